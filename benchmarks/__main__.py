@@ -26,6 +26,7 @@ from benchmarks import (
     models,
     nodes,
     plan,
+    preempt,
     quality,
     replay,
     report,
@@ -61,6 +62,7 @@ PARTS: dict[str, tuple[Part, str]] = {
     "fair": (fair.figures, "who loses under lucid against plain Slurm, on an idle cluster, P0 and synthetic months"),
     "windows": (nodes.windows, "GPU-hours unused before maintenance windows, beside plain Slurm's, on months and P1"),
     "sleep": (nodes.sleep, "node-hours awake where nodes sleep, beside SuspendTime alone, on months and P1"),
+    "preempt": (preempt.figures, "what jobs lose that are preempted, and owners' waits, beside Slurm's own victims"),
     "timeaware": (
         timeaware.figures,
         "dynamic sharing and time-aware profiling on P1 and synthetic months and bursts",

@@ -88,6 +88,8 @@ class FakeSlurm:
     resume_program: str = "/etc/resume"
     asked_states: int = 0
     _up_s: dict[str, float] = field(default_factory=dict)
+    _preempted_s: dict[str, float] = field(default_factory=dict)
+    """When it last preempted others, by the job for which it did."""
 
     def config(self) -> dict[str, str]:
         if self.down:
@@ -167,7 +169,7 @@ class FakeSlurm:
                 and record.start_s + self.run_s[record.id] <= self.now
             ):
                 self._set(record.id, state="COMPLETED", end_s=self.now, placement=())
-        self._schedule()
+        self._schedule(backfill=True)
 
     def sleep(self, *names: str) -> None:
         """These nodes are ``idle~``."""
@@ -248,7 +250,8 @@ class FakeSlurm:
                     return tuple(parts)
         return None
 
-    def _schedule(self) -> None:
+    def _schedule(self, backfill: bool = False) -> None:
+        """``backfill``: also shorten a job to its ``--time-min``, or as far as it has to be, so that it starts."""
         for record in sorted(self.records.values(), key=lambda r: r.number):
             if (
                 record.pending
@@ -258,6 +261,12 @@ class FakeSlurm:
                 place, limit = self._find(record), self.limits(record)
                 if place is None and record.request.addressed and not limit:
                     place = self._preempt(record)
+                if backfill and record.time_min_s and self._closed(record, place):
+                    kept = [r.start_s for r in self.reserved if any(p.node in r.nodes for p in place or ())]
+                    room_s = min(kept) - self.now
+                    if record.time_min_s <= room_s:
+                        self._set(record.id, time_limit_s=room_s // 60 * 60)
+                        record = self.records[record.id]
                 reason = limit or self._closed(record, place) or ("" if place is not None else "Resources")
                 if reason:
                     self._set(record.id, reason=reason)
@@ -276,19 +285,29 @@ class FakeSlurm:
         return ""
 
     def _preempt(self, record: SlurmJob) -> Placement | None:
-        """The GPUs that it names, once those who hold them have gone: they are told to where all of them may be."""
+        """The GPUs that it names, once those who hold them have gone: they are told to where all of them may be. As
+        the real one, it takes no heed of slots as soon as it thinks one job away: with GPUs in slots the first of the
+        node that may be preempted goes, and no other for this job in the next 40 s."""
         node = next((n for n in self.machines if n.name == record.request.req_nodes), self.machines[0])
         mask = sum(1 << i for i, kind in enumerate(node.gpu_types) if f":{kind}:1" in record.request.tres_per_node)
-        here = [r for r in self.records.values() if any(p.node == node.name and p.mask & mask for p in r.placement)]
+        there = [r for r in self.records.values() if any(p.node == node.name for p in r.placement)]
+        here = [r for r in there if any(p.node == node.name and p.mask & mask for p in r.placement)]
         if any(self.preempts.yields(r, (record.partition,)) is None for r in here if not r.completing):
             return None
-        for other in here:
+        goes = here
+        if any(r.request.shards for r in here):
+            may = [r for r in there if not r.completing and self.preempts.yields(r, (record.partition,))]
+            goes = may[:1]
+        if self.now - self._preempted_s.get(record.id, -1e9) < self.preempts.again_s:
+            goes = []
+        for other in goes:
             if not other.completing:
+                self._preempted_s[record.id] = self.now
                 flags, self.gone_s[other.id] = frozenset({"COMPLETING"}), self.now + self.completing_s
                 self._set(
                     other.id, state="PENDING", restarts=other.restarts + 1, flags=flags, eligible_s=self.now + AHEAD_S
                 )
-        if self.completing_s:
+        if self.completing_s or goes is not here:
             return None
         for other in here:
             del self.gone_s[other.id]

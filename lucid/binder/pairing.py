@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from heapq import merge
-from itertools import count, islice
-from operator import attrgetter
-from typing import Final
+from collections.abc import Container, Iterable, Iterator, Mapping
+from itertools import count
+from math import inf
 
+from lucid.binder.candidates import Candidate, Candidates
+from lucid.binder.comparisons import ALL_HOLD, MEMORY, Comparisons, Wish
 from lucid.config import PackingSettings
 from lucid.core.job import Job, Pending, Running
 from lucid.core.ledger import Ledger
@@ -19,14 +18,8 @@ from lucid.core.prediction import Prediction
 from lucid.core.reason import (
     BestPartner,
     DistributedAlone,
-    GpuMemory,
-    HostFits,
     InSlots,
     NotMeasured,
-    PairHarm,
-    PairSpeed,
-    PartnerLeaves,
-    PartnerOutlasts,
     Reason,
     SameGpus,
     SameUser,
@@ -35,58 +28,10 @@ from lucid.core.reason import (
     Stable,
     UserAllows,
 )
-from lucid.core.restart import Restarts, may_restart
+from lucid.core.restart import Restarts
 from lucid.core.snapshot import Partition
 
 __all__ = ["Binder"]
-
-_SPEED_ERROR: Final = 0.15
-"""A pair may turn out slower than expected by this: the worst plausible error of a measured pair model."""
-
-
-@dataclass(slots=True)
-class _Candidate:
-    """A running job that may be joined, with what the rules between two jobs compare."""
-
-    number: int
-    """Its place in the order of start."""
-    entry: Running
-    score: int
-    mem_mib: float
-    capacity_mib: float
-    remaining_s: float
-    value: float
-    node: str
-    may_restart: bool
-    noted: bool = False
-    """Is it noted when this job will have outlived its estimate?"""
-
-
-@dataclass(frozen=True, slots=True)
-class _Wish:
-    """A job that looks for a partner, under which capacity and at what least speed of either."""
-
-    entry: Pending
-    value: float
-    score: int
-    gss: int
-    floor: float
-
-
-@dataclass(frozen=True, slots=True)
-class _Pair:
-    """A candidate, and the comparisons made with it: all hold, the pair's speeds adding up to ``speed``; or the last
-    one fails, and ``speed`` is ``None``."""
-
-    other: _Candidate
-    reasons: Sequence[Reason]
-    speed: float | None = None
-
-
-_NUMBER = attrgetter("number")
-_SCAN_LIMIT = 256
-"""Candidates looked at for one job, oldest first: what bounds a plan on a cluster of thousands of GPUs. By the
-time hundreds of partners qualify, the best of them is hardly better than the best of these."""
 
 
 class Binder:
@@ -102,23 +47,30 @@ class Binder:
         now_s: float,
         restarts: Restarts = "allowed",
     ) -> None:
-        self._restarts = restarts
         self._ledger = ledger
         self._predictions = predictions
-        self._predictor = predictor
         self._settings = settings
         self._now_s = now_s
-        self.changes_s: float | None = None
+        self._compared = Comparisons(ledger, predictor, settings, restarts)
+        self._changes_s = inf
         """When the next partner that was refused as nearly done will have outlived its estimate: it is then
         expected to go on for long (``Prediction.remaining_s``), and the same question gets another answer."""
-        self._open: dict[tuple[int, str], dict[int, dict[str, _Candidate]]] = defaultdict(lambda: defaultdict(dict))
-        """Jobs that may be joined, by GPU count (and user, where only jobs of one user share), then by share score,
-        then by id in order of start."""
+        self._open: defaultdict[tuple[int, str], Candidates] = defaultdict(Candidates)
+        """Jobs that may be joined, by GPU count (and user, where only jobs of one user share)."""
         self._numbers = count()
         self._unasked: list[Running] = [*partition.running] if settings.gss else []
         """Jobs not yet looked at: in most plans nobody looks for a partner."""
 
-    def _offered(self) -> dict[tuple[int, str], dict[int, dict[str, _Candidate]]]:
+    @property
+    def changes_s(self) -> float | None:
+        """When time alone may let a job start beside another, s."""
+        return None if self._changes_s == inf else self._changes_s
+
+    def _candidates(self, job: Job) -> Candidates:
+        """Those that a job may join."""
+        return self._offered()[self._kind(job)]
+
+    def _offered(self) -> defaultdict[tuple[int, str], Candidates]:
         """The jobs that may be joined, as ``_open``."""
         if self._unasked:
             unasked, self._unasked = self._unasked, []
@@ -137,20 +89,24 @@ class Binder:
         score = found.share_score
         if score is None or score > self._settings.gss or not job.shareable or entry.alone:
             return
-        node = entry.placement[0].node
-        if not self._ledger.nodes[self._ledger.index[node]].available:
+        i = self._ledger.index[entry.placement[0].node]
+        node = self._ledger.nodes[i]
+        if not node.available:
             return  # down or draining: nothing new may start there
-        self._open[self._kind(job)][score][job.id] = _Candidate(
+        remaining_s = found.remaining_s(entry.elapsed_s(self._now_s))
+        candidate = Candidate(
             next(self._numbers),
             entry,
             score,
             profile.gpu_mem_mib,
-            self._ledger.nodes[self._ledger.index[node]].gpu_mem_mib,
-            found.remaining_s(entry.elapsed_s(self._now_s)),
+            node.gpu_mem_mib,
+            remaining_s,
             found.duration_s * job.gpus,
-            node,
-            bool(may_restart(job, self._restarts)),
+            node.name,
+            i,
+            entry.start_s + max(found.duration_s, self._settings.least_partner_remaining_s),
         )
+        self._open[self._kind(job)].add(candidate, self._compared.outlasts(remaining_s))
 
     def _kind(self, job: Job) -> tuple[int, str]:
         return job.gpus, job.user if self._settings.same_user_only else ""
@@ -201,103 +157,86 @@ class Binder:
         ``value`` is the priority value, ``gss`` the sharing capacity in force, ``fenced`` names nodes that this
         job must keep off, ``floor`` is the least speed of either if not ``least_pair_speed``.
         """
-        wish = _Wish(entry, value, score, gss, self._settings.least_pair_speed if floor is None else floor)
-        job = entry.job
-        candidates = self._offered()[self._kind(job)]
-        fitting = [jobs for theirs, jobs in candidates.items() if theirs <= gss - score]
-        furthest: _Pair | None = None
-        best: _Pair | None = None
-        qualified = 0
-        for other in _oldest(fitting):
-            if other.node in fenced or not self._ledger.ends_before(self._ledger.index[other.node], job):
-                continue
-            pair = self._judge(wish, other)
-            if pair.speed is None:
-                if furthest is None or len(pair.reasons) > len(furthest.reasons):
-                    furthest = pair
+        assert entry.profile is not None
+        floor = self._settings.least_pair_speed if floor is None else floor
+        wish = Wish(entry, entry.profile, value, score, gss, floor, self._compared.may_restart(entry.job))
+        candidates = self._candidates(entry.job)
+        last = candidates.last(gss - score)
+        best: Candidate | None = None
+        furthest: Candidate | None = None
+        best_speed, furthest_failed, qualified = 0.0, -1, 0
+        for other in self._in_reach(wish, candidates.lasting, last, fenced):
+            failed, speed = self._compared.judge(wish, other)
+            if failed < ALL_HOLD:
+                if failed > furthest_failed:
+                    furthest, furthest_failed = other, failed
                 continue
             qualified += 1
-            if best is None or best.speed is None or pair.speed > best.speed:
-                best = pair
+            if best is None or speed > best_speed:
+                best, best_speed = other, speed
             if self._settings.partner == "first":
+                last = other.number
                 break
-        same = SameGpus(job.gpus, sum(map(len, candidates.values())))
-        if best is not None and best.speed is not None:
-            chosen = best.other.entry
-            choice = BestPartner(chosen.job.id, best.speed, qualified, self._settings.partner)
-            return chosen, (same, *best.reasons, choice)
+        if candidates.soonest_s < self._changes_s:
+            self._note_changes(wish, candidates, last, fenced)
+        same = SameGpus(entry.job.gpus, len(candidates))
+        if best is not None:
+            choice = BestPartner(best.entry.job.id, best_speed, qualified, self._settings.partner)
+            return best.entry, (same, *self._compared.told(wish, best), choice)
+        if furthest_failed <= MEMORY:
+            for other in self._in_reach(wish, candidates.ending, last, fenced):
+                if self._compared.fit(wish, other):  # it fails the next rule
+                    furthest = other
+                    break
+                if furthest is None or other.number < furthest.number:
+                    furthest = other
         if furthest is not None:
-            return None, (same, furthest.reasons[-1])
-        heavier = _oldest([jobs for theirs, jobs in candidates.items() if theirs > gss - score])
-        too_much = next((other for other in heavier if other.node not in fenced), None)
+            return None, (same, self._compared.told(wish, furthest)[-1])
+        return None, self._nobody(wish, candidates, fenced, same)
+
+    def _in_reach(
+        self, wish: Wish, others: Mapping[str, Candidate], last: float, fenced: Container[str]
+    ) -> Iterator[Candidate]:
+        """Of these candidates those, up to the ``last``, with which the share scores allow a pair, on nodes on which
+        the job may start."""
+        room, closing, job = wish.gss - wish.score, self._ledger.closing, wish.entry.job
+        for other in others.values():
+            if other.number > last:
+                return
+            if other.score > room or other.node in fenced:
+                continue
+            if not closing or self._ledger.ends_before(other.index, job):
+                yield other
+
+    def _note_changes(self, wish: Wish, candidates: Candidates, last: float, fenced: Container[str]) -> None:
+        """Note when a partner that is refused as nearly done would no longer be, should it outlive its estimate."""
+        for other in self._in_reach(wish, candidates.ending, last, fenced):
+            if other.outlived_s < self._changes_s and self._compared.fit(wish, other):
+                self._changes_s = other.outlived_s
+
+    def _nobody(
+        self, wish: Wish, candidates: Candidates, fenced: Container[str], same: SameGpus
+    ) -> tuple[Reason, ...]:
+        """Why a job finds no partner, where there is none to compare with."""
+        job = wish.entry.job
+        too_much = candidates.heavy(wish.gss - wish.score, fenced)
         if too_much is not None:
-            return None, (same, ShareScores(score, too_much.score, gss))
+            return same, ShareScores(wish.score, too_much.score, wish.gss)
         others = 0
         if self._settings.same_user_only and not same:
-            open_to = [by_score for (gpus, _), by_score in self._offered().items() if gpus == job.gpus]
-            others = sum(len(jobs) for by_score in open_to for jobs in by_score.values())
+            others = sum(len(theirs) for (gpus, _), theirs in self._offered().items() if gpus == job.gpus)
         none = SameGpus(job.gpus, 0)
-        return None, (none, SameUser(job.user, others)) if others else (none,)
-
-    def _judge(self, wish: _Wish, other: _Candidate) -> _Pair:
-        """Make the comparisons between two jobs, up to the first that fails."""
-        reasons: list[Reason] = []
-        speed = 0.0
-        for reason in self._comparisons(wish, other):
-            reasons.append(reason)
-            if isinstance(reason, PairSpeed):
-                speed = sum(_speeds(reason))
-            if not reason:
-                if isinstance(reason, PartnerOutlasts) and not other.noted:
-                    self._changes(other)
-                return _Pair(other, reasons)
-        return _Pair(other, reasons, speed)
-
-    def _comparisons(self, wish: _Wish, other: _Candidate) -> Iterator[Reason]:
-        """The rules between two jobs, in order; without those for which there is no limit to compare with."""
-        settings, job, profile = self._settings, wish.entry.job, wish.entry.profile
-        assert profile is not None
-        other_id = other.entry.job.id
-        yield ShareScores(wish.score, other.score, wish.gss)
-        yield GpuMemory(other_id, profile.gpu_mem_mib, other.mem_mib, other.capacity_mib)
-        yield PartnerOutlasts(other_id, other.remaining_s, settings.least_partner_remaining_s)
-        if self._ledger.host_limits and (job.cpus > 0 or job.mem_mib > 0):
-            fits = self._ledger.host_fits(self._ledger.index[other.node], job, job.gpus)
-            yield HostFits(job.cpus, job.mem_mib, fits)
-        if settings.priority_ratio is not None:
-            yield PartnerLeaves(other_id, wish.value, other.value, settings.priority_ratio)
-        found = self._pair_speed(wish, other)
-        yield found
-        if not (other.may_restart or may_restart(job, self._restarts)):
-            yield PairHarm(other_id, max(min(_speeds(found)) - _SPEED_ERROR, 0.0), settings.unparted_harm)
-
-    def _pair_speed(self, wish: _Wish, other: _Candidate) -> PairSpeed:
-        mine, theirs, name = wish.entry.profile, other.entry.profile, self._predictor.name
-        assert mine is not None
-        assert theirs is not None
-        found = self._predictor.pair_speed(mine, theirs)
-        own, its = found if isinstance(found, tuple) else (None, None)
-        return PairSpeed(other.entry.job.id, own, its, wish.floor, name, found == "failed")
-
-    def _changes(self, other: _Candidate) -> None:
-        """Note when a partner that is nearly done would no longer be, should it outlive its estimate."""
-        other.noted = True
-        found = self._predictions[other.entry.job.id]
-        at_s = other.entry.start_s + max(found.duration_s, self._settings.least_partner_remaining_s)
-        if self.changes_s is None or at_s < self.changes_s:
-            self.changes_s = at_s
+        return (none, SameUser(job.user, others)) if others else (none,)
 
     def joined(self, entry: Pending, other: Running) -> None:
         """Note a pair."""
-        for jobs in self._offered()[self._kind(entry.job)].values():
-            jobs.pop(other.job.id, None)
+        self._candidates(entry.job).drop(other.job.id)
         self._ledger.take(entry.job, other.placement)
 
     def left(self, gone: Iterable[Running]) -> None:
         """Note jobs that the plan preempts: nobody joins them any more."""
         for entry in gone:
-            for jobs in self._offered()[self._kind(entry.job)].values():
-                jobs.pop(entry.job.id, None)
+            self._candidates(entry.job).drop(entry.job.id)
 
     def started(self, entry: Pending, placement: Placement) -> None:
         """Note a job that started alone: it may be joined in the same plan."""
@@ -307,13 +246,3 @@ class Binder:
             self._unasked.append(fresh)
         else:
             self.offer(fresh)
-
-
-def _oldest(by_score: Iterable[dict[str, _Candidate]]) -> Iterator[_Candidate]:
-    """Of these candidates the first that started, at most as many as one job may look at."""
-    return islice(merge(*(jobs.values() for jobs in by_score), key=_NUMBER), _SCAN_LIMIT)
-
-
-def _speeds(pair: PairSpeed) -> tuple[float, float]:
-    """Expected speeds of the pair; full speed where the predictor has no opinion."""
-    return (1.0, 1.0) if pair.own is None or pair.other is None else (pair.own, pair.other)

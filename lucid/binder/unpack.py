@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from lucid.core.decision import Requeue
@@ -35,7 +35,7 @@ def partings(
     The job that leaves runs alone from then on. If it may not be started over, its partner leaves instead. A pair of
     two such jobs stays: no job is killed for the speed of another.
     """
-    return _partings([e for e in running if _telling(e)], running, nodes, part_below_speed, restarts)
+    return _partings(_telling(running), running, nodes, part_below_speed, restarts)
 
 
 class Partings:
@@ -46,32 +46,28 @@ class Partings:
         self._part_below_speed = part_below_speed
         self._restarts: Restarts = restarts
         self._nodes: Sequence[Node] = ()
-        self._stay: dict[int, Running] = {}
-        """By the ``id`` of their entries, the jobs that no rule takes off their GPUs. (While an entry is kept no
-        other has its ``id``.)"""
+        self._stay: Sequence[Running] = ()
+        """The jobs of which no rule took one off its GPUs."""
 
     def __call__(self, running: Sequence[Running], nodes: Sequence[Node]) -> list[Parting]:
         """As ``partings``."""
         if nodes is not self._nodes:
-            self._nodes, self._stay = nodes, {}
-        entries = dict(zip(map(id, running), running, strict=True))
-        fresh = entries.keys() - self._stay.keys()
-        found: list[Parting] = []
-        if partners := {entries[i].partner for i in fresh} - {None}:
-            changed = [e for e in running if (id(e) in fresh or e.job.id in partners) and _telling(e)]
-            found = _partings(changed, running, nodes, self._part_below_speed, self._restarts)
-        self._stay = entries if not found else {}
+            self._nodes, self._stay = nodes, ()
+        changed = _telling(running)
+        if changed and self._stay:
+            stay = set(map(id, self._stay))  # while an entry is kept no other has its id
+            fresh = [entry for entry in running if id(entry) not in stay]
+            beside = {entry.partner for entry in fresh}
+            changed = [entry for entry in changed if id(entry) not in stay or entry.job.id in beside]
+        found = _partings(changed, running, nodes, self._part_below_speed, self._restarts)
+        self._stay = running if not found else ()
         return found
 
 
-def _telling(entry: Running) -> bool:
-    """Is there anything for a rule to look at? Of most pairs there is not."""
-    seen = entry.profile
-    return (
-        entry.partner is not None
-        and seen is not None
-        and (seen.unstable or seen.mem_growing or seen.seen_speed is not None)
-    )
+def _telling(running: Iterable[Running]) -> list[Running]:
+    """The jobs of pairs of which something was seen that a rule looks at: few, most of the time."""
+    seen = [entry for entry in running if entry.partner is not None and entry.profile is not None]
+    return [e for e in seen if (p := e.profile) and (p.unstable or p.mem_growing or p.seen_speed is not None)]
 
 
 def _partings(

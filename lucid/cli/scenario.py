@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import click
 
 from lucid.cli.progress import progress
+from lucid.cli.week_options import WEEK_OPTIONS
 from lucid.config import Settings, library_folder, load_settings
 from lucid.errors import ConfigError
 from lucid.models.throughput.kind import THROUGHPUT
@@ -18,10 +19,11 @@ from lucid.models.upkeep.serving import Served
 from lucid.orchestrator.policies import ESTIMATES, Estimates
 from lucid.orchestrator.policy import known_policies
 from lucid.simulator.estimates import read_estimates
-from lucid.simulator.layout import NodeShape, read_vcs, sized_vcs
+from lucid.simulator.layout import NodeShape, build_layout, read_vcs, sized_vcs
 from lucid.simulator.learned import PackingModels, train_packing
 from lucid.simulator.outages import read_events, with_limits
 from lucid.simulator.power import Power
+from lucid.simulator.preemption import read_preemption
 from lucid.simulator.scenario import PREDICTORS, Scenario, Semantics, Throughput
 from lucid.simulator.traces import Trace, read_trace
 from lucid.simulator.traces.synth import with_workloads
@@ -111,40 +113,7 @@ _OPTIONS = (
         help="Sets policy.lending.mode: 'quota' makes the VCs quotas of GPUs over common nodes, 'borrow' lets short "
         "jobs have idle GPUs beyond their VC's quota.",
     ),
-    click.option(
-        "--events",
-        type=click.Path(path_type=Path),
-        help="CSV of when nodes are closed or down: event,nodes,from,until,every,name (docs/simulator.md).",
-    ),
-    click.option(
-        "--power",
-        "suspend_s",
-        type=click.FloatRange(min=0),
-        metavar="SECONDS",
-        help="Nodes sleep after so long without a job (SuspendTime). The figures then have node-hours and energy.",
-    ),
-    click.option(
-        "--boot-time",
-        "boot_s",
-        type=click.FloatRange(min=0),
-        default=240.0,
-        show_default=True,
-        metavar="SECONDS",
-        help="With --power: how long a node boots before jobs can run on it.",
-    ),
-    click.option(
-        "--idle-watts",
-        "idle_w",
-        type=click.FloatRange(min=0),
-        default=500.0,
-        show_default=True,
-        help="With --power: what a node that is awake draws without a job.",
-    ),
-    click.option(
-        "--ready",
-        is_flag=True,
-        help="With --power: as many free nodes stay awake as forecast submissions ask for; all others sleep at once.",
-    ),
+    *WEEK_OPTIONS,
     click.option(
         "--skip-bad",
         is_flag=True,
@@ -194,6 +163,8 @@ def read_scenario(
     boot_s: float = 240.0,
     idle_w: float = 500.0,
     ready: bool = False,
+    preempt: Path | None = None,
+    youngest_first: bool = False,
 ) -> tuple[Scenario, list[str]]:
     """What the options ask for, and notes on what was assumed.
 
@@ -221,6 +192,17 @@ def read_scenario(
             f"{name}.{key} = {value}" for name, part in trace.evaluated_with.items() for key, value in part.items()
         ]
         notes.append(f"as in the trace's published evaluation, unless --config says otherwise: {', '.join(held)}")
+    shape = NodeShape(gpus_per_node, gpu_mem_mib, cpus_per_node, mem_mib_per_node)
+
+    def vcs_of(jobs: Trace) -> Mapping[str, int]:
+        return read_vcs(vcs) if vcs else sized_vcs(jobs, gpus_per_node, nodes)
+
+    preemption = None
+    if preempt is not None:
+        preemption, trace = read_preemption(preempt, trace, lambda owners: build_layout(vcs_of(owners), shape))
+        preemption = replace(preemption, youngest_first=youngest_first)
+    elif youngest_first:
+        raise ConfigError("--preempt-youngest-first is of jobs that may be preempted; give --preempt FILE too")
     given = _estimates(estimate_specs, trace, skip_bad)
     for estimates in given.values():
         lacking = sum(item.job.id not in estimates for item in trace.jobs)
@@ -228,8 +210,8 @@ def read_scenario(
             notes.append(f"{lacking} jobs have no estimate; the history of the trace estimates them")
     scenario = Scenario(
         trace,
-        read_vcs(vcs) if vcs else sized_vcs(trace, gpus_per_node, nodes),
-        NodeShape(gpus_per_node, gpu_mem_mib, cpus_per_node, mem_mib_per_node),
+        vcs_of(trace if preemption is None else preemption.residents(trace)),
+        shape,
         read_pairs(pairs) if pairs else ContentionTruth(),
         settings,
         profiling_nodes,
@@ -241,6 +223,7 @@ def read_scenario(
         as_live,
         remember_pairs,
         _throughput(settings, config, notes) if as_live else None,
+        preemption=preemption,
     )
     if events is not None:
         scenario = _with_events(scenario, events, notes)

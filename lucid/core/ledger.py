@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 from bisect import bisect_left, insort
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from operator import attrgetter
 
 from lucid.core.job import Job, Running
 from lucid.core.node import Node
@@ -15,10 +13,7 @@ from lucid.core.reason import Closes, HeldBy, NodesOut, OtherNodes
 from lucid.core.rounding import reached
 from lucid.core.snapshot import Partition
 
-__all__ = ["Ledger", "Ledgers", "gpus_by_node", "host_share"]
-
-
-_VC = attrgetter("job.vc")
+__all__ = ["Ledger", "gpus_by_node", "host_share"]
 
 
 def host_share(total: int, gpus_here: int, gpus_all: int) -> int:
@@ -65,9 +60,11 @@ class Ledger:
         self.host_limits = any(node.cpus or node.mem_mib for node in partition.nodes)
         self.free_cpus = [node.cpus_left for node in partition.nodes]
         self.free_mem_mib = [node.mem_left_mib for node in partition.nodes]
-        self.beyond: dict[tuple[int, int], int] = {}
-        """How many jobs hold a GPU beyond the first, by index of the node and bit of the GPU; of available nodes."""
-        self._out: NodesOut | None = None
+        self._overlaps: list[tuple[int, int]] = []
+        """Indices of available nodes, each with the GPUs that one more job holds beyond the first, as a mask …"""
+        self._beyond: dict[tuple[int, int], int] = {}
+        """… and ``beyond``, where these are counted already: they are once a job gives GPUs back."""
+        self._out: tuple[NodesOut | None] | None = None
         self._held_by: tuple[HeldBy, ...] | None = None
         self.now_s = now_s
         self.closing = any(node.windows for node in partition.nodes)
@@ -81,14 +78,14 @@ class Ledger:
         """Is the network between the nodes known?"""
         self._closes_s = _closing(partition.nodes, now_s) if self.closing else []
         free_mask, index = self.free_mask, self.index
-        for running in partition.running:
-            for name, mask in running.placement:
-                i = index[name]
-                free = free_mask[i]
-                if mask & ~free:
-                    self._share(i, mask & ~free)
-                free_mask[i] = free & ~mask
-            if self.host_limits:
+        held = [(index[name], mask) for running in partition.running for name, mask in running.placement]
+        for i, mask in held:
+            free = free_mask[i]
+            if mask & ~free and self.nodes[i].available:
+                self._overlaps.append((i, mask & ~free))
+            free_mask[i] = free & ~mask
+        if self.host_limits:
+            for running in partition.running:
                 self._host(running.job, running.placement, -1)
         self.free_count = [mask.bit_count() for mask in free_mask]
         self.free = sum(self.free_count)
@@ -108,7 +105,8 @@ class Ledger:
         made.gpus_per_node, made.host_limits = self.gpus_per_node, self.host_limits
         made.free_mask, made.free_count, made.free = self.free_mask.copy(), self.free_count.copy(), self.free
         made.free_cpus, made.free_mem_mib = self.free_cpus.copy(), self.free_mem_mib.copy()
-        made.beyond, made.buckets, made._out = self.beyond.copy(), [*map(list.copy, self.buckets)], self._out
+        made._overlaps, made._beyond = self._overlaps.copy(), self._beyond.copy()
+        made.buckets, made._out = [*map(list.copy, self.buckets)], self._out
         made.fitting, made.switched = self.fitting, self.switched
         made.now_s, made.closing, made._closes_s = self.now_s, self.closing, self._closes_s
         made.asleep, made.not_woken = self.asleep, self.not_woken
@@ -124,13 +122,9 @@ class Ledger:
 
     def out(self) -> NodesOut | None:
         """The GPUs of nodes that are not available, and why not; ``None`` if all are."""
-        away = [node for node in self.nodes if not node.available] if self._out is None else []
-        if away:  # worked out once: it is asked for every job that waits
-            words = ", ".join(sorted({node.out for node in away if node.out}))
-            opens_s = min(node.opens_s() for node in away)
-            until_s = None if opens_s == math.inf else opens_s
-            self._out = NodesOut(sum(node.gpus for node in away), words, until_s)
-        return self._out
+        if self._out is None:  # worked out once: it is asked for every job that waits
+            self._out = (_nodes_out(self.nodes),)
+        return self._out[0]
 
     def closes(self, job: Job) -> Closes | None:
         """The comparison that keeps a job off nodes with free GPUs that close before its time limit ends: that of
@@ -223,8 +217,8 @@ class Ledger:
         for name, mask in placement:
             i = self.index[name]
             free = self.free_mask[i]
-            if mask & ~free:
-                self._share(i, mask & ~free)
+            if mask & ~free and self.nodes[i].available:
+                self._overlaps.append((i, mask & ~free))
             self._set_free(i, free & ~mask)
         if self.host_limits:
             self._host(job, placement, -1)
@@ -244,21 +238,25 @@ class Ledger:
         if self.host_limits:
             self._host(running.job, running.placement, 1)
 
-    def _share(self, i: int, mask: int) -> None:
-        """One more job holds these GPUs, which others hold."""
-        if self.nodes[i].available:
-            for bit in _bits(mask):
-                self.beyond[i, bit] = self.beyond.get((i, bit), 0) + 1
+    def beyond(self) -> dict[tuple[int, int], int]:
+        """How many jobs hold a GPU beyond the first, by index of the node and bit of the GPU; of available nodes."""
+        beyond = self._beyond
+        for i, overlap in self._overlaps:
+            for bit in _bits(overlap):
+                beyond[i, bit] = beyond.get((i, bit), 0) + 1
+        self._overlaps.clear()
+        return beyond
 
     def _unshare(self, i: int, mask: int) -> int:
         """One job less holds these GPUs; returns those that nobody holds now."""
-        if self.beyond:
+        beyond = self.beyond()
+        if beyond:
             for bit in _bits(mask):
-                others = self.beyond.pop((i, bit), 0)
+                others = beyond.pop((i, bit), 0)
                 if others:
                     mask ^= bit
                 if others > 1:
-                    self.beyond[i, bit] = others - 1
+                    beyond[i, bit] = others - 1
         return mask
 
     def _set_free(self, i: int, mask: int) -> None:
@@ -288,10 +286,19 @@ def _closing(nodes: Sequence[Node], now_s: float | None) -> list[float]:
     return [node.closes_s(now_s) - node.delay_s(now_s) for node in nodes]
 
 
+def _nodes_out(nodes: Sequence[Node]) -> NodesOut | None:
+    away = [node for node in nodes if not node.available]
+    if not away:
+        return None
+    words = ", ".join(sorted({node.out for node in away if node.out}))
+    opens_s = min(node.opens_s() for node in away)
+    return NodesOut(sum(node.gpus for node in away), words, None if opens_s == math.inf else opens_s)
+
+
 def _guests(partition: Partition) -> tuple[HeldBy, ...]:
     """The jobs of other partitions, by partition, those with the most GPUs first."""
     vcs, found = {*partition.vcs, partition.name}, dict[str, list[Running]]()
-    if vcs.issuperset(map(_VC, partition.running)):  # as in most plans
+    if vcs.issuperset({entry.job.vc for entry in partition.running}):  # as in most plans
         return ()
     for entry in partition.running:
         if entry.job.vc not in vcs:
@@ -310,43 +317,3 @@ def _bits(mask: int) -> Iterator[int]:
         bit = mask & -mask
         yield bit
         mask ^= bit
-
-
-@dataclass(slots=True)
-class _Base:
-    """The ledger of a partition as it was handed out last, and its running jobs by the ``id`` of their entries.
-    (While an entry is kept no other has its ``id``.)"""
-
-    partition: Partition
-    ledger: Ledger
-    entries: dict[int, Running]
-
-
-class Ledgers:
-    """Makes the ledger of a partition from the one before it of the same name, by the jobs that came and went: few
-    do between two plans, and hundreds run. The result is that of ``Ledger(partition)``."""
-
-    def __init__(self) -> None:
-        self._bases: dict[str, _Base] = {}
-
-    def of(self, partition: Partition, now_s: float) -> Ledger:
-        """A ledger of the partition, which the caller may write in."""
-        if any(node.windows for node in partition.nodes):
-            return Ledger(partition, now_s)
-        base = self._bases.get(partition.name)
-        if base is None or base.partition.nodes is not partition.nodes:
-            base = self._bases[partition.name] = _Base(partition, Ledger(partition), _by_id(partition))
-        elif base.partition is not partition:
-            entries = _by_id(partition)
-            base.ledger.give_back(base.entries[gone] for gone in base.entries.keys() - entries.keys())
-            for came in entries.keys() - base.entries.keys():
-                base.ledger.take(entries[came].job, entries[came].placement)
-            if base.partition.fitting is not partition.fitting:
-                base.ledger.fitting = base.ledger.fitting_of(partition)
-            base.partition, base.entries, base.ledger.partition = partition, entries, partition
-        base.ledger.now_s = now_s
-        return base.ledger.copy()
-
-
-def _by_id(partition: Partition) -> dict[int, Running]:
-    return dict(zip(map(id, partition.running), partition.running, strict=True))

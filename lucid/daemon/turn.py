@@ -38,6 +38,8 @@ from lucid.orchestrator.cycle import CycleResult
 __all__ = ["Daemon"]
 
 _LOG = logging.getLogger("lucidd")
+_EMPTIED_S = 0.3
+"""About so long a requeued job takes to leave its GPUs."""
 
 
 class Daemon:
@@ -247,6 +249,8 @@ class Daemon:
         )  # fmt: skip
 
     def _wait_s(self, cycles: Cycles, result: CycleResult) -> float:
+        if cycles.cluster.emptying:  # these GPUs stand idle until the next look
+            return max(self.least_woken_s, _EMPTIED_S)
         slurm, wake_s = self._settings.slurm, result.plan.wake_s
         wait_s = slurm.poll_busy_s if cycles.busy(result) else slurm.poll_idle_s
         if wake_s is not None:

@@ -31,17 +31,18 @@ class Barred:
         return replace(snapshot, partitions=parts)
 
     def _without(self, partition: Partition) -> Partition:
-        if not any(entry.barred for entry in partition.pending):
-            self._open.pop(partition.name, None)
-            return partition
         known = self._open.get(partition.name)
         if known is None or known[0] is not partition:
-            left = tuple(entry for entry in partition.pending if not entry.barred)
-            known = self._open[partition.name] = (partition, replace(partition, pending=left))
+            left = partition
+            if any(entry.barred for entry in partition.pending):
+                left = replace(partition, pending=tuple(entry for entry in partition.pending if not entry.barred))
+            known = self._open[partition.name] = (partition, left)
         return known[1]
 
     def joined(self, partition: Partition, plan: PartitionPlan) -> PartitionPlan:
         """The plan with a decision for each job of ``partition`` that was left out: it waits, for Slurm's reason."""
+        if self._without(partition) is partition:
+            return plan
         known = self._joined.get(partition.name)
         if known is not None and known[0] is partition and known[1] is plan:
             return known[2]
@@ -50,8 +51,6 @@ class Barred:
             for entry in partition.pending
             if entry.barred
         }
-        if not holds:
-            return plan
         made = replace(plan, decisions={**plan.decisions, **holds})
         self._joined[partition.name] = (partition, plan, made)
         return made

@@ -109,9 +109,11 @@ class PartitionPolicy(ABC):
             edge_s = next_edge_s(partition.nodes, now_s)
             if edge_s < math.inf:  # nodes open or close then
                 part = replace(part, wake_s=earliest(part.wake_s, edge_s))
-            any_s = [e.job.switches_until_s for e in partition.pending if e.job.most_switches]
-            if any_s:  # then any switch will do for one of them
-                part = replace(part, wake_s=earliest(part.wake_s, *(at for at in any_s if at and at > now_s)))
+            if any(node.switches for node in partition.nodes):
+                asked_s = (e.job.switches_until_s for e in partition.pending if e.job.most_switches)
+                any_s = earliest(*(at_s for at_s in asked_s if at_s and at_s > now_s))
+                if any_s is not None:  # then any switch will do for one of them
+                    part = replace(part, wake_s=earliest(part.wake_s, any_s))
             self._kept[name] = (partition, others, part)
             parts[name] = part
         if whole is not snapshot:

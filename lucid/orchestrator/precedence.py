@@ -7,7 +7,7 @@ tier those first that are the least nice. What users say so moves none of the ot
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import TypeVar
 
 from lucid.core.job import Job
@@ -17,10 +17,11 @@ __all__ = ["in_precedence"]
 _T = TypeVar("_T")
 
 
-def in_precedence(queue: Sequence[_T], job_of: Callable[[_T], Job]) -> list[_T]:
-    """The rows of a queue, which are in a policy's order, in the order of who may go first."""
-    jobs = [job_of(row) for row in queue]
+def in_precedence(queue: Iterable[_T], jobs: Sequence[Job]) -> list[_T]:
+    """The rows of a queue, which are in a policy's order, in the order of who may go first. ``jobs``: one a row."""
     found = list(queue)
+    if not any(job.tier or job.nice for job in jobs):  # most queues are long, and nobody has said anything
+        return found
     if len({job.tier for job in jobs}) > 1:
         at = sorted(range(len(jobs)), key=lambda i: -jobs[i].tier)
         found, jobs = [found[i] for i in at], [jobs[i] for i in at]

@@ -32,12 +32,13 @@ def next_holder(
         return None, None
     least = above(gpus_per_node, settings)
     feasible = Feasibility(partition, up_only=True)  # nodes kept for a job that cannot come would stand idle
-    large = [e for e in partition.pending if e.job.gpus > least and feasible.bar(e.job) is None]
+    large = [e for e in partition.pending if e.job.gpus > least]
+    large = [e for e in large if feasible.bar(e.job) is None]
     if not large:
         return None, None
     by_age = sorted(large, key=lambda e: (-e.job.tier, e.job.submit_s, e.job.rank))
     due_s = by_age[0].job.submit_s + settings.after_wait_s
-    return (in_precedence(by_age, lambda e: e.job)[0], None) if now_s >= due_s else (None, due_s)
+    return (in_precedence(by_age, [e.job for e in by_age])[0], None) if now_s >= due_s else (None, due_s)
 
 
 def above(gpus_per_node: int, settings: ReservationSettings) -> int:
@@ -52,7 +53,7 @@ def large_share(
     with the smaller job that has waited longest, and when it will fail by itself; ``None`` where there is nothing
     to compare, because no job as large runs, they would stay within their share, or no smaller one waits."""
     least = above(gpus_per_node, settings)
-    held = sum(entry.gpus for entry in partition.running if entry.job.gpus > least)
+    held = sum([entry.gpus for entry in partition.running if entry.job.gpus > least])
     total = sum(node.gpus for node in partition.nodes if node.available)
     if partition.quotas:
         total = min(total, sum(partition.quotas.values()))

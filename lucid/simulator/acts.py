@@ -15,6 +15,7 @@ from lucid.profiler.stage import measured_after_s
 from lucid.profiler.watch import LEAST_TOGETHER_S
 from lucid.simulator.floor import Floor
 from lucid.simulator.interleaving import Interleaving
+from lucid.simulator.layers import Layers
 from lucid.simulator.nodes import NodeBook
 from lucid.simulator.state import Event, Live, Room
 from lucid.simulator.truth import Interference
@@ -41,8 +42,11 @@ class ActingFloor(Floor):
         usage: UsageBook | None,
         memory: PairMemory | None,
         nodes: NodeBook | None,
+        layers: Layers | None = None,
+        agents: bool = False,
     ) -> None:
-        super().__init__(rooms, interleaving, nodes)
+        super().__init__(rooms, interleaving, nodes, layers)
+        self._agents = agents
         self._interference = interference
         self._overheads = overheads
         self._profiling = profiling
@@ -50,12 +54,16 @@ class ActingFloor(Floor):
         self._usage = usage
         self._memory = memory
         self.moved = False
-        """A job changed partition in the last ``apply``: plan again at once."""
+        """A job changed partition in the last ``apply``, or one partition took what another had planned with: plan
+        again at once."""
+        self.clashed: set[str] = set()
+        """Partitions of which the last ``apply`` refused a start, since another partition took its GPUs."""
 
     def apply(self, actions: Sequence[Action]) -> list[Applied]:
         """Carry out what leaves first, then what starts, each in order. As Slurm does, it refuses what does not
         fit the state of the job; whether a plan is safe is not asked here."""
         self.moved = False
+        self.clashed.clear()
         refused: dict[int, str] = {}
         for starts in (False, True):
             for i, action in enumerate(actions):
@@ -70,6 +78,7 @@ class ActingFloor(Floor):
                     self._lift(self._live[action.job_id])
                 else:
                     self._carry_out(self._live[action.job_id], action)
+        self.moved = self.moved or (bool(self.clashed) and len(refused) < len(actions))
         return [Applied(action, refused.get(i)) for i, action in enumerate(actions)]
 
     def _refusal(self, action: Action) -> str | None:
@@ -309,6 +318,8 @@ class ActingFloor(Floor):
         """Take a job off its GPUs."""
         room = self._rooms[live.partition]
         del room.running[view.job.id]
+        if self._layers is not None:
+            self._layers.left(view.job.id, room.name)
         self._charge(view.job, -view.gpus)
         room.elastic.discard(view.job.id)
         room.shown = None

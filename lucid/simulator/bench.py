@@ -22,7 +22,7 @@ from lucid.simulator.estimates import GivenPredictor
 from lucid.simulator.traces.record import Trace
 from lucid.simulator.traces.synth import WORKLOADS
 
-__all__ = ["PLAN_SIZES", "bench_plan", "busy_snapshot"]
+__all__ = ["PLAN_SIZES", "bench_plan", "busy_snapshot", "place", "some_job"]
 
 PLAN_SIZES: Sequence[tuple[int, int]] = (
     (1_000, 1_024),
@@ -42,47 +42,51 @@ _SETTLED = 0.002
 _SEED = 20231
 
 
-def busy_snapshot(policy: str, pending: int, gpus: int) -> Snapshot:
-    """The state at an ordinary decision of a loaded cluster, made with the policy itself: it has placed what it
-    could of a long queue, ``pending`` jobs of which are left, and then 1 % of the running jobs have ended.
-    Seeded; every 500th job is larger than a node."""
-    rng = random.Random(_SEED)
-    nodes = tuple(Node(f"n{i:05d}", _GPUS_PER_NODE) for i in range(gpus // _GPUS_PER_NODE))
+def some_job(number: int, rng: random.Random, vc: str = "vc") -> tuple[Pending, Prediction]:
+    """A waiting job, drawn; every 500th is larger than a node."""
+    demand = 16 if number % _LARGE_EVERY == 0 else rng.choice(_DEMANDS)
+    job = Job(str(number), vc, demand, -86400.0 * rng.random(), number)
+    profile = rng.choice(WORKLOADS).profile
+    found = Prediction(rng.lognormvariate(7.5, 1.8), "bench", contention_score(profile), "bench")
+    return Pending(job, job.submit_s, replace(profile, unstable=False)), found
+
+
+def busy_snapshot(policy: str, pending: int, gpus: int, vc: str = "vc", first: int = 0) -> Snapshot:
+    """The state of one VC at an ordinary decision of a loaded cluster, made with the policy itself: it has placed
+    what it could of a long queue, ``pending`` jobs of which are left, and then 1 % of the running jobs have ended.
+    Seeded by ``first``, the number of the first job."""
+    rng = random.Random(_SEED + first)
+    nodes = tuple(Node(f"{vc}-n{i:05d}", _GPUS_PER_NODE) for i in range(gpus // _GPUS_PER_NODE))
     predictions: dict[str, Prediction] = {}
     waiting: dict[str, Pending] = {}
     running: dict[str, Running] = {}
     made = make_policy(policy, PolicySettings(), _predictor())
-    number = 0
+    number = first
     while True:
         while len(waiting) < pending:
-            demand = 16 if number % _LARGE_EVERY == 0 else rng.choice(_DEMANDS)
-            job = Job(str(number), "vc", demand, -86400.0 * rng.random(), number)
-            profile = rng.choice(WORKLOADS).profile
-            predictions[job.id] = Prediction(
-                rng.lognormvariate(7.5, 1.8), "bench", contention_score(profile), "bench"
-            )
-            waiting[job.id] = Pending(job, job.submit_s, replace(profile, unstable=False))
+            entry, found = some_job(number, rng, vc)
+            waiting[entry.job.id], predictions[entry.job.id] = entry, found
             number += 1
-        partition = Partition("vc", nodes, tuple(waiting.values()), tuple(running.values()))
-        starts = made.plan(Snapshot(0.0, {"vc": partition}, predictions=predictions)).actions
+        partition = Partition(vc, nodes, tuple(waiting.values()), tuple(running.values()))
+        starts = made.plan(Snapshot(0.0, {vc: partition}, predictions=predictions)).actions
         if len(starts) <= _SETTLED * len(running):
             break
         for action in starts:
-            _place(running, waiting.pop(action.job_id), action.decision, rng)
+            place(running, waiting.pop(action.job_id), action.decision, -3600.0 * rng.random())
     for job_id in rng.sample(sorted(running), max(1, int(_FREED * len(running)))):
         partner = running.pop(job_id).partner
         if partner in running:
             running[partner] = replace(running[partner], partner=None)
     return Snapshot(
         0.0,
-        {"vc": Partition("vc", nodes, tuple(waiting.values()), tuple(running.values()))},
+        {vc: Partition(vc, nodes, tuple(waiting.values()), tuple(running.values()))},
         predictions=predictions,
     )
 
 
-def _place(running: dict[str, Running], entry: Pending, start: object, rng: random.Random) -> None:
+def place(running: dict[str, Running], entry: Pending, start: object, began_s: float) -> None:
+    """Let a job run as it was decided, from ``began_s`` on. ``running``: by id; brought up to date."""
     assert isinstance(start, Start)
-    began_s = -3600.0 * rng.random()
     if start.beside is not None:
         running[start.beside] = replace(running[start.beside], partner=entry.job.id)
     running[entry.job.id] = Running(entry.job, began_s, start.placement, profile=entry.profile, partner=start.beside)

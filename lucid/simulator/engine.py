@@ -20,6 +20,7 @@ from lucid.simulator.cluster import JobOutcome, SimulatedCluster
 from lucid.simulator.lent import LentByVc
 from lucid.simulator.nodes import WindowFigures
 from lucid.simulator.power import PowerFigures
+from lucid.simulator.preemption import PreemptFigures
 from lucid.simulator.start_forecast import StartForecasts
 
 __all__ = ["Progress", "Run", "Series", "run"]
@@ -105,6 +106,8 @@ class Run:
     """What windows and failing nodes did, where there were any."""
     power: PowerFigures | None = None
     """What being awake cost, where nodes sleep."""
+    preempt: PreemptFigures | None = None
+    """What preemption did, where jobs may be preempted."""
 
 
 def run(
@@ -169,4 +172,5 @@ def run(
         None if starts is None else starts.figures(),
         cluster.window_figures(),
         cluster.power_figures(),
+        cluster.preempt_figures(),
     )

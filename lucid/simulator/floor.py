@@ -11,6 +11,7 @@ from lucid.core.job import Job, Pending, Running, Work
 from lucid.core.placement import Placement, placement_gpus
 from lucid.core.rounding import past
 from lucid.simulator.interleaving import Interleaving
+from lucid.simulator.layers import Layers
 from lucid.simulator.lent import LentBook
 from lucid.simulator.nodes import NodeBook
 from lucid.simulator.state import Event, Live, Room
@@ -22,11 +23,16 @@ class Floor:
     """Jobs on GPUs, alone, in pairs or in interleaved groups; their work, brought up to date when it changes pace."""
 
     def __init__(
-        self, rooms: Mapping[str, Room], interleaving: Interleaving | None, nodes: NodeBook | None = None
+        self,
+        rooms: Mapping[str, Room],
+        interleaving: Interleaving | None,
+        nodes: NodeBook | None = None,
+        layers: Layers | None = None,
     ) -> None:
         self._now_s = 0.0
         self._rooms = rooms
         self._nodes = nodes
+        self._layers = layers
         self._interleaving = interleaving
         quotas = next((room.quotas for room in rooms.values() if room.quotas), {})
         self._lent = LentBook(quotas) if quotas else None
@@ -71,6 +77,8 @@ class Floor:
         room = self._rooms[live.partition]
         room.running[view.job.id] = view
         room.shown = None
+        if self._layers is not None:
+            self._layers.show(view, room.name)
 
     def _hold(self, live: Live, placement: Placement) -> None:
         """One job more on these GPUs."""
@@ -79,6 +87,8 @@ class Floor:
         count = self._holders[placement] = self._holders.get(placement, 0) + 1
         if self._nodes is not None and count == 1:
             self._nodes.hold(placement, 1, self._now_s)
+        if self._layers is not None and count == 1:
+            self._layers.hold(placement)
         self.busy_gpus += placement_gpus(placement) if count == 1 else 0
         self.shared_gpus += placement_gpus(placement) if count == 2 else 0
 
@@ -89,6 +99,8 @@ class Floor:
         count = self._holders[placement] = self._holders[placement] - 1
         if self._nodes is not None and not count:
             self._nodes.hold(placement, -1, self._now_s)
+        if self._layers is not None and not count:
+            self._layers.give_up(placement)
         self.busy_gpus -= placement_gpus(placement) if count == 0 else 0
         self.shared_gpus -= placement_gpus(placement) if count == 1 else 0
         if not count:

@@ -45,9 +45,8 @@ class WindowFigures:
 
 @dataclass(slots=True)
 class _State:
-    room: str
-    at: int
-    """Its place in the room."""
+    places: list[tuple[str, int]]
+    """Rooms that it is in, each with its place there; the first has the say of whether it sleeps."""
     node: Node
     windows: list[Window]
     """Those that are not over."""
@@ -65,16 +64,19 @@ class NodeBook:
 
     def __init__(self, rooms: Mapping[str, Room], outages: Outages, power: Power | None = None) -> None:
         self._rooms = rooms
-        names = [node.name for room in rooms.values() for node in room.nodes]
+        names = list(dict.fromkeys(node.name for room in rooms.values() for node in room.nodes))
         self._power = None if power is None else PowerBook(names, power)
         self._states: dict[str, _State] = {}
         self.figures = WindowFigures()
         edges: set[float] = set()
         for name, room in rooms.items():
             for i, node in enumerate(room.nodes):
+                if node.name in self._states:
+                    self._states[node.name].places.append((name, i))
+                    continue
                 windows, downs = outages.windows.get(node.name, ()), outages.downs.get(node.name, ())
                 closes = sorted({w.from_s for w in windows}, reverse=True)
-                self._states[node.name] = _State(name, i, node, [*windows], [*downs], closes=closes)
+                self._states[node.name] = _State([(name, i)], node, [*windows], [*downs], closes=closes)
                 edges.update(edge for w in (*windows, *downs) for edge in (w.from_s, w.end_s) if edge < math.inf)
         self.figures.windows = len({edge for state in self._states.values() for edge in state.closes})
         self._edges = sorted(edges, reverse=True)
@@ -110,7 +112,7 @@ class NodeBook:
         return closed, down
 
     def _turn(self, now_s: float, states: Iterable[_State]) -> None:
-        changed: defaultdict[str, list[_State]] = defaultdict(list)
+        changed: defaultdict[str, list[tuple[int, Node]]] = defaultdict(list)
         for state in states:
             if state.closes and state.closes[-1] <= now_s:
                 self._count(state, now_s)
@@ -119,12 +121,13 @@ class NodeBook:
             node = _as_of(now_s, state, self._power)
             if node is not state.node:
                 state.node = node
-                changed[state.room].append(state)
+                for name, at in state.places:
+                    changed[name].append((at, node))
         for name, members in changed.items():
             room = self._rooms[name]
             nodes = list(room.nodes)
-            for state in members:
-                nodes[state.at] = state.node
+            for at, node in members:
+                nodes[at] = node
             room.nodes, room.shown = tuple(nodes), None
 
     # -- who holds what ------------------------------------------------------------------------------------
@@ -156,7 +159,7 @@ class NodeBook:
             shown = room.show()
             keep = ready_nodes(shown, arrivals.of(*shown.vcs), power.rules.boot_s, power.rules.ready).nodes
             free = [self._states[node.name] for node in room.nodes if node.available]
-            free = [state for state in free if not state.held]
+            free = [state for state in free if not state.held and state.places[0][0] == room.name]
             free.sort(key=lambda state: state.node.boot_s > 0.0)
             changed = []
             for i, state in enumerate(free):

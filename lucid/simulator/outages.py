@@ -17,7 +17,7 @@ from lucid.core.node import Node, Window
 from lucid.errors import ConfigError, TraceError
 from lucid.simulator.traces.record import Trace
 
-__all__ = ["Outages", "read_events", "with_limits"]
+__all__ = ["Outages", "named_nodes", "read_events", "slurm_seconds", "with_limits"]
 
 _COLUMNS = ("event", "nodes", "from", "until", "every", "name")
 _NEEDED = frozenset({"event", "nodes", "from"})
@@ -60,7 +60,7 @@ def read_events(path: Path, trace: Trace, layout: Mapping[str, Sequence[Node]]) 
                 if kind not in found:
                     raise TraceError(f"{where}: column event: {kind!r} is neither 'window' nor 'down'")
                 times = list(_times(values, where, trace.epoch_s, last_s))
-                for node in _nodes(values["nodes"], where, layout):
+                for node in named_nodes(values["nodes"], where, layout):
                     found[kind][node] += times
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise TraceError(f"{path}: cannot be read: {error}; give --events a CSV of {','.join(_COLUMNS)}") from None
@@ -95,34 +95,45 @@ def _times(values: Mapping[str, str], where: str, epoch_s: float | None, last_s:
 
 def _seconds(text: str, column: str, where: str, epoch_s: float | None) -> float:
     """Seconds of the trace: a number of them, Slurm's [DAYS-]HH:MM[:SS], or a date where the trace has dates."""
+    found_s = slurm_seconds(text)
+    if found_s is not None:
+        return found_s
     try:
-        value = float(text)
-        if math.isfinite(value) and value >= 0:
-            return value
+        at_s = datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp()
     except ValueError:
-        found = _SLURM_TIME.fullmatch(text)
-        if found is not None:
-            days, hours, minutes, seconds = (int(part or 0) for part in found.groups())
-            return days * 86400.0 + hours * 3600.0 + minutes * 60.0 + seconds
-        try:
-            at_s = datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp()
-        except ValueError:
-            pass
-        else:
-            if epoch_s is None:
-                raise TraceError(
-                    f"{where}: column {column}: {text!r} is a date, and the trace has none; write seconds of the "
-                    "trace, or 3-18:00 for day 3"
-                ) from None
-            return at_s - epoch_s
+        pass
+    else:
+        if epoch_s is None:
+            raise TraceError(
+                f"{where}: column {column}: {text!r} is a date, and the trace has none; write seconds of the "
+                "trace, or 3-18:00 for day 3"
+            ) from None
+        return at_s - epoch_s
     raise TraceError(
         f"{where}: column {column}: {text!r} is no time; write seconds of the trace, 3-18:00 (day 3, counted from "
         "0), or 2024-03-05T18:00"
     )
 
 
-def _nodes(text: str, where: str, layout: Mapping[str, Sequence[Node]]) -> list[str]:
-    """Names of nodes: all (``*``), those of VCs, or those of a host list."""
+def slurm_seconds(text: str) -> float | None:
+    """A time: seconds, or Slurm's [DAYS-]HH:MM[:SS]; ``None`` if it is neither."""
+    try:
+        value = float(text)
+    except ValueError:
+        found = _SLURM_TIME.fullmatch(text)
+        if found is None:
+            return None
+        days, hours, minutes, seconds = (int(part or 0) for part in found.groups())
+        return days * 86400.0 + hours * 3600.0 + minutes * 60.0 + seconds
+    return value if math.isfinite(value) and value >= 0 else None
+
+
+def named_nodes(text: str, where: str, layout: Mapping[str, Sequence[Node]]) -> list[str]:
+    """Names of nodes, as the column ``nodes`` of a file says: all (``*``), those of VCs, or those of a host list.
+
+    Raises:
+        TraceError: there is no such node; it begins with ``where``.
+    """
     every = {vc: [node.name for node in nodes] for vc, nodes in layout.items()}
     if text == "*":
         return [name for names in every.values() for name in names]

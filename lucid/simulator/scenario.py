@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from enum import StrEnum
 from functools import partial
 
 from lucid.config import (
@@ -28,6 +27,7 @@ from lucid.orchestrator.policies import ESTIMATES, Estimates
 from lucid.orchestrator.policies.muri import MuriPolicy
 from lucid.orchestrator.policies.queue import QueuePolicy
 from lucid.orchestrator.policy import Policy, find_policy, make_policy
+from lucid.orchestrator.rules import rules_of
 from lucid.simulator.as_live import AsLive, LiveLikeCluster
 from lucid.simulator.cluster import Layout, SimulatedCluster
 from lucid.simulator.engine import Progress, Run, run
@@ -37,7 +37,9 @@ from lucid.simulator.layout import NodeShape, build_layout, lend_profiling_nodes
 from lucid.simulator.learned import PackingModels, WalkForward, WalkForwardForecaster, packing_predictor
 from lucid.simulator.outages import Outages
 from lucid.simulator.power import Power
+from lucid.simulator.preemption import Preemption
 from lucid.simulator.published.muri import EventChargedCluster, lengthened, published_policy
+from lucid.simulator.semantics import Semantics
 from lucid.simulator.start_forecast import StartForecasts
 from lucid.simulator.traces.record import Trace
 from lucid.simulator.truth import ContentionTruth, Interference, OraclePredictor
@@ -48,20 +50,6 @@ __all__ = ["PREDICTORS", "Scenario", "Semantics", "Throughput", "simulate"]
 
 PREDICTORS = ("history", "learned", "oracle")
 """What estimates where no estimates are given: means over the past, the learned models, the truth."""
-
-
-class Semantics(StrEnum):
-    """How a replay treats what the published simulator leaves out."""
-
-    HONEST = "honest"
-    """Profiling takes time and nodes, readings come when a sampler would have them, survivors speed up."""
-    PUBLISHED = "published"
-    """As Lucid's published simulator: profiling beside, and free of charge to, the main queue; a survivor of a
-    pair stays slow; one second more for each job of srtf, tiresias and lucid. For parity only."""
-    PUBLISHED_MENDED = "published-mended"
-    """The same with survivors speeding up."""
-    MURI = "muri"
-    """As Muri's published simulator, for parity with its traces and figures (``simulator.published_muri``)."""
 
 
 _PUBLISHED_T_PROF_S = 80.0
@@ -93,7 +81,8 @@ class Scenario:
     lucidd acts on Slurm (``LiveLikeCluster``). ``remember_pairs``: pairs are seen after a minute, parted where
     they are slow, and judged by what was seen of such pairs before, as lucidd does. ``throughput``: the model that
     forecasts submissions; without it seasonal means do, or with ``learned`` a model of the trace's own past.
-    ``outages``: when nodes are closed or down, ``power``: how they sleep; the honest semantics alone know that.
+    ``outages``: when nodes are closed or down, ``power``: how they sleep, ``preemption``: whose jobs give way to
+    others; the honest semantics alone know that.
     """
 
     trace: Trace
@@ -112,6 +101,7 @@ class Scenario:
     throughput: Throughput | None = None
     outages: Outages | None = None
     power: Power | None = None
+    preemption: Preemption | None = None
 
     def layout(self) -> Layout:
         """Nodes by VC, profiling nodes included."""
@@ -195,7 +185,11 @@ def simulate(
         ConfigError: an unknown policy or predictor, a VC without nodes, or settings the cluster cannot honour.
     """
     find_policy(policy)
-    for option, asked in (("--events", scenario.outages), ("--power", scenario.power)):
+    for option, asked in (
+        ("--events", scenario.outages),
+        ("--power", scenario.power),
+        ("--preempt", scenario.preemption),
+    ):
         if asked is not None and scenario.semantics is not Semantics.HONEST:
             raise ConfigError(
                 f"{option} is for --semantics honest; {scenario.semantics.value} reproduces a simulator"
@@ -215,6 +209,11 @@ def simulate(
     made = make_policy(policy, rules, predictor)
     if rules.lending.mode != "off" and not getattr(made, "keeps_quotas", False):
         raise ConfigError(f"policy {policy!r} knows no quotas: it cannot run with lending (policy.lending.mode)")
+    if scenario.preemption is not None and not rules_of(made).claims:
+        raise ConfigError(
+            f"policy {policy!r} claims no GPUs of jobs that may be preempted; with --preempt the policies are "
+            "lucid, backfill, fifo, sjf and qssf"
+        )
     if scenario.as_live:
         kind = partial(LiveLikeCluster, AsLive(scenario.settings.overheads.start_s))
     if scenario.semantics is Semantics.MURI:
@@ -243,6 +242,8 @@ def simulate(
         pooled=rules.lending.mode != "off",
         outages=scenario.outages,
         power=scenario.power,
+        preemption=scenario.preemption,
+        slurm_chooses=scenario.preemption is not None and policy in scenario.preemption.slurm_under,
     )
     forecaster = scenario.forecaster_for(rules, made.profiled)
     starts = None

@@ -64,6 +64,8 @@ class Live:
     """What the last start of it, and of its group, cost."""
     ready_s: float = 0.0
     """No work is done before: it is starting."""
+    saved_s: float = 0.0
+    """``work_s`` when its run began, where jobs may be preempted."""
     parted: bool = False
     """Was it parted from a partner? It then runs alone."""
     home_only: bool = False
@@ -87,6 +89,8 @@ class Room:
     quotas: Mapping[str, int] = field(default_factory=dict)
     pending: dict[str, Pending] = field(default_factory=dict)
     running: dict[str, Running] = field(default_factory=dict)
+    guests: dict[str, Running] = field(default_factory=dict)
+    """Jobs of other rooms on its nodes."""
     shown: Partition | None = None
     elastic: set[str] = field(default_factory=set)
     """Running elastic jobs: their progress is new at every look."""
@@ -94,6 +98,9 @@ class Room:
     def show(self) -> Partition:
         """What policies see: the same object as before where nothing has changed."""
         if self.shown is None:
-            jobs = tuple(self.pending.values()), tuple(self.running.values())
-            self.shown = Partition(self.name, self.nodes, *jobs, self.profiling, quotas=self.quotas)
+            running = tuple(self.running.values())
+            if self.guests:
+                running = tuple(sorted((*running, *self.guests.values()), key=lambda e: (e.start_s, e.job.rank)))
+            pending = tuple(self.pending.values())
+            self.shown = Partition(self.name, self.nodes, pending, running, self.profiling, quotas=self.quotas)
         return self.shown

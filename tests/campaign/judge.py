@@ -24,6 +24,8 @@ _REQUEUE_S = 3.0
 """So long after a job's last line slurmctld may not have heard of its end, and a requeue still finds it running."""
 _LAUNCH_S = 30.0
 """So long it may take from slurmctld's start of a job to its first line, on a busy machine."""
+_COMES_S = 10.0
+"""So long after a victim runs again elsewhere the first line of the job that got its GPUs may come."""
 _NODE_S = 45.0
 """So long after its node was lost Slurm may take to give the node up and cut the run off."""
 _AWAY = ("slurmctld-kill", "slurmctld-restart", "slurmctld-stop", "host-lost", "munged-kill")
@@ -147,10 +149,11 @@ def _cut(task: Task, broken: Sequence[Broken], told: Told, owners: Sequence[Run]
 
 
 def _preempted(run: Run, after: Run, told: Told, owners: Sequence[Run]) -> bool:
-    """By Slurm's own word, or by an owner's job that came to its node: Lucid requeues victims in slots itself."""
+    """By Slurm's own word, or by an owner's job that came to its node: Lucid requeues victims in slots itself, and
+    lets the owner's job to their GPUs once they have gone. They may run elsewhere by then."""
     until_s = after.began_s
     return any(run.began_s <= at_s <= until_s for at_s in told.preempted) or any(
-        run.began_s <= owner.began_s <= until_s and _meet(run, owner) for owner in owners
+        run.began_s <= owner.began_s <= until_s + _COMES_S and _meet(run, owner) for owner in owners
     )
 
 

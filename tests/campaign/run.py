@@ -27,6 +27,7 @@ from campaign.stream import FOLDER, orders
 from campaign.timeline import Timeline
 from campaign.unit import ReleaseTimer, Unit
 from campaign.verdict import ACCOUNTING, settle, verdict
+from campaign.victims import claims_in, unchosen
 
 __all__ = ["Campaign", "Wanted"]
 
@@ -84,7 +85,7 @@ class Campaign:
                 unit.close()
             self._keep()
         result = self._result()
-        note("result", **{key: result[key] for key in ("totals", "jobs", "standstill", "ended")})
+        note("result", **{key: result[key] for key in ("totals", "jobs", "preempted", "standstill", "ended")})
         (wanted.out / "result.json").write_text(json.dumps(result, indent=1))
         self.timeline.close()
         return result
@@ -251,6 +252,7 @@ class Campaign:
         records = [watch.records[key] for key in people.tasks if key in watch.records]
         bad = {f.key for f in findings}
         states = Counter(record.state for record in records)
+        preempted, not_chosen = unchosen(self.site.log(), claims_in(self.wanted.out / "lucid.db"))
         begins = [run.began_s for task in people.tasks.values() for run in task.runs]
         return {
             "seed": self.wanted.seed,
@@ -265,6 +267,7 @@ class Campaign:
             },
             "totals": told.totals(findings),
             "findings": [asdict(f) for f in findings],
+            "preempted": {"by_slurm": preempted, "not_chosen": not_chosen},
             "standstill": {
                 "whole": told.standstill(watch.whole, self.began_s),
                 "clear": told.standstill(watch.clear, self.began_s),
@@ -284,7 +287,8 @@ class Campaign:
 
 def bad(result: Mapping[str, Any]) -> bool:
     """Did anything happen that must not?"""
-    return any(result["totals"][kind] for kind in ("lost", "doubled", "stuck", "killed"))
+    amiss = any(result["totals"][kind] for kind in ("lost", "doubled", "stuck", "killed"))
+    return amiss or bool(result["preempted"]["not_chosen"])
 
 
 def names(findings: Sequence[Mapping[str, Any]]) -> set[str]:

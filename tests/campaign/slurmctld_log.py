@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
-__all__ = ["Log", "Told", "told_by"]
+__all__ = ["Log", "Told", "seconds", "told_by"]
 
 _NAMED = r"JobId=(\d+)(?:_[^ (]*\((\d+)\))?"
 _TOLD = re.compile(
@@ -53,13 +53,13 @@ def told_by(log: str) -> Log:
     arrays: dict[str, str] = {}
     for line in log.splitlines():
         if match := _FORGOTTEN.match(line):
-            at_s = _seconds(match[1])
+            at_s = seconds(match[1])
             found.setdefault(match[2], [Told(at_s)])[-1].forgotten.append(at_s)
         elif match := _PREEMPTED.match(line):
-            at_s = _seconds(match[1])
+            at_s = seconds(match[1])
             found.setdefault(match[3] or match[2], [Told(at_s)])[-1].preempted.append(at_s)
         elif match := _TOLD.match(line):
-            at_s, number, what = _seconds(match[1]), match[4] or match[3], match[2]
+            at_s, number, what = seconds(match[1]), match[4] or match[3], match[2]
             kind = (
                 "submitted" if "submit" in what
                 else "requeued" if "equeu" in what
@@ -74,5 +74,6 @@ def told_by(log: str) -> Log:
     return Log(found)
 
 
-def _seconds(text: str) -> float:
+def seconds(text: str) -> float:
+    """Since the epoch, of a time in the log."""
     return datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp()

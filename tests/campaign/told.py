@@ -72,7 +72,10 @@ def as_text(result: Mapping[str, Any]) -> str:
     if excused:
         words = ", ".join(f"{count} {kind}" for kind, count in excused.items())
         lines.append(f"  told apart: {words} (plain Slurm's, or a documented window's; each with its evidence below)")
+    victims = result["preempted"]
     lines += [
+        f"  not chosen by Lucid {len(victims['not_chosen']):6d}   of {victims['by_slurm']} jobs that Slurm preempted "
+        "for jobs that Lucid sent",
         "",
         f"  longest standstill  {still['whole']['longest_s']:6.0f} s {_where(still['whole'])}",
         f"  with nothing broken {still['clear']['longest_s']:6.0f} s {_where(still['clear'])}",
@@ -97,6 +100,7 @@ def as_text(result: Mapping[str, Any]) -> str:
     for finding in result["findings"]:
         excuse = f" [told apart: {finding['excuse']}]" if finding["excuse"] else ""
         lines.append(f"  {finding['kind']}: job {finding['job']} ({finding['key']}): {finding['why']}{excuse}")
+    lines += [f"  preempted, and not chosen: {words}" for words in victims["not_chosen"]]
     for trouble in result["trouble"]:
         lines.append(f"  the campaign itself: {trouble}")
     return "\n".join([*lines, "", f"  timeline and logs: {result['out']}"])

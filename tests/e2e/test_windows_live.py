@@ -109,6 +109,23 @@ def test_a_window_made_while_jobs_wait_is_seen_before_anything_starts(box: Box, 
     box.wait_ended(*jobs, limit_s=120)
 
 
+def test_a_job_with_a_least_time_starts_before_a_window_with_less_as_under_plain_slurm(
+    box: Box, lucidd: Lucidd
+) -> None:
+    with window(box, "now+4minutes", 5):
+        ask = ("--gres=gpu:1", "-t", "60", "--time-min=1")
+        jobs = [box.sbatch("-p", vc, *ask, *more, script="sleep 20") for vc, more in (
+            ("vc-b", ("--comment=lucid:off",)), ("vc-a", ()), ("vc-a", ("--comment=lucid:exclusive",)),
+        )]  # fmt: skip
+        began = time.monotonic()
+        box.wait("they run", lambda: len(started_s(box, jobs)) == len(jobs), 30)
+        print(f"after {time.monotonic() - began:.1f} s", lucidd.ctl("explain", jobs[-1]))
+        limits = {job: box.job(job)["time_limit"]["number"] for job in jobs}
+        assert all(1 <= limit <= 4 for limit in limits.values()), limits
+        box.wait_ended(*jobs, limit_s=90)
+        assert {tuple(verbs(lucidd, job)) for job in jobs[1:]} == {("start",)}
+
+
 def test_a_users_reservation_is_that_users_and_magnetic_ones_draw_jobs(box: Box, lucidd: Lucidd) -> None:
     with window(box, "now", 30, "users=bob", nodes="n1"):
         theirs = box.sbatch("-p", "vc-a", "--gres=gpu:1", "-t", "5", "--reservation=w", script="sleep 2", user="bob")

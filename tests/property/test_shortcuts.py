@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections import defaultdict
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -13,8 +14,9 @@ import pytest
 from builders import VC, FixedPredictor, a_job, guess
 from builders import settings as rules_of
 from examples import examples
-from lucid.binder import pairing, unpack
-from lucid.binder.pairing import Binder, _Wish
+from lucid.binder import candidates, unpack
+from lucid.binder.comparisons import ALL_HOLD, Wish
+from lucid.binder.pairing import Binder
 from lucid.config import PolicySettings
 from lucid.core.decision import Action, Hold, PartitionPlan, Plan, Start
 from lucid.core.job import JobProfile, Pending, Running, Yields
@@ -22,12 +24,12 @@ from lucid.core.ledger import Ledger
 from lucid.core.node import Node, Window
 from lucid.core.placement import NodeGpus
 from lucid.core.prediction import Prediction
-from lucid.core.reason import FairOrder, ShareScores, Stable
+from lucid.core.reason import FairOrder, GpuMemory, PairSpeed, PartnerOutlasts, ShareScores, Stable
 from lucid.core.snapshot import Partition, Snapshot
 from lucid.errors import UnsafePlan
 from lucid.orchestrator import timeline
 from lucid.orchestrator.check import SafetyCheck
-from lucid.orchestrator.order import QueuedJob, QueueOrder
+from lucid.orchestrator.order import QueueOrder, QueueRow
 from lucid.orchestrator.placement import Feasibility, consolidated
 from lucid.orchestrator.policies import backfill
 from lucid.orchestrator.policies.backfill import BackfillPolicy
@@ -43,18 +45,23 @@ USERS = ("ann", "bob")
 class EachByItself(QueueOrder):
     """The order in which no job has the shape of another: what stopped one says nothing of the next."""
 
-    def __call__(self, *args: Any) -> list[QueuedJob]:
-        queue = super().__call__(*args)
-        for queued in queue:
-            queued.shape = (queued.entry.job.gpus, queued.id)
-        return queue
+    def __call__(self, *args: Any) -> list[QueueRow]:
+        return [(row[0], -at, *row[2:]) for at, row in enumerate(super().__call__(*args))]
+
+
+class BooksByItself(VcBooks):
+    """What plans take over from each other, with that order."""
+
+    def __init__(self, settings: PolicySettings) -> None:
+        super().__init__(settings)
+        packing, restarts = settings.packing, settings.profiling.restarts
+        self.order = EachByItself(packing.same_user_only, settings.fairness.share_bound, restarts)
 
 
 def without_shapes(settings: PolicySettings, predictor: FixedPredictor) -> LucidPolicy:
     """Lucid's policy, that decides every job by itself."""
     made = LucidPolicy(settings, predictor)
-    packing, fairness = settings.packing, settings.fairness
-    made._orders = defaultdict(lambda: EachByItself(packing.same_user_only, fairness.share_bound))
+    made._books = defaultdict(lambda: BooksByItself(settings))
     return made
 
 
@@ -190,7 +197,7 @@ def test_the_scenes_hold_jobs_by_their_shape() -> None:
         snapshot, rules = some_crowded_vc(rng), some_rules(rng)
         queue = QueueOrder()(snapshot.partitions[VC].pending, snapshot.predictions)
         decisions = LucidPolicy(rules, FixedPredictor()).plan(snapshot).partitions[VC].decisions
-        started = [isinstance(decisions[queued.id], Start) for queued in queue]
+        started = [isinstance(decisions[row[4]], Start) for row in queue]
         behind += any(later and not first for first, later in pairwise(started))
     assert behind > 8
 
@@ -207,9 +214,9 @@ def test_an_order_that_remembers_is_the_order_made_anew() -> None:
         for step in range(6):
             anew = QueueOrder(by_user, bound, "asked")(pending, known, shares)
             kept = remembers(pending, known, shares)
-            assert [(q.id, q.value, q.shape, q.fair) for q in kept] == [
-                (q.id, q.value, q.shape, q.fair) for q in anew
-            ]
+            assert [(row[0], *row[2:]) for row in kept] == [(row[0], *row[2:]) for row in anew]
+            shapes = {(one[1], other[1]) for one, other in zip(kept, anew, strict=True)}
+            assert len(shapes) == len({one for one, _ in shapes}) == len({other for _, other in shapes})
             usual = some_traits(rng)
             entry, known[f"p{100 + step}"] = some_waiting(rng, 100 + step, usual)
             changed = rng.choice(pending)
@@ -246,7 +253,7 @@ def test_a_limit_to_the_search_for_partners_is_none_below_it(monkeypatch: pytest
     predictor = FixedPredictor(speed=lambda _, other: (1.0, 1.0) if other.gpu_util < 10 else (0.9, 0.9))
     rules = rules_of(profiling={"enabled": False})
     for limit in (2, 3, 256):
-        monkeypatch.setattr(pairing, "_SCAN_LIMIT", limit)
+        monkeypatch.setattr(candidates, "SCAN_LIMIT", limit)
         start = LucidPolicy(rules, predictor).plan(snapshot).partitions[VC].decisions["p"]
         assert start.beside == "fast", f"limit {limit}"
 
@@ -270,7 +277,7 @@ def test_the_limit_to_the_search_bounds_it_whatever_rules_candidates_out() -> No
         binder = Binder(partition, Ledger(partition), known, FixedPredictor(), rules_of().packing, 1000.0)
         fenced = Fenced()
         assert binder.partner(waits, 100.0, 1, 2, fenced)[0] is None
-        assert fenced.asked <= pairing._SCAN_LIMIT
+        assert fenced.asked <= candidates.SCAN_LIMIT
 
 
 # -- single decisions ------------------------------------------------------------------------------------------------
@@ -386,23 +393,52 @@ def test_a_check_that_is_passed_over_would_have_passed() -> None:
         check(replace(snapshot, partitions={VC: more}), Plan(0.0, {VC: good}))
 
 
-def test_a_candidate_refused_by_its_share_score_alone_is_refused_by_the_whole_comparison() -> None:
-    for seed in range(100):
+def _says(speeds: Any, _one: JobProfile, _other: JobProfile) -> Any:
+    return speeds
+
+
+def test_a_pair_is_judged_as_the_reasons_tell_it() -> None:
+    """A candidate passes if and only if all comparisons with it hold; who fails a later rule has more of them."""
+    passed = refused = 0
+    for seed in range(200):
         rng = random.Random(seed)
-        snapshot = some_crowded_vc(rng)
+        snapshot, harm = some_crowded_vc(rng), rng.choice([0.0, 1.0])
         room, packing = snapshot.partitions[VC], some_rules(rng).packing
+        packing = packing.model_copy(update={"unparted_harm": harm, "priority_ratio": rng.choice([None, 0.5, 2.0])})
         for entry in room.pending:
             known = snapshot.predictions[entry.job.id]
             if entry.profile is None or known.share_score is None:
                 continue
-            binder = Binder(room, Ledger(room, 1000.0), snapshot.predictions, FixedPredictor(), packing, 1000.0)
-            wish = _Wish(entry, known.duration_s, known.share_score, packing.gss, packing.least_pair_speed)
-            offered = binder._offered()[binder._kind(entry.job)].values()
-            for other in [other for jobs in offered for other in jobs.values()]:
-                judged = binder._judge(wish, other)
-                if other.score > packing.gss - known.share_score:
-                    assert judged.speed is None
-                    assert judged.reasons == [ShareScores(known.share_score, other.score, packing.gss)]
+            predictor = FixedPredictor(speed=partial(_says, rng.choice([(0.8, 1.0), (1.0, 0.9), None])))
+            restarts = rng.choice(["allowed", "never"])
+            ledger = Ledger(room, 1000.0)
+            binder = Binder(room, ledger, snapshot.predictions, predictor, packing, 1000.0, restarts)
+            gss = packing.gss
+            made = (known.duration_s, known.share_score, gss, packing.least_pair_speed)
+            wish = Wish(entry, entry.profile, *made, binder._compared.may_restart(entry.job))
+            found = binder._candidates(entry.job)
+            far: list[tuple[int, int]] = []
+            for other in (*found.lasting.values(), *found.ending.values()):
+                told = binder._compared.told(wish, other)
+                if isinstance(told[-1], ShareScores):
+                    assert other.score > gss - known.share_score
+                    continue
+                if other.entry.job.id in found.ending:
+                    fits = binder._compared.fit(wish, other)
+                    assert isinstance(told[-1], PartnerOutlasts if fits else GpuMemory)
+                    continue
+                failed, speed = binder._compared.judge(wish, other)
+                assert (failed == ALL_HOLD) is all(told), f"seed {seed}: {told}"
+                passed, refused = passed + all(told), refused + (not all(told))
+                if failed < ALL_HOLD:
+                    far.append((failed, len(told)))
+                else:
+                    speeds = [(r.own, r.other) for r in told if isinstance(r, PairSpeed)]
+                    assert speed == (2.0 if speeds[0][0] is None else sum(speeds[0]))
+            for (failed, reasons), (later, more) in pairwise(sorted(far)):
+                assert (failed < later) is (reasons < more)
+    assert passed > 100
+    assert refused > 100
 
 
 def test_partings_look_only_at_pairs_with_something_to_look_at() -> None:

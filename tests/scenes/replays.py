@@ -17,6 +17,7 @@ from lucid.simulator.engine import run
 from lucid.simulator.interleaving import Interleaving
 from lucid.simulator.outages import Outages
 from lucid.simulator.power import Power
+from lucid.simulator.preemption import Preemption
 from lucid.simulator.traces import Trace, TraceJob
 from lucid.simulator.truth import ContentionTruth, Interference
 from scenes.jobs import nodes
@@ -44,6 +45,9 @@ def a_cluster(
     pooled: bool = False,
     outages: Outages | None = None,
     power: Power | None = None,
+    preemption: Preemption | None = None,
+    slurm_chooses: bool = False,
+    measured_before: bool = False,
 ) -> SimulatedCluster:
     """The simulated cluster; one VC of one 8-GPU node unless told."""
     return SimulatedCluster(
@@ -61,6 +65,9 @@ def a_cluster(
         pooled=pooled,
         outages=outages,
         power=power,
+        preemption=preemption,
+        slurm_chooses=slurm_chooses,
+        measured_before=measured_before,
     )
 
 
@@ -89,6 +96,8 @@ def replay(
     overheads: OverheadSettings | None = None,
     outages: Outages | None = None,
     power: Power | None = None,
+    preemption: Preemption | None = None,
+    slurm_chooses: bool = False,
     **sections: Any,
 ) -> tuple[dict[str, JobOutcome], Tape]:
     """Run a policy over a trace; outcomes by job id, and the tape of all cycles."""
@@ -105,6 +114,8 @@ def replay(
         pooled=settings(**sections).lending.mode != "off",
         outages=outages,
         power=power,
+        preemption=preemption,
+        slurm_chooses=slurm_chooses,
     )
     tape = Tape()
     result = run(cluster, chosen, predictor, tape, settings=settings(**sections))

@@ -6,6 +6,7 @@ from campaign.facts import Broken, Order, Record, Task, runs_from
 from campaign.judge import Finding, judge
 from campaign.slurmctld_log import Told, told_by
 from campaign.verdict import verdict
+from campaign.victims import unchosen
 
 ORDER = Order("j1-1", 0.0, "alice", (), "sleep 5", partition="vc-a", gpus=1)
 ONCE = "BEGIN 100.0 7 0 n1 alone\nEND 105.0 7 0 0\n"
@@ -154,6 +155,9 @@ def test_a_victim_that_slurm_or_lucid_requeued_for_its_owners_is_as_asked() -> N
     assert found(victim(OVER), [], Told(preempted=[120.0])) == []
     owner = runs_from("BEGIN 121.0 9 0 n1 alone\n")
     assert found(victim(OVER), [], owners=owner) == [], "an owner's job came to its node"
+    late = runs_from("BEGIN 155.0 9 0 n1 alone\n")
+    assert found(victim(OVER), [], owners=late) == [], "it ran again elsewhere when its GPUs were empty"
+    assert found(victim(OVER), [], owners=runs_from("BEGIN 165.0 9 0 n1 alone\n")) == [("killed", False)]
     assert found(victim(OVER), []) == [("killed", False)], "for nobody"
     elsewhere = runs_from("BEGIN 121.0 9 0 n3 alone\nBEGIN 90.0 9 0 n1 alone\n")
     assert found(victim(OVER), [], owners=elsewhere) == [("killed", False)]
@@ -207,3 +211,19 @@ def test_every_job_that_is_no_scavenger_is_an_owner_whatever_its_line_says() -> 
     )
     assert verdict([victim(OVER), owner], "", [], {}, finished=True) == []
     assert len(verdict([victim(OVER)], "", [], {}, finished=True)) == 1
+
+
+def test_whom_slurm_preempted_and_lucid_had_not_chosen() -> None:
+    log = """\
+[2026-11-25T04:34:40.593] sched: _update_job: setting tres_per_node:gres/gpu:g0:1 for JobId=19
+[2026-11-25T04:34:40.593] sched: _update_job: setting tres_per_node:gres/gpu:2 for JobId=20
+[2026-11-25T04:34:41.004] preempted JobId=16 has been requeued to reclaim resources for JobId=19
+[2026-11-25T04:34:41.004] preempted JobId=17 has been requeued to reclaim resources for JobId=20
+[2026-11-25T04:35:06.004] preempted JobId=33 has been requeued to reclaim resources for JobId=19
+[2026-11-25T04:36:07.747] preempted JobId=58_1(74) has been requeued to reclaim resources for JobId=58_3(58)
+"""
+    told_s = 1795581280.5
+    claims = [(told_s - 300, "19", frozenset({"33"})), (told_s, "19", frozenset({"10", "33"}))]
+    found = ["job 16 for job 19, for which Lucid had chosen 10 33"]
+    assert unchosen(log, claims) == (2, found)
+    assert unchosen(log, []) == (0, [])

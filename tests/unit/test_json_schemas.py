@@ -39,6 +39,11 @@ def test_simulate(tmp_path: Path) -> None:
     made = CliRunner().invoke(lucidctl, ["trace", "synth", "month-small", "--jobs", "60", "--out", str(path)])
     assert made.exit_code == 0, made.output
     assert run("simulate", path, "--nodes", "10", "--policy", "fifo", "--policy", "lucid")
+    events, rules = tmp_path / "events.csv", tmp_path / "preempt.csv"
+    events.write_text("event,nodes,from,until\nwindow,*,1-00:00,1-01:00\n")
+    rules.write_text("name,jobs,nodes,mode\nscav,account=vision-a,*,REQUEUE\n")
+    week = ("--events", events, "--power", 600, "--preempt", rules)
+    assert run("simulate", path, "--nodes", "10", "--policy", "fifo", *week)["results"]["fifo"]["preempt"]
 
 
 def test_bench_doctor_replay_calibrate_and_lending(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

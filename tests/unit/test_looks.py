@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from daemon_site import Site
+from lucid.adapters.slurm.cluster import SlurmCluster
 from lucid.daemon.looks import STORED, Looks
 
 
@@ -38,3 +39,10 @@ def test_a_slow_slurmctld_is_not_asked_sooner_for_it(tmp_path: Path, monkeypatch
     assert site.daemon.least_woken_s == 0.1
     monkeypatch.setattr(site.daemon.parts.breaker.calls, "last_s", 0.5)
     assert site.daemon.least_woken_s == 2.5
+
+
+def test_gpus_that_come_free_for_a_job_are_looked_at_soon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    site = Site(tmp_path)
+    assert site.daemon.turn() >= site.daemon.least_wait_s
+    monkeypatch.setattr(SlurmCluster, "emptying", True)
+    assert site.daemon.turn() == 0.3

@@ -145,6 +145,10 @@ def test_a_user_whose_requests_tell_is_served_by_them_and_another_by_the_median(
     assert told.estimate_s == pytest.approx(9000.0, rel=0.1)
     assert told.source.startswith("request median (its error was 0.")
     assert [term.term for term in told.terms] == ["user median", "best request_median"]
+    median, best = (
+        told.terms
+    )  # as all that stands beside the anchor: a logarithm, which explanations show as a factor
+    assert float(best.value) == pytest.approx(math.log(9000.0) - median.score, abs=0.1)
 
 
 def judging(off: float) -> DurationHistory:

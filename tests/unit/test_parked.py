@@ -71,6 +71,16 @@ def test_a_start_that_slurm_refuses_leaves_it_parked(stage: Scene) -> None:
     assert stage.slurm.records["1"].eligible_s == LEASE_S
 
 
+def test_one_whose_lease_and_wait_end_in_the_same_turn_is_let_go(stage: Scene) -> None:
+    """Let go on what was seen before its lease was renewed, it was parked for ever (seen by the campaign)."""
+    parked(stage, "1")
+    for now_s, comment in ((61.0, ""), (270.0, "lucid:off"), (271.0, "lucid:off")):
+        stage.slurm.now = now_s
+        stage.slurm.records["1"] = replace(stage.slurm.records["1"], comment=comment)
+        stage.mend()
+    assert stage.slurm.records["1"].state == "RUNNING"
+
+
 def test_one_whose_lease_is_nearly_over_is_held_before_it_is_changed(stage: Scene) -> None:
     parked(stage, "1")
     stage.slurm.now = LEASE_S - 5

@@ -16,7 +16,7 @@ from scenes.slurm import MINE, Scene
 
 
 def named(*jobs: Job) -> list[str]:
-    return [job.id for job in in_precedence(jobs, lambda job: job)]
+    return [job.id for job in in_precedence(jobs, jobs)]
 
 
 def test_a_higher_tier_goes_first_whatever_the_policy_thinks_of_it() -> None:

@@ -16,6 +16,7 @@ from lucid.core.decision import Action, Start
 from lucid.core.job import Yields
 from lucid.core.reason import Claims, Victim
 from lucid.doctor.preemption import look_over_preemption, without_layers
+from lucid.errors import ActionRefused
 from scenes.slurm import MINE, WHY, Scene
 
 PARTITIONS = """\
@@ -32,7 +33,8 @@ BY_TIER = preemption_from(
 BY_QOS = preemption_from(
     {"PreemptType": "preempt/qos", "PreemptMode": "REQUEUE", "PreemptExemptTime": "00:05:00"},
     PARTITIONS,
-    "normal||cluster|\nhigh|normal,low|cluster|\nlow||cancel|1-00:00:01\nurgent|low,high|cluster|\nstill||off|\n",
+    "normal||cluster||00:00:30\nhigh|normal,low|cluster||\nlow||cancel|1-00:00:01|\nurgent|low,high|cluster||\nstill||off||\n"
+    "slow||cluster||00:00:31\nlast|slow|cluster||\n",
 )
 
 
@@ -174,6 +176,19 @@ def test_while_they_go_their_gpus_are_the_owners_and_the_start_is_not_taken_back
     assert [entry.job.id for entry in stage.look().running] == ["own"]
 
 
+def test_no_gpu_is_claimed_by_address_where_slurm_chooses_those_of_another_claim() -> None:
+    """Of one over nodes with different GPUs: it may get the very GPU (seen by the campaign)."""
+    stage = scene()
+    scavenger(stage, "a", "n1:0-1 n2:1")
+    scavenger(stage, "b", "n1:2")
+    stage.slurm.limits = lambda job: "Priority" if job.id == "wide" else ""
+    stage.jobs("wide", 3, request=Request(tres_per_job="gres/gpu:3"), min_nodes=2)
+    stage.jobs("one")
+    assert claim(stage, "wide", "n1:0-1 n2:1", "a") is None
+    assert not stage.request("wide").addressed
+    assert claim(stage, "one", "n1:2", "b") == "job one: waits until job wide has started on node n1"
+
+
 def test_those_that_never_go_are_waited_for_as_long_as_their_grace_time() -> None:
     stage = scene(replace(BY_TIER, modes={**BY_TIER.modes}))
     scavenger(stage, "a", "n1:0")
@@ -205,6 +220,27 @@ def test_it_is_told_where_slurm_chose_others() -> None:
     assert words(stage, "own")[-1] == "preempts b for its GPUs; Lucid had chosen a"
     assert words(stage, "b") == ["preempted for job own"]
     assert {entry.job.id for entry in stage.look().running} == {"a", "own"}
+
+
+def test_who_ended_by_itself_or_went_for_another_job_was_not_preempted_for_this_one() -> None:
+    stage = scene()
+    for name, where in (("a", "n1:0"), ("b", "n1:1"), ("c", "n1:2")):
+        scavenger(stage, name, where)
+    stage.slurm.limits = lambda job: "Priority" if job.id in ("one", "two") else ""
+    stage.jobs("one two")
+    assert claim(stage, "one", "n1:0", "a") is None
+    assert claim(stage, "two", "n1:1", "b") is None
+    for name in ("a", "b"):
+        stage.slurm.records[name] = replace(stage.slurm.records[name], state="PENDING", placement=(), restarts=1)
+    stage.slurm.records["c"] = replace(stage.slurm.records["c"], state="COMPLETED", placement=())
+    for name, where in (("one", "n1:0"), ("two", "n1:1")):
+        stage.slurm.records[name] = replace(
+            stage.slurm.records[name], state="RUNNING", placement=at(where), start_s=stage.slurm.now, reason="None"
+        )
+    assert stage.mend() == []
+    assert words(stage, "one")[-1] == "preempts a for its GPUs"
+    assert words(stage, "two")[-1] == "preempts b for its GPUs"
+    assert words(stage, "c") == []
 
 
 def test_a_job_that_must_keep_its_wishes_of_nodes_is_not_pinned() -> None:
@@ -280,32 +316,140 @@ def test_who_shared_gpus_with_a_job_that_slurm_preempted_is_alone_and_told() -> 
     assert "resized" not in stage.slurm.records["b"].comment, "no user changed it: it is Lucid's as before"
 
 
-def test_both_halves_of_a_pair_are_requeued_by_lucid_itself() -> None:
-    """Of two that share a GPU Slurm preempts one at a time."""
-    for grace_s, states in ((30.0, "PENDING"), (31.0, "RUNNING")):
-        stage = packed()
-        stage.slurm.preempts = replace(BY_TIER, grace_s={"scav": grace_s})
+def pair(stage: Scene, *names: str) -> None:
+    """Scavengers of two GPUs that share n1:0-1."""
+    for name in names:
+        stage.slurm.submit(name, "scav", 2)
+    stage.known(*names)
+    first, *others = names
+    stage.do(first, Start(at("n1:0-1"), WHY, slots=True), "scav")
+    for name in others:
+        stage.do(name, Start(at("n1:0-1"), WHY, first, slots=True), "scav")
+
+
+def test_a_job_is_let_to_gpus_in_slots_once_lucid_has_emptied_them() -> None:
+    """While they are in slots, of jobs that complete, too, Slurm preempts whoever comes first: here ``c``."""
+    stage = packed()
+    scavenger(stage, "c", "n1:3")
+    pair(stage, "a", "b")
+    stage.jobs("own")
+    stage.slurm.completing_s = 0.4
+    assert claim(stage, "own", "n1:0", "a", "b") is None
+    own = stage.slurm.records["own"]
+    assert (own.held, own.request.tres_per_node, own.request.req_nodes) == (True, "gres/gpu:g0:1", "n1")
+    assert stage.cluster.settling
+    assert stage.cluster.emptying
+    for _ in range(2):  # a lucidd that is started anew knows it, too
         stage.restart()
-        for name in ("a", "b"):
-            stage.slurm.submit(name, "scav", 2)
-        stage.known("a", "b")
-        slots = Start(at("n1:0-1"), WHY, slots=True)
-        stage.do("a", slots, "scav")
-        stage.do("b", replace(slots, beside="a"), "scav")
-        stage.jobs("own", 1)
-        stage.slurm.limits = lambda job: "Priority" if job.id == "own" else ""
-        assert claim(stage, "own", "n1:0", "a", "b") is None
-        assert {stage.slurm.records[name].state for name in ("a", "b")} == {states}
-        stage.slurm.limits = lambda job: ""
-        stage.slurm.advance(1.0)
-        assert stage.slurm.records["own"].placement == at("n1:0")
+        seen = {entry.job.id: entry for entry in stage.look().running}
+        assert seen["own"].placement == at("n1:0")
+        assert [entry.job.id for entry in stage.look().pending] == []
+        assert "waits" not in str(stage.cluster.aside())
+        assert stage.mend() == []
+        stage.slurm.advance(0.1)
+    stage.slurm.advance(0.3)
+    assert stage.start("a", "n2:0-1") is None
+    assert [job_id for _, job_id, _ in stage.slurm.starts[-2:]] == ["own", "a"]
+    assert stage.slurm.records["own"].placement == at("n1:0")
+    assert stage.slurm.records["c"].state == "RUNNING"
+    stage.mend()
+    assert not stage.cluster.emptying
+    verbs = [verb.partition(" ")[0] for verb in words(stage, "a")]
+    assert verbs == ["start", "requeue", "claimed", "start", "preempted"]
+    assert words(stage, "own") == ["start n1:0, preempting a b", "let in n1:0", "preempts a b for its GPUs"]
+
+
+def test_a_job_that_is_to_be_let_in_waits_again_where_its_user_wants_it_out_or_nobody_goes() -> None:
+    for comment, later_s in (("lucid:held", 0.0), ("lucid:off", 0.0), ("", 400.0)):
+        stage = packed()
+        pair(stage, "a")
+        stage.jobs("own")
+        stage.slurm.completing_s = 1e6
+        assert claim(stage, "own", "n1:0", "a") is None
+        stage.slurm.records["own"] = replace(stage.slurm.records["own"], comment=comment)
+        stage.slurm.advance(later_s)
+        for _ in range(2):
+            stage.mend()
+        assert stage.request("own") == Request(tres_per_node="gres/gpu:1"), comment
+        assert stage.slurm.records["own"].state == ("RUNNING" if comment == "lucid:off" else "PENDING")
+        seen = {entry.job.id: entry.placement for entry in stage.look().running}
+        assert seen.get("own") != at("n1:0")
+
+
+def test_no_job_of_slurms_is_let_go_onto_gpus_that_are_emptied_for_another() -> None:
+    stage = packed()
+    pair(stage, "a")
+    stage.jobs("own")
+    stage.slurm.submit("plain", "scav", comment="lucid:off")
+    stage.slurm.completing_s = 0.4
+    assert claim(stage, "own", "n1:0", "a") is None
+    for _ in range(2):
         stage.mend()
-        assert words(stage, "own")[-1] == "preempts a b for its GPUs"
-        if grace_s <= 30.0:  # KillWait
-            assert all(stage.slurm.records[name].held for name in ("a", "b"))
-            assert [verb.partition(" ")[0] for verb in words(stage, "a")] == [
-                "start", "requeue", "claimed", "restore", "preempted",
-            ]  # fmt: skip
+    assert stage.slurm.records["plain"].held
+    stage.slurm.advance(0.5)
+    for _ in range(2):
+        stage.mend()
+    assert (stage.slurm.records["own"].state, stage.slurm.records["plain"].state) == ("RUNNING", "RUNNING")
+
+
+def test_where_another_job_has_come_to_the_emptied_gpus_it_is_planned_anew() -> None:
+    """Let in, it would have Slurm preempt that one, which nobody has chosen."""
+    stage = packed()
+    pair(stage, "a")
+    stage.jobs("own")
+    assert claim(stage, "own", "n1:0", "a") is None
+    scavenger(stage, "new", "n1:0")
+    assert "job own: another job has come to the GPUs that were emptied for it" in stage.mend()
+    assert stage.slurm.records["new"].state == "RUNNING"
+    assert [entry.job.id for entry in stage.look().pending] == ["own"]
+    assert claim(stage, "own", "n1:0", "new") is None
+    assert stage.slurm.records["own"].state == "RUNNING"
+
+
+def test_where_a_victim_could_not_be_stopped_the_job_waits_and_has_its_request_back() -> None:
+    stage = packed()
+    pair(stage, "a")
+    stage.jobs("own")
+    stage.slurm.fails_at_write = lambda n: (
+        ActionRefused("no") if stage.slurm.records["own"].request.addressed and n == writes + 1 else None
+    )
+    writes = len(stage.slurm.writes)
+    assert claim(stage, "own", "n1:0", "a") is not None
+    stage.slurm.fails_at_write = lambda n: None
+    stage.mend()
+    assert stage.slurm.records["a"].state == "RUNNING"
+    assert stage.request("own") == Request(tres_per_node="gres/gpu:1")
+    assert [entry.job.id for entry in stage.look().pending] == ["own"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "preempts", "shares"),
+    [
+        ({}, BY_TIER, True),
+        ({"requeue": False}, BY_TIER, False),
+        ({}, replace(BY_TIER, grace_s={"scav": 31.0}), False),
+        ({}, replace(BY_TIER, modes={**BY_TIER.modes, "scav": "CANCEL"}), False),
+        ({"requeue": False}, NO_PREEMPTION, True),
+        ({"requeue": False}, replace(BY_TIER, modes={**BY_TIER.modes, "scav": "OFF"}), True),
+        ({"qos": "normal"}, BY_QOS, True),
+        ({"qos": "low"}, BY_QOS, False),
+        ({"qos": "slow"}, BY_QOS, False),
+        ({"qos": "urgent", "requeue": False}, BY_QOS, True),
+    ],
+)
+def test_only_jobs_that_lucid_can_requeue_for_others_share_gpus(
+    changes: dict[str, object], preempts: Preemption, shares: bool
+) -> None:
+    """In slots Slurm would preempt the wrong ones."""
+    stage = packed()
+    stage.slurm.preempts = preempts
+    stage.restart()
+    stage.slurm.submit("a", "scav", **changes)
+    stage.cluster.observe()
+    record = stage.slurm.records["a"]
+    job = stage.cluster._viewer.job(record, None, stage.cluster.facts)
+    assert job.shareable is shares
+    assert ("preempted" in job.whole_because) is not shares
 
 
 def test_lucid_requeues_nobody_for_a_job_whose_node_slurm_chooses() -> None:

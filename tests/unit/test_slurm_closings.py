@@ -265,3 +265,23 @@ def test_jobs_that_a_window_keeps_waiting_are_not_taken_to_be_crowded_out(stage:
     for _ in range(10):
         assert stage.mend() == []
         stage.slurm.advance(60.0)
+
+
+def test_a_job_with_a_least_time_is_planned_with_it_before_a_window_and_slurm_shortens_it(stage: Scene) -> None:
+    """As plain Slurm's backfill does; Slurm's first look still refuses it."""
+    stage.slurm.reserved = [reserved(1200.0, 8400.0, "MAINT")]
+    limits = {"a": (600.0, 600.0), "b": (1500.0, 1500.0), "c": (0.0, 3600.0)}
+    for name, (least_s, _) in limits.items():
+        stage.jobs(name, time_limit_s=3600.0, time_min_s=least_s)
+    stage.slurm.reserved.append(reserved(9e6, 9e6 + 60, name="later"))
+    assert {e.job.id: e.job.time_limit_s for e in stage.look().pending} == {n: s for n, (_, s) in limits.items()}
+    assert stage.start("a", "n1:0") is None
+    assert stage.slurm.records["a"].reason.startswith("ReqNodeNotAvail")
+    assert stage.mend() == []
+    stage.slurm.advance(5.0)
+    stage.look()
+    assert (stage.slurm.records["a"].state, stage.slurm.records["a"].time_limit_s) == ("RUNNING", 1140.0)
+    stage.slurm.reserved.clear()
+    stage.slurm.advance(70.0)
+    stage.jobs("d", time_limit_s=3600.0, time_min_s=600.0)
+    assert {e.job.id: e.job.time_limit_s for e in stage.look().pending}["d"] == 3600.0

@@ -476,3 +476,32 @@ def test_mixed_precision_is_known_from_the_jobs_tag(stage: Scene) -> None:
     stage.slurm.advance(100.0)
     found = {entry.job.id: (entry.job.amp, entry.profile and entry.profile.amp) for entry in stage.look().running}
     assert found == {"1": (True, True), "2": (None, None)}
+
+
+def test_a_number_that_slurm_gave_out_again_does_not_bear_the_first_owners_note(stage: Scene) -> None:
+    """slurmctld, killed, forgets jobs, and their numbers go to the next that are submitted, maybe before anybody has
+    looked."""
+    stage.jobs("1", 2, request=Request(tres_per_job="gres/gpu:2"))
+    assert stage.start("1", "n1:0-1") is None
+    stage.slurm.now = 30.0
+    stage.slurm.records.clear()
+    stage.jobs("1 2", user="bob", request=Request(tres_per_node="gres/gpu:1"))
+    assert [entry.job.id for entry in stage.look().pending] == ["1", "2"]
+    assert "1" not in stage.store.notes()
+    assert stage.start("1", "n2:3") is None
+    assert stage.request("1") == Request(tres_per_node="gres/gpu:1", req_nodes="n2")
+    noted = stage.store.notes()["1"]
+    assert (noted.user, noted.submit_s) == ("bob", 30.0)
+
+
+def test_a_requeue_or_a_forgotten_one_leaves_a_job_its_note(stage: Scene) -> None:
+    stage.jobs("1", 2, request=Request(tres_per_job="gres/gpu:2"))
+    assert stage.start("1", "n1:0-1") is None
+    before = stage.slurm.records["1"]
+    stage.slurm.now = 30.0
+    assert stage.do("1", Requeue(WHY)) is None
+    stage.look()
+    assert "1" in stage.store.notes()
+    stage.slurm.records["1"] = before  # slurmctld, killed, has forgotten the requeue
+    stage.look()
+    assert "1" in stage.store.notes()

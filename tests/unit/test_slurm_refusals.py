@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from dataclasses import replace
 
 import pytest
 
@@ -516,3 +517,33 @@ def test_nodes_that_are_reserved_say_so(stage: Scene) -> None:
         ("n1", False, "reserved"),
         ("n2", True, ""),
     ]
+
+
+@pytest.mark.parametrize("anew", [False, True])
+@pytest.mark.parametrize("reason", ["Priority", LIMIT])
+def test_what_a_clock_said_that_was_a_day_ahead_holds_no_job_for_a_day(stage: Scene, anew: bool, reason: str) -> None:
+    """Seen by the campaign: held, and not tried again before that time had come."""
+    stage.slurm.limits = lambda job: reason
+    stage.jobs("1 2")
+    stage.slurm.advance(86400.0)
+    assert stage.start("1", "n1:0") is None
+    stage.slurm.advance(stage.settings.start_grace_s + 1)
+    assert stage.mend()
+    assert barred(stage)["1"] == reason
+    stage.slurm.now -= 86400.0
+    stage.slurm.records["1"] = replace(stage.slurm.records["1"], eligible_s=0.0)  # slurmctld's clock was right
+    stage.slurm.limits = lambda job: ""
+    if anew:
+        stage.restart()
+    assert barred(stage)["1"] == ""
+    assert stage.start("1", "n1:0") is None
+    assert stage.slurm.records["1"].state == "RUNNING"
+
+
+def test_a_start_of_a_clock_that_was_a_day_ahead_is_taken_back_all_the_same(stage: Scene) -> None:
+    stage.slurm.limits = lambda job: "Priority"
+    stage.jobs("1")
+    stage.slurm.advance(86400.0)
+    assert stage.start("1", "n1:0") is None
+    stage.slurm.now -= 86400.0
+    assert any("did not start" in words for words in stage.mend())

@@ -63,3 +63,24 @@ def test_rounds_of_any_length_come_to_an_end(interval_s: float) -> None:
     rules = {"threshold_gpu_s": 100.0, "interval_s": interval_s}
     outcomes, _ = replay("tiresias", trace, {"vc": nodes(1, 1)}, tiresias=rules)
     assert all(o.end_s > 0 for o in outcomes.values())
+
+
+def test_a_higher_tier_goes_before_a_lower_one_whatever_service_its_jobs_have_had() -> None:
+    """The site's word (QOS priority) goes before the policy's: among running and waiting jobs alike."""
+    served = waits("served", 1, 5.0, tier=10, ran_s=9000.0)
+    fresh, held = waits("fresh", 1, 1.0), runs("held", "n1:0", 0.0)
+    plan = tiresias(snap(60.0, part(nodes(1, 1), [fresh, served], [held])))
+    assert [(a.job_id, type(a.decision)) for a in plan.actions] == [("held", Requeue), ("served", Start)]
+    assert isinstance(plan.decisions["fresh"], Hold)
+    alone = tiresias(
+        snap(60.0, part(nodes(1, 1), [fresh], [runs("held", "n1:0", 0.0, job={"tier": 10}, ran_s=9000.0)]))
+    )
+    assert not alone.actions
+
+
+def test_jobs_of_other_partitions_on_its_nodes_are_not_its_to_stop() -> None:
+    """Their own partition decides about them. Requeued in vain, they would keep jobs waiting that could have others'
+    GPUs."""
+    running = [runs("foreign", "n1:0", 0.0, job={"vc": "scav"}), runs("own", "n1:1", 1.0)]
+    plan = tiresias(snap(1200.0, part(nodes(1, 2), [waits("new", 1, 1195.0)], running)))
+    assert [(a.job_id, type(a.decision)) for a in plan.actions] == [("own", Requeue), ("new", Start)]

@@ -29,6 +29,8 @@ def order(trace: Trace) -> list[tuple[str, float, int]]:
         ("philly.csv", "philly"),
         ("helios.csv", "helios"),
         ("helios_full.csv", "helios"),
+        ("parallel.csv", "parallel"),
+        ("openb.csv", "openb"),
         ("sacct.txt", "sacct"),
         ("swf.txt", "swf"),
     ],
@@ -73,6 +75,37 @@ def test_helios() -> None:
 def test_helios_full_has_profiles() -> None:
     (h1,) = read_trace(ASSETS / "helios_full.csv").jobs
     assert h1.profile == JobProfile(40.0, 12.0, 3000.0, amp=True, workload="NetA|SetA|32|1")
+
+
+def test_parallel_counts_time_through_rows_that_are_left_out() -> None:
+    trace = read_trace(ASSETS / "parallel.csv")
+    assert order(trace) == [("0", 0.0, 0), ("2", 120.0, 2)]
+    assert trace.skipped == (("asked for no GPU", 1),)
+    first, last = (by_id(trace)[name] for name in ("0", "2"))
+    assert (first.job.gpus, first.job.user, first.job.time_limit_s, first.state) == (12, "1", 43200.0, "COMPLETED")
+    assert (last.job.vc, last.job.time_limit_s, last.duration_s, last.state) == (
+        "cluster",
+        None,
+        57845.5,
+        "CANCELLED",
+    )
+
+
+def test_parallel_names_an_unknown_state(tmp_path: Path) -> None:
+    bad = tmp_path / "bad.csv"
+    bad.write_text((ASSETS / "parallel.csv").read_text().replace("Killed", "Eaten"))
+    with pytest.raises(TraceError, match=r"bad.csv, line 4, column 'new_status': 'Eaten' is none of Pass, Failed"):
+        read_trace(bad)
+
+
+def test_openb_parts_of_a_gpu_are_whole_ones() -> None:
+    trace = read_trace(ASSETS / "openb.csv")
+    assert order(trace) == [("pod-0", 0.0, 0), ("pod-2", 200.0, 2)]
+    assert trace.skipped == (("asked for no GPU", 1), ("never ran", 1))
+    part, whole = (by_id(trace)[name] for name in ("pod-0", "pod-2"))
+    assert (part.job.gpus, part.job.cpus, part.job.mem_mib, part.duration_s) == (1, 13, 16384, 740.0)
+    assert (part.waited_s, part.state) == (60.0, "CANCELLED")
+    assert (whole.job.gpus, whole.state, whole.job.name) == (8, "FAILED", "BE")
 
 
 def test_sacct() -> None:
@@ -249,7 +282,7 @@ def test_unclosed_quote_stops_even_when_bad_rows_are_skipped(tmp_path: Path) -> 
         ("JobID|Submit|State|AllocTRES\n", "column 'Elapsed': missing"),
         ("timestamp,num_gpus,duration,cluster,duration\n", "column 'duration': named twice"),
         ("1|2|cl|part|qos|acc\n", "without its header line"),
-        ("colour,taste\n1,2\n", "known: helios, lucid, muri, pack, philly, pollux, sacct, swf"),
+        ("colour,taste\n1,2\n", "known: helios, lucid, muri, openb, pack, parallel, philly, pollux, sacct, swf"),
         (PHILLY, "has no job that can be replayed"),
         (PHILLY + "2017-10-09 07:01:55,66.0,0,66.0,red\n", "(1 asked for no GPU)"),
         ("  \n", "empty"),
@@ -277,9 +310,13 @@ def test_not_text(tmp_path: Path, data: bytes, says: str) -> None:
 
 
 def test_unknown_format_lists_the_known_ones() -> None:
-    with pytest.raises(ConfigError, match=r"'csv' .known: helios, lucid, muri, pack, philly, pollux, sacct, swf"):
+    with pytest.raises(
+        ConfigError, match=r"'csv' .known: helios, lucid, muri, openb, pack, parallel, philly, pollux, sacct, swf"
+    ):
         read_trace(ASSETS / "pack.csv", "csv")
-    assert set(FORMATS) == {"helios", "lucid", "muri", "pack", "philly", "pollux", "sacct", "swf"}
+    assert set(FORMATS) == {
+        *("helios", "lucid", "muri", "openb", "pack", "parallel", "philly", "pollux", "sacct", "swf"),
+    }
 
 
 def test_missing_file() -> None:

@@ -10,8 +10,8 @@ import pytest
 
 from examples import tried
 from lucid.core.as_json import from_json, to_json
-from lucid.core.decision import Action, Hold, PartitionPlan, Plan, Start
-from lucid.core.job import Pending, Running, Yields
+from lucid.core.decision import Action, Hold, PartitionPlan, Plan, Requeue, Start
+from lucid.core.job import JobProfile, Pending, Running, Yields
 from lucid.core.ledger import Ledger
 from lucid.core.node import Node
 from lucid.core.placement import NodeGpus, Placement, mask_of, placement_gpus
@@ -304,3 +304,22 @@ def test_plans_that_preempt_the_wrong_jobs_are_unsafe() -> None:
         unsafe(("s",), on("n0", 0), s, slots=True)
     with pytest.raises(UnsafePlan):
         unsafe(("s",), on("n0", 0, 1), s, t)  # t holds one of them
+
+
+def test_a_pair_of_another_partition_is_parted_there_and_not_here() -> None:
+    """Both partitions see it: with two actions for one job neither would be done."""
+    unstable = JobProfile(10.0, 5.0, 4000.0, unstable=True)
+    pair = [replace(scavenger(name, on("n0", 0, 1)), profile=unstable, partner=other) for name, other in ("ab", "ba")]
+    here = replace(full(*pair), pending=(owner("late", 4),))
+    there = replace(here, name="scav", pending=(), running=tuple(replace(e, yields=None) for e in pair))
+    made = decide("lucid", snap(NOW, here))
+    assert not any(isinstance(action.decision, Requeue) for action in made.actions)
+    made = policy("lucid").plan(snap(NOW, there)).partitions["scav"]
+    assert [(action.job_id, type(action.decision)) for action in made.actions] == [("a", Requeue)]
+
+
+def test_time_alone_takes_nobody_away_who_gives_way() -> None:
+    """A replay would plan once a second for as long as an owner waits."""
+    own = Running(replace(a_job("own", 1, NOW), time_limit_s=5000.0), NOW, on("n0", 3))
+    made = decide("backfill", snap(NOW, replace(full(own, scavenger("s", on("n0", 0))), pending=(owner(gpus=4),))))
+    assert made.wake_s == NOW + 5000.0

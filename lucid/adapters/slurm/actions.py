@@ -17,6 +17,7 @@ from lucid.adapters.slurm.nouns import SlurmJob
 from lucid.adapters.slurm.request import NO_DEFAULTS
 from lucid.adapters.slurm.resizes import Resizes, leaving, overlaps
 from lucid.adapters.slurm.starts import start_changes
+from lucid.adapters.slurm.stops import Stops
 from lucid.adapters.slurm.text import hosts
 from lucid.adapters.slurm.turn_jobs import takes_turns
 from lucid.adapters.slurm.view import gpu_mem_mib
@@ -31,8 +32,6 @@ __all__ = ["Actions"]
 
 _LEAST_LEASE_S = 30.0
 """A parked job whose begin time is nearer than this is held before it is changed."""
-_REVOKED_S = 5.0
-"""A requeued job that starts on the same node sooner may be killed there: Job credential revoked."""
 _LEAVES = (Requeue, Release, Resize)
 
 
@@ -51,15 +50,13 @@ class Actions:
         self._hands = hands
         self._daemon = daemon
         self._known = known
-        self._slurm_knows_all = slurm_knows_all
+        self._stops = Stops(hands, slurm_knows_all)
         self._claims = claims or ClaimWatch(hands)
         self._facts = Facts((), (), hands.notes, {}, 0.0)
         self._jobs: Mapping[str, SlurmJob] = {}
         self.resizes = Resizes(hands)
         self._staying: dict[str, Placement] = {}
         """Jobs that this plan was to stop, and that go on; and their GPUs."""
-        self._stopped: dict[str, tuple[float, Placement]] = {}
-        """Victims that were requeued, when and where."""
         self._given: list[tuple[str, Placement]] = []
         """Where jobs of which partition were started in this turn."""
         self._leaving: dict[str, Placement] = {}
@@ -79,7 +76,7 @@ class Actions:
         for job in facts.jobs:
             note = facts.notes.get(job.id)
             if note is not None and ownership.under_way(job, note) and ownership.may_start_yet(job, note):
-                self._note_start(job.id, parse_placement(note.where), note.shards or bool(note.claims))
+                self._note_start(job.id, parse_placement(note.where), note.shards or job.request.addressed)
 
     def apply(self, actions: Sequence[Action]) -> list[Applied]:
         """What leaves first, then what shrinks, grows and starts. In a partition that is not in pack mode nothing is
@@ -118,6 +115,13 @@ class Actions:
         for other, given in self._given:
             if other != partition and any(wanted.get(part.node, 0) & part.mask for part in given):
                 raise ActionRefused(f"job {job_id}: a job of partition {other!r} starts on these GPUs")
+
+    def _unless_dealt(self, job_id: str, placement: Placement, exact: bool) -> None:
+        """Does a job of the other kind start on one of these nodes (``_starting``)?"""
+        for part in placement:
+            other = self._starting.get(part.node, {}).get(not exact)
+            if other is not None and other != job_id:
+                raise ActionRefused(f"job {job_id}: waits until job {other} has started on node {part.node}")
 
     def _carry_out(self, action: Action) -> None:
         job_id, decision = action.job_id, action.decision
@@ -185,19 +189,12 @@ class Actions:
             self._members(job_id, start.group, start.placement)
         note = self._note(record, note)
         shards = start.slots
-        exact = shards or bool(start.preempts)
-        for part in start.placement:
-            other = self._starting.get(part.node, {}).get(not exact)
-            if other is not None and other != job_id:
-                raise ActionRefused(f"job {job_id}: waits until job {other} has started on node {part.node}")
+        if shards:
+            self._unless_dealt(job_id, start.placement, True)
         for other, held in self._leaving.items():
             if overlaps(start.placement, held):
                 raise ActionRefused(f"job {job_id}: waits until job {other}, which is resized, has left its GPUs")
-        stopped_s, ran_on = self._stopped.get(job_id, (0.0, ()))
-        if self._hands.clock.now_s() - stopped_s < _REVOKED_S and {p.node for p in ran_on} & {
-            p.node for p in start.placement
-        }:
-            raise ActionRefused(f"job {job_id}: was requeued just now; its node would kill it (credential revoked)")
+        self._stops.unless_revoked(job_id, start.placement)
         self._unless_kept(job_id, start.placement)
         self._unless_given(job_id, action.partition, start.placement)
         items = self._items(record, start) if shards and (self._daemon.mps or takes_turns(record)) else None
@@ -211,8 +208,17 @@ class Actions:
         changes = start_changes(
             record, note, start.placement, shards, room, self._facts.nodes, extra, defaults, bool(start.preempts)
         )
+        asks = record.request.tres_per_node if changes.tres_per_node is None else changes.tres_per_node
+        exact = shards or replace(record.request, tres_per_node=asks).addressed
+        self._unless_dealt(job_id, start.placement, exact)
         place = show_placement(start.placement)
         now_s = self._hands.clock.now_s()
+        asked = record.request.req_nodes if changes.req_nodes is None else changes.req_nodes
+        pinned = set(hosts(asked)) == {part.node for part in start.placement}  # elsewhere it needs no victim's GPUs
+        goes = [self._jobs[victim] for victim in start.preempts if victim in self._jobs]
+        empties = [victim for victim in goes if self._claims.lucid_stops(victim, home, self._facts)] if pinned else []
+        let_in = not empties and not (pinned and any(victim.completing for victim in goes))
+        claims = " ".join(start.preempts)
         self._hands.put(
             replace(
                 note,
@@ -223,7 +229,7 @@ class Actions:
                 restarts=record.restarts,
                 stopped_s=0.0,
                 listed=lists_of(record, note, changes.req_nodes),
-                claims=" ".join(start.preempts),
+                claims=claims if let_in else "",
             )
         )
         words = f"{place}{f' beside {start.beside}' if start.beside else ''}{' in slots' if shards else ''}"
@@ -233,40 +239,36 @@ class Actions:
             words += ", without MPS, because the user has set the job's Extra field"
         elif unsealed:
             words += f", without MPS: {unsealed}"
-        asked = record.request.req_nodes if changes.req_nodes is None else changes.req_nodes
-        if set(hosts(asked)) == {part.node for part in start.placement}:  # elsewhere it needs no victim's GPUs
-            self._stop_slots(start, home)
         self._hands.obstacles.tries(record)
         steps = [lambda: self._tell(record, changes, None if number else items)]
-        if record.held or record.eligible_s < now_s + _LEAST_LEASE_S:
+        if let_in and (record.held or record.eligible_s < now_s + _LEAST_LEASE_S):
             steps.append(lambda: self._hands.client.release(job_id))
-        if not record.held and len(steps) > 1:
+        if not record.held and (len(steps) > 1 or not let_in):
             steps.insert(0, lambda: self._hands.client.hold(job_id))  # it could start by itself, half changed
         try:
             self._hands.do(job_id, "start", words, *steps)
         except ActionRefused as error:
             in_room = replace(record, partition=room)
             raise ActionRefused(self._hands.not_started(in_room, str(error).partition(": ")[2])) from None
-        self._hands.put(replace(self._hands.notes[job_id], released=True))
+        if let_in:
+            self._hands.put(replace(self._hands.notes[job_id], released=True))
+        else:  # told what it gets, it is held until its GPUs are empty
+            self._hands.put(replace(self._hands.notes[job_id], claims=claims))
+            self._empty(job_id, empties)
         self._given.append((action.partition, start.placement))
         self._note_start(job_id, start.placement, exact)
         if start.preempts:
             self._claims.began(record, start, self._facts)
 
-    def _stop_slots(self, start: Start, home: str) -> None:
-        """Victims in slots are requeued by Lucid, which started them: of two that share a GPU Slurm preempts one, and
-        the other only after KillWait and MessageTimeout. Where their partition gives them a longer grace time than
-        KillWait, or they would be cancelled, Slurm does it all the same."""
-        for victim in start.preempts:
-            record, note = self._jobs.get(victim), self._hands.notes.get(victim)
-            if record is None or note is None or not record.request.shards or not self._hands.ownership.ours(record):
-                continue
-            preemption = self._facts.preemption
-            yields = preemption.yields(record, (home,))
-            brief = preemption.grace_s.get(record.partition, 0.0) <= preemption.kill_wait_s
-            if record.state == "RUNNING" and not record.completing and yields and not yields.ends and brief:
-                self._put_back(record, self._note(record, note), "requeue")
-                self._stopped[victim] = self._hands.clock.now_s(), record.placement
+    def _empty(self, job_id: str, victims: Sequence[SlurmJob]) -> None:
+        """Requeue the jobs in slots on the GPUs that this job gets. Where one cannot be, the job waits again."""
+        try:
+            for victim in victims:
+                note = self._note(victim, self._hands.notes.get(victim.id))
+                self._stops.victim(victim, note, self._facts.now_s)
+        except ActionRefused:
+            self._hands.put(replace(self._hands.notes[job_id], where="", claims=""))
+            raise
 
     def _items(self, record: SlurmJob, start: Start) -> Items | None:
         """For the prolog; nothing where the node is not known, and then the start is refused anyway."""
@@ -331,7 +333,7 @@ class Actions:
             raise ActionRefused(f"job {record.id} is not running")
         note = self._note(record, note)
         note = replace(note, alone=note.alone or decision.part)
-        self._put_back(record, note, "part" if decision.part else "requeue")
+        self._stops.put_back(record, note, "part" if decision.part else "requeue", self._facts.now_s)
 
     def _release(self, record: SlurmJob, note: JobNote | None, room: str) -> None:
         profiling = self._daemon.profiling_partition
@@ -340,7 +342,7 @@ class Actions:
             raise ActionRefused(f"job {record.id} is not in profiling")
         note = replace(self._note(record, note), to_home=True)
         if record.running:
-            self._put_back(record, note, "release")
+            self._stops.put_back(record, note, "release", self._facts.now_s)
         else:
             self._hands.put(replace(note, wait_since_s=self._facts.now_s))
 
@@ -348,42 +350,13 @@ class Actions:
         return self._hands.ownership.decides(record, note, self._facts) and not (note is not None and note.to_home)
 
     def _resize(self, record: SlurmJob, note: JobNote | None, decision: Resize) -> None:
-        if not self._slurm_knows_all():
-            raise ActionRefused(f"job {record.id}: slurmctld did not answer lately; tried again later")
-        self._unless_configuring(record)
+        self._stops.unless_unheard(record)
+        self._stops.unless_configuring(record)
         if elastic_wish(record.comment).limits is None:
             raise ActionRefused(f"job {record.id}: its user did not opt in to be resized (lucid:elastic=)")
         self._unless_kept(record.id, decision.placement)
         self.resizes.begin(record, self._note(record, note), decision.placement)
         self._leaving[record.id] = record.placement
-
-    def _unless_configuring(self, record: SlurmJob) -> None:
-        """No node is woken for a job that is then stopped before it has begun."""
-        if record.configuring:
-            raise ActionRefused(
-                f"job {record.id}: its node boots, or is set up; it is not stopped before it has begun"
-            )
-
-    def _put_back(self, record: SlurmJob, note: JobNote, verb: str) -> None:
-        """The job runs until Slurm has taken the requeue; what is noted before says where it goes then."""
-        self._unless_configuring(record)
-        if not self._slurm_knows_all():
-            raise ActionRefused(
-                f"job {record.id}: slurmctld did not answer lately, so it may not know yet that the job has ended; "
-                "tried again later"
-            )
-        before = note
-        now_s = self._facts.now_s
-        ran_s = note.ran_s + max(now_s - record.start_s, 0.0)
-        back = replace(note, where="", released=False, shards=False, wait_since_s=now_s, ran_s=ran_s)
-        self._hands.put(replace(back, requeued=record.restarts + 1))
-        try:
-            self._hands.do(
-                record.id, verb, show_placement(record.placement), lambda: self._hands.client.requeue_hold(record.id)
-            )
-        except ActionRefused:
-            self._hands.put(before if verb != "release" else replace(before, to_home=False))
-            raise
 
     def _keep(self, record: SlurmJob, note: JobNote | None) -> None:
         if not record.running:

@@ -9,6 +9,7 @@ from dataclasses import replace
 from lucid.adapters.slurm.facts import Facts, parse_placement
 from lucid.adapters.slurm.hands import Hands
 from lucid.adapters.slurm.nouns import SlurmJob
+from lucid.adapters.slurm.waits import to_come
 from lucid.adapters.store.port import JobNote
 from lucid.core.decision import Start
 from lucid.core.job import Running
@@ -63,20 +64,31 @@ def as_seen_by(name: str, entry: Running, record: SlurmJob, claimed: Claimed, fa
 
 
 class ClaimWatch:
-    """What comes of the starts that preempt others. ``_seen``: by job, those on its nodes that could have been
-    preempted, with their numbers of restarts; a lucidd that is started anew knows them no more."""
+    """What comes of the starts that preempt others. ``_seen``: by job, those on its nodes that could be preempted for
+    it and are chosen for no other, with their numbers of restarts; ``_chosen``: those that Lucid chose. A lucidd that
+    is started anew knows them no more."""
 
     def __init__(self, hands: Hands) -> None:
         self._hands = hands
         self._seen: dict[str, dict[str, int]] = {}
+        self._chosen: dict[str, tuple[str, ...]] = {}
 
     def began(self, record: SlurmJob, start: Start, facts: Facts) -> None:
         """Slurm was told to start a job on others' GPUs: note it in the story of each."""
         nodes, vc = {part.node for part in start.placement}, self._hands.ownership.home(record, None)
+        under_way = {other for other in self._seen if (known := self._hands.notes.get(other)) and known.claims}
+        self._seen = {other: seen for other, seen in self._seen.items() if other in under_way}
+        self._chosen = {other: chosen for other, chosen in self._chosen.items() if other in under_way}
+        for other, seen in self._seen.items():
+            for victim in set(start.preempts).difference(self._chosen[other]):
+                seen.pop(victim, None)
+        theirs = {victim for chosen in self._chosen.values() for victim in chosen}.difference(start.preempts)
+        self._chosen[record.id] = start.preempts
         self._seen[record.id] = {
             job.id: job.restarts
             for job in facts.jobs
             if job.running and facts.preemption.yields(job, (vc,)) and any(p.node in nodes for p in job.placement)
+            if job.id not in theirs
         }
         why = next((reason for reason in start.reasons if isinstance(reason, Claims)), None)
         lost = {} if why is None else {victim.job: victim.lost_gpu_s / 3600.0 for victim in why.victims}
@@ -85,6 +97,32 @@ class ClaimWatch:
             words = f"by job {record.id} of {vc}, which gets {show_placement(start.placement)}: {rule}"
             self._hands.note_seen(victim, "claimed", words)
 
+    def lucid_stops(self, record: SlurmJob, home: str, facts: Facts) -> bool:
+        """Is a victim of a job of ``home`` to be requeued by Lucid? Those that run in slots: of these Slurm preempts
+        the wrong ones (docs/slurm-admin.md)."""
+        mine = record.request.shards and self._hands.ownership.ours(record)
+        runs = record.state == "RUNNING" and not record.completing
+        return mine and runs and facts.preemption.lets_lucid(record, (home,))
+
+    def emptied(self, record: SlurmJob, note: JobNote, jobs: Mapping[str, SlurmJob], facts: Facts) -> bool:
+        """Have those left that Lucid stopped for a job, and those that were leaving already?"""
+        home = self._hands.ownership.home(record, note)
+        for victim in (jobs[victim] for victim in note.claims.split() if victim in jobs):
+            if victim.completing or (self.on_gpus(note, victim) and self.lucid_stops(victim, home, facts)):
+                return False
+        return True
+
+    @staticmethod
+    def on_gpus(note: JobNote, record: SlurmJob) -> bool:
+        """Does this job hold GPUs on which another was told to start?"""
+        where = dict(parse_placement(note.where))
+        return any(where.get(part.node, 0) & part.mask for part in record.placement)
+
+    def keeps_off(self, record: SlurmJob, facts: Facts) -> bool:
+        """Are GPUs emptied for a job that may preempt this one? Let go now, it could start there and be preempted."""
+        homes = {note.home for note in facts.notes.values() if note.claims and not note.released}
+        return any(home == record.partition or facts.preemption.over(home, record.partition) for home in homes)
+
     def waits(self, note: JobNote, jobs: Mapping[str, SlurmJob], facts: Facts) -> bool:
         """Has a start that preempts others to be waited for, since those have yet to go? Within the grace time of
         their partitions, and while Slurm is stopping them."""
@@ -92,11 +130,11 @@ class ClaimWatch:
         if not victims:
             return False
         going = any(job.completing for job in victims)
-        most_s = _GOES_S if going else max(facts.preemption.grace_s.get(job.partition, 0.0) for job in victims)
+        most_s = _GOES_S if going else max(facts.preemption.grace_of(job) for job in victims)
         if " " in note.claims:  # of several Slurm may stop one, and the next only then
             most_s += facts.preemption.again_s
-        since_s = max(note.asked_s, self._hands.silent_s)
-        return facts.now_s - since_s <= self._hands.settings.start_grace_s + most_s
+        since_s, most_s = max(note.asked_s, self._hands.silent_s), most_s + self._hands.settings.start_grace_s
+        return to_come(since_s + most_s, facts.now_s, most_s)
 
     def parted(self, record: SlurmJob, note: JobNote, facts: Facts) -> None:
         """Slurm requeued a job by itself: who shared its GPUs goes on alone, and is told why."""
@@ -108,9 +146,10 @@ class ClaimWatch:
     def ran(self, record: SlurmJob, note: JobNote, jobs: Mapping[str, SlurmJob]) -> str:
         """The job runs: say whom Slurm stopped for it, in its story and in theirs."""
         chosen, seen = note.claims.split(), self._seen.pop(record.id, {})
+        self._chosen.pop(record.id, None)
         stopped = [job_id for job_id, restarts in seen.items() if _stopped(jobs.get(job_id), restarts)]
         if not seen:  # lucidd was started anew meanwhile
-            stopped = [job_id for job_id in chosen if job_id not in jobs or not jobs[job_id].running]
+            stopped = [job_id for job_id in chosen if job_id not in jobs or not jobs[job_id].ended]
         others, spared = _others(stopped, chosen), _others(chosen, stopped)
         for job_id in stopped:
             self._hands.note_seen(job_id, "preempted", f"for job {record.id}")
@@ -125,7 +164,8 @@ class ClaimWatch:
 
 
 def _stopped(record: SlurmJob | None, restarts: int) -> bool:
-    return record is None or not record.running or record.completing or record.restarts > restarts
+    """Was it preempted? One that ended by itself meanwhile was not."""
+    return record is not None and (record.restarts > restarts or record.state == "PREEMPTED")
 
 
 def _others(some: Iterable[str], than: Sequence[str]) -> list[str]:

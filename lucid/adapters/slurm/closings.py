@@ -135,8 +135,8 @@ class Closings:
 
 
 def _to_come(found: Sequence[Reservation], now_s: float) -> list[Reservation]:
-    """As they are compared: those that are over are as good as gone, one that comes again stands at its next time, and
-    a floating one moves on at each reading."""
+    """As they are compared: those that are over are as good as gone, one that comes again stands at its next time,
+    and a floating one moves on at each reading."""
     told = []
     for one in found:
         for start_s, end_s in times_of(one, now_s)[:1]:

@@ -19,7 +19,7 @@ from lucid.adapters.slurm.claims import ClaimWatch
 from lucid.adapters.slurm.client import FIRST_TO_PACK, SlurmClient
 from lucid.adapters.slurm.closings import Closings
 from lucid.adapters.slurm.factors import SiteFactors
-from lucid.adapters.slurm.facts import Facts
+from lucid.adapters.slurm.facts import Facts, of_another
 from lucid.adapters.slurm.hands import Hands
 from lucid.adapters.slurm.mend import Mender
 from lucid.adapters.slurm.network import NO_NETWORK, with_network
@@ -174,6 +174,8 @@ class SlurmCluster:
         self._hands.obstacles.saw(jobs, now_s)
         self._boots.saw(jobs, now_s)
         self._jobs = {job.id: job for job in jobs if job.id}
+        noted = ((job, self._notes.get(job.id)) for job in jobs)
+        self._forget([job.id for job, note in noted if note is not None and not job.unread and of_another(job, note)])
         # once for those that run: until then their requests could not be said in slots
         if any(job.gpus and (job.pending or (job.running and self._defaults is None)) for job in jobs):
             self._read_defaults(now_s, {job.partition for job in jobs if job.pending and job.reason in _SHUT})
@@ -229,7 +231,9 @@ class SlurmCluster:
         try:
             read = self._client.job_defaults()
             self._defaults = self._defaults if read is None else read
-            self._preemption = self._client.preemption() or self._preemption
+            preemption = self._client.preemption()
+            if preemption and preemption != self._preemption:  # what is made of it is kept as long as it is the same
+                self._preemption = preemption
         except ClusterUnavailable:
             raise
         except ClusterError:
@@ -264,6 +268,7 @@ class SlurmCluster:
 
     def apply(self, actions: Sequence[Action]) -> list[Applied]:
         """What leaves first, then what starts. In a partition that is not in pack mode nothing is done."""
+        self._mender.emptied.let_all_in(self._facts)
         starts = any(isinstance(action.decision, Start) for action in actions)
         if starts and self._closings.changed(self._clock.now_s()):
             kept = [action for action in actions if not isinstance(action.decision, Start)]
@@ -286,13 +291,18 @@ class SlurmCluster:
         if (self._facts.jobs or self._facts.nodes) and tells_all(self._facts.jobs):
             unread = numbers_unread(self._facts.jobs)
             gone = [job_id for job_id in self._notes if self._left(job_id, unread)]
-            if gone:
-                self._store.forget(gone, self.token)
-                self._mender.forget(gone)
-                for job_id in gone:
-                    del self._notes[job_id]
-                    self.known.forget(job_id)
+            self._forget(gone)
         return done
+
+    def _forget(self, gone: Sequence[str]) -> None:
+        """What is noted of these jobs."""
+        if not gone:
+            return
+        self._store.forget(gone, self.token)
+        self._mender.forget(gone)
+        for job_id in gone:
+            del self._notes[job_id]
+            self.known.forget(job_id)
 
     def _left(self, job_id: str, unread: Collection[str]) -> bool:
         """Has a job with a note left? One whose record could not be read this time may be there still."""
@@ -309,6 +319,11 @@ class SlurmCluster:
             return True
         notes = ((job, self._notes.get(job.id)) for job in self._facts.jobs)
         return any(self._ownership.under_way(job, note) or (note and note.going_to) for job, note in notes)
+
+    @property
+    def emptying(self) -> bool:
+        """Do GPUs come free any moment, for a job that is let to them by the next look?"""
+        return any(self._ownership.emptying(job, self._notes.get(job.id)) for job in self._facts.jobs if job.pending)
 
     @property
     def following(self) -> bool:

@@ -22,6 +22,7 @@ __all__ = [
     "gpus_taken",
     "home_of",
     "lists_of",
+    "of_another",
     "parse_placement",
     "submitted_s",
     "users_nodes",
@@ -87,6 +88,13 @@ def home_of(
 def submitted_s(submit_s: float, note: JobNote | None) -> float:
     """When a job's user submitted it: as noted, since a requeue makes Slurm set ``submit_s`` anew."""
     return (note.submit_s if note is not None else 0.0) or submit_s
+
+
+def of_another(record: SlurmJob, note: JobNote) -> bool:
+    """Is the note of an earlier job with this number? slurmctld, killed, gives the numbers of those that it has
+    forgotten out again. Only a requeue changes the time of a job's submission."""
+    elses = bool(note.user and record.user and note.user != record.user)
+    return elses or bool(note.submit_s and not record.restarts and record.submit_s != note.submit_s)
 
 
 def gpus_taken(record: SlurmJob, home: str, facts: Facts) -> int:

@@ -15,7 +15,15 @@ from lucid.adapters.slurm.obstacles import Obstacles
 from lucid.adapters.slurm.ownership import Ownership
 from lucid.adapters.slurm.request import NO_DEFAULTS, JobDefaults
 from lucid.adapters.slurm.starts import back_to
-from lucid.adapters.slurm.waits import begins_s, left_to_slurm, never_changed, parked, whole_array
+from lucid.adapters.slurm.waits import (
+    MOST_PAUSE_S,
+    begins_s,
+    left_to_slurm,
+    never_changed,
+    parked,
+    to_come,
+    whole_array,
+)
 from lucid.adapters.store.port import SEEN, JobNote, Store
 from lucid.config import DaemonSettings, SlurmSettings
 from lucid.core.ports import Clock
@@ -28,7 +36,7 @@ _PASSING = ("pending execution", "temporarily unavailable", "already completing"
 _RETRY_S, _MOST_RETRY_S = 10.0, 600.0
 _SILENT_S = 5.0
 """An answer that takes longer counts as silence."""
-_BACK_S, _MOST_BACK_S = 60.0, 3600.0
+_BACK_S = 60.0
 """So long Slurm has for a job that was let go before Lucid queues it again; doubled each further time."""
 ONE_JOB = 4
 """Writes that one action on a job takes, at the most."""
@@ -124,7 +132,7 @@ class Hands:
     def barred(self, record: SlurmJob, now_s: float) -> tuple[str, float] | None:
         """What Slurm has against starting a waiting job now, and when it is tried again."""
         note = self.notes.get(record.id)
-        if note is not None and now_s < note.retry_s:
+        if note is not None and to_come(note.retry_s, now_s):
             return note.refusal, note.retry_s
         home = self.ownership.home(record, note)
         rule = self.rules.get(home, NO_DEFAULTS)
@@ -148,7 +156,7 @@ class Hands:
         if note.tries < self.settings.start_tries:
             self.put(note)
             return f"job {record.id}: did not start (Slurm: {words}); tried again in {_RETRY_S:.0f} s"
-        pause_s = min(_BACK_S * 2.0 ** min(note.tries - self.settings.start_tries, 30), _MOST_BACK_S)
+        pause_s = min(_BACK_S * 2.0 ** min(note.tries - self.settings.start_tries, 30), MOST_PAUSE_S)
         self.put(replace(note, given_up=words, retry_s=now_s + pause_s))
         return (
             f"job {record.id}: did not start {note.tries} times (Slurm: {words}); limit slurm.start_tries reached: "

@@ -10,11 +10,21 @@ from lucid.adapters.slurm.behind import Behind
 from lucid.adapters.slurm.claims import ClaimWatch
 from lucid.adapters.slurm.client import Changes
 from lucid.adapters.slurm.crowd import Crowd
+from lucid.adapters.slurm.emptied import Emptied
 from lucid.adapters.slurm.facts import Facts
 from lucid.adapters.slurm.hands import GIVEN_UP, ONE_JOB, Hands
 from lucid.adapters.slurm.let_go import LetGo
 from lucid.adapters.slurm.nouns import SlurmJob
-from lucid.adapters.slurm.obstacles import CROWDED, NOT_IN_TIME, Outlook, may_end, of_slurm, outlook, whose_limit
+from lucid.adapters.slurm.obstacles import (
+    CROWDED,
+    NOT_IN_TIME,
+    Outlook,
+    may_end,
+    may_start,
+    of_slurm,
+    outlook,
+    whose_limit,
+)
 from lucid.adapters.slurm.released import Released
 from lucid.adapters.slurm.resizes import Resizes
 from lucid.adapters.slurm.starts import back_to
@@ -27,6 +37,7 @@ from lucid.adapters.slurm.waits import (
     never_changed,
     next_lease_s,
     parked,
+    to_come,
     whole_array,
 )
 from lucid.adapters.store.port import JobNote
@@ -56,6 +67,8 @@ class Mender:
         others."""
         self._hands = hands
         self._claims = claims or ClaimWatch(hands)
+        self.emptied = Emptied(hands, self._claims, self._take_back)
+        """Jobs that are held until others have left their GPUs."""
         self._jobs: Mapping[str, SlurmJob] = {}
         self._behind: Behind | None = None
         self._crowd = Crowd(hands.settings.start_grace_s)
@@ -85,7 +98,7 @@ class Mender:
             if record.id in self._hands.touched:
                 continue
             not_before_s, pause_s = self._later.get(record.id, (0.0, _FIRST_S))
-            if facts.now_s < not_before_s:
+            if to_come(not_before_s, facts.now_s, _MOST_S):
                 continue
             try:
                 words = self._mend(record, self._hands.notes.get(record.id), facts)
@@ -141,7 +154,7 @@ class Mender:
             queues = packs and not record.reservation and not free
             words = self._parked(record, note, facts) if queues else self._unparked(record, note, facts.now_s)
             words = words or self._comes_back(record, note, facts, packs)
-            if words:
+            if words or record.id in hands.touched:  # what was seen of it is not so any more
                 return words
         if ownership.holds(record, note):
             return self._held(record, note, facts)
@@ -170,7 +183,11 @@ class Mender:
         if not packs or note is None or not (note.given_up and note.released and may_end(note.given_up)):
             return ""
         if of_slurm(note.given_up):
-            ended = now_s >= note.retry_s and outlook(record.reason) is Outlook.WAITS and not left_to_slurm(record)
+            ended = (
+                not to_come(note.retry_s, now_s)
+                and outlook(record.reason) is Outlook.WAITS
+                and not left_to_slurm(record)
+            )
         else:
             ended = self._go.ended(record, note)
         if not ended or says(record.comment, "held") or hands.ownership.leaves(record, note, now_s):
@@ -196,7 +213,7 @@ class Mender:
         unpacked = self._go.unpacked(record, note)
         why = unpacked or hands.ownership.leaves(record, note, facts.now_s)
         if not why and note is not None and note.given_up and not note.released:
-            if record.never_runs and facts.now_s < note.retry_s:
+            if record.never_runs and to_come(note.retry_s, facts.now_s):
                 return ""
             why = f"{GIVEN_UP} {note.tries} times as Lucid asked ({note.given_up})" if note.tries else note.given_up
         if why:
@@ -267,7 +284,9 @@ class Mender:
             hands.park(record, next_lease_s(record, note, now_s) or now_s + LEASE_S)
             return f"job {record.id}: has a dependency, and queues when Slurm has ended that"
         why = left_to_slurm(record) or self._go.no_node(record, note)
-        if begin_s or not why or (record.never_runs and note is not None and now_s < note.retry_s):
+        if begin_s or not why or (record.never_runs and note is not None and to_come(note.retry_s, now_s)):
+            return ""
+        if self._claims.keeps_off(record, facts):
             return ""
         self._behind = self._behind or Behind(hands.ownership, facts)
         if self._behind.before(record, note):
@@ -333,10 +352,13 @@ class Mender:
             self._claims.parted(record, note, facts)
             self._take_back(record, note)
             return f"job {record.id}: was requeued, not by Lucid; waits again"
+        if record.held:
+            return self.emptied.let_in(record, note, self._jobs, facts)
         found = outlook(record.reason)
         # what was ordered while Slurm was silent says nothing about the job until Slurm has had its time
-        late = facts.now_s - max(note.asked_s, hands.silent_s) > hands.settings.start_grace_s
-        if found is Outlook.WAITS and (not late or self._claims.waits(note, self._jobs, facts)):
+        since_s, grace_s = max(note.asked_s, hands.silent_s), hands.settings.start_grace_s
+        late = not to_come(since_s + grace_s, facts.now_s, grace_s)
+        if may_start(record) and (not late or self._claims.waits(note, self._jobs, facts)):
             return ""
         self._take_back(record, note)
         if found is Outlook.BARRED and (whose_limit(record.reason) or not hands.at_profiling(record)):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from lucid.adapters.slurm.request import Request
@@ -77,6 +78,9 @@ class SlurmJob:
     """``--switches``: below how many of them its nodes are to stand; 0 for any."""
     switch_wait_s: float = 0.0
     """How long it waits for that at the most, as its user said; 0 where nothing was said."""
+    time_min_s: float = 0.0
+    """``--time-min``: Slurm's backfill may shorten its time limit to no less, so that it starts sooner; 0 where its
+    user did not say so."""
     uid: int = -1
     """Number of its user on the cluster; -1 where it is not told."""
 
@@ -84,6 +88,11 @@ class SlurmJob:
     def asks(self) -> bool:
         """Does it get GPUs? An exclusive job has those of its nodes, whether or not it asks for any."""
         return self.gpus > 0 or self.request.whole_nodes
+
+    @property
+    def shortened_s(self) -> float | None:
+        """The time limit to which Slurm may shorten it."""
+        return min(self.time_min_s, self.time_limit_s or math.inf) if self.time_min_s else self.time_limit_s
 
     @property
     def never_runs(self) -> bool:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from lucid.adapters.slurm.nouns import SlurmJob
+from lucid.adapters.slurm.waits import to_come
 
 __all__ = [
     "CROWDED",
@@ -24,6 +25,7 @@ __all__ = [
     "Obstacles",
     "Outlook",
     "may_end",
+    "may_start",
     "of_one_job",
     "of_reservation",
     "of_slurm",
@@ -102,6 +104,12 @@ def of_reservation(reason: str) -> bool:
     return reason.startswith(("ReqNodeNotAvail", "Reserv", "Resv")) and "reserv" in reason.lower()
 
 
+def may_start(job: SlurmJob) -> bool:
+    """Of a job that was released: may Slurm start it at any moment? One that reaches into a window, and that Slurm's
+    backfill may shorten, also where Slurm's first look refuses it."""
+    return outlook(job.reason) is Outlook.WAITS or (job.time_min_s > 0 and of_reservation(job.reason))
+
+
 def passes(words: str) -> bool:
     """May what Slurm had against a start end while the job stays as it is (a window for maintenance, nodes that are
     down)? Words that are not known here may."""
@@ -152,7 +160,7 @@ class Obstacle:
         """Has this job to wait for it, or for what comes of those that are being tried?"""
         if job.id in self.trying or not self.concerns(job):
             return False
-        return now_s < self.retry_s or len(self.trying) >= self.width
+        return to_come(self.retry_s, now_s) or len(self.trying) >= self.width
 
 
 class Obstacles:

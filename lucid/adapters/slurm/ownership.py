@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from lucid.adapters.slurm.facts import Facts, home_of
 from lucid.adapters.slurm.nouns import SlurmJob
-from lucid.adapters.slurm.obstacles import Outlook, may_end, of_slurm, outlook
+from lucid.adapters.slurm.obstacles import may_end, may_start, of_slurm
 from lucid.adapters.slurm.request import UNREAD
 from lucid.adapters.slurm.text import parse_mark, says
 from lucid.adapters.slurm.waits import begins_s, in_queue, left_to_slurm, parked
@@ -79,8 +79,8 @@ class Ownership:
             return False
         if job.id in self.not_yet or left_to_slurm(job) or self.waits_for(job, note, facts.now_s):
             return False
-        if note is not None and note.going_to:
-            return False  # it is being resized
+        if note is not None and (note.going_to or self.emptying(job, note)):
+            return False  # it is being resized, or is to be let in
         if note is not None and (note.given_up or (note.released and (job.launch_failed or job.never_runs))):
             return False  # counted as a try before it is tried again (mend)
         return facts.modes.get(self.home(job, note)) is Mode.PACK
@@ -120,10 +120,18 @@ class Ownership:
         return f"Slurm alone decides about it ({job.reason})"
 
     def under_way(self, job: SlurmJob, note: JobNote | None) -> bool:
-        """Was it released to start, and has it not started yet?"""
-        return job.pending and not job.held and note is not None and bool(note.where)
+        """Was it told to start, and has it not started yet?"""
+        told = job.pending and note is not None and bool(note.where)
+        return told and (not job.held or self.emptying(job, note))
+
+    def emptying(self, job: SlurmJob, note: JobNote | None) -> bool:
+        """Is it told what it gets, and held until jobs in slots have left these GPUs?"""
+        told = note is not None and bool(note.where and note.claims) and not note.released
+        return told and job.held and self.holds(job, note)
 
     def may_start_yet(self, job: SlurmJob, note: JobNote) -> bool:
-        """Of a job under way: may Slurm start it at any moment? Not where its reason says otherwise, nor after a
-        requeue that Lucid did not ask for."""
-        return outlook(job.reason) is Outlook.WAITS and job.restarts == note.restarts
+        """Of a job under way: may Slurm start it at any moment, or once its GPUs are empty? Not where its reason says
+        otherwise, nor after a requeue that Lucid did not ask for."""
+        if job.restarts != note.restarts:
+            return False
+        return job.held or may_start(job)

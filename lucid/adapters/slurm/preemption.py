@@ -17,7 +17,7 @@ from lucid.core.job import Yields
 
 __all__ = ["NO_PREEMPTION", "QOS_PREEMPTION", "Preemption", "Qos", "preemption_from"]
 
-QOS_PREEMPTION = ("name", "preempt", "preemptmode", "preemptexempttime")
+QOS_PREEMPTION = ("name", "preempt", "preemptmode", "preemptexempttime", "gracetime")
 """Fields of ``sacctmgr show qos``."""
 _SERVED = ("REQUEUE", "CANCEL")
 
@@ -25,11 +25,12 @@ _SERVED = ("REQUEUE", "CANCEL")
 @dataclass(frozen=True, slots=True)
 class Qos:
     """What a QOS says of preemption: ``preempts`` names those whose jobs its own may preempt; ``mode`` and
-    ``exempt_s`` are empty and ``None`` where the cluster's hold."""
+    ``exempt_s`` are empty and ``None`` where the cluster's hold; ``grace_s`` is its GraceTime."""
 
     preempts: frozenset[str] = frozenset()
     mode: str = ""
     exempt_s: float | None = None
+    grace_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +71,24 @@ class Preemption:
         ends = mode == "CANCEL" or not (job.requeue and job.batch)
         saves = not ends and elastic_wish(job.comment).limits is not None
         return Yields(job.start_s + exempt_s if exempt_s else 0.0, to, ends, saves)
+
+    def grace_of(self, job: SlurmJob) -> float:
+        """So long Slurm lets it go on once it has told it to stop."""
+        if self.by == "qos":
+            return self.qos.get(job.qos, Qos()).grace_s
+        return self.grace_s.get(job.partition, 0.0)
+
+    def lets_lucid(self, job: SlurmJob, vcs: Collection[str]) -> bool:
+        """Does Slurm do to a job that gives way to these partitions what Lucid's requeue does? Not where it would
+        cancel it, or give it longer than KillWait."""
+        yields = self.yields(job, vcs)
+        return yields is not None and not yields.ends and self.grace_of(job) <= self.kill_wait_s
+
+    def in_slots(self, job: SlurmJob, beside: Collection[str]) -> bool:
+        """May it hold slots? Of jobs in slots Slurm preempts the wrong ones, so one that may be preempted shares GPUs
+        only where Lucid can requeue it itself. ``beside``: the other partitions that have its nodes."""
+        above = tuple(name for name in beside if self.over(name, job.partition))
+        return self.yields(job, above) is None or self.lets_lucid(job, above)
 
     def _mode(self, job: SlurmJob) -> str:
         if self.by == "qos":
@@ -119,8 +138,9 @@ def preemption_from(config: Mapping[str, str], partitions: str = "", qos: str = 
             frozenset(other for other in preempts.split(",") if other),
             "" if mode.lower() in ("", "cluster") else _mode(mode),
             _seconds(exempt),
+            _seconds(grace) or 0.0,
         )
-        for name, preempts, mode, exempt, *_ in rows
+        for name, preempts, mode, exempt, grace, *_ in rows
     }
     exempt_s = _seconds(config.get("PreemptExemptTime", "")) or 0.0
     kill_s, message_s = (

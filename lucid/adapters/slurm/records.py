@@ -225,6 +225,7 @@ def _job(raw: Mapping[str, Any]) -> list[SlurmJob]:
             start_s=moment(number_of(raw.get("start_time"))),
             end_s=moment(number_of(raw.get("end_time"))),
             time_limit_s=limit * 60 if limit >= 0 else None,
+            time_min_s=max(number_of(raw.get("time_minimum")), 0.0) * 60,
             restarts=int(number_of(raw.get("restart_cnt"))),
             requeue=bool(number_of(raw.get("requeue")))
             if not isinstance(raw.get("requeue"), bool)

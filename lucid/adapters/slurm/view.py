@@ -74,6 +74,7 @@ class Viewer:
         """Where each job was last seen to run: Slurm forgets it while the job completes."""
         self._shown: dict[str, Partition] = {}
         self._common: dict[str, frozenset[str] | None] = {}
+        self._neighbours: dict[str, frozenset[str]] = {}
         self._asked = NodesAskedFor(None)
         self._made: dict[str, tuple[SlurmJob, tuple[object, ...], Job]] = {}
         """The jobs as shown last, and what each was made from."""
@@ -81,7 +82,7 @@ class Viewer:
     def partitions(self, facts: Facts) -> dict[str, Partition]:
         """One partition for each VC with GPU nodes, one for the pool of those that lend, and the profiling one; the
         same object as last time where nothing changed."""
-        self._common, self._asked = {}, NodesAskedFor(facts)
+        self._common, self._neighbours, self._asked = {}, {}, NodesAskedFor(facts)
         pool, profiling = facts.pool, self._settings.profiling_partition
         quotas = {} if pool is None else pool.quotas
         names = [name for name in self._settings.partitions if name not in quotas]
@@ -170,7 +171,8 @@ class Viewer:
             self._features_of(home, facts),
             asked,
             tier,
-            facts.preemption.by,
+            facts.preemption,
+            self._reaches(record, home, facts),
         )
         asks = self.elastic.of(record, note, home, facts.now_s)
         key = (*rest, asks if asks is NOT_ELASTIC else replace(asks, progress=None, words="", restart_s=None))
@@ -197,7 +199,7 @@ class Viewer:
             name=record.name,
             cpus=asks.cpus or record.cpus,
             mem_mib=asks.mem_mib or record.mem_mib,
-            time_limit_s=record.time_limit_s,
+            time_limit_s=record.shortened_s if self._reaches(record, home, facts) else record.time_limit_s,
             requeueable=record.requeue and record.batch,
             restart_asked=mark.get("restart") == "1",
             amp=True if mark.get("amp") == "1" else None,
@@ -214,6 +216,14 @@ class Viewer:
             takes_turns=self._interleaves(home) and takes_turns(record) and not whole and record.min_nodes <= 1,
             qos=record.qos if facts.preemption.by == "qos" else "",
         )
+
+    @staticmethod
+    def _reaches(record: SlurmJob, home: str, facts: Facts) -> bool:
+        """Is it one that Slurm's backfill shortens before a window of its VC's nodes, as far as its user allows?"""
+        if not (record.time_min_s and facts.windows):
+            return False
+        vcs = facts.pool.quotas if facts.pool is not None and home in facts.pool.quotas else (home,)
+        return any(not facts.open_to(n.name, record) for n in facts.nodes if not n.partitions.isdisjoint(vcs))
 
     @staticmethod
     def _switches_until_s(record: SlurmJob, note: JobNote | None, facts: Facts) -> float | None:
@@ -236,6 +246,8 @@ class Viewer:
             return why
         if users_nodes(record, note):
             return "it names its nodes"
+        if facts.preemption.by and not facts.preemption.in_slots(record, self._beside(record.partition, facts)):
+            return "it may be preempted, and could not be requeued by Lucid"
         common = self._features_of(home, facts)
         if common is None:
             return f"not every GPU of {home} can be asked for by name"
@@ -243,6 +255,13 @@ class Viewer:
             return "its constraint is more than a list of features"
         lacking = {item.strip() for item in record.features.split("&") if item.strip()} - common
         return f"not every node of {home} has the feature {min(lacking)}" if lacking else ""
+
+    def _beside(self, partition: str, facts: Facts) -> frozenset[str]:
+        """Partitions that have GPU nodes in common with this one."""
+        if partition not in self._neighbours:
+            here = (n.partitions for n in facts.nodes if n.gpu_types and partition in n.partitions)
+            self._neighbours[partition] = frozenset[str]().union(*here) - {partition}
+        return self._neighbours[partition]
 
     def _features_of(self, home: str, facts: Facts) -> frozenset[str] | None:
         """Features that all GPU nodes of a VC have; ``None`` where not all of its GPUs can be asked for by name."""

@@ -14,6 +14,7 @@ from lucid.adapters.store.port import JobNote
 __all__ = [
     "GAVE_LESS",
     "LEASE_S",
+    "MOST_PAUSE_S",
     "begins_s",
     "in_queue",
     "joined_late",
@@ -21,6 +22,7 @@ __all__ = [
     "never_changed",
     "next_lease_s",
     "parked",
+    "to_come",
     "whole_array",
 ]
 
@@ -33,6 +35,9 @@ _EARLY_S = 240.0
 _LATE_S = 100.0
 """… and a later one when this is left, or a quarter of the time waited."""
 _MOST_LEASE_S = 86400.0
+_TURN_S = 600.0
+MOST_PAUSE_S = 3600.0
+"""The longest time after which Lucid tries again what Slurm has refused."""
 _FAR_FROM_S = 180 * 86400.0
 """A begin time further ahead than this was set by an earlier version of Lucid."""
 _REQUEUE_AHEAD_S = 125.0
@@ -126,6 +131,12 @@ def next_lease_s(job: SlurmJob, note: JobNote | None, now_s: float) -> float:
     if parked(job, note, now_s) and least_s <= job.eligible_s - now_s < 2 * _MOST_LEASE_S:
         return 0.0
     return float(round(now_s + min(max(waited_s, LEASE_S), _MOST_LEASE_S)))
+
+
+def to_come(until_s: float, now_s: float, most_s: float = MOST_PAUSE_S) -> bool:
+    """Does this moment lie ahead? Not where it is further ahead than any that Lucid sets (``most_s``, and as long as
+    a turn may take): a clock has set it that was ahead itself, and nothing is to wait for that."""
+    return now_s < until_s <= now_s + most_s + _TURN_S
 
 
 def begins_s(job: SlurmJob, note: JobNote | None, now_s: float) -> float:

@@ -173,7 +173,7 @@ class DurationModel:
         _, champion_share, share = OPTION_WEIGHTS[int(facts[0, _OPTION])] if known else (1.0, 0.0, 0.0)
         if champion_share and (best := int(facts[0, _BEST])):
             beside = float(facts[0, _CHAMPION]) - anchor
-            terms.append(TermScore(f"best {STATISTICS[best]}", f"{math.exp(beside):.3g}", champion_share * beside))
+            terms.append(TermScore(f"best {STATISTICS[best]}", f"{beside:.3g}", champion_share * beside))
         if self.tables is not None and share:
             share *= self.choice.weight
             columns = feature_columns(job, facts, anchors, self.names(job.name.tolist()))

@@ -56,6 +56,11 @@ def _end_s(entry: Running, limit: float, now_s: float) -> float:
     return entry.start_s + limit
 
 
+def _goes(entry: Running) -> bool:
+    """Does a running job give way to all jobs of the partition?"""
+    return entry.yields is not None and entry.yields.to is None
+
+
 class BackfillPolicy(PartitionPolicy):
     """Conservative backfilling: of the jobs that cannot start, the first ``depth`` in order have GPUs kept for them
     from the time when limits say that these come free. With ``depth`` 1 it is EASY backfilling. Jobs from the front
@@ -100,12 +105,12 @@ class BackfillPolicy(PartitionPolicy):
         """Highest priority first; equals, and everybody where nothing has a weight, in order of submission."""
         in_order = sorted(partition.pending, key=lambda e: (e.job.submit_s, e.job.rank))
         if not self._weighs:
-            return [(e, FairOrder(e.job.submit_s)) for e in in_precedence(in_order, lambda e: e.job)]
+            return [(e, FairOrder(e.job.submit_s)) for e in in_precedence(in_order, [e.job for e in in_order])]
         period_s = self._settings.calc_period_s
         at_s, gpus = math.floor(snapshot.now_s / period_s) * period_s, max(partition.gpus, 1)
         keyed = [(entry, self._priority(entry, at_s, gpus, snapshot.fair_share)) for entry in in_order]
         keyed.sort(key=lambda item: -item[1].value)
-        return [*in_precedence(keyed, lambda item: item[0].job)]
+        return in_precedence(keyed, [entry.job for entry, _ in keyed])
 
     def _priority(
         self, entry: Pending, at_s: float, gpus: int, fair_share: Mapping[tuple[str, str], float]
@@ -214,8 +219,10 @@ class _Plan:
 
     def made(self, changes_s: float | None) -> PartitionPlan:
         """The plan. ``changes_s``: when time alone may change the order, s."""
-        # a job that outlives its made-up limit changes what the others wait for
-        outlived_s = min((end_s for end_s, _, _ in self._running_until()), default=None)
+        # a job that outlives its made-up limit changes what the others wait for; one that gives way goes when it is
+        # preempted, not by itself
+        going = {entry.job.id for entry in self._partition.running if _goes(entry)}
+        outlived_s = min((end_s for end_s, job, _ in self._running_until() if job.id not in going), default=None)
         wake_s = earliest(changes_s, outlived_s, self._yielding.changes_s)
         return PartitionPlan(self._decisions, tuple(self.actions), wake_s)
 
@@ -229,7 +236,7 @@ class _Plan:
 
     def _until(self, entry: Running) -> float:
         """By its limit; one that gives way to the partition's jobs is taken to go as soon as it may be preempted."""
-        if entry.yields is not None and entry.yields.to is None:
+        if entry.yields is not None and _goes(entry):
             return max(entry.yields.from_s, self._now_s + GOES_S)
         return _end_s(entry, self._limit(entry.job), self._now_s)
 

@@ -164,8 +164,9 @@ def _close(starts: Starts, job: Job, nodes: KeptNodes) -> Reserved:
 def _patience_s(starts: Starts, holder: Job) -> float:
     """How long the holder waits before guests must be the surer to end in time: as long as the other jobs of its VC
     have waited on average, for where all wait for days the holder alone has no claim to nodes that stand idle."""
-    least_s = starts.settings.reservation.patience_s
-    others = [e.job.submit_s for e in starts.partition.pending if e.job.vc == holder.vc and e.job.id != holder.id]
+    least_s, vc = starts.settings.reservation.patience_s, holder.vc
+    jobs = [entry.job for entry in starts.partition.pending]
+    others = [job.submit_s for job in jobs if job is not holder and job.vc == vc]
     return max(least_s, starts.now_s - sum(others) / len(others)) if others else least_s
 
 
@@ -181,4 +182,4 @@ def _no_room(
 
 
 def _queued(starts: Starts, entry: Pending) -> QueuedJob:
-    return QueuedJob(entry, starts.predictions[entry.job.id], starts.settings.packing.same_user_only)
+    return QueuedJob(entry, starts.predictions[entry.job.id])

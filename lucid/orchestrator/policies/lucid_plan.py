@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from lucid.binder.dynamic import SharingMode
 from lucid.binder.unpack import Partings
 from lucid.config import PolicySettings
 from lucid.core.decision import Hold, PartitionPlan, Start, earliest
-from lucid.core.ledger import Ledgers
+from lucid.core.job import Job
+from lucid.core.ledgers import Ledgers
 from lucid.core.ports import Predictor
 from lucid.core.reason import Rests
 from lucid.core.snapshot import Partition, Snapshot
-from lucid.orchestrator.order import QueuedJob, QueueOrder, Shape
+from lucid.orchestrator.order import QueueOrder, QueueRow
 from lucid.orchestrator.placement import Feasibility
 from lucid.orchestrator.policies.lucid_kept import ServedLarge, serve_large, serve_turns, turns_due
 from lucid.orchestrator.policies.lucid_starts import Starts
@@ -83,7 +85,8 @@ def plan_vc(
     mode = before.mode if isinstance(before, LucidMemory) else before
     ledger = books.ledgers.of(partition, snapshot.now_s)
     starts = Starts(partition, snapshot, settings, predictor, mode if isinstance(mode, SharingMode) else None, ledger)
-    parted = books.partings(partition.running, partition.nodes)
+    vcs = partition.vcs  # pairs of other partitions are seen here, too, and parted there
+    parted = [one for one in books.partings(partition.running, partition.nodes) if one.entry.job.vc in vcs]
     for parting in parted:
         starts.act(parting.entry.job.id, parting.requeue)
         starts.yielding.keep(parting.entry.job.id)
@@ -96,14 +99,14 @@ def plan_vc(
         shadow = replace(shadow, fences=turns.fences)
     served = {*turns.ids, *large.holders}
     queue = books.order(partition.pending, starts.predictions, snapshot.fair_share)
-    _serve_queue(starts, [queued for queued in queue if queued.id not in served] if served else queue)
+    _serve_queue(starts, books.order, [row for row in queue if row[4] not in served] if served else queue)
     serve_until(starts, queue)
     _tell_who_gave_way(starts, large)
     due_s = starts.now_s + SETTLE_S if parted else earliest(large.changes_s, turns.changes_s)
     return _made(starts, shadow, by_vc or {}, due_s)
 
 
-def _serve_queue(starts: Starts, queue: Sequence[QueuedJob]) -> None:
+def _serve_queue(starts: Starts, order: QueueOrder, queue: Sequence[QueueRow]) -> None:
     """Start or hold every job, in order.
 
     What stopped a job stops every later job of its shape and level (``Fences.level``) that needs no less GPU memory:
@@ -113,33 +116,43 @@ def _serve_queue(starts: Starts, queue: Sequence[QueuedJob]) -> None:
     shape: a lighter job of the same share score waits with the heavier one before it, until the next plan.
     """
     decisions, fences, feasible = starts.decisions, starts.fences, Feasibility(starts.partition)
-    stopped: list[dict[Shape, tuple[float, Hold]]] = [{} for _ in fences.nodes]
-    for queued in queue:
+    stopped: list[dict[object, tuple[float, Hold]]] = [{} for _ in fences.nodes]
+    told = _told_apart(starts)
+    for row in queue:
         # most jobs of a long queue are decided here, by what stopped a job of the same shape
-        level = starts.level(queued)
-        shape = queued.shape
-        if starts.quotas is not None and not starts.quotas.open_to(queued.entry.job, queued.prediction.duration_s):
-            shape = (*shape, queued.entry.job.vc)
-        if starts.ledger.closing:
-            shape = (*shape, queued.entry.job.time_limit_s)
-        if queued.entry.job.most_switches:
-            shape = (*shape, queued.entry.job.most_switches, queued.entry.job.switches_until_s)
-        if starts.yielding.by_qos:
-            shape = (*shape, queued.entry.job.qos)
+        shape: object
+        _, shape, gpu_mem_mib, duration_s, job_id, entry, _ = row
+        level = bisect_left(fences.rooms_s, duration_s)  # Fences.level
+        if told is not None:
+            shape = (shape, *told(entry.job, duration_s))
         known = stopped[level].get(shape)
-        if known is not None and known[0] <= queued.gpu_mem_mib:
-            decisions[queued.id] = known[1]
+        if known is not None and known[0] <= gpu_mem_mib:
+            decisions[job_id] = known[1]
             continue
-        hold = starts.in_order(queued, level)
+        hold = starts.in_order(order.job(row), level)
         if hold is None:
             continue
-        hopeless = feasible.bar(queued.entry.job)
+        hopeless = feasible.bar(entry.job)
         if hopeless is not None:
             hold = Hold((hopeless,))
+        steady = entry.profile is None or not entry.profile.unstable
         rests = isinstance(hold.reasons[-1], Rests)  # which is of this job's own wait
-        if queued.steady and not rests:  # the reason of an unsteady job names that job, so no other job can have it
-            stopped[level][shape] = (queued.gpu_mem_mib, hold)
-        decisions[queued.id] = hold
+        if steady and not rests:  # the reason of an unsteady job names that job, so no other job can have it
+            stopped[level][shape] = (gpu_mem_mib, hold)
+        decisions[job_id] = hold
+
+
+def _told_apart(starts: Starts) -> Callable[[Job, float], tuple[object, ...]] | None:
+    """What else tells jobs of one shape apart in this plan; ``None``: nothing."""
+    quotas, closing, by_qos = starts.quotas, starts.ledger.closing, starts.yielding.by_qos
+    if quotas is None and not closing and not by_qos:
+        return None
+
+    def told(job: Job, duration_s: float) -> tuple[object, ...]:
+        vc = None if quotas is None or quotas.open_to(job, duration_s) else job.vc
+        return vc, job.time_limit_s if closing else None, job.qos if by_qos else None
+
+    return told
 
 
 def _tell_who_gave_way(starts: Starts, large: ServedLarge) -> None:

@@ -16,14 +16,14 @@ from lucid.core.job import Job
 from lucid.core.reason import FreeGpus, StartsUntil
 from lucid.core.restart import may_restart
 from lucid.core.rounding import reached
-from lucid.orchestrator.order import QueuedJob
+from lucid.orchestrator.order import QueueRow
 from lucid.orchestrator.placement import consolidated
 from lucid.orchestrator.policies.lucid_starts import Starts
 
 __all__ = ["serve_until"]
 
 
-def serve_until(starts: Starts, queue: Iterable[QueuedJob]) -> None:
+def serve_until(starts: Starts, queue: Iterable[QueueRow]) -> None:
     """Give GPUs that no job has, on nodes that close, to the jobs of the queue that may be started over, in order.
     Not in a pool, whose GPUs are given out by quotas."""
     settings, ledger = starts.settings.before_windows, starts.ledger
@@ -36,11 +36,11 @@ def serve_until(starts: Starts, queue: Iterable[QueuedJob]) -> None:
     )
     full: set[tuple[float, ...]] = set()
     """Of which sizes no more find room, and until when: a plan only uses room up."""
-    for queued in queue:
+    for _, _, _, duration_s, job_id, entry, _ in queue:
         if not ledger.free:
             return
-        job = queued.entry.job
-        if not isinstance(starts.decisions.get(queued.id), Hold) or not (
+        job = entry.job
+        if not isinstance(starts.decisions.get(job_id), Hold) or not (
             may_restart(job, "asked") and may_restart(job, restarts)
         ):
             continue
@@ -49,7 +49,7 @@ def serve_until(starts: Starts, queue: Iterable[QueuedJob]) -> None:
             keeps = job.elastic is not None
             room_s, needed_s = until_s - starts.now_s, settings.least_s
             if not keeps:
-                needed_s = max(needed_s, settings.sure * queued.prediction.duration_s)
+                needed_s = max(needed_s, settings.sure * duration_s)
             if job.time_limit_s is not None and reached(room_s, job.time_limit_s):
                 continue  # it ends by its limit, and something else is in its way
             why = StartsUntil(until_s, room_s, needed_s, keeps)

@@ -90,7 +90,7 @@ class QueuePolicy(PartitionPolicy):
         key = self._key
         keyed = [(key(entry, predictions.get(entry.job.id), now_s), entry) for entry in entries]
         keyed.sort(key=lambda item: item[0])
-        return in_precedence(keyed, lambda item: item[1].job)
+        return in_precedence(keyed, [entry.job for _, entry in keyed])
 
     def _why(self, value: float, entry: Pending, prediction: Prediction | None) -> Reason:
         if prediction is None or self._rule == "submission":
@@ -157,14 +157,21 @@ def fill_quota(
 ) -> tuple[dict[str, Decision], list[Action]]:
     """Give the partition's GPUs, in a pool those of each VC's quota, out in ``order`` over running and pending jobs
     together: running jobs left over are preempted, pending ones that got a share start where ``place`` finds room,
-    consolidated unless told."""
-    left = dict(partition.quotas) or {"": partition.gpus}
+    consolidated unless told. Jobs of other partitions on its nodes keep what they hold."""
+    foreign, masks = set[str](), dict[str, int]()
+    for held in partition.running:
+        if held.job.vc not in (partition.quotas or (partition.name,)):
+            foreign.add(held.job.id)
+            masks.update({part.node: masks.get(part.node, 0) | part.mask for part in held.placement})
+    left = dict(partition.quotas) or {"": partition.gpus - sum(mask.bit_count() for mask in masks.values())}
     decisions: dict[str, Decision] = {}
     actions: list[Action] = []
     chosen: list[tuple[Pending, Reason]] = []
     preempted: list[Running] = []
     feasible = Feasibility(partition)
     for entry, why in order:
+        if entry.job.id in foreign:
+            continue
         hopeless = feasible.bar(entry.job) if isinstance(entry, Pending) else None
         if hopeless is not None:
             decisions[entry.job.id] = Hold((hopeless,))
@@ -215,7 +222,7 @@ class PreemptiveQueuePolicy(QueuePolicy):
         both: list[Pending | Running] = [*partition.pending, *partition.running]
         keyed = [(key(entry, predictions.get(entry.job.id), now_s), entry) for entry in both]
         keyed.sort(key=lambda item: item[0])
-        keyed = in_precedence(keyed, lambda item: item[1].job)
+        keyed = in_precedence(keyed, [entry.job for _, entry in keyed])
         order: list[tuple[Pending | Running, Reason]] = []
         for value, entry in keyed:
             found = predictions.get(entry.job.id)

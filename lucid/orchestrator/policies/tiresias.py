@@ -50,7 +50,7 @@ class TiresiasPolicy(RoundPolicy):
         both: list[Running | Pending] = [*partition.running, *partition.pending]
         keyed = [(attained_s(entry, now_s) * entry.job.gpus, entry) for entry in both]
         keyed.sort(key=lambda item: (item[0] > self._threshold, item[1].job.submit_s))
-        keyed = in_precedence(keyed, lambda item: item[1].job)
+        keyed = in_precedence(keyed, [entry.job for _, entry in keyed])
         order: list[tuple[Pending | Running, Reason]] = [
             (entry, Priority("attained GPU-seconds", value, 0.0, entry.job.gpus, "attained service"))
             for value, entry in keyed

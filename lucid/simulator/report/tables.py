@@ -46,6 +46,8 @@ class Column:
     show: Callable[[float | None], str] | None = None
     """``None``: a duration, in a unit common to the column."""
     better: bool = True
+    part: str = ""
+    """Of which part of the figures it is."""
 
 
 _COLUMNS = (
@@ -65,6 +67,17 @@ _BOUND = (
     Column("Starvation bound", "worst by", "worst_past_bound_s"),
 )
 """Where one of the policies promised such a bound."""
+_PARTS = (
+    Column("24 h before windows", "GPU-hours unused", "unused_before_gpu_h", show_count, part="windows"),
+    Column("24 h before windows", "GPU-hours of lost work", "lost_gpu_h", show_count, part="windows"),
+    Column("Nodes that sleep", "node-hours awake", "node_h_awake", show_count, part="power"),
+    Column("Nodes that sleep", "boots", "boots", show_count, part="power"),
+    Column("Preemption", "runs preempted", "preempted", show_count, part="preempt"),
+    Column("Preemption", "GPU-hours of lost work", "lost_gpu_h", show_count, part="preempt"),
+    Column("Preemption", "queueing of owners", "owners_avg_queue_s", part="preempt"),
+    Column("Preemption", "JCT of scavengers", "scavengers_avg_jct_s", part="preempt"),
+)
+"""Where the replay had windows, nodes that sleep, jobs that may be preempted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,14 +92,20 @@ class Comparison:
 def compare(policies: Sequence[str], metrics: Mapping[str, Mapping[str, Any]]) -> Comparison:
     """The table of all policies; the best of a column is marked unless all are alike."""
     bounded = any("starvation_bound_s" in metrics[policy] for policy in policies)
-    chosen = [*_COLUMNS, *(_BOUND if bounded else ())]
-    columns = [_cells(column, [metrics[policy].get(column.key) for policy in policies]) for column in chosen]
+    known = {part for policy in policies for part in metrics[policy]}
+    chosen = [*_COLUMNS, *(_BOUND if bounded else ()), *(column for column in _PARTS if column.part in known)]
+    columns = [_cells(column, [_value(column, metrics[policy]) for policy in policies]) for column in chosen]
     groups = [column.group for column in chosen]
     return Comparison(
         [(group, groups.count(group)) for group in dict.fromkeys(groups)],
         chosen,
         [list(row) for row in zip(*columns, strict=True)],
     )
+
+
+def _value(column: Column, metrics: Mapping[str, Any]) -> float | None:
+    found: float | None = (metrics.get(column.part, {}) if column.part else metrics).get(column.key)
+    return found
 
 
 def _cells(column: Column, values: Sequence[float | None]) -> list[Cell]:

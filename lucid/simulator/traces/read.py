@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lucid.errors import ConfigError, TraceError
-from lucid.simulator.traces import helios, muri, own, pack, philly, pollux, sacct, swf
+from lucid.simulator.traces import helios, muri, openb, own, pack, parallel, philly, pollux, sacct, swf
 from lucid.simulator.traces.record import Trace
 from lucid.slurmlog.rows import ReadOptions, Source, first_line, load
 from lucid.slurmlog.sacct import is_sacct
@@ -31,6 +31,8 @@ FORMATS: dict[str, Format] = {
     "pack": Format(pack.ABOUT, pack.read),
     "philly": Format(philly.ABOUT, philly.read),
     "helios": Format(helios.ABOUT, helios.read),
+    "openb": Format(openb.ABOUT, openb.read),
+    "parallel": Format(parallel.ABOUT, parallel.read),
     "pollux": Format(pollux.ABOUT, pollux.read),
     "sacct": Format(sacct.ABOUT, sacct.read),
     "muri": Format(muri.ABOUT, muri.read),
@@ -127,6 +129,10 @@ def _sniff(source: Source, first: str, line: int) -> str:
         return "muri"
     if {"application", "num_replicas"} <= names:
         return "pollux"
+    if {"u_id", "interval", "run_time"} <= names:
+        return "parallel"
+    if {"gpu_milli", "pod_phase"} <= names:
+        return "openb"
     if {"job_id", "gpu_num"} <= names:
         helios_only = {"jobname", "cpu_num", "node_num", "start_time", "end_time", "queue"}
         return "helios" if names & helios_only else "pack"

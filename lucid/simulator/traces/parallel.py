@@ -1,0 +1,60 @@
+"""Logs of supercomputers and GPU clusters as Gen-Parallel-Workloads has them: Helios, Philly, Blue Waters.
+
+A row has the seconds since the row before it in place of a date. ``wall_time`` is the time limit that the user asked
+for; 0 where the log has none. There are no virtual clusters: all jobs are of one, ``cluster``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from lucid.simulator.traces.collect import Draft, collect
+from lucid.simulator.traces.record import Trace
+from lucid.slurmlog.rows import BadCell, ReadOptions, Row, Source, csv_rows, fit_header
+
+__all__ = ["ABOUT", "NEEDED", "read"]
+
+ABOUT = "a log of Gen-Parallel-Workloads"
+NEEDED = ("u_id", "gpu_num", "node_num", "interval", "run_time", "wall_time", "new_status")
+_STATES = {"Pass": "COMPLETED", "Failed": "FAILED", "Killed": "CANCELLED"}
+
+
+def read(source: Source, header: list[str], header_line: int, options: ReadOptions) -> Trace:
+    """Read such a log.
+
+    Raises:
+        TraceError: a missing column, or a bad row that is not to be skipped.
+    """
+    fit_header(source, header_line, header, NEEDED, ABOUT)
+    row = Row(header)
+    rows = csv_rows(source, row, len(header), header, header_line)
+    at_s = 0.0
+
+    def counted() -> Iterator[BadCell | None]:
+        nonlocal at_s
+        for shape in rows:
+            if shape is None:  # a row that is left out passes time, too
+                try:
+                    at_s += row.real("interval")
+                except BadCell as bad:
+                    shape = bad
+            yield shape
+
+    return collect(source, counted(), row, lambda row: _parse(row, at_s), options, lambda _first_s: None)
+
+
+def _parse(row: Row, at_s: float) -> Draft:
+    state = row.name("new_status")
+    if state not in _STATES:
+        raise BadCell("new_status", state, f"is none of {', '.join(_STATES)}")
+    return Draft(
+        id=row.name("u_id"),
+        vc="cluster",
+        gpus=row.whole("gpu_num"),
+        submit_s=at_s,
+        duration_s=row.real("run_time"),
+        user=row.text("user"),
+        time_limit_s=row.real("wall_time") or None,
+        state=_STATES[state],
+        id_column="u_id",
+    )
