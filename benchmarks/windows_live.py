@@ -1,5 +1,5 @@
-"""A maintenance window over 1,000 waiting jobs on a real Slurm: what it costs under lucidd, and when jobs start after it,
-beside plain Slurm.
+"""A maintenance window over 1,000 waiting jobs on a real Slurm, beside plain Slurm: what it costs under lucidd, and
+when jobs start after it.
 
 The same jobs go to two testbeds of the same nodes at the same time, one of which has lucidd in pack mode. On plain
 Slurm the profiling node is anybody's. Slurm, its plugin, lucidd and the window are real. GPUs are emulated, and so
