@@ -1,5 +1,5 @@
-"""A maintenance window over 1,000 waiting jobs on a real Slurm: what it costs under lucidd, and when jobs start after it,
-beside plain Slurm.
+"""A maintenance window over 1,000 waiting jobs on a real Slurm, beside plain Slurm: what it costs under lucidd, and
+when jobs start after it.
 
 The same jobs go to two testbeds of the same nodes at the same time, one of which has lucidd in pack mode. On plain
 Slurm the profiling node is anybody's. Slurm, its plugin, lucidd and the window are real. GPUs are emulated, and so
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import random
 import re
 import subprocess
@@ -107,8 +108,8 @@ class Side:
         return len(self.ends)
 
     def first_start_s(self, after_s: float) -> float:
-        """The first start after a time; 0 where there was none."""
-        return min((at for starts in self.starts.values() for at in starts if at >= after_s), default=0.0)
+        """The first start after a time; NaN where there was none."""
+        return min((at for starts in self.starts.values() for at in starts if at >= after_s), default=math.nan)
 
     def started_in(self, from_s: float, until_s: float) -> list[str]:
         return [job for job, starts in self.starts.items() if any(from_s <= at < until_s for at in starts)]
