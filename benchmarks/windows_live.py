@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import random
 import re
 import subprocess
@@ -107,8 +108,8 @@ class Side:
         return len(self.ends)
 
     def first_start_s(self, after_s: float) -> float:
-        """The first start after a time; 0 where there was none."""
-        return min((at for starts in self.starts.values() for at in starts if at >= after_s), default=0.0)
+        """The first start after a time; NaN where there was none."""
+        return min((at for starts in self.starts.values() for at in starts if at >= after_s), default=math.nan)
 
     def started_in(self, from_s: float, until_s: float) -> list[str]:
         return [job for job, starts in self.starts.items() if any(from_s <= at < until_s for at in starts)]
