@@ -12,6 +12,7 @@ from pathlib import Path
 import click
 
 from benchmarks import (
+    commands,
     contention,
     durations,
     elastic_stream,
@@ -26,6 +27,7 @@ from benchmarks import (
     nodes,
     plan,
     preempt,
+    public,
     quality,
     replay,
     report,
@@ -63,6 +65,7 @@ PARTS: dict[str, tuple[Part, str]] = {
     "windows": (nodes.windows, "GPU-hours unused before maintenance windows, beside plain Slurm's, on months and P1"),
     "sleep": (nodes.sleep, "node-hours awake where nodes sleep, beside SuspendTime alone, on months and P1"),
     "preempt": (preempt.figures, "what jobs lose that are preempted, and owners' waits, beside Slurm's own victims"),
+    "public": (public.figures, "published logs (LUCID_PUBLIC) in one pool, beside plain backfilling"),
     "timeaware": (
         timeaware.figures,
         "dynamic sharing and time-aware profiling on P1 and synthetic months and bursts",
@@ -72,6 +75,8 @@ PARTS: dict[str, tuple[Part, str]] = {
     "contention": (contention.figures, "error of the contention model on measured pairs"),
     "sampler": (sampler.figures, "what the sampler costs a node: CPU, memory, disk"),
     "metrics": (exposition.figures, "one scrape of /metrics at 10,000 waiting jobs: series, CPU time"),
+    "commands": (commands.figures, "CPU of the commands that people type all day, beside lucidctl --help"),
+    "commands-large": (commands.large, "the same over a picture of 14,000 jobs"),
     "report": (report.figures, "report.html of 10,000 jobs: size, CPU time to write it beside the replays"),
     "systems": (systems.figures, "Muri, Pollux, Optimus, elastic: times of decisions, and the elastic experiment"),
     "elastic": (
@@ -98,7 +103,7 @@ PARTS: dict[str, tuple[Part, str]] = {
 }
 
 
-ON_REQUEST = ("million", "scale", "sbatch", "sia")
+ON_REQUEST = ("million", "scale", "sbatch", "sia", "public")
 """Parts that take too long to be measured unless they are asked for."""
 
 
@@ -111,7 +116,7 @@ def _listed() -> str:
     "--only",
     multiple=True,
     type=click.Choice(list(PARTS)),
-    help="A part; repeat for more. Default: all but million, scale, sbatch.",
+    help="A part; repeat for more. Default: all but million, scale, sbatch, sia, public.",
 )
 @click.option("--runs", type=click.IntRange(min=1), default=3, show_default=True, help="Runs of what is timed.")
 @click.option("--json", "as_json", is_flag=True, help="Figures as JSON on stdout instead of tables.")

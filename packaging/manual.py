@@ -15,7 +15,7 @@ from markdown_it.token import Token
 
 from lucid.cli.examples import EXAMPLES
 from lucid.cli.main import lucidctl
-from lucid.config import settings_reference
+from lucid.config.reference import settings_reference
 
 __all__ = ["PAGES_OF_DOCS", "completions", "man_pages"]
 

@@ -57,7 +57,9 @@ def replay(policy: str, jobs: int, *, foretell: bool = False) -> Hot:
         scenario = _month(jobs)
 
         def work(between: Between) -> None:
-            simulate(scenario, policy, progress=lambda _ended, _of: between(), foretell=foretell)
+            simulate(
+                scenario, policy, progress=lambda _ended, _of: between(), forecasts="sampled" if foretell else "off"
+            )
 
         return work
 

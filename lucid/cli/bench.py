@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
+from typing import Any
 
 import click
 
@@ -10,6 +12,7 @@ from lucid.cli.console import Table, say, stdout_console
 from lucid.cli.progress import progress
 from lucid.errors import ConfigError
 from lucid.simulator.bench import PLAN_SIZES, bench_plan
+from lucid.simulator.bench_warm import WARM_SIZE, bench_warm
 
 __all__ = ["bench"]
 
@@ -23,12 +26,19 @@ def bench() -> None:
 @click.option("--policy", "policies", multiple=True, default=("lucid",), show_default=True)
 @click.option("--size", "sizes", multiple=True, metavar="PENDING:GPUS", help="Default: the sizes of the README.")
 @click.option("--repeat", type=click.IntRange(min=3), default=15, show_default=True)
+@click.option("--warm", is_flag=True, help="Time a whole cycle of a steady daemon, in which one thing has changed.")
+@click.option(
+    "--vcs", type=click.IntRange(min=1), default=10, show_default=True, help="With --warm: VCs, equal ones."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def plan(policies: tuple[str, ...], sizes: tuple[str, ...], repeat: int, as_json: bool) -> None:
+def plan(policies: tuple[str, ...], sizes: tuple[str, ...], repeat: int, warm: bool, vcs: int, as_json: bool) -> None:
     """Time one plan for a busy VC: PENDING jobs wait for GPUS GPUs.
 
     Almost all of the GPUs are held, some by pairs.
     """
+    if warm:
+        _warm(policies, [_size(text) for text in sizes] or [WARM_SIZE], repeat, vcs, as_json)
+        return
     wanted = [_size(text) for text in sizes] or list(PLAN_SIZES)
     results = []
     with progress("timing plans") as report:
@@ -54,6 +64,28 @@ def plan(policies: tuple[str, ...], sizes: tuple[str, ...], repeat: int, as_json
             f"{r['p99_ms']:.1f}",
             f"{1000 * float(r['median_ms']) / int(r['pending']):.1f}",
         )
+    stdout_console().print(table)
+
+
+def _warm(policies: Sequence[str], sizes: Sequence[tuple[int, int]], repeat: int, vcs: int, as_json: bool) -> None:
+    results: list[dict[str, Any]] = []
+    with progress("timing cycles") as report:
+        for policy in policies:
+            for pending, gpus in sizes:
+                results.append(bench_warm(policy, pending, gpus, vcs, repeat))
+                report(len(results), len(sizes) * len(policies))
+    if as_json:
+        say(json.dumps({"results": results}, indent=1))
+        return
+    table = Table(title="one cycle, milliseconds of CPU: predictions, queue, plan, safety check")
+    for name in ("policy", "pending", "GPUs", "VCs", "what changed", "nothing kept", "warm", "ratio"):
+        table.add_column(name, justify="left" if name in ("policy", "what changed") else "right")
+    for r in results:
+        for key, words in (("waits", "a job came, and waits"), ("starts", "a job ended, another starts")):
+            one = r[key]
+            sizes_words = (f"{r['pending']:,}", f"{r['gpus']:,}", str(r["vcs"]))
+            times = (f"{one['cold_ms']:.1f}", f"{one['warm_ms']:.1f}", f"{one['ratio']:.3f}")
+            table.add_row(r["policy"], *sizes_words, words, *times)
     stdout_console().print(table)
 
 

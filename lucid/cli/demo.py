@@ -7,8 +7,8 @@ from pathlib import Path
 import click
 
 from lucid.cli.console import stdout_console
-from lucid.cli.explain import run_story
 from lucid.cli.progress import progress
+from lucid.cli.replayed_story import run_story
 from lucid.cli.simulate import compare, print_table, write_run
 from lucid.simulator.engine import Run
 from lucid.simulator.record import DecisionLog

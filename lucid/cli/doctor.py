@@ -21,7 +21,8 @@ from lucid.adapters.store.port import Lease, Store, holder_is_dead
 from lucid.adapters.store.sqlite import SqliteStore
 from lucid.cli.by_hand import RELEASE, by_hand_where
 from lucid.cli.console import say
-from lucid.cli.live import config_option, live_settings, live_store
+from lucid.cli.live import live_settings, live_store
+from lucid.cli.options import config_option
 from lucid.config import OF_SIMULATIONS, Mode, Settings, simulation_keys
 from lucid.doctor.cluster import look_over_site, see_site
 from lucid.doctor.files import look_over_files, root_of

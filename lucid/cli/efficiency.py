@@ -7,11 +7,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-import click
-
 from lucid.adapters.gpu.use_files import UseFolder
 from lucid.cli.console import Table, say, stdout_console
-from lucid.cli.live import config_option, live_settings, live_store
+from lucid.cli.live import live_settings, live_store
 from lucid.config import profiles_folder
 from lucid.efficiency.judge import JobAccount
 from lucid.efficiency.kinds import ADVICE, HELD, TITLES, WasteKind
@@ -21,20 +19,12 @@ from lucid.errors import ConfigError
 from lucid.live.job_uses import job_accounts
 from lucid.shown import shown
 
-__all__ = ["account_to_dict", "efficiency", "total_to_dict"]
+__all__ = ["account_to_dict", "tell_efficiency", "total_to_dict"]
 
 _JOBS_SHOWN = 20
 
 
-@click.command()
-@config_option
-@click.option("--user", help="One user's jobs alone.")
-@click.option("--account", help="One account's jobs alone.")
-@click.option("--job", "job_id", help="One job alone.")
-@click.option("--days", type=click.FloatRange(min=0, min_open=True), help="How far back.  [default: efficiency.days]")
-@click.option("--week", is_flag=True, help="The last seven days, as a text that can be mailed.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def efficiency(
+def tell_efficiency(
     config: Path,
     user: str | None,
     account: str | None,
@@ -43,10 +33,7 @@ def efficiency(
     week: bool,
     as_json: bool,
 ) -> None:
-    """Tell which GPU-hours were wasted, from what samplers measured. No job is changed.
-
-    Counted are jobs that ended in the last days, and those that run, each over its whole run.
-    """
+    """As ``lucidctl efficiency`` is asked."""
     if week and days is not None:
         raise ConfigError("--week and --days say the same; give one of them")
     settings = live_settings(config)

@@ -2,108 +2,34 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import shutil
-from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
-
-import click
 
 from lucid.cli.console import say
-from lucid.cli.live import config_option, live_settings, seen_store
-from lucid.cli.live_story import live_story, with_expected_start
-from lucid.cli.render import duration
-from lucid.cli.render_prediction import prediction_data, prediction_lines
-from lucid.cli.story import WIDTH, Story, row_to_dict
-from lucid.core.decision import DecisionRow
-from lucid.core.prediction import Prediction
-from lucid.errors import ConfigError, TraceError
-from lucid.orchestrator.policy import import_policy
-from lucid.shown import csv_text
-from lucid.simulator.cluster import PROFILING
-from lucid.simulator.engine import Run
-from lucid.simulator.record import DecisionLog, job_row, load_decisions, load_prediction
-from lucid.simulator.report.jobs import TellStory
-from lucid.simulator.state import JobOutcome
+from lucid.cli.story import UNBROKEN, WIDTH
+from lucid.errors import ConfigError
 
-__all__ = ["explain", "replayed", "run_story", "story_teller"]
-
-_UNBROKEN = 10_000
-"""Columns of a live job's story where no terminal says how many there are: programs look for words in it."""
+__all__ = ["tell_explain"]
 
 
-@click.command()
-@click.argument("job_id", metavar="JOB")
-@click.option("--run", "run_dir", type=click.Path(path_type=Path), help="Folder of simulate; without: lucidd's.")
-@click.option("--policy", default=None, help="Which policy's run. Default: lucid where it ran, else the only one.")
-@click.option("--json", "as_json", is_flag=True, help="The decisions and their compared values as JSON.")
-@config_option
-def explain(job_id: str, run_dir: Path | None, policy: str | None, as_json: bool, config: Path) -> None:
-    """Explain what was decided about JOB, from the values that were compared.
-
-    Without --run, the command reads the decisions of lucidd. With --run, it reads a simulated run.
-    """
+def tell_explain(job_id: str, run_dir: Path | None, policy: str | None, as_json: bool, config: Path) -> None:
+    """As ``lucidctl explain`` is asked."""
+    # what only one of the two needs is imported there: a live job's story needs no simulator
     if run_dir is None:
+        from lucid.cli.live import live_settings, seen_store
+        from lucid.cli.live_story import live_story, with_expected_start
+
         settings = live_settings(config)
         store = seen_store(settings)
         story, data = live_story(store, job_id, settings.daemon.profiling_partition)
         story = with_expected_start(story, data, store, settings, config)
-        width = _UNBROKEN
+        width = UNBROKEN
     else:
+        from lucid.cli.replayed_story import run_story
+
         (story, data), width = run_story(_folder(run_dir, policy), job_id), WIDTH
     say(json.dumps(data, indent=1) if as_json else story.text(shutil.get_terminal_size((width, 24)).columns))
-
-
-def run_story(folder: Path, job_id: str) -> tuple[Story, dict[str, Any]]:
-    """The story of one job of a policy's folder of a run, and its JSON form.
-
-    Raises:
-        TraceError: the folder's files cannot be read, or have no such job.
-    """
-    job, rows, joined, prediction = _read(folder, job_id)
-    data: dict[str, Any] = {
-        "job": job,
-        "policy": folder.name,
-        "joined_by": joined,
-        "decisions": [row_to_dict(row) for row in rows],
-    }
-    estimate: list[str] = []
-    if prediction is not None:
-        data["prediction"] = prediction_data(prediction)
-        estimate = prediction_lines(prediction, job["user"])
-    return replayed(job, folder.name, rows, joined, estimate), data
-
-
-def story_teller(logs: Mapping[str, DecisionLog]) -> TellStory:
-    """Tells the stories of a run that is still in memory, lines not wrapped. ``logs``: decisions by policy."""
-    joined: dict[str, dict[str, list[tuple[str, float]]]] = {}
-
-    def tell(run: Run, outcome: JobOutcome) -> str:
-        log = logs[run.policy]
-        if run.policy not in joined:
-            found: dict[str, list[tuple[str, float]]] = {}
-            for job_id in log.jobs:
-                for row in log.of(job_id):
-                    if row.beside:
-                        found.setdefault(row.beside, []).append((job_id, row.at_s))
-            joined[run.policy] = found
-        beside = sorted(joined[run.policy].get(outcome.job.id, ()), key=lambda item: item[1])
-        prediction = log.prediction(outcome.job.id)
-        estimate = prediction_lines(prediction, outcome.job.user) if prediction is not None else []
-        return replayed(job_row(outcome), run.policy, log.of(outcome.job.id), beside, estimate).text(_UNBROKEN)
-
-    return tell
-
-
-def _read(
-    folder: Path, job_id: str
-) -> tuple[dict[str, str], list[DecisionRow], list[tuple[str, float]], Prediction | None]:
-    path = folder / "decisions.jsonl"
-    import_policy(folder.name)  # a third party's policy may have reasons of its own
-    outcome, decisions = _outcome(folder / "jobs.csv", job_id), load_decisions(path, job_id)
-    return outcome, decisions, _joined(path, job_id), load_prediction(path, job_id)
 
 
 def _folder(run_dir: Path, policy: str | None) -> Path:
@@ -114,50 +40,3 @@ def _folder(run_dir: Path, policy: str | None) -> Path:
     if name not in found or (policy is None and name != "lucid" and len(found) > 1):
         raise ConfigError(f"{run_dir}: say which run with --policy (there are: {', '.join(found)})")
     return run_dir / name
-
-
-def _outcome(path: Path, job_id: str) -> dict[str, str]:
-    try:
-        with path.open(newline="", encoding="utf-8") as file:
-            for row in csv.DictReader(file):
-                if csv_text(row["job_id"]) == job_id:
-                    return {key: csv_text(value or "") for key, value in row.items() if key is not None}
-    except (OSError, KeyError) as error:
-        raise TraceError(f"{path}: cannot be read ({error}); simulate again") from None
-    raise TraceError(f"{path}: no job {job_id!r}; the first column of this file has the job ids")
-
-
-def _joined(decisions: Path, job_id: str) -> list[tuple[str, float]]:
-    """Jobs that came to stand beside this one, with the time, oldest first."""
-    needle = f'"beside":{json.dumps(job_id)}'
-    found: list[tuple[str, float]] = []
-    with decisions.open(encoding="utf-8") as file:
-        for line in file:
-            if needle in line:
-                data = json.loads(line)
-                found += [(data["job"], d["at_s"]) for d in data["decisions"] if d.get("beside") == job_id]
-    return sorted(found, key=lambda item: item[1])
-
-
-def replayed(
-    job: dict[str, str],
-    policy: str,
-    rows: Sequence[DecisionRow],
-    joined: Sequence[tuple[str, float]] = (),
-    estimate: Sequence[str] = (),
-) -> Story:
-    """The story of a job of a run. ``job``: its row of jobs.csv."""
-    who = f", user {job['user']}" if job["user"] else ""
-    what = f" ({job['name']})" if job["name"] else ""
-    gpus = int(job["gpus"])
-    head = f"job {job['job_id']}{what}: {gpus} GPU{'s' if gpus != 1 else ''}, VC {job['vc']}{who}; policy {policy}"
-    events: list[tuple[float, str]] = []
-    outcome = "it never ran"
-    if job["end_s"]:
-        events.append((float(job["end_s"]), "ends in profiling" if job["ended_in_profiling"] == "1" else "ends"))
-        outcome = (
-            f"JCT {duration(float(job['jct_s']))}, of which {duration(float(job['queue_s']))} queueing; "
-            f"alone it takes {duration(float(job['duration_s']))}"
-            + (f"; {duration(float(job['packed_s']))} beside a partner" if job["packed"] == "1" else "")
-        )
-    return Story(head, rows, joined, events, float(job["submit_s"]), outcome, estimate, PROFILING)

@@ -15,7 +15,7 @@ from rich.text import Text  # noqa: TID251 - the type of what styled() makes
 from lucid.adapters.gpu.nvml import NvmlMetrics
 from lucid.adapters.gpu.profile_files import read_profile_files
 from lucid.cli.console import Table, say, stdout_console, styled
-from lucid.cli.live import DEFAULT_CONFIG, config_option
+from lucid.cli.options import DEFAULT_CONFIG, config_option
 from lucid.cli.render import duration
 from lucid.config import Settings, load_settings, profiles_folder
 from lucid.core.readings import GpuReading

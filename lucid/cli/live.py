@@ -4,14 +4,10 @@ is down."""
 from __future__ import annotations
 
 import json
-import os
 import time
-from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, TypeVar
-
-import click
+from typing import Any
 
 from lucid.adapters.slurm.heartbeat import read_heartbeat
 from lucid.adapters.store.port import Lease, StoreUnreadable, holder_is_dead
@@ -30,29 +26,13 @@ from lucid.live.tuning import latest_report
 from lucid.shown import shown
 
 __all__ = [
-    "DEFAULT_CONFIG",
-    "config_option",
-    "history",
     "live_settings",
     "live_store",
     "lives",
     "seen_store",
-    "status",
+    "tell_history",
+    "tell_status",
 ]
-
-DEFAULT_CONFIG = Path("/etc/lucid/lucid.toml")
-F = TypeVar("F", bound=Callable[..., Any])
-
-
-def config_option(function: F) -> F:
-    """``--config``, as lucidd takes it."""
-    return click.option(
-        "--config",
-        "config",
-        type=click.Path(path_type=Path),
-        default=lambda: Path(os.environ.get("LUCID_CONFIG", DEFAULT_CONFIG)),
-        help="lucidd's configuration.  [default: LUCID_CONFIG, else /etc/lucid/lucid.toml]",
-    )(function)
 
 
 def live_settings(config: Path) -> Settings:
@@ -94,11 +74,8 @@ def lives(lease: Lease | None, now_s: float) -> bool:
     return lease is not None and lease.until_s > now_s and not holder_is_dead(lease.holder)
 
 
-@click.command()
-@config_option
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def status(config: Path, as_json: bool) -> None:
-    """Show whether lucidd runs, the mode of each partition, and whether Slurm answers."""
+def tell_status(config: Path, as_json: bool) -> None:
+    """As ``lucidctl status`` is asked."""
     settings = live_settings(config)
     store = seen_store(settings)
     seen = store.view("status") or {}
@@ -179,13 +156,8 @@ def status(config: Path, as_json: bool) -> None:
         )
 
 
-@click.command()
-@config_option
-@click.option("--days", type=click.FloatRange(min=0, min_open=True), default=7.0, show_default=True)
-@click.option("--limit", type=click.IntRange(min=1), default=50, show_default=True, help="Most jobs listed.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def history(config: Path, days: float, limit: int, as_json: bool) -> None:
-    """List the jobs that ended. For observed jobs: how much earlier Lucid would have started them."""
+def tell_history(config: Path, days: float, limit: int, as_json: bool) -> None:
+    """As ``lucidctl history`` is asked."""
     from lucid.cli.start_words import told_of, told_words  # imported here: `status` forecasts nothing
     from lucid.live.start_log import START_TIMES, start_times_of
 

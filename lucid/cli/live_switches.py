@@ -11,7 +11,8 @@ import click
 from lucid.adapters.store.port import Store
 from lucid.cli.by_hand import RELEASE, by_hand_where
 from lucid.cli.console import Table, say, stdout_console
-from lucid.cli.live import config_option, live_settings, live_store, lives
+from lucid.cli.live import live_settings, live_store, lives
+from lucid.cli.options import config_option
 from lucid.config import Mode, Settings
 from lucid.errors import ConfigError
 from lucid.live.switches import KEY, Switch, overtaken, switches_of

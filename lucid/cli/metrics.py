@@ -8,7 +8,8 @@ import click
 
 from lucid.atomic import write_atomic
 from lucid.cli.console import say
-from lucid.cli.live import config_option, live_settings
+from lucid.cli.live import live_settings
+from lucid.cli.options import config_option
 from lucid.errors import ConfigError, StoreError
 
 __all__ = ["metrics"]

@@ -6,10 +6,8 @@ import json
 import time
 from pathlib import Path
 
-import click
-
 from lucid.cli.console import Table, say, stdout_console
-from lucid.cli.live import config_option, live_settings, seen_store
+from lucid.cli.live import live_settings, seen_store
 from lucid.cli.queue_rows import line_of, queue_row_to_dict, queue_rows, why_words
 from lucid.cli.render import duration
 from lucid.cli.start_words import start_words
@@ -17,17 +15,11 @@ from lucid.cli.window_words import window_dicts, window_words, windows_ahead
 from lucid.live.last_plan import last_plan
 from lucid.shown import shown
 
-__all__ = ["queue"]
+__all__ = ["tell_queue"]
 
 
-@click.command()
-@config_option
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def queue(config: Path, as_json: bool) -> None:
-    """List the waiting jobs: order, estimate, expected start, and why each job waits.
-
-    The order is that of lucidd's last plan.
-    """
+def tell_queue(config: Path, as_json: bool) -> None:
+    """As ``lucidctl queue`` is asked."""
     settings = live_settings(config)
     store = seen_store(settings)
     last = last_plan(store)

@@ -13,7 +13,8 @@ import click
 from lucid.adapters.store.nouns import noun_from_json
 from lucid.adapters.store.plan_records import PlanRecord, lucid_version, read_record, record_files, replan
 from lucid.cli.console import say
-from lucid.cli.live import config_option, live_settings
+from lucid.cli.live import live_settings
+from lucid.cli.options import config_option
 from lucid.cli.progress import progress
 from lucid.cli.render import decision_line
 from lucid.core.decision import row_of

@@ -21,7 +21,8 @@ from lucid.adapters.store.sqlite import SqliteStore
 from lucid.atomic import write_atomic
 from lucid.cli.console import say
 from lucid.cli.doctor import diagnose
-from lucid.cli.live import config_option, live_settings
+from lucid.cli.live import live_settings
+from lucid.cli.options import config_option
 from lucid.cli.scrub import Scrubber
 from lucid.config import Settings
 from lucid.errors import LucidError

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from lucid.cli.console import say
-from lucid.config import settings_example, settings_reference
+from lucid.config.reference import settings_example, settings_reference
 
 __all__ = ["settings"]
 

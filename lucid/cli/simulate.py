@@ -10,11 +10,11 @@ from typing import Any
 import click
 
 from lucid.cli.console import Console, Table, say, stdout_console
-from lucid.cli.explain import story_teller
 from lucid.cli.gains import print_gains
 from lucid.cli.progress import progress
 from lucid.cli.realism import print_realism, read_against
 from lucid.cli.render import duration
+from lucid.cli.replayed_story import story_teller
 from lucid.cli.scenario import read_scenario, scenario_options
 from lucid.errors import ConfigError
 from lucid.orchestrator.policy import find_policy
@@ -26,6 +26,7 @@ from lucid.simulator.record import DecisionLog, write_decisions, write_jobs
 from lucid.simulator.report import write_report
 from lucid.simulator.scenario import Scenario
 from lucid.simulator.scenario import simulate as replay
+from lucid.simulator.start_forecast import Forecasts
 
 __all__ = ["compare", "print_table", "simulate", "write_run"]
 
@@ -40,9 +41,22 @@ __all__ = ["compare", "print_table", "simulate", "write_run"]
     metavar="[POLICY=]FILE",
     help="CSV of job_id, start_s, end_s: what the jobs really did. Shows how far the prediction is from it.",
 )
+@click.option(
+    "--forecasts",
+    type=click.Choice(("off", "sampled", "all")),
+    default="sampled",
+    show_default=True,
+    help="Forecast when waiting jobs start, and tell how good that was: of a sample of the waits (about a quarter "
+    "more time), of all (several times as much), or not.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Figures as JSON on stdout instead of tables.")
 def simulate(
-    policies: tuple[str, ...], out: Path | None, against: tuple[str, ...], as_json: bool, **options: Any
+    policies: tuple[str, ...],
+    out: Path | None,
+    against: tuple[str, ...],
+    forecasts: Forecasts,
+    as_json: bool,
+    **options: Any,
 ) -> None:
     """Replay TRACE under each --policy and compare the results (default: fifo and lucid).
 
@@ -55,7 +69,7 @@ def simulate(
         raise ConfigError(f"--out {out}: is not a folder; give another name")
     real = read_against(against, list(dict.fromkeys(chosen)))
     scenario, notes = read_scenario(**options)
-    metrics, runs, logs = compare(scenario, chosen, keep_decisions=out is not None, foretell=True)
+    metrics, runs, logs = compare(scenario, chosen, keep_decisions=out is not None, forecasts=forecasts)
     if out is not None:
         write_run(out, scenario, runs, metrics, logs, notes)
     told = gains_told(runs, logs)
@@ -77,16 +91,16 @@ def simulate(
 
 
 def compare(
-    scenario: Scenario, policies: Sequence[str], keep_decisions: bool, foretell: bool = False
+    scenario: Scenario, policies: Sequence[str], keep_decisions: bool, forecasts: Forecasts = "off"
 ) -> tuple[dict[str, dict[str, Any]], list[Run], dict[str, DecisionLog]]:
-    """Replay under each policy, with progress; figures and runs by policy. ``foretell``: forecast starts as well."""
+    """Replay under each policy, with progress; figures and runs by policy. ``forecasts``: of starts."""
     metrics: dict[str, dict[str, Any]] = {}
     runs: list[Run] = []
     logs: dict[str, DecisionLog] = {}
     for policy in dict.fromkeys(policies):
         log = DecisionLog() if keep_decisions else None
         with progress(f"simulating {policy}") as report:
-            run = replay(scenario, policy, log, report, foretell=foretell)
+            run = replay(scenario, policy, log, report, forecasts=forecasts)
         runs.append(run)
         metrics[policy] = run_metrics(run)
         if log is not None:

@@ -12,7 +12,8 @@ import click
 from lucid.adapters.slurm.choose import make_client
 from lucid.adapters.slurm.client import Breaker
 from lucid.cli.console import say
-from lucid.cli.live import config_option, live_settings
+from lucid.cli.live import live_settings
+from lucid.cli.options import config_option
 from lucid.errors import ConfigError
 from lucid.live.lending import POOL_EXAMPLE
 from lucid.slurmconf.check import check_installation

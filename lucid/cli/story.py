@@ -12,10 +12,12 @@ from lucid.core.decision import DecisionRow
 from lucid.core.reason import reason_to_dict
 from lucid.shown import shown
 
-__all__ = ["WIDTH", "Story", "row_to_dict"]
+__all__ = ["UNBROKEN", "WIDTH", "Story", "row_to_dict"]
 
 WIDTH = 100
 """Columns of a story where no terminal says how many there are."""
+UNBROKEN = 10_000
+"""The same of a live job's story: programs look for words in it."""
 _NARROWEST = 60
 
 

@@ -15,7 +15,8 @@ from typing import Any
 import click
 
 from lucid.cli.console import Table, say, stdout_console
-from lucid.cli.live import config_option, live_settings
+from lucid.cli.live import live_settings
+from lucid.cli.options import config_option
 from lucid.cli.past import scenario_of_log, scenario_of_store
 from lucid.cli.progress import progress
 from lucid.cli.render import duration

@@ -9,10 +9,8 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
-import click
-
 from lucid.cli.console import say
-from lucid.cli.live import config_option, live_settings, lives, seen_store
+from lucid.cli.live import live_settings, lives, seen_store
 from lucid.cli.render import duration
 from lucid.cli.start_words import start_words
 from lucid.core.job import Job, Pending
@@ -23,25 +21,14 @@ from lucid.live.last_plan import LastPlan, last_plan
 from lucid.orchestrator.forecast import SETTLE_S, forecast
 from lucid.slurmlog.text import limit_s
 
-__all__ = ["seconds_of", "when"]
+__all__ = ["seconds_of", "tell_when"]
 
 _ID = "when"
 """Of the job that nobody has submitted; Slurm's ids are numbers."""
 
 
-@click.command()
-@click.option("--gpus", type=click.IntRange(min=1), required=True, help="GPUs that the job would ask for.")
-@click.option("--time", "limit", metavar="TIME", help="Its time limit, as sbatch takes it. Default: none.")
-@click.option("--user", default="", help="Whose job. Default: nobody's.")
-@click.option("--partition", metavar="NAME", help="Its partition. Default: every one that could hold it.")
-@config_option
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def when(gpus: int, limit: str | None, user: str, partition: str | None, config: Path, as_json: bool) -> None:
-    """Say when a job would start if it were submitted now. Nothing is submitted.
-
-    lucidd's last snapshot is planned ahead with that job in it, by lucidd's policy. The range holds 8 starts in 10,
-    as far as lucidd's earlier forecasts came true.
-    """
+def tell_when(gpus: int, limit: str | None, user: str, partition: str | None, config: Path, as_json: bool) -> None:
+    """As ``lucidctl when`` is asked."""
     allowed_s = None if limit is None else seconds_of(limit)
     settings = live_settings(config)
     store = seen_store(settings)

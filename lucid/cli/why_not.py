@@ -9,10 +9,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import click
-
 from lucid.cli.console import say
-from lucid.cli.live import config_option, live_settings, seen_store
+from lucid.cli.live import live_settings, seen_store
 from lucid.cli.live_story import check_waits_for_lucid
 from lucid.cli.render import decision_line, duration
 from lucid.cli.start_words import starts_of
@@ -28,7 +26,7 @@ from lucid.live.last_plan import LastPlan, last_plan
 from lucid.live.seen_plan import row_in
 from lucid.orchestrator.forecast import Forecast
 
-__all__ = ["Changes", "WhyNot", "asked_again", "why_not"]
+__all__ = ["Changes", "WhyNot", "asked_again", "tell_why_not"]
 
 _AS_IT_IS = "as it is"
 
@@ -95,21 +93,10 @@ def asked_again(
     return WhyNot(job_id, last.snapshot.now_s, rows, agrees, found)
 
 
-@click.command("why-not")
-@click.argument("job_id", metavar="JOB")
-@click.option("--gpus", type=click.IntRange(min=1), help="What if it asked for so many GPUs?")
-@click.option("--share", is_flag=True, help="What if it were willing to share its GPUs?")
-@click.option("--vc", help="What if it had been submitted to this VC?")
-@click.option("--time", "limit", help="What if it had this time limit? As sbatch takes it.")
-@config_option
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def why_not(
+def tell_why_not(
     job_id: str, gpus: int | None, share: bool, vc: str | None, limit: str | None, config: Path, as_json: bool
 ) -> None:
-    """Say why JOB waits, and whether it would start now if it had asked for something else.
-
-    With --gpus, --share, --vc or --time, the command plans lucidd's last snapshot again with only this job changed.
-    """
+    """As ``lucidctl why-not`` is asked."""
     settings = live_settings(config)
     limit_s = None if limit is None else seconds_of(limit)
     store = seen_store(settings)

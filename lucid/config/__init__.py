@@ -29,7 +29,6 @@ from lucid.config.policy import (
     TiresiasSettings,
     with_defaults,
 )
-from lucid.config.reference import settings_example, settings_reference
 from lucid.config.web import Anonymous, Others, WebSettings
 from lucid.config.whole import (
     OF_SIMULATIONS,
@@ -77,9 +76,7 @@ __all__ = [
     "load_settings",
     "own_job_log",
     "profiles_folder",
-    "settings_example",
     "settings_from",
-    "settings_reference",
     "simulation_keys",
     "with_defaults",
 ]

@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-__all__ = ["Section", "of_simulations", "simulated"]
+__all__ = ["Section", "defaults", "of_simulations", "simulated"]
 
 _MARK = "of simulations, or of the live policy"
 
@@ -14,7 +14,15 @@ _MARK = "of simulations, or of the live policy"
 class Section(BaseModel):
     """A section of the configuration: frozen, and with no key but its own. The text below a field says what it is."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True)
+    # A section is compiled when it is read: who runs a command waits for none that no file names.
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, defer_build=True)
+
+
+def defaults(section: type[BaseModel], *, policy: str | None = None) -> Any:
+    """A table within a section: its defaults, where the file has no such table. ``policy``: of simulations, as in
+    ``simulated``."""
+    extra: dict[str, Any] | None = None if policy is None else {_MARK: policy}
+    return Field(default_factory=section.model_construct, json_schema_extra=extra)
 
 
 def simulated(default: Any, *, policy: str = "", **limits: Any) -> Any:

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, field_validator
 
-from lucid.config.base import Section
+from lucid.config.base import Section, defaults
 
 __all__ = [
     "DaemonSettings",
@@ -185,8 +185,8 @@ class DaemonSettings(Section):
     """Mode by partition (VC). lucidd leaves all other partitions alone."""
     profiling_partition: str = ""
     """Where new jobs are profiled; empty: nowhere, and profiles come from earlier runs and samplers in place."""
-    pool: PoolSettings = PoolSettings()
-    elastic: ElasticSettings = ElasticSettings()
+    pool: PoolSettings = defaults(PoolSettings)
+    elastic: ElasticSettings = defaults(ElasticSettings)
     policy: str = "lucid"
     """What decides in pack mode: a policy that can run live (docs/policies.md)."""
     policies: dict[str, str] = Field(default_factory=dict)

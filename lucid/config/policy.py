@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, Field, field_validator
 
-from lucid.config.base import Section, simulated
+from lucid.config.base import Section, defaults, simulated
 from lucid.config.nodes import BeforeWindowsSettings, SleepSettings
 
 __all__ = [
@@ -310,22 +310,22 @@ class OverheadSettings(Section):
 class PolicySettings(Section):
     """The settings of policies."""
 
-    profiling: ProfilingSettings = ProfilingSettings()
-    packing: PackingSettings = PackingSettings()
-    reservation: ReservationSettings = ReservationSettings()
+    profiling: ProfilingSettings = defaults(ProfilingSettings)
+    packing: PackingSettings = defaults(PackingSettings)
+    reservation: ReservationSettings = defaults(ReservationSettings)
     remainder_on_emptiest: bool = simulated(False)
     """Where a job of more than one node leaves a remainder, put it on the emptiest node (as the published
     simulator does) instead of the tightest that fits."""
-    fairness: FairnessSettings = FairnessSettings()
-    lending: LendingSettings = LendingSettings()
-    sleep: SleepSettings = SleepSettings()
-    before_windows: BeforeWindowsSettings = BeforeWindowsSettings()
-    backfill: BackfillSettings = BackfillSettings()
-    tiresias: TiresiasSettings = simulated(TiresiasSettings(), policy="tiresias")
-    muri: MuriSettings = simulated(MuriSettings(), policy="muri")
-    sia: SiaSettings = simulated(SiaSettings(), policy="sia")
-    pollux: PolluxSettings = simulated(PolluxSettings(), policy="pollux")
-    optimus: OptimusSettings = simulated(OptimusSettings(), policy="optimus")
+    fairness: FairnessSettings = defaults(FairnessSettings)
+    lending: LendingSettings = defaults(LendingSettings)
+    sleep: SleepSettings = defaults(SleepSettings)
+    before_windows: BeforeWindowsSettings = defaults(BeforeWindowsSettings)
+    backfill: BackfillSettings = defaults(BackfillSettings)
+    tiresias: TiresiasSettings = defaults(TiresiasSettings, policy="tiresias")
+    muri: MuriSettings = defaults(MuriSettings, policy="muri")
+    sia: SiaSettings = defaults(SiaSettings, policy="sia")
+    pollux: PolluxSettings = defaults(PolluxSettings, policy="pollux")
+    optimus: OptimusSettings = defaults(OptimusSettings, policy="optimus")
     restart_overhead_s: float = simulated(40.0, ge=0, policy="srtf")
     """What srtf assumes that one preemption costs."""
 

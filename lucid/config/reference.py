@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
 import json
 import textwrap
 from collections.abc import Iterator
@@ -17,7 +19,7 @@ from lucid.config.base import of_simulations
 from lucid.config.policy import LIVE_DEFAULTS
 from lucid.config.whole import Settings
 
-__all__ = ["settings_example", "settings_reference"]
+__all__ = ["field_texts", "settings_example", "settings_reference"]
 
 _HEAD: Final = """# Settings
 
@@ -54,6 +56,8 @@ class _Key:
     """What the table is about."""
     name: str
     field: FieldInfo
+    about: str
+    """The text below the field."""
     simulated: bool
 
 
@@ -86,7 +90,7 @@ def _example_of(key: _Key) -> str:
     value = live.get(key.name, key.field.get_default(call_default_factory=True))
     given = f"#{key.name} =" + ("" if value is None else f" {_toml(value)}")
     values = _allowed(key.field).replace("`", "")
-    return f"{_comment(_says(key.field))}\n# Values: {values}{'; unset by default' * (value is None)}\n{given}\n"
+    return f"{_comment(_says(key.about))}\n# Values: {values}{'; unset by default' * (value is None)}\n{given}\n"
 
 
 def _comment(text: str) -> str:
@@ -96,19 +100,20 @@ def _comment(text: str) -> str:
 
 def _keys(section: type[BaseModel], table: str, *, simulated: bool) -> Iterator[_Key]:
     inner: list[tuple[str, type[BaseModel], bool]] = []
+    texts = field_texts(section)
     for name, field in section.model_fields.items():
         only = simulated or of_simulations(section, name) is not None
         kind = field.annotation
         if isinstance(kind, type) and issubclass(kind, BaseModel):
             inner.append((f"{table}.{name}".lstrip("."), kind, only))
         else:
-            yield _Key(table, " ".join((section.__doc__ or "").split()), name, field, only)
+            yield _Key(table, " ".join((section.__doc__ or "").split()), name, field, texts.get(name, ""), only)
     for name, kind, only in inner:
         yield from _keys(kind, name, simulated=only)
 
 
 def _table(keys: list[_Key]) -> str:
-    rows = [f"| `{key.name}` | {_default(key.field)} | {_allowed(key.field)} | {_says(key.field)} |" for key in keys]
+    rows = [f"| `{key.name}` | {_default(key.field)} | {_allowed(key.field)} | {_says(key.about)} |" for key in keys]
     head = [
         f"### [{keys[0].table}]",
         "",
@@ -163,5 +168,16 @@ def _allowed_in(kind: Any) -> str:
     return "texts" if kind is str else "numbers"
 
 
-def _says(field: FieldInfo) -> str:
-    return " ".join((field.description or "").replace("``", "`").replace("|", "\\|").split())
+def _says(about: str) -> str:
+    return " ".join(about.replace("``", "`").replace("|", "\\|").split())
+
+
+def field_texts(section: type[BaseModel]) -> dict[str, str]:
+    """The text below each field, by the field's name."""
+    (body,) = ast.parse(textwrap.dedent(inspect.getsource(section))).body
+    assert isinstance(body, ast.ClassDef)
+    found: dict[str, str] = {}
+    for field, text in zip(body.body, body.body[1:], strict=False):
+        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name) and isinstance(text, ast.Expr):
+            found[field.target.id] = str(ast.literal_eval(text.value))
+    return found

@@ -7,11 +7,11 @@ import re
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, cast
 
 from pydantic import BaseModel, ValidationError
 
-from lucid.config.base import Section, of_simulations, simulated
+from lucid.config.base import Section, defaults, of_simulations
 from lucid.config.efficiency import EfficiencySettings
 from lucid.config.live import DaemonSettings, Mode, ModelSettings, SlurmSettings, TunerSettings
 from lucid.config.policy import OverheadSettings, PolicySettings
@@ -35,17 +35,20 @@ OF_SIMULATIONS = (
 )
 
 
+_S = TypeVar("_S", bound=Section)
+
+
 class Settings(Section):
     """The whole of ``lucid.toml``."""
 
-    policy: PolicySettings = PolicySettings()
-    overheads: OverheadSettings = simulated(OverheadSettings())
-    models: ModelSettings = ModelSettings()
-    tuner: TunerSettings = TunerSettings()
-    slurm: SlurmSettings = SlurmSettings()
-    daemon: DaemonSettings = DaemonSettings()
-    web: WebSettings = WebSettings()
-    efficiency: EfficiencySettings = EfficiencySettings()
+    policy: PolicySettings = defaults(PolicySettings)
+    overheads: OverheadSettings = defaults(OverheadSettings, policy="")
+    models: ModelSettings = defaults(ModelSettings)
+    tuner: TunerSettings = defaults(TunerSettings)
+    slurm: SlurmSettings = defaults(SlurmSettings)
+    daemon: DaemonSettings = defaults(DaemonSettings)
+    web: WebSettings = defaults(WebSettings)
+    efficiency: EfficiencySettings = defaults(EfficiencySettings)
 
 
 def library_folder(settings: Settings, base: Path) -> Path | None:
@@ -73,7 +76,7 @@ def settings_from(data: dict[str, Any], where: str, text: str = "") -> Settings:
         ConfigError: naming the key, the value, what was expected, and for an unknown key the known ones.
     """
     try:
-        settings = Settings.model_validate(data)
+        settings = _valid(data)
     except ValidationError as error:
         lines = [_line_of(item["loc"], text) + _explain(dict(item)) for item in error.errors()]
         raise ConfigError(f"{where}: " + "; ".join(lines)) from None
@@ -90,6 +93,28 @@ def settings_from(data: dict[str, Any], where: str, text: str = "") -> Settings:
     if packs and not settings.slurm.packs:
         raise ConfigError(f"{where}: daemon.partitions.{packs[0]} = 'pack', but {settings.slurm.not_packed}")
     return settings
+
+
+def _valid(data: dict[str, Any]) -> Settings:
+    """As ``Settings.model_validate``, but only the sections that hold something else than defaults are compiled."""
+    try:
+        return _read(Settings, data)
+    except ValidationError:
+        return Settings.model_validate(data)  # says all that is wrong, with whole keys
+
+
+def _read(section: type[_S], data: dict[str, Any]) -> _S:
+    values: dict[str, Any] = {}
+    for key, value in data.items():
+        field = section.model_fields.get(key)
+        kind = None if field is None else field.annotation
+        if isinstance(kind, type) and issubclass(kind, Section) and isinstance(value, dict):
+            values[key] = _read(kind, value)
+        elif field is not None and value == (default := field.get_default(call_default_factory=True)):
+            values[key] = default
+        else:
+            return section.model_validate(data)
+    return cast("_S", section.model_construct({*data}, **values))
 
 
 def _line_of(loc: tuple[int | str, ...], text: str) -> str:

@@ -6,8 +6,6 @@ import os
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from lucid.adapters.left_out import LeftOut
-from lucid.adapters.store.pair_memory import PairMemoryFile
 from lucid.adapters.store.sqlite import SqliteStore
 from lucid.config import Settings
 from lucid.core.ports import Predictor
@@ -16,7 +14,6 @@ from lucid.live.policy_memory import PolicyMemory
 from lucid.live.published import Published
 from lucid.live.seen_plan import SeenPlan, seen_picture, seen_plan
 from lucid.live.start_log import START_TIMES, run_times_of
-from lucid.models.packing.pair_memory import PairMemory
 from lucid.orchestrator.forecast import Forecast, forecast
 from lucid.orchestrator.policy import Policy
 from lucid.orchestrator.run_times import RunTimes
@@ -45,6 +42,10 @@ class LastPlan(SeenPlan):
 
     def predictor(self, settings: Settings, config: Path) -> Predictor:
         """lucidd's predictor, as far as this user may read its models and its memory of pairs."""
+        from lucid.adapters.left_out import LeftOut
+        from lucid.adapters.store.pair_memory import PairMemoryFile
+        from lucid.models.packing.pair_memory import PairMemory
+
         path = Path(settings.daemon.state_dir) / "pairs.json"
         memory = PairMemoryFile(path, read_only=True) if os.access(path, os.R_OK) else PairMemory()
         return live_predictor(settings, live_models(settings, config, memory), LeftOut())

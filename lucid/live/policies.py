@@ -9,7 +9,7 @@ import difflib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lucid.adapters.left_out import LeftOut
 from lucid.adapters.slurm.reports import STAGES
@@ -18,13 +18,14 @@ from lucid.core.ports import Capability, Predictor
 from lucid.errors import ConfigError
 from lucid.live.guarded import Guarded
 from lucid.live.lending import check_lending
-from lucid.live.models import LiveModels
 from lucid.live.modes import live_profiling, policy_settings
-from lucid.models.history import HistoryPredictor
-from lucid.models.packing.pair_memory import PairMemory
 from lucid.orchestrator.by_partition import make_policies
 from lucid.orchestrator.policies import BUILT_IN
 from lucid.orchestrator.policy import Policy, known_policies, make_policy
+
+if TYPE_CHECKING:  # who reads the last plan needs no model
+    from lucid.live.models import LiveModels
+    from lucid.models.packing.pair_memory import PairMemory
 
 __all__ = ["LivePolicy", "check_policy", "live_models", "live_policy", "live_predictor", "needs_of"]
 
@@ -73,6 +74,8 @@ def live_policy(settings: Settings, able: frozenset[Capability]) -> LivePolicy:
 
 def live_models(settings: Settings, config: Path, memory: PairMemory) -> LiveModels:
     """The models of a lucidd whose configuration file is ``config``."""
+    from lucid.live.models import LiveModels
+
     return LiveModels(
         library_folder(settings, config.parent) or Path(settings.daemon.state_dir) / "models",
         first_guess_s=settings.daemon.first_guess_s,
@@ -83,6 +86,8 @@ def live_models(settings: Settings, config: Path, memory: PairMemory) -> LiveMod
 
 def live_predictor(settings: Settings, predictor: Predictor | LiveModels, left_out: LeftOut) -> Predictor:
     """The predictor that lucidd plans by: no exception of a model comes out of it."""
+    from lucid.live.models import LiveModels
+
     made = predictor.make() if isinstance(predictor, LiveModels) else predictor
     return Guarded(made, left_out, settings.daemon.first_guess_s)
 
@@ -182,6 +187,8 @@ def needs_of(settings: Settings) -> Callable[[str], frozenset[Capability]]:
 
 
 def _needs(name: str, settings: Settings, able: frozenset[Capability]) -> frozenset[Capability]:
+    from lucid.models.history import HistoryPredictor
+
     return make_policy(name, policy_settings(settings, able), HistoryPredictor()).needs
 
 

@@ -178,11 +178,16 @@ def _load(entry: EntryPoint) -> PolicyFactory:
 
 
 def import_policy(name: str) -> None:
-    """Import the package that adds policy ``name``, if one does: its kinds of reason are known from then on.
+    """Import the package that adds policy ``name``, if one does: its kinds of reason are known from then on. Those of
+    our own policies are known already.
 
     Raises:
         ConfigError: it cannot be imported.
     """
+    from lucid.orchestrator.policies import BUILT_IN
+
+    if name in BUILT_IN:
+        return
     for entry in entry_points(group=ENTRY_POINT_GROUP, name=name):
         _load(entry)
 

@@ -8,6 +8,7 @@ tier those first that are the least nice. What users say so moves none of the ot
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from operator import attrgetter
 from typing import TypeVar
 
 from lucid.core.job import Job
@@ -15,12 +16,13 @@ from lucid.core.job import Job
 __all__ = ["in_precedence"]
 
 _T = TypeVar("_T")
+_TIER, _NICE = attrgetter("tier"), attrgetter("nice")
 
 
 def in_precedence(queue: Iterable[_T], jobs: Sequence[Job]) -> list[_T]:
     """The rows of a queue, which are in a policy's order, in the order of who may go first. ``jobs``: one a row."""
     found = list(queue)
-    if not any(job.tier or job.nice for job in jobs):  # most queues are long, and nobody has said anything
+    if not (any(map(_TIER, jobs)) or any(map(_NICE, jobs))):  # most queues are long, and nobody has said anything
         return found
     if len({job.tier for job in jobs}) > 1:
         at = sorted(range(len(jobs)), key=lambda i: -jobs[i].tier)

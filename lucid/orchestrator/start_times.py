@@ -16,9 +16,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import exp, inf, log
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from lucid.orchestrator.start_samples import Like, Samples
 
 __all__ = ["SHORT_S", "StartForecast", "StartRange", "StartTimes", "Wait"]
 
@@ -32,28 +35,13 @@ _MOST = 400
 """Starts that are remembered."""
 _MOST_OPEN = 400
 """Waits under way that are remembered: no more are taken in then, as it is the long ones that must not be lost."""
-_LIKE_WAIT, _LIKE_SPREAD = 3.0, 3.0
-"""Logarithms of the ratio of two forecast waits, and of two spreads, at which one counts for the other 1/e."""
 _NO_SPREAD = 1.0
 """Taken for the spread where one path was planned."""
-_OTHER_PARTITION = 0.5
-_GOES_ON = 0.3
-"""Weight of a wait that goes on."""
-_HALF_LIFE = 500
-"""A sample counts half after so many later ones."""
 _LEARN = 0.03
 """How fast the length of ranges follows what came true."""
 _LEAST, _MOST_STRETCH = -1.2, 1.4
 """Between which the logarithm of the factor stays by which ranges are made longer."""
-_BLUR = (-2.0, -1.0, 0.0, 1.0, 2.0)
-_WIDEST_BLUR, _LEAST_BLUR, _BLUR_BY = 0.25, 0.02, 0.8
-"""Each sample stands for its neighbourhood too: so many times the interquartile range of n samples, by n**(1/5)
-(Silverman 1986), within these bounds. A few equal ones do not make a forecast certain, many do."""
 _ENOUGH = 10
-_PRIOR = tuple(-0.9 + 0.15 * step for step in range(13))
-_PRIOR_LATER = tuple(0.2 * step for step in range(13))
-"""Before there are samples: logarithms of real over forecast, where a start is foreseen and where it is not."""
-_PRIOR_WEIGHT = 2.0
 _BUCKETS = 2
 """Forecast waits are told apart in so many classes to a factor of e: ranges are worked out once for each."""
 
@@ -118,6 +106,8 @@ class StartTimes:
         self._due_s = inf
         """When the first range that has not ended yet ends, at the earliest."""
         self._ranges: dict[object, tuple[float, float, float]] = {}
+        self._samples: Samples | None = None
+        """Once a range was asked for."""
         self._at_s = -inf
 
     @property
@@ -162,6 +152,8 @@ class StartTimes:
             self._open[job_id] = one = StartForecast(job_id, now_s, wait, said)
             self._due_s = min(self._due_s, _end_s(one))
             self._missed.discard(job_id)
+            if self._samples is not None:
+                self._samples.began(job_id, _like(wait), now_s)
         return said
 
     def started(self, job_id: str, at_s: float) -> StartForecast | None:
@@ -170,8 +162,12 @@ class StartTimes:
         one = self._open.pop(job_id, None)
         if one is None:
             return None
-        one = StartForecast(job_id, one.at_s, one.wait, one.said, at_s - one.at_s)
+        real_s = at_s - one.at_s
+        one = StartForecast(job_id, one.at_s, one.wait, one.said, real_s)
         self._done.append(one)
+        if self._samples is not None:
+            self._samples.gone(job_id)
+            self._samples.over(_like(one.wait), _ratio(one.wait, real_s))
         if job_id in self._missed:
             self._missed.discard(job_id)
         elif at_s - one.at_s > SHORT_S:
@@ -183,6 +179,8 @@ class StartTimes:
         """A job that will not start: cancelled, or moved on."""
         self._open.pop(job_id, None)
         self._missed.discard(job_id)
+        if self._samples is not None:
+            self._samples.gone(job_id)
 
     def _overdue(self, now_s: float) -> None:
         """Learn of the waits that have gone on past the end of their range."""
@@ -203,23 +201,22 @@ class StartTimes:
         self._stretch[kind] = min(max(moved, _LEAST), _MOST_STRETCH)
 
     def _quantiles(self, wait: Wait, planned: float, now_s: float) -> tuple[float, float, float]:
-        size, apart = log(wait.gpus), _apart(wait)
-        found: list[tuple[float, float, int]] = []
-        for age, one in enumerate(reversed(self._done)):
-            weight = _likeness(one.wait, wait, planned, size, apart)
-            if weight and one.real_s is not None:
-                at = _log(one.real_s) - _log(one.wait.planned_s)
-                found.append((at, weight * 0.5 ** (age / _HALF_LIFE), 1))
-        for one in self._open.values():
-            weight = _likeness(one.wait, wait, planned, size, apart)
-            if weight:
-                found.append((_log(now_s - one.at_s) - _log(one.wait.planned_s), weight * _GOES_ON, 0))
-        blur = _blur(found)
-        samples = [(at + by * blur, weight / len(_BLUR), seen) for at, weight, seen in found for by in _BLUR]
-        samples += [(at, _PRIOR_WEIGHT / len(_PRIOR), 1) for at in (_PRIOR if wait.foreseen else _PRIOR_LATER)]
-        early, likely, late = _shortest(_survivors(samples), _INSIDE)
+        samples = self._samples or self._columns()
+        early, likely, late = samples.range_of(replace(_like(wait), planned=planned), now_s, _FLOOR_S)
         factor = exp(self._stretch.get(wait.kind, 0.0))
         return likely - (likely - early) * factor, likely, likely + (late - likely) * factor
+
+    def _columns(self) -> Samples:
+        """All that is remembered, as columns, which follow from then on."""
+        from lucid.orchestrator.start_samples import Samples
+
+        self._samples = samples = Samples(_MOST, _MOST_OPEN)
+        for one in self._done:
+            if one.real_s is not None:
+                samples.over(_like(one.wait), _ratio(one.wait, one.real_s))
+        for one in self._open.values():
+            samples.began(one.job_id, _like(one.wait), one.at_s)
+        return samples
 
     # -- what a restart must not lose ------------------------------------------------------------------------------
 
@@ -255,6 +252,10 @@ def _log(wait_s: float) -> float:
     return log(max(wait_s, 0.0) + _FLOOR_S)
 
 
+def _ratio(wait: Wait, real_s: float) -> float:
+    return _log(real_s) - _log(wait.planned_s)
+
+
 def _apart(wait: Wait) -> float:
     """How far the planned paths differ, as a logarithm."""
     return log((_NO_SPREAD if wait.spread is None else max(wait.spread, 0.0)) + 0.1)
@@ -264,59 +265,10 @@ def _end_s(one: StartForecast) -> float:
     return one.at_s + one.said.late_s + 1.0
 
 
-def _likeness(one: Wait, other: Wait, planned: float, size: float, spread: float) -> float:
-    if one.kind != other.kind:
-        return 0.0
-    apart = abs(_log(one.planned_s) - planned) / _LIKE_WAIT + abs(log(one.gpus) - size)
-    apart += abs(_apart(one) - spread) / _LIKE_SPREAD
-    return exp(-apart) * (1.0 if one.partition == other.partition else _OTHER_PARTITION) if apart < 7.0 else 0.0
+def _like(wait: Wait) -> Like:
+    from lucid.orchestrator.start_samples import Like
 
-
-def _blur(samples: list[tuple[float, float, int]]) -> float:
-    """Half the width over which each sample is spread."""
-    weights = sum(weight for _, weight, _ in samples)
-    if len(samples) <= 3 or weights <= 0.0:
-        return _WIDEST_BLUR
-    so_far, quarters = 0.0, list[float]()
-    for value, weight, _ in sorted(samples):
-        so_far += weight
-        while len(quarters) < 2 and so_far >= weights * (0.25, 0.75)[len(quarters)] - 1e-12:
-            quarters.append(value)
-    count: float = weights**2 / sum(weight * weight for _, weight, _ in samples)
-    return min(max(_BLUR_BY * (quarters[-1] - quarters[0]) / exp(0.2 * log(count)), _LEAST_BLUR), _WIDEST_BLUR)
-
-
-def _survivors(samples: list[tuple[float, float, int]]) -> list[tuple[float, float]]:
-    """Values that were seen, in order, each with the share of all values up to it (Kaplan and Meier, weighted).
-    ``samples``: value, weight, and 1, or 0 where the true value is only known to be larger."""
-    samples.sort(key=lambda one: (one[0], -one[2]))
-    at_risk, above, found = sum(weight for _, weight, _ in samples), 1.0, list[tuple[float, float]]()
-    for value, weight, seen in samples:
-        if seen:
-            above *= max(1.0 - weight / at_risk, 0.0) if at_risk > 0 else 0.0
-            found.append((value, 1.0 - above))
-        at_risk -= weight
-    return found
-
-
-def _shortest(shares: list[tuple[float, float]], inside: float) -> tuple[float, float, float]:
-    """Start, median and end of the shortest range of waits (not of logarithms) that holds ``inside``."""
-    last = shares[-1][1]
-    best, found = inf, (0, len(shares) - 1)
-    before, end = 0.0, 0
-    for begin, (value, share) in enumerate(shares):
-        while end < len(shares) and shares[end][1] < min(before + inside, last) - 1e-9:
-            end += 1
-        if before + inside > last + 1e-9 and begin:
-            break
-        to = min(end, len(shares) - 1)
-        width = exp(shares[to][0]) - exp(value)
-        if width < best:
-            best, found = width, (begin, to)
-        before = share
-    middle = next((value for value, share in shares if share >= 0.5), shares[-1][0])
-    early, late = shares[found[0]][0], shares[found[1]][0]
-    return early, min(max(middle, early), late), late
+    return Like(wait.foreseen, wait.profiling, wait.partition, log(wait.gpus), _log(wait.planned_s), _apart(wait))
 
 
 def _row(one: StartForecast) -> list[Any]:

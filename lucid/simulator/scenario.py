@@ -40,7 +40,7 @@ from lucid.simulator.power import Power
 from lucid.simulator.preemption import Preemption
 from lucid.simulator.published.muri import EventChargedCluster, lengthened, published_policy
 from lucid.simulator.semantics import Semantics
-from lucid.simulator.start_forecast import StartForecasts
+from lucid.simulator.start_forecast import Forecasts, StartForecasts
 from lucid.simulator.traces.record import Trace
 from lucid.simulator.truth import ContentionTruth, Interference, OraclePredictor
 from lucid.simulator.usage import UsageBook
@@ -176,9 +176,9 @@ def simulate(
     recorder: Recorder | None = None,
     progress: Progress | None = None,
     *,
-    foretell: bool = False,
+    forecasts: Forecasts = "off",
 ) -> Run:
-    """Replay the scenario's trace under one policy. ``foretell``: forecast starts as it goes on; not where the
+    """Replay the scenario's trace under one policy. ``forecasts``: of starts, as it goes on; none where the
     published semantics are replayed, nor where jobs are resized or take turns, which planning ahead does not follow.
 
     Raises:
@@ -247,8 +247,8 @@ def simulate(
     )
     forecaster = scenario.forecaster_for(rules, made.profiled)
     starts = None
-    if foretell and scenario.semantics is Semantics.HONEST and not made.needs & _NOT_PLANNED_AHEAD:
-        starts = StartForecasts(make_policy(policy, rules, predictor), predictor.pair_speed)
+    if forecasts != "off" and scenario.semantics is Semantics.HONEST and not made.needs & _NOT_PLANNED_AHEAD:
+        starts = StartForecasts(make_policy(policy, rules, predictor), predictor.pair_speed, every=forecasts == "all")
     return run(cluster, made, predictor, recorder, progress, len(scenario.trace.jobs), forecaster, starts, rules)
 
 
@@ -297,7 +297,9 @@ def _published_lucid(
         if item.job.gpus <= _PUBLISHED_N_PROF
     ]
     settings = honest.settings
-    fewest_gpus_first = QueuePolicy("profiler", "GPUs", lambda entry, _prediction, _now: entry.job.gpus)
+    fewest_gpus_first = QueuePolicy(
+        "profiler", "GPUs", lambda entries, _known, _now: [entry.job.gpus for entry in entries]
+    )
     before = run(
         SimulatedCluster(
             Trace(scenario.trace.name, tuple(profiled)),

@@ -4,15 +4,16 @@ Whenever a job begins to wait (it is submitted, or comes back from a profiling n
 ends this wait is forecast: as ``lucidctl queue`` would then have shown it, by the policy itself, with ranges learned
 from the waits that were over by then. Jobs that the plan starts at once are forecast to start at once; that costs
 nothing, and each is counted. Of the waits that remain, every first, second, fourth, ... is planned ahead: as many as
-a budget allows for, so that the cost stays a share of the replay's own. Each stands for all those that were passed
-over with it, so no kind of job counts for more than its number. The schedule knows nothing of it all.
+a budget allows for, so that the cost stays about a quarter of the replay's own; or all of them. Each stands for all
+those that were passed over with it, so no kind of job counts for more than its number. The schedule knows nothing of
+it all.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from math import inf
-from typing import Any
+from typing import Any, Literal
 
 from lucid.core.decision import Plan, Start
 from lucid.core.job import Pending
@@ -22,7 +23,10 @@ from lucid.orchestrator.policy import Policy
 from lucid.orchestrator.run_times import RunTimes
 from lucid.orchestrator.start_times import SHORT_S, StartTimes, Wait
 
-__all__ = ["StartForecasts"]
+__all__ = ["Forecasts", "StartForecasts"]
+
+Forecasts = Literal["off", "sampled", "all"]
+"""Of which waits the starts are forecast."""
 
 _NEAR_S = 600.0
 _TOGETHER_S = 30.0
@@ -30,9 +34,9 @@ _TOGETHER_S = 30.0
 a job that starts before is not counted."""
 _LOOKS = 8_000
 """Planning ahead ends after so many jobs were looked at: enough for most jobs of a VC."""
-_PER_CYCLE = 40.0
-"""Jobs looked at for forecasts, for each cycle of the replay so far: the budget."""
-_FREE_LOOKS = 300_000.0
+_PER_CYCLE = 10.0
+"""Jobs looked at for forecasts, for each cycle of the replay so far: the budget (docs/decisions/0051)."""
+_FREE_LOOKS = 40_000.0
 """Before there is any budget, so that short traces are sampled whole."""
 
 
@@ -48,9 +52,11 @@ class _Counted:
 
 
 class StartForecasts:
-    """Looks on while a policy is replayed. ``policy``: another one like it, which plans ahead."""
+    """Looks on while a policy is replayed. ``policy``: another one like it, which plans ahead. ``every``: of every
+    wait, whatever that costs."""
 
-    def __init__(self, policy: Policy, pair_speed: PairSpeed | None = None) -> None:
+    def __init__(self, policy: Policy, pair_speed: PairSpeed | None = None, *, every: bool = False) -> None:
+        self._every = every
         self._policy = policy
         self._pair_speed = pair_speed
         self._times = StartTimes()
@@ -116,7 +122,7 @@ class StartForecasts:
         if self._skipped < self._stride:
             return
         weight, self._passed, self._skipped = self._passed / len(waiting), 0, 0
-        if self._looks > 0:
+        if self._looks > 0 and not self._every:
             self._stride *= 2
         elif self._looks < -_FREE_LOOKS / 2 and self._stride > 1:
             self._stride //= 2

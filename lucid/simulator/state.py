@@ -39,6 +39,8 @@ class JobOutcome:
     packed: bool = False
     packed_s: float = 0.0
     preemptions: int = 0
+    preempted_by: list[tuple[float, str]] = field(default_factory=list)
+    """When it gave way to a job that claimed its GPUs, and to which."""
     resizes: int = 0
     placement: Placement = ()
 

@@ -65,7 +65,7 @@ class YieldingFloor(ActingFloor):
         for victim in start.preempts:
             live = self._live.get(victim)
             if live is not None and isinstance(live.view, Running):
-                self._preempt(live)
+                self._preempt(live, job.id)
                 self.moved = True  # it waits again, and may have left GPUs that nobody claims
         return start
 
@@ -77,7 +77,7 @@ class YieldingFloor(ActingFloor):
         boot_s = super()._boot_s(placement)
         return boot_s if self._layers is None else max(boot_s, self._layers.clears_s(placement, self._now_s))
 
-    def _preempt(self, live: Live) -> None:
+    def _preempt(self, live: Live, by: str) -> None:
         """Stop a run: it starts over, from its last checkpoint if it has any. One that is cancelled is submitted
         again by its user at once, and begins from nothing."""
         view, layers = live.view, self._layers
@@ -94,6 +94,7 @@ class YieldingFloor(ActingFloor):
         figures.jobs.add(view.job.id)
         figures.lost_gpu_s += view.gpus * self._set_back(live, view, group, ends)
         live.outcome.preemptions += 1
+        live.outcome.preempted_by.append((self._now_s, by))
         if group.grace_s:
             layers.leaves(view.placement, self._now_s + group.grace_s)
         now_s, job = self._now_s, view.job

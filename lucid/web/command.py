@@ -14,7 +14,7 @@ from typing import Any
 import click
 
 from lucid.cli.console import say, warn_on_stderr
-from lucid.cli.live import config_option
+from lucid.cli.options import config_option
 from lucid.config import Settings, load_settings
 from lucid.errors import ConfigError, LucidError
 

@@ -63,9 +63,22 @@ def test_every_part_that_reads_the_reference_data_is_asked_without_it() -> None:
     bring_their_own = {
         "plan", "starts", "timeaware", "forecaster", "restarts", "sampler", "systems", "tuner", "clusters", "models",
         "growth", "million", "fair", "durations", "light", "metrics", "report", "web", "scale", "sbatch",
-        "turns", "elastic", "first", "windows", "sleep", "preempt",
+        "turns", "elastic", "first", "windows", "sleep", "preempt", "commands", "commands-large", "public",
     }  # fmt: skip
     assert set(NEED_DATA) | bring_their_own == set(PARTS), "sort the new part into one of the two"
+
+
+def test_public_logs_are_replayed_beside_plain_backfilling(tmp_path: Path) -> None:
+    rows = [f"{n},{n % 3},{16 if n % 9 == 0 else 1 + n % 8},8,1,60,{600 + 97 * (n % 13)},0,Pass" for n in range(60)]
+    log = tmp_path / "helios_data_training.csv"
+    log.write_text("u_id,user,gpu_num,cpu_num,node_num,interval,run_time,wall_time,new_status\n" + "\n".join(rows))
+    done = CliRunner().invoke(main, ["--only", "public", "--json"], env={"LUCID_PUBLIC": str(tmp_path)})
+    assert done.exit_code == 0, done.output
+    told = json.loads(done.stdout)["results"]
+    assert {row["what"].split(",")[0] for row in told} == {"Helios 1", "Helios 2"}
+    assert all(row["value"] > 0 and row["baseline"] > 0 and row["detail"]["jobs"] == 30 for row in told)
+    absent = CliRunner().invoke(main, ["--only", "public", "--json"], env={"LUCID_PUBLIC": ""})
+    assert "set LUCID_PUBLIC to a folder" in json.loads(absent.stdout)["skipped"]["public"]
 
 
 def test_growth_is_measured_and_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

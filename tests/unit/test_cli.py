@@ -361,6 +361,15 @@ def test_bench_plan_json_gives_latencies(lucid: Lucid) -> None:
     assert all(0.0 < r["median_ms"] <= r["p99_ms"] for r in results)
 
 
+def test_bench_plan_warm_times_a_cycle_after_one_change(lucid: Lucid) -> None:
+    asked = ("bench", "plan", "--warm", "--size", "400:64", "--vcs", "2", "--repeat", "3")
+    (found,) = json.loads(lucid(*asked, "--json").out)["results"]
+    assert (found["pending"], found["gpus"], found["vcs"]) == (400, 64, 2)
+    for change in ("waits", "starts"):
+        assert 0.0 < found[change]["warm_ms"] < found[change]["cold_ms"], "what did not change was worked out anew"
+    assert "a job ended, another starts" in lucid(*asked).out
+
+
 def test_bench_plan_prints_a_table_and_refuses_odd_sizes(lucid: Lucid) -> None:
     assert "median" in lucid("bench", "plan", "--size", "30:16", "--repeat", "3").out
     said = lucid("bench", "plan", "--size", "many")

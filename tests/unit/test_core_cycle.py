@@ -30,7 +30,7 @@ from scenes.replays import Tape, a_cluster, a_trace
 
 def made_elsewhere(settings: PolicySettings, predictor: object) -> QueuePolicy:
     """A policy of another package."""
-    return QueuePolicy("lifo", "last come", lambda entry, prediction, now_s: -entry.job.submit_s)
+    return QueuePolicy("lifo", "last come", lambda entries, _known, _now_s: [-e.job.submit_s for e in entries])
 
 
 @pytest.fixture

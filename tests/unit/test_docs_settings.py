@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from operator import attrgetter
 from pathlib import Path
-from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -15,20 +14,21 @@ from lucid.cli.doctor import diagnose
 from lucid.cli.main import lucidctl
 from lucid.config import LIVE_DEFAULTS, Settings, load_settings, settings_from, simulation_keys, with_defaults
 from lucid.config.base import of_simulations
+from lucid.config.reference import field_texts
 from lucid.daemon import main
 from lucid.errors import ConfigError
 
 PAGE = Path(__file__).parents[2] / "docs" / "settings.md"
 
 
-def fields(section: type[BaseModel], table: str = "") -> list[tuple[str, Any]]:
-    found: list[tuple[str, Any]] = []
+def fields(section: type[BaseModel], table: str = "") -> list[tuple[str, str]]:
+    found: list[tuple[str, str]] = []
     for name, field in section.model_fields.items():
         inner = field.annotation
         if isinstance(inner, type) and issubclass(inner, BaseModel):
             found += fields(inner, f"{table}{name}.")
         else:
-            found.append((f"{table}{name}", field))
+            found.append((f"{table}{name}", field_texts(section).get(name, "")))
     return found
 
 
@@ -51,11 +51,11 @@ def test_the_example_names_every_key_that_lucidd_reads_with_its_meaning_and_chan
         if found := re.match(r"\[(.+)\]$|#(\w+) =", line):
             table = found[1] or table
             shown |= {f"{table}.{found[2]}"} if found[2] else set()
-    wanted = {name for name, _field in fields(Settings) if not of_simulation(name)}
+    wanted = {name for name, _about in fields(Settings) if not of_simulation(name)}
     assert shown == wanted
     assert [name for name in sorted(wanted) if attrgetter(name)(given) != attrgetter(name)(plain)] == []
     words = " ".join(line.removeprefix("# ") for line in text.splitlines())
-    said = {name: " ".join((field.description or "").replace("``", "`").split()) for name, field in fields(Settings)}
+    said = {name: " ".join(about.replace("``", "`").split()) for name, about in fields(Settings)}
     assert [name for name in sorted(wanted) if said[name] not in words] == []
 
 
@@ -70,7 +70,7 @@ def of_simulation(name: str) -> bool:
 
 
 def test_every_setting_says_what_it_is() -> None:
-    assert [name for name, field in fields(Settings) if not field.description] == []
+    assert [name for name, about in fields(Settings) if not about] == []
 
 
 REFUSED = [

@@ -43,7 +43,10 @@ def test_simulate(tmp_path: Path) -> None:
     events.write_text("event,nodes,from,until\nwindow,*,1-00:00,1-01:00\n")
     rules.write_text("name,jobs,nodes,mode\nscav,account=vision-a,*,REQUEUE\n")
     week = ("--events", events, "--power", 600, "--preempt", rules)
+    week += ("--out", tmp_path / "out")
     assert run("simulate", path, "--nodes", "10", "--policy", "fifo", *week)["results"]["fifo"]["preempt"]
+    first = (tmp_path / "out/fifo/jobs.csv").read_text().splitlines()[1].partition(",")[0]
+    assert run("explain", "--run", tmp_path / "out", first)["job"]["preempted_by"] == ""
 
 
 def test_bench_doctor_replay_calibrate_and_lending(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from builders import a_job
 from examples import examples
-from lucid.cli.explain import explain
+from lucid.cli.everyday import explain
 from lucid.cli.render_prediction import effects_s, prediction_data, prediction_lines
 from lucid.cli.simulate import compare, write_run
 from lucid.core.job import Ended, Job, JobProfile

@@ -8,8 +8,8 @@ import pytest
 
 from builders import LIGHT, FixedPredictor, kinds, nodes, part, policy, runs, snap, waits
 from lucid.binder.contention import contention_speeds
-from lucid.cli.explain import replayed
 from lucid.cli.render import decision_text, duration, reason_text, when
+from lucid.cli.replayed_story import replayed
 from lucid.core import reason as why
 from lucid.core.decision import Decision, DecisionRow
 from lucid.core.reason import Reason

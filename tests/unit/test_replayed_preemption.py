@@ -12,6 +12,7 @@ import pytest
 
 from builders import LIGHT, a_cluster, a_job, a_trace, at, by, elastic, nodes, part
 from examples import tried
+from lucid.cli.explain import run_story, story_teller
 from lucid.config import OverheadSettings
 from lucid.core.decision import Plan, Start
 from lucid.core.job import Running, Yields
@@ -30,6 +31,7 @@ from lucid.simulator.metrics import run_metrics
 from lucid.simulator.outages import Outages
 from lucid.simulator.power import Power
 from lucid.simulator.preemption import Group, Preemption, read_preemption
+from lucid.simulator.record import DecisionLog, write_decisions, write_jobs
 from lucid.simulator.scenario import Scenario, Semantics, simulate
 from lucid.simulator.slurm_victims import slurm_claim
 from lucid.simulator.traces import Trace, TraceJob
@@ -418,3 +420,19 @@ def test_no_job_is_lost_and_what_victims_lose_is_counted(rng: random.Random) -> 
     if not any(outcome.packed for outcome in result.outcomes):
         work_s = sum(outcome.duration_s * outcome.job.gpus for outcome in result.outcomes)
         assert result.series.busy_gpu_s == pytest.approx(work_s + figures.lost_gpu_s)
+
+
+def test_the_story_of_a_victim_says_to_whom_it_gave_way(tmp_path: Path) -> None:
+    trace = a_trace(scav("old", 4, 1000.0), scav("young", 4, 1000.0, 50.0), own("owner", 2, 10.0, 100.0))
+    rules = Preemption({"scav": Group(("own-000", "own-001"))})
+    scenario = Scenario(trace, {"own": 2}, NodeShape(4), preemption=rules)
+    log = DecisionLog()
+    result = simulate(scenario, "backfill", log)
+    (tmp_path / "backfill").mkdir()
+    write_jobs(tmp_path / "backfill" / "jobs.csv", result)
+    write_decisions(tmp_path / "backfill" / "decisions.jsonl", log)
+    told, _ = run_story(tmp_path / "backfill", "old")
+    assert "day 0 00:01:40  gives way to job owner, and waits again" in told.text()
+    by_id = {outcome.job.id: outcome for outcome in result.outcomes}
+    assert "gives way to job owner" in story_teller({"backfill": log})(result, by_id["old"])
+    assert "gives way" not in story_teller({"backfill": log})(result, by_id["young"])

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from lucid.cli.explain import run_story, story_teller
+from lucid.cli.replayed_story import run_story, story_teller
 from lucid.cli.simulate import compare, write_run
 from lucid.core.decision import DecisionRow
 from lucid.core.job import Job

@@ -101,7 +101,7 @@ def test_forecasts_leave_the_schedule_alone_and_hold(policy: str) -> None:
     trace = synthesise(preset("month-small"), 6)
     half = {vc: max(nodes // 2, 1) for vc, nodes in vc_layout("month-small").items()}  # so that many wait
     scenario = Scenario(replace(trace, jobs=trace.jobs[:250]), half)
-    plain, watched = simulate(scenario, policy), simulate(scenario, policy, foretell=True)
+    plain, watched = simulate(scenario, policy), simulate(scenario, policy, forecasts="all")
     assert plain.start_forecast is None
     assert [(o.job.id, o.start_s, o.end_s) for o in plain.outcomes] == [
         (o.job.id, o.start_s, o.end_s) for o in watched.outcomes
@@ -140,6 +140,6 @@ def test_ranges_go_by_how_far_the_planned_paths_differ() -> None:
 
 def test_every_wait_of_a_burst_is_forecast_and_counts_once() -> None:
     jobs = [by(f"j{number:02}", 4, 3000.0, 2.0 * number) for number in range(12)]
-    found = simulate(Scenario(a_trace(*jobs), {"vc": 1}), "fifo", foretell=True).start_forecast
+    found = simulate(Scenario(a_trace(*jobs), {"vc": 1}), "fifo", forecasts="all").start_forecast
     assert found["jobs"] == 12
     assert found["waited"] == 10

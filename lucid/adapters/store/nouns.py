@@ -17,8 +17,6 @@ from functools import lru_cache
 from importlib import import_module
 from typing import Any
 
-import numpy as np
-
 from lucid.errors import StoreError
 
 __all__ = ["noun_from_json", "noun_to_json"]
@@ -55,10 +53,11 @@ def noun_to_json(value: Any) -> Any:
         return {"list": [noun_to_json(item) for item in value]}
     if kind in (set, frozenset):
         return {kind.__name__: sorted((noun_to_json(item) for item in value), key=repr)}
-    if isinstance(value, np.ndarray) and value.dtype.kind in "biuf":
+    np = sys.modules.get("numpy")  # who never loaded it has no array
+    if np is not None and isinstance(value, np.ndarray) and value.dtype.kind in "biuf":
         data = base64.b64encode(np.ascontiguousarray(value).tobytes()).decode()
         return {"array": data, "type": value.dtype.str, "shape": list(value.shape)}
-    if isinstance(value, np.generic):
+    if np is not None and isinstance(value, np.generic):
         return {"number": value.item(), "type": value.dtype.str}
     raise StoreError(f"a value of type {kind.__module__}.{kind.__qualname__} cannot be recorded")
 
@@ -92,9 +91,13 @@ def _of(data: dict[str, Any]) -> Any:
     if "list" in data:
         return [noun_from_json(item) for item in data["list"]]
     if "array" in data:
+        import numpy as np  # most records hold no array, and commands that read one do not wait for numpy
+
         flat = np.frombuffer(base64.b64decode(data["array"]), dtype=np.dtype(data["type"]))
         return flat.reshape(data["shape"]).copy()
     if "number" in data:
+        import numpy as np
+
         return np.dtype(data["type"]).type(data["number"])
     kind = set if "set" in data else frozenset
     return kind(noun_from_json(item) for item in data[kind.__name__])

@@ -1,87 +1,110 @@
-"""The policies that come with Lucid, by name."""
+"""The policies that come with Lucid, by name. Each is imported when it is made: most need a solver or arrays, and who
+asks for one policy, or for names alone, pays for no other."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
+from typing import TYPE_CHECKING, Literal
 
 from lucid.config import PolicySettings
 from lucid.core.job import Pending, Running
 from lucid.core.ports import Predictor
 from lucid.core.prediction import Prediction
-from lucid.orchestrator.policies.backfill import BackfillPolicy
-from lucid.orchestrator.policies.drf import DrfPolicy
-from lucid.orchestrator.policies.elastic import ElasticPolicy
-from lucid.orchestrator.policies.lucid import LucidPolicy
-from lucid.orchestrator.policies.muri import ATTAINED, REMAINING, MuriPolicy, PriorityRule
-from lucid.orchestrator.policies.optimus import OptimusPolicy
-from lucid.orchestrator.policies.pollux import PolluxPolicy
-from lucid.orchestrator.policies.queue import PreemptiveQueuePolicy, QueuePolicy, attained_s
-from lucid.orchestrator.policies.sia import SiaPolicy
-from lucid.orchestrator.policies.tiresias import TiresiasPolicy
 from lucid.orchestrator.policy import Policy, PolicyFactory
+
+if TYPE_CHECKING:
+    from lucid.orchestrator.policies.queue import QueueKeys
 
 __all__ = ["BUILT_IN", "ESTIMATES", "Estimates"]
 
 _LAST = float("inf")
 
 
-def _submitted(entry: Pending | Running, prediction: Prediction | None, now_s: float) -> float:  # noqa: ARG001
-    return entry.job.submit_s
+_Entries = Sequence[Pending | Running]
+_Known = Mapping[str, Prediction]
 
 
-def _duration(entry: Pending | Running, prediction: Prediction | None, now_s: float) -> float:  # noqa: ARG001
-    return prediction.duration_s if prediction else _LAST
+def _submitted(entries: _Entries, predictions: _Known, now_s: float) -> list[float]:  # noqa: ARG001
+    return [entry.job.submit_s for entry in entries]
 
 
-def _service(entry: Pending | Running, prediction: Prediction | None, now_s: float) -> float:  # noqa: ARG001
-    return prediction.duration_s * entry.job.gpus if prediction else _LAST
+def _duration(entries: _Entries, predictions: _Known, now_s: float) -> list[float]:  # noqa: ARG001
+    return [found.duration_s if (found := predictions.get(entry.job.id)) else _LAST for entry in entries]
 
 
-def _remaining(overhead_s: float) -> PreemptiveQueuePolicy:
-    def key(entry: Pending | Running, prediction: Prediction | None, now_s: float) -> float:
-        if prediction is None:
-            return _LAST
-        return prediction.duration_s + overhead_s * entry.restarts - attained_s(entry, now_s)
+def _service(entries: _Entries, predictions: _Known, now_s: float) -> list[float]:
+    return _times_gpus(entries, _duration(entries, predictions, now_s))
 
-    return PreemptiveQueuePolicy("srtf", "remaining time", key)
+
+def _times_gpus(entries: _Entries, values: Iterable[float]) -> list[float]:
+    return [value * entry.job.gpus if value < _LAST else _LAST for entry, value in zip(entries, values, strict=True)]
+
+
+def _remaining(overhead_s: float) -> QueueKeys:
+    from lucid.orchestrator.policies.queue import attained_s
+
+    def left_s(entry: Pending | Running, found: Prediction | None, now_s: float) -> float:
+        return _LAST if found is None else found.duration_s + overhead_s * entry.restarts - attained_s(entry, now_s)
+
+    def keys(entries: _Entries, predictions: _Known, now_s: float) -> list[float]:
+        return [left_s(entry, predictions.get(entry.job.id), now_s) for entry in entries]
+
+    return keys
 
 
 def _fifo(settings: PolicySettings, predictor: Predictor) -> Policy:  # noqa: ARG001
+    from lucid.orchestrator.policies.queue import QueuePolicy
+
     return QueuePolicy("fifo", "submission", _submitted)
 
 
 def _backfill(settings: PolicySettings, predictor: Predictor) -> Policy:  # noqa: ARG001
+    from lucid.orchestrator.policies.backfill import BackfillPolicy
+
     return BackfillPolicy(settings.backfill)
 
 
 def _sjf(settings: PolicySettings, predictor: Predictor) -> Policy:  # noqa: ARG001
+    from lucid.orchestrator.policies.queue import QueuePolicy
+
     return QueuePolicy("sjf", "duration", _duration)
 
 
 def _srtf(settings: PolicySettings, predictor: Predictor) -> Policy:  # noqa: ARG001
-    return _remaining(settings.restart_overhead_s)
+    from lucid.orchestrator.policies.queue import PreemptiveQueuePolicy
+
+    return PreemptiveQueuePolicy("srtf", "remaining time", _remaining(settings.restart_overhead_s))
 
 
 def _qssf(settings: PolicySettings, predictor: Predictor) -> Policy:  # noqa: ARG001
+    from lucid.orchestrator.policies.queue import QueuePolicy
+
     return QueuePolicy("qssf", "duration x GPUs", _service)
 
 
 def _tiresias(settings: PolicySettings, predictor: Predictor) -> Policy:  # noqa: ARG001
+    from lucid.orchestrator.policies.tiresias import TiresiasPolicy
+
     return TiresiasPolicy(settings.tiresias)
 
 
 def _srsf(settings: PolicySettings, predictor: Predictor) -> Policy:  # noqa: ARG001
-    def key(entry: Pending | Running, prediction: Prediction | None, now_s: float) -> float:
-        if prediction is None:
-            return _LAST
-        left_s = prediction.duration_s + settings.restart_overhead_s * entry.restarts - attained_s(entry, now_s)
-        return left_s * entry.job.gpus
+    from lucid.orchestrator.policies.queue import PreemptiveQueuePolicy
 
-    return PreemptiveQueuePolicy("srsf", "remaining time x GPUs", key)
+    remaining = _remaining(settings.restart_overhead_s)
+
+    def keys(entries: _Entries, predictions: _Known, now_s: float) -> list[float]:
+        return _times_gpus(entries, remaining(entries, predictions, now_s))
+
+    return PreemptiveQueuePolicy("srsf", "remaining time x GPUs", keys)
 
 
-def _muri(name: str, rule: PriorityRule, **changes: object) -> PolicyFactory:
+def _muri(name: str, by: Literal["attained", "remaining"], **changes: object) -> PolicyFactory:
     def make(settings: PolicySettings, predictor: Predictor) -> Policy:  # noqa: ARG001
+        from lucid.orchestrator.policies.muri import ATTAINED, REMAINING, MuriPolicy
+
+        rule = ATTAINED if by == "attained" else REMAINING
         chosen = settings.muri.model_copy(update=changes)
         return MuriPolicy(name, rule, chosen, same_user=settings.packing.same_user_only)
 
@@ -89,35 +112,57 @@ def _muri(name: str, rule: PriorityRule, **changes: object) -> PolicyFactory:
 
 
 def _elastic(settings: PolicySettings, predictor: Predictor) -> Policy:  # noqa: ARG001
+    from lucid.orchestrator.policies.elastic import ElasticPolicy
+
     return ElasticPolicy("elastic")
 
 
 def _elastic_fcfs(settings: PolicySettings, predictor: Predictor) -> Policy:  # noqa: ARG001
+    from lucid.orchestrator.policies.elastic import ElasticPolicy
+
     return ElasticPolicy("elastic-fcfs", "fcfs")
 
 
 def _elastic_ef(settings: PolicySettings, predictor: Predictor) -> Policy:  # noqa: ARG001
+    from lucid.orchestrator.policies.elastic import ElasticPolicy
+
     return ElasticPolicy("elastic-ef", "ef")
 
 
 def _pollux(settings: PolicySettings, predictor: Predictor) -> Policy:  # noqa: ARG001
+    from lucid.orchestrator.policies.pollux import PolluxPolicy
+
     return PolluxPolicy(settings.pollux)
 
 
 def _sia(settings: PolicySettings, predictor: Predictor) -> Policy:  # noqa: ARG001
+    from lucid.orchestrator.policies.sia import SiaPolicy
+
     return SiaPolicy(settings.sia)
 
 
 def _optimus(settings: PolicySettings, predictor: Predictor) -> Policy:  # noqa: ARG001
+    from lucid.orchestrator.policies.optimus import OptimusPolicy
+
     return OptimusPolicy("optimus", settings.optimus, fitted=False)
 
 
 def _optimus_fitted(settings: PolicySettings, predictor: Predictor) -> Policy:  # noqa: ARG001
+    from lucid.orchestrator.policies.optimus import OptimusPolicy
+
     return OptimusPolicy("optimus-fitted", settings.optimus, fitted=True)
 
 
 def _drf(settings: PolicySettings, predictor: Predictor) -> Policy:  # noqa: ARG001
+    from lucid.orchestrator.policies.drf import DrfPolicy
+
     return DrfPolicy(settings.optimus)
+
+
+def _lucid(settings: PolicySettings, predictor: Predictor) -> Policy:
+    from lucid.orchestrator.policies.lucid import LucidPolicy
+
+    return LucidPolicy(settings, predictor)
 
 
 BUILT_IN: dict[str, PolicyFactory] = {
@@ -128,14 +173,14 @@ BUILT_IN: dict[str, PolicyFactory] = {
     "qssf": _qssf,
     "tiresias": _tiresias,
     "srsf": _srsf,
-    "muri-s": _muri("muri-s", REMAINING),
-    "muri-l": _muri("muri-l", ATTAINED),
-    "muri-s-no-unpack": _muri("muri-s-no-unpack", REMAINING, unpack=False),
-    "muri-l-no-unpack": _muri("muri-l-no-unpack", ATTAINED, unpack=False),
-    "muri-l-no-matching": _muri("muri-l-no-matching", ATTAINED, unpack=False, matching="by_priority"),
-    "muri-l-worst-order": _muri("muri-l-worst-order", ATTAINED, unpack=False, ordering="worst"),
-    "muri-l-2": _muri("muri-l-2", ATTAINED, unpack=False, group_size=2),
-    "muri-l-3": _muri("muri-l-3", ATTAINED, unpack=False, group_size=3),
+    "muri-s": _muri("muri-s", "remaining"),
+    "muri-l": _muri("muri-l", "attained"),
+    "muri-s-no-unpack": _muri("muri-s-no-unpack", "remaining", unpack=False),
+    "muri-l-no-unpack": _muri("muri-l-no-unpack", "attained", unpack=False),
+    "muri-l-no-matching": _muri("muri-l-no-matching", "attained", unpack=False, matching="by_priority"),
+    "muri-l-worst-order": _muri("muri-l-worst-order", "attained", unpack=False, ordering="worst"),
+    "muri-l-2": _muri("muri-l-2", "attained", unpack=False, group_size=2),
+    "muri-l-3": _muri("muri-l-3", "attained", unpack=False, group_size=3),
     "elastic": _elastic,
     "elastic-fcfs": _elastic_fcfs,
     "elastic-ef": _elastic_ef,
@@ -144,7 +189,7 @@ BUILT_IN: dict[str, PolicyFactory] = {
     "optimus": _optimus,
     "optimus-fitted": _optimus_fitted,
     "optimus-drf": _drf,
-    "lucid": LucidPolicy.make,
+    "lucid": _lucid,
 }
 
 

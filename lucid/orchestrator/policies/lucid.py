@@ -69,11 +69,6 @@ class LucidPolicy(PartitionPolicy):
             needs.add(Capability.SHARE)
         self.needs = frozenset(needs)
 
-    @classmethod
-    def make(cls, settings: PolicySettings, predictor: Predictor) -> LucidPolicy:
-        """The factory under the name ``lucid``."""
-        return cls(settings, predictor)
-
     def profiled(self, job: Job) -> bool:
         """Jobs up to N_prof that may be requeued; none, where jobs are measured in place."""
         return goes_through_profiling(job, self._settings.profiling)

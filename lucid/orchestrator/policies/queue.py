@@ -5,11 +5,12 @@ All stop at the first job that does not fit (head-of-line), as the published bas
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from lucid.core.decision import Action, Decision, Hold, PartitionPlan, Requeue, Start
 from lucid.core.job import Job, Pending, Running
 from lucid.core.ledger import Ledger
+from lucid.core.ledgers import Ledgers
 from lucid.core.placement import Placement
 from lucid.core.ports import Capability
 from lucid.core.prediction import Prediction
@@ -25,7 +26,7 @@ from lucid.orchestrator.victims import Yielding
 
 __all__ = [
     "PreemptiveQueuePolicy",
-    "QueueKey",
+    "QueueKeys",
     "QueuePolicy",
     "attained_s",
     "fill_quota",
@@ -35,8 +36,9 @@ __all__ = [
 SETTLE_S = 1.0
 """After a preemption the plan is looked at again this much later, when the GPUs have come free."""
 
-QueueKey = Callable[[Pending | Running, Prediction | None, float], float]
-"""Sort value of a job (smaller first) from its state, its prediction and the time."""
+QueueKeys = Callable[[Sequence[Pending | Running], Mapping[str, Prediction], float], list[float]]
+"""Sort values of jobs (smaller first) from their states, predictions by id and the time: those of a whole queue are
+worked out in one go."""
 
 
 def attained_s(entry: Pending | Running, now_s: float) -> float:
@@ -78,19 +80,12 @@ class QueuePolicy(PartitionPolicy):
     keeps_quotas = True
     rules = PolicyRules(claims=True)
 
-    def __init__(self, name: str, rule: str, key: QueueKey) -> None:
+    def __init__(self, name: str, rule: str, keys: QueueKeys) -> None:
         super().__init__()
         self.name = name
         self._rule = rule
-        self._key = key
-
-    def _sorted(
-        self, entries: Iterable[Pending], now_s: float, predictions: Mapping[str, Prediction]
-    ) -> list[tuple[float, Pending]]:
-        key = self._key
-        keyed = [(key(entry, predictions.get(entry.job.id), now_s), entry) for entry in entries]
-        keyed.sort(key=lambda item: item[0])
-        return in_precedence(keyed, [entry.job for _, entry in keyed])
+        self._keys = keys
+        self._ledgers = Ledgers()
 
     def _why(self, value: float, entry: Pending, prediction: Prediction | None) -> Reason:
         if prediction is None or self._rule == "submission":
@@ -106,15 +101,21 @@ class QueuePolicy(PartitionPolicy):
         if not partition.pending:
             return PartitionPlan(decisions)
         now_s, predictions = snapshot.now_s, snapshot.predictions
-        ledger, feasible = Ledger(partition, now_s), Feasibility(partition)
+        ledger, feasible = self._ledgers.of(partition, now_s), Feasibility(partition)
         yielding = Yielding(partition, ledger, now_s)
         quotas = Quotas(partition) if partition.quotas else None
-        queue = self._sorted(partition.pending, now_s, predictions)
+        values = self._keys(partition.pending, predictions, now_s)
+        queue = _in_order(values, partition.pending)
         behind: dict[str, Hold] = {}
-        for value, entry in queue:
+        for at, i in enumerate(queue):
+            value, entry = values[i], partition.pending[i]
             job = entry.job
             line = "" if quotas is None else job.vc  # each VC of a pool has a line of its own
             if line in behind:
+                if quotas is None:  # all others are behind it, thousands at times
+                    rest = (partition.pending[i].job.id for i in queue[at:])
+                    decisions.update(dict.fromkeys(rest, behind[line]))
+                    break
                 decisions[job.id] = behind[line]
                 continue
             hopeless = feasible.bar(job)
@@ -143,6 +144,12 @@ class QueuePolicy(PartitionPolicy):
             decisions[job.id] = start
             actions.append(Action(job.id, partition.name, start))
         return PartitionPlan(decisions, tuple(actions), yielding.changes_s)
+
+
+def _in_order(values: Sequence[float], entries: Sequence[Pending | Running]) -> list[int]:
+    """The indices of jobs in order of their values, and of what the site and users said of their places."""
+    order = sorted(range(len(entries)), key=values.__getitem__)
+    return in_precedence(order, [entries[i].job for i in order])
 
 
 def _whole(ledger: Ledger, job: Job) -> Placement | None:
@@ -217,14 +224,13 @@ class PreemptiveQueuePolicy(QueuePolicy):
         """Fill the quota; look again shortly after a preemption."""
         if not partition.pending:
             return PartitionPlan({})
-        key, rule = self._key, self._rule
+        rule = self._rule
         now_s, predictions = snapshot.now_s, snapshot.predictions
         both: list[Pending | Running] = [*partition.pending, *partition.running]
-        keyed = [(key(entry, predictions.get(entry.job.id), now_s), entry) for entry in both]
-        keyed.sort(key=lambda item: item[0])
-        keyed = in_precedence(keyed, [entry.job for _, entry in keyed])
+        values = self._keys(both, predictions, now_s)
         order: list[tuple[Pending | Running, Reason]] = []
-        for value, entry in keyed:
+        for i in _in_order(values, both):
+            value, entry = values[i], both[i]
             found = predictions.get(entry.job.id)
             estimate, source = (found.duration_s, found.duration_source) if found else (value, "none")
             order.append((entry, Priority(rule, value, estimate, entry.job.gpus, source)))
