@@ -55,20 +55,19 @@ def test_half_as_much_again_is_red_on_any_machine_and_noise_of_a_tenth_is_not(
     assert verdict("it", Machine(slower, 0.1).ratio_of(work_s), "loop", recorded) is expected
 
 
-def test_a_policy_that_does_half_as_much_again_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_policy_that_does_more_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three times as much, so that no noise of a busy machine hides it; half as much again is tried above."""
     figure = cold_plan("fifo", 1_000, 64, 24, 4)
     plain = measured([figure])[figure.name].ratio
-    plan, calls = QueuePolicy.plan_partition, 0
+    plan = QueuePolicy.plan_partition
 
     def slower(self: QueuePolicy, partition: Partition, snapshot: Snapshot) -> PartitionPlan:
-        nonlocal calls
-        calls += 1
-        if calls % 2:  # every second plan is made twice
-            plan(self, partition, snapshot)
+        plan(self, partition, snapshot)
+        plan(self, partition, snapshot)
         return plan(self, partition, snapshot)
 
     monkeypatch.setattr(QueuePolicy, "plan_partition", slower)
-    assert measured([figure])[figure.name].ratio > 1.25 * plain
+    assert measured([figure])[figure.name].ratio > 1.3 * plain
 
 
 def test_a_record_changes_where_it_differs_and_keeps_the_reason(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from builders import LIGHT, a_cluster, a_job, a_trace, at, by, elastic, nodes, part
 from examples import tried
-from lucid.cli.explain import run_story, story_teller
+from lucid.cli.replayed_story import run_story, story_teller
 from lucid.config import OverheadSettings
 from lucid.core.decision import Plan, Start
 from lucid.core.job import Running, Yields

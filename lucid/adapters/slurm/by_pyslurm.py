@@ -286,7 +286,7 @@ def _told(job: Any, types: _Types) -> dict[str, Any]:
         "start_time": job.start_time or 0,
         "end_time": job.end_time or 0,
         "time_limit": {"set": job.time_limit is not None, "number": job.time_limit},
-        "time_minimum": job.time_limit_min or 0,
+        "time_minimum": getattr(job, "time_limit_min", None) or 0,  # not recorded yet from a real pyslurm
         "nodes": job.allocated_nodes or "",
         "gres_detail": [_detail(held["gres"], types.get(name, ())) for name, held in layout.items()],
         "job_resources": {
