@@ -106,6 +106,22 @@ def test_what_is_let_go_is_listed_before_and_after(tmp_path: Path) -> None:
     assert listed(kept.list.read_text()) == set(range(1, JOBS + 1))
 
 
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        ("Job is no longer pending execution for job 34", 0),
+        ("slurm_update error: Job/step already completing or completed", 0),
+        ("Access/permission denied for job 34", 1),
+        ("Job is no longer pending execution for job 34\nUnable to contact slurm controller", 1),
+    ],
+)
+def test_a_job_that_has_started_meanwhile_is_no_failure(tmp_path: Path, words: str, code: int) -> None:
+    (tmp_path / "words").write_text(words + "\n")
+    done = Fake(tmp_path, "", f"cat {tmp_path}/words >&2; exit 1").release("--all")
+    assert done.returncode == code
+    assert ("no longer" in done.stderr, bool(done.stderr)) == (False, bool(code))
+
+
 def test_nodes_that_lucidd_kept_awake_may_sleep_again(tmp_path: Path) -> None:
     (tmp_path / "kept_awake").write_text("n1\nn-2\nx y $(id)\n")
     fake = Fake(tmp_path, "")
