@@ -117,7 +117,7 @@ def test_lucid_wakes_just_the_node_on_which_it_starts_a_job(
     nodes.sleep("n1", "n2", "n3")
     number = box.sbatch("-p", "vc-a", *options, script="sleep 2")
     box.wait("its node boots", lambda: "CONFIGURING" in box.job(number)["job_state"], 15)
-    assert len(nodes.woken()) == 1
+    box.wait("slurmctld has called ResumeProgram", lambda: nodes.woken(), 15)
     box.wait_ended(number)
     assert box.state(number) == "COMPLETED"
     assert (len(nodes.woken()), box.job(number)["restart_cnt"]) == (1, 0)

@@ -135,8 +135,12 @@ def test_a_start_waits_for_the_grace_time_of_those_that_go(scav: Box, packs: Luc
     box.wait("they run", lambda: runs(box, *deaf))
     owner = box.sbatch("-p", "vc-a", "--gres=gpu:2", ALONE, "-t", "60", script="sleep 3000")
     print(f"after {started_after(box, owner):.1f} s", one.ctl("explain", owner))
-    verbs = [action["verb"] for action in one.story(owner)["actions"]]
-    assert verbs == ["start", "preempts"], verbs
+
+    def verbs() -> list[str]:
+        return [action["verb"] for action in one.story(owner)["actions"]]
+
+    box.wait("who went is noted", lambda: len(verbs()) > 1, 20)
+    assert verbs() == ["start", "preempts"], verbs()
     assert sum(box.job(number)["restart_cnt"] for number in deaf) == 1
 
 
