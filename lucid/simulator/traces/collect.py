@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from lucid.core.job import Elastic, Job, JobProfile
@@ -11,10 +11,10 @@ from lucid.core.prediction import StageTimes
 from lucid.errors import TraceError
 from lucid.simulator.elastic.training import Learning
 from lucid.simulator.traces.record import Trace, TraceJob
-from lucid.slurmlog.rows import BadCell, Drop, ReadOptions, Row, Source
+from lucid.slurmlog.rows import BadCell, Drop, ReadOptions, Row, Source, csv_rows, fit_header
 from lucid.slurmlog.states import is_state, state_of
 
-__all__ = ["NO_GPU", "Draft", "collect", "show_skipped"]
+__all__ = ["NO_GPU", "Draft", "collect", "collect_csv", "no_date", "show_skipped"]
 
 NO_GPU = "asked for no GPU"
 _YEAR_S = 365 * 86_400.0
@@ -126,6 +126,31 @@ def collect(
         )
     jobs = tuple(_finish(draft, submit_s - first_s, rank) for submit_s, rank, draft in drafts)
     return Trace(source.path.stem, jobs, epoch(first_s), skipped)
+
+
+def collect_csv(
+    source: Source,
+    header: list[str],
+    header_line: int,
+    needed: Sequence[str],
+    about: str,
+    parse: Callable[[Row], Draft],
+    options: ReadOptions,
+    epoch: Callable[[float], float | None],
+) -> Trace:
+    """A CSV with a header that names at least the columns ``needed``; ``about`` says what such a file is. The rest is
+    as for ``collect``.
+
+    Raises:
+        TraceError: a missing column, or as ``collect``.
+    """
+    fit_header(source, header_line, header, needed, about)
+    row = Row(header)
+    return collect(source, csv_rows(source, row, len(header), header, header_line), row, parse, options, epoch)
+
+
+def no_date(first_s: float) -> None:
+    """The epoch of a trace whose file has no dates."""
 
 
 def show_skipped(skipped: tuple[tuple[str, int], ...]) -> str:

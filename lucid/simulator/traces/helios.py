@@ -6,10 +6,10 @@ Dates carry no zone and are read as the cluster's own clock. ``duration`` (secon
 
 from __future__ import annotations
 
-from lucid.simulator.traces.collect import Draft, collect
+from lucid.simulator.traces.collect import Draft, collect_csv
 from lucid.simulator.traces.record import Trace
 from lucid.simulator.traces.workload import profile_of
-from lucid.slurmlog.rows import ReadOptions, Row, Source, csv_rows, fit_header
+from lucid.slurmlog.rows import ReadOptions, Row, Source
 
 __all__ = ["ABOUT", "NEEDED", "read"]
 
@@ -25,10 +25,8 @@ def read(source: Source, header: list[str], header_line: int, options: ReadOptio
         TraceError: a missing column, or a bad row that is not to be skipped.
     """
     has_profile = any(column in header for column in _PROFILE)
-    fit_header(source, header_line, header, NEEDED + (_PROFILE if has_profile else ()), ABOUT)
-    row = Row(header)
-    rows = csv_rows(source, row, len(header), header, header_line)
-    return collect(source, rows, row, _parse, options, lambda first_s: first_s)
+    needed = NEEDED + (_PROFILE if has_profile else ())
+    return collect_csv(source, header, header_line, needed, ABOUT, _parse, options, lambda first_s: first_s)
 
 
 def _parse(row: Row) -> Draft:

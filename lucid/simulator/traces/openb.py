@@ -6,9 +6,9 @@ log ends before many pods do: one that still ran is taken to have ended with it.
 
 from __future__ import annotations
 
-from lucid.simulator.traces.collect import Draft, collect
+from lucid.simulator.traces.collect import Draft, collect_csv, no_date
 from lucid.simulator.traces.record import Trace
-from lucid.slurmlog.rows import Drop, ReadOptions, Row, Source, csv_rows, fit_header
+from lucid.slurmlog.rows import Drop, ReadOptions, Row, Source
 
 __all__ = ["ABOUT", "NEEDED", "read"]
 
@@ -27,10 +27,7 @@ def read(source: Source, header: list[str], header_line: int, options: ReadOptio
     Raises:
         TraceError: a missing column, or a bad row that is not to be skipped.
     """
-    fit_header(source, header_line, header, NEEDED, ABOUT)
-    row = Row(header)
-    rows = csv_rows(source, row, len(header), header, header_line)
-    return collect(source, rows, row, _parse, options, lambda _first_s: None)
+    return collect_csv(source, header, header_line, NEEDED, ABOUT, _parse, options, no_date)
 
 
 def _parse(row: Row) -> Draft:

@@ -6,11 +6,9 @@ for; 0 where the log has none. There are no virtual clusters: all jobs are of on
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from lucid.simulator.traces.collect import Draft, collect
+from lucid.simulator.traces.collect import Draft, collect_csv, no_date
 from lucid.simulator.traces.record import Trace
-from lucid.slurmlog.rows import BadCell, ReadOptions, Row, Source, csv_rows, fit_header
+from lucid.slurmlog.rows import BadCell, ReadOptions, Row, Source
 
 __all__ = ["ABOUT", "NEEDED", "read"]
 
@@ -25,22 +23,14 @@ def read(source: Source, header: list[str], header_line: int, options: ReadOptio
     Raises:
         TraceError: a missing column, or a bad row that is not to be skipped.
     """
-    fit_header(source, header_line, header, NEEDED, ABOUT)
-    row = Row(header)
-    rows = csv_rows(source, row, len(header), header, header_line)
     at_s = 0.0
 
-    def counted() -> Iterator[BadCell | None]:
+    def parse(row: Row) -> Draft:
         nonlocal at_s
-        for shape in rows:
-            if shape is None:  # a row that is left out passes time, too
-                try:
-                    at_s += row.real("interval")
-                except BadCell as bad:
-                    shape = bad
-            yield shape
+        at_s += row.real("interval")  # before all else: a row that is left out passes time, too
+        return _parse(row, at_s)
 
-    return collect(source, counted(), row, lambda row: _parse(row, at_s), options, lambda _first_s: None)
+    return collect_csv(source, header, header_line, NEEDED, ABOUT, parse, options, no_date)
 
 
 def _parse(row: Row, at_s: float) -> Draft:

@@ -5,9 +5,9 @@ It has no job ids: a job is named by the number of its row, from 1.
 
 from __future__ import annotations
 
-from lucid.simulator.traces.collect import Draft, collect
+from lucid.simulator.traces.collect import Draft, collect_csv
 from lucid.simulator.traces.record import Trace
-from lucid.slurmlog.rows import ReadOptions, Row, Source, csv_rows, fit_header
+from lucid.slurmlog.rows import ReadOptions, Row, Source
 
 __all__ = ["ABOUT", "NEEDED", "read"]
 
@@ -21,10 +21,7 @@ def read(source: Source, header: list[str], header_line: int, options: ReadOptio
     Raises:
         TraceError: a missing column, or a bad row that is not to be skipped.
     """
-    fit_header(source, header_line, header, NEEDED, ABOUT)
-    row = Row(header)
-    rows = csv_rows(source, row, len(header), header, header_line)
-    return collect(source, rows, row, _parse, options, lambda first_s: first_s)
+    return collect_csv(source, header, header_line, NEEDED, ABOUT, _parse, options, lambda first_s: first_s)
 
 
 def _parse(row: Row) -> Draft:
