@@ -36,10 +36,11 @@ def plan(policies: tuple[str, ...], sizes: tuple[str, ...], repeat: int, warm: b
 
     Almost all of the GPUs are held, some by pairs.
     """
+    wanted = [_size(text) for text in sizes]
     if warm:
-        _warm(policies, [_size(text) for text in sizes] or [WARM_SIZE], repeat, vcs, as_json)
+        _warm(policies, wanted or [WARM_SIZE], repeat, vcs, as_json)
         return
-    wanted = [_size(text) for text in sizes] or list(PLAN_SIZES)
+    wanted = wanted or list(PLAN_SIZES)
     results = []
     with progress("timing plans") as report:
         todo = len(wanted) * len(policies)

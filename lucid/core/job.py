@@ -10,6 +10,7 @@ from typing import Final
 from lucid.core.names import Shown, UserName
 from lucid.core.placement import Placement, placement_gpus
 from lucid.core.prediction import StageTimes
+from lucid.core.rounding import reached
 
 __all__ = [
     "Elastic",
@@ -254,6 +255,15 @@ class Yields:
     """It saves its work when it is told to stop, and goes on from there."""
     going: bool = False
     """Another job has claimed GPUs of it already."""
+
+    @property
+    def to_all(self) -> bool:
+        """Does it give way to every job of the partition?"""
+        return self.to is None
+
+    def lets(self, job: Job, now_s: float) -> bool:
+        """May this job preempt it now?"""
+        return reached(now_s, self.from_s) and (self.to is None or job.qos in self.to)
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,7 +42,7 @@ def expected_ends(running: Iterable[Running], predictions: Mapping[str, Predicti
     ends: list[End] = []
     for entry in running:  # hundreds in a plan
         job, start_s = entry.job, entry.start_s
-        if entry.yields is not None and entry.yields.to is None:
+        if entry.yields is not None and entry.yields.to_all:
             ends.append((max(entry.yields.from_s, now_s + GOES_S), job, entry.placement))
             continue
         duration_s = predictions[job.id].duration_s

@@ -15,7 +15,6 @@ from lucid.core.job import Job, Running
 from lucid.core.ledger import Ledger, gpus_by_node, host_share
 from lucid.core.placement import NodeGpus, Placement
 from lucid.core.reason import Claims, Victim
-from lucid.core.rounding import reached
 from lucid.core.snapshot import Partition
 
 __all__ = ["Claim", "Yielding", "without_yielding"]
@@ -78,7 +77,7 @@ class Yielding:
         """Those of which the CPUs and the memory are free in the ledger already."""
         self.changes_s = earliest(*(e.yields.from_s for e in self._running if e.yields and e.yields.from_s > now_s))
         """When time alone lets another job give way, s."""
-        self.by_qos = any(e.yields is not None and e.yields.to is not None for e in self._running)
+        self.by_qos = any(e.yields is not None and not e.yields.to_all for e in self._running)
         """Does it depend on a job's QOS who gives way to it?"""
 
     def __bool__(self) -> bool:
@@ -203,10 +202,7 @@ class Yielding:
 
     def _gives_way(self, block: _Block, job: Job) -> bool:
         return all(
-            entry.yields is not None
-            and entry.job.id not in self._kept
-            and reached(self._now_s, entry.yields.from_s)
-            and (entry.yields.to is None or job.qos in entry.yields.to)
+            entry.yields is not None and entry.job.id not in self._kept and entry.yields.lets(job, self._now_s)
             for entry in block.entries
         )
 

@@ -132,7 +132,7 @@ def named_nodes(text: str, where: str, layout: Mapping[str, Sequence[Node]]) -> 
     """Names of nodes, as the column ``nodes`` of a file says: all (``*``), those of VCs, or those of a host list.
 
     Raises:
-        TraceError: there is no such node; it begins with ``where``.
+        TraceError: there is no such node. The message begins with ``where``.
     """
     every = {vc: [node.name for node in nodes] for vc, nodes in layout.items()}
     if text == "*":

@@ -39,6 +39,10 @@ class Group:
     grace_s: float = 0.0
     checkpoint_s: float = math.inf
 
+    def cancels(self, job: Job) -> bool:
+        """Is this job cancelled when it is preempted? Slurm requeues none that says that it must not be."""
+        return self.ends or not job.requeueable
+
 
 @dataclass(frozen=True, slots=True)
 class Preemption:
@@ -62,7 +66,7 @@ class Preemption:
         group, job = self.group_of(entry.job), entry.job
         if group is None:
             return None
-        ends = group.ends or not job.requeueable
+        ends = group.cancels(job)
         saves = job.elastic is not None and not ends
         return Yields(entry.start_s + group.exempt_s if group.exempt_s else 0.0, to, ends, saves)
 

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from lucid.core.job import Job, Running
 from lucid.core.ledger import Ledger
 from lucid.core.placement import Placement
-from lucid.core.rounding import reached
 from lucid.core.snapshot import Partition
 from lucid.orchestrator.placement import consolidated
 
@@ -29,7 +28,7 @@ def slurm_claim(
     taken away and hold GPUs of the chosen nodes, whether the job needs these GPUs or not. How long they have run does
     not count otherwise. (On a real Slurm the nodes may be others where several fit.)
     """
-    order = [entry for entry in partition.running if _gives_way(entry, job, now_s)]
+    order = [entry for entry in partition.running if entry.yields and entry.yields.lets(job, now_s)]
     if youngest_first:
         order.sort(key=lambda entry: -entry.start_s)
     else:
@@ -54,11 +53,6 @@ def slurm_claim(
     assert found is not None
     nodes = {part.node for part in found}
     return found, tuple(entry for entry in gone if _common(entry, nodes))
-
-
-def _gives_way(entry: Running, job: Job, now_s: float) -> bool:
-    yields = entry.yields
-    return yields is not None and reached(now_s, yields.from_s) and (yields.to is None or job.qos in yields.to)
 
 
 def _common(entry: Running, nodes: set[str]) -> int:

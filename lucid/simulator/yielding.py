@@ -87,7 +87,7 @@ class YieldingFloor(ActingFloor):
         assert group is not None
         self._catch_up(live)
         self._leave(live, view)
-        ends = group.ends or not view.job.requeueable
+        ends = group.cancels(view.job)
         figures = layers.figures
         figures.preempted += 1
         figures.cancelled += ends

@@ -56,11 +56,6 @@ def _end_s(entry: Running, limit: float, now_s: float) -> float:
     return entry.start_s + limit
 
 
-def _goes(entry: Running) -> bool:
-    """Does a running job give way to all jobs of the partition?"""
-    return entry.yields is not None and entry.yields.to is None
-
-
 class BackfillPolicy(PartitionPolicy):
     """Conservative backfilling: of the jobs that cannot start, the first ``depth`` in order have GPUs kept for them
     from the time when limits say that these come free. With ``depth`` 1 it is EASY backfilling. Jobs from the front
@@ -221,7 +216,7 @@ class _Plan:
         """The plan. ``changes_s``: when time alone may change the order, s."""
         # a job that outlives its made-up limit changes what the others wait for; one that gives way goes when it is
         # preempted, not by itself
-        going = {entry.job.id for entry in self._partition.running if _goes(entry)}
+        going = {entry.job.id for entry in self._partition.running if entry.yields and entry.yields.to_all}
         outlived_s = min((end_s for end_s, job, _ in self._running_until() if job.id not in going), default=None)
         wake_s = earliest(changes_s, outlived_s, self._yielding.changes_s)
         return PartitionPlan(self._decisions, tuple(self.actions), wake_s)
@@ -236,7 +231,7 @@ class _Plan:
 
     def _until(self, entry: Running) -> float:
         """By its limit; one that gives way to the partition's jobs is taken to go as soon as it may be preempted."""
-        if entry.yields is not None and _goes(entry):
+        if entry.yields is not None and entry.yields.to_all:
             return max(entry.yields.from_s, self._now_s + GOES_S)
         return _end_s(entry, self._limit(entry.job), self._now_s)
 
