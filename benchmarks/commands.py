@@ -95,7 +95,7 @@ def cpu_s(words: Sequence[str]) -> float:
 
 
 def _top_s(config: Sequence[str]) -> float:
-    """Of ``lucidctl top`` in a terminal, until it has shown its first look and is told to leave."""
+    """CPU seconds of ``lucidctl top`` in a terminal. The key q ends it once it has shown its first screen."""
     pid, terminal = pty.fork()
     if not pid:
         os.execve(sys.executable, _command(("top", "--every", "3600", *config)), _environment())

@@ -41,7 +41,7 @@ class Entry:
 
 
 def read(path: Path = RECORD) -> dict[str, Entry]:
-    """By name; empty where there is no record yet."""
+    """The entries by name. There are none before the first record."""
     if not path.is_file():
         return {}
     return {name: Entry(**item) for name, item in json.loads(path.read_text(encoding="utf-8")).items()}

@@ -107,7 +107,7 @@ class Comparisons:
         return tuple(made)
 
     def _all(self, wish: Wish, other: Candidate) -> Iterator[Reason]:
-        """The rules, in order; without those for which there is no limit to compare with."""
+        """The rules, in order. A rule without a limit to compare with is left out."""
         settings, job, other_id = self._settings, wish.entry.job, other.entry.job.id
         yield ShareScores(wish.score, other.score, wish.gss)
         yield GpuMemory(other_id, wish.profile.gpu_mem_mib, other.mem_mib, other.capacity_mib)
