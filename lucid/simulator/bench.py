@@ -16,6 +16,7 @@ from lucid.core.job import Job, Pending, Running
 from lucid.core.node import Node
 from lucid.core.prediction import Prediction
 from lucid.core.snapshot import Partition, Snapshot
+from lucid.errors import ConfigError
 from lucid.models.history import HistoryPredictor
 from lucid.orchestrator.policy import make_policy
 from lucid.simulator.estimates import GivenPredictor
@@ -54,7 +55,15 @@ def some_job(number: int, rng: random.Random, vc: str = "vc") -> tuple[Pending, 
 def busy_snapshot(policy: str, pending: int, gpus: int, vc: str = "vc", first: int = 0) -> Snapshot:
     """The state of one VC at an ordinary decision of a loaded cluster, made with the policy itself: it has placed
     what it could of a long queue, ``pending`` jobs of which are left, and then 1 % of the running jobs have ended.
-    Seeded by ``first``, the number of the first job."""
+    Seeded by ``first``, the number of the first job.
+
+    Raises:
+        ConfigError: that is less than a node.
+    """
+    if gpus < _GPUS_PER_NODE:
+        raise ConfigError(
+            f"a VC needs a node of {_GPUS_PER_NODE} GPUs, and gets {gpus}; take more GPUs, or fewer VCs"
+        )
     rng = random.Random(_SEED + first)
     nodes = tuple(Node(f"{vc}-n{i:05d}", _GPUS_PER_NODE) for i in range(gpus // _GPUS_PER_NODE))
     predictions: dict[str, Prediction] = {}

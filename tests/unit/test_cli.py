@@ -376,6 +376,10 @@ def test_bench_plan_prints_a_table_and_refuses_odd_sizes(lucid: Lucid) -> None:
     assert (said.code, said.out) == (2, "")
     assert "PENDING:GPUS" in said.err
     assert "fifo, lucid" in lucid("bench", "plan", "--size", "30:16", "--policy", "nope").err
+    for options in (("--size", "5:4"), ("--warm", "--size", "40:8", "--vcs", "9")):
+        small = lucid("bench", "plan", *options, "--repeat", "3")
+        assert (small.code, small.out) == (2, "")
+        assert "a VC needs a node of 8 GPUs" in small.err
 
 
 def test_trace_synth_describe_and_convert_go_together(lucid: Lucid, tmp_path: Path) -> None:
