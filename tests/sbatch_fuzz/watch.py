@@ -137,7 +137,16 @@ def accounted(box: Box, found: list[Got]) -> list[Got]:
 
     if numbers:
         time.sleep(2.0)
-        box.wait("sacct's word on every job", told)
+        try:
+            box.wait("sacct's word on every job", told)
+        except AssertionError as error:
+            waits = [
+                f"line {at} here: job {run.number}: {said.get(run.number, 'unknown to sacct')}"
+                for at, got in enumerate(found)
+                for run in got.runs
+                if said.get(run.number, {}).get("job State", "RUNNING") == "RUNNING"
+            ]
+            raise AssertionError("\n".join([str(error), *waits])) from None
     return [replace(got, runs=tuple(replace(run, sacct=said[run.number]) for run in got.runs)) for got in found]
 
 
