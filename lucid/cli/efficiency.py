@@ -19,7 +19,7 @@ from lucid.errors import ConfigError
 from lucid.live.job_uses import job_accounts
 from lucid.shown import shown
 
-__all__ = ["account_to_dict", "tell_efficiency", "total_to_dict"]
+__all__ = ["account_to_dict", "tell_accounts", "tell_efficiency", "total_to_dict"]
 
 _JOBS_SHOWN = 20
 
@@ -62,7 +62,7 @@ def tell_efficiency(
         for one in found:
             _tell_job(one)
     else:
-        _tell(found, days, "account" if account is None and user is None else "user")
+        tell_accounts(found, days, "account" if account is None and user is None else "user")
 
 
 def _data(accounts: list[JobAccount], days: float) -> dict[str, Any]:
@@ -82,6 +82,7 @@ def total_to_dict(one: Total) -> dict[str, Any]:
         "name": one.name,
         "jobs": one.jobs,
         "asked_gpu_h": round(one.asked_gpu_h, 3),
+        "no_limit_jobs": one.no_limit_jobs,
         "held_gpu_h": round(one.held_gpu_h, 3),
         "worked_gpu_h": round(one.worked_gpu_h, 3),
         "wasted_gpu_h": {str(kind): round(value, 3) for kind, value in one.wasted_gpu_h.items()},
@@ -135,7 +136,16 @@ def _tell_job(one: JobAccount) -> None:
         say(f"  {ADVICE[waste.kind]}")
 
 
-def _tell(accounts: list[JobAccount], days: float, first: str) -> None:
+def _asked(one: Total) -> str:
+    """GPU-hours asked, as far as there were time limits."""
+    if one.no_limit_jobs == one.jobs:
+        return "no limit"
+    rest = f" ({one.no_limit_jobs} without limit)" if one.no_limit_jobs else ""
+    return f"{one.asked_gpu_h:,.1f}{rest}"
+
+
+def tell_accounts(accounts: list[JobAccount], days: float, first: str) -> None:
+    """The tables and the kinds of waste. ``first``: ``account`` or ``user``, whose table comes first."""
     whole = total_of("", accounts)
     say(
         f"{whole.jobs} jobs of the last {days:g} days: {whole.held_gpu_h:,.1f} GPU-hours held, "
@@ -152,13 +162,12 @@ def _tell(accounts: list[JobAccount], days: float, first: str) -> None:
             table.add_column(column, justify="left" if column == name else "right")
         for one in totals(accounts, keys[name]):
             figures = (
-                one.asked_gpu_h,
                 one.held_gpu_h,
                 one.worked_gpu_h,
                 one.all_wasted_gpu_h,
                 one.not_measured_gpu_h,
             )
-            table.add_row(one.name, str(one.jobs), *(f"{value:,.1f}" for value in figures))
+            table.add_row(one.name, str(one.jobs), _asked(one), *(f"{value:,.1f}" for value in figures))
         stdout_console().print(table)
     for kind in WasteKind:
         some = [(w.gpu_h, account, w.words) for account in accounts for w in account.waste if w.kind is kind]

@@ -14,8 +14,8 @@ __all__ = ["Total", "total_of", "totals"]
 
 @dataclass(frozen=True, slots=True)
 class Total:
-    """GPU-hours of several jobs. ``asked_gpu_h``: of those with a time limit. ``worked_gpu_h`` and ``wasted_gpu_h``
-    (by kind) are of measured jobs only; the others' are ``not_measured_gpu_h``."""
+    """GPU-hours of several jobs. ``asked_gpu_h``: of those with a time limit; ``no_limit_jobs`` have none.
+    ``worked_gpu_h`` and ``wasted_gpu_h`` (by kind) are of measured jobs, ``not_measured_gpu_h`` of the others."""
 
     name: str
     jobs: int
@@ -25,6 +25,7 @@ class Total:
     wasted_gpu_h: Mapping[WasteKind, float]
     not_measured_jobs: int
     not_measured_gpu_h: float
+    no_limit_jobs: int = 0
 
     @property
     def all_wasted_gpu_h(self) -> float:
@@ -64,4 +65,5 @@ def total_of(name: str, accounts: Iterable[JobAccount]) -> Total:
         {kind: wasted[kind] for kind in WasteKind if kind in wasted},
         len(unknown),
         sum(account.held_gpu_h for account in unknown),
+        sum(account.asked_gpu_h is None for account in members),
     )

@@ -6,11 +6,14 @@ import math
 import re
 from collections.abc import Mapping
 
-__all__ = ["NO_TIME", "elapsed_s", "gres_count", "limit_s", "mem_mib", "tres"]
+__all__ = ["NO_LIMIT_S", "NO_TIME", "elapsed_s", "gres_count", "limit_s", "mem_mib", "tres"]
 
 NO_TIME = frozenset({"", "unknown", "none", "n/a"})
 """What stands in place of a time that is not known, in lower case."""
 _NO_LIMIT = NO_TIME | {"unlimited", "infinite", "partition_limit", "invalid", "not_set"}
+
+NO_LIMIT_S = 365 * 86400.0
+"""Slurm's backfill scheduler writes this limit to a job that has none, nor its partition. Nobody asked for it."""
 
 _NUMBER = "([0-9]{1,12})"
 _ELAPSED = re.compile(rf"(?:{_NUMBER}-)?(?:{_NUMBER}:)?{_NUMBER}:{_NUMBER}(?:\.[0-9]+)?")
@@ -39,7 +42,8 @@ def limit_s(text: str) -> float | None:
     text is no time limit."""
     if text.lower() in _NO_LIMIT:
         return math.inf
-    return int(text) * 60.0 if re.fullmatch(_NUMBER, text) else elapsed_s(text)
+    found = int(text) * 60.0 if re.fullmatch(_NUMBER, text) else elapsed_s(text)
+    return math.inf if found is not None and found >= NO_LIMIT_S else found
 
 
 def mem_mib(text: str, nodes: int, cpus: int, *, of: str = "") -> int | None:

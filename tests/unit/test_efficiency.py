@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 
+from lucid.cli.efficiency import tell_accounts
 from lucid.config import EfficiencySettings
 from lucid.efficiency.judge import judge, judged
 from lucid.efficiency.kinds import ADVICE, TITLES, WasteKind
@@ -128,6 +129,15 @@ def test_sums_and_shares() -> None:
     whole = total_of("", accounts)
     assert whole.held_gpu_h == pytest.approx(sum(one.held_gpu_h for one in by_user.values()))
     assert whole.not_measured_gpu_h == pytest.approx(3.0)
+
+
+def test_the_table_says_no_limit_where_there_was_none(capsys: pytest.CaptureFixture[str]) -> None:
+    limited = replace(MadeJob("a", [at_work(2 * H)], user="bob").job_use(), time_limit_s=4 * H)
+    endless = replace(MadeJob("b", [at_work(2 * H)], user="cyd").job_use(), time_limit_s=None)
+    tell_accounts(judged([limited, endless, replace(endless, job_id="c", user="bob")], RULES), 7.0, "user")
+    lines = {line.split()[1]: line for line in capsys.readouterr().out.splitlines() if len(line.split()) > 1}
+    assert "4.0 (1 without limit)" in lines["bob"]
+    assert "no limit" in lines["cyd"]
 
 
 def test_the_letter_is_plain_text_that_names_jobs_and_what_to_do() -> None:

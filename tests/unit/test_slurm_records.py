@@ -214,6 +214,15 @@ def test_an_answer_that_tells_nothing_in_most_fields_is_read_as_unknown() -> Non
 
 
 @pytest.mark.parametrize(
+    ("minutes", "limit_s"), [(525_599, 525_599 * 60.0), (525_600, None)], ids=["a limit", "no limit"]
+)
+def test_the_year_that_slurm_writes_to_a_job_without_a_limit_is_no_limit(minutes: int, limit_s: float | None) -> None:
+    known = {**dict.fromkeys(JOB_NEEDS), "job_id": 7, "job_state": "PENDING"}
+    (job,) = jobs_from({"jobs": [{**known, "time_limit": {"set": True, "infinite": False, "number": minutes}}]})
+    assert job.time_limit_s == limit_s
+
+
+@pytest.mark.parametrize(
     ("text", "names"),
     [
         ("n1", ["n1"]),

@@ -11,8 +11,9 @@ from typing import Any
 
 from lucid.adapters.bounded import clean, finite
 from lucid.errors import ClusterError
+from lucid.slurmlog.text import NO_LIMIT_S
 
-__all__ = ["accounting_trouble", "checked_list", "number_of", "states_of", "words_of"]
+__all__ = ["accounting_trouble", "checked_list", "number_of", "states_of", "time_limit_s", "words_of"]
 
 _LISTS = ("jobs", "nodes", "partitions")
 
@@ -24,6 +25,12 @@ def number_of(value: Any, otherwise: float = 0.0) -> float:
             return otherwise
         value = value.get("number")
     return finite(value, otherwise)
+
+
+def time_limit_s(value: Any) -> float | None:
+    """A time limit of Slurm, which counts minutes, in seconds; ``None`` without one."""
+    limit_s = number_of(value, -1.0) * 60
+    return limit_s if 0 <= limit_s < NO_LIMIT_S else None
 
 
 def words_of(value: Any) -> list[str]:

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from lucid.adapters.bounded import MOST_GPUS, digits, moment, text_of
 from lucid.adapters.left_out import LeftOut, Look
-from lucid.adapters.slurm.answers import checked_list, number_of, states_of
+from lucid.adapters.slurm.answers import checked_list, number_of, states_of, time_limit_s
 from lucid.adapters.slurm.answers import words_of as _words
 from lucid.adapters.slurm.nouns import BASE_STATES, SlurmJob, SlurmNode
 from lucid.adapters.slurm.request import EXCLUSIVE, Request, from_mark, per_gpu
@@ -193,7 +193,6 @@ def _job(raw: Mapping[str, Any]) -> list[SlurmJob]:
         raise ValueError(f"asks for {gpus} GPUs, and {MOST_GPUS} are the most that Lucid reads")
     used, placement = held_by(raw)
     _whole_record(raw, JOB_NEEDS)
-    limit = number_of(raw.get("time_limit"), -1.0)
     flags = frozenset([*states[1:], *_words(raw.get("flags"))])
     dependent = bool(raw.get("dependency")) or str(raw.get("state_reason")) in ("Dependency", "BeginTime")
     ids = [(str(number), number)]
@@ -224,7 +223,7 @@ def _job(raw: Mapping[str, Any]) -> list[SlurmJob]:
             eligible_s=moment(number_of(raw.get("eligible_time"))),
             start_s=moment(number_of(raw.get("start_time"))),
             end_s=moment(number_of(raw.get("end_time"))),
-            time_limit_s=limit * 60 if limit >= 0 else None,
+            time_limit_s=time_limit_s(raw.get("time_limit")),
             time_min_s=max(number_of(raw.get("time_minimum")), 0.0) * 60,
             restarts=int(number_of(raw.get("restart_cnt"))),
             requeue=bool(number_of(raw.get("requeue")))

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from lucid.adapters.bounded import MOST_GPUS, moment, text_of
 from lucid.adapters.left_out import LeftOut
-from lucid.adapters.slurm.answers import checked_list, number_of
+from lucid.adapters.slurm.answers import checked_list, number_of, time_limit_s
 from lucid.adapters.slurm.cli import CommandClient
 from lucid.adapters.slurm.unread import job_named
 from lucid.slurmlog.states import ENDED
@@ -90,7 +90,6 @@ def _accounted(raw: Mapping[str, Any]) -> Accounted | None:
     number, array = int(number_of(raw.get("job_id"))), _map(raw.get("array"))
     task = number_of(array.get("task_id"), -1.0)
     tres = _tres(_map(raw.get("tres")).get("requested") or ())
-    limit = number_of(times.get("limit"), -1.0)
     gpus = gres_count(tres, "gpu") or gres_count(tres, "shard")
     if number <= 0 or not 0 <= gpus <= MOST_GPUS:
         raise ValueError(f"job {number} with {gpus} GPUs")
@@ -105,7 +104,7 @@ def _accounted(raw: Mapping[str, Any]) -> Accounted | None:
         gpus=gpus,
         cpus=tres.get("cpu", 0),
         mem_mib=tres.get("mem", 0),
-        time_limit_s=limit * 60 if limit >= 0 else None,
+        time_limit_s=time_limit_s(times.get("limit")),
         submit_s=moment(number_of(times.get("submission"))),
         start_s=start_s,
         end_s=end_s,
