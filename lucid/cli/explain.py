@@ -20,9 +20,14 @@ def tell_explain(job_id: str, run_dir: Path | None, policy: str | None, as_json:
         from lucid.cli.live import live_settings, seen_store
         from lucid.cli.live_story import live_story, with_expected_start
 
+        def why_unknown(job_id: str) -> str:
+            from lucid.cli.unknown_job import why_unknown as ask_slurm
+
+            return ask_slurm(settings, job_id)
+
         settings = live_settings(config)
         store = seen_store(settings)
-        story, data = live_story(store, job_id, settings.daemon.profiling_partition)
+        story, data = live_story(store, job_id, settings.daemon.profiling_partition, why_unknown)
         story = with_expected_start(story, data, store, settings, config)
         width = UNBROKEN
     else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -27,9 +28,12 @@ __all__ = ["check_waits_for_lucid", "known_story", "live_story", "why_nothing", 
 _TASKS_NAMED = 8
 
 
-def live_story(store: SqliteStore | Published, job_id: str, profiling: str = "") -> tuple[Story, dict[str, Any]]:
+def live_story(
+    store: SqliteStore | Published, job_id: str, profiling: str = "", why_unknown: Callable[[str], str] | None = None
+) -> tuple[Story, dict[str, Any]]:
     """What was decided about a job and done with it, and the same in JSON form; of what is published, the last
-    decision. ``profiling``: name of the profiling partition.
+    decision. ``profiling``: name of the profiling partition. ``why_unknown``: asked about a job of which nothing is
+    stored.
 
     Raises:
         ConfigError: nothing is known of the job.
@@ -39,7 +43,7 @@ def live_story(store: SqliteStore | Published, job_id: str, profiling: str = "")
         return _story(job_id, [_last_decision(store, job_id)], profiling, estimate=[words])
     story, data = known_story(store, job_id, profiling)
     if not data["decisions"] and not data["actions"]:
-        raise ConfigError(why_nothing(store, job_id, _ran_at_once(store, job_id)))
+        raise ConfigError(why_nothing(store, job_id, _ran_at_once(store, job_id), why_unknown))
     return story, data
 
 
@@ -161,7 +165,9 @@ def check_waits_for_lucid(store: SqliteStore | Published, job_id: str) -> None:
         raise ConfigError(f"job {job_id} waits, but not for Lucid: {words}")
 
 
-def why_nothing(store: SqliteStore, job_id: str, ran_at_once: bool) -> str:
+def why_nothing(
+    store: SqliteStore, job_id: str, ran_at_once: bool, why_unknown: Callable[[str], str] | None = None
+) -> str:
     """Why there is no story. ``ran_at_once``: it runs, or has run, without having been seen waiting."""
     tasks = store.tasks(job_id)
     if tasks:
@@ -172,7 +178,7 @@ def why_nothing(store: SqliteStore, job_id: str, ran_at_once: bool) -> str:
             f"nothing was decided about job {job_id}: Slurm started it before lucidd saw it wait, as Slurm does "
             "where GPUs are free and the job is not held"
         )
-    return (
+    return (why_unknown(job_id) if why_unknown is not None else "") or (
         f"nothing was decided about job {job_id}: it asks for no GPU, is in no partition of daemon.partitions, was "
         "left to Slurm (scontrol show job: AdminComment says why), or is older than daemon.keep_days"
     )

@@ -9,6 +9,8 @@ from box import Box
 from lucid.adapters.slurm.cli import CommandClient
 from lucid.adapters.slurm.client import Breaker
 from lucid.adapters.slurm.sacct import Accounted, SacctClient
+from lucid.cli.unknown_job import why_unknown
+from lucid.config import settings_from
 
 
 def test_a_job_that_has_just_ended_is_not_run_again_by_a_requeue_that_comes_late(box: Box) -> None:
@@ -40,3 +42,17 @@ def test_accounting_tells_of_jobs_what_slurmctld_told_while_it_knew_them(box: Bo
         for name in ("id", "partition", "user", "account", "gpus", "cpus", "mem_mib", "time_limit_s", "submit_s",
                      "start_s", "end_s", "state"):  # fmt: skip
             assert getattr(job, name) == getattr(seen[number], name), name
+
+
+def test_explain_asks_slurm_why_nothing_is_known_of_a_job(box: Box) -> None:
+    prefix = ["chroot", "--userspec=lucid", str(box.root)]
+    settings = settings_from({"slurm": {"prefix": prefix}, "daemon": {"partitions": {"vc-a": "pack"}}}, "here")
+    without = box.sbatch(script="sleep 60")
+    elsewhere = box.sbatch("--gres=gpu:1", "-p", "vc-b", script="sleep 60")
+    off = box.sbatch("--gres=gpu:1", "--comment=lucid:off", "--begin=now+1hour")
+    assert "it asks for no GPU" in why_unknown(settings, without)
+    assert "it is in partition vc-b, and Lucid looks after vc-a alone" in why_unknown(settings, elsewhere)
+    assert "its comment says lucid:off" in why_unknown(settings, off)
+    assert "Slurm knows no job 4000000" in why_unknown(settings, "4000000")
+    assert why_unknown(settings_from({"slurm": {"prefix": ["false"]}}, "here"), without) == ""
+    box.run("scancel", without, elsewhere, off)

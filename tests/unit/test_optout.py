@@ -141,7 +141,7 @@ def test_who_joined_the_queue_late_is_behind_first_and_then_an_ordinary_job(stag
     stage.slurm.submit("3", "vc", 1, mark=f"{MINE};{how}")
     stage.slurm.submit("4", "vc", 1, mark=MINE)
     assert waiting(stage) == ["1", "2", "4"]
-    assert "joined the queue late" in stage.cluster.aside()["3"]
+    assert "job 1 goes before it" in stage.cluster.aside()["3"]
     stage.known("1")
     assert stage.start("1", "n1:0") is None
     assert waiting(stage) == ["2", "3", "4"]

@@ -102,11 +102,12 @@ class Behind:
         return found
 
 
-def not_yet(ownership: Ownership, facts: Facts) -> frozenset[str]:
-    """Jobs that Lucid may order, and that are to wait behind others first (``joined_late``). One that ran before
-    keeps its place."""
+def not_yet(ownership: Ownership, facts: Facts) -> dict[str, str]:
+    """Jobs that Lucid may order, and that are to wait behind others first (``joined_late``), each with one that goes
+    before it. One that ran before keeps its place."""
     late = [job for job in facts.jobs if job.pending and job.held and not job.restarts and joined_late(job)]
     if not late:
-        return frozenset()
+        return {}
     behind = Behind(ownership, facts)
-    return frozenset(job.id for job in late if behind.before(job, facts.notes.get(job.id)))
+    found = ((job.id, behind.before(job, facts.notes.get(job.id))) for job in late)
+    return {job_id: before for job_id, before in found if before}

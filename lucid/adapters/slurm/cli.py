@@ -103,7 +103,7 @@ class CommandClient:
         self._json = "--json"
         self._many: bool | None = None
         """Are there more jobs than should be read whole each time? Not known before the first look."""
-        self._known = KnownJobs(self._read_some, clock_s)
+        self._known = KnownJobs(self.some_jobs, clock_s)
         self._accounting = {"partitions": "", "sacctmgr": ""}
 
     @property
@@ -156,7 +156,8 @@ class CommandClient:
             self._json = _WHOLE
         return document
 
-    def _read_some(self, numbers: Sequence[int]) -> list[SlurmJob]:
+    def some_jobs(self, numbers: Sequence[int | str]) -> list[SlurmJob]:
+        """Those that Slurm still knows of these, by one ``squeue``."""
         try:
             document = self._squeue(f"--jobs={','.join(map(str, numbers))}")
         except ActionRefused as error:

@@ -197,7 +197,7 @@ class SlurmCluster:
             preemption=self._preemption,
         )
         self.known.take(self._jobs, jobs, now_s, self.token)
-        self._ownership.not_yet = frozenset()
+        self._ownership.not_yet = {}
         if self._daemon.optout != "free":
             self._ownership.not_yet = not_yet(self._ownership, self._facts)
         partitions = self._viewer.partitions(self._facts)

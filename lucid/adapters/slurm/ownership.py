@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from lucid.adapters.slurm.facts import Facts, home_of
 from lucid.adapters.slurm.nouns import SlurmJob
@@ -26,8 +26,9 @@ class Ownership:
         self._settings = settings
         self._rooms = settings.rooms
         self.barred = barred
-        self.not_yet: frozenset[str] = frozenset()
-        """Jobs that are kept out of the queue for now, since they joined it late (``behind``)."""
+        self.not_yet: Mapping[str, str] = {}
+        """Jobs that are kept out of the queue for now, since they joined it late (``behind``), each with one
+        that goes before it."""
         self.draws: Callable[[SlurmJob], str] = lambda job: ""  # noqa: ARG005
         """The reservation into which Slurm draws a job that does not ask for it (``Closings.draws``)."""
 
@@ -102,8 +103,11 @@ class Ownership:
             if words:
                 return f"{words}: it joins the queue when that has come"
             words = left_to_slurm(job)
-            if job.id in self.not_yet:
-                return "it joined the queue late: no job held before it may ask for as many GPUs or fewer"
+            if before := self.not_yet.get(job.id):
+                return (
+                    f"job {before} goes before it: that one joined the queue earlier, and asks for as many GPUs or "
+                    f"fewer (lucidctl explain {before} says when it starts)"
+                )
             return words and f"Lucid lets it go once no job held before it asks for as many GPUs or fewer: {words}"
         if parked(job, note, facts.now_s):
             words = self.waits_for(job, note, facts.now_s)

@@ -22,6 +22,7 @@ __all__ = [
     "never_changed",
     "next_lease_s",
     "parked",
+    "skipped",
     "to_come",
     "whole_array",
 ]
@@ -63,7 +64,7 @@ def left_to_slurm(job: SlurmJob) -> str:
     others."""
     mark = parse_mark(job.admin_comment) or {}
     if "held" in mark and mark.get("skip"):
-        return _WORDS.get(mark["skip"], "only Slurm can work out what it asks for")
+        return skipped(job)
     if mark and says(job.comment, "off"):
         return _WORDS["asked"]
     if mark and (wrong := wrong_start(job.comment)):
@@ -71,6 +72,13 @@ def left_to_slurm(job: SlurmJob) -> str:
     if mark and resized(job.comment):
         return "its size was changed while it waited"
     return _WORDS["partitions"] if mark and "," in job.partition else ""
+
+
+def skipped(job: SlurmJob) -> str:
+    """Why it is left to Slurm by its first request, in words, whether Lucid holds it until its turn or not; empty for
+    others."""
+    skip = (parse_mark(job.admin_comment) or {}).get("skip") or ("asked" if says(job.comment, "off") else "")
+    return _WORDS.get(skip, "only Slurm can work out what it asks for") if skip else ""
 
 
 def joined_late(job: SlurmJob) -> bool:
