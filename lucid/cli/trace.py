@@ -16,6 +16,7 @@ from lucid.cli.progress import progress
 from lucid.errors import TraceError
 from lucid.simulator.traces import FORMATS, Trace, describe, read_trace, write_trace
 from lucid.simulator.traces.synth import PRESETS, preset, synthesise
+from lucid.simulator.traces.table import NAMES, columns_from
 
 __all__ = ["trace"]
 
@@ -45,10 +46,32 @@ _applications = click.option(
 )
 
 
-def _read(path: Path, fmt: str | None, skip_bad: bool, per_gpu: int, applications: Path | None = None) -> Trace:
+_columns = click.option(
+    "--columns",
+    metavar="PAIRS",
+    help="For a table of no known format: which column is which, as in id=job,submit=arrived,duration=ran,gpus=n; "
+    f"or @FILE with a pair a line. Names: {', '.join(NAMES)}.",
+)
+
+
+def _read(
+    path: Path,
+    fmt: str | None,
+    skip_bad: bool,
+    per_gpu: int,
+    columns: str | None,
+    applications: Path | None = None,
+) -> Trace:
+    named = columns_from(columns) if columns else None
     with progress(f"reading {path.name}") as report:
         return read_trace(
-            path, fmt, skip_bad=skip_bad, swf_procs_per_gpu=per_gpu, progress=report, applications=applications
+            path,
+            fmt,
+            skip_bad=skip_bad,
+            swf_procs_per_gpu=per_gpu,
+            progress=report,
+            applications=applications,
+            columns=named,
         )
 
 
@@ -62,16 +85,23 @@ def trace() -> None:
 @_format_option("Format of the trace (found out from its first line if not given).")
 @_skip_bad
 @_per_gpu
+@_columns
 @_applications
 @click.option("--json", "as_json", is_flag=True, help="Print all figures as JSON.")
 def describe_command(
-    path: Path, fmt: str | None, skip_bad: bool, swf_procs_per_gpu: int, applications: Path | None, as_json: bool
+    path: Path,
+    fmt: str | None,
+    skip_bad: bool,
+    swf_procs_per_gpu: int,
+    columns: str | None,
+    applications: Path | None,
+    as_json: bool,
 ) -> None:
     """Print what TRACE contains: jobs, sizes, durations, times of arrival, load of each VC.
 
     Exit status: 0, or 2 for a wrong option or a trace that cannot be read.
     """
-    figures = describe(_read(path, fmt, skip_bad, swf_procs_per_gpu, applications))
+    figures = describe(_read(path, fmt, skip_bad, swf_procs_per_gpu, columns, applications))
     if as_json:
         say(json.dumps(figures, indent=2))
         return
@@ -86,14 +116,17 @@ def describe_command(
 @_format_option("Format of IN (found out from its first line if not given).")
 @_skip_bad
 @_per_gpu
-def convert_command(path: Path, out: Path, fmt: str | None, skip_bad: bool, swf_procs_per_gpu: int) -> None:
+@_columns
+def convert_command(
+    path: Path, out: Path, fmt: str | None, skip_bad: bool, swf_procs_per_gpu: int, columns: str | None
+) -> None:
     """Read the trace IN and write it to OUT in Lucid's own CSV format.
 
     Exit status: 0, or 2 for a wrong option or a trace that cannot be read or written.
     """
     if out.exists() and path.exists() and out.samefile(path):
         raise TraceError(f"{out}: is the trace that is to be read; give OUT another name")
-    read = _read(path, fmt, skip_bad, swf_procs_per_gpu)
+    read = _read(path, fmt, skip_bad, swf_procs_per_gpu, columns)
     write_trace(read, out)
     left_out = "".join(f"; left out: {count} {reason}" for reason, count in read.skipped)
     say(f"{out}: {len(read.jobs)} jobs{left_out}", err=True)

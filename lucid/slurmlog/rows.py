@@ -5,8 +5,8 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -23,6 +23,7 @@ __all__ = [
     "first_line",
     "fit_header",
     "load",
+    "split_line",
     "split_rows",
 ]
 
@@ -58,6 +59,7 @@ class ReadOptions:
     ``swf_procs_per_gpu``: SWF knows processors only; so many of them are taken as one GPU (rounded up).
     ``keep_cpu_jobs``: keep jobs without GPUs (for learning durations; no simulation will take them).
     ``applications``: the folder with the profiles of Pollux's applications; unset, the trace's own.
+    ``columns``: of a table of no known format, by name (``traces.table``).
     """
 
     skip_bad: bool = False
@@ -65,6 +67,7 @@ class ReadOptions:
     keep_cpu_jobs: bool = False
     progress: Callable[[int, int], None] | None = None
     applications: Path | None = None
+    columns: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,8 +249,17 @@ def fit_header(source: Source, line: int, found: Sequence[str], needed: Sequence
             )
 
 
+def split_line(text: str, delimiter: str = ",") -> list[str]:
+    """The cells of one line of CSV, without the spaces around them; the line as one cell where it is no CSV."""
+    try:
+        cells = next(csv.reader([text], delimiter=delimiter), [])
+    except csv.Error:
+        return [text]
+    return [cell.strip() for cell in cells]
+
+
 def csv_rows(
-    source: Source, row: Row, columns: int, names: Sequence[str], skip_lines: int
+    source: Source, row: Row, columns: int, names: Sequence[str], skip_lines: int, delimiter: str = ","
 ) -> Iterator[BadCell | None]:
     """Fill ``row`` with one CSV record after another; yields ``None``, or what is wrong with the record's shape.
 
@@ -257,6 +269,7 @@ def csv_rows(
         columns: how many cells a record must have.
         names: header names, to name the first missing cell.
         skip_lines: lines before the first record.
+        delimiter: what stands between two cells.
 
     Raises:
         TraceError: a quote is never closed; nothing after it can be trusted, not even with --skip-bad.
@@ -264,7 +277,7 @@ def csv_rows(
     stream = io.StringIO(source.text, newline="")
     for _ in range(skip_lines):
         stream.readline()
-    reader = csv.reader(stream, strict=True)
+    reader = csv.reader(stream, strict=True, delimiter=delimiter)
     number = -1
     while True:
         row.line = skip_lines + reader.line_num + 1

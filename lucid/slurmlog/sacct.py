@@ -1,5 +1,5 @@
-"""Output of ``sacct --parsable2``: with its header line, columns stand in any order with any others between;
-without it, in one of the two orders of ``HEADERLESS``."""
+"""Output of ``sacct --parsable2``: with its header line, columns stand in any order with any others between, whatever
+delimits them; without it, in one of the two orders of ``HEADERLESS``."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from lucid.errors import TraceError
-from lucid.slurmlog.rows import BadCell, Drop, Row, Source, fit_header, split_rows
+from lucid.slurmlog.rows import BadCell, Drop, Row, Source, fit_header, split_line, split_rows
 from lucid.slurmlog.states import ENDED, NOT_ENDED, state_of
 from lucid.slurmlog.text import NO_TIME, elapsed_s, gres_count, limit_s, mem_mib, tres
 
@@ -35,6 +35,7 @@ _KNOWN = {
     name.lower(): name
     for name in (*HEADERLESS[0], *HEADERLESS[1], "AllocCPUS", "AllocNodes", "TimelimitRaw", "AdminComment")
 }
+_DELIMITERS = "|,;\t"
 _JOB_ID = re.compile(r"\d+(_(\d+|\[[^\]]*\]?))?(\+\d+)?")
 
 
@@ -69,10 +70,24 @@ class SacctJob:
 
 def is_sacct(first: str) -> bool:
     """Is this the first line of sacct output, its header or a job?"""
-    cells = first.lower().split("|")
-    if "jobid" in cells and ("state" in cells or "submit" in cells):
+    if _delimiter(first):
         return True
+    cells = first.split("|")
     return len(cells) > 4 and _JOB_ID.fullmatch(cells[0].partition(".")[0]) is not None
+
+
+def _delimiter(first: str) -> str:
+    """What stands between the columns of a header line of sacct; empty if it is none."""
+    for one in _DELIMITERS:
+        names = {cell.strip().lower() for cell in _split(first, one)}
+        if "jobid" in names and names & {"state", "submit"}:
+            return one
+    return ""
+
+
+def _split(text: str, delimiter: str) -> list[str]:
+    """sacct knows no quotes; programs that write its columns with other delimiters do."""
+    return text.split("|") if delimiter == "|" else split_line(text, delimiter)
 
 
 class SacctLog:
@@ -84,7 +99,8 @@ class SacctLog:
     """
 
     def __init__(self, source: Source, first: str, line: int, *, gpus: bool = True) -> None:
-        cells = [cell.strip() for cell in first.split("|")]
+        self._delimiter = _delimiter(first) or "|"
+        cells = [cell.strip() for cell in _split(first, self._delimiter)]
         headed = "jobid" in (cell.lower() for cell in cells)
         # sacct --parsable ends every line with the delimiter
         self._ends = cells[-1] == "" and (headed or len(cells) not in map(len, HEADERLESS))
@@ -103,7 +119,10 @@ class SacctLog:
         return split_rows(self._source, self.row, self._names, self._skip, self._split)
 
     def _split(self, text: str) -> list[str]:
-        text = text.removesuffix("|") if self._ends else text
+        text = text.removesuffix(self._delimiter) if self._ends else text
+        if self._delimiter != "|":
+            cells = _split(text, self._delimiter)
+            return cells if len(cells) == len(self._names) else _joined(cells, self._names)
         last = len(self._names) - 1 if self._names[-1] == "JobName" else -1  # a name may hold the delimiter
         return text.split("|", last)
 
@@ -149,6 +168,26 @@ class SacctLog:
             _mem(row, had, nodes, cpus),
             _limit_s(row),
         )
+
+
+def _joined(cells: list[str], names: list[str]) -> list[str]:
+    """The cells of a line whose TRES (``cpu=4,mem=16G``) were cut by the delimiter (``sacct --delimiter=,``): a part
+    of a TRES is ``name=count``, and each of them names a thing once."""
+    joined: list[str] = []
+    left = iter(cells)
+    cell = next(left, None)
+    for name in names:
+        if cell is None:
+            break
+        parts, cell = [cell], next(left, None)
+        things = {parts[0].partition("=")[0]}
+        while "TRES" in name and cell is not None and "=" in cell and cell.partition("=")[0] not in things:
+            things.add(cell.partition("=")[0])
+            parts.append(cell)
+            cell = next(left, None)
+        joined.append(",".join(parts))
+    rest = [] if cell is None else [cell, *left]
+    return joined + rest
 
 
 def _headerless(source: Source, line: int, cells: list[str]) -> list[str]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
+from pathlib import Path
 
 from box import Box
 
@@ -11,6 +13,7 @@ from lucid.adapters.slurm.client import Breaker
 from lucid.adapters.slurm.sacct import Accounted, SacctClient
 from lucid.cli.unknown_job import why_unknown
 from lucid.config import settings_from
+from lucid.simulator.traces import Trace, read_trace
 
 
 def test_a_job_that_has_just_ended_is_not_run_again_by_a_requeue_that_comes_late(box: Box) -> None:
@@ -56,3 +59,31 @@ def test_explain_asks_slurm_why_nothing_is_known_of_a_job(box: Box) -> None:
     assert "Slurm knows no job 4000000" in why_unknown(settings, "4000000")
     assert why_unknown(settings_from({"slurm": {"prefix": ["false"]}}, "here"), without) == ""
     box.run("scancel", without, elsewhere, off)
+
+
+def test_what_sacct_writes_is_read_alike_in_each_of_its_forms(box: Box, tmp_path: Path) -> None:
+    jobs = [
+        box.sbatch("--gres=gpu:2", "-J", "a;b", "-t", "5", script="sleep 1"),
+        box.sbatch("--gpus-per-task=1", "-n2", "--array=3-4", script="true"),
+    ]
+    box.wait_ended(*jobs)
+    columns = "JobID,JobName,User,Account,Partition,Submit,"
+    columns += "Start,End,ElapsedRaw,State,NNodes,ReqTRES,AllocTRES,TimelimitRaw"
+
+    def trace(*words: str) -> Trace:
+        path = tmp_path / "sacct"
+        path.write_text(box.run("sacct", "--allocations", "--allusers", "--jobs", ",".join(jobs), *words).stdout)
+        return replace(read_trace(path), name="")
+
+    def told() -> bool:
+        return box.run("sacct", "-nPX", "--jobs", ",".join(jobs), "-o", "State").stdout.split() == ["COMPLETED"] * 3
+
+    box.wait("slurmdbd", told, 60)
+    plain = trace("--parsable2", "--format", columns)
+    assert sorted(one.job.gpus for one in plain.jobs) == [2, 2, 2]
+    for delimiter in (",", "\t"):
+        assert trace("--parsable2", f"--delimiter={delimiter}", "--format", columns) == plain
+    read = trace("--json")
+    assert [(replace(one, job=replace(one.job, cpus=0))) for one in read.jobs] == [
+        replace(one, job=replace(one.job, cpus=0)) for one in plain.jobs
+    ]

@@ -22,7 +22,7 @@ TIMES = float(os.environ.get("LUCID_FUZZ_TIMES", "1"))
 COUNTS = {
     "turns in pack": 90, "turns in observe": 90, "spool": 700, "summaries": 1000, "small files": 1200,
     "rows": 1500, "lucid.toml": 1500, "shares": 800, "documents": 1500, "bytes": 2500, "names": 1500,
-    "texts": 1500, "seed": 3, "jobs": 5000, "nodes": 1500, "partitions": 800, "accounting": 1500,
+    "texts": 1500, "seed": 3, "jobs": 5000, "nodes": 1500, "partitions": 800, "accounting": 1500, "traces": 150,
 }  # fmt: skip
 """How many inputs each test draws."""
 

@@ -282,7 +282,10 @@ def test_unclosed_quote_stops_even_when_bad_rows_are_skipped(tmp_path: Path) -> 
         ("JobID|Submit|State|AllocTRES\n", "column 'Elapsed': missing"),
         ("timestamp,num_gpus,duration,cluster,duration\n", "column 'duration': named twice"),
         ("1|2|cl|part|qos|acc\n", "without its header line"),
-        ("colour,taste\n1,2\n", "known: helios, lucid, muri, openb, pack, parallel, philly, pollux, sacct, swf"),
+        (
+            "colour,taste\n1,2\n",
+            "known: helios, lucid, muri, openb, pack, parallel, pbs, philly, pollux, sacct, swf, table",
+        ),
         (PHILLY, "has no job that can be replayed"),
         (PHILLY + "2017-10-09 07:01:55,66.0,0,66.0,red\n", "(1 asked for no GPU)"),
         ("  \n", "empty"),
@@ -311,11 +314,12 @@ def test_not_text(tmp_path: Path, data: bytes, says: str) -> None:
 
 def test_unknown_format_lists_the_known_ones() -> None:
     with pytest.raises(
-        ConfigError, match=r"'csv' .known: helios, lucid, muri, openb, pack, parallel, philly, pollux, sacct, swf"
+        ConfigError,
+        match=r"'csv' .known: helios, lucid, muri, openb, pack, parallel, pbs, philly, pollux, sacct, swf, table",
     ):
         read_trace(ASSETS / "pack.csv", "csv")
     assert set(FORMATS) == {
-        *("helios", "lucid", "muri", "openb", "pack", "parallel", "philly", "pollux", "sacct", "swf"),
+        *("helios", "lucid", "muri", "openb", "pack", "parallel", "pbs", "philly", "pollux", "sacct", "swf", "table"),
     }
 
 

@@ -14,7 +14,6 @@ the same for every predictor compared on that log.
 
 from __future__ import annotations
 
-import csv
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -26,8 +25,9 @@ import numpy as np
 import numpy.typing as npt
 
 from lucid.errors import ModelError, TraceError
-from lucid.slurmlog.rows import BadCell, Drop, Row, Source, csv_rows, first_line, load
+from lucid.slurmlog.rows import BadCell, Drop, Row, Source, csv_rows, first_line, load, split_line
 from lucid.slurmlog.sacct import SacctJob, SacctLog, is_sacct
+from lucid.slurmlog.sacct_json import as_lines
 from lucid.slurmlog.text import NO_TIME, limit_s, mem_mib
 
 __all__ = ["PROFILE_COLUMNS", "JobTable", "read_jobs"]
@@ -116,12 +116,12 @@ def read_jobs(path: Path) -> JobTable:
         TraceError: the file cannot be read, its layout is none of the known ones, or a value is not what
             its column holds; the message names file, line, column, value and remedy.
     """
-    source = load(path)
+    source = as_lines(load(path))
     line, first = first_line(source)
     if is_sacct(first):
         log = SacctLog(source, first, line, gpus=False)
         return _read(source, log.rows(), log.row, lambda _: _accounted(log.job()))
-    header = next(csv.reader([first]), [])
+    header = split_line(first)
     for needed, columns in _CSV_LAYOUTS:
         if needed <= set(header):
             row = Row(header)

@@ -2,16 +2,30 @@
 
 from __future__ import annotations
 
-import csv
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from lucid.errors import ConfigError, TraceError
-from lucid.simulator.traces import helios, muri, openb, own, pack, parallel, philly, pollux, sacct, swf
+from lucid.simulator.traces import (
+    helios,
+    muri,
+    openb,
+    own,
+    pack,
+    parallel,
+    pbs,
+    philly,
+    pollux,
+    sacct,
+    swf,
+    table,
+)
 from lucid.simulator.traces.record import Trace
-from lucid.slurmlog.rows import ReadOptions, Source, first_line, load
+from lucid.slurmlog.rows import ReadOptions, Source, first_line, load, split_line
 from lucid.slurmlog.sacct import is_sacct
+from lucid.slurmlog.sacct_json import as_lines
 
 __all__ = ["FORMATS", "Format", "convert", "read_trace", "sniff"]
 
@@ -37,6 +51,8 @@ FORMATS: dict[str, Format] = {
     "sacct": Format(sacct.ABOUT, sacct.read),
     "muri": Format(muri.ABOUT, muri.read),
     "swf": Format(swf.ABOUT, swf.read),
+    "pbs": Format(pbs.ABOUT, pbs.read),
+    "table": Format(table.ABOUT, table.read),
 }
 """Known formats by name."""
 
@@ -50,6 +66,7 @@ def read_trace(
     keep_cpu_jobs: bool = False,
     progress: Callable[[int, int], None] | None = None,
     applications: Path | None = None,
+    columns: Mapping[str, str] | None = None,
 ) -> Trace:
     """Read a trace file of any known format.
 
@@ -62,9 +79,11 @@ def read_trace(
         progress: called now and then with (lines done, lines in all).
         applications: Pollux's workloads only: the folder that has a folder of profiles for each application;
             ``None`` takes the folder of the trace.
+        columns: which column of a table is which (``table.columns_from``); the file is then read as one.
 
     Raises:
-        ConfigError: no such format; the message lists the known ones. Or ``applications`` with another format.
+        ConfigError: no such format; the message lists the known ones. Or ``applications`` or ``columns`` with another
+            format.
         TraceError: the file cannot be read, its format is not recognised, a column is missing, or a row is
             bad; the message names file, line, column, value and remedy.
     """
@@ -72,15 +91,17 @@ def read_trace(
         raise ConfigError(f"unknown trace format {format!r} (known: {', '.join(sorted(FORMATS))})")
     if swf_procs_per_gpu < 1:
         raise ConfigError(f"swf_procs_per_gpu = {swf_procs_per_gpu}: must be at least 1")
-    source = load(Path(path))
+    if columns and format not in (None, "table"):
+        raise ConfigError(f"--columns: is for tables of no known format, not for --format {format}; leave one out")
+    source = as_lines(load(Path(path)))
     line, first = first_line(source)
-    name = format or _sniff(source, first, line)
+    name = format or ("table" if columns else _sniff(source, first, line))
     if applications is not None and name != "pollux":
         raise ConfigError(
             f"--applications {applications}: is for workloads of Pollux, and {path} is in the format {name}; leave "
             "it out"
         )
-    options = ReadOptions(skip_bad, swf_procs_per_gpu, keep_cpu_jobs, progress, applications)
+    options = ReadOptions(skip_bad, swf_procs_per_gpu, keep_cpu_jobs, progress, applications, columns or {})
     return FORMATS[name].read(source, _split(first), line, options)
 
 
@@ -102,7 +123,7 @@ def sniff(path: str | Path) -> str:
     Raises:
         TraceError: it cannot be read, or is of no known format.
     """
-    source = load(Path(path))
+    source = as_lines(load(Path(path)))
     line, first = first_line(source)
     return _sniff(source, first, line)
 
@@ -110,8 +131,7 @@ def sniff(path: str | Path) -> str:
 def _split(first: str) -> list[str]:
     if "|" in first and "," not in first.split("|", 1)[0]:
         return first.split("|")
-    cells = next(csv.reader([first]), [])
-    return [cell.strip() for cell in cells]
+    return split_line(first)
 
 
 def _sniff(source: Source, first: str, line: int) -> str:
@@ -119,6 +139,8 @@ def _sniff(source: Source, first: str, line: int) -> str:
         return "lucid"
     if swf.looks_like(first):
         return "swf"
+    if pbs.looks_like(first):
+        return "pbs"
     cells = _split(first)
     names = set(cells)
     if is_sacct(first):
@@ -137,6 +159,29 @@ def _sniff(source: Source, first: str, line: int) -> str:
         helios_only = {"jobname", "cpu_num", "node_num", "start_time", "end_time", "queue"}
         return "helios" if names & helios_only else "pack"
     raise TraceError(
-        f"{source.path}, line {line}: not a header of any known trace format: {first[:100]!r}; "
-        f"name the format with --format (known: {', '.join(sorted(FORMATS))})"
+        f"{source.path}, line {line}: not a header of any known trace format: {first[:100]!r}; {_nearest(first)}say "
+        f"which column is which with --columns (lucidctl trace convert --help), or name the format with --format "
+        f"(known: {', '.join(sorted(FORMATS))})"
     )
+
+
+_NEEDED = {
+    "pack": pack.NEEDED,
+    "philly": philly.NEEDED,
+    "helios": helios.NEEDED,
+    "openb": openb.NEEDED,
+    "parallel": parallel.NEEDED,
+    "sacct": ("JobID", "Submit", "State", "Elapsed", "AllocTRES"),
+}
+
+
+def _nearest(first: str) -> str:
+    """The format of which the header has most, and what it lacks; empty where it has next to nothing of any."""
+    cells = {cell.strip().strip('"').lower() for cell in re.split(r"[,;|\t]", first)}
+    if re.match(r"\s*jobid\s", first, re.IGNORECASE):
+        return "sacct prints what can be read with --parsable2; "
+    lacking = {name: [one for one in needed if one.lower() not in cells] for name, needed in _NEEDED.items()}
+    name = min(lacking, key=lambda one: len(lacking[one]) / len(_NEEDED[one]))
+    if 2 * len(lacking[name]) > len(_NEEDED[name]):
+        return ""
+    return f"nearest is {name}, which also needs {', '.join(lacking[name])}; "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from lucid.simulator.traces.collect import Draft, collect
 from lucid.simulator.traces.record import Trace
-from lucid.slurmlog.rows import Drop, ReadOptions, Source
+from lucid.slurmlog.rows import Drop, ReadOptions, Source, first_line
 from lucid.slurmlog.sacct import ABOUT, SacctJob, SacctLog
 
 __all__ = ["ABOUT", "read"]
@@ -16,7 +16,8 @@ def read(source: Source, header: list[str], header_line: int, options: ReadOptio
     Raises:
         TraceError: a missing column, or a bad row that is not to be skipped.
     """
-    log = SacctLog(source, "|".join(header), header_line, gpus=not options.keep_cpu_jobs)
+    del header  # split at other delimiters than it may have
+    log = SacctLog(source, first_line(source)[1], header_line, gpus=not options.keep_cpu_jobs)
     return collect(source, log.rows(), log.row, lambda _: _draft(log.job()), options, lambda first_s: first_s)
 
 
