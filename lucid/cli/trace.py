@@ -13,9 +13,11 @@ import click
 
 from lucid.cli.console import Table, say, stdout_console
 from lucid.cli.progress import progress
+from lucid.cli.trace_options import window_options
 from lucid.errors import TraceError
 from lucid.simulator.traces import FORMATS, Trace, describe, read_trace, write_trace
 from lucid.simulator.traces.synth import PRESETS, preset, synthesise
+from lucid.simulator.traces.window import days_of
 
 __all__ = ["trace"]
 
@@ -45,11 +47,19 @@ _applications = click.option(
 )
 
 
-def _read(path: Path, fmt: str | None, skip_bad: bool, per_gpu: int, applications: Path | None = None) -> Trace:
+def _read(
+    path: Path,
+    fmt: str | None,
+    skip_bad: bool,
+    per_gpu: int,
+    window: tuple[str | None, float | None],
+    applications: Path | None = None,
+) -> Trace:
     with progress(f"reading {path.name}") as report:
-        return read_trace(
+        read = read_trace(
             path, fmt, skip_bad=skip_bad, swf_procs_per_gpu=per_gpu, progress=report, applications=applications
         )
+    return read if window == (None, None) else days_of(read, *window)
 
 
 @click.group()
@@ -63,15 +73,23 @@ def trace() -> None:
 @_skip_bad
 @_per_gpu
 @_applications
+@window_options
 @click.option("--json", "as_json", is_flag=True, help="Print all figures as JSON.")
 def describe_command(
-    path: Path, fmt: str | None, skip_bad: bool, swf_procs_per_gpu: int, applications: Path | None, as_json: bool
+    path: Path,
+    fmt: str | None,
+    skip_bad: bool,
+    swf_procs_per_gpu: int,
+    applications: Path | None,
+    begin: str | None,
+    days: float | None,
+    as_json: bool,
 ) -> None:
     """Print what TRACE contains: jobs, sizes, durations, times of arrival, load of each VC.
 
     Exit status: 0, or 2 for a wrong option or a trace that cannot be read.
     """
-    figures = describe(_read(path, fmt, skip_bad, swf_procs_per_gpu, applications))
+    figures = describe(_read(path, fmt, skip_bad, swf_procs_per_gpu, (begin, days), applications))
     if as_json:
         say(json.dumps(figures, indent=2))
         return
@@ -86,14 +104,23 @@ def describe_command(
 @_format_option("Format of IN (found out from its first line if not given).")
 @_skip_bad
 @_per_gpu
-def convert_command(path: Path, out: Path, fmt: str | None, skip_bad: bool, swf_procs_per_gpu: int) -> None:
+@window_options
+def convert_command(
+    path: Path,
+    out: Path,
+    fmt: str | None,
+    skip_bad: bool,
+    swf_procs_per_gpu: int,
+    begin: str | None,
+    days: float | None,
+) -> None:
     """Read the trace IN and write it to OUT in Lucid's own CSV format.
 
     Exit status: 0, or 2 for a wrong option or a trace that cannot be read or written.
     """
     if out.exists() and path.exists() and out.samefile(path):
         raise TraceError(f"{out}: is the trace that is to be read; give OUT another name")
-    read = _read(path, fmt, skip_bad, swf_procs_per_gpu)
+    read = _read(path, fmt, skip_bad, swf_procs_per_gpu, (begin, days))
     write_trace(read, out)
     left_out = "".join(f"; left out: {count} {reason}" for reason, count in read.skipped)
     say(f"{out}: {len(read.jobs)} jobs{left_out}", err=True)
