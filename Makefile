@@ -158,7 +158,7 @@ mutants: $(STAMP) ## small mistakes put into the deciding half: how many do test
 bench: $(STAMP) ## figures of speed and quality, as README names them
 	$(BIN)/python -m benchmarks
 
-demo: $(STAMP) ## simulate a synthetic month under four policies; table, one explanation, report page
+demo: $(STAMP) ## simulate a synthetic month under five policies; table, one explanation, report page
 	@$(BIN)/lucidctl demo --out out/demo
 
 cluster: ## a real Slurm on this machine (root, Debian's debootstrap); prints how to use it: docs/testbed.md

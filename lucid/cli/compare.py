@@ -12,11 +12,13 @@ from lucid.cli.console import Console, Table, say, stdout_console
 from lucid.cli.progress import many_bars
 from lucid.cli.render import duration
 from lucid.cli.scenario import cluster_options, read_scenario
-from lucid.cli.simulate import write_run
+from lucid.cli.simulate import run_summary, write_run
 from lucid.cli.suite import compare_suite
+from lucid.cli.trace_options import scene_options
 from lucid.errors import ConfigError
 from lucid.orchestrator.policy import find_policy
 from lucid.simulator.compare import Comparison, compare_policies, default_policies
+from lucid.simulator.gains import times_baseline
 
 __all__ = ["compare"]
 
@@ -24,6 +26,7 @@ __all__ = ["compare"]
 @click.command()
 @click.argument("trace_file", metavar="[TRACE]", type=click.Path(path_type=Path), required=False)
 @cluster_options
+@scene_options
 @click.option("--suite", is_flag=True, help="Every policy on every trace at hand, beside published figures.")
 @click.option(
     "--data",
@@ -81,16 +84,7 @@ def compare(
     if out is not None:
         write_run(out, scenario, list(found.runs.values()), found.metrics, {}, notes, _extra(found))
     if as_json:
-        summary = {
-            "trace": scenario.trace.name,
-            "jobs": len(scenario.trace.jobs),
-            "vcs": dict(scenario.vcs or {}),
-            "gpus_per_node": scenario.shape.gpus,
-            "semantics": scenario.semantics.value,
-            "notes": notes,
-            "results": found.metrics,
-            **_extra(found),
-        }
+        summary = {**run_summary(scenario, found.metrics, notes), **_extra(found)}
         say(json.dumps(summary, indent=1))
         return
     console = stdout_console()
@@ -114,16 +108,32 @@ def _extra(found: Comparison) -> dict[str, Any]:
 
 
 def _print(console: Console, found: Comparison) -> None:
-    table = Table(title="Policies by average JCT")
+    beside = times_baseline(found.metrics)
+    one = f" (in brackets: {beside['policy']} = 1)" if beside else ""
+    table = Table(title=f"Policies by average JCT{one}")
     table.add_column("policy", no_wrap=True)
-    for column in ("avg JCT", "p99.9 JCT", "avg\nqueueing", "JCT of jobs\n> 8 GPUs", "makespan", "GPU use"):
+    for column in ("avg JCT", "JCT > 8 GPUs", "p99.9 queueing", "avg queueing", "makespan", "GPU use"):
         table.add_column(column, justify="right", no_wrap=True)
     table.add_column("assumes")
     for name in sorted(found.runs, key=lambda name: found.metrics[name].get("avg_jct_s", 0.0)):
-        m = found.metrics[name]
-        keys = ("avg_jct_s", "p999_jct_s", "avg_queue_s", "avg_jct_large_s", "makespan_s")
-        cells = ["-" if m.get(key) is None else duration(m[key]) for key in keys]
+        m, ratios = found.metrics[name], beside["by_policy"][name] if beside else {}
+        cells = [_cell(m.get(f"{key}_s"), ratios.get(key)) for key in (*_BESIDE, "avg_queue", "makespan")]
         table.add_row(name, *cells, f"{m['gpu_use']:.1%}", found.assumptions[name].text())
     for name, reason in found.not_applicable.items():
         table.add_row(name, "n/a", "", "", "", "", "", reason)
     console.print(table)
+    if any(item.durations == "true" for name, item in found.assumptions.items() if name in found.runs):
+        console.print(
+            "Nobody can have a policy that assumes TRUE durations: it shows how much there is to gain. The policy "
+            "backfill is plain Slurm.",
+            highlight=False,
+        )
+
+
+_BESIDE = ("avg_jct", "avg_jct_large", "p999_queue")
+
+
+def _cell(seconds: float | None, ratio: float | None) -> str:
+    if seconds is None:
+        return "-"
+    return duration(seconds) if ratio is None else f"{duration(seconds)} ({ratio:.2f})"

@@ -1,4 +1,4 @@
-"""``lucidctl demo``: a synthetic month under four policies, from nothing to a report page."""
+"""``lucidctl demo``: a synthetic month under five policies, from nothing to a report page."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from lucid.cli.progress import progress
 from lucid.cli.replayed_story import run_story
 from lucid.cli.simulate import compare, print_table, write_run
 from lucid.simulator.engine import Run
+from lucid.simulator.gains import gains_headline, gains_told
 from lucid.simulator.record import DecisionLog
 from lucid.simulator.scenario import Scenario
 from lucid.simulator.traces import write_trace
@@ -19,7 +20,7 @@ from lucid.simulator.traces.synth import preset, synthesise, vc_layout
 __all__ = ["demo"]
 
 _PRESET = "month-small"
-_POLICIES = ("fifo", "sjf", "tiresias", "lucid")
+_POLICIES = ("backfill", "fifo", "tiresias", "srtf", "lucid")
 
 
 @click.command()
@@ -36,7 +37,9 @@ def demo(out: Path, seed: int) -> None:
     vcs = vc_layout(_PRESET)
     notes = [
         f"the trace is SYNTHETIC: preset {_PRESET}, seed {seed} (docs/traces.md says how it is made)",
-        "sjf is given the true durations, as no live cluster could; lucid estimates from the past of the trace",
+        "backfill is plain Slurm: what you have without Lucid",
+        "nobody can have srtf: it knows the true durations, and preempts jobs that keep their work; lucid estimates "
+        "from the past of the trace",
         "interference between jobs on the same GPUs is the contention model's, not measured",
     ]
     console.print(
@@ -46,6 +49,8 @@ def demo(out: Path, seed: int) -> None:
     scenario = Scenario(trace, vcs)
     metrics, runs, logs = compare(scenario, _POLICIES, keep_decisions=True)
     print_table(console, metrics)
+    told = [gains_headline(one) for one in gains_told(runs, logs) if one.policy == "lucid"]
+    console.print(*told, highlight=False)
     write_run(out, scenario, runs, metrics, logs, notes)
     write_trace(trace, out / "trace.csv")
     job_id = _worth_telling(runs[-1], logs["lucid"])

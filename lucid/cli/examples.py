@@ -16,12 +16,14 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
         "lucidctl demo                # simulate a month of a small cluster",
     ),
     "simulate": (
-        "lucidctl simulate month.csv --vcs vcs.csv --policy fifo --policy lucid --out out",
+        "lucidctl simulate month.csv --vcs vcs.csv --out out     # plain Slurm (backfill) and lucid",
+        "lucidctl simulate log.csv --from 2020-09-01 --days 14 --load 0.95 --pool",
         "lucidctl simulate month.csv --nodes 8 --as-live --config lucid.toml",
         "lucidctl simulate workload-6.csv --applications profiles --nodes 16 --gpus-per-node 4 --policy pollux",
     ),
     "compare": (
         "lucidctl compare month.csv --vcs vcs.csv",
+        "lucidctl compare month.csv --vcs vcs.csv --pool         # the same nodes without walls between VCs",
         "lucidctl compare month.csv --nodes 8 --ablations --out out",
         "lucidctl compare --suite --data traces --out suite    # goes on where it was stopped",
     ),

@@ -19,7 +19,7 @@ __all__ = ["lucidctl", "main"]
 _COMMANDS: Mapping[str, tuple[str, str]] = {
     "simulate": (
         "lucid.cli.simulate:simulate",
-        "Replay TRACE under each --policy and compare the results (default: fifo and lucid).",
+        "Replay TRACE under each --policy and compare the results (default: backfill and lucid).",
     ),
     "compare": (
         "lucid.cli.compare:compare",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import click
 
 from lucid.cli.progress import progress
+from lucid.cli.trace_options import Sizing
 from lucid.cli.week_options import WEEK_OPTIONS
 from lucid.config import Settings, library_folder, load_settings
 from lucid.errors import ConfigError
@@ -19,7 +20,7 @@ from lucid.models.upkeep.serving import Served
 from lucid.orchestrator.policies import ESTIMATES, Estimates
 from lucid.orchestrator.policy import known_policies
 from lucid.simulator.estimates import read_estimates
-from lucid.simulator.layout import NodeShape, build_layout, read_vcs, sized_vcs
+from lucid.simulator.layout import NodeShape, build_layout, offered_load
 from lucid.simulator.learned import PackingModels, train_packing
 from lucid.simulator.outages import read_events, with_limits
 from lucid.simulator.power import Power
@@ -27,6 +28,7 @@ from lucid.simulator.preemption import read_preemption
 from lucid.simulator.scenario import PREDICTORS, Scenario, Semantics, Throughput
 from lucid.simulator.traces import Trace, read_trace
 from lucid.simulator.traces.synth import with_workloads
+from lucid.simulator.traces.window import days_of, pooled
 from lucid.simulator.truth import ContentionTruth, read_pairs
 
 __all__ = ["cluster_options", "read_scenario", "scenario_options"]
@@ -165,6 +167,10 @@ def read_scenario(
     ready: bool = False,
     preempt: Path | None = None,
     youngest_first: bool = False,
+    pool: bool = False,
+    load: float | None = None,
+    begin: str | None = None,
+    days: float | None = None,
 ) -> tuple[Scenario, list[str]]:
     """What the options ask for, and notes on what was assumed.
 
@@ -175,12 +181,15 @@ def read_scenario(
         ConfigError: options that contradict each other.
         TraceError: a file that cannot be read.
     """
-    if vcs is not None and nodes is not None:
-        raise ConfigError("--vcs and --nodes both say how many nodes there are; give one of them")
+    sizing = Sizing(vcs, nodes, load, pool, gpus_per_node, profiling_nodes)
+    if pool and (preempt is not None or (lending or "off") != "off"):
+        raise ConfigError("--pool leaves one VC, and --lending and --preempt are of several; leave one of them out")
     settings = load_settings(config) if config else Settings()
     if lending is not None:
         settings = _lending(settings, lending)
     trace = trace_file if isinstance(trace_file, Trace) else _read(trace_file, fmt, skip_bad, applications)
+    if begin is not None or days is not None:
+        trace = days_of(trace, begin, days)
     notes = [f"left out of the trace: {count} rows, {reason}" for reason, count in trace.skipped]
     if workloads == "synthetic":
         trace, count = with_workloads(trace, seed)
@@ -193,13 +202,14 @@ def read_scenario(
         ]
         notes.append(f"as in the trace's published evaluation, unless --config says otherwise: {', '.join(held)}")
     shape = NodeShape(gpus_per_node, gpu_mem_mib, cpus_per_node, mem_mib_per_node)
-
-    def vcs_of(jobs: Trace) -> Mapping[str, int]:
-        return read_vcs(vcs) if vcs else sized_vcs(jobs, gpus_per_node, nodes)
-
+    walled = trace
+    if pool:
+        trace = pooled(walled)
     preemption = None
     if preempt is not None:
-        preemption, trace = read_preemption(preempt, trace, lambda owners: build_layout(vcs_of(owners), shape))
+        preemption, trace = read_preemption(
+            preempt, trace, lambda owners: build_layout(sizing.nodes_of(owners), shape)
+        )
         preemption = replace(preemption, youngest_first=youngest_first)
     elif youngest_first:
         raise ConfigError("--preempt-youngest-first is of jobs that may be preempted; give --preempt FILE too")
@@ -208,9 +218,10 @@ def read_scenario(
         lacking = sum(item.job.id not in estimates for item in trace.jobs)
         if lacking:
             notes.append(f"{lacking} jobs have no estimate; the history of the trace estimates them")
+    layout = sizing.nodes_of(trace if preemption is None else preemption.residents(trace), walled if pool else None)
     scenario = Scenario(
         trace,
-        vcs_of(trace if preemption is None else preemption.residents(trace)),
+        layout,
         shape,
         read_pairs(pairs) if pairs else ContentionTruth(),
         settings,
@@ -233,8 +244,7 @@ def read_scenario(
         raise ConfigError("--ready is of nodes that sleep; give --power SECONDS too")
     if as_live and scenario.semantics is not Semantics.HONEST:
         raise ConfigError(f"--as-live is for --semantics honest; {scenario.semantics.value} reproduces a simulator")
-    if vcs is None and nodes is None:
-        notes.append("no --vcs or --nodes: VCs were sized to run all jobs at once for 95 % of the time")
+    notes += sizing.notes(offered_load(trace, sum(layout.values()) * gpus_per_node))
     if pairs is None:
         notes.append("no --pairs: interference is the contention model's, not measured")
     return scenario, notes

@@ -16,10 +16,12 @@ from lucid.cli.realism import print_realism, read_against
 from lucid.cli.render import duration
 from lucid.cli.replayed_story import story_teller
 from lucid.cli.scenario import read_scenario, scenario_options
+from lucid.cli.trace_options import scene_options
 from lucid.errors import ConfigError
 from lucid.orchestrator.policy import find_policy
 from lucid.simulator.engine import Run
-from lucid.simulator.gains import Gains, gains_to_dict, gains_told
+from lucid.simulator.gains import BASELINE, Gains, gains_to_dict, gains_told, times_baseline
+from lucid.simulator.layout import offered_load
 from lucid.simulator.metrics import run_metrics
 from lucid.simulator.realism import realism
 from lucid.simulator.record import DecisionLog, write_decisions, write_jobs
@@ -28,11 +30,12 @@ from lucid.simulator.scenario import Scenario
 from lucid.simulator.scenario import simulate as replay
 from lucid.simulator.start_forecast import Forecasts
 
-__all__ = ["compare", "print_table", "simulate", "write_run"]
+__all__ = ["compare", "print_table", "run_summary", "simulate", "write_run"]
 
 
 @click.command()
 @scenario_options
+@scene_options
 @click.option("--policy", "policies", multiple=True, metavar="NAME", help="Policy to replay; repeat to compare.")
 @click.option("--out", type=click.Path(path_type=Path), help="Folder for report.html, per-job CSV, decisions.")
 @click.option(
@@ -58,11 +61,12 @@ def simulate(
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Replay TRACE under each --policy and compare the results (default: fifo and lucid).
+    """Replay TRACE under each --policy and compare the results (default: backfill and lucid).
 
-    The policies sjf and srtf always know the true durations. All other policies use --estimates or --predictor.
+    The policy backfill is plain Slurm: where it is replayed, figures stand beside its figures. The policies sjf and
+    srtf always know the true durations, so nobody can have them. All others use --estimates or --predictor.
     """
-    chosen = policies or ("fifo", "lucid")
+    chosen = policies or (BASELINE, "lucid")
     for name in chosen:
         find_policy(name)
     if out is not None and out.exists() and not out.is_dir():
@@ -76,7 +80,7 @@ def simulate(
     compared = [realism(run, real[run.policy]) for run in runs if run.policy in real]
     if as_json:
         errors = {"against": {one.policy: one.figures for one in compared}} if compared else {}
-        say(json.dumps({**_summary(scenario, metrics, notes), **_told(told), **errors}, indent=1))
+        say(json.dumps({**run_summary(scenario, metrics, notes), **_told(told), **errors}, indent=1))
         return
     console = stdout_console()
     print_table(console, metrics)
@@ -108,15 +112,19 @@ def compare(
     return metrics, runs, logs
 
 
-def _summary(scenario: Scenario, metrics: Mapping[str, Any], notes: Sequence[str]) -> dict[str, Any]:
+def run_summary(scenario: Scenario, metrics: Mapping[str, Any], notes: Sequence[str]) -> dict[str, Any]:
+    """What ``--json`` and summary.json say: trace, cluster, figures, and the figures beside the baseline's."""
+    beside = times_baseline(metrics)
     return {
         "trace": scenario.trace.name,
         "jobs": len(scenario.trace.jobs),
         "vcs": dict(scenario.vcs or {}),
         "gpus_per_node": scenario.shape.gpus,
+        "load": offered_load(scenario.trace, sum((scenario.vcs or {}).values()) * scenario.shape.gpus),
         "semantics": scenario.semantics.value,
         "notes": list(notes),
         "results": dict(metrics),
+        **({"times_baseline": beside} if beside else {}),
     }
 
 
@@ -149,7 +157,7 @@ def write_run(
                 write_decisions(folder / "decisions.jsonl", logs[run.policy])
         stable = {name: {k: v for k, v in m.items() if k not in _MACHINE} for name, m in metrics.items()}
         told = gains_told(runs, logs)
-        summary = {**_summary(scenario, stable, notes), **_told(told), **(extra or {})}
+        summary = {**run_summary(scenario, stable, notes), **_told(told), **(extra or {})}
         (out / "summary.json").write_text(json.dumps(summary, indent=1) + "\n", encoding="utf-8")
         write_report(out / "report.html", scenario.trace.name, runs, metrics, notes, told, logs, story_teller(logs))
     except OSError as error:
@@ -180,6 +188,10 @@ def print_table(console: Console, metrics: Mapping[str, Mapping[str, Any]]) -> N
         table.add_column(name, justify="right")
     for label, key in rows:
         table.add_row(label, *[_time(m.get(key)) for m in metrics.values()])
+    beside = times_baseline(metrics)
+    for label, key in _BESIDE_ROWS if beside else ():
+        cells = [_times(beside["by_policy"][name][key]) for name in metrics]
+        table.add_row(f"{label}, {beside['policy']}'s = 1", *cells)
     table.add_row("GPU use", *[f"{m['gpu_use']:.1%}" for m in metrics.values()])
     table.add_row("jobs packed", *[f"{m['packed_share']:.1%}" for m in metrics.values()])
     table.add_row("preemptions", *[f"{m['preemptions']:,}" for m in metrics.values()])
@@ -242,6 +254,8 @@ def _past_bound(found: Mapping[str, Any]) -> str:
     return f"{past:,} (worst by {_time(found['worst_past_bound_s'])})" if past else "0"
 
 
+_BESIDE_ROWS = (("avg JCT", "avg_jct"), ("jobs > 8 GPUs", "avg_jct_large"), ("p99.9 queueing", "p999_queue"))
+
 _FORECAST_ROWS = (
     ("starts inside the 80 % range", "coverage_80", "{:.1%}"),
     ("width of that range / wait", "width_ratio", "{:.2f}"),
@@ -282,6 +296,10 @@ _PREEMPT_ROWS = (
 def _figure(found: Mapping[str, Any] | None, key: str, form: str) -> str:
     value = None if found is None else found[key]
     return "-" if value is None else form.format(value) if form else _time(value)
+
+
+def _times(ratio: float | None) -> str:
+    return "-" if ratio is None else f"{ratio:.2f}"
 
 
 def _time(seconds: float | None) -> str:

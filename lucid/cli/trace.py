@@ -13,10 +13,12 @@ import click
 
 from lucid.cli.console import Table, say, stdout_console
 from lucid.cli.progress import progress
+from lucid.cli.trace_options import window_options
 from lucid.errors import TraceError
 from lucid.simulator.traces import FORMATS, Trace, describe, read_trace, write_trace
 from lucid.simulator.traces.synth import PRESETS, preset, synthesise
 from lucid.simulator.traces.table import NAMES, columns_from
+from lucid.simulator.traces.window import days_of
 
 __all__ = ["trace"]
 
@@ -60,11 +62,12 @@ def _read(
     skip_bad: bool,
     per_gpu: int,
     columns: str | None,
+    window: tuple[str | None, float | None],
     applications: Path | None = None,
 ) -> Trace:
     named = columns_from(columns) if columns else None
     with progress(f"reading {path.name}") as report:
-        return read_trace(
+        read = read_trace(
             path,
             fmt,
             skip_bad=skip_bad,
@@ -73,6 +76,7 @@ def _read(
             applications=applications,
             columns=named,
         )
+    return read if window == (None, None) else days_of(read, *window)
 
 
 @click.group()
@@ -87,6 +91,7 @@ def trace() -> None:
 @_per_gpu
 @_columns
 @_applications
+@window_options
 @click.option("--json", "as_json", is_flag=True, help="Print all figures as JSON.")
 def describe_command(
     path: Path,
@@ -95,13 +100,15 @@ def describe_command(
     swf_procs_per_gpu: int,
     columns: str | None,
     applications: Path | None,
+    begin: str | None,
+    days: float | None,
     as_json: bool,
 ) -> None:
     """Print what TRACE contains: jobs, sizes, durations, times of arrival, load of each VC.
 
     Exit status: 0, or 2 for a wrong option or a trace that cannot be read.
     """
-    figures = describe(_read(path, fmt, skip_bad, swf_procs_per_gpu, columns, applications))
+    figures = describe(_read(path, fmt, skip_bad, swf_procs_per_gpu, columns, (begin, days), applications))
     if as_json:
         say(json.dumps(figures, indent=2))
         return
@@ -117,8 +124,16 @@ def describe_command(
 @_skip_bad
 @_per_gpu
 @_columns
+@window_options
 def convert_command(
-    path: Path, out: Path, fmt: str | None, skip_bad: bool, swf_procs_per_gpu: int, columns: str | None
+    path: Path,
+    out: Path,
+    fmt: str | None,
+    skip_bad: bool,
+    swf_procs_per_gpu: int,
+    columns: str | None,
+    begin: str | None,
+    days: float | None,
 ) -> None:
     """Read the trace IN and write it to OUT in Lucid's own CSV format.
 
@@ -126,7 +141,7 @@ def convert_command(
     """
     if out.exists() and path.exists() and out.samefile(path):
         raise TraceError(f"{out}: is the trace that is to be read; give OUT another name")
-    read = _read(path, fmt, skip_bad, swf_procs_per_gpu, columns)
+    read = _read(path, fmt, skip_bad, swf_procs_per_gpu, columns, (begin, days))
     write_trace(read, out)
     left_out = "".join(f"; left out: {count} {reason}" for reason, count in read.skipped)
     say(f"{out}: {len(read.jobs)} jobs{left_out}", err=True)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import difflib
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from importlib.metadata import EntryPoint, entry_points
 from typing import Protocol
@@ -27,6 +28,7 @@ __all__ = [
     "PartitionPolicy",
     "Policy",
     "PolicyFactory",
+    "adding_policy",
     "find_policy",
     "import_policy",
     "known_policies",
@@ -66,6 +68,9 @@ class Policy(Protocol):
 
 PolicyFactory = Callable[[PolicySettings, Predictor], Policy]
 """Makes a policy from the settings; the predictor is for questions about pairs."""
+
+_ADDED: dict[str, PolicyFactory] = {}
+"""Policies of the program that uses Lucid as a library (``adding_policy``)."""
 
 
 class PartitionPolicy(ABC):
@@ -156,7 +161,7 @@ def known_policies() -> dict[str, PolicyFactory]:
     found: dict[str, PolicyFactory] = {}
     for entry in entry_points(group=ENTRY_POINT_GROUP):
         found[entry.name] = _lazy(entry)
-    return {**found, **BUILT_IN}
+    return {**found, **_ADDED, **BUILT_IN}
 
 
 def _lazy(entry: EntryPoint) -> PolicyFactory:
@@ -175,6 +180,22 @@ def _load(entry: EntryPoint) -> PolicyFactory:
             f"policy {entry.name!r} of {package} cannot be loaded ({entry.value}): {error}; repair or uninstall it"
         ) from None
     return factory
+
+
+@contextmanager
+def adding_policy(name: str, factory: PolicyFactory) -> Iterator[str]:
+    """Know a policy of the program's own while this lasts; yields its name.
+
+    Raises:
+        ConfigError: there is a policy of this name already.
+    """
+    if name in known_policies():
+        raise ConfigError(f"there is a policy {name!r} already; give yours another name")
+    _ADDED[name] = factory
+    try:
+        yield name
+    finally:
+        del _ADDED[name]
 
 
 def import_policy(name: str) -> None:

@@ -31,10 +31,13 @@ __all__ = [
     "gains_told",
     "loses",
     "loss_text",
+    "times_baseline",
 ]
 
 BASELINE = "backfill"
-"""What a cluster does without Lucid. Where this policy is not replayed, the first one is the baseline."""
+"""Plain Slurm, what a cluster does without Lucid. Where it is not replayed, the first policy is the baseline."""
+_RATIOS = (("avg_jct", "avg_jct_s"), ("avg_jct_large", "avg_jct_large_s"), ("p999_queue", "p999_queue_s"))
+"""What is given as a multiple of the baseline's: the average, large jobs, and the tail of waiting."""
 LOSES_FROM = 1.05
 """A user or a VC loses if its mean JCT is more than this many times that of the baseline."""
 LOSES_LEAST_S = 360.0
@@ -117,6 +120,22 @@ def baseline_of(runs: Sequence[Run]) -> Run | None:
     if len(runs) < 2:
         return None
     return next((run for run in runs if run.policy == BASELINE), runs[0])
+
+
+def times_baseline(metrics: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """Figures of ``run_metrics`` as multiples of the baseline's: ``policy`` names it, ``by_policy`` has ``avg_jct``,
+    ``avg_jct_large`` and ``p999_queue`` of each policy (``None`` where one of the two has no such jobs, or the
+    baseline's is 0). Empty for a single policy."""
+    if len(metrics) < 2:
+        return {}
+    baseline = BASELINE if BASELINE in metrics else next(iter(metrics))
+
+    def ratio(figures: Mapping[str, Any], key: str) -> float | None:
+        value, of = figures.get(key), metrics[baseline].get(key)
+        return None if value is None or not of else value / of
+
+    by_policy = {name: {what: ratio(m, key) for what, key in _RATIOS} for name, m in metrics.items()}
+    return {"policy": baseline, "by_policy": by_policy}
 
 
 def gains(run: Run, baseline: Run, log: DecisionLog | None = None) -> Gains | None:

@@ -13,7 +13,15 @@ from lucid.core.node import Node
 from lucid.errors import ConfigError, TraceError
 from lucid.simulator.traces.record import Trace
 
-__all__ = ["NodeShape", "build_layout", "lend_profiling_nodes", "read_vcs", "sized_vcs"]
+__all__ = [
+    "NodeShape",
+    "build_layout",
+    "lend_profiling_nodes",
+    "offered_load",
+    "read_vcs",
+    "sized_to_load",
+    "sized_vcs",
+]
 
 _SERVED = 0.95
 """Where nothing says how many nodes there were, a VC's GPUs would serve its jobs without a queue for this share of
@@ -91,6 +99,35 @@ def sized_vcs(trace: Trace, gpus_per_node: int, nodes: int | None = None) -> dic
     return shares
 
 
+def offered_load(trace: Trace, gpus: int) -> float | None:
+    """GPU-hours that the jobs ask for, over those of ``gpus`` GPUs from the first submission to the last; ``None``
+    where all are submitted at once."""
+    span_s = trace.jobs[-1].job.submit_s - trace.jobs[0].job.submit_s
+    asked_s = sum(item.duration_s * item.job.gpus for item in trace.jobs)
+    return asked_s / (span_s * gpus) if span_s > 0 else None
+
+
+def sized_to_load(
+    trace: Trace, gpus_per_node: int, load: float, profiling_nodes: int | None = None
+) -> dict[str, int]:
+    """Nodes by VC at which the offered load is ``load``, as near as whole nodes come to it: submissions and run times
+    stay as they are in the trace. At least as many as the largest job of each VC takes while ``profiling_nodes``
+    (2 % unless given) profile, so that the load may be lower on a small cluster.
+
+    Raises:
+        ConfigError: all jobs are submitted at once.
+    """
+    of_one_node = offered_load(trace, gpus_per_node)
+    if of_one_node is None:
+        raise ConfigError("--load: all jobs of the trace are submitted at once; give --nodes in its place")
+    nodes = max(1, round(of_one_node / load))
+    largest: dict[str, int] = defaultdict(lambda: 1)
+    for item in trace.jobs:
+        largest[item.job.vc] = max(largest[item.job.vc], math.ceil(item.job.gpus / gpus_per_node))
+    least = sum(largest.values())
+    return sized_vcs(trace, gpus_per_node, max(nodes, least + (profiling_nodes or _profiling(nodes))))
+
+
 def build_layout(vcs: Mapping[str, int], shape: NodeShape) -> dict[str, list[Node]]:
     """Nodes ``<vc>-000`` and so on for each VC."""
     return {
@@ -111,7 +148,7 @@ def lend_profiling_nodes(
     left = {vc: list(nodes) for vc, nodes in layout.items()}
     asked = count is not None
     total = sum(len(nodes) for nodes in left.values())
-    wanted = count if count is not None else max(1, round(_PROFILING_SHARE * total))
+    wanted = count if count is not None else _profiling(total)
     largest: dict[str, int] = defaultdict(int)
     for item in trace.jobs:
         largest[item.job.vc] = max(largest[item.job.vc], item.job.gpus)
@@ -129,6 +166,10 @@ def lend_profiling_nodes(
             f"own jobs, {wanted} were asked for; give --profiling-nodes {len(lent)}"
         )
     return left, lent
+
+
+def _profiling(nodes: int) -> int:
+    return max(1, round(_PROFILING_SHARE * nodes))
 
 
 def _can_lend(nodes: Sequence[Node], largest_gpus: int) -> bool:

@@ -97,9 +97,22 @@ def test_simulate_json_has_the_figures_of_each_policy(lucid: Lucid) -> None:
     assert data["vcs"] == {"a": 2, "b": 1}
 
 
-def test_fifo_and_lucid_are_compared_unless_told(lucid: Lucid) -> None:
+def test_plain_slurm_and_lucid_are_compared_unless_told(lucid: Lucid) -> None:
     said = lucid("simulate", "pack.csv", "--vcs", "vcs.csv", "--json")
-    assert list(json.loads(said.out)["results"]) == ["fifo", "lucid"]
+    data = json.loads(said.out)
+    assert list(data["results"]) == ["backfill", "lucid"]
+    assert data["times_baseline"]["policy"] == "backfill"
+    ratio = data["results"]["lucid"]["avg_jct_s"] / data["results"]["backfill"]["avg_jct_s"]
+    assert (
+        data["times_baseline"]["by_policy"]["lucid"]["avg_jct"]
+        == data["gains"]["lucid"]["everybody"]["jct_s"] / (data["gains"]["lucid"]["everybody"]["baseline_s"])
+        == ratio
+    )
+    assert f"{ratio:.2f}" in next(
+        line
+        for line in lucid("simulate", "pack.csv", "--vcs", "vcs.csv").out.splitlines()
+        if "backfill's = 1" in line
+    )
 
 
 def test_a_replay_knows_windows_and_sleep(lucid: Lucid, tmp_path: Path) -> None:
@@ -134,7 +147,9 @@ def test_a_replay_is_set_beside_what_really_happened(lucid: Lucid, tmp_path: Pat
         rows = [(row["job_id"], float(row["start_s"]), float(row["end_s"])) for row in csv.DictReader(file)]
     real = "".join(f"{job},{start_s},{end_s + 5}\n" for job, start_s, end_s in rows)
     (tmp_path / "real.csv").write_text("job_id,start_s,end_s\n" + real)
-    said = lucid("simulate", "pack.csv", *ALL, "--against", "fifo=real.csv", "--json")
+    said = lucid(
+        "simulate", "pack.csv", *ALL, "--policy", "fifo", "--policy", "lucid", "--against", "fifo=real.csv", "--json"
+    )
     (figures,) = json.loads(said.out)["against"].values()
     assert (figures["start_mae_s"], figures["jct_mae_s"]) == (0.0, pytest.approx(5.0))
     assert figures["jct_bias_s"] == pytest.approx(-5.0)
@@ -147,9 +162,9 @@ def test_a_replay_is_set_beside_what_really_happened(lucid: Lucid, tmp_path: Pat
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (("--against", "real.csv"), "of which policy? Write --against fifo=real.csv"),
-        (("--against", "srtf=real.csv"), "'srtf' is not replayed (--policy: fifo, lucid)"),
-        (("--against", "fifo=none.csv"), "none.csv: cannot be read"),
+        (("--against", "real.csv"), "of which policy? Write --against backfill=real.csv"),
+        (("--against", "srtf=real.csv"), "'srtf' is not replayed (--policy: backfill, lucid)"),
+        (("--against", "lucid=none.csv"), "none.csv: cannot be read"),
         (("--as-live", "--semantics", "published"), "--as-live is for --semantics honest"),
     ],
 )
@@ -411,7 +426,14 @@ def test_demo_compares_explains_and_writes_a_page(
         monkeypatch.setattr("lucid.cli.demo.preset", lambda name: preset(name).resized(jobs, None))
     said = lucid("demo", "--out", "demo")
     assert said.code == 0
-    for words in ("Comparison of policies", "fifo", "sjf", "tiresias", "lucid", "why did that job", "SYNTHETIC"):
+    for words in (
+        "Comparison of policies",
+        "backfill",
+        "nobody can have srtf",
+        "tiresias",
+        "why did that job",
+        "SYNTHETIC",
+    ):
         assert words in said.out
     assert "<svg" in (tmp_path / "demo" / "report.html").read_text()
     assert json.loads((tmp_path / "demo" / "summary.json").read_text())["results"]["lucid"]["packed_jobs"] > 0

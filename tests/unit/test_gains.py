@@ -15,7 +15,15 @@ from lucid.core.placement import NodeGpus
 from lucid.core.reason import FreeGpus, Reserved
 from lucid.core.snapshot import Snapshot
 from lucid.simulator.engine import Run, Series
-from lucid.simulator.gains import baseline_of, gains, gains_headline, gains_to_dict, gains_told, loss_text
+from lucid.simulator.gains import (
+    baseline_of,
+    gains,
+    gains_headline,
+    gains_to_dict,
+    gains_told,
+    loss_text,
+    times_baseline,
+)
 from lucid.simulator.metrics import run_metrics
 from lucid.simulator.record import DecisionLog
 from lucid.simulator.report import write_report
@@ -44,6 +52,21 @@ def test_the_baseline_is_plain_slurm_else_the_first_run() -> None:
     assert baseline_of([fifo, lucid]) is fifo
     assert baseline_of([lucid]) is None
     assert gains_told([lucid], {}) == []
+
+
+def test_figures_stand_beside_plain_slurms_else_the_first_policys() -> None:
+    metrics = {
+        "fifo": {"avg_jct_s": 30.0, "avg_jct_large_s": None, "p999_queue_s": 8.0},
+        "backfill": {"avg_jct_s": 20.0, "avg_jct_large_s": 5.0, "p999_queue_s": 0.0},
+        "lucid": {"avg_jct_s": 10.0, "avg_jct_large_s": 6.0, "p999_queue_s": 2.0},
+    }
+    found = times_baseline(metrics)
+    assert found["policy"] == "backfill"
+    assert found["by_policy"]["fifo"] == {"avg_jct": 1.5, "avg_jct_large": None, "p999_queue": None}
+    assert found["by_policy"]["lucid"] == {"avg_jct": 0.5, "avg_jct_large": 1.2, "p999_queue": None}
+    del metrics["backfill"]
+    assert times_baseline(metrics)["policy"] == "fifo"
+    assert times_baseline({"lucid": metrics["lucid"]}) == {}
 
 
 def test_users_and_vcs_that_lose_come_first_and_are_counted() -> None:

@@ -177,6 +177,20 @@ def test_headline_admits_a_winner_that_knew_the_truth(tmp_path: Path) -> None:
     assert "It was given the true run times" not in report(tmp_path, [slow, replace(oracle, predictor="gbm")]).seen
 
 
+def test_plain_slurm_is_the_yardstick_and_who_knows_the_truth_is_named_apart(tmp_path: Path) -> None:
+    best, plain = make_run("srtf", slower=0.5, predictor="oracle"), make_run("backfill", slower=2)
+    best.outcomes[0].preemptions = 1
+    runs = [make_run("fifo", slower=9), best, plain, make_run("lucid")]
+    page = report(tmp_path, runs)
+    figures = {run.policy: run_metrics(run)["avg_jct_s"] for run in runs}
+    assert "Of the policies that a real cluster can have, lucid has the shortest" in page.seen
+    assert f"{100 * (1 - figures['lucid'] / figures['backfill']):.1f} % less than backfill" in page.seen
+    assert "nobody can have it: it knows the true run times, and it preempts jobs that keep their work" in page.seen
+    assert "lucid against backfill" in page.seen
+    slow = report(tmp_path, [best, plain, make_run("lucid", slower=3)])
+    assert re.search(r"backfill has the shortest average job completion time: .*; lucid follows with", slow.seen)
+
+
 def test_what_got_worse_is_said(tmp_path: Path) -> None:
     """Best on average, yet slower for large jobs."""
     first, best = make_run("fifo", slower=3), make_run("lucid")

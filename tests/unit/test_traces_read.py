@@ -72,6 +72,19 @@ def test_helios() -> None:
     assert h2.profile is None
 
 
+@pytest.mark.parametrize(("written", "limit_s"), [("7200", 7200.0), ("0", None), ("", None)])
+def test_helios_has_a_time_limit_where_the_file_has_one(tmp_path: Path, written: str, limit_s: float | None) -> None:
+    header, first, *_ = (ASSETS / "helios.csv").read_text().splitlines()
+    (tmp_path / "limits.csv").write_text(f"{header},wall_time\n{first},{written}\n")
+    (h1,) = read_trace(tmp_path / "limits.csv").jobs
+    assert h1.job.time_limit_s == limit_s
+    (tmp_path / "limits.csv").write_text(f"{header},wall_time\n{first},-1\n")
+    with pytest.raises(
+        TraceError, match=r"limits.csv, line 2, column 'wall_time': '-1' is negative; correct the row"
+    ):
+        read_trace(tmp_path / "limits.csv")
+
+
 def test_helios_full_has_profiles() -> None:
     (h1,) = read_trace(ASSETS / "helios_full.csv").jobs
     assert h1.profile == JobProfile(40.0, 12.0, 3000.0, amp=True, workload="NetA|SetA|32|1")

@@ -37,7 +37,7 @@ def write_report(
     """Write one HTML page that needs nothing beside itself, the same bytes for the same runs.
 
     ``metrics``: what ``run_metrics`` says of each run, by policy. ``notes`` stand near the top; where one says
-    that the trace is synthetic, so does the page's title. The first run is what the others are measured against.
+    that the trace is synthetic, so does the page's title. The others are measured against ``baseline_of`` the runs.
     ``told``: who gains and who loses; the page shows lucid, or the last policy where lucid was not replayed.
     ``logs``: the decisions by policy, for the timeline of nodes; ``tell`` makes the story of a job of them.
 
@@ -76,8 +76,8 @@ def _context(
         "notes": notes,
         "facts": summary.facts(runs),
         "warnings": summary.warnings(names, figures),
-        "headline": summary.headline(names, figures) + summary.caveat(runs, figures),
-        "changes": summary.changes(names, figures),
+        "headline": summary.headline(runs, figures),
+        "changes": summary.changes(runs, figures),
         "ran": [
             {
                 "policy": run.policy,

@@ -14,11 +14,11 @@ __all__ = ["about", "estimates", "habits", "knows_truth", "styles"]
 
 _STYLES = 8
 """Classes p0 to p7 of the style sheet: a colour and a dash each."""
-_OWN_STYLE = {"lucid": 0, "fifo": 1, "sjf": 2, "tiresias": 3, "qssf": 4, "srtf": 5}
+_OWN_STYLE = {"lucid": 0, "fifo": 1, "sjf": 2, "tiresias": 3, "qssf": 4, "srtf": 5, "backfill": 6}
 
 _ABOUT = {
     "fifo": "in order of submission",
-    "backfill": "in Slurm's order, backfilled by time limits",
+    "backfill": "plain Slurm: in its order, backfilled by time limits",
     "sjf": "shortest run time first",
     "srtf": "shortest remaining time first",
     "qssf": "least run time × GPUs first",

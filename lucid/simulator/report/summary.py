@@ -8,9 +8,10 @@ from typing import Any
 
 from lucid.pages.units import DAY, show_change, show_count, show_duration, show_many
 from lucid.simulator.engine import Run
+from lucid.simulator.gains import baseline_of
 from lucid.simulator.report.policies import knows_truth
 
-__all__ = ["caveat", "changes", "facts", "headline", "synthetic", "warnings"]
+__all__ = ["changes", "facts", "headline", "synthetic", "warnings"]
 
 
 def synthetic(notes: Sequence[str]) -> bool:
@@ -43,38 +44,66 @@ def warnings(names: Sequence[str], figures: Sequence[dict[str, Any]]) -> list[st
     ]
 
 
-def headline(names: Sequence[str], figures: Sequence[dict[str, Any]]) -> str:
-    """The comparison in one sentence."""
-    known = [(found["avg_jct_s"], name) for name, found in zip(names, figures, strict=True) if "avg_jct_s" in found]
+def headline(runs: Sequence[Run], figures: Sequence[dict[str, Any]]) -> str:
+    """The comparison with the baseline in one sentence: of the best policy that a real cluster can have, where there
+    is one beside the baseline. A second sentence names what those that know the truth would have made of it."""
+    known = [(found["avg_jct_s"], i) for i, found in enumerate(figures) if "avg_jct_s" in found]
     if not known:
         return "No job ended under any policy."
-    best_s, best = min(known, key=lambda item: item[0])
-    if len(names) == 1:
-        return f"{best} completes a job in {show_duration(best_s)} on average."
-    first = figures[0].get("avg_jct_s")
-    if best == names[0] or first is None:
-        others = [item for item in known if item[1] != best]
+    best = _best(runs, figures)
+    best_s, best_name = figures[best]["avg_jct_s"], runs[best].policy
+    if len(runs) == 1:
+        return f"{best_name} completes a job in {show_duration(best_s)} on average." + _truth(runs[best])
+    base = _base(runs)
+    first = figures[base].get("avg_jct_s")
+    shortest = best_s == min(known)[0]
+    said = (
+        f"{best_name} has the shortest average job completion time"
+        if shortest
+        else f"Of the policies that a real cluster can have, {best_name} has the shortest average job completion time"
+    )
+    if best == base or first is None:
+        others = [(value, i) for value, i in known if i != best and (shortest or not knows_truth(runs[i]))]
         if not others:
-            return f"{best} alone ended any job: {show_duration(best_s)} on average."
-        next_s, following = min(others, key=lambda item: item[0])
-        return (
-            f"{best} has the shortest average job completion time: {show_duration(best_s)}; "
-            f"{following} follows with {show_duration(next_s)}{_bracket(show_change(next_s, best_s))}."
-        )
+            return f"{best_name} alone ended any job: {show_duration(best_s)} on average." + _truth(runs[best])
+        next_s, following = min(others)
+        said += f": {show_duration(best_s)}; {runs[following].policy} follows with {show_duration(next_s)}"
+        return f"{said}{_bracket(show_change(next_s, best_s))}." + _beyond(runs, known, best)
     change = show_change(best_s, first)
     than = "as" if change == "the same" else "than"
-    return (
-        f"{best} has the shortest average job completion time: {show_duration(best_s)}, "
-        f"{change} {than} {names[0]} ({show_duration(first)})."
-    )
+    said += f": {show_duration(best_s)}, {change} {than} {runs[base].policy} ({show_duration(first)})."
+    return said + _beyond(runs, known, best)
 
 
-def caveat(runs: Sequence[Run], figures: Sequence[dict[str, Any]]) -> str:
-    """What the reader must know of the best policy."""
+def _best(runs: Sequence[Run], figures: Sequence[dict[str, Any]]) -> int:
+    """The shortest average JCT: of the policies that decide by what a real cluster knows, where one of them beside
+    the baseline ended jobs; else of all."""
     known = [(found["avg_jct_s"], i) for i, found in enumerate(figures) if "avg_jct_s" in found]
-    if not known or not knows_truth(runs[min(known)[1]]):
-        return ""
-    return " It was given the true run times, which no real scheduler knows."
+    real = [(value, i) for value, i in known if not knows_truth(runs[i])]
+    return min(real if len(real) > 1 else known)[1]
+
+
+def _base(runs: Sequence[Run]) -> int:
+    baseline = baseline_of(runs)
+    return next((i for i, run in enumerate(runs) if run is baseline), 0)
+
+
+def _truth(run: Run) -> str:
+    return " It was given the true run times, which no real scheduler knows." if knows_truth(run) else ""
+
+
+def _beyond(runs: Sequence[Run], known: Sequence[tuple[float, int]], best: int) -> str:
+    """What the reader must know of the best policy; or of one that is better, and that nobody can have."""
+    least_s, least = min(known)
+    if least == best or knows_truth(runs[best]):
+        return _truth(runs[best])
+    preempts = (
+        ", and it preempts jobs that keep their work" if any(o.preemptions for o in runs[least].outcomes) else ""
+    )
+    return (
+        f" {runs[least].policy} would have {show_duration(least_s)}, and nobody can have it: it knows the true run "
+        f"times{preempts}."
+    )
 
 
 def _bracket(text: str) -> str:
@@ -89,17 +118,17 @@ _HEADLINE_FIGURES = (
 )
 
 
-def changes(names: Sequence[str], figures: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
-    """The policy of the shortest average JCT against the first one, where they differ: for better and for worse."""
-    known = [found for found in figures if "avg_jct_s" in found]
-    if not known or known[0] is not figures[0]:
+def changes(runs: Sequence[Run], figures: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
+    """The policy of the headline against the baseline, where they differ: for better and for worse."""
+    base = _base(runs)
+    if "avg_jct_s" not in figures[base]:
         return None
-    best = min(known, key=lambda found: found["avg_jct_s"])
-    if best is figures[0]:
+    best = _best(runs, figures)
+    if best == base:
         return None
     cards = []
     for title, key in _HEADLINE_FIGURES:
-        value, reference = best.get(key), figures[0].get(key)
+        value, reference = figures[best].get(key), figures[base].get(key)
         if value is None or reference is None:
             continue
         cards.append(
@@ -111,4 +140,4 @@ def changes(names: Sequence[str], figures: Sequence[dict[str, Any]]) -> dict[str
                 "verdict": "better" if value < reference else "worse" if value > reference else "equal",
             }
         )
-    return {"policy": names[figures.index(best)], "first": names[0], "cards": cards}
+    return {"policy": runs[best].policy, "first": runs[base].policy, "cards": cards}

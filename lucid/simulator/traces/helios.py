@@ -1,7 +1,8 @@
 """Helios ``cluster_log.csv``, and its "full" variant with a measured workload per job.
 
 Dates carry no zone and are read as the cluster's own clock. ``duration`` (seconds) is taken as it stands:
-``end_time - start_time`` would be off by an hour where daylight saving changes in between.
+``end_time - start_time`` would be off by an hour where daylight saving changes in between. The published logs have no
+time limits; a column ``wall_time`` (seconds, 0 for none) is one.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ def _parse(row: Row) -> Draft:
         user=row.text("user"),
         name=row.text("jobname"),
         cpus=row.whole_or_none("cpu_num") or 0,
+        time_limit_s=row.real_or_none("wall_time") or None,
         amp=row.flag_or_none("amp"),
         state=row.text("state").upper(),
         profile=profile_of(row),

@@ -1,0 +1,154 @@
+"""Days of a trace, a cluster sized to a load, and the walls between VCs taken down: the functions and the options."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from builders import a_trace, by
+from lucid.cli.main import lucidctl
+from lucid.errors import ConfigError
+from lucid.simulator.layout import offered_load, sized_to_load
+from lucid.simulator.traces import Trace, read_trace, write_trace
+from lucid.simulator.traces.window import days_of, pooled
+
+DAY = 86400.0
+SEPTEMBER = 1598918400.0  # 2020-09-01
+DAILY = replace(
+    a_trace(*(by(f"d{i}", 1 + i % 2, 3600.0, i * DAY, vc="ab"[i % 2]) for i in range(10))), epoch_s=SEPTEMBER
+)
+
+
+def ids(trace: Trace) -> list[str]:
+    return [item.job.id for item in trace.jobs]
+
+
+@pytest.mark.parametrize(
+    ("begin", "days", "kept"),
+    [
+        (None, 2.0, ["d0", "d1"]),
+        ("7", None, ["d7", "d8", "d9"]),
+        ("6.5", 2.0, ["d7", "d8"]),
+        ("2020-09-03", 1.5, ["d2", "d3"]),
+        ("2020-09-03T00:00:01", 1.0, ["d3"]),
+        ("2020-09-03T02:00:00+02:00", 1.0, ["d2"]),
+    ],
+)
+def test_a_window_has_the_jobs_that_arrive_in_it(begin: str | None, days: float | None, kept: list[str]) -> None:
+    found = days_of(DAILY, begin, days)
+    assert ids(found) == kept
+    assert [item.job.rank for item in found.jobs] == list(range(len(kept)))
+    assert found.jobs[0].job.submit_s == 0.0
+    assert found.epoch_s == SEPTEMBER + int(kept[0][1]) * DAY, "hours of the day stay"
+    left_out = dict(found.skipped)
+    assert left_out.get("submitted before the window", 0) == int(kept[0][1])
+    assert sum(left_out.values()) + len(kept) == 10
+
+
+def test_a_first_job_that_does_not_come_at_0_stays_where_it_was() -> None:
+    trace = a_trace(by("a", submit_s=30.0), by("b", submit_s=DAY))
+    assert [item.job.submit_s for item in days_of(trace, "0.5", None).jobs] == [30]
+
+
+@pytest.mark.parametrize(
+    ("begin", "days", "says"),
+    [
+        ("20", None, r"no job of .* arrives in that window; .* from day 0 to day 9.00 \(2020-09-01T00:00 to"),
+        ("2.5", 0.25, "no job"),
+        ("-1", None, "neither a day of the trace .* nor a date"),
+        ("nan", None, "neither a day"),
+        ("2020-13-01", None, "neither a day"),
+    ],
+)
+def test_a_window_without_jobs_and_a_begin_that_is_no_time_are_refused(begin: str, days: float, says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        days_of(DAILY, begin, days)
+
+
+def test_a_date_needs_a_trace_with_dates() -> None:
+    with pytest.raises(ConfigError, match=r"is a date, and .* has none; give a day of the trace"):
+        days_of(replace(DAILY, epoch_s=None), "2020-09-03", None)
+
+
+def test_load_is_gpu_hours_asked_over_those_at_hand_until_the_last_submission() -> None:
+    trace = a_trace(by("a", 4, 100.0, vc="x"), by("b", 8, 50.0, 100.0, vc="y"))
+    assert offered_load(trace, 8) == 1.0
+    assert offered_load(a_trace(by("a"), by("b")), 8) is None
+
+
+def test_a_cluster_is_sized_to_a_load_and_holds_the_largest_jobs_beside_what_profiles() -> None:
+    long = a_trace(*(by(f"j{i}", 8, 4000.0, 100.0 * i, vc="xy"[i % 2]) for i in range(101)))
+    assert sized_to_load(long, 8, 1.0) == {"x": 20, "y": 20}
+    assert sum(sized_to_load(long, 8, 0.8).values()) == 50
+    rare = a_trace(by("big", 80, 1.0), by("small", 1, 1.0, 1000.0))
+    assert sized_to_load(rare, 8, 0.9) == {"vc": 11}
+    assert sized_to_load(rare, 8, 0.9, 3) == {"vc": 13}
+    with pytest.raises(ConfigError, match="submitted at once; give --nodes"):
+        sized_to_load(a_trace(by("a"), by("b")), 8, 0.9)
+
+
+def test_a_pool_is_the_same_jobs_in_one_vc() -> None:
+    assert pooled(DAILY).vcs == ("pool",)
+    assert ids(pooled(DAILY)) == ids(DAILY)
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    write_trace(DAILY, tmp_path / "log.csv")
+    return tmp_path / "log.csv"
+
+
+def said(*words: str | Path) -> dict[str, Any]:
+    told = CliRunner().invoke(lucidctl, [*map(str, words), "--json"], catch_exceptions=False)
+    assert told.exit_code == 0, told.output
+    found: dict[str, Any] = json.loads(told.stdout)
+    return found
+
+
+@pytest.mark.parametrize("command", ["simulate", "compare"])
+def test_options_choose_days_nodes_and_walls(command: str, log: Path, tmp_path: Path) -> None:
+    (tmp_path / "vcs.csv").write_text(",num\na,3\nb,2\n")
+    plain = (command, log, "--policy", "backfill", "--policy", "fifo")
+    walls, pool = (said(*plain, "--vcs", tmp_path / "vcs.csv", *more) for more in ((), ("--pool",)))
+    assert walls["vcs"] == {"a": 3, "b": 2}
+    assert pool["vcs"] == {"pool": 5}
+    assert walls["load"] == pool["load"] == pytest.approx(15 / (9 * 24 * 40))
+    assert said(*plain, "--pool", "--nodes", "2")["vcs"] == {"pool": 2}
+    assert said(*plain)["vcs"] == {"a": 1, "b": 1}
+    assert said(*plain, "--pool")["vcs"] == {"pool": 2}, "as many nodes as with walls"
+    assert said(*plain, "--days", "1")["load"] is None, "one job"
+    part = said(*plain, "--from", "2020-09-04", "--days", "3", "--gpus-per-node", "2", "--load", "0.01")
+    assert part["jobs"] == 3
+    assert part["notes"][:2] == [
+        "left out of the trace: 3 rows, submitted before the window",
+        "left out of the trace: 4 rows, submitted after the window",
+    ]
+    assert part["load"] == pytest.approx(0.01, rel=0.1)
+    assert any("chosen for a load of 0.01; on whole nodes it is 0.01" in note for note in part["notes"])
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (("--load", "0.9", "--nodes", "3"), "--nodes and --load each say how many nodes there are; give one of them"),
+        (("--pool", "--lending", "borrow"), "--pool leaves one VC"),
+        (("--from", "tomorrow"), "--from tomorrow: is neither"),
+    ],
+)
+def test_options_that_contradict_each_other_are_refused(log: Path, options: tuple[str, ...], says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        CliRunner().invoke(lucidctl, ["simulate", str(log), *options], catch_exceptions=False)
+
+
+def test_a_window_is_described_and_converted(log: Path, tmp_path: Path) -> None:
+    assert said("trace", "describe", log, "--from", "5", "--days", "2")["jobs"] == 2
+    out = tmp_path / "part.csv"
+    words = ["trace", "convert", str(log), str(out), "--days", "3"]
+    assert CliRunner().invoke(lucidctl, words, catch_exceptions=False).exit_code == 0
+    assert ids(read_trace(out)) == ["d0", "d1", "d2"]
+    assert read_trace(out).epoch_s == SEPTEMBER
