@@ -55,8 +55,7 @@ class Replay:
     def jobs(self) -> pd.DataFrame:
         """A row for each job, in order of arrival, as in jobs.csv of ``lucidctl simulate --out``: times in seconds of
         the trace; empty cells of a job that never ran are NaN."""
-        import pandas as pd
-
+        pd = _pandas()
         table = pd.DataFrame([job_row(one) for one in self._run.outcomes]).set_index("job_id")
         for name in (*_TIMES_S, "gpus", "packed", "preemptions", "resizes", "ended_in_profiling"):
             table[name] = pd.to_numeric(table[name])
@@ -99,8 +98,7 @@ class Runs(Mapping[str, Replay]):
     def table(self) -> pd.DataFrame:
         """A row for each policy, times in hours; beside the averages what they are times plain Slurm's (the policy
         backfill), where that is among them."""
-        import pandas as pd
-
+        pd = _pandas()
         metrics = {name: one.metrics for name, one in self._replays.items()}
         beside = times_baseline(metrics)
         rows = {}
@@ -157,6 +155,14 @@ def replay(
         ]
         metrics, runs, logs = compare(scenario, names, keep_decisions=True)
     return Runs({run.policy: Replay(run, metrics[run.policy], logs[run.policy]) for run in runs}, notes)
+
+
+def _pandas() -> Any:
+    try:
+        import pandas
+    except ImportError:
+        raise ConfigError("tables need pandas; pip install 'lucid-scheduler[models]' brings it") from None
+    return pandas
 
 
 def _asked(options: Mapping[str, Any]) -> dict[str, Any]:

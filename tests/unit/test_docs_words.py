@@ -93,11 +93,13 @@ def _exists(name: str) -> bool:
     if name == "lucid.policies" or last in ("toml", "db", "conf", "py"):
         return True
     try:
-        return find_spec(name) is not None
+        if find_spec(name) is not None:
+            return True
     except ModuleNotFoundError:
-        spec = find_spec(module)
-        return (
-            spec is not None
-            and spec.origin is not None
-            and re.search(rf"\b{last}\b", Path(spec.origin).read_text(encoding="utf-8")) is not None
-        )
+        pass  # the module has no such module in it
+    spec = find_spec(module)
+    return (
+        spec is not None
+        and spec.origin is not None
+        and re.search(rf"\b{last}\b", Path(spec.origin).read_text(encoding="utf-8")) is not None
+    )
