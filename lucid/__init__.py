@@ -1,23 +1,14 @@
 """Lucid: non-intrusive, explainable scheduling of deep-learning jobs on GPU clusters."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from lucid.api import Replay, Runs, replay
+from importlib import import_module, metadata
 
 __all__ = ["Replay", "Runs", "__version__", "replay"]
 
 
-def __getattr__(name: str) -> Any:
-    """Loaded when asked for: the parts of Lucid that run beside jobs import none of it."""
+def __getattr__(name: str) -> object:
+    """Loaded when asked for: the parts of Lucid that run beside jobs import none of it. The stub file has the types."""
     if name == "__version__":
-        from importlib.metadata import version
-
-        return version("lucid-scheduler")
+        return metadata.version("lucid-scheduler")
     if name in __all__:
-        from lucid import api
-
-        return getattr(api, name)
+        return getattr(import_module("lucid.api"), name)
     raise AttributeError(f"module 'lucid' has no attribute {name!r}")

@@ -26,7 +26,7 @@ from lucid.live.models import LiveModels
 from lucid.live.policies import check_policy, live_models
 from lucid.models.packing.pair_memory import PairMemory
 
-__all__ = ["Parts", "make_parts", "open_store"]
+__all__ = ["Parts", "check_settings", "make_parts", "open_store"]
 
 _LOG = logging.getLogger("lucidd")
 
@@ -56,12 +56,11 @@ class Parts:
         return self.predictor if isinstance(self.predictor, LiveModels) else None
 
 
-def make_parts(settings: Settings, config: Path, monotonic_s: Callable[[], float] = time.monotonic) -> Parts:
-    """``config``: the file that the settings were read from.
+def check_settings(settings: Settings, config: Path) -> None:
+    """``config``: the file that the settings were read from. Neither Slurm nor the store is asked.
 
     Raises:
         ConfigError: the settings name no partition, or a policy that cannot run live.
-        StoreError: the store cannot be opened.
     """
     if not settings.daemon.partitions:
         raise ConfigError(
@@ -69,6 +68,16 @@ def make_parts(settings: Settings, config: Path, monotonic_s: Callable[[], float
             '"observe"'
         )
     check_policy(settings, str(config))
+
+
+def make_parts(settings: Settings, config: Path, monotonic_s: Callable[[], float] = time.monotonic) -> Parts:
+    """``config``: the file that the settings were read from.
+
+    Raises:
+        ConfigError: as ``check_settings``.
+        StoreError: the store cannot be opened.
+    """
+    check_settings(settings, config)
     slurm, state = settings.slurm, Path(settings.daemon.state_dir)
     breaker = Breaker(monotonic_s)
     clock = SystemClock()

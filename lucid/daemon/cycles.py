@@ -213,7 +213,11 @@ class Cycles:
         for item in result.applied:
             if modes.get(item.action.partition, Mode.PACK) is not Mode.PACK:
                 continue
-            facts = {"job": item.action.job_id, "what": type(item.action.decision).__name__.lower()}
+            facts = {
+                "job": item.action.job_id,
+                "partition": item.action.partition,
+                "what": type(item.action.decision).__name__.lower(),
+            }
             _LOG.info("refused" if item.refused else "done", extra={"facts": {**facts, "words": item.refused or ""}})
         for error in result.unsafe:
             facts = {"job": error.job_id, "why": str(error)}

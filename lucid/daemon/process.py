@@ -19,11 +19,12 @@ from lucid.adapters.slurm.wake import WakeFile
 from lucid.adapters.store.port import Store
 from lucid.atomic import closed_to_others
 from lucid.config import Settings, load_settings
-from lucid.daemon.build import make_parts
+from lucid.daemon.build import check_settings, make_parts
+from lucid.daemon.reload import Reload, begin_anew
 from lucid.daemon.turn import Daemon
 from lucid.errors import LucidError
 from lucid.live.child import Children
-from lucid.live.log import JsonLines
+from lucid.live.log import log_handler
 from lucid.live.model_timer import ModelTimer
 from lucid.live.systemd import tell_systemd
 from lucid.live.trouble import TroubleFile
@@ -50,15 +51,20 @@ def main(arguments: list[str] | None = None) -> int:
         help="the settings (%(default)s; or what LUCID_CONFIG names)",
     )
     parser.add_argument("--once", action="store_true", help="one cycle, then stop")
+    parser.add_argument(
+        "--check", action="store_true", help="say whether the settings are sound, and stop; needs no Slurm"
+    )
     given = parser.parse_args(arguments)
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(JsonLines())
+    if given.check:
+        return _checked(given.config)
+    handler = log_handler()
     for log in (_LOG, logging.getLogger("lucid")):
         log.addHandler(handler)
     _LOG.setLevel(logging.INFO)
-    stop = threading.Event()
+    stop, reload = threading.Event(), Reload(given.config)
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.set())
+        signal.signal(number, lambda *_: reload.end(stop))
+    signal.signal(signal.SIGHUP, lambda *_: reload.asked(stop))
     try:
         settings = load_settings(given.config, live=True)
         trouble = TroubleFile(Path(settings.daemon.heartbeat))
@@ -78,9 +84,22 @@ def main(arguments: list[str] | None = None) -> int:
     beside: list[ModelTimer] = [] if given.once else _timers(settings, given.config, parts.store, children)
     wake = WakeFile(Path(settings.daemon.heartbeat).with_name("wake"))
     try:
-        return turn_until(Daemon(parts), stop, wake, given.once, beside)
+        status = turn_until(Daemon(parts), stop, wake, given.once, beside)
     finally:
         behind_barrier("children of lucidd are not ended", children.end)
+    if reload.due:
+        begin_anew()
+    return status
+
+
+def _checked(config: Path) -> int:
+    try:
+        check_settings(load_settings(config, live=True), config)
+    except LucidError as error:
+        print(shown(f"lucidd: {error}", lines=True), file=sys.stderr)
+        return error.exit_code
+    print(shown(f"{config}: sound"))
+    return 0
 
 
 def _timers(settings: Settings, config: Path, store: Store, children: Children) -> list[ModelTimer]:

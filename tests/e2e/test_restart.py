@@ -3,6 +3,7 @@ lucid-release run as systemd's ExecStopPost and timer would."""
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import time
 from collections.abc import Iterator
@@ -140,3 +141,30 @@ def test_asking_whether_lucidd_lives_submits_nothing(box: Box) -> None:
     assert done.returncode != 0
     assert "lucid-alive heartbeat=" in done.stderr
     assert not box.run("squeue", "-h", "-a").stdout
+
+
+def test_a_reload_takes_sound_settings_and_refuses_others_as_a_whole(box: Box, lucidd: Lucidd) -> None:
+    config, process = lucidd.folder / "lucid.toml", lucidd.process
+    assert process is not None
+
+    def told(event: str) -> int:
+        return lucidd.log().count(f'"event": "{event}"')
+
+    blocker, profiled, *ids = queue(box, lucidd)
+    box.wait("lucidd to hold them", lambda: held(box, ids) == ids, 30)
+    sound = config.read_text()
+    config.write_text(sound.replace("vc-a", "vc-a=", 1))
+    process.send_signal(signal.SIGHUP)
+    box.wait("the refusal", lambda: told("settings not read anew: the old ones hold"), 30)
+    assert (told("started"), told("stopped")) == (1, 0)
+    config.write_text(sound.replace('vc-a = "pack"', 'vc-a = "observe"'))
+    for _ in range(3):  # in a row, as an impatient administrator does
+        process.send_signal(signal.SIGHUP)
+    box.wait("lucidd anew", lambda: told("started") == 2, 60)
+    box.wait("the new mode", lambda: lucidd.json("status")["modes"].get("vc-a") == "observe", 60)
+    assert process.poll() is None, "the same process"
+    assert held(box, ids) == ids, "nobody was let go"
+    assert "vc-b" in lucidd.json("status")["modes"]
+    stop(lucidd)
+    assert process.returncode == 0
+    box.run("scancel", blocker, profiled, *ids)
