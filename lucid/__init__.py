@@ -6,7 +6,7 @@ __all__ = ["Replay", "Runs", "__version__", "replay"]
 
 
 def __getattr__(name: str) -> object:
-    """Loaded when asked for: the parts of Lucid that run beside jobs import none of it. The stub file has the types."""
+    """Loaded when asked for: the parts of Lucid that run beside jobs import none of it. Types: the stub file."""
     if name == "__version__":
         return metadata.version("lucid-scheduler")
     if name in __all__:

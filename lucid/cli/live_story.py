@@ -43,7 +43,10 @@ def live_story(
         return _story(job_id, [_last_decision(store, job_id)], profiling, estimate=[words])
     story, data = known_story(store, job_id, profiling)
     if not data["decisions"] and not data["actions"]:
-        raise ConfigError(why_nothing(store, job_id, _ran_at_once(store, job_id), why_unknown))
+        why = why_nothing(store, job_id, _ran_at_once(store, job_id), why_unknown)
+        if store.ended_job(job_id) is None:
+            raise ConfigError(why)
+        story = replace(story, estimate=[*story.estimate, why])  # and its end can be told
     return story, data
 
 

@@ -139,10 +139,13 @@ def test_a_job_that_slurm_started_at_once_is_told_as_that(tmp_path: Path) -> Non
     site = Site(tmp_path, partitions={"vc": "observe"})
     site.submit("1", 4, held=False, mark="none", run_s=30.0)
     site.slurm.advance(2.0)
-    for _ in range(2):
-        site.turns(20.0)
-        with pytest.raises(ConfigError, match="Slurm started it before lucidd saw it wait"):
-            site.ctl("explain", "1")
+    site.turns(20.0)
+    with pytest.raises(ConfigError, match="Slurm started it before lucidd saw it wait"):
+        site.ctl("explain", "1")
+    site.turns(20.0)
+    told = site.ctl("explain", "1")
+    assert "ended after 30 s: COMPLETED" in told
+    assert "Slurm started it before lucidd saw it wait" in told
     with pytest.raises(ConfigError, match="asks for no GPU"):
         site.ctl("explain", "99")
 

@@ -301,6 +301,15 @@ class CommandClient:
         self._version = version_of(document) or self._version
         return document
 
+    def say(self, command: Sequence[str]) -> str:
+        """The text that a command prints.
+
+        Raises:
+            ClusterUnavailable: no answer in time.
+            ClusterError: it fails.
+        """
+        return self._run(command)
+
     def update(self, job_id: str, changes: Changes) -> None:
         """``scontrol update``, twice where one cannot do it."""
         if changes.first is not None:

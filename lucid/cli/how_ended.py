@@ -1,0 +1,58 @@
+"""``lucidctl explain`` of a job that ended: how, why if it ended badly, and what would have helped."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from typing import Any
+
+from lucid.adapters.slurm.cli import CommandClient
+from lucid.adapters.slurm.client import Breaker
+from lucid.adapters.slurm.endings import ending_of
+from lucid.adapters.store.sqlite import SqliteStore
+from lucid.cli.render import duration
+from lucid.cli.story import Story
+from lucid.config import Settings
+from lucid.core.job import Ended
+from lucid.efficiency.ending import Ending, why_ended
+from lucid.errors import ClusterError
+
+__all__ = ["with_ending"]
+
+_PATIENCE_S = 5.0
+
+
+def with_ending(story: Story, data: dict[str, Any], store: SqliteStore, settings: Settings) -> Story:
+    """The same, and ``data`` too, with the end of a job that has one. Accounting is asked about one that ended badly;
+    without its answer the state alone is told."""
+    ended = store.ended_job(data["job"])
+    data["ended"] = None
+    if ended is None:
+        return story
+    why = None if ended.state == "COMPLETED" else why_ended(_ending(ended, settings))
+    data["ended"] = {
+        "at_s": ended.end_s,
+        "state": ended.state,
+        "ran_s": ended.ran_s,
+        "cause": None if why is None else str(why.cause),
+        "seen": "" if why is None else why.seen,
+        "advice": "" if why is None else why.advice,
+    }
+    lines = [] if why is None else [f"why it ended: {why.seen}", f"what would help: {why.advice}"]
+    event = ended.end_s, f"ended after {duration(ended.ran_s)}: {ended.state}"
+    return replace(story, events=[*story.events, event], estimate=[*story.estimate, *lines])
+
+
+def _ending(ended: Ended, settings: Settings) -> Ending:
+    client = CommandClient(settings.slurm.prefix, Breaker(time.monotonic), _PATIENCE_S)
+    try:
+        found = ending_of(client, ended.job.id)
+    except ClusterError:
+        found = None
+    finally:
+        client.close()
+    if found is None:
+        found = Ending(ended.state, limit_s=ended.job.time_limit_s, ran_s=ended.ran_s)
+    measured = 0.0 if ended.profile is None else ended.profile.gpu_mem_mib
+    gpus = [settings.daemon.gpu_mem_mib, *settings.daemon.gpu_mem_mib_by_feature.values()]
+    return replace(found, gpu_mem_mib=measured, of_gpu_mib=float(max(gpus)))
