@@ -159,7 +159,7 @@ def tell_status(config: Path, as_json: bool) -> None:
 def tell_history(config: Path, days: float, limit: int, as_json: bool) -> None:
     """As ``lucidctl history`` is asked."""
     from lucid.cli.start_words import told_of, told_words  # imported here: `status` forecasts nothing
-    from lucid.live.start_log import START_TIMES, start_times_of
+    from lucid.live.starts_ahead import START_TIMES, start_times_of
 
     store = live_store(live_settings(config))
     ended = store.ended(time.time() - days * 86400.0)
