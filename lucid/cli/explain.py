@@ -17,13 +17,13 @@ def tell_explain(job_id: str, run_dir: Path | None, policy: str | None, as_json:
     """As ``lucidctl explain`` is asked."""
     # what only one of the two needs is imported there: a live job's story needs no simulator
     if run_dir is None:
-        from lucid.cli.live import live_settings, seen_store
+        from lucid.cli.live import live_places, seen_store
         from lucid.cli.live_story import live_story, with_expected_start
 
-        settings = live_settings(config)
+        settings = live_places(config)
         store = seen_store(settings)
         story, data = live_story(store, job_id, settings.daemon.profiling_partition)
-        story = with_expected_start(story, data, store, settings, config)
+        story = with_expected_start(story, data, store, config)
         width = UNBROKEN
     else:
         from lucid.cli.replayed_story import run_story

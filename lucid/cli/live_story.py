@@ -15,7 +15,6 @@ from lucid.cli.render_prediction import prediction_data, prediction_lines
 from lucid.cli.start_words import starts_of
 from lucid.cli.story import Story, row_to_dict
 from lucid.cli.window_words import ends_in_time_s, reaches_words
-from lucid.config import Settings
 from lucid.core import reason as why
 from lucid.core.decision import DecisionRow
 from lucid.errors import ConfigError
@@ -109,13 +108,11 @@ def _story(
     }
 
 
-def with_expected_start(
-    story: Story, data: dict[str, Any], store: SqliteStore | Published, settings: Settings, config: Path
-) -> Story:
+def with_expected_start(story: Story, data: dict[str, Any], store: SqliteStore | Published, config: Path) -> Story:
     """The same, and ``data`` too, with the expected start of a job that waits."""
     if store.view("snapshot") is None:
         return story
-    last, starts = seen_starts(store, settings, config)
+    last, starts = seen_starts(store, config)
     if lasts := reaches_words(last.snapshot, data["job"]):
         data["reaches"] = lasts
         return replace(story, estimate=[*story.estimate, *lasts])
@@ -130,9 +127,12 @@ def with_expected_start(
     ends_s = None if row is None else ends_in_time_s(row.reasons, last.snapshot.now_s)
     if ends_s is not None:
         from lucid.cli.why_not import Changes, asked_again  # with all policies: the story itself needs none
+        from lucid.config import load_settings
         from lucid.live.last_plan import last_plan
 
-        again = asked_again(last_plan(store), settings, config, data["job"], Changes(limit_s=ends_s), starts)
+        again = asked_again(
+            last_plan(store), load_settings(config), config, data["job"], Changes(limit_s=ends_s), starts
+        )
         for limit, shorter in again.rows.items():
             if shorter is not None and shorter.verb == "start":
                 data["sooner"] = {"limit_s": ends_s}

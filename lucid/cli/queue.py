@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 from lucid.cli.console import Table, say, stdout_console
-from lucid.cli.live import live_settings, seen_store
+from lucid.cli.live import live_places, seen_store
 from lucid.cli.queue_rows import line_of, queue_row_to_dict, queue_rows, why_words
 from lucid.cli.render import duration
 from lucid.cli.start_words import start_words
@@ -20,9 +20,8 @@ __all__ = ["tell_queue"]
 
 def tell_queue(config: Path, as_json: bool) -> None:
     """As ``lucidctl queue`` is asked."""
-    settings = live_settings(config)
-    store = seen_store(settings)
-    last, starts = seen_starts(store, settings, config)
+    store = seen_store(live_places(config))
+    last, starts = seen_starts(store, config)
     snapshot = last.snapshot
     rows = queue_rows(last, starts)
     aside: dict[str, str] = (store.view("status") or {}).get("aside") or {}

@@ -8,13 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lucid.adapters.slurm.heartbeat import read_heartbeat
-from lucid.cli.live import live_settings, lives, seen_store
+from lucid.cli.live import live_places, lives, seen_store
 from lucid.cli.live_story import live_story, with_expected_start
 from lucid.cli.queue_rows import QueueRow, line_of, queue_rows, why_words
 from lucid.cli.render import duration
 from lucid.cli.render_power import power_words
 from lucid.cli.start_words import start_words
-from lucid.config import Settings
 from lucid.core.job import Running
 from lucid.core.node import Node
 from lucid.errors import LucidError
@@ -58,9 +57,9 @@ def look(config: Path) -> Look:
     Raises:
         LucidError: the configuration or the plan is missing, or cannot be read.
     """
-    settings = live_settings(config)
+    settings = live_places(config)
     store = seen_store(settings)
-    last, starts = seen_starts(store, settings, config)
+    last, starts = seen_starts(store, config)
     seen = store.view("status") or {}
     now_s, beat = time.time(), read_heartbeat(Path(settings.daemon.heartbeat))
     rows = queue_rows(last, starts)
@@ -87,10 +86,10 @@ def look(config: Path) -> Look:
 def story_text(config: Path, job_id: str, width: int) -> str:
     """A job's story, as ``lucidctl explain`` tells it; what is wrong instead, where it cannot be told."""
     try:
-        settings: Settings = live_settings(config)
+        settings = live_places(config)
         store = seen_store(settings)
         story, data = live_story(store, job_id, settings.daemon.profiling_partition)
-        return with_expected_start(story, data, store, settings, config).text(width)
+        return with_expected_start(story, data, store, config).text(width)
     except LucidError as error:
         return str(error)
 

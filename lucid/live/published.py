@@ -11,12 +11,11 @@ import logging
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lucid.adapters.slurm.heartbeat import read_heartbeat
 from lucid.adapters.store.port import Lease
 from lucid.atomic import write_public
-from lucid.config import Publish, Settings
 from lucid.core.as_json import from_json
 from lucid.core.names import without_names as hide
 from lucid.core.prediction import Prediction
@@ -25,6 +24,10 @@ from lucid.core.snapshot import Partition
 from lucid.errors import StoreError
 from lucid.live.lending import lending_of
 from lucid.live.starts_ahead import START_TIMES, STARTS
+from lucid.places import Placed
+
+if TYPE_CHECKING:  # commands that only show what lucidd has written load no library of settings
+    from lucid.config import Settings
 
 __all__ = ["Published", "Publisher", "published_file", "without_names"]
 
@@ -34,7 +37,7 @@ _SHARE = 0.05
 """Of lucidd's time that the file may take, at the most."""
 
 
-def published_file(settings: Settings) -> Path:
+def published_file(settings: Placed) -> Path:
     """Beside the heartbeat, in a folder that everybody may enter."""
     return Path(settings.daemon.heartbeat).with_name("public.json")
 
@@ -97,7 +100,7 @@ class Publisher:
 
     def __init__(self, settings: Settings) -> None:
         self.path = published_file(settings)
-        self._on = settings.daemon.publish is Publish.JOBS
+        self._on = settings.daemon.publish == "jobs"
         self._picture: Mapping[str, Any] | None = None
         self._times: Mapping[str, Any] | None = None
         self._starts: Mapping[str, Any] | None = None
@@ -160,7 +163,7 @@ class Published:
         StoreError: nothing is.
     """
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Placed) -> None:
         self.path = published_file(settings)
         self._heartbeat = Path(settings.daemon.heartbeat)
         try:

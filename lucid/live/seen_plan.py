@@ -9,13 +9,13 @@ from typing import Any
 
 from lucid.adapters.store.snapshot_json import plan_from_dict, snapshot_from_dict
 from lucid.adapters.store.sqlite import SqliteStore
-from lucid.config import Mode, Settings
 from lucid.core.decision import DecisionRow, Plan, row_of
 from lucid.core.snapshot import Snapshot
 from lucid.errors import StoreError
 from lucid.live.published import Published
 from lucid.live.starts_ahead import STARTS, StartsAhead, told_starts
-from lucid.orchestrator.policy import import_policy
+from lucid.orchestrator.policies import BUILT_IN
+from lucid.places import Mode
 
 __all__ = ["SeenPlan", "row_in", "seen_picture", "seen_plan", "seen_starts"]
 
@@ -64,14 +64,17 @@ def seen_plan(store: SqliteStore | Published, data: Mapping[str, Any]) -> SeenPl
         StoreError: another version of Lucid wrote it.
     """
     for name in (data["policy"]["name"], *data["policy"].get("own", {}).values()):
-        import_policy(name)  # a third party's policy may have reasons of its own
+        if name not in BUILT_IN:  # a third party's policy may have reasons of its own
+            from lucid.orchestrator.policy import import_policy
+
+            import_policy(name)
     snapshot = snapshot_from_dict(data)
     plan = plan_from_dict(data["plan"], snapshot.now_s, data["wake_s"])
     modes = (store.view("status") or {}).get("modes", {})
     return SeenPlan(snapshot, plan, modes)
 
 
-def seen_starts(store: SqliteStore | Published, settings: Settings, config: Path) -> tuple[SeenPlan, StartsAhead]:
+def seen_starts(store: SqliteStore | Published, config: Path) -> tuple[SeenPlan, StartsAhead]:
     """The plan, and when the jobs that wait are expected to start: as lucidd foresaw it, and where that does not hold
     of the picture planned ahead here. ``config``: lucidd's configuration file.
 
@@ -83,7 +86,8 @@ def seen_starts(store: SqliteStore | Published, settings: Settings, config: Path
     told = told_starts(store.view(STARTS), seen.snapshot, seen.plan)
     if told is not None:
         return seen, told
-    from lucid.live.last_plan import last_plan  # with policies and models
+    from lucid.config import load_settings  # all that planning takes
+    from lucid.live.last_plan import last_plan
 
     last = last_plan(store, data)
-    return last, last.starts(settings, config)
+    return last, last.starts(load_settings(config), config)

@@ -127,7 +127,7 @@ def test_ranges_of_starts_are_the_same_for_everybody(tmp_path: Path) -> None:
     ranges = [last.starts(site.settings, config).starts_in_s for last in (own, told)]
     assert any(ranges[0].values())
     assert ranges[0] == ranges[1]
-    foreseen = [seen_starts(store, site.settings, config)[1] for store in (site.store, Published(site.settings))]
+    foreseen = [seen_starts(store, config)[1] for store in (site.store, Published(site.settings))]
     assert foreseen[0] == foreseen[1]
     assert foreseen[0].starts_in_s.keys() == ranges[0].keys()
     text = (tmp_path / "run/public.json").read_text()

@@ -13,7 +13,7 @@ from itertools import islice
 
 from lucid.adapters.bounded import MOST, digits, finite
 from lucid.core.hostlist import each_host
-from lucid.core.placement import mask_of
+from lucid.core.placement import NodeGpus, Placement, mask_of
 from lucid.errors import ConfigError
 
 __all__ = [
@@ -26,6 +26,7 @@ __all__ = [
     "is_shards",
     "memory_mib",
     "parse_mark",
+    "parse_placement",
     "resized",
     "says",
     "shard_counts",
@@ -111,6 +112,18 @@ def gpu_mask(detail: str) -> int:
             used_of = rest.split(",")[:_MOST_HERE]
             mask |= mask_of(i for i, used in enumerate(used_of) if used.split("/")[0] not in ("", "0"))
     return mask
+
+
+def parse_placement(text: str) -> Placement:
+    """The inverse of ``show_placement``; of anything else nothing."""
+    parts = []
+    for item in text.split():
+        name, colon, gpus = item.rpartition(":")
+        mask = gpu_mask(f"gpu:(IDX:{gpus})")
+        if not (name and colon and mask):
+            return ()
+        parts.append(NodeGpus(name, mask))
+    return tuple(parts)
 
 
 def _entries(tres: str) -> Iterator[tuple[str, str, int]]:

@@ -15,14 +15,14 @@ from dataclasses import replace
 from lucid.adapters.slurm.claims import Claimed, as_seen_by
 from lucid.adapters.slurm.coming import without_clashes
 from lucid.adapters.slurm.elastic_jobs import NOT_ELASTIC, Elasticity, ElasticJobs, Worked, unmeasured
-from lucid.adapters.slurm.facts import Facts, gpus_taken, parse_placement, submitted_s, users_nodes
+from lucid.adapters.slurm.facts import Facts, gpus_taken, submitted_s, users_nodes
 from lucid.adapters.slurm.nouns import SlurmJob, SlurmNode
 from lucid.adapters.slurm.obstacles import Outlook, outlook
 from lucid.adapters.slurm.ownership import Ownership
 from lucid.adapters.slurm.power import begins_s
 from lucid.adapters.slurm.request import NO_DEFAULTS, whole_because
 from lucid.adapters.slurm.suitable import NodesAskedFor
-from lucid.adapters.slurm.text import parse_mark
+from lucid.adapters.slurm.text import parse_mark, parse_placement
 from lucid.adapters.slurm.turn_jobs import TurnJobs, takes_turns
 from lucid.adapters.store.port import JobNote, Store
 from lucid.config import DaemonSettings, Mode
