@@ -33,7 +33,7 @@ from lucid.live.upkeep import model_timer
 from lucid.places import checked_file, stamp_of
 from lucid.shown import shown
 
-__all__ = ["main", "turn_until"]
+__all__ = ["main", "say_checked", "turn_until"]
 
 _LOG = logging.getLogger("lucidd")
 _PRUNE_EVERY_H = 6
@@ -62,7 +62,7 @@ def main(arguments: list[str] | None = None) -> int:
         signal.signal(number, lambda *_: stop.set())
     try:
         settings = load_settings(given.config, live=True)
-        behind_barrier("commands check lucid.toml each time", partial(_say_checked, given.config, settings))
+        behind_barrier("commands check lucid.toml each time", partial(say_checked, given.config, settings))
         trouble = TroubleFile(Path(settings.daemon.heartbeat))
         parts = persistently(
             lambda: make_parts(settings, given.config),
@@ -85,7 +85,7 @@ def main(arguments: list[str] | None = None) -> int:
         behind_barrier("children of lucidd are not ended", children.end)
 
 
-def _say_checked(config: Path, settings: Settings) -> None:
+def say_checked(config: Path, settings: Settings) -> None:
     """Commands need not check the file as long as it stays as it is. What was read and what is stamped are the same,
     unless it was written in between: then it is not as it was read, and no stamp is left."""
     text = config.read_bytes()
