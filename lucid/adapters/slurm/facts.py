@@ -101,6 +101,8 @@ def users_nodes(record: SlurmJob, note: JobNote | None) -> str:
         noted = note.as_written.get("req_nodes", "")
         ours = not note.listed or any(set(hosts(now)) == set(hosts(one)) for one in note.listed.split())
         return noted if ours else now
+    if not now:
+        return ""
     theirs = "nodes" in mark or mark.get("why") == "nodes"
     started = record.restarts or not record.pending or record.request.shards or record.request.emptied
     if mark and not theirs and started:

@@ -7,6 +7,8 @@ by its own rules. The begin time is a lease: a job that no lucidd takes over in 
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from lucid.adapters.slurm.nouns import SlurmJob
 from lucid.adapters.slurm.text import parse_mark, resized, says, wrong_start
 from lucid.adapters.store.port import JobNote
@@ -61,16 +63,21 @@ _WORDS = {
 def left_to_slurm(job: SlurmJob) -> str:
     """Why Lucid changes nothing about a job that it holds and only lets it go at its turn, in words; empty for
     others."""
-    mark = parse_mark(job.admin_comment) or {}
+    return _left(job.admin_comment, job.comment, job.partition)
+
+
+@lru_cache(maxsize=16_384)
+def _left(admin_comment: str, comment: str, partition: str) -> str:
+    mark = parse_mark(admin_comment) or {}
     if "held" in mark and mark.get("skip"):
         return _WORDS.get(mark["skip"], "only Slurm can work out what it asks for")
-    if mark and says(job.comment, "off"):
+    if mark and says(comment, "off"):
         return _WORDS["asked"]
-    if mark and (wrong := wrong_start(job.comment)):
+    if mark and (wrong := wrong_start(comment)):
         return f"{GAVE_LESS}: {wrong}"
-    if mark and resized(job.comment):
+    if mark and resized(comment):
         return "its size was changed while it waited"
-    return _WORDS["partitions"] if mark and "," in job.partition else ""
+    return _WORDS["partitions"] if mark and "," in partition else ""
 
 
 def joined_late(job: SlurmJob) -> bool:
