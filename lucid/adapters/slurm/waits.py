@@ -111,8 +111,13 @@ def _leased(job: SlurmJob) -> bool:
 
 def _set_by_lucid(job: SlurmJob, note: JobNote | None, now_s: float) -> bool:
     """Is its begin time Lucid's own?"""
-    ours = _leased(job) or (note is not None and 0 < note.parked_s == job.eligible_s)
-    return ours or job.eligible_s > now_s + _FAR_FROM_S
+    return _on_lease(job, note) or job.eligible_s > now_s + _FAR_FROM_S
+
+
+def _on_lease(job: SlurmJob, note: JobNote | None) -> bool:
+    """Does it wait with a begin time that job_submit.lua or Lucid parked it with? The one before counts, too: what
+    was seen may be older than the note."""
+    return _leased(job) or (note is not None and 0 < job.eligible_s and job.eligible_s in note.leases)
 
 
 def in_queue(job: SlurmJob, note: JobNote | None) -> bool:
@@ -121,8 +126,7 @@ def in_queue(job: SlurmJob, note: JobNote | None) -> bool:
     mark = parse_mark(job.admin_comment) or {}
     alone = not mark.keys() & {"wait", "begin", "own"} and not job.dependency and "_" not in job.id
     alone = alone and not (note is not None and note.depends)
-    lease = _leased(job) or (note is not None and 0 < note.parked_s == job.eligible_s)
-    return job.pending and not job.held and not job.restarts and alone and lease
+    return job.pending and not job.held and not job.restarts and alone and _on_lease(job, note)
 
 
 def parked(job: SlurmJob, note: JobNote | None, now_s: float) -> bool:
