@@ -23,6 +23,7 @@ from benchmarks import (
     frontier,
     growth,
     live_scale,
+    look,
     models,
     nodes,
     plan,
@@ -77,6 +78,7 @@ PARTS: dict[str, tuple[Part, str]] = {
     "metrics": (exposition.figures, "one scrape of /metrics at 10,000 waiting jobs: series, CPU time"),
     "commands": (commands.figures, "CPU of the commands that people type all day, beside lucidctl --help"),
     "commands-large": (commands.large, "the same over a picture of 14,000 jobs"),
+    "look": (look.figures, "a cycle of lucidd where one of 14,000 jobs has changed, beside one with nothing kept"),
     "report": (report.figures, "report.html of 10,000 jobs: size, CPU time to write it beside the replays"),
     "systems": (systems.figures, "Muri, Pollux, Optimus, elastic: times of decisions, and the elastic experiment"),
     "elastic": (

@@ -17,22 +17,24 @@ def tell_explain(job_id: str, run_dir: Path | None, policy: str | None, as_json:
     """As ``lucidctl explain`` is asked."""
     # what only one of the two needs is imported there: a live job's story needs no simulator
     if run_dir is None:
-        from lucid.cli.how_ended import with_ending
-        from lucid.cli.live import live_settings, seen_store
+        from lucid.cli.live import live_places, live_settings, seen_store
         from lucid.cli.live_story import live_story, with_expected_start
         from lucid.live.published import Published
 
         def why_unknown(job_id: str) -> str:
             from lucid.cli.unknown_job import why_unknown as ask_slurm
 
-            return ask_slurm(settings, job_id)
+            return ask_slurm(live_settings(config), job_id)
 
-        settings = live_settings(config)
-        store = seen_store(settings)
-        story, data = live_story(store, job_id, settings.daemon.profiling_partition, why_unknown)
-        story = with_expected_start(story, data, store, settings, config)
-        if not isinstance(store, Published):
-            story = with_ending(story, data, store, settings)
+        places = live_places(config)
+        store = seen_store(places)
+        story, data = live_story(store, job_id, places.daemon.profiling_partition, why_unknown)
+        story = with_expected_start(story, data, store, config)
+        ended = None if isinstance(store, Published) else store.ended_job(job_id)
+        if ended is not None:
+            from lucid.cli.how_ended import with_ending
+
+            story = with_ending(story, data, ended, live_settings(config))
         width = UNBROKEN
     else:
         from lucid.cli.replayed_story import run_story

@@ -9,7 +9,6 @@ from typing import Any
 from lucid.adapters.slurm.cli import CommandClient
 from lucid.adapters.slurm.client import Breaker
 from lucid.adapters.slurm.endings import ending_of
-from lucid.adapters.store.sqlite import SqliteStore
 from lucid.cli.render import duration
 from lucid.cli.story import Story
 from lucid.config import Settings
@@ -22,13 +21,9 @@ __all__ = ["with_ending"]
 _PATIENCE_S = 5.0
 
 
-def with_ending(story: Story, data: dict[str, Any], store: SqliteStore, settings: Settings) -> Story:
-    """The same, and ``data`` too, with the end of a job that has one. Accounting is asked about one that ended badly;
-    without its answer the state alone is told."""
-    ended = store.ended_job(data["job"])
-    data["ended"] = None
-    if ended is None:
-        return story
+def with_ending(story: Story, data: dict[str, Any], ended: Ended, settings: Settings) -> Story:
+    """The same, and ``data`` too, with the end of the job. Accounting is asked about one that ended badly; without its
+    answer the state alone is told."""
     why = None if ended.state == "COMPLETED" else why_ended(_ending(ended, settings))
     data["ended"] = {
         "at_s": ended.end_s,

@@ -7,7 +7,7 @@ import json
 import time
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lucid.adapters.slurm.heartbeat import read_heartbeat
 from lucid.adapters.store.port import Lease, StoreUnreadable, holder_is_dead
@@ -15,17 +15,21 @@ from lucid.adapters.store.sqlite import SqliteStore
 from lucid.cli.console import Table, say, stdout_console
 from lucid.cli.render import duration
 from lucid.cli.render_lending import vc_words
-from lucid.config import Mode, Settings, load_settings
 from lucid.errors import ConfigError
 from lucid.live.failover import standby_of
 from lucid.live.published import Published
 from lucid.live.status import words_of_left_out
 from lucid.live.switches import words_of_switches
 from lucid.live.trouble import lives_in_trouble
-from lucid.live.tuning import latest_report
+from lucid.live.tuner_reports import latest_report
+from lucid.places import Mode, Placed, places_in
 from lucid.shown import shown
 
+if TYPE_CHECKING:
+    from lucid.config import Settings
+
 __all__ = [
+    "live_places",
     "live_settings",
     "live_store",
     "lives",
@@ -41,13 +45,24 @@ def live_settings(config: Path) -> Settings:
     Raises:
         ConfigError: the file cannot be read, is wrong, or names no partition.
     """
+    from lucid.config import load_settings
+
     settings = load_settings(config)
     if not settings.daemon.partitions:
         raise ConfigError(f"{config}: daemon.partitions is empty; name the partitions that lucidd looks after")
     return settings
 
 
-def live_store(settings: Settings, write: bool = False) -> SqliteStore:
+def live_places(config: Path) -> Placed:
+    """Where lucidd keeps what it writes. Where lucidd has not checked this very file, it is checked here.
+
+    Raises:
+        ConfigError: as ``live_settings``.
+    """
+    return places_in(config) or live_settings(config)
+
+
+def live_store(settings: Placed, write: bool = False) -> SqliteStore:
     """The daemon's store.
 
     Raises:
@@ -57,7 +72,7 @@ def live_store(settings: Settings, write: bool = False) -> SqliteStore:
     return SqliteStore(Path(daemon.state_dir) / "lucid.db", read_only=not write, shared=daemon.shared_state)
 
 
-def seen_store(settings: Settings) -> SqliteStore | Published:
+def seen_store(settings: Placed) -> SqliteStore | Published:
     """The daemon's store, or, for users who may not read the store, what lucidd publishes of it.
 
     Raises:
@@ -76,7 +91,7 @@ def lives(lease: Lease | None, now_s: float) -> bool:
 
 def tell_status(config: Path, as_json: bool) -> None:
     """As ``lucidctl status`` is asked."""
-    settings = live_settings(config)
+    settings = live_places(config)
     store = seen_store(settings)
     seen = store.view("status") or {}
     lease, beat, now_s = store.lease(), read_heartbeat(Path(settings.daemon.heartbeat)), time.time()
@@ -159,9 +174,9 @@ def tell_status(config: Path, as_json: bool) -> None:
 def tell_history(config: Path, days: float, limit: int, as_json: bool) -> None:
     """As ``lucidctl history`` is asked."""
     from lucid.cli.start_words import told_of, told_words  # imported here: `status` forecasts nothing
-    from lucid.live.start_log import START_TIMES, start_times_of
+    from lucid.live.starts_ahead import START_TIMES, start_times_of
 
-    store = live_store(live_settings(config))
+    store = live_store(live_places(config))
     ended = store.ended(time.time() - days * 86400.0)
     rows: list[dict[str, Any]] = []
     known = {one.job_id: one for one in start_times_of(store.view(START_TIMES)).known}

@@ -16,12 +16,11 @@ from lucid.cli.render_prediction import prediction_data, prediction_lines
 from lucid.cli.start_words import starts_of
 from lucid.cli.story import Story, row_to_dict
 from lucid.cli.window_words import ends_in_time_s, reaches_words
-from lucid.config import Settings
 from lucid.core import reason as why
 from lucid.core.decision import DecisionRow
 from lucid.errors import ConfigError
 from lucid.live.published import Published
-from lucid.live.seen_plan import seen_picture, seen_plan
+from lucid.live.seen_plan import seen_picture, seen_plan, seen_starts
 
 __all__ = ["check_waits_for_lucid", "known_story", "live_story", "why_nothing", "with_expected_start"]
 
@@ -113,26 +112,21 @@ def _story(
         "profile": profile,
         "prediction": None,
         "prediction_words": estimate or [],
+        "ended": None,
     }
 
 
-def with_expected_start(
-    story: Story, data: dict[str, Any], store: SqliteStore | Published, settings: Settings, config: Path
-) -> Story:
+def with_expected_start(story: Story, data: dict[str, Any], store: SqliteStore | Published, config: Path) -> Story:
     """The same, and ``data`` too, with the expected start of a job that waits."""
     if store.view("snapshot") is None:
         return story
-    from lucid.cli.why_not import Changes, asked_again  # with all policies: the story itself needs none
-    from lucid.live.last_plan import last_plan
-
-    last = last_plan(store)
+    last, starts = seen_starts(store, config)
     if lasts := reaches_words(last.snapshot, data["job"]):
         data["reaches"] = lasts
         return replace(story, estimate=[*story.estimate, *lasts])
     if not any(entry.job.id == data["job"] for part in last.snapshot.partitions.values() for entry in part.pending):
         return story
-    ahead = last.ahead(settings, config)
-    found = starts_of(last, ahead, data["job"])
+    found = starts_of(last, starts, data["job"])
     if found is None:
         return story
     data.update(found[0])
@@ -140,7 +134,13 @@ def with_expected_start(
     row = last.row(data["job"])
     ends_s = None if row is None else ends_in_time_s(row.reasons, last.snapshot.now_s)
     if ends_s is not None:
-        again = asked_again(last, settings, config, data["job"], Changes(limit_s=ends_s), ahead)
+        from lucid.cli.why_not import Changes, asked_again  # with all policies: the story itself needs none
+        from lucid.config import load_settings
+        from lucid.live.last_plan import last_plan
+
+        again = asked_again(
+            last_plan(store), load_settings(config), config, data["job"], Changes(limit_s=ends_s), starts
+        )
         for limit, shorter in again.rows.items():
             if shorter is not None and shorter.verb == "start":
                 data["sooner"] = {"limit_s": ends_s}

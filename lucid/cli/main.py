@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import sys
 from collections.abc import Mapping
 from importlib import import_module
@@ -168,6 +169,7 @@ with_examples(lucidctl, "")
 def main() -> None:
     """Run; errors that Lucid raises on purpose end in one message and their own exit code."""
     warn_on_stderr()
+    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")  # to look for one reads a file of each package
     try:
         lucidctl(standalone_mode=True, prog_name="lucidctl")
     except LucidError as error:

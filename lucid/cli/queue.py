@@ -7,12 +7,12 @@ import time
 from pathlib import Path
 
 from lucid.cli.console import Table, say, stdout_console
-from lucid.cli.live import live_settings, seen_store
+from lucid.cli.live import live_places, seen_store
 from lucid.cli.queue_rows import line_of, queue_row_to_dict, queue_rows, why_words
 from lucid.cli.render import duration
 from lucid.cli.start_words import start_words
 from lucid.cli.window_words import window_dicts, window_words, windows_ahead
-from lucid.live.last_plan import last_plan
+from lucid.live.seen_plan import seen_starts
 from lucid.shown import shown
 
 __all__ = ["tell_queue"]
@@ -20,12 +20,10 @@ __all__ = ["tell_queue"]
 
 def tell_queue(config: Path, as_json: bool) -> None:
     """As ``lucidctl queue`` is asked."""
-    settings = live_settings(config)
-    store = seen_store(settings)
-    last = last_plan(store)
+    store = seen_store(live_places(config))
+    last, starts = seen_starts(store, config)
     snapshot = last.snapshot
-    ahead = last.ahead(settings, config)
-    rows = queue_rows(last, ahead)
+    rows = queue_rows(last, starts)
     aside: dict[str, str] = (store.view("status") or {}).get("aside") or {}
     if as_json:
         found = [queue_row_to_dict(row, last) for row in rows]
@@ -45,7 +43,7 @@ def tell_queue(config: Path, as_json: bool) -> None:
             str(job.gpus),
             duration(snapshot.now_s - row.entry.since_s),
             duration(snapshot.predictions[job.id].duration_s),
-            start_words(row.starts_in_s, ahead.ahead_of(job.id), bool(row.entry.barred)),
+            start_words(row.starts_in_s, starts.ahead_of(job.id), bool(row.entry.barred)),
             why_words(row.decision),
         )
     stdout_console().print(table)

@@ -10,7 +10,7 @@ from lucid.cli.story import row_to_dict
 from lucid.core.decision import DecisionRow
 from lucid.core.job import Pending
 from lucid.live.seen_plan import SeenPlan
-from lucid.orchestrator.forecast import Forecast
+from lucid.live.starts_ahead import StartsAhead
 
 __all__ = ["QueueRow", "line_of", "queue_row_to_dict", "queue_rows", "why_words"]
 
@@ -28,7 +28,7 @@ class QueueRow:
     starts_in_s: tuple[int, int, int] | None
 
 
-def queue_rows(last: SeenPlan, ahead: Forecast) -> list[QueueRow]:
+def queue_rows(last: SeenPlan, starts: StartsAhead) -> list[QueueRow]:
     """All waiting jobs, by partition, each in the plan's order; jobs that leave the partition's queue come first."""
     rows: list[QueueRow] = []
     for name, partition in last.snapshot.partitions.items():
@@ -36,7 +36,7 @@ def queue_rows(last: SeenPlan, ahead: Forecast) -> list[QueueRow]:
         positions = {} if part is None else part.positions
         for entry in sorted(partition.pending, key=lambda e: positions.get(e.job.id, 0)):
             job_id = entry.job.id
-            starts_in_s = last.expected(partition, entry, ahead)
+            starts_in_s = starts.starts_in_s[job_id]
             rows.append(QueueRow(name, positions.get(job_id), entry, last.row(job_id), starts_in_s))
     return rows
 

@@ -8,10 +8,10 @@ from typing import Any
 
 from lucid.cli.render_lending import borrows, large_borrows, quota
 from lucid.cli.render_power import boots
-from lucid.config import Mode
 from lucid.core import reason as why
 from lucid.core.decision import DecisionRow
 from lucid.core.reason import Reason
+from lucid.places import Mode
 from lucid.shown import shown
 
 __all__ = ["decision_line", "decision_text", "duration", "reason_text", "when"]

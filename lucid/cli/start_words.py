@@ -10,7 +10,7 @@ from lucid.cli.render import duration
 
 if TYPE_CHECKING:  # planning loads every policy, and `status` plans nothing
     from lucid.live.seen_plan import SeenPlan
-    from lucid.orchestrator.forecast import Forecast
+    from lucid.live.starts_ahead import StartsAhead
     from lucid.orchestrator.start_times import StartForecast
 
 __all__ = ["start_words", "starts_of", "told_of", "told_words"]
@@ -25,13 +25,13 @@ def start_words(starts_in_s: tuple[int, int, int] | None, ahead_s: float, barred
     return f"{duration(likely_s)} ({duration(early_s)} to {duration(late_s)})" if likely_s else "now"
 
 
-def starts_of(last: SeenPlan, ahead: Forecast, job_id: str) -> tuple[dict[str, Any], str] | None:
+def starts_of(last: SeenPlan, starts: StartsAhead, job_id: str) -> tuple[dict[str, Any], str] | None:
     """When a waiting job is expected to start, as JSON and in words; ``None`` where it does not wait."""
     for partition in last.snapshot.partitions.values():
         for entry in partition.pending:
             if entry.job.id == job_id:
-                found = last.expected(partition, entry, ahead)
-                return {"starts_in_s": found}, start_words(found, ahead.ahead_of(job_id), bool(entry.barred))
+                found = starts.starts_in_s[job_id]
+                return {"starts_in_s": found}, start_words(found, starts.ahead_of(job_id), bool(entry.barred))
     return None
 
 

@@ -8,18 +8,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lucid.adapters.slurm.heartbeat import read_heartbeat
-from lucid.cli.live import live_settings, lives, seen_store
+from lucid.cli.live import live_places, lives, seen_store
 from lucid.cli.live_story import live_story, with_expected_start
 from lucid.cli.queue_rows import QueueRow, line_of, queue_rows, why_words
 from lucid.cli.render import duration
 from lucid.cli.render_power import power_words
 from lucid.cli.start_words import start_words
-from lucid.config import Settings
 from lucid.core.job import Running
 from lucid.core.node import Node
 from lucid.errors import LucidError
-from lucid.live.last_plan import LastPlan, last_plan
-from lucid.orchestrator.forecast import Forecast
+from lucid.live.seen_plan import SeenPlan, seen_starts
+from lucid.live.starts_ahead import StartsAhead
 from lucid.shown import shown
 
 __all__ = ["COLUMNS", "Look", "Row", "look", "story_text"]
@@ -58,13 +57,12 @@ def look(config: Path) -> Look:
     Raises:
         LucidError: the configuration or the plan is missing, or cannot be read.
     """
-    settings = live_settings(config)
+    settings = live_places(config)
     store = seen_store(settings)
-    last = last_plan(store)
+    last, starts = seen_starts(store, config)
     seen = store.view("status") or {}
     now_s, beat = time.time(), read_heartbeat(Path(settings.daemon.heartbeat))
-    ahead = last.ahead(settings, config)
-    rows = queue_rows(last, ahead)
+    rows = queue_rows(last, starts)
     running = {entry.job.id: entry for part in last.snapshot.partitions.values() for entry in part.running}
     gpus, waiting = sum(part.gpus for part in last.snapshot.partitions.values()), len(rows)
     held = len({(part.node, i) for entry in running.values() for part in entry.placement for i in part.gpus})
@@ -80,7 +78,7 @@ def look(config: Path) -> Look:
     tables = {
         "Nodes": tuple(_nodes(last)),
         "Running": tuple(_run(entry, running, last) for entry in running.values()),
-        "Queue": tuple(_wait(row, last, ahead) for row in rows),
+        "Queue": tuple(_wait(row, last, starts) for row in rows),
     }
     return Look(tuple(head), tables)
 
@@ -88,10 +86,10 @@ def look(config: Path) -> Look:
 def story_text(config: Path, job_id: str, width: int) -> str:
     """A job's story, as ``lucidctl explain`` tells it; what is wrong instead, where it cannot be told."""
     try:
-        settings: Settings = live_settings(config)
+        settings = live_places(config)
         store = seen_store(settings)
         story, data = live_story(store, job_id, settings.daemon.profiling_partition)
-        return with_expected_start(story, data, store, settings, config).text(width)
+        return with_expected_start(story, data, store, config).text(width)
     except LucidError as error:
         return str(error)
 
@@ -101,7 +99,7 @@ def _bar(held: int, gpus: int, width: int = 20) -> str:
     return f"[{'|' * full}{' ' * (width - full)}]"
 
 
-def _nodes(last: LastPlan) -> list[Row]:
+def _nodes(last: SeenPlan) -> list[Row]:
     rows: list[Row] = []
     for name, partition in last.snapshot.partitions.items():
         on: defaultdict[str, defaultdict[int, list[str]]] = defaultdict(lambda: defaultdict(list))
@@ -122,7 +120,7 @@ def _node(partition: str, node: Node, on: defaultdict[int, list[str]], now_s: fl
     return Row(f"{partition}/{node.name}", tuple(map(shown, cells)), (partition, node.name, float(idle), words))
 
 
-def _run(entry: Running, running: dict[str, Running], last: LastPlan) -> Row:
+def _run(entry: Running, running: dict[str, Running], last: SeenPlan) -> Row:
     job, now_s = entry.job, last.snapshot.now_s
     ran_s = entry.elapsed_s(now_s)
     left_s = last.snapshot.predictions[job.id].remaining_s(ran_s)
@@ -140,13 +138,13 @@ def _run(entry: Running, running: dict[str, Running], last: LastPlan) -> Row:
     return Row(job.id, tuple(map(shown, cells)), order, job.user, job.id)
 
 
-def _wait(row: QueueRow, last: LastPlan, ahead: Forecast) -> Row:
+def _wait(row: QueueRow, last: SeenPlan, starts: StartsAhead) -> Row:
     job, now_s = row.entry.job, last.snapshot.now_s
     waits_s, estimate_s = now_s - row.entry.since_s, last.snapshot.predictions[job.id].duration_s
     why = why_words(row.decision)
     cells = (
         line_of(row, last), str(row.position or "-"), job.id, job.user, str(job.gpus), duration(waits_s),
-        duration(estimate_s), start_words(row.starts_in_s, ahead.ahead_of(job.id), bool(row.entry.barred)), why,
+        duration(estimate_s), start_words(row.starts_in_s, starts.ahead_of(job.id), bool(row.entry.barred)), why,
     )  # fmt: skip
     starts_s = float("inf") if row.starts_in_s is None else float(row.starts_in_s[1])
     position = float(row.position or 0)

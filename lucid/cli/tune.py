@@ -15,7 +15,7 @@ from typing import Any
 import click
 
 from lucid.cli.console import Table, say, stdout_console
-from lucid.cli.live import live_settings
+from lucid.cli.live import live_places
 from lucid.cli.options import config_option
 from lucid.cli.past import scenario_of_log, scenario_of_store
 from lucid.cli.progress import progress
@@ -23,7 +23,7 @@ from lucid.cli.render import duration
 from lucid.cli.scenario import cluster_options
 from lucid.cli.tune_array import run_array
 from lucid.errors import ConfigError, LucidError
-from lucid.live.tuning import latest_report
+from lucid.live.tuner_reports import latest_report
 from lucid.simulator.scenario import Scenario
 from lucid.tuner.page import verdict, write_page
 from lucid.tuner.proposal import Proposal, apply_proposal, load_proposal, rollback, save_proposal, toml_diff
@@ -211,7 +211,7 @@ def _print(proposal: Proposal, out: Path) -> None:
 def show(folder: Path | None, config: Path, as_json: bool) -> None:
     """Show the proposal in FOLDER. Without FOLDER: lucidd's latest report (tuner.every_h)."""
     if folder is None:
-        report = latest_report(live_settings(config))
+        report = latest_report(live_places(config))
         if report is None:
             raise ConfigError("lucidd has no report of the tuner yet; tuner.every_h says how often it makes one")
         folder = report[0]

@@ -17,6 +17,7 @@ from lucid.core.job import Job, Pending
 from lucid.core.ports import Predictor
 from lucid.core.snapshot import Partition
 from lucid.errors import ConfigError, StoreError
+from lucid.live.expected import expected_start
 from lucid.live.last_plan import LastPlan, last_plan
 from lucid.orchestrator.forecast import SETTLE_S, forecast
 from lucid.slurmlog.text import limit_s
@@ -100,7 +101,7 @@ def _answer(last: LastPlan, home: Partition, job: Job, predictor: Predictor) -> 
     )
     if ahead.starts_s.get(_ID, inf) <= SETTLE_S:
         ahead = replace(ahead, starts_s={**ahead.starts_s, _ID: 0.0})
-    starts_in_s = last.expected(inside, entry, ahead)
+    starts_in_s = expected_start(inside, entry, ahead, last.times, snapshot.now_s)
     words = start_words(starts_in_s, ahead.ahead_of(_ID))
     return {
         "starts_in_s": starts_in_s,

@@ -24,7 +24,7 @@ from lucid.core.snapshot import Snapshot
 from lucid.errors import ConfigError
 from lucid.live.last_plan import LastPlan, last_plan
 from lucid.live.seen_plan import row_in
-from lucid.orchestrator.forecast import Forecast
+from lucid.live.starts_ahead import STARTS, StartsAhead, told_starts
 
 __all__ = ["Changes", "WhyNot", "asked_again", "tell_why_not"]
 
@@ -72,9 +72,9 @@ class WhyNot:
 
 
 def asked_again(
-    last: LastPlan, settings: Settings, config: Path, job_id: str, changes: Changes, ahead: Forecast | None = None
+    last: LastPlan, settings: Settings, config: Path, job_id: str, changes: Changes, starts: StartsAhead | None
 ) -> WhyNot:
-    """Plan lucidd's last snapshot again with only this job changed. ``ahead``: where it is known already.
+    """Plan lucidd's last snapshot again with only this job changed. ``starts``: where they are known already.
 
     Raises:
         ConfigError: the job does not wait, or there is no such VC.
@@ -89,7 +89,7 @@ def asked_again(
         changes = Changes(entry.job.gpus // 2 or None, share=True, limit_s=ends_s)
     for words, (home, changed) in _variants(last.snapshot, name, entry, changes).items() if agrees else ():
         rows[words] = row_in(policy.plan(_with(last.snapshot, name, entry, home, changed)), job_id, last.modes)
-    found = starts_of(last, ahead or last.ahead(settings, config), job_id)
+    found = starts_of(last, starts or last.starts(settings, config), job_id)
     return WhyNot(job_id, last.snapshot.now_s, rows, agrees, found)
 
 
@@ -101,7 +101,9 @@ def tell_why_not(
     limit_s = None if limit is None else seconds_of(limit)
     store = seen_store(settings)
     check_waits_for_lucid(store, job_id)
-    found = asked_again(last_plan(store), settings, config, job_id, Changes(gpus, share, vc, limit_s))
+    last = last_plan(store)
+    starts = told_starts(store.view(STARTS), last.snapshot, last.plan)
+    found = asked_again(last, settings, config, job_id, Changes(gpus, share, vc, limit_s), starts)
     if as_json:
         say(json.dumps(found.to_dict(), indent=1))
         return

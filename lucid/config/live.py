@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 from pydantic import Field, field_validator
 
 from lucid.config.base import Section, defaults
+from lucid.places import HEARTBEAT, STATE_DIR, Mode
 
 __all__ = [
     "DaemonSettings",
@@ -65,17 +66,6 @@ class TunerSettings(Section):
     """Also write a change whose gain survives on later data into the configuration, for lucidd's next start."""
     keep: int = Field(10, ge=1)
     """Reports kept."""
-
-
-class Mode(StrEnum):
-    """What the daemon may do in a partition."""
-
-    OBSERVE = "observe"
-    """Touch nothing; record what would be done."""
-    ORDER = "order"
-    """Order the queue by SiteFactor, within a bound."""
-    PACK = "pack"
-    """Profile, order, place and pack."""
 
 
 class Publish(StrEnum):
@@ -192,12 +182,12 @@ class DaemonSettings(Section):
     policies: dict[str, str] = Field(default_factory=dict)
     """Another policy for some of the partitions: { research = "pollux", sweeps = "muri-l" }. So users choose a policy
     by partition. ``policy`` decides in all others."""
-    state_dir: str = "/var/lib/lucid"
+    state_dir: str = STATE_DIR
     """lucidd's own folder: its store, models, plans, job log."""
     shared_state: bool = False
     """state_dir and heartbeat lie on a file system that two hosts have, and a second lucidd stands by on the other
     (docs/slurm-recovery.md)."""
-    heartbeat: str = "/run/lucid/heartbeat"
+    heartbeat: str = HEARTBEAT
     """Rewritten after every good cycle; job_submit.lua leaves jobs alone once it is old."""
     publish: Publish = Publish.JOBS
     """What lucidctl answers to those who may not read the state: from the file public.json beside the heartbeat."""

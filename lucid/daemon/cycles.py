@@ -118,7 +118,7 @@ class Cycles:
         self._policy_memory.keep(self._cycle.memory)
         if self._start_log is not None:
             self._start_log.take(result.snapshot, result.plan)
-            self._publisher.take_times(self._start_log.kept)
+            self._publisher.take_times(self._start_log.kept, self._start_log.starts)
         running = [entry for part in result.snapshot.partitions.values() for entry in part.running]
         parts.memory.take(running)
         self._learn_what_was_missed()  # while the notes of jobs that have left are still there

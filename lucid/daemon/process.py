@@ -17,7 +17,7 @@ from apscheduler.schedulers.background import BackgroundScheduler
 
 from lucid.adapters.slurm.wake import WakeFile
 from lucid.adapters.store.port import Store
-from lucid.atomic import closed_to_others
+from lucid.atomic import closed_to_others, write_public
 from lucid.config import Settings, load_settings
 from lucid.daemon.build import check_settings, make_parts
 from lucid.daemon.reload import Reload, begin_anew
@@ -31,9 +31,10 @@ from lucid.live.trouble import TroubleFile
 from lucid.live.tuning import tune_timer
 from lucid.live.turns import behind_barrier, persistently
 from lucid.live.upkeep import model_timer
+from lucid.places import checked_file, stamp_of
 from lucid.shown import shown
 
-__all__ = ["main", "turn_until"]
+__all__ = ["main", "say_checked", "turn_until"]
 
 _LOG = logging.getLogger("lucidd")
 _PRUNE_EVERY_H = 6
@@ -67,6 +68,7 @@ def main(arguments: list[str] | None = None) -> int:
     signal.signal(signal.SIGHUP, lambda *_: reload.asked(stop))
     try:
         settings = load_settings(given.config, live=True)
+        behind_barrier("commands check lucid.toml each time", partial(say_checked, given.config, settings))
         trouble = TroubleFile(Path(settings.daemon.heartbeat))
         parts = persistently(
             lambda: make_parts(settings, given.config),
@@ -100,6 +102,17 @@ def _checked(config: Path) -> int:
         return error.exit_code
     print(shown(f"{config}: sound"))
     return 0
+
+
+def say_checked(config: Path, settings: Settings) -> None:
+    """Commands need not check the file as long as it stays as it is. What was read and what is stamped are the same,
+    unless it was written in between: then it is not as it was read, and no stamp is left."""
+    text = config.read_bytes()
+    path = checked_file(settings.daemon.heartbeat)
+    if load_settings(config, live=True) == settings and config.read_bytes() == text:
+        write_public(path, stamp_of(text).encode())
+    else:
+        path.unlink(missing_ok=True)
 
 
 def _timers(settings: Settings, config: Path, store: Store, children: Children) -> list[ModelTimer]:

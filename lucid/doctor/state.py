@@ -23,7 +23,7 @@ from lucid.doctor.elastic import look_over_reports
 from lucid.doctor.failover import look_over_failover
 from lucid.errors import ClusterUnavailable, StoreError
 from lucid.live.finding import Finding, bad, warn
-from lucid.live.start_log import START_TIMES, start_times_of
+from lucid.live.starts_ahead import START_TIMES, start_times_of
 from lucid.live.status import words_of_left_out
 from lucid.live.switches import words_of_switches
 from lucid.live.trouble import why_nobody_decides

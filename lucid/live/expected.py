@@ -6,11 +6,12 @@ import math
 
 from lucid.core.ahead import opens_s
 from lucid.core.job import Pending
-from lucid.core.snapshot import Partition
+from lucid.core.snapshot import Partition, Snapshot
+from lucid.live.starts_ahead import StartsAhead
 from lucid.orchestrator.forecast import Forecast
 from lucid.orchestrator.start_times import StartTimes, Wait
 
-__all__ = ["expected_start", "wait_of"]
+__all__ = ["expected_start", "starts_ahead", "wait_of"]
 
 
 def wait_of(partition: Partition, entry: Pending, ahead: Forecast) -> Wait | None:
@@ -44,3 +45,13 @@ def expected_start(
     least_s = 1 if opens == math.inf else max(math.ceil(opens - now_s), 1)
     early_s, likely_s, late_s = (max(math.ceil(at_s), least_s) for at_s in (said.early_s, said.likely_s, said.late_s))
     return early_s, likely_s, late_s
+
+
+def starts_ahead(snapshot: Snapshot, ahead: Forecast, times: StartTimes) -> StartsAhead:
+    """Of all jobs that wait in ``snapshot``. ``ahead``: planned from it; ``times``: what came true before."""
+    spans = {
+        entry.job.id: expected_start(partition, entry, ahead, times, snapshot.now_s)
+        for partition in snapshot.partitions.values()
+        for entry in partition.pending
+    }
+    return StartsAhead(snapshot.now_s, spans, ahead.ahead_s, ahead.own_ahead_s)

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from lucid.adapters.store.sqlite import SqliteStore
 from lucid.config import Settings
 from lucid.core.ports import Predictor
+from lucid.live.expected import starts_ahead
 from lucid.live.policies import LivePolicy, live_models, live_predictor
 from lucid.live.policy_memory import PolicyMemory
 from lucid.live.published import Published
 from lucid.live.seen_plan import SeenPlan, seen_picture, seen_plan
-from lucid.live.start_log import START_TIMES, run_times_of
+from lucid.live.starts_ahead import START_TIMES, StartsAhead, run_times_of, start_times_of
 from lucid.orchestrator.forecast import Forecast, forecast
 from lucid.orchestrator.policy import Policy
 from lucid.orchestrator.run_times import RunTimes
+from lucid.orchestrator.start_times import StartTimes
 
 __all__ = ["LastPlan", "last_plan"]
 
@@ -26,6 +30,8 @@ class LastPlan(SeenPlan):
     """What was seen and decided, and the ``policy`` that decided."""
 
     policy: LivePolicy
+    times: StartTimes = field(default_factory=StartTimes)
+    """What came true of lucidd's forecasts of starts."""
     run_times: RunTimes = field(default_factory=RunTimes)
     """What came true of estimates of run times."""
 
@@ -34,8 +40,12 @@ class LastPlan(SeenPlan):
         them. ``config``: lucidd's configuration file."""
         return self.policy.make(self.predictor(settings, config))
 
+    def starts(self, settings: Settings, config: Path) -> StartsAhead:
+        """When the jobs that wait are expected to start, planned ahead here; ``config`` as above."""
+        return starts_ahead(self.snapshot, self.ahead(settings, config), self.times)
+
     def ahead(self, settings: Settings, config: Path) -> Forecast:
-        """When the jobs that wait are expected to start; ``config`` as above."""
+        """What planning ahead comes to; ``config`` as above."""
         predictor = self.predictor(settings, config)
         policy = self.policy.make(predictor)
         return forecast(self.snapshot, self.plan, policy, pair_speed=predictor.pair_speed, run_times=self.run_times)
@@ -51,16 +61,17 @@ class LastPlan(SeenPlan):
         return live_predictor(settings, live_models(settings, config, memory), LeftOut())
 
 
-def last_plan(store: SqliteStore | Published) -> LastPlan:
-    """As lucidd wrote it last.
+def last_plan(store: SqliteStore | Published, data: Mapping[str, Any] | None = None) -> LastPlan:
+    """As lucidd wrote it last. ``data``: the picture, where it was read already.
 
     Raises:
         ConfigError: its policy is not known here, or another version of Lucid wrote it.
         StoreError: lucidd has not finished a cycle yet, or another version of Lucid wrote it.
     """
-    data = seen_picture(store)
+    data = seen_picture(store) if data is None else data
     policy, seen = LivePolicy.from_dict(data["policy"]), seen_plan(store, data)
     memory = {} if isinstance(store, Published) else PolicyMemory(store, policy.name, policy.own).load()
     snapshot = replace(seen.snapshot, memory=memory)
-    run_times = run_times_of(store.view(START_TIMES))
-    return LastPlan(snapshot, seen.plan, seen.modes, seen.times, policy=policy, run_times=run_times)
+    known = store.view(START_TIMES)
+    times, run_times = start_times_of(known), run_times_of(known)
+    return LastPlan(snapshot, seen.plan, seen.modes, policy=policy, times=times, run_times=run_times)

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
-from lucid.config import Settings
 from lucid.core.snapshot import Partition
 from lucid.errors import ConfigError
+
+if TYPE_CHECKING:  # commands that only show what lucidd has written load no library of settings
+    from lucid.config import Settings
 
 __all__ = ["POOL_EXAMPLE", "check_lending", "lending_of"]
 

@@ -11,12 +11,11 @@ import logging
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lucid.adapters.slurm.heartbeat import read_heartbeat
 from lucid.adapters.store.port import Lease
 from lucid.atomic import write_public
-from lucid.config import Publish, Settings
 from lucid.core.as_json import from_json
 from lucid.core.names import without_names as hide
 from lucid.core.prediction import Prediction
@@ -24,7 +23,11 @@ from lucid.core.reason import REASONS
 from lucid.core.snapshot import Partition
 from lucid.errors import StoreError
 from lucid.live.lending import lending_of
-from lucid.live.start_log import START_TIMES
+from lucid.live.starts_ahead import START_TIMES, STARTS
+from lucid.places import Placed
+
+if TYPE_CHECKING:  # commands that only show what lucidd has written load no library of settings
+    from lucid.config import Settings
 
 __all__ = ["Published", "Publisher", "published_file", "without_names"]
 
@@ -34,7 +37,7 @@ _SHARE = 0.05
 """Of lucidd's time that the file may take, at the most."""
 
 
-def published_file(settings: Settings) -> Path:
+def published_file(settings: Placed) -> Path:
     """Beside the heartbeat, in a folder that everybody may enter."""
     return Path(settings.daemon.heartbeat).with_name("public.json")
 
@@ -97,9 +100,10 @@ class Publisher:
 
     def __init__(self, settings: Settings) -> None:
         self.path = published_file(settings)
-        self._on = settings.daemon.publish is Publish.JOBS
+        self._on = settings.daemon.publish == "jobs"
         self._picture: Mapping[str, Any] | None = None
         self._times: Mapping[str, Any] | None = None
+        self._starts: Mapping[str, Any] | None = None
         self._written: tuple[object, ...] = ()
         self._next_s, self._every_s, self._trouble = float("-inf"), _EVERY_S, ""
 
@@ -107,9 +111,9 @@ class Publisher:
         """The picture of this cycle."""
         self._picture = picture
 
-    def take_times(self, times: Mapping[str, Any] | None) -> None:
-        """What came true of forecasts of starts, as the store keeps it."""
-        self._times = times
+    def take_times(self, times: Mapping[str, Any] | None, starts: Mapping[str, Any] | None) -> None:
+        """What came true of forecasts of starts, and the latest of them, as the store keeps both."""
+        self._times, self._starts = times, starts
 
     def write(self, now_s: float, status: Mapping[str, Any]) -> None:
         """At the end of a cycle, with a *status* that names nobody. Where the file cannot be written, that is told,
@@ -117,16 +121,18 @@ class Publisher:
         if self._next_s - self._every_s <= now_s < self._next_s or self._picture is None:
             return
         self._next_s, began_s = now_s + self._every_s, time.perf_counter()
-        news = (self._picture["now_s"], dict(status))
+        news = (self._picture["now_s"], dict(status), self._starts and self._starts["at_s"])
         try:
             if not self._on:
                 self.path.unlink(missing_ok=True)
             elif news != self._written or not self.path.exists():
                 whole = {**status, "partitions": _counted(self._picture)}
                 users: dict[str, str] = {}
-                told = {"snapshot": without_names(self._picture, users), "status": whole}
+                told: dict[str, Any] = {"snapshot": without_names(self._picture, users), "status": whole}
                 if self._times is not None:
                     told[START_TIMES] = _times_without_names(self._times, users)
+                if self._starts is not None:
+                    told[STARTS] = self._starts  # ids and seconds
                 write_public(self.path, json.dumps(told).encode())
                 self._written = news
                 self._every_s = max(_EVERY_S, (time.perf_counter() - began_s) / _SHARE)
@@ -157,7 +163,7 @@ class Published:
         StoreError: nothing is.
     """
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Placed) -> None:
         self.path = published_file(settings)
         self._heartbeat = Path(settings.daemon.heartbeat)
         try:

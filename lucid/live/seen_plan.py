@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from lucid.adapters.store.snapshot_json import plan_from_dict, snapshot_from_dict
 from lucid.adapters.store.sqlite import SqliteStore
-from lucid.config import Mode
 from lucid.core.decision import DecisionRow, Plan, row_of
-from lucid.core.job import Pending
-from lucid.core.snapshot import Partition, Snapshot
+from lucid.core.snapshot import Snapshot
 from lucid.errors import StoreError
-from lucid.live.expected import expected_start
 from lucid.live.published import Published
-from lucid.live.start_log import START_TIMES, start_times_of
-from lucid.orchestrator.forecast import Forecast
-from lucid.orchestrator.policy import import_policy
-from lucid.orchestrator.start_times import StartTimes
+from lucid.live.starts_ahead import STARTS, StartsAhead, told_starts
+from lucid.orchestrator.policies import BUILT_IN
+from lucid.places import Mode
 
-__all__ = ["SeenPlan", "row_in", "seen_picture", "seen_plan"]
+__all__ = ["SeenPlan", "row_in", "seen_picture", "seen_plan", "seen_starts"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,16 +27,10 @@ class SeenPlan:
     snapshot: Snapshot
     plan: Plan
     modes: Mapping[str, str]
-    times: StartTimes = field(default_factory=StartTimes)
-    """What came true of lucidd's forecasts of starts."""
 
     def row(self, job_id: str) -> DecisionRow | None:
         """The decision on one job; ``None`` where there is none."""
         return row_in(self.plan, job_id, self.modes)
-
-    def expected(self, partition: Partition, entry: Pending, ahead: Forecast) -> tuple[int, int, int] | None:
-        """Whole seconds until a waiting job's next start, as ``expected_start``."""
-        return expected_start(partition, entry, ahead, self.times, self.snapshot.now_s)
 
 
 def row_in(plan: Plan, job_id: str, modes: Mapping[str, str]) -> DecisionRow | None:
@@ -73,8 +64,30 @@ def seen_plan(store: SqliteStore | Published, data: Mapping[str, Any]) -> SeenPl
         StoreError: another version of Lucid wrote it.
     """
     for name in (data["policy"]["name"], *data["policy"].get("own", {}).values()):
-        import_policy(name)  # a third party's policy may have reasons of its own
+        if name not in BUILT_IN:  # a third party's policy may have reasons of its own
+            from lucid.orchestrator.policy import import_policy
+
+            import_policy(name)
     snapshot = snapshot_from_dict(data)
     plan = plan_from_dict(data["plan"], snapshot.now_s, data["wake_s"])
     modes = (store.view("status") or {}).get("modes", {})
-    return SeenPlan(snapshot, plan, modes, start_times_of(store.view(START_TIMES)))
+    return SeenPlan(snapshot, plan, modes)
+
+
+def seen_starts(store: SqliteStore | Published, config: Path) -> tuple[SeenPlan, StartsAhead]:
+    """The plan, and when the jobs that wait are expected to start: as lucidd foresaw it, and where that does not hold
+    of the picture planned ahead here. ``config``: lucidd's configuration file.
+
+    Raises:
+        ConfigError, StoreError: as ``seen_picture`` and ``seen_plan``.
+    """
+    data = seen_picture(store)
+    seen = seen_plan(store, data)
+    told = told_starts(store.view(STARTS), seen.snapshot, seen.plan)
+    if told is not None:
+        return seen, told
+    from lucid.config import load_settings  # all that planning takes
+    from lucid.live.last_plan import last_plan
+
+    last = last_plan(store, data)
+    return last, last.starts(load_settings(config), config)

@@ -1,50 +1,36 @@
 """Forecasts of starts against what came true, as lucidd keeps them: the ranges that people are shown rest on them.
 
-Once a minute at most, and only where a job has begun to wait since, lucidd plans its queue ahead and notes what it
-would tell of the new ones. When a job starts, the note becomes a sample (``orchestrator.start_times``); when
-one ends, so does its run time (``orchestrator.run_times``). All of it is one view of the store, bounded, so that a
-restart goes on where the daemon before it was.
+Where jobs or plans have changed, lucidd plans its queue ahead, for a fiftieth of its time at most. What it comes to
+is a view of the store, so that who asks when a job starts need not plan (``starts_ahead``). Once a minute at most
+lucidd notes what it tells of the jobs that have begun to wait since. When a job starts, the note becomes a sample
+(``orchestrator.start_times``); when one ends, so does its run time (``orchestrator.run_times``). All of that is
+another view, bounded, so that a restart goes on where the daemon before it was.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from operator import is_not
 from typing import Any
 
 from lucid.adapters.store.port import Store
 from lucid.core.decision import Plan, Start
 from lucid.core.snapshot import Snapshot
-from lucid.live.expected import wait_of
+from lucid.live.expected import starts_ahead, wait_of
+from lucid.live.starts_ahead import START_TIMES, STARTS, run_times_of, start_times_of
 from lucid.live.turns import behind_barrier
-from lucid.orchestrator.forecast import PairSpeed, forecast
+from lucid.orchestrator.forecast import Forecast, PairSpeed, forecast
 from lucid.orchestrator.policy import Policy
-from lucid.orchestrator.run_times import RunTimes
-from lucid.orchestrator.start_times import StartTimes
 
-__all__ = ["START_TIMES", "StartLog", "run_times_of", "start_times_of"]
+__all__ = ["StartLog"]
 
-START_TIMES = "start_times"
-"""Name of the view."""
 _EVERY_S = 60.0
+"""Between two notes, at least."""
+_TOLD_EVERY_S = 2.0
+"""Between two forecasts, at least: as between two pictures."""
 _COST = 50.0
 """A forecast is made at most once in so many times as long as it takes."""
-
-
-def start_times_of(data: Any) -> StartTimes:
-    """From the view; empty where there is none, or another version of Lucid wrote it."""
-    try:
-        return StartTimes.from_dict(data)
-    except (KeyError, TypeError, ValueError):
-        return StartTimes()
-
-
-def run_times_of(data: Any) -> RunTimes:
-    """From the same view; empty likewise."""
-    try:
-        return RunTimes.from_dict(data["run_times"])
-    except (KeyError, TypeError, ValueError, AttributeError):
-        return RunTimes()
 
 
 class StartLog:
@@ -58,12 +44,20 @@ class StartLog:
         self._times, self._run_times = start_times_of(self._kept), run_times_of(self._kept)
         self._estimates: dict[str, float] = {}
         """Seconds, by job: as told when the job was first seen."""
-        self._next_s, self._every_s = float("-inf"), _EVERY_S
+        self._noted, self._told = _Due(_EVERY_S), _Due(_TOLD_EVERY_S)
+        self._told_of: list[object] = []
+        """The partitions and plans that were planned ahead last."""
+        self._starts: Any = None
 
     @property
     def kept(self) -> Any:
         """The view as it is kept now; ``None`` before there is one."""
         return self._kept
+
+    @property
+    def starts(self) -> Any:
+        """When the waiting jobs are expected to start, as it was told last; ``None`` before that."""
+        return self._starts
 
     def take(self, snapshot: Snapshot, plan: Plan) -> None:
         """One cycle. Trouble here is told, and costs no decision."""
@@ -83,23 +77,29 @@ class StartLog:
             else:
                 times.started(job_id, entry.start_s)
             changed = True
-        if self._next_s - self._every_s <= now_s < self._next_s:  # outside where the clock was set back
-            if changed:
-                self._keep()
-            return
+        seen: list[object] = [*snapshot.partitions.values(), *plan.partitions.values()]
+        moved = len(seen) != len(self._told_of) or any(map(is_not, seen, self._told_of))
         at_once = {action.job_id for action in plan.actions if isinstance(action.decision, Start)}
         new = [job_id for job_id in waiting if job_id not in times.open and job_id not in at_once]
-        if new:
+        note, tell = bool(new) and self._noted.at(now_s), moved and self._told.at(now_s)
+        if note or tell:
             began_s = time.perf_counter()
             ahead = forecast(snapshot, plan, self._policy, pair_speed=self._pair_speed, run_times=self._run_times)
-            self._every_s = max(_EVERY_S, _COST * (time.perf_counter() - began_s))
-            self._next_s = now_s + self._every_s
-            for job_id in new:
+            for job_id in new if note else ():
                 wait = wait_of(*waiting[job_id], ahead)
                 if wait is not None:
                     times.waits(job_id, wait, now_s)
-        if new or changed:
+            self._tell(snapshot, ahead)
+            self._told_of, took_s = seen, time.perf_counter() - began_s
+            self._told.done(now_s, _COST * took_s)
+            if note:
+                self._noted.done(now_s, _COST * took_s)
+        if note or changed:
             self._keep()
+
+    def _tell(self, snapshot: Snapshot, ahead: Forecast) -> None:
+        self._starts = starts_ahead(snapshot, ahead, self._times).to_dict()
+        self._store.put_view(STARTS, self._starts)
 
     def _learn(self, snapshot: Snapshot, known: Sequence[str]) -> bool:
         """How long the jobs that ended ran for, beside their estimates. Were there any?"""
@@ -120,3 +120,19 @@ class StartLog:
     def _keep(self) -> None:
         self._kept = {**self._times.to_dict(), "run_times": self._run_times.to_dict()}
         self._store.put_view(START_TIMES, self._kept)
+
+
+class _Due:
+    """Something that is done every so often. Where the clock was set back it is due at once."""
+
+    def __init__(self, least_s: float) -> None:
+        self._least_s = self._every_s = least_s
+        self._next_s = float("-inf")
+
+    def at(self, now_s: float) -> bool:
+        return not self._next_s - self._every_s <= now_s < self._next_s
+
+    def done(self, now_s: float, every_s: float) -> None:
+        """Next no sooner than so much later."""
+        self._every_s = max(self._least_s, every_s)
+        self._next_s = now_s + self._every_s

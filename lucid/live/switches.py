@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from lucid.adapters.bounded import digits, moment
 from lucid.adapters.store.port import Store
-from lucid.config import Mode, Settings
 from lucid.live.finding import Finding, warn
+from lucid.places import Mode, Placed
 
 __all__ = ["KEY", "Switch", "overtaken", "settle_switches", "switches_of", "words_of_switches"]
 
@@ -49,7 +49,7 @@ def _switch(text: str) -> Switch:
     return Switch(mode, facts.get("was"), None if (at := digits(since)) is None else moment(float(at)))
 
 
-def overtaken(settings: Settings, stored: Mapping[str, str]) -> dict[str, Switch]:
+def overtaken(settings: Placed, stored: Mapping[str, str]) -> dict[str, Switch]:
     """The switches that lucid.toml has overtaken: it says another mode of the partition now than when they were set,
     or does not name the partition any more. The administrator's last word is the file's."""
     configured = settings.daemon.partitions
@@ -60,7 +60,7 @@ def overtaken(settings: Settings, stored: Mapping[str, str]) -> dict[str, Switch
     }
 
 
-def settle_switches(settings: Settings, store: Store, now_s: float) -> list[str]:
+def settle_switches(settings: Placed, store: Store, now_s: float) -> list[str]:
     """Drop the switches that lucid.toml has overtaken; lucidd does so when it starts. A switch that an earlier Lucid
     set stays, and is from now on compared with the file as it is now. Returns a line for the log of each.
 
@@ -90,7 +90,7 @@ def settle_switches(settings: Settings, store: Store, now_s: float) -> list[str]
 
 
 def words_of_switches(
-    settings: Settings, stored: Mapping[str, str], configured_there: Mapping[str, str]
+    settings: Placed, stored: Mapping[str, str], configured_there: Mapping[str, str]
 ) -> list[Finding]:
     """What an administrator should know of the switches that differ from lucid.toml, and how to take each back.
     ``configured_there``: the modes that the running lucidd read from its file when it started, if one runs."""

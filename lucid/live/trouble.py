@@ -11,11 +11,13 @@ import socket
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from lucid.adapters.store.port import Lease, holder_is_dead, same_host
 from lucid.atomic import write_public
-from lucid.config import Settings
+
+if TYPE_CHECKING:  # commands that only show what lucidd has written load no library of settings
+    from lucid.config import Settings
 
 __all__ = ["Trouble", "TroubleFile", "lives_in_trouble", "why_nobody_decides"]
 

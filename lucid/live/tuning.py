@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import shutil
 import time
 from collections.abc import Callable, Sequence
@@ -21,8 +20,9 @@ from lucid.config import Settings
 from lucid.errors import ModelError
 from lucid.live.child import Children
 from lucid.live.model_timer import ModelTimer
+from lucid.live.tuner_reports import reports_folder
 
-__all__ = ["TuneTick", "latest_report", "reports_folder", "tune_timer"]
+__all__ = ["TuneTick", "tune_timer"]
 
 _LOG = logging.getLogger("lucidd")
 _LOOK = timedelta(hours=1)
@@ -30,25 +30,6 @@ _LOOK = timedelta(hours=1)
 _STAMP = "%Y%m%d-%H%M%S"
 
 Child = Callable[[Sequence[str], timedelta], "CompletedProcess[str]"]
-
-
-def reports_folder(settings: Settings) -> Path:
-    """Where lucidd keeps the tuner's reports, a folder each, named by the time (UTC) at which the search began."""
-    return Path(settings.daemon.state_dir) / "tuner"
-
-
-def latest_report(settings: Settings) -> tuple[Path, dict[str, Any]] | None:
-    """Folder and summary (``worth_it``, ``verdict``) of the newest report; ``None`` where there is none."""
-    if not os.access(reports_folder(settings), os.R_OK | os.X_OK):
-        return None  # not there, or not for this user
-    for folder in sorted(reports_folder(settings).glob("*/summary.json"), reverse=True):
-        try:
-            found = json.loads(folder.read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            continue
-        if isinstance(found, dict):
-            return folder.parent, found
-    return None
 
 
 class TuneTick:

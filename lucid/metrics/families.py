@@ -13,7 +13,7 @@ from typing import Any
 from prometheus_client.core import HistogramMetricFamily, Metric
 
 from lucid.adapters.store.sqlite import SqliteStore
-from lucid.live.start_log import START_TIMES, start_times_of
+from lucid.live.starts_ahead import START_TIMES, start_times_of
 from lucid.live.tally import BUCKETS_S, CAUSES, RESTARTS, SPEEDS, promises_of
 from lucid.live.upkeep import UPKEEP
 from lucid.metrics.building import Labels, counter, few, gauge, number

@@ -13,6 +13,7 @@ from lucid.core.job import Pending, Running
 from lucid.core.node import Node
 from lucid.core.reason import Reserved
 from lucid.live.seen_plan import SeenPlan
+from lucid.orchestrator.start_times import StartTimes
 from lucid.web.status import Status
 
 __all__ = ["Ahead", "Entry", "Picture"]
@@ -51,6 +52,8 @@ class Picture:
     version: int
     seen: SeenPlan
     status: Status
+    times: StartTimes = field(default_factory=StartTimes)
+    """What came true of lucidd's forecasts of starts."""
     positions: Mapping[str, int] = field(init=False)
     """Of the jobs that wait: the place in their partition's order."""
 

@@ -9,7 +9,6 @@ questions, and answers each with one.
 from __future__ import annotations
 
 import json
-import math
 import os
 import sys
 from pathlib import Path
@@ -20,7 +19,7 @@ from lucid.cli.why_not import Changes, asked_again
 from lucid.config import Settings, settings_from
 from lucid.errors import LucidError
 from lucid.live.last_plan import LastPlan, last_plan
-from lucid.orchestrator.forecast import Forecast
+from lucid.live.starts_ahead import STARTS, StartsAhead, told_starts
 
 __all__ = ["main", "serve"]
 
@@ -35,7 +34,7 @@ class _Last:
         self._path = Path(settings.daemon.state_dir) / "lucid.db"
         self._head = ""
         self._last: LastPlan | None = None
-        self._ahead: Forecast | None = None
+        self._starts: StartsAhead | None = None
 
     def look(self) -> LastPlan:
         store = SqliteStore(self._path, read_only=True, shared=self.settings.daemon.shared_state)
@@ -47,16 +46,18 @@ class _Last:
                     ).fetchone()
                 )
             if head != self._head or self._last is None:
-                self._last, self._ahead = None, None
+                self._last, self._starts = None, None
                 self._last, self._head = last_plan(store), head
+                self._starts = told_starts(store.view(STARTS), self._last.snapshot, self._last.plan)
         finally:
             store.close()
         return self._last
 
-    def ahead(self, last: LastPlan) -> Forecast:
-        if self._ahead is None:
-            self._ahead = last.ahead(self.settings, self.config)
-        return self._ahead
+    def starts(self, last: LastPlan) -> StartsAhead:
+        """As lucidd foresaw them when that plan was read first; else planned ahead here."""
+        if self._starts is None:
+            self._starts = last.starts(self.settings, self.config)
+        return self._starts
 
 
 def serve(lines: TextIO, out: TextIO) -> None:
@@ -78,22 +79,8 @@ def _answer(known: _Last, asked: dict[str, Any]) -> dict[str, Any]:
     last = known.look()
     if asked["do"] == "why-not":
         changes = Changes(asked.get("gpus"), bool(asked.get("share")), asked.get("vc"))
-        return asked_again(last, known.settings, known.config, asked["job"], changes, known.ahead(last)).to_dict()
-    ahead = known.ahead(last)
-    return {
-        "at_s": last.snapshot.now_s,
-        "ahead_s": _finite(ahead.ahead_s),
-        "own_ahead_s": {job_id: _finite(ahead_s) for job_id, ahead_s in ahead.own_ahead_s.items()},
-        "starts": {
-            entry.job.id: last.expected(part, entry, ahead)
-            for part in last.snapshot.partitions.values()
-            for entry in part.pending
-        },
-    }
-
-
-def _finite(seconds: float) -> float | None:
-    return None if seconds == math.inf else seconds
+        return asked_again(last, known.settings, known.config, asked["job"], changes, known.starts(last)).to_dict()
+    return known.starts(last).to_dict()
 
 
 def main() -> None:

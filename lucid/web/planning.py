@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import math
 import subprocess
 import sys
 import threading
@@ -13,6 +12,7 @@ from collections import OrderedDict, deque
 from collections.abc import Sequence
 from typing import Any
 
+from lucid.live.starts_ahead import StartsAhead
 from lucid.web.picture import Ahead
 from lucid.web.source import Source
 
@@ -28,10 +28,6 @@ _POINTS = 24
 """Forecasts of one job's start that are remembered."""
 _MOVED = 0.1
 """A forecast that differs by less, as a share of the wait, is no news."""
-
-
-def _or_inf(seconds: float | None) -> float:
-    return math.inf if seconds is None else seconds
 
 
 class Forecasts:
@@ -157,9 +153,8 @@ class Planning:
         self._ahead_of = -1 if picture is None else picture.version
         self.trouble = found.get("error", "")
         if not self.trouble:
-            starts = {job_id: None if said is None else tuple(said) for job_id, said in found["starts"].items()}
-            own_ahead_s = {job_id: _or_inf(ahead_s) for job_id, ahead_s in found["own_ahead_s"].items()}
-            self.ahead = Ahead(found["at_s"], _or_inf(found["ahead_s"]), starts, own_ahead_s)
+            told = StartsAhead.from_dict(found)
+            self.ahead = Ahead(told.at_s, told.ahead_s, told.starts_in_s, told.own_ahead_s)
             self.forecasts.take(self.ahead)
 
     def _ask(self, question: dict[str, Any]) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from lucid.efficiency.judge import JobAccount
 from lucid.errors import LucidError, StoreError
 from lucid.live.job_uses import job_accounts
 from lucid.live.seen_plan import SeenPlan, seen_picture, seen_plan
+from lucid.live.starts_ahead import START_TIMES, start_times_of
 from lucid.web.history import History
 from lucid.web.picture import Picture
 from lucid.web.status import Status, status_of
@@ -162,9 +163,9 @@ class Source:
             began_s = time.monotonic()
             if began_s < self._next_s:
                 return
-            seen = seen_plan(store, seen_picture(store))
+            seen, times = seen_plan(store, seen_picture(store)), start_times_of(store.view(START_TIMES))
         self._version += 1
-        picture = Picture(self._version, seen, status)
+        picture = Picture(self._version, seen, status, times)
         picture.warm()
         self.picture = picture
         self._head, self._seen_version, self.trouble = head, version, ""

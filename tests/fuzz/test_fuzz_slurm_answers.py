@@ -14,7 +14,6 @@ from lucid.adapters.left_out import LeftOut
 from lucid.adapters.slurm.answers import number_of
 from lucid.adapters.slurm.cli import CommandClient
 from lucid.adapters.slurm.client import Breaker
-from lucid.adapters.slurm.facts import parse_placement
 from lucid.adapters.slurm.records import jobs_from, nodes_from
 from lucid.adapters.slurm.request import NO_DEFAULTS, defaults_from, from_mark, host_needs, whole_because
 from lucid.adapters.slurm.rest import RestClient
@@ -30,6 +29,7 @@ from lucid.adapters.slurm.text import (
     is_shards,
     memory_mib,
     parse_mark,
+    parse_placement,
     says,
     shard_counts,
 )

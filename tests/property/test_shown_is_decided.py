@@ -19,6 +19,7 @@ from lucid.cli.queue_rows import QueueRow, queue_rows
 from lucid.core.decision import Plan, Start
 from lucid.core.job import Pending
 from lucid.core.snapshot import Snapshot
+from lucid.live.expected import starts_ahead
 from lucid.live.last_plan import LastPlan
 from lucid.live.policies import LivePolicy
 from lucid.orchestrator.forecast import forecast
@@ -57,7 +58,8 @@ def as_shown(snapshot: Snapshot, plan: Plan, name: str, rules: dict[str, object]
         policy=LivePolicy(name, rules_of(**rules)),
     )
     predictor = FixedPredictor(speed=contention_speeds)
-    return queue_rows(last, forecast(last.snapshot, last.plan, last.policy.make(predictor), 2_000))
+    ahead = forecast(last.snapshot, last.plan, last.policy.make(predictor), 2_000)
+    return queue_rows(last, starts_ahead(last.snapshot, ahead, last.times))
 
 
 @pytest.mark.parametrize("name", ["fifo", "backfill", "qssf", "srtf", "tiresias", "lucid"])

@@ -17,7 +17,7 @@ from lucid.cli.start_words import told_words
 from lucid.config import settings_from
 from lucid.errors import ConfigError, StoreError
 from lucid.live.policies import live_models
-from lucid.live.start_log import START_TIMES, start_times_of
+from lucid.live.starts_ahead import START_TIMES, start_times_of
 
 
 @pytest.fixture

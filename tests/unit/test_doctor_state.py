@@ -22,7 +22,7 @@ from lucid.doctor import state as doctor_state
 from lucid.doctor.files import look_over_files, root_of
 from lucid.doctor.state import look_over_state
 from lucid.live.finding import Finding
-from lucid.live.start_log import START_TIMES
+from lucid.live.starts_ahead import START_TIMES
 from lucid.orchestrator.start_times import StartTimes, Wait
 from lucid.slurmconf.install import install_files
 from lucid.slurmconf.nodes import parse_node

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from lucid.adapters.slurm.request import Request
 from lucid.adapters.slurm.waits import LEASE_S
 from lucid.config import Mode
-from lucid.errors import ActionRefused
+from lucid.errors import ActionRefused, ClusterUnavailable
 from scenes.slurm import Scene
 
 MINE = f"lucid:vc=vc;held=1;park={LEASE_S:.0f};node=gres/gpu:1;v=2"
@@ -53,6 +54,22 @@ def test_its_lease_is_renewed_and_each_is_as_long_as_it_has_waited(stage: Scene)
     assert waiting(stage) == ["1"]
     assert stage.slurm.records["1"].pending
     assert len(written(stage)) < 20
+
+
+def test_it_is_in_the_queue_all_the_while_its_lease_is_renewed(stage: Scene) -> None:
+    """The status of a turn is told by what was seen before the renewal and noted since (seen: 57 jobs that "Slurm
+    alone decides about (BeginTime)"); and lucidd may die, or Slurm not answer, between note and write."""
+    parked(stage, "1")
+    for _ in range(60):
+        stage.slurm.advance(20.0)
+        for silent in (True, False):
+            stage.slurm.fails_at_write = lambda n, silent=silent: ClusterUnavailable("silent") if silent else None
+            stage.look()
+            with suppress(ClusterUnavailable):
+                stage.mend()
+            assert stage.cluster.aside() == {}
+            assert waiting(stage) == ["1"]
+    assert len(written(stage)) > 3
 
 
 def test_without_lucidd_it_starts_by_itself(stage: Scene) -> None:

@@ -22,6 +22,7 @@ from lucid.core.names import Shown, UserName
 from lucid.core.reason import REASONS, Reason, reason_to_dict
 from lucid.live.last_plan import last_plan
 from lucid.live.published import Published, without_names
+from lucid.live.seen_plan import seen_starts
 
 NAMES = ("ada-lovelace", "secret-train", "acct-x", "secret-workload")
 
@@ -123,18 +124,12 @@ def test_ranges_of_starts_are_the_same_for_everybody(tmp_path: Path) -> None:
     assert own.run_times.to_dict()["users"].keys() == {"ada-lovelace"}
     assert told.run_times.to_dict()["users"].keys() == {"user 1"}
     config = tmp_path / "lucid.toml"
-    ranges = []
-    for last in (own, told):
-        ahead = last.ahead(site.settings, config)
-        ranges.append(
-            {
-                entry.job.id: last.expected(part, entry, ahead)
-                for part in last.snapshot.partitions.values()
-                for entry in part.pending
-            }
-        )
+    ranges = [last.starts(site.settings, config).starts_in_s for last in (own, told)]
     assert any(ranges[0].values())
     assert ranges[0] == ranges[1]
+    foreseen = [seen_starts(store, config)[1] for store in (site.store, Published(site.settings))]
+    assert foreseen[0] == foreseen[1]
+    assert foreseen[0].starts_in_s.keys() == ranges[0].keys()
     text = (tmp_path / "run/public.json").read_text()
     assert not [name for name in NAMES if name in text]
 

@@ -69,7 +69,7 @@ def head(app: TopApp) -> str:
 
 def test_the_tables_say_what_lucidds_plan_says(busy: Site) -> None:
     last = last_plan(busy.store)
-    waiting = [row.entry.job.id for row in queue_rows(last, last.ahead(busy.settings, busy.folder / "lucid.toml"))]
+    waiting = [row.entry.job.id for row in queue_rows(last, last.starts(busy.settings, busy.folder / "lucid.toml"))]
     pair = next(e for p in last.snapshot.partitions.values() for e in p.running if e.partner)
     assert waiting
 

@@ -11,14 +11,14 @@ from lucid.adapters.slurm.claims import ClaimWatch
 from lucid.adapters.slurm.client import Changes
 from lucid.adapters.slurm.elastic import elastic_wish, with_size
 from lucid.adapters.slurm.extra import Items, free_extra, items_for, own_number, sealed
-from lucid.adapters.slurm.facts import Facts, as_written, lists_of, parse_placement, users_nodes
+from lucid.adapters.slurm.facts import Facts, as_written, lists_of, users_nodes
 from lucid.adapters.slurm.hands import ONE_JOB, Hands
 from lucid.adapters.slurm.nouns import SlurmJob
 from lucid.adapters.slurm.request import NO_DEFAULTS
 from lucid.adapters.slurm.resizes import Resizes, leaving, overlaps
 from lucid.adapters.slurm.starts import start_changes
 from lucid.adapters.slurm.stops import Stops
-from lucid.adapters.slurm.text import hosts
+from lucid.adapters.slurm.text import hosts, parse_placement
 from lucid.adapters.slurm.turn_jobs import takes_turns
 from lucid.adapters.slurm.view import gpu_mem_mib
 from lucid.adapters.store.port import JobNote

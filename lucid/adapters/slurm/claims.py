@@ -6,9 +6,10 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from lucid.adapters.slurm.facts import Facts, parse_placement
+from lucid.adapters.slurm.facts import Facts
 from lucid.adapters.slurm.hands import Hands
 from lucid.adapters.slurm.nouns import SlurmJob
+from lucid.adapters.slurm.text import parse_placement
 from lucid.adapters.slurm.waits import to_come
 from lucid.adapters.store.port import JobNote
 from lucid.core.decision import Start

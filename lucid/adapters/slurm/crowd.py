@@ -11,9 +11,10 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 
-from lucid.adapters.slurm.facts import Facts, parse_placement, submitted_s
+from lucid.adapters.slurm.facts import Facts, submitted_s
 from lucid.adapters.slurm.nouns import SlurmJob, SlurmNode
 from lucid.adapters.slurm.ownership import Ownership
+from lucid.adapters.slurm.text import parse_placement
 
 __all__ = ["Crowd"]
 

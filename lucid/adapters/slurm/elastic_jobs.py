@@ -8,11 +8,11 @@ from statistics import median
 
 from lucid.adapters.bounded import digits
 from lucid.adapters.slurm.elastic import elastic_wish, most_nodes, rigid_because, written_gpus
-from lucid.adapters.slurm.facts import parse_placement
 from lucid.adapters.slurm.nouns import SlurmJob
 from lucid.adapters.slurm.report_check import AGREES, ReportCheck, Run, Verdict
 from lucid.adapters.slurm.reports import Report, Reports, Said
 from lucid.adapters.slurm.step_models import StepModels
+from lucid.adapters.slurm.text import parse_placement
 from lucid.adapters.store.port import JobNote
 from lucid.config import ElasticSettings
 from lucid.core.job import Elastic, Progress

@@ -10,11 +10,10 @@ from lucid.adapters.slurm.nouns import SlurmJob, SlurmNode
 from lucid.adapters.slurm.pool import Pool
 from lucid.adapters.slurm.preemption import NO_PREEMPTION, Preemption
 from lucid.adapters.slurm.request import PER_GPU, JobDefaults, Request, from_mark
-from lucid.adapters.slurm.text import gpu_mask, hosts, parse_mark
+from lucid.adapters.slurm.text import hosts, parse_mark
 from lucid.adapters.store.port import JobNote
 from lucid.config import Mode
 from lucid.core.node import Window
-from lucid.core.placement import NodeGpus, Placement
 
 __all__ = [
     "Facts",
@@ -23,7 +22,6 @@ __all__ = [
     "home_of",
     "lists_of",
     "of_another",
-    "parse_placement",
     "submitted_s",
     "users_nodes",
 ]
@@ -55,18 +53,6 @@ class Facts:
         """May the job be on this node until its time limit ends, if it starts now?"""
         ends_s = math.inf if job.time_limit_s is None else self.now_s + job.time_limit_s
         return all(ends_s <= window.ends_by_s for window in self.windows.get(node, ()))
-
-
-def parse_placement(text: str) -> Placement:
-    """The inverse of ``show_placement``; of anything else nothing."""
-    parts = []
-    for item in text.split():
-        name, colon, gpus = item.rpartition(":")
-        mask = gpu_mask(f"gpu:(IDX:{gpus})")
-        if not (name and colon and mask):
-            return ()
-        parts.append(NodeGpus(name, mask))
-    return tuple(parts)
 
 
 def home_of(
@@ -115,6 +101,8 @@ def users_nodes(record: SlurmJob, note: JobNote | None) -> str:
         noted = note.as_written.get("req_nodes", "")
         ours = not note.listed or any(set(hosts(now)) == set(hosts(one)) for one in note.listed.split())
         return noted if ours else now
+    if not now:
+        return ""
     theirs = "nodes" in mark or mark.get("why") == "nodes"
     started = record.restarts or not record.pending or record.request.shards or record.request.emptied
     if mark and not theirs and started:

@@ -198,7 +198,9 @@ class Hands:
         """
         known = self.notes.get(record.id) or JobNote(record.id, submit_s=record.submit_s)
         known = replace(known, where="", shards=False)
-        self.put(replace(known, parked_s=until_s, depends=bool(record.dependency)))
+        before_s = record.eligible_s if record.eligible_s in known.leases else known.parked_s
+        depends = bool(record.dependency)
+        self.put(replace(known, parked_s=until_s, parked_before_s=before_s, depends=depends))
         steps: list[Callable[[], None]] = [lambda: self.client.update(record.id, Changes(start_at_s=until_s))]
         if record.held:
             steps.append(lambda: self.client.release(record.id))

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from lucid.atomic import write_public
-from lucid.config import Mode
 from lucid.errors import StoreError
+from lucid.places import Mode
 
 __all__ = ["Heartbeat", "read_heartbeat", "write_heartbeat"]
 

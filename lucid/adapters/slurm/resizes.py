@@ -10,12 +10,13 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from lucid.adapters.slurm.elastic import elastic_wish
-from lucid.adapters.slurm.facts import Facts, lists_of, parse_placement
+from lucid.adapters.slurm.facts import Facts, lists_of
 from lucid.adapters.slurm.hands import Hands
 from lucid.adapters.slurm.nouns import SlurmJob
 from lucid.adapters.slurm.obstacles import of_one_job
 from lucid.adapters.slurm.request import NO_DEFAULTS
 from lucid.adapters.slurm.starts import start_changes
+from lucid.adapters.slurm.text import parse_placement
 from lucid.adapters.store.port import JobNote
 from lucid.core.placement import Placement, placement_gpus, show_placement
 from lucid.errors import ActionRefused

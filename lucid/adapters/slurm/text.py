@@ -13,7 +13,7 @@ from itertools import islice
 
 from lucid.adapters.bounded import MOST, digits, finite
 from lucid.core.hostlist import each_host
-from lucid.core.placement import mask_of
+from lucid.core.placement import NodeGpus, Placement, mask_of
 from lucid.errors import ConfigError
 
 __all__ = [
@@ -26,6 +26,7 @@ __all__ = [
     "is_shards",
     "memory_mib",
     "parse_mark",
+    "parse_placement",
     "resized",
     "says",
     "shard_counts",
@@ -113,6 +114,18 @@ def gpu_mask(detail: str) -> int:
     return mask
 
 
+def parse_placement(text: str) -> Placement:
+    """The inverse of ``show_placement``; of anything else nothing."""
+    parts = []
+    for item in text.split():
+        name, colon, gpus = item.rpartition(":")
+        mask = gpu_mask(f"gpu:(IDX:{gpus})")
+        if not (name and colon and mask):
+            return ()
+        parts.append(NodeGpus(name, mask))
+    return tuple(parts)
+
+
 def _entries(tres: str) -> Iterator[tuple[str, str, int]]:
     """(name, type, count) of ``gres/gpu:a100:2,gres/shard:g1:1`` and of ``gres/gpu=1``."""
     for item in split_outside(tres):
@@ -186,6 +199,7 @@ def parse_mark(admin_comment: str) -> Mapping[str, str] | None:
     return pairs
 
 
+@lru_cache(maxsize=_KEPT)
 def says(comment: str, word: str) -> bool:
     """Does a job's comment have ``lucid:WORD`` as a word of its own? As slurm/job_submit.lua reads it."""
     return _word(comment, re.escape(word)) is not None

@@ -15,14 +15,15 @@ from dataclasses import replace
 from lucid.adapters.slurm.claims import Claimed, as_seen_by
 from lucid.adapters.slurm.coming import without_clashes
 from lucid.adapters.slurm.elastic_jobs import NOT_ELASTIC, Elasticity, ElasticJobs, Worked, unmeasured
-from lucid.adapters.slurm.facts import Facts, gpus_taken, parse_placement, submitted_s, users_nodes
+from lucid.adapters.slurm.facts import Facts, gpus_taken, submitted_s, users_nodes
+from lucid.adapters.slurm.handed_on import handed_on
 from lucid.adapters.slurm.nouns import SlurmJob, SlurmNode
 from lucid.adapters.slurm.obstacles import Outlook, outlook
 from lucid.adapters.slurm.ownership import Ownership
 from lucid.adapters.slurm.power import begins_s
 from lucid.adapters.slurm.request import NO_DEFAULTS, whole_because
 from lucid.adapters.slurm.suitable import NodesAskedFor
-from lucid.adapters.slurm.text import parse_mark
+from lucid.adapters.slurm.text import parse_mark, parse_placement
 from lucid.adapters.slurm.turn_jobs import TurnJobs, takes_turns
 from lucid.adapters.store.port import JobNote, Store
 from lucid.config import DaemonSettings, Mode
@@ -30,6 +31,7 @@ from lucid.core.job import Job, JobProfile, Pending, Running, Stage
 from lucid.core.node import Node, Window
 from lucid.core.placement import NodeGpus, Placement
 from lucid.core.snapshot import Partition
+from lucid.core.versioned import Versioned
 
 __all__ = ["InVc", "KnownProfile", "Profiled", "Viewer", "gpu_mem_mib", "nowhere"]
 
@@ -72,16 +74,16 @@ class Viewer:
         self._profile_of = profile_of
         self._places: dict[str, Placement] = {}
         """Where each job was last seen to run: Slurm forgets it while the job completes."""
-        self._shown: dict[str, Partition] = {}
+        self._shown: Versioned[Partition] | None = None
         self._common: dict[str, frozenset[str] | None] = {}
         self._neighbours: dict[str, frozenset[str]] = {}
         self._asked = NodesAskedFor(None)
         self._made: dict[str, tuple[SlurmJob, tuple[object, ...], Job]] = {}
         """The jobs as shown last, and what each was made from."""
 
-    def partitions(self, facts: Facts) -> dict[str, Partition]:
+    def partitions(self, facts: Facts) -> Versioned[Partition]:
         """One partition for each VC with GPU nodes, one for the pool of those that lend, and the profiling one; the
-        same object as last time where nothing changed."""
+        same objects as last time where nothing changed."""
         self._common, self._neighbours, self._asked = {}, {}, NodesAskedFor(facts)
         pool, profiling = facts.pool, self._settings.profiling_partition
         quotas = {} if pool is None else pool.quotas
@@ -104,13 +106,13 @@ class Viewer:
         running = self._running(facts, owners)
         pending = self._pending(facts)
         used = _used_without_gpus(facts.jobs)
-        shown: dict[str, Partition] = {}
+        made: dict[str, Partition] = {}
         for name in names:
             pooled = pool is not None and name == pool.name
             vcs = quotas if pooled else (name,)
             mine = sorted((n for n in facts.nodes if name in owners.get(n.name, ())), key=lambda n: n.weight)
             nodes = tuple(self._node(node, used, facts) for node in mine)
-            made = Partition(
+            made[name] = Partition(
                 name,
                 nodes,
                 tuple(sorted(pending.get(name, ()), key=lambda e: (e.since_s, e.job.submit_s, e.job.rank))),
@@ -120,16 +122,10 @@ class Viewer:
                 quotas if pooled else {},
                 self._asked.fitting(nodes, pending.get(name, ())),
             )
-            before = self._shown.get(name)
-            same = before is not None and (
-                (before.nodes, before.pending, before.running, before.acting, before.quotas, before.fitting)
-                == (made.nodes, made.pending, made.running, made.acting, made.quotas, made.fitting)
-            )
-            shown[name] = before if same and before is not None else made
-        self._shown = shown
+        self._shown = shown = handed_on(self._shown, made)
         if len(self._made) > 2 * len(facts.jobs):
             known = {job.id for job in facts.jobs}
-            self._made = {job_id: made for job_id, made in self._made.items() if job_id in known}
+            self._made = {job_id: kept for job_id, kept in self._made.items() if job_id in known}
         return shown
 
     def _node(self, node: SlurmNode, used: Mapping[str, tuple[int, int]], facts: Facts) -> Node:

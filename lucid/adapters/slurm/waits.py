@@ -7,6 +7,8 @@ by its own rules. The begin time is a lease: a job that no lucidd takes over in 
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from lucid.adapters.slurm.nouns import SlurmJob
 from lucid.adapters.slurm.text import parse_mark, resized, says, wrong_start
 from lucid.adapters.store.port import JobNote
@@ -62,23 +64,32 @@ _WORDS = {
 def left_to_slurm(job: SlurmJob) -> str:
     """Why Lucid changes nothing about a job that it holds and only lets it go at its turn, in words; empty for
     others."""
-    mark = parse_mark(job.admin_comment) or {}
+    return _left(job.admin_comment, job.comment, job.partition)
+
+
+@lru_cache(maxsize=16_384)
+def _left(admin_comment: str, comment: str, partition: str) -> str:
+    mark = parse_mark(admin_comment) or {}
     if "held" in mark and mark.get("skip"):
-        return skipped(job)
-    if mark and says(job.comment, "off"):
+        return _words(mark["skip"])
+    if mark and says(comment, "off"):
         return _WORDS["asked"]
-    if mark and (wrong := wrong_start(job.comment)):
+    if mark and (wrong := wrong_start(comment)):
         return f"{GAVE_LESS}: {wrong}"
-    if mark and resized(job.comment):
+    if mark and resized(comment):
         return "its size was changed while it waited"
-    return _WORDS["partitions"] if mark and "," in job.partition else ""
+    return _WORDS["partitions"] if mark and "," in partition else ""
 
 
 def skipped(job: SlurmJob) -> str:
     """Why it is left to Slurm by its first request, in words, whether Lucid holds it until its turn or not; empty for
     others."""
     skip = (parse_mark(job.admin_comment) or {}).get("skip") or ("asked" if says(job.comment, "off") else "")
-    return _WORDS.get(skip, "only Slurm can work out what it asks for") if skip else ""
+    return _words(skip) if skip else ""
+
+
+def _words(skip: str) -> str:
+    return _WORDS.get(skip, "only Slurm can work out what it asks for")
 
 
 def joined_late(job: SlurmJob) -> bool:
@@ -112,8 +123,13 @@ def _leased(job: SlurmJob) -> bool:
 
 def _set_by_lucid(job: SlurmJob, note: JobNote | None, now_s: float) -> bool:
     """Is its begin time Lucid's own?"""
-    ours = _leased(job) or (note is not None and 0 < note.parked_s == job.eligible_s)
-    return ours or job.eligible_s > now_s + _FAR_FROM_S
+    return _on_lease(job, note) or job.eligible_s > now_s + _FAR_FROM_S
+
+
+def _on_lease(job: SlurmJob, note: JobNote | None) -> bool:
+    """Does it wait with a begin time that job_submit.lua or Lucid parked it with? The one before counts, too: what
+    was seen may be older than the note."""
+    return _leased(job) or (note is not None and 0 < job.eligible_s and job.eligible_s in note.leases)
 
 
 def in_queue(job: SlurmJob, note: JobNote | None) -> bool:
@@ -122,8 +138,7 @@ def in_queue(job: SlurmJob, note: JobNote | None) -> bool:
     mark = parse_mark(job.admin_comment) or {}
     alone = not mark.keys() & {"wait", "begin", "own"} and not job.dependency and "_" not in job.id
     alone = alone and not (note is not None and note.depends)
-    lease = _leased(job) or (note is not None and 0 < note.parked_s == job.eligible_s)
-    return job.pending and not job.held and not job.restarts and alone and lease
+    return job.pending and not job.held and not job.restarts and alone and _on_lease(job, note)
 
 
 def parked(job: SlurmJob, note: JobNote | None, now_s: float) -> bool:

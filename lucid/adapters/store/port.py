@@ -90,7 +90,8 @@ class JobNote:
     is taken to hold, 0 for the job's life.
 
     ``listed``: the list of nodes that Lucid wrote last into its request: any other is its user's. ``parked_s``: the
-    begin time that Lucid set last to keep it waiting; ``depends``: it was parked for its dependency
+    begin time that Lucid set last to keep it waiting; ``parked_before_s``: the one that it had until then, which it
+    has still where Slurm was not told; ``depends``: it was parked for its dependency
     and has not joined the queue since; ``requeued``: its number of restarts after
     the last requeue that Lucid asked for, whose begin time nobody has to wait for. ``claims``: the jobs that are to
     give way to it, from the moment in which it is told to start until it runs, their ids separated by blanks.
@@ -125,10 +126,16 @@ class JobNote:
     most_why: str = ""
     most_until_s: float = 0.0
     parked_s: float = 0.0
+    parked_before_s: float = 0.0
     depends: bool = False
     listed: str = ""
     requeued: int = 0
     claims: str = ""
+
+    @property
+    def leases(self) -> tuple[float, float]:
+        """The begin times that Lucid has set and that Slurm may have."""
+        return self.parked_s, self.parked_before_s
 
 
 @dataclass(frozen=True, slots=True)

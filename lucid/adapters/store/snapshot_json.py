@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from lucid.adapters.slurm.facts import parse_placement
+from lucid.adapters.slurm.text import parse_placement
 from lucid.core.arrivals import ArrivalForecast
 from lucid.core.as_json import from_json, to_json
 from lucid.core.decision import (

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any, Final
 
 import numpy as np
@@ -49,6 +50,7 @@ def from_log(value: npt.ArrayLike) -> FloatArray:
     return np.maximum(np.round(np.exp(np.asarray(value, dtype=np.float64)) - LOG_OFFSET_S, 6), 0.0)
 
 
+@lru_cache(maxsize=16_384)
 def name_stem(name: str | None) -> str | None:
     """A job name without what differs from run to run, case and numbers: ``Train-12`` -> ``train-#``."""
     return None if name is None else _DIGITS.sub("#", name.lower())

@@ -7,14 +7,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 from typing import TYPE_CHECKING, Literal
 
-from lucid.config import PolicySettings
 from lucid.core.job import Pending, Running
 from lucid.core.ports import Predictor
 from lucid.core.prediction import Prediction
-from lucid.orchestrator.policy import Policy, PolicyFactory
 
 if TYPE_CHECKING:
+    from lucid.config import PolicySettings
     from lucid.orchestrator.policies.queue import QueueKeys
+    from lucid.orchestrator.policy import Policy, PolicyFactory
 
 __all__ = ["BUILT_IN", "ESTIMATES", "Estimates"]
 

@@ -82,7 +82,7 @@ def _latency(times: Times) -> Latency | None:
 
 
 def _starts(site: Site) -> Starts:
-    times = site.picture.seen.times
+    times = site.picture.times
     share, count = times.coverage()
     known = {one.job_id: one for one in times.known}
     rows = [told_of(known, job_id) for job_id in list(known)[-_STARTS:]]

@@ -150,7 +150,7 @@ def _start(site: Site, viewer: Viewer, partition: str, entry: Pending) -> Start:
 
 def _forecasts(site: Site, job_id: str) -> Forecasts:
     site.planning.look()
-    times = site.picture.seen.times
+    times = site.picture.times
     known = {one.job_id: one for one in (*times.known, *times.open.values())}
     first = told_of(known, job_id)
     points = [list(point) for point in site.planning.forecasts.of(job_id)]
