@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
+from typing import Any
 
+from lucid.core.changes import Changes
 from lucid.core.job import Job, Pending, Running
 from lucid.core.node import Node
 from lucid.core.placement import Placement
@@ -96,6 +98,27 @@ class Room:
     shown: Partition | None = None
     elastic: set[str] = field(default_factory=set)
     """Running elastic jobs: their progress is new at every look."""
+    _before: Partition | None = None
+    """What was shown last …"""
+    _touched: dict[str, Pending | Running | None] = field(default_factory=dict)
+    """… and by id the jobs that are new or gone since, as they were then."""
+
+    def put(self, view: Pending | Running) -> None:
+        """A job waits or runs here, or something about it is new."""
+        job_id = view.job.id
+        self._touch(job_id)
+        views: dict[str, Any] = self.pending if isinstance(view, Pending) else self.running
+        views[job_id] = view
+
+    def drop(self, view: Pending | Running) -> None:
+        """A job waits, or runs, here no more."""
+        self._touch(view.job.id)
+        del (self.pending if isinstance(view, Pending) else self.running)[view.job.id]
+
+    def _touch(self, job_id: str) -> None:
+        self.shown = None
+        if job_id not in self._touched:
+            self._touched[job_id] = self.pending.get(job_id) or self.running.get(job_id)
 
     def show(self) -> Partition:
         """What policies see: the same object as before where nothing has changed."""
@@ -105,4 +128,13 @@ class Room:
                 running = tuple(sorted((*running, *self.guests.values()), key=lambda e: (e.start_s, e.job.rank)))
             pending = tuple(self.pending.values())
             self.shown = Partition(self.name, self.nodes, pending, running, self.profiling, quotas=self.quotas)
+            if self._before is not None and not self.guests:
+                self.shown.follows(self._before, self._changes())
+            self._before = None if self.guests else self.shown
+            self._touched.clear()
         return self.shown
+
+    def _changes(self) -> Changes[Pending | Running]:
+        now = ((self.pending.get(job_id) or self.running.get(job_id), was) for job_id, was in self._touched.items())
+        new = [(view, was) for view, was in now if view is not was]
+        return Changes(tuple(view for view, _ in new if view), tuple(was for _, was in new if was))

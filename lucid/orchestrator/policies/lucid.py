@@ -173,7 +173,7 @@ class LucidPolicy(PartitionPolicy):
             not partition.pending
             and not dynamic
             and self._plain is None
-            and not books.partings(partition.running, partition.nodes)
+            and not books.partings(partition)
         ):
             return PartitionPlan({})
         settings = self._pool_settings if partition.quotas else self._settings
