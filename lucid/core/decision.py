@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final
 
+from lucid.core.frozen import dataclass
 from lucid.core.placement import Placement, show_placement
 from lucid.core.reason import Reason
 from lucid.core.versioned import Versioned
