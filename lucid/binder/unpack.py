@@ -54,11 +54,11 @@ class Partings:
         running, nodes, quiet = partition.running, partition.nodes, self._quiet
         if quiet is None or quiet.nodes is not nodes:
             changed = _telling(running)
-        elif fresh := [entry for entry in partition.since(quiet).came if isinstance(entry, Running) and entry.partner]:
-            mine, beside = set(map(id, fresh)), {entry.partner for entry in fresh}
-            changed = [entry for entry in _telling(running) if id(entry) in mine or entry.job.id in beside]
         else:
-            changed = []
+            fresh = [e for e in partition.since(quiet).came if isinstance(e, Running) and e.partner is not None]
+            mine, beside = set(map(id, fresh)), {entry.partner for entry in fresh}
+            telling = _telling(running) if fresh else ()
+            changed = [entry for entry in telling if id(entry) in mine or entry.job.id in beside]
         found = _partings(changed, running, nodes, self._part_below_speed, self._restarts)
         self._quiet = None if found else partition
         return found

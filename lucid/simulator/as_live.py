@@ -88,7 +88,7 @@ class LiveLikeCluster(SimulatedCluster):
         room = self._rooms[live.partition]
         view = replace(view, profile=profile)
         if live.partition == PROFILING:
-            room.drop(live.view)
+            room.drop(view)
             self.pending_gpus -= job.gpus
             live.partition = self._home(job)
             self._wait(live, view)
