@@ -95,9 +95,11 @@ class Room:
     running: dict[str, Running] = field(default_factory=dict)
     guests: dict[str, Running] = field(default_factory=dict)
     """Jobs of other rooms on its nodes."""
-    shown: Partition | None = None
+    stale: set[str] = field(default_factory=set)
+    """The names of all rooms of which something new is to be shown."""
     elastic: set[str] = field(default_factory=set)
     """Running elastic jobs: their progress is new at every look."""
+    _shown: Partition | None = None
     _before: Partition | None = None
     """What was shown last …"""
     _touched: dict[str, Pending | Running | None] = field(default_factory=dict)
@@ -115,24 +117,29 @@ class Room:
         self._touch(view.job.id)
         del (self.pending if isinstance(view, Pending) else self.running)[view.job.id]
 
+    def changed(self) -> None:
+        """What is shown of it is not what is."""
+        self._shown = None
+        self.stale.add(self.name)
+
     def _touch(self, job_id: str) -> None:
-        self.shown = None
+        self.changed()
         if job_id not in self._touched:
             self._touched[job_id] = self.pending.get(job_id) or self.running.get(job_id)
 
     def show(self) -> Partition:
         """What policies see: the same object as before where nothing has changed."""
-        if self.shown is None:
+        if self._shown is None:
             running = tuple(self.running.values())
             if self.guests:
                 running = tuple(sorted((*running, *self.guests.values()), key=lambda e: (e.start_s, e.job.rank)))
             pending = tuple(self.pending.values())
-            self.shown = Partition(self.name, self.nodes, pending, running, self.profiling, quotas=self.quotas)
+            self._shown = Partition(self.name, self.nodes, pending, running, self.profiling, quotas=self.quotas)
             if self._before is not None and not self.guests:
-                self.shown.follows(self._before, self._changes())
-            self._before = None if self.guests else self.shown
+                self._shown.follows(self._before, self._changes())
+            self._before = None if self.guests else self._shown
             self._touched.clear()
-        return self.shown
+        return self._shown
 
     def _changes(self) -> Changes[Pending | Running]:
         now = ((self.pending.get(job_id) or self.running.get(job_id), was) for job_id, was in self._touched.items())
