@@ -10,6 +10,7 @@ from lucid.core.job import Running
 from lucid.core.node import Node
 from lucid.core.reason import GpuMemory, Reason, SeenSpeed, Stable
 from lucid.core.restart import Restarts, may_restart
+from lucid.core.snapshot import Partition
 
 __all__ = ["Parting", "Partings", "partings"]
 
@@ -45,22 +46,21 @@ class Partings:
     def __init__(self, part_below_speed: float, restarts: Restarts) -> None:
         self._part_below_speed = part_below_speed
         self._restarts: Restarts = restarts
-        self._nodes: Sequence[Node] = ()
-        self._stay: Sequence[Running] = ()
-        """The jobs of which no rule took one off its GPUs."""
+        self._quiet: Partition | None = None
+        """As it was when no rule took a job off its GPUs."""
 
-    def __call__(self, running: Sequence[Running], nodes: Sequence[Node]) -> list[Parting]:
+    def __call__(self, partition: Partition) -> list[Parting]:
         """As ``partings``."""
-        if nodes is not self._nodes:
-            self._nodes, self._stay = nodes, ()
-        changed = _telling(running)
-        if changed and self._stay:
-            stay = set(map(id, self._stay))  # while an entry is kept no other has its id
-            fresh = [entry for entry in running if id(entry) not in stay]
-            beside = {entry.partner for entry in fresh}
-            changed = [entry for entry in changed if id(entry) not in stay or entry.job.id in beside]
+        running, nodes, quiet = partition.running, partition.nodes, self._quiet
+        if quiet is None or quiet.nodes is not nodes:
+            changed = _telling(running)
+        else:
+            fresh = [e for e in partition.since(quiet).came if isinstance(e, Running) and e.partner is not None]
+            mine, beside = set(map(id, fresh)), {entry.partner for entry in fresh}
+            telling = _telling(running) if fresh else ()
+            changed = [entry for entry in telling if id(entry) in mine or entry.job.id in beside]
         found = _partings(changed, running, nodes, self._part_below_speed, self._restarts)
-        self._stay = running if not found else ()
+        self._quiet = None if found else partition
         return found
 
 

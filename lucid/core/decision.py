@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import field
 from typing import Final
 
+from lucid.core.frozen import dataclass
 from lucid.core.placement import Placement, show_placement
 from lucid.core.reason import Reason
 from lucid.core.versioned import Versioned
@@ -185,17 +186,9 @@ class Parts(Versioned[PartitionPlan]):
 
     __slots__ = ("acting", "memory", "wake_s")
 
-    def __init__(
-        self,
-        entries: Mapping[str, PartitionPlan],
-        since: object | None,
-        changed: Iterable[str] | None,
-        acting: Sequence[str],
-        memory: Mapping[str, object],
-        wake_s: float | None,
-    ) -> None:
-        super().__init__(entries, since, changed)
-        self.acting, self.memory, self.wake_s = acting, memory, wake_s
+    acting: Sequence[str]
+    memory: Mapping[str, object]
+    wake_s: float | None
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -13,12 +13,10 @@ __all__ = ["Ledgers"]
 
 @dataclass(slots=True)
 class _Base:
-    """The ledger of a partition as it was handed out last, and its running jobs by the ``id`` of their entries,
-    where these were asked for. (While an entry is kept no other has its ``id``.)"""
+    """The ledger of a partition as it was handed out last."""
 
     partition: Partition
     ledger: Ledger
-    entries: dict[int, Running] | None = None
 
 
 class Ledgers:
@@ -36,17 +34,13 @@ class Ledgers:
         if base is None or base.partition.nodes is not partition.nodes:
             base = self._bases[partition.name] = _Base(partition, Ledger(partition))
         elif base.partition is not partition:
-            before = _by_id(base.partition) if base.entries is None else base.entries
-            entries = _by_id(partition)
-            base.ledger.give_back(before[gone] for gone in before.keys() - entries.keys())
-            for came in entries.keys() - before.keys():
-                base.ledger.take(entries[came].job, entries[came].placement)
+            changes = partition.since(base.partition)
+            base.ledger.give_back(entry for entry in changes.went if isinstance(entry, Running))
+            for entry in changes.came:
+                if isinstance(entry, Running):
+                    base.ledger.take(entry.job, entry.placement)
             if base.partition.fitting is not partition.fitting:
                 base.ledger.fitting = base.ledger.fitting_of(partition)
-            base.partition, base.entries, base.ledger.partition = partition, entries, partition
+            base.partition = base.ledger.partition = partition
         base.ledger.now_s = now_s
         return base.ledger.copy()
-
-
-def _by_id(partition: Partition) -> dict[int, Running]:
-    return dict(zip(map(id, partition.running), partition.running, strict=True))

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from lucid.core.as_json import from_json, to_json
+from lucid.core.frozen import dataclass
 from lucid.core.names import Shown
 from lucid.core.rounding import reached
 

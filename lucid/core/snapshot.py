@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from lucid.core.arrivals import ArrivalForecast
+from lucid.core.changes import Changed
 from lucid.core.job import Ended, Pending, Running
 from lucid.core.names import Shown
 from lucid.core.node import Node
@@ -15,7 +16,7 @@ __all__ = ["Partition", "Snapshot"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Partition:
+class Partition(Changed[Pending | Running]):
     """A Slurm partition: a VC, a pool of VCs, or the profiling partition. Every node is in exactly one,
     but for partitions whose jobs give way to those of another (``Running.yields``): these have its nodes, too.
 
@@ -35,6 +36,10 @@ class Partition:
     """GPUs to which each VC of a pool is entitled, by name; empty unless VCs have their nodes in common."""
     fitting: Mapping[Shown, tuple[Shown, ...]] = field(default_factory=dict)
     """The names of the nodes that meet each ``Job.constraint`` of its jobs. One that is not here rules out none."""
+
+    def listed(self) -> tuple[Pending | Running, ...]:
+        """All its jobs: those that wait, then those that run."""
+        return self.pending + self.running
 
     @property
     def vcs(self) -> tuple[str, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, TypeVar
 
 __all__ = ["Versioned", "changed_names", "key_of"]
@@ -18,10 +18,13 @@ class Versioned(dict[str, _T]):
     __slots__ = ("changed", "key", "since")
 
     def __init__(
-        self, entries: Mapping[str, _T], since: object | None = None, changed: Iterable[str] | None = None
+        self, entries: Mapping[str, _T], since: object | None = None, changed: Mapping[str, _T] | None = None
     ) -> None:
-        """``since``: the key of the earlier mapping; ``changed`` is in the order of the mapping."""
+        """``since``: the key of the earlier mapping, which are the ``entries``; ``changed``: what there is now under
+        some of its names, in its order."""
         super().__init__(entries)
+        if changed:
+            self.update(changed)
         self.key = object()
         self.since = since
         self.changed: Collection[str] = tuple(entries if changed is None else changed)

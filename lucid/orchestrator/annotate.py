@@ -15,9 +15,6 @@ from lucid.core.versioned import changed_names, key_of
 
 __all__ = ["Annotator"]
 
-_Places = tuple[tuple[Pending | Running, ...], dict[int, int]]
-_NOTHING: _Places = ((), {})
-
 
 class Annotator:
     """Fills in ``Snapshot.predictions``, and ``arrivals`` where there is a forecaster. A job is predicted when first
@@ -36,9 +33,7 @@ class Annotator:
         self._learnt: frozenset[str] = frozenset()
         """Jobs that the last snapshot told as ended: where its cycle failed, the next one tells them again."""
         self._partitions: dict[str, Partition] = {}
-        self._entries: dict[str, _Places] = {}
-        """By partition, the entries already looked at, and the place of each by its ``id``: most are the same as the
-        last time. (While the entries are kept no other has the ``id`` of one.)"""
+        """As they were looked at last."""
         self._seen: object | None = None
         self._handed_out: weakref.ref[Snapshot] | None = None
 
@@ -59,14 +54,10 @@ class Annotator:
         self._seen = None  # a predictor that fails leaves some unseen
         for name in names:
             partition = snapshot.partitions[name]
-            if self._partitions.get(name) is not partition:
+            before = self._partitions.get(name)
+            if before is not partition:
+                self._predict(partition.listed() if before is None else partition.since(before).came, snapshot.now_s)
                 self._partitions[name] = partition
-                both = partition.pending + partition.running
-                places = dict(zip(map(id, both), range(len(both)), strict=True))
-                _, before = self._entries.get(name, _NOTHING)
-                fresh = places.keys() - before.keys()
-                self._predict([both[at] for at in sorted(places[i] for i in fresh)], snapshot.now_s)
-                self._entries[name] = both, places
         self._seen = key_of(snapshot.partitions)
         arrivals = snapshot.arrivals if self._forecaster is None else self._forecaster.forecast(snapshot.now_s)
         annotated = replace(

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from lucid.core.decision import Decision, Hold, PartitionPlan
+from lucid.core.job import Pending
 from lucid.core.reason import SlurmBars
 from lucid.core.snapshot import Partition, Snapshot
 from lucid.core.versioned import changed_names, key_of
@@ -43,8 +44,10 @@ class Barred:
     def _without(self, partition: Partition) -> Partition:
         known = self._open.get(partition.name)
         if known is None or known[0] is not partition:
-            left = partition
-            if any(entry.barred for entry in partition.pending):
+            left, looked = partition, partition.listed()
+            if known is not None and known[1] is known[0]:  # it had none
+                looked = partition.since(known[0]).came
+            if any(isinstance(entry, Pending) and entry.barred for entry in looked):
                 left = replace(partition, pending=tuple(entry for entry in partition.pending if not entry.barred))
             known = self._open[partition.name] = (partition, left)
         return known[1]

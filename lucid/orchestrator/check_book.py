@@ -41,9 +41,10 @@ class Book:
         if not touched:
             return
         for entry in partition.running:
-            parts = entry.placement
-            if parts and (parts[0].node in touched or any(part.node in touched for part in parts[1:])):
-                self._put(entry, parts)
+            for name, _ in entry.placement:
+                if name in touched:
+                    self._put(entry, entry.placement)
+                    break
 
     def _put(self, entry: Pending | Running, placement: Placement) -> None:
         job = entry.job

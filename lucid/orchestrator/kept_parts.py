@@ -43,9 +43,10 @@ class KeptParts:
             self._place = {name: at for at, name in enumerate(partitions)}
             self._profiling = [name for name, partition in partitions.items() if partition.profiling]
             self._wakes = []
-            entries, memory = dict(looked), dict[str, object]()
+            made, memory = Parts(looked), dict[str, object]()
         else:
-            entries, memory = {**last, **looked}, dict(last.memory)
+            fresh = {name: part for name, part in looked.items() if last[name] is not part}
+            made, memory = Parts(last, last.key, fresh), dict(last.memory)
         for name, part in looked.items():
             if part.wake_s is not None:
                 heapq.heappush(self._wakes, (part.wake_s, name))
@@ -53,15 +54,9 @@ class KeptParts:
                 memory[name] = part.memory
             else:
                 memory.pop(name, None)
-        while self._wakes and entries[self._wakes[0][1]].wake_s != self._wakes[0][0]:
+        while self._wakes and made[self._wakes[0][1]].wake_s != self._wakes[0][0]:
             heapq.heappop(self._wakes)
-        self._last = Parts(
-            entries,
-            None if last is None else last.key,
-            None if last is None else [name for name, part in looked.items() if last[name] is not part],
-            [name for name, part in looked.items() if part.actions],
-            memory,
-            self._wakes[0][0] if self._wakes else None,
-        )
-        self._seen = key_of(partitions)
-        return self._last
+        made.acting, made.memory = [name for name, part in looked.items() if part.actions], memory
+        made.wake_s = self._wakes[0][0] if self._wakes else None
+        self._last, self._seen = made, key_of(partitions)
+        return made

@@ -87,7 +87,9 @@ class PartitionPolicy(ABC):
     """Can it plan a pool of VCs, each with a quota of GPUs?"""
 
     def __init__(self) -> None:
-        self._kept: dict[str, tuple[Partition, tuple[object, ...], PartitionPlan]] = {}
+        self._kept: dict[str, tuple[Partition, tuple[object, ...], PartitionPlan, bool]] = {}
+        """By partition: as it was, what else its plan depends on, the plan, and are its nodes always open, awake, and
+        below no switches that are known?"""
         self._barred = Barred()
         self._parts = KeptParts()
 
@@ -113,16 +115,13 @@ class PartitionPolicy(ABC):
                 looked[name] = kept[2]
                 continue
             part = with_leaving(self.plan_partition(partition, snapshot), partition, now_s)
-            part = with_boots(partition, part, now_s)
-            edge_s = next_edge_s(partition.nodes, now_s)
-            if edge_s < math.inf:  # nodes open or close then
-                part = replace(part, wake_s=earliest(part.wake_s, edge_s))
-            if any(node.switches for node in partition.nodes):
-                asked_s = (e.job.switches_until_s for e in partition.pending if e.job.most_switches)
-                any_s = earliest(*(at_s for at_s in asked_s if at_s and at_s > now_s))
-                if any_s is not None:  # then any switch will do for one of them
-                    part = replace(part, wake_s=earliest(part.wake_s, any_s))
-            self._kept[name] = (partition, others, part)
+            if kept is not None and kept[0].nodes is partition.nodes:
+                plain = kept[3]
+            else:
+                plain = not any(node.boot_s or node.windows or node.switches for node in partition.nodes)
+            if not plain:
+                part = _with_nodes(part, partition, now_s)
+            self._kept[name] = (partition, others, part, plain)
             looked[name] = part
         parts: Mapping[str, PartitionPlan] = self._parts.with_fresh(snapshot.partitions, looked)
         if whole is not snapshot:
@@ -151,6 +150,17 @@ class PartitionPolicy(ABC):
     @abstractmethod
     def plan_partition(self, partition: Partition, snapshot: Snapshot) -> PartitionPlan:
         """Decide one partition; the rest of the snapshot is there to look at."""
+
+
+def _with_nodes(part: PartitionPlan, partition: Partition, now_s: float) -> PartitionPlan:
+    """The plan, with the boots that its starts wait for; it is made anew when a node opens or closes."""
+    part = with_boots(partition, part, now_s)
+    edge_s = next_edge_s(partition.nodes, now_s)
+    asked_s: list[float | None] = []
+    if any(node.switches for node in partition.nodes):  # then any switch will do for one of them
+        asked_s = [entry.job.switches_until_s for entry in partition.pending if entry.job.most_switches]
+    ahead_s = [at_s for at_s in (edge_s, *asked_s) if at_s is not None and now_s < at_s < math.inf]
+    return replace(part, wake_s=earliest(part.wake_s, *ahead_s)) if ahead_s else part
 
 
 def known_policies() -> dict[str, PolicyFactory]:

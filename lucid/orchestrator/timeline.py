@@ -20,7 +20,7 @@ from lucid.core.job import Job, Running
 from lucid.core.ledger import Ledger, gpus_by_node, host_share
 from lucid.core.placement import Placement
 from lucid.core.prediction import Prediction
-from lucid.core.rounding import ROUNDING, reached
+from lucid.core.rounding import ROUNDING
 
 __all__ = ["GOES_S", "End", "Slot", "Timeline", "expected_ends"]
 
@@ -40,15 +40,15 @@ def expected_ends(running: Iterable[Running], predictions: Mapping[str, Predicti
     again as it has run (``Prediction.remaining_s``); one that gives way to jobs of the partition goes as soon as it
     may be preempted."""
     ends: list[End] = []
-    for entry in running:  # hundreds in a plan
+    for entry in running:
         job, start_s = entry.job, entry.start_s
         if entry.yields is not None and entry.yields.to_all:
             ends.append((max(entry.yields.from_s, now_s + GOES_S), job, entry.placement))
             continue
         duration_s = predictions[job.id].duration_s
+        outlived = now_s - start_s >= duration_s - ROUNDING  # ``Prediction.outlived``; thousands are asked in a plan
         # not now + what remains: that moves by a rounding error, and nodes that are equal would change places
-        end_s = 2 * now_s - start_s if reached(now_s - start_s, duration_s) else start_s + duration_s
-        ends.append((end_s, job, entry.placement))
+        ends.append((2 * now_s - start_s if outlived else start_s + duration_s, job, entry.placement))
     return ends
 
 

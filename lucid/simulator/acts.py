@@ -131,17 +131,15 @@ class ActingFloor(Floor):
         """A waiting job goes over to another partition, where it is about to start."""
         view = live.view
         assert isinstance(view, Pending)
-        room = self._rooms[live.partition]
-        del room.pending[view.job.id]
-        room.shown = None
+        self._rooms[live.partition].drop(view)
         live.partition = partition
-        self._rooms[partition].pending[view.job.id] = view
+        self._rooms[partition].put(view)
 
     def _start(self, live: Live, start: Start) -> None:
         view = live.view
         assert isinstance(view, Pending)
         job, room, now_s = view.job, self._rooms[live.partition], self._now_s
-        del room.pending[job.id]
+        room.drop(view)
         self.pending_gpus -= job.gpus
         outcome = live.outcome
         begins_s = now_s + self._boot_s(start.placement)
@@ -279,8 +277,7 @@ class ActingFloor(Floor):
         view = live.view
         assert view is not None
         if isinstance(view, Pending):
-            del self._rooms[live.partition].pending[view.job.id]
-            self._rooms[live.partition].shown = None
+            self._rooms[live.partition].drop(view)
             self.pending_gpus -= view.job.gpus
             live.outcome.queue_s += self._now_s - view.since_s
             waiting = replace(view, since_s=self._now_s)
@@ -317,12 +314,11 @@ class ActingFloor(Floor):
     def _leave(self, live: Live, view: Running) -> None:
         """Take a job off its GPUs."""
         room = self._rooms[live.partition]
-        del room.running[view.job.id]
+        room.drop(view)
         if self._layers is not None:
             self._layers.left(view.job.id, room.name)
         self._charge(view.job, -view.gpus)
         room.elastic.discard(view.job.id)
-        room.shown = None
         outcome = live.outcome
         elapsed_s = view.elapsed_s(self._now_s)
         if view.stage is Stage.PROFILE:

@@ -88,13 +88,13 @@ class LiveLikeCluster(SimulatedCluster):
         room = self._rooms[live.partition]
         view = replace(view, profile=profile)
         if live.partition == PROFILING:
-            del room.pending[job.id]
+            room.drop(view)
             self.pending_gpus -= job.gpus
             live.partition = self._home(job)
             self._wait(live, view)
         else:
-            room.pending[job.id] = live.view = view
-        room.shown = None
+            live.view = view
+            room.put(view)
 
     def _start(self, live: Live, start: Start) -> None:
         live.work_s += self._as_live.start_s

@@ -10,8 +10,6 @@ import heapq
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from itertools import compress
-from operator import attrgetter, is_not
 
 from lucid.config import OverheadSettings, ProfilingSettings
 from lucid.core.arrivals import ArrivalForecast
@@ -42,8 +40,6 @@ PROFILING = "profiling"
 
 POOL = "pool"
 """Name of the partition in which VCs have their nodes in common."""
-
-_SHOWN = attrgetter("shown")
 
 Layout = Mapping[str, Sequence[Node]]
 """Nodes by VC."""
@@ -140,6 +136,11 @@ class SimulatedCluster(YieldingFloor):
         self._elastic = any(item.learning is not None for item in trace.jobs)
         self._measured_before = measured_before
         self._ended: list[Ended] = []
+        self._order = {name: at for at, name in enumerate(rooms)}
+        self._stale: set[str] = set()
+        """Rooms of which something new is to be shown."""
+        for room in rooms.values():
+            room.stale = self._stale
         self._seen: Versioned[Partition] = Versioned({name: room.show() for name, room in rooms.items()})
         """What was handed out last."""
         self._to_come = list(reversed(trace.jobs))
@@ -302,11 +303,10 @@ class SimulatedCluster(YieldingFloor):
             for room in self._rooms.values():
                 for job_id in room.elastic:
                     self._report(self._live[job_id])
-        rooms = self._rooms.values()
-        changed = list(compress(rooms, map(is_not, map(_SHOWN, rooms), self._seen.values())))
-        if changed:
-            fresh = {room.name: room.show() for room in changed}
-            self._seen = Versioned({**self._seen, **fresh}, self._seen.key, fresh)
+        if self._stale:
+            fresh = {name: self._rooms[name].show() for name in sorted(self._stale, key=self._order.__getitem__)}
+            self._stale.clear()
+            self._seen = Versioned(self._seen, self._seen.key, fresh)
         partitions = self._seen
         ended, self._ended = tuple(self._ended), []
         fair_share = {} if self._usage is None else self._usage.factors(self._now_s)

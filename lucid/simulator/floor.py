@@ -64,9 +64,7 @@ class Floor:
         if live.home_only:
             view = replace(view, home_only=True)
         live.view = view
-        room = self._rooms[live.partition]
-        room.pending[view.job.id] = view
-        room.shown = None
+        self._rooms[live.partition].put(view)
         self.pending_gpus += view.job.gpus
 
     def _show(self, live: Live, view: Running) -> None:
@@ -75,8 +73,7 @@ class Floor:
             view = replace(view, work=Work(done_s, max(live.since_s, live.ready_s), live.speed))
         live.view = view
         room = self._rooms[live.partition]
-        room.running[view.job.id] = view
-        room.shown = None
+        room.put(view)
         if self._layers is not None:
             self._layers.show(view, room.name)
 

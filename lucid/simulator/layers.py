@@ -49,7 +49,7 @@ class Layers:
             if parts:
                 seen = replace(view, placement=parts, alone=True)
                 other.guests[view.job.id] = self._as_seen(seen, room, other.name)
-                other.shown = None
+                other.changed()
             else:
                 self._gone(view.job.id, other)
 
@@ -61,7 +61,7 @@ class Layers:
     @staticmethod
     def _gone(job_id: str, room: Room) -> None:
         if room.guests.pop(job_id, None) is not None:
-            room.shown = None
+            room.changed()
 
     def _as_seen(self, view: Running, lower: str, upper: str) -> Running:
         """A job of room ``lower``, as jobs of room ``upper`` see it."""

@@ -128,7 +128,8 @@ class NodeBook:
             nodes = list(room.nodes)
             for at, node in members:
                 nodes[at] = node
-            room.nodes, room.shown = tuple(nodes), None
+            room.nodes = tuple(nodes)
+            room.changed()
 
     # -- who holds what ------------------------------------------------------------------------------------
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
+from typing import Any
 
+from lucid.core.changes import Changes
 from lucid.core.job import Job, Pending, Running
 from lucid.core.node import Node
 from lucid.core.placement import Placement
@@ -93,16 +95,53 @@ class Room:
     running: dict[str, Running] = field(default_factory=dict)
     guests: dict[str, Running] = field(default_factory=dict)
     """Jobs of other rooms on its nodes."""
-    shown: Partition | None = None
+    stale: set[str] = field(default_factory=set)
+    """The names of all rooms of which something new is to be shown."""
     elastic: set[str] = field(default_factory=set)
     """Running elastic jobs: their progress is new at every look."""
+    _shown: Partition | None = None
+    _before: Partition | None = None
+    """What was shown last …"""
+    _touched: dict[str, Pending | Running | None] = field(default_factory=dict)
+    """… and by id the jobs that are new or gone since, as they were then."""
+
+    def put(self, view: Pending | Running) -> None:
+        """A job waits or runs here, or something about it is new."""
+        job_id = view.job.id
+        self._touch(job_id)
+        views: dict[str, Any] = self.pending if isinstance(view, Pending) else self.running
+        views[job_id] = view
+
+    def drop(self, view: Pending | Running) -> None:
+        """A job waits, or runs, here no more."""
+        self._touch(view.job.id)
+        del (self.pending if isinstance(view, Pending) else self.running)[view.job.id]
+
+    def changed(self) -> None:
+        """What is shown of it is not what is."""
+        self._shown = None
+        self.stale.add(self.name)
+
+    def _touch(self, job_id: str) -> None:
+        self.changed()
+        if job_id not in self._touched:
+            self._touched[job_id] = self.pending.get(job_id) or self.running.get(job_id)
 
     def show(self) -> Partition:
         """What policies see: the same object as before where nothing has changed."""
-        if self.shown is None:
+        if self._shown is None:
             running = tuple(self.running.values())
             if self.guests:
                 running = tuple(sorted((*running, *self.guests.values()), key=lambda e: (e.start_s, e.job.rank)))
             pending = tuple(self.pending.values())
-            self.shown = Partition(self.name, self.nodes, pending, running, self.profiling, quotas=self.quotas)
-        return self.shown
+            self._shown = Partition(self.name, self.nodes, pending, running, self.profiling, quotas=self.quotas)
+            if self._before is not None and not self.guests:
+                self._shown.follows(self._before, self._changes())
+            self._before = None if self.guests else self._shown
+            self._touched.clear()
+        return self._shown
+
+    def _changes(self) -> Changes[Pending | Running]:
+        now = ((self.pending.get(job_id) or self.running.get(job_id), was) for job_id, was in self._touched.items())
+        new = [(view, was) for view, was in now if view is not was]
+        return Changes(tuple(view for view, _ in new if view), tuple(was for _, was in new if was))

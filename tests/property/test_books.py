@@ -105,8 +105,9 @@ def test_partings_carried_from_plan_to_plan_are_those_made_anew() -> None:
                 running = _step(rng, running, n, odd=False)
             else:
                 nodes = tuple(replace(node, gpu_mem_mib=rng.choice((24576, 49152))) for node in nodes)
-            found = watch(tuple(running), nodes)
+            partition = Partition("vc", nodes, running=tuple(running))
+            found = watch(partition)
             assert found == partings(running, nodes, 0.5, "asked")
-            assert found == watch(tuple(running), nodes)
+            assert found == watch(partition)
             parted += len(found)
     assert parted > 5

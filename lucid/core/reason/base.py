@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from lucid.core.as_json import from_json, to_json
@@ -18,10 +17,10 @@ __all__ = [
 REASONS: dict[str, type[Reason]] = {}
 
 
-@dataclass(frozen=True, slots=True)
 class Reason:
-    """Base of all. ``bool(reason)`` is the outcome of the comparison."""
+    """Base of all, which are frozen dataclasses. ``bool(reason)`` is the outcome of the comparison."""
 
+    __slots__ = ()
     kind: ClassVar[str] = ""
 
     def __init_subclass__(cls) -> None:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from lucid.core.frozen import dataclass
 from lucid.core.names import Shown
 from lucid.core.reason.base import Reason
 from lucid.core.rounding import reached

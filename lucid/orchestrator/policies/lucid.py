@@ -169,12 +169,7 @@ class LucidPolicy(PartitionPolicy):
         packing = self._settings.packing
         books = self._books[partition.name]
         dynamic = packing.dynamic  # then even an empty queue goes to measure how long it has been calm
-        if (
-            not partition.pending
-            and not dynamic
-            and self._plain is None
-            and not books.partings(partition.running, partition.nodes)
-        ):
+        if not partition.pending and not dynamic and self._plain is None and not books.partings(partition):
             return PartitionPlan({})
         settings = self._pool_settings if partition.quotas else self._settings
         shadow, by_vc = self._shadow(partition, snapshot, settings)

@@ -86,7 +86,7 @@ def plan_vc(
     ledger = books.ledgers.of(partition, snapshot.now_s)
     starts = Starts(partition, snapshot, settings, predictor, mode if isinstance(mode, SharingMode) else None, ledger)
     vcs = partition.vcs  # pairs of other partitions are seen here, too, and parted there
-    parted = [one for one in books.partings(partition.running, partition.nodes) if one.entry.job.vc in vcs]
+    parted = [one for one in books.partings(partition) if one.entry.job.vc in vcs]
     for parting in parted:
         starts.act(parting.entry.job.id, parting.requeue)
         starts.yielding.keep(parting.entry.job.id)
