@@ -22,8 +22,8 @@ _PATIENCE_S = 5.0
 
 
 def with_ending(story: Story, data: dict[str, Any], ended: Ended, settings: Settings) -> Story:
-    """The same, and ``data`` too, with the end of the job. Accounting is asked about one that ended badly; without its
-    answer the state alone is told."""
+    """The same, and ``data`` too, with the end of the job. Accounting is asked about one that ended badly; without
+    its answer the state alone is told."""
     why = None if ended.state == "COMPLETED" else why_ended(_ending(ended, settings))
     data["ended"] = {
         "at_s": ended.end_s,

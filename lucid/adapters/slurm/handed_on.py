@@ -25,8 +25,8 @@ def handed_on(before: Versioned[Partition] | None, made: Mapping[str, Partition]
     now = {name: _partition(before.get(name), partition) for name, partition in made.items()}
     if list(now) != list(before):
         return Versioned(now)
-    changed = [name for name, partition in now.items() if partition is not before[name]]
-    return Versioned(now, before.key, changed)
+    changed = {name: partition for name, partition in now.items() if partition is not before[name]}
+    return Versioned(before, before.key, changed)
 
 
 def _partition(before: Partition | None, made: Partition) -> Partition:
