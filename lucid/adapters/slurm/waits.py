@@ -117,7 +117,7 @@ def _set_by_lucid(job: SlurmJob, note: JobNote | None, now_s: float) -> bool:
 def _on_lease(job: SlurmJob, note: JobNote | None) -> bool:
     """Does it wait with a begin time that job_submit.lua or Lucid parked it with? The one before counts, too: what
     was seen may be older than the note."""
-    return _leased(job) or (note is not None and 0 < job.eligible_s and job.eligible_s in note.leases)
+    return _leased(job) or (note is not None and job.eligible_s > 0 and job.eligible_s in note.leases)
 
 
 def in_queue(job: SlurmJob, note: JobNote | None) -> bool:
