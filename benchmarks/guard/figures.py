@@ -150,7 +150,8 @@ def _replay_mib() -> float:
 
 
 def _test_loops() -> float | None:
-    """CPU of the last ``make test`` in loops of its own (``tests/times/cpu.py``), if it was of this commit."""
+    """CPU of the last ``make test`` over that of the loop beside it (``tests/times/cpu.py``), if it was of this
+    commit."""
     try:
         told = json.loads((REPO / "out/make_test.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -162,6 +163,6 @@ def _test_loops() -> float | None:
 COUNTS: Mapping[str, tuple[str, Callable[[], float | None]]] = {
     "modules queue": ("modules of heavy libraries that lucidctl queue loads", _modules),
     "memory replay": (f"peak MiB of a replay of {_MEMORY_JOBS:,} synthetic jobs, lucid, the process", _replay_mib),
-    "make test": ("CPU of make test, in its own loops", _test_loops),
+    "make test": ("CPU of make test, as a multiple of the loop of Python", _test_loops),
 }
 """What each is, and how it is found; ``None`` where it is not known."""

@@ -11,9 +11,10 @@ import random
 from collections.abc import Callable, Mapping
 from functools import cache
 from operator import attrgetter
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-import numpy as np
+if TYPE_CHECKING:
+    import numpy as np
 
 __all__ = ["LOOPS"]
 
@@ -57,12 +58,16 @@ def _python() -> int:
 
 @cache
 def _columns() -> list[np.ndarray]:
+    import numpy as np  # tests/times/cpu.py runs before it is installed
+
     rng = np.random.default_rng(_SEED)
     return [rng.random(_COLUMN) for _ in range(_COLUMNS)]
 
 
 def _numpy() -> float:
     """Comparisons, masks, sums and orders of columns that are somewhat longer than a large queue."""
+    import numpy as np
+
     total = 0.0
     columns = _columns()
     for one, other in zip(columns, columns[1:] + columns[:1], strict=True):

@@ -1,5 +1,8 @@
 """``python tests/times/cpu.py COMMAND…``: runs it; says its CPU time, and that as a multiple of a fixed loop's.
 
+The loop is the guard's of plain Python. It runs every few seconds beside the command, so that what slows the machine
+slows both.
+
 The CPU time of every process below the command counts, of daemons that left their parents, too: this process takes
 them in (prctl(2), PR_SET_CHILD_SUBREAPER) and waits for them. Those that outlive the command are not in it.
 """
@@ -14,11 +17,14 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from statistics import fmean
+from threading import Event, Thread
 
 REPO = Path(__file__).resolve().parents[2]
-RECORD = Path(__file__).with_name("record.json")
 _PR_SET_CHILD_SUBREAPER = 36
-_EARLIER = 5
+_EVERY_S = 5.0
+_AT_ONCE = 3
+"""The least of so many loops counts: the first finds the caches as others have left them."""
 
 
 def main(command: list[str]) -> int:
@@ -26,24 +32,39 @@ def main(command: list[str]) -> int:
     if not command:
         print(__doc__, file=sys.stderr)
         return 2
-    sys.path.append(str(REPO))
-    from benchmarks.fixed_loop import fixed_loop_s
-
-    loop_s = fixed_loop_s()
+    loops_s, done = list[float](), Event()
+    beside = Thread(target=_beside, args=(loops_s, done))
     begin = time.monotonic()
+    beside.start()
     code = run(command)
     wall_s = time.monotonic() - begin
+    done.set()
+    beside.join()
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    cpu_s = used.ru_utime + used.ru_stime
-    loop_s = min(loop_s, fixed_loop_s())  # the machine may have been busier before than after
-    name = " ".join(command)
-    print(f"{name}: exit code {code}, {cpu_s:.1f} CPU s in {wall_s / 60:.1f} min", end="")
-    print(f", {cpu_s / loop_s:.0f} times the fixed loop ({loop_s:.3f} s)")
+    cpu_s, loop_s = used.ru_utime + used.ru_stime, fmean(loops_s)
+    print(f"{' '.join(command)}: exit code {code}, {cpu_s:.1f} CPU s in {wall_s / 60:.1f} min", end="")
+    print(f", {cpu_s / loop_s:.0f} times the fixed loop ({1000 * loop_s:.1f} ms)")
     if command == ["make", "test"] and code == 0:
         _leave_for_the_guard(cpu_s / loop_s)
-    for earlier in json.loads(RECORD.read_text(encoding="utf-8")).get(name, [])[-_EARLIER:]:
-        print(f"  on record: {earlier['loops']} times, {earlier['cpu_s']} CPU s, {earlier['what']}")
     return code
+
+
+def _beside(loops_s: list[float], done: Event) -> None:
+    """CPU seconds of the loop, now and every few seconds until it is done."""
+    sys.path.append(str(REPO))
+    from benchmarks.guard.loops import LOOPS
+
+    loop = LOOPS["python"]
+    loop()  # it makes what it works on
+    while True:
+        spent = []
+        for _ in range(_AT_ONCE):
+            began = time.thread_time()
+            loop()
+            spent.append(time.thread_time() - began)
+        loops_s.append(min(spent))
+        if done.wait(_EVERY_S):
+            return
 
 
 def _leave_for_the_guard(loops: float) -> None:

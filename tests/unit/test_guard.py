@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from benchmarks.guard import __main__ as guard
-from benchmarks.guard.figures import HOT, cold_plan
+from benchmarks.guard.figures import COUNTS, HOT, cold_plan
 from benchmarks.guard.measure import Between, Hot, Work, measured
 from benchmarks.guard.record import RECORD, Entry, Verdict, read, renewed, verdict, write
 from lucid.core.decision import PartitionPlan
@@ -130,6 +130,6 @@ def test_red_is_measured_once_more_before_it_is_believed(
 
 def test_every_figure_is_recorded_with_a_reason() -> None:
     recorded = read()
-    assert {figure.name for figure in HOT} <= recorded.keys(), f"{RECORD}: make guard RECORD=…"
+    assert {*COUNTS, *(figure.name for figure in HOT)} <= recorded.keys(), f"{RECORD}: make guard RECORD=…"
     assert all(entry.why and entry.commit for entry in recorded.values())
     assert RECORD.read_text() == json.dumps(json.loads(RECORD.read_text()), indent=1, ensure_ascii=False) + "\n"
