@@ -134,7 +134,7 @@ def _signal(end: Ending) -> Why:
         name = f"signal {number}"
     known: dict[int, str] = {
         signal.SIGKILL: "Somebody or something killed it from outside; on a host without cgroups that may be the "
-        "kernel, for want of memory.",
+        "kernel, which had no memory left.",
         signal.SIGSEGV: "A fault within the program or one of its libraries.",
         signal.SIGABRT: "The program gave up by itself: the last lines of its output say why.",
         signal.SIGBUS: "Often /dev/shm is full: fewer loader processes, or more shared memory.",
