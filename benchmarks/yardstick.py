@@ -70,8 +70,8 @@ def table(walls: Sequence[Beside], pool: Sequence[Beside]) -> str:
     pooling = sum(free.plain_h < walled.lucid_h for walled, free in zip(walls, pool, strict=True))
     said = (
         f"- **Average JCT** of Lucid: {_range([one.average for one in walls])} of plain Slurm's between walls, "
-        f"{_range([one.average for one in pool])} in a pool. In {pooling} of the {len(SEEDS)} months plain Slurm in a "
-        "pool has a shorter average JCT than Lucid between walls.\n"
+        f"{_range([one.average for one in pool])} in a pool. In {pooling} of the {len(SEEDS)} months plain Slurm in "
+        "a pool has a shorter average JCT than Lucid between walls.\n"
         f"- **Jobs above 8 GPUs** take {_range([one.large for one in walls])} of what they take under plain Slurm "
         f"between walls (longer in {_longer([one.large for one in walls])}), and "
         f"{_range([one.large for one in pool])} in a pool (longer in {_longer([one.large for one in pool])}).\n"
