@@ -6,7 +6,7 @@ import json
 import platform
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import click
@@ -66,7 +66,7 @@ PARTS: dict[str, tuple[Part, str]] = {
     "windows": (nodes.windows, "GPU-hours unused before maintenance windows, beside plain Slurm's, on months and P1"),
     "sleep": (nodes.sleep, "node-hours awake where nodes sleep, beside SuspendTime alone, on months and P1"),
     "preempt": (preempt.figures, "what jobs lose that are preempted, and owners' waits, beside Slurm's own victims"),
-    "public": (public.figures, "published logs (LUCID_PUBLIC) in one pool, beside plain backfilling"),
+    "public": (public.figures, "published logs (LUCID_PUBLIC) in one pool, beside plain Slurm (an hour)"),
     "timeaware": (
         timeaware.figures,
         "dynamic sharing and time-aware profiling on P1 and synthetic months and bursts",
@@ -109,6 +109,10 @@ ON_REQUEST = ("million", "scale", "sbatch", "sia", "public")
 """Parts that take too long to be measured unless they are asked for."""
 
 
+TABLES: dict[str, Callable[[Iterable[Figure]], str]] = {"public": public.tables}
+"""Parts with a table of their own."""
+
+
 def _listed() -> str:
     return "\n\n".join(["Parts:", *(f"\b\n{name:10s}{text}" for name, (_, text) in PARTS.items())])
 
@@ -143,7 +147,7 @@ def main(only: tuple[str, ...], runs: int, as_json: bool, out: Path | None, kept
             skipped[name] = str(error)
         print(" " * 40, end="\r", file=sys.stderr, flush=True)
         if not as_json:
-            body = f"skipped: {skipped[name]}" if name in skipped else markdown(found[name])
+            body = f"skipped: {skipped[name]}" if name in skipped else TABLES.get(name, markdown)(found[name])
             print(f"### {name}: {text}\n\n{body}\n\n({time.perf_counter() - began:.0f} s)\n", flush=True)
     if as_json:
         results = [{"part": name, **as_dict(figure)} for name, figures in found.items() for figure in figures]

@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from benchmarks import plan
+from benchmarks import helios, plan, public
 from benchmarks.__main__ import PARTS, main
 from benchmarks.figure import Figure, as_dict, markdown, timed
+from lucid.errors import TraceError
 
 
 @pytest.mark.parametrize(
@@ -68,17 +69,47 @@ def test_every_part_that_reads_the_reference_data_is_asked_without_it() -> None:
     assert set(NEED_DATA) | bring_their_own == set(PARTS), "sort the new part into one of the two"
 
 
-def test_public_logs_are_replayed_beside_plain_backfilling(tmp_path: Path) -> None:
+def test_public_logs_are_replayed_beside_plain_slurm(tmp_path: Path) -> None:
     rows = [f"{n},{n % 3},{16 if n % 9 == 0 else 1 + n % 8},8,1,60,{600 + 97 * (n % 13)},0,Pass" for n in range(60)]
-    log = tmp_path / "helios_data_training.csv"
+    log = tmp_path / "philly_data_training.csv"
     log.write_text("u_id,user,gpu_num,cpu_num,node_num,interval,run_time,wall_time,new_status\n" + "\n".join(rows))
-    done = CliRunner().invoke(main, ["--only", "public", "--json"], env={"LUCID_PUBLIC": str(tmp_path)})
+    env = {"LUCID_PUBLIC": str(tmp_path)}
+    done = CliRunner().invoke(main, ["--only", "public", "--json"], env=env)
     assert done.exit_code == 0, done.output
     told = json.loads(done.stdout)["results"]
-    assert {row["what"].split(",")[0] for row in told} == {"Helios 1", "Helios 2"}
-    assert all(row["value"] > 0 and row["baseline"] > 0 and row["detail"]["jobs"] == 30 for row in told)
+    assert {row["what"].split(",")[0] for row in told} == {"Philly 1", "Philly 2", "Philly 3"}
+    assert all(row["value"] >= 0 and row["baseline"] >= 0 and row["detail"]["jobs"] == 20 for row in told)
+    assert {row["detail"]["variant"] for row in told} == set(public.VARIANTS)
+    assert {row["detail"]["pool"][:8] for row in told if row["detail"]["held_out"]} == {"Philly 2", "Philly 3"}
+    shown = CliRunner().invoke(main, ["--only", "public"], env=env).stdout
+    first, again = (line for line in shown.splitlines() if line.startswith("| Philly 1"))
+    of = [row for row in told if row["what"].startswith("Philly 1") and row["detail"]["variant"] == "lucid"]
+    for row in of:
+        assert f"{row['value']:.3g}" in first
+        if row["ratio"] is not None:
+            assert (f"**{row['ratio']:.3f}**" if row["met"] is False else f"{row['ratio']:.3f}") in again
+    assert " † |" not in first
     absent = CliRunner().invoke(main, ["--only", "public", "--json"], env={"LUCID_PUBLIC": ""})
     assert "set LUCID_PUBLIC to a folder" in json.loads(absent.stdout)["skipped"]["public"]
+
+
+def test_helios_own_logs_wait_for_who_has_them(tmp_path: Path) -> None:
+    header = "job_id,user,vc,gpu_num,cpu_num,node_num,state,submit_time,start_time,end_time,duration,queue"
+    rows = [
+        f"{n},u{n % 3},vc{'ab'[n % 2]},{24 if n == 9 else 1},4,1,COMPLETED,{day} 10:00:00,{day} 10:00:00,,600,0"
+        for n, day in enumerate(["2020-08-31"] * 5 + ["2020-09-02"] * 20)
+    ]
+    (tmp_path / "cluster_log.csv").write_text("\n".join([header, *rows]))
+    numbers = "date,vca,vcb,vcc,total\n2020-08-31,8,8,8,24\n2020-09-01,16,16,4,36\n"
+    (tmp_path / "cluster_gpu_number.csv").write_text(numbers)
+    (tmp_path / "qssf.csv").write_text("job_id,priority\n7,120\n")
+    scenario = helios.cluster_of(tmp_path)
+    assert scenario.vcs == {"vca": 2, "vcb": 2}
+    assert len(scenario.trace.jobs) == 19
+    assert dict(scenario.trace.skipped) == {"submitted before the window": 5, "larger than their VC": 1}
+    assert scenario.durations_s == {"qssf": {"7": 120.0}}
+    with pytest.raises(TraceError, match="has no row of 2021-01-01"):
+        helios.nodes_on(tmp_path / "cluster_gpu_number.csv", "2021-01-01")
 
 
 def test_growth_is_measured_and_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

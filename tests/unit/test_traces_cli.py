@@ -62,7 +62,7 @@ def test_synth(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("args", "code", "says"),
     [
-        (("synth", "moon", "--out", "x"), 2, "known: burst, month-10k, month-small"),
+        (("synth", "moon", "--out", "x"), 2, "known: burst, month-10k, month-logs, month-small"),
         (("describe", str(ASSETS / "pack.csv"), "--format", "nope"), 2, "known: helios"),
         (("describe", "no-such-file"), 2, "cannot be read"),
         (("synth", "burst", "--jobs", "50", "--out", "no-such-folder/x.csv"), 2, "cannot be written"),

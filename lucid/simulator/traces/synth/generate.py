@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 
 from lucid.core.job import Job
@@ -104,10 +104,14 @@ def _number_versions(batches: list[list[_Run]]) -> None:
 
 
 def _submission(settings: SynthSettings, user: User, at_s: float, rng: Random) -> list[_Run]:
+    if settings.service and rng.random() < settings.service:
+        return [_service(settings, user, at_s, rng)]
     template = user.pick(at_s, rng)
+    if settings.series and rng.random() < settings.series:
+        return _series(settings, user, template, at_s, rng)
     runs = []
     first = rng.randrange(len(template.knobs))
-    if rng.random() < (settings.debug if working_hour(at_s) else settings.debug_at_night):
+    if rng.random() < user.debugs * (settings.debug if working_hour(at_s) else settings.debug_at_night):
         for _ in range(rng.choice((1, 1, 2, 3))):
             runs.append(_debug(settings, user, template, at_s, rng))
             at_s += runs[-1].natural_s + rng.uniform(20.0, 400.0)
@@ -119,13 +123,41 @@ def _submission(settings: SynthSettings, user: User, at_s: float, rng: Random) -
         name = f"{template.name}-{template.knobs[(first + k) % len(template.knobs)]}-v@"
         runs.append(_full(settings, user, template, name, at_s, rng))
         at_s += rng.expovariate(1 / 8.0)
+    return _on_time(settings, runs)
+
+
+def _on_time(settings: SynthSettings, runs: list[_Run]) -> list[_Run]:
+    """Submitted at whole seconds, within the history."""
     for run in runs:
         run.submit_s = float(round(min(run.submit_s, settings.days * 86400.0)))
     return runs
 
 
+def _series(settings: SynthSettings, user: User, template: Template, at_s: float, rng: Random) -> list[_Run]:
+    """Dozens to hundreds of alike jobs of one user, a few seconds apart, of nearly the same length."""
+    size = settings.series_jobs * rng.lognormvariate(0.0, 1.0) / math.sqrt(template.gpus)
+    runs = []
+    common_s = template.median_s * rng.lognormvariate(0.0, template.sigma) / 4.0
+    name = f"{template.name}-{template.knobs[0]}-v@"
+    for _ in range(min(max(round(size), 3), 500)):
+        run = _full(settings, user, template, name, at_s, rng)
+        run.natural_s = common_s * rng.lognormvariate(0.0, 0.3)
+        runs.append(run)
+        at_s += rng.expovariate(1 / 15.0)
+    return _on_time(settings, runs)
+
+
+def _service(settings: SynthSettings, user: User, at_s: float, rng: Random) -> _Run:
+    """Something that serves until it is stopped: without a time limit, and not stretched to fit the load."""
+    template = replace(user.templates[0], gpus=rng.choice((1, 1, 1, 2, 2, 4)), generous=None)
+    name = f"serve-{template.name.rpartition('-')[2]}-v@"
+    life_s = settings.service_days * 86400.0 * rng.lognormvariate(0.0, 0.8)
+    run = _Run(at_s, user, template, name, template.gpus, life_s, 1.0, "CANCELLED", stretch=False)
+    return _on_time(settings, [run])[0]
+
+
 def _debug(settings: SynthSettings, user: User, template: Template, at_s: float, rng: Random) -> _Run:
-    gpus = template.gpus if rng.random() < 0.3 else 1
+    gpus = template.gpus if rng.random() < settings.debug_large else 1
     length_s = min(rng.lognormvariate(math.log(settings.debug_median_s), 0.9), 1200.0)
     state = rng.choices(("FAILED", "COMPLETED", "CANCELLED"), (0.5, 0.3, 0.2))[0]
     # half of them go by the project's own name, so that a name alone does not tell a test from a full run

@@ -77,6 +77,8 @@ class User:
     vc: str
     account: str
     templates: list[Template] = field(default_factory=list)
+    debugs: float = 1.0
+    """How often debugging runs come first, as a multiple of what is usual."""
 
     def pick(self, at_s: float, rng: Random) -> Template:
         """The project worked on at that time."""
@@ -87,12 +89,18 @@ class User:
 def people_of(vc: Vc, settings: SynthSettings, first: int, rng: Random) -> tuple[list[User], list[float]]:
     """Users of one VC, numbered from ``first``, and their running sums of activity (for ``random.choices``)."""
     counts = [rng.randint(*settings.templates) for _ in range(vc.users)]
-    deck = _deck(settings, settings.gpus_per_node * max(1, vc.nodes // 2), sum(counts) - vc.users, rng)
+    deck = _deck(
+        settings, settings.gpus_per_node * max(1, int(vc.nodes * settings.largest)), sum(counts) - vc.users, rng
+    )
     users = []
     for number, count in enumerate(counts):
         user = User(f"user{first + number:03d}", vc.name, f"{vc.name}-{'ab'[number % 2]}")
         # somebody's main project asks for one GPU: most jobs do, though most GPU time is not theirs
         user.templates = [_template(settings, deck.pop() if k else 1, k, rng) for k in range(count)]
+        if settings.user_spread:
+            slower, user.debugs = rng.lognormvariate(0.0, settings.user_spread), rng.choice((0.1, 0.5, 1.2, 2.0))
+            for template in user.templates:
+                template.median_s *= slower
         users.append(user)
     weights = [(k + 1) ** -settings.user_zipf for k in range(vc.users)]
     return users, list(accumulate(weights))
@@ -116,7 +124,7 @@ def _template(settings: SynthSettings, gpus: int, k: int, rng: Random) -> Templa
     kinds = [kind for kind in _KINDS if gpus <= kind.most_gpus] or [_KINDS[-1]]
     kind = rng.choices(kinds, [kind.weight for kind in kinds])[0]
     workload = rng.choice(WORKLOADS)
-    median_s = kind.median_s * rng.lognormvariate(0.0, kind.spread) * gpus**0.35
+    median_s = kind.median_s * rng.lognormvariate(0.0, kind.spread) * gpus**settings.large_longer
     return Template(
         name=f"{kind.verb}-{workload.family.removeprefix('syn-')}",
         gpus=gpus,

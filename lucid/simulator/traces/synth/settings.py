@@ -77,6 +77,23 @@ class SynthSettings:
     most_s: float = 7 * 86400.0
     """No job runs longer than this: the longest time limit of the cluster."""
     storm: Storm | None = None
+    largest: float = 0.5
+    """The largest projects ask for this share of their VC's GPUs."""
+    large_longer: float = 0.35
+    """Runs on g GPUs are longer by g to this power."""
+    debug_large: float = 0.3
+    """Debugging runs that ask for as many GPUs as the full run; the others ask for one."""
+    user_spread: float = 0.0
+    """Standard deviation of the logarithm of a factor that the run times of all projects of a user share. Where it is
+    not 0, users also differ in how often they begin with debugging runs: from a tenth to twice the usual."""
+    series: float = 0.0
+    """Submissions that are a long series of alike jobs: dozens to hundreds of one user within an hour or two."""
+    series_jobs: float = 30.0
+    """Median size of such a series on single GPUs (log-normal, sigma 1); on g GPUs it is smaller by the root of g."""
+    service: float = 0.0
+    """Submissions that are a service: a few GPUs for weeks, until its user stops it."""
+    service_days: float = 9.0
+    """Median life of a service (log-normal, sigma 0.8). ``most_s`` bounds it too."""
 
     def __post_init__(self) -> None:
         checks = [
@@ -85,9 +102,23 @@ class SynthSettings:
             ("gpus_per_node", self.gpus_per_node, 1, 64),
             ("weekend", self.weekend, 0, 10),
             ("sweep_jobs", self.sweep_jobs, 1, 1000),
+            ("series_jobs", self.series_jobs, 1, 1000),
+            ("service_days", self.service_days, 0.1, 1000),
+            ("largest", self.largest, 0.01, 1),
+            ("large_longer", self.large_longer, -1, 1),
+            ("user_spread", self.user_spread, 0, 5),
             *(
                 (name, getattr(self, name), 0, 1)
-                for name in ("sweep", "debug", "debug_at_night", "failed", "cancelled")
+                for name in (
+                    "sweep",
+                    "debug",
+                    "debug_at_night",
+                    "debug_large",
+                    "failed",
+                    "cancelled",
+                    "series",
+                    "service",
+                )
             ),
             *((f"nodes of VC {vc.name}", vc.nodes, 1, 1_000_000) for vc in self.vcs),
             *((f"users of VC {vc.name}", vc.users, 1, 1_000_000) for vc in self.vcs),
@@ -147,6 +178,31 @@ PRESETS: dict[str, SynthSettings] = {
                 Vc("interns", 4, 22, 0.80),
                 Vc("shared", 2, 12, 0.66),
             ),
+        ),
+        SynthSettings(
+            name="month-logs",
+            jobs=6000,
+            days=28,
+            vcs=(
+                Vc("vision", 16, 24, 0.78),
+                Vc("language", 12, 18, 0.80),
+                Vc("speech", 8, 12, 0.74),
+                Vc("shared", 4, 12, 0.66),
+            ),
+            gpu_shares=((1, 0.40), (2, 0.13), (4, 0.10), (8, 0.12), (16, 0.10), (32, 0.10), (64, 0.05)),
+            user_zipf=1.2,
+            day_noise=0.5,
+            sweep=0.15,
+            debug=0.60,
+            debug_at_night=0.30,
+            debug_large=0.8,
+            failed=0.30,
+            cancelled=0.22,
+            most_s=45 * 86400.0,
+            large_longer=-0.1,
+            user_spread=1.2,
+            series=0.025,
+            service=0.014,
         ),
         SynthSettings(
             name="burst",
