@@ -10,7 +10,7 @@ import pytest
 from lucid.config import LendingSettings
 from lucid.core.decision import Action, Hold, PartitionPlan, Requeue, Start
 from lucid.core.placement import NodeGpus
-from lucid.core.reason import BehindHead, Borrows, FreeGpus, LargeBorrows, PlainOrder, Quota, TooLarge
+from lucid.core.reason import BehindHead, Borrows, FreeGpus, LargeBorrows, OwnTurn, PlainOrder, Quota, TooLarge
 from lucid.core.snapshot import Partition, Snapshot
 from lucid.errors import ConfigError
 from lucid.orchestrator.check_quotas import check_quotas
@@ -54,6 +54,34 @@ def test_a_long_job_waits_for_its_own_quota_and_says_why_it_may_not_borrow() -> 
     assert reason(made, Quota, Hold) == Quota("a", 4, 8, 8)
     assert not reason(made, Borrows)
     assert not any(isinstance(item, FreeGpus) for item in made.reasons)  # there are free GPUs
+
+
+def test_without_a_longest_loan_any_job_borrows_and_those_within_their_quota_go_first() -> None:
+    """VC a's short job would be first in line; VC b, whose 4 idle GPUs they are, wants them for a long job."""
+    running = [runs("r", "n1:0-7", job={"vc": "a"}), runs("q", "n2:0-3", job={"vc": "b"})]
+    pending = [waits("j", 4, vc="a"), waits("own", 4, 1.0, vc="b")]
+    seen = snap(1.0, pool(nodes(2), pending, running, a=8, b=8), predictions={"j": guess(10.0), "own": guess(9e9)})
+    lends = {"lending": {"mode": "borrow"}}
+    made = plan_of("lucid", seen, **ALONE, **lends).decisions
+    assert isinstance(made["own"], Start)
+    assert reason(made["j"], Borrows, Hold)
+    alone = plan_of("lucid", two_vcs(9e9), **ALONE, **lends).decisions["j"]
+    assert reason(alone, Borrows, Start) == Borrows(9e9, None, ("b",), 4)
+
+
+@pytest.mark.parametrize(("waited_s", "kept"), [(3600.0, True), (3599.0, False)])
+def test_a_job_within_its_quota_that_has_waited_keeps_nodes_from_borrowers(waited_s: float, kept: bool) -> None:
+    """4 GPUs of each node are idle, and VC b's job needs a whole node: VC a would borrow them over and over."""
+    running = [runs("r", "n1:0-3", job={"vc": "a"}), runs("q", "n2:0-3", job={"vc": "a"})]
+    pending = [waits("own", 8, vc="b"), waits("j", 4, 1.0, vc="a"), waits("k", 4, 1.0, vc="a")]
+    guesses = {"own": guess(10.0), "j": guess(5000.0), "k": guess(5000.0), "r": guess(9000.0), "q": guess(8000.0)}
+    seen = snap(waited_s, pool(nodes(2), pending, running, a=8, b=8), predictions=guesses)
+    made = plan_of("lucid", seen, **ALONE, lending={"mode": "borrow", "turn_s": 3600.0})
+    assert {name for name in "jk" if isinstance(made.decisions[name], Start)} == ({"j"} if kept else {"j", "k"})
+    if kept:
+        assert reason(made.decisions["own"], OwnTurn, Hold) == OwnTurn("b", 3600.0, 3600.0)
+    else:
+        assert made.wake_s == 3600.0
 
 
 def large_waits(*pending: Any, **running_job: Any) -> Snapshot:
@@ -149,10 +177,12 @@ def test_while_its_quota_is_kept_for_a_large_job_a_vc_takes_nothing_more(
         assert reason(made, Quota).keeper == "big"
 
 
-def test_in_a_pool_a_job_that_can_run_alone_does() -> None:
-    host = runs("h", "n1:0-3", job={"vc": "a"}, profile=LIGHT)
-    seen = snap(0.0, pool(nodes(1), [waits("g", 4, vc="a", profile=LIGHT)], [host], a=8))
-    assert plan_of("lucid", seen, profiling={"enabled": False}, **BORROW).decisions["g"].beside is None
+def test_a_job_joins_another_rather_than_to_borrow_idle_gpus() -> None:
+    host = runs("h", "n1:0-7", job={"vc": "a"}, profile=LIGHT)
+    waiting = pool(nodes(2), [waits("g", 8, vc="a", profile=LIGHT)], [host], a=8, b=8)
+    seen = snap(0.0, waiting, predictions={"g": guess(9999.0, 0), "h": guess(9999.0, 0)})
+    made = plan_of("lucid", seen, profiling={"enabled": False}, lending={"mode": "borrow"}).decisions["g"]
+    assert made.beside == "h"
 
 
 @pytest.mark.parametrize("name", ["fifo", "sjf", "qssf", "backfill", "srtf", "srsf", "tiresias"])
@@ -196,7 +226,9 @@ def test_the_safety_check_knows_quotas() -> None:
     leaves = (Action("r", "pool", Requeue(())), *start)
     assert refused(two_vcs(1001.0), leaves) == [], "who leaves makes room within the quota"
     late = replace(two_vcs(1001.0), now_s=21_600.0)
-    assert refused(late, start) == [], "half of the bound after it was submitted its turn may have come"
+    assert refused(late, start, bound_s=43_200.0) == [], (
+        "half of the bound after it was submitted its turn may have come"
+    )
 
 
 def test_a_lender_gets_its_gpus_back_within_the_bound_without_preemption() -> None:

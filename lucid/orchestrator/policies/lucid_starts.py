@@ -268,9 +268,7 @@ class Starts:
         on the terms of the jobs that would wait."""
         fair: tuple[Reason, ...] = () if queued.fair is None else (queued.fair,)
         less, packing = self.sharing.less, self.settings.packing
-        if self.quotas is not None:
-            if self.alone(queued, level, fair, awake=True):
-                return None  # in a pool a job that can run alone does: pairs are for those who would wait
+        if self.quotas is not None and not self.quotas.boundless:
             within = self.quotas.within(queued.entry.job, queued.prediction.duration_s)
             if within.kept and not within:  # a guest that outlasts its host holds GPUs of the quota, too
                 return Hold((*fair, within))
