@@ -10,7 +10,9 @@ hold no more than that together. This much is checked.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
+from itertools import chain
 
 from lucid.config import PolicySettings
 from lucid.core.decision import Action, PartitionPlan, Regroup, Release, Requeue, Resize, Start
@@ -52,11 +54,13 @@ def check_quotas(
         return unsafe
     leaving = {a.job_id for a in plan.actions if isinstance(a.decision, Requeue | Release | Resize | Regroup)}
     held: dict[str, int] = {}
-    for placement, entry in holders(e for e in partition.running if e.job.id not in leaving).items():
+    staying = (e for e in partition.running if e.job.id not in leaving) if leaving else partition.running
+    for placement, entry in holders(staying).items():
         held[entry.job.vc] = held.get(entry.job.vc, 0) + placement_gpus(placement)
     beyond = _Beyond(partition, settings, snapshot, turns) if borrows else None
-    jobs = {entry.job.id: entry.job for entry in partition.running}
-    jobs |= {entry.job.id: entry.job for entry in partition.pending}
+    asked = {action.job_id for action in plan.actions}
+    there: Iterable[Pending | Running] = chain(partition.running, partition.pending)
+    jobs = {entry.job.id: entry.job for entry in there if entry.job.id in asked}
     for action in plan.actions:
         decision = action.decision
         if not _takes_gpus(action) or action.job_id not in jobs:

@@ -40,9 +40,15 @@ class Quotas:
         self.of: Mapping[str, int] = partition.quotas
         self.held = dict.fromkeys(self.of, 0)
         held = self.held
-        for entry in holders(partition.running).values():
+        shared: list[Running] = []
+        for entry in partition.running:
             job = entry.job
-            held[job.vc] = held.get(job.vc, 0) + (job.gpus if job.elastic is None else entry.gpus)
+            if entry.partner is not None or entry.group:
+                shared.append(entry)
+            else:
+                held[job.vc] = held.get(job.vc, 0) + (job.gpus if job.elastic is None else entry.gpus)
+        for entry in holders(shared).values():
+            held[entry.job.vc] = held.get(entry.job.vc, 0) + entry.gpus
         borrow = lending if lending is not None and lending.mode == "borrow" else None
         self._borrow = borrow is not None
         self._longest_s = None if borrow is None else borrow.longest_s

@@ -117,7 +117,8 @@ def _nodes_for(starts: Starts, job: Job) -> KeptNodes | None:
 def serve_large(starts: Starts, due: Mapping[str, Turn]) -> ServedLarge:
     """In each VC the large job that has waited longest starts before the queue, or has nodes kept for it; unless it
     has to give way to smaller jobs. ``due``: whose turn has come."""
-    found = [_serve_large(starts, partition, due) for partition in starts.by_vc()]
+    least = above(starts.ledger.gpus_per_node, starts.settings.reservation)
+    found = [_serve_large(starts, partition, due) for partition in starts.by_vc(least)]
     return ServedLarge(
         frozenset().union(*(one.holders for one in found)),
         tuple(item for one in found for item in one.gave_way),
