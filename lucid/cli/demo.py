@@ -37,13 +37,14 @@ def demo(out: Path, seed: int) -> None:
     notes = [
         f"the trace is SYNTHETIC: preset {_PRESET}, seed {seed} (docs/traces.md says how it is made)",
         "sjf is given the true durations, as no live cluster could; lucid estimates from the past of the trace",
+        "under lucid the VCs lend each other idle GPUs; under the others each keeps to its own",
         "interference between jobs on the same GPUs is the contention model's, not measured",
     ]
     console.print(
         f"{len(trace.jobs):,} jobs of a synthetic month on {sum(vcs.values())} nodes of 8 GPUs in {len(vcs)} VCs",
         highlight=False,
     )
-    scenario = Scenario(trace, vcs)
+    scenario = Scenario(trace, vcs, lends=True)
     metrics, runs, logs = compare(scenario, _POLICIES, keep_decisions=True)
     print_table(console, metrics)
     write_run(out, scenario, runs, metrics, logs, notes)

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from lucid.config import LendingSettings
+from lucid.cli.scenario import with_lending_by_default
+from lucid.config import LendingSettings, Settings
 from lucid.core.decision import Action, Hold, PartitionPlan, Requeue, Start
 from lucid.core.placement import NodeGpus
 from lucid.core.reason import BehindHead, Borrows, FreeGpus, LargeBorrows, OwnTurn, PlainOrder, Quota, TooLarge
@@ -20,7 +21,8 @@ from lucid.orchestrator.policies.lucid_starts import Starts
 from lucid.orchestrator.policies.plain import Kept, Shadow
 from lucid.orchestrator.policy import make_policy
 from lucid.simulator.lent import LentBook
-from lucid.simulator.scenario import Scenario, simulate
+from lucid.simulator.metrics import run_metrics
+from lucid.simulator.scenario import Scenario, Semantics, simulate, with_promise
 from scenes.jobs import LIGHT, at, by, nodes, runs, waits
 from scenes.plans import FixedPredictor, guess, part, policy, reason, settings, snap
 from scenes.replays import a_trace, replay
@@ -209,6 +211,51 @@ def test_other_policies_refuse_a_pool() -> None:
     with pytest.raises(ConfigError, match="knows no quotas"):
         simulate(scenario, "pollux")
     assert not getattr(make_policy("pollux", lending, FixedPredictor()), "keeps_quotas", False)
+
+
+def two_vc_scenario(**lending: Any) -> Scenario:
+    """VC a has more than it can do, VC b nothing but one job later."""
+    items = [by(f"a{i}", 8, 400.0, 10.0 * i, vc="a", rank=i) for i in range(6)]
+    trace = a_trace(*items, by("b", 8, 100.0, 450.0, vc="b", rank=99))
+    made = settings(profiling={"enabled": False}, **({"lending": lending} if lending else {}))
+    return Scenario(trace, {"a": 1, "b": 1}, settings=Settings(policy=made))
+
+
+def test_vcs_lend_by_default_under_a_policy_that_can_borrow_and_stay_apart_under_others() -> None:
+    scenario, lends = with_lending_by_default(two_vc_scenario())
+    assert lends
+    assert simulate(scenario, "lucid").lent
+    assert not any(simulate(scenario, name).lent for name in ("backfill", "fifo"))
+    assert not simulate(two_vc_scenario(), "lucid").lent, "figures of the library and of papers stay as they are"
+
+
+@pytest.mark.parametrize(
+    "but",
+    [
+        {"settings": two_vc_scenario(mode="off").settings},
+        {"vcs": {"a": 2}},
+        {"as_live": True},
+        {"semantics": Semantics.PUBLISHED},
+    ],
+)
+def test_vcs_do_not_lend_by_default_where_that_is_not_asked_for_or_makes_no_sense(but: dict[str, Any]) -> None:
+    scenario, lends = with_lending_by_default(replace(two_vc_scenario(), **but))
+    assert not lends
+    assert not scenario.lends
+
+
+def test_what_lending_costs_is_measured_against_the_same_replay_without() -> None:
+    scenario = replace(two_vc_scenario(), lends=True)
+    run = with_promise(scenario, simulate(scenario, "lucid"))
+    found = run_metrics(run)
+    assert found["promise"]["walls_avg_jct_s"] > found["avg_jct_s"]
+    cost = found["by_vc"]["b"]["promise"]
+    # without lending b would start at once; its GPUs are lent until 810 s, when a's second job ends
+    assert (cost["jobs"], cost["p999_s"]) == (1, cost["worst_s"])
+    assert 0 < cost["worst_s"] == {o.job.id: o for o in run.outcomes}["b"].queue_s < 400.0
+    assert found["by_vc"]["a"]["promise"]["worst_s"] == 0.0
+    backfill = simulate(scenario, "backfill")
+    assert with_promise(scenario, backfill) is backfill
 
 
 def refused(snapshot: Snapshot, actions: tuple[Action, ...], borrows: bool = True, **lending: Any) -> list[str]:
