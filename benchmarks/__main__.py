@@ -12,6 +12,7 @@ from pathlib import Path
 import click
 
 from benchmarks import (
+    capacity,
     commands,
     contention,
     durations,
@@ -62,6 +63,10 @@ PARTS: dict[str, tuple[Part, str]] = {
     "best": (quality.best, "schedules of P1 under lucid with everything it has, and a starvation bound"),
     "parity": (quality.parity, "parity mode beside the published simulator's figures, P0 and P1"),
     "frontier": (frontier.figures, "what each of lucid's settings is worth on P1"),
+    "capacity": (
+        capacity.figures,
+        "how many times the work Lucid carries as well as plain Slurm once (an hour)",
+    ),
     "fair": (fair.figures, "who loses under lucid against plain Slurm, on an idle cluster, P0 and synthetic months"),
     "windows": (nodes.windows, "GPU-hours unused before maintenance windows, beside plain Slurm's, on months and P1"),
     "sleep": (nodes.sleep, "node-hours awake where nodes sleep, beside SuspendTime alone, on months and P1"),
@@ -105,7 +110,7 @@ PARTS: dict[str, tuple[Part, str]] = {
 }
 
 
-ON_REQUEST = ("million", "scale", "sbatch", "sia", "public")
+ON_REQUEST = ("million", "scale", "sbatch", "sia", "public", "capacity")
 """Parts that take too long to be measured unless they are asked for."""
 
 
@@ -122,7 +127,7 @@ def _listed() -> str:
     "--only",
     multiple=True,
     type=click.Choice(list(PARTS)),
-    help="A part; repeat for more. Default: all but million, scale, sbatch, sia, public.",
+    help="A part; repeat for more. Default: all but million, scale, sbatch, sia, public, capacity.",
 )
 @click.option("--runs", type=click.IntRange(min=1), default=3, show_default=True, help="Runs of what is timed.")
 @click.option("--json", "as_json", is_flag=True, help="Figures as JSON on stdout instead of tables.")

@@ -40,13 +40,14 @@ def demo(out: Path, seed: int) -> None:
         "backfill is plain Slurm: what you have without Lucid",
         "nobody can have srtf: it knows the true durations, and preempts jobs that keep their work; lucid estimates "
         "from the past of the trace",
+        "under lucid the VCs lend each other idle GPUs; under the others each keeps to its own",
         "interference between jobs on the same GPUs is the contention model's, not measured",
     ]
     console.print(
         f"{len(trace.jobs):,} jobs of a synthetic month on {sum(vcs.values())} nodes of 8 GPUs in {len(vcs)} VCs",
         highlight=False,
     )
-    scenario = Scenario(trace, vcs)
+    scenario = Scenario(trace, vcs, lends=True)
     metrics, runs, logs = compare(scenario, _POLICIES, keep_decisions=True)
     print_table(console, metrics)
     told = [gains_headline(one) for one in gains_told(runs, logs) if one.policy == "lucid"]

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from lucid.cli.render_lending import borrows, large_borrows, quota
+from lucid.cli.render_lending import borrows, large_borrows, own_turn, quota
 from lucid.cli.render_power import boots
 from lucid.core import reason as why
 from lucid.core.decision import DecisionRow
@@ -375,6 +375,7 @@ _WORDS: dict[str, Callable[[Any], str]] = {
     "Quota": quota,
     "Borrows": lambda r: borrows(r, duration),
     "LargeBorrows": lambda r: large_borrows(r, duration),
+    "OwnTurn": lambda r: own_turn(r, duration),
     "SkipsProfiling": lambda r: f"{_gpus(r.gpus)}, profiling takes jobs of at most {r.n_prof}",
     "ProfileTime": lambda r: f"profiled for {duration(r.ran_s)} (limit {duration(r.t_prof_s)})",
     "NobodyWaits": lambda r: (

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 
 from lucid.core import reason as why
 
-__all__ = ["borrows", "large_borrows", "quota", "vc_words"]
+__all__ = ["borrows", "large_borrows", "own_turn", "quota", "vc_words"]
 
 _MOST_LENDERS = 3
 """Named in one line."""
@@ -23,12 +23,21 @@ def quota(r: why.Quota) -> str:
 
 def borrows(r: why.Borrows, duration: Callable[[float], str]) -> str:
     """Whether the job may have GPUs of other VCs, and whose. ``duration`` says seconds in words."""
-    if not r:
+    if r.longest_s is not None and not r:
         return (
             f"may not borrow idle GPUs of other VCs: its estimate of {duration(r.estimate_s)} is longer than that of "
             f"jobs that may borrow, at most {duration(r.longest_s)} (policy.lending.longest_s)"
         )
-    return f"{_lent(r)}: estimate {duration(r.estimate_s)}, at most {duration(r.longest_s)}"
+    most = "" if r.longest_s is None else f", at most {duration(r.longest_s)}"
+    return f"{_lent(r)}: estimate {duration(r.estimate_s)}{most}"
+
+
+def own_turn(r: why.OwnTurn, duration: Callable[[float], str]) -> str:
+    """Whether the job goes before all others because its VC's own GPUs are lent."""
+    waited = f"VC {r.vc} stays within its quota with this job, which has waited {duration(r.waited_s)}"
+    if r:
+        return f"{waited} (policy.lending.turn_s: {duration(r.after_s)}): it goes before all others"
+    return f"{waited}: it goes before all others from {duration(r.after_s)} on (policy.lending.turn_s)"
 
 
 def large_borrows(r: why.LargeBorrows, duration: Callable[[float], str]) -> str:

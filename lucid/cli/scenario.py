@@ -112,8 +112,9 @@ _OPTIONS = (
     click.option(
         "--lending",
         type=click.Choice(["off", "quota", "borrow"]),
-        help="Sets policy.lending.mode: 'quota' makes the VCs quotas of GPUs over common nodes, 'borrow' lets short "
-        "jobs have idle GPUs beyond their VC's quota.",
+        help="Sets policy.lending.mode: 'off' gives each VC nodes of its own, 'quota' a quota of GPUs over common "
+        "nodes, 'borrow' lets jobs have beyond these what other VCs do not want. Default, where nothing sets the "
+        "mode: 'borrow' under policies that can (lucid), 'off' under all others.",
     ),
     *WEEK_OPTIONS,
     click.option(
@@ -244,10 +245,28 @@ def read_scenario(
         raise ConfigError("--ready is of nodes that sleep; give --power SECONDS too")
     if as_live and scenario.semantics is not Semantics.HONEST:
         raise ConfigError(f"--as-live is for --semantics honest; {scenario.semantics.value} reproduces a simulator")
+    scenario, lends = with_lending_by_default(scenario)
+    if lends:
+        notes.append("VCs lend each other idle GPUs under policies that can borrow (lucid); --lending off ends that")
     notes += sizing.notes(offered_load(trace, sum(layout.values()) * gpus_per_node))
     if pairs is None:
         notes.append("no --pairs: interference is the contention model's, not measured")
     return scenario, notes
+
+
+def with_lending_by_default(scenario: Scenario) -> tuple[Scenario, bool]:
+    """The scenario, in which VCs lend under policies that can borrow; and do they? They do where a replay charges
+    everything and there are several, unless the settings say otherwise. Not in a replay of what lucidd does, which
+    needs a partition of Slurm's for it; nor beside jobs that may be preempted, which have idle GPUs already."""
+    several = scenario.vcs is not None and len(scenario.vcs) > 1
+    lends = (
+        several
+        and scenario.semantics is Semantics.HONEST
+        and not scenario.as_live
+        and scenario.preemption is None
+        and "mode" not in scenario.settings.policy.lending.model_fields_set
+    )
+    return replace(scenario, lends=lends), lends
 
 
 def _with_events(scenario: Scenario, path: Path, notes: list[str]) -> Scenario:

@@ -26,7 +26,7 @@ from lucid.simulator.metrics import run_metrics
 from lucid.simulator.realism import realism
 from lucid.simulator.record import DecisionLog, write_decisions, write_jobs
 from lucid.simulator.report import write_report
-from lucid.simulator.scenario import Scenario
+from lucid.simulator.scenario import Scenario, with_promise
 from lucid.simulator.scenario import simulate as replay
 from lucid.simulator.start_forecast import Forecasts
 
@@ -105,6 +105,9 @@ def compare(
         log = DecisionLog() if keep_decisions else None
         with progress(f"simulating {policy}") as report:
             run = replay(scenario, policy, log, report, forecasts=forecasts)
+        if run.lent:
+            with progress(f"{policy} without lending") as report:
+                run = with_promise(scenario, run, report)
         runs.append(run)
         metrics[policy] = run_metrics(run)
         if log is not None:
@@ -244,6 +247,23 @@ def _lending_table(console: Console, metrics: Mapping[str, Mapping[str, Any]]) -
             for g in lenders.values()
         ]
         table.add_row(vc, f"{first['quota_gpus']:,}", *cells)
+    console.print(table)
+    for name, groups in lenders.items():
+        if "promise" in metrics[name]:
+            _promise_table(console, name, {**groups, "all": metrics[name]})
+
+
+def _promise_table(console: Console, policy: str, groups: Mapping[str, Mapping[str, Any]]) -> None:
+    """What lending cost each VC, and all."""
+    table = Table(title=f"{policy}: what lending costs, against the same without")
+    table.add_column("VC")
+    for column in ("avg JCT", "without", "jobs within quota", "of these waited longer, p99.9", "at most"):
+        table.add_column(column, justify="right")
+    for vc, found in groups.items():
+        cost = found.get("promise")
+        if cost is not None:
+            times = (_time(found["avg_jct_s"]), _time(cost["walls_avg_jct_s"]))
+            table.add_row(vc, *times, f"{cost['jobs']:,}", _time(cost["p999_s"]), _time(cost["worst_s"]))
     console.print(table)
 
 

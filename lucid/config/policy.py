@@ -150,17 +150,20 @@ class LendingSettings(Section):
 
     mode: Literal["off", "quota", "borrow"] = "off"
     """``off``: each VC has its own nodes. ``quota``: the VCs have their nodes in common, and each a quota of GPUs: as
-    many as its own nodes have, or on Slurm as ``daemon.pool`` says. ``borrow``: beyond its quota, too, a VC may start
-    short jobs on idle GPUs."""
-    longest_s: float = Field(14400.0, gt=0)
-    """Jobs expected to take longer than this do not borrow."""
+    many as its own nodes have, or on Slurm as ``daemon.pool`` says. ``borrow``: what no VC wants of its own, jobs of
+    the others have beyond their quotas."""
+    turn_s: float | None = Field(14400.0, ge=0)
+    """A job with which its VC stays within its quota goes before all others of the pool once it has waited for so
+    long, and nodes are kept for it. Unset: never."""
+    longest_s: float | None = Field(None, gt=0)
+    """Jobs expected to take longer than this do not borrow. Unset: any job may."""
     large: bool = True
-    """Of each VC's jobs larger than one node (``policy.reservation.above_gpus``), the one that has waited longest
-    borrows whatever its estimate."""
-    bound_s: float | None = Field(43200.0, gt=0)
-    """What a lender is promised: none of its jobs waits for more than this beyond when plain Slurm order would have
-    started it on GPUs of the VC's own. From ``policy.fairness.keep_from`` of it on, the job goes before all others of
-    the pool. Unset: only ``policy.fairness.beyond_plain_s`` is promised."""
+    """Where ``longest_s`` is set: of each VC's jobs larger than one node (``policy.reservation.above_gpus``), the
+    one that has waited longest borrows whatever its estimate."""
+    bound_s: float | None = Field(None, gt=0)
+    """A starvation bound of the pool's own: none of its jobs waits for more than this beyond when plain Slurm order
+    would have started it on GPUs of the VC's own. From ``policy.fairness.keep_from`` of it on, the job goes before
+    all others of the pool. Unset: ``policy.fairness.beyond_plain_s`` holds, where it is set."""
 
 
 class BackfillSettings(Section):

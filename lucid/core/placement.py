@@ -44,6 +44,8 @@ def mask_of(gpus: Iterable[int]) -> int:
 
 def placement_gpus(placement: Placement) -> int:
     """How many GPUs a placement holds."""
+    if len(placement) == 1:  # nearly always, and asked for each running job of every plan
+        return placement[0].mask.bit_count()
     return sum(part.mask.bit_count() for part in placement)
 
 

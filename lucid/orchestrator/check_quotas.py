@@ -1,18 +1,21 @@
 """Safety rule of pools: beyond its quota a VC starts only jobs that may borrow and jobs whose turn may have come.
 
-Who that is follows from the snapshot and the settings. Short jobs may borrow, by the estimates of the snapshot, and
-of a VC's large jobs the one that has waited longest. A turn counts from when plain order would have started the job,
-which cannot be seen in one snapshot. But plain order starts no job before it was submitted, so no turn comes before
-the job has waited its share of the bound since then. And plain order never gives a VC more GPUs than its own, so jobs
-that went beyond the quota in their turn hold no more than that together. This much is checked.
+Who that is follows from the snapshot and the settings. Any job may borrow, or where there is a longest loan those
+short enough by the estimates of the snapshot, and of a VC's large jobs the one that has waited longest. A turn by the
+starvation bound counts from when plain order would have started the job, which cannot be seen in one snapshot. But
+plain order starts no job before it was submitted, so no turn comes before the job has waited its share of the bound
+since then. And plain order never gives a VC more GPUs than its own, so jobs that went beyond the quota in their turn
+hold no more than that together. This much is checked.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
+from itertools import chain
 
 from lucid.config import PolicySettings
-from lucid.core.decision import PartitionPlan, Regroup, Release, Requeue, Resize, Start
+from lucid.core.decision import Action, PartitionPlan, Regroup, Release, Requeue, Resize, Start
 from lucid.core.job import Job, Pending, Running
 from lucid.core.placement import placement_gpus
 from lucid.core.rounding import past, reached
@@ -47,21 +50,22 @@ def check_quotas(
         What was wrong with each action that must not be done, naming the job, the VC and its quota.
     """
     unsafe: list[UnsafeAction] = []
-    if not partition.quotas or not plan.actions:
+    if not partition.quotas or not any(map(_takes_gpus, plan.actions)):
         return unsafe
     leaving = {a.job_id for a in plan.actions if isinstance(a.decision, Requeue | Release | Resize | Regroup)}
     held: dict[str, int] = {}
-    for placement, entry in holders(e for e in partition.running if e.job.id not in leaving).items():
+    staying = (e for e in partition.running if e.job.id not in leaving) if leaving else partition.running
+    for placement, entry in holders(staying).items():
         held[entry.job.vc] = held.get(entry.job.vc, 0) + placement_gpus(placement)
     beyond = _Beyond(partition, settings, snapshot, turns) if borrows else None
-    jobs = {entry.job.id: entry.job for entry in partition.running}
-    jobs |= {entry.job.id: entry.job for entry in partition.pending}
+    asked = {action.job_id for action in plan.actions}
+    there: Iterable[Pending | Running] = chain(partition.running, partition.pending)
+    jobs = {entry.job.id: entry.job for entry in there if entry.job.id in asked}
     for action in plan.actions:
         decision = action.decision
-        if not isinstance(decision, Start | Resize | Regroup) or action.job_id not in jobs:
+        if not _takes_gpus(action) or action.job_id not in jobs:
             continue
-        if isinstance(decision, Start) and decision.beside is not None:
-            continue
+        assert isinstance(decision, Start | Resize | Regroup)
         job = jobs[action.job_id]
         quota, would_hold = partition.quotas.get(job.vc, 0), held.get(job.vc, 0) + placement_gpus(decision.placement)
         if would_hold <= quota or (beyond is not None and job.gpus <= quota and beyond.may(job, quota)):
@@ -73,6 +77,13 @@ def check_quotas(
         )
         unsafe.append(UnsafeAction(words, job.id))
     return unsafe
+
+
+def _takes_gpus(action: Action) -> bool:
+    decision = action.decision
+    if isinstance(decision, Start):
+        return decision.beside is None
+    return isinstance(decision, Resize | Regroup)
 
 
 class _Beyond:
@@ -94,7 +105,7 @@ class _Beyond:
         lending = self._settings.lending
         if lending.mode == "borrow":
             found = self._snapshot.predictions.get(job.id)
-            if found is not None and not past(found.duration_s, lending.longest_s):
+            if lending.longest_s is None or (found is not None and not past(found.duration_s, lending.longest_s)):
                 return True
             if lending.large and self._large_of(job.vc) == job.id:
                 return True

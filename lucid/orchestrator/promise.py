@@ -1,8 +1,8 @@
-"""The starvation bound: which jobs go before all others, and by when they are to start.
+"""Turns: which jobs go before all others, and nodes are kept for them.
 
-A job's turn comes when a share of the bound (``fairness.keep_from``) has passed since plain order would have started
-it. From then on the job goes before all others, and nodes are kept for it. Jobs whose turn has come go in order of
-their bounds.
+By the starvation bound a job's turn comes when a share of the bound (``fairness.keep_from``) has passed since plain
+order would have started it. Jobs whose turn has come go in order of their bounds. In a pool a job's turn comes as
+well when it has waited for ``lending.turn_s``, and its VC has room for it in its quota.
 """
 
 from __future__ import annotations
@@ -13,11 +13,12 @@ from dataclasses import dataclass
 from lucid.config import FairnessSettings, PolicySettings
 from lucid.core.decision import earliest
 from lucid.core.job import Pending
-from lucid.core.reason import PlainOrder
+from lucid.core.reason import OwnTurn, PlainOrder
 from lucid.core.snapshot import Partition
 from lucid.orchestrator.placement import Feasibility
+from lucid.orchestrator.quotas import Quotas
 
-__all__ = ["Turn", "promised_s", "turns"]
+__all__ = ["Turn", "own_turns", "promised_s", "turns"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +26,7 @@ class Turn:
     """A job whose turn has come, with the comparison that says so."""
 
     entry: Pending
-    why: PlainOrder
+    why: PlainOrder | OwnTurn
 
 
 def promised_s(settings: PolicySettings, pool: bool) -> float | None:
@@ -51,7 +52,7 @@ def turns(
     assert bound_s is not None
     share_s = settings.keep_from * bound_s
     changes_s = None if next_end_s is None else next_end_s + share_s
-    found: list[Turn] = []
+    found: list[tuple[float, Turn]] = []
     feasible = Feasibility(partition, up_only=True)  # nodes kept for a job that cannot come would stand idle
     for entry in partition.pending:
         plain_s = plain_starts_s.get(entry.job.id)
@@ -59,8 +60,27 @@ def turns(
             continue
         why = PlainOrder(plain_s, now_s, plain_s + share_s, plain_s + bound_s)
         if why:
-            found.append(Turn(entry, why))
+            found.append((why.bound_s, Turn(entry, why)))
         else:
             changes_s = earliest(changes_s, why.turn_s)
-    found.sort(key=lambda t: (t.why.bound_s, t.entry.job.submit_s, t.entry.job.rank))
+    found.sort(key=lambda item: (item[0], item[1].entry.job.submit_s, item[1].entry.job.rank))
+    return [turn for _, turn in found], changes_s
+
+
+def own_turns(partition: Partition, quotas: Quotas, now_s: float, after_s: float) -> tuple[list[Turn], float | None]:
+    """The jobs of a pool that have waited for ``after_s`` and have room in the quota of their VC, the longest wait
+    first; and when time alone may change this, s."""
+    found: list[Turn] = []
+    changes_s: float | None = None
+    feasible = Feasibility(partition, up_only=True)
+    for entry in partition.pending:
+        job = entry.job
+        if not quotas.within(job, 0.0):
+            continue
+        why = OwnTurn(job.vc, now_s - job.submit_s, after_s)
+        if not why:
+            changes_s = earliest(changes_s, job.submit_s + after_s)
+        elif feasible.bar(job) is None:
+            found.append(Turn(entry, why))
+    found.sort(key=lambda turn: (turn.entry.job.submit_s, turn.entry.job.rank))
     return found, changes_s

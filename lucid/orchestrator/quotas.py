@@ -1,4 +1,4 @@
-"""Who may start how much more in a pool: each VC up to its quota, and beyond it short jobs on idle GPUs."""
+"""Who may start how much more in a pool: each VC up to its quota, and beyond it what no VC wants of its own."""
 
 from __future__ import annotations
 
@@ -17,10 +17,7 @@ __all__ = ["Quotas", "holders"]
 
 def holders(running: Iterable[Running]) -> dict[Placement, Running]:
     """The first job on each set of GPUs in use. ``running``: in order of start."""
-    found: dict[Placement, Running] = {}
-    for entry in running:
-        found.setdefault(entry.placement, entry)
-    return found
+    return {entry.placement: entry for entry in reversed([*running])}
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,16 +40,33 @@ class Quotas:
         self.of: Mapping[str, int] = partition.quotas
         self.held = dict.fromkeys(self.of, 0)
         held = self.held
-        for entry in holders(partition.running).values():
-            vc = entry.job.vc
-            held[vc] = held.get(vc, 0) + entry.gpus
-        self._longest_s = lending.longest_s if lending is not None and lending.mode == "borrow" else -1.0
-        self.large_borrow = lending is not None and lending.mode == "borrow" and lending.large
+        shared: list[Running] = []
+        for entry in partition.running:
+            job = entry.job
+            if entry.partner is not None or entry.group:
+                shared.append(entry)
+            else:
+                held[job.vc] = held.get(job.vc, 0) + (job.gpus if job.elastic is None else entry.gpus)
+        for entry in holders(shared).values():
+            held[entry.job.vc] = held.get(entry.job.vc, 0) + entry.gpus
+        borrow = lending if lending is not None and lending.mode == "borrow" else None
+        self._borrow = borrow is not None
+        self._longest_s = None if borrow is None else borrow.longest_s
+        self._lends = False
+        self.boundless = borrow is not None and borrow.longest_s is None
+        """May any job borrow, whatever its estimate?"""
+        self.large_borrow = borrow is not None and borrow.large
         """May the large job of a VC that has waited longest go beyond the quota?"""
         self._kept: dict[str, list[_Kept]] = {}
 
     def _add(self, vc: str, gpus: int) -> None:
         self.held[vc] = self.held.get(vc, 0) + gpus
+
+    def lend(self) -> bool:
+        """From here on the plan gives out loans: all jobs that stay within their VC's quota have been tried. Are
+        there loans?"""
+        self._lends = self._borrow
+        return self._lends
 
     def take(self, job: Job) -> None:
         """The job starts alone."""
@@ -60,8 +74,9 @@ class Quotas:
 
     def keep(self, job: Job, room_s: float) -> None:
         """Keep GPUs of the quota of the job's VC for it; jobs expected to take at most ``room_s`` may have them
-        meanwhile."""
-        self._kept.setdefault(job.vc, []).append(_Kept(job.id, job.gpus, room_s))
+        meanwhile. Nothing is kept where any job may borrow, for none waits for its quota there."""
+        if not self.boundless:
+            self._kept.setdefault(job.vc, []).append(_Kept(job.id, job.gpus, room_s))
 
     def within(self, job: Job, estimate_s: float) -> Quota:
         """Does the job stay within its VC's quota?"""
@@ -93,7 +108,7 @@ class Quotas:
         and would keep that job waiting.
         """
         within = self.within(job, estimate_s)
-        if within or within.kept or self._longest_s < 0 or job.gpus > within.quota:
+        if within or within.kept or not self._lends or job.gpus > within.quota:
             return (within,)
         return (within, Borrows(estimate_s, self._longest_s, self._lenders(job.vc), _beyond(within)))
 

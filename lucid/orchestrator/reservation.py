@@ -47,15 +47,21 @@ def above(gpus_per_node: int, settings: ReservationSettings) -> int:
 
 
 def large_share(
-    holder: Pending, partition: Partition, gpus_per_node: int, now_s: float, settings: ReservationSettings
+    holder: Pending,
+    partition: Partition,
+    gpus_per_node: int,
+    now_s: float,
+    settings: ReservationSettings,
+    within_quotas: bool = True,
 ) -> tuple[LargeShare | None, float | None]:
     """The comparison that keeps large jobs to their share of the GPUs that are up while a smaller job waits, made
     with the smaller job that has waited longest, and when it will fail by itself; ``None`` where there is nothing
-    to compare, because no job as large runs, they would stay within their share, or no smaller one waits."""
+    to compare, because no job as large runs, they would stay within their share, or no smaller one waits.
+    ``within_quotas``: of a pool, the GPUs of the quotas alone count."""
     least = above(gpus_per_node, settings)
     held = sum([entry.gpus for entry in partition.running if entry.job.gpus > least])
     total = sum(node.gpus for node in partition.nodes if node.available)
-    if partition.quotas:
+    if partition.quotas and within_quotas:
         total = min(total, sum(partition.quotas.values()))
     if not held or held + holder.job.gpus <= settings.most_share * total or settings.most_share >= 1:
         return None, None

@@ -252,6 +252,8 @@ class SimulatedCluster(YieldingFloor):
         room = PROFILING if PROFILING in self._rooms and self._profiled(job) else self._home(job)
         outcome = JobOutcome(job, item.duration_s)
         self.outcomes[job.id] = outcome
+        if self._lent is not None:
+            outcome.within_quota = self._lent.within(job.vc)
         if self._usage is not None:
             self._usage.saw(job)
         live = Live(item, outcome, item.duration_s, room)

@@ -19,7 +19,7 @@ from lucid.orchestrator.policies.elastic import ElasticPolicy
 from lucid.orchestrator.policy import Policy, known_policies, make_policy
 from lucid.simulator.engine import Run
 from lucid.simulator.metrics import run_metrics
-from lucid.simulator.scenario import Scenario, simulate
+from lucid.simulator.scenario import Scenario, simulate, with_promise
 
 __all__ = ["ABLATIONS", "Comparison", "applicable", "compare_policies", "default_policies"]
 
@@ -112,7 +112,7 @@ def _here(scenario: Scenario, policies: Sequence[str], report: Report | None) ->
 def _one(scenario: Scenario, policy: str, report: Callable[[int, int], None] | None) -> _Result:
     """A run; or why there can be none, which the policy alone could not tell."""
     try:
-        return simulate(scenario, policy, None, report)
+        return with_promise(scenario, simulate(scenario, policy, None, report))
     except ConfigError as error:
         return error
 

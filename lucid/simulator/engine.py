@@ -21,6 +21,7 @@ from lucid.simulator.lent import LentByVc
 from lucid.simulator.nodes import WindowFigures
 from lucid.simulator.power import PowerFigures
 from lucid.simulator.preemption import PreemptFigures
+from lucid.simulator.promise import Promise
 from lucid.simulator.start_forecast import StartForecasts
 
 __all__ = ["Progress", "Run", "Series", "run"]
@@ -108,6 +109,8 @@ class Run:
     """What being awake cost, where nodes sleep."""
     preempt: PreemptFigures | None = None
     """What preemption did, where jobs may be preempted."""
+    promise: Mapping[str, Promise] = field(default_factory=dict)
+    """What lending cost by VC, and under "" all; empty where that was not asked for (``scenario.with_promise``)."""
 
 
 def run(

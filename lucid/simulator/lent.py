@@ -60,6 +60,10 @@ class LentBook:
             elif gpus < 0:
                 self._lent_gpu_s[vc] += borrowed * -gpus / idle * for_s
 
+    def within(self, vc: str) -> bool:
+        """Does the VC hold no more than its quota?"""
+        return self._held.get(vc, 0) <= self._quotas.get(vc, 0)
+
     def by_vc(self) -> dict[str, LentByVc]:
         """The books so far."""
         return {

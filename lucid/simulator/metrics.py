@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -47,7 +48,8 @@ def run_metrics(run: Run) -> dict[str, Any]:
     jobs that ever stood beside another. Jobs that could never run are left out and counted as ``impossible_jobs``.
     Where there was a starvation bound: ``starvation_bound_s``, ``jobs_past_bound`` and ``worst_past_bound_s``, the
     tally of the policy itself. With lending, ``by_vc`` says for each VC its quota, the GPU-hours that it lent and
-    borrowed, and its jobs past their bound. With events, ``windows`` has ``nodes.WindowFigures``,
+    borrowed, and its jobs past their bound; where the same was replayed between walls, ``promise`` has the figures of
+    ``promise.Promise``, of each VC and of all. With events, ``windows`` has ``nodes.WindowFigures``,
     where nodes sleep ``power`` has ``power.PowerFigures``, and where jobs may be preempted ``preempt`` has
     ``preemption.PreemptFigures``, and of owners and scavengers the waits and JCT.
     """
@@ -96,6 +98,8 @@ def run_metrics(run: Run) -> dict[str, Any]:
         }
     if run.preempt is not None:
         found["preempt"] = _preempt(run.preempt, done)
+    if "" in run.promise:
+        found["promise"] = asdict(run.promise[""])
     if run.kept is not None:
         found |= {
             "starvation_bound_s": run.kept.bound_s,
@@ -137,6 +141,8 @@ def _lending(run: Run, vc: str) -> dict[str, Any]:
     }
     if kept is not None:
         found |= {"jobs_past_bound": kept.past, "worst_past_bound_s": kept.worst_s}
+    if vc in run.promise:
+        found["promise"] = asdict(run.promise[vc])
     return found
 
 

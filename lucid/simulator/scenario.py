@@ -38,6 +38,7 @@ from lucid.simulator.learned import PackingModels, WalkForward, WalkForwardForec
 from lucid.simulator.outages import Outages
 from lucid.simulator.power import Power
 from lucid.simulator.preemption import Preemption
+from lucid.simulator.promise import promises
 from lucid.simulator.published.muri import EventChargedCluster, lengthened, published_policy
 from lucid.simulator.semantics import Semantics
 from lucid.simulator.start_forecast import Forecasts, StartForecasts
@@ -45,7 +46,7 @@ from lucid.simulator.traces.record import Trace
 from lucid.simulator.truth import ContentionTruth, Interference, OraclePredictor
 from lucid.simulator.usage import UsageBook
 
-__all__ = ["PREDICTORS", "Scenario", "Semantics", "Throughput", "simulate"]
+__all__ = ["PREDICTORS", "Scenario", "Semantics", "Throughput", "simulate", "with_promise"]
 
 
 PREDICTORS = ("history", "learned", "oracle")
@@ -81,6 +82,7 @@ class Scenario:
     lucidd acts on Slurm (``LiveLikeCluster``). ``remember_pairs``: pairs are seen after a minute, parted where
     they are slow, and judged by what was seen of such pairs before, as lucidd does. ``throughput``: the model that
     forecasts submissions; without it seasonal means do, or with ``learned`` a model of the trace's own past.
+    ``lends``: whoever can borrow beyond a quota does, unless the settings have another ``policy.lending.mode``.
     ``outages``: when nodes are closed or down, ``power``: how they sleep, ``preemption``: whose jobs give way to
     others; the honest semantics alone know that.
     """
@@ -99,6 +101,7 @@ class Scenario:
     as_live: bool = False
     remember_pairs: bool = True
     throughput: Throughput | None = None
+    lends: bool = False
     outages: Outages | None = None
     power: Power | None = None
     preemption: Preemption | None = None
@@ -207,6 +210,9 @@ def simulate(
     if scenario.as_live:
         rules = with_defaults(rules, LIVE_DEFAULTS)
     made = make_policy(policy, rules, predictor)
+    if scenario.lends and rules_of(made).borrows:
+        rules = with_defaults(rules, {"lending": {"mode": "borrow"}})
+        made = make_policy(policy, rules, predictor)
     if rules.lending.mode != "off" and not getattr(made, "keeps_quotas", False):
         raise ConfigError(f"policy {policy!r} knows no quotas: it cannot run with lending (policy.lending.mode)")
     if scenario.preemption is not None and not rules_of(made).claims:
@@ -252,6 +258,19 @@ def simulate(
     return run(cluster, made, predictor, recorder, progress, len(scenario.trace.jobs), forecaster, starts, rules)
 
 
+def with_promise(scenario: Scenario, found: Run, progress: Progress | None = None) -> Run:
+    """The run of the scenario, with what lending cost the VCs that lend: the same is replayed once more, each VC with
+    its own nodes. The run of a policy that cannot borrow, or without a pool, stays as it is."""
+    policy = scenario.settings.policy
+    if not found.lent or not rules_of(make_policy(found.policy, policy, HistoryPredictor())).borrows:
+        return found
+    off = policy.model_copy(update={"lending": policy.lending.model_copy(update={"mode": "off"})})
+    settings = scenario.settings.model_copy(update={"policy": off})
+    walls = simulate(replace(scenario, settings=settings), found.policy, progress=progress)
+    outcomes = ({o.job.id: o for o in run.outcomes} for run in (found, walls))
+    return replace(found, promise=promises(*outcomes))
+
+
 _NOT_PLANNED_AHEAD = frozenset({Capability.RESIZE, Capability.ADAPT, Capability.ORACLE, Capability.INTERLEAVE})
 
 
@@ -279,7 +298,7 @@ def _published(scenario: Scenario, policy: str, recorder: Recorder | None, progr
         ticked = replace(scenario.trace, jobs=longer)
     else:
         ticked = scenario.trace
-    honest = replace(scenario, trace=ticked, semantics=Semantics.HONEST, remember_pairs=False)
+    honest = replace(scenario, trace=ticked, semantics=Semantics.HONEST, remember_pairs=False, lends=False)
     if policy != "lucid":
         return simulate(honest, policy, recorder, progress)
     return _published_lucid(scenario, honest, recorder, progress)

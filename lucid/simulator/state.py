@@ -45,6 +45,8 @@ class JobOutcome:
     """When it gave way to a job that claimed its GPUs, and to which."""
     resizes: int = 0
     placement: Placement = ()
+    within_quota: bool | None = None
+    """In a pool: did its VC hold no more than its quota when the job was submitted?"""
 
     @property
     def jct_s(self) -> float:

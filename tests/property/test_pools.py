@@ -1,4 +1,4 @@
-"""Quotas in random pools: only short jobs and jobs whose turn has come go beyond them; what is lent is borrowed."""
+"""Quotas in random pools: only who may borrow and jobs whose turn has come go beyond them."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import pytest
 
 from builders import HEAVY, LIGHT, FixedPredictor, Tape, a_job, a_trace, nodes, replay
 from examples import tried
-from lucid.core.decision import Requeue, Start
+from lucid.core.decision import Hold, Requeue, Start
 from lucid.core.node import Node
 from lucid.core.placement import placement_gpus
-from lucid.core.reason import LargeBorrows, PlainOrder
+from lucid.core.reason import Borrows, LargeBorrows, PlainOrder
 from lucid.orchestrator.policies.lucid_plan import promises_by_vc
 from lucid.simulator.traces import Trace, TraceJob
 
@@ -96,6 +96,31 @@ def test_only_short_jobs_large_jobs_and_jobs_in_turn_go_beyond_a_quota(rng: rand
     )  # fmt: skip
     check_quotas_kept(tape, mode == "borrow")
     assert all(outcome.end_s > 0 for outcome in outcomes.values())
+
+
+@tried(25)
+def test_nobody_borrows_what_a_job_within_its_quota_waits_for(rng: random.Random) -> None:
+    """Without nodes kept for some, a job has no claim to GPUs but by its VC's quota."""
+    trace, layout = some_pool(rng)
+    _, tape = replay(
+        "lucid", trace, layout, predictor=wrong(rng, trace), lending={"mode": "borrow", "turn_s": None},
+        profiling={"enabled": False}, reservation={"enabled": False},
+    )  # fmt: skip
+    for snapshot, plan, _ in tape.cycles:
+        part, pool = plan.partitions["pool"], snapshot.partitions["pool"]
+        jobs = {entry.job.id: entry.job for entry in (*pool.pending, *pool.running)}
+        leaving = {a.job_id for a in part.actions if isinstance(a.decision, Requeue)}
+        held: Counter[str] = Counter()
+        for placement, vc in {
+            e.placement: e.job.vc for e in reversed(pool.running) if e.job.id not in leaving
+        }.items():
+            held[vc] += placement_gpus(placement)
+        alone = [a for a in part.actions if isinstance(a.decision, Start) and a.decision.beside is None]
+        held.update({vc: sum(jobs[a.job_id].gpus for a in alone if jobs[a.job_id].vc == vc) for vc in pool.quotas})
+        loans = [jobs[a.job_id].gpus for a in alone if any(isinstance(r, Borrows) for r in a.decision.reasons)]
+        holds = [job for job_id, job in jobs.items() if isinstance(part.decisions.get(job_id), Hold)]
+        entitled = [job for job in holds if held[job.vc] + job.gpus <= pool.quotas[job.vc]]
+        assert not any(job.gpus <= most for job in entitled for most in loans), (snapshot.now_s, entitled, loans)
 
 
 @pytest.mark.parametrize("name", ["fifo", "sjf", "qssf", "backfill", "srtf", "tiresias"])

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
-from benchmarks import helios, plan, public
+from benchmarks import capacity, helios, plan, public
 from benchmarks.__main__ import PARTS, main
 from benchmarks.figure import Figure, as_dict, markdown, timed
 from lucid.errors import TraceError
+from scenes.jobs import by
+from scenes.replays import a_trace
 
 
 @pytest.mark.parametrize(
@@ -65,6 +68,7 @@ def test_every_part_that_reads_the_reference_data_is_asked_without_it() -> None:
         "plan", "starts", "timeaware", "forecaster", "restarts", "sampler", "systems", "tuner", "clusters", "models",
         "growth", "million", "fair", "durations", "light", "metrics", "report", "web", "scale", "sbatch",
         "turns", "elastic", "first", "windows", "sleep", "preempt", "commands", "commands-large", "look", "public",
+        "capacity",
     }  # fmt: skip
     assert set(NEED_DATA) | bring_their_own == set(PARTS), "sort the new part into one of the two"
 
@@ -110,6 +114,25 @@ def test_helios_own_logs_wait_for_who_has_them(tmp_path: Path) -> None:
     assert scenario.durations_s == {"qssf": {"7": 120.0}}
     with pytest.raises(TraceError, match="has no row of 2021-01-01"):
         helios.nodes_on(tmp_path / "cluster_gpu_number.csv", "2021-01-01")
+
+
+def test_a_trace_with_more_work_has_all_jobs_of_one_with_less_and_their_figures_alone_count() -> None:
+    trace = a_trace(*(by(f"j{n}", 1, 10.0, 60.0 * n) for n in range(60)))
+    ids = [{item.job.id for item in capacity.scaled(trace, times).jobs} for times in (0.5, 1.0, 1.3, 2.0)]
+    assert all(less < more for less, more in pairwise(ids))
+    assert ids[1] == {item.job.id for item in trace.jobs}
+    assert len(ids[3]) == 2 * len(ids[1])
+
+
+def test_of_the_loads_the_largest_at_which_figures_are_as_good_is_found() -> None:
+    tried: list[float] = []
+
+    def at(load: float) -> tuple[float, float, float]:
+        tried.append(round(load, 2))
+        return load, 2 * load, 10 * load
+
+    assert capacity.carried((1.45, 2.45, 7.0), at) == [1.4, 1.2, None]
+    assert len(set(tried)) == len(tried) <= 8
 
 
 def test_growth_is_measured_and_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
-from lucid.config import LendingSettings
+from lucid.cli.scenario import with_lending_by_default
+from lucid.config import LendingSettings, Settings
 from lucid.core.decision import Action, Hold, PartitionPlan, Requeue, Start
 from lucid.core.placement import NodeGpus
-from lucid.core.reason import BehindHead, Borrows, FreeGpus, LargeBorrows, PlainOrder, Quota, TooLarge
+from lucid.core.reason import BehindHead, Borrows, FreeGpus, LargeBorrows, OwnTurn, PlainOrder, Quota, TooLarge
 from lucid.core.snapshot import Partition, Snapshot
 from lucid.errors import ConfigError
 from lucid.orchestrator.check_quotas import check_quotas
@@ -20,7 +21,8 @@ from lucid.orchestrator.policies.lucid_starts import Starts
 from lucid.orchestrator.policies.plain import Kept, Shadow
 from lucid.orchestrator.policy import make_policy
 from lucid.simulator.lent import LentBook
-from lucid.simulator.scenario import Scenario, simulate
+from lucid.simulator.metrics import run_metrics
+from lucid.simulator.scenario import Scenario, Semantics, simulate, with_promise
 from scenes.jobs import LIGHT, at, by, nodes, runs, waits
 from scenes.plans import FixedPredictor, guess, part, policy, reason, settings, snap
 from scenes.replays import a_trace, replay
@@ -54,6 +56,34 @@ def test_a_long_job_waits_for_its_own_quota_and_says_why_it_may_not_borrow() -> 
     assert reason(made, Quota, Hold) == Quota("a", 4, 8, 8)
     assert not reason(made, Borrows)
     assert not any(isinstance(item, FreeGpus) for item in made.reasons)  # there are free GPUs
+
+
+def test_without_a_longest_loan_any_job_borrows_and_those_within_their_quota_go_first() -> None:
+    """VC a's short job would be first in line; VC b, whose 4 idle GPUs they are, wants them for a long job."""
+    running = [runs("r", "n1:0-7", job={"vc": "a"}), runs("q", "n2:0-3", job={"vc": "b"})]
+    pending = [waits("j", 4, vc="a"), waits("own", 4, 1.0, vc="b")]
+    seen = snap(1.0, pool(nodes(2), pending, running, a=8, b=8), predictions={"j": guess(10.0), "own": guess(9e9)})
+    lends = {"lending": {"mode": "borrow"}}
+    made = plan_of("lucid", seen, **ALONE, **lends).decisions
+    assert isinstance(made["own"], Start)
+    assert reason(made["j"], Borrows, Hold)
+    alone = plan_of("lucid", two_vcs(9e9), **ALONE, **lends).decisions["j"]
+    assert reason(alone, Borrows, Start) == Borrows(9e9, None, ("b",), 4)
+
+
+@pytest.mark.parametrize(("waited_s", "kept"), [(3600.0, True), (3599.0, False)])
+def test_a_job_within_its_quota_that_has_waited_keeps_nodes_from_borrowers(waited_s: float, kept: bool) -> None:
+    """4 GPUs of each node are idle, and VC b's job needs a whole node: VC a would borrow them over and over."""
+    running = [runs("r", "n1:0-3", job={"vc": "a"}), runs("q", "n2:0-3", job={"vc": "a"})]
+    pending = [waits("own", 8, vc="b"), waits("j", 4, 1.0, vc="a"), waits("k", 4, 1.0, vc="a")]
+    guesses = {"own": guess(10.0), "j": guess(5000.0), "k": guess(5000.0), "r": guess(9000.0), "q": guess(8000.0)}
+    seen = snap(waited_s, pool(nodes(2), pending, running, a=8, b=8), predictions=guesses)
+    made = plan_of("lucid", seen, **ALONE, lending={"mode": "borrow", "turn_s": 3600.0})
+    assert {name for name in "jk" if isinstance(made.decisions[name], Start)} == ({"j"} if kept else {"j", "k"})
+    if kept:
+        assert reason(made.decisions["own"], OwnTurn, Hold) == OwnTurn("b", 3600.0, 3600.0)
+    else:
+        assert made.wake_s == 3600.0
 
 
 def large_waits(*pending: Any, **running_job: Any) -> Snapshot:
@@ -149,10 +179,12 @@ def test_while_its_quota_is_kept_for_a_large_job_a_vc_takes_nothing_more(
         assert reason(made, Quota).keeper == "big"
 
 
-def test_in_a_pool_a_job_that_can_run_alone_does() -> None:
-    host = runs("h", "n1:0-3", job={"vc": "a"}, profile=LIGHT)
-    seen = snap(0.0, pool(nodes(1), [waits("g", 4, vc="a", profile=LIGHT)], [host], a=8))
-    assert plan_of("lucid", seen, profiling={"enabled": False}, **BORROW).decisions["g"].beside is None
+def test_a_job_joins_another_rather_than_to_borrow_idle_gpus() -> None:
+    host = runs("h", "n1:0-7", job={"vc": "a"}, profile=LIGHT)
+    waiting = pool(nodes(2), [waits("g", 8, vc="a", profile=LIGHT)], [host], a=8, b=8)
+    seen = snap(0.0, waiting, predictions={"g": guess(9999.0, 0), "h": guess(9999.0, 0)})
+    made = plan_of("lucid", seen, profiling={"enabled": False}, lending={"mode": "borrow"}).decisions["g"]
+    assert made.beside == "h"
 
 
 @pytest.mark.parametrize("name", ["fifo", "sjf", "qssf", "backfill", "srtf", "srsf", "tiresias"])
@@ -181,6 +213,51 @@ def test_other_policies_refuse_a_pool() -> None:
     assert not getattr(make_policy("pollux", lending, FixedPredictor()), "keeps_quotas", False)
 
 
+def two_vc_scenario(**lending: Any) -> Scenario:
+    """VC a has more than it can do, VC b nothing but one job later."""
+    items = [by(f"a{i}", 8, 400.0, 10.0 * i, vc="a", rank=i) for i in range(6)]
+    trace = a_trace(*items, by("b", 8, 100.0, 450.0, vc="b", rank=99))
+    made = settings(profiling={"enabled": False}, **({"lending": lending} if lending else {}))
+    return Scenario(trace, {"a": 1, "b": 1}, settings=Settings(policy=made))
+
+
+def test_vcs_lend_by_default_under_a_policy_that_can_borrow_and_stay_apart_under_others() -> None:
+    scenario, lends = with_lending_by_default(two_vc_scenario())
+    assert lends
+    assert simulate(scenario, "lucid").lent
+    assert not any(simulate(scenario, name).lent for name in ("backfill", "fifo"))
+    assert not simulate(two_vc_scenario(), "lucid").lent, "figures of the library and of papers stay as they are"
+
+
+@pytest.mark.parametrize(
+    "but",
+    [
+        {"settings": two_vc_scenario(mode="off").settings},
+        {"vcs": {"a": 2}},
+        {"as_live": True},
+        {"semantics": Semantics.PUBLISHED},
+    ],
+)
+def test_vcs_do_not_lend_by_default_where_that_is_not_asked_for_or_makes_no_sense(but: dict[str, Any]) -> None:
+    scenario, lends = with_lending_by_default(replace(two_vc_scenario(), **but))
+    assert not lends
+    assert not scenario.lends
+
+
+def test_what_lending_costs_is_measured_against_the_same_replay_without() -> None:
+    scenario = replace(two_vc_scenario(), lends=True)
+    run = with_promise(scenario, simulate(scenario, "lucid"))
+    found = run_metrics(run)
+    assert found["promise"]["walls_avg_jct_s"] > found["avg_jct_s"]
+    cost = found["by_vc"]["b"]["promise"]
+    # without lending b would start at once; its GPUs are lent until 810 s, when a's second job ends
+    assert (cost["jobs"], cost["p999_s"]) == (1, cost["worst_s"])
+    assert 0 < cost["worst_s"] == {o.job.id: o for o in run.outcomes}["b"].queue_s < 400.0
+    assert found["by_vc"]["a"]["promise"]["worst_s"] == 0.0
+    backfill = simulate(scenario, "backfill")
+    assert with_promise(scenario, backfill) is backfill
+
+
 def refused(snapshot: Snapshot, actions: tuple[Action, ...], borrows: bool = True, **lending: Any) -> list[str]:
     """What the safety check says of quotas, up to the GPUs."""
     whole, rules = snapshot.partitions["pool"], {"mode": "borrow", "longest_s": 1000.0, **lending}
@@ -196,7 +273,9 @@ def test_the_safety_check_knows_quotas() -> None:
     leaves = (Action("r", "pool", Requeue(())), *start)
     assert refused(two_vcs(1001.0), leaves) == [], "who leaves makes room within the quota"
     late = replace(two_vcs(1001.0), now_s=21_600.0)
-    assert refused(late, start) == [], "half of the bound after it was submitted its turn may have come"
+    assert refused(late, start, bound_s=43_200.0) == [], (
+        "half of the bound after it was submitted its turn may have come"
+    )
 
 
 def test_a_lender_gets_its_gpus_back_within_the_bound_without_preemption() -> None:

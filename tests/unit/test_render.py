@@ -140,6 +140,12 @@ SAID: list[tuple[Reason, str]] = [
     (why.Quota("a", 2, 6, 8), "VC a holds 6 of its quota of 8 GPUs: there is room for the 2 of this job"),
     (why.Quota("a", 4, 6, 8), "VC a holds 6 of its quota of 8 GPUs: no room for the 4 of this job"),
     (why.Quota("a", 2, 4, 8, 4, "j"), "VC a holds 4 of its quota of 8 GPUs and keeps 4 for job j: no room for the 2"),
+    (why.Borrows(600.0, None, ("b",), 4), "borrows 4 GPUs of VC b until it ends: estimate 10 min"),
+    (why.OwnTurn("b", 7200.0, 3600.0), "VC b stays within its quota with this job, which has waited 2.0 h (policy"),
+    (
+        why.OwnTurn("b", 60.0, 3600.0),
+        "VC b stays within its quota with this job, which has waited 60 s: it goes before",
+    ),
     (why.Borrows(600.0, 3600.0, ("b",), 4), "borrows 4 GPUs of VC b until it ends: estimate 10 min, at most 1.0 h"),
     (
         why.LargeBorrows(16, 8, 7200.0, ("b",), 4),

@@ -25,6 +25,7 @@ __all__ = [
     "NextRound",
     "NodesOut",
     "OtherNodes",
+    "OwnTurn",
     "PlainOrder",
     "Preempted",
     "Priority",
@@ -273,17 +274,18 @@ class Quota(Reason):
 
 @dataclass(frozen=True, slots=True)
 class Borrows(Reason):
-    """May the job start on GPUs beyond its VC's quota? It may if it is expected to take at most ``longest_s``.
+    """May the job start on GPUs beyond its VC's quota? It may if it is expected to take at most ``longest_s``, or any
+    time where that is ``None``.
     ``lenders``: the VCs that hold less than their quota, those with the most idle GPUs first. ``gpus``: how many are
     beyond the quota."""
 
     estimate_s: float
-    longest_s: float
+    longest_s: float | None
     lenders: tuple[Shown, ...] = ()
     gpus: int = 0
 
     def __bool__(self) -> bool:
-        return reached(self.longest_s, self.estimate_s)
+        return self.longest_s is None or reached(self.longest_s, self.estimate_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -300,6 +302,19 @@ class LargeBorrows(Reason):
 
     def __bool__(self) -> bool:
         return self.job_gpus > self.above
+
+
+@dataclass(frozen=True, slots=True)
+class OwnTurn(Reason):
+    """Has the job waited for so long (``waited_s``) that it goes before all others of the pool? It does from
+    ``after_s`` on, for its VC ``vc`` stays within its quota with it: what it waits for is lent."""
+
+    vc: Shown
+    waited_s: float
+    after_s: float
+
+    def __bool__(self) -> bool:
+        return reached(self.waited_s, self.after_s)
 
 
 @dataclass(frozen=True, slots=True)

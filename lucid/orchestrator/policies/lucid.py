@@ -221,7 +221,9 @@ class _RoomAtHome:
             return HomeHasRoom(job.vc, free, False)
         quotas = None
         if home.quotas:
-            quotas = self._quotas.setdefault(home.name, Quotas(home, self._settings.lending))
+            quotas = self._quotas.get(home.name)
+            if quotas is None:  # each looks at all running jobs: not one for every job that is asked about
+                quotas = self._quotas[home.name] = Quotas(home, self._settings.lending)
             if not quotas.within(job, 0.0):
                 return HomeHasRoom(job.vc, free, False)
         placement = consolidated(ledger, job, None, self._settings.remainder_on_emptiest)

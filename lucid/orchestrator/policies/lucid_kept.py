@@ -7,13 +7,13 @@ from dataclasses import dataclass, field, replace
 
 from lucid.core.decision import Hold, earliest
 from lucid.core.job import Job, Pending
-from lucid.core.reason import LargeShare, Reason, Reserved
+from lucid.core.reason import LargeShare, PlainOrder, Reason, Reserved
 from lucid.core.snapshot import Partition
 from lucid.orchestrator.fences import KeptNodes, keep
 from lucid.orchestrator.order import QueuedJob
 from lucid.orchestrator.policies.lucid_starts import Starts
 from lucid.orchestrator.policies.plain import Shadow
-from lucid.orchestrator.promise import Turn, turns
+from lucid.orchestrator.promise import Turn, own_turns, turns
 from lucid.orchestrator.reservation import LOOK_AGAIN_S, above, large_share, next_holder
 
 __all__ = ["ServedLarge", "ServedTurns", "TurnsDue", "serve_large", "serve_turns", "turns_due"]
@@ -21,8 +21,8 @@ __all__ = ["ServedLarge", "ServedTurns", "TurnsDue", "serve_large", "serve_turns
 
 @dataclass(frozen=True, slots=True)
 class TurnsDue:
-    """The jobs whose turn has come by the starvation bound, by id, earlier bounds first; and the time at which this
-    may change without an event, s."""
+    """The jobs whose turn has come, by id: by the starvation bound, earlier bounds first, then those of a pool that
+    have waited for GPUs of their VC's own; and the time at which this may change without an event, s."""
 
     turns: Mapping[str, Turn] = field(default_factory=dict)
     changes_s: float | None = None
@@ -30,7 +30,7 @@ class TurnsDue:
 
 @dataclass(frozen=True, slots=True)
 class ServedTurns:
-    """The jobs whose turn has come by the starvation bound, the nodes kept for the ones that did not start, and the
+    """The jobs whose turn has come, the nodes kept for the ones that did not start, and the
     time at which this may change without an event, s."""
 
     ids: Set[str] = frozenset()
@@ -49,12 +49,19 @@ class ServedLarge:
 
 
 def turns_due(starts: Starts, shadow: Shadow | None) -> TurnsDue:
-    """The jobs whose turn has come by the starvation bound, where there is one."""
-    if shadow is None:
-        return TurnsDue()
-    found, changes_s = turns(
-        starts.partition, shadow.starts_s, shadow.next_end_s, starts.now_s, starts.settings.fairness
-    )
+    """The jobs whose turn has come by the starvation bound, where there is one; then those of a pool that have waited
+    for GPUs of their VC's own."""
+    found: list[Turn] = []
+    changes_s: float | None = None
+    if shadow is not None:
+        found, changes_s = turns(
+            starts.partition, shadow.starts_s, shadow.next_end_s, starts.now_s, starts.settings.fairness
+        )
+    lending = starts.settings.lending
+    if starts.quotas is not None and lending.mode == "borrow" and lending.turn_s is not None:
+        own, own_changes_s = own_turns(starts.partition, starts.quotas, starts.now_s, lending.turn_s)
+        changes_s, by_bound = earliest(changes_s, own_changes_s), {turn.entry.job.id for turn in found}
+        found += [turn for turn in own if turn.entry.job.id not in by_bound]
     return TurnsDue({turn.entry.job.id: turn for turn in found}, changes_s)
 
 
@@ -88,13 +95,14 @@ def _start_in_turn(starts: Starts, turn: Turn) -> bool:
     """Start the job outside the nodes kept for those before it, if there is room, alone or beside another."""
     queued = _queued(starts, turn.entry)
     level = starts.level(queued)
-    if starts.alone(queued, level, (turn.why,), in_turn=True):
+    beyond = isinstance(turn.why, PlainOrder)  # by the starvation bound the VC's quota stops no job
+    if starts.alone(queued, level, (turn.why,), in_turn=beyond):
         return True
     beside, why = starts.partner_to_wait_no_more(queued, level)
     if beside is not None:
         starts.beside(queued, beside, (turn.why, *why))
         return True
-    return starts.claim(queued, level, (turn.why,), in_turn=True)
+    return starts.claim(queued, level, (turn.why,), in_turn=beyond)
 
 
 def _nodes_for(starts: Starts, job: Job) -> KeptNodes | None:
@@ -109,7 +117,8 @@ def _nodes_for(starts: Starts, job: Job) -> KeptNodes | None:
 def serve_large(starts: Starts, due: Mapping[str, Turn]) -> ServedLarge:
     """In each VC the large job that has waited longest starts before the queue, or has nodes kept for it; unless it
     has to give way to smaller jobs. ``due``: whose turn has come."""
-    found = [_serve_large(starts, partition, due) for partition in starts.by_vc()]
+    least = above(starts.ledger.gpus_per_node, starts.settings.reservation)
+    found = [_serve_large(starts, partition, due) for partition in starts.by_vc(least)]
     return ServedLarge(
         frozenset().union(*(one.holders for one in found)),
         tuple(item for one in found for item in one.gave_way),
@@ -126,7 +135,8 @@ def _serve_large(starts: Starts, partition: Partition, due: Mapping[str, Turn]) 
         return ServedLarge(changes_s=due_s)
     job = holder.job
     turn = due.get(job.id)
-    share, fails_s = large_share(holder, partition, per_node, now_s, settings)
+    boundless = starts.quotas is not None and starts.quotas.boundless
+    share, fails_s = large_share(holder, partition, per_node, now_s, settings, within_quotas=not boundless)
     if share is not None and not share:
         return ServedLarge(gave_way=((job.id, share),))
     changes_s = fails_s

@@ -99,7 +99,10 @@ def plan_vc(
         shadow = replace(shadow, fences=turns.fences)
     served = {*turns.ids, *large.holders}
     queue = books.order(partition.pending, starts.predictions, snapshot.fair_share)
-    _serve_queue(starts, books.order, [row for row in queue if row[4] not in served] if served else queue)
+    line = [row for row in queue if row[4] not in served] if served else queue
+    _serve_queue(starts, books.order, line)
+    if starts.quotas is not None and starts.quotas.lend():  # who stays within the VC's own goes before all who borrow
+        _serve_queue(starts, books.order, [row for row in line if isinstance(starts.decisions[row[4]], Hold)])
     serve_until(starts, queue)
     _tell_who_gave_way(starts, large)
     due_s = starts.now_s + SETTLE_S if parted else earliest(large.changes_s, turns.changes_s)

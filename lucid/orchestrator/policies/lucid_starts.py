@@ -111,22 +111,27 @@ class Starts:
                 ends.append((end_s, jobs[action.job_id], action.decision.placement))
         return ends
 
-    def by_vc(self) -> list[Partition]:
-        """The partition, or of a pool the jobs of each VC that has any, with all nodes."""
+    def by_vc(self, above: int) -> list[Partition]:
+        """The partition, or of a pool the jobs of each VC in which one of more than ``above`` GPUs waits, with all
+        nodes."""
         partition = self.partition
         if not partition.quotas:
             return [partition]
-        pending: dict[str, list[Pending]] = {}
-        running: dict[str, list[Running]] = {}
+        pending: dict[str, list[Pending]] = {e.job.vc: [] for e in partition.pending if e.job.gpus > above}
+        if not pending:
+            return []
+        running: dict[str, list[Running]] = {vc: [] for vc in pending}
         for waiting in partition.pending:
-            pending.setdefault(waiting.job.vc, []).append(waiting)
+            if waiting.job.vc in pending:
+                pending[waiting.job.vc].append(waiting)
         for entry in partition.running:
-            running.setdefault(entry.job.vc, []).append(entry)
+            if entry.job.vc in running:
+                running[entry.job.vc].append(entry)
         return [
             replace(
                 partition,
                 pending=tuple(waits),
-                running=tuple(running.get(vc, ())),
+                running=tuple(running[vc]),
                 quotas={vc: partition.quotas.get(vc, 0)},
             )
             for vc, waits in pending.items()
@@ -268,9 +273,7 @@ class Starts:
         on the terms of the jobs that would wait."""
         fair: tuple[Reason, ...] = () if queued.fair is None else (queued.fair,)
         less, packing = self.sharing.less, self.settings.packing
-        if self.quotas is not None:
-            if self.alone(queued, level, fair, awake=True):
-                return None  # in a pool a job that can run alone does: pairs are for those who would wait
+        if self.quotas is not None and not self.quotas.boundless:
             within = self.quotas.within(queued.entry.job, queued.prediction.duration_s)
             if within.kept and not within:  # a guest that outlasts its host holds GPUs of the quota, too
                 return Hold((*fair, within))

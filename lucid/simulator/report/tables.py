@@ -177,17 +177,21 @@ def lending_table(policies: Sequence[str], by_vc: Sequence[Mapping[str, Mapping[
         return None
     columns = ["VC", "quota"]
     for name, _ in pooled:
-        columns += [f"{name}: average JCT", "GPU-hours lent", "borrowed", "jobs past the bound"]
+        columns += [f"{name}: average JCT", "without lending", "GPU-hours lent", "borrowed"]
+        columns += ["jobs within quota: waited longer, p99.9", "at most", "jobs past the bound"]
     rows = []
     for vc, first in pooled[0][1].items():
         row = [vc, show_count(first["quota_gpus"])]
         for _, groups in pooled:
             found = groups[vc]
-            past = found.get("jobs_past_bound")
+            past, cost = found.get("jobs_past_bound"), found.get("promise", {})
             row += [
                 show_duration(found.get("avg_jct_s")),
+                show_duration(cost.get("walls_avg_jct_s")),
                 show_count(round(found["lent_gpu_h"])),
                 show_count(round(found["borrowed_gpu_h"])),
+                show_duration(cost.get("p999_s")),
+                show_duration(cost.get("worst_s")),
                 "-" if past is None else show_count(past),
             ]
         rows.append(row)
