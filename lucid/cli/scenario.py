@@ -235,6 +235,8 @@ def read_scenario(
         raise ConfigError(f"--as-live is for --semantics honest; {scenario.semantics.value} reproduces a simulator")
     if vcs is None and nodes is None:
         notes.append("no --vcs or --nodes: VCs were sized to run all jobs at once for 95 % of the time")
+    if scenario.not_profiled:
+        notes.append(f"{scenario.not_profiled} (--profiling-nodes N sets N aside all the same)")
     if pairs is None:
         notes.append("no --pairs: interference is the contention model's, not measured")
     return scenario, notes

@@ -75,7 +75,7 @@ class Scenario:
     """A trace, the cluster to replay it on, and what the predictor is told.
 
     ``vcs``: nodes by VC; ``None`` sizes them to the trace. ``profiling_nodes``: how many of them profile;
-    ``None`` takes 2 %. ``durations_s``: given estimates by policy name, "" standing for all others.
+    ``None`` takes 2 %, and none where ``not_profiled`` says why. ``durations_s``: given estimates by policy name, "" standing for all others.
     ``predictor``: one of ``PREDICTORS``, for what no estimates are given. ``packing``: what share scores and pairs
     are judged by where estimates are given, or by ``learned``; without it, as ``history`` does. ``as_live``: as
     lucidd acts on Slurm (``LiveLikeCluster``). ``remember_pairs``: pairs are seen after a minute, parted where
@@ -107,6 +107,18 @@ class Scenario:
         """Nodes by VC, profiling nodes included."""
         vcs = self.vcs if self.vcs is not None else sized_vcs(self.trace, self.shape.gpus)
         return build_layout(vcs, self.shape)
+
+    @property
+    def not_profiled(self) -> str:
+        """Why no job goes through a profiling stage, and no node is set aside for it; empty: jobs do."""
+        profiling = self.settings.policy.profiling
+        if self.semantics not in (Semantics.HONEST, Semantics.MURI) or self.profiling_nodes is not None:
+            return ""
+        if "enabled" not in profiling.model_fields_set and not any(item.profile for item in self.trace.jobs):
+            return "no job is profiled first, and no node set aside for that: the trace has no GPU readings"
+        if profiling.enabled and not lend_profiling_nodes(self.layout(), self.trace, None)[1]:
+            return "no job is profiled first: no VC can spare a node for that"
+        return ""
 
     def predictor_for(self, policy: str) -> Predictor:
         """The predictor that a policy is given: policies defined on true durations get the oracle.
@@ -206,6 +218,8 @@ def simulate(
     rules = with_defaults(scenario.settings.policy, scenario.trace.evaluated_with)
     if scenario.as_live:
         rules = with_defaults(rules, LIVE_DEFAULTS)
+    if scenario.not_profiled:
+        rules = rules.model_copy(update={"profiling": rules.profiling.model_copy(update={"enabled": False})})
     made = make_policy(policy, rules, predictor)
     if rules.lending.mode != "off" and not getattr(made, "keeps_quotas", False):
         raise ConfigError(f"policy {policy!r} knows no quotas: it cannot run with lending (policy.lending.mode)")
@@ -222,11 +236,6 @@ def simulate(
     layout = scenario.layout()
     if Capability.PROFILE in made.needs:
         layout, lent = lend_profiling_nodes(layout, scenario.trace, scenario.profiling_nodes)
-        if not lent:
-            raise ConfigError(
-                f"policy {policy!r} profiles jobs, and no VC can spare a node for that; add nodes, or set "
-                "policy.profiling.enabled = false in the configuration"
-            )
     cluster = kind(
         scenario.trace,
         layout,
