@@ -18,7 +18,7 @@ from lucid.core.job import Job
 from lucid.core.node import Node
 from lucid.core.ports import Capability, Forecaster, Predictor, Recorder
 from lucid.errors import ConfigError
-from lucid.models.history import HistoryPredictor
+from lucid.models.history import NEWEST, HistoryPredictor
 from lucid.models.packing.pair_memory import PairMemory, WithMemory
 from lucid.models.throughput.arrivals import ArrivalForecaster
 from lucid.models.throughput.forecaster import LearnedForecaster
@@ -75,7 +75,8 @@ class Scenario:
     """A trace, the cluster to replay it on, and what the predictor is told.
 
     ``vcs``: nodes by VC; ``None`` sizes them to the trace. ``profiling_nodes``: how many of them profile;
-    ``None`` takes 2 %, and none where ``not_profiled`` says why. ``durations_s``: given estimates by policy name, "" standing for all others.
+    ``None`` takes 2 %, and none where ``not_profiled`` says why.
+    ``durations_s``: given estimates by policy name, "" standing for all others.
     ``predictor``: one of ``PREDICTORS``, for what no estimates are given. ``packing``: what share scores and pairs
     are judged by where estimates are given, or by ``learned``; without it, as ``history`` does. ``as_live``: as
     lucidd acts on Slurm (``LiveLikeCluster``). ``remember_pairs``: pairs are seen after a minute, parted where
@@ -162,17 +163,18 @@ class Scenario:
             return OraclePredictor(self.trace, self.interference)
         if kind is Estimates.NONE:
             return HistoryPredictor()
+        newest = NEWEST if policy == "lucid" else None
         given = self.durations_s.get(policy, self.durations_s.get(""))
         if given is not None:
             measured = None if self.packing is None else packing_predictor(self.packing)
-            return GivenPredictor(self.estimates_name, given, self.trace, HistoryPredictor(), measured)
+            return GivenPredictor(self.estimates_name, given, self.trace, HistoryPredictor(newest=newest), measured)
         if self.predictor == "oracle":
             return OraclePredictor(self.trace, self.interference)
         if self.predictor == "history":
             first_guess_s = self.settings.daemon.first_guess_s
-            return GivenPredictor("history", {}, self.trace, HistoryPredictor(first_guess_s))
+            return GivenPredictor("history", {}, self.trace, HistoryPredictor(first_guess_s, newest))
         if self.predictor == "learned":
-            given_or_history = GivenPredictor("history", {}, self.trace, HistoryPredictor())
+            given_or_history = GivenPredictor("history", {}, self.trace, HistoryPredictor(newest=newest))
             return WalkForward(
                 given_or_history,
                 self.packing,

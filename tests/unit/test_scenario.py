@@ -8,7 +8,7 @@ import pytest
 
 from builders import Tape, a_trace, by
 from lucid.config import Settings
-from lucid.core.job import JobProfile
+from lucid.core.job import Ended, JobProfile
 from lucid.errors import ConfigError
 from lucid.models.packing.measured import Usage
 from lucid.models.packing.share_score import fit_share
@@ -50,6 +50,13 @@ def test_policies_are_told_what_they_are_defined_on(
     if told == "mine":
         expected_s = given.get(policy, given.get("", {}))["j"]
         assert found.predict(ONE.jobs[0].job, None, 0.0).duration_s == expected_s
+
+
+@pytest.mark.parametrize(("policy", "expected_s"), [("lucid", 10.0), ("qssf", 2220 / 22), ("backfill", 2220 / 22)])
+def test_lucid_looks_back_on_20_jobs_and_what_others_published_on_all(policy: str, expected_s: float) -> None:
+    found = Scenario(ONE).predictor_for(policy)
+    found.learn([Ended(ONE.jobs[0].job, 0.0, ran_s) for ran_s in [1010.0] * 2 + [10.0] * 20])
+    assert found.predict(ONE.jobs[0].job, None, 0.0).duration_s == pytest.approx(expected_s)
 
 
 def test_an_unknown_predictor_is_an_error_that_lists_the_known() -> None:
