@@ -66,7 +66,8 @@ def report(
         scenario, notes = scenario_of_store(span + WARM_UP_S / 86400.0, options)
     with many_bars() as bars:
         found = regret(scenario, span, policies, workers, bars)
-    notes = [*found.notes, *(note for note in notes if not note.startswith("left out of the trace"))]
+    told = ("left out of the trace", "no job is profiled first")
+    notes = [*found.notes, *(note for note in notes if not note.startswith(told))]
     if html is not None:
         try:
             write_regret_page(html, found, notes)

@@ -249,6 +249,8 @@ def read_scenario(
     if lends:
         notes.append("VCs lend each other idle GPUs under policies that can borrow (lucid); --lending off ends that")
     notes += sizing.notes(offered_load(trace, sum(layout.values()) * gpus_per_node))
+    if scenario.not_profiled:
+        notes.append(f"{scenario.not_profiled} (--profiling-nodes N sets N aside all the same)")
     if pairs is None:
         notes.append("no --pairs: interference is the contention model's, not measured")
     return scenario, notes

@@ -33,7 +33,8 @@ class ProfilingSettings(Section):
     """The profiling stage (acceptance rows L2, L4, L6, L7)."""
 
     enabled: bool = True
-    """Profile new jobs at all."""
+    """Profile new jobs at all. Set on purpose, it also holds for a trace without GPU readings, for which a replay
+    otherwise sets no node aside."""
     restarts: Literal["never", "asked", "allowed"] = "allowed"
     """Whose jobs Lucid may start over after a profiling run, or to part a pair: nobody's, those of users who asked
     for it (``--requeue``, or ``lucid:restart`` in the comment), or everybody's who did not forbid it. Unless it is

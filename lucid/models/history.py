@@ -2,41 +2,60 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import deque
 from collections.abc import Sequence
+from math import fsum
+from typing import Final
 
 from lucid.core.job import Ended, Job, JobProfile
 from lucid.core.prediction import JUMBO, Prediction
 
-__all__ = ["HistoryPredictor"]
+__all__ = ["NEWEST", "HistoryPredictor"]
+
+NEWEST: Final = 20
+"""So many of a group's jobs say more of the next one than all that ever ended (docs/decisions/0054)."""
 
 
 class _Mean:
-    __slots__ = ("count", "total")
+    """Of all values, or of the ``newest``."""
 
-    def __init__(self) -> None:
+    __slots__ = ("count", "kept", "total")
+
+    def __init__(self, newest: int | None) -> None:
         self.count = 0
         self.total = 0.0
+        self.kept: deque[float] | None = None if newest is None else deque(maxlen=newest)
 
     def add(self, value: float) -> None:
-        self.count += 1
-        self.total += value
+        if self.kept is not None:
+            self.kept.append(value)
+            self.count, self.total = len(self.kept), fsum(self.kept)
+        else:
+            self.count += 1
+            self.total += value
 
     @property
     def value(self) -> float:
         return self.total / self.count
 
+    @property
+    def words(self) -> str:
+        last = "the last " if self.kept and self.count == self.kept.maxlen else ""
+        return f"mean of {last}{self.count}"
+
 
 class HistoryPredictor:
     """Mean run time of the finished jobs most like this one: same user and name, else same user and GPU
     demand, else same user, else same VC and GPU demand, else same GPU demand, else all; before any job has
-    ended, ``first_guess_s``. No opinion on pairs or share scores: an unmodelled job counts as Jumbo."""
+    ended, ``first_guess_s``. Of each group all jobs count, or the ``newest``. No opinion on pairs or share scores:
+    an unmodelled job counts as Jumbo."""
 
     name = "history"
 
-    def __init__(self, first_guess_s: float = 3600.0) -> None:
+    def __init__(self, first_guess_s: float = 3600.0, newest: int | None = None) -> None:
         self._first_guess_s = first_guess_s
-        self._means: dict[tuple[str, ...], _Mean] = defaultdict(_Mean)
+        self._newest = newest
+        self._means: dict[tuple[str, ...], _Mean] = {}
 
     @staticmethod
     def _keys(job: Job) -> list[tuple[str, ...]]:
@@ -54,7 +73,7 @@ class HistoryPredictor:
         for key in self._keys(job):
             mean = self._means.get(key)
             if mean is not None:
-                source = f"{self.name}: mean of {mean.count} by {key[0]}"
+                source = f"{self.name}: {mean.words} by {key[0]}"
                 return Prediction(mean.value, source, score, self.name)
         return Prediction(self._first_guess_s, f"{self.name}: no job has ended yet", score, self.name)
 
@@ -66,4 +85,7 @@ class HistoryPredictor:
         """Add finished jobs to every group that they belong to."""
         for item in ended:
             for key in self._keys(item.job):
-                self._means[key].add(item.ran_s)
+                mean = self._means.get(key)
+                if mean is None:
+                    mean = self._means[key] = _Mean(self._newest)
+                mean.add(item.ran_s)

@@ -18,7 +18,7 @@ from lucid.core.job import Job
 from lucid.core.node import Node
 from lucid.core.ports import Capability, Forecaster, Predictor, Recorder
 from lucid.errors import ConfigError
-from lucid.models.history import HistoryPredictor
+from lucid.models.history import NEWEST, HistoryPredictor
 from lucid.models.packing.pair_memory import PairMemory, WithMemory
 from lucid.models.throughput.arrivals import ArrivalForecaster
 from lucid.models.throughput.forecaster import LearnedForecaster
@@ -76,7 +76,8 @@ class Scenario:
     """A trace, the cluster to replay it on, and what the predictor is told.
 
     ``vcs``: nodes by VC; ``None`` sizes them to the trace. ``profiling_nodes``: how many of them profile;
-    ``None`` takes 2 %. ``durations_s``: given estimates by policy name, "" standing for all others.
+    ``None`` takes 2 %, and none where ``not_profiled`` says why.
+    ``durations_s``: given estimates by policy name, "" standing for all others.
     ``predictor``: one of ``PREDICTORS``, for what no estimates are given. ``packing``: what share scores and pairs
     are judged by where estimates are given, or by ``learned``; without it, as ``history`` does. ``as_live``: as
     lucidd acts on Slurm (``LiveLikeCluster``). ``remember_pairs``: pairs are seen after a minute, parted where
@@ -110,6 +111,18 @@ class Scenario:
         """Nodes by VC, profiling nodes included."""
         vcs = self.vcs if self.vcs is not None else sized_vcs(self.trace, self.shape.gpus)
         return build_layout(vcs, self.shape)
+
+    @property
+    def not_profiled(self) -> str:
+        """Why no job goes through a profiling stage, and no node is set aside for it; empty: jobs do."""
+        profiling = self.settings.policy.profiling
+        if self.semantics not in (Semantics.HONEST, Semantics.MURI) or self.profiling_nodes is not None:
+            return ""
+        if "enabled" not in profiling.model_fields_set and not any(item.profile for item in self.trace.jobs):
+            return "no job is profiled first, and no node set aside for that: the trace has no GPU readings"
+        if profiling.enabled and not lend_profiling_nodes(self.layout(), self.trace, None)[1]:
+            return "no job is profiled first: no VC can spare a node for that"
+        return ""
 
     def predictor_for(self, policy: str) -> Predictor:
         """The predictor that a policy is given: policies defined on true durations get the oracle.
@@ -153,17 +166,18 @@ class Scenario:
             return OraclePredictor(self.trace, self.interference)
         if kind is Estimates.NONE:
             return HistoryPredictor()
+        newest = NEWEST if policy == "lucid" else None
         given = self.durations_s.get(policy, self.durations_s.get(""))
         if given is not None:
             measured = None if self.packing is None else packing_predictor(self.packing)
-            return GivenPredictor(self.estimates_name, given, self.trace, HistoryPredictor(), measured)
+            return GivenPredictor(self.estimates_name, given, self.trace, HistoryPredictor(newest=newest), measured)
         if self.predictor == "oracle":
             return OraclePredictor(self.trace, self.interference)
         if self.predictor == "history":
             first_guess_s = self.settings.daemon.first_guess_s
-            return GivenPredictor("history", {}, self.trace, HistoryPredictor(first_guess_s))
+            return GivenPredictor("history", {}, self.trace, HistoryPredictor(first_guess_s, newest))
         if self.predictor == "learned":
-            given_or_history = GivenPredictor("history", {}, self.trace, HistoryPredictor())
+            given_or_history = GivenPredictor("history", {}, self.trace, HistoryPredictor(newest=newest))
             return WalkForward(
                 given_or_history,
                 self.packing,
@@ -209,6 +223,8 @@ def simulate(
     rules = with_defaults(scenario.settings.policy, scenario.trace.evaluated_with)
     if scenario.as_live:
         rules = with_defaults(rules, LIVE_DEFAULTS)
+    if scenario.not_profiled:
+        rules = rules.model_copy(update={"profiling": rules.profiling.model_copy(update={"enabled": False})})
     made = make_policy(policy, rules, predictor)
     if scenario.lends and rules_of(made).borrows:
         rules = with_defaults(rules, {"lending": {"mode": "borrow"}})
@@ -228,11 +244,6 @@ def simulate(
     layout = scenario.layout()
     if Capability.PROFILE in made.needs:
         layout, lent = lend_profiling_nodes(layout, scenario.trace, scenario.profiling_nodes)
-        if not lent:
-            raise ConfigError(
-                f"policy {policy!r} profiles jobs, and no VC can spare a node for that; add nodes, or set "
-                "policy.profiling.enabled = false in the configuration"
-            )
     cluster = kind(
         scenario.trace,
         layout,

@@ -154,7 +154,9 @@ def regret(
     notes: list[str] = []
     trace = _recent(scenario.trace, from_s - WARM_UP_S)
     scenario = replace(scenario, trace=trace)
-    runs = _runs(scenario, tuple(dict.fromkeys((PLAIN, "fifo", "lucid", *others))), notes, workers, report)
+    if scenario.not_profiled:
+        notes.append(scenario.not_profiled)
+    runs = _runs(scenario, tuple(dict.fromkeys((PLAIN, "fifo", "lucid", *others))), workers, report)
     items = {item.job.id: item for item in trace.jobs if item.job.submit_s >= from_s}
     wanted = [o.job.id for o in runs["lucid"].outcomes if o.job.id in items]
     jct = {name: {o.job.id: o.jct_s for o in run.outcomes if o.end_s >= 0} for name, run in runs.items()}
@@ -187,7 +189,11 @@ def regret(
 def _by_rule(scenario: Scenario, ids: Sequence[str], report: Report | None) -> Mapping[str, Figures]:
     """The same jobs as lucidd would run them, by whom it may start over; nothing where no node can be lent to
     profiling, or jobs are not profiled."""
-    if not scenario.settings.policy.profiling.enabled or scenario.semantics is not Semantics.HONEST:
+    if (
+        not scenario.settings.policy.profiling.enabled
+        or scenario.not_profiled
+        or scenario.semantics is not Semantics.HONEST
+    ):
         return {}
     found: dict[str, Figures] = {}
     asks = any(item.job.restart_asked for item in scenario.trace.jobs)
@@ -197,8 +203,6 @@ def _by_rule(scenario: Scenario, ids: Sequence[str], report: Report | None) -> M
             continue
         settings = with_values(scenario.settings, {"policy.profiling.restarts": rule})
         made = compare_policies(replace(scenario, as_live=True, settings=settings), ["lucid"], 1, report)
-        if "lucid" not in made.runs:
-            return {}
         outcomes = {outcome.job.id: outcome for outcome in made.runs["lucid"].outcomes if outcome.end_s >= 0}
         if any(job_id not in outcomes for job_id in ids):
             return {}
@@ -214,18 +218,10 @@ def _recent(trace: Trace, from_s: float) -> Trace:
 def _runs(
     scenario: Scenario,
     policies: Sequence[str],
-    notes: list[str],
     workers: int | None,
     report: Report | None,
 ) -> Mapping[str, Run]:
     found = compare_policies(scenario, policies, workers, report)
-    if "lucid" in found.not_applicable and scenario.settings.policy.profiling.enabled:
-        # a cluster too small to lend a node: what is known of its jobs comes with the trace, or not at all
-        notes.append(f"without profiling nodes: {found.not_applicable.pop('lucid')}")
-        bare = replace(scenario, settings=with_values(scenario.settings, {"policy.profiling.enabled": False}))
-        again = compare_policies(bare, ["lucid"], 1, report)
-        found.runs.update(again.runs)
-        found.not_applicable.update(again.not_applicable)
     if found.not_applicable:
         raise ConfigError("; ".join(f"{name} {why}" for name, why in found.not_applicable.items()))
     return {name: found.runs[name] for name in policies}

@@ -80,9 +80,10 @@ def test_several_processes_find_what_one_finds() -> None:
 
 
 def test_a_policy_that_finds_no_room_says_so_and_the_others_go_on() -> None:
-    found = compare_policies(scenario(PLAIN, nodes=1), ["lucid", "fifo"], 1)
+    asked = replace(scenario(PLAIN, nodes=1), profiling_nodes=1)
+    found = compare_policies(asked, ["lucid", "fifo"], 1)
     assert list(found.runs) == ["fifo"]
-    assert "no VC can spare a node" in found.not_applicable["lucid"]
+    assert "only 0 of 1 nodes can be spared" in found.not_applicable["lucid"]
     with pytest.raises(ConfigError, match="no policy 'lucd'"):
         compare_policies(scenario(PLAIN), ["lucd"], 1)
 

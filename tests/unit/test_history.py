@@ -51,6 +51,15 @@ def test_L20_the_most_alike_jobs_count(of: dict[str, object], expected_s: float,
     assert by in found.duration_source
 
 
+def test_the_newest_jobs_of_a_group_count_where_it_is_asked_for() -> None:
+    recent, all_of_them = HistoryPredictor(newest=2), HistoryPredictor()
+    for predictor in (recent, all_of_them):
+        predictor.learn([past(ran_s, user="ann") for ran_s in (9000.0, 100.0, 200.0)])
+    found = recent.predict(a_job("new", user="ann"), None, 0.0)
+    assert (found.duration_s, found.duration_source) == (150.0, "history: mean of the last 2 by user and GPUs")
+    assert all_of_them.predict(a_job("new", user="ann"), None, 0.0).duration_s == 3100.0
+
+
 def test_before_any_job_has_ended_there_is_a_first_guess() -> None:
     found = HistoryPredictor(first_guess_s=50.0).predict(a_job("new"), None, 0.0)
     assert found == Prediction(50.0, "history: no job has ended yet", None, "history")

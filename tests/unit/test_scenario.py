@@ -8,7 +8,7 @@ import pytest
 
 from builders import Tape, a_trace, by
 from lucid.config import Settings
-from lucid.core.job import JobProfile
+from lucid.core.job import Ended, JobProfile
 from lucid.errors import ConfigError
 from lucid.models.packing.measured import Usage
 from lucid.models.packing.share_score import fit_share
@@ -52,6 +52,13 @@ def test_policies_are_told_what_they_are_defined_on(
         assert found.predict(ONE.jobs[0].job, None, 0.0).duration_s == expected_s
 
 
+@pytest.mark.parametrize(("policy", "expected_s"), [("lucid", 10.0), ("qssf", 2220 / 22), ("backfill", 2220 / 22)])
+def test_lucid_looks_back_on_20_jobs_and_what_others_published_on_all(policy: str, expected_s: float) -> None:
+    found = Scenario(ONE).predictor_for(policy)
+    found.learn([Ended(ONE.jobs[0].job, 0.0, ran_s) for ran_s in [1010.0] * 2 + [10.0] * 20])
+    assert found.predict(ONE.jobs[0].job, None, 0.0).duration_s == pytest.approx(expected_s)
+
+
 def test_an_unknown_predictor_is_an_error_that_lists_the_known() -> None:
     with pytest.raises(ConfigError, match=r"no predictor 'tarot' \(known: history, learned, oracle\)"):
         simulate(Scenario(ONE, predictor="tarot"), "qssf")
@@ -62,11 +69,26 @@ def test_an_unknown_policy_is_an_error_that_lists_the_known() -> None:
         simulate(Scenario(ONE), "fifa")
 
 
-def test_a_policy_that_profiles_needs_a_node_for_it() -> None:
-    with pytest.raises(ConfigError, match=r"profiles jobs, and no VC can spare a node .*profiling.enabled = false"):
-        simulate(Scenario(ONE, {"vc": 1}), "lucid")
-    off = Settings.model_validate({"policy": {"profiling": {"enabled": False}}})
-    assert ran(Scenario(ONE, {"vc": 1}, settings=off), "lucid")["j"].jct_s == 100.0
+@pytest.mark.parametrize(
+    ("profile", "nodes", "asked", "on", "profiled_s", "why"),
+    [
+        (WORKLOAD, 2, None, {}, 80.0, ""),
+        (WORKLOAD, 1, None, {}, 0.0, "no VC can spare a node"),
+        (None, 2, None, {}, 0.0, "the trace has no GPU readings"),
+        (None, 2, 1, {}, 80.0, ""),
+        (None, 2, None, {"enabled": True}, 80.0, ""),
+        (None, 1, None, {"enabled": True}, 0.0, "no VC can spare a node"),
+    ],
+)
+def test_nodes_are_set_aside_for_profiling_where_it_shows_something_or_was_asked_for(
+    profile: JobProfile | None, nodes: int, asked: int | None, on: dict[str, bool], profiled_s: float, why: str
+) -> None:
+    trace = a_trace(by("j", 1, 1000.0, profile=profile))
+    settings = Settings.model_validate({"policy": {"profiling": {"home_if_room": False, **on}}})
+    scenario = Scenario(trace, {"vc": nodes}, settings=settings, profiling_nodes=asked)
+    assert ran(scenario, "lucid")["j"].profiled_s == profiled_s
+    assert why in scenario.not_profiled
+    assert bool(why) is bool(scenario.not_profiled)
 
 
 def test_a_layout_that_is_not_given_is_sized_to_the_trace() -> None:
