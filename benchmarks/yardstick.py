@@ -50,6 +50,8 @@ def measured(seed: int, *, pool: bool) -> Beside:
     if pool:
         assert scenario.vcs is not None
         scenario = replace(scenario, trace=pooled(scenario.trace), vcs={POOL: sum(scenario.vcs.values())})
+    else:
+        scenario = replace(scenario, lends=True)  # as the commands do
     metrics = {policy: run_metrics(simulate(scenario, policy)) for policy in ("backfill", "lucid")}
     ratios = times_baseline(metrics)["by_policy"]["lucid"]
     hours = [found["avg_jct_s"] / 3600 for found in metrics.values()]

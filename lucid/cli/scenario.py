@@ -31,7 +31,7 @@ from lucid.simulator.traces.synth import with_workloads
 from lucid.simulator.traces.window import days_of, pooled
 from lucid.simulator.truth import ContentionTruth, read_pairs
 
-__all__ = ["cluster_options", "read_scenario", "scenario_options"]
+__all__ = ["cluster_options", "read_scenario", "scenario_options", "with_lending_by_default"]
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 

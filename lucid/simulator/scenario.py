@@ -166,7 +166,7 @@ class Scenario:
             return OraclePredictor(self.trace, self.interference)
         if kind is Estimates.NONE:
             return HistoryPredictor()
-        newest = NEWEST if policy == "lucid" else None
+        newest = NEWEST if policy == "lucid" and self.semantics is Semantics.HONEST else None
         given = self.durations_s.get(policy, self.durations_s.get(""))
         if given is not None:
             measured = None if self.packing is None else packing_predictor(self.packing)

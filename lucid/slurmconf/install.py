@@ -46,7 +46,7 @@ class ShippedFile:
 
 PROGRAMS = Path("/opt/lucid/bin")
 """Where docs/install.md puts Lucid's programs, and the units as shipped look for them."""
-_PROGRAM = re.compile(rb"^(ExecStart=)\S*/(lucidd|lucid-sampler|lucid-web)\b", re.MULTILINE)
+_PROGRAM = re.compile(rb"^(Exec(?:Start|Reload)=)\S*/(lucidd|lucid-sampler|lucid-web)\b", re.MULTILINE)
 
 FILES = (
     ShippedFile("job_submit.lua", "etc/slurm/job_submit.lua", site_may_have=True),

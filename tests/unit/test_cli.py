@@ -105,7 +105,9 @@ def test_plain_slurm_and_lucid_are_compared_unless_told(lucid: Lucid) -> None:
     ratio = data["results"]["lucid"]["avg_jct_s"] / data["results"]["backfill"]["avg_jct_s"]
     assert (
         data["times_baseline"]["by_policy"]["lucid"]["avg_jct"]
-        == data["gains"]["lucid"]["everybody"]["jct_s"] / (data["gains"]["lucid"]["everybody"]["baseline_s"])
+        == pytest.approx(
+            data["gains"]["lucid"]["everybody"]["jct_s"] / data["gains"]["lucid"]["everybody"]["baseline_s"]
+        )
         == ratio
     )
     assert f"{ratio:.2f}" in next(

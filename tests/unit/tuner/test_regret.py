@@ -132,7 +132,7 @@ def test_a_cluster_too_small_for_profiling_is_replayed_without_and_says_so() -> 
     whole = replace(scenario(*LONG_AGO, *WEEK), settings=settings_from({}, "test"))
     found = regret(whole, 5.0, workers=1)
     assert found.everybody.jobs == 6
-    assert any(note.startswith("without profiling nodes") for note in found.notes)
+    assert any(note.startswith("no job is profiled first") for note in found.notes)
 
 
 def with_a_node_to_profile_on(*jobs: TraceJob) -> Scenario:
