@@ -83,6 +83,7 @@ class Scenario:
     lucidd acts on Slurm (``LiveLikeCluster``). ``remember_pairs``: pairs are seen after a minute, parted where
     they are slow, and judged by what was seen of such pairs before, as lucidd does. ``throughput``: the model that
     forecasts submissions; without it seasonal means do, or with ``learned`` a model of the trace's own past.
+    ``recent``: under ``lucid`` the history looks back on the newest jobs alone.
     ``lends``: whoever can borrow beyond a quota does, unless the settings have another ``policy.lending.mode``.
     ``outages``: when nodes are closed or down, ``power``: how they sleep, ``preemption``: whose jobs give way to
     others; the honest semantics alone know that.
@@ -103,6 +104,7 @@ class Scenario:
     remember_pairs: bool = True
     throughput: Throughput | None = None
     lends: bool = False
+    recent: bool = True
     outages: Outages | None = None
     power: Power | None = None
     preemption: Preemption | None = None
@@ -166,7 +168,7 @@ class Scenario:
             return OraclePredictor(self.trace, self.interference)
         if kind is Estimates.NONE:
             return HistoryPredictor()
-        newest = NEWEST if policy == "lucid" and self.semantics is Semantics.HONEST else None
+        newest = NEWEST if policy == "lucid" and self.recent else None
         given = self.durations_s.get(policy, self.durations_s.get(""))
         if given is not None:
             measured = None if self.packing is None else packing_predictor(self.packing)
@@ -309,7 +311,9 @@ def _published(scenario: Scenario, policy: str, recorder: Recorder | None, progr
         ticked = replace(scenario.trace, jobs=longer)
     else:
         ticked = scenario.trace
-    honest = replace(scenario, trace=ticked, semantics=Semantics.HONEST, remember_pairs=False, lends=False)
+    honest = replace(
+        scenario, trace=ticked, semantics=Semantics.HONEST, remember_pairs=False, lends=False, recent=False
+    )
     if policy != "lucid":
         return simulate(honest, policy, recorder, progress)
     return _published_lucid(scenario, honest, recorder, progress)
