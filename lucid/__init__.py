@@ -1,14 +1,14 @@
 """Lucid: non-intrusive, explainable scheduling of deep-learning jobs on GPU clusters."""
 
-from importlib import import_module, metadata
-
-__all__ = ["Replay", "Runs", "__version__", "replay"]
+__all__ = ["Replay", "Runs", "__version__", "replay"]  # noqa: F822 - see __getattr__
 
 
 def __getattr__(name: str) -> object:
     """Loaded when asked for: the parts of Lucid that run beside jobs import none of it. Types: the stub file."""
+    from importlib import import_module
+
     if name == "__version__":
-        return metadata.version("lucid-scheduler")
+        return str(import_module("importlib.metadata").version("lucid-scheduler"))
     if name in __all__:
         return getattr(import_module("lucid.api"), name)
     raise AttributeError(f"module 'lucid' has no attribute {name!r}")
