@@ -1,6 +1,6 @@
 """Lucid: non-intrusive, explainable scheduling of deep-learning jobs on GPU clusters."""
 
-__all__ = ["Replay", "Runs", "__version__", "replay"]  # noqa: F822 - see __getattr__
+__all__ = ["Replay", "Runs", "__version__", "replay"]
 
 
 def __getattr__(name: str) -> object:
