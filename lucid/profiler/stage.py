@@ -62,6 +62,7 @@ def plan_profiling(
     waiting_at_home: Mapping[str, int],
     room_at_home: Callable[[Job, bool], HomeHasRoom] | None = None,
     arrivals: ArrivalForecast | None = None,
+    ledger_of: Callable[[Partition, float], Ledger] = Ledger,
 ) -> PartitionPlan:
     """Start profiling runs fewest GPUs first, and end those that have reached T_prof.
 
@@ -75,6 +76,7 @@ def plan_profiling(
     (and notes) that the job could start there. With ``home_if_room`` that holds outside of bursts, too, and for a job
     that could be profiled now, if home has GPUs to spare. Nor does a job wait for GPUs that jobs of others than Lucid
     hold: a job that finds no other GPUs goes home. Nodes that sleep are out unless ``wake_nodes`` lets them be woken.
+    ``ledger_of``: gives a ledger of a partition at a time, to be written in.
     """
     if not settings.wake_nodes:
         partition = _asleep_out(partition)
@@ -109,7 +111,7 @@ def plan_profiling(
         decisions[entry.job.id] = decision
         actions.append(Action(entry.job.id, partition.name, decision))
     if waiting:
-        ledger = Ledger(partition, now_s)
+        ledger = ledger_of(partition, now_s)
         ledger.give_back(leaving)
         queue: list[Pending] = []
         fits: dict[tuple[int, int, int, int], ProfilingFits] = {}

@@ -165,6 +165,7 @@ class LucidPolicy(PartitionPolicy):
                 _WaitingAtHome(snapshot),
                 _RoomAtHome(snapshot, self._settings, lambda home: self._books[home.name].ledgers.of(home, now_s)),
                 snapshot.arrivals,
+                self._books[partition.name].ledgers.of,
             )
         packing = self._settings.packing
         books = self._books[partition.name]
