@@ -75,6 +75,10 @@ def test_what_accounting_prints() -> None:
     assert end.peak_mib == pytest.approx(7933.1, abs=1)
     assert ending_from(SACCT.replace("7|OUT_OF_MEMORY", "7|RUNNING"), "7") is None
     assert ending_from(SACCT, "8") is None
+    for number in ("\u00b2", "9" * 5000, "0"):
+        odd = ending_from(SACCT.replace("node=2|2|", f"node=2|{number}|"), "7")
+        assert odd is not None
+        assert odd.mem_mib == 16384.0, "as on one node"
     by = ending_from("7|CANCELLED by 1000|0:15||||00:01:00|UNLIMITED|n1", "7")
     assert by is not None
     assert (by.by, by.limit_s, by.mem_mib) == ("user 1000", None, 0.0)

@@ -114,6 +114,12 @@ def test_accounting_of_pbs(tmp_path: Path) -> None:
     assert (second.job.gpus, second.job.name, second.state, second.job.submit_s) == (4, "my job", "CANCELLED", 100.0)
 
 
+@pytest.mark.parametrize("number", ["\u00b2", "9" * 5000, "-1", ""], ids=["superscript", "long", "negative", "empty"])
+def test_what_is_no_number_in_accounting_of_pbs_is_no_traceback(number: str, tmp_path: Path) -> None:
+    trace = read(tmp_path, PBS.replace("ncpus=16", f"ncpus={number}").replace("ngpus=8", f"ngpus={number}"))
+    assert [(one.job.cpus, one.job.gpus) for one in trace.jobs] == [(0, 8), (0, 4)]
+
+
 JOBSTATS = """\
 jobid;netid;cluster;partition;ngpus;elapsed;submitted;gpu-eff
 101;ada;della;gpu;2;1-02:00:00;2024-03-01 08:00:00;37

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from lucid.adapters.bounded import digits
 from lucid.adapters.slurm.cli import CommandClient
 from lucid.adapters.slurm.client import checked_id
 from lucid.efficiency.ending import Ending
@@ -37,7 +38,7 @@ def ending_from(text: str, job_id: str) -> Ending | None:
     steps = [row for row in rows if row["JobID"].startswith(f"{job_id}.")]
     code, signal = _code([job, *steps])
     granted = tres(job.get("AllocTRES", "")) or {}
-    nodes = int(job["NNodes"]) if job.get("NNodes", "").isdecimal() else 1
+    nodes = digits(job.get("NNodes", "")) or 1
     by = _BY.match(job["State"])
     limit = limit_s(job.get("Timelimit", ""))
     return Ending(
@@ -45,7 +46,7 @@ def ending_from(text: str, job_id: str) -> Ending | None:
         code,
         signal,
         tuple(state_of(row["State"]) for row in steps),
-        mem_mib=_mib(granted.get("mem", "")) / max(nodes, 1),
+        mem_mib=_mib(granted.get("mem", "")) / nodes,
         peak_mib=max((_mib(row.get("MaxRSS", "")) for row in steps), default=0.0),
         limit_s=None if limit is None or limit == float("inf") else limit,
         ran_s=elapsed_s(job.get("Elapsed", "")) or 0.0,

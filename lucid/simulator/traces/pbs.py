@@ -59,7 +59,7 @@ def _draft(row: Row) -> Draft:
         user=keys.get("user", ""),
         account=keys.get("account") or keys.get("project", ""),
         name=keys.get("jobname", ""),
-        cpus=int(keys["Resource_List.ncpus"]) if keys.get("Resource_List.ncpus", "").isdigit() else 0,
+        cpus=_whole(keys.get("Resource_List.ncpus", "")) or 0,
         time_limit_s=elapsed_s(limit),
         state=_state(keys),
         id_column="job",
@@ -69,22 +69,28 @@ def _draft(row: Row) -> Draft:
 
 def _seconds(keys: Mapping[str, str], name: str) -> float:
     text = keys.get(name, "")
-    if not (text.isascii() and text.isdigit() and len(text) < 12):
+    found = _whole(text)
+    if found is None:
         raise BadCell("keys", f"{name}={text}", "is not a time in Unix seconds")
-    return float(text)
+    return float(found)
+
+
+def _whole(text: str) -> int | None:
+    """A number of at most eleven ASCII digits; ``None`` for anything else."""
+    return int(text) if re.fullmatch("[0-9]{1,11}", text) else None
 
 
 def _gpus(keys: Mapping[str, str]) -> int:
     """``ngpus`` counts them all; ``select=2:ngpus=4+1:ngpus=2`` and ``nodes=2:ppn=8:gpus=4`` count by node."""
-    total = keys.get("Resource_List.ngpus", "")
-    if total.isascii() and total.isdigit() and len(total) < 7:
-        return int(total)
+    total = _whole(keys.get("Resource_List.ngpus", ""))
+    if total is not None:
+        return total
     gpus = 0
     for part in (keys.get("Resource_List.select") or keys.get("Resource_List.nodes", "")).split("+"):
         found = _COUNTS.search(part)
-        nodes = part.partition(":")[0]
         if found:
-            gpus += int(found[1]) * (int(nodes) if nodes.isascii() and nodes.isdigit() and len(nodes) < 7 else 1)
+            nodes = _whole(part.partition(":")[0])
+            gpus += int(found[1]) * (1 if nodes is None else nodes)
     return gpus
 
 
