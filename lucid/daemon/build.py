@@ -19,14 +19,14 @@ from lucid.adapters.store.file import set_aside
 from lucid.adapters.store.pair_memory import PairMemoryFile
 from lucid.adapters.store.port import Store, StoreDamaged
 from lucid.adapters.store.sqlite import SqliteStore
-from lucid.config import Settings, profiles_folder
+from lucid.config import Settings, load_settings, profiles_folder
 from lucid.core.ports import Clock, Predictor
 from lucid.errors import ConfigError
 from lucid.live.models import LiveModels
 from lucid.live.policies import check_policy, live_models
 from lucid.models.packing.pair_memory import PairMemory
 
-__all__ = ["Parts", "check_settings", "make_parts", "open_store"]
+__all__ = ["Parts", "checked_settings", "make_parts", "open_store"]
 
 _LOG = logging.getLogger("lucidd")
 
@@ -56,11 +56,20 @@ class Parts:
         return self.predictor if isinstance(self.predictor, LiveModels) else None
 
 
-def check_settings(settings: Settings, config: Path) -> None:
-    """``config``: the file that the settings were read from. Neither Slurm nor the store is asked.
+def checked_settings(config: Path) -> Settings:
+    """The settings of the file, if a lucidd can run with them. Neither Slurm nor the store is asked.
 
     Raises:
-        ConfigError: the settings name no partition, or a policy that cannot run live.
+        ConfigError: the file cannot be read or is wrong, or as ``_check``.
+    """
+    settings = load_settings(config, live=True)
+    _check(settings, config)
+    return settings
+
+
+def _check(settings: Settings, config: Path) -> None:
+    """Raises:
+    ConfigError: the settings name no partition, or a policy that cannot run live.
     """
     if not settings.daemon.partitions:
         raise ConfigError(
@@ -74,10 +83,10 @@ def make_parts(settings: Settings, config: Path, monotonic_s: Callable[[], float
     """``config``: the file that the settings were read from.
 
     Raises:
-        ConfigError: as ``check_settings``.
+        ConfigError: the settings name no partition, or a policy that cannot run live.
         StoreError: the store cannot be opened.
     """
-    check_settings(settings, config)
+    _check(settings, config)
     slurm, state = settings.slurm, Path(settings.daemon.state_dir)
     breaker = Breaker(monotonic_s)
     clock = SystemClock()

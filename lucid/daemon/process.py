@@ -19,7 +19,7 @@ from lucid.adapters.slurm.wake import WakeFile
 from lucid.adapters.store.port import Store
 from lucid.atomic import closed_to_others, write_public
 from lucid.config import Settings, load_settings
-from lucid.daemon.build import check_settings, make_parts
+from lucid.daemon.build import checked_settings, make_parts
 from lucid.daemon.reload import Reload, begin_anew
 from lucid.daemon.turn import Daemon
 from lucid.errors import LucidError
@@ -67,9 +67,11 @@ def main(arguments: list[str] | None = None) -> int:
         signal.signal(number, lambda *_: reload.end(stop))
     signal.signal(signal.SIGHUP, lambda *_: reload.asked(stop))
     try:
+        text = given.config.read_bytes() if given.config.is_file() else b""  # what cannot be read the next line tells
         settings = load_settings(given.config, live=True)
-        behind_barrier("commands check lucid.toml each time", partial(say_checked, given.config, settings))
-        trouble = TroubleFile(Path(settings.daemon.heartbeat))
+        heartbeat = settings.daemon.heartbeat
+        behind_barrier("commands check lucid.toml each time", partial(say_checked, given.config, text, heartbeat))
+        trouble = TroubleFile(Path(heartbeat))
         parts = persistently(
             lambda: make_parts(settings, given.config),
             stop,
@@ -96,7 +98,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _checked(config: Path) -> int:
     try:
-        check_settings(load_settings(config, live=True), config)
+        checked_settings(config)
     except LucidError as error:
         print(shown(f"lucidd: {error}", lines=True), file=sys.stderr)
         return error.exit_code
@@ -104,12 +106,11 @@ def _checked(config: Path) -> int:
     return 0
 
 
-def say_checked(config: Path, settings: Settings) -> None:
-    """Commands need not check the file as long as it stays as it is. What was read and what is stamped are the same,
-    unless it was written in between: then it is not as it was read, and no stamp is left."""
-    text = config.read_bytes()
-    path = checked_file(settings.daemon.heartbeat)
-    if load_settings(config, live=True) == settings and config.read_bytes() == text:
+def say_checked(config: Path, text: bytes, heartbeat: str) -> None:
+    """Commands need not check the file as long as it stays as it is. ``text``: what stood there before the settings
+    were read. Where something else stands there now, nobody knows which of the two was read, and no stamp is left."""
+    path = checked_file(heartbeat)
+    if config.read_bytes() == text:
         write_public(path, stamp_of(text).encode())
     else:
         path.unlink(missing_ok=True)

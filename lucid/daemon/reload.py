@@ -9,8 +9,7 @@ import sys
 import threading
 from pathlib import Path
 
-from lucid.config import load_settings
-from lucid.daemon.build import check_settings
+from lucid.daemon.build import checked_settings
 from lucid.errors import LucidError
 
 __all__ = ["Reload", "begin_anew"]
@@ -44,7 +43,7 @@ class Reload:
     def read(self, stop: threading.Event) -> None:
         """Stop, to begin anew, if the file is sound."""
         try:
-            check_settings(load_settings(self._config, live=True), self._config)
+            checked_settings(self._config)
         except LucidError as error:
             _LOG.error("settings not read anew: the old ones hold", extra={"facts": {"why": str(error)}})
             return
@@ -55,7 +54,6 @@ class Reload:
 
 def begin_anew() -> None:
     """The same program in the same process, as it was called. systemd sees one service that goes on."""
-    signal.signal(
-        signal.SIGHUP, signal.SIG_IGN
-    )  # is inherited: one that comes before the new program listens is lost
+    # the new program inherits this: a signal that comes before it listens is lost, and does not end it
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
     os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])

@@ -59,8 +59,9 @@ def config(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for number in range(4):
         site.submit(f"{number}", 4, mark="lucid:vc=vc;share=0", run_s=5000.0)
     site.turns(400.0, every_s=10.0)
-    say_checked(site.folder / "lucid.toml", site.settings)
-    return site.folder / "lucid.toml"
+    path = site.folder / "lucid.toml"
+    say_checked(path, path.read_bytes(), site.settings.daemon.heartbeat)
+    return path
 
 
 @pytest.mark.parametrize("words", [("status",), ("queue",), ("queue", "--json"), ("explain", "3"), ("history",)])
@@ -81,11 +82,15 @@ def test_a_file_is_checked_by_the_command_unless_lucidd_has_checked_that_very_fi
     other = config.with_name("other.toml")
     other.write_text(config.read_text() + "\n")
     assert places_in(other) is None
-    say_checked(other, load_settings(other))
+    heartbeat = load_settings(other).daemon.heartbeat
+    say_checked(other, other.read_bytes(), heartbeat)
     assert places_in(other) is not None
     other.write_text("[daemon]\nstate_dir = 5\n")
     assert places_in(other) is None
-    say_checked(config, load_settings(config))
+    say_checked(config, b"what was there before", heartbeat)
+    assert places_in(config) is None, "it was written while it was read"
+    say_checked(config, config.read_bytes(), heartbeat)
+    assert places_in(config) is not None
 
 
 @pytest.mark.parametrize("name", _COMMANDS)
