@@ -7,6 +7,7 @@ import logging
 import os
 import socket
 import sys
+from pathlib import Path
 from typing import Final
 
 __all__ = ["JournalHandler", "JsonLines", "log_handler"]
@@ -32,15 +33,12 @@ class JsonLines(logging.Formatter):
 
 class JournalHandler(logging.Handler):
     """journald's own protocol: the same line as ``MESSAGE``, ``PRIORITY``, and ``_FIELDS`` as they are known, so that
-    ``journalctl -u lucidd LUCID_JOB=812`` finds what was done with a job. What journald does not take goes to stderr,
-    which systemd sends there, too."""
+    ``journalctl -u lucidd LUCID_JOB=812`` finds what was done with a job."""
 
-    def __init__(self, path: str = _JOURNAL) -> None:
-        """``path``: journald's socket."""
+    def __init__(self, otherwise: logging.Handler, path: str = _JOURNAL) -> None:
+        """``otherwise``: gets what journald does not take. ``path``: journald's socket."""
         super().__init__()
-        self._path = path
-        self._stderr = logging.StreamHandler(sys.stderr)
-        self._stderr.setFormatter(JsonLines())
+        self._otherwise, self._path = otherwise, path
         self.setFormatter(JsonLines())
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -48,18 +46,17 @@ class JournalHandler(logging.Handler):
         priority = next(number for level, number in _PRIORITIES if record.levelno >= level)
         fields = {"MESSAGE": self.format(record), "PRIORITY": priority, "SYSLOG_IDENTIFIER": "lucidd"}
         facts = getattr(record, "facts", {})
-        fields |= {name: ascii(facts[fact]).strip("'") for fact, name in _FIELDS.items() if fact in facts}
+        fields |= {name: json.dumps(str(facts[fact]))[1:-1] for fact, name in _FIELDS.items() if fact in facts}
         try:
             with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as channel:
                 channel.sendto("".join(f"{name}={value}\n" for name, value in fields.items()).encode(), self._path)
         except OSError:
-            self._stderr.emit(record)
+            self._otherwise.emit(record)
 
 
 def log_handler() -> logging.Handler:
     """journald's where systemd connected stderr with it, else stderr."""
-    if os.environ.get("JOURNAL_STREAM") and os.path.exists(_JOURNAL):  # noqa: PTH110 - one question
-        return JournalHandler()
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(JsonLines())
-    return handler
+    plain = logging.StreamHandler(sys.stderr)
+    plain.setFormatter(JsonLines())
+    connected = os.environ.get("JOURNAL_STREAM") and Path(_JOURNAL).exists()
+    return JournalHandler(plain) if connected else plain

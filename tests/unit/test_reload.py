@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from lucid.daemon.reload import Reload
-from lucid.live.log import JournalHandler
+from lucid.live.log import JournalHandler, log_handler
 
 SOUND = '[daemon]\nstate_dir = "/tmp/x"\n[daemon.partitions]\nvc = "observe"\n'
 
@@ -38,7 +38,7 @@ def test_settings_that_are_not_sound_change_nothing(
     reload.read(stop)
     assert (stop.is_set(), reload.due) == (True, True)
     reload.end(stop)
-    assert not reload.due, "who is told to end does not begin anew"
+    assert not reload.due, "after SIGTERM it does not start again"
 
 
 def test_lucidd_checks_settings_where_there_is_no_slurm(tmp_path: Path) -> None:
@@ -57,11 +57,12 @@ def test_journald_is_told_the_job_and_how_bad_it_is(tmp_path: Path, capsys: pyte
     path = tmp_path / "journal"
     record = logging.makeLogRecord({"msg": "done", "levelno": logging.ERROR, "levelname": "ERROR"})
     record.facts = {"job": "81\n2", "partition": "vc", "why": "x\ny"}
-    JournalHandler(str(path)).emit(record)
+    handler = JournalHandler(log_handler(), str(path))
+    handler.emit(record)
     assert json.loads(capsys.readouterr().err)["event"] == "done", "nobody listens: stderr has it"
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as journald:
         journald.bind(os.fspath(path))
-        JournalHandler(str(path)).emit(record)
+        handler.emit(record)
         fields = dict(line.split("=", 1) for line in journald.recv(65536).decode().splitlines())
     assert json.loads(fields.pop("MESSAGE"))["why"] == "x\ny"
     assert fields == {
