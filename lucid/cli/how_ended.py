@@ -2,28 +2,23 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import replace
 from typing import Any
 
-from lucid.adapters.slurm.cli import CommandClient
-from lucid.adapters.slurm.client import Breaker
 from lucid.adapters.slurm.endings import ending_of
+from lucid.cli.ask_slurm import asked
 from lucid.cli.render import duration
 from lucid.cli.story import Story
 from lucid.config import Settings
 from lucid.core.job import Ended
 from lucid.efficiency.ending import Ending, why_ended
-from lucid.errors import ClusterError
 
 __all__ = ["with_ending"]
 
-_PATIENCE_S = 5.0
-
 
 def with_ending(story: Story, data: dict[str, Any], ended: Ended, settings: Settings) -> Story:
-    """The same, and ``data`` too, with the end of the job. Accounting is asked about one that ended badly; without
-    its answer the state alone is told."""
+    """The same, and ``data`` too, with the end of the job. Accounting is asked about one that ended badly. If it
+    does not answer, only the state is shown."""
     why = None if ended.state == "COMPLETED" else why_ended(_ending(ended, settings))
     data["ended"] = {
         "at_s": ended.end_s,
@@ -39,13 +34,7 @@ def with_ending(story: Story, data: dict[str, Any], ended: Ended, settings: Sett
 
 
 def _ending(ended: Ended, settings: Settings) -> Ending:
-    client = CommandClient(settings.slurm.prefix, Breaker(time.monotonic), _PATIENCE_S)
-    try:
-        found = ending_of(client, ended.job.id)
-    except ClusterError:
-        found = None
-    finally:
-        client.close()
+    found = asked(settings, lambda slurm: ending_of(slurm, ended.job.id))
     if found is None:
         found = Ending(ended.state, limit_s=ended.job.time_limit_s, ran_s=ended.ran_s)
     measured = 0.0 if ended.profile is None else ended.profile.gpu_mem_mib

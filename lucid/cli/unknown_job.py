@@ -2,31 +2,22 @@
 
 from __future__ import annotations
 
-import time
-
-from lucid.adapters.slurm.cli import CommandClient
-from lucid.adapters.slurm.client import Breaker, checked_id
+from lucid.adapters.slurm.client import checked_id
 from lucid.adapters.slurm.nouns import SlurmJob
 from lucid.adapters.slurm.waits import left_to_slurm, skipped
+from lucid.cli.ask_slurm import asked
 from lucid.config import Settings
-from lucid.errors import ClusterError
 from lucid.shown import shown
 
 __all__ = ["why_unknown"]
-
-_PATIENCE_S = 5.0
 
 
 def why_unknown(settings: Settings, job_id: str) -> str:
     """One sentence; empty where Slurm does not answer. A job of which nothing is stored is meant, and that does not
     run."""
-    client = CommandClient(settings.slurm.prefix, Breaker(time.monotonic), _PATIENCE_S)
-    try:
-        found = client.some_jobs([checked_id(job_id)])
-    except ClusterError:
+    found = asked(settings, lambda slurm: slurm.some_jobs([checked_id(job_id)]))
+    if found is None:
         return ""
-    finally:
-        client.close()
     return shown(_words(found[0], settings) if found else _gone(settings, job_id))
 
 
