@@ -17,6 +17,6 @@ if TYPE_CHECKING:
     from dataclasses import dataclass
 else:
 
-    def dataclass(*, frozen: Literal[True], slots: Literal[True], eq: bool = True) -> Callable[[type], type]:
+    def dataclass(*, frozen: Literal[True], slots: Literal[True], eq: bool = True) -> Callable[[type], type]:  # noqa: ARG001
         """Equal and hashed as frozen ones are."""
-        return dataclasses.dataclass(slots=slots, eq=eq, unsafe_hash=eq and frozen)
+        return dataclasses.dataclass(slots=slots, eq=eq, unsafe_hash=eq)

@@ -13,6 +13,7 @@ from pathlib import Path
 from lucid.errors import TraceError
 
 __all__ = [
+    "DELIMITERS",
     "BadCell",
     "Drop",
     "ReadOptions",
@@ -27,6 +28,8 @@ __all__ = [
     "split_rows",
 ]
 
+DELIMITERS = "|,;\t"
+"""What stands between columns."""
 _TRUE = frozenset({"1", "true", "1.0", "yes"})
 _FALSE = frozenset({"0", "false", "0.0", "no"})
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from lucid.errors import TraceError
-from lucid.slurmlog.rows import BadCell, Drop, Row, Source, fit_header, split_line, split_rows
+from lucid.slurmlog.rows import DELIMITERS, BadCell, Drop, Row, Source, fit_header, split_line, split_rows
 from lucid.slurmlog.states import ENDED, NOT_ENDED, state_of
 from lucid.slurmlog.text import NO_TIME, elapsed_s, gres_count, limit_s, mem_mib, tres
 
@@ -35,7 +35,6 @@ _KNOWN = {
     name.lower(): name
     for name in (*HEADERLESS[0], *HEADERLESS[1], "AllocCPUS", "AllocNodes", "TimelimitRaw", "AdminComment")
 }
-_DELIMITERS = "|,;\t"
 _JOB_ID = re.compile(r"\d+(_(\d+|\[[^\]]*\]?))?(\+\d+)?")
 
 
@@ -78,7 +77,7 @@ def is_sacct(first: str) -> bool:
 
 def _delimiter(first: str) -> str:
     """What stands between the columns of a header line of sacct; empty if it is none."""
-    for one in _DELIMITERS:
+    for one in DELIMITERS:
         names = {cell.strip().lower() for cell in _split(first, one)}
         if "jobid" in names and names & {"state", "submit"}:
             return one

@@ -23,7 +23,7 @@ from lucid.simulator.traces import (
     table,
 )
 from lucid.simulator.traces.record import Trace
-from lucid.slurmlog.rows import ReadOptions, Source, first_line, load, split_line
+from lucid.slurmlog.rows import DELIMITERS, ReadOptions, Source, first_line, load, split_line
 from lucid.slurmlog.sacct import is_sacct
 from lucid.slurmlog.sacct_json import as_lines
 
@@ -177,7 +177,7 @@ _NEEDED = {
 
 def _nearest(first: str) -> str:
     """The format of which the header has most, and what it lacks; empty where it has next to nothing of any."""
-    cells = {cell.strip().strip('"').lower() for cell in re.split(r"[,;|\t]", first)}
+    cells = {cell.strip().strip('"').lower() for cell in re.split(f"[{DELIMITERS}]", first)}
     if re.match(r"\s*jobid\s", first, re.IGNORECASE):
         return "sacct prints what can be read with --parsable2; "
     lacking = {name: [one for one in needed if one.lower() not in cells] for name, needed in _NEEDED.items()}

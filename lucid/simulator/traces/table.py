@@ -8,7 +8,17 @@ from pathlib import Path
 from lucid.errors import ConfigError
 from lucid.simulator.traces.collect import Draft, collect
 from lucid.simulator.traces.record import Trace
-from lucid.slurmlog.rows import BadCell, ReadOptions, Row, Source, csv_rows, first_line, fit_header, split_line
+from lucid.slurmlog.rows import (
+    DELIMITERS,
+    BadCell,
+    ReadOptions,
+    Row,
+    Source,
+    csv_rows,
+    first_line,
+    fit_header,
+    split_line,
+)
 from lucid.slurmlog.states import state_of
 from lucid.slurmlog.text import elapsed_s, limit_s, mem_mib
 
@@ -34,7 +44,6 @@ NAMES = {
 }
 """What a column can be called, and what it holds. Needed are ``NEEDED``, and ``duration`` or both ``start`` and
 ``end``."""
-_DELIMITERS = ",;\t|"
 _DATED = 1e8
 """Seconds beyond this (1973) count from 1970, and give the trace a date."""
 
@@ -80,7 +89,7 @@ def read(source: Source, header: list[str], header_line: int, options: ReadOptio
     if not options.columns:
         raise ConfigError("--format table: say with --columns which column is which, as in submit=arrived,gpus=ngpu")
     line = first_line(source)[1]
-    delimiter = max(_DELIMITERS, key=line.count)
+    delimiter = max(DELIMITERS, key=line.count)
     header = split_line(line, delimiter)
     fit_header(source, header_line, header, list(options.columns.values()), ABOUT)
     row = Row(header)
