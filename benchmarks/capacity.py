@@ -3,7 +3,8 @@
 More work is the same trace once more, two weeks later and from its end on from its beginning, thinned: at 1.2 times
 the work every fifth of these jobs is there. Figures are of the jobs of the trace itself, which are the same at every
 load. Loads are tried in steps, and the largest is reported at which Lucid's figures are no worse than plain Slurm's
-at 1.
+at 1. A load above what is possible at most can hold: what was submitted last is worked off after the last submission,
+and the jobs that were added do not count.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from benchmarks.figure import Absent, Figure
-from benchmarks.packs import pack
+from benchmarks.packs import in_pool, pack
 from benchmarks.quality import ESTIMATES
 from lucid.simulator.engine import Run
 from lucid.simulator.metrics import LARGE_GPUS, group_metrics
@@ -79,13 +80,6 @@ class _Case:
     lucid: Callable[[Scenario], Scenario]
 
 
-def _pool(scenario: Scenario) -> Scenario:
-    """All nodes and jobs in one VC."""
-    jobs = tuple(replace(item, job=replace(item.job, vc="pool")) for item in scenario.trace.jobs)
-    nodes = sum((scenario.vcs or {}).values())
-    return replace(scenario, trace=replace(scenario.trace, jobs=jobs), vcs={"pool": nodes})
-
-
 def _walls(scenario: Scenario) -> Scenario:
     return scenario
 
@@ -96,7 +90,7 @@ def _lends(scenario: Scenario) -> Scenario:
 
 _CASES = (
     _Case("walls, and Lucid lends", _walls, _lends),
-    _Case("both in a pool", _pool, _pool),
+    _Case("both in a pool", in_pool, in_pool),
     _Case("both between walls", _walls, _walls),
 )
 

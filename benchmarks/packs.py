@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -12,9 +13,10 @@ from lucid.simulator.estimates import read_estimates
 from lucid.simulator.layout import read_vcs
 from lucid.simulator.scenario import Scenario
 from lucid.simulator.traces import read_trace
+from lucid.simulator.traces.window import POOL, pooled
 from lucid.simulator.truth import read_pairs
 
-__all__ = ["pack", "shared"]
+__all__ = ["in_pool", "pack", "shared"]
 
 
 def shared(name: str) -> Path:
@@ -48,3 +50,8 @@ def pack(name: str, estimates: tuple[tuple[str, str], ...] = ()) -> Scenario:
         durations_s=given,
         estimates_name="given estimates",
     )
+
+
+def in_pool(scenario: Scenario) -> Scenario:
+    """The same without walls: all jobs in one VC, which has the nodes of all VCs."""
+    return replace(scenario, trace=pooled(scenario.trace), vcs={POOL: sum((scenario.vcs or {}).values())})

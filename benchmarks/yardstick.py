@@ -14,11 +14,11 @@ from typing import Final
 
 import click
 
+from benchmarks.packs import in_pool
 from benchmarks.timeaware import synthetic
 from lucid.simulator.gains import times_baseline
 from lucid.simulator.metrics import run_metrics
 from lucid.simulator.scenario import simulate
-from lucid.simulator.traces.window import POOL, pooled
 
 __all__ = ["README", "SEEDS", "Beside", "cells", "measured", "written"]
 
@@ -47,11 +47,7 @@ class Beside:
 def measured(seed: int, *, pool: bool) -> Beside:
     """Replay a month under plain Slurm and Lucid, as it is by default, with walls or without."""
     scenario = synthetic(_PRESET, seed)
-    if pool:
-        assert scenario.vcs is not None
-        scenario = replace(scenario, trace=pooled(scenario.trace), vcs={POOL: sum(scenario.vcs.values())})
-    else:
-        scenario = replace(scenario, lends=True)  # as the commands do
+    scenario = in_pool(scenario) if pool else replace(scenario, lends=True)  # as the commands do
     metrics = {policy: run_metrics(simulate(scenario, policy)) for policy in ("backfill", "lucid")}
     ratios = times_baseline(metrics)["by_policy"]["lucid"]
     hours = [found["avg_jct_s"] / 3600 for found in metrics.values()]
