@@ -1,7 +1,7 @@
 """Replays from Python, for notebooks and scripts: ``import lucid; runs = lucid.replay("month.csv")``.
 
-What a replay is told are the options of ``lucidctl simulate``, under their names (``pool=True``, ``vcs="vcs.csv"``,
-``lending="borrow"``). Whatever the command refuses is refused here, with the same words.
+The options are those of ``lucidctl simulate``, under the same names (``pool=True``, ``vcs="vcs.csv"``,
+``lending="borrow"``). What the command refuses is refused here, with the same words.
 """
 
 from __future__ import annotations

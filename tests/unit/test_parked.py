@@ -57,8 +57,8 @@ def test_its_lease_is_renewed_and_each_is_as_long_as_it_has_waited(stage: Scene)
 
 
 def test_it_is_in_the_queue_all_the_while_its_lease_is_renewed(stage: Scene) -> None:
-    """The status of a turn is told by what was seen before the renewal and noted since (seen: 57 jobs that "Slurm
-    alone decides about (BeginTime)"); and lucidd may die, or Slurm not answer, between note and write."""
+    """A cycle's status mixes what Slurm showed before the renewal with notes made after it (seen: 57 jobs that "Slurm
+    alone decides about (BeginTime)"). And lucidd may die, or Slurm may not answer, between note and write."""
     parked(stage, "1")
     for _ in range(60):
         stage.slurm.advance(20.0)
