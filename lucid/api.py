@@ -131,15 +131,15 @@ class Runs(Mapping[str, Replay]):
 
 def replay(
     trace: str | Path | Trace,
-    policies: Sequence[str | PolicyFactory] = (BASELINE, "lucid"),
+    policies: str | Sequence[str | PolicyFactory] = (BASELINE, "lucid"),
     **options: Any,
 ) -> Runs:
     """Replay a trace under each policy. Progress shows on stderr once it takes two seconds.
 
     Args:
         trace: a file of any known format (docs/traces.md), or a trace that was read already.
-        policies: names (``lucidctl simulate --policy``), or factories of your own, each named after its function or
-            class.
+        policies: one name, or names (``lucidctl simulate --policy``) and factories of your own, each named after its
+            function or class.
         options: those of ``lucidctl simulate`` that say what is replayed, with ``_`` for ``-``; paths may be text.
 
     Raises:
@@ -151,7 +151,7 @@ def replay(
     with ExitStack() as stack:
         names = [
             policy if isinstance(policy, str) else stack.enter_context(adding_policy(policy.__name__, policy))
-            for policy in policies
+            for policy in ([policies] if isinstance(policies, str) else policies)
         ]
         metrics, runs, logs = compare(scenario, names, keep_decisions=True)
     return Runs({run.policy: Replay(run, metrics[run.policy], logs[run.policy]) for run in runs}, notes)

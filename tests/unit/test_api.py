@@ -75,6 +75,7 @@ def test_a_policy_of_ones_own_runs_beside_the_others_and_is_forgotten(month: Pat
     trace = read_trace(month / "month.csv")
     runs = lucid.replay(trace, policies=["fifo", widest], vcs=month / "vcs.csv")
     assert list(runs) == ["fifo", "widest"]
+    assert list(lucid.replay(trace, policies="fifo", vcs=month / "vcs.csv")) == ["fifo"]
     assert "most GPUs first" in runs["widest"].explain(runs["widest"].jobs().queue_s.idxmax())
     assert "widest" not in known_policies()
     fifo = widest
