@@ -81,7 +81,7 @@ def test_a_job_of_sbatch_runs_once_in_slots_and_its_hooks_are_called(packing: Si
     box.wait_ended(job)
     assert (box.state(job), box.job(job)["restart_cnt"]) == ("COMPLETED", 0)
     assert box.output(job).splitlines() == ["GPUS=2", "STEP"]
-    assert "shard" in slots(box, job), "another may join it from the start"
+    assert "shard" in slots(box, job), f"another may join it from the start\n{packing.ctl('explain', job)}"
     assert "start" in packing.verbs(job)
     box.wait("the epilog", lambda: f"sampler stop --job {job}" in packing.hooks())
     assert [line for line in packing.hooks() if line.startswith(f"sampler start --job {job} ")]
@@ -96,7 +96,7 @@ def test_a_measured_job_is_joined_on_its_own_gpus_under_one_mps_daemon(packing: 
     guest = box.sbatch("--gpus=2", "-J", "train-2", script=show)
     box.wait("the guest", lambda: box.state(guest) == "RUNNING")
     assert box.state(host) == "RUNNING"
-    assert slots(box, guest) == slots(box, host), "on the same GPUs"
+    assert slots(box, guest) == slots(box, host), f"on the same GPUs\n{packing.ctl('explain', host)}"
     assert re.search(rf"beside job {host}", packing.ctl("explain", guest))
     box.wait("lucidd to see it", lambda: packing.json("status")["partitions"]["vc-a"]["packed"] == 2)
     gate.unlink()
