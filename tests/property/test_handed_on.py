@@ -8,12 +8,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
 
 from examples import tried
+from lucid.adapters.slurm.handed_on import handed_on
 from lucid.adapters.slurm.view import Viewer
 from lucid.config import Mode
 from lucid.core.decision import Keep, Release, Requeue
 from lucid.core.job import Pending, Running
 from lucid.core.snapshot import Partition
 from lucid.core.versioned import changed_names, key_of
+from scenes.plans import part
 from scenes.slurm import WHY, Scene
 
 Step = Callable[[Scene, random.Random], object]
@@ -76,6 +78,14 @@ def parts(partition: Partition) -> dict[str, object]:
 
 def by_id(partition: Partition) -> dict[tuple[type, str], Pending | Running]:
     return {(type(e), e.job.id): e for e in (*partition.pending, *partition.running)}
+
+
+def test_another_word_about_a_partition_is_another_partition() -> None:
+    before = handed_on(None, {"vc": part((), quotas={"vc": 4})})
+    for but in ({"quotas": {"vc": 8}}, {"acting": False}, {"profiling": True}, {"fitting": {"fast": ("n1",)}}):
+        made = replace(before["vc"], **but)  # type: ignore[arg-type]
+        assert handed_on(before, {"vc": made})["vc"] is not before["vc"], but
+    assert handed_on(before, {"vc": replace(before["vc"])})["vc"] is before["vc"]
 
 
 @tried(60)

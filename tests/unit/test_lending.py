@@ -20,6 +20,8 @@ from lucid.orchestrator.policies.lucid_plan import promises_by_vc
 from lucid.orchestrator.policies.lucid_starts import Starts
 from lucid.orchestrator.policies.plain import Kept, Shadow
 from lucid.orchestrator.policy import make_policy
+from lucid.orchestrator.promise import own_turns
+from lucid.orchestrator.quotas import Quotas
 from lucid.simulator.lent import LentBook
 from lucid.simulator.metrics import run_metrics
 from lucid.simulator.scenario import Scenario, Semantics, simulate, with_promise
@@ -84,6 +86,16 @@ def test_a_job_within_its_quota_that_has_waited_keeps_nodes_from_borrowers(waite
         assert reason(made.decisions["own"], OwnTurn, Hold) == OwnTurn("b", 3600.0, 3600.0)
     else:
         assert made.wake_s == 3600.0
+
+
+def test_a_job_beyond_its_quota_has_no_turn_of_its_own_however_long_it_has_waited() -> None:
+    running = [runs("r", "n1:0-7", job={"vc": "a"}), runs("q", "n2:0-3", job={"vc": "b"})]
+    seen = pool(nodes(2), [waits("j", 8, vc="a"), waits("own", 5, vc="b")], running, a=8, b=8)
+    turns, changes_s = own_turns(seen, Quotas(seen, LendingSettings(mode="borrow")), 1e6, 3600.0)
+    assert (turns, changes_s) == ([], None), "a holds all of its quota, and b would hold 9 of 8"
+    within = replace(seen, pending=(waits("own", 4, vc="b"),))
+    turns, _ = own_turns(within, Quotas(within, LendingSettings(mode="borrow")), 1e6, 3600.0)
+    assert [turn.entry.job.id for turn in turns] == ["own"]
 
 
 def large_waits(*pending: Any, **running_job: Any) -> Snapshot:
