@@ -291,7 +291,7 @@ def _parameters(work: _Work, in_force: Mapping[str, str], site: Mapping[str, str
             merged.filtered = False
             merged.notes.append(
                 f"the site's own {name} stays: jobs that share lack some of sbatch's variables, unless it calls "
-                "Lucid's (docs/slurm-install.md)"
+                "Lucid's (docs/slurm-steps.md)"
             )
         elif name in site:
             refuse(f"there is a {name} of the site's own beside slurm.conf", _OWN_PLUGIN)
