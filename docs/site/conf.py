@@ -1,6 +1,7 @@
 """Sphinx makes the pages of this repository into a site: ``make docs``. Why so: docs/decisions/0057-site.md.
 
-The pages are Markdown as every forge shows it; nothing in them is for Sphinx. The navigation is the tables of docs/README.md.
+The pages are Markdown as every forge shows it, with nothing in them for Sphinx. The tables of docs/README.md are the
+navigation.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 
 project = "Lucid"
 release = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
-copyright = "Lucid's authors"  # noqa: A001: the name that Sphinx reads
+copyright = "Lucid's authors"
 extensions = ["myst_parser"]
 root_doc = "docs/README"
 include_patterns = ["docs/**.md", "README.md", "SECURITY.md", "CHANGELOG.md", "CONTRIBUTING.md"]
@@ -43,7 +44,7 @@ def navigation(text: str) -> str:
 
 
 def contents(part: str) -> str:
-    """What Sphinx reads of a part: its links under its heading, by their texts, or by their titles where those are file names."""
+    """What Sphinx reads of a part: its links, under its heading. A link whose text is a file name has the page's title."""
     links = re.findall(r"\[([^]]+)\]\(([^)#\s]+\.md)\)", part)
     lines = [path if re.search(r"\.md$|^\d{4}$", text) else f"{text} <{path}>" for text, path in links]
     heading = re.match(r"## (.+)", part)
@@ -54,7 +55,7 @@ def contents(part: str) -> str:
 def setup(app: Any) -> None:
     """Two of Sphinx' events: pages are read, the site is made."""
 
-    def read(app: Any, page: str, source: list[str]) -> None:
+    def read(_app: Any, page: str, source: list[str]) -> None:
         if page in (root_doc, "docs/decisions/README"):
             source[0] = navigation(source[0])
 

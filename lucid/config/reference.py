@@ -122,7 +122,7 @@ def _table(keys: list[_Key]) -> str:
 
 
 def _wrapped(text: str, indent: str = "") -> str:
-    return "\n".join(textwrap.wrap(text, 150, subsequent_indent=indent, break_on_hyphens=False, break_long_words=False))
+    return textwrap.fill(text, 150, subsequent_indent=indent, break_on_hyphens=False, break_long_words=False)
 
 
 def _default(field: FieldInfo) -> str:
