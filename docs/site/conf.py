@@ -44,7 +44,7 @@ def navigation(text: str) -> str:
 
 
 def contents(part: str) -> str:
-    """What Sphinx reads of a part: its links, under its heading. A link whose text is a file name has the page's title."""
+    """What Sphinx reads of a part: its links, under its heading. Where the text is a file name, by title."""
     links = re.findall(r"\[([^]]+)\]\(([^)#\s]+\.md)\)", part)
     lines = [path if re.search(r"\.md$|^\d{4}$", text) else f"{text} <{path}>" for text, path in links]
     heading = re.match(r"## (.+)", part)
