@@ -185,8 +185,8 @@ demo-elastic: $(STAMP) ## 20 elastic jobs on a real Slurm, at fixed size and res
 campaign: $(STAMP) ## random faults over counted jobs on a real Slurm: SEED=n MINUTES=m, JSON=1 (root): docs/campaign.md
 	@$(BIN)/python tests/campaign --seed $(SEED) --minutes $(MINUTES) $(if $(JSON),--json) $(CAMPAIGN)
 
-slurm-suite: $(STAMP) ## Slurm's own tests, plain and with Lucid: SRC=folder ONLY="17.60 39.*", AGAIN=1, JSON=1 (root): docs/testbed.md
-	@test -n "$(SRC)" || { echo "SRC= names a source folder of Slurm: docs/testbed.md"; exit 2; }
+slurm-suite: $(STAMP) ## Slurm's own tests, plain and with Lucid: SRC=folder ONLY="17.60 39.*", AGAIN=1, JSON=1 (root): docs/slurm-suite.md
+	@test -n "$(SRC)" || { echo "SRC= names a source folder of Slurm: docs/slurm-suite.md"; exit 2; }
 	@$(BIN)/python tests/slurm_suite "$(SRC)" --only "$(ONLY)" $(if $(AGAIN),--plain-again) $(if $(SIDE),--side $(SIDE)) $(if $(REST),--rest) $(if $(KEPT),--kept) $(if $(JSON),--json)
 
 test-adaptdl: $(STAMP) ## jobs of the real AdaptDL and PyTorch, on CPUs and a real Slurm (CPython 3.11, root; TORCH= names the wheel)

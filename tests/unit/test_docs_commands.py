@@ -41,7 +41,7 @@ def sections(command: click.Command, words: tuple[str, ...]) -> Iterator[str]:
             "" if not part.strip() else block(part.strip("\n").removeprefix("\b")) if "\b" in part else wrapped(part)
         )
     records = [record for param in command.get_params(ctx) if (record := param.get_help_record(ctx))]
-    yield "\n".join(wrapped(about, f"- `{left}`: ", "  ") for left, about in records if left != "--help")
+    yield "\n".join(wrapped(about, f"- `{left}`: ", "  ") for left, about in records if not left.endswith("--help"))
     yield block("\n".join(EXAMPLES[" ".join(words)]))
     if isinstance(command, click.Group):
         for name in command.list_commands(ctx):
