@@ -133,7 +133,7 @@ def _gpus(config: Mapping[str, str]) -> Iterator[Finding]:
     if {"mps", "shard"} <= set(kinds):
         yield bad(
             "GresTypes has mps and shard: Slurm lets a job of each on one GPU (seen on 22.05)",
-            "GresTypes=gpu,shard: MPS is started for pairs without gres/mps (docs/node.md)",
+            "GresTypes=gpu,shard: MPS is started for pairs without gres/mps (docs/mps.md)",
         )
     accounted = config.get("AccountingStorageTRES", "")
     if accounted and "gres/shard" not in accounted:
