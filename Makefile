@@ -36,7 +36,7 @@ export LUCID_SHARED ?= $(abspath ../shared)
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help install install-locked lock sbom audit deb rpm lint-packages release build-release demo cluster demo-slurm demo-elastic \
-	campaign slurm-suite cluster-down check guard test test-times test-adaptdl e2e \
+	campaign slurm-suite cluster-down check guard test test-times test-adaptdl test-examples e2e \
 	nightly mutants bench lint types fast docs clean
 
 help: ## this list
@@ -195,6 +195,12 @@ test-adaptdl: $(STAMP) ## jobs of the real AdaptDL and PyTorch, on CPUs and a re
 	@.venv-adaptdl/bin/python -m pip install --quiet --disable-pip-version-check -r tests/adaptdl-requirements.txt
 	LUCID_ADAPTDL_PYTHON=$(CURDIR)/.venv-adaptdl/bin/python $(BIN)/python -m pytest -v tests/unit/test_real_adaptdl.py tests/unit/test_lucid_torch.py
 	LUCID_ADAPTDL_PYTHON=$(CURDIR)/.venv-adaptdl/bin/python $(BIN)/python -m pytest -v -m e2e -n 0 tests/e2e/test_adaptdl_live.py
+
+test-examples: $(STAMP) ## the programs of examples/ with PyTorch, Lightning and transformers, on CPUs and a real Slurm (CPython 3.11, root)
+	@test -x .venv-examples/bin/python || $(PYTHON) -m venv .venv-examples
+	@.venv-examples/bin/python -m pip install --quiet --disable-pip-version-check '$(TORCH)' -r tests/examples-requirements.txt
+	LUCID_EXAMPLES_PYTHON=$(CURDIR)/.venv-examples/bin/python $(BIN)/python -m pytest -v tests/unit/test_lucid_elastic.py
+	LUCID_EXAMPLES_PYTHON=$(CURDIR)/.venv-examples/bin/python $(BIN)/python -m pytest -v -m e2e -n 0 tests/e2e/test_examples_live.py
 
 cluster-down: ## end it and remove every trace but the cached tree
 	@$(PYTHON) slurm/testbed down
