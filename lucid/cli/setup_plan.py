@@ -155,7 +155,9 @@ def _rights(plan: Plan, machine: Machine, running: Running) -> None:
         plan.refused.append(
             Refusal(
                 "there is no slurmdbd: lucidd has to be a Slurm operator, and slurmdbd keeps who is one",
-                "set up slurmdbd, or stay in observe mode",
+                "set up slurmdbd, or stay in observe mode"
+                if plan.mode is not Mode.OBSERVE
+                else "take jobs out of PrivateData in slurm.conf, or set up slurmdbd: else lucidd sees no job",
             )
         )
         return

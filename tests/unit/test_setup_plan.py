@@ -100,6 +100,8 @@ def test_observing_touches_nothing_of_slurms(root: Path) -> None:
 
 def test_private_jobs_are_seen_by_an_operator_only(root: Path) -> None:
     assert "slurm-user" in kinds(plan_for(root, "observe", running(PrivateData="accounts,jobs")))
+    [refusal] = plan_for(root, "observe", running(PrivateData="jobs", AccountingStorageType="")).refused
+    assert "take jobs out of PrivateData" in refusal.remedy
 
 
 def test_a_package_brings_units_and_lucid_release(root: Path) -> None:
