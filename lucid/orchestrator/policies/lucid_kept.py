@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from lucid.core.decision import Hold, earliest
 from lucid.core.job import Job, Pending
-from lucid.core.reason import LargeShare, PlainOrder, Reason, Reserved
+from lucid.core.reason import LargeShare, OwnTurn, PlainOrder, Reason, Reserved
 from lucid.core.snapshot import Partition
 from lucid.orchestrator.fences import KeptNodes, keep
 from lucid.orchestrator.order import QueuedJob
@@ -70,15 +70,24 @@ def serve_turns(starts: Starts, due: TurnsDue, served: Set[str]) -> ServedTurns:
     nodes for the first job of a VC that cannot start.
 
     Nodes are kept for the VC's other jobs once that one has started: where many turns come at once, most of the VC
-    would stand idle if nodes were kept for all of them. ``served``: jobs to pass over.
+    would stand idle if nodes were kept for all of them. Those that wait for GPUs of their VC's own stay in the queue
+    until then. ``served``: jobs to pass over.
     """
     fences: dict[str, KeptNodes] = {}
     keeping: set[str] = set()
+    stuck: set[str] = set()
+    """VCs of which a job waits for GPUs of their own."""
+    ids: set[str] = set()
     changes_s = due.changes_s
     for turn in due.turns.values():
-        job = turn.entry.job
+        job, own = turn.entry.job, isinstance(turn.why, OwnTurn)
+        if own and job.vc in stuck:
+            continue
+        ids.add(job.id)
         if job.id in served or _start_in_turn(starts, turn):
             continue
+        if own:
+            stuck.add(job.vc)
         level = starts.level(_queued(starts, turn.entry))
         why: tuple[Reason, ...] = (turn.why, *((starts.fences.why(level),) if level else ()))
         nodes = None if job.vc in keeping else _nodes_for(starts, job)
@@ -88,7 +97,7 @@ def serve_turns(starts: Starts, due: TurnsDue, served: Set[str]) -> ServedTurns:
             changes_s = earliest(changes_s, starts.now_s + LOOK_AGAIN_S)
             why = (turn.why, _close(starts, job, nodes))
         starts.decisions[job.id] = Hold((*why, *_no_room(starts, turn.entry, 0.0)))
-    return ServedTurns(due.turns.keys(), fences, changes_s)
+    return ServedTurns(ids, fences, changes_s)
 
 
 def _start_in_turn(starts: Starts, turn: Turn) -> bool:
@@ -111,7 +120,7 @@ def _nodes_for(starts: Starts, job: Job) -> KeptNodes | None:
     ledger = starts.ledger
     if job.gpus == 1 and not ledger.picks(job):
         return None
-    return keep(job, ledger, starts.now_s, starts.ends(), starts.fences.nodes[-1])
+    return keep(job, ledger, starts.now_s, starts.room(), starts.fences.nodes[-1])
 
 
 def serve_large(starts: Starts, due: Mapping[str, Turn]) -> ServedLarge:
@@ -151,9 +160,8 @@ def _serve_large(starts: Starts, partition: Partition, due: Mapping[str, Turn]) 
     if started:
         return ServedLarge(frozenset({job.id}), changes_s=changes_s)
     why: tuple[Reserved, ...] = ()
-    ends = starts.ends()
-    quota_s = None if quotas is None or (quota and quota[-1]) else quotas.opens_s(job, ends)
-    nodes = keep(job, starts.ledger, now_s, ends, starts.fences.nodes[-1])
+    quota_s = None if quotas is None or (quota and quota[-1]) else quotas.opens_s(job, starts.ends())
+    nodes = keep(job, starts.ledger, now_s, starts.room(), starts.fences.nodes[-1])
     if nodes is not None:
         if quota_s is not None:  # until its quota has room for it, other jobs may have its nodes
             nodes = replace(nodes, until_s=max(nodes.until_s, quota_s))

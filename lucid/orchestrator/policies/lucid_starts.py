@@ -87,6 +87,7 @@ class Starts:
         self.fences = Fences()
         self.decisions: dict[str, Decision] = {}
         self.actions: list[Action] = []
+        self._room: tuple[int, Timeline] | None = None
         self.wakes_s: float | None = None
         """When a node is next woken for a job that waits for one that is awake, s."""
 
@@ -110,6 +111,12 @@ class Starts:
                 end_s = now_s + self.predictions[action.job_id].duration_s
                 ends.append((end_s, jobs[action.job_id], action.decision.placement))
         return ends
+
+    def room(self) -> Timeline:
+        """What is expected to be free when, to be looked at: one for all that ask until something more is decided."""
+        if self._room is None or self._room[0] != len(self.actions):
+            self._room = (len(self.actions), Timeline(self.ledger, self.now_s, self.ends()))
+        return self._room[1]
 
     def by_vc(self, above: int) -> list[Partition]:
         """The partition, or of a pool the jobs of each VC in which one of more than ``above`` GPUs waits, with all
@@ -176,7 +183,7 @@ class Starts:
         found = spread(self.ledger, placement)
         if not found or found[0]:
             return found
-        room, every = Timeline(self.ledger, self.now_s, self.ends()), frozenset(range(len(self.ledger.nodes)))
+        room, every = self.room(), frozenset(range(len(self.ledger.nodes)))
         slots = (room.find(job, 0.0, every - nodes) for nodes in domains(self.ledger, 0) if self._one_leaf(nodes))
         starts_s = [slot.start_s for slot in slots if slot is not None]
         return spread(self.ledger, placement, min(starts_s, default=None))
