@@ -445,7 +445,7 @@ def test_a_slurm_that_stops_answering_ends_the_turn(stage: Scene) -> None:
 
 
 @pytest.mark.parametrize("error", [ClusterUnavailable("busy"), ClusterError("no answer that can be read")])
-def test_what_partitions_give_is_asked_again_at_once_where_slurm_did_not_say(stage: Scene, error: ClusterError) -> None:
+def test_what_partitions_give_is_asked_again_soon_where_slurm_did_not_say(stage: Scene, error: ClusterError) -> None:
     """Until it is known, jobs start on whole GPUs: that must not go on for as long as an answer counts."""
     stage.jobs("1")
     answers, stage.slurm.job_defaults = stage.slurm.job_defaults, MagicMock(side_effect=error)  # type: ignore[method-assign]
