@@ -84,7 +84,8 @@ def setup(
     chosen, names = _what(running, mode, partitions, asks)
     if lending and chosen is not Mode.PACK:
         raise ConfigError(f"--lending {lending} belongs to --mode pack: only there does Lucid choose a job's nodes")
-    options = Options(chosen, tuple(names), profiling, dict(map(_memory, gpu_mem)), past_days, lending or "")
+    memory, made = dict(map(_memory, gpu_mem)), tuple(journal.has("partition"))
+    options = Options(chosen, tuple(names), profiling, memory, past_days, lending or "", made)
     plan = make_plan(_ROOT, machine, running, options, programs_here(_ROOT))
     told = _told(plan, journal, drain)
     if not as_json:

@@ -19,6 +19,7 @@ from lucid.errors import ConfigError
 from lucid.slurmconf.conf_text import Texts, read_text, read_texts
 from lucid.slurmconf.install import FILES, is_lucids, of_package, shipped_content
 from lucid.slurmconf.journal import Change
+from lucid.slurmconf.lending import rules_of
 from lucid.slurmconf.merge import HOOKS, Refusal, merge_pack
 from lucid.slurmconf.nodes import host_list
 from lucid.slurmconf.render import plugin_conf
@@ -47,6 +48,8 @@ class Options:
     """Days of the site's past that lucidd learns durations from at its first start."""
     lending: str = ""
     """Pack mode: ``borrow`` makes the pool in which VCs lend, ``off`` takes it away; empty: it is offered."""
+    made: tuple[str, ...] = ()
+    """Partitions that an earlier run has made."""
 
 
 @dataclass(slots=True)
@@ -149,7 +152,9 @@ def _lending(plan: Plan, root: Path, running: Running, options: Options) -> Lend
     modes = {**settings.daemon.partitions, **dict.fromkeys(options.partitions, Mode.PACK)}
     packed = [name for name, mode in modes.items() if mode is Mode.PACK and name in running.partitions]
     texts = read_texts(root, root / _SLURM / "slurm.conf")
-    found = lending_of(options.lending, settings, texts, packed, running.nodes, running.jobs)
+    known = rules_of(texts)
+    left = next((name for name in options.made if name in running.partitions and name not in known), "")
+    found = lending_of(options.lending, settings, texts, packed, running.nodes, running.jobs, left)
     plan.pool, plan.partition = found.offer, found.partition
     plan.gone, plan.again = found.gone, found.again
     plan.notes += found.notes
@@ -318,7 +323,7 @@ def _in_force(plan: Plan, root: Path, texts: Texts, fresh: Mapping[Path, str], r
     stale = [key for key, value in plan.wanted.items() if running.config.get(key, "") != value]
     scripts = any(change.path.suffix == ".lua" for change in plan.changes)
     lacks = plan.partition and plan.partition not in running.partitions
-    if fresh or stale or scripts or plan.hosts or lacks:
+    if fresh or stale or scripts or plan.hosts or lacks or plan.gone:
         plan.steps.append(("reconfigure", "scontrol reconfigure, and wait until slurmctld has all of it in force"))
     if plan.hosts:
         plan.notes.append(

@@ -4,7 +4,7 @@ all their nodes, in which only lucidd starts jobs. Users keep their partitions, 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from lucid.adapters.slurm.nouns import SlurmJob, SlurmNode
@@ -61,6 +61,7 @@ def lending_of(
     packed: Sequence[str],
     nodes: Sequence[SlurmNode],
     jobs: Sequence[SlurmJob],
+    left: str = "",
 ) -> Lending:
     """Make the pool (*asked* is ``borrow``), take it away (``off``), or offer it.
 
@@ -71,17 +72,15 @@ def lending_of(
         packed: partitions that are, or will be, in pack mode.
         nodes: Slurm's.
         jobs: Slurm's.
+        left: a partition that an earlier run has made and taken out of slurm.conf again, and that Slurm still has.
     """
     rules, lending = settings.daemon.pool, settings.policy.lending
     said = lending.mode if "mode" in lending.model_fields_set else ""
     if asked == "off":
-        return _ended(settings, said, texts, jobs)
+        ended = _ended(settings, said, texts, jobs)
+        return replace(ended, gone=left) if left else ended
     if rules.partition and rules.quotas:
-        mode = {"mode": "borrow"} if asked and lending.mode == "off" else {}
-        more = ", ".join(name for name in packed if name not in rules.quotas)
-        notes = [f"{more} lends and borrows nothing: it is not in daemon.pool.quotas of lucid.toml"] if more else []
-        there = rules.partition if rules.partition in rules_of(texts) else ""
-        return Lending({"policy.lending": mode}, partition=there, notes=notes)
+        return _kept(settings, asked, texts, packed, nodes)
     if not asked and said:
         return Lending()
     pool = pool_for(texts, packed, nodes)
@@ -104,6 +103,22 @@ def lending_of(
             *pool.left_out,
         ],
     )
+
+
+def _kept(settings: Settings, asked: str, texts: Texts, packed: Sequence[str], nodes: Sequence[SlurmNode]) -> Lending:
+    """lucid.toml has a pool. Its partition may be gone, where setup was undone and lucid.toml has stayed."""
+    rules, lines = settings.daemon.pool, rules_of(texts)
+    mode = {"mode": "borrow"} if asked and settings.policy.lending.mode == "off" else {}
+    more = ", ".join(name for name in packed if name not in rules.quotas)
+    notes = [f"{more} lends and borrows nothing: it is not in daemon.pool.quotas of lucid.toml"] if more else []
+    hosts = [n.name for n in nodes if n.gpu_types and not n.partitions.isdisjoint(rules.quotas)]
+    lends = asked or settings.policy.lending.mode != "off"
+    known = any(rules.partition in node.partitions for node in nodes)
+    if not lends or known or rules.partition in lines or not lines.keys() >= rules.quotas.keys():
+        there = rules.partition if rules.partition in lines else ""
+        return Lending({"policy.lending": mode}, partition=there, notes=notes)
+    fresh = edited(texts.files[texts.main], (), pool_line(rules.partition, hosts, [*rules.quotas], texts))
+    return Lending({"policy.lending": mode}, {texts.main: fresh}, partition=rules.partition, notes=notes)
 
 
 def _ended(settings: Settings, said: str, texts: Texts, jobs: Sequence[SlurmJob]) -> Lending:

@@ -107,6 +107,18 @@ def test_the_pool_is_offered_made_and_ended(tmp_path: Path) -> None:
     )
 
 
+def test_a_run_that_ended_half_way_is_gone_on_with(tmp_path: Path) -> None:
+    """lucid.toml may outlive slurm.conf's line (``--undo`` without ``--purge``), and slurmctld's partition that line
+    (no ``--nodes-have-files``)."""
+    pool = {"partition": "overflow", "quotas": {"vc-a": 4, "vc-b": 4, "vc-c": 8}}
+    kept = lending(tmp_path, "", {"daemon": {"pool": pool}, "policy": {"lending": {"mode": "borrow"}}})
+    assert list(kept.files.values()) == list(lending(tmp_path, "borrow").files.values())
+    assert not lending(tmp_path, "", {"daemon": {"pool": pool}, "policy": {"lending": {"mode": "off"}}}).files
+    texts = texts_of(tmp_path)
+    off = settings_from({"policy": {"lending": {"mode": "off"}}}, "test")
+    assert lending_of("off", off, texts, VCS, NODES, [], "overflow").gone == "overflow"
+
+
 def test_a_table_leaves_lucid_toml_and_all_other_lines_stay() -> None:
     first, last = "# mine\n[daemon]\n# why\n", '[daemon.partitions]\na = "pack"\n'
     text = first + '[daemon.pool]\npartition = "x"\nquotas = { a = 1 }\n\n' + last
@@ -145,7 +157,7 @@ def test_the_past_is_replayed_with_and_without_lending() -> None:
     assert (found.jobs, round(found.days)) == (3, 10), "a job beyond its VC's quota never ran there"
     assert found.by_vc == {"a": (pytest.approx(3600, rel=0.1), pytest.approx(5400, rel=0.1)), "b": (3600, 3600)}
     assert found.speaks_for_it
-    assert "the 3 GPU jobs of the last 10 days, replayed" in found.words()
+    assert "the 3 GPU jobs of the last 10 days, replayed under Lucid" in found.words()
     assert "% shorter), no VC worse" in found.words()
 
 
