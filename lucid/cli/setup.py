@@ -17,11 +17,12 @@ from lucid.cli.live import live_settings
 from lucid.cli.setup_apply import apply_plan
 from lucid.cli.setup_machine import Machine, Running, see_running
 from lucid.cli.setup_offer import offer_of
-from lucid.cli.setup_plan import TOML, Options, Plan, diff_of, make_plan
+from lucid.cli.setup_plan import TOML, Options, Plan, make_plan
 from lucid.cli.setup_undo import undo_setup
 from lucid.config import Mode
 from lucid.errors import ConfigError
 from lucid.shown import shown
+from lucid.slurmconf.diff import diff_of
 from lucid.slurmconf.install import programs_here
 from lucid.slurmconf.journal import Journal
 

@@ -11,9 +11,10 @@ from lucid.cli.console import say
 from lucid.cli.progress import progress
 from lucid.cli.setup_machine import Machine, Running
 from lucid.cli.setup_past import Past, past_of
-from lucid.cli.setup_plan import TOML, Options, Plan, diff_of, make_plan
+from lucid.cli.setup_plan import TOML, Options, Plan, make_plan
 from lucid.cli.setup_pool import Pool
 from lucid.config import settings_from
+from lucid.slurmconf.diff import diff_of
 from lucid.slurmconf.install import programs_here
 from lucid.slurmconf.journal import Change
 

@@ -68,8 +68,8 @@ class Past:
         worse = "; ".join(f"{vc} {self._of(vc) - 1:.0%} worse" for vc in self.worse)
         late, last = map(duration, self.longer_s)
         return (
-            f"the {self.jobs} GPU jobs of the last {self.days:.0f} days, replayed under Lucid: average job completion "
-            f"time {duration(self.lends_s)} with lending, {duration(self.walls_s)} without ({change}), "
+            f"the {self.jobs} GPU jobs of the last {self.days:.0f} days, replayed under Lucid: average job "
+            f"completion time {duration(self.lends_s)} with lending, {duration(self.walls_s)} without ({change}), "
             f"{worse or 'no VC worse'}. What it costs: of jobs within their VC's quota one in a thousand waits "
             f"{late} longer, at worst {last}"
         )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
@@ -10,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from lucid.cli.setup_machine import LINK, USER, Machine, Running, program_link
-from lucid.cli.setup_pool import Lending, Pool, Tables, lending_of
+from lucid.cli.setup_pool import Lending, Pool, Tables, could_lend, lending_of
 from lucid.config import DaemonSettings, Mode, settings_from
 from lucid.doctor.power import power_note
 from lucid.doctor.preemption import look_over_preemption, without_layers
@@ -25,7 +24,7 @@ from lucid.slurmconf.nodes import host_list
 from lucid.slurmconf.render import plugin_conf
 from lucid.slurmconf.toml_text import NEW_TOML, with_keys, without_table
 
-__all__ = ["PROFILES", "TOML", "Options", "Plan", "diff_of", "make_plan"]
+__all__ = ["PROFILES", "TOML", "Options", "Plan", "make_plan"]
 
 TOML = Path("etc/lucid/lucid.toml")
 PROFILES = Path("var/lib/lucid/profiles")
@@ -122,6 +121,11 @@ def make_plan(root: Path, machine: Machine, running: Running, options: Options, 
         _pack(plan, root, running, options, programs, toml, lending.files)
     else:
         _toml(plan, root, tables)
+        plan.notes += (
+            could_lend(root / _SLURM / "slurm.conf", root, options.partitions, running.nodes)
+            if mode is Mode.ORDER
+            else []
+        )
     link = program_link() if root == Path("/") else None
     if link is not None:
         plan.steps.append(("link", f"{LINK} -> {link}"))
@@ -359,17 +363,3 @@ def _plugin(etc: Path, models: Iterable[str], heartbeat: str, *, filtered: bool)
     have = set(re.findall(r"^type\s+(\S+)", text, re.MULTILINE))
     steps = "steps mapped\n" if filtered and not re.search(r"^steps\s", text, re.MULTILINE) else ""
     return text + steps + "".join(f"type {model}\n" for model in sorted(set(models) - have))
-
-
-def diff_of(changes: Iterable[Change]) -> str:
-    """All of them, as a unified diff."""
-    return "".join(_diff(change) for change in changes)
-
-
-def _diff(change: Change) -> str:
-    old = (change.before or b"").decode("utf-8", "replace").splitlines(keepends=True)
-    new = change.after.decode("utf-8", "replace").splitlines(keepends=True)
-    lines = difflib.unified_diff(
-        old, new, "/dev/null" if change.before is None else str(change.path), str(change.path)
-    )
-    return "".join(line if line.endswith("\n") else line + "\n\\ no line end\n" for line in lines)

@@ -9,12 +9,13 @@ from pathlib import Path
 
 from lucid.adapters.slurm.nouns import SlurmJob, SlurmNode
 from lucid.config import Settings
-from lucid.slurmconf.conf_text import Texts, edited
+from lucid.errors import ConfigError
+from lucid.slurmconf.conf_text import Texts, edited, read_texts
 from lucid.slurmconf.gres_text import ADDRESS
 from lucid.slurmconf.lending import differing, pool_line, rules_of, without_pool
 from lucid.slurmconf.merge import Refusal
 
-__all__ = ["Lending", "Pool", "Tables", "lending_of", "pool_for"]
+__all__ = ["Lending", "Pool", "Tables", "could_lend", "lending_of", "pool_for"]
 
 Tables = Mapping[str, Mapping[str, str | int | Mapping[str, int]]]
 """Keys of lucid.toml by table."""
@@ -135,6 +136,21 @@ def _ended(settings: Settings, said: str, texts: Texts, jobs: Sequence[SlurmJob]
         note = f"partition {rules.partition} stays until {', '.join(left[:10])} end there: then run the same again"
         return Lending(off, partition=rules.partition, again=True, notes=[note])
     return Lending(off, fresh, leaves="daemon.pool", gone=rules.partition)
+
+
+def could_lend(conf: Path, root: Path, vcs: Sequence[str], nodes: Sequence[SlurmNode]) -> list[str]:
+    """In order mode Lucid starts no job, so that no VC lends: a word on those that could."""
+    try:
+        pool = pool_for(read_texts(root, conf), vcs, nodes)
+    except ConfigError:
+        return []  # order mode needs no file of Slurm's
+    if not pool.quotas:
+        return []
+    names = ",".join(pool.quotas)
+    return [
+        f"{names} have like nodes, and could lend each other idle GPUs in pack mode: `lucidctl setup --mode pack "
+        f"--partitions {names} --dry-run` shows how, and what it would have brought here"
+    ]
 
 
 def pool_for(texts: Texts, vcs: Sequence[str], nodes: Sequence[SlurmNode]) -> Pool:

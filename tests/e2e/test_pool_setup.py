@@ -153,7 +153,7 @@ def test_a_job_borrows_and_a_vc_takes_back(site: Site) -> None:
         opened(box, *gates)
 
 
-def test_undo_waits_for_jobs_that_borrow(site: Site) -> None:
+def test_the_pools_partition_goes_only_once_no_job_is_left_in_it(site: Site) -> None:
     """Slurm kills running jobs whose partition goes."""
     box = site.box
     site.type(f"{PACK} --lending borrow --yes")
