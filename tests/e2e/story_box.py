@@ -252,7 +252,7 @@ class Pages:
 
 
 @contextmanager
-def story_site(suffix: str = "story", variant: str = "site") -> Iterator[Site]:
+def story_site(suffix: str = "story", variant: str = "site", partitions: str = PARTITIONS) -> Iterator[Site]:
     """Four nodes of four GPUs; n4 is the partition prof. Accounts, QOS and licences bind, unless it is ``bare``."""
     environ = {
         "LUCID_TESTBED_PLUGIN": "0",
@@ -263,6 +263,6 @@ def story_site(suffix: str = "story", variant: str = "site") -> Iterator[Site]:
         layout = lucid_tree.with_lucids_needs(layout)
         cli.up(layout, print)
         box = Box(layout.root)
-        make_plain(box, PARTITIONS)
+        make_plain(box, partitions)
         lucid_tree.put_in(box)
         yield Site(box)
