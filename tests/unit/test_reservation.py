@@ -41,8 +41,10 @@ def test_the_holder_gets_the_nodes_that_drain_soonest() -> None:
 
 
 def test_kept_nodes_are_looked_at_again_after_five_minutes() -> None:
-    """Time alone moves what is expected of them: a job there may outlive its estimate."""
-    assert plan(waits("big", 8), now_s=100.0).wake_s == 400.0
+    """Time alone moves what is expected of them: a job there may outlive its estimate. Where nobody else could have
+    them they are looked at when they were to have room."""
+    assert plan(waits("big", 8), waits("small"), now_s=100.0).wake_s == 400.0
+    assert plan(waits("big", 8), waits("wide", 4), now_s=100.0).wake_s == 700.0
 
 
 def test_the_nodes_are_those_of_the_right_size_that_are_up() -> None:

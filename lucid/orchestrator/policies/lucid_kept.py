@@ -14,7 +14,7 @@ from lucid.orchestrator.order import QueuedJob
 from lucid.orchestrator.policies.lucid_starts import Starts
 from lucid.orchestrator.policies.plain import Shadow
 from lucid.orchestrator.promise import Turn, own_turns, turns
-from lucid.orchestrator.reservation import LOOK_AGAIN_S, above, large_share, next_holder
+from lucid.orchestrator.reservation import above, large_share, next_holder
 
 __all__ = ["ServedLarge", "ServedTurns", "TurnsDue", "serve_large", "serve_turns", "turns_due"]
 
@@ -78,7 +78,6 @@ def serve_turns(starts: Starts, due: TurnsDue, served: Set[str]) -> ServedTurns:
     stuck: set[str] = set()
     """VCs of which a job waits for GPUs of their own."""
     ids: set[str] = set()
-    changes_s = due.changes_s
     for turn in due.turns.values():
         job, own = turn.entry.job, isinstance(turn.why, OwnTurn)
         if own and job.vc in stuck:
@@ -94,10 +93,9 @@ def serve_turns(starts: Starts, due: TurnsDue, served: Set[str]) -> ServedTurns:
         if nodes is not None:
             keeping.add(job.vc)
             fences[job.id] = nodes
-            changes_s = earliest(changes_s, starts.now_s + LOOK_AGAIN_S)
             why = (turn.why, _close(starts, job, nodes))
         starts.decisions[job.id] = Hold((*why, *_no_room(starts, turn.entry, 0.0)))
-    return ServedTurns(ids, fences, changes_s)
+    return ServedTurns(ids, fences, due.changes_s)
 
 
 def _start_in_turn(starts: Starts, turn: Turn) -> bool:
@@ -148,7 +146,6 @@ def _serve_large(starts: Starts, partition: Partition, due: Mapping[str, Turn]) 
     share, fails_s = large_share(holder, partition, per_node, now_s, settings, within_quotas=not boundless)
     if share is not None and not share:
         return ServedLarge(gave_way=((job.id, share),))
-    changes_s = fails_s
     queued = _queued(starts, holder)
     quotas = starts.quotas
     quota = None if quotas is None else quotas.large(job, above(per_node, settings), now_s - job.submit_s)
@@ -158,7 +155,7 @@ def _serve_large(starts: Starts, partition: Partition, due: Mapping[str, Turn]) 
         level = starts.level(queued)
         started = starts.alone(queued, level, (), quota=quota) or starts.claim(queued, level, (), quota=quota)
     if started:
-        return ServedLarge(frozenset({job.id}), changes_s=changes_s)
+        return ServedLarge(frozenset({job.id}), changes_s=fails_s)
     why: tuple[Reserved, ...] = ()
     quota_s = None if quotas is None or (quota and quota[-1]) else quotas.opens_s(job, starts.ends())
     nodes = keep(job, starts.ledger, now_s, starts.room(), starts.fences.nodes[-1])
@@ -166,11 +163,10 @@ def _serve_large(starts: Starts, partition: Partition, due: Mapping[str, Turn]) 
         if quota_s is not None:  # until its quota has room for it, other jobs may have its nodes
             nodes = replace(nodes, until_s=max(nodes.until_s, quota_s))
         why = (_close(starts, job, nodes),)
-        changes_s = earliest(changes_s, now_s + LOOK_AGAIN_S)
     room_s = why[0].room_s if why else 0.0
     own: tuple[Reason, ...] = (turn.why,) if turn else ()
     starts.decisions[job.id] = Hold((*own, *why, *_no_room(starts, holder, room_s, quota)))
-    return ServedLarge(frozenset({job.id}), changes_s=changes_s)
+    return ServedLarge(frozenset({job.id}), changes_s=fails_s)
 
 
 def _close(starts: Starts, job: Job, nodes: KeptNodes) -> Reserved:

@@ -105,7 +105,7 @@ def plan_vc(
         _serve_queue(starts, books.order, [row for row in line if isinstance(starts.decisions[row[4]], Hold)])
     serve_until(starts, queue)
     _tell_who_gave_way(starts, large)
-    due_s = starts.now_s + SETTLE_S if parted else earliest(large.changes_s, turns.changes_s)
+    due_s = starts.now_s + SETTLE_S if parted else earliest(large.changes_s, turns.changes_s, starts.look_again_s())
     return _made(starts, shadow, by_vc or {}, due_s)
 
 

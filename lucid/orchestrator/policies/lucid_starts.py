@@ -10,7 +10,7 @@ from lucid.binder.pairing import Binder
 from lucid.config import PackingSettings, PolicySettings
 from lucid.core.decision import Action, Decision, Hold, Requeue, Start, earliest
 from lucid.core.job import Job, Pending, Running
-from lucid.core.ledger import Ledger
+from lucid.core.ledger import Ledger, gpus_by_node
 from lucid.core.placement import Placement
 from lucid.core.ports import Predictor
 from lucid.core.reason import FreeGpus, Priority, Reason, Rests, SharedBy, SharingLevel
@@ -20,6 +20,7 @@ from lucid.orchestrator.order import QueuedJob
 from lucid.orchestrator.placement import consolidated
 from lucid.orchestrator.policies.queue import no_place
 from lucid.orchestrator.quotas import Quotas
+from lucid.orchestrator.reservation import LOOK_AGAIN_S
 from lucid.orchestrator.timeline import End, Timeline, expected_ends
 from lucid.orchestrator.topology import domains, spread
 from lucid.orchestrator.victims import Yielding
@@ -104,12 +105,11 @@ class Starts:
 
     def ends(self) -> list[End]:
         """When the jobs that hold GPUs, by now, are expected to give them back."""
-        running, now_s, jobs = self.partition.running, self.now_s, {e.job.id: e.job for e in self.partition.pending}
-        ends = expected_ends(running, self.predictions, now_s)
-        for action in self.actions:
-            if isinstance(action.decision, Start):
-                end_s = now_s + self.predictions[action.job_id].duration_s
-                ends.append((end_s, jobs[action.job_id], action.decision.placement))
+        ends = expected_ends(self.partition.running, self.predictions, self.now_s)
+        starts = {a.job_id: a.decision.placement for a in self.actions if isinstance(a.decision, Start)}
+        if starts:
+            jobs = {e.job.id: e.job for e in self.partition.pending if e.job.id in starts}
+            ends += [(self.now_s + self.predictions[i].duration_s, jobs[i], where) for i, where in starts.items()]
         return ends
 
     def room(self) -> Timeline:
@@ -117,6 +117,24 @@ class Starts:
         if self._room is None or self._room[0] != len(self.actions):
             self._room = (len(self.actions), Timeline(self.ledger, self.now_s, self.ends()))
         return self._room[1]
+
+    def look_again_s(self) -> float | None:
+        """When the plan is made anew since nodes are kept: time alone moves what is expected of them. Soon where a job
+        could start, or join another, if none were kept; else once they were to have room, when what is told of them
+        is old."""
+        fences, ledger = self.fences.fences, self.ledger
+        if not fences:
+            return None
+        soon_s = self.now_s + LOOK_AGAIN_S
+        if self.quotas is not None or self.yielding or ledger.closing or ledger.asleep:
+            return soon_s
+        others = [e.job for e in self.partition.pending if len(fences) > 1 or e.job.id != fences[0].room.holder]
+        for job in {(job.gpus, job.min_nodes): job for job in others}.values():
+            part = gpus_by_node(job, ledger.gpus_per_node)[:1]
+            room = job.gpus <= ledger.free and part and part[0][0] <= ledger.largest
+            if room or self.binder.any_to_join(job.gpus):
+                return soon_s
+        return max(soon_s, min(fence.room.until_s for fence in fences))
 
     def by_vc(self, above: int) -> list[Partition]:
         """The partition, or of a pool the jobs of each VC in which one of more than ``above`` GPUs waits, with all
