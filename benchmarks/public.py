@@ -73,8 +73,8 @@ _POOLS: Final = (
 
 
 def window(trace: Trace, at: int, of: int, first: int = 0) -> Trace:
-    """Part ``at`` (from 0) of ``of`` parts with as many jobs each, without its ``first`` jobs. CPUs and host memory do
-    not count."""
+    """Part ``at`` (from 0) of ``of`` parts with as many jobs each, without its ``first`` jobs. CPUs and host memory
+    do not count."""
     size = len(trace.jobs)
     jobs = trace.jobs[at * size // of + first : (at + 1) * size // of]
     first_s = jobs[0].job.submit_s

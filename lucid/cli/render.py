@@ -397,9 +397,13 @@ _WORDS: dict[str, Callable[[Any], str]] = {
         if r
         else f"no room at once in its own VC {r.vc}"
     ),
-    "SharingLevel": lambda r: (
-        f"sharing {'off' if r.gss == 0 else f'limited to GSS {r.gss}' if not r else 'as configured'}: "
-        f"{r.idle_gpus} GPUs idle, {r.waiting_gpus} waited for, forecast {_forecast(r)}"
+    "Calm": lambda r: (
+        f"VC {r.vc} has been calm (next to no job waits) for {duration(r.calm_s)}, "
+        + (
+            f"as long as this one is expected to run ({duration(r.estimate_s)}): it shares only if it would wait"
+            if r
+            else f"less than this one is expected to run ({duration(r.estimate_s)}): sharing pays"
+        )
     ),
     "ProfilingFits": lambda r: f"no profiling node could hold {_gpus(r.gpus)}" if not r else "a profiling node fits",
     "ProfilingTaken": lambda r: (
