@@ -1,7 +1,8 @@
 """Calm (acceptance row L17): while nobody waits in a VC, jobs share GPUs only to start at once.
 
 Two jobs on the same GPUs each run slower. What they leave free is worth that only if somebody comes who would wait
-without it, before they end. Where nobody has had to wait for a time, nobody is expected to for as long again.
+without it, before they end. Where nobody has had to wait for a time, nobody is expected to for as long again. Less
+than a day says nothing, since load follows the hours of the day, and estimates of single jobs are poor.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ __all__ = ["CalmSince", "calm_for", "calm_since", "looks_at_calm"]
 _FEW = 0.01
 """A VC is calm while at most this share of its jobs waits: by Little's law, while waiting is at most such a part of
 its jobs' completion times."""
+_DAY_S = 86400.0
+"""A shorter calm may be a night or a weekend's hour, after which everybody comes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +43,7 @@ def calm_since(before: CalmSince | None, waiting: int, jobs: int, now_s: float) 
 
 
 def calm_for(before: CalmSince | None, vc: str, estimate_s: float, now_s: float) -> Calm:
-    """Has the VC been calm for as long as a job is expected to run? Nothing is known of the time before the first
-    plan, so that counts as busy."""
+    """Has the VC been calm for a day, and for as long as a job is expected to run? Nothing is known of the time
+    before the first plan, so that counts as busy."""
     at_s = now_s if before is None or before.at_s is None else before.at_s
-    return Calm(vc, now_s - at_s, estimate_s)
+    return Calm(vc, now_s - at_s, max(estimate_s, _DAY_S))

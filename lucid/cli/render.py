@@ -398,12 +398,8 @@ _WORDS: dict[str, Callable[[Any], str]] = {
         else f"no room at once in its own VC {r.vc}"
     ),
     "Calm": lambda r: (
-        f"VC {r.vc} has been calm (next to no job waits) for {duration(r.calm_s)}, "
-        + (
-            f"as long as this one is expected to run ({duration(r.estimate_s)}): it shares only if it would wait"
-            if r
-            else f"less than this one is expected to run ({duration(r.estimate_s)}): sharing pays"
-        )
+        f"next to no job has waited in VC {r.vc} for {duration(r.calm_s)} ({duration(r.needed_s)} "
+        f"are asked for): this job shares {'only if it would wait' if r else 'where it can'}"
     ),
     "ProfilingFits": lambda r: f"no profiling node could hold {_gpus(r.gpus)}" if not r else "a profiling node fits",
     "ProfilingTaken": lambda r: (

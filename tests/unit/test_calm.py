@@ -12,7 +12,8 @@ from lucid.core.decision import Decision, Hold, Start
 from lucid.core.job import Pending
 from lucid.core.reason import Borrows, Calm, PairSpeed
 
-ESTIMATE_S = 5000.0
+DAY_S = 86400.0
+ESTIMATE_S = 2 * DAY_S
 
 
 def test_a_vc_is_calm_from_when_the_last_job_that_waited_has_started() -> None:
@@ -28,11 +29,13 @@ def test_one_waiting_job_in_a_hundred_is_calm() -> None:
     assert calm_since(CalmSince(50.0), 2, 100, 99.0) == CalmSince(None)
 
 
-def decided(calm_s: float | None, *, idle: bool = True, speed: float = 0.9, **packing: object) -> Decision:
+def decided(
+    calm_s: float | None, *, idle: bool = True, speed: float = 0.9, estimate_s: float = ESTIMATE_S, **packing: object
+) -> Decision:
     """On a job that may join a running one, in a VC that has been calm for so long."""
     machines = nodes(2, 4) if idle else nodes(1, 1)
     vc = part(machines, [waits("new", profile=LIGHT)], [runs("old", "n1:0", profile=LIGHT)])
-    found = snap(9000.0, vc, predictions={"new": guess(ESTIMATE_S, 0), "old": guess(50000.0, 0)})
+    found = snap(9000.0, vc, predictions={"new": guess(estimate_s, 0), "old": guess(9e9, 0)})
     found = replace(found, memory={"vc": CalmSince(None if calm_s is None else 9000.0 - calm_s)})
     predictor = FixedPredictor(speed=lambda a, b: (speed, 1.0))
     return decide("lucid", found, predictor, profiling={"enabled": False}, packing=packing).decisions["new"]
@@ -43,12 +46,13 @@ def beside(decision: Decision) -> str | None:
     return decision.beside
 
 
-def test_L17_a_job_has_gpus_of_its_own_where_it_has_been_calm_for_as_long_as_the_job_runs() -> None:
+def test_L17_a_job_has_gpus_of_its_own_where_it_has_been_calm_for_a_day_and_as_long_as_the_job_runs() -> None:
     alone = decided(ESTIMATE_S)
     assert beside(alone) is None
     assert reason(alone, Calm) == Calm("vc", ESTIMATE_S, ESTIMATE_S)
     assert beside(decided(ESTIMATE_S - 1.0)) == "old"
     assert beside(decided(None)) == "old"
+    assert [beside(decided(calm_s, estimate_s=60.0)) for calm_s in (DAY_S - 1.0, DAY_S)] == ["old", None]
     assert beside(decided(ESTIMATE_S, when_calm=True)) == "old"
 
 
@@ -95,10 +99,10 @@ def test_in_a_calm_pool_a_job_borrows_rather_than_slow_another() -> None:
     host = runs("old", "n1:0", profile=LIGHT)
     host = replace(host, job=replace(host.job, vc="a"))
     pool = replace(part(nodes(1, 2), [of("new")], [host]), quotas={"a": 1, "b": 1})
-    found = snap(9000.0, pool, predictions={"new": guess(ESTIMATE_S, 0), "old": guess(50000.0, 0)})
+    found = snap(9000.0, pool, predictions={"new": guess(ESTIMATE_S, 0), "old": guess(9e9, 0)})
     predictor = FixedPredictor(speed=lambda a, b: (0.9, 0.9))
     rules = {"profiling": {"enabled": False}, "lending": {"mode": "borrow"}}
-    for since_s, joins in ((0.0, None), (8000.0, "old")):
+    for since_s, joins in ((9000.0 - ESTIMATE_S, None), (8000.0, "old")):
         calm = replace(found, memory={pool.name: CalmSince(since_s)})
         decision = decide("lucid", calm, predictor, **rules).decisions["new"]
         assert beside(decision) == joins

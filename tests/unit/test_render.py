@@ -180,11 +180,10 @@ SAID: list[tuple[Reason, str]] = [
     (why.HomeHasRoom("vc", 7, True), "its own VC vc has 7 idle GPUs and no waiting job: measured where it runs"),
     (why.HomeHasRoom("vc", 0, False), "no room at once in its own VC vc"),
     (
-        why.Calm("nlp", 7200.0, 3600.0),
-        "VC nlp has been calm (next to no job waits) for 2.0 h, as long as this one is expected to run (1.0 h): it "
-        "shares only if it would wait",
+        why.Calm("nlp", 180000.0, 86400.0),
+        "no job has waited in VC nlp for 2.1 d (24.0 h are asked for): this job shares only if it would wait",
     ),
-    (why.Calm("nlp", 600.0, 3600.0), "for 10 min, less than this one is expected to run (1.0 h): sharing pays"),
+    (why.Calm("nlp", 600.0, 86400.0), "VC nlp for 10 min (24.0 h are asked for): this job shares where it can"),
     (
         why.ProfilerPressure(320.0, 160.0, 90.0, "seasonal means"),
         "the profiling queue is 5.3 min long, with what is to come (forecast 90 GPUs an hour by seasonal means), "

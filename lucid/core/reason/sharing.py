@@ -306,12 +306,12 @@ class SlowBefore(Reason):
 
 @dataclass(frozen=True, slots=True)
 class Calm(Reason):
-    """Have jobs of the VC ``vc`` not had to wait for as long as this job is expected to run? Then it shares GPUs only
-    if it would wait otherwise."""
+    """Has next to no job of the VC ``vc`` had to wait for long enough: for a day, and as long as this job is expected
+    to run? Then it shares GPUs only if it would wait otherwise."""
 
     vc: Shown
     calm_s: float
-    estimate_s: float
+    needed_s: float
 
     def __bool__(self) -> bool:
-        return reached(self.calm_s, self.estimate_s)
+        return reached(self.calm_s, self.needed_s)
