@@ -69,6 +69,10 @@ class Quotas:
         self._lends = self._borrow
         return self._lends
 
+    def lends_later(self, job: Job) -> bool:
+        """Does the job go beyond its VC's quota, and are loans given out only once all others have been tried?"""
+        return self._borrow and not self._lends and not self.within(job, 0.0)
+
     def take(self, job: Job) -> None:
         """The job starts alone."""
         self._add(job.vc, job.gpus)

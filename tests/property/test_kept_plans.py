@@ -106,7 +106,7 @@ def is_the_plan_made_anew(name: str, rng: random.Random) -> None:
             "least_pair_speed": rng.choice([0.85, 0.7]),
             "waiting_pair_speed": rng.choice([None, 0.6]),
             "least_partner_remaining_s": rng.choice([0.0, 300.0]),
-            "dynamic": rng.choice([False, True]),
+            "when_calm": rng.choice([False, True]),
         },
         "profiling": {"enabled": False},
         "fairness": {"beyond_plain_s": rng.choice([None, None, 300.0, 2000.0]), "keep_from": rng.choice([0.0, 0.5])},

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from lucid.binder.dynamic import SharingMode, sharing_mode
+from lucid.binder.calm import CalmSince, calm_for, calm_since, looks_at_calm
 from lucid.binder.pairing import Binder
-from lucid.config import PackingSettings, PolicySettings
+from lucid.config import PolicySettings
 from lucid.core.decision import Action, Decision, Hold, Requeue, Start, earliest
 from lucid.core.job import Job, Pending, Running
 from lucid.core.ledger import Ledger, gpus_by_node
 from lucid.core.placement import Placement
 from lucid.core.ports import Predictor
-from lucid.core.reason import FreeGpus, Priority, Reason, Rests, SharedBy, SharingLevel
+from lucid.core.reason import FreeGpus, Priority, Reason, Rests, SharedBy
 from lucid.core.snapshot import Partition, Snapshot
 from lucid.orchestrator.fences import Fence, Fences
 from lucid.orchestrator.order import QueuedJob
@@ -25,35 +25,10 @@ from lucid.orchestrator.timeline import End, Timeline, expected_ends
 from lucid.orchestrator.topology import domains, spread
 from lucid.orchestrator.victims import Yielding
 
-__all__ = ["Sharing", "Starts", "sharing_now"]
+__all__ = ["Starts"]
 
-
-@dataclass(frozen=True, slots=True)
-class Sharing:
-    """How much sharing there is in a VC now.
-
-    ``gss``: the capacity in force. ``less``: the comparison that makes it less than configured, if one does.
-    ``mode``: what the next plan is to know, with dynamic sharing. ``changes_s``: when time alone may change it, s.
-    """
-
-    gss: int
-    less: tuple[SharingLevel, ...] = ()
-    mode: SharingMode | None = None
-    changes_s: float | None = None
-
-
-def sharing_now(
-    partition: Partition, idle_gpus: int, snapshot: Snapshot, packing: PackingSettings, before: SharingMode | None
-) -> Sharing:
-    """The configured capacity, or with dynamic sharing what the demand asks for."""
-    if not packing.dynamic or not packing.gss:
-        return Sharing(packing.gss)
-    waiting_gpus = sum(entry.job.gpus for entry in partition.pending)
-    arrivals = snapshot.arrivals
-    mode, level, changes_s = sharing_mode(
-        idle_gpus, waiting_gpus, arrivals.of(*partition.vcs), packing, before, snapshot.now_s, arrivals.by
-    )
-    return Sharing(mode.gss, () if level else (level,), mode, changes_s)
+_HARMLESS = 1.0
+"""In a calm VC pairs are made that are expected to run at this speed or better."""
 
 
 class Starts:
@@ -65,7 +40,7 @@ class Starts:
         snapshot: Snapshot,
         settings: PolicySettings,
         predictor: Predictor,
-        mode: SharingMode | None,
+        calm: CalmSince | None,
         ledger: Ledger | None = None,
     ) -> None:
         self.partition = partition
@@ -74,7 +49,7 @@ class Starts:
         self.settings = settings
         self.ledger = Ledger(partition, snapshot.now_s) if ledger is None else ledger
         self.quotas = Quotas(partition, settings.lending) if partition.quotas else None
-        self.sharing = sharing_now(partition, self.ledger.free, snapshot, settings.packing, mode)
+        self._calm = calm
         self.binder = Binder(
             partition,
             self.ledger,
@@ -99,6 +74,14 @@ class Starts:
         self.decisions[job_id] = decision
         self.actions.append(Action(job_id, self.partition.name, decision))
 
+    def calm_since(self) -> CalmSince | None:
+        """Since when the VC is calm, once the plan is made; ``None`` where sharing does not depend on it."""
+        partition = self.partition
+        if not looks_at_calm(self.settings.packing):
+            return None
+        waiting = len(partition.pending) - sum(isinstance(action.decision, Start) for action in self.actions)
+        return calm_since(self._calm, waiting, len(partition.pending) + len(partition.running), self.now_s)
+
     def close(self, fence: Fence) -> None:
         """Keep nodes for a job from here on."""
         self.fences = Fences([*self.fences.fences, fence])
@@ -119,9 +102,9 @@ class Starts:
         return self._room[1]
 
     def look_again_s(self) -> float | None:
-        """When the plan is made anew since nodes are kept: time alone moves what is expected of them. Soon where a job
-        could start, or join another, if none were kept; else once they were to have room, when what is told of them
-        is old."""
+        """When the plan is made anew since nodes are kept: time alone moves what is expected of them. Soon where a
+        job could start, or join another, if none were kept; else once they were to have room, when what is told of
+        them is old."""
         fences, ledger = self.fences.fences, self.ledger
         if not fences:
             return None
@@ -295,26 +278,25 @@ class Starts:
 
     def in_order(self, queued: QueuedJob, level: int) -> Hold | None:
         """Start a job of the queue, or say why it waits. It starts beside another, else alone, else beside another
-        on the terms of the jobs that would wait."""
+        on the terms of the jobs that would wait. In a calm VC only a pair that slows neither goes before GPUs of its
+        own."""
         fair: tuple[Reason, ...] = () if queued.fair is None else (queued.fair,)
-        less, packing = self.sharing.less, self.settings.packing
+        packing = self.settings.packing
         if self.quotas is not None and not self.quotas.boundless:
             within = self.quotas.within(queued.entry.job, queued.prediction.duration_s)
             if within.kept and not within:  # a guest that outlasts its host holds GPUs of the quota, too
                 return Hold((*fair, within))
-        found, why = self.partner(queued, level, self.sharing.gss)
+        calm = self._calm_for(queued)
+        found, why = self.partner(queued, level, packing.gss, _HARMLESS if calm else None)
         if found is not None:
-            self.beside(queued, found, (*fair, *less, *why))
+            self.beside(queued, found, (*fair, *why))
             return None
-        if less:  # a pair that slows no job keeps GPUs free for jobs that the forecast missed
-            found, harmless = self.partner(queued, level, packing.gss, packing.harmless_pair_speed)
-            if found is not None:
-                self.beside(queued, found, (*fair, *harmless))
-                return None
+        if calm and self.quotas is not None and self.quotas.lends_later(queued.entry.job):
+            return Hold((*fair, *why, *self.no_room(queued)))
         asleep = bool(self.ledger.asleep)
-        if self.alone(queued, level, (*fair, *less, *why), awake=True):
+        if self.alone(queued, level, (*fair, *calm, *why), awake=True):
             return None
-        if less or self.yields or asleep:  # less sharing, or only fast pairs: not for a job that would wait for it
+        if calm or self.yields or asleep:  # no sharing, or only fast pairs: not for a job that would wait for it
             found, why = self.partner_to_wait_no_more(queued, level)
             if found is not None:
                 self.beside(queued, found, (*fair, *why))
@@ -326,12 +308,19 @@ class Starts:
             if rests and self._place(queued.entry.job, level) is not None:
                 self.wakes_s = earliest(self.wakes_s, queued.entry.since_s + rests.patience_s)
                 return Hold((*fair, *why, rests))
-            if not rests and self.alone(queued, level, (*fair, *less, *why, *((rests,) if rests.share else ()))):
+            if not rests and self.alone(queued, level, (*fair, *why, *((rests,) if rests.share else ()))):
                 return None
         if self.claim(queued, level, (*fair, *why)):
             return None
         fenced: tuple[Reason, ...] = (self.fences.why(level),) if level else ()
         return Hold((*fair, *fenced, *why, *self.no_room(queued)))
+
+    def _calm_for(self, queued: QueuedJob) -> tuple[Reason, ...]:
+        """The comparison by which the job shares only if it would wait otherwise; nothing where it does not hold."""
+        if not looks_at_calm(self.settings.packing):
+            return ()
+        calm = calm_for(self._calm, queued.entry.job.vc, queued.prediction.duration_s, self.now_s)
+        return (calm,) if calm else ()
 
 
 def _priority(queued: QueuedJob) -> Priority:
