@@ -204,7 +204,7 @@ def _right_to_act(store: Store, settings: Settings) -> int:
     lease = store.take_lease(holder, time.time(), settings.daemon.lease_s * 20, now if dead else None)
     if lease is None:
         held = store.lease()
-        paused = " and is paused now, which lets its jobs go" if store.settings().get("paused") == "1" else ""
+        paused = " and is paused now, which releases its jobs" if store.settings().get("paused") == "1" else ""
         raise ConfigError(
             f"lucidd runs ({held.holder if held else '?'}){paused}; stop it "
             "(systemctl disable --now lucidd), then run this again for the proof"

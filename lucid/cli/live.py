@@ -221,7 +221,7 @@ def tell_history(config: Path, days: float, limit: int, as_json: bool) -> None:
         "state",
         "JCT",
         "ran",
-        "beside",
+        "partner",
         "Lucid: earlier by",
         "start: forecast",
     ):

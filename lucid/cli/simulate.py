@@ -260,7 +260,7 @@ def _lending_table(console: Console, metrics: Mapping[str, Mapping[str, Any]]) -
     lenders = {name: m["by_vc"] for name, m in metrics.items() if any("quota_gpus" in g for g in m["by_vc"].values())}
     if not lenders:
         return
-    table = Table(title="GPU-hours lent / borrowed, jobs past their bound, by VC")
+    table = Table(title="GPU-hours lent / borrowed, jobs past their bound, by VC (virtual cluster)")
     table.add_column("VC")
     table.add_column("quota", justify="right")
     for name in lenders:

@@ -370,11 +370,11 @@ def _held(settings: Settings, site: Site) -> Iterator[Finding]:
     if held and (beat is None or site.now_s - beat.at_s > _HELD_S):
         yield bad(
             f"{len(held)} jobs are held for a daemon that does not decide",
-            "start lucidd, or let them go: lucidctl uninstall (or slurm/lucid-release --all)",
+            "start lucidd, or release them: lucidctl uninstall (or slurm/lucid-release --all)",
         )
     unknown = {job.partition for job in held} - {*daemon.partitions, *daemon.rooms}
     if unknown:
         yield warn(
             f"held jobs stand in {', '.join(sorted(unknown))}, which is not in daemon.partitions",
-            "lucidd lets them go; name the partition to keep them",
+            "lucidd releases them; name the partition to keep them",
         )
