@@ -97,8 +97,8 @@ class PackingSettings(Section):
     """Say in the decision by what a pair will share: MPS is there for jobs of one user, or it is not. Unset: nothing
     is said. For lucidd daemon.mps says it."""
     when_calm: bool = False
-    """Make pairs in a calm VC, too. Otherwise a job shares only if it would wait, where next to no job has waited for
-    a day, and for as long as the job is expected to run (L17)."""
+    """Make pairs in a calm VC, too. Otherwise a job shares only if it would wait, where next to no job has waited
+    for a day, and for as long as the job is expected to run (L17)."""
     unparted_harm: float = Field(0.25, ge=0, le=1)
     """Where neither job of a pair may be started over, so that a bad pair cannot be parted: the most of its speed
     that either may lose at worst, which is taken to be 0.15 below the expected one. 0.25 makes such pairs from 0.90
