@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Sequence, Set
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence, Set
 
+from lucid.core.frozen import dataclass
 from lucid.core.job import Job
 from lucid.core.ledger import Ledger
 from lucid.core.reason import Reserved

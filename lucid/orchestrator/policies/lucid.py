@@ -86,7 +86,7 @@ class LucidPolicy(PartitionPolicy):
         return not (self._in_place or self._plain is not None or own.fairness.share_bound > 1.0)
 
     def looks_at(self, partition: Partition, snapshot: Snapshot) -> tuple[object, ...]:
-        """The profiling queue looks for room in the VCs, and where it is time-aware at the forecast."""
+        """The profiling queue looks for room in the VCs of its jobs, and where it is time-aware at the forecast."""
         others = self._looks_at(partition, snapshot)
         if partition.profiling:
             return others
@@ -103,9 +103,10 @@ class LucidPolicy(PartitionPolicy):
         if not partition.pending or not partition.profiling:
             return ()
         profiling = self._settings.profiling
-        if profiling.time_aware:
-            return (*snapshot.partitions.values(), snapshot.arrivals.profiled_per_hour)
-        return tuple(snapshot.partitions.values()) if profiling.home_if_room else ()
+        if not profiling.time_aware and not profiling.home_if_room:
+            return ()
+        homes = map(snapshot.home, {entry.job.vc: None for entry in partition.pending})
+        return (*homes, snapshot.arrivals.profiled_per_hour if profiling.time_aware else None)
 
     def _in_profiling(self, vc: str, snapshot: Snapshot) -> _Entries:
         """Jobs of a VC that are in the profiling partition."""
@@ -205,28 +206,28 @@ class _RoomAtHome:
         self._ledgers: dict[str, Ledger] = {}
         self._quotas: dict[str, Quotas] = {}
 
-    def __call__(self, job: Job, to_spare: bool) -> HomeHasRoom:
-        """A job for which there is room is counted in from then on. ``to_spare``: a quarter of the GPUs must stay
-        idle, and as many as a node has."""
+    def __call__(self, job: Job, to_spare: bool) -> HomeHasRoom | None:
+        """A job for which there is room is counted in from then on; ``None``: there is none. ``to_spare``: a quarter
+        of the GPUs must stay idle, and as many as a node has."""
         home = self._snapshot.home(job.vc)
         if home is None or home.pending:
-            return HomeHasRoom(job.vc, 0, False)
+            return None
         ledger = self._ledgers.get(home.name)
         if ledger is None:
             ledger = self._ledgers[home.name] = self._ledger_of(home)
         free = ledger.free
         if to_spare and free - job.gpus < max(ledger.gpus_per_node, _TO_SPARE * home.gpus):
-            return HomeHasRoom(job.vc, free, False)
+            return None
         quotas = None
         if home.quotas:
             quotas = self._quotas.get(home.name)
             if quotas is None:  # each looks at all running jobs: not one for every job that is asked about
                 quotas = self._quotas[home.name] = Quotas(home, self._settings.lending)
             if not quotas.within(job, 0.0):
-                return HomeHasRoom(job.vc, free, False)
+                return None
         placement = consolidated(ledger, job, None, self._settings.remainder_on_emptiest)
         if placement is None:
-            return HomeHasRoom(job.vc, free, False)
+            return None
         ledger.take(job, placement)
         if quotas is not None:
             quotas.take(job)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Set
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from lucid.core.decision import Hold, earliest
+from lucid.core.frozen import dataclass
 from lucid.core.job import Job, Pending
 from lucid.core.reason import LargeShare, OwnTurn, PlainOrder, Reason, Reserved
 from lucid.core.snapshot import Partition
@@ -179,8 +180,7 @@ def _patience_s(starts: Starts, holder: Job) -> float:
     """How long the holder waits before guests must be the surer to end in time: as long as the other jobs of its VC
     have waited on average, for where all wait for days the holder alone has no claim to nodes that stand idle."""
     least_s, vc = starts.settings.reservation.patience_s, holder.vc
-    jobs = [entry.job for entry in starts.partition.pending]
-    others = [job.submit_s for job in jobs if job is not holder and job.vc == vc]
+    others = [job.submit_s for e in starts.partition.pending if (job := e.job) is not holder and job.vc == vc]
     return max(least_s, starts.now_s - sum(others) / len(others)) if others else least_s
 
 

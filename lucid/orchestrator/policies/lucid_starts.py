@@ -9,6 +9,7 @@ from lucid.binder.calm import CalmSince, calm_for, calm_since, looks_at_calm
 from lucid.binder.pairing import Binder
 from lucid.config import PolicySettings
 from lucid.core.decision import Action, Decision, Hold, Requeue, Start, earliest
+from lucid.core.frozen import dataclass
 from lucid.core.job import Job, Pending, Running
 from lucid.core.ledger import Ledger, gpus_by_node
 from lucid.core.placement import Placement
@@ -102,9 +103,9 @@ class Starts:
         return self._room[1]
 
     def look_again_s(self) -> float | None:
-        """When the plan is made anew since nodes are kept: time alone moves what is expected of them. Soon where a
-        job could start, or join another, if none were kept; else once they were to have room, when what is told of
-        them is old."""
+        """When the plan is made anew since nodes are kept: time alone moves what is expected of them. Soon where
+        another job could start, or join one, if none were kept; else once they were to have room, when what is told
+        of them is old."""
         fences, ledger = self.fences.fences, self.ledger
         if not fences:
             return None
