@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Sequence, Set
 
 from lucid.core.frozen import dataclass
 from lucid.core.job import Job

@@ -9,7 +9,6 @@ from lucid.binder.calm import CalmSince, calm_for, calm_since, looks_at_calm
 from lucid.binder.pairing import Binder
 from lucid.config import PolicySettings
 from lucid.core.decision import Action, Decision, Hold, Requeue, Start, earliest
-from lucid.core.frozen import dataclass
 from lucid.core.job import Job, Pending, Running
 from lucid.core.ledger import Ledger, gpus_by_node
 from lucid.core.placement import Placement
