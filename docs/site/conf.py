@@ -24,6 +24,8 @@ source_suffix = {".md": "markdown"}
 myst_heading_anchors = 4
 # Shown as text: these are not Python or a shell's lines, and a word that a lexer does not know is a warning.
 highlight_language = "none"
+# Quotes and dashes are to be copied as they stand: --config, not a dash.
+smartquotes = False
 html_theme = "furo"
 html_title = f"Lucid {release}"
 html_copy_source = False

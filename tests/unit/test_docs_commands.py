@@ -32,7 +32,20 @@ def block(text: str) -> str:
     return f"```\n{textwrap.dedent(text.strip(chr(10)))}\n```"
 
 
-def sections(command: click.Command, words: tuple[str, ...]) -> Iterator[str]:
+def options(records: list[tuple[str, str]], name: str, told: dict[tuple[str, str], str]) -> Iterator[str]:
+    """An option that another command has in the same words is named with that command alone."""
+    again: dict[str, list[str]] = {}
+    for record in records:
+        first = told.setdefault(record, name)
+        if first == name:
+            yield wrapped(record[1], f"- `{record[0]}`: ", "  ")
+        else:
+            again.setdefault(first, []).append(f"`{record[0].split()[0]}`")
+    for first, names in again.items():
+        yield wrapped(f"as for `{first}`: {', '.join(names)}", "- ", "  ")
+
+
+def sections(command: click.Command, words: tuple[str, ...], told: dict[tuple[str, str], str]) -> Iterator[str]:
     ctx = click.Context(command, info_name=" ".join(("lucidctl", *words)))
     yield f"## {ctx.info_name}"
     yield block(f"{ctx.info_name} {' '.join(command.collect_usage_pieces(ctx))}")
@@ -41,17 +54,18 @@ def sections(command: click.Command, words: tuple[str, ...]) -> Iterator[str]:
             "" if not part.strip() else block(part.strip("\n").removeprefix("\b")) if "\b" in part else wrapped(part)
         )
     records = [record for param in command.get_params(ctx) if (record := param.get_help_record(ctx))]
-    yield "\n".join(wrapped(about, f"- `{left}`: ", "  ") for left, about in records if not left.endswith("--help"))
+    own = [record for record in records if not record[0].endswith("--help")]
+    yield "\n".join(options(own, str(ctx.info_name), told))
     yield block("\n".join(EXAMPLES[" ".join(words)]))
     if isinstance(command, click.Group):
         for name in command.list_commands(ctx):
             inner = command.get_command(ctx, name)
             if inner is not None and not inner.hidden:
-                yield from sections(inner, (*words, name))
+                yield from sections(inner, (*words, name), told)
 
 
 def test_the_page_is_what_help_says() -> None:
-    text = "\n\n".join(part for part in (HEAD, *sections(lucidctl, ())) if part) + "\n"
+    text = "\n\n".join(part for part in (HEAD, *sections(lucidctl, (), {})) if part) + "\n"
     if os.environ.get("LUCID_WRITE_GOLDEN"):
         PAGE.write_text(text, encoding="utf-8")
     assert PAGE.read_text(encoding="utf-8") == text, "LUCID_WRITE_GOLDEN=1 writes it"
