@@ -85,6 +85,8 @@ class Candidates:
 
     def heavy(self, room: int, closed: Container[str]) -> Candidate | None:
         """The first to start of those with a share score above ``room``, on nodes that are not ``closed``."""
+        if not any(score > room and numbers for score, numbers in self._numbers.items()):
+            return None
         found = islice((other for other in self._in_order() if other.score > room), SCAN_LIMIT)
         return next((other for other in found if other.node not in closed), None)
 

@@ -95,6 +95,8 @@ def serve_turns(starts: Starts, due: TurnsDue, served: Set[str]) -> ServedTurns:
             keeping.add(job.vc)
             fences[job.id] = nodes
             why = (turn.why, _close(starts, job, nodes))
+        else:
+            starts.held.append(job)
         starts.decisions[job.id] = Hold((*why, *_no_room(starts, turn.entry, 0.0)))
     return ServedTurns(ids, fences, due.changes_s)
 

@@ -139,6 +139,7 @@ def _serve_queue(starts: Starts, order: QueueOrder, queue: Sequence[QueueRow]) -
         hold = starts.in_order(order.job(row), level)
         if hold is None:
             continue
+        starts.held.append(entry.job)
         hopeless = feasible.bar(entry.job)
         if hopeless is not None:
             hold = Hold((hopeless,))

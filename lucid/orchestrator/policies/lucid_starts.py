@@ -64,6 +64,8 @@ class Starts:
         self.decisions: dict[str, Decision] = {}
         self.actions: list[Action] = []
         self._room: tuple[int, Timeline] | None = None
+        self.held: list[Job] = []
+        """Jobs that wait, one of each shape at least, without those that nodes are kept for."""
         self.wakes_s: float | None = None
         """When a node is next woken for a job that waits for one that is awake, s."""
 
@@ -109,10 +111,9 @@ class Starts:
         if not fences:
             return None
         soon_s = self.now_s + LOOK_AGAIN_S
-        if self.quotas is not None or self.yielding or ledger.closing or ledger.asleep:
+        if len(fences) > 1 or self.quotas is not None or self.yielding or ledger.closing or ledger.asleep:
             return soon_s
-        others = [e.job for e in self.partition.pending if len(fences) > 1 or e.job.id != fences[0].room.holder]
-        for job in {(job.gpus, job.min_nodes): job for job in others}.values():
+        for job in self.held:
             part = gpus_by_node(job, ledger.gpus_per_node)[:1]
             room = job.gpus <= ledger.free and part and part[0][0] <= ledger.largest
             if room or self.binder.any_to_join(job.gpus):
