@@ -13,7 +13,7 @@ from lucid.adapters.store.sqlite import SqliteStore
 from lucid.cli.render import duration, reason_text
 from lucid.cli.render_power import boots
 from lucid.cli.render_prediction import prediction_data, prediction_lines
-from lucid.cli.start_words import observed_words, starts_of
+from lucid.cli.start_words import guess_words, kept_words, observed_words, starts_of
 from lucid.cli.story import Story, row_to_dict
 from lucid.cli.window_words import ends_in_time_s, reaches_words
 from lucid.core import reason as why
@@ -128,8 +128,12 @@ def with_expected_start(story: Story, data: dict[str, Any], store: SqliteStore |
     if found is None:
         return story
     data.update(found[0])
-    words = [f"starts in about: {found[1]}"]
+    words = [f"starts: {found[1]}"]
     row = last.row(data["job"])
+    if kept := kept_words(row, data["job"], found[0]["starts_in_s"], last.snapshot.now_s):
+        words.append(kept)
+    if found[0]["starts_in_s"] and (guess := guess_words(starts.seen)):
+        words.append(guess)
     if row is not None and (observed := observed_words(last.modes, [row.partition])):
         words.append(observed)
     ends_s = None if row is None else ends_in_time_s(row.reasons, last.snapshot.now_s)

@@ -10,7 +10,7 @@ from lucid.cli.console import Table, say, stdout_console
 from lucid.cli.live import live_places, seen_store
 from lucid.cli.queue_rows import line_of, queue_row_to_dict, queue_rows, why_words
 from lucid.cli.render import duration
-from lucid.cli.start_words import observed_words, start_words
+from lucid.cli.start_words import guess_words, observed_words, start_words
 from lucid.cli.window_words import window_dicts, window_words, windows_ahead
 from lucid.live.seen_plan import seen_starts
 from lucid.shown import shown
@@ -32,7 +32,7 @@ def tell_queue(config: Path, as_json: bool) -> None:
         say(json.dumps(told, indent=1))
         return
     table = Table(caption=f"as of {time.strftime('%F %T', time.localtime(snapshot.now_s))}")
-    for column in ("#", "job", "user", "GPUs", "waits", "estimate", "starts in about", "decision"):
+    for column in ("#", "job", "user", "GPUs", "waits", "estimate", "starts", "decision"):
         table.add_column(column, justify="right" if column in ("#", "GPUs", "waits", "estimate") else "left")
     for row in rows:
         job = row.entry.job
@@ -48,8 +48,10 @@ def tell_queue(config: Path, as_json: bool) -> None:
         )
     if rows:
         stdout_console().print(table)
-        if words := observed_words(last.modes, (row.partition for row in rows)):
-            say(words)
+        guess = guess_words(starts.seen) if any(row.starts_in_s for row in rows) else ""
+        for words in (guess, observed_words(last.modes, (row.partition for row in rows))):
+            if words:
+                say(words)
     else:
         at = time.strftime("%F %T", time.localtime(snapshot.now_s))
         say(f"no job waits for Lucid (as of {at}); it looks after {', '.join(snapshot.partitions)}")

@@ -100,7 +100,7 @@ def _reserved(r: why.Reserved) -> str:
         meanwhile += (
             f"; job {r.holder} has waited so long that they must have time for {r.times:.1f} x their estimate"
         )
-    return f"{nodes} until about {when(r.until_s)}: {meanwhile}"
+    return f"{nodes}, by estimates until {when(r.until_s)}: {meanwhile}"
 
 
 def _large_share(r: why.LargeShare) -> str:

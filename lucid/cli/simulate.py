@@ -303,6 +303,9 @@ _BESIDE_ROWS = (("avg JCT", "avg_jct"), ("jobs > 8 GPUs", "avg_jct_large"), ("p9
 _FORECAST_ROWS = (
     ("starts inside the 80 % range", "coverage_80", "{:.1%}"),
     ("width of that range / wait", "width_ratio", "{:.2f}"),
+    ("told by more than its end", "told", "{:.1%}"),
+    ("of these inside", "told_coverage_80", "{:.1%}"),
+    ("width of these / wait", "told_width_ratio", "{:.2f}"),
     ("starts forecast to 10 minutes", "within_10min", "{:.1%}"),
 )
 

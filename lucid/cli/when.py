@@ -12,7 +12,7 @@ from typing import Any
 from lucid.cli.console import say
 from lucid.cli.live import live_settings, lives, seen_store
 from lucid.cli.render import duration
-from lucid.cli.start_words import observed_words, start_words
+from lucid.cli.start_words import guess_words, observed_words, start_words
 from lucid.core.job import Job, Pending
 from lucid.core.ports import Predictor
 from lucid.core.snapshot import Partition
@@ -44,9 +44,10 @@ def tell_when(gpus: int, limit: str | None, user: str, partition: str | None, co
         say(json.dumps({"at_s": last.snapshot.now_s, "gpus": gpus, "time_limit_s": allowed_s, "partitions": found}))
         return
     for name, answer in found.items():
-        say(f"{name}: {answer['words'].replace('in about now', 'now')}, estimate {duration(answer['estimate_s'])}")
-    if observed := observed_words(last.modes, found):
-        say(observed)
+        say(f"{name}: {answer['words']}, estimate {duration(answer['estimate_s'])}")
+    for words in (guess_words(len(last.times.known)), observed_words(last.modes, found)):
+        if words:
+            say(words)
     say(f"by what lucidd saw {duration(max(time.time() - last.snapshot.now_s, 0.0))} ago")
 
 
@@ -109,5 +110,5 @@ def _answer(last: LastPlan, home: Partition, job: Job, predictor: Predictor) -> 
         "starts_in_s": starts_in_s,
         "estimate_s": round(said.duration_s, 1),
         "estimate_by": said.duration_source,
-        "words": "no start is foreseen as things are" if words == "-" else f"would start in about {words}",
+        "words": "no start is foreseen as things are" if words == "-" else f"would start {words}",
     }

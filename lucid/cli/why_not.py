@@ -109,7 +109,7 @@ def tell_why_not(
         return
     say(f"job {job_id}, by what lucidd saw {duration(time.time() - found.at_s)} ago")
     if found.starts is not None:
-        say(f"starts in about: {found.starts[1]}")
+        say(f"starts: {found.starts[1]}")
     for words, row in found.rows.items():
         say(f"{words}: {'not decided' if row is None else decision_line(row)}")
     if not found.agrees:

@@ -54,4 +54,4 @@ def starts_ahead(snapshot: Snapshot, ahead: Forecast, times: StartTimes) -> Star
         for partition in snapshot.partitions.values()
         for entry in partition.pending
     }
-    return StartsAhead(snapshot.now_s, spans, ahead.ahead_s, ahead.own_ahead_s)
+    return StartsAhead(snapshot.now_s, spans, ahead.ahead_s, ahead.own_ahead_s, len(times.known))

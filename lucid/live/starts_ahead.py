@@ -34,6 +34,8 @@ class StartsAhead:
     starts_in_s: Mapping[str, Span | None]
     ahead_s: float = math.inf
     own_ahead_s: Mapping[str, float] = field(default_factory=dict)
+    seen: int = 0
+    """Waits that had ended by then, on which the ranges rest."""
 
     def ahead_of(self, job_id: str) -> float:
         """How far ahead was planned where this job waits, s."""
@@ -42,7 +44,8 @@ class StartsAhead:
     def to_dict(self) -> dict[str, Any]:
         """JSON form."""
         own = {job_id: _finite(ahead_s) for job_id, ahead_s in self.own_ahead_s.items()}
-        return {"at_s": self.at_s, "ahead_s": _finite(self.ahead_s), "own_ahead_s": own, "starts": self.starts_in_s}
+        ahead = {"ahead_s": _finite(self.ahead_s), "own_ahead_s": own}
+        return {"at_s": self.at_s, **ahead, "starts": self.starts_in_s, "seen": self.seen}
 
     @classmethod
     def from_dict(cls, data: Any) -> StartsAhead:
@@ -53,7 +56,7 @@ class StartsAhead:
         """
         starts = {job_id: None if span is None else _span(*span) for job_id, span in data["starts"].items()}
         own = {job_id: _seconds(ahead_s) for job_id, ahead_s in data["own_ahead_s"].items()}
-        return cls(float(data["at_s"]), starts, _seconds(data["ahead_s"]), own)
+        return cls(float(data["at_s"]), starts, _seconds(data["ahead_s"]), own, int(data["seen"]))
 
 
 def told_starts(data: Any, snapshot: Snapshot, plan: Plan) -> StartsAhead | None:
@@ -72,7 +75,7 @@ def told_starts(data: Any, snapshot: Snapshot, plan: Plan) -> StartsAhead | None
         spans = dict(_as_of(told.starts_in_s, waiting, at_once, later_s))
     except KeyError:
         return None
-    return StartsAhead(snapshot.now_s, spans, told.ahead_s, told.own_ahead_s)
+    return StartsAhead(snapshot.now_s, spans, told.ahead_s, told.own_ahead_s, told.seen)
 
 
 def _as_of(

@@ -15,7 +15,7 @@ Times are in seconds. Nothing here knows a clock, and nothing is random.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import exp, inf, log
 from typing import TYPE_CHECKING, Any
@@ -29,6 +29,8 @@ SHORT_S = 60.0
 """Waits up to this are short: they are not counted when it is asked how well forecasts hold."""
 _INSIDE = 0.8
 """Share of starts that are to fall inside the range."""
+_TELLS, _NEAR_S = 3.0, 7200.0
+"""A range tells something if it is at most so many times as wide as its likely wait, or ends so soon."""
 _FLOOR_S = 10.0
 """Added to both waits before they are divided: seconds do not matter."""
 _MOST = 400
@@ -54,6 +56,11 @@ class StartRange:
     early_s: float
     likely_s: float
     late_s: float
+
+    @property
+    def tells(self) -> bool:
+        """Is it narrow enough, or near enough, to tell people more of it than its end (docs/decisions/0025)?"""
+        return self.late_s <= _NEAR_S or self.late_s - self.early_s <= _TELLS * self.likely_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +118,7 @@ class StartTimes:
         self._at_s = -inf
 
     @property
-    def known(self) -> Iterable[StartForecast]:
+    def known(self) -> Sequence[StartForecast]:
         """Forecasts of jobs that have started, oldest first."""
         return tuple(self._done)
 

@@ -49,6 +49,7 @@ class _Counted:
     likely_s: float
     width_s: float
     inside: bool
+    tells: bool = False
 
 
 class StartForecasts:
@@ -157,24 +158,32 @@ class StartForecasts:
             self._counted.append(_Counted(weight, now_s - since_s, inf, inf, False))
             return
         width_s = one.said.late_s - one.said.early_s
-        self._counted.append(_Counted(weight, one.real_s, one.said.likely_s, width_s, one.inside))
+        self._counted.append(_Counted(weight, one.real_s, one.said.likely_s, width_s, one.inside, one.said.tells))
 
     def figures(self) -> dict[str, Any]:
         """``jobs``: waits that were sampled, those at once included. ``coverage_80`` and ``width_ratio`` (median of
         the range's width over the real wait) are of those that really waited for more than a minute (``waited``);
-        ``within_10min``: share of all whose likely start was at most ten minutes off. ``None`` where there are no
-        such waits."""
+        ``within_10min``: share of all whose likely start was at most ten minutes off. ``told``: share of those that
+        waited whose range is told by more than its end (``StartRange.tells``), ``told_coverage_80`` and
+        ``told_width_ratio`` of these. ``None`` where there are no such waits."""
         long = [one for one in self._counted if one.real_s > SHORT_S]
         near = sum(one.weight for one in self._counted if abs(one.likely_s - one.real_s) <= _NEAR_S)
         every = self._at_once + sum(one.weight for one in self._counted)
-        weight = sum(one.weight for one in long)
+        told = [one for one in long if one.tells]
         return {
-            "coverage_80": sum(one.weight for one in long if one.inside) / weight if long else None,
+            "coverage_80": _share([one for one in long if one.inside], long),
             "within_10min": (self._at_once + near) / every if every else None,
             "width_ratio": _median([(one.width_s / one.real_s, one.weight) for one in long]),
+            "told": _share(told, long),
+            "told_coverage_80": _share([one for one in told if one.inside], told),
+            "told_width_ratio": _median([(one.width_s / one.real_s, one.weight) for one in told]),
             "jobs": self._at_once + len(self._counted),
             "waited": len(long),
         }
+
+
+def _share(some: list[_Counted], of: list[_Counted]) -> float | None:
+    return sum(one.weight for one in some) / sum(one.weight for one in of) if of else None
 
 
 def _median(values: list[tuple[float, float]]) -> float | None:

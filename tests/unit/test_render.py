@@ -111,7 +111,7 @@ SAID: list[tuple[Reason, str]] = [
     (why.BestPartner("p", 1.9, 1, "first"), "job p is the first partner found that qualifies"),
     (
         why.Reserved("b", 60.0, 600.0, 1),
-        "1 node kept for job b until about day 0 00:01:00: only jobs expected to take at most 10 min may start",
+        "1 node kept for job b, by estimates until day 0 00:01:00: only jobs expected to take at most 10 min",
     ),
     (why.Reserved("b", 60.0, 600.0, 1, 2.5), "so long that they must have time for 2.5 x their estimate"),
     (why.Allotted("speedup", 4, 8, 2.5), "the round gives it 4 GPUs of at most 8 (speedup 2.5)"),

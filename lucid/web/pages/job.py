@@ -10,7 +10,7 @@ from lucid.adapters.store.sqlite import SqliteStore
 from lucid.cli.efficiency import account_to_dict
 from lucid.cli.live_story import known_story, why_nothing
 from lucid.cli.render import when
-from lucid.cli.start_words import told_of, told_words
+from lucid.cli.start_words import guess_words, kept_words, observed_words, told_of, told_words
 from lucid.cli.story import Story
 from lucid.config import Mode
 from lucid.core.as_json import to_json
@@ -81,6 +81,7 @@ def job(site: Site, viewer: Viewer, path: Mapping[str, str], asked: Mapping[str,
         "why_not": None if pending is None else _why_not(site, viewer, shown, asked),
         "_events": [_event(at_s, words) for at_s, words in reversed(story.told())],
         "_head": _head(shown, job_id),
+        "_start_notes": [] if pending is None else _start_notes(site, *pending),
         "_runs": None if runs is None else _runs(site, runs),
         "_vcs": [part.name for part in site.picture.seen.snapshot.partitions.values() if not part.profiling],
     }
@@ -146,6 +147,13 @@ def _start(site: Site, viewer: Viewer, partition: str, entry: Pending) -> Start:
         "words": starts_words(site, row),
         "obstacles": [] if decision is None else obstacles(decision.reasons),
     }
+
+
+def _start_notes(site: Site, partition: str, entry: Pending) -> list[str]:
+    row, seen = row_of(site, partition, entry), site.picture.seen
+    kept = kept_words(row.decision, entry.job.id, row.starts_in_s, site.picture.now_s)
+    guess = guess_words(len(site.picture.times.known)) if row.starts_in_s else ""
+    return [words for words in (kept, guess, observed_words(seen.modes, [partition])) if words]
 
 
 def _forecasts(site: Site, job_id: str) -> Forecasts:

@@ -271,6 +271,7 @@ class JobPage(TypedDict):
     why_not: WhyNot | None
     _events: list[Event]
     _head: str
+    _start_notes: list[str]
     _runs: Runs | None
     _vcs: list[str]
 
