@@ -4,6 +4,7 @@ would have brought on this cluster's past, makes it, and takes it away; a job bo
 from __future__ import annotations
 
 import json
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -159,13 +160,16 @@ def test_the_pools_partition_goes_only_once_no_job_is_left_in_it(site: Site) -> 
     site.type(f"{PACK} --lending borrow --yes")
     own = gated(box, "vc-a", 4, "own")
     box.wait("its own GPUs", lambda: box.state(own) == "RUNNING")
-    loan = box.sbatch("-p", "vc-a", "--gres=gpu:4", ALONE, script="sleep 12")
+    loan = gated(box, "vc-a", 4, "loan")
     box.wait("a loan", lambda: box.state(loan) == "RUNNING")
     opened(box, "own")
     refused = typed(box, f"{PACK.replace(' --drain', '')} --lending off --yes")
     assert (refused.returncode, f"stays until {loan} end there" in refused.stdout) == (0, True), refused.stdout
     assert box.run("sinfo", "-h", "-p", "overflow").stdout
+    later = threading.Timer(5.0, opened, (box, "loan"))
+    later.start()
     done = typed(box, f"{PACK} --lending off --yes")
+    later.join()
     assert done.returncode == 0, done.stdout + done.stderr
     assert (box.state(loan), box.job(loan)["restart_cnt"]) == ("COMPLETED", 0)
     assert not box.run("sinfo", "-h", "-p", "overflow").stdout
