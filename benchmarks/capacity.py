@@ -1,10 +1,16 @@
 """How much more work the same cluster carries under Lucid with no job worse off on average than under plain Slurm.
 
-More work is the same trace once more, two weeks later and from its end on from its beginning, thinned: at 1.2 times
-the work every fifth of these jobs is there. Figures are of the jobs of the trace itself, which are the same at every
-load. Loads are tried in steps, and the largest is reported at which Lucid's figures are no worse than plain Slurm's
-at 1. A load above what is possible at most can hold: what was submitted last is worked off after the last submission,
-and the jobs that were added do not count.
+Work arrives for one and a half times the length of a trace: the trace, and its first half once more. More work is the
+same stream laid over itself, two weeks later and from its end on from its beginning, thinned: at 1.2 times the work
+every fifth of these jobs is there. Figures are of the jobs of the trace itself, each once and the same at every load,
+which come in the middle, after a quarter and before the last quarter of a trace's length: what waits before them and
+after them is there, too. Loads are tried in steps, and the largest is reported at which Lucid's figures are no worse
+than plain Slurm's at 1.
+
+No load above what is possible is tried: what comes would then be more than is ever worked off, and a few long jobs
+that wait until the end of the stream would pay for it. Possible are the GPU-hours at hand over those held under Lucid
+for the trace's work, where pairs hold them once; as they are at 1.4 times the work, for the more jobs there are the
+more find a partner.
 """
 
 from __future__ import annotations
@@ -24,21 +30,24 @@ from lucid.simulator.scenario import Scenario, simulate
 from lucid.simulator.traces.record import Trace, TraceJob
 from lucid.simulator.traces.synth import preset, synthesise, vc_layout
 
-__all__ = ["carried", "figures", "scaled"]
+__all__ = ["carried", "counted", "figures", "scaled"]
 
 _MONTH = "month-small"
 _SEEDS = (41, 42, 43, 44, 45)
 _FEWER = 0.5
 """On this share of its nodes a pack queues under plain Slurm."""
-_STEP, _LEAST, _MOST = 0.1, 8, 20
-"""Loads tried: multiples of the step, from 0.8 to 2.0."""
+_STEP, _LEAST = 0.1, 8
+"""Loads tried: multiples of the step, from 0.8 to what is possible."""
+_MUCH = 1.4
+"""The load at which it is looked how many GPU-hours pairs save."""
 _ASKED = ("average", "average and large jobs", "average, large jobs and p99.9 of queueing")
 _SHIFT_S = 14 * 86400.0
 
 
 def scaled(trace: Trace, times: float) -> Trace:
-    """The trace with so many times its work. A larger one has all jobs of a smaller one; a copy is ``ID+1``."""
-    span_s = max(item.job.submit_s for item in trace.jobs) + 1.0
+    """The stream with so many times the trace's work. A larger one has all jobs of a smaller one. A copy is ``ID+1``,
+    and what comes again after the end of the trace ``ID~``."""
+    span_s = _span_s(trace)
     found: list[TraceJob] = []
     for copy in range(int(times) + 1):
         for item in trace.jobs:
@@ -47,13 +56,25 @@ def scaled(trace: Trace, times: float) -> Trace:
             name = f"{item.job.id}+{copy}" if copy else item.job.id
             at_s = (item.job.submit_s + copy * _SHIFT_S) % span_s
             found.append(replace(item, job=replace(item.job, id=name, submit_s=at_s)))
+            if at_s < span_s / 2:
+                found.append(replace(item, job=replace(item.job, id=f"{name}~", submit_s=at_s + span_s)))
     found.sort(key=lambda item: (item.job.submit_s, item.job.rank, item.job.id))
     return replace(trace, jobs=tuple(replace(i, job=replace(i.job, rank=n)) for n, i in enumerate(found)))
 
 
-def carried(base: tuple[float, ...], at: Callable[[float], tuple[float, ...]]) -> list[float | None]:
-    """The largest load at which the first figure, the first two, and so on are no worse than ``base``; ``None`` where
-    they are worse at the smallest that is tried. ``at``: the figures at a load."""
+def counted(trace: Trace) -> frozenset[str]:
+    """The jobs of the stream that figures are of: those of the trace, in the middle of the stream."""
+    quarter_s = _span_s(trace) / 4
+    return frozenset(item.job.id if item.job.submit_s >= quarter_s else f"{item.job.id}~" for item in trace.jobs)
+
+
+def _span_s(trace: Trace) -> float:
+    return max(item.job.submit_s for item in trace.jobs) + 1.0
+
+
+def carried(base: tuple[float, ...], at: Callable[[float], tuple[float, ...]], possible: float) -> list[float | None]:
+    """The largest load, up to what is ``possible``, at which the first figure, the first two, and so on are no worse
+    than ``base``; ``None`` where they are worse at the smallest that is tried. ``at``: the figures at a load."""
     known: dict[int, tuple[float, ...]] = {}
 
     def holds(step: int, count: int) -> bool:
@@ -62,7 +83,7 @@ def carried(base: tuple[float, ...], at: Callable[[float], tuple[float, ...]]) -
         return all(here <= there for here, there in zip(known[step][:count], base, strict=False))
 
     found: list[float | None] = []
-    most = _MOST
+    most = int(possible / _STEP)
     for count in range(1, len(base) + 1):
         low, high = _LEAST - 1, most + 1  # holds at low, as far as is known, and not at high
         while high - low > 1:
@@ -120,19 +141,18 @@ def _of(name: str, scenes: Sequence[Scenario]) -> Iterator[Figure]:
 
 
 def _carried_in(scene: Scenario, case: _Case) -> tuple[float, list[float | None]]:
-    ids = frozenset(item.job.id for item in scene.trace.jobs)
-    possible: list[float] = []
+    ids = counted(scene.trace)
+
+    def run(policy: str, case_of: Callable[[Scenario], Scenario], times: float) -> Run:
+        return simulate(case_of(replace(scene, trace=scaled(scene.trace, times))), policy)
+
+    much = run("lucid", case.lucid, _MUCH)
+    possible = _MUCH * _possible(much, scene)
 
     def at(times: float) -> tuple[float, ...]:
-        run = simulate(case.lucid(replace(scene, trace=scaled(scene.trace, times))), "lucid")
-        if times == 1.0:
-            possible.append(_possible(run, scene))
-        return _three(run, ids)
+        return _three(much if abs(times - _MUCH) < _STEP / 2 else run("lucid", case.lucid, times), ids)
 
-    loads = carried(_three(simulate(case.plain(scene), "backfill"), ids), at)
-    if not possible:
-        at(1.0)
-    return possible[0], loads
+    return possible, carried(_three(run("backfill", case.plain, 1.0), ids), at, possible)
 
 
 def _figure(what: str, values: list[float]) -> Figure:
@@ -148,10 +168,9 @@ def _three(run: Run, ids: frozenset[str]) -> tuple[float, ...]:
 
 
 def _possible(run: Run, scene: Scenario) -> float:
-    """GPU-hours at hand while jobs are submitted, over those that are held for the trace where pairs share them: jobs
-    ask for more than is held, by what pairs save."""
-    span_s = max(item.job.submit_s for item in scene.trace.jobs)
-    return run.total_gpus * span_s / run.series.busy_gpu_s
+    """GPU-hours at hand while jobs are submitted, over those that are held for them where pairs share them: jobs ask
+    for more than is held, by what pairs save."""
+    return run.total_gpus * 1.5 * _span_s(scene.trace) / run.series.busy_gpu_s
 
 
 def _fewer(scenario: Scenario) -> Scenario:

@@ -22,6 +22,7 @@ __all__ = [
     "LOSES_FROM",
     "LOSES_LEAST_S",
     "Gains",
+    "Held",
     "Losing",
     "Party",
     "baseline_of",
@@ -29,6 +30,8 @@ __all__ = [
     "gains_headline",
     "gains_to_dict",
     "gains_told",
+    "held_by",
+    "held_text",
     "loses",
     "loss_text",
     "times_baseline",
@@ -44,6 +47,8 @@ LOSES_LEAST_S = 360.0
 """And in reports on a site's own past, this much a job at least: less is nothing that anybody would see."""
 _SAME = 1e-4
 """A mean JCT within this share of the baseline's is the same."""
+_SEEN = 1e-3
+"""A smaller share of GPU-hours is not worth a sentence."""
 _LISTED = 10
 _LEAST_S = 60.0
 """A part of a loss that is shorter is not told."""
@@ -87,6 +92,23 @@ class Losing:
 
 
 @dataclass(frozen=True, slots=True)
+class Held:
+    """GPU-hours that all jobs of a replay hold, those on the same GPUs at a time once: under the policy and under the
+    baseline. Two jobs on the same GPUs hold less than one after the other; a profiling run that is done again, and a
+    pair that is slow, take a part of that back. ``gpus``: of how many, ``days``: how long jobs are submitted."""
+
+    gpu_h: float
+    baseline_gpu_h: float
+    gpus: int
+    days: float
+
+    @property
+    def less_gpu_h(self) -> float:
+        """By how many fewer; negative where there are more."""
+        return self.baseline_gpu_h - self.gpu_h
+
+
+@dataclass(frozen=True, slots=True)
 class Gains:
     """``users``, ``vcs``: all of them, those that lose most first. ``latest_s``: by how much longer the unluckiest
     job waited than under the baseline. ``losing``: the jobs that lose most."""
@@ -98,6 +120,7 @@ class Gains:
     users: tuple[Party, ...]
     latest_s: float
     losing: tuple[Losing, ...]
+    held: Held
 
     @property
     def users_losing(self) -> int:
@@ -157,6 +180,27 @@ def gains(run: Run, baseline: Run, log: DecisionLog | None = None) -> Gains | No
         _parties((o.job.user, (o, was)) for o, was in both),
         max(o.queue_s - was.queue_s for o, was in both),
         tuple(losing),
+        held_by(run, baseline),
+    )
+
+
+def held_by(run: Run, baseline: Run) -> Held:
+    """What the jobs of a trace hold in two replays of it."""
+    times_s = [o.job.submit_s for o in run.outcomes]
+    days = (max(times_s) - min(times_s)) / 86400.0 if times_s else 0.0
+    return Held(run.series.busy_gpu_s / 3600.0, baseline.series.busy_gpu_s / 3600.0, run.total_gpus, days)
+
+
+def held_text(held: Held, policy: str, baseline: str) -> str:
+    """The GPU-hours held less as GPUs that work day and night, in one sentence; empty where there is no difference
+    that anybody would see."""
+    less = held.less_gpu_h
+    if abs(less) < _SEEN * held.baseline_gpu_h or not held.days or not held.baseline_gpu_h:
+        return ""
+    gpus = f"{abs(less) / 24.0 / held.days:,.1f}".removesuffix(".0")
+    return (
+        f"All jobs hold {held.gpu_h:,.0f} GPU-hours under {policy} and {held.baseline_gpu_h:,.0f} under {baseline}: "
+        f"as if the cluster of {held.gpus:,} GPUs had {gpus} {'more' if less > 0 else 'fewer'}, day and night."
     )
 
 
@@ -170,13 +214,15 @@ def gains_told(runs: Sequence[Run], logs: Mapping[str, DecisionLog]) -> list[Gai
 
 
 def gains_headline(found: Gains) -> str:
-    """Who loses, in one sentence."""
+    """Who loses, and what is held less, in a sentence each."""
     most = f"{LOSES_FROM - 1:.0%}"
-    return (
+    held = held_text(found.held, found.policy, found.baseline)
+    said = (
         f"Mean JCT under {found.policy} is {found.everybody.ratio:.3f} times that under {found.baseline}. "
         f"{found.users_losing} of {len(found.users)} users lose more than {most} of their mean JCT, "
         f"and {found.vcs_losing} of {len(found.vcs)} VCs lose."
     )
+    return f"{said} {held}" if held else said
 
 
 def gains_to_dict(found: Gains) -> dict[str, Any]:

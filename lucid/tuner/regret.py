@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from lucid.errors import ConfigError, TraceError
 from lucid.simulator.compare import Report, compare_policies
 from lucid.simulator.engine import Run
-from lucid.simulator.gains import loses
+from lucid.simulator.gains import Held, held_by, loses
 from lucid.simulator.scenario import Scenario, Semantics
 from lucid.simulator.traces.record import Trace, TraceJob
 from lucid.tuner.space import with_values
@@ -119,6 +119,8 @@ class Regret:
     notes: tuple[str, ...]
     restarts: Mapping[str, Figures] = field(default_factory=dict)
     """Figures of everybody under Lucid as lucidd works, by ``policy.profiling.restarts``."""
+    held: Held | None = None
+    """What all jobs hold under Lucid and in plain order, those of the weeks before that are replayed too."""
 
     @property
     def losers(self) -> list[Group]:
@@ -183,7 +185,7 @@ def regret(
         {name: np.array([found[i] for i in ids]) for name, found in wait.items()},
         notes,
     )
-    return replace(reduced, restarts=rules)
+    return replace(reduced, restarts=rules, held=held_by(runs["lucid"], runs[PLAIN]))
 
 
 def _by_rule(scenario: Scenario, ids: Sequence[str], report: Report | None) -> Mapping[str, Figures]:

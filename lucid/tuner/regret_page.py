@@ -10,7 +10,7 @@ from typing import Any
 import lucid.pages.page as pages
 from lucid.pages.picture import Plain, sideways
 from lucid.pages.units import show_change, show_duration
-from lucid.simulator.gains import LOSES_FROM, LOSES_LEAST_S
+from lucid.simulator.gains import LOSES_FROM, LOSES_LEAST_S, held_text
 from lucid.tuner.drawing import Drawing, hours
 from lucid.tuner.regret import PLAIN, Figures, Group, Regret
 
@@ -37,6 +37,9 @@ def regret_sentence(found: Regret) -> str:
         f"({found.everybody.change:+.1%}), the average wait {hours(by['lucid'].avg_wait_s)} instead of "
         f"{hours(by[PLAIN].avg_wait_s)}. {_who_loses(found)}"
     )
+    held = "" if found.held is None else held_text(found.held, "Lucid", "plain order")
+    if held:
+        said += f" {held}"
     if found.realism is not None:
         said += (
             f" Plain order replayed is {found.realism:+.1%} off the average JCT that really was: differences smaller "

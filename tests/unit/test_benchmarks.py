@@ -122,12 +122,15 @@ def test_helios_own_logs_wait_for_who_has_them(tmp_path: Path) -> None:
         helios.nodes_on(tmp_path / "cluster_gpu_number.csv", "2021-01-01")
 
 
-def test_a_trace_with_more_work_has_all_jobs_of_one_with_less_and_their_figures_alone_count() -> None:
+def test_a_stream_with_more_work_has_all_jobs_of_one_with_less_and_those_of_the_middle_count() -> None:
     trace = a_trace(*(by(f"j{n}", 1, 10.0, 60.0 * n) for n in range(60)))
-    ids = [{item.job.id for item in capacity.scaled(trace, times).jobs} for times in (0.5, 1.0, 1.3, 2.0)]
+    streams = [capacity.scaled(trace, times).jobs for times in (0.5, 1.0, 1.3, 2.0)]
+    ids = [{item.job.id for item in jobs} for jobs in streams]
     assert all(less < more for less, more in pairwise(ids))
-    assert ids[1] == {item.job.id for item in trace.jobs}
-    assert len(ids[3]) == 2 * len(ids[1])
+    assert {name.removesuffix("~") for name in ids[1]} == {item.job.id for item in trace.jobs}
+    assert [len(jobs) for jobs in streams[1::2]] == [90, 180], "one and a half times the trace"
+    times_s = sorted(item.job.submit_s for item in streams[1] if item.job.id in capacity.counted(trace))
+    assert (len(times_s), min(times_s), max(times_s)) == (60, 900.0, 4381.0)
 
 
 def test_of_the_loads_the_largest_at_which_figures_are_as_good_is_found() -> None:
@@ -137,8 +140,9 @@ def test_of_the_loads_the_largest_at_which_figures_are_as_good_is_found() -> Non
         tried.append(round(load, 2))
         return load, 2 * load, 10 * load
 
-    assert capacity.carried((1.45, 2.45, 7.0), at) == [1.4, 1.2, None]
+    assert capacity.carried((1.45, 2.45, 7.0), at, 2.0) == [1.4, 1.2, None]
     assert len(set(tried)) == len(tried) <= 8
+    assert capacity.carried((1.45, 2.45, 7.0), at, 1.37) == [1.3, 1.2, None], "no more than is possible"
 
 
 def test_growth_is_measured_and_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -16,11 +17,13 @@ from lucid.core.reason import FreeGpus, Reserved
 from lucid.core.snapshot import Snapshot
 from lucid.simulator.engine import Run, Series
 from lucid.simulator.gains import (
+    Held,
     baseline_of,
     gains,
     gains_headline,
     gains_to_dict,
     gains_told,
+    held_text,
     loss_text,
     times_baseline,
 )
@@ -79,6 +82,22 @@ def test_users_and_vcs_that_lose_come_first_and_are_counted() -> None:
     assert "1 of 2 users lose more than 5% of their mean JCT, and 1 of 2 VCs lose" in gains_headline(found)
     little = gains(run_of("lucid", [350.0, 0.0, 0.0]), PLAIN)
     assert (little.users_losing, little.vcs_losing) == (0, 1), "a user loses from 5 % on, a VC from anything on"
+
+
+def test_gpu_hours_that_pairs_save_are_told_as_gpus_day_and_night() -> None:
+    said = held_text(Held(90_000.0, 97_200.0, 208, 30.0), "lucid", "backfill")
+    assert "hold 90,000 GPU-hours under lucid and 97,200 under backfill" in said
+    assert said.endswith("as if the cluster of 208 GPUs had 10 more, day and night.")
+    assert "had 10 fewer" in held_text(Held(97_200.0, 90_000.0, 208, 30.0), "lucid", "backfill")
+    assert held_text(Held(97_200.0, 97_250.0, 208, 30.0), "lucid", "backfill") == "", "nobody would see it"
+    assert held_text(Held(1.0, 2.0, 208, 0.0), "lucid", "backfill") == ""
+    runs = [run_of("backfill", [0.0, 0.0]), run_of("lucid", [0.0, 0.0])]
+    for run, held_s in zip(runs, (7200.0, 3600.0), strict=True):
+        run.series.busy_gpu_s = held_s
+        run.outcomes[1].job = replace(run.outcomes[1].job, submit_s=86400.0)
+    (found,) = gains_told(runs, {})
+    assert found.held == Held(1.0, 2.0, 8, 1.0)
+    assert "as if the cluster of 8 GPUs had 0 more" in gains_headline(found)
 
 
 def test_a_loss_is_divided_into_waiting_profiling_and_sharing() -> None:

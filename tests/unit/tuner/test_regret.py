@@ -20,6 +20,7 @@ from lucid.core.job import Ended, Job, JobProfile
 from lucid.core.node import Node
 from lucid.core.snapshot import Partition, Snapshot
 from lucid.errors import ConfigError, TraceError
+from lucid.simulator.gains import Held
 from lucid.simulator.layout import NodeShape
 from lucid.simulator.scenario import Scenario
 from lucid.simulator.traces import Trace, TraceJob
@@ -114,6 +115,10 @@ def test_what_really_was_is_what_the_log_says() -> None:
     plain, was = found.everybody.by[PLAIN].avg_jct_s, found.everybody.by["really"].avg_jct_s
     assert found.realism == pytest.approx(plain / was - 1)
     assert "differences smaller than that say nothing" in regret_sentence(found)
+    assert found.held is not None
+    assert found.held.baseline_gpu_h > 0
+    shown = regret_sentence(replace(found, held=Held(100.0, 124.0, 8, 1.0)))
+    assert "as if the cluster of 8 GPUs had 1 more, day and night" in shown
 
 
 def test_a_log_without_starts_is_not_given_any() -> None:
