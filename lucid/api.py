@@ -112,8 +112,10 @@ class Runs(Mapping[str, Replay]):
 
     def plot(self) -> Figure:
         """How long jobs waited (share of jobs that waited no longer) and their average JCT, by policy."""
-        from matplotlib.figure import Figure
-
+        try:
+            from matplotlib.figure import Figure
+        except ModuleNotFoundError:
+            raise ConfigError("plots need matplotlib: pip install 'lucid-scheduler[notebooks]'") from None
         figure = Figure(figsize=(9.0, 3.5), layout="constrained")
         waits, bars = figure.subplots(1, 2)
         for name, one in self._replays.items():
@@ -161,7 +163,7 @@ def _pandas() -> Any:
     try:
         import pandas
     except ImportError:
-        raise ConfigError("tables need pandas; pip install 'lucid-scheduler[models]' brings it") from None
+        raise ConfigError("tables need pandas: pip install 'lucid-scheduler[notebooks]'") from None
     return pandas
 
 

@@ -99,12 +99,13 @@ of ``lucidctl`` is made of these alone, since plotting and models are slow to lo
 _EXTRAS: Mapping[str, str] = {
     **dict.fromkeys(("sklearn", "interpret", "pandas", "rapidfuzz"), "models"),
     **dict.fromkeys(("optuna", "tomlkit"), "tuner"),
-    **dict.fromkeys(("starlette", "uvicorn", "jinja2", "prometheus_client"), "web"),
+    **dict.fromkeys(("starlette", "uvicorn", "prometheus_client"), "web"),
+    **dict.fromkeys(("scipy", "rustworkx", "threadpoolctl"), "peers"),
+    "matplotlib": "plots",
     "textual": "top",
     "torch": "calibrate",
     "httpx": "rest",
     "pynvml": "node",
-    **dict.fromkeys(("prometheus_client", "starlette", "uvicorn"), "web"),
 }
 """Libraries that a plain installation lacks, and the extra that brings each."""
 _INTERRUPTED = 130  # 128 + SIGINT

@@ -8,14 +8,18 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager
 from functools import cache
+from typing import TYPE_CHECKING
 
-from threadpoolctl import ThreadpoolController  # type: ignore[import-untyped]
+if TYPE_CHECKING:
+    from threadpoolctl import ThreadpoolController  # type: ignore[import-untyped]
 
 __all__ = ["one_thread"]
 
 
 @cache
 def _libraries() -> ThreadpoolController:
+    from threadpoolctl import ThreadpoolController
+
     # Looking them up takes milliseconds, so once; by then numpy and scipy have loaded theirs.
     return ThreadpoolController()
 

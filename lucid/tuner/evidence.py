@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import norm, t
 
 from lucid.simulator.metrics import LARGE_GPUS
 from lucid.tuner.evaluate import DAY_S, JobTimes
@@ -176,6 +175,8 @@ def _beyond(days: int) -> float:
     """The share of resamples to leave out on either side, for what is to hold in 95 % of the cases."""
     if days < 2:
         return 0.0
+    from scipy.stats import norm, t
+
     return float(norm.cdf(np.sqrt(days / (days - 1)) * t.ppf(_BEYOND, days - 1)))
 
 

@@ -14,7 +14,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from scipy.optimize import linear_sum_assignment
 
 from lucid.binder.sharing import memory_limit_mib
 from lucid.core.decision import Action, Decision, Hold, PartitionPlan, Regroup, Start, earliest
@@ -253,6 +252,8 @@ class _Plan:
             if not fits:
                 continue
             worth = np.array(rows)
+            from scipy.optimize import linear_sum_assignment
+
             for row, column in zip(*linear_sum_assignment(worth, maximize=True), strict=True):
                 entry, host = fits[row], hosts[column]
                 if worth[row, column] > 0:

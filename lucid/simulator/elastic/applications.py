@@ -12,13 +12,16 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.interpolate import LinearNDInterpolator
 
 from lucid.errors import TraceError
 from lucid.systems.pollux import GoodputModel, GradParams, Observations, PerfParams, fit_perf_params
+
+if TYPE_CHECKING:
+    from scipy.interpolate import LinearNDInterpolator
 
 __all__ = ["Application", "read_application"]
 
@@ -101,6 +104,8 @@ class Application:
             at = np.interp(atomic, rows[:, 0], rows[:, 1]), np.interp(atomic, rows[:, 0], rows[:, 2])
             return float(at[0]), float(at[1])
         if self._between is None:
+            from scipy.interpolate import LinearNDInterpolator
+
             self._between = LinearNDInterpolator(self._points[:, :3], self._points[:, 3:])
         nodes, gpus = min(len(ring), self._most_nodes), sum(ring)
         step_s, sync_s = self._between(nodes, gpus, atomic).ravel().tolist()

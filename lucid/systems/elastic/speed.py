@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import nnls
 
 __all__ = ["EpochTimes"]
 
@@ -53,6 +52,8 @@ class EpochTimes:
         out = self.preset.copy()
         if len(counts) >= self.fit_from:
             # Relative errors, so that the slow small counts do not drown the fast large ones.
+            from scipy.optimize import nnls
+
             weighted, _ = nnls(_terms(counts) / seen[:, None], np.ones(len(seen)))
             out = _terms(np.arange(1, len(out) + 1, dtype=np.float64)) @ weighted
         out[counts.astype(np.intp) - 1] = seen

@@ -9,7 +9,6 @@ from functools import lru_cache
 from typing import Literal
 
 import numpy as np
-from scipy.optimize import linear_sum_assignment
 
 from lucid.systems.muri.interleave import NO_OVERHEAD, Ordering, Overhead, best_ordering, efficiencies
 from lucid.systems.muri.matching import match_by_kind
@@ -247,6 +246,8 @@ def _split_pairs(buckets: dict[int, list[Group]], required: int, cluster_gpus: i
             np.array([table.group_id(h.jobs) for h in hosts], dtype=np.intp),
             3,
         )
+        from scipy.optimize import linear_sum_assignment
+
         rows, columns = linear_sum_assignment(gain, maximize=True)
         for row, column in zip(rows.tolist(), columns.tolist(), strict=True):
             hosts[column] = Group(gpus, hosts[column].jobs + singles[row])

@@ -14,10 +14,7 @@ Three ways, chosen by size:
 from __future__ import annotations
 
 import numpy as np
-import rustworkx as rx
 from numpy.typing import ArrayLike, NDArray
-from scipy.optimize import Bounds, LinearConstraint, linear_sum_assignment, milp
-from scipy.sparse import coo_array
 
 __all__ = ["match_by_kind", "max_weight_matching"]
 
@@ -85,6 +82,8 @@ def _blossom(n: int, i: Ints, j: Ints, w: Floats) -> Pairs:
         return []
     # Whole numbers, since the algorithm compares prices for equality.
     whole = np.rint(w * (2.0**50 / w.max())).astype(np.int64)
+    import rustworkx as rx
+
     graph: rx.PyGraph[None, int] = rx.PyGraph(multigraph=False)
     graph.add_nodes_from([None] * n)
     graph.add_edges_from(list(zip(i.tolist(), j.tolist(), whole.tolist(), strict=True)))
@@ -100,6 +99,9 @@ def _by_integer_programme(w: Floats, kinds: Ints) -> Pairs:
     count = np.array([len(m) for m in members])
     s, t = np.triu_indices(len(count))
     column = np.arange(len(s))
+    from scipy.optimize import Bounds, LinearConstraint, milp
+    from scipy.sparse import coo_array
+
     used = coo_array(
         (np.ones(2 * len(s)), (np.concatenate([s, t]), np.concatenate([column, column]))),
         shape=(len(count), len(s)),
@@ -129,6 +131,8 @@ def _prices(w: Floats) -> Floats:
     n = len(w)
     full = w.copy()
     np.fill_diagonal(full, -4 * w.max() - 1)  # low enough that no vertex is matched with itself
+    from scipy.optimize import linear_sum_assignment
+
     _, partner = linear_sum_assignment(full, maximize=True)
     taken = full[np.arange(n), partner]
     regret = full - taken[:, None]

@@ -9,7 +9,6 @@ from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.optimize import curve_fit
 
 from lucid.systems.threads import one_thread
 
@@ -144,6 +143,8 @@ def fit_speed(kind: Kind, points: Mapping[tuple[int, int], float], batch: float)
 def _fit(curve: object, slope: object, x: Floats, y: Floats, count: int, sigma: Floats) -> list[float] | None:
     """Least squares within bounds >= 0 from a start of ones, as the authors call it."""
     try:
+        from scipy.optimize import curve_fit
+
         with one_thread():
             found, _ = curve_fit(
                 curve,

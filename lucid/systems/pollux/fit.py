@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.optimize import minimize
 
 from lucid.systems.pollux.goodput import PerfParams, log_step_time
 from lucid.systems.threads import one_thread
@@ -195,6 +194,8 @@ def fit_perf_params(seen: Observations, *, warm: PerfParams | None = None, multi
     def value(x: Floats, smooth: float) -> tuple[float, Floats]:
         result, gradient = objective(complete(x), smooth)
         return result, gradient[free]
+
+    from scipy.optimize import minimize
 
     def search(x: Floats, smooth: float, options: dict[str, float]) -> Floats:
         bounds = list(zip(lower[free], upper[free], strict=True))

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import Bounds, LinearConstraint, milp
-from scipy.sparse import coo_array
 
 from lucid.systems.sia.configurations import Bundle, Kind
 from lucid.systems.threads import one_thread
@@ -67,6 +65,9 @@ def choose(
     nodes_taken = [[b.nodes if b.whole and b.kind == n else 0 for b in bundles] for n in range(len(kinds))]
     taken = np.array([*pieces, *nodes_taken], dtype=np.float64)
     row, column = np.nonzero(taken[:, bundle])
+    from scipy.optimize import Bounds, LinearConstraint, milp
+    from scipy.sparse import coo_array
+
     ones = coo_array((np.ones(len(job)), (job, variable)), shape=(len(utility), len(job)))
     uses = coo_array((taken[:, bundle][row, column], (row, column)), shape=(len(taken), len(job)))
     room = np.array(

@@ -1,0 +1,67 @@
+"""What a plain installation lacks: nothing of it is loaded without need, and who needs it is told the extra."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from contextlib import nullcontext
+from pathlib import Path
+
+import pytest
+
+from builders import FixedPredictor
+from lucid.cli.main import _EXTRAS
+from lucid.config import PolicySettings
+from lucid.errors import ConfigError
+from lucid.orchestrator import policy as policies
+from lucid.orchestrator.policies import BUILT_IN
+
+PLAIN = """
+import sys
+EXTRAS = "scipy rustworkx threadpoolctl matplotlib pandas sklearn interpret rapidfuzz optuna tomlkit".split()
+
+class Absent:
+    def find_spec(self, name, *_):
+        if name.partition(".")[0] in EXTRAS:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+sys.meta_path.insert(0, Absent())
+"""
+
+
+def plain(code: str, *words: str) -> subprocess.CompletedProcess[str]:
+    """Run as where only what all need is installed."""
+    return subprocess.run(
+        [sys.executable, "-c", PLAIN + code, *words], capture_output=True, text=True, check=False, timeout=120
+    )
+
+
+CODE = """
+import lucid.daemon.process, lucid.live.models, lucid.live.policies, lucid.tuner.tune, lucid.doctor.state
+from lucid.cli.main import lucidctl, main
+trace, *policies = sys.argv[1:]
+lucidctl(["trace", "synth", "month-small", "--jobs", "60", "--out", trace], standalone_mode=False)
+sys.argv[1:] = ["simulate", trace, *(f"--policy={name}" for name in policies)]
+main()
+"""
+
+
+def test_lucidd_and_a_replay_need_no_extra(tmp_path: Path) -> None:
+    done = plain(CODE, str(tmp_path / "month.csv"), "lucid", "backfill")
+    assert done.returncode == 0, done.stderr[-2000:]
+
+
+def test_a_command_that_needs_an_extra_names_it(tmp_path: Path) -> None:
+    done = plain(CODE, str(tmp_path / "month.csv"), "muri-l")
+    assert "of the extra 'peers'; pip install 'lucid-scheduler[peers]'" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert _EXTRAS["matplotlib"] == "plots"
+
+
+@pytest.mark.parametrize("name", BUILT_IN)
+def test_a_policy_by_solvers_says_so_when_it_is_made(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(policies, "find_spec", lambda _: None)
+    solves = name.startswith(("muri", "elastic", "pollux", "sia", "optimus"))
+    told = "needs scipy, rustworkx, threadpoolctl, of the extra 'peers'"
+    with pytest.raises(ConfigError, match=told) if solves else nullcontext():
+        policies.make_policy(name, PolicySettings(), FixedPredictor({}))
