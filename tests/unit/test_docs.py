@@ -63,7 +63,7 @@ def test_a_page_fits_on_three_screens_and_a_record_on_one(page: Path) -> None:
     if page.name not in WIDE or page == ROOT / "docs/models.md":
         assert [(number, len(line)) for number, line in enumerate(lines, 1) if len(line) > 160] == []
     if page.name not in GENERATED:
-        assert len(lines) <= (60 if page.parent.name == "decisions" else 155)
+        assert len(lines) <= (60 if page.parent.name == "decisions" and page.name != "README.md" else 155)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
