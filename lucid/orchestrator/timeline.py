@@ -75,7 +75,7 @@ class Timeline:
     def __init__(self, ledger: Ledger, now_s: float, ends: Iterable[End]) -> None:
         self._ledger = ledger
         held = sorted(ends, key=_END_S)
-        instants = sorted({end_s for end_s, _, _ in held})
+        instants = list(dict.fromkeys(map(_END_S, held)))
         if len(instants) > _MOST_STEPS:
             stride = -(-len(instants) // _MOST_STEPS)
             instants = sorted({*instants[stride - 1 :: stride], instants[-1]})
