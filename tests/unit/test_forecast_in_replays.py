@@ -21,7 +21,7 @@ from lucid.simulator.scenario import Scenario, Throughput
 
 HOUR_S = 3600.0
 DAY_S = 24 * HOUR_S
-DYNAMIC = settings_from({"policy": {"packing": {"dynamic": True}}}, "test")
+TIME_AWARE = settings_from({"policy": {"profiling": {"time_aware": True}}}, "test")
 
 
 def hourly(days: float) -> list[float]:
@@ -45,11 +45,11 @@ def test_nobody_forecasts_where_nobody_looks() -> None:
 def test_a_given_model_forecasts_and_knows_what_came_before_the_trace() -> None:
     before = [a_job(f"before{n}", 2, at_s - 30 * DAY_S) for n, at_s in enumerate(hourly(30))]
     trace = a_trace(*[by(f"j{n}", 2, 60.0, at_s) for n, at_s in enumerate(hourly(1))])
-    alone = Scenario(trace, settings=DYNAMIC, throughput=Throughput(constant(2.0), "v7"))
+    alone = Scenario(trace, settings=TIME_AWARE, throughput=Throughput(constant(2.0), "v7"))
     assert said(alone, 20 * HOUR_S).by == "seasonal means"
-    known = Scenario(trace, settings=DYNAMIC, throughput=Throughput(constant(2.0), "v7", before))
+    known = Scenario(trace, settings=TIME_AWARE, throughput=Throughput(constant(2.0), "v7", before))
     assert said(known, 20 * HOUR_S) == ArrivalForecast("throughput v7", {"vc": 18.0})
-    means = Scenario(trace, settings=DYNAMIC, throughput=Throughput(None, "", before))
+    means = Scenario(trace, settings=TIME_AWARE, throughput=Throughput(None, "", before))
     assert said(means, 20 * HOUR_S) == ArrivalForecast("seasonal means", {"vc": 2.0})
 
 
