@@ -378,7 +378,9 @@ def test_starts_are_shown_as_planned(own_pages: Pages) -> None:
     rows = {row["job"]: row for row in own_pages.client("root-ish").get("/queue.json").json()["queue"]}
     assert rows[waiting[0]]["starts_in_s"] == [10, 70, 370], "half a minute later"
     assert rows[waiting[1]]["starts_words"] == "in more than 1.4 h"
-    assert "It starts within 10 min." in own_pages.client("root-ish").get(f"/job/{waiting[0]}").text
+    page = own_pages.client("root-ish").get(f"/job/{waiting[0]}").text
+    assert "It starts within 10 min." in page
+    assert "A first guess: " in page
 
 
 def test_metrics_are_there_without_users(pages: Pages) -> None:
