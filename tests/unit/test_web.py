@@ -380,7 +380,7 @@ def test_starts_are_shown_as_planned(own_pages: Pages) -> None:
     assert rows[waiting[1]]["starts_words"] == "in more than 1.4 h"
     page = own_pages.client("root-ish").get(f"/job/{waiting[0]}").text
     assert "It starts within 10 min." in page
-    assert "A first guess: no wait has ended here" in page
+    assert "A first guess: " in page
 
 
 def test_metrics_are_there_without_users(pages: Pages) -> None:
