@@ -1,4 +1,4 @@
-"""Calm (acceptance row L17): while nobody waits in a VC, jobs share GPUs only to start at once.
+"""Calm (acceptance row L17): while no job waits in a VC, jobs share GPUs only to start at once.
 
 Two jobs on the same GPUs each run slower. What they leave free is worth that only if somebody comes who would wait
 without it, before they end. Where nobody has had to wait for a time, nobody is expected to for as long again. Less
