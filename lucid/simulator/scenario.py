@@ -57,6 +57,8 @@ _PUBLISHED_T_PROF_S = 80.0
 _PUBLISHED_N_PROF = 4
 _PUBLISHED_PROFILING_NODES = 2
 _TICK_S = 1.0
+_FEW_NODES = 4
+"""So few nodes can spare none: what a profiling stage gains is less than what they miss (docs/decisions/0054)."""
 _TICKED = frozenset({"srtf", "tiresias", "lucid"})
 """Policies whose published loops notice an end one tick late."""
 
@@ -122,6 +124,8 @@ class Scenario:
             return ""
         if "enabled" not in profiling.model_fields_set and not any(item.profile for item in self.trace.jobs):
             return "no job is profiled first, and no node set aside for that: the trace has no GPU readings"
+        if "enabled" not in profiling.model_fields_set and sum(map(len, self.layout().values())) <= _FEW_NODES:
+            return "no job is profiled first: a node set aside for that would be a quarter of the cluster or more"
         if profiling.enabled and not lend_profiling_nodes(self.layout(), self.trace, None)[1]:
             return "no job is profiled first: no VC can spare a node for that"
         return ""

@@ -71,7 +71,7 @@ def lucid(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], t
     return call
 
 
-ALL = ("--vcs", "vcs.csv", "--estimates", "estimates.csv", "--pairs", "pairs.csv")
+ALL = ("--vcs", "vcs.csv", "--estimates", "estimates.csv", "--pairs", "pairs.csv", "--profiling-nodes", "1")
 
 
 def test_simulate_prints_tables(lucid: Lucid) -> None:

@@ -72,9 +72,11 @@ def test_an_unknown_policy_is_an_error_that_lists_the_known() -> None:
 @pytest.mark.parametrize(
     ("profile", "nodes", "asked", "on", "profiled_s", "why"),
     [
-        (WORKLOAD, 2, None, {}, 80.0, ""),
-        (WORKLOAD, 1, None, {}, 0.0, "no VC can spare a node"),
-        (None, 2, None, {}, 0.0, "the trace has no GPU readings"),
+        (WORKLOAD, 5, None, {}, 80.0, ""),
+        (WORKLOAD, 4, None, {}, 0.0, "a quarter of the cluster"),
+        (WORKLOAD, 4, 1, {}, 80.0, ""),
+        (WORKLOAD, 4, None, {"enabled": True}, 80.0, ""),
+        (None, 5, None, {}, 0.0, "the trace has no GPU readings"),
         (None, 2, 1, {}, 80.0, ""),
         (None, 2, None, {"enabled": True}, 80.0, ""),
         (None, 1, None, {"enabled": True}, 0.0, "no VC can spare a node"),
@@ -100,7 +102,8 @@ def test_a_layout_that_is_not_given_is_sized_to_the_trace() -> None:
 def test_honest_profiling_takes_nodes_and_time() -> None:
     tape = Tape()
     trace = a_trace(by("long", 1, 1000.0, profile=WORKLOAD), by("short", 1, 50.0))
-    outcomes = {o.job.id: o for o in simulate(Scenario(trace, {"vc": 2}), "lucid", tape).outcomes}
+    scenario = Scenario(trace, {"vc": 2}, profiling_nodes=1)
+    outcomes = {o.job.id: o for o in simulate(scenario, "lucid", tape).outcomes}
     assert outcomes["short"].ended_in_profiling
     assert outcomes["long"].profiled_s == 80.0
     assert outcomes["long"].jct_s == 80.0 + 10.0 + 1000.0, "after profiling it starts over"
@@ -140,7 +143,7 @@ def test_pairs_that_were_seen_to_be_slow_are_not_made_again(how: dict[str, bool]
     )
     table = PairsTable({(WORKLOAD.workload, WORKLOAD.workload): (0.5, 0.5)})
     durations_s = {"": {name: 1000.0 for name, _ in jobs}}
-    scenario = Scenario(trace, {"vc": 2}, NodeShape(1), table, durations_s=durations_s)
+    scenario = Scenario(trace, {"vc": 2}, NodeShape(1), table, durations_s=durations_s, profiling_nodes=1)
     # a pair that may not be parted would not be made at all
     profiling = scenario.settings.policy.profiling.model_copy(update={"restarts": "allowed"})
     policy = scenario.settings.policy.model_copy(update={"profiling": profiling})
