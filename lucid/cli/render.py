@@ -113,6 +113,16 @@ def _large_share(r: why.LargeShare) -> str:
     )
 
 
+def _estimates_rank(r: why.EstimatesRank) -> str:
+    if not r.jobs:
+        return "policy.fairness.estimates is never: jobs go in plain Slurm order"
+    where = f" in {r.vc}" if r.vc else ""
+    seen = f"among the last {r.jobs} jobs{where} {r.gain:.2f} of what true durations would save in waiting"
+    if r:
+        return f"estimates save {seen}, and {r.needed:.2f} is more than chance: jobs go by estimates"
+    return f"estimates save {seen}, and {r.needed:.2f} is asked for: jobs go in plain Slurm order with backfilling"
+
+
 def _backfill(r: why.Backfill) -> str:
     if r:
         return f"ends by its time limit of {duration(r.limit_s)} before GPUs are needed for {_ahead(r.ahead)}"
@@ -371,6 +381,7 @@ _WORDS: dict[str, Callable[[Any], str]] = {
         f"expected {r.promised:.0%}"
     ),
     "Reserved": _reserved,
+    "EstimatesRank": _estimates_rank,
     "LargeShare": _large_share,
     "Quota": quota,
     "Borrows": lambda r: borrows(r, duration),

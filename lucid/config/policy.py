@@ -137,6 +137,10 @@ class FairnessSettings(Section):
     have started it. 0: no such promise. Unset: lucidd promises 12 h (43200), a plain replay nothing."""
     keep_from: float = Field(0.5, ge=0, le=1)
     """From this share of the bound on a job goes before all others, and nodes are kept for it."""
+    estimates: Literal["measured", "always", "never"] = "measured"
+    """Whether jobs are ordered by estimates. ``measured``: while these put short jobs before long ones, judged by the
+    jobs that ended last; otherwise as plain Slurm orders and backfills (``policy.backfill``). ``never``: always as
+    plain Slurm does."""
     share_bound: float = Field(1.0, ge=1)
     """Fair-share: a priority value counts at most this many times as much for an account far above its share, and as
     many times less for one that has used nothing; 1: no fair-share in Lucid's own order."""

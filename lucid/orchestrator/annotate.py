@@ -12,6 +12,7 @@ from lucid.core.ports import Forecaster, Predictor
 from lucid.core.prediction import Prediction
 from lucid.core.snapshot import Partition, Snapshot
 from lucid.core.versioned import changed_names, key_of
+from lucid.orchestrator.trust import TrustBook
 
 __all__ = ["Annotator"]
 
@@ -19,14 +20,18 @@ __all__ = ["Annotator"]
 class Annotator:
     """Fills in ``Snapshot.predictions``, and ``arrivals`` where there is a forecaster. A job is predicted when first
     seen, and again when its profile comes, or its time limit or the stage times that it reports change. It is never
-    predicted to run beyond its limit. Partitions handed
+    predicted to run beyond its limit. Estimates are held against how long jobs ran, for ``trust``. Partitions handed
     out unchanged are not looked at again, and jobs that ended are forgotten.
 
     A snapshot's predictions can be read only, and stay as they are for as long as somebody keeps the snapshot."""
 
-    def __init__(self, predictor: Predictor, forecaster: Forecaster | None = None) -> None:
+    def __init__(
+        self, predictor: Predictor, forecaster: Forecaster | None = None, trust: TrustBook | None = None
+    ) -> None:
+        """``trust``: what is known of how well estimates rank jobs; nothing, without."""
         self._predictor = predictor
         self._forecaster = forecaster
+        self._trust = TrustBook() if trust is None else trust
         self._predictions: dict[str, Prediction] = {}
         self._seen_with: dict[str, JobProfile | None] = {}
         self._limits: dict[str, float | None] = {}
@@ -47,7 +52,9 @@ class Annotator:
         if new:
             self._predictor.learn(new)
             for ended in new:
-                self._predictions.pop(ended.job.id, None)
+                said = self._predictions.pop(ended.job.id, None)
+                if said is not None and ended.ran and ended.job.gpus:
+                    self._trust.ended(ended.job.vc, said.duration_s, ended.ran_s)
                 self._seen_with.pop(ended.job.id, None)
                 self._limits.pop(ended.job.id, None)
         names = changed_names(self._seen, snapshot.partitions)
@@ -59,9 +66,17 @@ class Annotator:
                 self._predict(partition.listed() if before is None else partition.since(before).came, snapshot.now_s)
                 self._partitions[name] = partition
         self._seen = key_of(snapshot.partitions)
+        if self._trust.due:
+            running = [entry for part in snapshot.partitions.values() for entry in part.running]
+            estimates_s = {entry.job.id: self._predictions[entry.job.id].duration_s for entry in running}
+            self._trust.look(running, estimates_s, snapshot.now_s)
         arrivals = snapshot.arrivals if self._forecaster is None else self._forecaster.forecast(snapshot.now_s)
         annotated = replace(
-            snapshot, predictions=MappingProxyType(self._predictions), arrivals=arrivals, memory=memory or {}
+            snapshot,
+            predictions=MappingProxyType(self._predictions),
+            arrivals=arrivals,
+            memory=memory or {},
+            trust=self._trust.told,
         )
         self._handed_out = weakref.ref(annotated)
         return annotated

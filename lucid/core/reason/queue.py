@@ -15,6 +15,7 @@ __all__ = [
     "Boots",
     "Borrows",
     "Closes",
+    "EstimatesRank",
     "EverFits",
     "FairOrder",
     "FairShare",
@@ -71,6 +72,22 @@ class FairOrder(Reason):
     """The place in line of policies that need no estimate: by time of submission."""
 
     submit_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class EstimatesRank(Reason):
+    """Did estimates put short jobs before long ones, among the last ``jobs`` that ended in ``vc`` (in the whole
+    cluster, if empty)? ``gain``: what they save in waiting, as a share of what true durations would save (0 for
+    noise, -1 for the reverse order); ``needed``: the least that is told from chance. If not, jobs go in plain Slurm
+    order."""
+
+    vc: Shown
+    jobs: int
+    gain: float
+    needed: float
+
+    def __bool__(self) -> bool:
+        return self.gain >= self.needed
 
 
 @dataclass(frozen=True, slots=True)
