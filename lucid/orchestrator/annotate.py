@@ -35,6 +35,8 @@ class Annotator:
         self._predictions: dict[str, Prediction] = {}
         self._seen_with: dict[str, JobProfile | None] = {}
         self._limits: dict[str, float | None] = {}
+        self._estimates_s: dict[str, float] = {}
+        """Before they are cut at time limits, which plain Slurm knows as well."""
         self._learnt: frozenset[str] = frozenset()
         """Jobs that the last snapshot told as ended: where its cycle failed, the next one tells them again."""
         self._partitions: dict[str, Partition] = {}
@@ -52,9 +54,10 @@ class Annotator:
         if new:
             self._predictor.learn(new)
             for ended in new:
-                said = self._predictions.pop(ended.job.id, None)
-                if said is not None and ended.ran and ended.job.gpus:
-                    self._trust.ended(ended.job.vc, said.duration_s, ended.ran_s)
+                self._predictions.pop(ended.job.id, None)
+                estimate_s = self._estimates_s.pop(ended.job.id, None)
+                if estimate_s is not None and ended.ran and ended.job.gpus:
+                    self._trust.ended(ended.job.vc, estimate_s, ended.ran_s)
                 self._seen_with.pop(ended.job.id, None)
                 self._limits.pop(ended.job.id, None)
         names = changed_names(self._seen, snapshot.partitions)
@@ -68,8 +71,7 @@ class Annotator:
         self._seen = key_of(snapshot.partitions)
         if self._trust.due:
             running = [entry for part in snapshot.partitions.values() for entry in part.running]
-            estimates_s = {entry.job.id: self._predictions[entry.job.id].duration_s for entry in running}
-            self._trust.look(running, estimates_s, snapshot.now_s)
+            self._trust.look(running, self._estimates_s, snapshot.now_s)
         arrivals = snapshot.arrivals if self._forecaster is None else self._forecaster.forecast(snapshot.now_s)
         annotated = replace(
             snapshot,
@@ -94,6 +96,7 @@ class Annotator:
             said = self._predictor.predict(job, entry.profile, now_s)
             if entry.stages is not None:
                 said = replace(said, stages=entry.stages)
+            self._estimates_s[job.id] = said.duration_s
             self._predictions[job.id] = said.within(job.time_limit_s)
 
 

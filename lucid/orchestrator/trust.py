@@ -4,7 +4,7 @@ Ordered by estimate, jobs wait for less in all than in order of submission, as f
 long ones. The gain is that saving, as a share of what true durations would have saved: 1 for estimates in the right
 order, 0 for noise and for a constant, -1 for the reverse order. It is reckoned in logarithms of durations: in seconds
 the two or three longest jobs of a window would decide. Noise has a gain of about 0 +- 1/sqrt(jobs), so a gain counts
-only beyond that.
+only beyond that (docs/decisions/0053).
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ _WINDOW = 300
 """So many of the jobs that ended last are looked at."""
 _VCS = 256
 """VCs that are remembered."""
-_LEAST = 20
-"""With fewer jobs nothing is concluded: estimates are trusted."""
+_LEAST = 10
+"""With fewer jobs nothing is concluded: jobs go in plain order."""
 _OWN = 100
 """A VC with so many jobs is judged by its own, others by those of the whole cluster."""
 _EVERY = 10
@@ -36,6 +36,8 @@ _TOLD = 0.1
 """A gain that moved by less is not told anew: what is told goes into decisions."""
 _FLOOR_S = 10.0
 """Added to durations: seconds do not matter."""
+_NOBODY = EstimatesRank("", 0, 0.0, 1.0)
+"""No job has ended yet."""
 
 _Row = tuple[float, float]
 """Estimated and real duration, s."""
@@ -69,12 +71,12 @@ class TrustBook:
         """Jobs that ended since these were looked at."""
         self.looks = 0
         """How often it was looked at."""
-        self.told: Mapping[str, EstimatesRank] = {}
+        self.told: Mapping[str, EstimatesRank] = {"": _NOBODY}
         """The comparison by VC, and that of the whole cluster as "". The same object as long as it says the same."""
 
     def ended(self, vc: str, estimate_s: float, ran_s: float) -> None:
         """Learn of a job that has ended. ``estimate_s``: as its place in the queue went by it."""
-        for name in ("", vc):
+        for name in dict.fromkeys(("", vc)):
             self._rows.setdefault(name, deque(maxlen=_WINDOW)).append((estimate_s, ran_s))
             self._fresh[name] = self._fresh.get(name, 0) + 1
         self._rows.move_to_end(vc)
@@ -82,6 +84,7 @@ class TrustBook:
             gone = next(name for name in self._rows if name)
             del self._rows[gone]
             self._fresh.pop(gone, None)
+            self.told = {name: one for name, one in self.told.items() if name != gone}
 
     @property
     def due(self) -> bool:
@@ -104,20 +107,21 @@ class TrustBook:
         told = dict(self.told)
         for name in due:
             self._fresh[name] = 0
-            ended = list(self._rows[name])
-            median_s = sorted(ran_s for _, ran_s in ended)[len(ended) // 2]
-            rows = ended + [row for row in going.get(name, ()) if row[1] > median_s][-_WINDOW:]
-            if len(rows) < (_OWN if name else _LEAST):
-                continue
+            found = self._found(name, going.get(name, ()), told.get(name, told[""]))
             before = told.get(name)
-            trusted = before is None or bool(before)
-            gain = gain_of(rows)
-            needed = round((_TO_KEEP if trusted else _TO_TRUST) / len(rows) ** 0.5, 3)
-            found = EstimatesRank(name, len(rows), gain, needed)
-            if before is None or bool(found) != bool(before) or abs(found.gain - before.gain) > _TOLD:
+            if found is not None and (before is None or _differs(found, before)):
                 told[name] = found
         if told != self.told:
             self.told = told
+
+    def _found(self, name: str, going: Sequence[_Row], before: EstimatesRank) -> EstimatesRank | None:
+        ended = list(self._rows[name])
+        median_s = sorted(ran_s for _, ran_s in ended)[len(ended) // 2]
+        rows = ended + [row for row in going if row[1] > median_s][-_WINDOW:]
+        if len(rows) < (_OWN if name else _LEAST):
+            return None
+        needed = (_TO_KEEP if before else _TO_TRUST) / len(rows) ** 0.5
+        return EstimatesRank(name, len(rows), gain_of(rows), round(needed, 3))
 
     def to_dict(self) -> dict[str, Any]:
         """JSON form."""
@@ -132,10 +136,14 @@ class TrustBook:
         Raises:
             KeyError, TypeError, ValueError: it is of another shape.
         """
-        made, told = cls(), dict[str, EstimatesRank]()
+        made, told = cls(), {"": _NOBODY}
         for name, rows in data["rows"].items():
             made._rows[str(name)] = deque(((float(a), float(b)) for a, b in rows), maxlen=_WINDOW)
         for vc, jobs, gain, needed in data["told"]:
             told[str(vc)] = EstimatesRank(str(vc), int(jobs), float(gain), float(needed))
         made.told = told
         return made
+
+
+def _differs(found: EstimatesRank, before: EstimatesRank) -> bool:
+    return bool(found) != bool(before) or abs(found.gain - before.gain) > _TOLD
