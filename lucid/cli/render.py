@@ -113,14 +113,14 @@ def _large_share(r: why.LargeShare) -> str:
     )
 
 
-def _estimates_rank(r: why.EstimatesRank) -> str:
+def _unranked(r: why.Unranked) -> str:
     if not r.jobs:
-        return "policy.fairness.estimates is never: jobs go in plain Slurm order"
-    where = f" in {r.vc}" if r.vc else ""
-    seen = f"among the last {r.jobs} jobs{where} {r.gain:.2f} of what true durations would save in waiting"
-    if r:
-        return f"estimates save {seen}, and {r.needed:.2f} is more than chance: jobs go by estimates"
-    return f"estimates save {seen}, and {r.needed:.2f} is asked for: jobs go in plain Slurm order with backfilling"
+        return "policy.fairness.estimates is never: plain order"
+    where = f"the last {r.jobs} jobs{f' of {r.vc}' if r.vc else ''}"
+    if not r:
+        return f"estimates ranked {where} (gain {r.gain:.2f} of 1, needed {r.needed:.2f}): order by estimate"
+    how = "worse than chance" if r.gain < -r.needed else "no better than chance"
+    return f"estimates ranked {where} {how} (gain {r.gain:.2f} of 1, needed {r.needed:.2f}): plain order"
 
 
 def _backfill(r: why.Backfill) -> str:
@@ -381,7 +381,7 @@ _WORDS: dict[str, Callable[[Any], str]] = {
         f"expected {r.promised:.0%}"
     ),
     "Reserved": _reserved,
-    "EstimatesRank": _estimates_rank,
+    "Unranked": _unranked,
     "LargeShare": _large_share,
     "Quota": quota,
     "Borrows": lambda r: borrows(r, duration),

@@ -11,7 +11,7 @@ from lucid.core.job import Ended, Pending, Running
 from lucid.core.names import Shown
 from lucid.core.node import Node
 from lucid.core.prediction import Prediction
-from lucid.core.reason import EstimatesRank
+from lucid.core.reason import Unranked
 
 __all__ = ["Partition", "Snapshot"]
 
@@ -80,9 +80,9 @@ class Snapshot:
     memory: Mapping[str, object] = field(default_factory=dict)
     arrivals: ArrivalForecast = field(default_factory=ArrivalForecast)
     fair_share: Mapping[tuple[str, str], float] = field(default_factory=dict)
-    trust: Mapping[Shown, EstimatesRank] = field(default_factory=dict)
+    trust: Mapping[Shown, Unranked] = field(default_factory=dict)
 
-    def ranked(self, vc: str) -> EstimatesRank | None:
+    def unranked(self, vc: str) -> Unranked | None:
         """How well estimates rank the jobs of this VC; ``None`` where nothing is known of that."""
         return self.trust.get(vc, self.trust.get(""))
 

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from lucid.core.job import Running
-from lucid.core.reason import EstimatesRank
+from lucid.core.reason import Unranked
 
 __all__ = ["TrustBook", "gain_of"]
 
@@ -25,7 +25,7 @@ _WINDOW = 300
 _VCS = 256
 """VCs that are remembered."""
 _LEAST = 10
-"""With fewer jobs nothing is concluded: jobs go in plain order."""
+"""With fewer jobs nothing is concluded: estimates are trusted."""
 _OWN = 100
 """A VC with so many jobs is judged by its own, others by those of the whole cluster."""
 _EVERY = 10
@@ -36,8 +36,6 @@ _TOLD = 0.1
 """A gain that moved by less is not told anew: what is told goes into decisions."""
 _FLOOR_S = 10.0
 """Added to durations: seconds do not matter."""
-_NOBODY = EstimatesRank("", 0, 0.0, 1.0)
-"""No job has ended yet."""
 
 _Row = tuple[float, float]
 """Estimated and real duration, s."""
@@ -71,7 +69,7 @@ class TrustBook:
         """Jobs that ended since these were looked at."""
         self.looks = 0
         """How often it was looked at."""
-        self.told: Mapping[str, EstimatesRank] = {"": _NOBODY}
+        self.told: Mapping[str, Unranked] = {}
         """The comparison by VC, and that of the whole cluster as "". The same object as long as it says the same."""
 
     def ended(self, vc: str, estimate_s: float, ran_s: float) -> None:
@@ -107,21 +105,21 @@ class TrustBook:
         told = dict(self.told)
         for name in due:
             self._fresh[name] = 0
-            found = self._found(name, going.get(name, ()), told.get(name, told[""]))
             before = told.get(name)
+            found = self._found(name, going.get(name, ()), before if before is not None else told.get(""))
             if found is not None and (before is None or _differs(found, before)):
                 told[name] = found
         if told != self.told:
             self.told = told
 
-    def _found(self, name: str, going: Sequence[_Row], before: EstimatesRank) -> EstimatesRank | None:
+    def _found(self, name: str, going: Sequence[_Row], before: Unranked | None) -> Unranked | None:
         ended = list(self._rows[name])
         median_s = sorted(ran_s for _, ran_s in ended)[len(ended) // 2]
         rows = ended + [row for row in going if row[1] > median_s][-_WINDOW:]
         if len(rows) < (_OWN if name else _LEAST):
             return None
-        needed = (_TO_KEEP if before else _TO_TRUST) / len(rows) ** 0.5
-        return EstimatesRank(name, len(rows), gain_of(rows), round(needed, 3))
+        needed = (_TO_TRUST if before else _TO_KEEP) / len(rows) ** 0.5
+        return Unranked(name, len(rows), gain_of(rows), round(needed, 3))
 
     def to_dict(self) -> dict[str, Any]:
         """JSON form."""
@@ -136,14 +134,14 @@ class TrustBook:
         Raises:
             KeyError, TypeError, ValueError: it is of another shape.
         """
-        made, told = cls(), {"": _NOBODY}
+        made, told = cls(), dict[str, Unranked]()
         for name, rows in data["rows"].items():
             made._rows[str(name)] = deque(((float(a), float(b)) for a, b in rows), maxlen=_WINDOW)
         for vc, jobs, gain, needed in data["told"]:
-            told[str(vc)] = EstimatesRank(str(vc), int(jobs), float(gain), float(needed))
+            told[str(vc)] = Unranked(str(vc), int(jobs), float(gain), float(needed))
         made.told = told
         return made
 
 
-def _differs(found: EstimatesRank, before: EstimatesRank) -> bool:
+def _differs(found: Unranked, before: Unranked) -> bool:
     return bool(found) != bool(before) or abs(found.gain - before.gain) > _TOLD

@@ -10,13 +10,13 @@ import pytest
 from builders import decide, guess, nodes, part, snap, waits
 from lucid.adapters.store.snapshot_json import snapshot_from_dict, snapshot_to_dict
 from lucid.core.decision import Hold, Start
-from lucid.core.reason import EstimatesRank, FairOrder, Priority
+from lucid.core.reason import FairOrder, Priority, Unranked
 from lucid.core.snapshot import Snapshot
 from lucid.orchestrator.trust import TrustBook, gain_of
 
 RNG = random.Random(1)
 REAL = [RNG.lognormvariate(7.0, 2.0) for _ in range(300)]
-BAD = EstimatesRank("", 300, 0.0, 0.14)
+BAD = Unranked("", 300, 0.0, 0.14)
 
 
 @pytest.mark.parametrize(
@@ -32,7 +32,7 @@ def test_the_gain_is_one_for_the_right_order_and_none_for_noise(said: list[float
     assert least <= gain_of(list(zip(said, REAL, strict=True))) <= most
 
 
-def ended(book: TrustBook, said: list[float], vc: str = "vc") -> EstimatesRank:
+def ended(book: TrustBook, said: list[float], vc: str = "vc") -> Unranked:
     for estimate_s, real_s in zip(said, REAL, strict=False):
         book.ended(vc, estimate_s, real_s)
         if book.due:
@@ -42,16 +42,19 @@ def ended(book: TrustBook, said: list[float], vc: str = "vc") -> EstimatesRank:
 
 def test_trust_is_lost_to_lies_and_won_back() -> None:
     book = TrustBook()
-    assert not ended(book, [1.0 / one for one in REAL])
-    assert ended(book, REAL)
+    assert ended(book, [1.0 / one for one in REAL])
+    assert not ended(book, REAL)
     assert TrustBook.from_dict(book.to_dict()).told == book.told
 
 
-def test_nothing_is_trusted_before_enough_jobs_have_ended() -> None:
+def test_nothing_is_concluded_before_ten_jobs_have_ended() -> None:
     book = TrustBook()
-    assert not book.told[""]
-    assert not ended(book, REAL[:9])
-    assert ended(book, REAL[:30])
+    for at in range(9):
+        book.ended("vc", REAL[at], REAL[at])
+    assert not book.due
+    assert book.told == {}
+    book.ended("vc", REAL[9], REAL[9])
+    assert book.due
 
 
 def test_a_vc_is_judged_by_its_own_jobs() -> None:
@@ -59,8 +62,8 @@ def test_a_vc_is_judged_by_its_own_jobs() -> None:
     ended(book, REAL[:200], vc="good")
     ended(book, [1.0 / one for one in REAL[:200]], vc="bad")
     seen = Snapshot(0.0, {}, trust=book.told)
-    assert seen.ranked("good")
-    assert not seen.ranked("bad")
+    assert not seen.unranked("good")
+    assert seen.unranked("bad")
 
 
 QUEUE = (waits("long", submit_s=0.0), waits("short", submit_s=1.0))
@@ -86,3 +89,11 @@ def test_the_settings_may_say_which_order(how: str, first: str) -> None:
 def test_a_picture_tells_it() -> None:
     seen = replace(snap(2.0, part(nodes(1, 1), QUEUE), predictions=SAID), trust={"": BAD})
     assert snapshot_from_dict(snapshot_to_dict(seen)).trust == {"": BAD}
+
+
+def test_a_job_that_can_never_start_says_only_that() -> None:
+    seen = replace(
+        snap(2.0, part(nodes(1, 1), (waits("wide", gpus=2),)), predictions={"wide": guess(10.0)}), trust={"": BAD}
+    )
+    hold = decide("lucid", seen).decisions["wide"]
+    assert [type(one).__name__ for one in hold.reasons] == ["TooLarge"]

@@ -30,7 +30,6 @@ from lucid.core.reason.queue import (
     Boots,
     Borrows,
     Closes,
-    EstimatesRank,
     EverFits,
     FairOrder,
     FairShare,
@@ -53,6 +52,7 @@ from lucid.core.reason.queue import (
     Spread,
     Switches,
     TooLarge,
+    Unranked,
     Unsafe,
 )
 from lucid.core.reason.sharing import (
@@ -92,7 +92,6 @@ __all__ = [
     "Claims",
     "Closes",
     "DistributedAlone",
-    "EstimatesRank",
     "EverFits",
     "FairOrder",
     "FairShare",
@@ -148,6 +147,7 @@ __all__ = [
     "StartsUntil",
     "Switches",
     "TooLarge",
+    "Unranked",
     "Unsafe",
     "UserAllows",
     "Victim",

@@ -15,7 +15,6 @@ __all__ = [
     "Boots",
     "Borrows",
     "Closes",
-    "EstimatesRank",
     "EverFits",
     "FairOrder",
     "FairShare",
@@ -38,6 +37,7 @@ __all__ = [
     "Spread",
     "Switches",
     "TooLarge",
+    "Unranked",
     "Unsafe",
 ]
 
@@ -75,11 +75,11 @@ class FairOrder(Reason):
 
 
 @dataclass(frozen=True, slots=True)
-class EstimatesRank(Reason):
-    """Did estimates put short jobs before long ones, among the last ``jobs`` that ended in ``vc`` (in the whole
-    cluster, if empty)? ``gain``: what they save in waiting, as a share of what true durations would save (0 for
-    noise, -1 for the reverse order); ``needed``: the least that is told from chance. If not, jobs go in plain Slurm
-    order."""
+class Unranked(Reason):
+    """Did estimates fail to put short jobs before long ones, among the last ``jobs`` that ended in ``vc`` (in the
+    whole cluster, if empty)? Then jobs go in plain order. ``gain``: what an order by estimates saves of waiting,
+    as a share of what true durations would (0 for noise, -1 for the reverse order); ``needed``: the least that
+    is told from chance."""
 
     vc: Shown
     jobs: int
@@ -87,7 +87,7 @@ class EstimatesRank(Reason):
     needed: float
 
     def __bool__(self) -> bool:
-        return self.gain >= self.needed
+        return self.gain < self.needed
 
 
 @dataclass(frozen=True, slots=True)

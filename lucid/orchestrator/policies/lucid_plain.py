@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from lucid.config import PolicySettings
 from lucid.core.decision import Hold, Start
-from lucid.core.reason import EstimatesRank, Reason
+from lucid.core.reason import FairOrder, Reason, SlurmPriority, Unranked
 from lucid.core.snapshot import Partition, Snapshot
 from lucid.orchestrator.order import QueuedJob
 from lucid.orchestrator.policies.backfill import BackfillPolicy
@@ -19,20 +19,20 @@ from lucid.orchestrator.policies.lucid_starts import Starts
 
 __all__ = ["serve_plain", "unranked"]
 
-_NEVER = EstimatesRank("", 0, 0.0, 1.0)
+_NEVER = Unranked("", 0, 0.0, 1.0)
 """The settings say so."""
 
 
-def unranked(vc: str, snapshot: Snapshot, settings: PolicySettings) -> EstimatesRank | None:
+def unranked(vc: str, snapshot: Snapshot, settings: PolicySettings) -> Unranked | None:
     """The comparison by which the jobs of a VC go in plain order; ``None`` where they go by estimates."""
     how = settings.fairness.estimates
     if how == "never":
         return _NEVER
-    ranks = snapshot.ranked(vc) if how == "measured" else None
-    return None if ranks is None or ranks else ranks
+    ranks = snapshot.unranked(vc) if how == "measured" else None
+    return ranks or None
 
 
-def serve_plain(starts: Starts, snapshot: Snapshot, plain: BackfillPolicy, why: EstimatesRank) -> float | None:
+def serve_plain(starts: Starts, snapshot: Snapshot, plain: BackfillPolicy, why: Unranked) -> float | None:
     """Decide every pending job; when time alone may change this, s."""
     partition: Partition = starts.partition
     made = plain.plan_partition(partition, snapshot)
@@ -61,5 +61,6 @@ def serve_plain(starts: Starts, snapshot: Snapshot, plain: BackfillPolicy, why: 
         if beside is not None:
             starts.beside(queued, beside, (why, *terms))
         else:
-            starts.decisions[job_id] = Hold((why, *decision.reasons))
+            ordered = isinstance(decision.reasons[0], FairOrder | SlurmPriority)  # others can never start here
+            starts.decisions[job_id] = Hold((why, *decision.reasons)) if ordered else decision
     return made.wake_s
