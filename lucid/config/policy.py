@@ -120,6 +120,9 @@ class ReservationSettings(Section):
     """Jobs above this many GPUs may hold a reservation; unset: those larger than one node."""
     after_wait_s: float = Field(0.0, ge=0)
     """A reservation is made once the job has waited this long."""
+    oldest_after_s: float = Field(172800.0, ge=0)
+    """A large job that has waited this long goes before all other large jobs, the oldest first. Before that, the one
+    whose wait is the greatest multiple of its estimate goes first, outside pools. 0: always the oldest."""
     patience_s: float = Field(43200.0, gt=0)
     """Another job may start on kept nodes if its estimate ends before they are needed; once the job that they are
     kept for has waited for n times this long, if n times its estimate does. Where the other jobs of the VC have
