@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from builders import decide, guess, nodes, part, snap, waits
 from lucid.adapters.store.snapshot_json import snapshot_from_dict, snapshot_to_dict
+from lucid.adapters.store.sqlite import SqliteStore
 from lucid.core.decision import Hold, Start
 from lucid.core.reason import FairOrder, Priority, Unranked
 from lucid.core.snapshot import Snapshot
+from lucid.live.trust_log import TrustLog
 from lucid.orchestrator.trust import TrustBook, gain_of
 
 RNG = random.Random(1)
@@ -84,6 +87,16 @@ def test_the_order_is_plain_where_estimates_do_not_rank() -> None:
 def test_the_settings_may_say_which_order(how: str, first: str) -> None:
     room = replace(snap(2.0, part(nodes(1, 1), QUEUE), predictions=SAID), trust={"": BAD})
     assert [one.job_id for one in decide("lucid", room, fairness={"estimates": how}).actions] == [first]
+
+
+def test_lucidd_keeps_it_over_a_restart(tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path / "lucid.db")
+    log = TrustLog(store)
+    ended(log.book, [1.0 / one for one in REAL])
+    log.keep(1000.0)
+    assert TrustLog(store).book.told == log.book.told
+    store.put_view("trust", {"rows": "of another version"})
+    assert TrustLog(store).book.told == {}
 
 
 def test_a_picture_tells_it() -> None:
