@@ -13,8 +13,9 @@ from lucid.adapters.slurm.heartbeat import read_heartbeat
 from lucid.adapters.store.port import Lease, StoreUnreadable, holder_is_dead
 from lucid.adapters.store.sqlite import SqliteStore
 from lucid.cli.console import Table, say, stdout_console
-from lucid.cli.render import duration
+from lucid.cli.render import duration, reason_text
 from lucid.cli.render_lending import vc_words
+from lucid.core.reason import reason_from_dict
 from lucid.errors import ConfigError
 from lucid.live.failover import standby_of
 from lucid.live.published import Published
@@ -140,6 +141,8 @@ def tell_status(config: Path, as_json: bool) -> None:
         say(f"{shown(seen['reports']['words'])}: {shown(seen['reports']['remedy'])}")
     for job_id, words in (seen.get("doubted") or {}).items():
         say(f"job {shown(job_id)}'s reports do not agree with lucidd's clock: {shown(words)}")
+    for one in seen.get("trust", ()):
+        say(shown(reason_text(reason_from_dict(one))))
     if seen.get("no_fair_share"):
         say(f"no fair-share factors: {shown(seen['no_fair_share'])}")
     if report is not None:

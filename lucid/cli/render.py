@@ -113,6 +113,16 @@ def _large_share(r: why.LargeShare) -> str:
     )
 
 
+def _unranked(r: why.Unranked) -> str:
+    if not r.jobs:
+        return "policy.fairness.estimates is never: plain order"
+    where = f"the last {r.jobs} jobs{f' of {r.vc}' if r.vc else ''}"
+    if not r:
+        return f"estimates ranked {where} (gain {r.gain:.2f} of 1, needed {r.needed:.2f}): order by estimate"
+    how = "worse than chance" if r.gain < -r.needed else "no better than chance"
+    return f"estimates ranked {where} {how} (gain {r.gain:.2f} of 1, needed {r.needed:.2f}): plain order"
+
+
 def _backfill(r: why.Backfill) -> str:
     if r:
         return f"ends by its time limit of {duration(r.limit_s)} before GPUs are needed for {_ahead(r.ahead)}"
@@ -371,6 +381,7 @@ _WORDS: dict[str, Callable[[Any], str]] = {
         f"expected {r.promised:.0%}"
     ),
     "Reserved": _reserved,
+    "Unranked": _unranked,
     "LargeShare": _large_share,
     "Quota": quota,
     "Borrows": lambda r: borrows(r, duration),

@@ -114,6 +114,9 @@ class ReservationSettings(Section):
     """Jobs above this many GPUs may hold a reservation; unset: those larger than one node."""
     after_wait_s: float = Field(0.0, ge=0)
     """A reservation is made once the job has waited this long."""
+    oldest_after_s: float = Field(172800.0, ge=0)
+    """A large job that has waited this long goes before all other large jobs, the oldest first. Before that, the one
+    whose wait is the greatest multiple of its estimate goes first, outside pools. 0: always the oldest."""
     patience_s: float = Field(43200.0, gt=0)
     """Another job may start on kept nodes if its estimate ends before they are needed; once the job that they are
     kept for has waited for n times this long, if n times its estimate does. Where the other jobs of the VC have
@@ -131,6 +134,10 @@ class FairnessSettings(Section):
     have started it. 0: no such promise. Unset: lucidd promises 12 h (43200), a plain replay nothing."""
     keep_from: float = Field(0.5, ge=0, le=1)
     """From this share of the bound on a job goes before all others, and nodes are kept for it."""
+    estimates: Literal["measured", "always", "never"] = "measured"
+    """Whether jobs are ordered by estimates. ``measured``: while these put short jobs before long ones, judged by the
+    jobs that ended last; otherwise as plain Slurm orders and backfills (``policy.backfill``). ``never``: always as
+    plain Slurm does."""
     share_bound: float = Field(1.0, ge=1)
     """Fair-share: a priority value counts at most this many times as much for an account far above its share, and as
     many times less for one that has used nothing; 1: no fair-share in Lucid's own order."""

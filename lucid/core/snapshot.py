@@ -11,6 +11,7 @@ from lucid.core.job import Ended, Pending, Running
 from lucid.core.names import Shown
 from lucid.core.node import Node
 from lucid.core.prediction import Prediction
+from lucid.core.reason import Unranked
 
 __all__ = ["Partition", "Snapshot"]
 
@@ -68,7 +69,8 @@ class Snapshot:
     for this one (``Plan.memory``), filled in by the cycle. ``arrivals``: what is about to be
     submitted, filled in like the predictions; the same object as long as it says the same. ``fair_share``: Slurm's
     fair-share factor, from 0 (has used far more than its share) to 1 (nothing), by account and user, where the
-    adapter knows; the same object as long as it says the same.
+    adapter knows; the same object as long as it says the same. ``trust``: by VC, and as "" of the whole cluster, how
+    well estimates ranked the jobs that ended last; filled in like the predictions, empty before enough have ended.
     """
 
     now_s: float
@@ -78,6 +80,11 @@ class Snapshot:
     memory: Mapping[str, object] = field(default_factory=dict)
     arrivals: ArrivalForecast = field(default_factory=ArrivalForecast)
     fair_share: Mapping[tuple[str, str], float] = field(default_factory=dict)
+    trust: Mapping[Shown, Unranked] = field(default_factory=dict)
+
+    def unranked(self, vc: str) -> Unranked | None:
+        """How well estimates rank the jobs of this VC; ``None`` where nothing is known of that."""
+        return self.trust.get(vc, self.trust.get(""))
 
     def home(self, vc: str) -> Partition | None:
         """The partition in which jobs of this VC run: its own, or its pool; ``None`` if there is none."""

@@ -27,6 +27,7 @@ from lucid.live.published import Publisher
 from lucid.live.records import with_records
 from lucid.live.start_log import StartLog
 from lucid.live.tally import Tally, TimedPolicy
+from lucid.live.trust_log import TrustLog
 from lucid.live.turns import behind_barrier
 from lucid.orchestrator.cycle import Cycle, CycleResult
 from lucid.orchestrator.site_factor import site_factors
@@ -75,6 +76,7 @@ class Cycles:
         self._parts = parts
         self._seen_modes = modes
         self._policy_memory = policy_memory
+        self._trust = TrustLog(parts.store)
         self._publisher = publisher
         self._tally = tally
         self._predictor: Predictor | None = None
@@ -116,6 +118,7 @@ class Cycles:
             self._cycle = self._make_cycle()
         result = self._cycle.run()
         self._policy_memory.keep(self._cycle.memory)
+        self._trust.keep(result.snapshot.now_s)
         if self._start_log is not None:
             self._start_log.take(result.snapshot, result.plan)
             self._publisher.take_times(self._start_log.kept, self._start_log.starts)
@@ -175,7 +178,9 @@ class Cycles:
         self._start_log = StartLog(parts.store, live.make(predictor), predictor.pair_speed)
         before = self._policy_memory.load() if self._cycle is None else self._cycle.memory
         timed = TimedPolicy(GuardedPolicy(policy, parts.left_out), self._tally.planned)
-        return Cycle(self.cluster, predictor, timed, live.settings, recorder, forecaster, before, tolerant=True)
+        return Cycle(
+            self.cluster, predictor, timed, live.settings, recorder, forecaster, before, True, self._trust.book
+        )
 
     def profiles_in(self, vc: str) -> bool:
         """Does the policy of this VC profile jobs?"""

@@ -10,6 +10,7 @@ from typing import Any
 
 from lucid.adapters.slurm.heartbeat import Heartbeat, write_heartbeat
 from lucid.config import Mode
+from lucid.core.reason import reason_to_dict
 from lucid.core.snapshot import Snapshot
 from lucid.daemon.build import Parts
 from lucid.daemon.cycles import Cycles
@@ -88,6 +89,7 @@ def tell_status(
         status["counts"] = tally.to_dict()
     if snapshot is not None:
         status["partitions"] = partitions_of(snapshot)
+        status["trust"] = [reason_to_dict(one) for one in snapshot.trust.values()]
     if cycles is not None:
         if cycles.shares is not None:
             status["no_fair_share"] = cycles.shares.why_none

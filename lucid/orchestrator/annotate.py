@@ -12,6 +12,7 @@ from lucid.core.ports import Forecaster, Predictor
 from lucid.core.prediction import Prediction
 from lucid.core.snapshot import Partition, Snapshot
 from lucid.core.versioned import changed_names, key_of
+from lucid.orchestrator.trust import TrustBook
 
 __all__ = ["Annotator"]
 
@@ -19,17 +20,23 @@ __all__ = ["Annotator"]
 class Annotator:
     """Fills in ``Snapshot.predictions``, and ``arrivals`` where there is a forecaster. A job is predicted when first
     seen, and again when its profile comes, or its time limit or the stage times that it reports change. It is never
-    predicted to run beyond its limit. Partitions handed
+    predicted to run beyond its limit. Estimates are held against how long jobs ran, for ``trust``. Partitions handed
     out unchanged are not looked at again, and jobs that ended are forgotten.
 
     A snapshot's predictions can be read only, and stay as they are for as long as somebody keeps the snapshot."""
 
-    def __init__(self, predictor: Predictor, forecaster: Forecaster | None = None) -> None:
+    def __init__(
+        self, predictor: Predictor, forecaster: Forecaster | None = None, trust: TrustBook | None = None
+    ) -> None:
+        """``trust``: what is known of how well estimates rank jobs; nothing, without."""
         self._predictor = predictor
         self._forecaster = forecaster
+        self._trust = TrustBook() if trust is None else trust
         self._predictions: dict[str, Prediction] = {}
         self._seen_with: dict[str, JobProfile | None] = {}
         self._limits: dict[str, float | None] = {}
+        self._estimates_s: dict[str, float] = {}
+        """Before they are cut at time limits, which plain Slurm knows as well."""
         self._learnt: frozenset[str] = frozenset()
         """Jobs that the last snapshot told as ended: where its cycle failed, the next one tells them again."""
         self._partitions: dict[str, Partition] = {}
@@ -48,6 +55,9 @@ class Annotator:
             self._predictor.learn(new)
             for ended in new:
                 self._predictions.pop(ended.job.id, None)
+                estimate_s = self._estimates_s.pop(ended.job.id, None)
+                if estimate_s is not None and ended.ran and ended.job.gpus:
+                    self._trust.ended(ended.job.vc, estimate_s, ended.ran_s)
                 self._seen_with.pop(ended.job.id, None)
                 self._limits.pop(ended.job.id, None)
         names = changed_names(self._seen, snapshot.partitions)
@@ -59,6 +69,9 @@ class Annotator:
                 self._predict(partition.listed() if before is None else partition.since(before).came, snapshot.now_s)
                 self._partitions[name] = partition
         self._seen = key_of(snapshot.partitions)
+        if self._trust.due:
+            running = [entry for part in snapshot.partitions.values() for entry in part.running]
+            self._trust.look(running, self._estimates_s, snapshot.now_s)
         arrivals = snapshot.arrivals if self._forecaster is None else self._forecaster.forecast(snapshot.now_s)
         annotated = Snapshot(  # not by ``replace``, which takes twice as long: each cycle makes one
             snapshot.now_s,
@@ -68,6 +81,7 @@ class Annotator:
             memory or {},
             arrivals,
             snapshot.fair_share,
+            self._trust.told,
         )
         self._handed_out = weakref.ref(annotated)
         return annotated
@@ -85,6 +99,7 @@ class Annotator:
             said = self._predictor.predict(job, entry.profile, now_s)
             if entry.stages is not None:
                 said = replace(said, stages=entry.stages)
+            self._estimates_s[job.id] = said.duration_s
             self._predictions[job.id] = said.within(job.time_limit_s)
 
 

@@ -14,6 +14,7 @@ from lucid.orchestrator.annotate import Annotator
 from lucid.orchestrator.check import SafetyCheck
 from lucid.orchestrator.policy import Policy
 from lucid.orchestrator.rules import rules_of
+from lucid.orchestrator.trust import TrustBook
 
 __all__ = ["Cycle", "CycleResult"]
 
@@ -45,10 +46,11 @@ class Cycle:
         forecaster: Forecaster | None = None,
         memory: Mapping[str, object] | None = None,
         tolerant: bool = False,
+        trust: TrustBook | None = None,
     ) -> None:
         """``settings``: what plans are held to, whatever the policy was made from. ``memory``: what the policy's last
         plan left, where there was one before. ``tolerant``: an action that breaks a safety rule is left out, and the
-        rest of the plan is done; otherwise nothing is."""
+        rest of the plan is done; otherwise nothing is. ``trust``: what is known of how well estimates rank jobs."""
         lacking = policy.needs - cluster.capabilities
         if lacking:
             raise ConfigError(
@@ -58,7 +60,7 @@ class Cycle:
             )
         self._cluster = cluster
         self._policy = policy
-        self._annotate = Annotator(predictor, forecaster)
+        self._annotate = Annotator(predictor, forecaster, trust)
         self._check = SafetyCheck(rules_of(policy), settings)
         self._recorder = recorder
         self._tolerant = tolerant

@@ -132,6 +132,11 @@ class PartitionPolicy(ABC):
             parts = {name: self._barred.joined(whole.partitions[name], part) for name, part in parts.items()}
         return Plan(now_s, parts)
 
+    def forget(self) -> None:
+        """Plan every partition anew, the next time: something has changed that no partition shows."""
+        self._kept.clear()
+        self._parts = KeptParts()
+
     @property
     def plans_alone(self) -> bool:
         """Does ``looks_at`` say nothing of partitions other than profiling, whatever the snapshot?"""

@@ -1,16 +1,22 @@
 """For which large job nodes are kept, because it would starve behind small ones.
 
-The rule is that of EASY backfilling. Nodes are kept for one job at a time, the large job that has waited longest.
-They are the nodes expected to drain soonest. Another job may start on them only if it is expected to end by then.
-Estimates of single jobs are poor: the longer the holder has waited, the more times its estimate such a job must be
-able to take (``KeptNodes.fence``), unless the other jobs of its VC have waited as long.
+The rule is that of EASY backfilling. Nodes are kept for one job at a time: the large job that has waited longest for
+its estimate, since a job of a day makes each job behind it wait for a day; but the oldest, once that has waited for
+``oldest_after_s`` (docs/decisions/0053). They are the nodes expected to drain soonest. Another job may start on them
+only if it is expected to end by then. Estimates of single jobs are poor: the longer the holder has waited, the more
+times its estimate such a job must be able to take (``KeptNodes.fence``), unless the other jobs of its VC have waited
+as long.
 Large jobs that come one after the other would have the VC to themselves; ``large_share`` prevents that.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
+
 from lucid.config import ReservationSettings
 from lucid.core.job import Pending
+from lucid.core.prediction import Prediction
 from lucid.core.reason import LargeShare
 from lucid.core.snapshot import Partition
 from lucid.orchestrator.placement import Feasibility
@@ -18,27 +24,42 @@ from lucid.orchestrator.precedence import in_precedence
 
 __all__ = ["LOOK_AGAIN_S", "above", "large_share", "next_holder"]
 
+_LEAST_S = 60.0
+"""Shorter estimates count as this: the first seconds of a wait say nothing."""
 LOOK_AGAIN_S = 300.0
 """While nodes are kept for a job that another might have, the plan is made anew after so long: time alone moves what
 is expected of these nodes (docs/decisions/0005)."""
 
 
 def next_holder(
-    partition: Partition, gpus_per_node: int, now_s: float, settings: ReservationSettings
+    partition: Partition,
+    gpus_per_node: int,
+    now_s: float,
+    settings: ReservationSettings,
+    predictions: Mapping[str, Prediction] | None = None,
 ) -> tuple[Pending | None, float | None]:
-    """The large job that has waited longest, if it has waited for ``after_wait_s``; else ``None``, and when the next
-    large job will have."""
+    """Of the large jobs that have waited for ``after_wait_s``, the oldest, if it has waited for ``oldest_after_s``;
+    else the one that has waited longest for its estimate. Or ``None``, and when the next will have waited so long.
+    ``predictions``: without, the oldest it is."""
     if not settings.enabled:
         return None, None
     least = above(gpus_per_node, settings)
     feasible = Feasibility(partition, up_only=True)  # nodes kept for a job that cannot come would stand idle
     large = [e for e in partition.pending if e.job.gpus > least]
     large = [e for e in large if feasible.bar(e.job) is None]
-    if not large:
-        return None, None
-    by_age = sorted(large, key=lambda e: (-e.job.tier, e.job.submit_s, e.job.rank))
-    due_s = by_age[0].job.submit_s + settings.after_wait_s
-    return (in_precedence(by_age, [e.job for e in by_age])[0], None) if now_s >= due_s else (None, due_s)
+    due = [e for e in large if now_s >= e.job.submit_s + settings.after_wait_s]
+    if not due:
+        return None, min((e.job.submit_s + settings.after_wait_s for e in large), default=None)
+
+    def place(entry: Pending) -> tuple[int, float, float, int]:
+        job, waited_s = entry.job, now_s - entry.job.submit_s
+        times = math.inf
+        if predictions is not None and waited_s < settings.oldest_after_s:
+            times = waited_s / max(predictions[job.id].duration_s, _LEAST_S)
+        return -job.tier, -times, job.submit_s, job.rank
+
+    due.sort(key=place)
+    return in_precedence(due, [e.job for e in due])[0], None
 
 
 def above(gpus_per_node: int, settings: ReservationSettings) -> int:

@@ -8,6 +8,7 @@ from functools import partial
 
 from lucid.config import (
     LIVE_DEFAULTS,
+    FairnessSettings,
     PackingSettings,
     PolicySettings,
     ReservationSettings,
@@ -360,6 +361,7 @@ def _published_lucid(
             partner="first", least_pair_speed=0.0, least_partner_remaining_s=0.0, priority_ratio=2.0, when_calm=True
         ),
         reservation=ReservationSettings(enabled=False),
+        fairness=FairnessSettings(estimates="always"),
         remainder_on_emptiest=True,
     )
     predictor = honest.predictor_for("lucid")

@@ -43,6 +43,7 @@ SECTIONS: dict[str, Mapping[str, Any]] = {
     },
     "lucid, first partner": {"packing": {"partner": "first", "priority_ratio": 2.0}},
     "lucid, no reservations": {"reservation": {"enabled": False}},
+    "lucid, plain order": {"fairness": {"estimates": "never"}},
     "lucid, short patience of large jobs": {
         "reservation": {"above_gpus": 2, "after_wait_s": 50.0, "patience_s": 100.0}
     },

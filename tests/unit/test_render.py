@@ -137,6 +137,19 @@ SAID: list[tuple[Reason, str]] = [
         "jobs as large as this one hold 32 of 72 GPUs; with its 32 they would hold more than 50% (policy.reservation",
     ),
     (why.LargeShare(32, 32, 72, 0.5, "s", 3500.0, 7200.0), "nodes may be kept for this job"),
+    (
+        why.Unranked("", 240, 0.02, 0.16),
+        "estimates ranked the last 240 jobs no better than chance (gain 0.02 of 1, needed 0.16): plain order",
+    ),
+    (
+        why.Unranked("vision", 240, -0.4, 0.16),
+        "estimates ranked the last 240 jobs of vision worse than chance (gain -0.40 of 1, needed 0.16): plain order",
+    ),
+    (
+        why.Unranked("", 240, 0.4, 0.06),
+        "estimates ranked the last 240 jobs (gain 0.40 of 1, needed 0.06): order by estimate",
+    ),
+    (why.Unranked("", 0, 0.0, 1.0), "policy.fairness.estimates is never: plain order"),
     (why.Quota("a", 2, 6, 8), "VC a holds 6 of its quota of 8 GPUs: there is room for the 2 of this job"),
     (why.Quota("a", 4, 6, 8), "VC a holds 6 of its quota of 8 GPUs: no room for the 4 of this job"),
     (why.Quota("a", 2, 4, 8, 4, "j"), "VC a holds 4 of its quota of 8 GPUs and keeps 4 for job j: no room for the 2"),

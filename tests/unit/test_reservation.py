@@ -119,6 +119,16 @@ def test_the_holder_is_the_job_that_was_submitted_first() -> None:
     assert holder.job.id == "a"
 
 
+@pytest.mark.parametrize(("now_s", "holder"), [(100.0, "short"), (200.0, "short"), (300.0, "long")])
+def test_the_holder_has_waited_longest_for_its_estimate_until_the_oldest_has_waited_too_long(
+    now_s: float, holder: str
+) -> None:
+    room = part(MACHINES, [waits("long", 8, 0.0), waits("short", 8, 50.0)])
+    rules = ReservationSettings(oldest_after_s=300.0)
+    found, _ = next_holder(room, 4, now_s, rules, {"long": guess(9000.0), "short": guess(90.0)})
+    assert found.job.id == holder
+
+
 def test_a_reservation_waits_for_its_time() -> None:
     room = part(MACHINES, [waits("big", 8, 5.0)])
     rules = ReservationSettings(after_wait_s=100.0)

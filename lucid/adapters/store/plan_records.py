@@ -175,6 +175,7 @@ def _context_json(context: Context, partitions: _Once[Partition], predictions: _
         "memory": noun_to_json(dict(snapshot.memory)),
         "forecast": noun_to_json(snapshot.arrivals),
         "fair_share": noun_to_json(dict(snapshot.fair_share)),
+        **({"trust": noun_to_json(dict(snapshot.trust))} if snapshot.trust else {}),
         "predictor": context.predictor,
         "answers": [list(map(noun_to_json, (a, b, said))) for (a, b), said in context.answers.items()],
     }
@@ -242,6 +243,7 @@ def _context(data: Mapping[str, Any], partitions: Sequence[Partition], predictio
         noun_from_json(data["memory"]),
         _arrivals(noun_from_json(data["forecast"])),
         noun_from_json(data.get("fair_share", {"map": []})),
+        noun_from_json(data.get("trust", {"map": []})),
     )
     said = {(noun_from_json(a), noun_from_json(b)): noun_from_json(answer) for a, b, answer in data["answers"]}
     return Context(snapshot, data["predictor"], said)

@@ -28,7 +28,7 @@ from lucid.core.decision import (
 from lucid.core.job import JobProfile, Pending, Running
 from lucid.core.placement import show_placement
 from lucid.core.prediction import Prediction, prediction_from_dict, prediction_to_dict
-from lucid.core.reason import reason_from_dict, reason_to_dict
+from lucid.core.reason import Unranked, reason_from_dict, reason_to_dict
 from lucid.core.snapshot import Partition, Snapshot
 from lucid.errors import StoreError
 
@@ -129,6 +129,7 @@ def snapshot_to_dict(snapshot: Snapshot) -> dict[str, Any]:
         },
         "arrivals": to_json(snapshot.arrivals),
         "fair_share": [[account, user, factor] for (account, user), factor in snapshot.fair_share.items()],
+        "trust": [to_json(one) for one in snapshot.trust.values()],
     }
 
 
@@ -173,6 +174,7 @@ def snapshot_from_dict(data: Any) -> Snapshot:
         predictions = {job_id: from_json(Prediction, item) for job_id, item in data["predictions"].items()}
         arrivals = from_json(ArrivalForecast, data.get("arrivals", {}))
         fair_share = {(account, user): factor for account, user, factor in data.get("fair_share", ())}
-        return Snapshot(data["now_s"], partitions, (), predictions, {}, arrivals, fair_share)
+        trust = {one.vc: one for one in (from_json(Unranked, item) for item in data.get("trust", ()))}
+        return Snapshot(data["now_s"], partitions, (), predictions, {}, arrivals, fair_share, trust)
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise StoreError(f"the stored snapshot cannot be read ({error!r}); lucidd writes a new one") from None

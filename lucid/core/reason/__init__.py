@@ -52,6 +52,7 @@ from lucid.core.reason.queue import (
     Spread,
     Switches,
     TooLarge,
+    Unranked,
     Unsafe,
 )
 from lucid.core.reason.sharing import (
@@ -146,6 +147,7 @@ __all__ = [
     "StartsUntil",
     "Switches",
     "TooLarge",
+    "Unranked",
     "Unsafe",
     "UserAllows",
     "Victim",

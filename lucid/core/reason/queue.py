@@ -37,6 +37,7 @@ __all__ = [
     "Spread",
     "Switches",
     "TooLarge",
+    "Unranked",
     "Unsafe",
 ]
 
@@ -71,6 +72,22 @@ class FairOrder(Reason):
     """The place in line of policies that need no estimate: by time of submission."""
 
     submit_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Unranked(Reason):
+    """Did estimates fail to put short jobs before long ones, among the last ``jobs`` that ended in ``vc`` (in the
+    whole cluster, if empty)? Then jobs go in plain order. ``gain``: what an order by estimates saves of waiting,
+    as a share of what true durations would (0 for noise, -1 for the reverse order); ``needed``: the least that
+    is told from chance."""
+
+    vc: Shown
+    jobs: int
+    gain: float
+    needed: float
+
+    def __bool__(self) -> bool:
+        return self.gain < self.needed
 
 
 @dataclass(frozen=True, slots=True)

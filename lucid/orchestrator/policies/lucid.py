@@ -11,7 +11,7 @@ from lucid.core.decision import PartitionPlan, Plan
 from lucid.core.job import Job, Pending, Running
 from lucid.core.ledger import Ledger
 from lucid.core.ports import Capability, Predictor
-from lucid.core.reason import HomeHasRoom
+from lucid.core.reason import HomeHasRoom, Unranked
 from lucid.core.snapshot import Partition, Snapshot
 from lucid.orchestrator.placement import consolidated
 from lucid.orchestrator.policies.backfill import BackfillPolicy
@@ -62,6 +62,7 @@ class LucidPolicy(PartitionPolicy):
             self._profiling = settings.profiling.model_copy(update={"max_wait_s": most_s})
         self._newcomers: tuple[Partition | None, Mapping[str, _Entries]] = (None, {})
         """Who is in profiling, by VC: follows from the profiling partition beside it."""
+        self._trust: Mapping[str, Unranked] = {}
         self._in_place = settings.profiling.enabled and settings.profiling.restarts != "allowed"
         needs = set()
         if settings.profiling.enabled:
@@ -76,6 +77,9 @@ class LucidPolicy(PartitionPolicy):
 
     def plan(self, snapshot: Snapshot) -> Plan:
         """Plan every partition; where jobs are measured in place, profiling nodes then take remaining jobs."""
+        if snapshot.trust != self._trust:  # the plans of all that wait may change, in partitions that have not
+            self._trust = snapshot.trust
+            self.forget()
         plan = super().plan(snapshot)
         return with_overflow(plan, snapshot, self._profiling) if self._in_place else plan
 

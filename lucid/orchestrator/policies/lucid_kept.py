@@ -125,8 +125,8 @@ def _nodes_for(starts: Starts, job: Job) -> KeptNodes | None:
 
 
 def serve_large(starts: Starts, due: Mapping[str, Turn]) -> ServedLarge:
-    """In each VC the large job that has waited longest starts before the queue, or has nodes kept for it; unless it
-    has to give way to smaller jobs. ``due``: whose turn has come."""
+    """In each VC one large job (``next_holder``) starts before the queue, or has nodes kept for it; unless it has to
+    give way to smaller jobs. ``due``: whose turn has come."""
     least = above(starts.ledger.gpus_per_node, starts.settings.reservation)
     found = [_serve_large(starts, partition, due) for partition in starts.by_vc(least)]
     return ServedLarge(
@@ -140,7 +140,8 @@ def _serve_large(starts: Starts, partition: Partition, due: Mapping[str, Turn]) 
     """``partition``: a whole one, or one VC's jobs of a pool."""
     settings, now_s = starts.settings.reservation, starts.now_s
     per_node = starts.ledger.gpus_per_node
-    holder, due_s = next_holder(partition, per_node, now_s, settings)
+    estimates = starts.predictions if starts.quotas is None else None  # lending is settled with the oldest
+    holder, due_s = next_holder(partition, per_node, now_s, settings, estimates)
     if holder is None:
         return ServedLarge(changes_s=due_s)
     job = holder.job

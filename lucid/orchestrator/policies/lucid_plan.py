@@ -17,7 +17,9 @@ from lucid.core.reason import Rests
 from lucid.core.snapshot import Partition, Snapshot
 from lucid.orchestrator.order import QueueOrder, QueueRow
 from lucid.orchestrator.placement import Feasibility
+from lucid.orchestrator.policies.backfill import BackfillPolicy
 from lucid.orchestrator.policies.lucid_kept import ServedLarge, serve_large, serve_turns, turns_due
+from lucid.orchestrator.policies.lucid_plain import serve_plain, unranked
 from lucid.orchestrator.policies.lucid_starts import Starts
 from lucid.orchestrator.policies.lucid_until import serve_until
 from lucid.orchestrator.policies.plain import Kept, Shadow
@@ -63,13 +65,15 @@ def promises_by_vc(memory: Mapping[str, object]) -> dict[str, Kept]:
 
 class VcBooks:
     """What the plans of one VC take over from each other. It saves work, and decides nothing: all of it follows from
-    the snapshot. ``order``: the queue's order; ``ledgers``: who holds what; ``partings``: the pairs to part."""
+    the snapshot. ``order``: the queue's order; ``ledgers``: who holds what; ``partings``: the pairs to part;
+    ``plain``: plans where estimates do not rank jobs."""
 
     def __init__(self, settings: PolicySettings) -> None:
         packing, restarts = settings.packing, settings.profiling.restarts
         self.order = QueueOrder(packing.same_user_only, settings.fairness.share_bound, restarts)
         self.ledgers = Ledgers()
         self.partings = Partings(packing.part_below_speed, restarts)
+        self.plain = BackfillPolicy(settings.backfill)
 
 
 def plan_vc(
@@ -96,6 +100,10 @@ def plan_vc(
         starts.yielding.keep(parting.entry.job.id)
     if not partition.pending:
         return _made(starts, shadow, by_vc or {}, starts.now_s + SETTLE_S if parted else None)
+    why = None if partition.quotas else unranked(partition.name, snapshot, settings)  # plain Slurm lends nothing
+    if why is not None:
+        wake_s = serve_plain(starts, snapshot, books.plain, why)
+        return _made(starts, shadow, by_vc or {}, starts.now_s + SETTLE_S if parted else wake_s)
     due = turns_due(starts, shadow)
     large = serve_large(starts, due.turns)
     turns = serve_turns(starts, due, large.holders)
