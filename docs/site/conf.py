@@ -18,7 +18,7 @@ release = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["
 copyright = "Lucid's authors"
 extensions = ["myst_parser"]
 root_doc = "docs/README"
-include_patterns = ["docs/**.md", "README.md", "SECURITY.md", "CHANGELOG.md", "CONTRIBUTING.md"]
+include_patterns = ["docs/**.md", "README.md", "examples/README.md", "SECURITY.md", "CHANGELOG.md", "CONTRIBUTING.md"]
 exclude_patterns = ["docs/schemas"]
 source_suffix = {".md": "markdown"}
 myst_heading_anchors = 4
