@@ -12,6 +12,8 @@ PACKED := models tuner web top rest
 # Environment of the program that builds packages: the same lock, for the Python at hand.
 PACK := build/packages/tools/.installed
 PACK_FLAGS ?=
+# Sphinx, for the site alone: docs/decisions/0057-site.md.
+SITE := build/docs/.installed
 # Ansible, for the role's test alone.
 ANSIBLE := build/ansible/.installed
 # Each drives a testbed of its own (about 300 MB); the tests mostly wait.
@@ -34,8 +36,8 @@ export LUCID_SHARED ?= $(abspath ../shared)
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help install install-locked lock sbom audit deb rpm lint-packages release build-release demo cluster demo-slurm demo-elastic \
-	campaign slurm-suite cluster-down check guard test test-times test-adaptdl e2e \
-	nightly mutants bench lint types fast clean
+	campaign slurm-suite cluster-down check guard test test-times test-adaptdl test-examples e2e \
+	nightly mutants bench lint types fast docs clean
 
 help: ## this list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14
@@ -55,6 +57,16 @@ $(ANSIBLE):
 	@test -x build/ansible/bin/python || $(PYTHON) -m venv build/ansible
 	@build/ansible/bin/python -m pip install --quiet --disable-pip-version-check 'ansible-core>=2.15' 'ansible-lint>=24'
 	@touch $@
+
+$(SITE): pyproject.toml
+	@test -x build/docs/bin/python || $(PYTHON) -m venv build/docs
+	@build/docs/bin/python -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["docs"], sep="\n")' \
+	  >build/docs/wanted.txt
+	@build/docs/bin/python -m pip install --quiet --disable-pip-version-check -r build/docs/wanted.txt
+	@touch $@
+
+docs: $(SITE) ## these pages as a site: out/site/index.html; a warning (a link or an anchor that leads nowhere) is an error
+	build/docs/bin/sphinx-build -q -W --keep-going -n -c docs/site -b html . out/site
 
 lock: $(TOOLS) ## work out requirements-dev.lock anew: every package of the environment, with hashes
 	@# pip's own time limit and certificates are the environment's; uv takes them from the system
@@ -173,8 +185,8 @@ demo-elastic: $(STAMP) ## 20 elastic jobs on a real Slurm, at fixed size and res
 campaign: $(STAMP) ## random faults over counted jobs on a real Slurm: SEED=n MINUTES=m, JSON=1 (root): docs/campaign.md
 	@$(BIN)/python tests/campaign --seed $(SEED) --minutes $(MINUTES) $(if $(JSON),--json) $(CAMPAIGN)
 
-slurm-suite: $(STAMP) ## Slurm's own tests, plain and with Lucid: SRC=folder ONLY="17.60 39.*", AGAIN=1, JSON=1 (root): docs/testbed.md
-	@test -n "$(SRC)" || { echo "SRC= names a source folder of Slurm: docs/testbed.md"; exit 2; }
+slurm-suite: $(STAMP) ## Slurm's own tests, plain and with Lucid: SRC=folder ONLY="17.60 39.*", AGAIN=1, JSON=1 (root): docs/slurm-suite.md
+	@test -n "$(SRC)" || { echo "SRC= names a source folder of Slurm: docs/slurm-suite.md"; exit 2; }
 	@$(BIN)/python tests/slurm_suite "$(SRC)" --only "$(ONLY)" $(if $(AGAIN),--plain-again) $(if $(SIDE),--side $(SIDE)) $(if $(REST),--rest) $(if $(KEPT),--kept) $(if $(JSON),--json)
 
 test-adaptdl: $(STAMP) ## jobs of the real AdaptDL and PyTorch, on CPUs and a real Slurm (CPython 3.11, root; TORCH= names the wheel)
@@ -183,6 +195,12 @@ test-adaptdl: $(STAMP) ## jobs of the real AdaptDL and PyTorch, on CPUs and a re
 	@.venv-adaptdl/bin/python -m pip install --quiet --disable-pip-version-check -r tests/adaptdl-requirements.txt
 	LUCID_ADAPTDL_PYTHON=$(CURDIR)/.venv-adaptdl/bin/python $(BIN)/python -m pytest -v tests/unit/test_real_adaptdl.py tests/unit/test_lucid_torch.py
 	LUCID_ADAPTDL_PYTHON=$(CURDIR)/.venv-adaptdl/bin/python $(BIN)/python -m pytest -v -m e2e -n 0 tests/e2e/test_adaptdl_live.py
+
+test-examples: $(STAMP) ## the programs of examples/ with PyTorch, Lightning and transformers, on CPUs and a real Slurm (CPython 3.11, root)
+	@test -x .venv-examples/bin/python || $(PYTHON) -m venv .venv-examples
+	@.venv-examples/bin/python -m pip install --quiet --disable-pip-version-check '$(TORCH)' -r tests/examples-requirements.txt
+	LUCID_EXAMPLES_PYTHON=$(CURDIR)/.venv-examples/bin/python $(BIN)/python -m pytest -v tests/unit/test_lucid_elastic.py
+	LUCID_EXAMPLES_PYTHON=$(CURDIR)/.venv-examples/bin/python $(BIN)/python -m pytest -v -m e2e -n 0 tests/e2e/test_examples_live.py
 
 cluster-down: ## end it and remove every trace but the cached tree
 	@$(PYTHON) slurm/testbed down

@@ -74,7 +74,7 @@ PARTS: dict[str, tuple[Part, str]] = {
     "public": (public.figures, "published logs (LUCID_PUBLIC) in one pool, beside plain Slurm (an hour)"),
     "timeaware": (
         timeaware.figures,
-        "dynamic sharing and time-aware profiling on P1 and synthetic months and bursts",
+        "pairs in a calm VC and time-aware profiling on P1 and synthetic months and bursts",
     ),
     "forecaster": (forecaster.figures, "the throughput model beside seasonal means: errors of forecasts, schedules"),
     "restarts": (restarts.figures, "what it costs that nobody is started over who did not ask for it"),

@@ -42,7 +42,7 @@ MEAN_S = 8.0
 ROUND_S = 5.0
 """Between two decisions of a policy by rounds: jobs of one to four minutes would see only a few of the usual 60 s."""
 RESTART_S = 2.7
-"""What a restart took in the runs of docs/systems/elastic.md."""
+"""What a restart took in the runs of docs/systems/elastic-demo.md."""
 ADAPTING = ("pollux", "sia")
 """Policies under which a job chooses its batch."""
 

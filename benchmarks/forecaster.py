@@ -37,7 +37,7 @@ _DAY_S = 24 * _HOUR_S
 _MONTH_DAYS = 30
 _SEEDS = (1, 2, 3)
 _P1_BEGINS = datetime(2017, 10, 23, 0, 1, 40, tzinfo=UTC)
-_RULES: Mapping[str, Mapping[str, Any]] = {"packing": {"dynamic": True}, "profiling": {"time_aware": True}}
+_RULES: Mapping[str, Mapping[str, Any]] = {"profiling": {"time_aware": True}}
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ def _scenes() -> Iterator[_Scene]:
 
 
 def figures(runs: int) -> Iterator[Figure]:
-    """Error of the forecasts by scene and forecaster; then average JCT with dynamic sharing and time-aware profiling,
+    """Error of the forecasts by scene and forecaster; then average JCT with time-aware profiling,
     means over ``runs`` replays (with submissions up to a minute sooner or later)."""
     for scene in _scenes():
         model = scene.model()

@@ -37,8 +37,9 @@ _IDLE_S: Final = 3600.0
 
 @dataclass(frozen=True, slots=True)
 class _Pool:
-    """Part ``at`` (from 1) of ``of`` of a log in one pool: on so many nodes, or at a load. ``held_out``: settings and
-    rules may not be chosen on it. ``most``: times plain Slurm's average JCT that are asked for under load."""
+    """Part ``at`` (from 1) of ``of`` of a log in one pool: on so many nodes, or at a load. ``first``: so many jobs
+    are left out at its beginning. ``held_out``: settings and rules may not be chosen on it. ``most``: times plain
+    Slurm's average JCT that are asked for under load."""
 
     log: str
     file: str
@@ -46,12 +47,14 @@ class _Pool:
     of: int
     nodes: int = 0
     load: float = 0.0
+    first: int = 0
     held_out: bool = False
     most: float = 0.8
 
     @property
     def name(self) -> str:
-        return self.log if self.of == 1 else f"{self.log} {self.at}"
+        name = self.log if self.of == 1 else f"{self.log} {self.at}"
+        return f"{name} without its first {self.first} jobs" if self.first else name
 
 
 _HELIOS, _PHILLY = "helios_data_training.csv", "philly_data_training.csv"
@@ -61,7 +64,7 @@ _POOLS: Final = (
     _Pool("Helios", _HELIOS, 1, 2, nodes=77),
     _Pool("Helios", _HELIOS, 2, 2, nodes=77),
     _Pool("Blue Waters", "blue_waters_data_training.csv", 1, 1, nodes=147, most=0.9),
-    _Pool("openb", "openb_pod_list_default.csv", 1, 1, nodes=4),
+    _Pool("openb", "openb_pod_list_default.csv", 1, 1, nodes=4, first=200),  # those are services of months
     _Pool("Philly", _PHILLY, 1, 3, load=0.9),
     _Pool("Philly", _PHILLY, 2, 3, load=0.7, held_out=True),
     _Pool("Philly", _PHILLY, 2, 3, load=0.9, held_out=True),
@@ -69,10 +72,11 @@ _POOLS: Final = (
 )
 
 
-def window(trace: Trace, at: int, of: int) -> Trace:
-    """Part ``at`` (from 0) of ``of`` parts with as many jobs each. CPUs and host memory do not count."""
+def window(trace: Trace, at: int, of: int, first: int = 0) -> Trace:
+    """Part ``at`` (from 0) of ``of`` parts with as many jobs each, without its ``first`` jobs. CPUs and host memory
+    do not count."""
     size = len(trace.jobs)
-    jobs = trace.jobs[at * size // of : (at + 1) * size // of]
+    jobs = trace.jobs[at * size // of + first : (at + 1) * size // of]
     first_s = jobs[0].job.submit_s
     return replace(
         trace,
@@ -103,7 +107,7 @@ def figures(runs: int) -> Iterator[Figure]:
         files = ", ".join(dict.fromkeys(one.file for one in _POOLS))
         raise Absent(f"set LUCID_PUBLIC to a folder with one of {files}, or with {' or '.join(CLUSTERS)}")
     for one in at_hand:
-        trace = window(_whole(root / one.file), one.at - 1, one.of)
+        trace = window(_whole(root / one.file), one.at - 1, one.of, one.first)
         nodes = one.nodes or pool(trace, one.load)
         scenario = Scenario(trace, {trace.jobs[0].job.vc: nodes})  # such a log has one VC
         yield from _beside(f"{one.name}, {nodes} nodes", scenario, one.held_out, one.most)

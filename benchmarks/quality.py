@@ -9,7 +9,7 @@ from benchmarks.figure import Figure
 from benchmarks.packs import pack
 from lucid.config import settings_from
 from lucid.simulator.metrics import run_metrics
-from lucid.simulator.scenario import Scenario, Semantics, simulate
+from lucid.simulator.scenario import Semantics, simulate
 
 __all__ = ["ESTIMATES", "best", "honest", "parity"]
 
@@ -56,20 +56,15 @@ def honest(runs: int) -> Iterator[Figure]:  # noqa: ARG001 - deterministic, one 
 
 def best(runs: int) -> Iterator[Figure]:  # noqa: ARG001 - deterministic
     """Lucid on P1 with what it has that is off by default, none of it set to suit P1: a starvation bound, time-aware
-    profiling, a slower partner for who would wait, dynamic sharing; pairs remembered, as lucidd does. With the given
+    profiling, a slower partner for who would wait; pairs remembered, as lucidd does. With the given
     learned estimates, and with Lucid's own models. Large jobs against fifo in the same process."""
     given = pack("P1", ESTIMATES)
     own = replace(pack("P1"), predictor="learned")
     fifo = run_metrics(simulate(given, "fifo"))
-    variants: tuple[tuple[str, Scenario, dict[str, bool]], ...] = (
-        ("given estimates", given, {}),
-        ("given estimates, dynamic sharing", given, {"dynamic": True}),
-        ("own models", own, {}),
-    )
-    for name, scenario, packing in variants:
+    for name, scenario in (("given estimates", given), ("own models", own)):
         tables = {
             "profiling": {"time_aware": True},
-            "packing": {"waiting_pair_speed": _WAITING_SPEED, **packing},
+            "packing": {"waiting_pair_speed": _WAITING_SPEED},
             "fairness": {"beyond_plain_s": _BOUND_S},
             "backfill": {"least_limit_s": _NO_LIMIT_S},
         }

@@ -1,10 +1,10 @@
-"""What dynamic sharing and time-aware profiling do beside the best static settings: on P1, and on synthetic months
-and bursts (named so).
+"""What time-aware profiling, and pairs in a calm VC, do beside the default: on P1, and on synthetic months and bursts
+(named so).
 
 Pairs are remembered, as lucidd does.
 
 One history says little: submissions that come up to a minute sooner or later move its average JCT by more than
-either mechanism does. So each is replayed several times, with other such shifts, the same for all variants.
+either does. So each is replayed several times, with other such shifts, the same for all variants.
 """
 
 from __future__ import annotations
@@ -34,9 +34,8 @@ _SEEDS = (1, 2, 3)
 _SHIFT_S = 60
 _VARIANTS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
     "static": {},
-    "dynamic sharing": {"packing": {"dynamic": True}},
+    "pairs in the calm, too": {"packing": {"when_calm": True}},
     "time-aware profiling": {"profiling": {"time_aware": True}},
-    "both": {"packing": {"dynamic": True}, "profiling": {"time_aware": True}},
 }
 
 

@@ -1,7 +1,8 @@
 """README's table: Lucid beside plain Slurm (``backfill``) on synthetic months that nothing was chosen on, between the
 walls of their VCs and in one pool. ``python -m benchmarks.yardstick`` prints it, and with ``--write`` puts it into
 README.md. For one month by hand: ``lucidctl trace synth month-small --seed 21 --out month.csv --vcs-out vcs.csv``,
-then ``lucidctl simulate month.csv --vcs vcs.csv``, and again with ``--pool``.
+then ``lucidctl simulate month.csv --vcs vcs.csv``, and again with ``--pool``. ``--preset`` and ``--seed`` print the
+table of other months.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from benchmarks.timeaware import synthetic
 from lucid.simulator.gains import times_baseline
 from lucid.simulator.metrics import run_metrics
 from lucid.simulator.scenario import simulate
+from lucid.simulator.traces.synth import PRESETS
 
 __all__ = ["README", "SEEDS", "Beside", "cells", "measured", "written"]
 
@@ -44,9 +46,9 @@ class Beside:
     tail: float
 
 
-def measured(seed: int, *, pool: bool) -> Beside:
+def measured(seed: int, *, pool: bool, preset: str = _PRESET) -> Beside:
     """Replay a month under plain Slurm and Lucid, as it is by default, with walls or without."""
-    scenario = synthetic(_PRESET, seed)
+    scenario = synthetic(preset, seed)
     scenario = in_pool(scenario) if pool else replace(scenario, lends=True)  # as the commands do
     metrics = {policy: run_metrics(simulate(scenario, policy)) for policy in ("backfill", "lucid")}
     ratios = times_baseline(metrics)["by_policy"]["lucid"]
@@ -61,14 +63,14 @@ def cells(found: Beside) -> str:
     )
 
 
-def table(walls: Sequence[Beside], pool: Sequence[Beside]) -> str:
+def table(walls: Sequence[Beside], pool: Sequence[Beside], seeds: Sequence[int] = SEEDS) -> str:
     """The table, and what it says of large jobs, of the tail and of walls."""
-    rows = zip(SEEDS, walls, pool, strict=True)
+    rows = zip(seeds, walls, pool, strict=True)
     lines = [f"| {seed} | {cells(walled)} | {cells(free)} |\n" for seed, walled, free in rows]
     pooling = sum(free.plain_h < walled.lucid_h for walled, free in zip(walls, pool, strict=True))
     said = (
         f"- **Average JCT** of Lucid: {_range([one.average for one in walls])} of plain Slurm's between walls, "
-        f"{_range([one.average for one in pool])} in a pool. In {pooling} of the {len(SEEDS)} months plain Slurm in "
+        f"{_range([one.average for one in pool])} in a pool. In {pooling} of the {len(seeds)} months plain Slurm in "
         "a pool has a shorter average JCT than Lucid between walls.\n"
         f"- **Jobs above 8 GPUs** take {_range([one.large for one in walls])} of what they take under plain Slurm "
         f"between walls (longer in {_longer([one.large for one in walls])}), and "
@@ -94,9 +96,14 @@ def written(text: str, made: str) -> str:
 
 
 @click.command(help=__doc__)
+@click.option("--preset", type=click.Choice(sorted(PRESETS)), default=_PRESET, show_default=True)
+@click.option("--seed", "seeds", type=int, multiple=True, help="Repeat it for several months. Default: README's.")
 @click.option("--write", is_flag=True, help="Put the table into README.md.")
-def main(write: bool) -> None:
-    made = table(*([measured(seed, pool=pool) for seed in SEEDS] for pool in (False, True)))
+def main(preset: str, seeds: tuple[int, ...], write: bool) -> None:
+    if write and (seeds or preset != _PRESET):
+        raise click.UsageError("--write is for README's own months: leave --preset and --seed out")
+    months = seeds or SEEDS
+    made = table(*([measured(seed, pool=pool, preset=preset) for seed in months] for pool in (False, True)), months)
     print(made, end="")
     if write:
         README.write_text(written(README.read_text(encoding="utf-8"), made), encoding="utf-8")

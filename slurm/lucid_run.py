@@ -8,7 +8,7 @@ The last line of a batch script:
 Each process has RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT, counted anew at each start of the job, and
 LUCID_CHECKPOINTS, a folder of this job alone that it finds again after a requeue. SIGTERM is passed on to all. Then
 lucid-run ends with 143 where they wrote a checkpoint, and else with their status. With --adaptdl, jobs written for
-AdaptDL run unchanged. docs/systems/elastic.md.
+AdaptDL run unchanged. docs/systems/lucid-run.md.
 """
 
 import argparse

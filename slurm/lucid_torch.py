@@ -13,10 +13,11 @@
                 training.step()
         training.epoch(epoch + 1, validation_loss)
 
-``model`` is DistributedDataParallel where there is more than one process. ``step`` averages over the passes, so the
-loss is not divided by their number. It multiplies the learning rate for this one step, and calls the optimizer's
-``step`` and ``zero_grad``. All processes do the same passes with as many samples. The statistics are of the plain
-gradient: neither Adam's preconditioning nor GradScaler's factor is taken into account.
+``lucid_elastic.py`` does all this for a plain training loop. ``model`` is DistributedDataParallel where there is more
+than one process. ``step`` averages over the passes, so the loss is not divided by their number. It multiplies the
+learning rate for this one step, and calls the optimizer's ``step`` and ``zero_grad``. All processes do the same
+passes with as many samples. The statistics are of the plain gradient: neither Adam's preconditioning nor GradScaler's
+factor is taken into account.
 """
 
 import contextlib
@@ -69,11 +70,25 @@ def learning_rate_factor(rule, scale, gradient=None):
     return (var + sqr) / denominator if denominator > 0 else 1.0
 
 
+class EpochClock:
+    """What the epochs of this run take, of which the first may have been begun in another one."""
+
+    def __init__(self, epochs=0.0):
+        self.epochs, self._since = float(epochs), time.monotonic()
+
+    def took(self, epochs):
+        """Seconds of a whole epoch, now that so many are done; None where less than half of one was seen."""
+        share, took = epochs - self.epochs, time.monotonic() - self._since
+        self.epochs, self._since = float(epochs), time.monotonic()
+        return took / share if 0.5 <= share <= 1 else None
+
+
 class Training:
     """See the module's text.
 
-    ``batch``: the initial total batch size, samples; ``largest``: up to which it may grow; ``atomic``: fewest and
-    most samples a GPU a pass; ``rule``: of the learning rate, one of RULES, or None.
+    ``batch``: the initial total batch size, samples; ``largest``: up to which it may grow, None for a batch that
+    never does, whose gradients are not measured; ``atomic``: fewest and most samples a GPU a pass; ``rule``: of the
+    learning rate, one of RULES, or None.
     """
 
     def __init__(self, model, optimizer, batch, largest=None, atomic=None, rule="adascale"):
@@ -82,11 +97,11 @@ class Training:
         if rule not in (*RULES, None):
             raise ValueError("rule {!r}: known are {} and None".format(rule, ", ".join(RULES)))
         self._torch, self._model, self._optimizer = torch, model, optimizer
-        self._batch, self._largest, self._atomic, self._rule = int(batch), int(largest or batch), atomic, rule
+        self._batch, self._largest, self._atomic, self._rule = int(batch), largest, atomic, rule
         self._parameters = [one for group in optimizer.param_groups for one in group["params"] if one.requires_grad]
         self._cuda = any(one.is_cuda for one in self._parameters)
-        self.statistics, self.factor = Statistics(), 1.0
-        self._before, self._times, self._current, self._since = None, {}, 0, None
+        self.statistics, self.factor, self._clock = Statistics(), 1.0, EpochClock()
+        self._before, self._times, self._current = None, {}, 0
         self._begin_step()
         for one in self._parameters:
             one.register_hook(self._seen)
@@ -99,10 +114,12 @@ class Training:
 
     def state_dict(self):
         """For a checkpoint."""
-        return dict(vars(self.statistics))
+        return dict(vars(self.statistics), epochs=self._clock.epochs)
 
     def load_state_dict(self, state):
         """From a checkpoint."""
+        state = dict(state)
+        self._clock = EpochClock(state.pop("epochs", 0.0))
         self.statistics = Statistics(**state)
 
     @contextlib.contextmanager
@@ -123,51 +140,47 @@ class Training:
         computed = min(max(self._last_gradient() - began, 0.0), ended - began)
         self._took.append((int(samples), ended - began, computed, last))
 
-    def step(self):
-        """The optimizer's step, with the learning rate for this batch; the statistics take it in."""
-        world, count = self.world, self.world * self._passes
+    def step(self, stop=False):
+        """The optimizer's step, with the learning rate for this batch; the statistics take it in.
+
+        Returns whether any process said ``stop``: all processes learn of it after the same step.
+        """
+        world, scale = self.world, self.world * self._samples / self._batch
         gradients = [one.grad for one in self._parameters if one.grad is not None]
         for gradient in gradients:
             gradient.div_(self._passes)
-        total = float(sum(one.double().pow(2).sum() for one in gradients))
-        if world > 1:
-            self._torch.distributed.all_reduce(self._local)
-        local, scale = float(self._local) / count, world * self._samples / self._batch
-        if count > 1:
-            if self._before is not None:
-                self.statistics, self._before = Statistics(), None  # two steps' difference is biased: begin anew
-            self.statistics.add(count, local, total, scale)
-        else:
-            self._compare_with_last(gradients, total, scale)
+        local, stop = self._over_all(self._local, stop)
+        if self._largest is not None:
+            self._measure(gradients, local / (world * self._passes), scale)
         self.factor = learning_rate_factor(self._rule, scale, self.statistics.value()) if self._rule else 1.0
         rates = [group["lr"] for group in self._optimizer.param_groups]
         for group in self._optimizer.param_groups:
             group["lr"] = group["lr"] * self.factor
         try:
-            self._optimizer.step()
+            self._apply()
         finally:
             for group, rate in zip(self._optimizer.param_groups, rates):  # noqa: B905 - strict is of Python 3.10
                 group["lr"] = rate
-        self._optimizer.zero_grad()
         self._keep_times(world)
         self._current = world * self._samples
         self._begin_step()
+        return stop
 
     def epoch(self, epochs, loss=None):
         """After each epoch, in every process; the first one reports. True where that was written."""
-        now, since, self._since = time.monotonic(), self._since, time.monotonic()
+        took = self._clock.took(epochs)
         distributed = self._torch.distributed
         if self.world > 1 and distributed.get_rank() != 0:
             return False
         return lucid_report.report(
             epochs,
-            now - since if since is not None else None,  # the first one began in another run, or before this object
+            took,
             self.world,
             None if loss is None else float(loss),
             self._current or None,
             gradient=self.statistics.value(),
             profile=self.profile(),
-            batch_range=[self._batch, self._largest],
+            batch_range=[self._batch, self._largest or self._batch],
             atomic_range=list(self._atomic) if self._atomic else None,
             accumulation=True,
         )
@@ -184,8 +197,9 @@ class Training:
     def _seen(self, gradient):
         if not self._inside:
             return  # a gradient that the program takes for itself
-        # Of this process alone: hooks come before the processes' gradients are averaged.
-        self._local = self._local + gradient.detach().double().pow(2).sum()
+        if self._largest is not None:
+            # Of this process alone: hooks come before the processes' gradients are averaged.
+            self._local = self._local + gradient.detach().double().pow(2).sum()
         if self._cuda:
             self._mark = self._torch.cuda.Event(enable_timing=True)
             self._mark.record()
@@ -207,6 +221,29 @@ class Training:
         if self._cuda:
             return time.monotonic() - self._mark.elapsed_time(self._end) / 1e3
         return self._mark
+
+    def _apply(self):
+        self._optimizer.step()
+        self._optimizer.zero_grad()
+
+    def _over_all(self, local, stop):
+        """The sum over all processes, and whether one of them says stop."""
+        if self.world == 1:
+            return float(local), bool(stop)
+        sums = self._torch.zeros(2, dtype=self._torch.float64, device=self._parameters[0].device)
+        sums[0], sums[1] = local, float(stop)
+        self._torch.distributed.all_reduce(sums)
+        return float(sums[0]), float(sums[1]) > 0
+
+    def _measure(self, gradients, local, scale):
+        total = float(sum(one.double().pow(2).sum() for one in gradients))
+        count = self.world * self._passes
+        if count == 1:
+            self._compare_with_last(gradients, total, scale)
+            return
+        if self._before is not None:
+            self.statistics, self._before = Statistics(), None  # two steps' difference is biased: begin anew
+        self.statistics.add(count, local, total, scale)
 
     def _compare_with_last(self, gradients, total, scale):
         """One gradient tells no variance: it is compared with the step's before."""

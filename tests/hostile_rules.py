@@ -1,4 +1,4 @@
-"""What no plan may do, whatever its policy says: written from docs/policies.md, not from the code that it judges."""
+"""What no plan may do, whatever its policy says: written from docs/write-a-policy.md, not from the judged code."""
 
 from __future__ import annotations
 

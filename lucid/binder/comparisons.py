@@ -6,11 +6,11 @@ A verdict is asked of every candidate for every job that waits, and reasons of o
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from lucid.binder.candidates import Candidate
 from lucid.config import PackingSettings
+from lucid.core.frozen import dataclass
 from lucid.core.job import Job, JobProfile, Pending
 from lucid.core.ledger import Ledger
 from lucid.core.ports import PairSpeeds, Predictor

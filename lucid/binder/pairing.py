@@ -79,6 +79,10 @@ class Binder:
                 self.offer(entry)
         return self._open
 
+    def any_to_join(self, gpus: int) -> bool:
+        """May any job of so many GPUs be joined, of those that a job of this plan was compared with?"""
+        return any(len(found) for (count, _), found in self._open.items() if count == gpus)
+
     def offer(self, entry: Running) -> None:
         """Let others join this job, if every rule that concerns it alone holds: measured, stable, alone on
         its GPUs, not distributed, on a node that is up, willing."""

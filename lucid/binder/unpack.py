@@ -66,8 +66,13 @@ class Partings:
 
 def _telling(running: Iterable[Running]) -> list[Running]:
     """The jobs of pairs of which something was seen that a rule looks at: few, most of the time."""
-    seen = [entry for entry in running if entry.partner is not None and entry.profile is not None]
-    return [e for e in seen if (p := e.profile) and (p.unstable or p.mem_growing or p.seen_speed is not None)]
+    return [
+        entry
+        for entry in running
+        if entry.partner is not None
+        and (seen := entry.profile) is not None
+        and (seen.seen_speed is not None or seen.unstable or seen.mem_growing)
+    ]
 
 
 def _partings(

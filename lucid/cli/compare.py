@@ -12,7 +12,7 @@ from lucid.cli.console import Console, Table, say, stdout_console
 from lucid.cli.progress import many_bars
 from lucid.cli.render import duration
 from lucid.cli.scenario import cluster_options, read_scenario
-from lucid.cli.simulate import run_summary, write_run
+from lucid.cli.simulate import promise_note, promise_option, run_summary, write_run
 from lucid.cli.suite import compare_suite
 from lucid.cli.trace_options import scene_options
 from lucid.errors import ConfigError
@@ -38,6 +38,7 @@ __all__ = ["compare"]
     "--trace", "only", multiple=True, metavar="NAME", help="With --suite: only this trace; repeat for more."
 )
 @click.option("--policy", "policies", multiple=True, metavar="NAME", help="Only this one; repeat for more.")
+@promise_option
 @click.option("--ablations", is_flag=True, help="Also policies with a part of them taken out.")
 @click.option("--workers", type=click.IntRange(min=1), help="Processes at a time. Default: one for each core.")
 @click.option("--out", type=click.Path(path_type=Path), help="Folder for report.html, summary.json, per-job CSV.")
@@ -48,6 +49,7 @@ def compare(
     data: Path | None,
     only: tuple[str, ...],
     policies: tuple[str, ...],
+    promise: bool,
     ablations: bool,
     workers: int | None,
     out: Path | None,
@@ -76,9 +78,10 @@ def compare(
         raise click.UsageError("Missing argument 'TRACE' (or --suite).")
     scenario, notes = read_scenario(trace_file, **options, muris_own=False)
     with many_bars() as report:
-        found = compare_policies(scenario, policies or default_policies(ablations), workers, report)
+        found = compare_policies(scenario, policies or default_policies(ablations), workers, report, promise)
     if not found.runs:
         raise ConfigError("none of the policies can run on this trace: " + "; ".join(_reasons(found)))
+    notes += promise_note(promise, found.runs.values())
     notes += [f"not applicable: {line}" for line in _reasons(found)]
     notes += [f"{name} assumes {found.assumptions[name].text()}" for name in found.runs]
     if out is not None:

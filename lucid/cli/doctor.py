@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import pwd
 import socket
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 
@@ -80,7 +82,7 @@ def diagnose(settings: Settings, root: Path | None = None) -> list[Finding]:
     modes, in_force = _modes(settings), None
     client = make_client(settings.slurm, Breaker(time.monotonic))
     try:
-        site = see_site(client, time.time)
+        site = see_site(client, time.time, _lucidds_user(settings))
     except ClusterError as error:
         way = "rest_url" if settings.slurm.client == "rest" else "prefix"
         findings.append(bad(f"Slurm does not answer: {error}", f"check slurm.{way}; does slurmctld run?"))
@@ -92,6 +94,16 @@ def diagnose(settings: Settings, root: Path | None = None) -> list[Finding]:
     if Mode.PACK in modes.values():
         findings += look_over_files(settings, root or root_of(settings), in_force)
     return list(dict.fromkeys(findings))
+
+
+def _lucidds_user(settings: Settings) -> str | None:
+    """Who writes the heartbeat, where root asks; empty where Slurm's commands are run as lucidd's user, or nobody
+    writes one; ``None`` for all other users, to whom Slurm need not tell what that user may do."""
+    with suppress(OSError, KeyError):
+        owner = Path(settings.daemon.heartbeat).stat().st_uid
+        if not settings.slurm.prefix and owner != os.geteuid():
+            return pwd.getpwuid(owner).pw_name if os.geteuid() == 0 else None
+    return ""
 
 
 def _modes(settings: Settings) -> dict[str, Mode]:
@@ -192,7 +204,7 @@ def _right_to_act(store: Store, settings: Settings) -> int:
     lease = store.take_lease(holder, time.time(), settings.daemon.lease_s * 20, now if dead else None)
     if lease is None:
         held = store.lease()
-        paused = " and is paused now, which lets its jobs go" if store.settings().get("paused") == "1" else ""
+        paused = " and is paused now, which releases its jobs" if store.settings().get("paused") == "1" else ""
         raise ConfigError(
             f"lucidd runs ({held.holder if held else '?'}){paused}; stop it "
             "(systemctl disable --now lucidd), then run this again for the proof"

@@ -45,6 +45,9 @@ def explain(job_id: str, run_dir: Path | None, policy: str | None, as_json: bool
     """Explain what was decided about JOB, from the values that were compared.
 
     Without --run, the command reads the decisions of lucidd. With --run, it reads a simulated run.
+
+    A VC is a partition with its nodes. Beside a job: on the same GPUs. Kept nodes: another job starts there only if
+    it should end before they are needed. Let go: released as its user wrote it. More words: docs/glossary.md.
     """
     from lucid.cli.explain import tell_explain
 

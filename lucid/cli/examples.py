@@ -79,6 +79,7 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "setup": (
         "lucidctl setup --mode observe --dry-run",
         "lucidctl setup --mode pack --partitions vision --yes",
+        "lucidctl setup --mode pack --partitions vision,speech --lending borrow --dry-run",
         "lucidctl setup --undo",
     ),
     "doctor": (

@@ -46,8 +46,8 @@ def elastic(sets: int, jobs: int, mixes: tuple[str, ...], means: tuple[float, ..
     """Compare the elastic platform with FCFS and EF on random sets of requests (3 servers of 4 GPUs).
 
     Without --mix and --mean, the points are those of the published document: four mixes at a mean interval of 15
-    minutes, and workload2 and workload4 also at 10 and 20 minutes. docs/systems/elastic.md says what the document
-    leaves open.
+    minutes, and workload2 and workload4 also at 10 and 20 minutes. docs/systems/elastic-replay.md says what the
+    document leaves open.
     """
     cases: Sequence[tuple[str, float]] = CASES
     if mixes or means:

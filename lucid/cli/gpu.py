@@ -166,9 +166,9 @@ def _look(profiles: Path, metrics: NvmlMetrics | None) -> tuple[list[GpuRow], tu
 
 def _table(rows: Sequence[GpuRow], bad: Sequence[str]) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in ("node", "GPU", "job", "beside"):
+    for name in ("node", "GPU", "job", "partner"):
         table.add_column(name, no_wrap=True)
-    for name in ("util", "own", "mem", "DRAM", "MiB", "promised", "seen"):
+    for name in ("util", "own", "mem", "DRAM", "MiB", "expected", "seen"):
         table.add_column(name, justify="right")
     table.add_column("state")
     before: tuple[str, str] | None = None
@@ -190,6 +190,8 @@ def _table(rows: Sequence[GpuRow], bad: Sequence[str]) -> Table:
         )
     if not rows:
         table.add_row("", "", "no job", *[""] * 8, "no sampler has written for three minutes")
+    if any(row.partner for row in rows):
+        table.caption = "partner: the job on the same GPUs; expected, seen: shares of the speed that a job has alone"
     for text in bad:
         table.caption = styled(text, style="red")
     return table

@@ -166,8 +166,8 @@ def tell_status(config: Path, as_json: bool) -> None:
     calls = seen.get("calls")
     if calls:
         say(
-            f"Slurm was asked {calls['reads']} times and written to {calls['writes']} times "
-            f"({calls['refused']} refused, {calls['failed']} unanswered); slowest {calls['slowest_s']:.2f} s"
+            f"Slurm was asked {calls['reads']} times and changed {calls['writes']} times; of both it refused "
+            f"{calls['refused']} and did not answer {calls['failed']}; slowest {calls['slowest_s']:.2f} s"
         )
 
 
@@ -221,7 +221,7 @@ def tell_history(config: Path, days: float, limit: int, as_json: bool) -> None:
         "state",
         "JCT",
         "ran",
-        "beside",
+        "partner",
         "Lucid: earlier by",
         "start: forecast",
     ):
@@ -233,9 +233,14 @@ def tell_history(config: Path, days: float, limit: int, as_json: bool) -> None:
             duration(row["jct_s"]), duration(row["ran_s"]), str(row["packed_beside"] or ""),
             "" if earlier is None else duration(earlier), told_words(row["start_forecast"]),
         )  # fmt: skip
+    if not rows:
+        say(
+            f"no job that lucidd looks after has ended in the last {days:g} days; lucidctl queue has those that "
+            "wait, lucidctl status counts those that run"
+        )
+        return
     stdout_console().print(table)
-    if rows:
-        say(f"{len(rows)} jobs ended, average JCT {duration(summary['avg_jct_s'] or 0.0)}")
+    say(f"{len(rows)} jobs ended, average JCT {duration(summary['avg_jct_s'] or 0.0)}")
     if gains:
         say(
             f"{len(gains)} of them were only observed: Lucid would have started them "

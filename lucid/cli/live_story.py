@@ -13,7 +13,7 @@ from lucid.adapters.store.sqlite import SqliteStore
 from lucid.cli.render import duration, reason_text
 from lucid.cli.render_power import boots
 from lucid.cli.render_prediction import prediction_data, prediction_lines
-from lucid.cli.start_words import starts_of
+from lucid.cli.start_words import observed_words, starts_of
 from lucid.cli.story import Story, row_to_dict
 from lucid.cli.window_words import ends_in_time_s, reaches_words
 from lucid.core import reason as why
@@ -124,14 +124,14 @@ def with_expected_start(story: Story, data: dict[str, Any], store: SqliteStore |
     if lasts := reaches_words(last.snapshot, data["job"]):
         data["reaches"] = lasts
         return replace(story, estimate=[*story.estimate, *lasts])
-    if not any(entry.job.id == data["job"] for part in last.snapshot.partitions.values() for entry in part.pending):
-        return story
     found = starts_of(last, starts, data["job"])
     if found is None:
         return story
     data.update(found[0])
     words = [f"starts in about: {found[1]}"]
     row = last.row(data["job"])
+    if row is not None and (observed := observed_words(last.modes, [row.partition])):
+        words.append(observed)
     ends_s = None if row is None else ends_in_time_s(row.reasons, last.snapshot.now_s)
     if ends_s is not None:
         from lucid.cli.why_not import Changes, asked_again  # with all policies: the story itself needs none

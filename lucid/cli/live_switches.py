@@ -35,9 +35,9 @@ def pause(config: Path) -> None:
         store.set_setting("paused", "1")
         runs = lives(store.lease(), time.time())
     if runs:
-        say("paused; within a cycle lucidd lets every job go")
+        say("paused; within a cycle lucidd releases every job, as its user wrote it")
     else:
-        say(f"paused, but lucidd is down; lucidctl uninstall, or {RELEASE} --all, lets its jobs go now")
+        say(f"paused, but lucidd is down; lucidctl uninstall, or {RELEASE} --all, releases its jobs now")
 
 
 @click.command()

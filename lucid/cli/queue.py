@@ -10,7 +10,7 @@ from lucid.cli.console import Table, say, stdout_console
 from lucid.cli.live import live_places, seen_store
 from lucid.cli.queue_rows import line_of, queue_row_to_dict, queue_rows, why_words
 from lucid.cli.render import duration
-from lucid.cli.start_words import start_words
+from lucid.cli.start_words import observed_words, start_words
 from lucid.cli.window_words import window_dicts, window_words, windows_ahead
 from lucid.live.seen_plan import seen_starts
 from lucid.shown import shown
@@ -46,7 +46,13 @@ def tell_queue(config: Path, as_json: bool) -> None:
             start_words(row.starts_in_s, starts.ahead_of(job.id), bool(row.entry.barred)),
             why_words(row.decision),
         )
-    stdout_console().print(table)
+    if rows:
+        stdout_console().print(table)
+        if words := observed_words(last.modes, (row.partition for row in rows)):
+            say(words)
+    else:
+        at = time.strftime("%F %T", time.localtime(snapshot.now_s))
+        say(f"no job waits for Lucid (as of {at}); it looks after {', '.join(snapshot.partitions)}")
     for window in windows_ahead(snapshot):
         say(shown(window_words(window, snapshot.now_s)))
     for job_id, words in aside.items():

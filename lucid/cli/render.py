@@ -397,9 +397,9 @@ _WORDS: dict[str, Callable[[Any], str]] = {
         if r
         else f"no room at once in its own VC {r.vc}"
     ),
-    "SharingLevel": lambda r: (
-        f"sharing {'off' if r.gss == 0 else f'limited to GSS {r.gss}' if not r else 'as configured'}: "
-        f"{r.idle_gpus} GPUs idle, {r.waiting_gpus} waited for, forecast {_forecast(r)}"
+    "Calm": lambda r: (
+        f"next to no job has waited in VC {r.vc} for {duration(r.calm_s)} ({duration(r.needed_s)} "
+        f"are asked for): this job shares {'only if it would wait' if r else 'where it can'}"
     ),
     "ProfilingFits": lambda r: f"no profiling node could hold {_gpus(r.gpus)}" if not r else "a profiling node fits",
     "ProfilingTaken": lambda r: (

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
-from dataclasses import asdict
+from collections.abc import Callable
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +16,13 @@ from lucid.cli.doctor import diagnose, show_findings
 from lucid.cli.live import live_settings
 from lucid.cli.setup_apply import apply_plan
 from lucid.cli.setup_machine import Machine, Running, see_running
-from lucid.cli.setup_plan import TOML, Options, Plan, diff_of, make_plan
+from lucid.cli.setup_offer import offer_of
+from lucid.cli.setup_plan import TOML, Options, Plan, make_plan
 from lucid.cli.setup_undo import undo_setup
 from lucid.config import Mode
 from lucid.errors import ConfigError
 from lucid.shown import shown
+from lucid.slurmconf.diff import diff_of
 from lucid.slurmconf.install import programs_here
 from lucid.slurmconf.journal import Journal
 
@@ -40,6 +43,10 @@ _ROOT = Path("/")
 @click.option(
     "--drain", is_flag=True, help="pack: let no job start on nodes whose GPUs change, and wait for those there."
 )
+@click.option(
+    "--lending", type=click.Choice(["borrow", "off"]),
+    help="pack: make the pool in which VCs lend each other idle GPUs, or take it away.  [default: it is offered]",
+)  # fmt: skip
 @click.option("--nodes-have-files", is_flag=True, help="pack: the nodes see this /etc/slurm, or have a copy of it.")
 @click.option("--yes", is_flag=True, help="Do it without asking.")
 @click.option("--dry-run", is_flag=True, help="Show the changes, and change nothing.")
@@ -53,6 +60,7 @@ def setup(
     gpu_mem: tuple[str, ...],
     past_days: int | None,
     drain: bool,
+    lending: str | None,
     nodes_have_files: bool,
     yes: bool,
     dry_run: bool,
@@ -75,21 +83,22 @@ def setup(
         return
     running = see_running()
     chosen, names = _what(running, mode, partitions, asks)
-    options = Options(chosen, tuple(names), profiling, dict(map(_memory, gpu_mem)), past_days)
+    if lending and chosen is not Mode.PACK:
+        raise ConfigError(f"--lending {lending} belongs to --mode pack: only there does Lucid choose a job's nodes")
+    memory, made = dict(map(_memory, gpu_mem)), tuple(journal.has("partition"))
+    options = Options(chosen, tuple(names), profiling, memory, past_days, lending or "", made)
     plan = make_plan(_ROOT, machine, running, options, programs_here(_ROOT))
-    pending = not plan.empty or journal.state in ("applying", "undoing")
-    told = {
-        "pending": pending,
-        "node_files": [{"path": path, "mode": mode} for path, mode in plan.node_files],
-        "mode": plan.mode.value,
-        "partitions": list(plan.partitions),
-        "files": [{"path": str(c.path), "new": c.before is None, "diff": diff_of([c])} for c in plan.changes],
-        "steps": [words for _, words in plan.steps],
-        "notes": plan.notes,
-        "refused": [asdict(refusal) for refusal in plan.refused],
-    }
+    told = _told(plan, journal, drain)
     if not as_json:
         _show(plan, running)
+    if plan.pool is not None and not plan.refused:
+        offer = offer_of(_ROOT, machine, running, options, plan, plan.pool)
+        told["lending"] = offer.told()
+        if not as_json:
+            offer.show()
+        if asks and not lending and click.confirm("Let these VCs lend?", default=offer.past.speaks_for_it):
+            options, plan = replace(options, lending="borrow"), offer.plan
+            told = {**_told(plan, journal, drain), "lending": offer.told()}
     if plan.refused:
         _end(told, as_json, changed=False)
         raise SystemExit(1)
@@ -98,7 +107,7 @@ def setup(
             say("--dry-run: nothing was changed")
         _end(told, as_json, changed=False)
         return
-    if not pending:
+    if not told["pending"]:
         if not as_json:
             say(f"nothing to do: {', '.join(names)} {'is' if len(names) == 1 else 'are'} set up to {chosen.value}")
     else:
@@ -112,6 +121,8 @@ def setup(
                     _ROOT, machine, journal, plan, dict(running.config),
                     drain=drain, nodes_have_files=nodes_have_files, say=tell,
                 )  # fmt: skip
+                if whole and plan.again:
+                    whole = _end_lending(machine, journal, plan, options, drain, nodes_have_files, tell)
         finally:
             for ran in machine.ran:
                 tell(f"ran {ran}")
@@ -123,7 +134,7 @@ def setup(
             _end({**told, "waits_for_nodes": True}, as_json, changed=True)
             return
     findings = diagnose(live_settings(_ROOT / TOML))
-    _end({**told, "findings": [asdict(found) for found in findings]}, as_json, changed=pending)
+    _end({**told, "findings": [asdict(found) for found in findings]}, as_json, changed=told["pending"])
     if not as_json:
         show_findings(findings)
     if any(found.level == "bad" for found in findings):
@@ -151,6 +162,45 @@ def _what(running: Running, mode: str | None, partitions: str | None, asks: bool
     if mode != Mode.OBSERVE.value:
         raise ConfigError(f"--mode {mode} needs --partitions; with GPUs there are {', '.join(have)}")
     return Mode(mode), list(have)
+
+
+def _told(plan: Plan, journal: Journal, drain: bool) -> dict[str, Any]:
+    """The plan, for ``--json``."""
+    return {
+        "pending": not plan.empty or journal.state in ("applying", "undoing") or (plan.again and drain),
+        "node_files": [{"path": path, "mode": mode} for path, mode in plan.node_files],
+        "mode": plan.mode.value,
+        "partitions": list(plan.partitions),
+        "files": [{"path": str(c.path), "new": c.before is None, "diff": diff_of([c])} for c in plan.changes],
+        "steps": [words for _, words in plan.steps],
+        "notes": plan.notes,
+        "refused": [asdict(refusal) for refusal in plan.refused],
+    }
+
+
+def _end_lending(
+    machine: Machine,
+    journal: Journal,
+    before: Plan,
+    options: Options,
+    drain: bool,
+    nodes_have_files: bool,
+    tell: Callable[[str], None],
+) -> bool:
+    """lucidd lends no more: take the pool's partition away, once no job is left there. Returns as ``apply_plan``."""
+    if drain:
+        machine.leave(before.partition, tell)
+    running = see_running()
+    plan = make_plan(_ROOT, machine, running, options, programs_here(_ROOT))
+    if not plan.gone:
+        for note in plan.notes:
+            tell(f"note: {note}")
+        return True
+    tell(diff_of(plan.changes))
+    return apply_plan(
+        _ROOT, machine, journal, plan, dict(running.config),
+        drain=drain, nodes_have_files=nodes_have_files, say=tell,
+    )  # fmt: skip
 
 
 def _show(plan: Plan, running: Running) -> None:

@@ -39,6 +39,8 @@ def apply_plan(
     Raises:
         ConfigError: a step failed; the message says which.
     """
+    if plan.gone:
+        machine.leave(plan.gone, say)
     kinds = {kind for kind, _ in plan.steps}
     hosts = plan.hosts if nodes_have_files else []
     machine.check_quiet(hosts, drain=drain)
@@ -53,6 +55,8 @@ def apply_plan(
         journal.note("slurm-user", USER, was or "")
         words = ["modify", "user", USER, "set"] if was else ["add", "user", USER, "account=root"]
         machine.run("sacctmgr", "--immediate", *words, "adminlevel=Operator")
+    if plan.partition:
+        journal.note("partition", plan.partition)
     journal.apply(plan.changes)
     for change in plan.changes:
         say(f"wrote {change.path}")
@@ -84,7 +88,7 @@ def _reconfigure(machine: Machine, journal: Journal, plan: Plan, say: Callable[[
     that it does not find, and ``scontrol reconfigure`` says nothing."""
     done = machine.tried("scontrol", "reconfigure")
     machine.ran.append("scontrol reconfigure")
-    left = dict(plan.wanted) if done.returncode else machine.in_force(plan.wanted)
+    left = dict(plan.wanted) if done.returncode else machine.in_force(plan.wanted, plan.partition, plan.gone)
     if left:
         if plan.changes:
             journal.revert(plan.changes)
@@ -109,6 +113,8 @@ def _reconfigure(machine: Machine, journal: Journal, plan: Plan, say: Callable[[
             "there, then run this again; what setup drained stays drained"
         )
     resume_nodes(machine, journal)
+    if plan.gone:
+        journal.struck("partition", plan.gone)
     say("slurmctld has all of it in force")
 
 

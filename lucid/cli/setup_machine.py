@@ -168,6 +168,50 @@ class Machine:
         jobs = self.asked("squeue", "-h", "-a", "-t", "R,S,CG,CF", "-w", host_list(hosts), "-o", "%A")
         return sorted(set(jobs.split()), key=int)
 
+    def jobs_in(self, partition: str, states: str = "R,S,CG,CF") -> list[str]:
+        """The jobs of a partition in these states; none where there is no such partition."""
+        told = self.tried("squeue", "-h", "-a", "-t", states, "-p", partition, "-o", "%A").stdout
+        return sorted({word for word in told.split() if word.isdecimal()}, key=int)
+
+    def check_left(self, partition: str, *, drain: bool) -> None:
+        """Does no job run in a partition that is to go, or may its end be waited for? Slurm kills jobs whose
+        partition goes.
+
+        Raises:
+            ConfigError: neither.
+        """
+        jobs = [] if drain else self.jobs_in(partition)
+        if jobs:
+            raise ConfigError(
+                f"{len(jobs)} jobs run in partition {partition}, which is to go ({', '.join(jobs[:10])}). With "
+                "--drain setup waits for the end of these; without it, run the same again once they have ended"
+            )
+
+    def leave(self, partition: str, say: Callable[[str], None]) -> None:
+        """Let no job start in the partition, and wait until none is left in it.
+
+        Raises:
+            ConfigError: jobs wait there. Nobody but an administrator has put them there.
+        """
+        if self.tried("scontrol", "update", f"PartitionName={partition}", "State=INACTIVE").returncode:
+            return  # it is gone
+        self.ran.append(f"scontrol update PartitionName={partition} State=INACTIVE")
+        self._wait(lambda: self.jobs_in(partition), f"in partition {partition}", say)
+        waits = self.jobs_in(partition, "PD")
+        if waits:
+            raise ConfigError(
+                f"jobs {', '.join(waits[:10])} wait in partition {partition}, which is to go: `scontrol update "
+                f"job={waits[0]} partition=…` gives each another one; then run this again"
+            )
+
+    def _wait(self, left: Callable[[], list[str]], where: str, say: Callable[[str], None]) -> None:
+        told = 0
+        while jobs := left():
+            if len(jobs) != told:
+                say(f"waiting for {len(jobs)} jobs {where}: {', '.join(jobs[:10])}")
+                told = len(jobs)
+            time.sleep(1.0)
+
     def check_quiet(self, hosts: Sequence[str], *, drain: bool) -> None:
         """Does no job hold anything of these nodes, or may they be drained?
 
@@ -188,12 +232,7 @@ class Machine:
             if not re.search("drain|down", states):
                 journal.note("drained", host)
                 self.run("scontrol", "update", f"NodeName={host}", "State=DRAIN", "Reason=lucidctl setup")
-        told = 0
-        while jobs := self.jobs_on(hosts):
-            if len(jobs) != told:
-                say(f"waiting for {len(jobs)} jobs on {host_list(hosts)}: {', '.join(jobs[:10])}")
-                told = len(jobs)
-            time.sleep(1.0)
+        self._wait(lambda: self.jobs_on(hosts), f"on {host_list(hosts)}", say)
 
     def unfit_nodes(self, hosts: Sequence[str]) -> list[str]:
         """Those that slurmctld does not take with the GPUs that its files give to them, after a while."""
@@ -214,18 +253,21 @@ class Machine:
         """Does slurmctld live?"""
         return not self.tried("scontrol", "ping").returncode
 
-    def in_force(self, wanted: Mapping[str, str]) -> dict[str, str]:
-        """What of *wanted* (keys of ``scontrol show config``) slurmctld still has otherwise, after a while. Where it
-        does not answer at all, there is one entry at least."""
+    def in_force(self, wanted: Mapping[str, str], there: str = "", gone: str = "") -> dict[str, str]:
+        """What of *wanted* (keys of ``scontrol show config``) slurmctld still has otherwise, after a while; and has
+        it the partition *there*, and not *gone*? Where it does not answer at all, there is one entry at least."""
         until = time.monotonic() + _PATIENCE_S
         while True:
             try:
-                config = see_running().config
+                running = see_running()
             except ConfigError:
-                config = None
-            left = {key: value for key, value in wanted.items() if config is None or config.get(key, "") != value}
-            if config is None:
-                left["slurmctld"] = "answers"
+                left = {**wanted, "slurmctld": "answers"}
+            else:
+                left = {key: value for key, value in wanted.items() if running.config.get(key, "") != value}
+                if there and there not in running.partitions:
+                    left["PartitionName"] = there
+                if gone in running.partitions:
+                    left["PartitionName"] = f"no {gone}"
             if not left or time.monotonic() > until:
                 return left
             time.sleep(0.5)

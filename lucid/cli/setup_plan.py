@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
@@ -10,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from lucid.cli.setup_machine import LINK, USER, Machine, Running, program_link
+from lucid.cli.setup_pool import Lending, Pool, Tables, could_lend, lending_of
 from lucid.config import DaemonSettings, Mode, settings_from
 from lucid.doctor.power import power_note
 from lucid.doctor.preemption import look_over_preemption, without_layers
@@ -18,12 +18,13 @@ from lucid.errors import ConfigError
 from lucid.slurmconf.conf_text import Texts, read_text, read_texts
 from lucid.slurmconf.install import FILES, is_lucids, of_package, shipped_content
 from lucid.slurmconf.journal import Change
+from lucid.slurmconf.lending import rules_of
 from lucid.slurmconf.merge import HOOKS, Refusal, merge_pack
 from lucid.slurmconf.nodes import host_list
 from lucid.slurmconf.render import plugin_conf
-from lucid.slurmconf.toml_text import NEW_TOML, with_keys
+from lucid.slurmconf.toml_text import NEW_TOML, with_keys, without_table
 
-__all__ = ["PROFILES", "TOML", "Options", "Plan", "diff_of", "make_plan"]
+__all__ = ["PROFILES", "TOML", "Options", "Plan", "make_plan"]
 
 TOML = Path("etc/lucid/lucid.toml")
 PROFILES = Path("var/lib/lucid/profiles")
@@ -44,6 +45,10 @@ class Options:
     gpu_mem: Mapping[str, int] = field(default_factory=dict)
     past_days: int | None = None
     """Days of the site's past that lucidd learns durations from at its first start."""
+    lending: str = ""
+    """Pack mode: ``borrow`` makes the pool in which VCs lend, ``off`` takes it away; empty: it is offered."""
+    made: tuple[str, ...] = ()
+    """Partitions that an earlier run has made."""
 
 
 @dataclass(slots=True)
@@ -64,6 +69,13 @@ class Plan:
     wanted: dict[str, str] = field(default_factory=dict)
     node_files: list[tuple[str, str]] = field(default_factory=list)
     """What the nodes need in pack mode: paths and modes."""
+    pool: Pool | None = None
+    """The VCs that can lend to each other and do not yet: the pool is offered, or made by this plan."""
+    partition: str = ""
+    """The pool's partition, which slurmctld has to have afterwards; ``gone``: which it must not have any more."""
+    gone: str = ""
+    again: bool = False
+    """Once no job is left in the pool's partition, the same options plan its end."""
 
     @property
     def empty(self) -> bool:
@@ -100,11 +112,20 @@ def make_plan(root: Path, machine: Machine, running: Running, options: Options, 
             f"lucidd's first start reads the jobs of the last {days:g} days from sacct, so that its estimates begin "
             "with what jobs took here: --past DAYS says otherwise (0: none)"
         )
-    toml = _toml(plan, root, {"daemon": {**profiling, **memory, **past}, "daemon.partitions": modes})
+    tables: Tables = {"daemon": {**profiling, **memory, **past}, "daemon.partitions": modes}
     if mode is Mode.PACK and (note := power_note(running.config)):
         plan.notes.append(note)
-    if mode is Mode.PACK:
-        _pack(plan, root, running, options, programs, toml)
+    if mode is Mode.PACK and not _no_pack(plan, root, running):
+        lending = _lending(plan, root, running, options)
+        toml = _toml(plan, root, {**tables, **lending.tables}, lending.leaves)
+        _pack(plan, root, running, options, programs, toml, lending.files)
+    else:
+        _toml(plan, root, tables)
+        plan.notes += (
+            could_lend(root / _SLURM / "slurm.conf", root, options.partitions, running.nodes)
+            if mode is Mode.ORDER
+            else []
+        )
     link = program_link() if root == Path("/") else None
     if link is not None:
         plan.steps.append(("link", f"{LINK} -> {link}"))
@@ -127,12 +148,32 @@ def _files(plan: Plan, root: Path, programs: Path) -> None:
             _want(plan, root / file.target, shipped_content(file, programs), mode, shipped=True)
 
 
-def _toml(plan: Plan, root: Path, tables: Mapping[str, Mapping[str, str | int | Mapping[str, int]]]) -> str:
+def _lending(plan: Plan, root: Path, running: Running, options: Options) -> Lending:
+    """What becomes of the pool; told in the plan."""
+    path = root / TOML
+    text = read_text(path) if path.is_file() else NEW_TOML
+    settings = settings_from(tomllib.loads(text), str(path), text)
+    modes = {**settings.daemon.partitions, **dict.fromkeys(options.partitions, Mode.PACK)}
+    packed = [name for name, mode in modes.items() if mode is Mode.PACK and name in running.partitions]
+    texts = read_texts(root, root / _SLURM / "slurm.conf")
+    known = rules_of(texts)
+    left = next((name for name in options.made if name in running.partitions and name not in known), "")
+    found = lending_of(options.lending, settings, texts, packed, running.nodes, running.jobs, left)
+    plan.pool, plan.partition = found.offer, found.partition
+    plan.gone, plan.again = found.gone, found.again
+    plan.notes += found.notes
+    plan.refused += found.refused
+    return found
+
+
+def _toml(plan: Plan, root: Path, tables: Tables, leaves: str = "") -> str:
+    """lucid.toml with these keys, and without the table *leaves*."""
     path = (root / TOML).resolve()
     text = read_text(path) if path.is_file() else NEW_TOML
     for table, keys in tables.items():
         if keys:
             text = with_keys(text, table, keys)
+    text = without_table(text, leaves) if leaves else text
     _want(plan, path, text.encode("utf-8", "surrogateescape"), own=True)
     return text
 
@@ -155,7 +196,9 @@ def _rights(plan: Plan, machine: Machine, running: Running) -> None:
         plan.refused.append(
             Refusal(
                 "there is no slurmdbd: lucidd has to be a Slurm operator, and slurmdbd keeps who is one",
-                "set up slurmdbd, or stay in observe mode",
+                "set up slurmdbd, or stay in observe mode"
+                if plan.mode is not Mode.OBSERVE
+                else "take jobs out of PrivateData in slurm.conf, or set up slurmdbd: else lucidd sees no job",
             )
         )
         return
@@ -175,14 +218,14 @@ def _rights(plan: Plan, machine: Machine, running: Running) -> None:
         )
 
 
-def _pack(plan: Plan, root: Path, running: Running, options: Options, programs: Path, toml: str) -> None:
-    """Slurm's own files."""
+def _no_pack(plan: Plan, root: Path, running: Running) -> bool:
+    """Is this Slurm, as a whole, one that pack mode is refused on?"""
     if running.version < _REPLACES:
         version = f"{running.version[0]}.{running.version[1]:02}"
         plan.refused.append(
             Refusal(f"Slurm {version} adds to a waiting job's request instead of replacing it", "--mode order")
         )
-        return
+        return True
     if running.conf.parent != Path("/") / _SLURM:
         plan.refused.append(
             Refusal(
@@ -192,7 +235,7 @@ def _pack(plan: Plan, root: Path, running: Running, options: Options, programs: 
                 "/etc/slurm/slurm.conf",
             )
         )
-        return
+        return True
     folders = [root / name.lstrip("/") for name in running.config.get("PluginDir", "").split(":") if name]
     if any(folder.is_dir() for folder in folders) and not any((f / "job_submit_lua.so").exists() for f in folders):
         plan.refused.append(
@@ -202,12 +245,19 @@ def _pack(plan: Plan, root: Path, running: Running, options: Options, programs: 
                 "install that plugin (Debian: slurm-wlm-basic-plugins; others: a Slurm built with Lua)",
             )
         )
-        return
+        return True
+    return False
+
+
+def _pack(
+    plan: Plan, root: Path, running: Running, options: Options, programs: Path, toml: str, pooled: Mapping[Path, str]
+) -> None:
+    """Slurm's own files. *pooled*: texts of those that the pool changes."""
     pool = settings_from(tomllib.loads(toml), str(root / TOML), toml).daemon.pool
     _layers(plan, running, [name for name in options.partitions if name not in pool.quotas])
     _served(plan, running, options)
     etc = root / _SLURM
-    texts = read_texts(root, etc / "slurm.conf")
+    texts = read_texts(root, etc / "slurm.conf", pooled)
     gres = read_texts(root, etc / "gres.conf") if (etc / "gres.conf").exists() else None
     used = [*options.partitions, *([options.profiling] if options.profiling else [])]
     packed = {node.name for name in used for node in running.with_gpus.get(name, ())}
@@ -218,7 +268,8 @@ def _pack(plan: Plan, root: Path, running: Running, options: Options, programs: 
     plan.refused += merged.refused
     if merged.refused:
         return
-    for path, text in merged.files.items():
+    fresh = {**pooled, **merged.files}
+    for path, text in fresh.items():
         _want(plan, path, text.encode("utf-8", "surrogateescape"))
     settings = settings_from(tomllib.loads(toml), str(root / TOML), toml)
     for model in sorted(merged.models - settings.daemon.gpu_mem_mib_by_feature.keys()):
@@ -235,7 +286,7 @@ def _pack(plan: Plan, root: Path, running: Running, options: Options, programs: 
     plan.node_files = [(f"/{path.relative_to(root)}", "0644") for path in shared]
     plan.node_files += [(f"/{f.target}", "0755" if f.executable else "0644") for f in FILES if not f.daemon]
     plan.hosts = [n.name for n in running.nodes if n.name in merged.hosts and n.gpu_types and not n.addressable]
-    _in_force(plan, root, texts, merged.files, running)
+    _in_force(plan, root, texts, fresh, running)
 
 
 def _layers(plan: Plan, running: Running, names: Sequence[str]) -> None:
@@ -277,7 +328,8 @@ def _in_force(plan: Plan, root: Path, texts: Texts, fresh: Mapping[Path, str], r
     plan.wanted = {key: after[key.lower()] for key in _IN_FORCE if key.lower() in after}
     stale = [key for key, value in plan.wanted.items() if running.config.get(key, "") != value]
     scripts = any(change.path.suffix == ".lua" for change in plan.changes)
-    if fresh or stale or scripts or plan.hosts:
+    lacks = plan.partition and plan.partition not in running.partitions
+    if fresh or stale or scripts or plan.hosts or lacks or plan.gone:
         plan.steps.append(("reconfigure", "scontrol reconfigure, and wait until slurmctld has all of it in force"))
     if plan.hosts:
         plan.notes.append(
@@ -313,17 +365,3 @@ def _plugin(etc: Path, models: Iterable[str], heartbeat: str, *, filtered: bool)
     have = set(re.findall(r"^type\s+(\S+)", text, re.MULTILINE))
     steps = "steps mapped\n" if filtered and not re.search(r"^steps\s", text, re.MULTILINE) else ""
     return text + steps + "".join(f"type {model}\n" for model in sorted(set(models) - have))
-
-
-def diff_of(changes: Iterable[Change]) -> str:
-    """All of them, as a unified diff."""
-    return "".join(_diff(change) for change in changes)
-
-
-def _diff(change: Change) -> str:
-    old = (change.before or b"").decode("utf-8", "replace").splitlines(keepends=True)
-    new = change.after.decode("utf-8", "replace").splitlines(keepends=True)
-    lines = difflib.unified_diff(
-        old, new, "/dev/null" if change.before is None else str(change.path), str(change.path)
-    )
-    return "".join(line if line.endswith("\n") else line + "\n\\ no line end\n" for line in lines)

@@ -39,6 +39,8 @@ def undo_setup(
     """
     hosts = journal.has("node")
     machine.check_quiet(hosts, drain=drain)
+    for partition in journal.has("partition"):
+        machine.check_left(partition, drain=drain)
     if hosts:
         machine.quiet(journal, hosts, say)
     if journal.has("unit"):
@@ -47,6 +49,8 @@ def undo_setup(
         machine.run("systemctl", "disable", "--now", "lucidd")
         _let_go(root, machine, say)
         journal.struck("unit", "lucidd")
+    for partition in journal.has("partition"):
+        machine.leave(partition, say)
     journal.undo(restores)
     for restore in restores:
         say(f"{'removed' if restore.content is None else 'restored'} {restore.path}")
@@ -84,7 +88,7 @@ def _reconfigure(machine: Machine, journal: Journal) -> None:
         _resume(machine, journal)
         return
     machine.run("scontrol", "reconfigure")
-    left = machine.in_force(wanted)
+    left = machine.in_force(wanted, gone=next(iter(journal.has("partition")), ""))
     unfit = [] if left else machine.unfit_nodes(journal.has("node"))
     if left or unfit:
         says = ", ".join(f"{key} is not {value or '(null)'}" for key, value in left.items()) or ", ".join(unfit)
@@ -93,7 +97,7 @@ def _reconfigure(machine: Machine, journal: Journal) -> None:
             "slurmctld and slurmd, then run this again"
         )
     _resume(machine, journal)
-    for kind in ("config", "node"):
+    for kind in ("config", "node", "partition"):
         for name in journal.has(kind):
             journal.struck(kind, name)
 

@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from lucid.cli.render import duration
+from lucid.places import Mode
 
 if TYPE_CHECKING:  # planning loads every policy, and `status` plans nothing
     from lucid.live.seen_plan import SeenPlan
     from lucid.live.starts_ahead import StartsAhead
     from lucid.orchestrator.start_times import StartForecast
 
-__all__ = ["start_words", "starts_of", "told_of", "told_words"]
+__all__ = ["observed_words", "start_words", "starts_of", "told_of", "told_words"]
+
+
+def observed_words(modes: Mapping[str, str], partitions: Iterable[str]) -> str:
+    """That starts in these partitions are told as Lucid would make them, where it only observes; empty elsewhere."""
+    names = [name for name in dict.fromkeys(partitions) if modes.get(name) == Mode.OBSERVE]
+    if not names:
+        return ""
+    return f"Lucid only observes {', '.join(names)}: Slurm starts jobs there in its own order, and this is Lucid's"
 
 
 def start_words(starts_in_s: tuple[int, int, int] | None, ahead_s: float, barred: bool = False) -> str:

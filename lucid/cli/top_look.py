@@ -25,7 +25,7 @@ __all__ = ["COLUMNS", "Look", "Row", "look", "story_text"]
 
 COLUMNS = {
     "Nodes": ("partition", "node", "idle", "GPUs, and the jobs on each"),
-    "Running": ("job", "user", "GPUs", "node", "runs for", "left, about", "beside", "speed"),
+    "Running": ("job", "user", "GPUs", "node", "runs for", "left, about", "partner", "speed"),
     "Queue": ("partition", "#", "job", "user", "GPUs", "waits", "estimate", "starts in about", "why it waits"),
 }
 """The titles of each table."""

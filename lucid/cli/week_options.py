@@ -12,7 +12,7 @@ WEEK_OPTIONS = (
     click.option(
         "--events",
         type=click.Path(path_type=Path),
-        help="CSV of when nodes are closed or down: event,nodes,from,until,every,name (docs/simulator.md).",
+        help="CSV of when nodes are closed or down: event,nodes,from,until,every,name (docs/simulator-events.md).",
     ),
     click.option(
         "--power",
@@ -47,7 +47,7 @@ WEEK_OPTIONS = (
         "--preempt",
         type=click.Path(path_type=Path),
         help="CSV of which jobs may be preempted: name,jobs,nodes,mode,tier,exempt,grace,checkpoint "
-        "(docs/simulator.md). The policies are lucid, backfill, fifo, sjf and qssf.",
+        "(docs/simulator-events.md). The policies are lucid, backfill, fifo, sjf and qssf.",
     ),
     click.option(
         "--preempt-youngest-first",

@@ -12,7 +12,7 @@ from typing import Any
 from lucid.cli.console import say
 from lucid.cli.live import live_settings, lives, seen_store
 from lucid.cli.render import duration
-from lucid.cli.start_words import start_words
+from lucid.cli.start_words import observed_words, start_words
 from lucid.core.job import Job, Pending
 from lucid.core.ports import Predictor
 from lucid.core.snapshot import Partition
@@ -45,6 +45,8 @@ def tell_when(gpus: int, limit: str | None, user: str, partition: str | None, co
         return
     for name, answer in found.items():
         say(f"{name}: {answer['words'].replace('in about now', 'now')}, estimate {duration(answer['estimate_s'])}")
+    if observed := observed_words(last.modes, found):
+        say(observed)
     say(f"by what lucidd saw {duration(max(time.time() - last.snapshot.now_s, 0.0))} ago")
 
 

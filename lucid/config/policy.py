@@ -96,19 +96,13 @@ class PackingSettings(Section):
     mps: bool | None = simulated(None)
     """Say in the decision by what a pair will share: MPS is there for jobs of one user, or it is not. Unset: nothing
     is said. For lucidd daemon.mps says it."""
-    dynamic: bool = False
-    """Share less, or not at all, while a VC's idle GPUs suffice for what waits and what is forecast (L17)."""
+    when_calm: bool = False
+    """Make pairs in a calm VC, too. Otherwise a job shares only if it would wait, where next to no job has waited
+    for a day, and for as long as the job is expected to run (L17)."""
     unparted_harm: float = Field(0.25, ge=0, le=1)
     """Where neither job of a pair may be started over, so that a bad pair cannot be parted: the most of its speed
     that either may lose at worst, which is taken to be 0.15 below the expected one. 0.25 makes such pairs from 0.90
     on."""
-    harmless_pair_speed: float = Field(0.9, ge=0, le=1)
-    """While sharing is less, pairs in which both jobs are expected to run at this speed or better are still
-    made, under the full capacity."""
-    horizon_h: float = Field(12.0, gt=0)
-    """How far the forecast looks ahead: about as long as a job holds its GPUs."""
-    calm_s: float = Field(1800.0, ge=0)
-    """Sharing is reduced by one step after this long a calm."""
 
 
 class ReservationSettings(Section):

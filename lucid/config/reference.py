@@ -25,6 +25,7 @@ _HEAD: Final = """# Settings
 
 `lucidctl settings` prints this page from the settings themselves. Every key is optional. An unknown key is an error
 that names the known ones. In TOML the key `gss` below `[policy.packing]` is written so, or as `policy.packing.gss`.
+In brackets: the default, and the values that are allowed.
 
 ## Settings of lucidd
 
@@ -94,7 +95,7 @@ def _example_of(key: _Key) -> str:
 
 
 def _comment(text: str) -> str:
-    plain = text.replace("\\|", "|").replace("``", "`")
+    plain = text.replace("``", "`")
     return "\n".join(textwrap.wrap(plain, 110, initial_indent="# ", subsequent_indent="# ", break_on_hyphens=False))
 
 
@@ -113,16 +114,15 @@ def _keys(section: type[BaseModel], table: str, *, simulated: bool) -> Iterator[
 
 
 def _table(keys: list[_Key]) -> str:
-    rows = [f"| `{key.name}` | {_default(key.field)} | {_allowed(key.field)} | {_says(key.about)} |" for key in keys]
-    head = [
-        f"### [{keys[0].table}]",
-        "",
-        keys[0].says,
-        "",
-        "| key | default | values | what it says |",
-        "|---|---|---|---|",
+    entries = [
+        _wrapped(f"- `{key.name}` ({_default(key.field)}; {_allowed(key.field)}): {_says(key.about)}", "  ")
+        for key in keys
     ]
-    return "\n".join([*head, *rows, ""])
+    return "\n".join([f"### [{keys[0].table}]", "", _wrapped(keys[0].says), "", *entries, ""])
+
+
+def _wrapped(text: str, indent: str = "") -> str:
+    return textwrap.fill(text, 150, subsequent_indent=indent, break_on_hyphens=False, break_long_words=False)
 
 
 def _default(field: FieldInfo) -> str:
@@ -169,7 +169,7 @@ def _allowed_in(kind: Any) -> str:
 
 
 def _says(about: str) -> str:
-    return " ".join(about.replace("``", "`").replace("|", "\\|").split())
+    return " ".join(about.replace("``", "`").split())
 
 
 def field_texts(section: type[BaseModel]) -> dict[str, str]:

@@ -35,6 +35,10 @@ OF_SIMULATIONS = (
 )
 
 
+_FOLLOWS_LOAD = "jobs share by how long nobody has waited in their VC; policy.packing.when_calm = true ends that"
+_GONE = {f"policy.packing.{key}": _FOLLOWS_LOAD for key in ("dynamic", "harmless_pair_speed", "horizon_h", "calm_s")}
+"""Settings of earlier versions, and what stands in their place."""
+
 _S = TypeVar("_S", bound=Section)
 
 
@@ -134,6 +138,9 @@ def _line_of(loc: tuple[int | str, ...], text: str) -> str:
 def _explain(item: dict[str, Any]) -> str:
     path = [str(part) for part in item["loc"]]
     if item["type"] == "extra_forbidden":
+        gone = _GONE.get(".".join(path))
+        if gone is not None:
+            return f"{'.'.join(path)!r} is gone: {gone}"
         known = _keys_at(path[:-1])
         near = difflib.get_close_matches(path[-1], known, n=1)
         hint = f", did you mean {near[0]!r}?" if near else ""

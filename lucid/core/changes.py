@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, TypeVar
 from weakref import ref
+
+from lucid.core.frozen import dataclass
 
 __all__ = ["Changed", "Changes"]
 

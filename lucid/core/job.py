@@ -132,7 +132,7 @@ class Job:
     shareable: bool = True
     elastic: Elastic | None = None
     min_nodes: int = 1
-    whole_because: str = ""
+    whole_because: Shown = ""
     """Why it cannot share its GPUs, where that is not simply its user's wish: said in its story."""
     restart_asked: bool = False
     """Its user said that it may be started over (``--requeue``, or ``lucid:restart`` in its comment)."""

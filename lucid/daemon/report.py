@@ -97,6 +97,6 @@ def tell_status(
         status["reports"] = asdict(cycles.cluster.reports_trouble())
         status["turns"] = cycles.cluster.turns()
         status["boots"] = cycles.cluster.boots()
-        public = {key: status[key] for key in ("modes", "paused", "aside")}
+        public = {key: status[key] for key in ("modes", "policies", "paused", "aside")}
         publisher.write(now_s, {**public, "lasts_s": lasts_s})
     parts.store.put_view("status", status)

@@ -57,10 +57,12 @@ class Site:
     """Why munge makes no seal for the prologs; empty: it does."""
     partition_settings: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """As Slurm words them, by partition."""
+    lucidd: str | None = ""
+    """lucidd's user, where that is not the one who asks; ``None``: whose rights count cannot be told."""
 
 
-def see_site(client: Inspector, now_s: Callable[[], float]) -> Site:
-    """Ask for all of it, once.
+def see_site(client: Inspector, now_s: Callable[[], float], lucidd: str | None = "") -> Site:
+    """Ask for all of it, once. ``lucidd``: as ``Site`` has it.
 
     Raises:
         ClusterError: Slurm does not answer, or not with what it should.
@@ -68,7 +70,7 @@ def see_site(client: Inspector, now_s: Callable[[], float]) -> Site:
     asked_s, clock_s = now_s(), client.clock_s()
     asked_s = (asked_s + now_s()) / 2
     try:
-        rights = client.rights()
+        rights = None if lucidd is None else client.rights(lucidd)
     except ClusterError:
         rights = None  # slurmdbd is down, or there is none: doctor says what it can
     try:
@@ -104,6 +106,7 @@ def see_site(client: Inspector, now_s: Callable[[], float]) -> Site:
         preemption,
         unsealed,
         client.partition_settings(),
+        lucidd,
     )
 
 
@@ -186,11 +189,26 @@ def _clock(site: Site) -> Iterator[Finding]:
 
 
 def _rights(modes: Mapping[str, Mode], site: Site) -> Iterator[Finding]:
+    if site.lucidd is None:
+        return
     writes = set(modes.values()) - {Mode.OBSERVE}
-    if site.rights is None or site.rights[0] == "root":
+    config = site.config or {}
+    owner, private = config.get("SlurmUser", "").partition("(")[0], "jobs" in config.get("PrivateData", "")
+    if site.rights is None:
+        if (
+            private
+            and "slurmdbd" not in config.get("AccountingStorageType", "")
+            and site.lucidd not in ("root", owner)
+        ):
+            yield bad(
+                "PrivateData has jobs, and without slurmdbd nobody but root and SlurmUser sees the jobs of others: "
+                "lucidd sees none",
+                "take jobs out of PrivateData in slurm.conf, or set up slurmdbd and run lucidctl setup again",
+            )
+        return
+    if site.rights[0] == "root":
         return
     user, level = site.rights
-    owner = (site.config or {}).get("SlurmUser", "").partition("(")[0]
     if level in _PRIVILEGED or user == owner:
         yield Finding(
             "ok", f"Slurm user {user} " + (f"has AdminLevel {level}" if level in _PRIVILEGED else "is SlurmUser")
@@ -200,10 +218,10 @@ def _rights(modes: Mapping[str, Mode], site: Site) -> Iterator[Finding]:
             f"Slurm user {user} has AdminLevel {level}, so it cannot change other users' jobs; operator is needed",
             f"sacctmgr modify user {user} set adminlevel=operator (add it first: sacctmgr add user {user} account=…)",
         )
-    elif "jobs" in (site.config or {}).get("PrivateData", ""):
+    elif private:
         yield bad(
             f"PrivateData has jobs, and Slurm user {user} has AdminLevel {level}, so it sees only its own jobs",
-            f"sacctmgr modify user {user} set adminlevel=operator",
+            f"sacctmgr modify user {user} set adminlevel=operator (lucidctl setup does it)",
         )
 
 
@@ -352,11 +370,11 @@ def _held(settings: Settings, site: Site) -> Iterator[Finding]:
     if held and (beat is None or site.now_s - beat.at_s > _HELD_S):
         yield bad(
             f"{len(held)} jobs are held for a daemon that does not decide",
-            "start lucidd, or let them go: lucidctl uninstall (or slurm/lucid-release --all)",
+            "start lucidd, or release them: lucidctl uninstall (or slurm/lucid-release --all)",
         )
     unknown = {job.partition for job in held} - {*daemon.partitions, *daemon.rooms}
     if unknown:
         yield warn(
             f"held jobs stand in {', '.join(sorted(unknown))}, which is not in daemon.partitions",
-            "lucidd lets them go; name the partition to keep them",
+            "lucidd releases them; name the partition to keep them",
         )

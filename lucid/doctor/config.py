@@ -105,13 +105,10 @@ def _jobs(settings: Settings, config: Mapping[str, str]) -> Iterator[Finding]:
             yield warn(
                 f"{key}={config[key]}: a job that ends so {what} without Lucid", f"know of it, or do without {key}"
             )
-    if "jobs" in _words(config, "PrivateData"):
-        shown = settings.daemon.publish is Publish.JOBS
+    if "jobs" in _words(config, "PrivateData") and settings.daemon.publish is Publish.JOBS:
         yield warn(
-            "PrivateData has jobs: only an operator sees the jobs of others"
-            + ("; lucidd shows everybody size and decision of every job, without names" if shown else ""),
-            "sacctmgr modify user lucid set adminlevel=operator, in observe mode too"
-            + ('; daemon.publish = "nothing"' if shown else ""),
+            "PrivateData has jobs, and lucidd shows everybody size and decision of every job, without names",
+            'daemon.publish = "nothing", if that is more than your site shows',
         )
     if "rl_enable" in config.get("SlurmctldParameters", ""):
         yield warn(
@@ -133,7 +130,7 @@ def _gpus(config: Mapping[str, str]) -> Iterator[Finding]:
     if {"mps", "shard"} <= set(kinds):
         yield bad(
             "GresTypes has mps and shard: Slurm lets a job of each on one GPU (seen on 22.05)",
-            "GresTypes=gpu,shard: MPS is started for pairs without gres/mps (docs/node.md)",
+            "GresTypes=gpu,shard: MPS is started for pairs without gres/mps (docs/mps.md)",
         )
     accounted = config.get("AccountingStorageTRES", "")
     if accounted and "gres/shard" not in accounted:

@@ -43,7 +43,7 @@ def look_over_failover(
     if heartbeat.is_relative_to("/run") or heartbeat.is_relative_to("/tmp"):
         yield bad(
             f"daemon.heartbeat = {heartbeat} is of one host, with daemon.shared_state: the other host's slurmctld "
-            "sees no heartbeat, and its timer lets held jobs go",
+            "sees no heartbeat, and its timer releases held jobs",
             "a path on the shared file system, in lucid.toml, lucid.plugin.conf and release.env of both hosts",
         )
     waits = standby_of(store)

@@ -16,7 +16,7 @@ from lucid.adapters.slurm.hands import GIVEN_UP, LET_GO
 from lucid.adapters.slurm.heartbeat import read_heartbeat
 from lucid.adapters.slurm.token import Token
 from lucid.adapters.slurm.waits import GAVE_LESS
-from lucid.adapters.store.port import ActionRow, holder_is_dead
+from lucid.adapters.store.port import ActionRow, StoreUnreadable, holder_is_dead
 from lucid.adapters.store.sqlite import SqliteStore
 from lucid.config import Mode, Settings, profiles_folder
 from lucid.doctor.elastic import look_over_reports
@@ -64,6 +64,9 @@ def _store(settings: Settings, now_s: float) -> Iterator[Finding]:
         let_go = [*_let_go(store.actions(limit=_ACTIONS), now_s)]
         told = [*_start_times(start_times_of(store.view(START_TIMES)))]
         failover = [*look_over_failover(settings, store, lease, now_s)]
+    except StoreUnreadable as error:
+        yield warn(f"{error}: it was not looked at", "let root or lucidd's user run lucidctl doctor")
+        return
     except StoreError as error:
         yield bad(str(error), "make room there, then restart lucidd" if free else _remedy(settings, now_s))
         return
@@ -162,7 +165,7 @@ def _heartbeat(path: Path, now_s: float) -> Iterator[Finding]:
         yield bad(
             f"{path.parent}: no such folder, so there is no heartbeat", "RuntimeDirectory=lucid in lucidd.service"
         )
-    elif not os.access(path.parent, os.W_OK):
+    elif not os.access(path.parent, os.W_OK) and (beat is None or now_s - beat.at_s > _STALE_S):
         yield bad(
             f"{path.parent} cannot be written by this user: no heartbeat, and job_submit.lua leaves every job alone",
             "give the folder to lucidd's user (and run this as that user)",

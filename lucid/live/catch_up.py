@@ -64,7 +64,7 @@ class CatchUp:
         if not self._tries or now_s < self._due_s:
             return []
         daemon = self._settings
-        rooms = [*daemon.partitions, *([daemon.profiling_partition] if daemon.profiling_partition else [])]
+        rooms = [*daemon.partitions, *daemon.rooms]
         self._tries -= 1
         self._due_s = now_s + _AGAIN_S
         try:

@@ -1,4 +1,4 @@
-"""What a policy's plans leave for the next (the shadow of a starvation bound, the mode of sharing), over restarts."""
+"""What plans leave for the next (the shadow of a starvation bound, since when a VC is calm), kept over restarts."""
 
 from __future__ import annotations
 

@@ -1,10 +1,11 @@
 """Forecasts of starts against what came true, as lucidd keeps them: the ranges that people are shown rest on them.
 
-Where jobs or plans have changed, lucidd plans its queue ahead, for a fiftieth of its time at most. What it comes to
-is a view of the store, so that who asks when a job starts need not plan (``starts_ahead``). Once a minute at most
-lucidd notes what it tells of the jobs that have begun to wait since. When a job starts, the note becomes a sample
-(``orchestrator.start_times``); when one ends, so does its run time (``orchestrator.run_times``). All of that is
-another view, bounded, so that a restart goes on where the daemon before it was.
+Where jobs or plans have changed, and once a minute while jobs wait, lucidd plans its queue ahead, for a fiftieth of
+its time at most. What it comes to is a view of the store, so that who asks when a job starts need not plan
+(``starts_ahead``). Once a minute at most lucidd notes what it tells of the jobs that have begun to wait since. When a
+job starts, the note becomes a sample (``orchestrator.start_times``); when one ends, so does its run time
+(``orchestrator.run_times``). All of that is another view, bounded, so that a restart goes on where the daemon before
+it was.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from operator import is_not
 from typing import Any
 
 from lucid.adapters.store.port import Store
+from lucid.adapters.store.recorder import QUIET_S
 from lucid.core.decision import Plan, Start
 from lucid.core.snapshot import Snapshot
 from lucid.live.expected import starts_ahead, wait_of
@@ -44,7 +46,7 @@ class StartLog:
         self._times, self._run_times = start_times_of(self._kept), run_times_of(self._kept)
         self._estimates: dict[str, float] = {}
         """Seconds, by job: as told when the job was first seen."""
-        self._noted, self._told = _Due(_EVERY_S), _Due(_TOLD_EVERY_S)
+        self._noted, self._told, self._quiet = _Due(_EVERY_S), _Due(_TOLD_EVERY_S), _Due(QUIET_S)
         self._told_of: list[object] = []
         """The partitions and plans that were planned ahead last."""
         self._starts: Any = None
@@ -79,6 +81,7 @@ class StartLog:
             changed = True
         seen: list[object] = [*snapshot.partitions.values(), *plan.partitions.values()]
         moved = len(seen) != len(self._told_of) or any(map(is_not, seen, self._told_of))
+        moved = moved or (bool(waiting) and self._quiet.at(now_s))  # what was foreseen an hour ago has passed by now
         at_once = {action.job_id for action in plan.actions if isinstance(action.decision, Start)}
         new = [job_id for job_id in waiting if job_id not in times.open and job_id not in at_once]
         note, tell = bool(new) and self._noted.at(now_s), moved and self._told.at(now_s)
@@ -92,6 +95,7 @@ class StartLog:
             self._tell(snapshot, ahead)
             self._told_of, took_s = seen, time.perf_counter() - began_s
             self._told.done(now_s, _COST * took_s)
+            self._quiet.done(now_s, _COST * took_s)
             if note:
                 self._noted.done(now_s, _COST * took_s)
         if note or changed:

@@ -60,7 +60,7 @@ class Turns:
     def good(self) -> None:
         """A turn came to its end."""
         if self.failed:
-            _LOG.info("turns go well again", extra={"facts": {"failed": self.failed}})
+            _LOG.info("cycles go well again", extra={"facts": {"failed": self.failed}})
         self.failed = self.own = 0
         self.last_error = ""
         self.feed()
@@ -91,7 +91,7 @@ class Turns:
         self.tell(what, error)
         if self.own == OWN_TURNS:
             _LOG.error(
-                "systemd's watchdog is no longer fed, because turns fail again and again",
+                "systemd's watchdog is no longer fed, because cycles fail again and again",
                 extra={"facts": {"failed": self.own}},
             )
         self.feed()

@@ -60,8 +60,14 @@ class Annotator:
                 self._partitions[name] = partition
         self._seen = key_of(snapshot.partitions)
         arrivals = snapshot.arrivals if self._forecaster is None else self._forecaster.forecast(snapshot.now_s)
-        annotated = replace(
-            snapshot, predictions=MappingProxyType(self._predictions), arrivals=arrivals, memory=memory or {}
+        annotated = Snapshot(  # not by ``replace``, which takes twice as long: each cycle makes one
+            snapshot.now_s,
+            snapshot.partitions,
+            snapshot.ended,
+            MappingProxyType(self._predictions),
+            memory or {},
+            arrivals,
+            snapshot.fair_share,
         )
         self._handed_out = weakref.ref(annotated)
         return annotated

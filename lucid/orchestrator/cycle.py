@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from lucid.config import PolicySettings
 from lucid.core.decision import Plan
+from lucid.core.frozen import dataclass
 from lucid.core.ports import Applied, Cluster, Forecaster, Predictor, Recorder
 from lucid.core.snapshot import Snapshot
 from lucid.errors import ConfigError, UnsafeAction

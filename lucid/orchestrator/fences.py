@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence, Set
-from dataclasses import dataclass
+from collections.abc import Sequence, Set
 
+from lucid.core.frozen import dataclass
 from lucid.core.job import Job
 from lucid.core.ledger import Ledger
 from lucid.core.reason import Reserved
-from lucid.orchestrator.timeline import End, Timeline
+from lucid.orchestrator.timeline import Timeline
 
 __all__ = ["Fence", "Fences", "KeptNodes", "keep"]
 
@@ -75,13 +75,13 @@ class Fences:
         return self.fences[0].room
 
 
-def keep(job: Job, ledger: Ledger, now_s: float, ends: Iterable[End], closed: Set[int]) -> KeptNodes | None:
+def keep(job: Job, ledger: Ledger, now_s: float, room: Timeline, closed: Set[int]) -> KeptNodes | None:
     """The nodes on which the job is expected to find room first, none of them ``closed``; ``None`` where there
     are too few. A part of a node suffices where the job, or what is left of it beyond whole nodes, needs no more.
-    ``ends``: when the jobs that hold GPUs are expected to give them back."""
+    ``room``: what is expected to be free when."""
     # what comes free stays free, as far as is expected: only where nodes close is it asked for how long
     limit_s = 0.0 if not ledger.closing else math.inf if job.time_limit_s is None else job.time_limit_s
-    slot = Timeline(ledger, now_s, ends).find(job, limit_s, closed, earliest=True)
+    slot = room.find(job, limit_s, closed, earliest=True)
     if slot is None:
         return None
     return KeptNodes(tuple(ledger.nodes[i].name for i, _ in slot.parts), max(slot.start_s, now_s + _LEAST_S))

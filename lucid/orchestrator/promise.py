@@ -75,7 +75,7 @@ def own_turns(partition: Partition, quotas: Quotas, now_s: float, after_s: float
     feasible = Feasibility(partition, up_only=True)
     for entry in partition.pending:
         job = entry.job
-        if not quotas.within(job, 0.0):
+        if not quotas.has_room(job):
             continue
         why = OwnTurn(job.vc, now_s - job.submit_s, after_s)
         if not why:

@@ -9,6 +9,7 @@ from lucid.config import LendingSettings
 from lucid.core.job import Job, Running
 from lucid.core.placement import Placement, placement_gpus
 from lucid.core.reason import Borrows, LargeBorrows, Quota, Reason
+from lucid.core.rounding import reached
 from lucid.core.snapshot import Partition
 from lucid.orchestrator.timeline import End
 
@@ -68,6 +69,10 @@ class Quotas:
         self._lends = self._borrow
         return self._lends
 
+    def lends_later(self, job: Job) -> bool:
+        """Does the job go beyond its VC's quota, and are loans given out only once all others have been tried?"""
+        return self._borrow and not self._lends and not self.within(job, 0.0)
+
     def take(self, job: Job) -> None:
         """The job starts alone."""
         self._add(job.vc, job.gpus)
@@ -78,9 +83,16 @@ class Quotas:
         if not self.boundless:
             self._kept.setdefault(job.vc, []).append(_Kept(job.id, job.gpus, room_s))
 
+    def has_room(self, job: Job) -> bool:
+        """Has its VC's quota room for the job, whatever is kept there for others? No comparison is made: each
+        waiting job asks in every plan."""
+        return self.held.get(job.vc, 0) + job.gpus <= self.of.get(job.vc, 0)
+
     def within(self, job: Job, estimate_s: float) -> Quota:
         """Does the job stay within its VC's quota?"""
         vc = job.vc
+        if not self._kept:
+            return Quota(vc, job.gpus, self.held.get(vc, 0), self.of.get(vc, 0))
         kept = [item for item in self._kept.get(vc, ()) if item.holder != job.id and estimate_s > item.room_s]
         keeper = kept[0].holder if kept else ""
         gpus = sum(item.gpus for item in kept)
@@ -122,8 +134,12 @@ class Quotas:
 
     def open_to(self, job: Job, estimate_s: float) -> bool:
         """The same, without the comparisons."""
-        tests = self.tests(job, estimate_s)
-        return bool(tests[-1])
+        if self._kept:
+            return bool(self.tests(job, estimate_s)[-1])
+        if self.has_room(job):
+            return True
+        short = self._longest_s is None or reached(self._longest_s, estimate_s)
+        return self._lends and short and job.gpus <= self.of.get(job.vc, 0)
 
     def _lenders(self, to: str) -> tuple[str, ...]:
         idle = {vc: quota - self.held.get(vc, 0) for vc, quota in self.of.items()}

@@ -19,8 +19,8 @@ from lucid.orchestrator.precedence import in_precedence
 __all__ = ["LOOK_AGAIN_S", "above", "large_share", "next_holder"]
 
 LOOK_AGAIN_S = 300.0
-"""While nodes are kept for a large job, its plan is made anew after so long: time alone moves what is expected of
-these nodes (docs/decisions/0005)."""
+"""While nodes are kept for a job that another might have, the plan is made anew after so long: time alone moves what
+is expected of these nodes (docs/decisions/0005)."""
 
 
 def next_holder(

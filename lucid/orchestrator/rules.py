@@ -86,7 +86,7 @@ def rules_of(policy: Any) -> PolicyRules:
             of the cluster. The message names what is missing.
     """
     name, rules = policy.name, getattr(policy, "rules", None)
-    see = "docs/policies.md says how a policy states its rules"
+    see = "docs/write-a-policy.md says how a policy states its rules"
     if rules is None:
         old = next((old for old in _GONE if hasattr(policy, old)), None)
         if old is not None:

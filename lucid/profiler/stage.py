@@ -28,6 +28,7 @@ from lucid.core.reason import (
     WaitedForProfiling,
 )
 from lucid.core.restart import may_restart
+from lucid.core.rounding import reached
 from lucid.core.snapshot import Partition
 from lucid.profiler.scaling import profiling_scale
 
@@ -60,7 +61,7 @@ def plan_profiling(
     now_s: float,
     settings: ProfilingSettings,
     waiting_at_home: Mapping[str, int],
-    room_at_home: Callable[[Job, bool], HomeHasRoom] | None = None,
+    room_at_home: Callable[[Job, bool], HomeHasRoom | None] | None = None,
     arrivals: ArrivalForecast | None = None,
     ledger_of: Callable[[Partition, float], Ledger] = Ledger,
 ) -> PartitionPlan:
@@ -92,10 +93,11 @@ def plan_profiling(
         if entry.stage is not Stage.PROFILE:
             continue
         limit_s = t_prof_s(entry.job, settings) * shorter
-        time_up = ProfileTime(entry.elapsed_s(now_s), limit_s)
-        if not time_up:
+        ran_s = entry.elapsed_s(now_s)
+        if not reached(ran_s, limit_s):
             wakes.append(entry.start_s + limit_s)
             continue
+        time_up = ProfileTime(ran_s, limit_s)
         decision: Keep | Release
         may_requeue = may_restart(entry.job, settings.restarts)
         unwanted = NobodyWaits(waiting)

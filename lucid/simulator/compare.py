@@ -64,7 +64,11 @@ def applicable(scenario: Scenario, policy: Policy) -> str | None:
 
 
 def compare_policies(
-    scenario: Scenario, policies: Sequence[str], workers: int | None = None, report: Report | None = None
+    scenario: Scenario,
+    policies: Sequence[str],
+    workers: int | None = None,
+    report: Report | None = None,
+    promise: bool = False,
 ) -> Comparison:
     """Replay the scenario under each policy.
 
@@ -73,6 +77,7 @@ def compare_policies(
         policies: names; one that cannot run on the trace is noted with the reason, and left out.
         workers: processes at a time; ``None`` takes as many as there are cores, 1 runs in this process.
         report: told of progress now and then.
+        promise: measure what lending costs, at the price of another replay of each policy that lends.
 
     Raises:
         ConfigError: no policy of that name.
@@ -88,7 +93,8 @@ def compare_policies(
         else:
             found.not_applicable[name] = reason
     count = min(workers or os.cpu_count() or 1, len(todo))
-    results = _here(scenario, todo, report) if count <= 1 else _in_processes(scenario, todo, count, report)
+    work = _Work(scenario, promise)
+    results = _here(work, todo, report) if count <= 1 else _in_processes(work, todo, count, report)
     for name in todo:
         result = results[name]
         if isinstance(result, ConfigError):
@@ -102,29 +108,36 @@ def compare_policies(
 _Result = Run | ConfigError
 
 
-def _here(scenario: Scenario, policies: Sequence[str], report: Report | None) -> dict[str, _Result]:
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """What is replayed. ``promise``: once more where it lends."""
+
+    scenario: Scenario
+    promise: bool
+
+
+def _here(work: _Work, policies: Sequence[str], report: Report | None) -> dict[str, _Result]:
     def of(name: str) -> Callable[[int, int], None] | None:
         return None if report is None else lambda done, total: report(name, done, total)
 
-    return {name: _one(scenario, name, of(name)) for name in policies}
+    return {name: _one(work, name, of(name)) for name in policies}
 
 
-def _one(scenario: Scenario, policy: str, report: Callable[[int, int], None] | None) -> _Result:
+def _one(work: _Work, policy: str, report: Callable[[int, int], None] | None) -> _Result:
     """A run; or why there can be none, which the policy alone could not tell."""
     try:
-        return with_promise(scenario, simulate(scenario, policy, None, report))
+        found = simulate(work.scenario, policy, None, report)
+        return with_promise(work.scenario, found) if work.promise else found
     except ConfigError as error:
         return error
 
 
-def _in_processes(
-    scenario: Scenario, policies: Sequence[str], count: int, report: Report | None
-) -> Mapping[str, _Result]:
+def _in_processes(work: _Work, policies: Sequence[str], count: int, report: Report | None) -> Mapping[str, _Result]:
     # spawned, not forked: the caller may have threads
     context = multiprocessing.get_context("spawn")
     with context.Manager() as manager:
         news: Any = manager.Queue()
-        pool = ProcessPoolExecutor(count, context, _begin, (scenario, news))
+        pool = ProcessPoolExecutor(count, context, _begin, (work, news))
         try:
             jobs: dict[Future[_Result], str] = {pool.submit(_work, name): name for name in policies}
             left = set(jobs)
@@ -146,16 +159,16 @@ def _pass_on(news: Any, report: Report | None) -> None:
             report(*item)
 
 
-_scenario: Scenario | None = None
+_given: _Work | None = None
 _news: Any = None
 """Of a worker process: what it was given when it began."""
 
 
-def _begin(scenario: Scenario, news: Any) -> None:
-    global _scenario, _news
-    _scenario, _news = scenario, news
+def _begin(work: _Work, news: Any) -> None:
+    global _given, _news
+    _given, _news = work, news
 
 
 def _work(policy: str) -> _Result:
-    assert _scenario is not None
-    return _one(_scenario, policy, lambda done, total: _news.put((policy, done, total)))
+    assert _given is not None
+    return _one(_given, policy, lambda done, total: _news.put((policy, done, total)))

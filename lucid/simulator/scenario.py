@@ -152,7 +152,7 @@ class Scenario:
     def forecaster_for(self, rules: PolicySettings, profiled: Callable[[Job], bool]) -> Forecaster | None:
         """What forecasts submissions, where a policy under these rules looks at forecasts."""
         keeps_ready = self.power is not None and self.power.ready is not None
-        if not (rules.packing.dynamic or rules.profiling.time_aware or keeps_ready):
+        if not (rules.profiling.time_aware or keeps_ready):
             return None
         means, epoch_s = ArrivalForecaster(profiled), self.trace.epoch_s or 0.0
         if self.throughput is None:
@@ -353,7 +353,7 @@ def _published_lucid(
     policy_settings = PolicySettings(
         profiling=settings.policy.profiling.model_copy(update={"enabled": False}),
         packing=PackingSettings(
-            partner="first", least_pair_speed=0.0, least_partner_remaining_s=0.0, priority_ratio=2.0
+            partner="first", least_pair_speed=0.0, least_partner_remaining_s=0.0, priority_ratio=2.0, when_calm=True
         ),
         reservation=ReservationSettings(enabled=False),
         remainder_on_emptiest=True,

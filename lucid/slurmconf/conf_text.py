@@ -20,6 +20,7 @@ __all__ = [
     "read_texts",
     "statements_of",
     "with_values",
+    "written",
 ]
 
 _RECORDS = ("nodename", "partitionname", "nodeset", "downnodes", "frontendname", "slurmctldhost", "name")
@@ -220,15 +221,15 @@ def with_values(statement: Statement, text: str, values: Mapping[str, str]) -> E
     raw = "".join(lines[statement.first : statement.after]).rstrip("\r\n")
     last = {pair.key: pair for pair in statement.found}  # of two the last counts
     end = statement.found[-1].end - start
-    added = "".join(f" {key}={_written(value)}" for key, value in values.items() if key.lower() not in last)
+    added = "".join(f" {key}={written(value)}" for key, value in values.items() if key.lower() not in last)
     raw = raw[:end] + added + raw[end:]
     set_anew = [(last[key.lower()], value) for key, value in values.items() if key.lower() in last]
     for pair, value in sorted(set_anew, key=lambda item: item[0].begin, reverse=True):
-        raw = raw[: pair.begin - start] + _written(value, quoted=pair.quoted) + raw[pair.end - start :]
+        raw = raw[: pair.begin - start] + written(value, quoted=pair.quoted) + raw[pair.end - start :]
     return Edit(statement.first, statement.after, tuple(line.rstrip("\r") for line in raw.split("\n")))
 
 
-def _written(value: str, *, quoted: bool = False) -> str:
+def written(value: str, *, quoted: bool = False) -> str:
     """A value as it stands in a file."""
     text = re.sub(r"([\\#])", r"\\\1", value)
     return f'"{text}"' if quoted or not value or re.search(r"\s", value) else text

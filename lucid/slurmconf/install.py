@@ -57,8 +57,10 @@ FILES = (
     ShippedFile("node_hook.sh", "etc/slurm/lucid/node_hook.sh"),
     ShippedFile("task_prolog", "etc/slurm/lucid/task_prolog", executable=True),
     ShippedFile("lucid_report.py", "etc/slurm/lucid/lucid_report.py", executable=True),
-    ShippedFile("lucid_torch.py", "etc/slurm/lucid/lucid_torch.py"),
-    ShippedFile("lucid_turns.py", "etc/slurm/lucid/lucid_turns.py"),
+    *(
+        ShippedFile(f"lucid_{name}.py", f"etc/slurm/lucid/lucid_{name}.py")
+        for name in ("elastic", "lightning", "torch", "transformers", "turns")
+    ),
     ShippedFile("lucid_run.py", "etc/slurm/lucid/lucid_run.py", executable=True),
     *(
         ShippedFile(f"lucid_job/{name}.py", f"etc/slurm/lucid/lucid_job/{name}.py")

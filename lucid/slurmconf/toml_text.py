@@ -10,7 +10,7 @@ from typing import Any
 
 from lucid.errors import ConfigError
 
-__all__ = ["NEW_TOML", "with_keys"]
+__all__ = ["NEW_TOML", "with_keys", "without_table"]
 
 NEW_TOML = """\
 # Written by `lucidctl setup`; yours to edit. Every key: docs/settings.md, or `lucidctl settings`.
@@ -61,6 +61,28 @@ def with_keys(text: str, table: str, keys: Mapping[str, str | int | Mapping[str,
         pass
     says = "; ".join(f"{key} = {_value(value)}" for key, value in wanted.items())
     raise ConfigError(f"lucid.toml has {table} in a form that setup does not edit; write there yourself: {says}")
+
+
+def without_table(text: str, table: str) -> str:
+    """The text without this table and the tables in it; as it is where there is none.
+
+    Raises:
+        ConfigError: the text is no TOML, or says the table in a way that cannot be edited line by line.
+    """
+    kept, inside = list[str](), False
+    header = re.compile(rf"\s*\[\[?\s*{re.escape(table)}\s*[.\]]")
+    for line in text.splitlines(keepends=True):
+        if re.match(r"\s*\[", line):
+            inside = header.match(line) is not None
+        if not inside:
+            kept.append(line)
+    fresh = "".join(kept)
+    try:
+        if not _table(tomllib.loads(fresh), table):
+            return fresh
+    except tomllib.TOMLDecodeError:
+        pass
+    raise ConfigError(f"lucid.toml has {table} in a form that setup does not edit; take it out there yourself")
 
 
 def _table(document: Mapping[str, Any], table: str) -> dict[str, Any]:

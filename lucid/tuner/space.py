@@ -35,7 +35,7 @@ SPACE: tuple[Dimension, ...] = (
     Dimension("policy.profiling.n_prof", choices=(1, 2, 4, 8)),
     Dimension("policy.profiling.max_wait_s", 600.0, 28800.0, log=True),
     Dimension("policy.profiling.carry_on_share", 0.0, 1.0),
-    Dimension("policy.packing.dynamic", choices=(False, True)),
+    Dimension("policy.packing.when_calm", choices=(False, True)),
     Dimension("policy.profiling.time_aware", choices=(False, True)),
     Dimension("policy.reservation.after_wait_s", 0.0, 28800.0),
 )

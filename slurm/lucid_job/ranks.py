@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import time
+from pathlib import Path
 
 from lucid_job import Refused, tell
 
@@ -18,6 +19,7 @@ STALE = ("SLURM_GPUS", "SLURM_GPUS_PER_NODE", "SLURM_GPUS_PER_TASK", "SLURM_GPUS
 STALE += ("SLURM_GRES", "SLURM_NTASKS_PER_GPU", "SLURM_NTASKS", "SLURM_NPROCS", "SLURM_NTASKS_PER_NODE")
 STALE += ("SLURM_DISTRIBUTION", "SLURM_HINT", "SLURM_GPU_BIND", "SLURM_TRES_BIND")
 """What sbatch wrote down of a job's size: not true of one that was resized, and an inner srun reads it."""
+FOLDER = str(Path(__file__).resolve().parent.parent)
 CHECKPOINTED = 128 + signal.SIGTERM
 
 
@@ -164,6 +166,8 @@ def environments(place, command_line, base):
             "LUCID_RUN": "{}:{}".format(base.get("SLURM_JOB_ID", ""), place["world"]),
         }  # fmt: skip
         own = dict(kept, **{name: str(value) for name, value in made.items()})
+        # Last, so that it hides nothing of the program's: `import lucid_elastic` is found.
+        own["PYTHONPATH"] = os.pathsep.join(filter(None, [base.get("PYTHONPATH"), FOLDER]))
         own.pop("LUCID_CHECKPOINTS", None)
         if place["checkpoints"]:
             own["LUCID_CHECKPOINTS"] = place["checkpoints"]

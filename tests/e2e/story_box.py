@@ -252,17 +252,17 @@ class Pages:
 
 
 @contextmanager
-def story_site() -> Iterator[Site]:
-    """Four nodes of four GPUs; n4 is the partition prof. Accounts, QOS and licences bind."""
+def story_site(suffix: str = "story", variant: str = "site", partitions: str = PARTITIONS) -> Iterator[Site]:
+    """Four nodes of four GPUs; n4 is the partition prof. Accounts, QOS and licences bind, unless it is ``bare``."""
     environ = {
         "LUCID_TESTBED_PLUGIN": "0",
-        "LUCID_TESTBED_VARIANT": "site",
+        "LUCID_TESTBED_VARIANT": variant,
         "LUCID_TESTBED_NODES": "n[1-4]:gpus=4,cpus=16,mem=64000,type=a100",
     }
-    with own_testbed("story", **environ) as layout:
+    with own_testbed(suffix, **environ) as layout:
         layout = lucid_tree.with_lucids_needs(layout)
         cli.up(layout, print)
         box = Box(layout.root)
-        make_plain(box, PARTITIONS)
+        make_plain(box, partitions)
         lucid_tree.put_in(box)
         yield Site(box)

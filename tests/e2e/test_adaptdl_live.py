@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,6 +15,7 @@ import pytest
 from box import Box
 from daemon_box import REPO, Lucidd
 from elastic_box import REPORTS, elastic_lucidd
+from python_box import copy, python_in
 
 PYTHON = os.environ.get("LUCID_ADAPTDL_PYTHON", "")
 pytestmark = [
@@ -23,52 +23,26 @@ pytestmark = [
     pytest.mark.skipif(not PYTHON, reason="LUCID_ADAPTDL_PYTHON names no Python with AdaptDL: make test-adaptdl"),
 ]
 HOME, CHECKPOINTS = "opt/adaptdl", "tmp/lucid-checkpoints"
+SHIPPED = [REPO / "slurm" / name for name in ("lucid_job", "lucid_run.py", "lucid_report.py")]
 EPOCHS = 90
 
 
 @pytest.fixture
 def script(box: Box) -> Iterator[str]:
     """How a batch script starts the user's program; its arguments are to follow."""
-    asked = "import sys, torch; print(sys.base_prefix, torch.__path__[0], *sys.version_info[:2])"
-    said = subprocess.run([PYTHON, "-c", asked], capture_output=True, text=True, check=True).stdout.split()
-    base, site, version = said[0], str(Path(said[1]).parent), ".".join(said[2:])
-    home, mounts = box.root / HOME, []
-    for name, source in (("python", base), ("site", site)):
-        (home / name).mkdir(parents=True, exist_ok=True)
-        subprocess.run(["mount", "--bind", "-o", "ro", source, str(home / name)], check=True)
-        mounts.append(home / name)
-    shutil.copytree(REPO / "slurm/lucid_job", home / "lucid/lucid_job", dirs_exist_ok=True)
-    for path in (REPO / "slurm/lucid_run.py", REPO / "slurm/lucid_report.py", REPO / "tests/adaptdl_train.py"):
-        shutil.copy(path, home / "lucid")
     for folder in (CHECKPOINTS, REPORTS):
         shutil.rmtree(box.root / folder, ignore_errors=True)
         (box.root / folder).mkdir(parents=True)
         (box.root / folder).chmod(0o1777)
-    _copy_libraries(box, Path(base), home / "lib")
-    python = f"/{HOME}/python/bin/python{version}"  # the testbed's own is a minimal one
-    yield (
-        f"export LUCID_REPORTS=/{REPORTS} LD_LIBRARY_PATH=/{HOME}/python/lib:/{HOME}/lib PYTHONPATH=/{HOME}/site; "
-        f"exec {python} /{HOME}/lucid/lucid_run.py --adaptdl --checkpoints /{CHECKPOINTS} "
-        f"{python} -W ignore /{HOME}/lucid/adaptdl_train.py"
-    )
-    for mount in mounts:
-        subprocess.run(["umount", "-l", str(mount)], check=True)
-
-
-def _copy_libraries(box: Box, base: Path, to: Path) -> None:
-    """Those of this machine that its Python's modules need and the testbed does not have."""
-    to.mkdir(exist_ok=True)
-    modules = [str(path) for path in base.glob("lib/python3*/lib-dynload/*.so")]
-    told = subprocess.run(["ldd", *modules], capture_output=True, text=True, check=True).stdout
-    theirs = {path.name for path in (box.root / "usr/lib").rglob("*.so*")}
-    for word in told.split():
-        if (
-            word.startswith("/")
-            and ".so" in word
-            and Path(word).name not in theirs
-            and base not in Path(word).parents
-        ):
-            shutil.copy(word, to)
+    with python_in(box, PYTHON, HOME) as python:
+        (box.root / HOME / "lucid").mkdir(exist_ok=True)
+        for path in (*SHIPPED, REPO / "tests/adaptdl_train.py"):
+            copy(path, box.root / HOME / "lucid")
+        yield (
+            f"export LUCID_REPORTS=/{REPORTS} {python.environment}; "
+            f"exec {python.program} /{HOME}/lucid/lucid_run.py --adaptdl --checkpoints /{CHECKPOINTS} "
+            f"{python.program} -W ignore /{HOME}/lucid/adaptdl_train.py"
+        )
 
 
 @pytest.fixture

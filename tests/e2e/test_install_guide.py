@@ -1,4 +1,6 @@
-"""docs/install.md, line by line, forwards and backwards, on a machine that has a plain Slurm and nothing of Lucid's.
+"""The pages of installation, line by line, forwards and backwards, on a plain Slurm without anything of Lucid's.
+
+docs/install.md, then docs/install-by-hand.md.
 
 A block that fails, or a line in it (``sh -e``), fails the test with what it printed. What the chroot lacks is given
 to it here, and only here: a name server and the machine's own certificates; systemd (``systemctl_stand_in.py``); and
@@ -22,7 +24,7 @@ from lucid.adapters.slurm.client import FIRST_TO_PACK
 
 pytestmark = pytest.mark.slow
 REPO = Path(__file__).resolve().parents[2]
-GUIDE = REPO / "docs/install.md"
+GUIDE = "".join((REPO / f"docs/{page}.md").read_text() for page in ("install", "install-by-hand"))
 
 
 @dataclass(frozen=True)
@@ -90,7 +92,7 @@ def host() -> Iterator[Host]:
 
 def commands(*headings: str) -> list[str]:
     """What is typed as root below these headings."""
-    mine = [b for b in blocks(GUIDE.read_text()) if b.heading.startswith(headings) and b.user == "root"]
+    mine = [b for b in blocks(GUIDE) if b.heading.startswith(headings) and b.user == "root"]
     return "".join(block.lines for block in mine).splitlines()
 
 
@@ -103,7 +105,7 @@ def test_observe_mode_takes_three_commands_and_pack_mode_ten_lines() -> None:
 def test_every_line_of_the_install_guide_works_in_its_order(host: Host, release: tuple[int, int]) -> None:
     box, part, jobs = host.box, "", dict[str, str]()
     before = slurms_own(box)
-    typed = blocks(GUIDE.read_text())
+    typed = blocks(GUIDE)
     if release < FIRST_TO_PACK:  # there the page ends before the part by hand
         typed = [block for block in typed if block.heading.startswith(("1. ", "2. ", "3. ", "5. "))]
     for block in typed:

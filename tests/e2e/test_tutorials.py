@@ -1,4 +1,4 @@
-"""docs/tutorials/administrator.md and user.md, line by line: the user's before the administrator's last part.
+"""docs/tutorials/administrator.md and user.md, line by line: the user's before the administrator's last two parts.
 
 What the administrator's page types as root is typed here as root, in this checkout, against a testbed of this
 session's own name. A block of a user's finds Slurm's commands in its PATH, as users of a real cluster do.
@@ -69,8 +69,8 @@ def shell(tmp_path: Path) -> Iterator[Shell]:
 @pytest.mark.usefixtures("packs")
 def test_every_line_of_the_tutorials_on_slurm_works_in_its_order(shell: Shell) -> None:
     administrator = blocks((PAGES / "administrator.md").read_text())
-    away = [block for block in administrator if block.heading.startswith("6.")]
-    for block in [*administrator[: -len(away)], *blocks((PAGES / "user.md").read_text()), *away]:
+    last = [block for block in administrator if block.heading.startswith(("6.", "7."))]
+    for block in [*administrator[: -len(last)], *blocks((PAGES / "user.md").read_text()), *last]:
         shell.type(block)
     said = shell.said
     (shell.folder / "said.txt").write_text("\n".join(f"## {part}\n{text}" for part, text in said.items()))
@@ -81,4 +81,6 @@ def test_every_line_of_the_tutorials_on_slurm_works_in_its_order(shell: Shell) -
     assert re.search(r"starts (its profiling run )?on|waits", said["2. Ask why"].partition("as it is:")[0])
     assert "with 1 GPU: " in said["2. Ask why"]
     assert "first" in said["5. Look back"]
-    assert "Lucid holds and changes no job any more" in said["6. Away with it"]
+    assert "borrows 4 GPUs of VC vc-b until it ends" in said["6. Lend"]
+    assert "it goes before all others" in said["6. Lend"]
+    assert "Lucid holds and changes no job any more" in said["7. Away with it"]

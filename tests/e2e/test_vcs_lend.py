@@ -16,17 +16,18 @@ ALONE = "--comment=lucid:exclusive"
 POOL = 'pool = { partition = "overflow", quotas = { vc-a = %d, vc-b = %d } }'
 
 
-def lends(box: Box, folder: Path, a: int, b: int, mode: str = "borrow", longest_s: float = 600.0) -> Lucidd:
+def lends(box: Box, folder: Path, a: int, b: int, mode: str = "borrow", longest_s: float | None = None) -> Lucidd:
     one = Lucidd(box, folder, restarts="", more="lease_s = 6\n" + POOL % (a, b))
     allow(one, mode, longest_s)
     return one
 
 
-def allow(one: Lucidd, mode: str, longest_s: float) -> None:
-    """Write ``policy.lending`` into its file, for its next start."""
+def allow(one: Lucidd, mode: str, longest_s: float | None = None) -> None:
+    """Write ``policy.lending`` into its file, for its next start. Without ``longest_s`` loans are of any length."""
     file = one.folder / "lucid.toml"
+    longest = "" if longest_s is None else f"longest_s = {longest_s}\n"
     rest = file.read_text().partition("# end\n")[2] or file.read_text()
-    file.write_text(f'[policy.lending]\nmode = "{mode}"\nlongest_s = {longest_s}\n# end\n{rest}')
+    file.write_text(f'[policy.lending]\nmode = "{mode}"\n{longest}# end\n{rest}')
 
 
 def quota(box: Box, name: str, gpus: int) -> None:
@@ -177,7 +178,7 @@ def test_without_lending_each_vc_keeps_to_itself_and_a_borrower_of_before_is_sti
         borrower = sleeps(box, "vc-a", 3, 25)
         box.wait("it borrows", lambda: runs(box, borrower))
         one.kill()
-        allow(one, "off", 600.0)
+        allow(one, "off")
         one.start()
         small = sleeps(box, "vc-b", 1, 1)
         waits = sleeps(box, "vc-a", 1, 1)

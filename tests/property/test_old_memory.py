@@ -32,7 +32,7 @@ from lucid.simulator.engine import run
 from lucid.simulator.truth import OraclePredictor
 
 KEEPS_MEMORY = [name for name, (policy, made) in VARIANTS.items() if policy == "tiresias" or "fairness" in made] + [
-    name for name, (_, made) in VARIANTS.items() if made.get("packing", {}).get("dynamic")
+    "lucid, time-aware"
 ]
 
 
@@ -118,7 +118,7 @@ def test_any_older_memory_of_rounds_makes_a_safe_plan(name: str, rng: random.Ran
     plan_by_old_memory(rng, tape, name, SECTIONS, predictor, times=3)
 
 
-@pytest.mark.parametrize("variant", ["lucid, bounded", "lucid, bounded late, dynamic", "tiresias"])
+@pytest.mark.parametrize("variant", ["lucid, bounded", "lucid, bounded late", "tiresias"])
 @tried(10)
 def test_the_memory_of_another_cluster_makes_a_safe_plan(variant: str, rng: random.Random) -> None:
     """Job numbers begin anew after Slurm was installed anew: the same ids are other jobs."""

@@ -110,10 +110,10 @@ def test_every_cycle_of_every_policy_can_be_planned_again(policy: str, app: Appl
         assert cycles(policy, random.Random(seed), app, tmp_path / "r").cycles > 0
 
 
-@pytest.mark.parametrize("rules", [{"packing": {"dynamic": True}}, {"profiling": {"time_aware": True}}])
-def test_what_looks_ahead_can_be_planned_again(rules: dict[str, Any], app: Application, tmp_path: Path) -> None:
+def test_what_looks_ahead_can_be_planned_again(app: Application, tmp_path: Path) -> None:
     for seed in range(2):
-        assert cycles("lucid", random.Random(seed), app, tmp_path / "r", **rules).cycles > 0
+        again = cycles("lucid", random.Random(seed), app, tmp_path / "r", profiling={"time_aware": True})
+        assert again.cycles > 0
 
 
 def test_kept_plans_are_among_them(app: Application, tmp_path: Path) -> None:

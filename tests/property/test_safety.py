@@ -54,14 +54,10 @@ SECTIONS: dict[str, Mapping[str, Any]] = {
     "lucid, no restarts, bounded": {"profiling": {"restarts": "never"}, "fairness": {"beyond_plain_s": 500.0}},
     "lucid, short patience": {"profiling": {"max_wait_s": 100.0, "carry_on_share": 1.0, "n_prof": 4}},
     "lucid, bounded": {"fairness": {"beyond_plain_s": 500.0}},
-    "lucid, bounded late, dynamic": {
-        "fairness": {"beyond_plain_s": 1000.0, "keep_from": 1.0}, "packing": {"dynamic": True, "horizon_h": 1.0},
-    },
+    "lucid, bounded late": {"fairness": {"beyond_plain_s": 1000.0, "keep_from": 1.0}},
     "lucid, fifo and backfill elsewhere": {"fairness": {"beyond_plain_s": 500.0}},
-    "lucid, time-aware": {
-        "profiling": {"time_aware": True, "burst_wait_s": 20.0},
-        "packing": {"dynamic": True, "calm_s": 60.0, "horizon_h": 1.0},
-    },
+    "lucid, time-aware": {"profiling": {"time_aware": True, "burst_wait_s": 20.0}},
+    "lucid, pairs when calm": {"packing": {"when_calm": True}},
 }  # fmt: skip
 VARIANTS = {name: (name.partition(",")[0], sections) for name, sections in SECTIONS.items()}
 """Policy and settings, by variant."""

@@ -68,7 +68,7 @@ def test_who_starts_now_is_who_the_plan_starts(name: str, rng: random.Random) ->
     snapshot = some_snapshot(rng)
     rules: dict[str, object] = {
         **BARE,
-        "packing": {"dynamic": rng.random() < 0.3, "gss": rng.choice([0, 2])},
+        "packing": {"when_calm": rng.random() < 0.3, "gss": rng.choice([0, 2])},
         "fairness": {"beyond_plain_s": rng.choice([None, 600.0])},
     }
     plan = policy(name, FixedPredictor(speed=contention_speeds), **rules).plan(snapshot)

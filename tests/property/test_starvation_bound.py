@@ -6,16 +6,19 @@ import random
 from collections.abc import Mapping
 from typing import Any
 
-from builders import FixedPredictor, Tape, a_job, a_trace, nodes, replay
+import pytest
+
+from builders import FixedPredictor, Tape, a_job, a_trace, nodes, part, replay, snap, waits
 from examples import tried
 from lucid.config import BackfillSettings, ReservationSettings
 from lucid.core.decision import Start
 from lucid.core.node import Node
 from lucid.core.snapshot import Snapshot
+from lucid.orchestrator.policies import plain_step
 from lucid.orchestrator.policies.backfill import BackfillPolicy
 from lucid.orchestrator.policies.lucid_plan import LucidMemory
 from lucid.orchestrator.policies.plain import Shadow
-from lucid.orchestrator.policies.plain_step import advance
+from lucid.orchestrator.policies.plain_step import Seen, advance
 from lucid.simulator.traces import Trace, TraceJob
 
 ALONE: Mapping[str, Any] = {"profiling": {"enabled": False}, "packing": {"gss": 0}}
@@ -72,6 +75,33 @@ def test_no_job_leaves_the_shadow_before_it_really_ended_and_none_ends_sooner_th
             assert plan.now_s >= before[job] + outcomes[job].duration_s - 1e-6, job
         before = here
 
+
+@tried(25)
+def test_what_a_shadow_is_made_of_is_kept_and_changes_nothing(rng: random.Random) -> None:
+    """Jobs come from profiling nodes, and go back to none."""
+    trace, layout = some_stream(rng)
+    rules = {"fairness": {"beyond_plain_s": 400.0}, "profiling": {"t_prof_s": 40.0}, "packing": {"gss": 0}}
+    machines = nodes(1, 2, "p")
+    _, tape = replay("lucid", trace, layout, predictor=wrong(rng, trace), profiling_nodes=machines, **rules)
+    plain, kept = BackfillPolicy(BackfillSettings()), dict[str, Seen]()
+    shadow, anew = None, None
+    for snapshot, _, _ in tape.cycles:
+        profiling = snapshot.profiling
+        newcomers = () if profiling is None else (*profiling.pending, *profiling.running)
+        shadow = advance(shadow, snapshot.partitions["vc"], newcomers, snapshot, plain, 400.0, kept)
+        anew = advance(anew, snapshot.partitions["vc"], newcomers, snapshot, plain, 400.0)
+        assert shadow == anew
+
+
+def test_the_shadow_tests_as_many_jobs_of_its_queue_as_slurm_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    room = part(nodes(1, 4), [waits(name, gpus, at) for at, (name, gpus) in enumerate(QUEUE)])
+    plain = BackfillPolicy(BackfillSettings())
+    for most, started in ((2, ["first"]), (3, ["first", "small"])):
+        monkeypatch.setattr(plain_step, "_TESTED", most)
+        assert [*advance(None, room, (), snap(50.0, room), plain, 400.0).running] == started
+
+
+QUEUE = (("first", 3), ("large", 4), ("small", 1))
 
 PATIENCE_S = ReservationSettings().patience_s
 

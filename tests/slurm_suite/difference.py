@@ -10,7 +10,7 @@ from typing import Any
 __all__ = ["HEADING", "Difference", "Result", "as_text", "compare", "limit_of", "named_in"]
 
 HEADING = "## Slurm's own tests"
-"""Of the section of docs/differences.md whose table names the tests that fail under Lucid."""
+"""Of the section of docs/differences.md which names the tests that fail under Lucid."""
 SLOWER_S, SLOWER_TIMES = 3.0, 1.5
 """A test is notably slower where it takes both so many seconds and so many times longer."""
 
@@ -78,11 +78,12 @@ def limit_of(plain: Result, least_s: float) -> float:
 
 
 def named_in(page: str) -> dict[str, str]:
-    """Test and reason of each row of the table below ``HEADING``; rows begin with the test's number."""
+    """Test and reason of each entry below ``HEADING``; entries begin with the test's number."""
     _, _, rest = page.partition(f"{HEADING}\n")
     section = re.split(r"^## ", rest, maxsplit=1, flags=re.M)[0]
-    rows = (re.match(r"\|\s*`?(\d+\.\d+)`?\s*\|(.*)\|\s*$", line) for line in section.splitlines())
-    return {row[1]: row[2].split("|")[-1].strip() for row in rows if row}
+    entries = (" ".join(text.split()) for text in re.split(r"^- ", section, flags=re.M))
+    found = (re.match(r"(\d+\.\d+): .*\*Why:\* (.*)", text) for text in entries)
+    return {entry[1]: entry[2] for entry in found if entry}
 
 
 def as_text(found: Difference, named: Mapping[str, str]) -> str:

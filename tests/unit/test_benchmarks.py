@@ -97,6 +97,12 @@ def test_public_logs_are_replayed_beside_plain_slurm(tmp_path: Path) -> None:
     assert "set LUCID_PUBLIC to a folder" in json.loads(absent.stdout)["skipped"]["public"]
 
 
+def test_a_window_leaves_out_the_first_jobs_of_a_log_and_begins_with_the_next() -> None:
+    trace = a_trace(*(by(f"j{n}", 1, 10.0, 60.0 * n) for n in range(9)))
+    left = public.window(trace, 1, 3, first=2).jobs
+    assert [(item.job.id, item.job.submit_s, item.job.rank) for item in left] == [("j5", 0.0, 0)]
+
+
 def test_helios_own_logs_wait_for_who_has_them(tmp_path: Path) -> None:
     header = "job_id,user,vc,gpu_num,cpu_num,node_num,state,submit_time,start_time,end_time,duration,queue"
     rows = [

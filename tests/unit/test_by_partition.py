@@ -15,8 +15,8 @@ from lucid.adapters.slurm.heartbeat import read_heartbeat
 from lucid.adapters.store.plan_records import read_record, record_bytes, replan
 from lucid.adapters.store.snapshot_json import plan_from_dict, plan_to_dict
 from lucid.adapters.store.sqlite import SqliteStore
+from lucid.binder.calm import CalmSince
 from lucid.binder.contention import contention_speeds
-from lucid.binder.dynamic import SharingMode
 from lucid.config import settings_from, simulation_keys
 from lucid.core.decision import Action, PartitionPlan, Plan, Regroup, Resize, Start
 from lucid.core.job import Progress
@@ -135,7 +135,7 @@ def test_each_partition_is_planned_ahead_as_far_as_its_policy_can_be() -> None:
 
 def test_memory_is_kept_by_partition_as_long_as_its_policy_stays(tmp_path: Path) -> None:
     store = SqliteStore(tmp_path / "lucid.db")
-    memory = {"main": SharingMode(1, 12.5), "rounds": SharingMode(2, None)}
+    memory = {"main": CalmSince(12.5), "rounds": CalmSince(None)}
     PolicyMemory(store, "lucid").keep(memory)
     assert PolicyMemory(store, "lucid", {"rounds": "pollux"}).load() == {"main": memory["main"]}
     PolicyMemory(store, "lucid", {"rounds": "pollux"}).keep(memory, now=True)

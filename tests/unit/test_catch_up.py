@@ -217,6 +217,17 @@ def test_how_far_back_it_asks_is_bounded(tmp_path: Path) -> None:
     assert site.books.asked[-1] == 43200.0
 
 
+def test_jobs_that_borrowed_are_asked_for_too(tmp_path: Path) -> None:
+    site = Absent(tmp_path, pool={"partition": "over", "quotas": {"vc": 4}})
+    site.turns(10.0)
+    site.slurm.node("n1", partitions=frozenset({"vc", "over"}))
+    site.slurm.submit("lent", "over", 4, run_s=50.0, mark="lucid:vc=vc;share=0", held=False)
+    site.away(900.0)
+    site.start("another")
+    site.turns(30.0)
+    assert [job for job, _ in site.known()] == ["lent"]
+
+
 def test_it_may_be_turned_off(tmp_path: Path) -> None:
     site = Absent(tmp_path, catch_up_days=0)
     site.turns(10.0)

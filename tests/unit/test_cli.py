@@ -117,6 +117,17 @@ def test_plain_slurm_and_lucid_are_compared_unless_told(lucid: Lucid) -> None:
     )
 
 
+def test_what_lending_costs_is_told_to_who_asks(lucid: Lucid) -> None:
+    words = ("simulate", "pack.csv", "--vcs", "vcs.csv", "--policy", "lucid")
+    asked = json.loads(lucid(*words, "--promise", "--json").out)
+    assert asked["results"]["lucid"]["promise"]["jobs"] > 0
+    assert set(asked["results"]["lucid"]["by_vc"]["a"]["promise"]) == set(asked["results"]["lucid"]["promise"])
+    assert "what lending costs" in lucid(*words, "--promise").out
+    assert "promise" not in json.loads(lucid(*words, "--json").out)["results"]["lucid"]
+    nobody = lucid(*words, "--promise", "--lending", "off")
+    assert "--promise: there is nothing to say" in " ".join(nobody.out.split())
+
+
 def test_a_replay_knows_windows_and_sleep(lucid: Lucid, tmp_path: Path) -> None:
     (tmp_path / "events.csv").write_text("event,nodes,from,until\nwindow,*,1:00:00,2:00:00\ndown,a-000,60,90\n")
     options = (

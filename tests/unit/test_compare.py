@@ -79,6 +79,15 @@ def test_several_processes_find_what_one_finds() -> None:
         assert alone.metrics[name]["avg_jct_s"] == spread.metrics[name]["avg_jct_s"]
 
 
+def test_what_lending_costs_is_measured_where_that_is_asked_for() -> None:
+    jobs = tuple(replace(i, job=replace(i.job, vc="ab"[n % 2])) for n, i in enumerate(PLAIN.jobs))
+    lends = Scenario(replace(PLAIN, jobs=jobs), {"a": 1, "b": 1}, lends=True)
+    found = compare_policies(lends, ["lucid", "fifo"], 1, promise=True)
+    assert found.metrics["lucid"]["promise"]["jobs"] > 0
+    assert "promise" not in found.metrics["fifo"]
+    assert not compare_policies(lends, ["lucid"], 1).runs["lucid"].promise
+
+
 def test_a_policy_that_finds_no_room_says_so_and_the_others_go_on() -> None:
     asked = replace(scenario(PLAIN, nodes=1), profiling_nodes=1)
     found = compare_policies(asked, ["lucid", "fifo"], 1)

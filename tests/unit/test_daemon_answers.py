@@ -233,3 +233,15 @@ def test_every_command_tells_the_same_start_and_what_came_true_is_kept(site: Sit
     assert told["real_s"] > 0
     assert told["early_s"] <= told["likely_s"] <= told["late_s"]
     assert re.fullmatch(r"\S+ \S+ \(.* to .*\), was .+", told_words(told))  # a narrow terminal folds the table's cell
+
+
+def test_an_empty_queue_and_history_are_sentences_and_observed_starts_are_said_to_be(tmp_path: Path) -> None:
+    site = Site(tmp_path, restarts=None, profiling_partition="", partitions={"vc": "observe"})
+    site.turns(5.0)
+    assert "no job waits for Lucid" in site.ctl("queue")
+    assert "no job that lucidd looks after has ended" in site.ctl("history")
+    for name in ("1", "2", "3"):
+        site.submit(name, 4, run_s=5000.0)
+    site.turns(60.0)
+    for words in (["queue"], ["explain", "3"]):
+        assert "Lucid only observes vc" in " ".join(site.ctl(*words).split())

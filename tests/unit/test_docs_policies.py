@@ -1,4 +1,4 @@
-"""What docs/policies.md says: the third-party policy works as an installed package, the settings are the defaults."""
+"""What docs/policies.md and docs/write-a-policy.md say: the third-party policy works as an installed package."""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ from lucid.orchestrator.policy import import_policy, make_policy
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "policies.md").read_text(encoding="utf-8")
+OWN = (ROOT / "docs" / "write-a-policy.md").read_text(encoding="utf-8")
 
 
 def block(language: str, holding: str) -> str:
-    found = [text for text in re.findall(rf"```{language}\n(.*?)```", PAGE, re.DOTALL) if holding in text]
+    found = [text for text in re.findall(rf"```{language}\n(.*?)```", OWN, re.DOTALL) if holding in text]
     assert len(found) == 1
     return found[0]
 

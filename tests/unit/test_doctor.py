@@ -89,7 +89,7 @@ CONFIG = [
     ({"MinJobAge": "60 sec"}, "warn", "missing from its history"),
     ({"RequeueExit": "75"}, "warn", "RequeueExit=75"),
     ({"RequeueExitHold": "76"}, "warn", "RequeueExitHold=76"),
-    ({"PrivateData": "jobs,usage"}, "warn", "only an operator sees"),
+    ({"PrivateData": "jobs,usage"}, "warn", "lucidd shows everybody"),
     ({"SlurmctldParameters": "rl_enable,rl_bucket_size=10"}, "warn", "rate limit"),
     ({"PriorityType": "priority/basic"}, "warn", "no site factors"),
 ]
@@ -226,6 +226,21 @@ def test_slurms_own_user_needs_no_level_and_a_watcher_none_at_all(site: Site) ->
     assert found(stranger, watch) == []
     private = replace(stranger, config={**(site.config or {}), "PrivateData": "jobs"})
     assert [item.level for item in found(private, watch)] == ["warn", "bad"]
+    assert [item.level for item in found(replace(private, lucidd=None), watch)] == ["warn"], (
+        "Slurm tells others nothing"
+    )
+
+
+@pytest.mark.parametrize(
+    ("keeps", "user", "bad"), [("", "lucid", 1), ("", "slurm", 0), ("accounting_storage/slurmdbd", "lucid", 0)]
+)
+def test_without_slurmdbd_nobody_can_be_made_an_operator_who_sees_private_jobs(
+    site: Site, keeps: str, user: str, bad: int
+) -> None:
+    config = {**(site.config or {}), "PrivateData": "jobs", "AccountingStorageType": keeps}
+    watch = settings(partitions={"vc-a": "observe"}, profiling_partition="")
+    told = found(replace(site, config=config, rights=None, lucidd=user), watch)
+    assert ["lucidd sees none" in one.what for one in told if one.level == "bad"] == [True] * bad
 
 
 def test_jobs_that_nobody_decides_are_told(site: Site) -> None:
@@ -293,7 +308,7 @@ class Asked(FakeSlurm):
     def clock_s(self) -> float:
         return 5.0
 
-    def rights(self) -> tuple[str, str]:
+    def rights(self, user: str = "") -> tuple[str, str]:
         raise ClusterUnavailable("slurmdbd is down")
 
     def gpu_limits(self) -> Limits:

@@ -121,6 +121,8 @@ def test_a_profile_that_cannot_be_read_is_named(home: Home) -> None:
 def test_folders_that_cannot_be_written_are_found(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     shut = {home.folder, home.beat.parent}
     monkeypatch.setattr(doctor_state.os, "access", lambda path, mode: Path(path) not in shut)
+    assert [item.what.split()[0] for item in home.found()] == [str(home.folder)], "lucidd writes its heartbeat"
+    home.beat.unlink()
     assert {item.level: item.what.split()[0] for item in home.found()} == {
         "warn": str(home.folder), "bad": str(home.beat.parent),
     }  # fmt: skip

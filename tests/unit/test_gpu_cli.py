@@ -39,8 +39,8 @@ def test_the_table_has_cards_jobs_readings_and_speeds(tmp_path: Path) -> None:
     pair(tmp_path)
     done = call("--profiles", str(tmp_path), "--once")
     assert done.exit_code == 0, done.output
-    header, first, second = (line.split() for line in done.output.splitlines())
-    assert header[:4] == ["node", "GPU", "job", "beside"]
+    header, first, second, _caption = (line.split() for line in done.output.splitlines())
+    assert header[:4] == ["node", "GPU", "job", "partner"]
     assert first == ["n1", "GPU-01234567", "7", "8", "92%", "55%", "45%", "24%", "3,800", "93%", "62%", "steady"]
     assert second[:2] == ["8", "7"], "the second job of a card stands under the first"
     assert "unstable, memory grows" in done.output

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 from typing import Any
 
@@ -15,6 +16,7 @@ from lucid.core.reason import BehindHead, Borrows, FreeGpus, LargeBorrows, OwnTu
 from lucid.core.snapshot import Partition, Snapshot
 from lucid.errors import ConfigError
 from lucid.orchestrator.check_quotas import check_quotas
+from lucid.orchestrator.order import QueuedJob
 from lucid.orchestrator.policies.lucid_kept import serve_turns, turns_due
 from lucid.orchestrator.policies.lucid_plan import promises_by_vc
 from lucid.orchestrator.policies.lucid_starts import Starts
@@ -96,6 +98,37 @@ def test_a_job_beyond_its_quota_has_no_turn_of_its_own_however_long_it_has_waite
     within = replace(seen, pending=(waits("own", 4, vc="b"),))
     turns, _ = own_turns(within, Quotas(within, LendingSettings(mode="borrow")), 1e6, 3600.0)
     assert [turn.entry.job.id for turn in turns] == ["own"]
+
+
+def test_one_job_of_a_vc_at_a_time_keeps_nodes_in_its_own_turn_and_the_others_queue() -> None:
+    """All of VC b's jobs have waited for their turn. The second would go before the third if all had it."""
+    running = [runs("r", "n1:0-3", job={"vc": "a"}), runs("q", "n2:0-3", job={"vc": "a"})]
+    pending = [waits("own", 8, vc="b"), waits("next", 4, 1.0, vc="b"), waits("short", 4, 2.0, vc="b")]
+    guesses = {"own": guess(10.0), "next": guess(9e5), "short": guess(60.0), "r": guess(9000.0), "q": guess(8000.0)}
+    seen = snap(7200.0, pool(nodes(2), pending, running, a=8, b=12), predictions=guesses)
+    lends = {"lending": {"mode": "borrow", "turn_s": 3600.0}}
+    made = plan_of("lucid", seen, **ALONE, **lends).decisions
+    assert reason(made["own"], OwnTurn, Hold)
+    assert isinstance(made["short"], Start)
+    assert not any(isinstance(item, OwnTurn) for item in made["short"].reasons)
+    assert isinstance(made["next"], Hold)
+
+
+@pytest.mark.parametrize("longest_s", [None, 500.0])
+@pytest.mark.parametrize("keeps", [False, True])
+@pytest.mark.parametrize("lends", [False, True])
+def test_whether_a_job_may_start_is_the_same_with_and_without_the_comparisons(
+    longest_s: float | None, keeps: bool, lends: bool
+) -> None:
+    seen = pool(nodes(2), (), [runs("r", "n1:0-5", job={"vc": "a"})], a=8, b=8)
+    quotas = Quotas(seen, LendingSettings(mode="borrow", longest_s=longest_s))
+    if keeps:
+        quotas.keep(waits("kept", 2, vc="a").job, 100.0)
+    if lends:
+        quotas.lend()
+    for gpus, estimate_s in itertools.product((1, 2, 3, 8, 9), (50.0, 500.0, 501.0)):
+        job = waits("j", gpus, vc="a").job
+        assert quotas.open_to(job, estimate_s) == bool(quotas.tests(job, estimate_s)[-1]), (gpus, estimate_s)
 
 
 def large_waits(*pending: Any, **running_job: Any) -> Snapshot:
@@ -325,3 +358,19 @@ def test_a_job_in_its_turn_goes_beyond_its_quota_and_others_do_not() -> None:
     assert not starts.decisions
     serve_turns(starts, turns_due(starts, shadow), set())
     assert reason(starts.decisions["j"], PlainOrder, Start)
+
+
+def test_what_is_expected_to_be_free_is_worked_out_again_once_a_job_starts() -> None:
+    seen = replace(two_vcs(), predictions={"r": guess(900.0), "j": guess(500.0)})
+    starts = Starts(seen.partitions["pool"], seen, settings(**ALONE, **BORROW), FixedPredictor(), None)
+    starts.quotas.lend()  # type: ignore[union-attr]
+    whole = waits("w", 8).job
+
+    def from_s() -> float:
+        slot = starts.room().find(whole, 0.0)
+        assert slot is not None
+        return slot.start_s
+
+    assert from_s() == 0.0
+    assert starts.alone(QueuedJob(waits("j", 4, vc="a"), guess(500.0)), 0, ())
+    assert from_s() == 500.0

@@ -15,7 +15,6 @@ from lucid.adapters.left_out import LeftOut
 from lucid.adapters.store.snapshot_json import snapshot_from_dict, snapshot_to_dict
 from lucid.core.arrivals import ArrivalForecast
 from lucid.core.job import Ended, Job
-from lucid.core.reason import SharingLevel
 from lucid.core.snapshot import Snapshot
 from lucid.live.models import LiveModels, live_forecaster
 from lucid.models.additive import AdditiveModel, Axis, Term
@@ -84,23 +83,8 @@ def test_what_is_submitted_counts_from_the_next_bin_on(tmp_path: Path, snapshots
     assert snapshots[-1].arrivals.of("vc") == 7.0, "12 GPUs an hour ago, and 2 now, in two hours"
 
 
-def test_L17_dynamic_sharing_goes_by_the_forecast_and_says_whose_it_is(tmp_path: Path) -> None:
-    site = Site(tmp_path)
-    packing = site.settings.policy.packing.model_copy(update={"dynamic": True, "calm_s": 0.0, "horizon_h": 0.5})
-    policy = site.settings.policy.model_copy(update={"packing": packing})
-    site.settings = site.settings.model_copy(update={"policy": policy})
-    site.start()
-    busy(site, 12)  # 6 GPUs within the horizon: of 8 idle ones enough for those who come, not for twice as many
-    site.submit("1", 1, run_s=9000.0)
-    site.turns(200.0)
-    levels = [why for row in site.store.decisions("1") for why in row.reasons if isinstance(why, SharingLevel)]
-    assert [(level.gpus_per_hour, level.by, level.gss) for level in levels[-1:]] == [(12.0, "seasonal means", 1)]
-    told = " ".join(site.ctl("explain", "1").split())  # lines are folded to the width of the terminal
-    assert "forecast 12 GPUs an hour by seasonal means" in told
-
-
 def test_the_picture_for_lucidctl_keeps_the_forecast_and_whose_it_is() -> None:
-    """Planning again without it would come to another mode of sharing."""
+    """Planning again without it would come to another profiling stage."""
     seen = Snapshot(0.0, {}, arrivals=ArrivalForecast("throughput v3", MappingProxyType({"vc": 7.5}), 2.0))
     again = snapshot_from_dict(json.loads(json.dumps(snapshot_to_dict(seen))))
     assert again.arrivals == ArrivalForecast("throughput v3", {"vc": 7.5}, 2.0)

@@ -72,6 +72,8 @@ for step in range(steps):
 assert optimizer.param_groups[0]["lr"] == 0.1
 with open(out + "." + str(rank), "w") as file:
     json.dump(told, file)
+if world > 1:
+    torch.distributed.destroy_process_group()
 '''
 
 

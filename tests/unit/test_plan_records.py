@@ -25,8 +25,8 @@ from lucid.adapters.store.plan_records import (
     record_files,
     replan,
 )
+from lucid.binder.calm import CalmSince
 from lucid.binder.contention import contention_speeds
-from lucid.binder.dynamic import SharingMode
 from lucid.cli.main import lucidctl
 from lucid.core.decision import Plan
 from lucid.core.job import Progress, Stage
@@ -40,7 +40,7 @@ from lucid.orchestrator.watched import WatchedPolicy
     "value",
     [
         None, True, 3, 0.1 + 0.2, math.inf, "ü", (), (1, (2.0, "x")), [1, (2,)], {"a": (1,), (1, 2): None},
-        frozenset({"a", "b"}), Stage.PROFILE, NodeGpus("n1", 5), at("n1:0-3 n2:1"), LIGHT, SharingMode(1, 5.0),
+        frozenset({"a", "b"}), Stage.PROFILE, NodeGpus("n1", 5), at("n1:0-3 n2:1"), LIGHT, CalmSince(5.0),
         waits("a", 2, profile=HEAVY), runs("b", "n1:0", partner="c"), Progress(1.5, ((1, 2.0),), gradient=(1.0, 2.0)),
         np.float64(1.5), np.int32(7),
     ],

@@ -12,7 +12,7 @@ from fake_slurm import FakeSampler, FakeSlurm, fake_node
 from lucid.adapters.estimates import WithContention
 from lucid.adapters.slurm.client import Breaker
 from lucid.adapters.store.sqlite import SqliteStore
-from lucid.binder.dynamic import SharingMode
+from lucid.binder.calm import CalmSince
 from lucid.config import Settings, settings_from
 from lucid.daemon import Daemon, Parts
 from lucid.errors import StoreError
@@ -28,12 +28,12 @@ def store(tmp_path: Path) -> SqliteStore:
     return SqliteStore(tmp_path / "lucid.db")
 
 
-MODE = {"vc": SharingMode(1, 12.5)}
+CALM = {"vc": CalmSince(12.5)}
 
 
 def test_a_memory_is_kept_for_the_policy_that_left_it(store: SqliteStore) -> None:
-    PolicyMemory(store, "lucid").keep(MODE)
-    assert PolicyMemory(store, "lucid").load() == MODE
+    PolicyMemory(store, "lucid").keep(CALM)
+    assert PolicyMemory(store, "lucid").load() == CALM
     assert PolicyMemory(store, "fifo").load() == {}
 
 
@@ -41,10 +41,10 @@ def test_it_is_written_when_due_and_at_the_end(store: SqliteStore) -> None:
     memory = PolicyMemory(store, "lucid")
     memory.keep({})
     assert store.view("policy_memory") is None  # most policies leave nothing
-    memory.keep(MODE)
-    later = {"vc": SharingMode(0, None)}
+    memory.keep(CALM)
+    later = {"vc": CalmSince(None)}
     memory.keep(later)
-    assert PolicyMemory(store, "lucid").load() == MODE
+    assert PolicyMemory(store, "lucid").load() == CALM
     memory.keep(later, now=True)
     assert PolicyMemory(store, "lucid").load() == later
     memory.keep({}, now=True)

@@ -47,7 +47,7 @@ def test_who_states_nothing_may_only_start_jobs() -> None:
 def test_what_is_missing_is_named(policy: Any, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(policies, "known_policies", lambda: {"theirs": lambda settings, predictor: policy})
     for make in (make_policy, lambda name, *rest: make_policies("fifo", {"main": name}, *rest)):
-        with pytest.raises(ConfigError, match=rf"policy 'theirs'.*{re.escape(words)}.*docs/policies\.md"):
+        with pytest.raises(ConfigError, match=rf"policy 'theirs'.*{re.escape(words)}.*docs/write-a-policy\.md"):
             make("theirs", PolicySettings(), HistoryPredictor())
 
 

@@ -18,7 +18,9 @@ from builders import LIGHT
 from daemon_site import Site
 from lucid.adapters.store.snapshot_json import snapshot_from_dict
 from lucid.atomic import closed_to_others
+from lucid.core.job import Job
 from lucid.core.names import Shown, UserName
+from lucid.core.names import without_names as hide
 from lucid.core.reason import REASONS, Reason, reason_to_dict
 from lucid.live.last_plan import last_plan
 from lucid.live.published import Published, without_names
@@ -100,6 +102,11 @@ def test_a_reason_shows_only_texts_whose_type_says_that_they_name_nobody() -> No
         del REASONS["Foreign"]
     assert not [name for name in NAMES if name in json.dumps(told)]
     assert {"asks": "user 1", "partner": "7", "gpus": 4, "holds": True}.items() <= told.items()
+
+
+def test_why_a_job_keeps_its_gpus_is_no_secret() -> None:
+    told = hide(Job, {"whole_because": "it asks for 2 nodes", "name": "secret-train"}, str)
+    assert told == {"whole_because": "it asks for 2 nodes", "name": ""}
 
 
 def test_it_can_be_planned_from(tmp_path: Path) -> None:
@@ -191,10 +198,12 @@ def test_an_ordinary_user_gets_his_answer_and_nothing_more() -> None:
         assert "this is the last decision" in story.out
         assert "as it is:" in why_not.out
         assert "vc" in status.out
+        assert "│ lucid " in status.out, "the policy is no secret either"
         assert all(done.code for done in refused)
         assert all("Traceback" not in done.err for done in refused)
         assert "only lucidd's user and root may read it" in refused[0].err
         assert "only lucidd's user and root may read it" in doctor.out
+        assert "adminlevel" not in doctor.out, "it is not this user who needs the rights"
         assert "Traceback" not in doctor.err
         said = "".join(done.out + done.err for done in (queue, story, *refused))
         assert not [name for name in NAMES if name in said]

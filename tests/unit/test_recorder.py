@@ -71,3 +71,16 @@ def test_the_picture_has_the_last_plan_though_nothing_else_changed() -> None:
     assert picture["plan"]["vc"]["1"]["position"] == 1
     assert picture["plan"]["vc"]["1"]["reasons"][0]["kind"] == "FreeGpus"
     assert picture["policy"] == {"name": "lucid"}
+
+
+def test_where_nothing_changes_the_picture_is_a_minute_old_at_the_most() -> None:
+    store = SqliteStore(IN_MEMORY)
+    lease = store.take_lease("me", 0.0, 60.0)
+    assert lease is not None
+    recorder = StoreRecorder(store, lease.token, lambda: {"vc": Mode.PACK})
+    partition, plan = part(nodes(1), [waits("1")]), PartitionPlan({"1": Hold((FULL,))})
+    drawn = []
+    for at_s in (0.0, 10.0, 59.0, 61.0, 100.0, 130.0):
+        recorder.record(snap(at_s, partition), Plan(at_s, {"vc": plan}), [])
+        drawn.append(store.view("snapshot")["now_s"])
+    assert drawn == [0.0, 0.0, 0.0, 61.0, 61.0, 130.0]

@@ -179,18 +179,16 @@ SAID: list[tuple[Reason, str]] = [
     (why.ProfilerPressure(80.0, 160.0), "the profiling queue is 80 s long, no burst (up to 2.7 min)"),
     (why.HomeHasRoom("vc", 7, True), "its own VC vc has 7 idle GPUs and no waiting job: measured where it runs"),
     (why.HomeHasRoom("vc", 0, False), "no room at once in its own VC vc"),
-    (why.SharingLevel(14, 0, 3.0, 0, 2), "sharing off: 14 GPUs idle, 0 waited for, forecast 3 GPUs an hour"),
-    (why.SharingLevel(4, 1, 3.0, 1, 2), "sharing limited to GSS 1: 4 GPUs idle, 1 waited for"),
     (
-        why.SharingLevel(14, 0, 3.0, 0, 2, "throughput v3"),
-        "sharing off: 14 GPUs idle, 0 waited for, forecast 3 GPUs an hour by throughput v3",
+        why.Calm("nlp", 180000.0, 86400.0),
+        "no job has waited in VC nlp for 2.1 d (24.0 h are asked for): this job shares only if it would wait",
     ),
+    (why.Calm("nlp", 600.0, 86400.0), "VC nlp for 10 min (24.0 h are asked for): this job shares where it can"),
     (
         why.ProfilerPressure(320.0, 160.0, 90.0, "seasonal means"),
         "the profiling queue is 5.3 min long, with what is to come (forecast 90 GPUs an hour by seasonal means), "
         "a burst (above 2.7 min)",
     ),
-    (why.SharingLevel(0, 9, 3.0, 2, 2), "sharing as configured: 0 GPUs idle, 9 waited for, forecast 3 GPUs an hour"),
     (
         why.SlurmBars("QOSMaxJobsPerUserLimit", 60.0),
         "Slurm would not start it now: QOSMaxJobsPerUserLimit; Lucid tries",

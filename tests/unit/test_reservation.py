@@ -17,7 +17,7 @@ from lucid.core.prediction import Prediction
 from lucid.core.reason import LargeShare, Reserved
 from lucid.orchestrator.fences import keep
 from lucid.orchestrator.reservation import large_share, next_holder
-from lucid.orchestrator.timeline import expected_ends
+from lucid.orchestrator.timeline import Timeline, expected_ends
 
 MACHINES = nodes(3, 4)
 HELD = [runs("r1", "n1:0-3"), runs("r2", "n2:0-3"), runs("r3", "n3:0-1")]
@@ -41,15 +41,18 @@ def test_the_holder_gets_the_nodes_that_drain_soonest() -> None:
 
 
 def test_kept_nodes_are_looked_at_again_after_five_minutes() -> None:
-    """Time alone moves what is expected of them: a job there may outlive its estimate."""
-    assert plan(waits("big", 8), now_s=100.0).wake_s == 400.0
+    """Time alone moves what is expected of them: a job there may outlive its estimate. Where nobody else could have
+    them they are looked at when they were to have room."""
+    assert plan(waits("big", 8), waits("small"), now_s=100.0).wake_s == 400.0
+    assert plan(waits("big", 8), waits("wide", 4), now_s=100.0).wake_s == 700.0
 
 
 def test_the_nodes_are_those_of_the_right_size_that_are_up() -> None:
     machines = (Node("n1", 4), Node("n2", 4, available=False), Node("n3", 4), Node("n4", 2), Node("n5", 4))
     held = [runs("r1", "n1:0-3")]
     ends = expected_ends(held, {"r1": guess(500.0)}, 0.0)
-    found = keep(waits("big", 8).job, Ledger(part(machines, (), held)), 0.0, ends, frozenset())
+    ledger = Ledger(part(machines, (), held))
+    found = keep(waits("big", 8).job, ledger, 0.0, Timeline(ledger, 0.0, ends), frozenset())
     assert found.names == ("n3", "n5")
 
 
@@ -146,8 +149,9 @@ def test_a_job_that_outlives_its_estimate_is_expected_ever_later(now_s: float, n
     held = [
         runs(name, f"{name.replace('r', 'n')}:0-3", at_s) for name, at_s in (("r1", 100), ("r2", 400), ("r3", 400))
     ]
-    room = part(nodes(3, 4), (), held)
-    kept = keep(waits("big", 8).job, Ledger(room), now_s, expected_ends(held, ENDS, now_s), frozenset())
+    ledger = Ledger(part(nodes(3, 4), (), held))
+    room = Timeline(ledger, now_s, expected_ends(held, ENDS, now_s))
+    kept = keep(waits("big", 8).job, ledger, now_s, room, frozenset())
     assert set(kept.names) == set(names)
 
 

@@ -12,9 +12,10 @@ from lucid.adapters.slurm.nouns import SlurmNode
 from lucid.adapters.slurm.preemption import Preemption
 from lucid.cli.setup_apply import resume_nodes
 from lucid.cli.setup_machine import Machine, Running
-from lucid.cli.setup_plan import Options, Plan, diff_of, make_plan
+from lucid.cli.setup_plan import Options, Plan, make_plan
 from lucid.config import Mode
 from lucid.errors import ConfigError
+from lucid.slurmconf.diff import diff_of
 from lucid.slurmconf.journal import Journal
 
 PROGRAMS = Path("/opt/lucid/bin")
@@ -100,6 +101,8 @@ def test_observing_touches_nothing_of_slurms(root: Path) -> None:
 
 def test_private_jobs_are_seen_by_an_operator_only(root: Path) -> None:
     assert "slurm-user" in kinds(plan_for(root, "observe", running(PrivateData="accounts,jobs")))
+    [refusal] = plan_for(root, "observe", running(PrivateData="jobs", AccountingStorageType="")).refused
+    assert "take jobs out of PrivateData" in refusal.remedy
 
 
 def test_a_package_brings_units_and_lucid_release(root: Path) -> None:
@@ -125,6 +128,16 @@ def test_order_mode_needs_an_operator_and_site_factors(root: Path) -> None:
     silent.rights = None  # type: ignore[assignment]
     [refusal] = plan_for(root, "order", head=silent).refused
     assert "does not answer" in refusal.what
+
+
+def test_order_mode_says_which_vcs_could_lend_in_pack_mode(root: Path) -> None:
+    def told(plan: Plan) -> list[str]:
+        return [note for note in plan.notes if "could lend each other idle GPUs in pack mode" in note]
+
+    assert "--partitions vc-a,vc-b --dry-run" in told(plan_for(root, "order", None, None, "vc-a", "vc-b"))[0]
+    assert not told(plan_for(root, "order"))
+    (root / "etc/slurm/slurm.conf").unlink()
+    assert not told(plan_for(root, "order", None, None, "vc-a", "vc-b")), "order mode needs no file of Slurm's"
 
 
 def test_pack_mode_plans_files_nodes_and_what_slurmctld_has_to_have(root: Path) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 from math import ceil
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 
@@ -17,7 +19,7 @@ from lucid.core.decision import Action, Release, Requeue, Start
 from lucid.core.job import Stage
 from lucid.core.placement import mask_of
 from lucid.core.reason import PairSpeed
-from lucid.errors import ClusterUnavailable
+from lucid.errors import ClusterError, ClusterUnavailable
 from scenes.slurm import WHY, Scene
 
 
@@ -440,6 +442,18 @@ def test_a_slurm_that_stops_answering_ends_the_turn(stage: Scene) -> None:
     stage.slurm.fails_at_write = lambda n: None
     assert [e.job.id for e in stage.look().pending] == ["1", "2"]
     assert stage.store.actions()[-1].result == ""
+
+
+@pytest.mark.parametrize("error", [ClusterUnavailable("busy"), ClusterError("no answer that can be read")])
+def test_what_partitions_give_is_asked_again_soon_where_slurm_did_not_say(stage: Scene, error: ClusterError) -> None:
+    """Until it is known, jobs start on whole GPUs: that must not go on for as long as an answer counts."""
+    stage.jobs("1")
+    answers, stage.slurm.job_defaults = stage.slurm.job_defaults, MagicMock(side_effect=error)  # type: ignore[method-assign]
+    with suppress(ClusterUnavailable):
+        stage.cluster.observe()
+    stage.slurm.job_defaults = answers  # type: ignore[method-assign]
+    stage.slurm.now += 2
+    assert stage.look().pending[0].job.whole_because == ""
 
 
 def test_with_the_store_lost_requests_are_given_back_as_whole_gpus(stage: Scene) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from builders import decide, kinds
+from builders import at, decide, kinds
 from lucid.adapters.slurm.obstacles import CROWDED, NOT_IN_TIME
 from lucid.adapters.slurm.request import Request
 from lucid.core.decision import PartitionPlan
@@ -24,8 +24,8 @@ def full_of_others(stage: Scene, cpus: int = 16, mem_mib: int = 1000) -> None:
 
 def planned(stage: Scene, policy: str) -> PartitionPlan:
     snapshot = stage.cluster.observe()
-    waiting = [entry.job for part in snapshot.partitions.values() for entry in part.pending]
-    predictions = {job.id: Prediction(1000.0, "test") for job in waiting}
+    known = [entry.job for part in snapshot.partitions.values() for entry in (*part.pending, *part.running)]
+    predictions = {job.id: Prediction(1000.0, "test") for job in known}
     return decide(policy, replace(snapshot, predictions=predictions))
 
 
@@ -62,6 +62,16 @@ def test_a_job_that_waits_for_cpus_is_not_told_that_no_node_could_ever_hold_it()
         assert "EverFits" not in kinds(found.decisions["1"]), name
         assert "HostFits" in kinds(found.decisions["1"]), name
         assert "EverFits" in kinds(found.decisions["2"]), f"{name}: no node has 17 CPUs"
+
+
+def test_where_gpus_are_missing_cpus_are_not_blamed() -> None:
+    stage = Scene(start_grace_s=30.0)
+    stage.slurm.submit("1", "vc", 2, mark="none", state="RUNNING", held=False, placement=at("n1:0-1"))
+    stage.slurm.submit("2", "vc", 8, mark=MINE, cpus=2, mem_mib=2000)
+    for name in ("lucid", "fifo", "backfill"):
+        found = kinds(planned(stage, name).decisions["2"])
+        assert "FreeGpus" in found, name
+        assert "HostFits" not in found, f"{name}: both nodes have 16 CPUs; a node with 4 free GPUs does not help"
 
 
 def test_the_last_cpu_of_a_node_is_given_once() -> None:

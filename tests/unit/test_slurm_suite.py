@@ -10,15 +10,14 @@ from slurm_suite.kept import Kept
 from slurm_suite.printed import result_of, why_of
 
 PAGE = f"""# Differences
-| 9.9 | of another section |
+- 9.9: of another section. *Why:* by design.
 
 {HEADING}
 Some words.
 
-| test | what | why |
-|---|---|---|
-| 17.23 | a priority | by design |
-| `28.5` | another | it waits |
+- 17.23: a priority. *Why:* by design.
+- 28.5: another
+  over two lines. *Why:* it waits.
 
 ## Later
 | 1.1 | of another section |
@@ -27,7 +26,7 @@ PASS, FAIL = Result("pass", 2.0), Result("fail", 2.0, "no job")
 
 
 def test_rows_of_the_section_alone_name_tests() -> None:
-    assert named_in(PAGE) == {"17.23": "by design", "28.5": "it waits"}
+    assert named_in(PAGE) == {"17.23": "by design.", "28.5": "it waits."}
     assert named_in("# nothing") == {}
 
 

@@ -69,7 +69,7 @@ def test_every_file_that_is_shipped_is_installed_and_the_other_way_round() -> No
     # What else is Python there drives the testbed and the demonstration; nothing of it is installed.
     files = [path for path in folder.rglob("*") if path.is_file() and not path.suffix.startswith(".py")]
     files += [*(folder / "lucid_hooks").glob("*.py"), *(folder / "lucid_job").glob("*.py")]
-    files += [folder / f"lucid_{name}.py" for name in ("report", "run", "torch", "turns")]
+    files += list(folder.glob("lucid_*.py"))
     # Boards and alert rules are for the host of Prometheus and Grafana, which need not be one of Slurm's.
     files = [path for path in files if path.parent.name != "grafana"]
     shipped = {str(path.relative_to(folder)) for path in files}

@@ -23,7 +23,7 @@ from lucid.orchestrator.policies.lucid_plan import LucidMemory, promise_kept
 from lucid.orchestrator.policies.plain import Kept, Shadow
 from lucid.orchestrator.promise import turns
 from lucid.orchestrator.reservation import LOOK_AGAIN_S
-from lucid.orchestrator.timeline import expected_ends
+from lucid.orchestrator.timeline import Timeline, expected_ends
 from lucid.simulator.metrics import run_metrics
 from lucid.simulator.scenario import Scenario, simulate
 
@@ -198,12 +198,12 @@ def test_the_longer_a_job_the_more_nodes_are_closed_to_it() -> None:
 def test_the_nodes_kept_are_those_expected_first(gpus: int, names: tuple[str, ...], until_s: float) -> None:
     """On n2 two GPUs come at 200 s and two at 1,000 s, on n1 all at 900 s; n3 is closed."""
     running = [runs("x", "n1:0-3"), runs("y", "n2:0-1"), runs("z", "n2:2-3")]
-    room = part(nodes(3, 4), [], running)
+    ledger = Ledger(part(nodes(3, 4), [], running))
     found = {"x": guess(900.0), "y": guess(200.0), "z": guess(1000.0)}
-    ends = expected_ends(room.running, found, 100.0)
-    kept = keep(waits("j", gpus).job, Ledger(room), 100.0, ends, {2})
+    room = Timeline(ledger, 100.0, expected_ends(running, found, 100.0))
+    kept = keep(waits("j", gpus).job, ledger, 100.0, room, {2})
     assert (kept.names, kept.until_s) == (names, until_s)
-    assert keep(waits("j", 12).job, Ledger(room), 100.0, ends, {2}) is None
+    assert keep(waits("j", 12).job, ledger, 100.0, room, {2}) is None
 
 
 def test_what_really_happened_moves_the_shadow_not_what_will() -> None:

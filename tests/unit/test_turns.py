@@ -158,7 +158,8 @@ def test_each_kind_is_told_once_with_its_traceback(caplog: pytest.LogCaptureFixt
             fails(ValueError(f"number {n}"))
             fails(StoreError(f"job {n} is locked"))
         assert [r.getMessage() for r in caplog.records if r.levelno == logging.ERROR] == [
-            "cycle failed", "cycle failed", "systemd's watchdog is no longer fed, because turns fail again and again",
+            "cycle failed", "cycle failed",
+            "systemd's watchdog is no longer fed, because cycles fail again and again",
         ]  # fmt: skip
         line = json.loads(JsonLines().format(caplog.records[0]))
         assert "ValueError: number 0" in line["traceback"]

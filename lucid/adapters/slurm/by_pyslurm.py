@@ -134,9 +134,9 @@ class PyslurmClient:
         """By ``sdiag``."""
         return self._commands.clock_s()
 
-    def rights(self) -> tuple[str, str] | None:
+    def rights(self, user: str = "") -> tuple[str, str] | None:
         """By ``sacctmgr``."""
-        return self._commands.rights()
+        return self._commands.rights(user)
 
     def partition_settings(self) -> Mapping[str, Mapping[str, str]]:
         """By ``scontrol``."""

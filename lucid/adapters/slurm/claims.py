@@ -100,7 +100,7 @@ class ClaimWatch:
 
     def lucid_stops(self, record: SlurmJob, home: str, facts: Facts) -> bool:
         """Is a victim of a job of ``home`` to be requeued by Lucid? Those that run in slots: of these Slurm preempts
-        the wrong ones (docs/slurm-admin.md)."""
+        the wrong ones (docs/slurm-preemption.md)."""
         mine = record.request.shards and self._hands.ownership.ours(record)
         runs = record.state == "RUNNING" and not record.completing
         return mine and runs and facts.preemption.lets_lucid(record, (home,))

@@ -252,9 +252,9 @@ class CommandClient:
             return clock_from(early.clock_document(self._run(["sdiag"])))
         return clock_from(self.ask(["sdiag", "--json"]))
 
-    def rights(self) -> tuple[str, str] | None:
-        """The user behind the prefix, by ``id``, and what ``sacctmgr`` says of them."""
-        user = self._run(["id", "-un"]).strip()
+    def rights(self, user: str = "") -> tuple[str, str] | None:
+        """``user``, or the one behind the prefix by ``id``, and what ``sacctmgr`` says of them."""
+        user = user or self._run(["id", "-un"]).strip()
         try:
             level = self._run(["sacctmgr", "-nP", "show", "user", user, "format=adminlevel"]).strip().lower()
         except ActionRefused:

@@ -190,9 +190,9 @@ class Inspector(SlurmClient, Protocol):
         """slurmctld's clock, Unix seconds."""
         ...
 
-    def rights(self) -> tuple[str, str] | None:
+    def rights(self, user: str = "") -> tuple[str, str] | None:
         """Who Slurm takes this client for, and their AdminLevel in small letters; ``None`` where it cannot be
-        told (no accounting)."""
+        told (no accounting). ``user``: asked about in their place, by commands."""
         ...
 
     def partition_settings(self) -> Mapping[str, Mapping[str, str]]:

@@ -222,18 +222,20 @@ class SlurmCluster:
     def _read_defaults(self, now_s: float, said: Set[str]) -> None:
         """What partitions give to each GPU, who may preempt whom, and whether jobs of a partition may start: soon
         where some may not, and at once where Slurm says so of one for the first time (``said``). Where that cannot be
-        read, what was read before counts."""
+        read, what was read before counts, and it is asked for again soon: until it is known, every job starts on
+        whole GPUs."""
         shut = {name for name, rule in (self._defaults or {}).items() if rule.shut}
         every_s = _SAID_EVERY_S if said - shut else _SHUT_EVERY_S if shut else _DEFAULTS_EVERY_S
         if 0 <= now_s - self._defaults_at_s < every_s:
             return
-        self._defaults_at_s = now_s
+        self._defaults_at_s = now_s - _DEFAULTS_EVERY_S + _SAID_EVERY_S
         try:
             read = self._client.job_defaults()
             self._defaults = self._defaults if read is None else read
             preemption = self._client.preemption()
             if preemption and preemption != self._preemption:  # what is made of it is kept as long as it is the same
                 self._preemption = preemption
+            self._defaults_at_s = now_s
         except ClusterUnavailable:
             raise
         except ClusterError:

@@ -310,8 +310,8 @@ class Mender:
 
     def _too_large(self, record: SlurmJob, note: JobNote | None, facts: Facts) -> str:
         hands = self._hands
-        why = self._go.over_quota(record, note) if hands.ownership.decides(record, note, facts) else ""
-        if not why:
+        why = self._go.over_quota(record, note)
+        if not why or not hands.ownership.decides(record, note, facts):
             return ""
         hands.put(replace(note or JobNote(record.id, submit_s=record.submit_s), given_up=why))
         hands.let_go(record, why)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from lucid.adapters.slurm.request import Request
 from lucid.core.node import Window
@@ -83,6 +83,19 @@ class SlurmJob:
     user did not say so."""
     uid: int = -1
     """Number of its user on the cluster; -1 where it is not told."""
+    completing: bool = field(init=False, repr=False, compare=False)
+    """Has it stopped, and still holds what it had? Like the next ones it follows from state and flags; each look asks
+    it several times of each job."""
+    pending: bool = field(init=False, repr=False, compare=False)
+    """Does it wait (and hold nothing)?"""
+    running: bool = field(init=False, repr=False, compare=False)
+    """Does it hold resources?"""
+
+    def __post_init__(self) -> None:
+        completing = "COMPLETING" in self.flags
+        object.__setattr__(self, "completing", completing)
+        object.__setattr__(self, "pending", self.state == "PENDING" and not completing)
+        object.__setattr__(self, "running", completing or self.state in ("RUNNING", "SUSPENDED"))
 
     @property
     def asks(self) -> bool:
@@ -99,21 +112,6 @@ class SlurmJob:
         """Does Slurm itself hold it, because no node can give what it asks for? It says so also while nodes have yet
         to register (after slurmctld's failover), so it need not be for ever."""
         return self.held and self.reason == "BadConstraints"
-
-    @property
-    def completing(self) -> bool:
-        """Has it stopped, and still holds what it had?"""
-        return "COMPLETING" in self.flags
-
-    @property
-    def pending(self) -> bool:
-        """Does it wait (and hold nothing)?"""
-        return self.state == "PENDING" and not self.completing
-
-    @property
-    def running(self) -> bool:
-        """Does it hold resources?"""
-        return self.state in ("RUNNING", "SUSPENDED") or self.completing
 
     @property
     def configuring(self) -> bool:

@@ -34,6 +34,8 @@ class Ownership:
 
     def home(self, job: SlurmJob, note: JobNote | None) -> str:
         """The job's VC (`home_of`)."""
+        if job.partition not in self._rooms and "," not in job.partition:
+            return job.partition  # asked several times of each job at each look
         return home_of(job.partition, job.admin_comment, note, self._settings.partitions, self._rooms)
 
     def ours(self, job: SlurmJob) -> bool:

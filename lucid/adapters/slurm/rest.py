@@ -143,7 +143,7 @@ class RestClient:
         """From ``diag``."""
         return clock_from(self.server.read("diag/"))
 
-    def rights(self) -> tuple[str, str] | None:
+    def rights(self, user: str = "") -> tuple[str, str] | None:
         """The token's user, and what slurmdbd says of them. Behind a socket slurmrestd acts as its own user, and
         does not say who that is."""
         user = str((self.server.token.claims().get("sun") if self.server.token else "") or "")

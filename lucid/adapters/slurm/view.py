@@ -246,7 +246,7 @@ class Viewer:
             return "it may be preempted, and could not be requeued by Lucid"
         common = self._features_of(home, facts)
         if common is None:
-            return f"not every GPU of {home} can be asked for by name"
+            return f"{home} is not set up for sharing (lucidctl setup --mode pack)"
         if any(c in record.features for c in "|[]()*!"):
             return "its constraint is more than a list of features"
         lacking = {item.strip() for item in record.features.split("&") if item.strip()} - common

@@ -17,8 +17,10 @@ from lucid.core.reason import Reason, SameUser
 from lucid.core.snapshot import Snapshot
 from lucid.errors import StoreError
 
-__all__ = ["Recorders", "StoreRecorder"]
+__all__ = ["QUIET_S", "Recorders", "StoreRecorder"]
 
+QUIET_S = 60.0
+"""Where nothing changes, what people are shown is this old at the most."""
 _PICTURE_EVERY_S = 2.0
 _PICTURE_SHARE = 0.05
 """Of lucidd's time that pictures may take, at the most: one of 14,000 jobs takes a second."""
@@ -99,8 +101,10 @@ class StoreRecorder:
     def _draw(self, snapshot: Snapshot, plan: Plan) -> None:
         seen: list[object] = [*snapshot.partitions.values(), *plan.partitions.values()]
         changed = len(seen) != len(self._drawn) or any(map(is_not, seen, self._drawn))
+        # waits and run times grow where nothing else changes: the picture would be of hours ago
+        every_s = self.picture_every_s if changed else max(self.picture_every_s, QUIET_S)
         since_s = snapshot.now_s - self._drawn_at_s  # below 0 where the clock was set back
-        if not changed or 0 <= since_s < max(self.picture_every_s, self._drawing_s / _PICTURE_SHARE):
+        if 0 <= since_s < max(every_s, self._drawing_s / _PICTURE_SHARE):
             return
         began_s = time.perf_counter()
         self._drawn, self._drawn_at_s = seen, snapshot.now_s

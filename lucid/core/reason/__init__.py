@@ -56,6 +56,7 @@ from lucid.core.reason.queue import (
 )
 from lucid.core.reason.sharing import (
     BestPartner,
+    Calm,
     DistributedAlone,
     GpuMemory,
     InSlots,
@@ -72,7 +73,6 @@ from lucid.core.reason.sharing import (
     Shareable,
     SharedBy,
     ShareScores,
-    SharingLevel,
     SlowBefore,
     Stable,
     UserAllows,
@@ -87,6 +87,7 @@ __all__ = [
     "BestPartner",
     "Boots",
     "Borrows",
+    "Calm",
     "CarryNode",
     "Claims",
     "Closes",
@@ -136,7 +137,6 @@ __all__ = [
     "ShareScores",
     "Shareable",
     "SharedBy",
-    "SharingLevel",
     "SkipsProfiling",
     "SlowBefore",
     "SlurmBars",

@@ -9,6 +9,7 @@ from lucid.core.rounding import past, reached
 
 __all__ = [
     "BestPartner",
+    "Calm",
     "DistributedAlone",
     "GpuMemory",
     "InSlots",
@@ -25,7 +26,6 @@ __all__ = [
     "ShareScores",
     "Shareable",
     "SharedBy",
-    "SharingLevel",
     "SlowBefore",
     "Stable",
     "UserAllows",
@@ -305,16 +305,13 @@ class SlowBefore(Reason):
 
 
 @dataclass(frozen=True, slots=True)
-class SharingLevel(Reason):
-    """Is the VC busy enough for sharing as configured? ``gss`` is the capacity in force, from idle GPUs, GPUs that
-    wait, and GPUs that ``by`` forecasts to be submitted per hour."""
+class Calm(Reason):
+    """Has next to no job of the VC ``vc`` had to wait for long enough: for a day, and as long as this job is expected
+    to run? Then it shares GPUs only if it would wait otherwise."""
 
-    idle_gpus: int
-    waiting_gpus: int
-    gpus_per_hour: float
-    gss: int
-    default_gss: int
-    by: Shown = ""
+    vc: Shown
+    calm_s: float
+    needed_s: float
 
     def __bool__(self) -> bool:
-        return self.gss >= self.default_gss
+        return reached(self.calm_s, self.needed_s)

@@ -11,6 +11,7 @@ import math
 from collections import deque
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
+from operator import attrgetter
 
 from lucid.config import BackfillSettings
 from lucid.core.decision import Action, Decision, Hold, PartitionPlan, Start, earliest
@@ -33,6 +34,7 @@ from lucid.orchestrator.victims import Claim, Yielding
 
 __all__ = ["BackfillPolicy", "limit_s"]
 
+_SUBMITTED = attrgetter("job.submit_s", "job.rank")
 _UNLIMITED_S = 365 * 86400.0
 """What Slurm's backfill takes for a job without any time limit."""
 
@@ -83,9 +85,10 @@ class BackfillPolicy(PartitionPolicy):
         plan.hold()
         return plan.made(self._changes_s(partition, snapshot.now_s))
 
-    def starts(self, partition: Partition, snapshot: Snapshot) -> Sequence[Action]:
-        """Whom ``plan_partition`` starts, in order, without the decisions on the others."""
-        plan = _Plan(partition, snapshot, self._settings, self._queue(partition, snapshot), tells=False)
+    def starts(self, partition: Partition, snapshot: Snapshot, most: int | None = None) -> Sequence[Action]:
+        """Whom ``plan_partition`` starts, in order, without the decisions on the others. ``most``: of so many jobs in
+        the queue."""
+        plan = _Plan(partition, snapshot, self._settings, self._queue(partition, snapshot, most), tells=False)
         plan.start()
         return plan.actions
 
@@ -96,16 +99,21 @@ class BackfillPolicy(PartitionPolicy):
         period_s = self._settings.calc_period_s
         return (math.floor(now_s / period_s) + 1) * period_s
 
-    def _queue(self, partition: Partition, snapshot: Snapshot) -> list[tuple[Pending, Reason]]:
-        """Highest priority first; equals, and everybody where nothing has a weight, in order of submission."""
-        in_order = sorted(partition.pending, key=lambda e: (e.job.submit_s, e.job.rank))
+    def _queue(
+        self, partition: Partition, snapshot: Snapshot, most: int | None = None
+    ) -> list[tuple[Pending, Reason]]:
+        """Highest priority first; equals, and everybody where nothing has a weight, in order of submission. ``most``:
+        the first so many."""
+        in_order = sorted(partition.pending, key=_SUBMITTED)
         if not self._weighs:
-            return [(e, FairOrder(e.job.submit_s)) for e in in_precedence(in_order, [e.job for e in in_order])]
+            first = in_precedence(in_order, [e.job for e in in_order])[:most]
+            return [(e, FairOrder(e.job.submit_s)) for e in first]
         period_s = self._settings.calc_period_s
         at_s, gpus = math.floor(snapshot.now_s / period_s) * period_s, max(partition.gpus, 1)
         keyed = [(entry, self._priority(entry, at_s, gpus, snapshot.fair_share)) for entry in in_order]
         keyed.sort(key=lambda item: -item[1].value)
-        return in_precedence(keyed, [entry.job for entry, _ in keyed])
+        rows: list[tuple[Pending, Reason]] = in_precedence(keyed, [entry.job for entry, _ in keyed])
+        return rows[:most]
 
     def _priority(
         self, entry: Pending, at_s: float, gpus: int, fair_share: Mapping[tuple[str, str], float]

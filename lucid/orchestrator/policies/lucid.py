@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 
+from lucid.binder.calm import calm_since, looks_at_calm
 from lucid.config import PolicySettings
 from lucid.core.decision import PartitionPlan, Plan
 from lucid.core.job import Job, Pending, Running
@@ -14,7 +15,7 @@ from lucid.core.reason import HomeHasRoom
 from lucid.core.snapshot import Partition, Snapshot
 from lucid.orchestrator.placement import consolidated
 from lucid.orchestrator.policies.backfill import BackfillPolicy
-from lucid.orchestrator.policies.lucid_plan import LucidMemory, VcBooks, plan_vc
+from lucid.orchestrator.policies.lucid_plan import LucidMemory, VcBooks, calm_of, plan_vc
 from lucid.orchestrator.policies.overflow import with_overflow
 from lucid.orchestrator.policies.plain import Shadow
 from lucid.orchestrator.policies.plain_pool import PoolShadows, joined
@@ -82,12 +83,10 @@ class LucidPolicy(PartitionPolicy):
     def plans_alone(self) -> bool:
         """As the VCs do by default."""
         own = self._settings
-        return not (
-            self._in_place or self._plain is not None or own.packing.dynamic or own.fairness.share_bound > 1.0
-        )
+        return not (self._in_place or self._plain is not None or own.fairness.share_bound > 1.0)
 
     def looks_at(self, partition: Partition, snapshot: Snapshot) -> tuple[object, ...]:
-        """The profiling queue looks for room in the VCs, where it is time-aware; dynamic sharing at the forecast."""
+        """The profiling queue looks for room in the VCs of its jobs, and where it is time-aware at the forecast."""
         others = self._looks_at(partition, snapshot)
         if partition.profiling:
             return others
@@ -99,17 +98,15 @@ class LucidPolicy(PartitionPolicy):
 
     def _looks_at(self, partition: Partition, snapshot: Snapshot) -> tuple[object, ...]:
         if self._plain is not None and not partition.profiling:
-            forecast = snapshot.arrivals.of(*partition.vcs) if self._settings.packing.dynamic else None
             plain = self._plain.looks_at(partition, snapshot)
-            return (*(self._in_profiling(vc, snapshot) for vc in partition.vcs), forecast, *plain)
-        if not partition.pending:
+            return (*(self._in_profiling(vc, snapshot) for vc in partition.vcs), *plain)
+        if not partition.pending or not partition.profiling:
             return ()
-        if not partition.profiling:
-            return (snapshot.arrivals.of(*partition.vcs),) if self._settings.packing.dynamic else ()
         profiling = self._settings.profiling
-        if profiling.time_aware:
-            return (*snapshot.partitions.values(), snapshot.arrivals.profiled_per_hour)
-        return tuple(snapshot.partitions.values()) if profiling.home_if_room else ()
+        if not profiling.time_aware and not profiling.home_if_room:
+            return ()
+        homes = map(snapshot.home, {entry.job.vc: None for entry in partition.pending})
+        return (*homes, snapshot.arrivals.profiled_per_hour if profiling.time_aware else None)
 
     def _in_profiling(self, vc: str, snapshot: Snapshot) -> _Entries:
         """Jobs of a VC that are in the profiling partition."""
@@ -167,11 +164,12 @@ class LucidPolicy(PartitionPolicy):
                 snapshot.arrivals,
                 self._books[partition.name].ledgers.of,
             )
-        packing = self._settings.packing
-        books = self._books[partition.name]
-        dynamic = packing.dynamic  # then even an empty queue goes to measure how long it has been calm
-        if not partition.pending and not dynamic and self._plain is None and not books.partings(partition):
-            return PartitionPlan({})
+        books, packing = self._books[partition.name], self._settings.packing
+        if not partition.pending and self._plain is None and not books.partings(partition):
+            if not looks_at_calm(packing):
+                return PartitionPlan({})
+            calm = calm_of(snapshot.memory.get(partition.name))
+            return PartitionPlan({}, memory=calm_since(calm, 0, len(partition.running), now_s))
         settings = self._pool_settings if partition.quotas else self._settings
         shadow, by_vc = self._shadow(partition, snapshot, settings)
         return plan_vc(partition, snapshot, settings, self._predictor, books, shadow, by_vc)
@@ -208,28 +206,28 @@ class _RoomAtHome:
         self._ledgers: dict[str, Ledger] = {}
         self._quotas: dict[str, Quotas] = {}
 
-    def __call__(self, job: Job, to_spare: bool) -> HomeHasRoom:
-        """A job for which there is room is counted in from then on. ``to_spare``: a quarter of the GPUs must stay
-        idle, and as many as a node has."""
+    def __call__(self, job: Job, to_spare: bool) -> HomeHasRoom | None:
+        """A job for which there is room is counted in from then on; ``None``: there is none. ``to_spare``: a quarter
+        of the GPUs must stay idle, and as many as a node has."""
         home = self._snapshot.home(job.vc)
         if home is None or home.pending:
-            return HomeHasRoom(job.vc, 0, False)
+            return None
         ledger = self._ledgers.get(home.name)
         if ledger is None:
             ledger = self._ledgers[home.name] = self._ledger_of(home)
         free = ledger.free
         if to_spare and free - job.gpus < max(ledger.gpus_per_node, _TO_SPARE * home.gpus):
-            return HomeHasRoom(job.vc, free, False)
+            return None
         quotas = None
         if home.quotas:
             quotas = self._quotas.get(home.name)
             if quotas is None:  # each looks at all running jobs: not one for every job that is asked about
                 quotas = self._quotas[home.name] = Quotas(home, self._settings.lending)
             if not quotas.within(job, 0.0):
-                return HomeHasRoom(job.vc, free, False)
+                return None
         placement = consolidated(ledger, job, None, self._settings.remainder_on_emptiest)
         if placement is None:
-            return HomeHasRoom(job.vc, free, False)
+            return None
         ledger.take(job, placement)
         if quotas is not None:
             quotas.take(job)

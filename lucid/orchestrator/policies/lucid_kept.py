@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Set
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from lucid.core.decision import Hold, earliest
+from lucid.core.frozen import dataclass
 from lucid.core.job import Job, Pending
-from lucid.core.reason import LargeShare, PlainOrder, Reason, Reserved
+from lucid.core.reason import LargeShare, OwnTurn, PlainOrder, Reason, Reserved
 from lucid.core.snapshot import Partition
 from lucid.orchestrator.fences import KeptNodes, keep
 from lucid.orchestrator.order import QueuedJob
 from lucid.orchestrator.policies.lucid_starts import Starts
 from lucid.orchestrator.policies.plain import Shadow
 from lucid.orchestrator.promise import Turn, own_turns, turns
-from lucid.orchestrator.reservation import LOOK_AGAIN_S, above, large_share, next_holder
+from lucid.orchestrator.reservation import above, large_share, next_holder
 
 __all__ = ["ServedLarge", "ServedTurns", "TurnsDue", "serve_large", "serve_turns", "turns_due"]
 
@@ -70,25 +71,32 @@ def serve_turns(starts: Starts, due: TurnsDue, served: Set[str]) -> ServedTurns:
     nodes for the first job of a VC that cannot start.
 
     Nodes are kept for the VC's other jobs once that one has started: where many turns come at once, most of the VC
-    would stand idle if nodes were kept for all of them. ``served``: jobs to pass over.
+    would stand idle if nodes were kept for all of them. Those that wait for GPUs of their VC's own stay in the queue
+    until then. ``served``: jobs to pass over.
     """
     fences: dict[str, KeptNodes] = {}
     keeping: set[str] = set()
-    changes_s = due.changes_s
+    stuck: set[str] = set()
+    """VCs of which a job waits for GPUs of their own."""
+    ids: set[str] = set()
     for turn in due.turns.values():
-        job = turn.entry.job
+        job, own = turn.entry.job, isinstance(turn.why, OwnTurn)
+        if own and job.vc in stuck:
+            continue
+        ids.add(job.id)
         if job.id in served or _start_in_turn(starts, turn):
             continue
+        if own:
+            stuck.add(job.vc)
         level = starts.level(_queued(starts, turn.entry))
         why: tuple[Reason, ...] = (turn.why, *((starts.fences.why(level),) if level else ()))
         nodes = None if job.vc in keeping else _nodes_for(starts, job)
         if nodes is not None:
             keeping.add(job.vc)
             fences[job.id] = nodes
-            changes_s = earliest(changes_s, starts.now_s + LOOK_AGAIN_S)
             why = (turn.why, _close(starts, job, nodes))
         starts.decisions[job.id] = Hold((*why, *_no_room(starts, turn.entry, 0.0)))
-    return ServedTurns(due.turns.keys(), fences, changes_s)
+    return ServedTurns(ids, fences, due.changes_s)
 
 
 def _start_in_turn(starts: Starts, turn: Turn) -> bool:
@@ -111,7 +119,7 @@ def _nodes_for(starts: Starts, job: Job) -> KeptNodes | None:
     ledger = starts.ledger
     if job.gpus == 1 and not ledger.picks(job):
         return None
-    return keep(job, ledger, starts.now_s, starts.ends(), starts.fences.nodes[-1])
+    return keep(job, ledger, starts.now_s, starts.room(), starts.fences.nodes[-1])
 
 
 def serve_large(starts: Starts, due: Mapping[str, Turn]) -> ServedLarge:
@@ -139,7 +147,6 @@ def _serve_large(starts: Starts, partition: Partition, due: Mapping[str, Turn]) 
     share, fails_s = large_share(holder, partition, per_node, now_s, settings, within_quotas=not boundless)
     if share is not None and not share:
         return ServedLarge(gave_way=((job.id, share),))
-    changes_s = fails_s
     queued = _queued(starts, holder)
     quotas = starts.quotas
     quota = None if quotas is None else quotas.large(job, above(per_node, settings), now_s - job.submit_s)
@@ -149,20 +156,18 @@ def _serve_large(starts: Starts, partition: Partition, due: Mapping[str, Turn]) 
         level = starts.level(queued)
         started = starts.alone(queued, level, (), quota=quota) or starts.claim(queued, level, (), quota=quota)
     if started:
-        return ServedLarge(frozenset({job.id}), changes_s=changes_s)
+        return ServedLarge(frozenset({job.id}), changes_s=fails_s)
     why: tuple[Reserved, ...] = ()
-    ends = starts.ends()
-    quota_s = None if quotas is None or (quota and quota[-1]) else quotas.opens_s(job, ends)
-    nodes = keep(job, starts.ledger, now_s, ends, starts.fences.nodes[-1])
+    quota_s = None if quotas is None or (quota and quota[-1]) else quotas.opens_s(job, starts.ends())
+    nodes = keep(job, starts.ledger, now_s, starts.room(), starts.fences.nodes[-1])
     if nodes is not None:
         if quota_s is not None:  # until its quota has room for it, other jobs may have its nodes
             nodes = replace(nodes, until_s=max(nodes.until_s, quota_s))
         why = (_close(starts, job, nodes),)
-        changes_s = earliest(changes_s, now_s + LOOK_AGAIN_S)
     room_s = why[0].room_s if why else 0.0
     own: tuple[Reason, ...] = (turn.why,) if turn else ()
     starts.decisions[job.id] = Hold((*own, *why, *_no_room(starts, holder, room_s, quota)))
-    return ServedLarge(frozenset({job.id}), changes_s=changes_s)
+    return ServedLarge(frozenset({job.id}), changes_s=fails_s)
 
 
 def _close(starts: Starts, job: Job, nodes: KeptNodes) -> Reserved:
@@ -175,8 +180,7 @@ def _patience_s(starts: Starts, holder: Job) -> float:
     """How long the holder waits before guests must be the surer to end in time: as long as the other jobs of its VC
     have waited on average, for where all wait for days the holder alone has no claim to nodes that stand idle."""
     least_s, vc = starts.settings.reservation.patience_s, holder.vc
-    jobs = [entry.job for entry in starts.partition.pending]
-    others = [job.submit_s for job in jobs if job is not holder and job.vc == vc]
+    others = [job.submit_s for e in starts.partition.pending if (job := e.job) is not holder and job.vc == vc]
     return max(least_s, starts.now_s - sum(others) / len(others)) if others else least_s
 
 

@@ -6,7 +6,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from lucid.binder.dynamic import SharingMode
+from lucid.binder.calm import CalmSince
 from lucid.binder.unpack import Partings
 from lucid.config import PolicySettings
 from lucid.core.decision import Hold, PartitionPlan, Start, earliest
@@ -24,17 +24,23 @@ from lucid.orchestrator.policies.plain import Kept, Shadow
 from lucid.orchestrator.policies.plain_pool import split
 from lucid.orchestrator.policies.queue import SETTLE_S
 
-__all__ = ["LucidMemory", "VcBooks", "plan_vc", "promise_kept", "promises_by_vc"]
+__all__ = ["LucidMemory", "VcBooks", "calm_of", "plan_vc", "promise_kept", "promises_by_vc"]
 
 
 @dataclass(frozen=True, slots=True)
 class LucidMemory:
-    """What a VC's plan leaves for the next where there is a starvation bound: plain order's shadow, and the mode of
-    sharing, where that is dynamic. ``by_vc``: of a pool, the shadow of each VC; ``shadow`` then joins them."""
+    """What a VC's plan leaves for the next where there is a starvation bound: plain order's shadow, and since when
+    the VC is calm. ``by_vc``: of a pool, the shadow of each VC; ``shadow`` then joins them."""
 
     shadow: Shadow
-    mode: SharingMode | None = None
+    calm: CalmSince | None = None
     by_vc: Mapping[str, Shadow] = field(default_factory=dict)
+
+
+def calm_of(memory: object) -> CalmSince | None:
+    """Since when a VC is calm, as its last plan left it."""
+    calm = memory.calm if isinstance(memory, LucidMemory) else memory
+    return calm if isinstance(calm, CalmSince) else None
 
 
 def promise_kept(memory: Mapping[str, object]) -> Kept | None:
@@ -81,10 +87,8 @@ def plan_vc(
     ``shadow``: plain order at this time, where there is a starvation bound. ``by_vc``: in a pool, the shadows that it
     joins.
     """
-    before = snapshot.memory.get(partition.name)
-    mode = before.mode if isinstance(before, LucidMemory) else before
     ledger = books.ledgers.of(partition, snapshot.now_s)
-    starts = Starts(partition, snapshot, settings, predictor, mode if isinstance(mode, SharingMode) else None, ledger)
+    starts = Starts(partition, snapshot, settings, predictor, calm_of(snapshot.memory.get(partition.name)), ledger)
     vcs = partition.vcs  # pairs of other partitions are seen here, too, and parted there
     parted = [one for one in books.partings(partition) if one.entry.job.vc in vcs]
     for parting in parted:
@@ -105,7 +109,7 @@ def plan_vc(
         _serve_queue(starts, books.order, [row for row in line if isinstance(starts.decisions[row[4]], Hold)])
     serve_until(starts, queue)
     _tell_who_gave_way(starts, large)
-    due_s = starts.now_s + SETTLE_S if parted else earliest(large.changes_s, turns.changes_s)
+    due_s = starts.now_s + SETTLE_S if parted else earliest(large.changes_s, turns.changes_s, starts.look_again_s())
     return _made(starts, shadow, by_vc or {}, due_s)
 
 
@@ -166,11 +170,11 @@ def _tell_who_gave_way(starts: Starts, large: ServedLarge) -> None:
 
 
 def _made(starts: Starts, shadow: Shadow | None, by_vc: Mapping[str, Shadow], wake_s: float | None) -> PartitionPlan:
-    changes_s = (starts.binder.changes_s, starts.sharing.changes_s, starts.wakes_s, starts.yielding.changes_s)
-    wake_s = earliest(wake_s, *changes_s)
-    memory: LucidMemory | SharingMode | None = starts.sharing.mode
+    wake_s = earliest(wake_s, starts.binder.changes_s, starts.wakes_s, starts.yielding.changes_s)
+    calm = starts.calm_since()
+    memory: LucidMemory | CalmSince | None = calm
     if shadow is not None:
         told_s = {a.job_id: starts.now_s for a in starts.actions if isinstance(a.decision, Start)}
         shadow = replace(shadow, told_s=told_s)
-        memory = LucidMemory(shadow, starts.sharing.mode, split(by_vc, shadow, starts.partition))
+        memory = LucidMemory(shadow, calm, split(by_vc, shadow, starts.partition))
     return PartitionPlan(starts.decisions, tuple(starts.actions), wake_s, memory)

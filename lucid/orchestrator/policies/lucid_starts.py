@@ -3,56 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from lucid.binder.dynamic import SharingMode, sharing_mode
+from lucid.binder.calm import CalmSince, calm_for, calm_since, looks_at_calm
 from lucid.binder.pairing import Binder
-from lucid.config import PackingSettings, PolicySettings
+from lucid.config import PolicySettings
 from lucid.core.decision import Action, Decision, Hold, Requeue, Start, earliest
 from lucid.core.job import Job, Pending, Running
-from lucid.core.ledger import Ledger
+from lucid.core.ledger import Ledger, gpus_by_node
 from lucid.core.placement import Placement
 from lucid.core.ports import Predictor
-from lucid.core.reason import FreeGpus, Priority, Reason, Rests, SharedBy, SharingLevel
+from lucid.core.reason import FreeGpus, Priority, Reason, Rests, SharedBy
 from lucid.core.snapshot import Partition, Snapshot
 from lucid.orchestrator.fences import Fence, Fences
 from lucid.orchestrator.order import QueuedJob
 from lucid.orchestrator.placement import consolidated
 from lucid.orchestrator.policies.queue import no_place
 from lucid.orchestrator.quotas import Quotas
+from lucid.orchestrator.reservation import LOOK_AGAIN_S
 from lucid.orchestrator.timeline import End, Timeline, expected_ends
 from lucid.orchestrator.topology import domains, spread
 from lucid.orchestrator.victims import Yielding
 
-__all__ = ["Sharing", "Starts", "sharing_now"]
+__all__ = ["Starts"]
 
-
-@dataclass(frozen=True, slots=True)
-class Sharing:
-    """How much sharing there is in a VC now.
-
-    ``gss``: the capacity in force. ``less``: the comparison that makes it less than configured, if one does.
-    ``mode``: what the next plan is to know, with dynamic sharing. ``changes_s``: when time alone may change it, s.
-    """
-
-    gss: int
-    less: tuple[SharingLevel, ...] = ()
-    mode: SharingMode | None = None
-    changes_s: float | None = None
-
-
-def sharing_now(
-    partition: Partition, idle_gpus: int, snapshot: Snapshot, packing: PackingSettings, before: SharingMode | None
-) -> Sharing:
-    """The configured capacity, or with dynamic sharing what the demand asks for."""
-    if not packing.dynamic or not packing.gss:
-        return Sharing(packing.gss)
-    waiting_gpus = sum(entry.job.gpus for entry in partition.pending)
-    arrivals = snapshot.arrivals
-    mode, level, changes_s = sharing_mode(
-        idle_gpus, waiting_gpus, arrivals.of(*partition.vcs), packing, before, snapshot.now_s, arrivals.by
-    )
-    return Sharing(mode.gss, () if level else (level,), mode, changes_s)
+_HARMLESS = 1.0
+"""In a calm VC pairs are made that are expected to run at this speed or better."""
 
 
 class Starts:
@@ -64,7 +40,7 @@ class Starts:
         snapshot: Snapshot,
         settings: PolicySettings,
         predictor: Predictor,
-        mode: SharingMode | None,
+        calm: CalmSince | None,
         ledger: Ledger | None = None,
     ) -> None:
         self.partition = partition
@@ -73,7 +49,7 @@ class Starts:
         self.settings = settings
         self.ledger = Ledger(partition, snapshot.now_s) if ledger is None else ledger
         self.quotas = Quotas(partition, settings.lending) if partition.quotas else None
-        self.sharing = sharing_now(partition, self.ledger.free, snapshot, settings.packing, mode)
+        self._calm = calm
         self.binder = Binder(
             partition,
             self.ledger,
@@ -87,6 +63,7 @@ class Starts:
         self.fences = Fences()
         self.decisions: dict[str, Decision] = {}
         self.actions: list[Action] = []
+        self._room: tuple[int, Timeline] | None = None
         self.wakes_s: float | None = None
         """When a node is next woken for a job that waits for one that is awake, s."""
 
@@ -97,19 +74,50 @@ class Starts:
         self.decisions[job_id] = decision
         self.actions.append(Action(job_id, self.partition.name, decision))
 
+    def calm_since(self) -> CalmSince | None:
+        """Since when the VC is calm, once the plan is made; ``None`` where sharing does not depend on it."""
+        partition = self.partition
+        if not looks_at_calm(self.settings.packing):
+            return None
+        waiting = len(partition.pending) - sum(isinstance(action.decision, Start) for action in self.actions)
+        return calm_since(self._calm, waiting, len(partition.pending) + len(partition.running), self.now_s)
+
     def close(self, fence: Fence) -> None:
         """Keep nodes for a job from here on."""
         self.fences = Fences([*self.fences.fences, fence])
 
     def ends(self) -> list[End]:
         """When the jobs that hold GPUs, by now, are expected to give them back."""
-        running, now_s, jobs = self.partition.running, self.now_s, {e.job.id: e.job for e in self.partition.pending}
-        ends = expected_ends(running, self.predictions, now_s)
-        for action in self.actions:
-            if isinstance(action.decision, Start):
-                end_s = now_s + self.predictions[action.job_id].duration_s
-                ends.append((end_s, jobs[action.job_id], action.decision.placement))
+        ends = expected_ends(self.partition.running, self.predictions, self.now_s)
+        starts = {a.job_id: a.decision.placement for a in self.actions if isinstance(a.decision, Start)}
+        if starts:
+            jobs = {e.job.id: e.job for e in self.partition.pending if e.job.id in starts}
+            ends += [(self.now_s + self.predictions[i].duration_s, jobs[i], where) for i, where in starts.items()]
         return ends
+
+    def room(self) -> Timeline:
+        """What is expected to be free when, to be looked at: one for all that ask until something more is decided."""
+        if self._room is None or self._room[0] != len(self.actions):
+            self._room = (len(self.actions), Timeline(self.ledger, self.now_s, self.ends()))
+        return self._room[1]
+
+    def look_again_s(self) -> float | None:
+        """When the plan is made anew since nodes are kept: time alone moves what is expected of them. Soon where
+        another job could start, or join one, if none were kept; else once they were to have room, when what is told
+        of them is old."""
+        fences, ledger = self.fences.fences, self.ledger
+        if not fences:
+            return None
+        soon_s = self.now_s + LOOK_AGAIN_S
+        if self.quotas is not None or self.yielding or ledger.closing or ledger.asleep:
+            return soon_s
+        others = [e.job for e in self.partition.pending if len(fences) > 1 or e.job.id != fences[0].room.holder]
+        for job in {(job.gpus, job.min_nodes): job for job in others}.values():
+            part = gpus_by_node(job, ledger.gpus_per_node)[:1]
+            room = job.gpus <= ledger.free and part and part[0][0] <= ledger.largest
+            if room or self.binder.any_to_join(job.gpus):
+                return soon_s
+        return max(soon_s, min(fence.room.until_s for fence in fences))
 
     def by_vc(self, above: int) -> list[Partition]:
         """The partition, or of a pool the jobs of each VC in which one of more than ``above`` GPUs waits, with all
@@ -176,7 +184,7 @@ class Starts:
         found = spread(self.ledger, placement)
         if not found or found[0]:
             return found
-        room, every = Timeline(self.ledger, self.now_s, self.ends()), frozenset(range(len(self.ledger.nodes)))
+        room, every = self.room(), frozenset(range(len(self.ledger.nodes)))
         slots = (room.find(job, 0.0, every - nodes) for nodes in domains(self.ledger, 0) if self._one_leaf(nodes))
         starts_s = [slot.start_s for slot in slots if slot is not None]
         return spread(self.ledger, placement, min(starts_s, default=None))
@@ -270,26 +278,25 @@ class Starts:
 
     def in_order(self, queued: QueuedJob, level: int) -> Hold | None:
         """Start a job of the queue, or say why it waits. It starts beside another, else alone, else beside another
-        on the terms of the jobs that would wait."""
+        on the terms of the jobs that would wait. In a calm VC only a pair that slows neither goes before GPUs of its
+        own."""
         fair: tuple[Reason, ...] = () if queued.fair is None else (queued.fair,)
-        less, packing = self.sharing.less, self.settings.packing
+        packing = self.settings.packing
         if self.quotas is not None and not self.quotas.boundless:
             within = self.quotas.within(queued.entry.job, queued.prediction.duration_s)
             if within.kept and not within:  # a guest that outlasts its host holds GPUs of the quota, too
                 return Hold((*fair, within))
-        found, why = self.partner(queued, level, self.sharing.gss)
+        calm = self._calm_for(queued)
+        found, why = self.partner(queued, level, packing.gss, _HARMLESS if calm else None)
         if found is not None:
-            self.beside(queued, found, (*fair, *less, *why))
+            self.beside(queued, found, (*fair, *why))
             return None
-        if less:  # a pair that slows no job keeps GPUs free for jobs that the forecast missed
-            found, harmless = self.partner(queued, level, packing.gss, packing.harmless_pair_speed)
-            if found is not None:
-                self.beside(queued, found, (*fair, *harmless))
-                return None
+        if calm and self.quotas is not None and self.quotas.lends_later(queued.entry.job):
+            return Hold((*fair, *why, *self.no_room(queued)))
         asleep = bool(self.ledger.asleep)
-        if self.alone(queued, level, (*fair, *less, *why), awake=True):
+        if self.alone(queued, level, (*fair, *calm, *why), awake=True):
             return None
-        if less or self.yields or asleep:  # less sharing, or only fast pairs: not for a job that would wait for it
+        if calm or self.yields or asleep:  # no sharing, or only fast pairs: not for a job that would wait for it
             found, why = self.partner_to_wait_no_more(queued, level)
             if found is not None:
                 self.beside(queued, found, (*fair, *why))
@@ -301,12 +308,19 @@ class Starts:
             if rests and self._place(queued.entry.job, level) is not None:
                 self.wakes_s = earliest(self.wakes_s, queued.entry.since_s + rests.patience_s)
                 return Hold((*fair, *why, rests))
-            if not rests and self.alone(queued, level, (*fair, *less, *why, *((rests,) if rests.share else ()))):
+            if not rests and self.alone(queued, level, (*fair, *why, *((rests,) if rests.share else ()))):
                 return None
         if self.claim(queued, level, (*fair, *why)):
             return None
         fenced: tuple[Reason, ...] = (self.fences.why(level),) if level else ()
         return Hold((*fair, *fenced, *why, *self.no_room(queued)))
+
+    def _calm_for(self, queued: QueuedJob) -> tuple[Reason, ...]:
+        """The comparison by which the job shares only if it would wait otherwise; nothing where it does not hold."""
+        if not looks_at_calm(self.settings.packing):
+            return ()
+        calm = calm_for(self._calm, queued.entry.job.vc, queued.prediction.duration_s, self.now_s)
+        return (calm,) if calm else ()
 
 
 def _priority(queued: QueuedJob) -> Priority:

@@ -18,6 +18,9 @@ __all__ = ["Seen", "advance"]
 
 _LEAST_S = 1.0
 """No job is over in less: time goes on with every start."""
+_TESTED = 500
+"""The shadow asks of so many jobs of its queue whether they start: as many as Slurm's own backfill scheduler tests by
+default (bf_max_job_test). Where a VC is overloaded, the queue of plain order grows without end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,13 +28,14 @@ class Seen:
     """What a shadow was made of, so that the next one looks only at what has changed. It follows from the shadow and
     the VC at that time: without it the next shadow looks at everything, and comes out the same.
 
-    ``running``: the shadow's, by which it is recognised. ``entries``: all jobs of the VC, by ``id`` of the entry.
+    ``running``: the shadow's, by which it is recognised. ``partition``: the VC; ``newcomers``: its jobs in profiling.
     ``real``: those that hold GPUs, by job id. ``absent``: jobs of the shadow that are in the VC no more. ``ends_s``:
     when jobs of the shadow end, of those of which this is known, s.
     """
 
     running: Mapping[str, Running]
-    entries: Mapping[int, Pending | Running]
+    partition: Partition
+    newcomers: tuple[Pending | Running, ...]
     real: Mapping[str, Running]
     absent: frozenset[str]
     ends_s: Mapping[str, float]
@@ -107,17 +111,19 @@ class _Advance:
         self._guesses = dict(before.guesses)
         self._ran_s = dict(before.ran_s)
         self._snapshot = snapshot
+        self._newcomers = newcomers
         self._away = set(map(id, newcomers))
         """The entries in profiling."""
-        here: tuple[Pending | Running, ...] = (*partition.pending, *partition.running, *newcomers)
-        self._entries = dict(zip(map(id, here), here, strict=True))
-        known = {} if seen is None else seen.entries
-        fresh = [self._entries[at] for at in self._entries.keys() - known.keys()]
-        self._fresh = sorted(fresh, key=lambda e: (e.job.submit_s, e.job.rank, e.job.id))
         if seen is None:
+            fresh: Iterable[Pending | Running] = (*partition.pending, *partition.running, *newcomers)
             lost = {*before.waiting, *before.running, *before.starts_s, *before.started, *before.told_s}
         else:
-            lost = {known[at].job.id for at in known.keys() - self._entries.keys()}
+            changes = partition.since(seen.partition)
+            came = {id(entry): entry for entry in (*changes.came, *newcomers)}
+            went = {id(entry): entry for entry in (*changes.went, *seen.newcomers)}
+            fresh = [entry for at, entry in came.items() if at not in went]  # not who only came from profiling
+            lost = {entry.job.id for at, entry in went.items() if at not in came}
+        self._fresh = sorted(fresh, key=lambda e: (e.job.submit_s, e.job.rank, e.job.id))
         self._gone = lost - {entry.job.id for entry in fresh}
         """Jobs that are there no more, since the last step."""
         self._real = {} if seen is None else dict(seen.real)
@@ -179,8 +185,9 @@ class _Advance:
 
     def seen(self) -> Seen:
         """What the shadow was made of."""
-        absent = {job_id for job_id in self._absent if job_id in self._waiting or job_id in self._running}
-        return Seen(self._running, self._entries, self._real, frozenset(absent), self._ends_s)
+        return Seen(
+            self._running, self._partition, self._newcomers, self._real, frozenset(self._absent), self._ends_s
+        )
 
     def _look(self) -> bool:
         """What has really ended since: from now on it is known how long it took. One that never ran was withdrawn,
@@ -211,6 +218,7 @@ class _Advance:
         self._ran_s.pop(job_id, None)
         self._guesses.pop(job_id, None)
         self._ends_s.pop(job_id, None)
+        self._absent.discard(job_id)
 
     def _reckon(self, job_id: str) -> None:
         """Note when a job of the shadow ends, if that is known."""
@@ -239,12 +247,13 @@ class _Advance:
 
     def _start(self, at_s: float) -> None:
         """Let plain order start what it starts."""
-        if not self._waiting or self._free() < min(entry.job.gpus for entry in self._waiting.values()):
+        free = self._free() if self._waiting else 0
+        if not free or all(entry.job.gpus > free for entry in self._waiting.values()):
             return
         nodes = tuple(node.at(at_s) for node in self._partition.nodes)
         room = Partition(self._partition.name, nodes, tuple(self._waiting.values()), tuple(self._running.values()))
         seen = Snapshot(at_s, {room.name: room}, predictions=self._guesses, fair_share=self._fair_share)
-        for action in self._plain.starts(room, seen):
+        for action in self._plain.starts(room, seen, _TESTED):
             assert isinstance(action.decision, Start)
             entry = self._waiting.pop(action.job_id)
             self._running[action.job_id] = Running(entry.job, at_s, action.decision.placement)

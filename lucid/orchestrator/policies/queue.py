@@ -66,9 +66,17 @@ def no_place(ledger: Ledger, entry: Pending) -> tuple[Reason, ...]:
     if out is not None:
         free = (*free, out)
     host = closes is None and ledger.host_limits and (job.cpus or job.mem_mib)
-    if host and ledger.largest >= min(job.gpus, ledger.gpus_per_node):
+    if host and _gpus_suffice(ledger, job.gpus):
         return (*free, HostFits(job.cpus, job.mem_mib, False))
     return free
+
+
+def _gpus_suffice(ledger: Ledger, gpus: int) -> bool:
+    """Are as many GPUs free on as few nodes as can be? If not, it is the GPUs that are missing."""
+    whole, rest = divmod(gpus, ledger.gpus_per_node)
+    full = sum(count >= ledger.gpus_per_node for count in ledger.free_count)
+    part = any(rest <= count < ledger.gpus_per_node for count in ledger.free_count)
+    return full >= whole + (rest > 0 and not part)
 
 
 class QueuePolicy(PartitionPolicy):

@@ -175,10 +175,11 @@ def lending_table(policies: Sequence[str], by_vc: Sequence[Mapping[str, Mapping[
     ]
     if not pooled:
         return None
+    asked = any("promise" in found for _, groups in pooled for found in groups.values())
     columns = ["VC", "quota"]
     for name, _ in pooled:
-        columns += [f"{name}: average JCT", "without lending", "GPU-hours lent", "borrowed"]
-        columns += ["jobs within quota: waited longer, p99.9", "at most", "jobs past the bound"]
+        columns += [f"{name}: average JCT", "GPU-hours lent", "borrowed", "jobs past the bound"]
+        columns += ["without lending", "jobs within quota: waited longer, p99.9", "at most"] if asked else []
     rows = []
     for vc, first in pooled[0][1].items():
         row = [vc, show_count(first["quota_gpus"])]
@@ -187,13 +188,11 @@ def lending_table(policies: Sequence[str], by_vc: Sequence[Mapping[str, Mapping[
             past, cost = found.get("jobs_past_bound"), found.get("promise", {})
             row += [
                 show_duration(found.get("avg_jct_s")),
-                show_duration(cost.get("walls_avg_jct_s")),
                 show_count(round(found["lent_gpu_h"])),
                 show_count(round(found["borrowed_gpu_h"])),
-                show_duration(cost.get("p999_s")),
-                show_duration(cost.get("worst_s")),
                 "-" if past is None else show_count(past),
             ]
+            row += [show_duration(cost.get(key)) for key in ("walls_avg_jct_s", "p999_s", "worst_s")] if asked else []
         rows.append(row)
     return Plain("Lending between VCs", columns, rows, "A VC borrows what it holds beyond its quota.")
 

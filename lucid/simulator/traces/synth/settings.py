@@ -1,4 +1,4 @@
-"""What a synthetic history is made from. docs/traces.md says where the numbers come from."""
+"""What a synthetic history is made from. docs/traces-synthetic.md says where the numbers come from."""
 
 from __future__ import annotations
 

@@ -1,0 +1,24 @@
+"""Changes of files as a diff."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+from lucid.slurmconf.journal import Change
+
+__all__ = ["diff_of"]
+
+
+def diff_of(changes: Iterable[Change]) -> str:
+    """All of them, as a unified diff."""
+    return "".join(_diff(change) for change in changes)
+
+
+def _diff(change: Change) -> str:
+    old = (change.before or b"").decode("utf-8", "replace").splitlines(keepends=True)
+    new = change.after.decode("utf-8", "replace").splitlines(keepends=True)
+    lines = difflib.unified_diff(
+        old, new, "/dev/null" if change.before is None else str(change.path), str(change.path)
+    )
+    return "".join(line if line.endswith("\n") else line + "\n\\ no line end\n" for line in lines)
