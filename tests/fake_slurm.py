@@ -124,7 +124,7 @@ class FakeSlurm:
     def submit(
         self, job_id: str, /, partition: str, gpus: int = 1, run_s: float = 1e9, mark: str = "", **rest: Any
     ) -> str:
-        """A held, tagged job unless told; tagged as slurm/job_submit.lua does it."""
+        """A held, tagged job unless told; tagged as job_submit.lua does it."""
         mark = mark or f"lucid:vc={partition}" + ";elastic=1" * ("lucid:elastic=" in rest.get("comment", ""))
         made = SlurmJob(
             id=job_id, number=len(self.records) + 1, state="PENDING", flags=frozenset(), partition=partition,

@@ -169,7 +169,7 @@ def _scripts(settings: Settings, config: Mapping[str, str]) -> Iterator[Finding]
     if "lua" not in _words(config, "JobSubmitPlugins"):
         yield bad(
             "job_submit.lua is not loaded, so no job is ever held for Lucid",
-            "JobSubmitPlugins=lua, and install slurm/job_submit.lua",
+            "JobSubmitPlugins=lua, and job_submit.lua: lucidctl slurm install",
         )
     if settings.daemon.mps and "extra_constraints" in config.get("SchedulerParameters", ""):
         yield bad(

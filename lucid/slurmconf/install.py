@@ -27,7 +27,8 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class ShippedFile:
-    """``source`` within ``slurm/``; ``target`` below the root of the file system. ``site_may_have`` says that a
+    """``source`` within ``slurm/``, a pattern for a file that is joined from parts, in the order of their names;
+    ``target`` below the root of the file system. ``site_may_have`` says that a
     site may have a file of its own there, which is never replaced unasked; ``daemon`` that it belongs to lucidd and
     not to Slurm."""
 
@@ -49,7 +50,7 @@ PROGRAMS = Path("/opt/lucid/bin")
 _PROGRAM = re.compile(rb"^(Exec(?:Start|Reload)=)\S*/(lucidd|lucid-sampler|lucid-web)\b", re.MULTILINE)
 
 FILES = (
-    ShippedFile("job_submit.lua", "etc/slurm/job_submit.lua", site_may_have=True),
+    ShippedFile("job_submit/*.lua", "etc/slurm/job_submit.lua", site_may_have=True),
     ShippedFile("cli_filter.lua", "etc/slurm/cli_filter.lua", site_may_have=True),
     ShippedFile("prolog.d/50-lucid", "etc/slurm/lucid/prolog.d/50-lucid", executable=True),
     ShippedFile("epilog.d/50-lucid", "etc/slurm/lucid/epilog.d/50-lucid", executable=True),
@@ -91,7 +92,7 @@ def shipped_folder() -> Path:
     """
     places = [Path(__file__).resolve().parents[2] / "slurm", Path(sys.prefix) / "share/lucid/slurm"]
     for place in places:
-        if (place / "job_submit.lua").is_file():
+        if (place / "job_submit").is_dir():
             return place
     raise ConfigError(f"Lucid's files for Slurm are in none of {', '.join(map(str, places))}; install Lucid anew")
 
@@ -102,7 +103,10 @@ def shipped_content(file: ShippedFile, programs: Path = PROGRAMS) -> bytes:
     Raises:
         ConfigError: this installation has no such file.
     """
-    content = (shipped_folder() / file.source).read_bytes()
+    parts = sorted(shipped_folder().glob(file.source))
+    if not parts:
+        raise ConfigError(f"Lucid's {file.source} for Slurm is not there; install Lucid anew")
+    content = b"".join(part.read_bytes() for part in parts)
     return _PROGRAM.sub(rb"\g<1>" + str(programs).encode() + rb"/\g<2>", content) if file.daemon else content
 
 

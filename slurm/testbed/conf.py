@@ -183,7 +183,7 @@ def _slurmdbd_conf(base: int) -> str:
 def _wanted(text: str, files: Path, layout: Layout) -> str:
     """Without the plugin and its scripts where they are not wanted, the rest stays: a plain Slurm, for comparison."""
     left_out: list[str] = []
-    if not (layout.plugin and (files / "job_submit.lua").is_file()):
+    if not (layout.plugin and (files / "job_submit").is_dir()):
         left_out += ["JobSubmitPlugins=", "CliFilterPlugins=", "Prolog=", "Epilog=", "TaskProlog="]
     if not layout.accounting:
         left_out += ["AccountingStorageTRES="]  # slurmctld does not start with it where there is no slurmdbd
@@ -192,7 +192,7 @@ def _wanted(text: str, files: Path, layout: Layout) -> str:
 
 def _install(root: Path, files: Path) -> None:
     """As `lucidctl slurm install` does it, so that what administrators run is what the tests drive."""
-    if (files / "job_submit.lua").is_file():
+    if (files / "job_submit").is_dir():
         install_files(root)
 
 

@@ -50,7 +50,7 @@ def test_every_pattern_is_the_first_for_something() -> None:
             {"test_holds.py", "test_story.py"},
             {"test_packages.py", "test_muri_live.py"},
         ),
-        ("slurm/job_submit.lua", {"test_plugin_rules.py"}, {"test_waste_found.py"}),
+        ("slurm/job_submit/80_submit.lua", {"test_plugin_rules.py"}, {"test_waste_found.py"}),
         ("tests/e2e/test_when.py", {"test_when.py"}, {"test_holds.py"}),
         ("tests/e2e/elastic_box.py", {"test_elastic_live.py"}, {"test_holds.py"}),
         ("tests/e2e/box.py", {"test_elastic_live.py", "test_packages.py", "test_testbed.py"}, set()),

@@ -42,6 +42,6 @@ def test_a_wheel_made_from_it_has_programs_and_files_for_slurm(source: Path, tmp
         points = next(name for name in names if name.endswith("entry_points.txt"))
         said = wheel.read(points).decode()
     assert [one for one in ("lucidctl", "lucidd", "lucid-sampler", "lucid-web") if f"{one} = " not in said] == []
-    assert any(name.endswith("/share/lucid/slurm/job_submit.lua") for name in names)
+    assert any(name.endswith("/share/lucid/slurm/job_submit/90_entry.lua") for name in names)
     assert any(name.endswith("/share/lucid/slurm/systemd/lucidd.service") for name in names)
     assert not [name for name in names if name.startswith(("tests/", "packaging/", "slurm/"))]

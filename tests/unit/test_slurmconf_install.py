@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 from pathlib import Path
 
@@ -23,6 +24,7 @@ from lucid.slurmconf.install import (
 from lucid.slurmconf.nodes import parse_node
 from lucid.slurmconf.render import render
 
+PARTS = sorted((shipped_folder() / "job_submit").glob("*.lua"))
 ROOT_ONLY = pytest.mark.skipif(os.geteuid() != 0, reason="files of the check must belong to root")
 
 
@@ -45,6 +47,23 @@ def bad(root: Path) -> dict[str, str]:
     return {finding.about: finding.says for finding in found}
 
 
+def test_the_plugin_is_one_file_of_all_its_parts(root: Path) -> None:
+    installed = (root / "etc/slurm/job_submit.lua").read_text(encoding="utf-8")
+    assert installed == "".join(part.read_text(encoding="utf-8") for part in PARTS)
+    assert re.findall(r"^function (\w+)", installed, re.MULTILINE) == ["slurm_job_submit", "slurm_job_modify"]
+
+
+def test_a_part_of_the_plugin_uses_only_what_those_before_it_define() -> None:
+    defined = dict[str, str]()
+    for part in PARTS:
+        for name in re.findall(r"^local (?:function )?(\w+)", part.read_text(encoding="utf-8"), re.MULTILINE):
+            assert defined.setdefault(name, part.name) == part.name, f"{name} is in {defined[name]}, too"
+    for part in PARTS:
+        code = re.sub(r"--[^\n]*|\"[^\"\n]*\"", "", part.read_text(encoding="utf-8"))
+        used = set(re.findall(r"(?<![.:\w])[A-Za-z_]\w*", code)) & defined.keys()
+        assert {name for name in used if defined[name] > part.name} == set()
+
+
 def test_every_file_that_is_shipped_is_installed_and_the_other_way_round() -> None:
     folder = shipped_folder()
     # What else is Python there drives the testbed and the demonstration; nothing of it is installed.
@@ -54,9 +73,10 @@ def test_every_file_that_is_shipped_is_installed_and_the_other_way_round() -> No
     # Boards and alert rules are for the host of Prometheus and Grafana, which need not be one of Slurm's.
     files = [path for path in files if path.parent.name != "grafana"]
     shipped = {str(path.relative_to(folder)) for path in files}
-    assert {file.source for file in FILES} == shipped
+    sources = {str(path.relative_to(folder)) for file in FILES for path in folder.glob(file.source)}
+    assert sources == shipped
     declared = (folder.parent / "pyproject.toml").read_text()
-    globs = ("systemd/", "lucid_hooks/", "lucid_job/")
+    globs = ("systemd/", "lucid_hooks/", "lucid_job/", "job_submit/")
     assert all(file.source in declared or file.source.startswith(globs) for file in FILES)
 
 

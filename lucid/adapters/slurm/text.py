@@ -201,7 +201,7 @@ def parse_mark(admin_comment: str) -> Mapping[str, str] | None:
 
 @lru_cache(maxsize=_KEPT)
 def says(comment: str, word: str) -> bool:
-    """Does a job's comment have ``lucid:WORD`` as a word of its own? As slurm/job_submit.lua reads it."""
+    """Does a job's comment have ``lucid:WORD`` as a word of its own? As job_submit.lua reads it."""
     return _word(comment, re.escape(word)) is not None
 
 

@@ -1,0 +1,135 @@
+---- Submission
+
+-- Where opt-outs are free: why Lucid has nothing to do with this job, or nil.
+local function untouched(job, request)
+  if not request.gpus then
+    return "no GPUs"
+  elseif not unset(job.het_job_offset) then
+    return "heterogeneous"
+  elseif not given(job.script) then
+    return "interactive"
+  elseif job.priority == 0 then
+    return "held by its user"
+  end
+  return nil
+end
+
+-- Where opt-outs are free: why Slurm alone handles it though its partition is Lucid's; or nil.
+local function skipped(job, request, now)
+  if says(job.comment, "off") then
+    return "asked"
+  elseif given(job.dependency) then
+    return "dependency"
+  end
+  return begins(job, now) and "begin" or nil
+end
+
+-- What to write into the job: a list of {field, value}, a word on why, and what its user is told if it is refused.
+local function decide(job, part_list, uid, now)
+  local known = settings()
+  local request = read_request(job, known.types)
+  local beat = heartbeat(known, now)
+  local names = partitions_of(job.partition, part_list)
+  local policed = uid ~= 0 and not known.exempt[uid]
+  local edits = {}
+  if says(job.comment, "deadline") then
+    edits[1] = { "comment", without_deadline(job.comment) }
+  end
+  if request.feature and not request.mixed then
+    -- Not a matter of the daemon: a GPU's type is its address here, so a model's name can only be a feature.
+    edits[#edits + 1] = { "features", with_feature(job.features, request.feature) }
+    for key, text in pairs(request.untyped) do
+      if request.fields[key] then
+        edits[#edits + 1] = { FIELDS[key], text }
+      end
+    end
+  end
+  local refusal = policed and reserved(job, request, known, names, beat)
+  if refusal then
+    return {}, "refused", refusal
+  elseif not beat then
+    return edits, "no fresh heartbeat"
+  elseif policed and for_lucid(names, beat) then
+    return {}, "refused", for_lucid(names, beat)
+  end
+  local name = packed(names, beat)
+  local whole = job.shared == 0 -- Slurm gives it all GPUs of its nodes, whether or not it asks for any
+  local free = beat.optout == "free"
+  if not name or not (request.gpus or request.shard or whole) then
+    return edits, name and "no GPUs" or "partition"
+  elseif given(job.admin_comment) then
+    return edits, "admin comment"
+  elseif #names == 1 and beat.most[name] and most_on_one(request) > beat.most[name] then
+    return edits, "no node is that large" -- Slurm refuses it now; once it is held it does not
+  elseif #names == 1 and request.address and not request.single then
+    return edits, "nobody has such a GPU" -- the same: the types of packed nodes are models, and addresses of single GPUs
+  end
+  local reason = free and (#names > 1 and "partition" or untouched(job, request))
+  if reason then
+    return edits, reason
+  end
+  local skip = free and skipped(job, request, now) or opaque(job, request, names)
+  if given(job.reservation) then
+    skip, free = skip == "asked" and skip or "reservation", true -- an administrator's grant
+  end
+  if skip and free then
+    edits[#edits + 1] = { "admin_comment", "lucid:vc=" .. name .. ";skip=" .. skip }
+    return edits, skip
+  elseif skip == "tasks" and not policed then
+    edits[#edits + 1] = { "admin_comment", "lucid:vc=" .. name .. ";skip=tasks" }
+    return edits, skip
+  end
+  local tasks = 0
+  if skip and not unset(job.ntasks_per_tres) then
+    tasks = tasks_by_gpu(job, request)
+  elseif skip and not unset(job.num_tasks) and not unset(job.ntasks_per_node) then
+    tasks = job.num_tasks
+  end
+  if not tasks then
+    return {}, "refused", REFUSES.tasks -- the release that must follow a hold would change its number of tasks
+  elseif job.cron_job then
+    return {}, "refused", SAYS.cron -- Slurm lets nobody update it, so that a hold would never end
+  elseif not unset(job.immediate) and job.immediate == 1 then
+    return {}, "refused", SAYS.immediate
+  end
+  local begin, waits, held = begins(job, now), given(job.dependency), job.priority == 0
+  local routes = known.route and beat.profiling and not beat.unrouted[name] and job.requeue ~= 0
+  routes = routes and gpus_of(job, request) <= beat.n_prof and not spans(job)
+  local routed = routes and not (skip or begin or waits or held)
+  local entry = (routed and "routed=1" or "held=1") .. (waits and ";wait=1" or "") .. (held and ";own=1" or "")
+  local park = not (held or routed) and parked_until(job, begin, now)
+  entry = entry .. (park and string.format(";park=%d", park) or "")
+  local tag = not skip and tag_of(job, request, known, name, entry, begin)
+  if not tag then
+    skip = skip or "request"
+    if policed and beat.optout == "refused" and REFUSES[skip] then
+      return {}, "refused", REFUSES[skip]
+    end
+    tag = string.format("lucid:vc=%s;%s;skip=%s;", name, entry, skip) .. (tasks > 0 and "tasks=" .. tasks .. ";" or "")
+    tag = tag .. (begin and string.format("begin=%d;", begin) or "") .. "v=2"
+  end
+  edits[#edits + 1] = { "admin_comment", tag }
+  local per_task = not skip and request.untyped.task and request.untyped.task:match("gpu[:=]?(%d*)")
+  if per_task then
+    -- For the task prolog: 26.05 forgets GPUs a task once the request has become slots.
+    edits[#edits + 1] = { "environment", { "LUCID_GPUS_PER_TASK", per_task == "" and "1" or per_task } }
+  end
+  local fine, notes = pcall(noted, job, request)
+  for _, edit in ipairs(fine and notes or {}) do
+    edits[#edits + 1] = edit
+  end
+  if opts_in(job.comment) then
+    edits[#edits + 1] = { "environment", { "LUCID_ELASTIC", "1" } } -- for the task prolog: its size may change
+  end
+  if held then
+    edits[#edits + 1] = { "comment", with_held(without_deadline(job.comment or "")) } -- its user's: it waits until they release it
+  elseif routed then
+    edits[#edits + 1] = { "partition", beat.profiling }
+  elseif park then
+    edits[#edits + 1] = { "begin_time", park }
+  else
+    edits[#edits + 1] = { "priority", 0 }
+  end
+  return edits, routed and "routed" or "held"
+end
+
