@@ -14,7 +14,7 @@ from lucid.adapters.store.sqlite import SqliteStore
 from lucid.config import PolicySettings, settings_from
 from lucid.core.job import Ended, Job
 from lucid.live.policies import LivePolicy
-from lucid.live.tally import CAUSES
+from lucid.live.reporting.counters import CAUSES
 from lucid.metrics.exposition import render
 from lucid.metrics.source import MetricsSource
 

@@ -17,9 +17,9 @@ from lucid.core.ports import PairSpeeds, Predictor
 from lucid.models.history import HistoryPredictor
 from lucid.simulator.engine import Run
 from lucid.simulator.estimates import GivenPredictor
+from lucid.simulator.ground_truth import Interference
 from lucid.simulator.metrics import run_metrics
 from lucid.simulator.scenario import Scenario, simulate
-from lucid.simulator.truth import Interference
 
 __all__ = ["figures"]
 

@@ -45,18 +45,18 @@ def submit(root: Path, count: int) -> None:
 
 def look(kind: str) -> dict[str, Any]:
     """Inside the testbed: the first look, and the median of the next ones."""
-    from lucid.adapters.slurm.cli import CommandClient
-    from lucid.adapters.slurm.client import Breaker
+    from lucid.adapters.slurm.clients.commands import CommandClient
+    from lucid.adapters.slurm.clients.port import Breaker
 
     breaker = Breaker(time.monotonic, latency_s=1e9)
     commands = CommandClient([], breaker, 120.0)
     client: Any = commands
     if kind == "slurmrestd":
-        from lucid.adapters.slurm.rest import RestClient
+        from lucid.adapters.slurm.clients.rest import RestClient
 
         client = RestClient("unix:/run/slurmrestd/slurmrestd.sock", breaker, timeout_s=120.0)
     elif kind == "pyslurm":
-        from lucid.adapters.slurm.by_pyslurm import PyslurmClient
+        from lucid.adapters.slurm.clients.pyslurm import PyslurmClient
 
         client = PyslurmClient(breaker, commands)
     times, jobs = [], 0

@@ -17,9 +17,9 @@ from lucid.core.job import Ended, Job, Running
 from lucid.core.placement import NodeGpus
 from lucid.core.ports import Capability
 from lucid.core.snapshot import Partition, Snapshot
+from lucid.live.plans.policy_memory import PolicyMemory
+from lucid.live.plans.start_log import StartLog
 from lucid.live.policies import live_models, live_policy, live_predictor
-from lucid.live.policy_memory import PolicyMemory
-from lucid.live.start_log import StartLog
 from lucid.places import checked_file, stamp_of
 from lucid.simulator.bench import busy_snapshot
 

@@ -14,7 +14,7 @@ from lucid.core.decision import Start
 from lucid.core.job import Elastic, Job, Pending, Progress, Running
 from lucid.core.node import Node
 from lucid.core.snapshot import Partition, Snapshot
-from lucid.orchestrator.policies.pollux import PolluxPolicy
+from lucid.orchestrator.policies.elastic.pollux import PolluxPolicy
 from lucid.systems.elastic import CLASSES, MIXES, MODELS, draw_set, expand, replay
 from lucid.systems.muri import PUBLISHED, GroupingOptions, MuriJob, group_jobs
 from lucid.systems.optimus import OptimusJob, SpeedModel, allocate

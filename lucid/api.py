@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from lucid.cli.replayed_story import story_teller
-from lucid.cli.scenario import read_scenario
-from lucid.cli.simulate import compare, simulate
+from lucid.cli.job.replayed_story import story_teller
+from lucid.cli.replay.replay_options import read_scenario
+from lucid.cli.replay.simulate import compare, simulate
 from lucid.errors import ConfigError
 from lucid.orchestrator.policy import PolicyFactory, adding_policy
 from lucid.simulator.engine import Run

@@ -25,7 +25,7 @@ from rich.console import Console  # noqa: E402
 import demo_tables as tables  # noqa: E402
 from demo_stream import GPUS_PER_NODE, NODES, VC, Piece, stream, trace_of  # noqa: E402
 from lucid.adapters.gpu.profile_files import summary_to_dict  # noqa: E402
-from lucid.cli.realism import print_realism  # noqa: E402
+from lucid.cli.replay.realism import print_realism  # noqa: E402
 from lucid.config import load_settings  # noqa: E402
 from lucid.errors import LucidError  # noqa: E402
 from lucid.profiler.summary import Summary  # noqa: E402

@@ -12,14 +12,14 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from lucid.adapters.gpu.profiles import ProfileReading
-from lucid.adapters.slurm.client import Changes
-from lucid.adapters.slurm.network import NO_NETWORK, Network
-from lucid.adapters.slurm.nouns import SlurmJob, SlurmNode
-from lucid.adapters.slurm.preemption import NO_PREEMPTION, Preemption
-from lucid.adapters.slurm.request import GPU_FIELDS, PER_GPU, WRITTEN, JobDefaults, Request
-from lucid.adapters.slurm.reservations import Reservation
-from lucid.adapters.slurm.site import Partition
-from lucid.adapters.slurm.text import gpu_count, shard_types
+from lucid.adapters.slurm.clients.port import Changes
+from lucid.adapters.slurm.records.configuration import Partition
+from lucid.adapters.slurm.records.field_parsers import gpu_count, shard_types
+from lucid.adapters.slurm.records.jobs_and_nodes import SlurmJob, SlurmNode
+from lucid.adapters.slurm.records.network_topology import NO_NETWORK, Network
+from lucid.adapters.slurm.records.preemption import NO_PREEMPTION, Preemption
+from lucid.adapters.slurm.records.request import GPU_FIELDS, PER_GPU, WRITTEN, JobDefaults, Request
+from lucid.adapters.slurm.records.reservations import Reservation
 from lucid.core.job import JobProfile
 from lucid.core.placement import NodeGpus, Placement
 from lucid.errors import ActionRefused, ClusterUnavailable

@@ -11,14 +11,14 @@ from typing import Any
 import httpx
 
 from fake_slurm import FakeSlurm
-from lucid.adapters.slurm.client import Breaker, Changes
-from lucid.adapters.slurm.nouns import SlurmJob, SlurmNode
-from lucid.adapters.slurm.preemption import NO_PREEMPTION, Preemption
-from lucid.adapters.slurm.request import JobDefaults
-from lucid.adapters.slurm.reservations import Reservation
-from lucid.adapters.slurm.rest import RestClient
-from lucid.adapters.slurm.site import Partition
-from lucid.adapters.slurm.slurmrestd import REQUEUES, VERSIONS
+from lucid.adapters.slurm.clients.port import Breaker, Changes
+from lucid.adapters.slurm.clients.rest import RestClient
+from lucid.adapters.slurm.clients.rest_connection import REQUEUES, VERSIONS
+from lucid.adapters.slurm.records.configuration import Partition
+from lucid.adapters.slurm.records.jobs_and_nodes import SlurmJob, SlurmNode
+from lucid.adapters.slurm.records.preemption import NO_PREEMPTION, Preemption
+from lucid.adapters.slurm.records.request import JobDefaults
+from lucid.adapters.slurm.records.reservations import Reservation
 from lucid.errors import ActionRefused
 
 FACTOR = 2**31

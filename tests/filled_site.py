@@ -9,7 +9,7 @@ from builders import LIGHT
 from daemon_site import Site
 from lucid.adapters.gpu.profile_files import write_summary
 from lucid.adapters.gpu.profiles import ProfileReading
-from lucid.live.upkeep import UPKEEP
+from lucid.live.learning.model_upkeep import UPKEEP
 from lucid.profiler.summary import Summary
 from lucid.profiler.use import GpuUse, IdleStretch
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 
 from lucid.config import PolicySettings
-from lucid.core.decision import Keep, PartitionPlan, Plan, Regroup, Release, Requeue, Resize, Start
+from lucid.core.decision import EndProfiling, Keep, PartitionPlan, Plan, Regroup, Requeue, Resize, Start
 from lucid.core.job import Pending, Running
 from lucid.core.node import Node
 from lucid.core.placement import Placement, placement_gpus
@@ -46,11 +46,11 @@ def judge(seen: Snapshot, plan: Plan, rules: PolicyRules, made: PolicySettings, 
                     paired.add(action.job_id)
                     tally["beside"] += 1
                 tally["group"] += bool(decision.group)
-            elif isinstance(decision, Requeue | Release) and isinstance(entry, Running):
+            elif isinstance(decision, Requeue | EndProfiling) and isinstance(entry, Running):
                 job, rule = entry.job, made.profiling.restarts
                 protected = not job.requeueable or rule == "never" or (rule == "asked" and not job.restart_asked)
-                if isinstance(decision, Release) or decision.part:
-                    assert rules.profiles if isinstance(decision, Release) else rules.pairs and entry.partner
+                if isinstance(decision, EndProfiling) or decision.part:
+                    assert rules.profiles if isinstance(decision, EndProfiling) else rules.pairs and entry.partner
                     assert not protected
                 else:
                     assert rules.preempts == "anybody" or (rules.preempts == "elastic" and job.elastic)

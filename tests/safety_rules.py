@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from lucid.config import PolicySettings
-from lucid.core.decision import Decision, Hold, Keep, PartitionPlan, Plan, Regroup, Release, Requeue, Start
+from lucid.core.decision import Decision, EndProfiling, Hold, Keep, PartitionPlan, Plan, Regroup, Requeue, Start
 from lucid.core.job import Ended, Job, Pending, Running
 from lucid.core.node import Node
 from lucid.core.placement import Placement
@@ -160,7 +160,7 @@ def check_decision(entry: Pending | Running, decision: Decision) -> None:
     elif isinstance(decision, Hold):
         assert waiting
         assert any(holds_back(item) for item in decision.reasons), f"{entry.job.id} held although {verdicts}"
-    elif isinstance(decision, Release):
+    elif isinstance(decision, EndProfiling):
         assert verdicts.get("ProfileTime", False) != waiting
         if "HomeHasRoom" in verdicts:  # measured at home: in a burst, or wherever home has room
             assert waiting
@@ -323,7 +323,7 @@ class Watcher:
                 assert entry.job.shareable
                 assert not entry.alone
                 self.in_slots += entry.profile is None
-            if self.policy == "lucid" and isinstance(decision, Requeue | Release) and isinstance(entry, Running):
+            if self.policy == "lucid" and isinstance(decision, Requeue | EndProfiling) and isinstance(entry, Running):
                 assert self.may_restart(entry.job), f"{job_id} is started over, and may not be"
                 self.restarted += 1
             if isinstance(decision, Start):

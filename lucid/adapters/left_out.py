@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
 from typing import Any, Final, TypeVar
 
-from lucid.shown import shown
+from lucid.escaping import shown
 
 __all__ = ["LeftOut", "Look", "short"]
 

@@ -27,7 +27,7 @@ from lucid.core.reason import (
 from lucid.core.restart import Restarts, may_restart
 from lucid.core.rounding import past, reached
 
-__all__ = ["ALL_HOLD", "MEMORY", "OUTLASTS", "Comparisons", "Verdict", "Wish"]
+__all__ = ["ALL_HOLD", "MEMORY", "OUTLASTS", "Comparisons", "Guest", "Verdict"]
 
 _SPEED_ERROR: Final = 0.15
 """A pair may turn out slower than expected by this: the worst plausible error of a measured pair model."""
@@ -45,7 +45,7 @@ class Verdict(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class Guest:
     """A job that looks for a partner, under which capacity and at what least speed of either."""
 
     entry: Pending
@@ -75,60 +75,60 @@ class Comparisons:
         """May this job be started over?"""
         return bool(may_restart(job, self._restarts))
 
-    def fit(self, wish: Wish, other: Candidate) -> bool:
+    def fit(self, guest: Guest, other: Candidate) -> bool:
         """Do both memory peaks fit on a GPU?"""
-        return wish.profile.gpu_mem_mib + other.mem_mib < other.capacity_mib
+        return guest.profile.gpu_mem_mib + other.mem_mib < other.capacity_mib
 
-    def judge(self, wish: Wish, other: Candidate) -> Verdict:
+    def judge(self, guest: Guest, other: Candidate) -> Verdict:
         """May the job start beside one that lasts? Bare numbers, as in ``told``."""
-        settings, job = self._settings, wish.entry.job
-        if not self.fit(wish, other):
+        settings, job = self._settings, guest.entry.job
+        if not self.fit(guest, other):
             return _VERDICTS[MEMORY]
-        if self._asks_host(wish) and not self._ledger.host_fits(other.index, job, job.gpus):
+        if self._asks_host(guest) and not self._ledger.host_fits(other.index, job, job.gpus):
             return _VERDICTS[_HOST]
-        if settings.priority_ratio is not None and not wish.value <= settings.priority_ratio * other.value:
+        if settings.priority_ratio is not None and not guest.value <= settings.priority_ratio * other.value:
             return _VERDICTS[_LEAVES]
-        found = self._pair_speed(wish, other)
+        found = self._pair_speed(guest, other)
         own, its = _speeds(found)
-        if found == "failed" or (found is not None and not min(own, its) >= wish.floor):
+        if found == "failed" or (found is not None and not min(own, its) >= guest.floor):
             return _VERDICTS[_SPEED]
         harm = 1.0 - _worst(own, its)
-        if past(harm, settings.unparted_harm) and not (wish.may_restart or self.may_restart(other.entry.job)):
+        if past(harm, settings.unparted_harm) and not (guest.may_restart or self.may_restart(other.entry.job)):
             return _VERDICTS[_HARM]
         return Verdict(ALL_HOLD, own + its)
 
-    def told(self, wish: Wish, other: Candidate) -> tuple[Reason, ...]:
+    def told(self, guest: Guest, other: Candidate) -> tuple[Reason, ...]:
         """The comparisons between two jobs, up to the first that fails."""
         made: list[Reason] = []
-        for reason in self._all(wish, other):
+        for reason in self._all(guest, other):
             made.append(reason)
             if not reason:
                 break
         return tuple(made)
 
-    def _all(self, wish: Wish, other: Candidate) -> Iterator[Reason]:
+    def _all(self, guest: Guest, other: Candidate) -> Iterator[Reason]:
         """The rules, in order. A rule without a limit to compare with is left out."""
-        settings, job, other_id = self._settings, wish.entry.job, other.entry.job.id
-        yield ShareScores(wish.score, other.score, wish.gss)
-        yield GpuMemory(other_id, wish.profile.gpu_mem_mib, other.mem_mib, other.capacity_mib)
+        settings, job, other_id = self._settings, guest.entry.job, other.entry.job.id
+        yield ShareScores(guest.score, other.score, guest.gss)
+        yield GpuMemory(other_id, guest.profile.gpu_mem_mib, other.mem_mib, other.capacity_mib)
         yield PartnerOutlasts(other_id, other.remaining_s, settings.least_partner_remaining_s)
-        if self._asks_host(wish):
+        if self._asks_host(guest):
             yield HostFits(job.cpus, job.mem_mib, self._ledger.host_fits(other.index, job, job.gpus))
         if settings.priority_ratio is not None:
-            yield PartnerLeaves(other_id, wish.value, other.value, settings.priority_ratio)
-        found = self._pair_speed(wish, other)
+            yield PartnerLeaves(other_id, guest.value, other.value, settings.priority_ratio)
+        found = self._pair_speed(guest, other)
         own, its = found if isinstance(found, tuple) else (None, None)
-        yield PairSpeed(other_id, own, its, wish.floor, self._predictor.name, found == "failed")
-        if not (wish.may_restart or self.may_restart(other.entry.job)):
+        yield PairSpeed(other_id, own, its, guest.floor, self._predictor.name, found == "failed")
+        if not (guest.may_restart or self.may_restart(other.entry.job)):
             yield PairHarm(other_id, _worst(*_speeds(found)), settings.unparted_harm)
 
-    def _asks_host(self, wish: Wish) -> bool:
-        return self._ledger.host_limits and (wish.entry.job.cpus > 0 or wish.entry.job.mem_mib > 0)
+    def _asks_host(self, guest: Guest) -> bool:
+        return self._ledger.host_limits and (guest.entry.job.cpus > 0 or guest.entry.job.mem_mib > 0)
 
-    def _pair_speed(self, wish: Wish, other: Candidate) -> PairSpeeds:
+    def _pair_speed(self, guest: Guest, other: Candidate) -> PairSpeeds:
         theirs = other.entry.profile
         assert theirs is not None
-        return self._predictor.pair_speed(wish.profile, theirs)
+        return self._predictor.pair_speed(guest.profile, theirs)
 
 
 def _speeds(found: PairSpeeds) -> tuple[float, float]:

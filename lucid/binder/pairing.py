@@ -8,7 +8,7 @@ from itertools import count
 from math import inf
 
 from lucid.binder.candidates import Candidate, Candidates
-from lucid.binder.comparisons import ALL_HOLD, MEMORY, Comparisons, Wish
+from lucid.binder.comparisons import ALL_HOLD, MEMORY, Comparisons, Guest
 from lucid.config import PackingSettings
 from lucid.core.job import Job, Pending, Running
 from lucid.core.ledger import Ledger
@@ -163,14 +163,14 @@ class Binder:
         """
         assert entry.profile is not None
         floor = self._settings.least_pair_speed if floor is None else floor
-        wish = Wish(entry, entry.profile, value, score, gss, floor, self._compared.may_restart(entry.job))
+        guest = Guest(entry, entry.profile, value, score, gss, floor, self._compared.may_restart(entry.job))
         candidates = self._candidates(entry.job)
         last = candidates.last(gss - score)
         best: Candidate | None = None
         furthest: Candidate | None = None
         best_speed, furthest_failed, qualified = 0.0, -1, 0
-        for other in self._in_reach(wish, candidates.lasting, last, fenced):
-            failed, speed = self._compared.judge(wish, other)
+        for other in self._in_reach(guest, candidates.lasting, last, fenced):
+            failed, speed = self._compared.judge(guest, other)
             if failed < ALL_HOLD:
                 if failed > furthest_failed:
                     furthest, furthest_failed = other, failed
@@ -182,28 +182,28 @@ class Binder:
                 last = other.number
                 break
         if candidates.soonest_s < self._changes_s:
-            self._note_changes(wish, candidates, last, fenced)
+            self._note_changes(guest, candidates, last, fenced)
         same = SameGpus(entry.job.gpus, len(candidates))
         if best is not None:
             choice = BestPartner(best.entry.job.id, best_speed, qualified, self._settings.partner)
-            return best.entry, (same, *self._compared.told(wish, best), choice)
+            return best.entry, (same, *self._compared.told(guest, best), choice)
         if furthest_failed <= MEMORY:
-            for other in self._in_reach(wish, candidates.ending, last, fenced):
-                if self._compared.fit(wish, other):  # it fails the next rule
+            for other in self._in_reach(guest, candidates.ending, last, fenced):
+                if self._compared.fit(guest, other):  # it fails the next rule
                     furthest = other
                     break
                 if furthest is None or other.number < furthest.number:
                     furthest = other
         if furthest is not None:
-            return None, (same, self._compared.told(wish, furthest)[-1])
-        return None, self._nobody(wish, candidates, fenced, same)
+            return None, (same, self._compared.told(guest, furthest)[-1])
+        return None, self._nobody(guest, candidates, fenced, same)
 
     def _in_reach(
-        self, wish: Wish, others: Mapping[str, Candidate], last: float, fenced: Container[str]
+        self, guest: Guest, others: Mapping[str, Candidate], last: float, fenced: Container[str]
     ) -> Iterator[Candidate]:
         """Of these candidates those, up to the ``last``, with which the share scores allow a pair, on nodes on which
         the job may start."""
-        room, closing, job = wish.gss - wish.score, self._ledger.closing, wish.entry.job
+        room, closing, job = guest.gss - guest.score, self._ledger.closing, guest.entry.job
         for other in others.values():
             if other.number > last:
                 return
@@ -212,20 +212,20 @@ class Binder:
             if not closing or self._ledger.ends_before(other.index, job):
                 yield other
 
-    def _note_changes(self, wish: Wish, candidates: Candidates, last: float, fenced: Container[str]) -> None:
+    def _note_changes(self, guest: Guest, candidates: Candidates, last: float, fenced: Container[str]) -> None:
         """Note when a partner that is refused as nearly done would no longer be, should it outlive its estimate."""
-        for other in self._in_reach(wish, candidates.ending, last, fenced):
-            if other.outlived_s < self._changes_s and self._compared.fit(wish, other):
+        for other in self._in_reach(guest, candidates.ending, last, fenced):
+            if other.outlived_s < self._changes_s and self._compared.fit(guest, other):
                 self._changes_s = other.outlived_s
 
     def _nobody(
-        self, wish: Wish, candidates: Candidates, fenced: Container[str], same: SameGpus
+        self, guest: Guest, candidates: Candidates, fenced: Container[str], same: SameGpus
     ) -> tuple[Reason, ...]:
         """Why a job finds no partner, where there is none to compare with."""
-        job = wish.entry.job
-        too_much = candidates.heavy(wish.gss - wish.score, fenced)
+        job = guest.entry.job
+        too_much = candidates.heavy(guest.gss - guest.score, fenced)
         if too_much is not None:
-            return same, ShareScores(wish.score, too_much.score, wish.gss)
+            return same, ShareScores(guest.score, too_much.score, guest.gss)
         others = 0
         if self._settings.same_user_only and not same:
             others = sum(len(theirs) for (gpus, _), theirs in self._offered().items() if gpus == job.gpus)

@@ -1,7 +1,7 @@
 """The tables that the models train on: profiles.csv and pairs.csv, measured or synthetic, each row saying which.
 
-Columns are those of ``lucid.models.packing.measured`` and ``lucid.simulator.truth``, and beside them ``source``
-(``measured`` or ``synthetic``), ``sharing``, ``card``, ``driver`` and ``date``.
+Columns are those of ``lucid.models.packing.measured`` and ``lucid.simulator.ground_truth``, and beside them
+``source`` (``measured`` or ``synthetic``), ``sharing``, ``card``, ``driver`` and ``date``.
 """
 
 from __future__ import annotations

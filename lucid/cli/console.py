@@ -1,5 +1,5 @@
-"""Where all of ``lucidctl``'s words go: every text is shown, not obeyed (``lucid.shown``). Nothing else in lucid.cli
-writes to the terminal; ruff says so (TID251)."""
+"""Where all of ``lucidctl``'s words go: every text is shown, not obeyed (``lucid.escaping``). Nothing else in
+lucid.cli writes to the terminal; ruff says so (TID251)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import rich.table
 import rich.text
 from rich.console import RenderableType
 
-from lucid.shown import shown
+from lucid.escaping import shown
 
 __all__ = ["Console", "Table", "say", "stderr_console", "stdout_console", "styled", "warn_on_stderr"]
 

@@ -15,17 +15,18 @@ __all__ = [
     "Action",
     "Decision",
     "DecisionRow",
+    "EndProfiling",
     "Hold",
     "Keep",
     "PartitionPlan",
     "Parts",
     "Plan",
     "Regroup",
-    "Release",
     "Requeue",
     "Resize",
     "Start",
     "earliest",
+    "kind_of",
     "row_of",
     "verb_of",
 ]
@@ -93,7 +94,7 @@ class Regroup:
 
 
 @dataclass(frozen=True, slots=True)
-class Release:
+class EndProfiling:
     """Take a profiled job off its profiling node and let it wait in its own VC, with its profile."""
 
     reasons: tuple[Reason, ...]
@@ -106,7 +107,7 @@ class Keep:
     reasons: tuple[Reason, ...]
 
 
-Decision = Start | Hold | Requeue | Resize | Regroup | Release | Keep
+Decision = Start | Hold | Requeue | Resize | Regroup | EndProfiling | Keep
 
 
 _VERBS: Final[Mapping[type, str]] = {
@@ -115,9 +116,14 @@ _VERBS: Final[Mapping[type, str]] = {
     Requeue: "requeue",
     Resize: "resize",
     Regroup: "regroup",
-    Release: "release",
+    EndProfiling: "release",
     Keep: "keep",
 }
+
+
+def kind_of(decision: Decision) -> str:
+    """As ``verb_of``, but ``requeue`` for a job that is parted, too."""
+    return _VERBS[type(decision)]
 
 
 def verb_of(decision: Decision) -> str:
@@ -156,7 +162,7 @@ class Action:
 
     job_id: str
     partition: str
-    decision: Start | Requeue | Resize | Regroup | Release | Keep
+    decision: Start | Requeue | Resize | Regroup | EndProfiling | Keep
 
 
 @dataclass(frozen=True, slots=True, eq=False)

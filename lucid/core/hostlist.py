@@ -1,4 +1,5 @@
-"""The one reader of Slurm's host lists, held against ``scontrol show hostnames`` (tests/unit/test_host_lists.py)."""
+"""The one reader of Slurm's host lists, held against ``scontrol show hostnames``
+(tests/unit/slurm/test_host_lists.py)."""
 
 from __future__ import annotations
 

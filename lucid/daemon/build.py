@@ -11,10 +11,10 @@ from pathlib import Path
 from lucid.adapters.clock import SystemClock
 from lucid.adapters.gpu.profiles import ProfileFolder, ProfileSource
 from lucid.adapters.left_out import LeftOut
-from lucid.adapters.slurm.choose import make_client
-from lucid.adapters.slurm.cli import CommandClient
-from lucid.adapters.slurm.client import Breaker, SlurmClient
-from lucid.adapters.slurm.sacct import Accounting, SacctClient
+from lucid.adapters.slurm.clients.accounting import Accounting, SacctClient
+from lucid.adapters.slurm.clients.commands import CommandClient
+from lucid.adapters.slurm.clients.factory import make_client
+from lucid.adapters.slurm.clients.port import Breaker, SlurmClient
 from lucid.adapters.store.file import set_aside
 from lucid.adapters.store.pair_memory import PairMemoryFile
 from lucid.adapters.store.port import Store, StoreDamaged
@@ -22,7 +22,7 @@ from lucid.adapters.store.sqlite import SqliteStore
 from lucid.config import Settings, load_settings, profiles_folder
 from lucid.core.ports import Clock, Predictor
 from lucid.errors import ConfigError
-from lucid.live.models import LiveModels
+from lucid.live.learning.models import LiveModels
 from lucid.live.policies import check_policy, live_models
 from lucid.models.packing.pair_memory import PairMemory
 

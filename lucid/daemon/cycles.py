@@ -8,29 +8,30 @@ from dataclasses import asdict
 from pathlib import Path
 
 from lucid.adapters.slurm.cluster import SlurmCluster
-from lucid.adapters.slurm.pool import modes_with_pool
-from lucid.adapters.slurm.power import excepted_in
-from lucid.adapters.slurm.shares import FairShares
+from lucid.adapters.slurm.records.fair_shares import FairShares
+from lucid.adapters.slurm.snapshot.lending_pool import modes_with_pool
+from lucid.adapters.slurm.snapshot.power_saving import excepted_in
 from lucid.adapters.store.recorder import StoreRecorder
 from lucid.config import Mode
+from lucid.core.decision import kind_of
 from lucid.core.job import Job, Stage
 from lucid.core.ports import Capability, Forecaster, Predictor
 from lucid.daemon.build import Parts
-from lucid.live.catch_up import CatchUp
-from lucid.live.guarded import GuardedPolicy
 from lucid.live.keep_awake import KeepAwake
-from lucid.live.models import LiveModels, live_forecaster
+from lucid.live.learning.catch_up import CatchUp
+from lucid.live.learning.estimate_ranking_log import TrustLog
+from lucid.live.learning.models import LiveModels, live_forecaster
 from lucid.live.modes import live_profiling
+from lucid.live.plans.plan_recording import with_records
+from lucid.live.plans.policy_memory import PolicyMemory
+from lucid.live.plans.start_log import StartLog
 from lucid.live.policies import live_policy, live_predictor, needs_of
-from lucid.live.policy_memory import PolicyMemory
-from lucid.live.published import Publisher
-from lucid.live.records import with_records
-from lucid.live.start_log import StartLog
-from lucid.live.tally import Tally, TimedPolicy
-from lucid.live.trust_log import TrustLog
-from lucid.live.turns import behind_barrier
+from lucid.live.reporting.counters import Counters, TimedPolicy
+from lucid.live.reporting.public_view import Publisher
+from lucid.live.resilience.failure_barrier import behind_barrier
+from lucid.live.resilience.guarded_policy import GuardedPolicy
 from lucid.orchestrator.cycle import Cycle, CycleResult
-from lucid.orchestrator.site_factor import site_factors
+from lucid.orchestrator.order.site_factor import site_factors
 from lucid.profiler.stage import goes_through_profiling
 
 __all__ = ["Cycles"]
@@ -49,7 +50,7 @@ class Cycles:
         policy_memory: PolicyMemory,
         publisher: Publisher,
         slurm_knows_all: Callable[[], bool],
-        tally: Tally,
+        counters: Counters,
     ) -> None:
         """``modes``: in force now, by partition; ``token``: of the lease; ``slurm_knows_all``: see ``Leader``."""
         settings = parts.settings
@@ -78,7 +79,7 @@ class Cycles:
         self._policy_memory = policy_memory
         self._trust = TrustLog(parts.store)
         self._publisher = publisher
-        self._tally = tally
+        self._counters = counters
         self._predictor: Predictor | None = None
         self._forecaster: Forecaster | None = None
         self._cycle: Cycle | None = None
@@ -135,8 +136,8 @@ class Cycles:
             _LOG.warning(trouble.words or "jobs can report again", extra={"facts": {"remedy": trouble.remedy}})
         undone = cluster.factors.undone
         cluster.order(self._site_factors(result))
-        self._tally.undone += cluster.factors.undone - undone
-        self._tally.cycle(result, self._cycle.memory, self._modes(), parts.monotonic_s() - began_s)
+        self._counters.undone += cluster.factors.undone - undone
+        self._counters.cycle(result, self._cycle.memory, self._modes(), parts.monotonic_s() - began_s)
         behind_barrier("nodes not kept awake", lambda: self._awake.look(result.snapshot, cluster.power.usual_s))
         self._log(result)
         return result
@@ -177,7 +178,7 @@ class Cycles:
         policy, recorder = with_records(parts.settings, live, predictor, store)
         self._start_log = StartLog(parts.store, live.make(predictor), predictor.pair_speed)
         before = self._policy_memory.load() if self._cycle is None else self._cycle.memory
-        timed = TimedPolicy(GuardedPolicy(policy, parts.left_out), self._tally.planned)
+        timed = TimedPolicy(GuardedPolicy(policy, parts.left_out), self._counters.planned)
         return Cycle(
             self.cluster, predictor, timed, live.settings, recorder, forecaster, before, True, self._trust.book
         )
@@ -221,7 +222,7 @@ class Cycles:
             facts = {
                 "job": item.action.job_id,
                 "partition": item.action.partition,
-                "what": type(item.action.decision).__name__.lower(),
+                "what": kind_of(item.action.decision),
             }
             _LOG.info("refused" if item.refused else "done", extra={"facts": {**facts, "words": item.refused or ""}})
         for error in result.unsafe:

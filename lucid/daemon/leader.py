@@ -9,9 +9,9 @@ from pathlib import Path
 from lucid.adapters.store.port import Lease, same_host
 from lucid.daemon.build import Parts
 from lucid.errors import ClusterError, StoreError
-from lucid.live.anew import somebody_may_act
-from lucid.live.failover import Failover, Standby
-from lucid.live.turns import Turns
+from lucid.live.resilience.failover import Failover, Standby
+from lucid.live.resilience.failure_barrier import FailureBarrier
+from lucid.live.resilience.store_recovery import somebody_may_act
 
 __all__ = ["Leader"]
 
@@ -25,13 +25,13 @@ _KNOWS_ALL_S = 45.0
 class Leader:
     """One daemon's hold on the lease of its store."""
 
-    def __init__(self, parts: Parts, holder: str, turns: Turns) -> None:
+    def __init__(self, parts: Parts, holder: str, barrier: FailureBarrier) -> None:
         """``holder``: the name of this daemon among those of the store."""
         self.lease: Lease | None = None
         """While this daemon has it."""
         self.holder = holder
         self._parts = parts
-        self._turns = turns
+        self._barrier = barrier
         self._failover = Failover(holder, parts.monotonic_s)
         self._silent_s = float("-inf")
         self._had = False
@@ -50,7 +50,7 @@ class Leader:
         parts, now_s = self._parts, self._parts.clock.now_s()
         heartbeat = Path(parts.settings.daemon.heartbeat)
         if not self._had and somebody_may_act(parts.store, heartbeat, now_s, self.lasts_s):
-            self._turns.standing_by(
+            self._barrier.standing_by(
                 "the store is newer than a fresh heartbeat, so another lucidd may still act; waiting until that "
                 "heartbeat is stale"
             )
@@ -63,7 +63,7 @@ class Leader:
                 self.step_down("its lease ran out and another daemon has it")
             if self._failover.wait(parts.store, now_s):
                 _LOG.info("standing by", extra={"facts": {"acts": held.holder if held else ""}})
-            self._turns.feed()
+            self._barrier.feed()
             return None
         self._failover.acts()
         if self.lease is None or lease.token != self.lease.token:

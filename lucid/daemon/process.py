@@ -20,19 +20,19 @@ from lucid.adapters.store.port import Store
 from lucid.atomic import closed_to_others, write_public
 from lucid.config import Settings, load_settings
 from lucid.daemon.build import checked_settings, make_parts
+from lucid.daemon.loop import Daemon
 from lucid.daemon.reload import Reload, begin_anew
-from lucid.daemon.turn import Daemon
 from lucid.errors import LucidError
-from lucid.live.child import Children
-from lucid.live.log import log_handler
-from lucid.live.model_timer import ModelTimer
-from lucid.live.systemd import tell_systemd
-from lucid.live.trouble import TroubleFile
-from lucid.live.tuning import tune_timer
-from lucid.live.turns import behind_barrier, persistently
-from lucid.live.upkeep import model_timer
+from lucid.escaping import shown
+from lucid.live.learning.child_process import Children
+from lucid.live.learning.model_timer import ModelTimer
+from lucid.live.learning.model_upkeep import model_timer
+from lucid.live.learning.tuning import tune_timer
+from lucid.live.reporting.log import log_handler
+from lucid.live.resilience.failure_barrier import behind_barrier, persistently
+from lucid.live.resilience.systemd import tell_systemd
+from lucid.live.resilience.trouble_file import TroubleFile
 from lucid.places import checked_file, stamp_of
-from lucid.shown import shown
 
 __all__ = ["main", "say_checked", "turn_until"]
 

@@ -14,12 +14,12 @@ from lucid.core.reason import reason_to_dict
 from lucid.core.snapshot import Snapshot
 from lucid.daemon.build import Parts
 from lucid.daemon.cycles import Cycles
-from lucid.live.failover import Standby
 from lucid.live.modes import live_profiling
-from lucid.live.published import Publisher
-from lucid.live.status import partitions_of, status_of
-from lucid.live.tally import Tally
-from lucid.live.turns import Turns
+from lucid.live.reporting.counters import Counters
+from lucid.live.reporting.public_view import Publisher
+from lucid.live.reporting.status import partitions_of, status_of
+from lucid.live.resilience.failover import Standby
+from lucid.live.resilience.failure_barrier import FailureBarrier
 
 __all__ = ["beat", "tell_status"]
 
@@ -52,20 +52,20 @@ def tell_status(
     parts: Parts,
     modes: Mapping[str, Mode],
     paused: bool,
-    turns: Turns,
+    barrier: FailureBarrier,
     count: int,
     cycles: Cycles | None,
     snapshot: Snapshot | None,
     publisher: Publisher,
     lasts_s: float,
-    tally: Tally | None,
+    counters: Counters | None,
     private_data: Sequence[str] | None,
     too_old: str,
 ) -> None:
     """Put the picture into the store, and publish of it what names nobody. ``count``: cycles so far; ``cycles``:
     while this daemon has the lease; ``snapshot``: of this turn, if it went well; ``lasts_s``: how long a lease lasts;
-    ``tally``: what this process has counted; ``private_data``: as ``PrivateData.words``; ``too_old``: why this Slurm
-    is not packed.
+    ``counters``: what this process has counted; ``private_data``: as ``PrivateData.words``; ``too_old``: why this
+    Slurm is not packed.
 
     Raises:
         StoreError: it cannot be written.
@@ -79,14 +79,14 @@ def tell_status(
         "modes": {name: str(mode) for name, mode in modes.items()},
         "policies": {name: parts.settings.daemon.policy_of(name) for name in modes},
         "configured": {name: str(mode) for name, mode in parts.settings.daemon.partitions.items()},
-        "last_error": turns.last_error,
-        "failed_turns": turns.failed,
+        "last_error": barrier.last_error,
+        "failed_turns": barrier.failed,
         "left_out": parts.left_out.told(),
         "private_data": private_data,
         "too_old": too_old,
     }
-    if tally is not None:
-        status["counts"] = tally.to_dict()
+    if counters is not None:
+        status["counts"] = counters.to_dict()
     if snapshot is not None:
         status["partitions"] = partitions_of(snapshot)
         status["trust"] = [reason_to_dict(one) for one in snapshot.trust.values()]

@@ -6,14 +6,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from lucid.adapters.slurm.client import FIRST_TO_PACK, TOO_OLD, Inspector
+from lucid.adapters.slurm.clients.port import FIRST_TO_PACK, TOO_OLD, Inspector
 from lucid.adapters.slurm.heartbeat import read_heartbeat
-from lucid.adapters.slurm.nouns import SlurmJob, SlurmNode
-from lucid.adapters.slurm.preemption import NO_PREEMPTION, Preemption
-from lucid.adapters.slurm.request import JobDefaults
-from lucid.adapters.slurm.site import GroupLimit, Limits, Partition
-from lucid.adapters.slurm.text import parse_mark
-from lucid.adapters.slurm.waits import parked
+from lucid.adapters.slurm.pending.pending_state import parked
+from lucid.adapters.slurm.records.configuration import GroupLimit, Limits, Partition
+from lucid.adapters.slurm.records.field_parsers import parse_mark
+from lucid.adapters.slurm.records.jobs_and_nodes import SlurmJob, SlurmNode
+from lucid.adapters.slurm.records.preemption import NO_PREEMPTION, Preemption
+from lucid.adapters.slurm.records.request import JobDefaults
 from lucid.config import Mode, PoolSettings, Settings
 from lucid.doctor.config import look_over_config
 from lucid.doctor.lending import look_over_lending
@@ -21,7 +21,7 @@ from lucid.doctor.power import as_lucidd_sees, look_over_power
 from lucid.doctor.preemption import look_over_preemption
 from lucid.doctor.served import look_over_served
 from lucid.errors import ClusterError
-from lucid.live.finding import Finding, bad, warn
+from lucid.live.reporting.doctor_finding import Finding, bad, warn
 
 __all__ = ["Site", "look_over_site", "see_site"]
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 
 from lucid.config import Mode, Publish, Settings
-from lucid.live.finding import Finding, bad, warn
+from lucid.live.reporting.doctor_finding import Finding, bad, warn
 
 __all__ = ["look_over_config"]
 

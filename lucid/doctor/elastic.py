@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from lucid.adapters.slurm.reports_folder import folder_trouble
+from lucid.adapters.slurm.elastic.reports_folder import folder_trouble
 from lucid.config import Settings
-from lucid.live.finding import Finding, bad, warn
+from lucid.live.reporting.doctor_finding import Finding, bad, warn
 
 __all__ = ["look_over_reports"]
 

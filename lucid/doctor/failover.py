@@ -9,8 +9,8 @@ from lucid.adapters.store.place import network_file_system
 from lucid.adapters.store.port import Lease
 from lucid.adapters.store.sqlite import SqliteStore
 from lucid.config import Settings
-from lucid.live.failover import standby_of
-from lucid.live.finding import Finding, bad, warn
+from lucid.live.reporting.doctor_finding import Finding, bad, warn
+from lucid.live.resilience.failover import standby_of
 
 __all__ = ["look_over_failover"]
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from lucid.config import Settings
 from lucid.errors import ConfigError
-from lucid.live.finding import Finding, bad, warn
+from lucid.live.reporting.doctor_finding import Finding, bad, warn
 from lucid.slurmconf.check import check_installation, heartbeat_in, settings_in
 
 __all__ = ["look_over_files", "root_of"]

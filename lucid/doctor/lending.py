@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from lucid.adapters.slurm.nouns import SlurmNode
-from lucid.adapters.slurm.pool import pool_of
-from lucid.adapters.slurm.request import JobDefaults
-from lucid.adapters.slurm.site import GroupLimit, Partition
-from lucid.adapters.slurm.view import gpu_mem_mib
+from lucid.adapters.slurm.records.configuration import GroupLimit, Partition
+from lucid.adapters.slurm.records.jobs_and_nodes import SlurmNode
+from lucid.adapters.slurm.records.request import JobDefaults
+from lucid.adapters.slurm.snapshot.builder import gpu_mem_mib
+from lucid.adapters.slurm.snapshot.lending_pool import pool_of
 from lucid.config import Mode, Settings
-from lucid.live.finding import Finding, bad, warn
+from lucid.live.reporting.doctor_finding import Finding, bad, warn
 
 __all__ = ["look_over_lending"]
 

@@ -6,12 +6,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from lucid.adapters.slurm.heartbeat import read_heartbeat
-from lucid.adapters.slurm.nouns import SlurmNode
-from lucid.adapters.slurm.power import ASLEEP, FAILED, Power, PowerRules
-from lucid.adapters.slurm.site import Partition
+from lucid.adapters.slurm.records.configuration import Partition
+from lucid.adapters.slurm.records.jobs_and_nodes import SlurmNode
+from lucid.adapters.slurm.snapshot.power_saving import ASLEEP, FAILED, Power, PowerRules
 from lucid.config import Mode, Settings
-from lucid.live.finding import Finding, warn
 from lucid.live.keep_awake import kept_in
+from lucid.live.reporting.doctor_finding import Finding, warn
 
 __all__ = ["as_lucidd_sees", "look_over_power", "power_note"]
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from lucid.adapters.slurm.nouns import SlurmNode
-from lucid.adapters.slurm.preemption import Preemption
+from lucid.adapters.slurm.records.jobs_and_nodes import SlurmNode
+from lucid.adapters.slurm.records.preemption import Preemption
 from lucid.config import Mode
-from lucid.live.finding import Finding, bad, warn
+from lucid.live.reporting.doctor_finding import Finding, bad, warn
 
 __all__ = ["look_over_preemption", "without_layers"]
 

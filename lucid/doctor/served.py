@@ -9,10 +9,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
-from lucid.adapters.slurm.nouns import SlurmNode
-from lucid.adapters.slurm.site import Limits
+from lucid.adapters.slurm.records.configuration import Limits
+from lucid.adapters.slurm.records.jobs_and_nodes import SlurmNode
 from lucid.config import Mode
-from lucid.live.finding import Finding, bad, warn
+from lucid.live.reporting.doctor_finding import Finding, bad, warn
 
 __all__ = ["Limits", "look_over_served", "taken_whole"]
 

@@ -12,22 +12,22 @@ from pathlib import Path
 from typing import Any
 
 from lucid.adapters.gpu.profiles import ProfileFolder
-from lucid.adapters.slurm.hands import GIVEN_UP, LET_GO
+from lucid.adapters.slurm.actions.job_writer import GIVEN_UP, LET_GO
+from lucid.adapters.slurm.clients.rest_token import Token
 from lucid.adapters.slurm.heartbeat import read_heartbeat
-from lucid.adapters.slurm.token import Token
-from lucid.adapters.slurm.waits import GAVE_LESS
+from lucid.adapters.slurm.pending.pending_state import GAVE_LESS
 from lucid.adapters.store.port import ActionRow, StoreUnreadable, holder_is_dead
 from lucid.adapters.store.sqlite import SqliteStore
 from lucid.config import Mode, Settings, profiles_folder
 from lucid.doctor.elastic import look_over_reports
 from lucid.doctor.failover import look_over_failover
 from lucid.errors import ClusterUnavailable, StoreError
-from lucid.live.finding import Finding, bad, warn
-from lucid.live.starts_ahead import START_TIMES, start_times_of
-from lucid.live.status import words_of_left_out
+from lucid.live.plans.stored_starts import START_TIMES, start_times_of
+from lucid.live.reporting.doctor_finding import Finding, bad, warn
+from lucid.live.reporting.status import words_of_left_out
+from lucid.live.resilience.trouble_file import why_nobody_decides
 from lucid.live.switches import words_of_switches
-from lucid.live.trouble import why_nobody_decides
-from lucid.orchestrator.start_times import StartTimes
+from lucid.orchestrator.forecast.start_times import StartTimes
 
 __all__ = ["look_over_state"]
 

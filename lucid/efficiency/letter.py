@@ -10,7 +10,7 @@ from typing import Final
 from lucid.efficiency.judge import JobAccount
 from lucid.efficiency.kinds import ADVICE, HELD, TITLES, WasteKind
 from lucid.efficiency.totals import total_of, totals
-from lucid.shown import shown
+from lucid.escaping import shown
 
 __all__ = ["letter"]
 

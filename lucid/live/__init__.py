@@ -1,1 +1,5 @@
-"""What the daemon does beside the cycle: models, and what it missed while it was down."""
+"""What lucidd does beside the cycle, and what commands read of it.
+
+Read in this order: ``policies``, ``modes``, ``switches``, ``lending``, ``keep_awake``. Folders: ``plans``,
+``reporting``, ``resilience``, ``learning``.
+"""

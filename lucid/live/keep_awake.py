@@ -15,7 +15,7 @@ from lucid.atomic import write_atomic
 from lucid.config import SleepSettings
 from lucid.core.snapshot import Partition, Snapshot
 from lucid.errors import ActionRefused
-from lucid.orchestrator.ready_nodes import ready_nodes
+from lucid.orchestrator.capacity.ready_nodes import ready_nodes
 
 __all__ = ["KEPT_AWAKE", "KeepAwake", "kept_in", "to_keep"]
 

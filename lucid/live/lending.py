@@ -56,7 +56,7 @@ def check_lending(settings: Settings, where: str) -> None:
 def lending_of(part: Partition) -> Mapping[str, Mapping[str, int]]:
     """Of each VC of a pool: its quota, what it holds and what it has borrowed, in GPUs, and how many jobs wait.
     A pair holds its GPUs once, for the VC of the job that was there first."""
-    from lucid.orchestrator.quotas import holders  # loads numpy, which few commands need
+    from lucid.orchestrator.order.quotas import holders  # loads numpy, which few commands need
 
     waiting = Counter(entry.job.vc for entry in part.pending)
     held = dict.fromkeys(part.quotas, 0)

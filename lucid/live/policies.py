@@ -12,19 +12,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lucid.adapters.left_out import LeftOut
-from lucid.adapters.slurm.reports import STAGES
+from lucid.adapters.slurm.elastic.training_reports import STAGES
 from lucid.config import PolicySettings, Settings, library_folder, settings_from
 from lucid.core.ports import Capability, Predictor
 from lucid.errors import ConfigError
-from lucid.live.guarded import Guarded
 from lucid.live.lending import check_lending
 from lucid.live.modes import live_profiling, policy_settings
+from lucid.live.resilience.guarded_policy import GuardedPredictor
 from lucid.orchestrator.by_partition import make_policies
 from lucid.orchestrator.policies import BUILT_IN
 from lucid.orchestrator.policy import Policy, known_policies, make_policy
 
 if TYPE_CHECKING:  # who reads the last plan needs no model
-    from lucid.live.models import LiveModels
+    from lucid.live.learning.models import LiveModels
     from lucid.models.packing.pair_memory import PairMemory
 
 __all__ = ["LivePolicy", "check_policy", "live_models", "live_policy", "live_predictor", "needs_of"]
@@ -74,7 +74,7 @@ def live_policy(settings: Settings, able: frozenset[Capability]) -> LivePolicy:
 
 def live_models(settings: Settings, config: Path, memory: PairMemory) -> LiveModels:
     """The models of a lucidd whose configuration file is ``config``."""
-    from lucid.live.models import LiveModels
+    from lucid.live.learning.models import LiveModels
 
     return LiveModels(
         library_folder(settings, config.parent) or Path(settings.daemon.state_dir) / "models",
@@ -86,10 +86,10 @@ def live_models(settings: Settings, config: Path, memory: PairMemory) -> LiveMod
 
 def live_predictor(settings: Settings, predictor: Predictor | LiveModels, left_out: LeftOut) -> Predictor:
     """The predictor that lucidd plans by: no exception of a model comes out of it."""
-    from lucid.live.models import LiveModels
+    from lucid.live.learning.models import LiveModels
 
     made = predictor.make() if isinstance(predictor, LiveModels) else predictor
-    return Guarded(made, left_out, settings.daemon.first_guess_s)
+    return GuardedPredictor(made, left_out, settings.daemon.first_guess_s)
 
 
 def check_policy(settings: Settings, where: str) -> None:

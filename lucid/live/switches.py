@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from lucid.adapters.bounded import digits, moment
 from lucid.adapters.store.port import Store
-from lucid.live.finding import Finding, warn
+from lucid.live.reporting.doctor_finding import Finding, warn
 from lucid.places import Mode, Placed
 
 __all__ = ["KEY", "Switch", "overtaken", "settle_switches", "switches_of", "words_of_switches"]

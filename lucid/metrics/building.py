@@ -8,7 +8,7 @@ from typing import Any
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
-from lucid.shown import shown
+from lucid.escaping import shown
 
 __all__ = ["MOST_GROUPS", "Labels", "counter", "few", "gauge", "number"]
 

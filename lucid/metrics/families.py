@@ -13,9 +13,9 @@ from typing import Any
 from prometheus_client.core import HistogramMetricFamily, Metric
 
 from lucid.adapters.store.sqlite import SqliteStore
-from lucid.live.starts_ahead import START_TIMES, start_times_of
-from lucid.live.tally import BUCKETS_S, CAUSES, RESTARTS, SPEEDS, promises_of
-from lucid.live.upkeep import UPKEEP
+from lucid.live.learning.model_upkeep import UPKEEP
+from lucid.live.plans.stored_starts import START_TIMES, start_times_of
+from lucid.live.reporting.counters import BUCKETS_S, CAUSES, RESTARTS, SPEEDS, promises_of
 from lucid.metrics.building import Labels, counter, few, gauge, number
 from lucid.metrics.partitions import partition_families
 from lucid.metrics.source import MetricsSource

@@ -10,8 +10,8 @@ from statistics import fmean
 from prometheus_client.core import Metric
 
 from lucid.core.decision import Hold
-from lucid.live.seen_plan import SeenPlan
-from lucid.live.tally import SPEEDS, speeds_of
+from lucid.live.plans.stored_plan import StoredPlan
+from lucid.live.reporting.counters import SPEEDS, speeds_of
 from lucid.metrics.building import Labels, few, gauge
 
 __all__ = ["MOST_PAIRED_JOBS", "partition_families"]
@@ -22,7 +22,7 @@ _PARTITION = ("partition",)
 
 
 def partition_families(
-    seen: SeenPlan | None, promises: Mapping[str, tuple[str, float, float]], at_s: float | None
+    seen: StoredPlan | None, promises: Mapping[str, tuple[str, float, float]], at_s: float | None
 ) -> Iterator[Metric]:
     """From what lucidd saw and decided last; none, where that cannot be read. ``promises``: what was promised to jobs
     of pairs. ``at_s``: Unix time of lucidd's last look."""
@@ -46,7 +46,7 @@ class _Seen:
     oldest_s: float | None
 
 
-def _seen(seen: SeenPlan, at_s: float | None) -> dict[str, _Seen]:
+def _seen(seen: StoredPlan, at_s: float | None) -> dict[str, _Seen]:
     found: dict[str, _Seen] = {}
     snapshot = seen.snapshot
     now_s = snapshot.now_s if at_s is None else max(at_s, snapshot.now_s)
@@ -129,7 +129,7 @@ class _PairedJob:
     by: str
 
 
-def _pairs(seen: SeenPlan, promises: Mapping[str, tuple[str, float, float]]) -> list[_PairedJob]:
+def _pairs(seen: StoredPlan, promises: Mapping[str, tuple[str, float, float]]) -> list[_PairedJob]:
     """The jobs of pairs, each with its speeds; two in a row are a pair."""
     found: list[_PairedJob] = []
     for name, part in seen.snapshot.partitions.items():

@@ -13,8 +13,8 @@ from lucid.adapters.store.sqlite import SqliteStore
 from lucid.config import Settings, profiles_folder
 from lucid.efficiency.judge import JobAccount
 from lucid.errors import LucidError
-from lucid.live.job_uses import job_accounts
-from lucid.live.seen_plan import SeenPlan, seen_picture, seen_plan
+from lucid.live.plans.stored_plan import StoredPlan, stored_picture, stored_plan
+from lucid.live.reporting.waste_inputs import job_accounts
 
 __all__ = ["Known", "MetricsSource"]
 
@@ -26,7 +26,7 @@ class Known(Protocol):
     """A process that keeps lucidd's last plan and the accounts of all jobs up to date."""
 
     @property
-    def seen(self) -> SeenPlan | None:
+    def seen(self) -> StoredPlan | None:
         """What lucidd saw and decided last."""
         ...
 
@@ -65,13 +65,13 @@ class MetricsSource:
         """
         return self._open()
 
-    def seen(self, store: SqliteStore) -> SeenPlan | None:
+    def seen(self, store: SqliteStore) -> StoredPlan | None:
         """What lucidd saw and decided last; ``None`` where it cannot be read: there is none yet, or it is of another
         version."""
         if self._known is not None:
             return self._known.seen
         try:
-            return seen_plan(store, seen_picture(store))
+            return stored_plan(store, stored_picture(store))
         except (LucidError, KeyError, TypeError, ValueError, AttributeError):
             return None
 

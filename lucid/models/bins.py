@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from lucid.escaping import shown
 from lucid.models.additive import AdditiveModel, Axis, Term
 from lucid.models.packing.share_score import ShareTree
-from lucid.shown import shown
 
 __all__ = ["MOST_SHOWN", "bin_names", "in_unit", "places_of", "ranked", "rows_shown", "tree_unit"]
 

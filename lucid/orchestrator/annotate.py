@@ -12,7 +12,7 @@ from lucid.core.ports import Forecaster, Predictor
 from lucid.core.prediction import Prediction
 from lucid.core.snapshot import Partition, Snapshot
 from lucid.core.versioned import changed_names, key_of
-from lucid.orchestrator.trust import TrustBook
+from lucid.orchestrator.order.estimate_ranking import TrustBook
 
 __all__ = ["Annotator"]
 

@@ -11,10 +11,10 @@ from lucid.core.ports import Applied, Cluster, Forecaster, Predictor, Recorder
 from lucid.core.snapshot import Snapshot
 from lucid.errors import ConfigError, UnsafeAction
 from lucid.orchestrator.annotate import Annotator
-from lucid.orchestrator.check import SafetyCheck
+from lucid.orchestrator.order.estimate_ranking import TrustBook
 from lucid.orchestrator.policy import Policy
 from lucid.orchestrator.rules import rules_of
-from lucid.orchestrator.trust import TrustBook
+from lucid.orchestrator.safety.check import SafetyCheck
 
 __all__ = ["Cycle", "CycleResult"]
 

@@ -19,10 +19,10 @@ from lucid.core.node import next_edge_s
 from lucid.core.ports import Capability, Predictor
 from lucid.core.snapshot import Partition, Snapshot
 from lucid.errors import ConfigError
-from lucid.orchestrator.barred import Barred
-from lucid.orchestrator.boots import with_boots
-from lucid.orchestrator.kept_parts import KeptParts
-from lucid.orchestrator.leaving import with_leaving
+from lucid.orchestrator.blocked_jobs import BlockedJobs
+from lucid.orchestrator.boot_reasons import with_boots
+from lucid.orchestrator.leave_before_window import with_leaving
+from lucid.orchestrator.plan_reuse import KeptParts
 from lucid.orchestrator.rules import PolicyRules, rules_of
 
 __all__ = [
@@ -94,7 +94,7 @@ class PartitionPolicy(ABC):
         self._kept: dict[str, tuple[Partition, tuple[object, ...], PartitionPlan, bool]] = {}
         """By partition: as it was, what else its plan depends on, the plan, and are its nodes always open, awake, and
         below no switches that are known?"""
-        self._barred = Barred()
+        self._barred = BlockedJobs()
         self._parts = KeptParts()
 
     def profiled(self, job: Job) -> bool:  # noqa: ARG002 - part of the protocol

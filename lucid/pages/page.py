@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from lucid.shown import for_html
+from lucid.escaping import for_html
 
 __all__ = ["STYLE", "Asset", "asset", "page_environment", "write_page"]
 

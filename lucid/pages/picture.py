@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from lucid.escaping import on_picture
 from lucid.pages.scales import Scale, Tick
-from lucid.shown import on_picture
 
 __all__ = ["Mark", "Picture", "Plain", "columns", "points", "shortened", "sideways", "steps", "value_ticks"]
 

@@ -9,7 +9,7 @@ from functools import partial
 
 from lucid.config import ProfilingSettings
 from lucid.core.arrivals import ArrivalForecast
-from lucid.core.decision import Action, Decision, Hold, Keep, PartitionPlan, Release, Start
+from lucid.core.decision import Action, Decision, EndProfiling, Hold, Keep, PartitionPlan, Start
 from lucid.core.job import Job, Pending, Running, Stage
 from lucid.core.ledger import Ledger
 from lucid.core.placement import NodeGpus
@@ -98,7 +98,7 @@ def plan_profiling(
             wakes.append(entry.start_s + limit_s)
             continue
         time_up = ProfileTime(ran_s, limit_s)
-        decision: Keep | Release
+        decision: Keep | EndProfiling
         may_requeue = may_restart(entry.job, settings.restarts)
         unwanted = NobodyWaits(waiting)
         place = CarryNode(entry.placement[0].node, entry.placement[0].node in carry_nodes)
@@ -108,7 +108,7 @@ def plan_profiling(
         elif home and unwanted and place:
             decision = Keep((time_up, home, unwanted, place))
         else:
-            decision = Release((time_up, *[test for test in (home, unwanted, place) if not test]))
+            decision = EndProfiling((time_up, *[test for test in (home, unwanted, place) if not test]))
             leaving.append(entry)
         decisions[entry.job.id] = decision
         actions.append(Action(entry.job.id, partition.name, decision))
@@ -125,7 +125,7 @@ def plan_profiling(
                 wakes.append(pending.since_s + settings.max_wait_s)
             else:
                 out = ledger.out() if isinstance(skips, ProfilingFits) else None
-                release = Release((skips,) if out is None else (skips, out))
+                release = EndProfiling((skips,) if out is None else (skips, out))
                 decisions[pending.job.id] = release
                 actions.append(Action(pending.job.id, partition.name, release))
         blocker: Job | None = None
@@ -142,7 +142,7 @@ def plan_profiling(
                 home_room = room_at_home(job, node is not None and not scale.borrow)
                 why = (scale.pressure, home_room) if home_room else ()
             if why:
-                release = Release(why)
+                release = EndProfiling(why)
                 decisions[job.id] = release
                 actions.append(Action(job.id, partition.name, release))
                 continue

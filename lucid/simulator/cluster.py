@@ -20,16 +20,16 @@ from lucid.core.snapshot import Partition, Snapshot
 from lucid.core.versioned import Versioned
 from lucid.errors import ConfigError
 from lucid.models.packing.pair_memory import PairMemory
+from lucid.simulator.ground_truth import Interference
 from lucid.simulator.interleaving import Interleaving
-from lucid.simulator.layers import Layers, guest_rooms
-from lucid.simulator.lent import LentByVc
+from lucid.simulator.lent_gpus import LentByVc
 from lucid.simulator.nodes import NodeBook, WindowFigures
 from lucid.simulator.outages import Outages
 from lucid.simulator.power import Power, PowerFigures
 from lucid.simulator.preemption import PreemptFigures, Preemption
+from lucid.simulator.shared_nodes import Layers, guest_rooms
 from lucid.simulator.state import Event, JobOutcome, Live, Room
 from lucid.simulator.traces.record import Trace, TraceJob
-from lucid.simulator.truth import Interference
 from lucid.simulator.usage import UsageBook
 from lucid.simulator.yielding import YieldingFloor
 

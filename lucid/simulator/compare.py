@@ -14,8 +14,8 @@ from lucid.core.ports import Capability
 from lucid.errors import ConfigError
 from lucid.models.history import HistoryPredictor
 from lucid.orchestrator.policies import BUILT_IN
-from lucid.orchestrator.policies.assumptions import Assumptions, assumptions_of
-from lucid.orchestrator.policies.elastic import ElasticPolicy
+from lucid.orchestrator.policies.elastic.data_sharing import ElasticPolicy
+from lucid.orchestrator.policies.requirements import PolicyRequirements, requirements_of
 from lucid.orchestrator.policy import Policy, known_policies, make_policy
 from lucid.simulator.engine import Run
 from lucid.simulator.metrics import run_metrics
@@ -45,7 +45,7 @@ class Comparison:
 
     runs: dict[str, Run] = field(default_factory=dict)
     metrics: dict[str, dict[str, Any]] = field(default_factory=dict)
-    assumptions: dict[str, Assumptions] = field(default_factory=dict)
+    assumptions: dict[str, PolicyRequirements] = field(default_factory=dict)
     not_applicable: dict[str, str] = field(default_factory=dict)
 
 
@@ -86,7 +86,7 @@ def compare_policies(
     todo: list[str] = []
     for name in dict.fromkeys(policies):
         policy = make_policy(name, scenario.settings.policy, HistoryPredictor())
-        found.assumptions[name] = assumptions_of(policy)
+        found.assumptions[name] = requirements_of(policy)
         reason = applicable(scenario, policy)
         if reason is None:
             todo.append(name)

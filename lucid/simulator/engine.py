@@ -13,15 +13,15 @@ from typing import Any
 from lucid.config import PolicySettings
 from lucid.core.ports import Forecaster, Predictor, Recorder
 from lucid.orchestrator.cycle import Cycle
-from lucid.orchestrator.policies.lucid_plan import promise_kept, promises_by_vc
-from lucid.orchestrator.policies.plain import Kept
+from lucid.orchestrator.policies.lucid.vc_plan import promise_kept, promises_by_vc
+from lucid.orchestrator.policies.shadow.plain_order import Kept
 from lucid.orchestrator.policy import Policy
 from lucid.simulator.cluster import JobOutcome, SimulatedCluster
-from lucid.simulator.lent import LentByVc
+from lucid.simulator.lending_cost import LendingCost
+from lucid.simulator.lent_gpus import LentByVc
 from lucid.simulator.nodes import WindowFigures
 from lucid.simulator.power import PowerFigures
 from lucid.simulator.preemption import PreemptFigures
-from lucid.simulator.promise import Promise
 from lucid.simulator.start_forecast import StartForecasts
 
 __all__ = ["Progress", "Run", "Series", "run"]
@@ -109,7 +109,7 @@ class Run:
     """What being awake cost, where nodes sleep."""
     preempt: PreemptFigures | None = None
     """What preemption did, where jobs may be preempted."""
-    promise: Mapping[str, Promise] = field(default_factory=dict)
+    promise: Mapping[str, LendingCost] = field(default_factory=dict)
     """What lending cost by VC, and under "" all; empty where that was not asked for (``scenario.with_promise``)."""
 
 

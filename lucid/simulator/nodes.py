@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from lucid.core.arrivals import ArrivalForecast
 from lucid.core.node import Node, Window
 from lucid.core.placement import Placement
-from lucid.orchestrator.ready_nodes import ready_nodes
+from lucid.orchestrator.capacity.ready_nodes import ready_nodes
 from lucid.simulator.outages import Outages
 from lucid.simulator.power import Power, PowerBook, PowerFigures
 from lucid.simulator.state import Room

@@ -16,7 +16,7 @@ from lucid.core.reason import reason_from_dict, reason_to_dict
 from lucid.core.snapshot import Snapshot
 from lucid.core.versioned import changed_names, key_of
 from lucid.errors import TraceError
-from lucid.shown import csv_cell
+from lucid.escaping import csv_cell
 from lucid.simulator.engine import Run
 from lucid.simulator.state import JobOutcome
 

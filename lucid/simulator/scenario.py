@@ -25,26 +25,26 @@ from lucid.models.throughput.arrivals import ArrivalForecaster
 from lucid.models.throughput.forecaster import LearnedForecaster
 from lucid.models.throughput.model import ThroughputModel
 from lucid.orchestrator.policies import ESTIMATES, Estimates
-from lucid.orchestrator.policies.muri import MuriPolicy
+from lucid.orchestrator.policies.muri.muri_policy import MuriPolicy
 from lucid.orchestrator.policies.queue import QueuePolicy
 from lucid.orchestrator.policy import Policy, find_policy, make_policy
 from lucid.orchestrator.rules import rules_of
-from lucid.simulator.as_live import AsLive, LiveLikeCluster
 from lucid.simulator.cluster import Layout, SimulatedCluster
 from lucid.simulator.engine import Progress, Run, run
 from lucid.simulator.estimates import DryRunPredictor, GivenPredictor
+from lucid.simulator.ground_truth import ContentionTruth, Interference, OraclePredictor
 from lucid.simulator.interleaving import Interleaving
 from lucid.simulator.layout import NodeShape, build_layout, lend_profiling_nodes, sized_vcs
-from lucid.simulator.learned import PackingModels, WalkForward, WalkForwardForecaster, packing_predictor
+from lucid.simulator.learned_predictor import PackingModels, WalkForward, WalkForwardForecaster, packing_predictor
+from lucid.simulator.lending_cost import lending_costs
+from lucid.simulator.live_like_cluster import AsLive, LiveLikeCluster
 from lucid.simulator.outages import Outages
 from lucid.simulator.power import Power
 from lucid.simulator.preemption import Preemption
-from lucid.simulator.promise import promises
 from lucid.simulator.published.muri import EventChargedCluster, lengthened, published_policy
 from lucid.simulator.semantics import Semantics
 from lucid.simulator.start_forecast import Forecasts, StartForecasts
 from lucid.simulator.traces.record import Trace
-from lucid.simulator.truth import ContentionTruth, Interference, OraclePredictor
 from lucid.simulator.usage import UsageBook
 
 __all__ = ["PREDICTORS", "Scenario", "Semantics", "Throughput", "simulate", "with_promise"]
@@ -286,7 +286,7 @@ def with_promise(scenario: Scenario, found: Run, progress: Progress | None = Non
     settings = scenario.settings.model_copy(update={"policy": off})
     walls = simulate(replace(scenario, settings=settings), found.policy, progress=progress)
     outcomes = ({o.job.id: o for o in run.outcomes} for run in (found, walls))
-    return replace(found, promise=promises(*outcomes))
+    return replace(found, promise=lending_costs(*outcomes))
 
 
 _NOT_PLANNED_AHEAD = frozenset({Capability.RESIZE, Capability.ADAPT, Capability.ORACLE, Capability.INTERLEAVE})

@@ -8,7 +8,7 @@ from lucid.core.job import Job, Running
 from lucid.core.ledger import Ledger
 from lucid.core.placement import Placement
 from lucid.core.snapshot import Partition
-from lucid.orchestrator.placement import consolidated
+from lucid.orchestrator.capacity.placement import consolidated
 
 __all__ = ["slurm_claim"]
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from lucid.core.decision import Action, Start
 from lucid.core.job import Job, Pending, Running
 from lucid.core.placement import Placement
-from lucid.simulator.acts import ActingFloor
+from lucid.simulator.job_actions import JobActions
 from lucid.simulator.preemption import Group
 from lucid.simulator.slurm_victims import slurm_claim
 from lucid.simulator.state import Live
@@ -16,7 +16,7 @@ from lucid.simulator.state import Live
 __all__ = ["YieldingFloor"]
 
 
-class YieldingFloor(ActingFloor):
+class YieldingFloor(JobActions):
     """Carries out what preempts, where there is anything that may be preempted."""
 
     _slurm_chooses = False

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from lucid.errors import TraceError
 from lucid.slurmlog.rows import DELIMITERS, BadCell, Drop, Row, Source, fit_header, split_line, split_rows
 from lucid.slurmlog.states import ENDED, NOT_ENDED, state_of
-from lucid.slurmlog.text import NO_TIME, elapsed_s, gres_count, limit_s, mem_mib, tres
+from lucid.slurmlog.value_formats import NO_TIME, elapsed_s, gres_count, limit_s, mem_mib, tres
 
 __all__ = ["ABOUT", "HEADERLESS", "SacctJob", "SacctLog", "is_sacct"]
 

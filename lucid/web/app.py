@@ -24,7 +24,7 @@ from lucid.web.html import page_response, templates
 from lucid.web.limits import EVENTS, METRICS, Gate, Gated, Limits
 from lucid.web.openapi import openapi_of, twin_of
 from lucid.web.pages import PAGES, NotShown, Page
-from lucid.web.planning import Planning
+from lucid.web.planner_client import Planning
 from lucid.web.scrapes import scrapes
 from lucid.web.site import Site
 from lucid.web.source import Source

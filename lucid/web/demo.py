@@ -16,7 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from lucid.adapters.slurm.client import Breaker
+from lucid.adapters.slurm.clients.port import Breaker
 from lucid.adapters.slurm.heartbeat import Heartbeat, write_heartbeat
 from lucid.adapters.store.port import ProfileRow
 from lucid.adapters.store.recorder import StoreRecorder
@@ -26,19 +26,19 @@ from lucid.core.decision import Plan, row_of
 from lucid.core.job import Ended, JobProfile
 from lucid.core.ports import Applied
 from lucid.core.snapshot import Snapshot
+from lucid.live.plans.start_log import StartLog
 from lucid.live.policies import LivePolicy
-from lucid.live.start_log import StartLog
-from lucid.live.status import partitions_of, status_of
-from lucid.live.tally import Tally, TimedPolicy
+from lucid.live.reporting.counters import Counters, TimedPolicy
+from lucid.live.reporting.status import partitions_of, status_of
 from lucid.models.history import HistoryPredictor
 from lucid.models.packing.pair_memory import PairMemory, WithMemory
 from lucid.orchestrator.cycle import Cycle, CycleResult
 from lucid.simulator.cluster import Layout, SimulatedCluster
 from lucid.simulator.estimates import GivenPredictor
+from lucid.simulator.ground_truth import ContentionTruth
 from lucid.simulator.layout import NodeShape, build_layout, lend_profiling_nodes
 from lucid.simulator.traces.record import Trace, TraceJob
 from lucid.simulator.traces.synth import preset, synthesise
-from lucid.simulator.truth import ContentionTruth
 from lucid.web.demo_settings import VCS
 from lucid.web.demo_uses import DemoUses
 
@@ -109,8 +109,8 @@ class Demo:
         self._modes = dict.fromkeys(settings.daemon.partitions, Mode.PACK)
         self._recorder = StoreRecorder(self._store, self._token, lambda: self._modes, policy=live.to_dict())
         self._starts = StartLog(self._store, live.make(predictor), predictor.pair_speed)
-        self._tally = Tally()
-        policy = TimedPolicy(policy, self._tally.planned)
+        self._counters = Counters()
+        policy = TimedPolicy(policy, self._counters.planned)
         self._uses = DemoUses(profiles_folder(settings))
         told = _Told(self._recorder, self._store, self._token)
         self._cycle = Cycle(self._cluster, predictor, policy, settings.policy, told)
@@ -153,7 +153,7 @@ class Demo:
 
     def _took(self, result: CycleResult) -> None:
         self._cycles += 1
-        self._tally.cycle(result, self._cycle.memory, self._modes, time.perf_counter() - self._began_s)
+        self._counters.cycle(result, self._cycle.memory, self._modes, time.perf_counter() - self._began_s)
         for ended in result.snapshot.ended:
             self._uses.write(ended.job, ended.end_s - ended.ran_s, ended.end_s)
         self._wake_s = result.plan.wake_s
@@ -184,7 +184,7 @@ class Demo:
             "partitions": partitions_of(self._last),
             "aside": {},
             "private_data": [],
-            "counts": self._tally.to_dict(),
+            "counts": self._counters.to_dict(),
         }
         self._store.put_view("demo", {"at_s": now_s, "real_s": time.time(), "speed": SPEED})
         self._store.put_view("status", status)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, TypedDict
 
-from lucid.cli.render import duration, when
+from lucid.cli.render.reasons import duration, when
 from lucid.core.node import Node
 from lucid.core.placement import NodeGpus
 from lucid.web.history import Span

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from lucid.adapters.slurm.text import parse_placement
+from lucid.adapters.slurm.records.field_parsers import parse_placement
 from lucid.adapters.store.sqlite import SqliteStore
 from lucid.core.placement import Placement
 

@@ -33,7 +33,8 @@ _OTHERS = {
 
 @cache
 def schemas() -> dict[str, Any]:
-    """The schema of each JSON twin, by its path as Starlette writes it: recorded by tests/unit/test_openapi.py."""
+    """The schema of each JSON twin, by its path as Starlette writes it: recorded by
+    tests/unit/web/test_openapi.py."""
     found: dict[str, Any] = json.loads(files("lucid").joinpath("web", "schemas.json").read_text(encoding="utf-8"))
     return found
 

@@ -12,8 +12,8 @@ from lucid.core.decision import DecisionRow, row_of
 from lucid.core.job import Pending, Running
 from lucid.core.node import Node
 from lucid.core.reason import Reserved
-from lucid.live.seen_plan import SeenPlan
-from lucid.orchestrator.start_times import StartTimes
+from lucid.live.plans.stored_plan import StoredPlan
+from lucid.orchestrator.forecast.start_times import StartTimes
 from lucid.web.status import Status
 
 __all__ = ["Ahead", "Entry", "Picture"]
@@ -50,7 +50,7 @@ class Picture:
     """``version`` rises with every picture."""
 
     version: int
-    seen: SeenPlan
+    seen: StoredPlan
     status: Status
     times: StartTimes = field(default_factory=StartTimes)
     """What came true of lucidd's forecasts of starts."""

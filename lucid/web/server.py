@@ -18,7 +18,7 @@ from lucid.config import WebSettings
 from lucid.errors import ConfigError
 from lucid.web.app import build_app
 from lucid.web.limits import EVENTS, Crowd, Limits
-from lucid.web.planning import Planning
+from lucid.web.planner_client import Planning
 from lucid.web.source import Source
 from lucid.web.viewer import UNIX, client_of
 

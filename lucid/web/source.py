@@ -18,9 +18,9 @@ from lucid.adapters.store.sqlite import SqliteStore
 from lucid.config import Settings, profiles_folder
 from lucid.efficiency.judge import JobAccount
 from lucid.errors import LucidError, StoreError
-from lucid.live.job_uses import job_accounts
-from lucid.live.seen_plan import SeenPlan, seen_picture, seen_plan
-from lucid.live.starts_ahead import START_TIMES, start_times_of
+from lucid.live.plans.stored_plan import StoredPlan, stored_picture, stored_plan
+from lucid.live.plans.stored_starts import START_TIMES, start_times_of
+from lucid.live.reporting.waste_inputs import job_accounts
 from lucid.web.history import History
 from lucid.web.picture import Picture
 from lucid.web.status import Status, status_of
@@ -115,7 +115,7 @@ class Source:
             self._tell(f"{self.path}: cannot be shown ({error!r})")
 
     @property
-    def seen(self) -> SeenPlan | None:
+    def seen(self) -> StoredPlan | None:
         """What lucidd saw and decided last; ``None`` where there is no picture."""
         return None if self.picture is None else self.picture.seen
 
@@ -163,7 +163,7 @@ class Source:
             began_s = time.monotonic()
             if began_s < self._next_s:
                 return
-            seen, times = seen_plan(store, seen_picture(store)), start_times_of(store.view(START_TIMES))
+            seen, times = stored_plan(store, stored_picture(store)), start_times_of(store.view(START_TIMES))
         self._version += 1
         picture = Picture(self._version, seen, status, times)
         picture.warm()

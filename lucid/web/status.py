@@ -41,7 +41,7 @@ class Serves:
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """A histogram by ``tally.BUCKETS_S``."""
+    """A histogram by ``counters.BUCKETS_S``."""
 
     counts: tuple[int, ...] = ()
     sum_s: float = 0.0

@@ -11,12 +11,12 @@ import pytest
 from builders import LIGHT, VC, a_cluster, a_trace, at, by, elastic, nodes
 from fake_slurm import FakeSampler, FakeSlurm, fake_node
 from fake_slurmrestd import NamedClient
-from lucid.adapters.slurm.client import SlurmClient
+from lucid.adapters.slurm.clients.port import SlurmClient
 from lucid.adapters.slurm.cluster import SlurmCluster
 from lucid.adapters.store.leased import IN_MEMORY
 from lucid.adapters.store.sqlite import SqliteStore
 from lucid.config import DaemonSettings, ElasticSettings, Mode, SlurmSettings
-from lucid.core.decision import Action, Keep, Regroup, Release, Requeue, Resize, Start
+from lucid.core.decision import Action, EndProfiling, Keep, Regroup, Requeue, Resize, Start
 from lucid.core.job import Stage
 from lucid.core.ports import Applied, Capability, Cluster
 from lucid.core.prediction import StageTimes
@@ -245,13 +245,13 @@ def test_a_profiled_job_is_released_to_its_vc_with_its_profile(scene: Scene) -> 
     start(scene, "d", "p1:0", name=scene.profiling)
     assert room(scene, scene.profiling).running[0].stage is Stage.PROFILE
     scene.pass_time(100.0)
-    scene.cluster.apply([Action("d", scene.profiling, Release(WHY))])
+    scene.cluster.apply([Action("d", scene.profiling, EndProfiling(WHY))])
     assert room(scene).pending[-1].profile is not None
     assert waiting(scene)[-1] == "d"
 
 
 def test_a_job_that_waits_for_profiling_may_be_released(scene: Scene) -> None:
-    scene.cluster.apply([Action("d", scene.profiling, Release(WHY))])
+    scene.cluster.apply([Action("d", scene.profiling, EndProfiling(WHY))])
     assert waiting(scene)[-1] == "d"
     assert not waiting(scene, scene.profiling)
 
@@ -354,7 +354,7 @@ REFUSED = {
     "start a job that runs": Action("c", VC, Start(at("n1:0-1"), WHY, slots=True)),
     "requeue a job that waits": Action("a", VC, Requeue(WHY)),
     "keep a job that waits": Action("a", VC, Keep(WHY)),
-    "release a job that is at home": Action("a", VC, Release(WHY)),
+    "release a job that is at home": Action("a", VC, EndProfiling(WHY)),
     "resize a job that is not elastic": Action("c", VC, Resize(at("n2:0"), WHY)),
     "resize a job that waits": Action("a", VC, Resize(at("n1:0"), WHY)),
     "start beside a job that is not there": Action("a", VC, Start(at("n1:0"), WHY, "ghost", slots=True)),

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lucid.adapters.slurm.answers import states_of
-from lucid.adapters.slurm.early import FIRST_JSON
+from lucid.adapters.slurm.clients.before_23_02 import FIRST_JSON
+from lucid.adapters.slurm.records.json_values import states_of
 
 PATIENCE = 4.0
 """Limits are what a quiet machine needs at most; a busy one gets this many times as long before a test gives up."""

@@ -16,7 +16,7 @@ from box import Box
 from mps_box import mps_on
 from warden import Warden
 
-from lucid.adapters.slurm.client import FIRST_TO_PACK, TOO_OLD
+from lucid.adapters.slurm.clients.port import FIRST_TO_PACK, TOO_OLD
 from testbed import cli, tree
 from testbed.lifetime import watched
 from testbed.settings import TestbedError, layout_from

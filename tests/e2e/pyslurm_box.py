@@ -70,9 +70,9 @@ class PyslurmProcess:
 def main() -> None:
     import time
 
-    from lucid.adapters.slurm.by_pyslurm import PyslurmClient
-    from lucid.adapters.slurm.cli import CommandClient
-    from lucid.adapters.slurm.client import Breaker
+    from lucid.adapters.slurm.clients.commands import CommandClient
+    from lucid.adapters.slurm.clients.port import Breaker
+    from lucid.adapters.slurm.clients.pyslurm import PyslurmClient
 
     out = sys.stdout.buffer
     sys.stdout = sys.stderr  # pyslurm itself prints at times

@@ -23,7 +23,7 @@ from own_testbed import own_testbed
 from plain_slurm import PATH, make_plain, slurms_own, typed
 
 from lucid.adapters.gpu.profile_files import summary_to_dict
-from lucid.adapters.slurm.client import FIRST_TO_PACK, TOO_OLD
+from lucid.adapters.slurm.clients.port import FIRST_TO_PACK, TOO_OLD
 from lucid.core.job import JobProfile
 from lucid.profiler.summary import Summary
 from lucid.slurmconf.toml_text import with_keys

@@ -18,7 +18,7 @@ from box import Box
 from make_once import why_not_made
 from plain_slurm import REPO, give_wheel, plain_slurm, slurms_own, typed
 
-from lucid.adapters.slurm.client import FIRST_TO_PACK
+from lucid.adapters.slurm.clients.port import FIRST_TO_PACK
 
 pytestmark = pytest.mark.slow
 TOOLS = REPO / "build/ansible/bin"

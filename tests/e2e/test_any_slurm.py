@@ -10,7 +10,7 @@ import pytest
 from box import Box
 from daemon_box import Lucidd
 
-from lucid.adapters.slurm.client import FIRST_TO_PACK
+from lucid.adapters.slurm.clients.port import FIRST_TO_PACK
 
 pytestmark = pytest.mark.any_slurm
 

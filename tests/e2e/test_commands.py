@@ -8,10 +8,10 @@ from pathlib import Path
 
 from box import Box
 
-from lucid.adapters.slurm.cli import CommandClient
-from lucid.adapters.slurm.client import Breaker
-from lucid.adapters.slurm.sacct import Accounted, SacctClient
-from lucid.cli.unknown_job import why_unknown
+from lucid.adapters.slurm.clients.accounting import Accounted, SacctClient
+from lucid.adapters.slurm.clients.commands import CommandClient
+from lucid.adapters.slurm.clients.port import Breaker
+from lucid.cli.job.unknown_job import why_unknown
 from lucid.config import settings_from
 from lucid.simulator.traces import Trace, read_trace
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 from box import Box
 
-from lucid.adapters.slurm.extra import Items
+from lucid.adapters.slurm.actions.prolog_extra import Items
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ import pytest
 from box import Box
 from plain_slurm import PATH, plain_slurm, ports_of, slurms_own
 
-from lucid.adapters.slurm.client import FIRST_TO_PACK
+from lucid.adapters.slurm.clients.port import FIRST_TO_PACK
 
 pytestmark = pytest.mark.slow
 REPO = Path(__file__).resolve().parents[2]

@@ -15,7 +15,7 @@ from box import Box
 from plain_slurm import PATH, give_wheel, plain_slurm, slurms_own, typed
 
 from json_schemas import trouble_with
-from lucid.adapters.slurm.client import FIRST_TO_PACK
+from lucid.adapters.slurm.clients.port import FIRST_TO_PACK
 
 pytestmark = pytest.mark.slow
 SETUP = "/opt/lucid/bin/lucidctl setup"

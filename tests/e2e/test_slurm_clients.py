@@ -19,10 +19,10 @@ from click.testing import CliRunner
 from pyslurm_box import PyslurmProcess, no_pyslurm
 
 from builders import at
-from lucid.adapters.slurm.cli import CommandClient
-from lucid.adapters.slurm.client import FIRST_TO_PACK, Breaker, Changes, Inspector
-from lucid.adapters.slurm.nouns import SlurmJob
-from lucid.adapters.slurm.rest import RestClient
+from lucid.adapters.slurm.clients.commands import CommandClient
+from lucid.adapters.slurm.clients.port import FIRST_TO_PACK, Breaker, Changes, Inspector
+from lucid.adapters.slurm.clients.rest import RestClient
+from lucid.adapters.slurm.records.jobs_and_nodes import SlurmJob
 from lucid.cli.main import lucidctl
 from lucid.errors import ActionRefused, ClusterError, ClusterUnavailable
 from testbed import daemons, host

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from lucid.adapters.slurm.site import config_from_text
+from lucid.adapters.slurm.records.configuration import config_from_text
 from lucid.errors import ConfigError
 from lucid.slurmconf.conf_text import read_texts
 from testbed.settings import layout_from

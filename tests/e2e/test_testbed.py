@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from box import Box
 
-from lucid.adapters.slurm.client import FIRST_TO_PACK
+from lucid.adapters.slurm.clients.port import FIRST_TO_PACK
 from lucid.slurmconf.check import check_installation
 from testbed import cli, host
 from testbed.ports import claimed

@@ -17,7 +17,7 @@ from lucid.adapters.gpu.use_files import UseFolder
 from lucid.adapters.store.sqlite import SqliteStore
 from lucid.config import load_settings, profiles_folder
 from lucid.core.readings import GpuProcess, GpuReading
-from lucid.live.job_uses import job_accounts
+from lucid.live.reporting.waste_inputs import job_accounts
 from lucid.metrics.source import MetricsSource
 from lucid.node.jobs import JobSpec
 from lucid.node.owners import Owners

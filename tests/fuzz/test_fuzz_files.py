@@ -17,8 +17,8 @@ from lucid.adapters.bounded import MOST
 from lucid.adapters.gpu.profile_files import summary_to_dict
 from lucid.adapters.gpu.profiles import ProfileFolder
 from lucid.adapters.gpu.spool import SampleWriter, read_run
+from lucid.adapters.slurm.clients.rest_token import Token
 from lucid.adapters.slurm.heartbeat import Heartbeat, read_heartbeat, write_heartbeat
-from lucid.adapters.slurm.token import Token
 from lucid.adapters.store.pair_memory import PairMemoryFile
 from lucid.adapters.store.port import JobNote, ProfileRow, holder_is_dead
 from lucid.adapters.store.sqlite import SqliteStore

@@ -11,16 +11,19 @@ import pytest
 from hostile import COUNTS, inputs, only_our_errors, short
 
 from lucid.adapters.left_out import LeftOut
-from lucid.adapters.slurm.answers import number_of
-from lucid.adapters.slurm.cli import CommandClient
-from lucid.adapters.slurm.client import Breaker
-from lucid.adapters.slurm.records import jobs_from, nodes_from
-from lucid.adapters.slurm.request import NO_DEFAULTS, defaults_from, from_mark, host_needs, whole_because
-from lucid.adapters.slurm.rest import RestClient
-from lucid.adapters.slurm.sacct import accounted_from
-from lucid.adapters.slurm.shares import fair_shares_from
-from lucid.adapters.slurm.site import clock_from, config_from_json, config_from_text, gpu_limits_from, partitions_from
-from lucid.adapters.slurm.text import (
+from lucid.adapters.slurm.clients.accounting import accounted_from
+from lucid.adapters.slurm.clients.commands import CommandClient
+from lucid.adapters.slurm.clients.port import Breaker
+from lucid.adapters.slurm.clients.rest import RestClient
+from lucid.adapters.slurm.records.configuration import (
+    clock_from,
+    config_from_json,
+    config_from_text,
+    gpu_limits_from,
+    partitions_from,
+)
+from lucid.adapters.slurm.records.fair_shares import fair_shares_from
+from lucid.adapters.slurm.records.field_parsers import (
     array_tasks,
     gpu_count,
     gpu_mask,
@@ -33,6 +36,9 @@ from lucid.adapters.slurm.text import (
     says,
     shard_counts,
 )
+from lucid.adapters.slurm.records.from_json import jobs_from, nodes_from
+from lucid.adapters.slurm.records.json_values import number_of
+from lucid.adapters.slurm.records.request import NO_DEFAULTS, defaults_from, from_mark, host_needs, whole_because
 
 ASSETS = Path(__file__).resolve().parents[1] / "assets/slurm"
 SHARE = {"type": ["USER"], "parent": "ml", "name": "ann", "fairshare": {"factor": {"set": True, "number": 0.25}}}

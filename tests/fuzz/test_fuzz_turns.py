@@ -14,15 +14,15 @@ from fake_slurm import FakeSampler, FakeSlurm, fake_node
 from fake_slurmrestd import job_json, node_json
 from lucid.adapters.estimates import WithContention
 from lucid.adapters.left_out import LeftOut
-from lucid.adapters.slurm.client import Breaker, Changes
+from lucid.adapters.slurm.clients.port import Breaker, Changes
 from lucid.adapters.slurm.heartbeat import read_heartbeat
-from lucid.adapters.slurm.nouns import SlurmJob, SlurmNode
-from lucid.adapters.slurm.records import jobs_from, nodes_from
+from lucid.adapters.slurm.records.from_json import jobs_from, nodes_from
+from lucid.adapters.slurm.records.jobs_and_nodes import SlurmJob, SlurmNode
 from lucid.adapters.store.sqlite import SqliteStore
 from lucid.config import settings_from
 from lucid.daemon import Daemon, Parts
 from lucid.errors import ActionRefused
-from lucid.live.status import words_of_left_out
+from lucid.live.reporting.status import words_of_left_out
 from lucid.models.history import HistoryPredictor
 
 
@@ -109,7 +109,7 @@ def test_the_daemon_keeps_turning(tmp_path: Path, mode: str) -> None:
         for _ in range(40):
             wait_s = daemon.turn()
             given = f"LUCID_FUZZ_SEED={SEED}, {innocent} in {mode}: {short([slurm.hostile, slurm.hostile_nodes])}"
-            assert daemon._turns.failed == 0, f"{daemon._turns.last_error}: {given}"
+            assert daemon._barrier.failed == 0, f"{daemon._barrier.last_error}: {given}"
             beat = read_heartbeat(tmp_path / "beat")
             assert abs(beat.at_s - slurm.now) < 1.0, given
             if slurm.records[str(innocent)].start_s:

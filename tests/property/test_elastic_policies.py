@@ -23,8 +23,8 @@ from lucid.orchestrator.policy import Policy, make_policy
 from lucid.simulator.cluster import JobOutcome
 from lucid.simulator.elastic.applications import Application
 from lucid.simulator.engine import run
+from lucid.simulator.ground_truth import OraclePredictor
 from lucid.simulator.traces import Trace, TraceJob
-from lucid.simulator.truth import OraclePredictor
 
 from builders import settings as rules  # isort: skip
 

@@ -14,10 +14,11 @@ from lucid.config import BackfillSettings
 from lucid.core.decision import PartitionPlan, Start
 from lucid.core.job import Job, Pending
 from lucid.core.snapshot import Snapshot
-from lucid.orchestrator.policies import backfill, lucid
+from lucid.orchestrator.capacity.timeline import Timeline
+from lucid.orchestrator.policies import backfill
 from lucid.orchestrator.policies.backfill import BackfillPolicy
-from lucid.orchestrator.policies.plain_step import advance
-from lucid.orchestrator.timeline import Timeline
+from lucid.orchestrator.policies.lucid import lucid_policy as lucid
+from lucid.orchestrator.policies.shadow.advance import advance
 
 NOW_S = 1000.0
 

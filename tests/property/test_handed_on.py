@@ -8,10 +8,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
 
 from examples import tried
-from lucid.adapters.slurm.handed_on import handed_on
-from lucid.adapters.slurm.view import Viewer
+from lucid.adapters.slurm.snapshot.builder import Viewer
+from lucid.adapters.slurm.snapshot.reuse_unchanged import handed_on
 from lucid.config import Mode
-from lucid.core.decision import Keep, Release, Requeue
+from lucid.core.decision import EndProfiling, Keep, Requeue
 from lucid.core.job import Pending, Running
 from lucid.core.snapshot import Partition
 from lucid.core.versioned import changed_names, key_of
@@ -39,7 +39,9 @@ def decide(scene: Scene, rng: random.Random) -> None:
     if isinstance(entry, Pending):
         scene.start(entry.job.id, f"{rng.choice(['n1', 'n2'])}:0-{entry.job.gpus - 1}", room="vc")
     else:
-        scene.do(entry.job.id, rng.choice([Requeue(WHY), Requeue(WHY, part=True), Release(WHY), Keep(WHY)]), room)
+        scene.do(
+            entry.job.id, rng.choice([Requeue(WHY), Requeue(WHY, part=True), EndProfiling(WHY), Keep(WHY)]), room
+        )
 
 
 def node(scene: Scene, rng: random.Random) -> None:

@@ -14,12 +14,12 @@ from lucid.config import PolicySettings
 from lucid.core.decision import (
     Action,
     Decision,
+    EndProfiling,
     Hold,
     Keep,
     PartitionPlan,
     Plan,
     Regroup,
-    Release,
     Requeue,
     Resize,
     Start,
@@ -28,8 +28,8 @@ from lucid.core.job import Elastic, Job, JobProfile, Pending, Running, Stage
 from lucid.core.node import Node
 from lucid.core.placement import NodeGpus, Placement
 from lucid.core.snapshot import Partition, Snapshot
-from lucid.orchestrator.check import SafetyCheck
 from lucid.orchestrator.rules import PolicyRules
+from lucid.orchestrator.safety.check import SafetyCheck
 from scenes.hostile import LIES
 from scenes.plans import ANYTHING, guess, settings
 
@@ -107,7 +107,7 @@ def some_decision(rng: random.Random, room: Partition, entry: Pending | Running)
     stays = entry.placement if isinstance(entry, Running) else where
     return rng.choice(
         [
-            Requeue(LIES), Requeue(LIES, part=True), Release(LIES), Keep(LIES), Start(where, LIES),
+            Requeue(LIES), Requeue(LIES, part=True), EndProfiling(LIES), Keep(LIES), Start(where, LIES),
             Resize(somewhere(rng, room, rng.randint(1, 5)), LIES), Regroup(where, LIES), Regroup(stays, LIES),
         ]
     )  # fmt: skip
@@ -189,7 +189,7 @@ def test_hostile_plans_do_everything_there_is() -> None:
     tally: Counter[str] = Counter()
     for seed in range(400):
         one(random.Random(seed), tally)
-    kinds = {"Start", "Requeue", "Requeue part", "Resize", "Regroup", "Release", "Keep"}
+    kinds = {"Start", "Requeue", "Requeue part", "Resize", "Regroup", "EndProfiling", "Keep"}
     kinds |= {"beside", "group", "beyond", "lent"}
     assert {kind for kind in kinds if tally[kind] < 3} == set(), tally
     assert tally["refused"] > 1000

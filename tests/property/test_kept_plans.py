@@ -21,8 +21,8 @@ from lucid.core.placement import NodeGpus
 from lucid.core.prediction import Prediction
 from lucid.core.reason import LargeShare, PlainOrder, Reserved
 from lucid.core.snapshot import Partition, Snapshot
+from lucid.orchestrator.capacity.large_jobs import LOOK_AGAIN_S
 from lucid.orchestrator.policy import Policy
-from lucid.orchestrator.reservation import LOOK_AGAIN_S
 from safety_rules import outline
 
 SMALLEST_S = 2e-3

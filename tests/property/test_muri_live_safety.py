@@ -15,7 +15,7 @@ from lucid.core.node import Node
 from lucid.core.prediction import StageTimes
 from lucid.core.reason import Overlaps
 from lucid.core.snapshot import Partition
-from lucid.orchestrator.placement import consolidated
+from lucid.orchestrator.capacity.placement import consolidated
 
 
 def a_job(rng: random.Random, at: int, willing: bool) -> Job:

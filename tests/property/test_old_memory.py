@@ -25,11 +25,11 @@ from examples import tried
 from lucid.adapters.store.nouns import noun_from_json, noun_to_json
 from lucid.core.ports import Predictor
 from lucid.core.snapshot import Snapshot
-from lucid.orchestrator.check import SafetyCheck
 from lucid.orchestrator.policy import make_policy
+from lucid.orchestrator.safety.check import SafetyCheck
 from lucid.simulator.elastic.applications import Application
 from lucid.simulator.engine import run
-from lucid.simulator.truth import OraclePredictor
+from lucid.simulator.ground_truth import OraclePredictor
 
 KEEPS_MEMORY = [name for name, (policy, made) in VARIANTS.items() if policy == "tiresias" or "fairness" in made] + [
     "lucid, time-aware"

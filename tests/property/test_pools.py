@@ -15,7 +15,7 @@ from lucid.core.decision import Hold, Requeue, Start
 from lucid.core.node import Node
 from lucid.core.placement import placement_gpus
 from lucid.core.reason import Borrows, LargeBorrows, PlainOrder
-from lucid.orchestrator.policies.lucid_plan import promises_by_vc
+from lucid.orchestrator.policies.lucid.vc_plan import promises_by_vc
 from lucid.simulator.traces import Trace, TraceJob
 
 LONGEST_S = 100.0

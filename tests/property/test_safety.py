@@ -22,9 +22,9 @@ from lucid.orchestrator.by_partition import make_policies
 from lucid.simulator.cluster import JobOutcome, SimulatedCluster
 from lucid.simulator.engine import run
 from lucid.simulator.estimates import DryRunPredictor, GivenPredictor
+from lucid.simulator.ground_truth import ContentionTruth, OraclePredictor
 from lucid.simulator.interleaving import Interleaving
 from lucid.simulator.traces import Trace, TraceJob
-from lucid.simulator.truth import ContentionTruth, OraclePredictor
 from safety_rules import INTERLEAVING, Watcher, could_run
 
 PLAIN = ("fifo", "backfill", "sjf", "srtf", "srsf", "qssf", "muri-s", "muri-l", "muri-l-2", "lucid")

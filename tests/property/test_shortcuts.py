@@ -15,7 +15,7 @@ from builders import VC, FixedPredictor, a_job, guess
 from builders import settings as rules_of
 from examples import examples
 from lucid.binder import candidates, unpack
-from lucid.binder.comparisons import ALL_HOLD, Wish
+from lucid.binder.comparisons import ALL_HOLD, Guest
 from lucid.binder.pairing import Binder
 from lucid.config import PolicySettings
 from lucid.core.decision import Action, Hold, PartitionPlan, Plan, Start
@@ -27,15 +27,15 @@ from lucid.core.prediction import Prediction
 from lucid.core.reason import FairOrder, GpuMemory, PairSpeed, PartnerOutlasts, ShareScores, Stable
 from lucid.core.snapshot import Partition, Snapshot
 from lucid.errors import UnsafePlan
-from lucid.orchestrator import timeline
-from lucid.orchestrator.check import SafetyCheck
-from lucid.orchestrator.order import QueueOrder, QueueRow
-from lucid.orchestrator.placement import Feasibility, consolidated
+from lucid.orchestrator.capacity import timeline
+from lucid.orchestrator.capacity.placement import Feasibility, consolidated
+from lucid.orchestrator.capacity.timeline import Timeline
+from lucid.orchestrator.order.queue_order import QueueOrder, QueueRow
 from lucid.orchestrator.policies import backfill
 from lucid.orchestrator.policies.backfill import BackfillPolicy
-from lucid.orchestrator.policies.lucid import LucidPolicy
-from lucid.orchestrator.policies.lucid_plan import VcBooks, plan_vc
-from lucid.orchestrator.timeline import Timeline
+from lucid.orchestrator.policies.lucid.lucid_policy import LucidPolicy
+from lucid.orchestrator.policies.lucid.vc_plan import VcBooks, plan_vc
+from lucid.orchestrator.safety.check import SafetyCheck
 from safety_rules import outline
 
 SCENES = examples(300)
@@ -415,7 +415,7 @@ def test_a_pair_is_judged_as_the_reasons_tell_it() -> None:
             binder = Binder(room, ledger, snapshot.predictions, predictor, packing, 1000.0, restarts)
             gss = packing.gss
             made = (known.duration_s, known.share_score, gss, packing.least_pair_speed)
-            wish = Wish(entry, entry.profile, *made, binder._compared.may_restart(entry.job))
+            wish = Guest(entry, entry.profile, *made, binder._compared.may_restart(entry.job))
             found = binder._candidates(entry.job)
             far: list[tuple[int, int]] = []
             for other in (*found.lasting.values(), *found.ending.values()):

@@ -15,14 +15,14 @@ from builders import settings as rules_of
 from examples import tried
 from lucid.adapters.store.snapshot_json import plan_from_dict, plan_to_dict, snapshot_from_dict, snapshot_to_dict
 from lucid.binder.contention import contention_speeds
-from lucid.cli.queue_rows import QueueRow, queue_rows
+from lucid.cli.live.queue_rows import QueueRow, queue_rows
 from lucid.core.decision import Plan, Start
 from lucid.core.job import Pending
 from lucid.core.snapshot import Snapshot
-from lucid.live.expected import starts_ahead
-from lucid.live.last_plan import LastPlan
+from lucid.live.plans.expected_starts import starts_ahead
+from lucid.live.plans.replan import LastPlan
 from lucid.live.policies import LivePolicy
-from lucid.orchestrator.forecast import forecast
+from lucid.orchestrator.forecast.plan_ahead import forecast
 
 BARE = {"profiling": {"enabled": False}}
 

@@ -14,11 +14,11 @@ from lucid.config import BackfillSettings, ReservationSettings
 from lucid.core.decision import Start
 from lucid.core.node import Node
 from lucid.core.snapshot import Snapshot
-from lucid.orchestrator.policies import plain_step
 from lucid.orchestrator.policies.backfill import BackfillPolicy
-from lucid.orchestrator.policies.lucid_plan import LucidMemory
-from lucid.orchestrator.policies.plain import Shadow
-from lucid.orchestrator.policies.plain_step import Seen, advance
+from lucid.orchestrator.policies.lucid.vc_plan import LucidMemory
+from lucid.orchestrator.policies.shadow import advance as plain_step
+from lucid.orchestrator.policies.shadow.advance import Seen, advance
+from lucid.orchestrator.policies.shadow.plain_order import Shadow
 from lucid.simulator.traces import Trace, TraceJob
 
 ALONE: Mapping[str, Any] = {"profiling": {"enabled": False}, "packing": {"gss": 0}}

@@ -10,7 +10,7 @@ from builders import LIGHT
 from daemon_site import Site as SlurmSite
 from lucid.config import Settings, WebSettings
 from lucid.web.app import build_app
-from lucid.web.planning import Planning
+from lucid.web.planner_client import Planning
 from lucid.web.source import Source
 from web_client import WebClient
 

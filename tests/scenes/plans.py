@@ -13,9 +13,9 @@ from lucid.core.node import Node
 from lucid.core.ports import Predictor
 from lucid.core.prediction import Prediction
 from lucid.core.snapshot import Partition, Snapshot
-from lucid.orchestrator.check import check_partition
 from lucid.orchestrator.policy import Policy, make_policy
 from lucid.orchestrator.rules import PolicyRules
+from lucid.orchestrator.safety.check import check_partition
 from scenes.jobs import VC
 
 ANYTHING = PolicyRules(

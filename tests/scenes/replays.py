@@ -14,12 +14,12 @@ from lucid.core.snapshot import Snapshot
 from lucid.models.packing.pair_memory import PairMemory
 from lucid.simulator.cluster import JobOutcome, SimulatedCluster
 from lucid.simulator.engine import run
+from lucid.simulator.ground_truth import ContentionTruth, Interference
 from lucid.simulator.interleaving import Interleaving
 from lucid.simulator.outages import Outages
 from lucid.simulator.power import Power
 from lucid.simulator.preemption import Preemption
 from lucid.simulator.traces import Trace, TraceJob
-from lucid.simulator.truth import ContentionTruth, Interference
 from scenes.jobs import nodes
 from scenes.plans import FixedPredictor, policy, settings
 

@@ -7,11 +7,11 @@ from typing import Any, Literal
 from builders import LIGHT, at
 from fake_slurm import FakeSampler, FakeSlurm, fake_node
 from lucid.adapters.slurm.cluster import SlurmCluster
-from lucid.adapters.slurm.request import Request
+from lucid.adapters.slurm.records.request import Request
 from lucid.adapters.store.leased import IN_MEMORY
 from lucid.adapters.store.sqlite import SqliteStore
 from lucid.config import DaemonSettings, Mode, SlurmSettings
-from lucid.core.decision import Action, Keep, Release, Requeue, Start
+from lucid.core.decision import Action, EndProfiling, Keep, Requeue, Start
 from lucid.core.job import Job
 from lucid.core.reason import FairOrder
 from lucid.core.snapshot import Partition
@@ -69,7 +69,7 @@ class Scene:
     def look(self, name: str = "vc") -> Partition:
         return self.cluster.observe().partitions[name]
 
-    def do(self, job_id: str, decision: Start | Requeue | Release | Keep, room: str = "vc") -> str | None:
+    def do(self, job_id: str, decision: Start | Requeue | EndProfiling | Keep, room: str = "vc") -> str | None:
         self.cluster.observe()
         (done,) = self.cluster.apply([Action(job_id, room, decision)])
         return done.refused

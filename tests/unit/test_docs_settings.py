@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 from pydantic import BaseModel
 
-from lucid.cli.doctor import diagnose
+from lucid.cli.install.doctor import diagnose
 from lucid.cli.main import lucidctl
 from lucid.config import LIVE_DEFAULTS, Settings, load_settings, settings_from, simulation_keys, with_defaults
 from lucid.config.base import of_simulations

@@ -37,7 +37,7 @@ def plain(code: str, *words: str) -> subprocess.CompletedProcess[str]:
 
 
 CODE = """
-import lucid.daemon.process, lucid.live.models, lucid.live.policies, lucid.tuner.tune, lucid.doctor.state
+import lucid.daemon.process, lucid.live.learning.models, lucid.live.policies, lucid.tuner.tune, lucid.doctor.state
 from lucid.cli.main import lucidctl, main
 trace, *policies = sys.argv[1:]
 lucidctl(["trace", "synth", "month-small", "--jobs", "60", "--out", trace], standalone_mode=False)

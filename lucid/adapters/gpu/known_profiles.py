@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from lucid.adapters.gpu.profiles import ProfileSource, labelled, says_more
-from lucid.adapters.slurm.nouns import SlurmJob
-from lucid.adapters.slurm.text import parse_mark
+from lucid.adapters.slurm.records.field_parsers import parse_mark
+from lucid.adapters.slurm.records.jobs_and_nodes import SlurmJob
 from lucid.adapters.store.port import ProfileRow, Store
 from lucid.core.job import JobProfile
 from lucid.core.ports import Clock

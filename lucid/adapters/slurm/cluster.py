@@ -12,30 +12,30 @@ from typing import Any
 
 from lucid.adapters.gpu.known_profiles import KnownProfiles
 from lucid.adapters.gpu.profiles import ProfileSource
-from lucid.adapters.slurm.actions import Actions
-from lucid.adapters.slurm.behind import not_yet
-from lucid.adapters.slurm.boots import Boots
-from lucid.adapters.slurm.claims import ClaimWatch
-from lucid.adapters.slurm.client import FIRST_TO_PACK, SlurmClient
-from lucid.adapters.slurm.closings import Closings
-from lucid.adapters.slurm.factors import SiteFactors
-from lucid.adapters.slurm.facts import Facts, of_another
-from lucid.adapters.slurm.hands import Hands
-from lucid.adapters.slurm.mend import Mender
-from lucid.adapters.slurm.network import NO_NETWORK, with_network
-from lucid.adapters.slurm.node_looks import NodeLooks
-from lucid.adapters.slurm.nouns import SlurmJob
-from lucid.adapters.slurm.pool import pool_of
-from lucid.adapters.slurm.power import Power, boots_of
-from lucid.adapters.slurm.preemption import NO_PREEMPTION
-from lucid.adapters.slurm.released import Released
-from lucid.adapters.slurm.reports_folder import Trouble
-from lucid.adapters.slurm.request import JobDefaults
-from lucid.adapters.slurm.shares import FairShares
-from lucid.adapters.slurm.tiers import QosTiers
-from lucid.adapters.slurm.unread import numbers_unread, tells_all, without_unread
-from lucid.adapters.slurm.view import InVc, Profiled, Viewer, nowhere
-from lucid.adapters.slurm.waits import parked
+from lucid.adapters.slurm.actions.apply_plan import Actions
+from lucid.adapters.slurm.actions.job_writer import JobWriter
+from lucid.adapters.slurm.actions.preempting_starts import ClaimWatch
+from lucid.adapters.slurm.actions.released_list import Released
+from lucid.adapters.slurm.actions.repair import Repair
+from lucid.adapters.slurm.actions.site_factors import SiteFactors
+from lucid.adapters.slurm.clients.port import FIRST_TO_PACK, SlurmClient
+from lucid.adapters.slurm.elastic.reports_folder import Trouble
+from lucid.adapters.slurm.pending.hold_order import not_yet
+from lucid.adapters.slurm.pending.pending_state import parked
+from lucid.adapters.slurm.records.fair_shares import FairShares
+from lucid.adapters.slurm.records.jobs_and_nodes import SlurmJob
+from lucid.adapters.slurm.records.network_topology import NO_NETWORK, with_network
+from lucid.adapters.slurm.records.preemption import NO_PREEMPTION
+from lucid.adapters.slurm.records.qos_priorities import QosTiers
+from lucid.adapters.slurm.records.request import JobDefaults
+from lucid.adapters.slurm.records.unreadable import numbers_unread, tells_all, without_unread
+from lucid.adapters.slurm.snapshot.boot_times import Boots
+from lucid.adapters.slurm.snapshot.builder import InVc, Profiled, Viewer, nowhere
+from lucid.adapters.slurm.snapshot.lending_pool import pool_of
+from lucid.adapters.slurm.snapshot.node_polling import NodeLooks
+from lucid.adapters.slurm.snapshot.observation import Observation, of_another
+from lucid.adapters.slurm.snapshot.power_saving import Power, boots_of
+from lucid.adapters.slurm.snapshot.reservation_windows import Closings
 from lucid.adapters.store.port import JobNote, Store
 from lucid.config import DaemonSettings, Mode, SlurmSettings
 from lucid.core.decision import Action, Start
@@ -90,16 +90,16 @@ class SlurmCluster:
         self.token = token
         self.known = KnownProfiles(store, profiles, clock, daemon.reuse_profiles_days)
         """Profiles, by job."""
-        self._hands = Hands(client, store, clock, slurm, daemon, token)
-        self._ownership = self._hands.ownership
+        self._writer = JobWriter(client, store, clock, slurm, daemon, token)
+        self._ownership = self._writer.ownership
         self._viewer = Viewer(
             daemon, self._ownership, self.known.of, profiled, resizes, interleaves, store, self.known.worked
         )
-        claims = ClaimWatch(self._hands)
-        self._actions = Actions(self._hands, daemon, self.known, slurm_knows_all, claims)
-        self.factors = SiteFactors(self._hands)
+        claims = ClaimWatch(self._writer)
+        self._actions = Actions(self._writer, daemon, self.known, slurm_knows_all, claims)
+        self.factors = SiteFactors(self._writer)
         """Order mode's writes."""
-        self._mender = Mender(self._hands, Released(Path(daemon.state_dir)), claims)
+        self._repair = Repair(self._writer, Released(Path(daemon.state_dir)), claims)
         self._machines = NodeLooks(client, store, slurm.nodes_every_s)
         self._defaults: Mapping[str, JobDefaults] | None = None
         self._defaults_at_s = float("-inf")
@@ -107,7 +107,7 @@ class SlurmCluster:
         self._network = NO_NETWORK
         self._network_at_s = float("-inf")
         self._preemption = NO_PREEMPTION
-        self._notes = self._hands.notes
+        self._notes = self._writer.notes
         self._ended_told: set[str] = set()
         """Jobs that have ended and of which nothing more is to be told."""
         self._untold: dict[str, Ended] = {}
@@ -115,7 +115,7 @@ class SlurmCluster:
         self._boots = Boots()
         self._closings = Closings(client)
         self._ownership.draws = lambda job: self._closings.draws(job, self._machines.nodes, self._facts.now_s)
-        self._facts = Facts((), (), self._notes, {}, 0.0)
+        self._facts = Observation((), (), self._notes, {}, 0.0)
         self._jobs: dict[str, SlurmJob] = {}
 
     @property
@@ -135,7 +135,7 @@ class SlurmCluster:
         return frozenset(able)
 
     @property
-    def facts(self) -> Facts:
+    def facts(self) -> Observation:
         """What the last look showed, in Slurm's terms."""
         return self._facts
 
@@ -161,8 +161,8 @@ class SlurmCluster:
     # -- look ------------------------------------------------------------------------------------------------
 
     def observe(self) -> Snapshot:
-        """One request, or two or three when the nodes are due (``node_looks``)."""
-        with self._hands.listening():
+        """One request, or two or three when the nodes are due (``node_polling``)."""
+        with self._writer.listening():
             jobs = self._client.jobs()
         now_s = self._clock.now_s()
         self._read_network(now_s)
@@ -170,8 +170,8 @@ class SlurmCluster:
         if self._closings.look(jobs, machines, now_s):
             machines = self._machines.look(jobs, now_s, fresh=True)
         machines = with_network(machines, self._network)
-        self._hands.new_cycle()
-        self._hands.obstacles.saw(jobs, now_s)
+        self._writer.new_cycle()
+        self._writer.obstacles.saw(jobs, now_s)
         self._boots.saw(jobs, now_s)
         self._jobs = {job.id: job for job in jobs if job.id}
         noted = ((job, self._notes.get(job.id)) for job in jobs)
@@ -183,7 +183,7 @@ class SlurmCluster:
         modes = dict(self._modes())
         pool = pool_of(self._daemon.pool, modes, nodes) if self._lends else None
         waits = any(job.gpus and job.pending for job in jobs)
-        self._facts = Facts(
+        self._facts = Observation(
             jobs,
             nodes,
             self._notes,
@@ -241,7 +241,7 @@ class SlurmCluster:
         except ClusterError:
             return
         finally:
-            self._hands.rules = self._defaults or {}
+            self._writer.rules = self._defaults or {}
 
     def _ended(self, jobs: Sequence[SlurmJob]) -> tuple[Ended, ...]:
         """Told at each look until the store has them: a cycle may fail before it has stored anything."""
@@ -270,7 +270,7 @@ class SlurmCluster:
 
     def apply(self, actions: Sequence[Action]) -> list[Applied]:
         """What leaves first, then what starts. In a partition that is not in pack mode nothing is done."""
-        self._mender.emptied.let_all_in(self._facts)
+        self._repair.emptied.let_all_in(self._facts)
         starts = any(isinstance(action.decision, Start) for action in actions)
         if starts and self._closings.changed(self._clock.now_s()):
             kept = [action for action in actions if not isinstance(action.decision, Start)]
@@ -286,10 +286,10 @@ class SlurmCluster:
     # -- mend ------------------------------------------------------------------------------------------------
 
     def heal(self) -> list[str]:
-        """Put right what the last look showed to be out of joint (``mend``), and drop the notes of jobs that
+        """Put right what the last look showed to be out of joint (``repair``), and drop the notes of jobs that
         have left; returns what was done, in words."""
         self._viewer.turns.keep()
-        done = self._mender.mend(self._facts)
+        done = self._repair.mend(self._facts)
         if (self._facts.jobs or self._facts.nodes) and tells_all(self._facts.jobs):
             unread = numbers_unread(self._facts.jobs)
             gone = [job_id for job_id in self._notes if self._left(job_id, unread)]
@@ -301,7 +301,7 @@ class SlurmCluster:
         if not gone:
             return
         self._store.forget(gone, self.token)
-        self._mender.forget(gone)
+        self._repair.forget(gone)
         for job_id in gone:
             del self._notes[job_id]
             self.known.forget(job_id)

@@ -22,6 +22,21 @@ from lucid.errors import StoreError
 __all__ = ["noun_from_json", "noun_to_json"]
 
 _OWN = "lucid."
+_WRITTEN_AS = {
+    "lucid.core.decision:EndProfiling": "lucid.core.decision:Release",
+    "lucid.orchestrator.capacity.node_reservations:KeptNodes": "lucid.orchestrator.fences:KeptNodes",
+    "lucid.orchestrator.policies.elastic.optimus:_Memory": "lucid.orchestrator.policies.optimus:_Memory",
+    "lucid.orchestrator.policies.elastic.pollux:_Memory": "lucid.orchestrator.policies.pollux:_Memory",
+    "lucid.orchestrator.policies.lucid.vc_plan:LucidMemory": "lucid.orchestrator.policies.lucid_plan:LucidMemory",
+    "lucid.orchestrator.policies.muri.slow_groups:SlowGroup": "lucid.orchestrator.policies.muri_watch:SlowGroup",
+    "lucid.orchestrator.policies.muri.slow_groups:TurnsSeen": "lucid.orchestrator.policies.muri_watch:TurnsSeen",
+    "lucid.orchestrator.policies.shadow.plain_order:Kept": "lucid.orchestrator.policies.plain:Kept",
+    "lucid.orchestrator.policies.shadow.plain_order:Shadow": "lucid.orchestrator.policies.plain:Shadow",
+}
+"""Classes that have moved or were renamed since 0.1 keep the names that records of 0.1 have, so that every 0.x reads
+what another wrote, also where two hosts of different versions share a store. A new class has its own name, and no
+row here."""
+_READ_AS = {written: name for name, written in _WRITTEN_AS.items()}
 _PLAIN = (bool, int, float, str, type(None))
 
 
@@ -114,13 +129,14 @@ def _defaults(kind: Any) -> tuple[tuple[str, Any], ...]:
 
 
 def _name(kind: type) -> str:
-    return f"{kind.__module__}:{kind.__qualname__}"
+    name = f"{kind.__module__}:{kind.__qualname__}"
+    return _WRITTEN_AS.get(name, name)
 
 
 @lru_cache(maxsize=256)
 def _class(name: str) -> Any:
     """A class by name; of a module of Lucid, or of one that is loaded already (a policy of another package)."""
-    module, _, path = name.partition(":")
+    module, _, path = _READ_AS.get(name, name).partition(":")
     if module.startswith(_OWN):
         import_module(module)
     found: Any = sys.modules[module]

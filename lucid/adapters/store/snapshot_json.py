@@ -8,18 +8,18 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from lucid.adapters.slurm.text import parse_placement
+from lucid.adapters.slurm.records.field_parsers import parse_placement
 from lucid.core.arrivals import ArrivalForecast
 from lucid.core.as_json import from_json, to_json
 from lucid.core.decision import (
     Action,
     Decision,
+    EndProfiling,
     Hold,
     Keep,
     PartitionPlan,
     Plan,
     Regroup,
-    Release,
     Requeue,
     Resize,
     Start,
@@ -71,7 +71,7 @@ def decision_from_dict(data: Mapping[str, Any]) -> Decision:
         return Resize(where, reasons) if verb == "resize" else Regroup(where, reasons)
     if verb in ("requeue", "part"):
         return Requeue(reasons, part=verb == "part")
-    plain: dict[str, type[Hold | Release | Keep]] = {"hold": Hold, "release": Release, "keep": Keep}
+    plain: dict[str, type[Hold | EndProfiling | Keep]] = {"hold": Hold, "release": EndProfiling, "keep": Keep}
     return plain[verb](reasons)
 
 

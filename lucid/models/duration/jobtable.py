@@ -28,7 +28,7 @@ from lucid.errors import ModelError, TraceError
 from lucid.slurmlog.rows import BadCell, Drop, Row, Source, csv_rows, first_line, load, split_line
 from lucid.slurmlog.sacct import SacctJob, SacctLog, is_sacct
 from lucid.slurmlog.sacct_json import as_lines
-from lucid.slurmlog.text import NO_TIME, limit_s, mem_mib
+from lucid.slurmlog.value_formats import NO_TIME, limit_s, mem_mib
 
 __all__ = ["PROFILE_COLUMNS", "JobTable", "read_jobs"]
 

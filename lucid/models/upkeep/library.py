@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from lucid.errors import ModelError
-from lucid.models.upkeep.files import FORMAT, digest, last_line_start, read_json, read_version, write_whole
+from lucid.models.upkeep.version_files import FORMAT, digest, last_line_start, read_json, read_version, write_whole
 
 __all__ = ["Library", "Trained", "TrainingRuns", "Version"]
 

@@ -102,7 +102,7 @@ def _srsf(settings: PolicySettings, predictor: Predictor) -> Policy:  # noqa: AR
 
 def _muri(name: str, by: Literal["attained", "remaining"], **changes: object) -> PolicyFactory:
     def make(settings: PolicySettings, predictor: Predictor) -> Policy:  # noqa: ARG001
-        from lucid.orchestrator.policies.muri import ATTAINED, REMAINING, MuriPolicy
+        from lucid.orchestrator.policies.muri.muri_policy import ATTAINED, REMAINING, MuriPolicy
 
         rule = ATTAINED if by == "attained" else REMAINING
         chosen = settings.muri.model_copy(update=changes)
@@ -112,55 +112,55 @@ def _muri(name: str, by: Literal["attained", "remaining"], **changes: object) ->
 
 
 def _elastic(settings: PolicySettings, predictor: Predictor) -> Policy:  # noqa: ARG001
-    from lucid.orchestrator.policies.elastic import ElasticPolicy
+    from lucid.orchestrator.policies.elastic.data_sharing import ElasticPolicy
 
     return ElasticPolicy("elastic")
 
 
 def _elastic_fcfs(settings: PolicySettings, predictor: Predictor) -> Policy:  # noqa: ARG001
-    from lucid.orchestrator.policies.elastic import ElasticPolicy
+    from lucid.orchestrator.policies.elastic.data_sharing import ElasticPolicy
 
     return ElasticPolicy("elastic-fcfs", "fcfs")
 
 
 def _elastic_ef(settings: PolicySettings, predictor: Predictor) -> Policy:  # noqa: ARG001
-    from lucid.orchestrator.policies.elastic import ElasticPolicy
+    from lucid.orchestrator.policies.elastic.data_sharing import ElasticPolicy
 
     return ElasticPolicy("elastic-ef", "ef")
 
 
 def _pollux(settings: PolicySettings, predictor: Predictor) -> Policy:  # noqa: ARG001
-    from lucid.orchestrator.policies.pollux import PolluxPolicy
+    from lucid.orchestrator.policies.elastic.pollux import PolluxPolicy
 
     return PolluxPolicy(settings.pollux)
 
 
 def _sia(settings: PolicySettings, predictor: Predictor) -> Policy:  # noqa: ARG001
-    from lucid.orchestrator.policies.sia import SiaPolicy
+    from lucid.orchestrator.policies.elastic.sia import SiaPolicy
 
     return SiaPolicy(settings.sia)
 
 
 def _optimus(settings: PolicySettings, predictor: Predictor) -> Policy:  # noqa: ARG001
-    from lucid.orchestrator.policies.optimus import OptimusPolicy
+    from lucid.orchestrator.policies.elastic.optimus import OptimusPolicy
 
     return OptimusPolicy("optimus", settings.optimus, fitted=False)
 
 
 def _optimus_fitted(settings: PolicySettings, predictor: Predictor) -> Policy:  # noqa: ARG001
-    from lucid.orchestrator.policies.optimus import OptimusPolicy
+    from lucid.orchestrator.policies.elastic.optimus import OptimusPolicy
 
     return OptimusPolicy("optimus-fitted", settings.optimus, fitted=True)
 
 
 def _drf(settings: PolicySettings, predictor: Predictor) -> Policy:  # noqa: ARG001
-    from lucid.orchestrator.policies.drf import DrfPolicy
+    from lucid.orchestrator.policies.elastic.drf import DrfPolicy
 
     return DrfPolicy(settings.optimus)
 
 
 def _lucid(settings: PolicySettings, predictor: Predictor) -> Policy:
-    from lucid.orchestrator.policies.lucid import LucidPolicy
+    from lucid.orchestrator.policies.lucid.lucid_policy import LucidPolicy
 
     return LucidPolicy(settings, predictor)
 

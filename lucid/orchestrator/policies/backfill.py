@@ -22,15 +22,15 @@ from lucid.core.prediction import Prediction
 from lucid.core.reason import Backfill, FairOrder, FreeGpus, Reason, SlurmPriority
 from lucid.core.rounding import ROUNDING, past
 from lucid.core.snapshot import Partition, Snapshot
-from lucid.orchestrator.placement import Feasibility, consolidated
+from lucid.orchestrator.capacity.placement import Feasibility, consolidated
+from lucid.orchestrator.capacity.timeline import GOES_S, End, Slot, Timeline
+from lucid.orchestrator.capacity.topology import spread
+from lucid.orchestrator.capacity.victims import Claim, Yielding
+from lucid.orchestrator.order.precedence import in_precedence
+from lucid.orchestrator.order.quotas import Quotas
 from lucid.orchestrator.policies.queue import no_place
 from lucid.orchestrator.policy import PartitionPolicy
-from lucid.orchestrator.precedence import in_precedence
-from lucid.orchestrator.quotas import Quotas
 from lucid.orchestrator.rules import PolicyRules
-from lucid.orchestrator.timeline import GOES_S, End, Slot, Timeline
-from lucid.orchestrator.topology import spread
-from lucid.orchestrator.victims import Claim, Yielding
 
 __all__ = ["BackfillPolicy", "limit_s"]
 

@@ -16,13 +16,13 @@ from lucid.core.ports import Capability
 from lucid.core.prediction import Prediction
 from lucid.core.reason import BehindHead, FairOrder, FreeGpus, HostFits, Preempted, Priority, Reason
 from lucid.core.snapshot import Partition, Snapshot
-from lucid.orchestrator.placement import Feasibility, consolidated
+from lucid.orchestrator.capacity.placement import Feasibility, consolidated
+from lucid.orchestrator.capacity.topology import spread, within_switches
+from lucid.orchestrator.capacity.victims import Yielding
+from lucid.orchestrator.order.precedence import in_precedence
+from lucid.orchestrator.order.quotas import Quotas
 from lucid.orchestrator.policy import PartitionPolicy
-from lucid.orchestrator.precedence import in_precedence
-from lucid.orchestrator.quotas import Quotas
 from lucid.orchestrator.rules import PolicyRules
-from lucid.orchestrator.topology import spread, within_switches
-from lucid.orchestrator.victims import Yielding
 
 __all__ = [
     "PreemptiveQueuePolicy",

@@ -13,9 +13,9 @@ from lucid.core.ports import Capability
 from lucid.core.reason import Priority, Reason
 from lucid.core.rounding import ROUNDING
 from lucid.core.snapshot import Partition, Snapshot
-from lucid.orchestrator.placement import emptiest
+from lucid.orchestrator.capacity.placement import emptiest
+from lucid.orchestrator.order.precedence import in_precedence
 from lucid.orchestrator.policies.queue import attained_s, fill_quota
-from lucid.orchestrator.precedence import in_precedence
 from lucid.orchestrator.rounds import RoundPolicy, after_round_s
 from lucid.orchestrator.rules import PolicyRules
 

@@ -22,9 +22,9 @@ from lucid.core.ports import Capability
 from lucid.core.reason import FreeGpus, Preempted, Priority, Reason
 from lucid.core.rounding import reached
 from lucid.core.snapshot import Partition, Snapshot
-from lucid.orchestrator.placement import Feasibility
-from lucid.orchestrator.policies.muri import REMAINING, MuriPolicy, PriorityRule, remaining_s
-from lucid.orchestrator.policies.places import Placed, arrange, moves
+from lucid.orchestrator.capacity.placement import Feasibility
+from lucid.orchestrator.policies.muri.group_placement import Placed, arrange, moves
+from lucid.orchestrator.policies.muri.muri_policy import REMAINING, MuriPolicy, PriorityRule, remaining_s
 from lucid.orchestrator.policies.queue import attained_s
 from lucid.orchestrator.policy import PartitionPolicy, Policy
 from lucid.orchestrator.rules import PolicyRules

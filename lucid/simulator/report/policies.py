@@ -8,7 +8,7 @@ from typing import Any
 from lucid.orchestrator.policies import ESTIMATES, Estimates
 from lucid.pages.units import show_count, show_many
 from lucid.simulator.engine import Run
-from lucid.simulator.truth import OraclePredictor
+from lucid.simulator.ground_truth import OraclePredictor
 
 __all__ = ["about", "estimates", "habits", "knows_truth", "styles"]
 

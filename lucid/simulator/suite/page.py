@@ -8,7 +8,7 @@ from typing import Any
 
 from lucid.config import Settings
 from lucid.models.history import HistoryPredictor
-from lucid.orchestrator.policies.assumptions import assumptions_of
+from lucid.orchestrator.policies.requirements import requirements_of
 from lucid.orchestrator.policy import make_policy
 from lucid.pages.page import write_page
 from lucid.pages.units import show_count, show_duration, show_many
@@ -102,7 +102,7 @@ def write_suite(path: Path, entries: Sequence[Entry], cells: Sequence[Cell]) -> 
         "rows": [
             {
                 "policy": policy,
-                "assumes": assumptions_of(make_policy(policy, Settings().policy, HistoryPredictor())).text(),
+                "assumes": requirements_of(make_policy(policy, Settings().policy, HistoryPredictor())).text(),
                 "simplified": _SIMPLIFIED.get(policy, "nothing known"),
                 "cells": [_shown(entry, found[entry.name, policy]) for entry in entries],
             }

@@ -9,11 +9,11 @@ from pathlib import Path
 
 from lucid.simulator.elastic.sets import elastic_trace
 from lucid.simulator.estimates import read_estimates
+from lucid.simulator.ground_truth import read_pairs
 from lucid.simulator.layout import NodeShape, read_vcs, sized_vcs
 from lucid.simulator.scenario import Scenario, Semantics
 from lucid.simulator.traces import read_trace
 from lucid.simulator.traces.synth import PRESETS, synthesise, vc_layout, with_workloads
-from lucid.simulator.truth import read_pairs
 from lucid.systems.elastic import draw_set
 
 __all__ = ["Entry", "traces_at_hand"]

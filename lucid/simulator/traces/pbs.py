@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from lucid.simulator.traces.collect import Draft, collect
 from lucid.simulator.traces.record import Trace
 from lucid.slurmlog.rows import BadCell, Drop, ReadOptions, Row, Source, split_rows
-from lucid.slurmlog.text import elapsed_s
+from lucid.slurmlog.value_formats import elapsed_s
 
 __all__ = ["ABOUT", "looks_like", "read"]
 

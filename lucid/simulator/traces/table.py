@@ -20,7 +20,7 @@ from lucid.slurmlog.rows import (
     split_line,
 )
 from lucid.slurmlog.states import state_of
-from lucid.slurmlog.text import elapsed_s, limit_s, mem_mib
+from lucid.slurmlog.value_formats import elapsed_s, limit_s, mem_mib
 
 __all__ = ["ABOUT", "NAMES", "NEEDED", "columns_from", "read"]
 

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
-from lucid.cli.render import duration
-from lucid.cli.render_power import power_words
-from lucid.cli.window_words import window_dicts, window_words, windows_ahead
+from lucid.cli.render.reasons import duration
+from lucid.cli.render.sleeping_nodes import power_words
+from lucid.cli.render.windows import window_dicts, window_words, windows_ahead
 from lucid.core.job import Running, Stage
 from lucid.core.node import Node
 from lucid.core.snapshot import Partition

@@ -9,13 +9,13 @@ from itertools import accumulate
 from pathlib import Path
 
 from lucid.adapters.slurm.heartbeat import read_heartbeat
-from lucid.cli.render import duration
-from lucid.cli.start_words import told_of
+from lucid.cli.render.reasons import duration
+from lucid.cli.render.starts import told_of
 from lucid.doctor.state import look_over_state
-from lucid.live.finding import Finding
-from lucid.live.tally import BUCKETS_S
-from lucid.live.upkeep import UPKEEP
-from lucid.orchestrator.start_times import SHORT_S
+from lucid.live.learning.model_upkeep import UPKEEP
+from lucid.live.reporting.counters import BUCKETS_S
+from lucid.live.reporting.doctor_finding import Finding
+from lucid.orchestrator.forecast.start_times import SHORT_S
 from lucid.web.pages.shown import HealthPage, Latency, Starts
 from lucid.web.site import Site
 from lucid.web.status import Times, judged_of

@@ -7,11 +7,11 @@ from dataclasses import replace
 from typing import Any
 
 from lucid.adapters.store.sqlite import SqliteStore
-from lucid.cli.efficiency import account_to_dict
-from lucid.cli.live_story import known_story, why_nothing
-from lucid.cli.render import when
-from lucid.cli.start_words import guess_words, kept_words, observed_words, told_of, told_words
-from lucid.cli.story import Story
+from lucid.cli.job.live_story import known_story, why_nothing
+from lucid.cli.job.story import Story
+from lucid.cli.live.efficiency import account_to_dict
+from lucid.cli.render.reasons import when
+from lucid.cli.render.starts import guess_words, kept_words, observed_words, told_of, told_words
 from lucid.config import Mode
 from lucid.core.as_json import to_json
 from lucid.core.decision import DecisionRow

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from lucid.cli.efficiency import account_to_dict, total_to_dict
+from lucid.cli.live.efficiency import account_to_dict, total_to_dict
 from lucid.core.job import Pending, Running
 from lucid.efficiency.judge import JobAccount
 from lucid.efficiency.kinds import ADVICE, TITLES, WasteKind

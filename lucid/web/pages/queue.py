@@ -8,9 +8,9 @@ from contextlib import suppress
 from typing import Any
 
 from lucid.adapters.store.port import PredictionRow
-from lucid.cli.queue_rows import QueueRow, queue_row_to_dict
-from lucid.cli.render import decision_text, duration, reason_text
-from lucid.cli.start_words import start_words
+from lucid.cli.live.queue_rows import QueueRow, queue_row_to_dict
+from lucid.cli.render.reasons import decision_text, duration, reason_text
+from lucid.cli.render.starts import start_words
 from lucid.core.decision import DecisionRow
 from lucid.core.job import Job, Pending
 from lucid.core.prediction import DurationTerms

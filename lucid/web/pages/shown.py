@@ -1,5 +1,6 @@
 """What stands on each page, member by member. Templates find every member that is named here, and no other; a member
-whose type allows ``None`` or nothing may be absent, and the page stands without it (tests/unit/test_web_lacking.py).
+whose type allows ``None`` or nothing may be absent, and the page stands without it
+(tests/unit/web/test_web_lacking.py).
 
 Members that begin with ``_`` are for the template alone. ``Any`` is what a command prints with ``--json``, or a noun.
 """

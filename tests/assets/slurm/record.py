@@ -22,9 +22,9 @@ from typing import Any
 
 import httpx
 
-from lucid.adapters.slurm.early import FIRST_JSON
-from lucid.adapters.slurm.records import reads_whole, version_of
-from lucid.adapters.slurm.slurmrestd import REQUEUES, VERSIONS
+from lucid.adapters.slurm.clients.before_23_02 import FIRST_JSON
+from lucid.adapters.slurm.clients.rest_connection import REQUEUES, VERSIONS
+from lucid.adapters.slurm.records.from_json import reads_whole, version_of
 
 BATCH = "#!/bin/sh\nsleep 600\n"
 STUBBORN = "#!/bin/sh\ntrap '' TERM\nsleep 600\n"

@@ -16,9 +16,9 @@ from pathlib import Path
 import httpx
 from record import answer, put, run
 
-from lucid.adapters.slurm.early import FIRST_JSON
-from lucid.adapters.slurm.records import version_of
-from lucid.adapters.slurm.slurmrestd import VERSIONS
+from lucid.adapters.slurm.clients.before_23_02 import FIRST_JSON
+from lucid.adapters.slurm.clients.rest_connection import VERSIONS
+from lucid.adapters.slurm.records.from_json import version_of
 
 WHOLE = {
     "maint": "starttime=now+20minutes users=root flags=maint,ignore_jobs nodes=ALL",

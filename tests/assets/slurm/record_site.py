@@ -14,8 +14,8 @@ from pathlib import Path
 
 from record import nodes_command, put, run
 
-from lucid.adapters.slurm.early import FIRST_JSON
-from lucid.adapters.slurm.records import version_of
+from lucid.adapters.slurm.clients.before_23_02 import FIRST_JSON
+from lucid.adapters.slurm.records.from_json import version_of
 
 ODD = (
     "OverSubscribe=EXCLUSIVE", "AllowGroups=bob", "AllowAccounts=research", "DefMemPerNode=100", "MaxTime=10",

@@ -18,9 +18,9 @@ from lucid.cli.main import lucidctl
 from lucid.config import Settings, load_settings
 from lucid.core.job import Ended, Job
 from lucid.errors import ConfigError, ModelError
-from lucid.live.child import Children
-from lucid.live.tuner_reports import latest_report, reports_folder
-from lucid.live.tuning import TuneTick, tune_timer
+from lucid.live.learning.child_process import Children
+from lucid.live.learning.tuner_reports import latest_report, reports_folder
+from lucid.live.learning.tuning import TuneTick, tune_timer
 
 HOUR_S = 3600.0
 DAY_S = 86400.0

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from lucid.adapters.slurm import array as slurm_array
-from lucid.adapters.slurm.array import array_left, submit_array
+from lucid.adapters.slurm.clients import job_array as slurm_array
+from lucid.adapters.slurm.clients.job_array import array_left, submit_array
 from lucid.cli.main import lucidctl
 from lucid.errors import ActionRefused, ClusterUnavailable, ConfigError, LucidError
 from lucid.simulator.scenario import Scenario

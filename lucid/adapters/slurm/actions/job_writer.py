@@ -1,0 +1,269 @@
+"""Changes jobs in Slurm. The store notes each step before Slurm is told, and its result afterwards.
+
+Policies' plans go through it (``apply_plan``), and what went wrong (``repair``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+
+from lucid.adapters.slurm.actions.start_changes import back_to
+from lucid.adapters.slurm.clients.port import Changes, SlurmClient
+from lucid.adapters.slurm.pending.ownership import Ownership
+from lucid.adapters.slurm.pending.pending_reasons import Obstacles
+from lucid.adapters.slurm.pending.pending_state import (
+    MOST_PAUSE_S,
+    begins_s,
+    left_to_slurm,
+    never_changed,
+    parked,
+    to_come,
+    whole_array,
+)
+from lucid.adapters.slurm.records.jobs_and_nodes import SlurmJob
+from lucid.adapters.slurm.records.request import NO_DEFAULTS, JobDefaults
+from lucid.adapters.store.port import SEEN, JobNote, Store
+from lucid.config import DaemonSettings, SlurmSettings
+from lucid.core.ports import Clock
+from lucid.errors import ActionRefused, ClusterUnavailable
+
+__all__ = ["GIVEN_UP", "LET_GO", "ONE_JOB", "JobWriter"]
+
+_PASSING = ("pending execution", "temporarily unavailable", "already completing", "in progress")
+"""Slurm's words to a job that has not left COMPLETING: no fault of its request."""
+_RETRY_S, _MOST_RETRY_S = 10.0, 600.0
+_SILENT_S = 5.0
+"""An answer that takes longer counts as silence."""
+_BACK_S = 60.0
+"""So long Slurm has for a job that was let go before Lucid queues it again; doubled each further time."""
+ONE_JOB = 4
+"""Writes that one action on a job takes, at the most."""
+LET_GO = "let go"
+"""The verb of an action that leaves a job to Slurm …"""
+GIVEN_UP = "Slurm did not start it"
+"""… and what its detail says where Slurm had refused to start it as Lucid asked."""
+
+
+class JobWriter:
+    """The client, the store's notes, and the cap on writes of one cycle."""
+
+    def __init__(
+        self,
+        client: SlurmClient,
+        store: Store,
+        clock: Clock,
+        settings: SlurmSettings,
+        daemon: DaemonSettings,
+        token: int,
+    ) -> None:
+        """``token``: of the daemon's lease."""
+        self.client = client
+        self.store = store
+        self.clock = clock
+        self.settings = settings
+        self.token = token
+        self.optout = daemon.optout
+        self.rules: Mapping[str, JobDefaults] = {}
+        """By partition: may its jobs start at all?"""
+        self.notes: dict[str, JobNote] = store.notes()
+        self.obstacles = Obstacles()
+        self.ownership = Ownership(daemon, self.barred)
+        self._profiling = daemon.profiling_partition
+        self._rooms = daemon.rooms
+        self._writes = 0
+        self.silent_s = float("-inf")
+        """When Slurm last was silent (Unix s): what it was told before it may only just have taken in."""
+        self.touched: set[str] = set()
+        """Jobs that were changed since the last look: what it showed of them is not so any more."""
+
+    def new_cycle(self) -> None:
+        """A new look at Slurm: nothing was written since."""
+        self._writes = 0
+        self.touched.clear()
+
+    def full(self, count: int, start: bool = False) -> bool:
+        """Would ``count`` writes more be too many for one cycle? A quarter of them is kept for mending, which comes
+        after the plan's actions (``start``): under load it would never have its turn."""
+        most = self.settings.writes_per_cycle
+        return self._writes + count > most - (max(most // 4, ONE_JOB) if start else 0)
+
+    def put(self, note: JobNote) -> None:
+        """Remember."""
+        self.store.put_note(note, self.token)
+        self.notes[note.job_id] = note
+
+    def do(self, job_id: str, verb: str, detail: str, *steps: Callable[[], None]) -> None:
+        """Note, do, note what came of it.
+
+        Raises:
+            ActionRefused: Slurm declined, in its words.
+        """
+        self.touched.add(job_id)
+        action = self.store.begin_action(self.clock.now_s(), job_id, verb, detail, self.token)
+        try:
+            with self.listening():
+                for step in steps:
+                    self._writes += 1
+                    step()
+        except ActionRefused as error:
+            self.store.end_action(action, f"refused: {error}", self.token)
+            raise ActionRefused(f"job {job_id}: {error}") from None
+        self.store.end_action(action, "done", self.token)
+
+    def note_seen(self, job_id: str, verb: str, detail: str) -> None:
+        """Keep for a job's story what happened to it without Slurm being told anything."""
+        action = self.store.begin_action(self.clock.now_s(), job_id, verb, detail, self.token)
+        self.store.end_action(action, SEEN, self.token)
+
+    @contextmanager
+    def listening(self) -> Iterator[None]:
+        """Round what Slurm is asked or told: notes that it did not answer, or not soon."""
+        began_s = self.clock.now_s()
+        try:
+            yield
+        except ClusterUnavailable:
+            self.silent_s = self.clock.now_s()
+            raise
+        if self.clock.now_s() - began_s > _SILENT_S:
+            self.silent_s = self.clock.now_s()
+
+    def barred(self, record: SlurmJob, now_s: float) -> tuple[str, float] | None:
+        """What Slurm has against starting a waiting job now, and when it is tried again."""
+        note = self.notes.get(record.id)
+        if note is not None and to_come(note.retry_s, now_s):
+            return note.refusal, note.retry_s
+        home = self.ownership.home(record, note)
+        rule = self.rules.get(home, NO_DEFAULTS)
+        if rule.shut:
+            return f"partition {home} is {rule.state}", 0.0
+        found = self.obstacles.of(record, now_s)
+        return None if found is None else (found.reason, found.retry_s)
+
+    def not_started(self, record: SlurmJob, words: str) -> str:
+        """Slurm refused a start, or did not bring it about: the job goes back to its VC unprofiled, or is tried once
+        more, or is released as its user wrote it. Returns what was done, in words."""
+        note, now_s = self.notes[record.id], self.clock.now_s()
+        note = replace(note, where="", released=False, shards=False)
+        if self.at_profiling(record):
+            self.put(replace(note, to_home=True, wait_since_s=now_s))
+            return f"job {record.id}: goes to its VC without profiling: no start on a profiling node ({words})"
+        if any(part in words for part in _PASSING) and now_s - note.wait_since_s < self.settings.start_grace_s:
+            self.put(note)
+            return f"job {record.id}: has not left its nodes yet ({words})"
+        note = replace(note, tries=note.tries + 1, refusal=words, retry_s=now_s + _RETRY_S)
+        if note.tries < self.settings.start_tries:
+            self.put(note)
+            return f"job {record.id}: did not start (Slurm: {words}); tried again in {_RETRY_S:.0f} s"
+        pause_s = min(_BACK_S * 2.0 ** min(note.tries - self.settings.start_tries, 30), MOST_PAUSE_S)
+        self.put(replace(note, given_up=words, retry_s=now_s + pause_s))
+        return (
+            f"job {record.id}: did not start {note.tries} times (Slurm: {words}); limit slurm.start_tries reached: "
+            "it is released as its user wrote it"
+        )
+
+    def never_runs(self, record: SlurmJob) -> str:
+        """Slurm holds a job itself that was let go: it is let go again after pauses that grow. Returns what was done,
+        in words."""
+        note = self.notes[record.id]
+        pause_s = min(_RETRY_S * 2.0 ** min(note.tries, 30), _MOST_RETRY_S)
+        self.put(
+            replace(
+                note,
+                released=False,
+                tries=note.tries + 1,
+                refusal=record.reason,
+                retry_s=self.clock.now_s() + pause_s,
+            )
+        )
+        return f"job {record.id}: Slurm holds it itself ({record.reason}); let go again in {pause_s:.0f} s"
+
+    def at_profiling(self, record: SlurmJob) -> bool:
+        """Is it in the profiling partition, and not at home there?"""
+        note = self.notes.get(record.id)
+        return record.partition == self._profiling and self.ownership.home(record, note) != record.partition
+
+    def away(self, record: SlurmJob) -> bool:
+        """Is it where only lucidd moves jobs, and not at home there?"""
+        note = self.notes.get(record.id)
+        return record.partition in self._rooms and self.ownership.home(record, note) != record.partition
+
+    def park(self, record: SlurmJob, until_s: float) -> None:
+        """Let a job wait for its turn, or for its dependency, which Slurm ends by its own rules (``pending_state``),
+        with a begin time of ``until_s`` (Unix s).
+
+        Raises:
+            ActionRefused: Slurm declined.
+        """
+        known = self.notes.get(record.id) or JobNote(record.id, submit_s=record.submit_s)
+        known = replace(known, where="", shards=False)
+        before_s = record.eligible_s if record.eligible_s in known.leases else known.parked_s
+        depends = bool(record.dependency)
+        self.put(replace(known, parked_s=until_s, parked_before_s=before_s, depends=depends))
+        steps: list[Callable[[], None]] = [lambda: self.client.update(record.id, Changes(start_at_s=until_s))]
+        if record.held:
+            steps.append(lambda: self.client.release(record.id))
+        try:
+            self.do(record.id, "park", "its begin time is set", *steps)
+        except ActionRefused:
+            self.put(known)
+            raise
+
+    def hold(self, job_id: str, target: str, begin_s: float) -> None:
+        """Hold a task of a parked array; ``target``: the task's own id, or the array's; ``begin_s``: the begin time
+        that lies ahead, 0 for none.
+
+        Raises:
+            ActionRefused: Slurm declined.
+        """
+        self.do(job_id, "hold", f"{target} waits for its turn", lambda: self.client.hold(target, begin_s))
+
+    def take_over(self, record: SlurmJob, begin_s: float) -> None:
+        """Hold a job that waited for something else than its turn; ``begin_s``: the begin time that its user set, 0
+        for none.
+
+        Raises:
+            ActionRefused: Slurm declined.
+        """
+        now_s = self.clock.now_s()
+        ahead_s = begin_s if begin_s > now_s else 0.0
+        self.do(record.id, "take over", "it queues from now on", lambda: self.client.hold(record.id, ahead_s))
+        note = self.notes.get(record.id) or JobNote(record.id, submit_s=record.submit_s)
+        since_s = max(now_s, begin_s)
+        self.put(
+            replace(
+                note, where="", shards=False, released=False, depends=False, restarts=record.restarts,
+                wait_since_s=since_s,
+            )
+        )  # fmt: skip
+
+    def let_go(self, record: SlurmJob, why: str) -> None:
+        """Give a waiting job the request that its user wrote, in its own VC, and release it, unless somebody else
+        holds it.
+
+        Raises:
+            ActionRefused: Slurm declined (it is just completing, say); ask again.
+        """
+        note = self.notes.get(record.id)
+        home = self.ownership.home(record, note)
+        known = not record.unread or (note is not None and bool(note.as_written))  # else what to give back is unknown
+        changes = back_to(record, note) if known and not never_changed(record) else None
+        if self.away(record):
+            changes = replace(changes or Changes(), partition=home)
+        target = whole_array(record)
+        now_s = self.clock.now_s()
+        begins = begins_s(record, note, now_s)
+        own = note is not None and note.requeued == record.restarts > 0
+        ahead = parked(replace(record, held=False), note, now_s) or (own and not begins)  # set by Lucid, or for it
+        steps: list[Callable[[], None]] = []
+        if changes is not None or ahead:
+            changes = replace(changes or Changes(), start_now=bool(ahead) and not begins, start_at_s=begins or None)
+            steps.append(lambda: self.client.update(target, changes))
+        if record.held and self.ownership.holds(record, note):
+            steps.append(lambda: self.client.release(target))
+        self.do(record.id, LET_GO, f"as its user wrote it: {why}", *steps)
+        # what Slurm makes of one that cannot be read is Slurm's: it holds a job itself whose request nothing can fill
+        if note is not None or record.unread or left_to_slurm(record):
+            note = note or JobNote(record.id, submit_s=record.submit_s)
+            self.put(replace(note, where="", shards=False, released=True, restarts=record.restarts))

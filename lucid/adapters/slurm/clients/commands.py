@@ -1,0 +1,404 @@
+"""Slurm through its own commands: squeue and scontrol, behind a prefix (``chroot DIR``, ``ssh HOST``).
+
+Never through a shell: each command is a list of words, job ids are checked, and what comes from users (names,
+comments) is never sent at all.
+"""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from lucid.adapters.bounded import digits
+from lucid.adapters.left_out import LeftOut
+from lucid.adapters.slurm.clients import before_23_02 as early
+from lucid.adapters.slurm.clients.changed_jobs import KnownJobs
+from lucid.adapters.slurm.clients.munge import MUNGE, credential
+from lucid.adapters.slurm.clients.port import Breaker, Changes, checked_id, guarded
+from lucid.adapters.slurm.records.configuration import (
+    ASSOC_LIMITS,
+    QOS_LIMITS,
+    GroupLimit,
+    Limits,
+    Partition,
+    clock_from,
+    config_from_text,
+    gpu_limits_from,
+    group_limits_from,
+    partition_settings_from,
+    partitions_from,
+)
+from lucid.adapters.slurm.records.fair_shares import fair_shares_from
+from lucid.adapters.slurm.records.from_json import jobs_from, nodes_from, reads_whole, version_of
+from lucid.adapters.slurm.records.jobs_and_nodes import SlurmJob, SlurmNode
+from lucid.adapters.slurm.records.json_values import accounting_trouble
+from lucid.adapters.slurm.records.lenient_json import loads
+from lucid.adapters.slurm.records.network_topology import Network, network_from
+from lucid.adapters.slurm.records.preemption import QOS_PREEMPTION, Preemption, preemption_from
+from lucid.adapters.slurm.records.qos_priorities import QOS_FIELDS, tiers_from
+from lucid.adapters.slurm.records.request import JobDefaults, defaults_from
+from lucid.adapters.slurm.records.reservations import Reservation, reservations_document, reservations_from
+from lucid.errors import ActionRefused, ClusterError, ClusterUnavailable
+
+__all__ = ["CommandClient", "silent"]
+
+_TRY_AGAIN = (
+    "unable to contact slurm controller",
+    "connection refused",
+    "connect failure",
+    "socket timed out",
+    "zero bytes were transmitted",
+    "slurm backup controller in standby mode",
+    "rate limit",
+    "slurmctld is not responding",
+    "protocol authentication error",
+    "munge",
+    "unexpected message received",
+)
+"""Slurm's words where it does not answer at present, rather than declines."""
+
+_MANY = 1_000
+_WHOLE = "--json=v0.0.44"
+"""Where the default form leaves something out that matters here."""
+
+
+def silent(said: str) -> bool:
+    """Do Slurm's words mean that it does not answer at present?"""
+    return any(words in said.lower() for words in _TRY_AGAIN)
+
+
+def _start_time(changes: Changes) -> str | None:
+    if changes.start_now or changes.start_at_s is None:
+        return "now" if changes.start_now else None
+    return f"uts{changes.start_at_s:.0f}"
+
+
+class CommandClient:
+    """See ``SlurmClient``. ``prefix`` stands before every command; a command that takes longer than
+    ``timeout_s`` is killed and counts as no answer. ``left_out`` learns of what cannot be read."""
+
+    name = "commands"
+
+    def __init__(
+        self,
+        prefix: Sequence[str],
+        breaker: Breaker,
+        timeout_s: float = 20.0,
+        left_out: LeftOut | None = None,
+        *,
+        clock_s: Callable[[], float] = time.monotonic,
+        many: int = _MANY,
+    ) -> None:
+        """``many``: with more jobs than this only those that changed are read (``changed_jobs``)."""
+        self.left_out = LeftOut() if left_out is None else left_out
+        self._prefix = list(prefix)
+        self._ssh = any(word.rpartition("/")[2] == "ssh" for word in prefix)
+        self._breaker = breaker
+        self._timeout_s = timeout_s
+        self._most = many
+        self._version: tuple[int, int] | None = None
+        self._json = "--json"
+        self._many: bool | None = None
+        """Are there more jobs than should be read whole each time? Not known before the first look."""
+        self._known = KnownJobs(self.some_jobs, clock_s)
+        self._accounting = {"partitions": "", "sacctmgr": ""}
+
+    @property
+    def accounting(self) -> str:
+        """What its last answer of partitions said of slurmdbd, or sacctmgr: from 26.05 on only that one asks it."""
+        return self._accounting["partitions"] or self._accounting["sacctmgr"]
+
+    def version(self) -> tuple[int, int]:
+        """From the last answer, or by asking."""
+        if self._version is None:
+            words = self._run(["scontrol", "--version"]).split()
+            major, minor = [digits(part) for part in [*(words or [""])[-1].split("."), ""][:2]]
+            if major is None or minor is None:
+                raise ClusterError(f"scontrol --version says {' '.join(words)[:80]!r}, which names no Slurm release")
+            self._version = major, minor
+        return self._version
+
+    def _early(self) -> bool:
+        """Does only ``squeue`` print JSON?"""
+        return self.version() < early.FIRST_JSON
+
+    def jobs(self) -> list[SlurmJob]:
+        """One ``squeue`` over all states; where there are many jobs, one listing of them and one ``squeue`` of those
+        that changed. The first on 26.05 is asked again in a form that tells more."""
+        if self._many is None:
+            self._many = self._listing().count("JobId=") > self._most
+        if not self._many:
+            self._known.forget()
+            jobs = jobs_from(self._squeue(), self.left_out)
+            self._many = len(jobs) > self._most
+            return jobs
+        jobs = self._known.look(self._listing)
+        with self.left_out.look("jobs") as look:
+            for job in jobs:
+                if job.unread:
+                    look.add(f"job {job.number}", job.unread)
+        self._many = len(jobs) > 0.7 * self._most
+        return jobs
+
+    def _listing(self) -> str:
+        self._breaker.calls.reads += 1
+        return self._run(["scontrol", "--oneliner", "show", "job"])
+
+    def _squeue(self, *options: str) -> Any:
+        self._breaker.calls.reads += 1
+        document = self.ask(["squeue", self._json, "--states=all", *options])
+        if self._json == "--json" and not reads_whole(document):
+            self._breaker.calls.reads += 1
+            document = self.ask(["squeue", _WHOLE, "--states=all", *options])
+            self._json = _WHOLE
+        return document
+
+    def some_jobs(self, numbers: Sequence[int | str]) -> list[SlurmJob]:
+        """Those that Slurm still knows of these, by one ``squeue``."""
+        try:
+            document = self._squeue(f"--jobs={','.join(map(str, numbers))}")
+        except ActionRefused as error:
+            if "invalid job id" in str(error).lower():
+                return []  # none of them is left
+            raise
+        return jobs_from(document)
+
+    def nodes(self) -> list[SlurmNode]:
+        """One ``scontrol show nodes``, or one ``sinfo`` (``before_23_02``)."""
+        self._breaker.calls.reads += 1
+        if self._early():
+            return nodes_from(early.nodes_document(self.ask(["sinfo", "--json"])), self.left_out)
+        return nodes_from(self.ask(["scontrol", "show", "nodes", "--json"]), self.left_out)
+
+    def reservations(self) -> list[Reservation]:
+        """One ``scontrol show reservation``."""
+        self._breaker.calls.reads += 1
+        if self._early():
+            text = self._run(["scontrol", "-o", "show", "reservation"])
+            return reservations_from(reservations_document(text), self.left_out)
+        return reservations_from(self.ask(["scontrol", "show", "reservation", "--json"]), self.left_out)
+
+    def node_states(self) -> str:
+        """One ``sinfo``: nodes by state."""
+        self._breaker.calls.reads += 1
+        return self._run(["sinfo", "-h", "-a", "-o", "%T %N"])
+
+    def job_defaults(self) -> dict[str, JobDefaults]:
+        """``scontrol show partition`` and ``show config`` as text: the JSON of 24.11 leaves JobDefaults empty."""
+        self._breaker.calls.reads += 1
+        return defaults_from(self._run(["scontrol", "-o", "show", "partition"]), self.config())
+
+    def network(self) -> Network:
+        """``scontrol show topology`` and ``show config`` as text."""
+        self._breaker.calls.reads += 1
+        try:
+            text = self._run(["scontrol", "show", "topology"])
+        except ClusterUnavailable:
+            raise
+        except ClusterError:  # some versions have an error for a cluster without a topology
+            text = ""
+        return network_from(text, self.config())
+
+    def preemption(self) -> Preemption:
+        """``scontrol show config``; where anybody is preempted ``show partition``, and ``sacctmgr show qos``, too."""
+        config = self.config()
+        found = preemption_from(config)
+        if not found.by:
+            return found
+        self._breaker.calls.reads += 1
+        partitions, qos = self._run(["scontrol", "-o", "show", "partition"]), ""
+        if found.by == "qos":
+            self._breaker.calls.reads += 1
+            qos = self._run(["sacctmgr", "-nP", "show", "qos", f"format={','.join(QOS_PREEMPTION)}"])
+        return preemption_from(config, partitions, qos)
+
+    def qos_priorities(self) -> dict[str, int]:
+        """From ``sacctmgr``, where the configuration gives them a weight."""
+        config = self.config()
+        if not tiers_from("all|1", config):
+            return {}
+        self._breaker.calls.reads += 1
+        return tiers_from(self._run(["sacctmgr", "-nP", "show", "qos", f"format={QOS_FIELDS}"]), config)
+
+    def fair_shares(self) -> dict[tuple[str, str], float]:
+        """One ``sshare``."""
+        self._breaker.calls.reads += 1
+        if self._early():
+            return fair_shares_from(early.shares_document(self._run(["sshare", "-a", "-P"])), self.left_out)
+        return fair_shares_from(self.ask(["sshare", "-a", "--json"]), self.left_out)
+
+    def config(self) -> dict[str, str]:
+        """``scontrol show config``."""
+        self._breaker.calls.reads += 1
+        return config_from_text(self._run(["scontrol", "show", "config"]))
+
+    def partitions(self) -> list[Partition]:
+        """``scontrol show partitions``."""
+        self._breaker.calls.reads += 1
+        if self._early():
+            text = self._run(["scontrol", "-o", "show", "partition"])
+            return partitions_from(early.partitions_document(text), self.left_out)
+        document = self.ask(["scontrol", "show", "partitions", "--json"])
+        self._accounting["partitions"] = accounting_trouble(document)
+        return partitions_from(document, self.left_out)
+
+    def clock_s(self) -> float | None:
+        """From ``sdiag``."""
+        self._breaker.calls.reads += 1
+        if self._early():
+            return clock_from(early.clock_document(self._run(["sdiag"])))
+        return clock_from(self.ask(["sdiag", "--json"]))
+
+    def rights(self, user: str = "") -> tuple[str, str] | None:
+        """``user``, or the one behind the prefix by ``id``, and what ``sacctmgr`` says of them."""
+        user = user or self._run(["id", "-un"]).strip()
+        try:
+            level = self._run(["sacctmgr", "-nP", "show", "user", user, "format=adminlevel"]).strip().lower()
+        except ActionRefused:
+            return None
+        return user, level or "none"
+
+    def partition_settings(self) -> dict[str, dict[str, str]]:
+        """``scontrol show partition`` as text."""
+        self._breaker.calls.reads += 1
+        return partition_settings_from(self._run(["scontrol", "-o", "show", "partition"]))
+
+    def gpu_limits(self) -> Limits:
+        """From ``sacctmgr``."""
+        return gpu_limits_from(*self._limits())
+
+    def group_limits(self) -> dict[str, GroupLimit]:
+        """From ``sacctmgr``."""
+        return group_limits_from(*self._limits())
+
+    def _limits(self) -> tuple[str, str]:
+        """Of QOS, and of associations."""
+        shown = []
+        for what, fields in (("qos", QOS_LIMITS), ("assoc", ASSOC_LIMITS)):
+            self._breaker.calls.reads += 1
+            shown.append(self._run(["sacctmgr", "-nP", "show", what, f"format={','.join(fields)}"]))
+        return shown[0], shown[1]
+
+    def close(self) -> None:
+        """Nothing is kept open."""
+
+    def ask(self, command: Sequence[str]) -> Any:
+        """The JSON that a command prints.
+
+        Raises:
+            ClusterUnavailable: no answer in time.
+            ClusterError: an answer that is no JSON.
+        """
+        text = self._run(command)
+        try:
+            document = loads(text)
+        except ValueError as error:
+            start = text[:80].replace("\n", " ")
+            raise ClusterError(f"{command[0]}: its answer is not JSON ({str(error)[:200]}): {start!r}") from None
+        self._version = version_of(document) or self._version
+        return document
+
+    def say(self, command: Sequence[str]) -> str:
+        """The text that a command prints.
+
+        Raises:
+            ClusterUnavailable: no answer in time.
+            ClusterError: it fails.
+        """
+        return self._run(command)
+
+    def update(self, job_id: str, changes: Changes) -> None:
+        """``scontrol update``, twice where one cannot do it."""
+        if changes.first is not None:
+            self.update(job_id, changes.first)
+        fields = {
+            "Partition": changes.partition,
+            "TresPerNode": changes.tres_per_node,
+            "TresPerJob": changes.tres_per_job,
+            "TresPerSocket": changes.tres_per_socket,
+            "TresPerTask": changes.tres_per_task,
+            "NumNodes": changes.nodes,
+            "ReqNodeList": changes.req_nodes,
+            "Switches": None if changes.switches is None else f"{changes.switches}@00:00:01",
+            "StartTime": _start_time(changes),
+            "SiteFactor": None if changes.site_factor is None else str(changes.site_factor),
+            "AdminComment": changes.admin_comment,
+            "Extra": changes.extra,
+            "CpusPerTres": changes.cpus_per_tres,
+            "MemPerTres": changes.mem_per_tres,
+            "NumCPUs": None if changes.num_cpus is None else str(changes.num_cpus),
+            "MinMemoryNode": None if changes.mem_node_mib is None else str(changes.mem_node_mib),
+        }
+        words = [f"{key}={value}" for key, value in fields.items() if value is not None]
+        if words:
+            self._write(["scontrol", "update", f"JobId={checked_id(job_id)}", *words])
+
+    def except_from_sleep(self, nodes: Sequence[str], kept: bool) -> None:
+        """``scontrol update``, from 23.02."""
+        self._write(["scontrol", "update", f"SuspendExcNodes{'+' if kept else '-'}={','.join(nodes)}"])
+
+    def seal(self, text: str) -> str:
+        """By ``munge``. Its troubles are not Slurm's, so the breaker is not told of them."""
+        words = [*MUNGE, text]
+        return credential([*self._prefix, *(map(shlex.quote, words) if self._ssh else words)])
+
+    def number(self, job_id: str) -> int:
+        """By ``squeue``."""
+        self._breaker.calls.reads += 1
+        text = self._run(["squeue", "--noheader", "--format=%A", f"--jobs={checked_id(job_id)}"]).strip()
+        if not (text.isascii() and text.isdecimal() and len(text) <= 10):
+            raise ActionRefused(f"squeue did not give the number of job {job_id}")
+        return int(text)
+
+    def hold(self, job_id: str, begin_s: float = 0.0) -> None:
+        """By ``scontrol update``."""
+        begin = f"uts{begin_s:.0f}" if begin_s else "now"
+        self._write(["scontrol", "update", f"JobId={checked_id(job_id)}", "Priority=0", f"StartTime={begin}"])
+
+    def release(self, job_id: str) -> None:
+        """``scontrol release``."""
+        self._write(["scontrol", "release", checked_id(job_id)])
+
+    def requeue_hold(self, job_id: str) -> None:
+        """``scontrol requeuehold``. Without ``Incomplete`` it would run a job that has just ended a second time."""
+        self._write(["scontrol", "requeuehold", "Incomplete", checked_id(job_id)])
+
+    def _write(self, command: Sequence[str]) -> None:
+        self._breaker.calls.writes += 1
+        self._run(command)
+
+    def _run(self, command: Sequence[str]) -> str:
+        # ssh joins its words and gives them to a shell over there
+        words = map(shlex.quote, command) if self._ssh else command
+        return guarded(self._breaker, lambda: self._once([*self._prefix, *words], command[0]))
+
+    def _once(self, words: Sequence[str], name: str) -> str:
+        try:
+            done = subprocess.run(
+                words,
+                shell=False,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                timeout=self._timeout_s,
+                check=False,
+                encoding="utf-8",
+                errors="replace",
+            )
+        except subprocess.TimeoutExpired:
+            raise ClusterUnavailable(f"{name}: no answer within {self._timeout_s:g} s") from None
+        except (OSError, ValueError) as error:  # ValueError: a NUL in slurm.prefix
+            why = getattr(error, "strerror", None) or error
+            raise ClusterUnavailable(f"{words[0]}: cannot be run ({why}); check slurm.prefix") from None
+        if done.returncode == 0:
+            if name == "sacctmgr":
+                self._accounting[name] = ""
+            return done.stdout
+        said = " ".join((done.stderr or done.stdout).split())[:500]
+        if name == "sacctmgr" and silent(said):
+            self._accounting[name] = said  # slurmdbd's silence says nothing of slurmctld
+        elif done.returncode in (126, 127) or silent(said):
+            raise ClusterUnavailable(f"{name}: {said or f'exit status {done.returncode}'}")
+        raise ActionRefused(f"{name}: {said or f'exit status {done.returncode}'}")

@@ -1,0 +1,143 @@
+"""Which jobs Lucid decides about: whose VC a job is of, who holds it, and what it waits for. Changes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from lucid.adapters.slurm.pending.pending_reasons import may_end, may_start, of_slurm
+from lucid.adapters.slurm.pending.pending_state import begins_s, in_queue, left_to_slurm, parked
+from lucid.adapters.slurm.records.field_parsers import parse_mark, says
+from lucid.adapters.slurm.records.jobs_and_nodes import SlurmJob
+from lucid.adapters.slurm.records.request import UNREAD
+from lucid.adapters.slurm.snapshot.observation import Observation, home_of
+from lucid.adapters.store.port import JobNote
+from lucid.config import DaemonSettings, Mode
+
+__all__ = ["Barred", "Ownership"]
+
+Barred = Callable[[SlurmJob, float], tuple[str, float] | None]
+"""What Slurm has against starting a waiting job now (Unix s), and when it is tried again."""
+
+
+class Ownership:
+    """Reads it from Slurm's records and Lucid's notes."""
+
+    def __init__(self, settings: DaemonSettings, barred: Barred) -> None:
+        self._settings = settings
+        self._rooms = settings.rooms
+        self.barred = barred
+        self.not_yet: Mapping[str, str] = {}
+        """Jobs that are kept out of the queue for now, since they joined it late (``hold_order``), each with one
+        that goes before it."""
+        self.draws: Callable[[SlurmJob], str] = lambda job: ""  # noqa: ARG005
+        """The reservation into which Slurm draws a job that does not ask for it (``Closings.draws``)."""
+
+    def home(self, job: SlurmJob, note: JobNote | None) -> str:
+        """The job's VC (`home_of`)."""
+        if job.partition not in self._rooms and "," not in job.partition:
+            return job.partition  # asked several times of each job at each look
+        return home_of(job.partition, job.admin_comment, note, self._settings.partitions, self._rooms)
+
+    def ours(self, job: SlurmJob) -> bool:
+        """Does it bear our mark, on a job that Lucid may hold?"""
+        mark = parse_mark(job.admin_comment)
+        return mark is not None and (mark.get("skip") is None or "held" in mark)
+
+    def holds(self, job: SlurmJob, note: JobNote | None) -> bool:
+        """Is this a waiting job that Lucid holds, and nobody else, or that is parked in its queue? job_submit.lua
+        writes ``lucid:held`` into the comment of a job that its user or an administrator holds (``v=2`` in the tag:
+        it knows how). A job that was requeued and held by others after Lucid had let it go is theirs to release."""
+        if not (job.pending and job.asks and self.ours(job)) or says(job.comment, "held"):
+            return False
+        if not job.held:
+            return in_queue(job, note) and (note is None or not (note.where or note.released))
+        if note is None or not note.released or (job.launch_failed and not note.given_up):
+            return True
+        if job.unread:
+            return False
+        return (parse_mark(job.admin_comment) or {}).get("v") == "2" and job.restarts == note.restarts
+
+    def leaves(self, job: SlurmJob, note: JobNote | None, now_s: float) -> str:
+        """Why a job that Lucid holds is Slurm's alone from now on, by what its user changed since; empty if it is
+        not. The rules are those that job_submit.lua has for new jobs."""
+        if job.unread:
+            return UNREAD
+        if job.reservation:
+            return f"it asks for reservation {job.reservation}"
+        if drawn := self.draws(job):
+            return f"Slurm may start it in reservation {drawn}, which is for its user or account (MAGNETIC)"
+        if self._settings.optout != "free":
+            return ""
+        return left_to_slurm(job) or self.waits_for(job, note, now_s)
+
+    def waits_for(self, job: SlurmJob, note: JobNote | None, now_s: float) -> str:
+        """Why a job that Lucid holds is not in the queue yet, by what its user asked for; empty if it is."""
+        if job.dependency:
+            return "it has a dependency"
+        return "it has a begin time" if begins_s(job, note, now_s) else ""
+
+    def decides(self, job: SlurmJob, note: JobNote | None, facts: Observation) -> bool:
+        """Is this a waiting job that Lucid holds and is to decide, in a partition that it packs?"""
+        if not self.holds(job, note) or self.leaves(job, note, facts.now_s):
+            return False
+        if job.id in self.not_yet or left_to_slurm(job) or self.waits_for(job, note, facts.now_s):
+            return False
+        if note is not None and (note.going_to or self.emptying(job, note)):
+            return False  # it is being resized, or is to be let in
+        if note is not None and (note.given_up or (note.released and (job.launch_failed or job.never_runs))):
+            return False  # counted as a try before it is tried again (mend)
+        return facts.modes.get(self.home(job, note)) is Mode.PACK
+
+    def aside(self, job: SlurmJob, note: JobNote | None, facts: Observation) -> str:
+        """Why a waiting job of ours is nobody's to decide at present; empty for all others."""
+        if not (job.pending and job.asks and self.ours(job)) or self.under_way(job, note):
+            return ""
+        if job.unread:
+            return f"{UNREAD} ({job.unread})"
+        if facts.modes.get(self.home(job, note)) is not Mode.PACK:
+            return ""
+        if job.never_runs:
+            return f"Slurm holds it itself ({job.reason}): no node can give what it asks for"
+        if note is not None and note.going_to:
+            return f"it is resized: it goes on on {note.going_to}"
+        if self.holds(job, note):
+            words = self.waits_for(job, note, facts.now_s)
+            if words:
+                return f"{words}: it joins the queue when that has come"
+            words = left_to_slurm(job)
+            if before := self.not_yet.get(job.id):
+                return (
+                    f"job {before} goes before it: that one joined the queue earlier, and asks for as many GPUs or "
+                    f"fewer (lucidctl explain {before} says when it starts)"
+                )
+            return words and f"Lucid lets it go once no job held before it asks for as many GPUs or fewer: {words}"
+        if parked(job, note, facts.now_s):
+            words = self.waits_for(job, note, facts.now_s)
+            return f"{words}: it joins the queue when that has come" if words else "it is about to join the queue"
+        if job.held:
+            return "its user or an administrator holds it (scontrol release ends that)"
+        if note is not None and note.given_up:
+            words = "released as its user wrote it"
+            if of_slurm(note.given_up):
+                words += f", since Slurm did not start it as Lucid asked ({note.given_up})"
+            else:
+                words += f": {note.given_up}"
+            return f"{words}: it queues again once that has ended" if may_end(note.given_up) else words
+        return f"Slurm alone decides about it ({job.reason})"
+
+    def under_way(self, job: SlurmJob, note: JobNote | None) -> bool:
+        """Was it told to start, and has it not started yet?"""
+        told = job.pending and note is not None and bool(note.where)
+        return told and (not job.held or self.emptying(job, note))
+
+    def emptying(self, job: SlurmJob, note: JobNote | None) -> bool:
+        """Is it told what it gets, and held until jobs in slots have left these GPUs?"""
+        told = note is not None and bool(note.where and note.claims) and not note.released
+        return told and job.held and self.holds(job, note)
+
+    def may_start_yet(self, job: SlurmJob, note: JobNote) -> bool:
+        """Of a job under way: may Slurm start it at any moment, or once its GPUs are empty? Not where its reason says
+        otherwise, nor after a requeue that Lucid did not ask for."""
+        if job.restarts != note.restarts:
+            return False
+        return job.held or may_start(job)

@@ -1,0 +1,135 @@
+"""What one look at Slurm showed, with what the store remembers, and what both say of one job. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from lucid.adapters.slurm.records.field_parsers import hosts, parse_mark
+from lucid.adapters.slurm.records.jobs_and_nodes import SlurmJob, SlurmNode
+from lucid.adapters.slurm.records.preemption import NO_PREEMPTION, Preemption
+from lucid.adapters.slurm.records.request import PER_GPU, JobDefaults, Request, from_mark
+from lucid.adapters.slurm.snapshot.lending_pool import Pool
+from lucid.adapters.store.port import JobNote
+from lucid.config import Mode
+from lucid.core.node import Window
+
+__all__ = [
+    "Observation",
+    "as_written",
+    "gpus_taken",
+    "home_of",
+    "lists_of",
+    "of_another",
+    "submitted_s",
+    "users_nodes",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """Everything a view is made of."""
+
+    jobs: Sequence[SlurmJob]
+    nodes: Sequence[SlurmNode]
+    notes: Mapping[str, JobNote]
+    modes: Mapping[str, Mode]
+    now_s: float
+    defaults: Mapping[str, JobDefaults] | None = field(default_factory=dict)
+    """JobDefaults by partition; ``None`` where they are not known."""
+    pool: Pool | None = None
+    """The VCs that lend to each other, where there are any."""
+    tiers: Mapping[str, int] = field(default_factory=dict)
+    """Priorities of QOS, where Slurm goes by them."""
+    switch_wait_s: float = 300.0
+    """How long a job waits at most for the switches that it asks for, s."""
+    windows: Mapping[str, tuple[Window, ...]] = field(default_factory=dict)
+    """When nodes are kept from jobs, by node."""
+    preemption: Preemption = NO_PREEMPTION
+    """Who may preempt whom, as far as Slurm tells."""
+
+    def open_to(self, node: str, job: SlurmJob) -> bool:
+        """May the job be on this node until its time limit ends, if it starts now?"""
+        ends_s = math.inf if job.time_limit_s is None else self.now_s + job.time_limit_s
+        return all(ends_s <= window.ends_by_s for window in self.windows.get(node, ()))
+
+
+def home_of(
+    partition: str, admin_comment: str, note: JobNote | None, vcs: Collection[str], rooms: Collection[str] = ()
+) -> str:
+    """The VC of a job that stands, or ended, in ``partition``: that partition, which its user may have changed (of
+    several the first that is a VC); of a job in one of ``rooms``, into which only lucidd moves jobs, the VC that is
+    noted, or tagged as one of ``vcs``."""
+    if "," in partition:
+        partition = next((name for name in partition.split(",") if name in vcs), partition)
+    if partition not in rooms:
+        return partition
+    if note is not None and note.home:
+        return note.home
+    tagged = (parse_mark(admin_comment) or {}).get("vc", "")
+    return tagged if tagged in vcs else partition
+
+
+def submitted_s(submit_s: float, note: JobNote | None) -> float:
+    """When a job's user submitted it: as noted, since a requeue makes Slurm set ``submit_s`` anew."""
+    return (note.submit_s if note is not None else 0.0) or submit_s
+
+
+def of_another(record: SlurmJob, note: JobNote) -> bool:
+    """Is the note of an earlier job with this number? slurmctld, killed, gives the numbers of those that it has
+    forgotten out again. Only a requeue changes the time of a job's submission."""
+    elses = bool(note.user and record.user and note.user != record.user)
+    return elses or bool(note.submit_s and not record.restarts and record.submit_s != note.submit_s)
+
+
+def gpus_taken(record: SlurmJob, home: str, facts: Observation) -> int:
+    """GPUs that no other job can have while this one runs: for an exclusive job all GPUs of its nodes, which are
+    taken to be as large as the largest node of ``home``."""
+    if not record.request.whole_nodes:
+        return record.gpus
+    largest = max((len(n.gpu_types) for n in facts.nodes if home in n.partitions), default=0)
+    return max(record.gpus, largest * record.min_nodes)
+
+
+def users_nodes(record: SlurmJob, note: JobNote | None) -> str:
+    """The node list that the user asked for, at submission or since, not the one that Lucid set. Lucid notes what it
+    sets before it sets it. Where nothing is noted, job_submit.lua's tag tells (``nodes=1``) of a job that started
+    before; a tag of an earlier version tells it of jobs that may share."""
+    now, mark = record.request.req_nodes, parse_mark(record.admin_comment) or {}
+    if note is not None and note.as_written:
+        noted = note.as_written.get("req_nodes", "")
+        ours = not note.listed or any(set(hosts(now)) == set(hosts(one)) for one in note.listed.split())
+        return noted if ours else now
+    if not now:
+        return ""
+    theirs = "nodes" in mark or mark.get("why") == "nodes"
+    started = record.restarts or not record.pending or record.request.shards or record.request.emptied
+    if mark and not theirs and started:
+        return ""
+    return "" if "held" in mark and "park" not in mark and mark.get("share") != "0" else now
+
+
+def lists_of(record: SlurmJob, note: JobNote, req_nodes: str | None) -> str:
+    """What to note of lists of nodes before a job is given this one (``None``: it keeps its own): beside the new one
+    that which it has by Lucid now, for lucidd may die before Slurm is told."""
+    if req_nodes is None or not note.listed:
+        return note.listed if req_nodes is None else req_nodes
+    now = record.request.req_nodes
+    kept = [one for one in note.listed.split() if now and set(hosts(one)) == set(hosts(now))]
+    return " ".join(dict.fromkeys([*kept[:1], req_nodes]))
+
+
+def as_written(record: SlurmJob) -> Request:
+    """What to give back to a job of which nothing is noted: what job_submit.lua put into the tag, else as many
+    whole GPUs as it holds shards of. CPUs and memory by GPU are its user's only where the tag has them: Slurm writes
+    JobDefaults into a job as soon as it judges it."""
+    request = replace(record.request, req_nodes=users_nodes(record, None))
+    mark = parse_mark(record.admin_comment) or {}
+    tagged = from_mark(mark)
+    if not (request.shards or request.emptied or request.addressed):
+        ours = "held" in mark and "skip" not in mark
+        return replace(request, **{key: getattr(tagged, key) for key in PER_GPU}) if ours else request
+    if tagged != Request() and not tagged.shards:
+        return tagged
+    return Request(tres_per_node=f"gres/gpu:{max(record.gpus // max(record.min_nodes, 1), 1)}")

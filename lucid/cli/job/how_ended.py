@@ -1,0 +1,42 @@
+"""``lucidctl explain`` of a job that ended: how, why if it ended badly, and what would have helped."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from lucid.adapters.slurm.clients.ended_job import ending_of
+from lucid.cli.job.ask_slurm import asked
+from lucid.cli.job.story import Story
+from lucid.cli.render.reasons import duration
+from lucid.config import Settings
+from lucid.core.job import Ended
+from lucid.efficiency.ending import Ending, why_ended
+
+__all__ = ["with_ending"]
+
+
+def with_ending(story: Story, data: dict[str, Any], ended: Ended, settings: Settings) -> Story:
+    """The same, and ``data`` too, with the end of the job. Accounting is asked about one that ended badly. If it
+    does not answer, only the state is shown."""
+    why = None if ended.state == "COMPLETED" else why_ended(_ending(ended, settings))
+    data["ended"] = {
+        "at_s": ended.end_s,
+        "state": ended.state,
+        "ran_s": ended.ran_s,
+        "cause": None if why is None else str(why.cause),
+        "seen": "" if why is None else why.seen,
+        "advice": "" if why is None else why.advice,
+    }
+    lines = [] if why is None else [f"why it ended: {why.seen}", f"what would help: {why.advice}"]
+    event = ended.end_s, f"ended after {duration(ended.ran_s)}: {ended.state}"
+    return replace(story, events=[*story.events, event], estimate=[*story.estimate, *lines])
+
+
+def _ending(ended: Ended, settings: Settings) -> Ending:
+    found = asked(settings, lambda slurm: ending_of(slurm, ended.job.id))
+    if found is None:
+        found = Ending(ended.state, limit_s=ended.job.time_limit_s, ran_s=ended.ran_s)
+    measured = 0.0 if ended.profile is None else ended.profile.gpu_mem_mib
+    gpus = [settings.daemon.gpu_mem_mib, *settings.daemon.gpu_mem_mib_by_feature.values()]
+    return replace(found, gpu_mem_mib=measured, of_gpu_mib=float(max(gpus)))

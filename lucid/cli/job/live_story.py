@@ -1,0 +1,199 @@
+"""The story of a live job: from lucidd's store, or from what lucidd publishes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from lucid.adapters.store.port import SEEN, ActionRow, ProfileRow
+from lucid.adapters.store.snapshot_json import snapshot_from_dict
+from lucid.adapters.store.sqlite import SqliteStore
+from lucid.cli.job.story import Story, row_to_dict
+from lucid.cli.render.predictions import prediction_data, prediction_lines
+from lucid.cli.render.reasons import duration, reason_text
+from lucid.cli.render.sleeping_nodes import boots
+from lucid.cli.render.starts import guess_words, kept_words, observed_words, starts_of
+from lucid.cli.render.windows import ends_in_time_s, reaches_words
+from lucid.core import reason as why
+from lucid.core.decision import DecisionRow
+from lucid.errors import ConfigError
+from lucid.live.plans.stored_plan import read_stored_starts, stored_picture, stored_plan
+from lucid.live.reporting.public_view import Published
+
+__all__ = ["check_waits_for_lucid", "known_story", "live_story", "why_nothing", "with_expected_start"]
+
+_TASKS_NAMED = 8
+
+
+def live_story(
+    store: SqliteStore | Published, job_id: str, profiling: str = "", why_unknown: Callable[[str], str] | None = None
+) -> tuple[Story, dict[str, Any]]:
+    """What was decided about a job and done with it, and the same in JSON form; of what is published, the last
+    decision. ``profiling``: name of the profiling partition. ``why_unknown``: asked about a job of which nothing is
+    stored.
+
+    Raises:
+        ConfigError: nothing is known of the job.
+    """
+    if isinstance(store, Published):
+        words = "this is the last decision; only lucidd's user and root can read the earlier ones"
+        return _story(job_id, [_last_decision(store, job_id)], profiling, estimate=[words])
+    story, data = known_story(store, job_id, profiling)
+    if not data["decisions"] and not data["actions"]:
+        why = why_nothing(store, job_id, _ran_at_once(store, job_id), why_unknown)
+        if store.ended_job(job_id) is None:
+            raise ConfigError(why)
+        story = replace(story, estimate=[*story.estimate, why])  # and its end can be told
+    return story, data
+
+
+def known_story(store: SqliteStore, job_id: str, profiling: str = "") -> tuple[Story, dict[str, Any]]:
+    """The same of any job, with every member: what was measured and expected of it, where nothing was decided."""
+    rows, actions = store.decisions(job_id), store.actions(job_id)
+    measured, said = store.profile(job_id), store.prediction(job_id)
+    joined = store.joined(job_id, rows[0].at_s if rows else 0.0)
+    story, data = _story(
+        job_id,
+        rows,
+        profiling,
+        measured,
+        joined,
+        [(a.at_s, _told(a)) for a in actions],
+        [*([] if said is None else prediction_lines(said.prediction, said.user)), *_now_lines(store, job_id)],
+    )
+    data["actions"] = [{"at_s": a.at_s, "verb": a.verb, "detail": a.detail, "result": a.result} for a in actions]
+    data["prediction"] = None if said is None else {"user": said.user, **prediction_data(said.prediction)}
+    return story, data
+
+
+def _told(action: ActionRow) -> str:
+    if action.result == SEEN:
+        return f"{action.verb} {action.detail}"
+    return f"Slurm is told: {action.verb} {action.detail}".rstrip() + f": {action.result or 'under way'}"
+
+
+def _now_lines(store: SqliteStore, job_id: str) -> list[str]:
+    """How it stands with a job whose user opted in to be resized, or to take turns, or whose node boots."""
+    status = store.view("status") or {}
+    found = {kind: (status.get(kind) or {}).get(job_id) for kind in ("elastic", "turns")}
+    lines = [f"{kind}: {words}" for kind, words in found.items() if words]
+    boot = (status.get("boots") or {}).get(job_id)
+    if boot:
+        left_s = max(boot["until_s"] - status.get("at_s", 0.0), 0.0)
+        lines.append(f"now: {boots(why.Boots(boot['node'], False, left_s), duration)}")
+    return lines
+
+
+def _story(
+    job_id: str,
+    rows: list[DecisionRow],
+    profiling: str,
+    measured: ProfileRow | None = None,
+    joined: list[tuple[str, float]] | None = None,
+    events: list[tuple[float, str]] | None = None,
+    estimate: list[str] | None = None,
+) -> tuple[Story, dict[str, Any]]:
+    head, profile = f"job {job_id}", None
+    if measured is not None:
+        p = measured.profile
+        profile = {"gpu_util": p.gpu_util, "mem_util": p.mem_util, "gpu_mem_mib": p.gpu_mem_mib}
+        head += (
+            f": measured at {p.gpu_util:.0f} % of GPU time, {p.mem_util:.0f} % of memory time, "
+            f"{p.gpu_mem_mib:,.0f} MiB"
+        )
+    story = Story(head, rows, joined or (), events or (), estimate=estimate or (), profiling=profiling)
+    return story, {
+        "job": job_id,
+        "decisions": [{**row_to_dict(row), "words": [reason_text(r) for r in row.reasons]} for row in rows],
+        "actions": [],
+        "joined_by": [{"at_s": at_s, "job": other} for other, at_s in joined or ()],
+        "profile": profile,
+        "prediction": None,
+        "prediction_words": estimate or [],
+        "ended": None,
+    }
+
+
+def with_expected_start(story: Story, data: dict[str, Any], store: SqliteStore | Published, config: Path) -> Story:
+    """The same, and ``data`` too, with the expected start of a job that waits."""
+    if store.view("snapshot") is None:
+        return story
+    last, starts = read_stored_starts(store, config)
+    if lasts := reaches_words(last.snapshot, data["job"]):
+        data["reaches"] = lasts
+        return replace(story, estimate=[*story.estimate, *lasts])
+    found = starts_of(last, starts, data["job"])
+    if found is None:
+        return story
+    data.update(found[0])
+    words = [f"starts: {found[1]}"]
+    row = last.row(data["job"])
+    if kept := kept_words(row, data["job"], found[0]["starts_in_s"], last.snapshot.now_s):
+        words.append(kept)
+    if found[0]["starts_in_s"] and (guess := guess_words(starts.seen)):
+        words.append(guess)
+    if row is not None and (observed := observed_words(last.modes, [row.partition])):
+        words.append(observed)
+    ends_s = None if row is None else ends_in_time_s(row.reasons, last.snapshot.now_s)
+    if ends_s is not None:
+        from lucid.cli.job.why_not import Changes, asked_again  # with all policies: the story itself needs none
+        from lucid.config import load_settings
+        from lucid.live.plans.replan import last_plan
+
+        again = asked_again(
+            last_plan(store), load_settings(config), config, data["job"], Changes(limit_s=ends_s), starts
+        )
+        for limit, shorter in again.rows.items():
+            if shorter is not None and shorter.verb == "start":
+                data["sooner"] = {"limit_s": ends_s}
+                words.append(f"{limit} it would start now")
+    return replace(story, estimate=[*story.estimate, *words])
+
+
+def _last_decision(store: Published, job_id: str) -> DecisionRow:
+    row = stored_plan(store, stored_picture(store)).row(job_id)
+    if row is not None:
+        return row
+    check_waits_for_lucid(store, job_id)
+    raise ConfigError(
+        f"job {job_id} does not wait for Lucid, and only lucidd's user and root can read its story: ask an operator "
+        f"for sudo -u lucid lucidctl explain {job_id}"
+    )
+
+
+def check_waits_for_lucid(store: SqliteStore | Published, job_id: str) -> None:
+    """Raises:
+    ConfigError: the job waits for something else than Lucid; the message says for what.
+    """
+    words = ((store.view("status") or {}).get("aside") or {}).get(job_id)
+    if words:
+        raise ConfigError(f"job {job_id} waits, but not for Lucid: {words}")
+
+
+def why_nothing(
+    store: SqliteStore, job_id: str, ran_at_once: bool, why_unknown: Callable[[str], str] | None = None
+) -> str:
+    """Why there is no story. ``ran_at_once``: it runs, or has run, without having been seen waiting."""
+    tasks = store.tasks(job_id)
+    if tasks:
+        named = ", ".join(sorted(tasks, key=lambda i: int(i.rpartition("_")[2]))[:_TASKS_NAMED])
+        return f"job {job_id} is an array, and its {len(tasks)} tasks are decided one by one: ask about {named}"
+    if ran_at_once:
+        return (
+            f"nothing was decided about job {job_id}: Slurm started it before lucidd saw it wait, as Slurm does "
+            "where GPUs are free and the job is not held"
+        )
+    return (why_unknown(job_id) if why_unknown is not None else "") or (
+        f"nothing was decided about job {job_id}: it asks for no GPU, is in no partition of daemon.partitions, was "
+        "left to Slurm (scontrol show job: AdminComment says why), or is older than daemon.keep_days"
+    )
+
+
+def _ran_at_once(store: SqliteStore, job_id: str) -> bool:
+    """Does it run, or has it run, without having been seen waiting?"""
+    seen = store.view("snapshot")
+    partitions = {} if seen is None else snapshot_from_dict(seen).partitions
+    running = {entry.job.id for part in partitions.values() for entry in part.running}
+    return job_id in running or store.ended_job(job_id) is not None

@@ -1,0 +1,349 @@
+"""``lucidctl models``: the learned models, their library, and their evaluation."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from lucid.calibrate.tables import shipped
+from lucid.cli.console import Table, say, stdout_console
+from lucid.cli.learn.models_evaluate import evaluate
+from lucid.cli.progress import progress
+from lucid.config import Settings, library_folder, load_settings, own_job_log
+from lucid.errors import ConfigError
+from lucid.models.upkeep.library import Library
+
+if TYPE_CHECKING:
+    from lucid.models.upkeep.keeper import Keeper, Outcome
+
+__all__ = ["models"]
+
+_LIBRARY = "lucid-models"
+
+_library = click.option(
+    "--library",
+    "folder",
+    type=click.Path(path_type=Path),
+    envvar="LUCID_MODELS",
+    help=f"Folder of the versions. Default: LUCID_MODELS, else what --config says (lucidd's), else ./{_LIBRARY}.",
+)
+_config = click.option("--config", type=click.Path(path_type=Path), help="TOML settings; section [models].")
+_json = click.option("--json", "as_json", is_flag=True, help="The same as JSON.")
+
+
+@click.group()
+def models() -> None:
+    """Train and evaluate the learned models, and choose the version in service."""
+
+
+models.add_command(evaluate)
+
+
+@models.command()
+@click.argument("kinds", nargs=-1, metavar="[KIND]...")
+@click.option(
+    "--jobs",
+    type=click.Path(path_type=Path),
+    help="Log of finished jobs, or a trace: trains duration (and throughput, if asked).",
+)
+@click.option("--profiles", type=click.Path(path_type=Path), help="CSV of configurations measured alone.")
+@click.option(
+    "--pairs", type=click.Path(path_type=Path), help="CSV of pairs; with --profiles trains share and pairs."
+)
+@click.option("--bins", type=click.Path(path_type=Path), help="CSV of submissions per bin: trains throughput.")
+@click.option(
+    "--synthetic",
+    is_flag=True,
+    help="Train share and pairs on the synthetic table of the package. Use it until you have measured (calibrate).",
+)
+@click.option("--due", is_flag=True, help="Train only what is due, for cron. Skips what is being trained already.")
+@_library
+@_config
+@_json
+def train(
+    kinds: tuple[str, ...],
+    jobs: Path | None,
+    profiles: Path | None,
+    pairs: Path | None,
+    bins: Path | None,
+    synthetic: bool,
+    due: bool,
+    folder: Path | None,
+    config: Path | None,
+    as_json: bool,
+) -> None:
+    """Train each KIND and promote the new version if it is not worse on later data.
+
+    KIND is duration, share, pairs or throughput. Default: every kind for which there is data.
+    """
+    if synthetic:
+        if profiles is not None or pairs is not None:
+            raise ConfigError("--synthetic replaces --profiles and --pairs; give one or the other")
+        profiles, pairs = shipped("profiles.csv"), shipped("pairs.csv")
+    keeper = _keeper(folder, config, {"jobs": jobs, "profiles": profiles, "pairs": pairs, "bins": bins})
+    wanted = kinds or (keeper.kinds if due else keeper.asked_for)
+    if not wanted:
+        raise ConfigError("nothing to train from; give --jobs, --profiles with --pairs, or --bins, or a --config")
+    unknown = [kind for kind in wanted if kind not in keeper.kinds]
+    if unknown:
+        raise ConfigError(
+            f"no data to train {', '.join(unknown)} from (there is data for: "
+            f"{', '.join(keeper.kinds) or 'nothing'}); give --jobs, --profiles with --pairs, or --bins"
+        )
+    found: list[Outcome] = []
+    with progress("training") as report:
+        for number, kind in enumerate(wanted):
+            report(number, len(wanted))
+            found += keeper.tick(datetime.now(UTC), [kind]) if due else [_trained(keeper, kind)]
+    if as_json:
+        say(json.dumps([outcome.to_json() for outcome in found], indent=1))
+    else:
+        for outcome in found:
+            say("\n".join(_outcome_lines(outcome)))
+    if any(outcome.trouble for outcome in found):
+        click.get_current_context().exit(1)
+
+
+@models.command()
+@click.option("--jobs", type=click.Path(path_type=Path))
+@click.option("--profiles", type=click.Path(path_type=Path))
+@click.option("--pairs", type=click.Path(path_type=Path))
+@click.option("--bins", type=click.Path(path_type=Path))
+@_library
+@_config
+@_json
+def status(
+    jobs: Path | None,
+    profiles: Path | None,
+    pairs: Path | None,
+    bins: Path | None,
+    folder: Path | None,
+    config: Path | None,
+    as_json: bool,
+) -> None:
+    """Show the drift of the models in service, and what 'train --due' would train now. Trains nothing."""
+    keeper = _keeper(folder, config, {"jobs": jobs, "profiles": profiles, "pairs": pairs, "bins": bins})
+    with progress("measuring drift") as report:
+        report(0, 1)
+        found = keeper.status(datetime.now(UTC))
+    suspended = {outcome.kind: keeper.library.suspended(outcome.kind) for outcome in found}
+    if as_json:
+        data = [{**outcome.to_json(), "suspended": suspended[outcome.kind]} for outcome in found]
+        say(json.dumps(data, indent=1))
+        return
+    table = Table(title=f"models in {keeper.library.root}")
+    for name in ("kind", "new", "error to fallback's", "input that moved most", "due", "why"):
+        table.add_column(name)
+    for outcome in found:
+        table.add_row(*_status_row(outcome, suspended[outcome.kind]))
+    stdout_console().print(table)
+
+
+@models.command("list")
+@_library
+@_config
+@_json
+def list_command(folder: Path | None, config: Path | None, as_json: bool) -> None:
+    """List every version in the library, and which versions are in service."""
+    library = _open(folder, config)
+    versions = [version for name in library.names() for version in library.versions(name)]
+    suspended = {name: library.suspended(name) for name in library.names()}
+    if as_json:
+        rows = [
+            {
+                "name": version.name,
+                "version": version.number,
+                "created": version.created,
+                "in_service": version.in_service,
+                "suspended": suspended[version.name] if version.in_service else None,
+                "facts": _shown_facts(version.facts),
+            }
+            for version in versions
+        ]
+        say(json.dumps(rows, indent=1))
+        return
+    if not versions:
+        say(f"{library.root}: no versions yet; train some with: lucidctl models train")
+        return
+    table = Table(title=f"models in {library.root}")
+    for name in ("name", "version", "created", "learned from", "loss", "in service then", "now"):
+        table.add_column(name)
+    for version in versions:
+        facts = version.facts
+        now = ("suspended" if suspended[version.name] else "in service") if version.in_service else ""
+        table.add_row(
+            version.name,
+            f"v{version.number}",
+            version.created,
+            f"{facts.get('learned_from', '-')}",
+            _loss(facts.get("loss")),
+            _loss(facts.get("loss_in_service")),
+            now,
+        )
+    stdout_console().print(table)
+
+
+@models.command()
+@click.argument("name")
+@click.option("--version", "number", type=click.IntRange(min=1), help="Default: the one in service.")
+@click.option("--plots", type=click.Path(path_type=Path), help="Folder for PNG pictures and one HTML page.")
+@_library
+@_config
+@_json
+def show(
+    name: str, number: int | None, plots: Path | None, folder: Path | None, config: Path | None, as_json: bool
+) -> None:
+    """Print the model NAME: its terms by importance or its tree, its facts and its history."""
+    from lucid.cli.learn.models_show import draw, text
+    from lucid.models.upkeep.kinds import find_kind
+
+    library = _open(folder, config)
+    version = library.show(name, number)
+    kind = find_kind(name)
+    model = kind.read(version)
+    drawn: list[Path] = []
+    if plots is not None:
+        with progress("drawing") as report:
+            report(0, 1)
+            drawn = draw(kind, model, plots, {"version": version.number, **_shown_facts(version.facts)})
+    if as_json:
+        data: dict[str, Any] = {
+            "name": name,
+            "version": version.number,
+            "created": version.created,
+            "in_service": version.in_service,
+            "facts": _shown_facts(version.facts),
+            "trail": library.trail(name),
+            "model": dict(version.data),
+            "drawn": [str(path) for path in drawn],
+        }
+        say(json.dumps(data, indent=1))
+        return
+    state = ", in service" if version.in_service else ""
+    say(f"{name} v{version.number}, {version.created}{state}")
+    for key, value in _shown_facts(version.facts).items():
+        say(f"  {key}: {value}")
+    say(text(kind, model))
+    for path in drawn:
+        say(f"written: {path}")
+
+
+@models.command()
+@click.argument("name")
+@click.argument("number", type=click.IntRange(min=1), metavar="VERSION")
+@click.option("--why", default="by hand", show_default=True, help="For the audit trail.")
+@_library
+@_config
+def promote(name: str, number: int, why: str, folder: Path | None, config: Path | None) -> None:
+    """Put VERSION of the model NAME into service."""
+    _open(folder, config).promote(name, number, why)
+    say(f"{name}: v{number} is in service")
+
+
+@models.command()
+@click.argument("name")
+@click.option("--why", default="by hand", show_default=True, help="For the audit trail.")
+@_library
+@_config
+def rollback(name: str, why: str, folder: Path | None, config: Path | None) -> None:
+    """Put the previous version of the model NAME back into service."""
+    number = _open(folder, config).rollback(name, why)
+    say(f"{name}: v{number} is in service again")
+
+
+def _settings(config: Path | None) -> tuple[Settings, Path]:
+    return load_settings(config) if config else Settings(), config.parent if config else Path()
+
+
+def _open(folder: Path | None, config: Path | None) -> Library:
+    settings, base = _settings(config)
+    return Library(folder or library_folder(settings, base) or Path(_LIBRARY))
+
+
+def _keeper(folder: Path | None, config: Path | None, given: dict[str, Path | None]) -> Keeper:
+    # Imported here: `list` and `promote` need none of the models.
+    from lucid.models.duration.estimate import FitSettings
+    from lucid.models.packing.measured import read_pairs, read_profiles
+    from lucid.models.throughput.bins import bins_of_jobs, read_bins
+    from lucid.models.upkeep.keeper import Keeper, Source, rules_from
+    from lucid.models.upkeep.kinds import kinds_with
+    from lucid.simulator.traces.finished import read_finished
+
+    whole, base = _settings(config)
+    settings = whole.models
+    paths: dict[str, Path | None] = {}
+    for name, path in given.items():
+        configured = getattr(settings, name)
+        paths[name] = path or (base / configured if configured else None)
+    if paths["jobs"] is None and whole.daemon.partitions and own_job_log(whole).exists():
+        paths["jobs"] = own_job_log(whole)
+    jobs, profiles, pairs, bins = (paths[name] for name in ("jobs", "profiles", "pairs", "bins"))
+    if (profiles is None) != (pairs is None):
+        raise ConfigError("--profiles and --pairs belong together: share scores are labelled by measured pairs")
+    sources: dict[str, Source] = {}
+    if jobs is not None:
+        sources["jobs"] = Source(lambda: read_finished(jobs), str(jobs))
+        sources["bins"] = Source(lambda: bins_of_jobs(read_finished(jobs)), str(jobs), implied=True)
+    if bins is not None:
+        sources["bins"] = Source(lambda: read_bins(bins), str(bins))
+    if profiles is not None and pairs is not None:
+
+        def measured() -> Any:
+            usages = read_profiles(profiles)
+            return usages, read_pairs(pairs, usages)
+
+        sources["measured"] = Source(measured, f"{profiles}, {pairs}")
+    kinds = kinds_with(FitSettings(monotone=settings.monotone))
+    return Keeper(_open(folder, config), sources, rules_from(settings), kinds)
+
+
+def _trained(keeper: Keeper, kind: str) -> Outcome:
+    from lucid.models.upkeep.keeper import Outcome
+
+    return Outcome(kind, None, None, keeper.train(kind))
+
+
+def _outcome_lines(outcome: Outcome) -> list[str]:
+    if outcome.trouble:
+        return [f"{outcome.kind}: {outcome.trouble}"]
+    lines = []
+    if outcome.decision is not None:
+        action = outcome.decision.action.value.replace("_", " ")
+        lines.append(f"{outcome.kind}: {action} ({'; '.join(outcome.decision.reasons)})")
+    if outcome.trained is not None:
+        trained = outcome.trained
+        what = "in service" if trained.promoted else "kept, not in service"
+        lines.append(f"{outcome.kind}: v{trained.version} {what}: {trained.reason}; its own loss {trained.loss:.4g}")
+    return lines
+
+
+def _status_row(outcome: Outcome, suspended: str | None) -> list[str]:
+    if outcome.evidence is None or outcome.decision is None:
+        why = outcome.trouble or "; ".join(outcome.decision.reasons if outcome.decision else ())
+        return [outcome.kind, "-", "-", "-", "-", why]
+    drift = outcome.evidence.drift
+    worst = drift.worst_input
+    reasons = list(outcome.decision.reasons)
+    if suspended is not None:
+        reasons.append(f"suspended since: {suspended}")
+    return [
+        outcome.kind,
+        f"{outcome.evidence.new_jobs:,}",
+        "-" if drift.ratio is None else f"{drift.ratio:.3f}",
+        "-" if worst is None else f"{worst[0]}, PSI {worst[1]:.2f}",
+        outcome.decision.action.value.replace("_", " "),
+        "; ".join(reasons),
+    ]
+
+
+def _shown_facts(facts: Any) -> dict[str, Any]:
+    """Facts of a version without the long lists kept for later comparison."""
+    return {key: value for key, value in facts.items() if key not in ("inputs", "learned")}
+
+
+def _loss(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, int | float) else "-"

@@ -1,0 +1,184 @@
+"""``lucidctl efficiency``: which GPU-hours were wasted, by whom, how, and what to do about it."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+from lucid.adapters.gpu.use_files import UseFolder
+from lucid.cli.console import Table, say, stdout_console
+from lucid.cli.live.status import live_settings, live_store
+from lucid.config import profiles_folder
+from lucid.efficiency.judge import JobAccount
+from lucid.efficiency.kinds import ADVICE, HELD, TITLES, WasteKind
+from lucid.efficiency.letter import letter
+from lucid.efficiency.totals import Total, total_of, totals
+from lucid.errors import ConfigError
+from lucid.escaping import shown
+from lucid.live.reporting.waste_inputs import job_accounts
+
+__all__ = ["account_to_dict", "tell_accounts", "tell_efficiency", "total_to_dict"]
+
+_JOBS_SHOWN = 20
+
+
+def tell_efficiency(
+    config: Path,
+    user: str | None,
+    account: str | None,
+    job_id: str | None,
+    days: float | None,
+    week: bool,
+    as_json: bool,
+) -> None:
+    """As ``lucidctl efficiency`` is asked."""
+    if week and days is not None:
+        raise ConfigError("--week and --days say the same; give one of them")
+    settings = live_settings(config)
+    uses = UseFolder(profiles_folder(settings))
+    store = live_store(settings)
+    days = 7.0 if week else settings.efficiency.days if days is None else days
+    now_s = float((store.view("status") or {}).get("at_s", time.time()))
+    # a job that is named is looked for as far back as anything is known
+    found = job_accounts(store, uses, settings, now_s, settings.daemon.keep_days if job_id else days)
+    found = [
+        one
+        for one in found
+        if (user is None or one.job.user == user)
+        and (account is None or one.job.account == account)
+        and (job_id is None or one.job.job_id == job_id)
+    ]
+    if job_id is not None and not found:
+        raise ConfigError(
+            f"job {job_id} is not known: it has not started yet, asked for no GPU, or is older than daemon.keep_days"
+        )
+    if as_json:
+        say(json.dumps(_data(found, days), indent=1))
+    elif week:
+        say(letter(found, now_s, days), nl=False)
+    elif job_id is not None:
+        for one in found:
+            _tell_job(one)
+    else:
+        tell_accounts(found, days, "account" if account is None and user is None else "user")
+
+
+def _data(accounts: list[JobAccount], days: float) -> dict[str, Any]:
+    return {
+        "days": days,
+        "total": total_to_dict(total_of("", accounts)),
+        "users": [total_to_dict(one) for one in totals(accounts, lambda account: account.job.user)],
+        "accounts": [total_to_dict(one) for one in totals(accounts, lambda account: account.job.account)],
+        "jobs": [account_to_dict(one) for one in accounts],
+    }
+
+
+def total_to_dict(one: Total) -> dict[str, Any]:
+    """JSON form."""
+    share = one.wasted_share
+    return {
+        "name": one.name,
+        "jobs": one.jobs,
+        "asked_gpu_h": round(one.asked_gpu_h, 3),
+        "no_limit_jobs": one.no_limit_jobs,
+        "held_gpu_h": round(one.held_gpu_h, 3),
+        "worked_gpu_h": round(one.worked_gpu_h, 3),
+        "wasted_gpu_h": {str(kind): round(value, 3) for kind, value in one.wasted_gpu_h.items()},
+        "wasted_share": None if share is None else round(share, 4),
+        "not_measured_jobs": one.not_measured_jobs,
+        "not_measured_gpu_h": round(one.not_measured_gpu_h, 3),
+    }
+
+
+def account_to_dict(one: JobAccount) -> dict[str, Any]:
+    """JSON form, with what to do about each kind of waste."""
+    job = one.job
+    return {
+        "job": job.job_id,
+        "user": job.user,
+        "account": job.account,
+        "vc": job.vc,
+        "name": job.name,
+        "gpus": job.gpus,
+        "state": job.state,
+        "ran_s": round(job.ran_s, 1),
+        "asked_gpu_h": None if one.asked_gpu_h is None else round(one.asked_gpu_h, 3),
+        "held_gpu_h": round(one.held_gpu_h, 3),
+        "worked_gpu_h": None if one.worked_gpu_h is None else round(one.worked_gpu_h, 3),
+        "measured": one.measured,
+        "measured_share": round(one.measured_share, 3),
+        "waste": [
+            {
+                "kind": str(waste.kind),
+                "gpu_h": round(waste.gpu_h, 3),
+                "seen": waste.words,
+                "what_to_do": ADVICE[waste.kind],
+            }
+            for waste in one.waste
+        ],
+    }
+
+
+def _tell_job(one: JobAccount) -> None:
+    job = one.job
+    asked = "no time limit" if one.asked_gpu_h is None else f"{one.asked_gpu_h:.1f} GPU-hours asked"
+    say(shown(f"job {job.job_id} of {job.user} ({job.name}): {job.gpus} GPUs, {job.state}"))
+    worked = "not measured" if one.worked_gpu_h is None else f"{one.worked_gpu_h:.1f} worked"
+    say(f"{asked}, {one.held_gpu_h:.1f} held, {worked}; {one.measured_share:.0%} of its GPU time was measured")
+    if not one.measured:
+        say("Too little was measured to judge it.")
+    elif not one.waste:
+        say("No waste was seen.")
+    for waste in one.waste:
+        say(f"{TITLES[waste.kind]}: {waste.gpu_h:.1f} GPU-hours; {waste.words}")
+        say(f"  {ADVICE[waste.kind]}")
+
+
+def _asked(one: Total) -> str:
+    """GPU-hours asked, as far as there were time limits."""
+    if one.no_limit_jobs == one.jobs:
+        return "no limit"
+    rest = f" ({one.no_limit_jobs} without limit)" if one.no_limit_jobs else ""
+    return f"{one.asked_gpu_h:,.1f}{rest}"
+
+
+def tell_accounts(accounts: list[JobAccount], days: float, first: str) -> None:
+    """The tables and the kinds of waste. ``first``: ``account`` or ``user``, whose table comes first."""
+    whole = total_of("", accounts)
+    say(
+        f"{whole.jobs} jobs of the last {days:g} days: {whole.held_gpu_h:,.1f} GPU-hours held, "
+        f"{whole.worked_gpu_h:,.1f} worked, {whole.all_wasted_gpu_h:,.1f} wasted; {whole.not_measured_jobs} jobs "
+        f"with {whole.not_measured_gpu_h:,.1f} GPU-hours not measured"
+    )
+    keys = {
+        "account": lambda one: one.job.account or "(none)",
+        "user": lambda one: one.job.user,
+    }
+    for name in (first, "user") if first != "user" else ("user",):
+        table = Table()
+        for column in (name, "jobs", "asked", "held", "worked", "wasted", "not measured"):
+            table.add_column(column, justify="left" if column == name else "right")
+        for one in totals(accounts, keys[name]):
+            figures = (
+                one.held_gpu_h,
+                one.worked_gpu_h,
+                one.all_wasted_gpu_h,
+                one.not_measured_gpu_h,
+            )
+            table.add_row(one.name, str(one.jobs), _asked(one), *(f"{value:,.1f}" for value in figures))
+        stdout_console().print(table)
+    for kind in WasteKind:
+        some = [(w.gpu_h, account, w.words) for account in accounts for w in account.waste if w.kind is kind]
+        if not some:
+            continue
+        some.sort(key=lambda item: (-item[0], item[1].job.job_id))
+        note = "" if kind in HELD else " (not held, so not in the sum)"
+        say(f"{TITLES[kind]}: {sum(item[0] for item in some):,.1f} GPU-hours{note} in {len(some)} jobs")
+        for gpu_h, account, words in some[:_JOBS_SHOWN]:
+            job = account.job
+            say(shown(f"  {job.job_id} ({job.user}, {job.name}): {gpu_h:,.1f}; {words}"))
+        if len(some) > _JOBS_SHOWN:
+            say(f"  and {len(some) - _JOBS_SHOWN} more: --json lists all")
+        say(f"  What to do: {ADVICE[kind]}")

@@ -1,0 +1,208 @@
+"""``lucidctl gpu``: cards, the jobs on them, readings, and what pairs were promised and are seen to run at."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import click
+from rich.live import Live
+from rich.text import Text  # noqa: TID251 - the type of what styled() makes
+
+from lucid.adapters.gpu.nvml import NvmlMetrics
+from lucid.adapters.gpu.profile_files import read_profile_files
+from lucid.cli.console import Table, say, stdout_console, styled
+from lucid.cli.options import DEFAULT_CONFIG, config_option
+from lucid.cli.render.reasons import duration
+from lucid.config import Settings, load_settings, profiles_folder
+from lucid.core.readings import GpuReading
+from lucid.errors import MetricsError
+from lucid.profiler.summary import Spell, Summary
+
+__all__ = ["GpuRow", "gpu", "rows_of"]
+
+_STALE_S = 180.0
+"""Summaries older than this are of a job that has ended, or of a sampler that is gone."""
+
+
+@dataclass(frozen=True, slots=True)
+class GpuRow:
+    """One job on one card, or a card without one. Utilisation in percent (the card's, and the job's own where it
+    can be told), memory in MiB (the job's), speeds as a share of full speed."""
+
+    node: str
+    gpu: str
+    job: str | None = None
+    partner: str | None = None
+    card_util: float | None = None
+    own_util: float | None = None
+    mem_util: float | None = None
+    dram_active: float | None = None
+    mem_mib: float | None = None
+    promised: float | None = None
+    seen: float | None = None
+    seen_by: str = ""
+    state: str = ""
+    age_s: float = 0.0
+    notes: tuple[str, ...] = ()
+
+
+def rows_of(summaries: Mapping[str, Sequence[Summary]], now_s: float) -> list[GpuRow]:
+    """A row a job and card, by node, card and job. Readings are means of the last minute over the job's cards on
+    that node; a job that sampled nothing for three minutes is left out."""
+    rows = []
+    for job, nodes in summaries.items():
+        for summary in nodes:
+            age_s = now_s - summary.end_s
+            if age_s > _STALE_S:
+                continue
+            recent = summary.recent or Spell(0.0)
+            profile = summary.profile
+            seen = None if profile is None or profile.seen_beside != summary.partner else profile.seen_speed
+            for uuid in summary.gpus:
+                rows.append(
+                    GpuRow(
+                        summary.node,
+                        uuid,
+                        job,
+                        summary.partner,
+                        recent.card_util,
+                        recent.gpu_util,
+                        recent.card_mem_util,
+                        recent.dram_active,
+                        recent.mem_mib,
+                        summary.promised,
+                        seen,
+                        summary.seen_by if seen is not None else "",
+                        _state(summary),
+                        max(age_s, 0.0),
+                        summary.notes,
+                    )
+                )
+    return sorted(rows, key=lambda row: (row.node, row.gpu, row.job or ""))
+
+
+def _state(summary: Summary) -> str:
+    words = []
+    if summary.profile is None:
+        words.append("starting up" if summary.warm_up_s is None and summary.together is None else "not measured yet")
+    else:
+        words += ["unstable"] * summary.profile.unstable + ["memory grows"] * summary.profile.mem_growing
+    if summary.phases and summary.phases[-1].kind == "pause":
+        words.append("paused")
+    return ", ".join(words) or "steady"
+
+
+@click.command()
+@config_option
+@click.option(
+    "--profiles",
+    type=click.Path(path_type=Path),
+    help="Folder of the samplers' summaries.  [default: as --config says; without that file /var/lib/lucid/profiles]",
+)
+@click.option("--cards", is_flag=True, help="Also this machine's own cards that no job is on, asked of NVML.")
+@click.option("--once", is_flag=True, help="Print one table and end. The default where output is no terminal.")
+@click.option("--json", "as_json", is_flag=True, help="Print one look as JSON.")
+@click.option(
+    "--every", type=click.FloatRange(min=0.5), default=2.0, show_default=True, help="Seconds between looks."
+)
+def gpu(config: Path, profiles: Path | None, cards: bool, once: bool, as_json: bool, every: float) -> None:
+    """Show the GPUs, their jobs and readings, and the expected and measured speed of each pair."""
+    profiles = profiles or _profiles_of(config)
+    metrics = NvmlMetrics() if cards else None
+    if metrics is not None:
+        metrics.cards()  # says at once where there is no driver
+    if not profiles.is_dir():
+        raise MetricsError(
+            f"{profiles}: no such folder; give --profiles the samplers', or --config lucidd's file (docs/node.md)"
+        )
+    console = stdout_console()
+    if as_json:
+        rows, bad = _look(profiles, metrics)
+        say(json.dumps({"gpus": [asdict(row) for row in rows], "bad_files": bad}, indent=1))
+    elif once or not console.is_terminal:
+        console.print(_table(*_look(profiles, metrics)))
+    else:
+        with Live(console=console, auto_refresh=False, screen=False) as live:
+            try:
+                while True:
+                    live.update(_table(*_look(profiles, metrics)), refresh=True)
+                    time.sleep(every)
+            except KeyboardInterrupt:
+                return
+
+
+def _profiles_of(config: Path) -> Path:
+    """lucidd's folder of profiles. On a node there commonly is no lucid.toml: the default is what remains.
+
+    Raises:
+        ConfigError: the file is there and wrong, or was asked for and is not there.
+    """
+    if not config.exists() and config == DEFAULT_CONFIG:
+        return profiles_folder(Settings())
+    return profiles_folder(load_settings(config))
+
+
+def _look(profiles: Path, metrics: NvmlMetrics | None) -> tuple[list[GpuRow], tuple[str, ...]]:
+    found = read_profile_files(profiles)
+    rows = rows_of(found.summaries, time.time())
+    if metrics is not None:
+        taken = {row.gpu for row in rows}
+        free = [card for card in metrics.cards() if card.uuid not in taken]
+        readings = metrics.read([card.uuid for card in free])
+        for card in free:
+            reading = readings[card.uuid]
+            if isinstance(reading, GpuReading):
+                rows.append(
+                    GpuRow("here", card.uuid, card_util=reading.gpu_util, mem_mib=reading.mem_mib, state="no job")
+                )
+            else:
+                rows.append(GpuRow("here", card.uuid, state=f"lost: {reading.why}"))
+    return rows, found.bad
+
+
+def _table(rows: Sequence[GpuRow], bad: Sequence[str]) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name in ("node", "GPU", "job", "partner"):
+        table.add_column(name, no_wrap=True)
+    for name in ("util", "own", "mem", "DRAM", "MiB", "expected", "seen"):
+        table.add_column(name, justify="right")
+    table.add_column("state")
+    before: tuple[str, str] | None = None
+    for row in rows:
+        card = (row.node, row.gpu)
+        same = card == before
+        before = card
+        notes = [*row.notes[-1:], *([f"last sample {duration(row.age_s)} ago"] if row.age_s > 15 else [])]
+        table.add_row(
+            "" if same else row.node,
+            "" if same else row.gpu[:12],
+            row.job or "",
+            row.partner or "",
+            *(_percent(v) for v in (row.card_util, row.own_util, row.mem_util, row.dram_active)),
+            "" if row.mem_mib is None else f"{row.mem_mib:,.0f}",
+            _percent(None if row.promised is None else 100 * row.promised),
+            _seen(row),
+            "; ".join([row.state, *notes]),
+        )
+    if not rows:
+        table.add_row("", "", "no job", *[""] * 8, "no sampler has written for three minutes")
+    if any(row.partner for row in rows):
+        table.caption = "partner: the job on the same GPUs; expected, seen: shares of the speed that a job has alone"
+    for text in bad:
+        table.caption = styled(text, style="red")
+    return table
+
+
+def _percent(value: float | None) -> str:
+    return "" if value is None else f"{value:.0f}%"
+
+
+def _seen(row: GpuRow) -> Text:
+    if row.seen is None:
+        return styled("")
+    worse = row.promised is not None and row.seen < row.promised - 0.1
+    return styled(f"{row.seen:.0%}", style="red" if worse else "green")

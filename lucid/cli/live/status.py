@@ -1,0 +1,251 @@
+"""``lucidctl status|history``: what the daemon sees and does, from its store. All of it works while the daemon
+is down."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lucid.adapters.slurm.heartbeat import read_heartbeat
+from lucid.adapters.store.port import Lease, StoreUnreadable, holder_is_dead
+from lucid.adapters.store.sqlite import SqliteStore
+from lucid.cli.console import Table, say, stdout_console
+from lucid.cli.render.borrowing import vc_words
+from lucid.cli.render.reasons import duration, reason_text
+from lucid.core.reason import reason_from_dict
+from lucid.errors import ConfigError
+from lucid.escaping import shown
+from lucid.live.learning.tuner_reports import latest_report
+from lucid.live.reporting.public_view import Published
+from lucid.live.reporting.status import words_of_left_out
+from lucid.live.resilience.failover import standby_of
+from lucid.live.resilience.trouble_file import lives_in_trouble
+from lucid.live.switches import words_of_switches
+from lucid.places import Mode, Placed, places_in
+
+if TYPE_CHECKING:
+    from lucid.config import Settings
+
+__all__ = [
+    "live_places",
+    "live_settings",
+    "live_store",
+    "lives",
+    "seen_store",
+    "tell_history",
+    "tell_status",
+]
+
+
+def live_settings(config: Path) -> Settings:
+    """lucidd's settings.
+
+    Raises:
+        ConfigError: the file cannot be read, is wrong, or names no partition.
+    """
+    from lucid.config import load_settings
+
+    settings = load_settings(config)
+    if not settings.daemon.partitions:
+        raise ConfigError(f"{config}: daemon.partitions is empty; name the partitions that lucidd looks after")
+    return settings
+
+
+def live_places(config: Path) -> Placed:
+    """Where lucidd keeps what it writes. Where lucidd has not checked this very file, it is checked here.
+
+    Raises:
+        ConfigError: as ``live_settings``.
+    """
+    return places_in(config) or live_settings(config)
+
+
+def live_store(settings: Placed, write: bool = False) -> SqliteStore:
+    """The daemon's store.
+
+    Raises:
+        StoreError: there is none, or it cannot be opened.
+    """
+    daemon = settings.daemon
+    return SqliteStore(Path(daemon.state_dir) / "lucid.db", read_only=not write, shared=daemon.shared_state)
+
+
+def seen_store(settings: Placed) -> SqliteStore | Published:
+    """The daemon's store, or, for users who may not read the store, what lucidd publishes of it.
+
+    Raises:
+        StoreError: there is none, or nothing is published.
+    """
+    try:
+        return live_store(settings)
+    except StoreUnreadable:
+        return Published(settings)
+
+
+def lives(lease: Lease | None, now_s: float) -> bool:
+    """Does a daemon hold the lease, as far as can be told from here?"""
+    return lease is not None and lease.until_s > now_s and not holder_is_dead(lease.holder)
+
+
+def tell_status(config: Path, as_json: bool) -> None:
+    """As ``lucidctl status`` is asked."""
+    settings = live_places(config)
+    store = seen_store(settings)
+    seen = store.view("status") or {}
+    lease, beat, now_s = store.lease(), read_heartbeat(Path(settings.daemon.heartbeat)), time.time()
+    alive = lives(lease, now_s)
+    report = latest_report(settings)
+    waits = standby_of(store)
+    data = {
+        "alive": alive,
+        "holder": lease.holder if lease else "",
+        "heartbeat_age_s": round(now_s - beat.at_s, 1) if beat else None,
+        "standby": None if waits is None or not waits.stands_by(lease, now_s) else asdict(waits),
+        "switches": store.settings(),
+        "tuner": None if report is None else {"folder": str(report[0]), **report[1]},
+        **seen,
+    }
+    if as_json:
+        say(json.dumps(data, indent=1))
+        return
+    beats = "no heartbeat" if beat is None else f"last good cycle {duration(now_s - beat.at_s)} ago"
+    troubles = [] if alive else lives_in_trouble(Path(settings.daemon.heartbeat), now_s)
+    if troubles:
+        say(f"{'; '.join(shown(one.words) for one in troubles)}; {beats}")
+    else:
+        say(f"lucidd {'runs' if alive else 'is DOWN'} ({data['holder'] or 'no lucidd holds the lease'}), {beats}")
+    other = data["standby"]
+    if other is not None:
+        say(
+            f"stands by: {shown(other['host'])} (pid {other['pid']}), since {duration(now_s - other['since_s'])}, "
+            f"last heard of {duration(max(now_s - other['at_s'], 0.0))} ago"
+        )
+    elif settings.daemon.shared_state:
+        say("no other lucidd stands by")
+    if data["switches"].get("paused") == "1":
+        say("PAUSED: nothing is held or decided; lucidctl resume ends that")
+    for told in words_of_switches(settings, data["switches"], seen.get("configured", {}) if alive else {}):
+        say(shown(told.what) + (f": {shown(told.remedy)}" if told.remedy else ""))
+    if seen.get("breaker_why"):
+        say(f"breaker open for {seen['breaker_open_s']} s: {shown(seen['breaker_why'])}")
+    if seen.get("last_error"):
+        say(f"last cycle failed: {shown(seen['last_error'])}")
+    if seen.get("too_old") and Mode.PACK in settings.daemon.partitions.values():
+        say(f"partitions in pack mode are only ordered: {shown(seen['too_old'])}")
+    for words in words_of_left_out(seen):
+        say(shown(words))
+    if (seen.get("reports") or {}).get("words"):
+        say(f"{shown(seen['reports']['words'])}: {shown(seen['reports']['remedy'])}")
+    for job_id, words in (seen.get("doubted") or {}).items():
+        say(f"job {shown(job_id)}'s reports do not agree with lucidd's clock: {shown(words)}")
+    for one in seen.get("trust", ()):
+        say(shown(reason_text(reason_from_dict(one))))
+    if seen.get("no_fair_share"):
+        say(f"no fair-share factors: {shown(seen['no_fair_share'])}")
+    if report is not None:
+        say(f"tuner ({report[0].name} UTC): {report[1]['verdict']} lucidctl tune show tells more")
+    serving = seen.get("models", {})
+    if serving:
+        say("models: " + ", ".join(f"{kind} by {found['version']}" for kind, found in serving.items()))
+    for kind, found in serving.items():
+        if found["trouble"]:
+            say(f"the {kind} model in service cannot be used: {shown(found['why'])}")
+    table = Table()
+    for name in ("partition", "mode", "policy", "GPUs", "waiting", "running", "packed"):
+        table.add_column(name, justify="left" if name in ("partition", "mode", "policy") else "right")
+    policies = seen.get("policies", {})
+    for name, part in seen.get("partitions", {}).items():
+        mode_ = "pool" if "vcs" in part else seen["modes"].get(name, "profiling")
+        table.add_row(
+            name, mode_, policies.get(name, ""), *(str(part[key]) for key in ("gpus", "pending", "running", "packed"))
+        )
+    stdout_console().print(table)
+    for part in seen.get("partitions", {}).values():
+        for vc, found in part.get("vcs", {}).items():
+            say(vc_words(vc, found))
+    calls = seen.get("calls")
+    if calls:
+        say(
+            f"Slurm was asked {calls['reads']} times and changed {calls['writes']} times; of both it refused "
+            f"{calls['refused']} and did not answer {calls['failed']}; slowest {calls['slowest_s']:.2f} s"
+        )
+
+
+def tell_history(config: Path, days: float, limit: int, as_json: bool) -> None:
+    """As ``lucidctl history`` is asked."""
+    from lucid.cli.render.starts import told_of, told_words  # imported here: `status` forecasts nothing
+    from lucid.live.plans.stored_starts import START_TIMES, start_times_of
+
+    store = live_store(live_places(config))
+    ended = store.ended(time.time() - days * 86400.0)
+    rows: list[dict[str, Any]] = []
+    known = {one.job_id: one for one in start_times_of(store.view(START_TIMES)).known}
+    for item in ended:
+        decisions = store.decisions(item.job.id)
+        began_s = item.end_s - item.ran_s
+        guest = next((d for d in reversed(decisions) if d.beside and d.mode == Mode.PACK), None)
+        observed = any(d.mode == Mode.OBSERVE for d in decisions)
+        would = next((d for d in decisions if d.verb == "start" and d.mode == Mode.OBSERVE), None)
+        rows.append(
+            {
+                "job": item.job.id,
+                "user": item.job.user,
+                "name": item.job.name,
+                "vc": item.job.vc,
+                "gpus": item.job.gpus,
+                "state": item.state,
+                "jct_s": round(item.end_s - item.job.submit_s, 1),
+                "ran_s": round(item.ran_s, 1),
+                "packed_beside": guest.beside if guest else None,
+                "earlier_s": round(max(began_s - would.at_s, 0.0), 1) if would else 0.0 if observed else None,
+                "start_forecast": told_of(known, item.job.id),
+            }
+        )
+    gains = [row["earlier_s"] for row in rows if row["earlier_s"] is not None]
+    summary = {
+        "jobs": len(rows),
+        "avg_jct_s": round(sum(r["jct_s"] for r in rows) / len(rows), 1) if rows else None,
+        "observed": len(gains),
+        "avg_earlier_s": round(sum(gains) / len(gains), 1) if gains else None,
+    }
+    if as_json:
+        say(json.dumps({"summary": summary, "jobs": rows[-limit:]}, indent=1))
+        return
+    table = Table()
+    for column in (
+        "job",
+        "user",
+        "name",
+        "VC",
+        "GPUs",
+        "state",
+        "JCT",
+        "ran",
+        "partner",
+        "Lucid: earlier by",
+        "start: forecast",
+    ):
+        table.add_column(column, justify="right" if column in ("GPUs", "JCT", "ran") else "left")
+    for row in rows[-limit:]:
+        earlier = row["earlier_s"]
+        table.add_row(
+            str(row["job"]), str(row["user"]), str(row["name"]), str(row["vc"]), str(row["gpus"]), str(row["state"]),
+            duration(row["jct_s"]), duration(row["ran_s"]), str(row["packed_beside"] or ""),
+            "" if earlier is None else duration(earlier), told_words(row["start_forecast"]),
+        )  # fmt: skip
+    if not rows:
+        say(
+            f"no job that lucidd looks after has ended in the last {days:g} days; lucidctl queue has those that "
+            "wait, lucidctl status counts those that run"
+        )
+        return
+    stdout_console().print(table)
+    say(f"{len(rows)} jobs ended, average JCT {duration(summary['avg_jct_s'] or 0.0)}")
+    if gains:
+        say(
+            f"{len(gains)} of them were only observed: Lucid would have started them "
+            f"{duration(sum(gains) / len(gains))} earlier on average (each job compared on its own)"
+        )

@@ -1,0 +1,349 @@
+"""The options that say what is replayed, and on which cluster; shared by the commands that replay a trace."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from lucid.cli.progress import progress
+from lucid.cli.replay.trace_options import Sizing
+from lucid.cli.replay.week_options import WEEK_OPTIONS
+from lucid.config import Settings, library_folder, load_settings
+from lucid.errors import ConfigError
+from lucid.models.throughput.kind import THROUGHPUT
+from lucid.models.upkeep.library import Library
+from lucid.models.upkeep.serving import Served
+from lucid.orchestrator.policies import ESTIMATES, Estimates
+from lucid.orchestrator.policy import known_policies
+from lucid.simulator.estimates import read_estimates
+from lucid.simulator.ground_truth import ContentionTruth, read_pairs
+from lucid.simulator.layout import NodeShape, build_layout, offered_load
+from lucid.simulator.learned_predictor import PackingModels, train_packing
+from lucid.simulator.outages import read_events, with_limits
+from lucid.simulator.power import Power
+from lucid.simulator.preemption import read_preemption
+from lucid.simulator.scenario import PREDICTORS, Scenario, Semantics, Throughput
+from lucid.simulator.traces import Trace, read_trace
+from lucid.simulator.traces.synth import with_workloads
+from lucid.simulator.traces.window import days_of, pooled
+
+__all__ = ["cluster_options", "read_scenario", "scenario_options", "with_lending_by_default"]
+
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+
+_OPTIONS = (
+    click.option("--format", "fmt", metavar="NAME", help="Format of the trace. Default: found from its first line."),
+    click.option(
+        "--applications",
+        type=click.Path(path_type=Path),
+        help="Folder of the profiles that a Pollux workload needs, one folder an application. Default: the trace's.",
+    ),
+    click.option("--vcs", type=click.Path(path_type=Path), help="CSV of 'VC,nodes'. Default: sized to the trace."),
+    click.option(
+        "--nodes", type=click.IntRange(min=1), help="Total nodes, divided among the VCs by their GPU-hours."
+    ),
+    click.option("--gpus-per-node", type=click.IntRange(1, 64), default=8, show_default=True, help="GPUs of a node."),
+    click.option(
+        "--gpu-mem-mib", type=click.IntRange(min=1), default=24576, show_default=True, help="Memory of a GPU, MiB."
+    ),
+    click.option("--cpus-per-node", type=click.IntRange(min=0), default=0, help="CPUs of a node. 0: not limited."),
+    click.option(
+        "--mem-mib-per-node", type=click.IntRange(min=0), default=0, help="Memory of a node. 0: not limited."
+    ),
+    click.option(
+        "--profiling-nodes", type=click.IntRange(min=1), help="Nodes for profiling. Default: 2 % of the nodes."
+    ),
+    click.option(
+        "--estimates",
+        "estimate_specs",
+        multiple=True,
+        metavar="[POLICY=]FILE",
+        help="CSV of estimated durations (job_id, duration_s or priority). POLICY: only for this policy.",
+    ),
+    click.option(
+        "--predictor",
+        type=click.Choice(PREDICTORS),
+        default="history",
+        show_default=True,
+        help="Estimates jobs that --estimates lacks. 'learned' trains models on the jobs that have ended so far.",
+    ),
+    click.option(
+        "--pairs", type=click.Path(path_type=Path), help="CSV of measured pairs: the interference in the replay."
+    ),
+    click.option(
+        "--profiles",
+        type=click.Path(path_type=Path),
+        help="CSV of workloads measured alone. Share scores and pair speeds are learned from it and --pairs. Needs "
+        "--predictor learned, or --estimates.",
+    ),
+    click.option(
+        "--workloads",
+        type=click.Choice(["trace", "synthetic"]),
+        default="trace",
+        show_default=True,
+        help="'synthetic' gives jobs without GPU readings a synthetic workload.",
+    ),
+    click.option("--seed", type=int, default=1, show_default=True, help="Seed for --workloads synthetic."),
+    click.option(
+        "--config", type=click.Path(path_type=Path), help="TOML file with settings of policies and overheads."
+    ),
+    click.option(
+        "--semantics",
+        type=click.Choice([s.value for s in Semantics]),
+        help="'published' and 'published-mended' reproduce the published simulator of Lucid, and 'muri' Muri's. "
+        "They are for parity only. Default: 'honest'; for a trace of Muri, simulate takes 'muri'.",
+    ),
+    click.option(
+        "--as-live",
+        is_flag=True,
+        help="Replay as lucidd runs on Slurm: profiles of earlier jobs are used again, and a job can only join "
+        "a job that started in slots.",
+    ),
+    click.option(
+        "--remember-pairs/--no-remember-pairs",
+        default=True,
+        show_default=True,
+        help="See how fast each pair runs and judge later pairs by it, as lucidd does. --as-live always does.",
+    ),
+    click.option(
+        "--lending",
+        type=click.Choice(["off", "quota", "borrow"]),
+        help="Sets policy.lending.mode: 'off' gives each VC nodes of its own, 'quota' a quota of GPUs over common "
+        "nodes, 'borrow' lets jobs have beyond these what other VCs do not want. Default, where nothing sets the "
+        "mode: 'borrow' under policies that can (lucid), 'off' under all others.",
+    ),
+    *WEEK_OPTIONS,
+    click.option(
+        "--skip-bad",
+        is_flag=True,
+        help="Leave out bad rows of the trace and count them. The history estimates jobs that --estimates lacks.",
+    ),
+)
+
+
+def scenario_options(command: _Command) -> _Command:
+    """Adds the argument TRACE and the options of ``read_scenario`` to a command."""
+    return click.argument("trace_file", metavar="TRACE", type=click.Path(path_type=Path))(cluster_options(command))
+
+
+def cluster_options(command: _Command) -> _Command:
+    """Adds the options of ``read_scenario`` without the trace: for commands that name it in their own way."""
+    for option in reversed(_OPTIONS):
+        command = option(command)
+    return command
+
+
+def read_scenario(
+    trace_file: Path | Trace,
+    fmt: str | None,
+    vcs: Path | None,
+    nodes: int | None,
+    gpus_per_node: int,
+    gpu_mem_mib: int,
+    cpus_per_node: int,
+    mem_mib_per_node: int,
+    profiling_nodes: int | None,
+    estimate_specs: Sequence[str],
+    predictor: str,
+    pairs: Path | None,
+    profiles: Path | None,
+    workloads: str,
+    seed: int,
+    config: Path | None,
+    semantics: str | None,
+    skip_bad: bool,
+    as_live: bool = False,
+    remember_pairs: bool = True,
+    lending: str | None = None,
+    muris_own: bool = True,
+    applications: Path | None = None,
+    events: Path | None = None,
+    suspend_s: float | None = None,
+    boot_s: float = 240.0,
+    idle_w: float = 500.0,
+    ready: bool = False,
+    preempt: Path | None = None,
+    youngest_first: bool = False,
+    pool: bool = False,
+    load: float | None = None,
+    begin: str | None = None,
+    days: float | None = None,
+) -> tuple[Scenario, list[str]]:
+    """What the options ask for, and notes on what was assumed.
+
+    ``trace_file``: a trace to read, or one that was read already. ``muris_own``: without ``semantics``, replay a
+    trace of Muri's as Muri's simulator does.
+
+    Raises:
+        ConfigError: options that contradict each other.
+        TraceError: a file that cannot be read.
+    """
+    sizing = Sizing(vcs, nodes, load, pool, gpus_per_node, profiling_nodes)
+    if pool and (preempt is not None or (lending or "off") != "off"):
+        raise ConfigError("--pool leaves one VC, and --lending and --preempt are of several; leave one of them out")
+    settings = load_settings(config) if config else Settings()
+    if lending is not None:
+        settings = _lending(settings, lending)
+    trace = trace_file if isinstance(trace_file, Trace) else _read(trace_file, fmt, skip_bad, applications)
+    if begin is not None or days is not None:
+        trace = days_of(trace, begin, days)
+    notes = [f"left out of the trace: {count} rows, {reason}" for reason, count in trace.skipped]
+    if workloads == "synthetic":
+        trace, count = with_workloads(trace, seed)
+        notes.append(f"{count} jobs were given a SYNTHETIC workload (seed {seed})")
+    elif not any(item.profile for item in trace.jobs):
+        notes.append("the trace has no GPU readings, so nothing is packed; --workloads synthetic supplies some")
+    if trace.evaluated_with:
+        held = [
+            f"{name}.{key} = {value}" for name, part in trace.evaluated_with.items() for key, value in part.items()
+        ]
+        notes.append(f"as in the trace's published evaluation, unless --config says otherwise: {', '.join(held)}")
+    shape = NodeShape(gpus_per_node, gpu_mem_mib, cpus_per_node, mem_mib_per_node)
+    walled = trace
+    if pool:
+        trace = pooled(walled)
+    preemption = None
+    if preempt is not None:
+        preemption, trace = read_preemption(
+            preempt, trace, lambda owners: build_layout(sizing.nodes_of(owners), shape)
+        )
+        preemption = replace(preemption, youngest_first=youngest_first)
+    elif youngest_first:
+        raise ConfigError("--preempt-youngest-first is of jobs that may be preempted; give --preempt FILE too")
+    given = _estimates(estimate_specs, trace, skip_bad)
+    for estimates in given.values():
+        lacking = sum(item.job.id not in estimates for item in trace.jobs)
+        if lacking:
+            notes.append(f"{lacking} jobs have no estimate; the history of the trace estimates them")
+    layout = sizing.nodes_of(trace if preemption is None else preemption.residents(trace), walled if pool else None)
+    scenario = Scenario(
+        trace,
+        layout,
+        shape,
+        read_pairs(pairs) if pairs else ContentionTruth(),
+        settings,
+        profiling_nodes,
+        given,
+        "given estimates",
+        predictor,
+        _packing(bool(given) or predictor == "learned", profiles, pairs),
+        _semantics(semantics, trace, notes, muris_own),
+        as_live,
+        remember_pairs,
+        _throughput(settings, config, notes) if as_live else None,
+        preemption=preemption,
+    )
+    if events is not None:
+        scenario = _with_events(scenario, events, notes)
+    if suspend_s is not None:
+        scenario = replace(scenario, power=Power(suspend_s, boot_s, idle_w, settings.policy.sleep if ready else None))
+    elif ready:
+        raise ConfigError("--ready is of nodes that sleep; give --power SECONDS too")
+    if as_live and scenario.semantics is not Semantics.HONEST:
+        raise ConfigError(f"--as-live is for --semantics honest; {scenario.semantics.value} reproduces a simulator")
+    scenario, lends = with_lending_by_default(scenario)
+    if lends:
+        notes.append("VCs lend each other idle GPUs under policies that can borrow (lucid); --lending off ends that")
+    notes += sizing.notes(offered_load(trace, sum(layout.values()) * gpus_per_node))
+    if scenario.not_profiled:
+        notes.append(f"{scenario.not_profiled} (--profiling-nodes N sets N aside all the same)")
+    if pairs is None:
+        notes.append("no --pairs: interference is the contention model's, not measured")
+    return scenario, notes
+
+
+def with_lending_by_default(scenario: Scenario) -> tuple[Scenario, bool]:
+    """The scenario, in which VCs lend under policies that can borrow; and do they? They do where a replay charges
+    everything and there are several, unless the settings say otherwise. Not in a replay of what lucidd does, which
+    needs a partition of Slurm's for it; nor beside jobs that may be preempted, which have idle GPUs already."""
+    several = scenario.vcs is not None and len(scenario.vcs) > 1
+    lends = (
+        several
+        and scenario.semantics is Semantics.HONEST
+        and not scenario.as_live
+        and scenario.preemption is None
+        and "mode" not in scenario.settings.policy.lending.model_fields_set
+    )
+    return replace(scenario, lends=lends), lends
+
+
+def _with_events(scenario: Scenario, path: Path, notes: list[str]) -> Scenario:
+    outages = read_events(path, scenario.trace, scenario.layout())
+    backfill = scenario.settings.policy.backfill
+    trace, made_up = with_limits(scenario.trace, backfill) if outages.windows else (scenario.trace, 0)
+    if made_up:
+        notes.append(
+            f"{made_up} jobs of the trace have no time limit; theirs is MADE UP, {backfill.limit_factor:g} times "
+            f"their run time and at least {backfill.least_limit_s:g} s (policy.backfill): without one a job could "
+            "start before no window"
+        )
+    return replace(scenario, trace=trace, outages=outages)
+
+
+def _lending(settings: Settings, mode: str) -> Settings:
+    policy = settings.policy
+    return settings.model_copy(
+        update={
+            "policy": policy.model_copy(update={"lending": policy.lending.model_copy(update={"mode": mode})}),
+        }
+    )
+
+
+def _read(path: Path, fmt: str | None, skip_bad: bool, applications: Path | None) -> Trace:
+    with progress(f"reading {path.name}") as report:
+        return read_trace(path, fmt, skip_bad=skip_bad, progress=report, applications=applications)
+
+
+def _throughput(settings: Settings, config: Path | None, notes: list[str]) -> Throughput | None:
+    """The throughput version in service, where the configuration file sets ``models.library``."""
+    folder = None if config is None else library_folder(settings, config.parent)
+    if folder is None:
+        return None
+    served = Served(Library(folder), [THROUGHPUT])
+    model = served.model(THROUGHPUT)
+    if model is None:
+        return None
+    notes.append(f"submissions are forecast by throughput {served.version(THROUGHPUT)} of {folder}")
+    return Throughput(model, served.version(THROUGHPUT))
+
+
+def _packing(used: bool, profiles: Path | None, pairs: Path | None) -> PackingModels | None:
+    if profiles is None:
+        return None
+    if not used or pairs is None:
+        raise ConfigError(
+            "--profiles trains the share tree and the pair model: give --predictor learned (or --estimates) and "
+            "--pairs too"
+        )
+    with progress("training the packing models") as report:
+        report(0, 1)
+        return train_packing(profiles, pairs)
+
+
+def _semantics(name: str | None, trace: Trace, notes: list[str], muris_own: bool) -> Semantics:
+    """What was asked for; else that of the trace's own simulator, where it has one."""
+    if name is not None:
+        return Semantics(name)
+    if not muris_own or not any(item.stages is not None for item in trace.jobs):
+        return Semantics.HONEST
+    notes.append(
+        "a trace of Muri's is replayed as by Muri's simulator (start costs at every event, moving is free); "
+        "--semantics honest charges each start once"
+    )
+    return Semantics.MURI
+
+
+def _estimates(specs: Sequence[str], trace: Trace, partial: bool) -> dict[str, dict[str, float]]:
+    found: dict[str, dict[str, float]] = {}
+    for spec in specs:
+        policy, separator, name = spec.partition("=")
+        if not separator or policy not in known_policies():
+            policy, name = "", spec
+        elif ESTIMATES.get(policy) in (Estimates.NONE, Estimates.TRUE):
+            raise ConfigError(f"--estimates {spec}: policy {policy!r} takes no estimates")
+        found[policy] = read_estimates(Path(name), trace, partial=partial)
+    return found

@@ -1,0 +1,353 @@
+"""``lucidctl simulate``: replay a trace under one or more policies."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from lucid.cli.console import Console, Table, say, stdout_console
+from lucid.cli.job.replayed_story import story_teller
+from lucid.cli.progress import progress
+from lucid.cli.render.reasons import duration
+from lucid.cli.replay.gains import print_gains
+from lucid.cli.replay.realism import print_realism, read_against
+from lucid.cli.replay.replay_options import read_scenario, scenario_options
+from lucid.cli.replay.trace_options import scene_options
+from lucid.errors import ConfigError
+from lucid.orchestrator.policy import find_policy
+from lucid.simulator.engine import Run
+from lucid.simulator.gains import BASELINE, Gains, gains_to_dict, gains_told, times_baseline
+from lucid.simulator.layout import offered_load
+from lucid.simulator.metrics import run_metrics
+from lucid.simulator.realism import realism
+from lucid.simulator.record import DecisionLog, write_decisions, write_jobs
+from lucid.simulator.report import write_report
+from lucid.simulator.scenario import Scenario, with_promise
+from lucid.simulator.scenario import simulate as replay
+from lucid.simulator.start_forecast import Forecasts
+
+__all__ = ["compare", "print_table", "promise_note", "promise_option", "run_summary", "simulate", "write_run"]
+
+promise_option = click.option(
+    "--promise",
+    is_flag=True,
+    help="Say what lending costs the VCs that lend: each policy that lends is replayed once more without lending "
+    "(about two thirds more time).",
+)
+
+
+@click.command()
+@scenario_options
+@scene_options
+@promise_option
+@click.option("--policy", "policies", multiple=True, metavar="NAME", help="Policy to replay; repeat to compare.")
+@click.option("--out", type=click.Path(path_type=Path), help="Folder for report.html, per-job CSV, decisions.")
+@click.option(
+    "--against",
+    multiple=True,
+    metavar="[POLICY=]FILE",
+    help="CSV of job_id, start_s, end_s: what the jobs really did. Shows how far the prediction is from it.",
+)
+@click.option(
+    "--forecasts",
+    type=click.Choice(("off", "sampled", "all")),
+    default="sampled",
+    show_default=True,
+    help="Forecast when waiting jobs start, and tell how good that was: of a sample of the waits (about a quarter "
+    "more time), of all (several times as much), or not.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Figures as JSON on stdout instead of tables.")
+def simulate(
+    policies: tuple[str, ...],
+    out: Path | None,
+    against: tuple[str, ...],
+    forecasts: Forecasts,
+    promise: bool,
+    as_json: bool,
+    **options: Any,
+) -> None:
+    """Replay TRACE under each --policy and compare the results (default: backfill and lucid).
+
+    The policy backfill is plain Slurm: where it is replayed, figures stand beside its figures. The policies sjf and
+    srtf always know the true durations, so nobody can have them. All others use --estimates or --predictor.
+    """
+    chosen = policies or (BASELINE, "lucid")
+    for name in chosen:
+        find_policy(name)
+    if out is not None and out.exists() and not out.is_dir():
+        raise ConfigError(f"--out {out}: is not a folder; give another name")
+    real = read_against(against, list(dict.fromkeys(chosen)))
+    scenario, notes = read_scenario(**options)
+    metrics, runs, logs = compare(
+        scenario, chosen, keep_decisions=out is not None, forecasts=forecasts, promise=promise
+    )
+    notes += promise_note(promise, runs)
+    if out is not None:
+        write_run(out, scenario, runs, metrics, logs, notes)
+    told = gains_told(runs, logs)
+    compared = [realism(run, real[run.policy]) for run in runs if run.policy in real]
+    if as_json:
+        errors = {"against": {one.policy: one.figures for one in compared}} if compared else {}
+        say(json.dumps({**run_summary(scenario, metrics, notes), **_told(told), **errors}, indent=1))
+        return
+    console = stdout_console()
+    print_table(console, metrics)
+    for one in told:
+        print_gains(console, one)
+    if compared:
+        print_realism(console, compared)
+    for note in notes:
+        console.print(f"note: {note}", highlight=False)
+    if out is not None:
+        console.print(f"written: {out / 'report.html'}, and a folder for each policy", highlight=False)
+
+
+def promise_note(promise: bool, runs: Iterable[Run]) -> list[str]:
+    """Where it was asked what lending costs, and there is nothing that lends."""
+    if not promise or any(run.promise for run in runs):
+        return []
+    return ["--promise: there is nothing to say, for no VC lends to another here"]
+
+
+def compare(
+    scenario: Scenario,
+    policies: Sequence[str],
+    keep_decisions: bool,
+    forecasts: Forecasts = "off",
+    promise: bool = False,
+) -> tuple[dict[str, dict[str, Any]], list[Run], dict[str, DecisionLog]]:
+    """Replay under each policy, with progress; figures and runs by policy. ``forecasts``: of starts. ``promise``:
+    with what lending costs, at the price of another replay."""
+    metrics: dict[str, dict[str, Any]] = {}
+    runs: list[Run] = []
+    logs: dict[str, DecisionLog] = {}
+    for policy in dict.fromkeys(policies):
+        log = DecisionLog() if keep_decisions else None
+        with progress(f"simulating {policy}") as report:
+            run = replay(scenario, policy, log, report, forecasts=forecasts)
+        if promise and run.lent:
+            with progress(f"{policy} without lending") as report:
+                run = with_promise(scenario, run, report)
+        runs.append(run)
+        metrics[policy] = run_metrics(run)
+        if log is not None:
+            logs[policy] = log
+    return metrics, runs, logs
+
+
+def run_summary(scenario: Scenario, metrics: Mapping[str, Any], notes: Sequence[str]) -> dict[str, Any]:
+    """What ``--json`` and summary.json say: trace, cluster, figures, and the figures beside the baseline's."""
+    beside = times_baseline(metrics)
+    return {
+        "trace": scenario.trace.name,
+        "jobs": len(scenario.trace.jobs),
+        "vcs": dict(scenario.vcs or {}),
+        "gpus_per_node": scenario.shape.gpus,
+        "load": offered_load(scenario.trace, sum((scenario.vcs or {}).values()) * scenario.shape.gpus),
+        "semantics": scenario.semantics.value,
+        "notes": list(notes),
+        "results": dict(metrics),
+        **({"times_baseline": beside} if beside else {}),
+    }
+
+
+def _told(told: Sequence[Gains]) -> dict[str, Any]:
+    """Who gains and who loses, by policy, for the summary."""
+    return {"gains": {one.policy: gains_to_dict(one) for one in told}} if told else {}
+
+
+def write_run(
+    out: Path,
+    scenario: Scenario,
+    runs: Sequence[Run],
+    metrics: Mapping[str, dict[str, Any]],
+    logs: Mapping[str, DecisionLog],
+    notes: Sequence[str],
+    extra: Mapping[str, Any] | None = None,
+) -> None:
+    """Write the run's folder: summary.json (with ``extra`` at its end), report.html, and for each policy jobs.csv
+    and decisions.jsonl.
+
+    Raises:
+        ConfigError: the folder cannot be written.
+    """
+    try:
+        for run in runs:
+            folder = out / run.policy
+            folder.mkdir(parents=True, exist_ok=True)
+            write_jobs(folder / "jobs.csv", run)
+            if run.policy in logs:
+                write_decisions(folder / "decisions.jsonl", logs[run.policy])
+        stable = {name: {k: v for k, v in m.items() if k not in _MACHINE} for name, m in metrics.items()}
+        told = gains_told(runs, logs)
+        summary = {**run_summary(scenario, stable, notes), **_told(told), **(extra or {})}
+        (out / "summary.json").write_text(json.dumps(summary, indent=1) + "\n", encoding="utf-8")
+        write_report(out / "report.html", scenario.trace.name, runs, metrics, notes, told, logs, story_teller(logs))
+    except OSError as error:
+        raise ConfigError(f"{out}: cannot be written ({error.strerror}); give --out another folder") from None
+
+
+_MACHINE = ("wall_s", "cpu_s")
+"""Figures of the machine, not of the schedule: left out of files, which are the same on every machine."""
+
+
+def print_table(console: Console, metrics: Mapping[str, Mapping[str, Any]]) -> None:
+    """The comparison as tables: overall, then average JCT by VC and by size."""
+    rows: list[tuple[str, str]] = [
+        ("avg JCT", "avg_jct_s"),
+        ("median JCT", "median_jct_s"),
+        ("p90 JCT", "p90_jct_s"),
+        ("p99.9 JCT", "p999_jct_s"),
+        ("avg queueing", "avg_queue_s"),
+        ("median queueing", "median_queue_s"),
+        ("p90 queueing", "p90_queue_s"),
+        ("p99.9 queueing", "p999_queue_s"),
+        ("JCT of jobs > 8 GPUs", "avg_jct_large_s"),
+        ("makespan", "makespan_s"),
+    ]
+    table = Table(title="Comparison of policies")
+    table.add_column("")
+    for name in metrics:
+        table.add_column(name, justify="right")
+    for label, key in rows:
+        table.add_row(label, *[_time(m.get(key)) for m in metrics.values()])
+    beside = times_baseline(metrics)
+    for label, key in _BESIDE_ROWS if beside else ():
+        cells = [_times(beside["by_policy"][name][key]) for name in metrics]
+        table.add_row(f"{label}, {beside['policy']}'s = 1", *cells)
+    table.add_row("GPU use", *[f"{m['gpu_use']:.1%}" for m in metrics.values()])
+    table.add_row("jobs packed", *[f"{m['packed_share']:.1%}" for m in metrics.values()])
+    table.add_row("preemptions", *[f"{m['preemptions']:,}" for m in metrics.values()])
+    if any(m["resizes"] for m in metrics.values()):
+        table.add_row("resizes", *[f"{m['resizes']:,}" for m in metrics.values()])
+    if any("starvation_bound_s" in m for m in metrics.values()):
+        table.add_row("past the starvation bound", *[_past_bound(m) for m in metrics.values()])
+    table.add_row("ended in profiling", *[f"{m['ended_in_profiling']:,}" for m in metrics.values()])
+    table.add_row("jobs", *[f"{m['jobs']:,}" for m in metrics.values()])
+    if any(m.get("start_forecast") for m in metrics.values()):
+        for label, key, form in _FORECAST_ROWS:
+            table.add_row(label, *[_figure(m.get("start_forecast"), key, form) for m in metrics.values()])
+    for part, listed in (("windows", _WINDOW_ROWS), ("power", _POWER_ROWS), ("preempt", _PREEMPT_ROWS)):
+        if any(part in m for m in metrics.values()):
+            for label, key, form in listed:
+                table.add_row(label, *[_figure(m.get(part), key, form) for m in metrics.values()])
+    table.add_row("simulated in", *[f"{m['wall_s']:.1f} s" for m in metrics.values()])
+    console.print(table)
+    for key, title in (("by_size", "GPUs of the job"), ("by_vc", "VC")):
+        groups = next(iter(metrics.values()))[key]
+        split = Table(title=f"avg JCT / avg queueing by {title}")
+        split.add_column(title)
+        split.add_column("jobs", justify="right")
+        for name in metrics:
+            split.add_column(name, justify="right")
+        for group, first in groups.items():
+            if first["jobs"]:
+                cells = [
+                    f"{_time(m[key][group].get('avg_jct_s'))} / {_time(m[key][group].get('avg_queue_s'))}"
+                    for m in metrics.values()
+                ]
+                split.add_row(group, f"{first['jobs']:,}", *cells)
+        console.print(split)
+    _lending_table(console, metrics)
+
+
+def _lending_table(console: Console, metrics: Mapping[str, Mapping[str, Any]]) -> None:
+    """Of each VC of a pool, under each policy that lends."""
+    lenders = {name: m["by_vc"] for name, m in metrics.items() if any("quota_gpus" in g for g in m["by_vc"].values())}
+    if not lenders:
+        return
+    table = Table(title="GPU-hours lent / borrowed, jobs past their bound, by VC (virtual cluster)")
+    table.add_column("VC")
+    table.add_column("quota", justify="right")
+    for name in lenders:
+        table.add_column(name, justify="right")
+    for vc, first in next(iter(lenders.values())).items():
+        cells = [
+            f"{g[vc]['lent_gpu_h']:,.0f} / {g[vc]['borrowed_gpu_h']:,.0f}, {g[vc].get('jobs_past_bound', '-')}"
+            for g in lenders.values()
+        ]
+        table.add_row(vc, f"{first['quota_gpus']:,}", *cells)
+    console.print(table)
+    for name, groups in lenders.items():
+        if "promise" in metrics[name]:
+            _promise_table(console, name, {**groups, "all": metrics[name]})
+
+
+def _promise_table(console: Console, policy: str, groups: Mapping[str, Mapping[str, Any]]) -> None:
+    """What lending cost each VC, and all."""
+    table = Table(title=f"{policy}: what lending costs, against the same without")
+    table.add_column("VC")
+    for column in ("avg JCT", "without", "jobs within quota", "of these waited longer, p99.9", "at most"):
+        table.add_column(column, justify="right")
+    for vc, found in groups.items():
+        cost = found.get("promise")
+        if cost is not None:
+            times = (_time(found["avg_jct_s"]), _time(cost["walls_avg_jct_s"]))
+            table.add_row(vc, *times, f"{cost['jobs']:,}", _time(cost["p999_s"]), _time(cost["worst_s"]))
+    console.print(table)
+
+
+def _past_bound(found: Mapping[str, Any]) -> str:
+    if "starvation_bound_s" not in found:
+        return "-"
+    past = found["jobs_past_bound"]
+    return f"{past:,} (worst by {_time(found['worst_past_bound_s'])})" if past else "0"
+
+
+_BESIDE_ROWS = (("avg JCT", "avg_jct"), ("jobs > 8 GPUs", "avg_jct_large"), ("p99.9 queueing", "p999_queue"))
+
+_FORECAST_ROWS = (
+    ("starts inside the 80 % range", "coverage_80", "{:.1%}"),
+    ("width of that range / wait", "width_ratio", "{:.2f}"),
+    ("told by more than its end", "told", "{:.1%}"),
+    ("of these inside", "told_coverage_80", "{:.1%}"),
+    ("width of these / wait", "told_width_ratio", "{:.2f}"),
+    ("starts forecast to 10 minutes", "within_10min", "{:.1%}"),
+)
+
+
+_WINDOW_ROWS = (
+    ("GPU-hours unused in 24 h before windows", "unused_before_gpu_h", "{:,.0f}"),
+    ("of GPU-hours there", "there_before_gpu_h", "{:,.0f}"),
+    ("runs cut by windows", "runs_cut", "{:,}"),
+    ("runs that left before windows", "runs_left", "{:,}"),
+    ("GPU-hours of lost work of these", "lost_gpu_h", "{:,.0f}"),
+    ("runs lost with their nodes", "runs_failed", "{:,}"),
+)
+
+_POWER_ROWS = (
+    ("node-hours awake", "node_h_awake", "{:,.0f}"),
+    ("of these without a job", "node_h_idle", "{:,.0f}"),
+    ("energy of these", "idle_kwh", "{:,.0f} kWh"),
+    ("boots", "boots", "{:,}"),
+)
+
+
+_PREEMPT_ROWS = (
+    ("runs preempted", "preempted", "{:,}"),
+    ("of these cancelled", "cancelled", "{:,}"),
+    ("GPU-hours of their lost work", "lost_gpu_h", "{:,.0f}"),
+    ("avg queueing of owners", "owners_avg_queue_s", ""),
+    ("p99.9 queueing of owners", "owners_p999_queue_s", ""),
+    ("avg JCT of owners", "owners_avg_jct_s", ""),
+    ("avg queueing of scavengers", "scavengers_avg_queue_s", ""),
+    ("avg JCT of scavengers", "scavengers_avg_jct_s", ""),
+)
+"""An empty form: a time."""
+
+
+def _figure(found: Mapping[str, Any] | None, key: str, form: str) -> str:
+    value = None if found is None else found[key]
+    return "-" if value is None else form.format(value) if form else _time(value)
+
+
+def _times(ratio: float | None) -> str:
+    return "-" if ratio is None else f"{ratio:.2f}"
+
+
+def _time(seconds: float | None) -> str:
+    return "-" if seconds is None else duration(seconds)

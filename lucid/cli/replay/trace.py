@@ -1,0 +1,234 @@
+"""``lucidctl trace``: look at traces, convert them, and make synthetic ones."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from lucid.cli.console import Table, say, stdout_console
+from lucid.cli.progress import progress
+from lucid.cli.replay.trace_options import window_options
+from lucid.errors import TraceError
+from lucid.simulator.traces import FORMATS, Trace, describe, read_trace, write_trace
+from lucid.simulator.traces.synth import PRESETS, preset, synthesise
+from lucid.simulator.traces.table import NAMES, columns_from
+from lucid.simulator.traces.window import days_of
+
+__all__ = ["trace"]
+
+_WEEKDAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
+
+
+def _format_option(about: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    # no click.Choice: the reader itself knows the names, and lists them when one is wrong
+    return click.option("--format", "fmt", metavar="NAME", help=f"{about} Known: {', '.join(sorted(FORMATS))}.")
+
+
+_skip_bad = click.option(
+    "--skip-bad", is_flag=True, help="Leave bad rows out and count them; else the first one stops."
+)
+_per_gpu = click.option(
+    "--swf-procs-per-gpu",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    metavar="N",
+    help="SWF has no GPUs: take N processors as one GPU, rounded up.",
+)
+
+
+_applications = click.option(
+    "--applications", type=click.Path(path_type=Path), help="Folder of the profiles that a Pollux workload needs."
+)
+
+
+_columns = click.option(
+    "--columns",
+    metavar="PAIRS",
+    help="For a table of no known format: which column is which, as in id=job,submit=arrived,duration=ran,gpus=n; "
+    f"or @FILE with a pair a line. Names: {', '.join(NAMES)}.",
+)
+
+
+def _read(
+    path: Path,
+    fmt: str | None,
+    skip_bad: bool,
+    per_gpu: int,
+    columns: str | None,
+    window: tuple[str | None, float | None],
+    applications: Path | None = None,
+) -> Trace:
+    named = columns_from(columns) if columns else None
+    with progress(f"reading {path.name}") as report:
+        read = read_trace(
+            path,
+            fmt,
+            skip_bad=skip_bad,
+            swf_procs_per_gpu=per_gpu,
+            progress=report,
+            applications=applications,
+            columns=named,
+        )
+    return read if window == (None, None) else days_of(read, *window)
+
+
+@click.group()
+def trace() -> None:
+    """Describe job traces, convert them, and make synthetic traces."""
+
+
+@trace.command("describe")
+@click.argument("path", metavar="TRACE", type=click.Path(path_type=Path))
+@_format_option("Format of the trace (found out from its first line if not given).")
+@_skip_bad
+@_per_gpu
+@_columns
+@_applications
+@window_options
+@click.option("--json", "as_json", is_flag=True, help="Print all figures as JSON.")
+def describe_command(
+    path: Path,
+    fmt: str | None,
+    skip_bad: bool,
+    swf_procs_per_gpu: int,
+    columns: str | None,
+    applications: Path | None,
+    begin: str | None,
+    days: float | None,
+    as_json: bool,
+) -> None:
+    """Print what TRACE contains: jobs, sizes, durations, times of arrival, load of each VC.
+
+    Exit status: 0, or 2 for a wrong option or a trace that cannot be read.
+    """
+    figures = describe(_read(path, fmt, skip_bad, swf_procs_per_gpu, columns, (begin, days), applications))
+    if as_json:
+        say(json.dumps(figures, indent=2))
+        return
+    console = stdout_console()
+    for table in _tables(figures):
+        console.print(table)
+
+
+@trace.command("convert")
+@click.argument("path", metavar="IN", type=click.Path(path_type=Path))
+@click.argument("out", metavar="OUT", type=click.Path(path_type=Path))
+@_format_option("Format of IN (found out from its first line if not given).")
+@_skip_bad
+@_per_gpu
+@_columns
+@window_options
+def convert_command(
+    path: Path,
+    out: Path,
+    fmt: str | None,
+    skip_bad: bool,
+    swf_procs_per_gpu: int,
+    columns: str | None,
+    begin: str | None,
+    days: float | None,
+) -> None:
+    """Read the trace IN and write it to OUT in Lucid's own CSV format.
+
+    Exit status: 0, or 2 for a wrong option or a trace that cannot be read or written.
+    """
+    if out.exists() and path.exists() and out.samefile(path):
+        raise TraceError(f"{out}: is the trace that is to be read; give OUT another name")
+    read = _read(path, fmt, skip_bad, swf_procs_per_gpu, columns, (begin, days))
+    write_trace(read, out)
+    left_out = "".join(f"; left out: {count} {reason}" for reason, count in read.skipped)
+    say(f"{out}: {len(read.jobs)} jobs{left_out}", err=True)
+
+
+@trace.command("synth", epilog=f"Presets: {', '.join(sorted(PRESETS))}.")
+@click.argument("name", metavar="PRESET")
+@click.option("--out", required=True, type=click.Path(path_type=Path), help="Where to write the trace.")
+@click.option("--seed", type=int, default=1, show_default=True, help="Another number makes another history.")
+@click.option("--jobs", type=click.IntRange(min=1), help="Jobs; without --days the days follow, at the same rate.")
+@click.option("--days", type=click.FloatRange(min=0, min_open=True), help="Days; without --jobs the jobs follow.")
+@click.option("--vcs-out", type=click.Path(path_type=Path), help="Also write the nodes of each VC, as CSV.")
+def synth_command(
+    name: str, out: Path, seed: int, jobs: int | None, days: float | None, vcs_out: Path | None
+) -> None:
+    """Make a synthetic cluster history and write it to --out.
+
+    PRESET names a kind of cluster. An unknown name lists the known ones. The same preset, seed, jobs and days
+    give the same bytes. docs/traces-synthetic.md describes the result.
+
+    Exit status: 0, or 2 for a wrong preset or option, or if a file cannot be written.
+    """
+    settings = preset(name).resized(jobs, days)
+    with progress(f"making {name}") as report:
+        made = synthesise(settings, seed, progress=report)
+    write_trace(made, out)
+    if vcs_out is not None:
+        text = io.StringIO()
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow(("", "num"))
+        writer.writerows((vc.name, vc.nodes) for vc in settings.vcs)
+        try:
+            vcs_out.write_text(text.getvalue(), encoding="utf-8")
+        except OSError as error:
+            raise TraceError(
+                f"{vcs_out}: cannot be written ({error.strerror}); give --vcs-out another place"
+            ) from None
+    nodes = f"{settings.nodes} nodes of {settings.gpus_per_node} GPUs in {len(settings.vcs)} VCs"
+    say(f"{out}: {len(made.jobs)} jobs for {nodes}, seed {seed}", err=True)
+
+
+def _hours(seconds: float) -> str:
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    if seconds < 7200:
+        return f"{seconds / 60:.1f} min"
+    return f"{seconds / 3600:.1f} h" if seconds < 172800 else f"{seconds / 86400:.1f} d"
+
+
+def _tables(figures: dict[str, Any]) -> list[Table]:
+    summary = Table(title=f"Trace {figures['name']}", show_header=False)
+    arrivals, users = figures["arrivals"], figures["users"]
+    counts = [f"{count} {name}" for name, count in figures["states"].items()]
+    rows = [
+        ("jobs", f"{figures['jobs']:,} over {_hours(figures['span_s'])}"),
+        ("left out", ", ".join(f"{count} {reason}" for reason, count in figures["skipped"].items()) or "nothing"),
+        ("users", f"{users['count']}, the busiest has {users['busiest_share']:.0%} of the jobs"),
+        ("like an earlier job", f"{users['same_name_share']:.0%} by user and name"),
+        ("states", ", ".join(counts)),
+        ("single-GPU", f"{figures['single_gpu_share']:.1%}"),
+        ("at most 80 s", f"{figures['short_share']:.1%}"),
+        (
+            "offered load",
+            f"{figures['offered_gpu_h']:,.0f} GPU-hours, {figures['mean_gpus_in_use']:,.1f} GPUs on average",
+        ),
+        ("arrivals per hour", f"{arrivals['per_hour_mean']:.1f} mean, {arrivals['per_hour_p99']:.0f} p99"),
+        ("busiest hour", f"{arrivals['per_hour_peak']} jobs, {_hours(arrivals['peak_at_s'])} after the first"),
+    ]
+    if arrivals["by_hour_of_day"] is not None:
+        by_hour, by_day = arrivals["by_hour_of_day"], arrivals["by_weekday"]
+        top, low = by_hour.index(max(by_hour)), by_hour.index(min(by_hour))
+        rows.append(
+            ("rhythm of the day", f"{max(by_hour):.1f}/h at {top:02}:00, {min(by_hour):.1f}/h at {low:02}:00")
+        )
+        days = zip(_WEEKDAYS, by_day, strict=True)
+        rows.append(("rhythm of the week", ", ".join(f"{day} {rate:.1f}/h" for day, rate in days)))
+    for row in rows:
+        summary.add_row(*row)
+    durations = Table(title="Durations")
+    for name in figures["duration_s"]:
+        durations.add_column(name, justify="right")
+    durations.add_row(*(_hours(value) for value in figures["duration_s"].values()))
+    sizes = Table("GPUs", "jobs", "share", title="Sizes")
+    for gpus, count in figures["gpus"].items():
+        sizes.add_row(gpus, str(count), f"{count / figures['jobs']:.1%}")
+    vcs = Table("VC", "jobs", "users", "most GPUs", "GPU-hours", "of the load", "GPUs on average", title="VCs")
+    for name, vc in figures["vcs"].items():
+        load = (f"{vc['offered_gpu_h']:,.0f}", f"{vc['load_share']:.1%}", f"{vc['mean_gpus_in_use']:.1f}")
+        vcs.add_row(name, str(vc["jobs"]), str(vc["users"]), str(vc["max_gpus"]), *load)
+    return [summary, durations, sizes, vcs]

@@ -1,0 +1,258 @@
+"""One daemon and its turns: hold the lease, run a cycle, tell of it, and say how long to wait."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import time
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+from lucid.adapters.gpu.profile_files import prune_profiles
+from lucid.adapters.slurm.clients.port import FIRST_TO_PACK, TOO_OLD
+from lucid.adapters.slurm.cluster import SlurmCluster
+from lucid.adapters.store.plan_records import prune_records
+from lucid.adapters.store.port import LeaseLost, StoreDamaged, StoreGone
+from lucid.config import Mode, profiles_folder
+from lucid.core.snapshot import Snapshot
+from lucid.daemon.build import Parts
+from lucid.daemon.cycles import Cycles
+from lucid.daemon.leader import Leader
+from lucid.daemon.looks import Looks
+from lucid.daemon.report import beat, tell_status
+from lucid.errors import ClusterError, ClusterUnavailable, StoreError, UnsafePlan
+from lucid.live.modes import modes_from
+from lucid.live.plans.plan_recording import records_folder
+from lucid.live.plans.policy_memory import PolicyMemory
+from lucid.live.reporting.counters import Counters
+from lucid.live.reporting.private_data import PrivateData
+from lucid.live.reporting.public_view import Publisher
+from lucid.live.resilience.failure_barrier import FailureBarrier, behind_barrier
+from lucid.live.resilience.store_recovery import Carried, carried_from
+from lucid.live.resilience.trouble_file import TroubleFile
+from lucid.live.switches import settle_switches
+from lucid.orchestrator.cycle import CycleResult
+
+__all__ = ["Daemon"]
+
+_LOG = logging.getLogger("lucidd")
+_EMPTIED_S = 0.3
+"""About so long a requeued job takes to leave its GPUs."""
+
+
+class Daemon:
+    """One daemon. ``turn`` is one cycle and says how long to wait for the next."""
+
+    def __init__(self, parts: Parts, holder: str = "") -> None:
+        """``holder``: its name among the daemons of one store; by default of this host and process."""
+        self.parts = parts
+        self._settings = parts.settings
+        self._barrier = FailureBarrier(self._settings.slurm.poll_busy_s)
+        holder = holder or f"{socket.gethostname()}:{os.getpid()}:{time.monotonic_ns()}"
+        self._leader = Leader(parts, holder, self._barrier)
+        self._looks = Looks(self._settings.slurm.poll_busy_s)
+        self._turn_began_s: float | None = None
+        self._cycles: Cycles | None = None
+        self._count = 0
+        self._too_old = ""
+        """Why this Slurm is not packed; empty: it can be."""
+        self._switches: dict[str, str] = {}
+        self._file_read = False
+        """Have the switches been held against lucid.toml as it was read? Those set later are newer than the file."""
+        self._carried = Carried()
+        self._policy_memory = PolicyMemory(parts.store, self._settings.daemon.policy, self._settings.daemon.policies)
+        self._publisher = Publisher(self._settings)
+        self._private = PrivateData(parts.client.config)
+        self._counters: Counters | None = None
+        self._trouble = TroubleFile(Path(self._settings.daemon.heartbeat))
+
+    @property
+    def modes(self) -> dict[str, Mode]:
+        """As they are now."""
+        return modes_from(self._settings, self._switches, not self._too_old)
+
+    @property
+    def counters(self) -> Counters:
+        """What this process has counted."""
+        if self._counters is None:
+            seen = self.parts.store.view("status")
+            self._counters = Counters(seen.get("counts") if isinstance(seen, dict) else None)
+        return self._counters
+
+    @property
+    def cluster(self) -> SlurmCluster | None:
+        """The live cluster, while this daemon has the lease."""
+        return None if self._cycles is None else self._cycles.cluster
+
+    @property
+    def least_wait_s(self) -> float:
+        """Seconds until the next look at the least, unless it is woken: a slow slurmctld is asked less often."""
+        return max(self._settings.slurm.poll_busy_s, self._as_slurm_answers_s)
+
+    @property
+    def least_woken_s(self) -> float:
+        """Seconds until the next look at the least, where a new job wakes it."""
+        return max(self._looks.least_s, self._as_slurm_answers_s)
+
+    @property
+    def _as_slurm_answers_s(self) -> float:
+        return 5.0 * self.parts.breaker.calls.last_s
+
+    def turn(self) -> float:
+        """Renew the lease, observe, decide, act, mend, and say so. Trouble is told and tried again: nothing that
+        happens here may end the daemon (`FailureBarrier`). Returns seconds to wait."""
+        self._turn_began_s = self.parts.monotonic_s()
+        self._looks.looked(self._turn_began_s)
+        try:
+            return self._turn()
+        except Exception as error:
+            self._looks.forget()
+            return self._failed(error)
+        finally:
+            self._turn_began_s = None
+
+    def renew_lease(self) -> None:
+        """Renew the lease within a turn that takes long; called from a thread of its own."""
+        began_s = self._turn_began_s
+        if began_s is not None:
+            self._leader.renew(self.parts.monotonic_s() - began_s)
+
+    def stop(self) -> None:
+        """Give the lease back. Jobs stay as they are: a restart goes on with them, and what is to happen when none
+        follows is the unit's business (ExecStopPost, and the timer). Where something fails, the lease runs out."""
+        lease, cycles, self._leader.lease = self._leader.lease, self._cycles, None
+        if lease is None:
+            return
+        if cycles is not None and cycles.memory is not None:
+            with suppress(Exception):  # what was kept last will do; the lease matters more
+                self._policy_memory.keep(cycles.memory, now=True)
+        if cycles is not None:
+            behind_barrier("nodes are kept awake still", cycles.stop)
+        behind_barrier("lease not given back", lambda: self.parts.store.drop_lease(lease.token))
+
+    def prune(self) -> None:
+        """Drop what is older than ``daemon.keep_days``."""
+        behind_barrier("pruning failed", self._prune, self._barrier)
+
+    def _prune(self) -> None:
+        before_s = self.parts.clock.now_s() - self._settings.daemon.keep_days * 86400.0
+        gone, plans = self.parts.store.prune(before_s), prune_records(records_folder(self._settings), before_s)
+        summaries = prune_profiles(profiles_folder(self._settings), before_s)
+        _LOG.info("pruned", extra={"facts": {"rows": gone, "plans": plans, "summaries": summaries}})
+
+    # -- one turn --------------------------------------------------------------------------------------------
+
+    def _turn(self) -> float:
+        try:
+            cycles = self._under_lease()
+            if cycles is None:
+                self._looks.forget()
+                self._trouble.over()
+                return min(self._settings.daemon.lease_s / 3, 2.0)
+            self._switches = self.parts.store.settings()
+            self._learn_age()
+            result = cycles.run()
+            self._count += 1
+            self._private.look(self.parts.clock.now_s())
+            self._barrier.last_error = ""
+            beat(self.parts, self.modes, cycles, self._leader.standby())
+            self._status(result.snapshot)
+            self._barrier.good()
+            self._trouble.over()
+            return self._wait_s(cycles, result)
+        except LeaseLost as error:
+            self._leader.step_down(str(error))
+            self._cycles = None
+            return self._settings.daemon.lease_s / 3
+        except (StoreGone, StoreDamaged) as error:
+            return self._begin_anew(error)
+
+    def _under_lease(self) -> Cycles | None:
+        """The cycles under the lease that this daemon has; ``None`` where it has none."""
+        lease, store = self._leader.hold(), self.parts.store
+        if lease is None:
+            self._cycles = None
+            return None
+        if self._cycles is None or self._cycles.token != lease.token:
+            self._carried.put(store, lease.token)
+            self._carried = Carried()
+            self._cycles = Cycles(
+                self.parts,
+                lambda: self.modes,
+                lease.token,
+                self._policy_memory,
+                self._publisher,
+                self._leader.slurm_knows_all,
+                self.counters,
+            )
+        if not self._file_read:
+            for told in settle_switches(self._settings, store, self.parts.clock.now_s()):
+                _LOG.warning("mode switched by hand", extra={"facts": {"what": told}})
+            self._file_read = True
+        return self._cycles
+
+    def _learn_age(self) -> None:
+        """Is Slurm too old for pack mode? Partitions in that mode are ordered there, and their jobs not held."""
+        version, before = self.parts.client.version(), self._too_old
+        self._too_old = "" if version >= FIRST_TO_PACK else TOO_OLD.format(*version)
+        if self._too_old and self._too_old != before:
+            _LOG.error("partitions in pack mode are only ordered", extra={"facts": {"why": self._too_old}})
+
+    def _failed(self, error: Exception) -> float:
+        if self._counters is not None:
+            self._counters.failed()
+        what = "plan refused by the safety check: nothing was applied"
+        if not isinstance(error, UnsafePlan):
+            what = "cycle not finished" if isinstance(error, ClusterError | StoreError) else "cycle failed"
+        wait_s = self._barrier.bad(what, error)
+        self._trouble.tell(self._barrier.last_error, self.parts.clock.now_s())
+        unreached = isinstance(error, ClusterUnavailable)
+        if unreached:
+            self._leader.slurm_was_silent()
+        if self._barrier.begin_anew:
+            self._cycles = None
+        with suppress(Exception):  # where the store itself is the trouble, that was just told
+            if unreached:
+                self._leader.offer()
+            self._status(None)
+        return max(wait_s, min(self.parts.breaker.open_s, 30.0))
+
+    def _begin_anew(self, error: StoreError) -> float:
+        """The store is gone, or damaged, while this daemon runs: the next turn goes by a new one."""
+        store, leader = self.parts.store, self._leader
+        carried = carried_from(store, self._switches)
+        try:
+            whole = store.renew(self.parts.clock.now_s())
+            other = store.lease()
+        except StoreError as still:
+            return self._barrier.bad("the store is gone, and a new one cannot be begun", still)
+        facts = {"why": str(error), "notes": len(carried.notes), "profiles": len(carried.profiles)}
+        what = "store's journal gone, nothing lost" if whole else "store gone, a new one begun; its history is lost"
+        _LOG.error(what, extra={"facts": facts})
+        if leader.lease is not None and not whole:
+            self._carried = replace(carried, newer=other is None or other.holder == leader.holder)
+        memory = None if self._cycles is None else self._cycles.memory
+        leader.lease = self._cycles = None
+        self._policy_memory = PolicyMemory(store, self._settings.daemon.policy, self._settings.daemon.policies)
+        if memory is not None:
+            self._policy_memory.start_with(memory)
+        return 0.0
+
+    def _status(self, snapshot: Snapshot | None) -> None:
+        paused, lasts_s = self._switches.get("paused") == "1", self._leader.lasts_s
+        publisher, private = self._publisher, self._private.words
+        tell_status(
+            self.parts, self.modes, paused, self._barrier, self._count, self._cycles, snapshot, publisher, lasts_s,
+            self._counters, private, self._too_old,
+        )  # fmt: skip
+
+    def _wait_s(self, cycles: Cycles, result: CycleResult) -> float:
+        if cycles.cluster.emptying:  # these GPUs stand idle until the next look
+            return max(self.least_woken_s, _EMPTIED_S)
+        slurm, wake_s = self._settings.slurm, result.plan.wake_s
+        wait_s = slurm.poll_busy_s if cycles.busy(result) else slurm.poll_idle_s
+        if wake_s is not None:
+            wait_s = min(wait_s, max(wake_s - self.parts.clock.now_s(), slurm.poll_busy_s))
+        return max(wait_s, self.least_wait_s)

@@ -1,0 +1,200 @@
+"""Consolidated placement (acceptance rows L4, L19): as few nodes as possible, the tightest that fit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from lucid.core.job import Job
+from lucid.core.ledger import Ledger, gpus_by_node
+from lucid.core.placement import NodeGpus, Placement
+from lucid.core.reason import AsksForGpus, EverFits, TooLarge
+from lucid.core.snapshot import Partition
+from lucid.orchestrator.capacity.topology import domains, leaf_order, within_switches
+
+__all__ = ["Feasibility", "consolidated", "emptiest", "own_first"]
+
+
+def consolidated(
+    ledger: Ledger,
+    job: Job,
+    allowed: Callable[[int], bool] | None = None,
+    remainder_on_emptiest: bool = False,
+) -> Placement | None:
+    """Free GPUs for a job, or ``None``.
+
+    A job that fits on one node gets the node with the fewest free GPUs that has enough (lowest index among
+    equals). A larger one gets whole free nodes in index order, and one more node for the remainder: the
+    tightest fit, or with ``remainder_on_emptiest`` the one with the most free GPUs, as the published
+    simulator does. ``allowed`` rules nodes out by index. CPUs and host memory must fit as well, in
+    proportion to the GPUs on each node, and the job's time limit must end before a node closes. Nodes that sleep are
+    taken where those that are awake do not suffice. A job that asks for no GPU gets none, one that asks for several
+    nodes its GPUs spread over as many (``gpus_by_node``). A job on several nodes stands below as few switches as can
+    be, where the network is known, and below no more than its user allows.
+    """
+    if not 0 < job.gpus <= ledger.free:
+        return None
+    for out in (ledger.asleep, ledger.not_woken) if ledger.asleep else ():
+        up = _both(allowed, lambda i, out=out: i not in out)  # type: ignore[misc]
+        found = _below_switches(ledger, job, up, remainder_on_emptiest)
+        if found is not None:
+            return found
+    return _below_switches(ledger, job, allowed, remainder_on_emptiest)
+
+
+def _below_switches(
+    ledger: Ledger, job: Job, allowed: Callable[[int], bool] | None, remainder_on_emptiest: bool
+) -> Placement | None:
+    if not ledger.switched or (job.gpus <= ledger.gpus_per_node and job.min_nodes <= 1):
+        return _consolidated(ledger, job, allowed, remainder_on_emptiest)
+    for nodes in domains(ledger, job.gpus):
+        found = _consolidated(ledger, job, _both(allowed, nodes.__contains__), remainder_on_emptiest)
+        if found is not None:
+            break
+    else:
+        found = _consolidated(ledger, job, allowed, remainder_on_emptiest)
+    asked = within_switches(ledger, job, found)
+    return found if asked is None or asked else None
+
+
+def _both(one: Callable[[int], bool] | None, other: Callable[[int], bool]) -> Callable[[int], bool]:
+    return other if one is None else lambda i: one(i) and other(i)
+
+
+def _consolidated(
+    ledger: Ledger, job: Job, allowed: Callable[[int], bool] | None, remainder_on_emptiest: bool
+) -> Placement | None:
+    gpus, per_node = job.gpus, ledger.gpus_per_node
+    needs_host = ledger.picks(job)
+
+    def fits(i: int, here: int) -> bool:
+        return (allowed is None or allowed(i)) and (not needs_host or ledger.host_fits(i, job, here))
+
+    if job.min_nodes > 1:
+        return _spread(ledger, gpus_by_node(job, per_node), fits)
+    if gpus <= per_node:
+        if allowed is None and not needs_host:
+            i = ledger.tightest(gpus)
+        else:
+            i = ledger.tightest(gpus, lambda n: fits(n, gpus))
+        return None if i is None else (ledger.lowest(i, gpus),)
+    whole, rest = divmod(gpus, per_node)
+    chosen: list[int] = []
+    nodes = leaf_order(ledger, ledger.buckets[per_node]) if ledger.switched else ledger.buckets[per_node]
+    for i in ledger.awake_first(nodes) if ledger.asleep else nodes:
+        if fits(i, per_node):
+            chosen.append(i)
+            if len(chosen) == whole:
+                break
+    else:
+        return None
+    parts: list[NodeGpus] = [ledger.lowest(i, per_node) for i in chosen]
+    if rest:
+        taken = set(chosen)
+        i = _remainder(ledger, rest, lambda n: n not in taken and fits(n, rest), remainder_on_emptiest)
+        if i is None:
+            return None
+        parts.append(ledger.lowest(i, rest))
+    return tuple(parts)
+
+
+def _spread(
+    ledger: Ledger, wanted: tuple[tuple[int, int], ...], fits: Callable[[int, int], bool]
+) -> Placement | None:
+    """So many GPUs on so many different nodes, each the tightest that fits."""
+    taken: set[int] = set()
+    parts: list[NodeGpus] = []
+    for gpus, nodes in wanted:
+        for _ in range(nodes):
+            i = ledger.tightest(gpus, lambda n, here=gpus: n not in taken and fits(n, here))  # type: ignore[misc]
+            if i is None:
+                return None
+            taken.add(i)
+            parts.append(ledger.lowest(i, gpus))
+    return tuple(parts)
+
+
+def emptiest(ledger: Ledger, job: Job, gpus: int) -> Placement | None:
+    """``gpus`` free GPUs for a job, all that the emptiest node has, then the next; ``None`` where there are too
+    few. CPUs and host memory must fit as well, in proportion to the GPUs on each node. Nodes that close before the
+    job's time limit ends are left out, and those that sleep come last."""
+    if gpus > ledger.free:
+        return None
+    parts: list[NodeGpus] = []
+    needs_host = ledger.picks(job)
+    left = gpus
+    nodes = [i for bucket in ledger.buckets[:0:-1] for i in bucket]
+    for i in ledger.awake_first(nodes) if ledger.asleep else nodes:
+        here = min(ledger.free_count[i], left)
+        while here and needs_host and not ledger.host_fits(i, job, here):
+            here -= 1
+        if here:
+            parts.append(ledger.lowest(i, here))
+            left -= here
+        if not left:
+            return tuple(parts)
+    return None
+
+
+def own_first(free: int, own: int, count: int) -> int:
+    """The mask of so many of the free GPUs of a node, a job's own before others."""
+    mask = 0
+    for candidates in (free & own, free):
+        left = candidates & ~mask
+        while left and mask.bit_count() < count:
+            mask |= left & -left
+            left &= left - 1
+    return mask
+
+
+def _remainder(ledger: Ledger, gpus: int, allowed: Callable[[int], bool], on_emptiest: bool) -> int | None:
+    if not on_emptiest:
+        return ledger.tightest(gpus, allowed)
+    for count in range(ledger.gpus_per_node, gpus - 1, -1):
+        for i in ledger.buckets[count]:
+            if allowed(i):
+                return i
+    return None
+
+
+class Feasibility:
+    """Could a job ever run in this partition, on nodes that are empty? Asked before a job may block others.
+
+    With ``up_only`` the nodes that are not available at present do not count, nor the CPUs and the memory that jobs
+    without GPUs hold: what could run once all planned jobs have ended.
+    """
+
+    def __init__(self, partition: Partition, up_only: bool = False) -> None:
+        nodes = [node for node in partition.nodes if node.available or not up_only]
+        self._up_only = up_only
+        self._partition = partition
+        self._nodes = nodes
+        self._gpus = sum(node.gpus for node in nodes)
+        self._plain = len({node.gpus for node in nodes}) <= 1 and not any(n.cpus or n.mem_mib for n in nodes)
+        self._known: dict[tuple[object, ...], bool] = {}
+        self._empty: Ledger | None = None
+
+    def bar(self, job: Job) -> AsksForGpus | TooLarge | EverFits | None:
+        """Why the job can never run here; ``None`` if it can."""
+        if job.gpus <= 0:
+            return AsksForGpus(job.gpus)
+        if job.gpus > self._gpus:
+            return TooLarge(job.gpus, self._gpus)
+        quota = self._partition.quotas.get(job.vc)
+        if quota is not None and job.gpus > quota:
+            return TooLarge(job.gpus, quota)
+        if self._plain and job.min_nodes <= 1 and not job.constraint:
+            return None
+        shape = (job.gpus, job.cpus, job.mem_mib, job.min_nodes, job.constraint)
+        possible = self._known.get(shape)
+        if possible is None:
+            possible = self._known[shape] = self._try(job)
+        return None if possible else EverFits(job.gpus, job.cpus, job.mem_mib, False)
+
+    def _try(self, job: Job) -> bool:
+        if self._empty is None:
+            nodes = [replace(node, windows=(), shut=None, boot_s=0.0, switches=()) for node in self._nodes]
+            if not self._up_only:
+                nodes = [replace(node, available=True, cpus_used=0, mem_used_mib=0) for node in nodes]
+            self._empty = Ledger(Partition(self._partition.name, tuple(nodes), fitting=self._partition.fitting))
+        return consolidated(self._empty, job) is not None

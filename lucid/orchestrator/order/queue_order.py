@@ -1,0 +1,181 @@
+"""The queue of one partition in order of estimate x GPUs, without working everything out anew for every plan."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from operator import itemgetter
+
+from lucid.core.job import Job, JobProfile, Pending
+from lucid.core.prediction import Prediction
+from lucid.core.reason import FairShare, Requeueable
+from lucid.core.restart import Restarts
+from lucid.orchestrator.order.precedence import in_precedence
+
+__all__ = ["QueueOrder", "QueueRow", "QueuedJob", "fair_share_of"]
+
+QueueRow = tuple[float, int, float, float, str, Pending, Prediction]
+"""A pending job with what a plan looks at in each of thousands: its priority value (estimated seconds x GPUs), the
+number of its shape, its GPU memory (MiB), its estimate (s), its id, its entry and its prediction. Two jobs of one
+shape differ, for the question whether there is room, only in GPU memory and profile. (It is a tuple: thousands are
+made in one go.)"""
+
+_MOST_SHAPES = 4096
+"""Beyond so many the numbers of shapes are given anew."""
+
+
+class QueuedJob:
+    """A pending job that is tried, or told of. ``value`` is its priority value."""
+
+    __slots__ = ("entry", "fair", "id", "prediction", "value")
+
+    def __init__(self, entry: Pending, prediction: Prediction, fair: FairShare | None = None) -> None:
+        self.id = entry.job.id
+        self.entry = entry
+        self.prediction = prediction
+        self.value = prediction.duration_s * entry.job.gpus * (1.0 if fair is None else fair.times)
+        self.fair = fair
+
+
+def fair_share_of(job: Job, factors: Mapping[tuple[str, str], float], bound: float) -> FairShare | None:
+    """How many times the job's priority value counts: ``bound`` to the power of 1 - 2 x its fair-share factor, so
+    once for an account that has used what it is entitled to. ``None`` without a bound, or where it is unknown."""
+    factor = factors.get((job.account, job.user)) if bound > 1.0 else None
+    if factor is None:
+        return None
+    return FairShare(job.account or job.user, factor, bound ** (1.0 - 2.0 * min(max(factor, 0.0), 1.0)), bound)
+
+
+class _Shapes(dict[tuple[object, ...], int]):
+    """The number of each shape, by all that is said of a job that has to do with it. Few jobs of a long queue say
+    something that none has said before: for these alone it is worked out what of that makes a difference."""
+
+    def __init__(self, restarts: Restarts) -> None:
+        super().__init__()
+        self._restarts: Restarts = restarts
+        self._numbers: dict[object, int] = {}
+        self.said = False
+        """Has the site or a user said anything of a job's place?"""
+
+    def __missing__(self, said: tuple[object, ...]) -> int:
+        *shape, switches, switches_until_s, requeueable, restart_asked, tier, nice = said
+        self.said = self.said or bool(tier or nice)
+        # a pair that may cost much is refused if it cannot be parted
+        may_restart = bool(Requeueable(bool(requeueable), self._restarts, bool(restart_asked)))
+        found = self[said] = self.of((*shape, (switches, switches_until_s) if switches else (), may_restart))
+        return found
+
+    def of(self, shape: object) -> int:
+        """The number of what is known to make a difference."""
+        return self._numbers.setdefault(shape, len(self._numbers))
+
+
+class QueueOrder:
+    """Sorts a partition's pending jobs. What it keeps from one call to the next follows from the entries and
+    their predictions, both frozen, and is looked up by their identity: it saves work and changes nothing."""
+
+    def __init__(self, by_user: bool = False, share_bound: float = 1.0, restarts: Restarts = "allowed") -> None:
+        self._restarts: Restarts = restarts
+        """Whom plans may start over."""
+        self._share_bound = share_bound
+        """How many times a priority value may count for an account's usage."""
+        self._fair_share: Mapping[tuple[str, str], float] = {}
+        self._by_user = by_user
+        """Only jobs of one user share GPUs: what stops one user's job says nothing of another's."""
+        self._shapes = _Shapes(restarts)
+        self._last: list[QueueRow] = []
+        """The rows of the first call since all was forgotten …"""
+        self._known: dict[int, QueueRow] = {}
+        """… and from the second one on all by ``id`` of the entry, which lives as long as the row that holds it."""
+
+    def __call__(
+        self,
+        pending: Sequence[Pending],
+        predictions: Mapping[str, Prediction],
+        fair_share: Mapping[tuple[str, str], float] | None = None,
+    ) -> list[QueueRow]:
+        """Smallest value first, unless the site or a user said otherwise (``precedence``); equals in the order of
+        ``pending``. ``fair_share``: factors by account and user.
+
+        Raises:
+            KeyError: a job has no prediction.
+        """
+        if fair_share is not None and self._share_bound > 1.0 and fair_share is not self._fair_share:
+            self._fair_share = fair_share
+            self._forget()
+        if len(self._shapes) > _MOST_SHAPES:
+            self._forget()
+        if self._known or self._last:
+            queue = self._kept(pending, predictions)
+        else:
+            queue = self._last = self._anew(pending, predictions)
+        queue.sort(key=_VALUE)
+        return in_precedence(queue, [row[5].job for row in queue]) if self._shapes.said else queue
+
+    def job(self, row: QueueRow) -> QueuedJob:
+        """The job of a row."""
+        return QueuedJob(row[5], row[6], fair_share_of(row[5].job, self._fair_share, self._share_bound))
+
+    def _forget(self) -> None:
+        self._shapes, self._last, self._known = _Shapes(self._restarts), [], {}
+
+    def _kept(self, pending: Sequence[Pending], predictions: Mapping[str, Prediction]) -> list[QueueRow]:
+        known = self._known
+        if not known or len(known) > 2 * len(pending) + 64:
+            here = set(map(id, pending))
+            rows = (row for row in (*known.values(), *self._last) if id(row[5]) in here)
+            known = self._known = {id(row[5]): row for row in rows}
+            self._last = []
+        # a queue of thousands is looked through for every job that starts or ends: whole lists at a time
+        found = list(map(known.get, map(id, pending)))
+        fresh = [
+            entry
+            for row, entry in zip(found, pending, strict=True)
+            if row is None or predictions[row[4]] is not row[6]
+        ]
+        if fresh:
+            known |= zip(map(id, fresh), self._anew(fresh, predictions), strict=True)
+        return list(map(known.__getitem__, map(id, pending)))
+
+    def _anew(self, entries: Sequence[Pending], predictions: Mapping[str, Prediction]) -> list[QueueRow]:
+        shapes, by_user = self._shapes, self._by_user
+        rows: list[QueueRow] = [
+            (
+                found.duration_s * job.gpus,
+                shapes[
+                    job.gpus,
+                    found.share_score,
+                    job.shareable,
+                    entry.alone,
+                    profile.unstable,
+                    job.cpus,
+                    job.mem_mib,
+                    job.min_nodes,
+                    job.constraint,
+                    job.user if by_user else "",
+                    job.most_switches,
+                    job.switches_until_s,
+                    job.requeueable,
+                    job.restart_asked,
+                    job.tier,
+                    job.nice,
+                ],
+                profile.gpu_mem_mib,
+                found.duration_s,
+                job.id,
+                entry,
+                found,
+            )
+            for entry in entries
+            for job, profile in ((entry.job, entry.profile or _UNMEASURED),)
+            for found in (predictions[job.id],)
+        ]
+        return [*map(self._weighted, rows)] if self._fair_share else rows
+
+    def _weighted(self, row: QueueRow) -> QueueRow:
+        """The row of a job whose priority value counts more or less by its account's usage."""
+        fair = self.job(row).fair
+        return row if fair is None else (row[0] * fair.times, self._shapes.of((row[1], fair)), *row[2:])
+
+
+_UNMEASURED = JobProfile(0.0, 0.0, 0.0)
+_VALUE = itemgetter(0)

@@ -1,0 +1,152 @@
+"""Who may start how much more in a pool: each VC up to its quota, and beyond it what no VC wants of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from lucid.config import LendingSettings
+from lucid.core.job import Job, Running
+from lucid.core.placement import Placement, placement_gpus
+from lucid.core.reason import Borrows, LargeBorrows, Quota, Reason
+from lucid.core.rounding import reached
+from lucid.core.snapshot import Partition
+from lucid.orchestrator.capacity.timeline import End
+
+__all__ = ["Quotas", "holders"]
+
+
+def holders(running: Iterable[Running]) -> dict[Placement, Running]:
+    """The first job on each set of GPUs in use. ``running``: in order of start."""
+    return {entry.placement: entry for entry in reversed([*running])}
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """GPUs of a VC's quota that are kept for a job; others of the VC may have them for at most ``room_s``."""
+
+    holder: str
+    gpus: int
+    room_s: float
+
+
+class Quotas:
+    """Book of the GPUs that each VC of a pool holds while a plan is being made.
+
+    A pair holds its GPUs once, for the VC of the job that was there first. A job that joins takes no quota; if
+    it outlasts its partner, the GPUs are its VC's from then on.
+    """
+
+    def __init__(self, partition: Partition, lending: LendingSettings | None = None) -> None:
+        self.of: Mapping[str, int] = partition.quotas
+        self.held = dict.fromkeys(self.of, 0)
+        held = self.held
+        shared: list[Running] = []
+        for entry in partition.running:
+            job = entry.job
+            if entry.partner is not None or entry.group:
+                shared.append(entry)
+            else:
+                held[job.vc] = held.get(job.vc, 0) + (job.gpus if job.elastic is None else entry.gpus)
+        for entry in holders(shared).values():
+            held[entry.job.vc] = held.get(entry.job.vc, 0) + entry.gpus
+        borrow = lending if lending is not None and lending.mode == "borrow" else None
+        self._borrow = borrow is not None
+        self._longest_s = None if borrow is None else borrow.longest_s
+        self._lends = False
+        self.boundless = borrow is not None and borrow.longest_s is None
+        """May any job borrow, whatever its estimate?"""
+        self.large_borrow = borrow is not None and borrow.large
+        """May the large job of a VC that has waited longest go beyond the quota?"""
+        self._kept: dict[str, list[_Kept]] = {}
+
+    def _add(self, vc: str, gpus: int) -> None:
+        self.held[vc] = self.held.get(vc, 0) + gpus
+
+    def lend(self) -> bool:
+        """From here on the plan gives out loans: all jobs that stay within their VC's quota have been tried. Are
+        there loans?"""
+        self._lends = self._borrow
+        return self._lends
+
+    def lends_later(self, job: Job) -> bool:
+        """Does the job go beyond its VC's quota, and are loans given out only once all others have been tried?"""
+        return self._borrow and not self._lends and not self.within(job, 0.0)
+
+    def take(self, job: Job) -> None:
+        """The job starts alone."""
+        self._add(job.vc, job.gpus)
+
+    def keep(self, job: Job, room_s: float) -> None:
+        """Keep GPUs of the quota of the job's VC for it; jobs expected to take at most ``room_s`` may have them
+        meanwhile. Nothing is kept where any job may borrow, for none waits for its quota there."""
+        if not self.boundless:
+            self._kept.setdefault(job.vc, []).append(_Kept(job.id, job.gpus, room_s))
+
+    def has_room(self, job: Job) -> bool:
+        """Has its VC's quota room for the job, whatever is kept there for others? No comparison is made: each
+        waiting job asks in every plan."""
+        return self.held.get(job.vc, 0) + job.gpus <= self.of.get(job.vc, 0)
+
+    def within(self, job: Job, estimate_s: float) -> Quota:
+        """Does the job stay within its VC's quota?"""
+        vc = job.vc
+        if not self._kept:
+            return Quota(vc, job.gpus, self.held.get(vc, 0), self.of.get(vc, 0))
+        kept = [item for item in self._kept.get(vc, ()) if item.holder != job.id and estimate_s > item.room_s]
+        keeper = kept[0].holder if kept else ""
+        gpus = sum(item.gpus for item in kept)
+        return Quota(vc, job.gpus, self.held.get(vc, 0), self.of.get(vc, 0), gpus, keeper)
+
+    def opens_s(self, job: Job, ends: Iterable[End]) -> float | None:
+        """When the VC's quota is expected to have room for the job; ``None`` if it has. ``ends``: when jobs that hold
+        GPUs are expected to give them back."""
+        wanted = self.held.get(job.vc, 0) + job.gpus - self.of.get(job.vc, 0)
+        if wanted <= 0:
+            return None
+        last: dict[Placement, tuple[float, str]] = {}
+        for end_s, other, placement in ends:
+            last[placement] = max(last.get(placement, (end_s, other.vc)), (end_s, other.vc))
+        for end_s, placement in sorted((end_s, where) for where, (end_s, vc) in last.items() if vc == job.vc):
+            wanted -= placement_gpus(placement)
+            if wanted <= 0:
+                return end_s
+        return None
+
+    def tests(self, job: Job, estimate_s: float = 0.0) -> tuple[Reason, ...]:
+        """The comparisons that say whether the job may start alone: the last one holds, or it may not.
+
+        A VC does not borrow while GPUs of its quota are kept for one of its jobs: what it borrows counts as held,
+        and would keep that job waiting.
+        """
+        within = self.within(job, estimate_s)
+        if within or within.kept or not self._lends or job.gpus > within.quota:
+            return (within,)
+        return (within, Borrows(estimate_s, self._longest_s, self._lenders(job.vc), _beyond(within)))
+
+    def large(self, job: Job, above: int, waited_s: float) -> tuple[Reason, ...]:
+        """The same for the large job of its VC that has waited longest: a VC whose quota is the size of one such job
+        would have to stand empty for it, and plain order, which starts it on GPUs of the VC's own, does not lend."""
+        within = self.within(job, 0.0)
+        if within or not self.large_borrow or job.gpus > within.quota:
+            return (within,)
+        return (within, LargeBorrows(job.gpus, above, waited_s, self._lenders(job.vc), _beyond(within)))
+
+    def open_to(self, job: Job, estimate_s: float) -> bool:
+        """The same, without the comparisons."""
+        if self._kept:
+            return bool(self.tests(job, estimate_s)[-1])
+        if self.has_room(job):
+            return True
+        short = self._longest_s is None or reached(self._longest_s, estimate_s)
+        return self._lends and short and job.gpus <= self.of.get(job.vc, 0)
+
+    def _lenders(self, to: str) -> tuple[str, ...]:
+        idle = {vc: quota - self.held.get(vc, 0) for vc, quota in self.of.items()}
+        return tuple(
+            sorted((vc for vc, gpus in idle.items() if gpus > 0 and vc != to), key=lambda vc: (-idle[vc], vc))
+        )
+
+
+def _beyond(within: Quota) -> int:
+    return min(within.held + within.gpus - within.quota, within.gpus)

@@ -1,0 +1,314 @@
+"""Safety rules that every plan must pass before anything of it is applied, whatever policy made it.
+
+Nothing is taken from a plan but what it would do. Reasons, which say why, are not looked at: who may do what follows
+from the snapshot and the settings, and from what the policy states (``lucid.orchestrator.rules``), which can only
+forbid.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import replace
+from operator import attrgetter
+
+from lucid.config import PolicySettings
+from lucid.core.decision import (
+    Action,
+    Decision,
+    EndProfiling,
+    Hold,
+    Keep,
+    PartitionPlan,
+    Plan,
+    Regroup,
+    Requeue,
+    Resize,
+    Start,
+    kind_of,
+)
+from lucid.core.job import Pending, Running, Stage
+from lucid.core.reason import Unsafe
+from lucid.core.snapshot import Partition, Snapshot
+from lucid.core.versioned import changed_names, key_of
+from lucid.errors import UnsafeAction, UnsafePlan
+from lucid.orchestrator.rules import PolicyRules
+from lucid.orchestrator.safety.group_rules import check_groups
+from lucid.orchestrator.safety.holdings import Holdings
+from lucid.orchestrator.safety.policy_rules import check_rules
+from lucid.orchestrator.safety.quota_rules import check_quotas
+from lucid.orchestrator.safety.victim_rules import check_victims
+
+__all__ = ["SafetyCheck", "check_partition"]
+
+
+_JOB_ID = attrgetter("job.id")
+
+
+class SafetyCheck:
+    """Checks plans. A partition's plan that does nothing, and was checked against the same partition before, is not
+    checked again (policies hand unchanged plans out anew). ``rules``: what the policy states that it does.
+    ``settings``: what it may do of that, as the administrator has them."""
+
+    def __init__(self, rules: PolicyRules, settings: PolicySettings) -> None:
+        self._rules, self._settings = rules, settings
+        self._passed: dict[str, tuple[Partition, PartitionPlan]] = {}
+        self._open: set[str] = set()
+        """Partitions whose plan has to be checked again, though nothing changed."""
+        self._seen: tuple[object | None, object | None] = (None, None)
+        self._turns: defaultdict[str, set[str]] = defaultdict(set)
+        """By pool, the jobs that were let beyond a quota in their turn."""
+
+    def __call__(self, snapshot: Snapshot, plan: Plan) -> None:
+        """Pass in silence, or raise.
+
+        Raises:
+            UnsafePlan: naming the rule, the job and the resource.
+        """
+        for error in self._unsafe(snapshot, plan):
+            raise error
+
+    def _unsafe(self, snapshot: Snapshot, plan: Plan) -> list[UnsafeAction]:
+        """Actions that break a rule: not all of them, since one may be safe only as long as another is done.
+
+        Raises:
+            UnsafePlan: what is wrong is not the matter of single actions.
+        """
+        planned, parts = changed_names(self._seen[1], plan.partitions), plan.partitions
+        for name in planned:
+            if name not in snapshot.partitions:
+                raise UnsafePlan(f"the plan names partition {name!r}, which the cluster does not have")
+        found: list[UnsafeAction] = []
+        names = changed_names(self._seen[0], snapshot.partitions)
+        if len(names) < len(snapshot.partitions) and len(planned) < len(parts):
+            names = sorted({*names, *planned, *self._open})
+        else:
+            names = snapshot.partitions.keys()
+        self._seen = (None, None)  # a rule that raises leaves some unchecked
+        for name in names:
+            partition, part = snapshot.partitions[name], parts.get(name)
+            self._open.add(name)
+            if part is None:
+                if partition.pending:
+                    raise UnsafePlan(
+                        f"partition {name!r}: the plan decides none of its {len(partition.pending)} pending jobs"
+                    )
+                continue
+            passed = self._passed.get(name)
+            if passed is not None and passed[0] is partition and passed[1] is part:
+                self._open.discard(name)
+                continue
+            others = _Elsewhere(snapshot, plan, partition)
+            unsafe = _unsafe_of(
+                partition, part, self._rules.of(name), self._settings, snapshot, others, self._turns[name]
+            )
+            if not part.actions and not others.asked:
+                self._passed[name] = (partition, part)
+                self._open.discard(name)
+            found += unsafe
+        self._seen = (key_of(snapshot.partitions), key_of(parts))
+        return found or _twice(plan)
+
+    def safe_part(self, snapshot: Snapshot, plan: Plan) -> tuple[Plan, list[UnsafeAction]]:
+        """The plan without the actions that break a rule, and what was wrong with each. Their jobs wait.
+
+        Raises:
+            UnsafePlan: what is wrong is not the matter of single actions.
+        """
+        unsafe: list[UnsafeAction] = []
+        while found := self._unsafe(snapshot, plan):
+            unsafe += found
+            plan = _without(snapshot, plan, {error.job_id: error for error in reversed(found)})
+        return plan, unsafe
+
+
+def _without(snapshot: Snapshot, plan: Plan, errors: Mapping[str, UnsafeAction]) -> Plan:
+    """The plan without the actions on some jobs, which wait where they do; every round of ``safe_part`` has fewer."""
+    parts = dict(plan.partitions)
+    for name, part in plan.partitions.items():
+        pending = (entry.job.id for entry in snapshot.partitions[name].pending)
+        holds: dict[str, Decision] = {i: Hold((Unsafe(str(errors[i])),)) for i in pending if i in errors}
+        left = tuple(action for action in part.actions if action.job_id not in errors)
+        if holds or len(left) < len(part.actions):
+            kept = {job_id: decision for job_id, decision in part.decisions.items() if job_id not in errors}
+            parts[name] = replace(part, decisions={**kept, **holds}, actions=left)
+    return replace(plan, partitions=parts)
+
+
+def _twice(plan: Plan) -> list[UnsafeAction]:
+    seen: set[str] = set()
+    found: list[UnsafeAction] = []
+    for action in plan.actions:
+        if action.job_id in seen:
+            found.append(UnsafeAction(f"job {action.job_id}: the plan has two actions for it", action.job_id))
+        seen.add(action.job_id)
+    return found
+
+
+class _Elsewhere:
+    """What a partition's plan has to do with others: a job that waits in a VC may be started in profiling."""
+
+    def __init__(self, snapshot: Snapshot, plan: Plan, partition: Partition) -> None:
+        self._snapshot, self._plan, self._partition = snapshot, plan, partition
+        self.asked = False
+        """Was anything asked, so that what was found depends on more than the partition and its plan?"""
+
+    def started(self, job_id: str) -> bool:
+        """Is this job, which waits here, decided by the profiling partition's plan?"""
+        self.asked = True
+        profiling = self._snapshot.profiling
+        if profiling is None or profiling is self._partition:
+            return False
+        part = self._plan.partitions.get(profiling.name)
+        return part is not None and isinstance(part.decisions.get(job_id), Start)
+
+    def waiting(self, rules: PolicyRules) -> dict[str, Pending]:
+        """Jobs of other partitions that this plan may start: only the profiling partition's plan may start any, and
+        of those only jobs that the plan of their own partition leaves to it."""
+        if not self._partition.profiling or not rules.profiles:
+            return {}
+        found: dict[str, Pending] = {}
+        for name, partition in self._snapshot.partitions.items():
+            own = self._plan.partitions.get(name)
+            if partition is self._partition or own is None:
+                continue
+            found |= {e.job.id: e for e in partition.pending if not e.home_only and e.job.id not in own.decisions}
+        return found
+
+
+def check_partition(
+    partition: Partition,
+    plan: PartitionPlan,
+    rules: PolicyRules,
+    settings: PolicySettings,
+    snapshot: Snapshot,
+) -> None:
+    """Check one partition's decisions against its state.
+
+    The rules: every pending job is decided; what is decided is also done; only pending jobs start, and none that
+    Slurm bars; only running ones are requeued, resized, regrouped, released or kept; only elastic jobs without a
+    partner are resized, and only jobs without one regrouped; nothing is done that the policy does not state
+    (``check_rules``); GPUs named exist on available nodes and are as many as the job asked for, or as its elastic
+    limits allow, on no fewer nodes than it asked for, on no more if it is elastic, and on none that closes before
+    the job's time limit ends; a GPU holds at most two jobs, both on exactly the same GPUs (so of equal count),
+    both willing and measured (``check_pairs``), unless they are one interleaved group (``check_groups``); CPUs
+    and host memory of a node are not exceeded by what the plan starts; a VC of a pool keeps to its quota
+    (``check_quotas``); who is preempted gives way to the job that starts (``check_victims``).
+
+    Raises:
+        UnsafePlan: naming the rule, the job and the resource.
+    """
+    others = _Elsewhere(snapshot, Plan(snapshot.now_s, {partition.name: plan}), partition)
+    for error in _unsafe_of(partition, plan, rules, settings, snapshot, others, set()):
+        raise error
+
+
+def _unsafe_of(
+    partition: Partition,
+    plan: PartitionPlan,
+    rules: PolicyRules,
+    settings: PolicySettings,
+    snapshot: Snapshot,
+    elsewhere: _Elsewhere,
+    turns: set[str],
+) -> list[UnsafeAction]:
+    """As ``check_partition``: the actions that break the first rule that any of them breaks."""
+    decisions = plan.decisions
+    ids = list(map(_JOB_ID, partition.pending))
+    if not all(map(decisions.__contains__, ids)):
+        lost = [i for i in ids if i not in decisions and not elsewhere.started(i)]
+        if lost:
+            raise UnsafePlan(f"job {lost[0]}: it is pending in {partition.name!r}, and the plan does not decide it")
+    if len(decisions) - list(map(type, decisions.values())).count(Hold) > len(plan.actions):
+        acting = {action.job_id for action in plan.actions}
+        idle = next(i for i, d in decisions.items() if not isinstance(d, Hold) and i not in acting)
+        kind = kind_of(decisions[idle])
+        raise UnsafePlan(f"job {idle}: the plan decides to {kind} it, but has no action for that")
+    if not plan.actions:
+        return []
+    pending = {entry.job.id: entry for entry in partition.pending}
+    # nothing is asked about a running job where the plan only starts jobs
+    only_starts = all(isinstance(a.decision, Start) and not a.decision.preempts for a in plan.actions)
+    running = {} if only_starts else {entry.job.id: entry for entry in partition.running}
+    if any(a.job_id not in pending and isinstance(a.decision, Start) for a in plan.actions):
+        pending = {**elsewhere.waiting(rules), **pending}
+    leaving = {a.job_id for a in plan.actions if not isinstance(a.decision, Start)}
+    found: list[UnsafeAction] = []
+    for action in plan.actions:
+        try:
+            entry = _known(action, partition, decisions.get(action.job_id), pending, running)
+            check_rules(action, entry, partition, rules, settings.profiling.restarts, snapshot.now_s)
+            if isinstance(action.decision, Start) and action.decision.preempts:
+                check_victims(entry.job, action.decision, running, leaving, snapshot.now_s)
+        except UnsafePlan as error:
+            found.append(UnsafeAction(str(error), action.job_id))
+    if found:
+        return found
+    touched = {
+        part.node
+        for action in plan.actions
+        if isinstance(action.decision, Start | Resize | Regroup)
+        for part in action.decision.placement
+    }
+    book = Holdings(partition, touched, settings.packing, snapshot)
+    for action in plan.actions:  # what leaves makes room first, as the cluster will apply it
+        if isinstance(action.decision, Requeue | Resize | Regroup | EndProfiling) and action.job_id in running:
+            book.remove(running[action.job_id])
+    for victim in {i for a in plan.actions if isinstance(a.decision, Start) for i in a.decision.preempts}:
+        book.remove(running[victim])
+    for action in plan.actions:
+        try:
+            _enter(book, action, pending, running)
+        except UnsafePlan as error:
+            found.append(UnsafeAction(str(error), action.job_id))
+    if found:
+        return found
+    try:
+        check_groups(partition, plan, rules.group_limit, settings.packing.same_user_only, pending)
+    except UnsafeAction as error:
+        return [error]
+    return check_quotas(partition, plan, settings, rules.borrows, snapshot, turns)
+
+
+def _enter(book: Holdings, action: Action, pending: Mapping[str, Pending], running: Mapping[str, Running]) -> None:
+    decision = action.decision
+    if isinstance(decision, Start):
+        entry = pending[action.job_id]
+        book.add(entry, decision.placement, decision.beside, decision.group, decision.until_s)
+    elif isinstance(decision, Resize):
+        book.add(running[action.job_id], decision.placement, None)
+    elif isinstance(decision, Regroup):
+        book.add(running[action.job_id], decision.placement, None, decision.group)
+
+
+def _known(
+    action: Action,
+    partition: Partition,
+    decision: Decision | None,
+    pending: Mapping[str, Pending],
+    running: Mapping[str, Running],
+) -> Pending | Running:
+    """The job as the snapshot shows it, if it is in the state for the action."""
+    job_id, wanted = action.job_id, action.decision
+    if action.partition != partition.name or decision is not wanted:
+        raise UnsafePlan(f"job {job_id}: its action and its decision in partition {partition.name!r} differ")
+    waits, runs = pending.get(job_id), running.get(job_id)
+    entry: Pending | Running | None = None
+    if isinstance(wanted, Start):
+        entry = waits
+    elif isinstance(wanted, Requeue):
+        entry = runs
+    elif isinstance(wanted, Resize | Regroup):
+        possible = runs is not None and runs.partner is None
+        if isinstance(wanted, Resize):
+            possible = possible and runs is not None and runs.job.elastic is not None and not runs.group
+        entry = runs if possible else None
+    elif isinstance(wanted, EndProfiling | Keep) and partition.profiling:
+        profiled = runs if runs is not None and runs.stage is Stage.PROFILE else None
+        entry = profiled or (waits if isinstance(wanted, EndProfiling) else None)
+    if entry is None:
+        raise UnsafePlan(
+            f"job {job_id}: the plan cannot {kind_of(wanted)} it in partition {partition.name!r}, "
+            "because the job is not in the state for that"
+        )
+    return entry

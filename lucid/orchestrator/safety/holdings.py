@@ -1,0 +1,151 @@
+"""The safety check's own book of a partition: who would hold which GPU once a plan is applied, step by step."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from lucid.config import PackingSettings
+from lucid.core.job import Job, Pending, Running
+from lucid.core.ledger import host_share
+from lucid.core.node import Node
+from lucid.core.placement import Placement, placement_gpus
+from lucid.core.restart import may_restart
+from lucid.core.rounding import reached
+from lucid.core.snapshot import Partition, Snapshot
+from lucid.errors import UnsafePlan
+from lucid.orchestrator.safety.pair_rules import check_pair
+
+__all__ = ["Holdings"]
+
+
+class Holdings:
+    """Who holds which GPU, and what hosts have left. ``touched`` names the nodes that the plan starts something
+    on; jobs elsewhere are of no concern. ``packing`` and the predictions of ``snapshot``: what decides
+    who may share."""
+
+    def __init__(
+        self,
+        partition: Partition,
+        touched: set[str],
+        packing: PackingSettings,
+        snapshot: Snapshot,
+    ) -> None:
+        self._packing, self._predictions, self._now_s = packing, snapshot.predictions, snapshot.now_s
+        self.nodes = {node.name: node for node in partition.nodes if node.name in touched}
+        self.on_gpu: dict[tuple[str, int], list[str]] = {}
+        self.jobs: dict[str, Pending | Running] = {}
+        self.masks: dict[str, tuple[tuple[str, int], ...]] = {}
+        self.cpus = {node.name: node.cpus_left for node in partition.nodes}
+        self.mem = {node.name: node.mem_left_mib for node in partition.nodes}
+        if not touched:
+            return
+        for entry in partition.running:
+            for name, _ in entry.placement:
+                if name in touched:
+                    self._put(entry, entry.placement)
+                    break
+
+    def _put(self, entry: Pending | Running, placement: Placement) -> None:
+        job = entry.job
+        self.jobs[job.id] = entry
+        self.masks[job.id] = tuple(sorted(placement))
+        for name, mask in placement:
+            here = mask.bit_count()
+            self.cpus[name] -= host_share(job.cpus, here, job.gpus)
+            self.mem[name] -= host_share(job.mem_mib, here, job.gpus)
+            while mask:
+                bit = mask & -mask
+                mask ^= bit
+                self.on_gpu.setdefault((name, bit), []).append(job.id)
+
+    def remove(self, entry: Running) -> None:
+        """Note that the job holds nothing any more."""
+        if entry.job.id not in self.jobs:
+            return
+        for name, mask in entry.placement:
+            here = mask.bit_count()
+            self.cpus[name] += host_share(entry.job.cpus, here, entry.job.gpus)
+            self.mem[name] += host_share(entry.job.mem_mib, here, entry.job.gpus)
+            while mask:
+                bit = mask & -mask
+                mask ^= bit
+                self.on_gpu[name, bit].remove(entry.job.id)
+
+    def add(
+        self,
+        entry: Pending | Running,
+        placement: Placement,
+        beside: str | None,
+        group: Sequence[str] = (),
+        until_s: float | None = None,
+    ) -> None:
+        """Note that the job holds these GPUs, beside another or in a group where these are named, and until
+        ``until_s`` where that is given; nothing is noted where a rule forbids it.
+
+        Raises:
+            UnsafePlan: a rule forbids it.
+        """
+        job = entry.job
+        gpus, elastic = placement_gpus(placement), job.elastic
+        if elastic is None and gpus != job.gpus:
+            raise UnsafePlan(f"job {job.id}: it asked for {job.gpus} GPUs, and would get {gpus}")
+        if elastic is not None and not elastic.min_gpus <= gpus <= elastic.max_gpus:
+            limits = f"{elastic.min_gpus} to {elastic.max_gpus}"
+            raise UnsafePlan(f"job {job.id}: it takes {limits} GPUs, and would get {gpus}")
+        if elastic is not None and elastic.max_nodes is not None and len(placement) > elastic.max_nodes:
+            raise UnsafePlan(
+                f"job {job.id}: it takes {elastic.max_nodes} nodes at the most, and would get {len(placement)}"
+            )
+        if elastic is None and len(placement) < min(job.min_nodes, job.gpus):
+            raise UnsafePlan(f"job {job.id}: it asked for {job.min_nodes} nodes, and would get {len(placement)}")
+        if len({part.node for part in placement}) != len(placement):
+            raise UnsafePlan(f"job {job.id}: its placement names one node twice")
+        others: set[str] = set()
+        for name, mask in placement:
+            node = self.nodes.get(name)
+            if node is None or not node.available or mask >> node.gpus or not mask:
+                raise UnsafePlan(f"job {job.id}: GPUs {mask:#b} of node {name!r} are not available")
+            self._stays_open(job, node, until_s)
+            bits = mask
+            while bits:
+                bit = bits & -bits
+                bits ^= bit
+                others.update(self.on_gpu.get((name, bit), ()))
+        if beside is None and not others <= set(group):
+            held = f"its GPUs are held by {sorted(others)}"
+            raise UnsafePlan(f"job {job.id}: {held}, and the plan does not let them share")
+        if beside is not None:
+            self._pair(entry, placement, beside, others)
+        for name, mask in placement:
+            node, here = self.nodes[name], mask.bit_count()
+            cpus_left = self.cpus[name] - host_share(job.cpus, here, job.gpus)
+            mem_left_mib = self.mem[name] - host_share(job.mem_mib, here, job.gpus)
+            if (node.cpus and cpus_left < 0 and job.cpus) or (node.mem_mib and mem_left_mib < 0 and job.mem_mib):
+                raise UnsafePlan(f"job {job.id}: node {name!r} has too few CPUs or too little host memory for it")
+        self._put(entry, placement)
+
+    def _stays_open(self, job: Job, node: Node, until_s: float | None) -> None:
+        closes_s = node.closes_s(self._now_s) - self._now_s
+        if until_s is not None:
+            if not may_restart(job, "asked"):
+                raise UnsafePlan(
+                    f"job {job.id}: it would be requeued before a window, and its user did not ask for it"
+                )
+            if not reached(closes_s, until_s - self._now_s):
+                raise UnsafePlan(f"job {job.id}: it would leave after node {node.name!r} closes")
+        elif closes_s < math.inf and (job.time_limit_s is None or not reached(closes_s, job.time_limit_s)):
+            limit = "no time limit" if job.time_limit_s is None else f"a time limit of {job.time_limit_s:g} s"
+            raise UnsafePlan(f"job {job.id}: it has {limit}, and node {node.name!r} closes in {closes_s:g} s")
+
+    def _pair(self, entry: Pending | Running, placement: Placement, beside: str, others: set[str]) -> None:
+        job = entry.job
+        if others != {beside}:
+            raise UnsafePlan(
+                f"job {job.id}: it would share its GPUs with {sorted(others)}, and the plan names {beside!r}; "
+                "at most two jobs share a GPU, both on exactly the same GPUs"
+            )
+        host = self.jobs[beside]
+        if self.masks[beside] != tuple(sorted(placement)) or host.job.gpus != job.gpus:
+            raise UnsafePlan(f"job {job.id}: it and its partner {beside} would hold different GPUs")
+        check_pair(entry, host, [self.nodes[name] for name, _ in placement], self._packing, self._predictions)

@@ -1,0 +1,471 @@
+"""The commands as they are typed: exit status, what is printed, what is written."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from lucid.cli.main import main
+from lucid.simulator.traces import read_trace
+from lucid.simulator.traces.synth import preset
+
+ROOT = Path(__file__).parents[3]
+HEADER = (
+    "job_id,user,vc,gpu_num,submit_time,duration,state,model,dataset,batchsize,amp,speed,"
+    "gpu_util,gmem_util,gmem,share_label\n"
+)
+PACK = HEADER + "".join(
+    f"{i},,{'ab'[i % 2]},{gpus},{10 * i},{duration},,ResNet18,CIFAR-10,64,0,1,{util},20,3000,{label}\n"
+    for i, (gpus, duration, util, label) in enumerate(
+        [(1, 50, 10, 0), (1, 900, 20, 0), (2, 4000, 80, 2), (4, 3000, 60, 1), (8, 2000, 30, 1), (1, 700, 15, 0)] * 8
+    )
+)
+PAIRS = (
+    "model1,dataset1,batchsize1,amp1,speed1,model2,dataset2,batchsize2,amp2,speed2\n"
+    "ResNet18,CIFAR-10,64,0,0.9,ResNet18,CIFAR-10,64,0,0.92\n"
+)
+FIGURES = {
+    "avg_jct_s", "avg_queue_s", "p999_queue_s", "avg_jct_large_s", "preemptions", "packed_jobs", "wall_s", "jobs",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Said:
+    code: int
+    out: str
+    err: str
+
+
+Lucid = Callable[..., Said]
+
+
+@pytest.fixture
+def lucid(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Lucid:
+    """``lucidctl`` in a folder of its own with a small trace, its VCs, estimates and pairs."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "200")
+    (tmp_path / "pack.csv").write_text(PACK)
+    (tmp_path / "vcs.csv").write_text(",num\na,2\nb,1\n")
+    (tmp_path / "estimates.csv").write_text("job_id,duration_s\n" + "".join(f"{i},{100 + i}\n" for i in range(48)))
+    (tmp_path / "pairs.csv").write_text(PAIRS)
+
+    def call(*args: str) -> Said:
+        monkeypatch.setattr(sys, "argv", ["lucidctl", *args])
+        code = 0
+        try:
+            main()
+        except SystemExit as end:
+            code = int(end.code or 0)
+        said = capsys.readouterr()
+        return Said(code, said.out, said.err)
+
+    return call
+
+
+ALL = ("--vcs", "vcs.csv", "--estimates", "estimates.csv", "--pairs", "pairs.csv", "--profiling-nodes", "1")
+
+
+def test_simulate_prints_tables(lucid: Lucid) -> None:
+    said = lucid("simulate", "pack.csv", "--vcs", "vcs.csv", "--policy", "fifo", "--policy", "tiresias")
+    assert said.code == 0
+    for words in ("Comparison of policies", "fifo", "tiresias", "p99.9 queueing", "by VC", "no --pairs"):
+        assert words in said.out
+
+
+def test_simulate_json_has_the_figures_of_each_policy(lucid: Lucid) -> None:
+    said = lucid(
+        "simulate", "pack.csv", *ALL, "--gpus-per-node", "8", "--policy", "lucid", "--policy", "srtf", "--json"
+    )
+    assert said.code == 0
+    data = json.loads(said.out)
+    assert list(data["results"]) == ["lucid", "srtf"]
+    for figures in data["results"].values():
+        assert figures.keys() >= FIGURES
+        assert figures["jobs"] == 48
+        assert figures["avg_jct_s"] > figures["avg_queue_s"] >= 0.0
+    assert data["results"]["lucid"]["packed_jobs"] > 0
+    assert data["results"]["lucid"]["avg_jct_large_s"] is None, "no job is above 8 GPUs"
+    assert data["vcs"] == {"a": 2, "b": 1}
+
+
+def test_plain_slurm_and_lucid_are_compared_unless_told(lucid: Lucid) -> None:
+    said = lucid("simulate", "pack.csv", "--vcs", "vcs.csv", "--json")
+    data = json.loads(said.out)
+    assert list(data["results"]) == ["backfill", "lucid"]
+    assert data["times_baseline"]["policy"] == "backfill"
+    ratio = data["results"]["lucid"]["avg_jct_s"] / data["results"]["backfill"]["avg_jct_s"]
+    assert (
+        data["times_baseline"]["by_policy"]["lucid"]["avg_jct"]
+        == pytest.approx(
+            data["gains"]["lucid"]["everybody"]["jct_s"] / data["gains"]["lucid"]["everybody"]["baseline_s"]
+        )
+        == ratio
+    )
+    assert f"{ratio:.2f}" in next(
+        line
+        for line in lucid("simulate", "pack.csv", "--vcs", "vcs.csv").out.splitlines()
+        if "backfill's = 1" in line
+    )
+
+
+def test_what_lending_costs_is_told_to_who_asks(lucid: Lucid) -> None:
+    words = ("simulate", "pack.csv", "--vcs", "vcs.csv", "--policy", "lucid")
+    asked = json.loads(lucid(*words, "--promise", "--json").out)
+    assert asked["results"]["lucid"]["promise"]["jobs"] > 0
+    assert set(asked["results"]["lucid"]["by_vc"]["a"]["promise"]) == set(asked["results"]["lucid"]["promise"])
+    assert "what lending costs" in lucid(*words, "--promise").out
+    assert "promise" not in json.loads(lucid(*words, "--json").out)["results"]["lucid"]
+    nobody = lucid(*words, "--promise", "--lending", "off")
+    assert "--promise: there is nothing to say" in " ".join(nobody.out.split())
+
+
+def test_a_replay_knows_windows_and_sleep(lucid: Lucid, tmp_path: Path) -> None:
+    (tmp_path / "events.csv").write_text("event,nodes,from,until\nwindow,*,1:00:00,2:00:00\ndown,a-000,60,90\n")
+    options = (
+        "simulate",
+        "pack.csv",
+        "--vcs",
+        "vcs.csv",
+        "--policy",
+        "lucid",
+        "--events",
+        "events.csv",
+        "--power",
+        "60",
+    )
+    data = json.loads(lucid(*options, "--ready", "--json").out)
+    assert any("48 jobs of the trace have no time limit; theirs is MADE UP" in note for note in data["notes"])
+    assert data["results"]["lucid"]["windows"]["windows"] == 1
+    assert data["results"]["lucid"]["power"]["node_h_awake"] > 0
+    told = lucid(*options).out
+    for words in ("GPU-hours unused in 24 h before windows", "node-hours awake", "boots"):
+        assert words in told
+    (tmp_path / "events.csv").write_text("event,nodes,from\nwindow,c,0\n")
+    assert "events.csv: line 2: column nodes: there is no VC or node 'c'" in lucid(*options).err
+    assert "--ready is of nodes that sleep; give --power SECONDS too" in lucid("simulate", "pack.csv", "--ready").err
+
+
+def test_a_replay_is_set_beside_what_really_happened(lucid: Lucid, tmp_path: Path) -> None:
+    assert lucid("simulate", "pack.csv", *ALL, "--policy", "fifo", "--out", "run").code == 0
+    with (tmp_path / "run" / "fifo" / "jobs.csv").open(newline="") as file:
+        rows = [(row["job_id"], float(row["start_s"]), float(row["end_s"])) for row in csv.DictReader(file)]
+    real = "".join(f"{job},{start_s},{end_s + 5}\n" for job, start_s, end_s in rows)
+    (tmp_path / "real.csv").write_text("job_id,start_s,end_s\n" + real)
+    said = lucid(
+        "simulate", "pack.csv", *ALL, "--policy", "fifo", "--policy", "lucid", "--against", "fifo=real.csv", "--json"
+    )
+    (figures,) = json.loads(said.out)["against"].values()
+    assert (figures["start_mae_s"], figures["jct_mae_s"]) == (0.0, pytest.approx(5.0))
+    assert figures["jct_bias_s"] == pytest.approx(-5.0)
+    told = lucid("simulate", "pack.csv", *ALL, "--policy", "fifo", "--against", "real.csv").out
+    assert "prediction and reality" in told
+    assert "mean absolute error of a job's JCT" in told
+    assert "-5" in told
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--against", "real.csv"), "of which policy? Write --against backfill=real.csv"),
+        (("--against", "srtf=real.csv"), "'srtf' is not replayed (--policy: backfill, lucid)"),
+        (("--against", "lucid=none.csv"), "none.csv: cannot be read"),
+        (("--as-live", "--semantics", "published"), "--as-live is for --semantics honest"),
+    ],
+)
+def test_what_cannot_be_compared_is_said_before_anything_is_replayed(
+    lucid: Lucid, options: tuple[str, ...], words: str
+) -> None:
+    said = lucid("simulate", "pack.csv", "--vcs", "vcs.csv", *options)
+    assert said.code == 2
+    assert words in said.err
+
+
+def test_as_live_jobs_of_a_user_are_measured_once(lucid: Lucid, tmp_path: Path) -> None:
+    (tmp_path / "pack.csv").write_text(re.sub(r"^(\d+),,", r"\1,ada,", PACK, flags=re.MULTILINE))
+    found = {}
+    for options in ((), ("--as-live",)):
+        said = lucid("simulate", "pack.csv", *ALL, *options, "--policy", "lucid", "--out", "run")
+        assert said.code == 0, said.err
+        with (tmp_path / "run" / "lucid" / "jobs.csv").open(newline="") as file:
+            found[options] = sum(float(row["profiled_s"]) > 0 for row in csv.DictReader(file))
+    assert 0 < found["--as-live",] < found[()]
+
+
+def test_the_settings_file_is_heeded(lucid: Lucid, tmp_path: Path) -> None:
+    (tmp_path / "lucid.toml").write_text("[policy.packing]\ngss = 0\n")
+    said = lucid("simulate", "pack.csv", *ALL, "--policy", "lucid", "--config", "lucid.toml", "--json")
+    assert json.loads(said.out)["results"]["lucid"]["packed_jobs"] == 0
+
+
+def test_out_holds_a_row_for_each_job(lucid: Lucid, tmp_path: Path) -> None:
+    assert lucid("simulate", "pack.csv", *ALL, "--policy", "lucid", "--out", "run").code == 0
+    with (tmp_path / "run" / "lucid" / "jobs.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert sorted(int(row["job_id"]) for row in rows) == list(range(48))
+    for row in rows:
+        jct_s, queue_s = float(row["jct_s"]), float(row["queue_s"])
+        assert jct_s == pytest.approx(float(row["end_s"]) - float(row["submit_s"]), abs=0.01)
+        assert 0.0 <= queue_s < jct_s
+        assert row["placement"]
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    mean_s = sum(float(row["jct_s"]) for row in rows) / 48
+    assert summary["results"]["lucid"]["avg_jct_s"] == pytest.approx(mean_s, abs=0.01)
+    assert sum(row["packed"] == "1" for row in rows) == summary["results"]["lucid"]["packed_jobs"]
+    assert "wall_s" not in summary["results"]["lucid"], "files are the same on every machine"
+    assert "<svg" in (tmp_path / "run" / "report.html").read_text()
+
+
+def test_the_same_input_gives_the_same_bytes(lucid: Lucid, tmp_path: Path) -> None:
+    """Here, and in a process of its own, whose strings hash differently."""
+    policies = ("lucid", "tiresias", "qssf")
+    words = ["simulate", "pack.csv", *ALL, *(word for name in policies for word in ("--policy", name)), "--seed", "5"]
+    assert lucid(*words, "--out", "here").code == 0
+    seed = "1" if os.environ.get("PYTHONHASHSEED") != "1" else "2"
+    env = {**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-m", "lucid.cli.main", *words, "--out", "there"]
+    subprocess.run(command, env=env, cwd=tmp_path, check=True, capture_output=True)
+    folders = [
+        {str(path.relative_to(base)): path.read_bytes() for path in base.rglob("*") if path.is_file()}
+        for base in (tmp_path / "here", tmp_path / "there")
+    ]
+    expected = {f"{policy}/{file}" for policy in policies for file in ("jobs.csv", "decisions.jsonl")}
+    expected |= {"report.html", "summary.json"}
+    assert folders[0].keys() == folders[1].keys() == expected
+    assert [name for name in expected if folders[0][name] != folders[1][name]] == []
+
+
+def test_bad_rows_are_left_out_and_counted_when_asked(lucid: Lucid, tmp_path: Path) -> None:
+    (tmp_path / "pack.csv").write_text(PACK + "x,,a,1,red,5,,,,,,,,,,\n")
+    said = lucid("simulate", "pack.csv", *ALL, "--skip-bad", "--policy", "fifo", "--json")
+    assert said.code == 0
+    assert json.loads(said.out)["jobs"] == 48
+    assert any("left out of the trace: 1 rows, submit_time" in note for note in json.loads(said.out)["notes"])
+
+
+def test_jobs_without_an_estimate_are_left_to_the_history_when_asked(lucid: Lucid, tmp_path: Path) -> None:
+    (tmp_path / "estimates.csv").write_text("job_id,duration_s\n3,50\n")
+    said = lucid("simulate", "pack.csv", *ALL, "--skip-bad", "--policy", "qssf", "--json")
+    assert said.code == 0
+    assert "47 jobs have no estimate; the history of the trace estimates them" in json.loads(said.out)["notes"]
+
+
+TEN = PACK.splitlines()[10]
+BAD = {
+    "a missing trace": ({}, ("none.csv",), ("none.csv", "cannot be read", "give an existing file")),
+    "a bad cell": (
+        {"pack.csv": PACK.replace(TEN, TEN.replace(",90,", ",soon,"))},
+        ("pack.csv",),
+        ("pack.csv, line 11", "'submit_time'", "'soon'", "--skip-bad"),
+    ),
+    "a short row": ({"pack.csv": PACK + "x,y\n"}, ("pack.csv",), ("pack.csv, line 50", "--skip-bad")),
+    "an unknown policy": (
+        {},
+        ("pack.csv", "--policy", "fifo", "--policy", "lucd"),
+        ("no policy 'lucd'", "did you mean 'lucid'", "fifo, lucid", "qssf, sia, sjf, srsf, srtf, tiresias"),
+    ),
+    "a VC without nodes": (
+        {"vcs.csv": ",num\na,2\n"},
+        ("pack.csv", *ALL),
+        ("'pack'", "jobs of VC b", "nodes are given for: a", "--vcs"),
+    ),
+    "a wrong number of nodes": (
+        {"vcs.csv": ",num\na,2\nb,two\n"},
+        ("pack.csv", *ALL),
+        ("vcs.csv: line 3", "column num", "'two'", "number of nodes"),
+    ),
+    "no VCs": ({"vcs.csv": ",num\n"}, ("pack.csv", *ALL), ("vcs.csv", "names no VC")),
+    "a VC twice": ({"vcs.csv": ",num\na,1\nb,1\na,2\n"}, ("pack.csv", *ALL), ("vcs.csv: line 4", "'a'", "twice")),
+    "an estimate lacking": (
+        {"estimates.csv": "job_id,duration_s\n0,5\n"},
+        ("pack.csv", *ALL),
+        ("estimates.csv", "47 of 48 jobs", "the first is '1'", "--skip-bad"),
+    ),
+    "a bad estimate": (
+        {"estimates.csv": "job_id,priority\n0,5\n1,long\n"},
+        ("pack.csv", *ALL),
+        ("estimates.csv: line 3", "column priority", "'long'", "number of seconds"),
+    ),
+    "estimates without their column": (
+        {"estimates.csv": "job_id,guess\n0,5\n"},
+        ("pack.csv", *ALL),
+        ("estimates.csv: line 1", "job_id and duration_s", "job_id, guess"),
+    ),
+    "estimates of another trace": (
+        {"estimates.csv": "job_id,duration_s\nz,5\n"},
+        ("pack.csv", *ALL, "--skip-bad"),
+        ("none of its 1 job ids", "belong together"),
+    ),
+    "estimates for a policy that takes none": (
+        {},
+        ("pack.csv", "--estimates", "sjf=estimates.csv"),
+        ("policy 'sjf' takes no estimates",),
+    ),
+    "pairs without a column": (
+        {"pairs.csv": PAIRS.replace("speed2", "fast2")},
+        ("pack.csv", *ALL),
+        ("pairs.csv: line 1", "no column speed2", "fast2"),
+    ),
+    "a bad speed": (
+        {"pairs.csv": PAIRS.replace("0.92", "quick")},
+        ("pack.csv", *ALL),
+        ("pairs.csv: line 2", "column speed2", "'quick'", "correct or delete the row"),
+    ),
+    "an unknown setting": (
+        {"lucid.toml": "[policy.packing]\ngs = 1\n"},
+        ("pack.csv", *ALL, "--config", "lucid.toml"),
+        ("lucid.toml", "unknown key 'policy.packing.gs'", "did you mean 'gss'"),
+    ),
+    "two answers to one question": ({}, ("pack.csv", *ALL, "--nodes", "4"), ("--vcs and --nodes",)),
+    "too few nodes": ({}, ("pack.csv", "--nodes", "1"), ("1 nodes of 8 GPUs", "--nodes more")),
+    "a folder that is a file": ({"run": "x"}, ("pack.csv", *ALL), ("--out run: is not a folder",)),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_input_ends_in_one_message_and_status_2(lucid: Lucid, tmp_path: Path, case: str) -> None:
+    files, args, words = BAD[case]
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    said = lucid("simulate", *args, "--out", "run")
+    assert said.code == 2
+    assert said.out == ""
+    assert said.err.startswith("lucidctl: ")
+    for word in words:
+        assert word in said.err
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before, "something written"
+
+
+def test_an_unknown_option_is_status_2(lucid: Lucid) -> None:
+    assert lucid("simulate", "pack.csv", "--polcy", "fifo").code == 2
+
+
+def test_explain_tells_text_and_json(lucid: Lucid) -> None:
+    lucid("simulate", "pack.csv", *ALL, "--policy", "lucid", "--policy", "fifo", "--out", "run")
+    said = lucid("explain", "--run", "run", "1")
+    assert said.code == 0
+    assert "job 1" in said.out
+    assert "policy lucid" in said.out, "lucid's is told where it ran"
+    data = json.loads(lucid("explain", "--run", "run", "1", "--policy", "fifo", "--json").out)
+    assert (data["job"]["job_id"], data["policy"]) == ("1", "fifo")
+    assert [d["verb"] for d in data["decisions"]][-1] == "start"
+    assert all(reason["kind"] for d in data["decisions"] for reason in d["reasons"])
+
+
+def test_explain_says_what_is_wrong(lucid: Lucid, tmp_path: Path) -> None:
+    lucid("simulate", "pack.csv", *ALL, "--policy", "fifo", "--policy", "qssf", "--out", "run")
+    path = tmp_path / "run" / "qssf" / "decisions.jsonl"
+    path.write_text("\n".join(line[: len(line) // 2] for line in path.read_text().splitlines()))
+    for args, words in (
+        (("--run", "run", "999", "--policy", "fifo"), ("no job '999'", "first column")),
+        (("--run", "nowhere", "1"), ("nowhere", "holds no run", "simulate TRACE --out")),
+        (("--run", "run", "1", "--policy", "sjf"), ("--policy", "fifo, qssf")),
+        (("--run", "run", "1"), ("say which run", "fifo, qssf")),
+        (("--run", "run", "1", "--policy", "qssf"), ("damaged at job 1",)),
+    ):
+        said = lucid("explain", *args)
+        assert (said.code, said.out) == (2, ""), args
+        for word in words:
+            assert word in said.err
+
+
+def test_bench_plan_json_gives_latencies(lucid: Lucid) -> None:
+    said = lucid("bench", "plan", "--size", "30:16", "--size", "60:32", "--policy", "fifo", "--policy", "lucid",
+                 "--repeat", "3", "--json")  # fmt: skip
+    assert said.code == 0
+    results = json.loads(said.out)["results"]
+    assert [(r["policy"], r["pending"], r["gpus"]) for r in results] == [
+        ("fifo", 30, 16), ("fifo", 60, 32), ("lucid", 30, 16), ("lucid", 60, 32),
+    ]  # fmt: skip
+    assert all(0.0 < r["median_ms"] <= r["p99_ms"] for r in results)
+
+
+def test_bench_plan_warm_times_a_cycle_after_one_change(lucid: Lucid) -> None:
+    asked = ("bench", "plan", "--warm", "--size", "400:64", "--vcs", "2", "--repeat", "3")
+    (found,) = json.loads(lucid(*asked, "--json").out)["results"]
+    assert (found["pending"], found["gpus"], found["vcs"]) == (400, 64, 2)
+    for change in ("waits", "starts"):
+        assert 0.0 < found[change]["warm_ms"] < found[change]["cold_ms"], "what did not change was worked out anew"
+    assert "a job ended, another starts" in lucid(*asked).out
+
+
+def test_bench_plan_prints_a_table_and_refuses_odd_sizes(lucid: Lucid) -> None:
+    assert "median" in lucid("bench", "plan", "--size", "30:16", "--repeat", "3").out
+    said = lucid("bench", "plan", "--size", "many")
+    assert (said.code, said.out) == (2, "")
+    assert "PENDING:GPUS" in said.err
+    assert "fifo, lucid" in lucid("bench", "plan", "--size", "30:16", "--policy", "nope").err
+    for options in (("--size", "5:4"), ("--warm", "--size", "40:8", "--vcs", "9")):
+        small = lucid("bench", "plan", *options, "--repeat", "3")
+        assert (small.code, small.out) == (2, "")
+        assert "a VC needs a node of 8 GPUs" in small.err
+
+
+def test_trace_synth_describe_and_convert_go_together(lucid: Lucid, tmp_path: Path) -> None:
+    assert lucid("trace", "synth", "month-small", "--jobs", "200", "--seed", "4", "--out", "made.csv").code == 0
+    figures = json.loads(lucid("trace", "describe", "made.csv", "--json").out)
+    assert figures["jobs"] == 200
+    assert lucid("trace", "convert", "pack.csv", "ours.csv").code == 0
+    assert read_trace(tmp_path / "ours.csv").jobs == read_trace(tmp_path / "pack.csv").jobs
+    said = lucid("trace", "describe", "pack.csv", "--format", "nope")
+    assert said.code == 2
+    assert "known: helios" in said.err
+
+
+def test_there_is_help_for_every_command(lucid: Lucid) -> None:
+    listed = lucid("--help").out
+    for command in ("simulate", "explain", "trace", "bench", "demo"):
+        assert command in listed
+        said = lucid(command, "--help")
+        assert said.code == 0
+        assert "Usage: lucidctl" in said.out
+
+
+@pytest.mark.parametrize("jobs", [300, pytest.param(None, marks=pytest.mark.slow)])
+def test_demo_compares_explains_and_writes_a_page(
+    lucid: Lucid, tmp_path: Path, jobs: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a few jobs of its month, or all of them: only then it prints what README shows."""
+    if jobs is not None:
+        monkeypatch.setattr("lucid.cli.replay.demo.preset", lambda name: preset(name).resized(jobs, None))
+    said = lucid("demo", "--out", "demo")
+    assert said.code == 0
+    for words in (
+        "Comparison of policies",
+        "backfill",
+        "nobody can have srtf",
+        "tiresias",
+        "why did that job",
+        "SYNTHETIC",
+    ):
+        assert words in said.out
+    assert "<svg" in (tmp_path / "demo" / "report.html").read_text()
+    assert json.loads((tmp_path / "demo" / "summary.json").read_text())["results"]["lucid"]["packed_jobs"] > 0
+    made = len(read_trace(tmp_path / "demo" / "trace.csv").jobs)
+    if jobs is not None:
+        assert made == jobs
+        return
+    assert made > 2000
+    printed = [" ".join(line.strip(" │").split()) for line in said.out.splitlines()]
+    quoted = (ROOT / "README.md").read_text(encoding="utf-8").split("```")[3].strip().splitlines()
+    assert len(quoted) > 5
+    for line in quoted:
+        cells = line.rpartition("│")[0] or line  # what comes after the last border is README's own remark
+        assert line == "..." or " ".join(cells.strip(" │").split()) in printed
+
+
+def test_the_module_runs_as_the_command_does(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "lucid.cli.main", "simulate", str(tmp_path / "none.csv")]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr.startswith("lucidctl: ")
+    assert "Traceback" not in done.stderr

@@ -1,0 +1,247 @@
+"""What commands tell of a daemon that runs: the queue, why-not, explain, when."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from builders import LIGHT
+from daemon_site import Site
+from lucid.adapters.store.pair_memory import PairMemoryFile
+from lucid.cli.job import when as when_command
+from lucid.cli.render.starts import told_words
+from lucid.config import settings_from
+from lucid.errors import ConfigError, StoreError
+from lucid.live.plans.stored_starts import START_TIMES, start_times_of
+from lucid.live.policies import live_models
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Site:
+    return Site(tmp_path)
+
+
+def _crowded(site: Site) -> str:
+    """Three jobs that share with nobody, and room for two: which of them waits."""
+    for n in range(3):
+        site.submit(f"{n}", 4, mark="lucid:vc=vc;share=0", run_s=5000.0, name=f"j{n}")
+    site.turns(400.0, every_s=10.0)
+    (waiting,) = [r.id for r in site.slurm.records.values() if r.pending]
+    return waiting
+
+
+@pytest.mark.parametrize(
+    ("users", "mps", "words"),
+    [
+        ("ada ada", True, "by MPS, where the node has it"),
+        ("ada bob", True, "by time-slicing: MPS serves one user"),
+        ("ada ada", False, "by time-slicing: there is no MPS here"),
+    ],
+)
+def test_a_pair_is_told_by_what_it_shares(tmp_path: Path, users: str, mps: bool, words: str) -> None:
+    site = Site(tmp_path, share_across_users=True, mps=mps)
+    for number, user in zip("12", users.split(), strict=True):
+        site.submit(number, 2, user=user)
+    site.turns(200.0)
+    told = " ".join(site.ctl("explain", "2").split())
+    assert words in told
+    assert bool(site.slurm.records["2"].extra) is mps
+
+
+def test_why_not_plans_again(site: Site) -> None:
+    waiting = _crowded(site)
+    assert "needs 4 GPUs, 0 free" in site.ctl("queue", "--json") or waiting in site.ctl("queue")
+    told = site.ctl("why-not", waiting, "--gpus", "2", "--share")
+    assert "as it is: waits (vc): " in told
+    assert "with 2 GPUs: " in told
+    data = json.loads(site.ctl("why-not", waiting, "--json"))
+    assert data["as_it_is"]["verb"] == "hold"
+    with pytest.raises(ConfigError, match="does not wait"):
+        site.ctl("why-not", "77")
+
+
+def test_why_not_plans_by_the_policy_that_lucidd_runs(tmp_path: Path) -> None:
+    """Under fifo nobody passes the head of the queue, though two GPUs are free."""
+    site = Site(tmp_path, restarts=None, policy="fifo", profiling_partition="")
+    for name, gpus in (("a", 4), ("b", 2), ("head", 4), ("small", 1)):
+        site.submit(name, gpus, run_s=5000.0, name=name)
+        site.turns(5.0)
+    assert "as it is: waits (vc): behind job head" in site.ctl("why-not", "small", "--share")
+    data = json.loads(site.ctl("why-not", "small", "--gpus", "1", "--json"))
+    assert {data["as_it_is"]["verb"], data["if"]["with 1 GPU"]["verb"]} == {"hold"}
+
+
+def test_why_not_knows_what_pairs_were_seen_to_do(tmp_path: Path) -> None:
+    """lucidd has seen such a pair crawl and does not make it again; the contention model would."""
+    site = Site(tmp_path, restarts=None, profiling_partition="", partitions={"vc": "pack"}, share_across_users=True)
+    memory = PairMemoryFile(tmp_path / "pairs.json")
+    memory.note(("train", "train"), (0.4, 0.4), "1+2")
+    site.predictor = live_models(site.settings, tmp_path / "lucid.toml", memory)
+    site.start()
+    (tmp_path / "pairs.json").write_text(json.dumps([["train", "train", {"1+2": [0.4, 0.4]}]]))
+    for name in ("1", "2", "3"):
+        site.submit(name, 4, run_s=5000.0, name=f"j{name}")
+        site.sampler.profiles[name] = replace(LIGHT, workload="train")
+        site.turns(60.0)
+    assert site.slurm.records["3"].pending
+    assert "as it is: waits (vc): " in site.ctl("why-not", "3")
+    assert json.loads(site.ctl("why-not", "3", "--share", "--json"))["if"]["willing to share"]["verb"] == "hold"
+
+
+def test_the_queue_is_in_the_order_of_lucidds_policy(tmp_path: Path) -> None:
+    """Under fifo the long job that came first starts first, and nobody is said to start before it."""
+    site = Site(tmp_path, restarts=None, policy="fifo", profiling_partition="")
+    for name, gpus in (("a", 4), ("b", 2), ("long", 4), ("short", 1)):
+        site.submit(name, gpus, run_s=5000.0, name=name, time_limit_s=1000.0 if name == "long" else 100.0)
+        site.turns(5.0)
+    rows = json.loads(site.ctl("queue", "--json"))["queue"]
+    assert [(row["position"], row["job"], row["decision"]["verb"]) for row in rows] == [
+        (1, "long", "hold"),
+        (2, "short", "hold"),
+    ]
+    first, second = (row["starts_in_s"][1] for row in rows)
+    assert 0 < first <= second
+    assert [reason["kind"] for reason in rows[1]["decision"]["reasons"]] == ["BehindHead"]
+    assert "vc 2" in site.ctl("queue")
+
+
+def test_why_not_says_so_where_it_cannot_plan_as_lucidd_did(site: Site) -> None:
+    waiting = _crowded(site)
+    picture = site.store.view("snapshot")
+    picture["plan"]["vc"]["77"] = {
+        "verb": "start",
+        "reasons": [],
+        "placement": "n1:0",
+        "beside": None,
+        "slots": False,
+    }
+    site.store.put_view("snapshot", picture)
+    told = site.ctl("why-not", waiting)
+    assert "as it is: waits (vc): " in told
+    assert "planning again here comes to another plan than lucidd's" in told
+    assert "with 2 GPUs" not in told
+    assert "why_no_if" in json.loads(site.ctl("why-not", waiting, "--json"))
+
+
+def test_what_an_older_lucidd_wrote_is_no_answer(site: Site) -> None:
+    site.daemon.turn()
+    picture = site.store.view("snapshot")
+    site.store.put_view("snapshot", {key: value for key, value in picture.items() if key != "policy"})
+    with pytest.raises(StoreError, match="another version of lucidd wrote the last plan; restart lucidd"):
+        site.ctl("queue")
+
+
+def test_a_job_that_slurm_started_at_once_is_told_as_that(tmp_path: Path) -> None:
+    site = Site(tmp_path, partitions={"vc": "observe"})
+    site.submit("1", 4, held=False, mark="none", run_s=30.0)
+    site.slurm.advance(2.0)
+    site.turns(20.0)
+    with pytest.raises(ConfigError, match="Slurm started it before lucidd saw it wait"):
+        site.ctl("explain", "1")
+    site.turns(20.0)
+    told = site.ctl("explain", "1")
+    assert "ended after 30 s: COMPLETED" in told
+    assert "Slurm started it before lucidd saw it wait" in told
+    with pytest.raises(ConfigError, match="asks for no GPU"):
+        site.ctl("explain", "99")
+
+
+def test_pictures_are_drawn_on_after_the_clock_was_set_back(site: Site) -> None:
+    site.submit("1")
+    site.turns(20.0)
+    site.slurm.now -= 3600.0
+    site.submit("2")
+    site.turns(20.0)
+    drawn = site.store.view("snapshot")
+    assert drawn["now_s"] < 1000.0
+    assert "2" in json.dumps(drawn)
+
+
+def test_an_array_is_explained_task_by_task(site: Site) -> None:
+    site.submit("7_1")
+    site.submit("7_0")
+    site.turns(20.0)
+    with pytest.raises(ConfigError, match=r"job 7 is an array, and its 2 tasks are decided one by one: .* 7_0, 7_1"):
+        site.ctl("explain", "7")
+    assert "starts" in site.ctl("explain", "7_0")
+
+
+def test_slurms_fair_share_factor_counts_in_the_order_and_is_told(site: Site) -> None:
+    policy = {"profiling": {"enabled": False}, "packing": {"gss": 0}, "fairness": {"share_bound": 4.0}}
+    site.settings = settings_from({**site.settings.model_dump(), "policy": policy}, "test")
+    site.slurm.shares = {("over", "ada"): 0.1, ("under", "bob"): 0.9}
+    site.start()
+    for name in ("1", "2"):
+        site.submit(name, 4, run_s=200.0)
+    site.turns(20.0)
+    site.submit("3", 4, account="over", user="ada", run_s=50.0)
+    site.submit("4", 4, account="under", user="bob", run_s=50.0)
+    site.submit("5", 4, account="over", user="ada", run_s=50.0)
+    site.turns(300.0)
+    order = [job for _, job, _ in site.slurm.starts]
+    assert order == ["1", "2", "4", "3", "5"]
+    assert "fair-share factor 0.90 of under: its priority value counts 0.33 times" in " ".join(
+        site.ctl("explain", "4").split()
+    )
+    assert "no_fair_share" in json.loads(site.ctl("status", "--json"))
+
+
+def test_when_answers_before_anybody_submits(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a profiling node free it starts there now; one that is not profiled waits behind the third."""
+    _crowded(site)
+    jobs = len(site.slurm.records)
+    monkeypatch.setattr(when_command, "lives", lambda lease, now_s: lease is not None)
+    found = json.loads(site.ctl("when", "--gpus", "8", "--time", "0:30:00", "--json"))
+    answer = found["partitions"]["vc"]
+    early_s, likely_s, late_s = answer["starts_in_s"]
+    assert 0 < early_s <= likely_s <= late_s
+    assert answer["estimate_s"] <= 1800.0
+    assert "would start " in site.ctl("when", "--gpus", "8", "--partition", "vc")
+    assert "vc: would start now" in site.ctl("when", "--gpus", "1")
+    assert len(site.slurm.records) == jobs, "nothing is submitted"
+    with pytest.raises(ConfigError, match="fits nowhere"):
+        site.ctl("when", "--gpus", "99")
+    with pytest.raises(ConfigError, match="does not look after it"):
+        site.ctl("when", "--gpus", "1", "--partition", "elsewhere")
+    with pytest.raises(ConfigError, match="no time limit"):
+        site.ctl("when", "--gpus", "1", "--time", "soon")
+    monkeypatch.undo()  # by the wall clock this daemon is long gone
+    with pytest.raises(StoreError, match="systemctl start lucidd"):
+        site.ctl("when", "--gpus", "1")
+
+
+def test_every_command_tells_the_same_start_and_what_came_true_is_kept(site: Site) -> None:
+    waiting = _crowded(site)
+    (row,) = json.loads(site.ctl("queue", "--json"))["queue"]
+    early_s, likely_s, late_s = row["starts_in_s"]
+    assert 0 < early_s <= likely_s <= late_s
+    assert json.loads(site.ctl("why-not", waiting, "--json"))["starts_in_s"] == row["starts_in_s"]
+    assert json.loads(site.ctl("explain", waiting, "--json"))["starts_in_s"] == row["starts_in_s"]
+    assert "starts: " in site.ctl("why-not", waiting)
+    assert "starts: " in site.ctl("explain", waiting)
+    assert waiting in start_times_of(site.store.view(START_TIMES)).open
+    site.start("two")  # a restart
+    site.turns(12_000.0, every_s=20.0)
+    assert site.slurm.records[waiting].state == "COMPLETED"
+    assert not start_times_of(site.store.view(START_TIMES)).open
+    rows = json.loads(site.ctl("history", "--json", "--days", "1e6"))["jobs"]
+    told = {row["job"]: row["start_forecast"] for row in rows}[waiting]
+    assert told["real_s"] > 0
+    assert told["early_s"] <= told["likely_s"] <= told["late_s"]
+    assert re.fullmatch(r"\S+ \S+ \(.* to .*\), was .+", told_words(told))  # a narrow terminal folds the table's cell
+
+
+def test_an_empty_queue_and_history_are_sentences_and_observed_starts_are_said_to_be(tmp_path: Path) -> None:
+    site = Site(tmp_path, restarts=None, profiling_partition="", partitions={"vc": "observe"})
+    site.turns(5.0)
+    assert "no job waits for Lucid" in site.ctl("queue")
+    assert "no job that lucidd looks after has ended" in site.ctl("history")
+    for name in ("1", "2", "3"):
+        site.submit(name, 4, run_s=5000.0)
+    site.turns(60.0)
+    for words in (["queue"], ["explain", "3"]):
+        assert "Lucid only observes vc" in " ".join(site.ctl(*words).split())

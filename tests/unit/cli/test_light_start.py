@@ -1,0 +1,103 @@
+"""What a command loads: help and what only shows what lucidd has written load no library of numbers or settings."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+from daemon_site import Site
+from lucid.cli.main import _COMMANDS
+from lucid.config import load_settings
+from lucid.daemon.process import say_checked
+from lucid.places import places_in
+
+HEAVY = ("numpy", "scipy", "pandas", "sklearn", "interpret", "matplotlib", "apscheduler", "jinja2", "rapidfuzz")
+
+LIGHT = ("lucid.cli", "lucid.live", "lucid.adapters", "lucid.core", "lucid.orchestrator", "lucid.places")
+NOT_LIGHT = (
+    "lucid.orchestrator.forecast.plan_ahead", "lucid.orchestrator.policy", "lucid.orchestrator.policies.",
+    "lucid.live.policies",
+    "lucid.live.plans.replan", "lucid.live.plans.start_log", "lucid.adapters.gpu",
+    "lucid.adapters.slurm.clients.port",
+)  # fmt: skip
+"""Whose names begin so plan, or talk to Slurm or GPUs."""
+
+
+def loaded(*words: str) -> set[str]:
+    """Modules there after ``lucidctl WORDS``, in a process of its own."""
+    code = (
+        "import atexit, sys\n"
+        "atexit.register(lambda: print('LOADED', *sys.modules))\n"
+        "from lucid.cli.main import main\n"
+        "main()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, check=False)
+    return set(done.stdout.rpartition("LOADED")[2].split())
+
+
+@pytest.mark.parametrize("words", [("--help",), ("--version",), ("nothing-like-it",)])
+def test_help_loads_no_command_and_no_heavy_library(words: tuple[str, ...]) -> None:
+    found = loaded(*words)
+    assert "click" in found
+    assert not found & {*HEAVY, "pydantic", "sqlite3"}
+    assert not found & {target.partition(":")[0] for target, _ in _COMMANDS.values()}
+
+
+def test_status_loads_no_heavy_library(tmp_path: object) -> None:
+    found = loaded("status", "--config", f"{tmp_path}/none.toml")
+    assert "lucid.cli.live.status" in found
+    assert not found & set(HEAVY)
+    assert "lucid.orchestrator.policies" not in found
+
+
+@pytest.fixture(scope="module")
+def config(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Of a lucidd that has left a plan, in which the job 3 waits."""
+    site = Site(tmp_path_factory.mktemp("site"))
+    for number in range(4):
+        site.submit(f"{number}", 4, mark="lucid:vc=vc;share=0", run_s=5000.0)
+    site.turns(400.0, every_s=10.0)
+    path = site.folder / "lucid.toml"
+    say_checked(path, path.read_bytes(), site.settings.daemon.heartbeat)
+    return path
+
+
+@pytest.mark.parametrize("words", [("status",), ("queue",), ("queue", "--json"), ("explain", "3"), ("history",)])
+def test_what_shows_what_lucidd_wrote_loads_nothing_to_plan_with(words: tuple[str, ...], config: Path) -> None:
+    found = loaded(*words, "--config", str(config))
+    assert "lucid.cli.live.status" in found
+    assert not found & {*HEAVY, "pydantic", "textual"}
+    assert not [name for name in found if name.startswith(NOT_LIGHT)]
+    rooms = {".".join(name.split(".")[:2]) for name in found if name.startswith("lucid.")}
+    assert rooms <= {*LIGHT, "lucid.errors", "lucid.escaping", "lucid.atomic"}
+
+
+def test_a_file_is_checked_by_the_command_unless_lucidd_has_checked_that_very_file(config: Path) -> None:
+    found = places_in(config)
+    assert found is not None
+    assert found.daemon.partitions == {"vc": "pack"}
+    assert found.daemon.profiling_partition == "prof"
+    other = config.with_name("other.toml")
+    other.write_text(config.read_text() + "\n")
+    assert places_in(other) is None
+    heartbeat = load_settings(other).daemon.heartbeat
+    say_checked(other, other.read_bytes(), heartbeat)
+    assert places_in(other) is not None
+    other.write_text("[daemon]\nstate_dir = 5\n")
+    assert places_in(other) is None
+    say_checked(config, b"what was there before", heartbeat)
+    assert places_in(config) is None, "it was written while it was read"
+    say_checked(config, config.read_bytes(), heartbeat)
+    assert places_in(config) is not None
+
+
+@pytest.mark.parametrize("name", _COMMANDS)
+def test_the_table_of_commands_says_what_each_command_says(name: str) -> None:
+    target, about = _COMMANDS[name]
+    module, _, attribute = target.partition(":")
+    command = getattr(import_module(module), attribute)
+    assert about == command.get_short_help_str(10_000)

@@ -1,0 +1,351 @@
+"""Reasons, decisions and times in words."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from builders import LIGHT, FixedPredictor, kinds, nodes, part, policy, runs, snap, waits
+from lucid.binder.contention import contention_speeds
+from lucid.cli.job.replayed_story import replayed
+from lucid.cli.render.reasons import decision_text, duration, reason_text, when
+from lucid.core import reason as why
+from lucid.core.decision import Decision, DecisionRow
+from lucid.core.reason import Reason
+
+SAID: list[tuple[Reason, str]] = [
+    (why.Priority("estimate x GPUs", 7200.0, 3600.0, 2, "history"), "estimate 1.0 h by history, 2 GPUs"),
+    (
+        why.Priority("estimate x GPUs", 9.0, 9.0, 1, "x", 70),
+        "its QOS has priority 70: before all jobs of a lower one",
+    ),
+    (
+        why.Priority("estimate x GPUs", 9.0, 9.0, 1, "x", 0, 50),
+        "its user said --nice=50: by that among their own jobs",
+    ),
+    (why.Priority("attained GPU-seconds", 12000.0, 0.0, 2, "x"), "has had 12,000 GPU-seconds of service"),
+    (why.FairOrder(3661.0), "in order of submission (day 0 01:01:01)"),
+    (why.SlurmPriority(1234.4, 0.5, 0.25), "priority 1,234 (age factor 0.50, size factor 0.25)"),
+    (why.SlurmPriority(5.0, 0.5, 0.25, 0.125), "size factor 0.25, fair-share factor 0.12)"),
+    (why.FairShare("vision", 0.25, 1.5, 4.0), "factor 0.25 of vision: its priority value counts 1.50 times"),
+    (why.Backfill(1, 7200.0, True), "ends by its time limit of 2.0 h before GPUs are needed for the job ahead of it"),
+    (why.Backfill(3, 7200.0, False), "no GPUs are free for its time limit of 2.0 h without delaying the 3 jobs"),
+    (
+        why.PlainOrder(0.0, 7200.0, 7200.0, 14400.0),
+        "waits 2.0 h beyond plain Slurm order (day 0 00:00:00): this job goes before all others, to start by",
+    ),
+    (why.PlainOrder(0.0, 60.0, 7200.0, 14400.0), "waits 60 s beyond plain Slurm order (day 0 00:00:00)"),
+    (why.FreeGpus(1, 4, 9, True), "1 of 9 free GPUs"),
+    (why.FreeGpus(2, 4, 9, True), "2 of 9 free GPUs, together"),
+    (why.FreeGpus(2, 1, 1, False), "needs 2 GPUs, 1 free"),
+    (why.FreeGpus(4, 3, 6, False), "needs 4 GPUs together; 6 free, but scattered: at most 3 on one node"),
+    (why.FreeGpus(1, 3, 6, False), "needs 1 GPU; 6 free, but on no node that could take it"),
+    (why.OtherNodes(4, "h100"), "4 GPUs are free on nodes that its user did not ask for (asked: h100)"),
+    (why.HostFits(8, 100, False), "8 CPUs and 100 MiB of host memory do not fit on such a node"),
+    (why.HostFits(8, 100, True), "8 CPUs and 100 MiB of host memory fit"),
+    (why.AsksForGpus(0), "asks for no GPU: Slurm starts it, not Lucid"),
+    (why.AsksForGpus(1), "asks for 1 GPU"),
+    (why.TooLarge(9, 8), "asks for 9 GPUs, the partition has 8: it can never run here"),
+    (why.EverFits(9, 8, 7, False), "no node that is up could ever hold it"),
+    (why.EverFits(9, 8, 7, True), "a node could hold it"),
+    (why.Boots("n3", True, 240.0), "n3 sleeps; a boot takes about 4 min"),
+    (why.Boots("n3", False, 90.0, 2), "n3 boots, about 90 s; 2 more of its nodes are not awake"),
+    (why.BehindHead("a"), "behind job a, which does not fit"),
+    (why.NextRound(60.0), "decided at the next round, day 0 00:01:00"),
+    (why.Preempted(2, 1), "jobs that come before it leave 1 of the VC's GPUs, it needs 2"),
+    (why.Preempted(2, 3), "2 GPUs within the 3 that jobs before it leave"),
+    (why.Shareable(1, 0), "sharing is off (GSS 0)"),
+    (why.Shareable(2, 1), "share score 2 above GSS 1"),
+    (why.Shareable(1, 2), "share score 1 within GSS 2"),
+    (why.UserAllows(False, False), "its user asked not to share"),
+    (why.UserAllows(True, True), "was parted from a partner before: runs alone"),
+    (why.InSlots(True, False, 1, False, False, None, 1), "in slots, so that a job may join it once it is measured"),
+    (why.InSlots(True, False, 1, True, False, 1, 1), "in slots, so that a job may join it"),
+    (why.InSlots(True, False, 1, True, False, 2, 1), "on whole GPUs: share score 2, at most 1 starts in slots"),
+    (why.InSlots(True, False, 1, True, True, 1, 1), "on whole GPUs: its utilisation pattern is unstable"),
+    (why.InSlots(True, False, 2, True, False, 1, 1), "on whole GPUs: 2 nodes"),
+    (why.InSlots(False, False, 1, True, False, 1, 1), "on whole GPUs: its request keeps them to itself"),
+    (why.InSlots(True, True, 1, True, False, 1, 1), "on whole GPUs: it was parted from a partner before"),
+    (why.InSlots(True, False, 1, True, False, 0, -1), "on whole GPUs: sharing is off"),
+    (
+        why.PairHarm("7", 0.75, 0.3),
+        "the pair cannot be parted: at worst at 75% of full speed, at least 70%",
+    ),
+    (why.PairHarm("7", 0.5, 0.3), "at worst at 50% of full speed, less than 70%"),
+    (why.Overflow("vision", False), "its own VC vision has no place for it: starts here"),
+    (why.Overflow("vision", True), "its own VC vision has a place for it"),
+    (why.Requeueable(True, "asked", True), "its user asked to have it started over"),
+    (why.Requeueable(True, "asked"), "its user did not ask to have it started over"),
+    (why.Requeueable(True, "never", True), "may not be started over: policy.profiling.restarts is never"),
+    (why.Requeueable(False, "asked", True), "may not be requeued"),
+    (why.NotMeasured(False), "not measured yet, so it shares with no other job"),
+    (why.NotMeasured(True), "measured"),
+    (why.SameGpus(1, 0), "no running job with 1 GPU that may be joined"),
+    (why.SameGpus(2, 1), "1 running job with 2 GPUs could be joined"),
+    (why.SameGpus(2, 3), "3 running jobs with 2 GPUs could be joined"),
+    (why.SameUser("ada", 0), "only jobs of one user share GPUs here"),
+    (why.SameUser("ada", 2), "only jobs of one user share GPUs here; 2 of other users' could be joined"),
+    (why.ShareScores(1, 1, 2), "share scores 1 + 1 within GSS 2"),
+    (why.ShareScores(1, 2, 2), "share scores 1 + 2 exceed GSS 2"),
+    (why.GpuMemory("p", 9000.0, 4000.0, 24576.0), "GPU memory 9,000 + 4,000 MiB fits in 24,576 MiB"),
+    (why.GpuMemory("p", 9.0, 4.0, 10.0), "GPU memory 9 + 4 MiB does not fit in 10 MiB beside job p"),
+    (why.Stable("a", True), "job a has an unstable utilisation pattern"),
+    (why.Stable("a", False), "job a has a steady utilisation pattern"),
+    (why.SharedBy("p", True, True), "shares with job p by MPS, where the node has it"),
+    (why.SharedBy("p", False, True), "by time-slicing: MPS serves one user, and that job is another's"),
+    (why.SharedBy("p", True, False), "by time-slicing: there is no MPS here"),
+    (why.SeenSpeed("a", "p", 0.7, 0.5), "job a was seen at 70% of full speed beside job p"),
+    (why.SeenSpeed("a", "p", 0.4, 0.5), "seen at 40% of full speed beside job p, below 50%: sharing does not pay"),
+    (why.DistributedAlone(9, 8), "9 GPUs on several nodes of 8: distributed jobs do not share their GPUs"),
+    (why.PartnerOutlasts("p", 400.0, 300.0), "job p is expected to run 6.7 min more"),
+    (why.PartnerOutlasts("p", 90.0, 300.0), "job p is expected to run 90 s more, less than 5 min: not worth joining"),
+    (why.PartnerLeaves("p", 100.0, 60.0, 2.0), "priority value 100 at most 2 x 60 of job p"),
+    (why.PartnerLeaves("p", 130.0, 60.0, 2.0), "priority value 130 above 2 x 60 of job p"),
+    (why.PairSpeed("p", 0.9, 0.95, 0.85, "m"), "beside job p expected at 90% and 95% of full speed"),
+    (why.PairSpeed("p", 0.8, 0.95, 0.85, "m"), "expected at 80% and 95% of full speed, below 85%"),
+    (why.PairSpeed("p", None, None, 0.85, "m"), "its speed beside job p is not measured"),
+    (why.PairSpeed("p", None, None, 0.85, "m", failed=True), "beside job p is not known: m failed"),
+    (why.BestPartner("p", 1.9, 4), "job p is the best of 4 partners that qualify"),
+    (why.BestPartner("p", 1.9, 1), "job p is the only partner that qualifies"),
+    (why.BestPartner("p", 1.9, 1, "first"), "job p is the first partner found that qualifies"),
+    (
+        why.Reserved("b", 60.0, 600.0, 1),
+        "1 node kept for job b, by estimates until day 0 00:01:00: only jobs expected to take at most 10 min",
+    ),
+    (why.Reserved("b", 60.0, 600.0, 1, 2.5), "so long that they must have time for 2.5 x their estimate"),
+    (why.Allotted("speedup", 4, 8, 2.5), "the round gives it 4 GPUs of at most 8 (speedup 2.5)"),
+    (why.Allotted("speedup", 0, 8, 0.0), "the round gives all GPUs to other jobs"),
+    (why.Rescaled(2, 3, 0), "from 2 to 3 GPUs: some are idle, and no request waits for them"),
+    (why.Rescaled(2, 1, 1), "from 2 to 1 GPU: requests that wait: 1"),
+    (
+        why.Interleaved(2, "a b", 0.25, 0.4),
+        "takes turns in a group of 2 (a b): a round takes 0.25 s, one after the other 0.4 s",
+    ),
+    (
+        why.Overlaps("a b", 0.25, 0.33),
+        "shares its GPUs (a b): both want the same resource 25% of the time, so expected at 80% of full speed",
+    ),
+    (
+        why.SlowBefore("a b", 0.55, 0.8),
+        "does not share its GPUs (a b): such a group was seen at 55% of full speed, expected 80%",
+    ),
+    (why.Overlaps("a b", 0.5, 0.33), "would share its GPUs (a b): both want the same resource 50% of the time, more"),
+    (why.Reserved("b", 60.0, 0.0, 2), "2 nodes kept for job b, which should have drained: no other job may start"),
+    (
+        why.LargeShare(32, 32, 72, 0.5, "s", 7200.0, 7200.0),
+        "jobs as large as this one hold 32 of 72 GPUs; with its 32 they would hold more than 50% (policy.reservation",
+    ),
+    (why.LargeShare(32, 32, 72, 0.5, "s", 3500.0, 7200.0), "nodes may be kept for this job"),
+    (
+        why.Unranked("", 240, 0.02, 0.16),
+        "estimates ranked the last 240 jobs no better than chance (gain 0.02 of 1, needed 0.16): plain order",
+    ),
+    (
+        why.Unranked("vision", 240, -0.4, 0.16),
+        "estimates ranked the last 240 jobs of vision worse than chance (gain -0.40 of 1, needed 0.16): plain order",
+    ),
+    (
+        why.Unranked("", 240, 0.4, 0.06),
+        "estimates ranked the last 240 jobs (gain 0.40 of 1, needed 0.06): order by estimate",
+    ),
+    (why.Unranked("", 0, 0.0, 1.0), "policy.fairness.estimates is never: plain order"),
+    (why.Quota("a", 2, 6, 8), "VC a holds 6 of its quota of 8 GPUs: there is room for the 2 of this job"),
+    (why.Quota("a", 4, 6, 8), "VC a holds 6 of its quota of 8 GPUs: no room for the 4 of this job"),
+    (why.Quota("a", 2, 4, 8, 4, "j"), "VC a holds 4 of its quota of 8 GPUs and keeps 4 for job j: no room for the 2"),
+    (why.Borrows(600.0, None, ("b",), 4), "borrows 4 GPUs of VC b until it ends: estimate 10 min"),
+    (why.OwnTurn("b", 7200.0, 3600.0), "VC b stays within its quota with this job, which has waited 2.0 h (policy"),
+    (
+        why.OwnTurn("b", 60.0, 3600.0),
+        "VC b stays within its quota with this job, which has waited 60 s: it goes before",
+    ),
+    (why.Borrows(600.0, 3600.0, ("b",), 4), "borrows 4 GPUs of VC b until it ends: estimate 10 min, at most 1.0 h"),
+    (
+        why.LargeBorrows(16, 8, 7200.0, ("b",), 4),
+        "borrows 4 GPUs of VC b until it ends: it waits longest of its VC's jobs above 8 GPUs, 2.0 h",
+    ),
+    (why.LargeBorrows(16, 8, 7200.0), "may borrow, and no VC has idle GPUs of its quota: it waits longest"),
+    (why.LargeBorrows(8, 8, 0.0), "may not borrow idle GPUs of other VCs as a large job: it asks for 8, not above 8"),
+    (why.Borrows(600.0, 3600.0, ("b", "c", "d", "e")), "borrows idle GPUs of VC b, c, d and others until it ends"),
+    (why.Borrows(600.0, 3600.0), "may borrow, and no VC has idle GPUs of its quota: estimate 10 min, at most 1.0 h"),
+    (
+        why.Borrows(7200.0, 3600.0, ("b",)),
+        "may not borrow idle GPUs of other VCs: its estimate of 2.0 h is longer than that of jobs that may",
+    ),
+    (why.SkipsProfiling(16, 8), "16 GPUs, profiling takes jobs of at most 8"),
+    (why.ProfileTime(80.0, 80.0), "profiled for 80 s (limit 80 s)"),
+    (why.NobodyWaits(0), "no job waits for profiling nodes"),
+    (why.NobodyWaits(1), "1 job waits for profiling nodes"),
+    (why.CarryNode("n1", True), "node n1 is one on which jobs may carry on"),
+    (why.CarryNode("n1", False), "node n1 is kept clear for profiling"),
+    (why.HomeWaits("v", 0), "no job waits in its own VC v"),
+    (why.HomeWaits("v", 1), "1 job already waits in VC v"),
+    (why.HomeWaits("v", 2), "2 jobs already wait in VC v"),
+    (why.Requeueable(False), "may not be requeued"),
+    (why.Requeueable(True), "may be requeued"),
+    (
+        why.ProfilingTaken(4),
+        "jobs that Lucid does not schedule hold 4 GPUs of the profiling nodes: this job is measured in its own VC",
+    ),
+    (why.ProfilingFits(8, False), "no profiling node could hold 8 GPUs"),
+    (why.ProfilerPressure(320.0, 160.0), "the profiling queue is 5.3 min long, a burst (above 2.7 min)"),
+    (why.ProfilerPressure(80.0, 160.0), "the profiling queue is 80 s long, no burst (up to 2.7 min)"),
+    (why.HomeHasRoom("vc", 7, True), "its own VC vc has 7 idle GPUs and no waiting job: measured where it runs"),
+    (why.HomeHasRoom("vc", 0, False), "no room at once in its own VC vc"),
+    (
+        why.Calm("nlp", 180000.0, 86400.0),
+        "no job has waited in VC nlp for 2.1 d (24.0 h are asked for): this job shares only if it would wait",
+    ),
+    (why.Calm("nlp", 600.0, 86400.0), "VC nlp for 10 min (24.0 h are asked for): this job shares where it can"),
+    (
+        why.ProfilerPressure(320.0, 160.0, 90.0, "seasonal means"),
+        "the profiling queue is 5.3 min long, with what is to come (forecast 90 GPUs an hour by seasonal means), "
+        "a burst (above 2.7 min)",
+    ),
+    (
+        why.SlurmBars("QOSMaxJobsPerUserLimit", 60.0),
+        "Slurm would not start it now: QOSMaxJobsPerUserLimit; Lucid tries",
+    ),
+    (why.SlurmBars("Licenses", 0.0), "Slurm would not start it now: Licenses"),
+    (why.NodesOut(8, "down, reserved"), "8 GPUs on nodes where nothing may start (down, reserved)"),
+    (why.NodesOut(1, ""), "1 GPU on nodes where nothing may start"),
+    (
+        why.NodesOut(8, "maintenance m1", 7200.0),
+        "8 GPUs on nodes where nothing may start (maintenance m1, until day 0 02:00:00)",
+    ),
+    (
+        why.Closes(4, 3600.0, 1200.0, 1200.0, 8400.0, "maintenance m1"),
+        "4 GPUs on nodes that close: maintenance m1 from day 0 00:20:00 to day 0 02:20:00; "
+        "its time limit of 1.0 h ends after that begins",
+    ),
+    (
+        why.Closes(1, None, 1200.0, 1200.0, None, ""),
+        "1 GPU on nodes that close: closed from day 0 00:20:00; "
+        "this job has no time limit, so it cannot start before",
+    ),
+    (why.Spread(2, 1), "2 nodes below one switch"),
+    (why.Spread(3, 2, 7200.0), "3 nodes below 2 switches; below one by about day 0 02:00:00"),
+    (
+        why.Switches(1, 0, 7200.0, 0.0),
+        "its user asked for nodes below at most 1 switch, until day 0 02:00:00: there is no room below so few",
+    ),
+    (why.Switches(2, 2, None, 0.0), "its user asked for nodes below at most 2 switches"),
+    (
+        why.Claims(2, (why.Victim("7", "scav", 4, 5400.0),), 36000.0),
+        "preempts job 7 of scav (4 GPUs), which loses 1.50 GPU-hours: of all that would do, it loses least "
+        "(the best choice on another node would lose 10.00 GPU-hours)",
+    ),
+    (
+        why.Claims(3, (why.Victim("7", "scav", 2, 0.0, saves=True), why.Victim("8", "scav", 1, 360.0, ends=True))),
+        "preempts job 7 of scav (2 GPUs), which goes on from a checkpoint; job 8 of scav (1 GPU), which is cancelled "
+        "and loses 0.10 GPU-hours: of all that would do, they lose least",
+    ),
+    (why.HeldBy("scav", 8, 2), "8 GPUs are held by 2 jobs of partition scav, which may not be preempted"),
+    (
+        why.HeldBy("scav", 1, 1, 1, 60.0),
+        "1 GPU is held by 1 job of partition scav: all of them may be preempted, the first from day 0 00:01:00 on, "
+        "which does not suffice now",
+    ),
+    (
+        why.Rests(60.0, 7200.0, 0.1),
+        "no GPUs on nodes that are awake; a node is woken for it after 12 min (10% of its estimate of 2.0 h)",
+    ),
+    (why.Rests(900.0, 7200.0, 0.1), "has waited 15 min for GPUs on nodes that are awake: a node is woken for it"),
+    (
+        why.StartsUntil(1200.0, 1200.0, 600.0, True),
+        "its nodes close: it runs until day 0 00:20:00 at the latest, "
+        "and would then start over from its last checkpoint",
+    ),
+    (
+        why.StartsUntil(1200.0, 1200.0, 7200.0, False),
+        "its nodes close: 20 min left are too few to start it until then (2.0 h)",
+    ),
+    (why.MustLeave(1200.0), "its nodes close: it was started to leave at day 0 00:20:00"),
+    (why.Unsafe("job 1: no room"), "the safety check stopped what was planned: job 1: no room"),
+    (why.WaitedForProfiling(15000.0, 14400.0), "has waited 4.2 h for a profiling node, at most 4.0 h is allowed"),
+]
+
+
+@pytest.mark.parametrize(("reason", "words"), SAID, ids=lambda item: item.kind if isinstance(item, Reason) else "")
+def test_a_reason_in_words(reason: Reason, words: str) -> None:
+    assert words in reason_text(reason)
+
+
+def test_every_reason_of_ours_has_words() -> None:
+    ours = {name for name, kind in why.REASONS.items() if kind.__module__.startswith(f"{why.__name__}.")}
+    assert ours == {reason.kind for reason, _ in SAID}
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [
+        (0.4, "0 s"), (80.0, "80 s"), (119.0, "119 s"), (120.0, "2 min"), (150.0, "2.5 min"), (599.0, "10 min"),
+        (3599.0, "60 min"), (3600.0, "1.0 h"), (5400.0, "1.5 h"), (172000.0, "47.8 h"), (172800.0, "2.0 d"),
+        (-90.0, "-90 s"),
+    ],
+)  # fmt: skip
+def test_a_duration_in_words(seconds: float, words: str) -> None:
+    assert duration(seconds) == words
+
+
+def test_a_moment_of_a_live_daemon_is_a_date() -> None:
+    assert re.fullmatch(r"2026-11-2\d \d\d:\d\d:\d\d", when(1795258065.9))
+
+
+def test_a_moment_in_words() -> None:
+    assert when(2 * 86400.0 + 3 * 3600.0 + 4 * 60.0 + 4.6) == "day 2 03:04:05"
+
+
+@pytest.mark.parametrize(
+    ("verb", "words"),
+    [
+        ("hold", "waits (v)"), ("requeue", "is preempted (v)"), ("release", "moves on to its VC (v)"),
+        ("keep", "carries on in place (v)"), ("part", "is parted from its partner, and will run alone (v)"),
+    ],
+)  # fmt: skip
+def test_a_decision_in_words(verb: str, words: str) -> None:
+    assert decision_text(DecisionRow(0.0, "j", "v", verb, ()), False) == words
+
+
+def test_a_start_in_words() -> None:
+    start = DecisionRow(0.0, "j", "v", "start", (), "n1:0", "p")
+    assert decision_text(start, False) == "starts on n1:0, beside job p"
+    assert decision_text(start, True) == "starts its profiling run on n1:0, beside job p"
+
+
+JOB = {
+    "job_id": "j", "user": "", "name": "", "gpus": "1", "vc": "v", "submit_s": "0", "end_s": "", "jct_s": "",
+    "queue_s": "0", "duration_s": "5", "packed": "0", "packed_s": "0", "ended_in_profiling": "0",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("width", [60, 80, 140])
+def test_long_lines_go_on_under_their_own_beginning(width: int) -> None:
+    hold = DecisionRow(0.0, "j", "v", "hold", (why.Reserved("big", 60.0, 600.0, 1), why.TooLarge(9, 8)))
+    lines = replayed(JOB, "lucid", [hold]).text(width).splitlines()
+    assert max(map(len, lines)) <= width
+    assert all(re.match(r"(day \d|job |in all: it never ran| {16}(- |  )\S)", line) for line in lines)
+    joined = " ".join(line.strip() for line in lines)
+    assert reason_text(hold.reasons[1]) in joined
+
+
+def packed(**packing: object) -> Decision:
+    room = part(nodes(1, 1), [waits("g", profile=LIGHT)], [runs("h", "n1:0", profile=LIGHT)])
+    chosen = policy("lucid", FixedPredictor(speed=contention_speeds), packing=packing)
+    return chosen.plan(snap(0.0, room)).partitions["vc"].decisions["g"]
+
+
+def test_a_rule_that_is_not_set_is_no_reason() -> None:
+    assert "PartnerLeaves" not in kinds(packed())
+    assert "PartnerLeaves" in kinds(packed(priority_ratio=2.0))
+    assert "HostFits" not in kinds(packed())
+
+
+def test_the_first_partner_is_not_called_the_best() -> None:
+    for rule, words in (("first", "the first partner found"), ("best", "the only partner")):
+        assert words in reason_text(packed(partner=rule).reasons[-1])
+
+
+def test_a_resize_in_words() -> None:
+    entry = DecisionRow(0.0, "j", "vc", "resize", (why.Allotted("speedup", 2, 4, 1.5),), placement="n1:0-1")
+    assert decision_text(entry, False) == "is resized, and goes on from a checkpoint on n1:0-1"

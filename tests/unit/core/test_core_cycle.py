@@ -1,0 +1,201 @@
+"""How policies are found by name, and what the one cycle does with them."""
+
+from __future__ import annotations
+
+from importlib.metadata import EntryPoint, EntryPoints
+from typing import Any
+
+import pytest
+
+from lucid.config import PolicySettings
+from lucid.core.decision import Hold
+from lucid.core.job import Ended, Running
+from lucid.core.ports import Capability
+from lucid.core.prediction import Prediction
+from lucid.core.reason import AsksForGpus
+from lucid.core.snapshot import Snapshot
+from lucid.errors import ConfigError
+from lucid.models.history import HistoryPredictor
+from lucid.orchestrator import policy as registry
+from lucid.orchestrator.annotate import Annotator
+from lucid.orchestrator.cycle import Cycle
+from lucid.orchestrator.policies import BUILT_IN
+from lucid.orchestrator.policies.queue import QueuePolicy
+from lucid.orchestrator.policy import known_policies, make_policy
+from lucid.orchestrator.safety.check import SafetyCheck
+from scenes.jobs import LIGHT, a_job, by, nodes, runs, waits
+from scenes.plans import ANYTHING, FixedPredictor, guess, part, policy, settings, snap
+from scenes.replays import Tape, a_cluster, a_trace
+
+
+def made_elsewhere(settings: PolicySettings, predictor: object) -> QueuePolicy:
+    """A policy of another package."""
+    return QueuePolicy("lifo", "last come", lambda entries, _known, _now_s: [-e.job.submit_s for e in entries])
+
+
+@pytest.fixture
+def installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another package adds ``lifo``, and tries to replace ``fifo``."""
+    points = [EntryPoint(name, f"{__name__}:made_elsewhere", "lucid.policies") for name in ("lifo", "fifo")]
+
+    def fake(**params: Any) -> EntryPoints:
+        return EntryPoints(points).select(**params)
+
+    monkeypatch.setattr(registry, "entry_points", fake)
+
+
+@pytest.mark.usefixtures("installed")
+def test_a_policy_of_another_package_is_found_by_its_entry_point() -> None:
+    found = make_policy("lifo", PolicySettings(), FixedPredictor())
+    plan = found.plan(snap(5.0, part(nodes(1, 1), [waits("old", 1, 0.0), waits("new", 1, 1.0)])))
+    assert [a.job_id for a in plan.actions] == ["new"]
+
+
+@pytest.mark.usefixtures("installed")
+def test_another_package_cannot_replace_ours() -> None:
+    assert known_policies()["fifo"] is BUILT_IN["fifo"]
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"), [("lucd", "; did you mean 'lucid'?; known: "), ("xyzzy", "no policy 'xyzzy'; known: ")]
+)
+def test_an_unknown_policy_is_an_error_that_lists_the_known_ones(name: str, hint: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        policy(name)
+    assert hint in str(caught.value)
+    assert f"known: {', '.join(sorted(known_policies()))}" in str(caught.value)
+
+
+def test_a_policy_that_needs_more_than_the_cluster_can_do_is_refused() -> None:
+    cluster = a_cluster(a_trace(by("a")))
+    with pytest.raises(ConfigError, match=r"'lucid' needs profile, which this cluster does not offer"):
+        Cycle(cluster, FixedPredictor(), policy("lucid"), settings())
+    Cycle(cluster, FixedPredictor(), policy("lucid", profiling={"enabled": False}), settings())
+
+
+@pytest.mark.parametrize(
+    ("name", "sections", "needs"),
+    [
+        ("fifo", {}, set()),
+        ("srtf", {}, {Capability.PREEMPT}),
+        ("tiresias", {}, {Capability.PREEMPT}),
+        ("lucid", {}, {Capability.PROFILE, Capability.SHARE}),
+        ("lucid", {"packing": {"gss": 0}}, {Capability.PROFILE}),
+        ("lucid", {"profiling": {"enabled": False}}, {Capability.SHARE}),
+    ],
+)
+def test_policies_name_what_they_need(name: str, sections: dict[str, Any], needs: set[Capability]) -> None:
+    assert policy(name, **sections).needs == needs
+
+
+def test_L1_lucid_needs_no_preemption() -> None:
+    assert Capability.PREEMPT not in policy("lucid").needs
+
+
+def test_only_lucid_profiles() -> None:
+    job = waits("a").job
+    assert [name for name in BUILT_IN if policy(name).profiled(job)] == ["lucid"]
+
+
+def test_a_cycle_observes_annotates_plans_applies_and_records() -> None:
+    cluster, tape, predictor = a_cluster(a_trace(by("a")), profiled=lambda job: False), Tape(), FixedPredictor()
+    cluster.advance(0.0)
+    result = Cycle(cluster, predictor, policy("fifo"), settings(), tape).run()
+    assert result.snapshot.predictions["a"].duration_source == "fixed"
+    assert [(item.action.job_id, item.refused) for item in result.applied] == [("a", None)]
+    assert tape.cycles == [(result.snapshot, result.plan, result.applied)]
+    assert [e.job.id for e in cluster.observe().partitions["vc"].running] == ["a"]
+
+
+def test_the_predictor_learns_of_each_ended_job_once() -> None:
+    cluster, predictor = a_cluster(a_trace(by("a", 1, 10.0)), profiled=lambda job: False), FixedPredictor()
+    cycle = Cycle(cluster, predictor, policy("fifo"), settings())
+    for now_s in (0.0, 10.0, 20.0):
+        cluster.advance(now_s)
+        cycle.run()
+    assert [item.job.id for item in predictor.learnt] == ["a"]
+
+
+def test_a_job_is_predicted_when_first_seen_and_when_its_profile_comes() -> None:
+    predictor = FixedPredictor()
+    annotate = Annotator(predictor)
+
+    def look(*jobs: Any) -> Snapshot:
+        return annotate(Snapshot(0.0, {"vc": part(nodes(1), jobs)}))
+
+    look(waits("a"))
+    look(waits("a"))
+    assert predictor.asked == 1
+    assert look(waits("a", profile=LIGHT)).predictions["a"].share_score == 0
+    assert predictor.asked == 2
+
+
+def test_no_estimate_goes_beyond_the_time_limit() -> None:
+    """Live and simulated alike: both go through here."""
+    annotate = Annotator(HistoryPredictor(3600.0))
+
+    def look(**rest: Any) -> Prediction:
+        return annotate(Snapshot(0.0, {"vc": part(nodes(1), [waits("a", **rest)])})).predictions["a"]
+
+    short = look(time_limit_s=600.0)
+    assert short.duration_s == 600.0
+    assert short.duration_source == "history: no job has ended yet; capped at its time limit"
+    assert look(time_limit_s=7200.0).duration_source == "history: no job has ended yet", "its user changed it"
+    assert look().duration_s == 3600.0
+
+
+@pytest.mark.parametrize("name", BUILT_IN)
+def test_a_plan_is_kept_as_long_as_its_partition_is_the_same_object(name: str) -> None:
+    chosen = policy(name)
+    room, twin = (part(nodes(1, 1), [waits("big", 2)]) for _ in range(2))
+    first = chosen.plan(snap(60.0, room)).partitions["vc"]
+    assert chosen.plan(snap(120.0, room)).partitions["vc"] is first
+    assert chosen.plan(snap(120.0, twin)).partitions["vc"] is not first
+
+
+def test_a_kept_snapshot_keeps_its_predictions() -> None:
+    annotate = Annotator(FixedPredictor({"a": 1.0, "b": 2.0}))
+    first = annotate(Snapshot(0.0, {"vc": part(nodes(1), [waits("a")])}))
+    gone = Snapshot(1.0, {"vc": part(nodes(1), [waits("b")])}, (Ended(a_job("a"), 1.0, 1.0),))
+    second = annotate(gone)
+    assert {job: found.duration_s for job, found in first.predictions.items()} == {"a": 1.0}
+    assert {job: found.duration_s for job, found in second.predictions.items()} == {"b": 2.0}
+
+
+def test_a_cycle_s_snapshot_keeps_its_predictions_for_whoever_keeps_it() -> None:
+    cluster, tape, predictor = (
+        a_cluster(a_trace(by("a", 1, 10.0)), profiled=lambda job: False),
+        Tape(),
+        FixedPredictor(),
+    )
+    cycle = Cycle(cluster, predictor, policy("fifo"), settings(), tape)
+    for now_s in (0.0, 10.0):
+        cluster.advance(now_s)
+        cycle.run()
+    first, second = (snapshot.predictions for snapshot, _, _ in tape.cycles)
+    assert (list(first), list(second)) == (["a"], [])
+
+
+def test_nobody_can_change_what_was_predicted() -> None:
+    annotated = Annotator(FixedPredictor())(Snapshot(0.0, {"vc": part(nodes(1), [waits("a")])}))
+    with pytest.raises(TypeError):
+        annotated.predictions["a"] = guess(1.0)  # type: ignore[index]
+
+
+@pytest.mark.parametrize("name", BUILT_IN)
+def test_a_job_that_asks_for_no_gpu_is_left_to_slurm_and_holds_up_nobody(name: str) -> None:
+    machines, profile = nodes(1, 2), {"b": LIGHT}
+    pending = [waits(job, gpus, profile=profile.get(job)) for job, gpus in (("a", 0), ("b", 1), ("c", 0))]
+    snapshot = snap(
+        600.0, part(machines, pending, [runs("r", "n1:0", profile=LIGHT), Running(a_job("z", 0), 0.0, ())])
+    )
+    plan = policy(name).plan(snapshot)
+    SafetyCheck(ANYTHING, settings())(snapshot, plan)
+    decisions = plan.partitions["vc"].decisions
+    assert decisions["a"] == decisions["c"] == Hold((AsksForGpus(0),))
+    assert [action.job_id for action in plan.actions] == ["b"]
+
+
+def test_a_trace_with_a_job_that_asks_for_no_gpu_is_not_replayed() -> None:
+    with pytest.raises(ConfigError, match=r"1 jobs ask for no GPU \(the first is 'a'\)"):
+        a_cluster(a_trace(by("a", 0), by("b")))

@@ -1,0 +1,296 @@
+"""Who takes turns on a live cluster: opting in, stage times from reports, groups in the view, the prolog's part."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from builders import LIGHT, at
+from fake_slurm import FakeSampler, FakeSlurm, fake_node, unsealed
+from lucid.adapters.gpu.known_profiles import KnownProfiles
+from lucid.adapters.gpu.profiles import ProfileReading
+from lucid.adapters.slurm.cluster import SlurmCluster
+from lucid.adapters.slurm.elastic.training_reports import said_in
+from lucid.adapters.store.leased import IN_MEMORY
+from lucid.adapters.store.sqlite import SqliteStore
+from lucid.config import DaemonSettings, ElasticSettings, Mode, SlurmSettings
+from lucid.core.decision import Action, Regroup, Start
+from lucid.core.job import Running, TimeShares
+from lucid.core.ports import Applied, Capability
+from lucid.core.prediction import StageTimes
+from lucid.core.reason import FairOrder
+from lucid.core.snapshot import Partition
+from scenes.folders import HOME
+
+WHY = (FairOrder(0.0),)
+TAG = "lucid:vc=vc;turns=1"
+TIMES = {"storage": 0.9, "cpu": 0.1, "gpu": 0.2, "network": 0.0, "iteration": 1.1}
+
+
+def stages(value: Any) -> StageTimes | None:
+    return said_in(json.dumps({"stages": value}).encode()).stages
+
+
+def test_stage_times_are_read() -> None:
+    assert stages(TIMES) == StageTimes((0.9, 0.1, 0.2, 0.0), 1.1)
+    assert stages({"gpu": 2.0}) == StageTimes((0.0, 0.0, 2.0, 0.0), 2.0)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        None, 7, [], "x", {}, {**TIMES, "gpu": -1}, {**TIMES, "gpu": True}, {**TIMES, "gpu": "1"},
+        {**TIMES, "gpu": 1e9},
+        {**TIMES, "iteration": float("inf")}, {**TIMES, "cpu": float("nan")}, {"iteration": 1.0},
+        dict.fromkeys(TIMES, 0.0),
+    ],
+)  # fmt: skip
+def test_stage_times_that_cannot_be_are_ignored_and_the_rest_counts(value: Any) -> None:
+    found = said_in(json.dumps({"epochs": 3, "stages": value}).encode())
+    assert found.stages is None
+    assert found.progress.epochs == 3
+
+
+def test_an_iteration_is_not_shorter_than_its_longest_part_nor_longer_than_all_of_them() -> None:
+    """Whoever says that its iteration takes for ever would look as if sharing cost it nothing."""
+    short, long = stages({**TIMES, "iteration": 0.0}), stages({**TIMES, "iteration": 1e5})
+    assert (short.iteration_s, long.iteration_s) == (0.9, pytest.approx(1.2))
+
+
+@pytest.mark.parametrize(
+    ("value", "found"),
+    [
+        ([0.5, 3], (0.5, 3)), ([1, 2], (1.0, 2)), ([], None), (None, None), (7, None), ([0.5], None),
+        ([0.5, 1], None), ([0.5, 5], None), ([0.5, 2.5], None), ([0.0, 2], None), ([-1, 2], None),
+        ([float("inf"), 2], None),
+        ([float("nan"), 2], None), (["1", 2], None), ([True, 2], None), ([1e9, 2], None), ([[], 2], None),
+    ],
+)  # fmt: skip
+def test_what_an_iteration_takes_in_turns_is_read_or_ignored(value: Any, found: tuple[float, int] | None) -> None:
+    said = said_in(json.dumps({"epochs": 3, "in_turns": value}).encode())
+    assert said.in_turns == found
+    assert said.progress.epochs == 3
+
+
+class Stage:
+    def __init__(self, folder: Path, interleaves: bool = True, mps: bool = True) -> None:
+        self.folder, self.interleaves, self.mps = folder, interleaves, mps
+        self.home = folder / HOME
+        self.home.mkdir(exist_ok=True)
+        self.profiles = dict.fromkeys("abcdef", LIGHT)
+        self.slurm = FakeSlurm([fake_node(name, "vc", slots=frozenset({4})) for name in ("n1", "n2")])
+        self.store = SqliteStore(IN_MEMORY)
+        lease = self.store.take_lease("test", 0.0, 1e9)
+        self.token = lease.token
+        self.restart()
+
+    def restart(self) -> None:
+        self.cluster = SlurmCluster(
+            self.slurm, self.store, FakeSampler(self.slurm, self.profiles, after_s=10.0), self.slurm,
+            SlurmSettings(),
+            DaemonSettings(
+                partitions={"vc": Mode.PACK}, elastic=ElasticSettings(reports_dir=str(self.folder)), mps=self.mps
+            ),
+            lambda: {"vc": Mode.PACK}, lambda job: False, self.token, interleaves=lambda _: self.interleaves,
+        )  # fmt: skip
+
+    def submit(self, *names: str, mark: str = TAG, **rest: Any) -> None:
+        for name in names:
+            self.slurm.submit(name, "vc", 1, mark=mark, uid=os.getuid(), **rest)
+
+    def look(self) -> Partition:
+        return self.cluster.observe().partitions["vc"]
+
+    def start(self, names: Sequence[str], where: str = "n1:0", group: Sequence[str] = ()) -> list[Applied]:
+        self.look()
+        return self.cluster.apply(
+            [Action(name, "vc", Start(at(where), WHY, group=tuple(group or names), slots=True)) for name in names]
+        )
+
+    def running(self) -> dict[str, Running]:
+        return {entry.job.id: entry for entry in self.look().running}
+
+
+@pytest.fixture
+def stage(tmp_path: Path) -> Stage:
+    return Stage(tmp_path)
+
+
+def report(stage: Stage, number: str, **times: float) -> None:
+    (stage.home / f"{number}.json").write_text(json.dumps({"epochs": 1, "stages": {**TIMES, **times}}))
+
+
+def of(stage: Stage, job_id: str) -> StageTimes | None:
+    part = stage.look()
+    return next(e.stages for e in (*part.pending, *part.running) if e.job.id == job_id)
+
+
+def test_the_cluster_offers_groups_where_there_are_reports(stage: Stage) -> None:
+    assert Capability.INTERLEAVE in stage.cluster.capabilities
+
+
+def test_only_who_opted_in_takes_turns(stage: Stage) -> None:
+    stage.submit("a")
+    stage.submit("b", mark="lucid:vc=vc", comment="lucid:turns")
+    stage.submit("c", mark=TAG + ";share=0;why=asked")
+    assert {e.job.id: e.job.takes_turns for e in stage.look().pending} == {"a": True, "b": False, "c": False}
+    assert "asks for its GPUs alone" in stage.cluster.turns()["c"] or "no turns" in stage.cluster.turns()["c"]
+    assert {node.slots for node in stage.look().nodes} == {4}
+
+
+def test_later_jobs_of_a_kind_reuse_what_earlier_ones_reported_and_a_new_lucidd_knows(stage: Stage) -> None:
+    for number in ("1", "2", "3"):
+        stage.submit(number, name="train" if number != "3" else "other")
+    assert of(stage, "1") is None
+    report(stage, "1")
+    first = of(stage, "1")
+    assert first == StageTimes((0.9, 0.1, 0.2, 0.0), 1.1)
+    assert of(stage, "2") is first
+    assert of(stage, "3") is None
+    report(stage, "1", storage=0.95)
+    assert of(stage, "1") is first, "about the same: nothing is planned anew"
+    report(stage, "1", storage=9.0)
+    assert of(stage, "1") != first
+    stage.cluster.heal()
+    stage.restart()
+    assert of(stage, "2") == StageTimes((9.0, 0.1, 0.2, 0.0), 9.0)
+    (stage.home / "1.json").unlink()
+    stage.store.put_view("stage_times", [["ada", "train", 1, [1, 2], 3], None, 7, ["x"] * 5])
+    stage.restart()
+    assert of(stage, "2") is None
+
+
+SHARES = TimeShares(0.1, 0.3, 0.6, "io.pressure")
+
+
+def test_what_nodes_measured_counts_where_nobody_reported(stage: Stage) -> None:
+    """Of the job itself, or of an earlier one of its kind; a report of either counts for more."""
+    stage.profiles = {"1": replace(LIGHT, shares=SHARES), "3": LIGHT}
+    stage.restart()
+    for number in ("1", "2", "3"):
+        stage.submit(number, name="train" if number != "3" else "other")
+    assert of(stage, "1") is None
+    said = stage.cluster.turns()["1"]
+    assert "once it has reported its stage times, or share its GPUs with one job, once its node has measured" in said
+    stage.start("1")
+    stage.start("3", "n2:0")
+    stage.slurm.advance(20.0)
+    measured = StageTimes((0.1, 0.3, 0.6, 0.0), 1.0, outside=True)
+    assert of(stage, "1") == measured
+    assert of(stage, "2") == measured, "the same name, user and number of GPUs"
+    assert of(stage, "3") is None, "its node told nothing"
+    said = stage.cluster.turns()["1"]
+    assert "storage 10%, CPU 30%, GPU 60% (measured on its node, storage by io.pressure)" in said
+    stage.cluster.heal()
+    stage.restart()
+    assert of(stage, "2") == measured, "a new lucidd knows"
+    report(stage, "2")
+    assert of(stage, "2") == StageTimes((0.9, 0.1, 0.2, 0.0), 1.1)
+    assert of(stage, "1") == StageTimes((0.9, 0.1, 0.2, 0.0), 1.1), "an earlier job's report"
+
+
+@pytest.mark.parametrize(
+    ("shares", "storage"), [(TimeShares(None, 0.3, 0.6), 0.0), (TimeShares(0.0, 0.01, 0.02), None)]
+)
+def test_shares_that_lack_the_storage_count_and_those_of_nothing_do_not(
+    stage: Stage, shares: TimeShares, storage: float | None
+) -> None:
+    stage.profiles = {"a": replace(LIGHT, shares=shares)}
+    stage.restart()
+    stage.submit("a")
+    stage.start("a")
+    stage.slurm.advance(20.0)
+    found = of(stage, "a")
+    assert (None if found is None else found.times_s[0]) == storage
+    assert ("storage not known" in stage.cluster.turns()["a"]) is (storage is not None)
+
+
+class Readings:
+    """A sampler that writes what the test says."""
+
+    def __init__(self) -> None:
+        self.now: list[ProfileReading] = []
+
+    def new(self) -> list[ProfileReading]:
+        return self.now
+
+
+def test_a_new_profile_without_shares_does_not_take_them_away(stage: Stage) -> None:
+    """A sampler that was restarted has to see for itself again, and no plan changes for that."""
+    stage.submit("1")
+    stage.start("1")
+    stage.slurm.advance(20.0)
+    (record,) = stage.slurm.jobs()
+    source = Readings()
+    known = KnownProfiles(stage.store, source, stage.slurm, 7.0)
+    for turn, shares, util in ((1, SHARES, 20.0), (2, None, 60.0), (3, replace(SHARES, cpu=0.9), 60.0)):
+        source.now = [ProfileReading("1", replace(LIGHT, gpu_util=util, shares=shares), f"1@{turn}")]
+        known.take({"1": record}, [record], float(turn), stage.token)
+        profile = known.of(record)
+        assert profile.gpu_util == util
+        assert profile.shares == (shares or SHARES)
+
+
+def test_members_show_what_they_report_of_their_turns(stage: Stage) -> None:
+    stage.submit("1", "2")
+    stage.start(["1", "2"])
+    stage.slurm.advance(5.0)
+    report(stage, "1")
+    assert stage.running()["1"].in_turns is None
+    text = {"epochs": 1, "stages": TIMES, "in_turns": [1.5, 2]}
+    (stage.home / "1.json").write_text(json.dumps(text))
+    first = stage.running()["1"].in_turns
+    assert first == (1.5, 2)
+    (stage.home / "1.json").write_text(json.dumps({**text, "in_turns": [1.6, 2]}))
+    assert stage.running()["1"].in_turns == first, "about the same"
+    (stage.home / "1.json").write_text(json.dumps({**text, "in_turns": [1.6, 3]}))
+    assert stage.running()["1"].in_turns == (1.6, 3)
+    report(stage, "1")
+    assert stage.running()["1"].in_turns is None
+    assert stage.running()["2"].in_turns is None
+
+
+def test_three_jobs_on_the_same_gpus_are_a_group_under_every_policy(tmp_path: Path) -> None:
+    stage = Stage(tmp_path)
+    stage.submit(*"abc")
+    assert [done.refused for done in stage.start("abc")] == [None] * 3
+    stage.slurm.advance(5.0)
+    assert {name: set(e.group) for name, e in stage.running().items()} == {name: {"a", "b", "c"} for name in "abc"}
+    assert {e.alone for e in stage.running().values()} == {False}
+    stage.interleaves = False
+    stage.restart()
+    assert {e.job.whole_because for e in stage.running().values()} == {""}
+    assert {e.alone for e in stage.running().values()} == {True}, "nobody joins them by another policy's rule"
+    assert {e.partner for e in stage.running().values()} == {None}
+
+
+def test_what_cannot_be_a_group_is_refused(stage: Stage) -> None:
+    stage.submit(*"ab")
+    stage.submit("r", mark="lucid:vc=vc")
+    (ghost,) = stage.start("a", group=("a", "ghost"))
+    assert "ghost" in str(ghost.refused)
+    (rigid,) = stage.start("a", group=("a", "r"))
+    assert "did not opt in" in str(rigid.refused)
+    assert [done.refused for done in stage.start("a")] == [None]
+    stage.slurm.advance(5.0)
+    stage.look()
+    (elsewhere,) = stage.start("b", "n1:1", ("a", "b"))
+    assert "does not run on slots of these GPUs" in str(elsewhere.refused)
+    (moved,) = stage.cluster.apply([Action("a", "vc", Regroup(at("n1:1"), WHY, ("a", "b")))])
+    assert "moved" in str(moved.refused)
+
+
+@pytest.mark.parametrize("mps", [True, False])
+def test_the_prolog_is_told_who_takes_turns(tmp_path: Path, mps: bool) -> None:
+    stage = Stage(tmp_path, mps=mps)
+    stage.submit("a")
+    stage.start("a", "n2:1")
+    extra = stage.slurm.records["a"].extra
+    assert "lucid-turns=1" in extra
+    assert unsealed(extra).endswith("gpus=1 turns=1" if mps else "gpus=1 turns=1 mps=0")

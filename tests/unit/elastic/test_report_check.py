@@ -1,0 +1,215 @@
+"""Reports against the clock: honest jobs, however they pause, are left alone; liars lose what they gained."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+import pytest
+
+from lucid.adapters.slurm.elastic.report_check import AGREES, ReportCheck, Run, Verdict
+from lucid.core.job import Progress
+
+SILENT_S = 900.0
+Told = tuple[float, Progress | None]
+"""When a report was written, and what it says."""
+
+
+@dataclass
+class Honest:
+    """Trains an epoch of ``epoch_s(gpus)`` seconds, gives ``pause_s`` to each for evaluation, and now and then
+    ``long_s`` more; reports after every ``every`` epochs."""
+
+    one_s: float
+    scaling: float
+    pause_s: float = 0.0
+    long_s: float = 0.0
+    long_every: int = 10
+    every: int = 1
+    noise: float = 0.0
+    boot_s: float = 0.0
+    lot: random.Random = field(default_factory=lambda: random.Random(0))
+    epochs: float = 0.0
+    times: dict[int, float] = field(default_factory=dict)
+
+    def epoch_s(self, gpus: int) -> float:
+        return self.one_s / (1 + self.scaling * (gpus - 1)) * self.lot.uniform(1 - self.noise, 1 + self.noise)
+
+    def reports(self, start_s: float, gpus: int) -> Iterator[Told]:
+        """Of a run that starts then; it goes on in the middle of an epoch, as from a checkpoint."""
+        now_s, part = start_s + self.boot_s, self.lot.random() if self.epochs else 1.0
+        while True:
+            took_s = self.epoch_s(gpus)
+            now_s += took_s * part
+            self.epochs += 1
+            if part == 1.0:
+                self.times[gpus] = took_s
+            part = 1.0
+            now_s += self.pause_s
+            if self.epochs % self.every == 0:
+                yield now_s, Progress(self.epochs, tuple(self.times.items()))
+            if self.epochs % self.long_every == 0:
+                now_s += self.long_s
+
+
+@dataclass
+class Scene:
+    """lucidd's looks at one job, which asked for ``written`` GPUs."""
+
+    look_s: float = 5.0
+    written: int = 1
+    now_s: float = 0.0
+    progress: Progress | None = None
+    told_s: float = 0.0
+    said: list[Verdict] = field(default_factory=list)
+    check: ReportCheck = field(default_factory=lambda: ReportCheck(SILENT_S))
+
+    def runs(
+        self,
+        reports: Iterator[Told],
+        gpus: int,
+        until_s: float,
+        worked: Callable[[float], float] | None = None,
+        waited: bool = True,
+    ) -> None:
+        """A run from now on, after a restart of 10 s, until then. ``waited``: lucidd saw it before."""
+        if waited:
+            self.check.look("1", None, self.now_s)
+        start_s = self.now_s = self.now_s + 10.0
+        coming = next(reports)
+        while self.now_s < until_s:
+            self.now_s += self.look_s
+            while coming[0] <= self.now_s:
+                self.progress, self.told_s = coming[1], self.now_s
+                coming = next(reports)
+            use = None if worked is None else (self.now_s - start_s, worked(self.now_s - start_s))
+            run = Run(start_s, gpus, self.written, self.progress, self.told_s, use)
+            self.said.append(self.check.look("1", run, self.now_s))
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_honest_jobs_are_left_alone(seed: int) -> None:
+    """Pauses of up to an epoch each time, longer ones now and then, noise, slow starts, resizes, a lucidd that is
+    started anew."""
+    lot = random.Random(seed)
+    one_s = 10 ** lot.uniform(0.3, 3.3)
+    job = Honest(
+        one_s, lot.choice((0.0, 0.3, 0.9, 1.0)), lot.choice((0.0, 0.1, 0.8)) * one_s,
+        lot.choice((0.0, 3.0, 12.0)) * min(one_s, SILENT_S / 10), lot.choice((5, 20)), lot.choice((1, 1, 5)),
+        lot.choice((0.0, 0.15)), lot.choice((0.0, 20.0, 600.0)), lot,
+    )  # fmt: skip
+    scene, grows = Scene(lot.uniform(1.0, 8.0)), True
+    for gpus in (1, lot.choice((2, 4)), 8, 3):
+        size = gpus if grows and scene.progress is not None else 1
+        length_s = job.boot_s + lot.choice((6, 12, 30)) * job.every * (one_s + job.pause_s)
+        looks = min(length_s / scene.look_s, 3000)
+        scene.runs(job.reports(scene.now_s + 10.0, size), size, scene.now_s + looks * scene.look_s)
+        grows = scene.said[-1].grows
+    mostly = job.pause_s + job.long_s / job.long_every > one_s
+    assert mostly or {verdict.words for verdict in scene.said} == {""}, job
+    scene.check, scene.said = ReportCheck(SILENT_S), []
+    scene.runs(job.reports(scene.now_s + 10.0, 8), 8, scene.now_s + 600 * scene.look_s, waited=False)
+    scene.runs(job.reports(scene.now_s + 10.0, 4), 4, scene.now_s + 600 * scene.look_s)
+    assert all(verdict.elastic for verdict in scene.said), "nor by a lucidd that comes later, and knows less of it"
+
+
+def test_a_job_that_mostly_evaluates_is_not_grown_and_keeps_its_elasticity() -> None:
+    job, scene = Honest(10.0, 1.0, pause_s=30.0), Scene()
+    scene.runs(job.reports(10.0, 1), 1, 2000.0)
+    assert scene.said[-1] == Verdict(False, True, "it says that an epoch takes 10 s, and 40 s go by for each")
+
+
+def test_an_hour_in_which_nothing_is_told_is_forgotten_once_it_goes_on() -> None:
+    job, scene = Honest(60.0, 1.0), Scene()
+    scene.runs(job.reports(10.0, 1), 1, 1000.0)
+    scene.check.look("1", None, scene.now_s)
+    late = ((at_s + 3600.0, told) for at_s, told in job.reports(scene.now_s + 10.0, 4))
+    scene.runs(late, 4, scene.now_s + 3600.0 + 1500.0)
+    assert not all(verdict.elastic for verdict in scene.said)
+    assert scene.said[-1] == AGREES
+
+
+def lies(says: Callable[[float, int], Progress | None], every_s: float = 2.0) -> Callable[[int], Iterator[Told]]:
+    """One that writes anew every 2 s, by the time since its start and its GPUs."""
+
+    def reports(gpus: int, start_s: float = 0.0) -> Iterator[Told]:
+        number = 0
+        while True:
+            number += 1
+            yield start_s + number * every_s, says(number * every_s, gpus)
+
+    return reports  # type: ignore[return-value]
+
+
+def table(square: float) -> tuple[tuple[int, float], ...]:
+    return tuple((gpus, square / gpus**2) for gpus in range(1, 9))
+
+
+LIARS: dict[str, Callable[[float, int], Progress | None]] = {
+    "no progress": lambda _, __: Progress(0.1, table(1000.0)),
+    "no time at all": lambda _, __: Progress(0.0),
+    "as slow as ever": lambda t, _: Progress(t // 10, table(10.0)),
+    "as slow as ever, with half of it pauses": lambda t, _: Progress(t // 10, table(5.0)),
+    "more than can be": lambda t, _: Progress(t / 2, table(400.0)),
+    "one great leap": lambda t, _: Progress(1.0 + (t > 20) * 999999, table(100.0)),
+    "back and forth": lambda t, _: Progress(5.0 * (t % 8 < 4), table(100.0)),
+    "backwards": lambda t, _: Progress(max(20.0 - t, 0.0), table(100.0)),
+    "one size only": lambda t, _: Progress(0.1 + t / 1e9, ((1, 50.0),)),
+}
+
+
+@pytest.mark.parametrize("how", LIARS)
+def test_liars_lose_what_they_got(how: str) -> None:
+    """They grow at their first report, as under a policy that believes them."""
+    scene, reports = Scene(look_s=1.0), lies(LIARS[how])
+    scene.runs(reports(1), 1, 60.0)
+    begun = len(scene.said)
+    scene.runs(lies(LIARS[how])(5, scene.now_s + 10.0), 5, scene.now_s + 2500.0)  # type: ignore[call-arg]
+    ended = [number for number, verdict in enumerate(scene.said) if not verdict.elastic]
+    assert ended, scene.said[-1]
+    growth = next(number for number, verdict in enumerate(scene.said) if not verdict.grows)
+    print(how, growth - begun, ended[0] - begun, scene.said[ended[0]].words)
+    assert growth <= ended[0]
+    assert ended[0] - begun < (2000 if how == "no time at all" else 420)
+    before = [verdict.elastic for verdict in scene.said[ended[0] :]]
+    assert not any(after and not was for was, after in pairwise(before)) or how == "one great leap"
+
+
+@pytest.mark.parametrize("silent", ["says nothing more", "takes its report away"])
+def test_who_grows_and_then_falls_silent_gives_it_back(silent: str) -> None:
+    scene = Scene()
+    scene.runs(lies(LIARS["no progress"])(1), 1, 60.0)
+    if silent == "takes its report away":
+        scene.progress = None
+    scene.runs(iter([(1e9, None)]), 5, 4000.0)
+    assert not scene.said[-1].elastic
+    assert scene.said[-1].words.startswith("it has told no progress for")
+
+
+def test_progress_is_told_while_no_gpu_works() -> None:
+    job, scene = Honest(10.0, 1.0), Scene()
+    scene.runs(job.reports(10.0, 1), 1, 400.0, worked=lambda _: 0.0)
+    assert not scene.said[-1].elastic
+    assert "its GPUs have not worked for 60 s" in scene.said[-1].words
+    little = Scene()
+    little.runs(Honest(10.0, 1.0).reports(10.0, 1), 1, 400.0, worked=lambda t: t // 50)
+    assert little.said[-1] == AGREES
+
+
+def test_an_agent_that_tells_no_epochs_is_not_held_to_them() -> None:
+    scene = Scene()
+    agent = Progress(0.0, step_model=(0.1,) * 7, gradient=(1.0, 1.0))
+    scene.runs(lies(lambda _, __: agent)(4), 4, 4000.0)
+    assert scene.said[-1] == AGREES
+
+
+def test_the_same_look_twice_says_the_same() -> None:
+    check = ReportCheck(SILENT_S)
+    run = Run(0.0, 1, 1, Progress(1.0, ((1, 10.0),)), 5.0)
+    for at_s in (10.0, 20.0):
+        assert check.look("1", run, at_s) == check.look("1", None, at_s)
+    assert check.doubted() == {}
+    check.forget_all_but(())
+    assert check.doubted() == {}

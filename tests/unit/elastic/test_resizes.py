@@ -1,0 +1,670 @@
+"""Elastic jobs on a slurmctld in memory: opting in, reports, and a resize, whatever happens in between."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from builders import at
+from fake_slurm import FakeSampler, FakeSlurm, fake_node
+from lucid.adapters.slurm.actions.start_changes import back_to
+from lucid.adapters.slurm.cluster import SlurmCluster
+from lucid.adapters.slurm.elastic.opt_in import elastic_request, sized
+from lucid.adapters.slurm.elastic.training_reports import Reports, progress_of
+from lucid.adapters.slurm.records.request import Request
+from lucid.adapters.store.leased import IN_MEMORY
+from lucid.adapters.store.sqlite import SqliteStore
+from lucid.config import DaemonSettings, ElasticSettings, Mode, SlurmSettings, settings_from
+from lucid.core.decision import Action, Requeue, Resize, Start
+from lucid.core.job import Elastic, Pending, Running
+from lucid.core.placement import show_placement
+from lucid.core.ports import Capability
+from lucid.core.reason import FairOrder
+from lucid.errors import ConfigError
+from lucid.live.policies import check_policy
+from lucid.models.history import HistoryPredictor
+from lucid.orchestrator.cycle import Cycle
+from lucid.orchestrator.policy import make_policy
+from lucid.profiler.use import GpuUse
+from lucid.untrusted import LARGEST
+from scenes.folders import HOME
+
+WHY = (FairOrder(0.0),)
+ASKS = "lucid:elastic=1-8,epochs=30"
+
+
+class Killed(BaseException):
+    """lucidd died here."""
+
+
+class Stage:
+    """Two nodes of four GPUs; jobs that say so are elastic."""
+
+    def __init__(self, folder: Path, **elastic: Any) -> None:
+        self.folder = folder
+        self.home = folder / HOME
+        self.home.mkdir(exist_ok=True)
+        self.slurm = FakeSlurm([fake_node("n1", "vc"), fake_node("n2", "vc")], completing_s=1.0)
+        self.store = SqliteStore(IN_MEMORY)
+        lease = self.store.take_lease("me", 0.0, 1e9)
+        self.token = lease.token
+        self.mode = Mode.PACK
+        asked = ElasticSettings(reports_dir=str(folder), **{"resize_every_s": 0.0, "silent_s": 900.0, **elastic})
+        self.daemon = DaemonSettings(partitions={"vc": Mode.PACK}, elastic=asked)
+        self.cluster = self.restart()
+
+    def restart(self, resizes: bool = True, source: FakeSampler | None = None) -> SlurmCluster:
+        self.cluster = SlurmCluster(
+            self.slurm, self.store, source or FakeSampler(self.slurm, {}), self.slurm, SlurmSettings(),
+            self.daemon, lambda: dict.fromkeys(self.daemon.partitions, self.mode), lambda job: False, self.token,
+            resizes=lambda _: resizes,
+        )  # fmt: skip
+        return self.cluster
+
+    def submit(self, name: str, gpus: int = 2, comment: str = ASKS, **rest: Any) -> str:
+        return self.slurm.submit(name, "vc", gpus, comment=comment, uid=os.getuid(), **rest)
+
+    def report(self, name: str, **said: Any) -> None:
+        text = json.dumps({"epochs": 1.0, "epoch_s": [[2, 10.0]], **said})
+        (self.home / f"{name}.json").write_text(text)
+
+    def entry(self, name: str, kind: Any = (Pending, Running)) -> Any:
+        part = self.cluster.observe().partitions["vc"]
+        (found,) = [e for e in (*part.pending, *part.running) if e.job.id == name]
+        assert isinstance(found, kind), found
+        return found
+
+    def do(self, name: str, decision: Start | Resize | Requeue) -> str | None:
+        self.cluster.observe()
+        (done,) = self.cluster.apply([Action(name, "vc", decision)])
+        return done.refused
+
+    def running(self, name: str, where: str = "n1:0,1", gpus: int = 2, **rest: Any) -> None:
+        """A job that has reported, on these GPUs."""
+        self.submit(name, gpus, **rest)
+        assert self.do(name, Start(at(where), WHY)) is None
+        self.report(name)
+        self.round()
+
+    def round(self, seconds: float = 1.0, rounds: int = 1) -> list[str]:
+        said: list[str] = []
+        for _ in range(rounds):
+            self.slurm.advance(seconds)
+            self.cluster.observe()
+            said += self.cluster.heal()
+        return said
+
+    @property
+    def starts(self) -> list[tuple[str, str]]:
+        return [(name, show_placement(place)) for _, name, place in self.slurm.starts]
+
+
+@pytest.fixture
+def stage(tmp_path: Path) -> Iterator[Stage]:
+    return Stage(tmp_path)
+
+
+# -- opting in -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("comment", "limits"),
+    [
+        ("lucid:elastic=1-8", Elastic(8, 1)),
+        (
+            "my run lucid:elastic=2-4,batch=256:4096,epochs=30 more",
+            Elastic(4, 2, 256, 256, 4096, 1, 4096, epochs=30.0),
+        ),
+        ("lucid:elastic=1-2,lucid:restart", Elastic(2, 1)),
+        ("lucid:elastic=1-8,nodes=2", Elastic(8, 1, max_nodes=2)),
+        ("lucid:elastic=1-2,colour=blue", Elastic(2, 1)),
+    ],
+)
+def test_a_comment_opts_in(comment: str, limits: Elastic) -> None:
+    assert elastic_request(comment).limits == limits
+
+
+@pytest.mark.parametrize("comment", ["", "elastic=1-8", "xlucid:elastic=1-8", "lucid:exclusive"])
+def test_a_comment_that_does_not_ask_is_no_wish(comment: str) -> None:
+    assert elastic_request(comment) == elastic_request("")
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "8", "0-4", "4-2", "1-²", "1-99999999", "1-8,batch=x", "1-8,batch=0:4", "1-8,epochs=-1", "1-8,epochs=inf",
+     "1-8,epochs=nan", "1-8,epochs=" + "9" * 400, "-", "1-8-9", "a" * 5000,
+     "1-8,nodes=0", "1-8,nodes=x", "1-8,nodes="],
+)  # fmt: skip
+def test_bad_text_leaves_the_job_rigid_and_says_why(stage: Stage, text: str) -> None:
+    assert elastic_request(f"lucid:elastic={text}").limits is None
+    stage.submit("1", comment=f"lucid:elastic={text}")
+    stage.report("1")
+    assert stage.entry("1").job.elastic is None
+    assert "cannot be read" in stage.cluster.elastic()["1"]
+
+
+@pytest.mark.parametrize(
+    ("rest", "words"),
+    [
+        ({"requeue": False}, "requeued"),
+        ({"batch": False}, "batch"),
+        ({"features": "ib"}, "features"),
+        ({"gpus": 9}, "9 GPUs"),
+        ({"mark": "lucid:vc=vc"}, "after its submission"),
+    ],
+)
+def test_a_job_that_cannot_be_resized_keeps_its_size_and_its_story_says_why(
+    stage: Stage, rest: dict[str, Any], words: str
+) -> None:
+    stage.submit("1", **rest)
+    stage.report("1")
+    assert stage.entry("1").job.elastic is None
+    assert words in stage.cluster.elastic()["1"]
+
+
+def test_a_job_without_reports_is_rigid_and_loses_nothing(stage: Stage) -> None:
+    stage.submit("1")
+    before = stage.slurm.records["1"].request
+    assert stage.entry("1").job.elastic is None
+    assert stage.do("1", Start(at("n1:0,1"), WHY)) is None
+    assert replace(stage.slurm.records["1"].request, req_nodes="") == before
+    assert "first report" in stage.cluster.elastic()["1"]
+
+
+def test_reports_reach_the_policy(stage: Stage) -> None:
+    stage.running("1")
+    entry = stage.entry("1")
+    assert entry.job.elastic == Elastic(8, 1, 8, pinned=True, epochs=30.0)
+    assert entry.progress.epoch_s == ((2, 10.0),)
+    assert "between 1 and 8 GPUs" in stage.cluster.elastic()["1"]
+
+
+def test_a_job_that_stops_reporting_is_rigid_from_then_on(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, silent_s=60.0)
+    stage.running("1")
+    assert stage.entry("1").job.elastic is not None
+    stage.round(100.0)
+    entry = stage.entry("1")
+    assert entry.job.elastic is None
+    assert entry.job.gpus == 2
+    assert "no report for" in stage.cluster.elastic()["1"]
+    stage.report("1", epochs=2.0)
+    assert stage.entry("1").job.elastic is not None
+
+
+def test_under_a_policy_that_resizes_nothing_the_job_is_rigid(stage: Stage) -> None:
+    stage.running("1")
+    stage.restart(resizes=False)
+    assert stage.entry("1").job.elastic is None
+    assert "resizes no job" in stage.cluster.elastic()["1"]
+
+
+# -- reports -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"\xff\xfe\x00", b"[" * 100_000, b"[]", b"null", b'{"epochs": NaN}', b'{"epochs": 1e999}',
+     b'{"epochs": -1}', b'{"epochs": "3"}', b'{"epochs": true}', b'{"epoch_s": [[1e30, 1]]}',
+     b'{"epoch_s": [[1]]}', b'{"epoch_s": 3}',
+     b'{"losses": [[0, 1e400]]}', b'{"batch": ' + b"9" * 5000 + b"}", b'{"gradient": [1]}', b'{"step_model": {}}',
+     b'{"step_model": [1, 1]}', b'{"step_model": [-1, 0, 0, 0, 0, 0, 1]}', b'{"step_model": [0, 0, 0, 0, 0, 0, 11]}',
+     b'{"step_model": [1e9, 0, 0, 0, 0, 0, 1]}', b'{"profile": 3}', b'{"profile": [[1, 1, 8, 0.1]]}',
+     b'{"profile": [[2, 1, 8, 0.1, 0.1]]}', b'{"profile": [[1, 1, 0.5, 0.1, 0.1]]}',
+     b'{"profile": [[1, 1, 8, 0, 0.1]]}',
+     b'{"profile": [[1, 1, 8, 0.1, 1e999]]}', b'{"profile": [[1, 99999, 8, 0.1, 1]]}', b'{"batch_range": [8]}',
+     b'{"batch_range": [0, 8]}', b'{"batch_range": [9, 8]}', b'{"atomic_range": [1, 1e300]}',
+     b'{"atomic_range": "1-8"}',
+     json.dumps({"profile": [[1, 1, 8, 0.1, 0.1]] * 65}).encode(),
+     json.dumps({"losses": [[0, 0]] * 2000}).encode()],
+)  # fmt: skip
+def test_rubbish_is_refused_by_rule(stage: Stage, content: bytes) -> None:
+    with pytest.raises(ValueError):
+        progress_of(content)
+    stage.submit("1")
+    (stage.home / "1.json").write_bytes(content)
+    assert stage.entry("1").job.elastic is None
+    assert "refused" in stage.cluster.elastic()["1"]
+
+
+def test_files_that_are_no_reports_of_the_jobs_user_are_refused(tmp_path: Path) -> None:
+    reports, me, home = Reports(str(tmp_path)), os.getuid(), tmp_path / HOME
+    home.mkdir()
+    good = tmp_path / "good"
+    good.write_text("{}")
+    (home / "1.json").symlink_to(good)
+    os.mkfifo(home / "2.json")
+    (home / "3.json").mkdir()
+    (home / "4.json").write_text("{" + " " * LARGEST + "}")
+    (home / "5.json").write_text("{}")
+    for number in "1234":
+        found = reports.of(number, me, 1.0)
+        assert found is not None, number
+        assert found.refused, number
+    link = reports.of("1", me, 1.0)
+    assert link.refused.endswith("it is a link")
+    assert reports.of("5", me + 1, 1.0) is None, "another user has another folder"
+    assert reports.of("5", me, 1.0) is not None
+    assert reports.of("../good", me, 1.0) is None
+    assert reports.of("6", me, 1.0) is None
+
+
+# -- a resize ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("where", "request_", "nodes"),
+    [
+        ("n1:0,1,2,3", {"tres_per_node": "gres/gpu:4", "tres_per_job": "", "req_nodes": "n1"}, 1),
+        ("n1:0 n2:1", {"tres_per_node": "gres/gpu:1", "tres_per_job": "", "req_nodes": "n1,n2"}, 2),
+        ("n1:0,1,2,3 n2:0", {"tres_per_node": "", "tres_per_job": "gres/gpu:5", "req_nodes": "n1,n2"}, 2),
+    ],
+)
+def test_a_resize_is_stop_wait_change_release(stage: Stage, where: str, request_: dict[str, str], nodes: int) -> None:
+    stage.running("1")
+    assert stage.do("1", Resize(at(where), WHY)) is None
+    asked = stage.slurm.now
+    assert stage.entry("1").job.elastic is None  # while it is on its way
+    assert show_placement(stage.entry("1").placement) == show_placement(at(where))  # type: ignore[union-attr]
+    stage.round(1.5)  # it has stopped, and is held
+    total = sum(part.mask.bit_count() for part in at(where))
+    assert stage.entry("1").job.gpus == total
+    assert stage.entry("1").job.elastic is None
+    said = stage.round(rounds=4)
+    assert any("goes on" in words for words in said)
+    record = stage.slurm.records["1"]
+    assert {key: getattr(record.request, key) for key in request_} == request_ == sized(at(where))
+    assert record.min_nodes == nodes
+    assert record.state == "RUNNING"
+    assert record.start_s - asked >= 2.0
+    assert [what for name, what in stage.slurm.writes if name == "1"][-3:] == ["requeuehold", "update", "release"]
+    note = stage.cluster.notes["1"]
+    assert not note.going_to
+    assert note.restart_s == pytest.approx(record.start_s - asked)
+    entry = stage.entry("1", Running)
+    assert entry.gpus == sum(part.mask.bit_count() for part in at(where))
+    assert entry.job.elastic is not None
+    assert entry.job.gpus == 2
+    assert entry.job.cpus == 1
+
+
+def test_a_job_keeps_its_gpus_for_a_while_after_it_started(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, resize_every_s=50.0)
+    stage.running("1")
+    assert stage.entry("1").job.elastic is None
+    assert stage.entry("1").job.gpus == 2
+    stage.round(60.0)
+    assert stage.entry("1").job.elastic is not None
+
+
+def test_nobody_starts_on_gpus_that_a_resized_job_has_not_left(stage: Stage) -> None:
+    stage.slurm.completing_s = 30.0  # it ignores SIGTERM
+    stage.running("1", "n1:0,1,2,3", 4)
+    stage.submit("2", 2, comment="")
+    stage.cluster.observe()
+    done = stage.cluster.apply(
+        [Action("2", "vc", Start(at("n1:2,3"), WHY)), Action("1", "vc", Resize(at("n1:0,1"), WHY))]
+    )
+    assert done[0].refused is not None
+    assert "has left" in done[0].refused
+    assert done[1].refused is None
+    stage.round(rounds=20)
+    assert (stage.do("2", Start(at("n1:2,3"), WHY)) or "").count("has left")
+    assert stage.slurm.records["1"].completing
+    stage.round(rounds=15)
+    assert stage.do("2", Start(at("n1:2,3"), WHY)) is None
+    assert [name for name, _ in stage.starts] == ["1", "1", "2"]
+
+
+def test_a_job_goes_on_only_when_others_have_left_its_node(stage: Stage) -> None:
+    stage.running("1", "n1:0,1,2", 3)
+    stage.running("2", "n2:0", 1)
+    stage.slurm.completing_s = 10.0
+    assert stage.do("1", Resize(at("n1:0"), WHY)) is None
+    stage.slurm.completing_s = 0.0
+    assert stage.do("2", Resize(at("n1:1,2"), WHY)) is None
+    stage.round(rounds=6)
+    assert stage.slurm.records["2"].held
+    stage.round(rounds=8)
+    assert stage.slurm.records["2"].state == stage.slurm.records["1"].state == "RUNNING"
+
+
+def test_a_job_that_ends_while_it_is_told_to_stop_is_over(stage: Stage) -> None:
+    stage.running("1")
+    stage.slurm._set("1", state="FAILED", placement=(), end_s=stage.slurm.now)
+    stage.cluster._jobs["1"] = replace(stage.slurm.records["1"], state="RUNNING", placement=at("n1:0,1"))
+    stage.cluster._actions.saw(stage.cluster._facts, stage.cluster._jobs)
+    (done,) = stage.cluster.apply([Action("1", "vc", Resize(at("n1:0"), WHY))])
+    assert done.refused is None  # Slurm takes it, and leaves the job as it is
+    stage.round(rounds=5)
+    assert stage.slurm.records["1"].state == "FAILED"
+    assert len(stage.starts) == 1
+    assert "1" not in stage.cluster.notes
+
+
+def test_a_requeue_that_slurm_declines_leaves_the_job_as_it_was(stage: Stage) -> None:
+    stage.running("1")
+    note = stage.cluster.notes["1"]
+    stage.slurm._set("1", requeue=False)
+    refused = stage.do("1", Resize(at("n1:0"), WHY))
+    assert refused is not None
+    assert "disabled" in refused
+    assert stage.cluster.notes["1"] == note
+    assert stage.slurm.records["1"].state == "RUNNING"
+
+
+def test_a_user_who_holds_the_job_in_between_keeps_it_held(stage: Stage) -> None:
+    stage.running("1")
+    assert stage.do("1", Resize(at("n1:0"), WHY)) is None
+    stage.slurm._set("1", comment=f"{ASKS} lucid:held")
+    stage.round(rounds=5)
+    assert stage.slurm.records["1"].held
+    assert not stage.cluster.notes["1"].going_to
+
+
+def test_in_a_partition_that_is_no_longer_packed_the_job_runs_as_its_user_wrote_it(stage: Stage) -> None:
+    stage.running("1")
+    assert stage.do("1", Resize(at("n1:0"), WHY)) is None
+    stage.mode = Mode.OBSERVE
+    stage.round(rounds=6)
+    record = stage.slurm.records["1"]
+    assert record.state == "RUNNING"
+    assert record.gpus == 2
+    assert record.request.req_nodes == ""
+
+
+def test_a_job_resized_and_put_back_can_start_at_the_size_its_user_wrote(stage: Stage) -> None:
+    stage.running("1")
+    assert stage.do("1", Resize(at("n1:0 n2:0,1,2"), WHY)) is None
+    stage.round(rounds=4)
+    assert stage.slurm.records["1"].min_nodes == 2
+    assert stage.do("1", Requeue(WHY)) is None
+    stage.round(rounds=3)
+    entry = stage.entry("1", Pending)
+    assert entry.job.gpus == 2
+    assert entry.job.min_nodes == 1
+    assert stage.do("1", Start(at("n2:0,1"), WHY)) is None
+    record = stage.slurm.records["1"]
+    assert record.gpus == 2
+    assert record.min_nodes == 1
+    assert record.request.tres_per_job == ""
+
+
+@pytest.mark.parametrize("at_write", range(7))
+@pytest.mark.parametrize("done", [False, True])
+def test_lucidd_may_die_at_any_point(tmp_path: Path, at_write: int, done: bool) -> None:
+    """Before Slurm was told something, and after; the job goes on exactly once, never twice, and never stays held."""
+    stage = Stage(tmp_path)
+    stage.running("1")
+    first = len(stage.slurm.writes)
+    real = {name: getattr(stage.slurm, name) for name in ("requeue_hold", "update", "release")}
+    count = 0
+
+    def dies(name: str) -> Any:
+        def call(*args: Any) -> None:
+            nonlocal count
+            count += 1
+            if count - 1 == at_write and not done:
+                raise Killed
+            real[name](*args)
+            if count - 1 == at_write:
+                raise Killed
+
+        return call
+
+    for name in real:
+        setattr(stage.slurm, name, dies(name))
+    rules = settings_from({}, "t").policy
+    policy = make_policy("elastic", rules, HistoryPredictor())
+    for _ in range(40):
+        try:
+            if count == 0:
+                stage.do("1", Resize(at("n1:0,1,2,3"), WHY))
+            stage.round()
+            Cycle(stage.cluster, HistoryPredictor(), policy, rules, tolerant=True).run()
+            stage.cluster.heal()
+        except Killed:
+            stage.restart()
+    record = stage.slurm.records["1"]
+    assert record.state == "RUNNING"
+    assert not record.held
+    assert len(stage.slurm.writes) > first
+    notes = stage.cluster.notes["1"]
+    assert not notes.going_to
+    assert len(stage.starts) == 1 + record.restarts
+
+
+# -- which policies may run ----------------------------------------------------------------------------------
+
+
+def test_lucidd_refuses_a_policy_that_this_cluster_cannot_serve(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"'elastic'.*resize.*daemon\.elastic\.reports_dir"):
+        check_policy(settings_from({"daemon": {"policy": "elastic"}}, "t"), "lucid.toml")
+    with pytest.raises(ConfigError, match=r"'pollux'.*resize.*daemon\.elastic\.reports_dir"):
+        check_policy(settings_from({"daemon": {"policy": "pollux"}}, "t"), "lucid.toml")
+    with pytest.raises(ConfigError, match=r"'muri-l'.*interleave.*daemon\.elastic\.reports_dir"):
+        check_policy(settings_from({"daemon": {"policy": "muri-l"}}, "t"), "lucid.toml")
+    with pytest.raises(ConfigError, match=r"'optimus'.*only a replay knows.*optimus-fitted learns"):
+        check_policy(_with(tmp_path, "optimus"), "lucid.toml")
+    for served in ("elastic", "pollux", "sia", "optimus-fitted", "optimus-drf", "muri-s", "muri-l"):
+        check_policy(_with(tmp_path, served), "lucid.toml")
+
+
+def _with(folder: Path, policy: str) -> Any:
+    return settings_from({"daemon": {"policy": policy, "elastic": {"reports_dir": str(folder)}}}, "t")
+
+
+def test_the_cluster_can_resize_where_jobs_report(stage: Stage) -> None:
+    assert stage.cluster.capabilities >= {Capability.RESIZE, Capability.ADAPT}
+    stage.slurm.slurm_version = (22, 5)
+    assert Capability.RESIZE not in stage.cluster.capabilities
+
+
+def test_a_job_on_its_way_is_never_shown_on_the_gpus_that_slurm_gave_to_another(stage: Stage) -> None:
+    """Slurm chose n1:0 for the rigid job; the resized one was to go there."""
+    stage.running("1", "n1:0,1,2", 3)
+    assert stage.do("1", Resize(at("n1:0"), WHY)) is None
+    stage.slurm.advance(1.0)
+    stage.slurm.submit("2", "vc", 1, held=False)  # Slurm gives it the first one
+    entry, other = stage.entry("1", Running), stage.entry("2", Running)
+    assert show_placement(other.placement) == "n1:0"
+    assert show_placement(entry.placement) == "n1:1"
+    assert entry.partner is other.partner is None
+
+
+def test_a_requeue_that_slurm_is_slow_to_take_is_waited_for(stage: Stage) -> None:
+    stage.running("1")
+    before = stage.slurm.records["1"]
+    assert stage.do("1", Resize(at("n1:0"), WHY)) is None
+    after = stage.slurm.records["1"]
+    stage.slurm.records["1"] = before  # not taken yet
+    stage.slurm.gone_s.clear()
+    assert stage.round() == []
+    stage.slurm.records["1"] = replace(after, flags=frozenset())
+    stage.round(rounds=3)
+    assert stage.slurm.records["1"].gpus == 1
+
+
+def test_a_job_with_different_numbers_on_its_nodes_goes_on_last(stage: Stage) -> None:
+    """Slurm deals its GPUs out by itself: it took two of a node where one was planned, and a job did not start."""
+    stage.running("1", "n1:0,1", 2)
+    stage.running("2", "n2:0", 1)
+    stage.cluster.observe()
+    stage.cluster.apply(
+        [Action("1", "vc", Resize(at("n1:0 n2:0,1"), WHY)), Action("2", "vc", Resize(at("n1:1,2,3"), WHY))]
+    )
+    stage.round(rounds=8)
+    assert [name for name, _ in stage.starts] == ["1", "2", "2", "1"]
+    assert stage.slurm.records["1"].state == stage.slurm.records["2"].state == "RUNNING"
+
+
+def test_who_leaves_slurm_waits_for_jobs_that_are_told_to_stop(stage: Stage) -> None:
+    """One that still stops is held once it has stopped: 'no job is held any more' was said too early, and it stayed
+    held for ever."""
+    stage.running("1")
+    assert stage.do("1", Resize(at("n1:0"), WHY)) is None
+    assert stage.slurm.records["1"].completing
+    stage.mode = Mode.OBSERVE
+    stage.restart()
+    stage.cluster.observe()
+    assert stage.cluster.still_ours() == ["1"]
+    stage.round(rounds=4)
+    assert stage.cluster.still_ours() == []
+    assert not stage.slurm.records["1"].held
+
+
+# -- reports that the clock contradicts, and folders that hold none --------------------------------------------
+
+
+def tells(stage: Stage, seconds: int, epochs: float, every: int = 5, **said: Any) -> None:
+    """Reports anew every few seconds."""
+    for _ in range(seconds // every):
+        stage.slurm.advance(float(every))
+        stage.report("1", epochs=epochs, **said)
+        stage.cluster.observe()
+
+
+def test_a_liar_is_not_grown_then_brought_back_then_left_rigid(stage: Stage) -> None:
+    """As of 1000/n² s an epoch, and 0.1 epochs, as long as it lives."""
+    lie = {"epochs": 0.1, "epoch_s": [[n, 1000 / n**2] for n in range(1, 9)]}
+    stage.submit("1", 1)
+    assert stage.do("1", Start(at("n1:0"), WHY)) is None
+    stage.round()
+    tells(stage, 20, **lie)
+    assert stage.entry("1").job.elastic.max_gpus == 8
+    assert stage.do("1", Resize(at("n1:0,1,2,3 n2:0"), WHY)) is None
+    stage.round(rounds=6)
+    tells(stage, 120, **lie)
+    assert stage.entry("1").job.elastic.max_gpus == 5
+    assert "it does not grow beyond 5 GPUs: lucidd's clock contradicts its reports" in stage.cluster.elastic()["1"]
+    assert "it has told no progress for" in stage.cluster.doubted()["1"]
+    tells(stage, 120, **lie)
+    assert stage.entry("1").job.elastic.max_gpus == 1
+    assert "it goes back to the 1 GPU that its user asked for" in stage.cluster.elastic()["1"]
+    (stage.home / "1.json").unlink()  # nor does it keep them by saying nothing
+    assert stage.entry("1").job.elastic.max_gpus == 1
+    assert stage.do("1", Resize(at("n1:0"), WHY)) is None
+    stage.round(rounds=6)
+    tells(stage, 60, **lie)
+    assert stage.entry("1").job.elastic is None
+    assert stage.entry("1").job.gpus == 1
+    assert "it is not resized: lucidd's clock contradicts" in stage.cluster.elastic()["1"]
+    for number in range(1, 40):  # and who is honest again is believed again
+        tells(stage, 10, 10.0 + number, every=10, epoch_s=[[1, 10.0]])
+    assert stage.entry("1").job.elastic.max_gpus == 8
+    assert stage.cluster.doubted() == {}
+
+
+def test_no_gpu_works_while_progress_is_told(stage: Stage) -> None:
+    sampler = FakeSampler(stage.slurm, {})
+    stage.restart(source=sampler)
+    stage.running("1")
+    began_s = stage.slurm.now
+    for number in range(1, 30):
+        sampler.measured["1"] = [GpuUse("g0", began_s, stage.slurm.now, stage.slurm.now - began_s, 0.0)]
+        tells(stage, 10, 1.0 + number, every=10, epoch_s=[[2, 10.0]])
+    assert stage.entry("1").job.elastic is None
+    assert "its GPUs have not worked for" in stage.cluster.elastic()["1"]
+
+
+def test_without_the_folder_nobody_is_judged_and_it_is_told(stage: Stage) -> None:
+    stage.running("1")
+    stage.folder.rename(stage.folder.with_name("away"))
+    stage.round(4000.0, 3)
+    assert stage.entry("1").job.elastic is None
+    assert "there is no such folder" in stage.cluster.elastic()["1"]
+    assert stage.cluster.doubted() == {}
+    assert stage.cluster.reports_trouble().blind
+    stage.folder.with_name("away").rename(stage.folder)
+    stage.report("1", epochs=2.0)
+    stage.round()
+    assert stage.entry("1").job.elastic is not None
+    assert not stage.cluster.reports_trouble().blind
+
+
+def test_a_relative_folder_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"reports_dir = .shared/reports.: must be an absolute path"):
+        settings_from({"daemon": {"elastic": {"reports_dir": "shared/reports"}}}, "t")
+
+
+# -- few nodes -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("most", "comment", "nodes"),
+    [
+        ("", ASKS, None),
+        (";most=1", ASKS, 1),
+        (";most=2", ASKS, 2),
+        ("", "lucid:elastic=1-8,nodes=1", 1),
+        (";most=2", "lucid:elastic=1-8,nodes=1", 1),
+        (";most=x", ASKS, None),
+    ],
+)
+def test_its_user_says_on_how_many_nodes_it_may_be(stage: Stage, most: str, comment: str, nodes: int | None) -> None:
+    """Slurm's own number is 1 for a waiting job whose user wrote nothing, and 0 for one that runs."""
+    asks = replace(Request(tres_per_node="gres/gpu:2"), max_nodes=1)
+    stage.running("1", mark=f"lucid:vc=vc;elastic=1{most}", comment=comment, request=asks)
+    assert stage.entry("1").job.elastic.max_nodes == nodes
+    assert ("at the most" in stage.cluster.elastic()["1"]) == (nodes is not None)
+    wide = Resize(at("n1:0,1,2,3 n2:0,1,2,3"), WHY)
+    assert stage.do("1", wide) is None
+    stage.round(rounds=8)
+    stage.report("1", epochs=2.0)
+    stage.restart()
+    assert stage.entry("1").job.elastic.max_nodes == nodes, "whatever Lucid has written into the request since"
+
+
+def test_a_range_of_nodes_is_given_back_as_a_range(stage: Stage) -> None:
+    stage.running("1", mark="lucid:vc=vc;elastic=1;most=3")
+    assert stage.do("1", Resize(at("n1:0 n2:0"), WHY)) is None
+    stage.round(rounds=5)
+    record = stage.slurm.records["1"]
+    assert record.min_nodes == 2
+    back = back_to(replace(record, state="PENDING"), stage.cluster.notes["1"])
+    assert back is not None
+    assert back.nodes == "1-3"
+
+
+def test_a_job_that_asks_for_more_nodes_than_its_comment_says_stays_rigid(stage: Stage) -> None:
+    stage.submit("1", 4, comment="lucid:elastic=1-8,nodes=1", min_nodes=2)
+    assert stage.entry("1").job.elastic is None
+    assert "asks for 2 nodes, and its comment says 1 at the most" in stage.cluster.elastic()["1"]
+
+
+# -- the first start -----------------------------------------------------------------------------------------
+
+
+def test_a_user_may_let_the_job_start_on_fewer_gpus_than_written(stage: Stage) -> None:
+    stage.submit("1", 4, comment="lucid:elastic=1-8,start=2")
+    entry = stage.entry("1")
+    assert entry.job.elastic == Elastic(4, 2)
+    assert "may start on 2 to 4 GPUs" in stage.cluster.elastic()["1"]
+    assert stage.do("1", Start(at("n1:0,1"), WHY)) is None
+    coming = stage.entry("1", Running)
+    assert (coming.gpus, coming.job.elastic) == (2, None), "on its way it is nobody's to move"
+    stage.round(1.0, 2)
+    running = stage.entry("1", Running)
+    assert (running.gpus, running.job.gpus, running.job.elastic) == (2, 2, None), "rigid until it reports"
+    stage.report("1")
+    assert stage.entry("1").job.elastic == Elastic(8, 1, 8, pinned=True)
+    assert stage.entry("1").job.gpus == 4, "what its user wrote is not forgotten"
+
+
+@pytest.mark.parametrize("text", ["start=0", "start=9", "start=x", "start="])
+def test_a_first_start_outside_of_the_range_is_refused(stage: Stage, text: str) -> None:
+    stage.submit("1", 4, comment=f"lucid:elastic=1-8,{text}")
+    assert stage.entry("1").job.elastic is None
+    assert "within 1-8 is wanted" in stage.cluster.elastic()["1"]
+
+
+def test_a_first_start_that_is_not_asked_for_is_at_the_size_written(stage: Stage) -> None:
+    stage.submit("1", 4)
+    assert stage.entry("1").job.elastic is None
+    assert stage.entry("1").job.gpus == 4

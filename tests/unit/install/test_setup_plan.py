@@ -1,0 +1,263 @@
+"""What setup plans on a machine, from what Slurm and the machine say: steps, refusals, and what it leaves alone."""
+
+from __future__ import annotations
+
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from lucid.adapters.slurm.records.jobs_and_nodes import SlurmNode
+from lucid.adapters.slurm.records.preemption import Preemption
+from lucid.cli.install.setup_apply import resume_nodes
+from lucid.cli.install.setup_machine import Machine, Running
+from lucid.cli.install.setup_plan import Options, Plan, make_plan
+from lucid.config import Mode
+from lucid.errors import ConfigError
+from lucid.slurmconf.diff import diff_of
+from lucid.slurmconf.journal import Journal
+
+PROGRAMS = Path("/opt/lucid/bin")
+CONF = """\
+ClusterName=x
+GresTypes=gpu
+SelectType=select/cons_tres
+PriorityType=priority/multifactor
+NodeName=n[1-2] Gres=gpu:a100:2
+PartitionName=vc-a Nodes=n1
+PartitionName=vc-b Nodes=n2
+"""
+
+
+class Head(Machine):
+    """A machine of which is said what it has: nothing is run here."""
+
+    user, unit_on, rights = False, False, ""
+
+    def has_user(self) -> bool:  # type: ignore[override]
+        return self.user
+
+    def is_on(self, unit: str) -> bool:
+        return self.unit_on
+
+    def slurm_rights(self) -> str | None:
+        return self.rights
+
+
+def node(name: str, partition: str) -> SlurmNode:
+    return SlurmNode(
+        name, ("a100", "a100"), frozenset(), 8, 1000, frozenset(), frozenset({partition}), frozenset({"IDLE"})
+    )
+
+
+def running(version: tuple[int, int] = (24, 11), **config: str) -> Running:
+    known = {
+        "SLURM_CONF": "/etc/slurm/slurm.conf",
+        "AccountingStorageType": "accounting_storage/slurmdbd",
+        "PriorityType": "priority/multifactor",
+        "SelectType": "select/cons_tres",
+        "GresTypes": "gpu",
+    }
+    return Running(version, {**known, **config}, [node("n1", "vc-a"), node("n2", "vc-b")], [], ("vc-a", "vc-b"))
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    etc = tmp_path / "etc/slurm"
+    etc.mkdir(parents=True)
+    (etc / "slurm.conf").write_text(CONF)
+    (etc / "gres.conf").write_text("NodeName=n[1-2] Name=gpu Type=a100 File=/dev/nvidia[0-1]\n")
+    return tmp_path
+
+
+def plan_for(root: Path, mode: str, seen: Running | None = None, head: Head | None = None, *partitions: str) -> Plan:
+    options = Options(Mode(mode), partitions or ("vc-a",))
+    return make_plan(root, head or Head(), seen or running(), options, PROGRAMS)
+
+
+def kinds(plan: Plan) -> list[str]:
+    return [kind for kind, _ in plan.steps]
+
+
+def done(plan: Plan) -> None:
+    for change in plan.changes:
+        change.path.parent.mkdir(parents=True, exist_ok=True)
+        change.path.write_bytes(change.after)
+
+
+def test_observing_touches_nothing_of_slurms(root: Path) -> None:
+    plan = plan_for(root, "observe")
+    assert kinds(plan) == ["user", "daemon"]
+    paths = {str(change.path.relative_to(root)) for change in plan.changes}
+    assert {path for path in paths if path.startswith("etc/slurm/")} == {"etc/slurm/lucid/lucid-release"}
+    assert all(change.before is None for change in plan.changes)
+    assert '+vc-a = "observe"\n' in diff_of(plan.changes)
+    done(plan)
+    head = Head()
+    head.user = head.unit_on = True
+    assert plan_for(root, "observe", head=head).empty
+
+
+def test_private_jobs_are_seen_by_an_operator_only(root: Path) -> None:
+    assert "slurm-user" in kinds(plan_for(root, "observe", running(PrivateData="accounts,jobs")))
+    [refusal] = plan_for(root, "observe", running(PrivateData="jobs", AccountingStorageType="")).refused
+    assert "take jobs out of PrivateData" in refusal.remedy
+
+
+def test_a_package_brings_units_and_lucid_release(root: Path) -> None:
+    unit = root / "usr/lib/systemd/system/lucidd.service"
+    unit.parent.mkdir(parents=True)
+    unit.touch()
+    paths = {str(change.path.relative_to(root)) for change in plan_for(root, "observe").changes}
+    assert paths == {"etc/lucid/lucid.toml"}
+    texts = {change.path.name: change.after for change in plan_for(root, "pack").changes}
+    assert b"sampler /usr/bin/lucid-sampler\n" in texts["node.conf"]
+
+
+def test_order_mode_needs_an_operator_and_site_factors(root: Path) -> None:
+    assert "slurm-user" in kinds(plan_for(root, "order"))
+    head = Head()
+    head.rights = "operator"
+    assert "slurm-user" not in kinds(plan_for(root, "order", head=head))
+    [refusal] = plan_for(root, "order", running(PriorityType="priority/basic")).refused
+    assert "priority/basic" in refusal.what
+    [refusal] = plan_for(root, "order", running(AccountingStorageType="")).refused
+    assert "no slurmdbd" in refusal.what
+    silent = Head()
+    silent.rights = None  # type: ignore[assignment]
+    [refusal] = plan_for(root, "order", head=silent).refused
+    assert "does not answer" in refusal.what
+
+
+def test_order_mode_says_which_vcs_could_lend_in_pack_mode(root: Path) -> None:
+    def told(plan: Plan) -> list[str]:
+        return [note for note in plan.notes if "could lend each other idle GPUs in pack mode" in note]
+
+    assert "--partitions vc-a,vc-b --dry-run" in told(plan_for(root, "order", None, None, "vc-a", "vc-b"))[0]
+    assert not told(plan_for(root, "order"))
+    (root / "etc/slurm/slurm.conf").unlink()
+    assert not told(plan_for(root, "order", None, None, "vc-a", "vc-b")), "order mode needs no file of Slurm's"
+
+
+def test_pack_mode_plans_files_nodes_and_what_slurmctld_has_to_have(root: Path) -> None:
+    plan = plan_for(root, "pack")
+    assert kinds(plan) == ["user", "slurm-user", "reconfigure", "daemon", "folder"]
+    assert plan.hosts == ["n1", "n2"], "one NodeName line"
+    assert plan.wanted["GresTypes"] == "gpu,shard"
+    assert plan.wanted["JobSubmitPlugins"] == "lua"
+    assert any("--gpu-mem a100=" in note for note in plan.notes)
+    assert ("/etc/slurm/lucid/task_prolog", "0755") in plan.node_files
+    assert ("/etc/slurm/gres.conf", "0644") in plan.node_files
+    done(plan)
+    head = Head()
+    head.user = head.unit_on = True
+    again = plan_for(root, "pack", head=head)
+    assert not again.changes
+    assert "daemon" in kinds(again), "lucidd has not read its file, where the first run waited for the nodes"
+    assert "reconfigure" in kinds(again), "the files are written, and slurmctld does not run with them yet"
+    assert again.hosts == ["n1", "n2"]
+    toml = root / "etc/lucid/lucid.toml"
+    toml.write_text(toml.read_text().replace("vc-a", '# mine\n"vc-a"'))
+    assert not plan_for(root, "pack").changes, "the site's own way of writing it stays"
+
+
+def test_a_site_with_lines_of_its_own_in_the_plugins_settings_keeps_them(root: Path) -> None:
+    settings = root / "etc/slurm/lucid.plugin.conf"
+    settings.write_text("heartbeat /run/lucid/heartbeat\nexempt 0\n")
+    [change] = [change for change in plan_for(root, "pack").changes if change.path == settings]
+    assert change.after == b"heartbeat /run/lucid/heartbeat\nexempt 0\nsteps mapped\ntype a100\n"
+
+
+@pytest.mark.parametrize(
+    ("seen", "what"),
+    [
+        (running((22, 5)), "Slurm 22.05 adds to a waiting job's request"),
+        (running(SLURM_CONF="/opt/slurm/etc/slurm.conf"), "slurm.conf is /opt/slurm/etc/slurm.conf"),
+        (running(AccountingStorageType=""), "no slurmdbd"),
+    ],
+)
+def test_pack_mode_is_refused_where_it_cannot_work(root: Path, seen: Running, what: str) -> None:
+    plan = plan_for(root, "pack", seen)
+    assert what in " ".join(refusal.what for refusal in plan.refused)
+    assert all(refusal.remedy for refusal in plan.refused)
+
+
+def test_a_slurm_without_lua_is_refused(root: Path) -> None:
+    """slurmctld ends over a plugin that it does not find."""
+    folder = root / "usr/lib/slurm"
+    folder.mkdir(parents=True)
+    seen = running(PluginDir="/usr/lib/slurm")
+    assert "Slurm's Lua plugin is not installed" in plan_for(root, "pack", seen).refused[0].what
+    (folder / "job_submit_lua.so").touch()
+    assert not plan_for(root, "pack", seen).refused
+
+
+def test_a_plugin_of_the_sites_own_is_neither_replaced_nor_passed_over(root: Path) -> None:
+    own = root / "etc/slurm/job_submit.lua"
+    own.write_text("function slurm_job_submit() return slurm.SUCCESS end\n")
+    plan = plan_for(root, "pack")
+    assert "job_submit.lua of the site's own" in plan.refused[0].what
+    assert own not in {change.path for change in plan.changes}
+
+
+def test_partitions_over_common_nodes_are_packed_only_in_layers(root: Path) -> None:
+    both = ("vc-a", "vc-b")
+    nodes = [replace(node(name, "vc-a"), partitions=frozenset(both)) for name in ("n1", "n2")]
+    seen = replace(running(), nodes=nodes)
+    [refusal] = plan_for(root, "pack", seen, None, *both).refused
+    assert "node n1 stands in vc-a and vc-b" in refusal.what
+    tiers, modes = {"vc-a": 10, "vc-b": 1}, {"vc-a": "REQUEUE", "vc-b": "REQUEUE"}
+    layers = replace(seen, preemption=Preemption("partition", "REQUEUE", tiers=tiers, modes=modes))
+    plan = plan_for(root, "pack", layers, None, *both)
+    assert not plan.refused
+    assert any("jobs of vc-a claim GPUs of vc-b" in note for note in plan.notes)
+    naps = replace(layers, preemption=replace(layers.preemption, modes={**modes, "vc-b": "SUSPEND"}))
+    assert "jobs of vc-b are suspended for jobs of vc-a" in plan_for(root, "pack", naps, None, *both).refused[0].what
+
+
+def test_an_unknown_partition_is_an_error_that_lists_the_known_ones(root: Path) -> None:
+    with pytest.raises(ConfigError, match="no partition 'vcx'; it has vc-a, vc-b"):
+        make_plan(root, Head(), running(), Options(Mode.OBSERVE, ("vcx",)), PROGRAMS)
+
+
+def test_configless_nodes_need_the_hooks_alone(root: Path) -> None:
+    notes = " ".join(plan_for(root, "pack", running(SlurmctldParameters="enable_configless")).notes)
+    assert "reach them by themselves" in notes
+    assert "as it is here" in " ".join(plan_for(root, "pack").notes)
+
+
+class Deaf(Head):
+    """A head node whose slurmctld does or does not answer."""
+
+    answers_now = False
+
+    def tried(self, *words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.CompletedProcess(words, 0 if self.answers_now else 1, "", "")
+
+
+def test_a_drained_node_is_remembered_until_slurmctld_has_resumed_it(tmp_path: Path) -> None:
+    journal = Journal(tmp_path)
+    with journal.locked():
+        journal.begin("pack")
+        for name in ("n1", "n2"):
+            journal.note("drained", name)
+        head = Deaf()
+        assert resume_nodes(head, journal) == ["n2", "n1"]
+        head.answers_now = True
+        assert resume_nodes(head, journal) == []
+        assert journal.has("drained") == []
+
+
+def test_setup_offers_the_past_of_the_site_for_estimates(root: Path) -> None:
+    def offers(plan: Plan) -> bool:
+        return any("--past DAYS" in note for note in plan.notes)
+
+    assert offers(plan_for(root, "observe"))
+    assert not offers(plan_for(root, "observe", running(AccountingStorageType="(null)")))
+    plan = make_plan(root, Head(), running(), Options(Mode.OBSERVE, ("vc-a",), past_days=30), PROGRAMS)
+    assert not offers(plan)
+    toml = next(change for change in plan.changes if change.path.name == "lucid.toml")
+    assert b"catch_up_days = 30" in toml.after
+    done(plan)
+    assert not offers(plan_for(root, "observe"))

@@ -1,0 +1,275 @@
+"""lucid-run on one node: ranks counted anew, signals passed on, nothing left behind, checkpoint folders."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from lucid_job import checkpoints
+from scenes.folders import HOME
+
+SLURM = Path(__file__).resolve().parents[3] / "slurm"
+RUN = SLURM / "lucid_run.py"
+PYTHON = os.environ.get("LUCID_JOB_PYTHON", sys.executable)
+"""What runs lucid-run; a node may have an old one."""
+
+
+def environ(**more: str) -> dict[str, str]:
+    made = {"PATH": os.environ["PATH"], "SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "1", "SLURM_GPUS_ON_NODE": "2"}
+    return made | more
+
+
+def launch(*words: str, **more: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [PYTHON, "-BS", str(RUN), *words],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environ(**more),
+    )  # fmt: skip
+
+
+def run(*words: str, **more: str) -> subprocess.CompletedProcess[str]:
+    with launch(*words, **more) as process:
+        out, err = process.communicate(timeout=60)
+        return subprocess.CompletedProcess(words, process.returncode, out, err)
+
+
+def python(program: str) -> tuple[str, ...]:
+    """A rank; what site-packages hold would take it longer to begin."""
+    return sys.executable, "-S", "-c", program
+
+
+SHOW = python("import json, os; print(json.dumps(dict(os.environ)))")
+
+
+def shown(done: subprocess.CompletedProcess[str]) -> list[dict[str, str]]:
+    assert done.returncode == 0, done.stderr
+    return sorted((json.loads(line) for line in done.stdout.splitlines()), key=lambda one: int(one["RANK"]))
+
+
+def test_a_process_for_each_gpu_with_numbers_of_this_start() -> None:
+    stale = {"SLURM_GPUS": "8", "WORLD_SIZE": "8", "RANK": "5", "SLURM_NTASKS": "8", "LUCID_GPUS_HERE": "8"}
+    ranks = shown(run(*SHOW, **stale, SLURM_RESTART_COUNT="3", SLURM_GPUS_ON_NODE="3"))
+    assert [one["RANK"] for one in ranks] == [one["LOCAL_RANK"] for one in ranks] == ["0", "1", "2"]
+    for one in ranks:
+        assert {one[name] for name in ("WORLD_SIZE", "SLURM_NTASKS", "LOCAL_WORLD_SIZE", "LUCID_GPUS_HERE")} == {"3"}
+        assert (one["MASTER_ADDR"], one["LUCID_RESTART"]) == ("127.0.0.1", "3")
+        assert 20000 <= int(one["MASTER_PORT"]) < 30000
+        assert "SLURM_GPUS" not in one
+        assert "LUCID_CHECKPOINTS" not in one
+
+
+def test_gpus_are_counted_by_what_there_is() -> None:
+    assert len(shown(run(*SHOW, SLURM_GPUS_ON_NODE="", CUDA_VISIBLE_DEVICES="4,5,6"))) == 3
+    assert len(shown(run(*SHOW, SLURM_GPUS_ON_NODE="", LUCID_GPUS_HERE="2"))) == 2
+    assert len(shown(run(*SHOW, SLURM_GPUS_ON_NODE="many"))) == 1
+
+
+def started(process: subprocess.Popen[str], count: int = 2) -> list[int]:
+    return [int(process.stdout.readline()) for _ in range(count)]
+
+
+CHECKPOINTS = """
+import os, signal, sys, time
+signal.signal(signal.SIGTERM, lambda *_: sys.exit({status}))
+print(os.getpid(), flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize(
+    ("status", "ends"), [("143", 143), ("0", 0), ("9", 9), ("143 if os.environ['RANK'] == '0' else 0", 143)]
+)
+def test_sigterm_reaches_all_and_their_status_is_the_jobs(status: str, ends: int) -> None:
+    with launch(*python(CHECKPOINTS.format(status=status))) as process:
+        ranks = started(process)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(20) == ends
+    assert not any(alive(one) for one in ranks)
+
+
+def test_one_that_fails_ends_the_others_and_says_so() -> None:
+    done = run(*python("import os, sys, time; time.sleep(60) if os.environ['RANK'] == '0' else sys.exit(4)"))
+    assert (done.returncode, "status 4; the others are stopped" in done.stderr) == (4, True)
+
+
+def test_one_that_checkpoints_alone_takes_the_others_with_it() -> None:
+    with launch(*python(CHECKPOINTS.format(status=143))) as process:
+        os.kill(started(process)[0], signal.SIGTERM)
+        assert process.wait(20) == 143
+
+
+def alive(number: int) -> bool:
+    try:
+        return Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def test_a_killed_launcher_leaves_no_orphans() -> None:
+    with launch(*python(CHECKPOINTS.format(status=0))) as process:
+        ranks = started(process)
+        process.kill()
+        process.wait(20)
+    until = time.monotonic() + 10
+    while any(alive(one) for one in ranks) and time.monotonic() < until:
+        time.sleep(0.05)
+    assert not any(alive(one) for one in ranks)
+
+
+def test_what_a_killed_process_had_started_ends_too() -> None:
+    program = (
+        "import os, subprocess; child = subprocess.Popen(['sleep', '60']); print(child.pid, flush=True); os.abort()"
+    )
+    done = run(*python(program))
+    assert done.returncode == 128 + signal.SIGABRT
+    assert not any(alive(int(line)) for line in done.stdout.split())
+
+
+def test_what_cannot_start_is_said() -> None:
+    done = run("/no/such/program")
+    assert (done.returncode, "/no/such/program cannot be started" in done.stderr) == (2, True)
+    assert run().returncode == 2
+    several = run("true", SLURM_JOB_NUM_NODES="2")
+    assert (several.returncode, "from its batch script" in several.stderr) == (2, True)
+
+
+def test_a_checkpoint_folder_is_the_users_alone_and_found_again(tmp_path: Path) -> None:
+    first = shown(run("--checkpoints", str(tmp_path), *SHOW))
+    folder = tmp_path / HOME / "7"
+    assert {one["LUCID_CHECKPOINTS"] for one in first} == {str(folder)}
+    assert folder.stat().st_mode & 0o777 == 0o700
+    (folder / "model").write_text("weights")
+    folder.chmod(0o755)
+    done = run("--checkpoints", str(tmp_path), *SHOW, SLURM_RESTART_COUNT="1", SLURM_JOB_START_TIME="99")
+    assert shown(done)[0]["LUCID_CHECKPOINTS"] == str(folder)
+    assert (folder.stat().st_mode & 0o777, done.stderr) == (0o700, "")
+    assert (folder / "model").read_text() == "weights"
+
+
+def test_an_earlier_job_of_this_number_is_not_gone_on_with(tmp_path: Path) -> None:
+    shown(run("--checkpoints", str(tmp_path), *SHOW, SLURM_JOB_START_TIME="50"))
+    (tmp_path / HOME / "7/model").write_text("of another job")
+    again = run("--checkpoints", str(tmp_path), *SHOW, SLURM_JOB_START_TIME="50")
+    assert (again.stderr, (tmp_path / HOME / "7/model").exists()) == ("", True), "a second call of the same start"
+    done = run("--checkpoints", str(tmp_path), *SHOW, SLURM_JOB_START_TIME="99")
+    assert "earlier job of this number" in done.stderr
+    assert not (tmp_path / HOME / "7/model").exists()
+    (old,) = (tmp_path / HOME).glob("7.old-*/model")
+    assert old.read_text() == "of another job", "nothing is lost"
+
+
+def test_a_folder_of_before_there_were_folders_of_users_is_gone_on_with(tmp_path: Path) -> None:
+    shown(run("--checkpoints", str(tmp_path), *SHOW))
+    (tmp_path / HOME / "7").rename(tmp_path / "7")
+    (tmp_path / "7/model").write_text("weights")
+    shown(run("--checkpoints", str(tmp_path), *SHOW, SLURM_RESTART_COUNT="1"))
+    assert (tmp_path / HOME / "7/model").read_text() == "weights"
+
+
+def test_a_folder_that_is_not_shared_is_said(tmp_path: Path) -> None:
+    assert (
+        "on a file system that all nodes share?"
+        in run("--checkpoints", str(tmp_path), *SHOW, SLURM_RESTART_COUNT="2").stderr
+    )
+
+
+def test_what_others_could_change_is_not_used(tmp_path: Path) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    (shared / HOME).mkdir()
+    (shared / HOME / "7").symlink_to(elsewhere)
+    done = run("--checkpoints", str(shared), *SHOW)
+    assert (done.returncode, "not a folder of yours" in done.stderr) == (2, True)
+    shared.chmod(0o777)
+    assert "other users can rename" in run("--checkpoints", str(shared), *SHOW).stderr
+    assert "absolute" in run("--checkpoints", "shared", *SHOW).stderr
+    assert "cannot be used" in run("--checkpoints", str(tmp_path / "none"), *SHOW).stderr
+    assert list(elsewhere.iterdir()) == []
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="gives a folder to another user")
+def test_another_users_folder_is_not_used(tmp_path: Path) -> None:
+    (tmp_path / HOME / "7").mkdir(parents=True)
+    os.chown(tmp_path / HOME / "7", 12345, 12345)
+    assert "not a folder of yours" in run("--checkpoints", str(tmp_path), *SHOW).stderr
+
+
+def squeue(tmp_path: Path, text: str) -> str:
+    program = tmp_path / "bin/squeue"
+    program.parent.mkdir(exist_ok=True)
+    program.write_text(f"#!/bin/sh\n{text}\n")
+    program.chmod(0o755)
+    return f"{program.parent}:{os.environ['PATH']}"
+
+
+def test_old_folders_of_jobs_that_have_left_are_cleaned(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    for name in ("5", "6", "7", "8.old-3", "notes"):
+        (root / name / "inner").mkdir(parents=True)
+        (root / name / checkpoints.MARK).write_text("{}")
+        (root / name / "inner/model").write_text("x")
+        if name != "6":
+            for path in (
+                root / name / "inner/model",
+                root / name / checkpoints.MARK,
+                root / name / "inner",
+                root / name,
+            ):
+                os.utime(path, (0, 0))
+    (root / "9").mkdir()
+    os.utime(root / "9", (0, 0))
+    (root / "10").symlink_to(root / "5")
+    done = run("--checkpoints", str(root), "--clean", "30", PATH=squeue(tmp_path, "echo 7"))
+    assert done.stdout.splitlines() == [f"removed {root / name}" for name in ("5", "8.old-3")], done.stderr
+    assert sorted(path.name for path in root.iterdir()) == ["10", "6", "7", "9", "notes"]
+    (root / "7").rename(root / "11")
+    away = tmp_path / "away"
+    for folder in (root / HOME / "12", away / "13"):
+        folder.mkdir(parents=True)
+        (folder / checkpoints.MARK).write_text("{}")
+    (root / "u61001").symlink_to(away)
+    done = run("--checkpoints", str(root), "--clean", "-1", PATH=squeue(tmp_path, "echo 6; echo 7; echo 11"))
+    assert done.stdout.splitlines() == [f"removed {root / HOME / '12'}"], done.stderr
+    assert (away / "13").exists(), "a link in a user's place leads nowhere"
+    if os.getuid() == 0:
+        os.chown(root / "6", 12345, 12345)
+        done = run("--checkpoints", str(root), "--clean", "0", PATH=squeue(tmp_path, "echo 11"))
+        assert done.stdout.splitlines() == [f"removed {root / '6'}"], "root's cron job cleans for all"
+    for text in ("echo no >&2; exit 1", "exit 1"):
+        done = run("--checkpoints", str(root), "--clean", "0", PATH=squeue(tmp_path, text))
+        assert (done.returncode, "nothing is removed" in done.stderr) == (2, True)
+    assert (root / "11").exists()
+
+
+def test_a_tree_that_is_too_deep_stops_nobodys_cleaning(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    for name in ("5", "6"):
+        (root / HOME / name).mkdir(parents=True)
+        (root / HOME / name / checkpoints.MARK).write_text("{}")
+    deep = "import os\nos.chdir(os.environ['DEEP'])\nfor _ in range(1500): os.mkdir('d'); os.chdir('d')"
+    subprocess.run([sys.executable, "-c", deep], env={"DEEP": str(root / HOME / "5")}, check=True)
+    done = run("--checkpoints", str(root), "--clean", "-1", PATH=squeue(tmp_path, "true"))
+    assert f"removed {root / HOME / '6'}" in done.stdout.splitlines(), done.stderr
+    done = run("--checkpoints", str(root / "none"), "--clean", "1", PATH=squeue(tmp_path, "true"))
+    assert "cannot be listed" in done.stderr
+    subprocess.run(["rm", "-rf", str(root)], check=True)  # pytest cannot
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        *(SLURM / f"lucid_{name}.py" for name in ("report", "run", "torch", "turns")),
+        *(SLURM / "lucid_job").glob("*.py"),
+    ],
+)
+def test_what_runs_in_a_job_is_python_of_3_6(path: Path) -> None:
+    ast.parse(path.read_text(), feature_version=(3, 6))

@@ -1,0 +1,262 @@
+"""Jobs that ended while the daemon was down are learned from, by one request to accounting."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from daemon_site import Site
+from fake_slurm import FakeSlurm
+from lucid.adapters.estimates import WithContention
+from lucid.adapters.slurm.clients.accounting import Accounted, accounted_from
+from lucid.adapters.slurm.clients.port import Breaker
+from lucid.adapters.store.port import JobNote
+from lucid.adapters.store.sqlite import SqliteStore
+from lucid.config import DaemonSettings
+from lucid.core.job import Job
+from lucid.daemon import Daemon, Parts
+from lucid.errors import ActionRefused, ClusterError, ClusterUnavailable
+from lucid.live.learning.catch_up import ended_from
+from lucid.models.history import HistoryPredictor
+
+RECORDED = Path(__file__).parents[2] / "assets/slurm/24.11/sacct.json"
+
+
+def recorded() -> Any:
+    return json.loads(RECORDED.read_text())
+
+
+def test_what_accounting_answers_is_translated() -> None:
+    found = {job.name: job for job in accounted_from(recorded())}
+    assert {name: (job.gpus, job.cpus, job.mem_mib) for name, job in found.items()} == {
+        "slots": (2, 1, 1000),
+        "guest": (2, 1, 1000),
+        "cancelled": (1, 1, 1000),
+        "gpus": (2, 2, 2000),
+        "no gpu; rm -rf `$HOME` 'ü' \\": (0, 1, 1000),
+    }, "those that were cancelled before they ran are left out"
+    job = found["cancelled"]
+    assert (job.id, job.partition, job.user, job.state) == ("3", "vc", "root", "CANCELLED")
+    assert 1 <= job.end_s - job.start_s <= 60
+    assert job.submit_s <= job.start_s
+
+
+def test_a_task_of_an_array_goes_by_its_own_id_and_types_are_not_counted_twice() -> None:
+    raw = next(job for job in recorded()["jobs"] if job["name"] == "gpus")
+    raw["array"] = {"job_id": 26, "task_id": {"set": True, "infinite": False, "number": 3}}
+    gres = [("gpu", 4), ("gpu:a100", 4)]
+    raw["tres"]["requested"] = [{"type": "gres", "name": name, "count": count} for name, count in gres]
+    raw["comment"]["administrator"] = "lucid:vc=vc;held=1"
+    (job,) = accounted_from({"jobs": [raw]})
+    assert (job.id, job.gpus, job.tag) == ("26_3", 4, "lucid:vc=vc;held=1")
+    raw["tres"]["requested"] = raw["tres"]["requested"][1:]
+    assert accounted_from({"jobs": [raw]})[0].gpus == 4
+
+
+@pytest.mark.parametrize("document", [None, {}, {"jobs": 5}, {"jobs": [], "errors": [{"error": "no slurmdbd"}]}])
+def test_an_answer_that_is_none_is_an_error(document: Any) -> None:
+    with pytest.raises(ClusterError):
+        accounted_from(document)
+    assert accounted_from({"jobs": [{}, "x", {"state": {"current": ["RUNNING"]}}]}) == []
+
+
+JOB = accounted_from(recorded())[0]
+SETTINGS = DaemonSettings(partitions={"vc": "pack"}, profiling_partition="prof")
+
+
+@pytest.mark.parametrize(
+    ("job", "note", "home"),
+    [
+        (JOB, None, "vc"),
+        (replace(JOB, partition="prof", tag="lucid:vc=vc;held=1"), None, "vc"),
+        (replace(JOB, partition="prof"), JobNote("3", home="vc", submit_s=5.0), "vc"),
+        (replace(JOB, partition="prof"), None, None),
+        (replace(JOB, tag="lucid:vc=gone;held=1"), None, "vc"),
+        (replace(JOB, partition="other"), None, None),
+        (replace(JOB, gpus=0), None, None),
+    ],
+)
+def test_a_job_belongs_to_the_vc_that_is_noted_or_tagged(job: Accounted, note: JobNote | None, home: str) -> None:
+    found = ended_from(job, note, SETTINGS)
+    assert (found and found.job.vc) == home
+    if found is not None:
+        assert found.job.submit_s == (5.0 if note else JOB.submit_s)
+        assert found.ran_s == JOB.end_s - JOB.start_s
+
+
+@dataclass
+class Books:
+    """Accounting over the slurmctld in memory; remembers what that forgets."""
+
+    slurm: FakeSlurm
+    error: Exception | None = None
+    asked: list[float] = field(default_factory=list)
+    takes_s: float = 0.0
+
+    def ended(self, past_s: float, partitions: Sequence[str]) -> list[Accounted]:
+        self.asked.append(past_s)
+        if self.error is not None:
+            raise self.error
+        since_s = self.slurm.now - past_s
+        self.slurm.advance(self.takes_s)
+        return [
+            Accounted(
+                r.id, r.number, r.partition, r.user, r.account, r.name, r.admin_comment, r.gpus, r.cpus, r.mem_mib,
+                r.time_limit_s, r.submit_s, r.start_s, r.end_s, r.state,
+            )
+            for r in self.slurm.kept.values()
+            if r.ended and r.end_s >= since_s and r.partition in partitions
+        ]  # fmt: skip
+
+
+class Forgetful(FakeSlurm):
+    """Forgets jobs when it is told to, as slurmctld does after MinJobAge."""
+
+    @property
+    def kept(self) -> Any:
+        self.__dict__.setdefault("_kept", {}).update(self.records)
+        return self.__dict__["_kept"]
+
+    def forget(self) -> None:
+        for job_id in [r.id for r in self.kept.values() if r.ended]:
+            self.records.pop(job_id, None)
+
+
+class Absent(Site):
+    def start(self, holder: str = "one") -> Daemon:
+        if not isinstance(self.slurm, Forgetful):
+            self.slurm = self.sampler.slurm = Forgetful(self.slurm.machines, now=1e6)
+            self.books = Books(self.slurm)
+        self.store = SqliteStore(self.folder / "lucid.db")
+        self.predictor = WithContention(HistoryPredictor(2000.0))
+        parts = Parts(
+            self.settings, self.slurm, Breaker(lambda: self.slurm.now), self.store, self.sampler, self.slurm,
+            self.predictor, accounting=self.books, monotonic_s=lambda: self.slurm.now,
+        )  # fmt: skip
+        self.daemon = Daemon(parts, holder)
+        return self.daemon
+
+    def away(self, seconds: float) -> None:
+        """The daemon is killed; Slurm goes on, and forgets."""
+        self.store.close()
+        self.slurm.advance(seconds)
+        self.slurm.forget()
+
+    def known(self) -> list[tuple[str, float]]:
+        return [(item.job.id, item.ran_s) for item in self.store.ended()]
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Absent:
+    return Absent(tmp_path)
+
+
+def test_jobs_that_ended_and_were_forgotten_are_learned_from_once(site: Absent) -> None:
+    for n, run_s in enumerate((100.0, 200.0, 4000.0)):
+        site.submit(f"{n}", 4, run_s=run_s, name="train", mark="lucid:vc=vc;share=0")
+    site.turns(100.0)
+    before = dict(site.known())
+    site.away(2000.0)
+    site.start("another")
+    site.turns(30.0)
+    found = dict(site.known())
+    assert found.keys() > before.keys()
+    assert found["1"] == 200.0
+    assert f"mean of {len(found)} by user and name" in mean_of(site, "train")
+    asked = len(site.books.asked)
+    site.slurm.advance(700.0)
+    site.turns(10.0)
+    assert len(site.books.asked) == asked, "one request"
+    assert json.loads(site.ctl("history", "--json", "--days", "1e6"))["summary"]["jobs"] == len(dict(site.known()))
+
+
+def mean_of(site: Absent, name: str) -> str:
+    """By how many jobs the predictor goes for one like that."""
+    return site.predictor.predict(Job("x", "vc", 4, 0.0, user="ada", name=name), None, 0.0).duration_source
+
+
+def test_a_job_is_counted_once_whoever_saw_it_end(site: Absent) -> None:
+    """Before the daemon was killed; by slurmctld afterwards; and between a look at it and accounting's answer."""
+    share = "lucid:vc=vc;share=0"
+    site.submit("before", 4, run_s=50.0, mark=share)
+    site.submit("meanwhile", 4, run_s=200.0, mark=share, held=False, name="meanwhile")
+    site.submit("between", 4, run_s=405.0, mark=share, held=False, name="between")
+    site.turns(100.0)
+    assert [job for job, _ in site.known()] == ["before"]
+    site.away(0.0)
+    site.slurm.advance(300.0)  # one ends and is still shown
+    site.books.takes_s = 20.0  # the other ends while accounting is asked
+    site.start("another")
+    site.turns(60.0)
+    assert len(site.books.asked) == 2
+    assert site.slurm.records["between"].ended
+    for name in ("before", "meanwhile", "between"):
+        assert "mean of 1 by user and name" in mean_of(site, name), name
+
+
+def test_how_far_back_it_asks_is_bounded(tmp_path: Path) -> None:
+    site = Absent(tmp_path, catch_up_days=0.5)
+    site.turns(10.0)
+    assert site.books.asked == [43200.0], "a daemon that was never there begins with that"
+    site.away(30.0)
+    site.start("another")
+    site.turns(30.0)
+    assert len(site.books.asked) == 1, "slurmctld still knows what ended a minute ago"
+    site.away(3600.0)
+    site.start("a third")
+    site.turns(30.0)
+    assert site.books.asked[-1] == pytest.approx(3660.0, abs=30.0)
+    site.away(86400.0)
+    site.start("a fourth")
+    site.turns(30.0)
+    assert site.books.asked[-1] == 43200.0
+
+
+def test_jobs_that_borrowed_are_asked_for_too(tmp_path: Path) -> None:
+    site = Absent(tmp_path, pool={"partition": "over", "quotas": {"vc": 4}})
+    site.turns(10.0)
+    site.slurm.node("n1", partitions=frozenset({"vc", "over"}))
+    site.slurm.submit("lent", "over", 4, run_s=50.0, mark="lucid:vc=vc;share=0", held=False)
+    site.away(900.0)
+    site.start("another")
+    site.turns(30.0)
+    assert [job for job, _ in site.known()] == ["lent"]
+
+
+def test_it_may_be_turned_off(tmp_path: Path) -> None:
+    site = Absent(tmp_path, catch_up_days=0)
+    site.turns(10.0)
+    assert site.books.asked == []
+
+
+@pytest.mark.parametrize("error", [ClusterUnavailable("slurmdbd is away"), ActionRefused("no accounting")])
+def test_accounting_that_does_not_answer_holds_up_nothing(site: Absent, error: Exception) -> None:
+    site.books.error = error
+    site.submit("1", 1, run_s=100.0)
+    site.turns(50.0)
+    assert len(site.books.asked) == 1
+    assert site.slurm.starts
+    assert json.loads(site.ctl("status", "--json"))["last_error"] == ""
+    for _ in range(5):
+        site.slurm.advance(700.0)
+        site.turns(10.0)
+    assert len(site.books.asked) == 3, "at most so many times"
+
+
+def test_a_second_try_that_succeeds_is_learned_from(site: Absent) -> None:
+    site.turns(10.0)
+    site.slurm.submit("7", "vc", 1, run_s=50.0, held=False, mark="none")
+    site.away(500.0)
+    site.books.error = ClusterUnavailable("slurmdbd is away")
+    site.start("another")
+    site.turns(100.0)
+    assert site.known() == []
+    site.books.error = None
+    site.slurm.advance(700.0)
+    site.turns(10.0)
+    assert site.known() == [("7", 50.0)]

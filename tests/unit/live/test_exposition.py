@@ -1,0 +1,299 @@
+"""/metrics: what it tells of a lucidd, in which form, and how much."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from benchmarks.exposition import big_store
+from builders import LIGHT
+from daemon_site import Site
+from filled_site import bounded_site
+from lucid.adapters.gpu.profile_files import write_summary
+from lucid.adapters.gpu.profiles import ProfileReading
+from lucid.adapters.store.snapshot_json import decision_to_dict
+from lucid.adapters.store.sqlite import SqliteStore
+from lucid.config import PolicySettings, settings_from
+from lucid.core.decision import Decision, Hold, Start
+from lucid.core.placement import NodeGpus
+from lucid.errors import StoreError
+from lucid.live.learning.model_upkeep import UPKEEP
+from lucid.live.policies import LivePolicy
+from lucid.live.reporting.counters import CAUSES, cause_of
+from lucid.metrics.exposition import render
+from lucid.metrics.source import MetricsSource
+from lucid.profiler.summary import Summary
+from waste_readings import planted
+
+Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
+
+
+def samples(text: bytes) -> Samples:
+    families = text_string_to_metric_families(text.decode())
+    return {(one.name, tuple(sorted(one.labels.items()))): one.value for f in families for one in f.samples}
+
+
+def value(found: Samples, name: str, **labels: str) -> float | None:
+    return found.get((name, tuple(sorted(labels.items()))))
+
+
+def source_of(site: Site, **rest: Any) -> MetricsSource:
+    return MetricsSource(site.settings, now_s=lambda: site.slurm.now, **rest)
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Site:
+    """Pairs run, jobs wait, a few have ended; two of them idle."""
+    found = Site(tmp_path_factory.mktemp("site"))
+    for number in range(1, 9):
+        found.submit(str(number), 2, run_s=900.0 if number < 3 else 6000.0, user="ada")
+    for number in range(9, 16):
+        found.submit(str(number), 4, run_s=3000.0, user="bob", name="big")
+    found.turns(1500.0, every_s=10.0)
+    profiles = found.folder / "profiles"
+    profiles.mkdir(exist_ok=True)
+    ended = {one.job.id: one for one in found.store.ended()}
+    assert set(ended) == {"1", "2"}
+    begin_s = ended["1"].end_s - ended["1"].ran_s
+    (idle,), _ = planted("idle_from_start", 1)
+    use = idle.job_use(begin_s).use[0]
+    long = replace(use, end_s=begin_s + 900.0, measured_s=900.0, idle=(replace(use.idle[0], end_s=begin_s + 900.0),))
+    both = (long, replace(long, gpu="GPU-b"))
+    write_summary(profiles, Summary("1", "n1", ("GPU-a", "GPU-b"), begin_s, begin_s + 900.0, 900, use=both))
+    return found
+
+
+def test_what_lucidd_did_is_told(site: Site) -> None:
+    found = samples(render(source_of(site)))
+    status = site.store.view("status")
+    assert value(found, "lucid_up") == 1.0
+    assert value(found, "lucid_status_timestamp_seconds") == status["at_s"]
+    assert value(found, "lucid_cycles_total") == status["cycles"] > 100
+    assert value(found, "lucid_cycle_duration_seconds_count") == status["cycles"]
+    plans = value(found, "lucid_decision_duration_seconds_count")
+    assert plans is not None
+    assert plans == value(found, "lucid_decision_duration_seconds_bucket", le="+Inf")
+    assert value(found, "lucid_slurm_requests_total", kind="read") == status["calls"]["reads"]
+    assert value(found, "lucid_actions_total", verb="start") == len(site.slurm.starts)
+    assert value(found, "lucid_restarts_total", cause="profiled") == status["counts"]["restarts"]["profiled"] > 0
+    assert value(found, "lucid_restarts_total", cause="parted") == 0.0
+    assert [value(found, "lucid_refusals_total", cause=cause) is None for cause in CAUSES] == [False] * len(CAUSES)
+    assert value(found, "lucid_partitions", mode="pack") == 1.0
+
+
+def test_jobs_that_wait_and_profile_are_told(site: Site) -> None:
+    found = samples(render(source_of(site)))
+    picture = site.store.view("snapshot")
+    part = picture["partitions"]["vc"]
+    assert value(found, "lucid_pending_jobs", partition="vc") == len(part["pending"]) > 0
+    oldest_s = min(entry["since_s"] for entry in part["pending"])
+    assert value(found, "lucid_oldest_hold_seconds", partition="vc") == pytest.approx(
+        site.store.view("status")["at_s"] - oldest_s
+    )
+    assert value(found, "lucid_profiling_queue_jobs", partition="prof") == len(
+        picture["partitions"]["prof"]["pending"]
+    )
+    assert value(found, "lucid_oldest_hold_seconds", partition="prof") is None or picture["plan"]["prof"]
+
+
+def test_pairs_are_told_with_what_was_promised_and_what_was_measured(site: Site) -> None:
+    found = samples(render(source_of(site)))
+    pairs = [e for e in site.store.view("snapshot")["partitions"]["vc"]["running"] if e["partner"]]
+    assert pairs
+    told = {
+        kind: value(found, "lucid_pairs", partition="vc", speed=kind) for kind in ("measured", "promised", "unknown")
+    }
+    assert sum(v or 0.0 for v in told.values()) == len(pairs) / 2
+    assert told["promised"], "every pair was promised a speed when it was made"
+    one = pairs[0]
+    labels = {"partition": "vc", "job": one["job"]["id"], "partner": one["partner"]}
+    promised = value(found, "lucid_pair_job_promised_speed_ratio", **labels)
+    assert promised is not None
+    assert 0.5 < promised <= 1.0
+    assert value(found, "lucid_pair_job_measured_speed_ratio", **labels) is None, "not measured is absent, not 0"
+    shared = value(found, "lucid_shared_gpu_seconds_total", speed="promised")
+    saved = value(found, "lucid_sharing_saved_gpu_seconds_total", speed="promised")
+    lost = value(found, "lucid_sharing_lost_gpu_seconds_total", speed="promised")
+    assert shared and saved is not None and lost is not None  # noqa: PT018 - one statement for mypy
+    assert saved + lost == pytest.approx(shared, rel=1e-3), "speeds of at most 1: a + b - 1 and 2 - a - b"
+
+
+def test_measured_speeds_go_before_promised_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    site = Site(tmp_path)
+    site.submit("1", 2, run_s=9000.0)
+    site.submit("2", 2, run_s=9000.0)
+    site.turns(300.0, every_s=10.0)
+    seen = [
+        ProfileReading(job, replace(LIGHT, seen_speed=speed, seen_beside=beside), f"{job} together")
+        for job, beside, speed in (("1", "2", 0.75), ("2", "1", 0.875))
+    ]
+    monkeypatch.setattr(site.sampler, "new", lambda: seen)
+    site.turns(300.0, every_s=10.0)
+    found = samples(render(source_of(site)))
+    assert value(found, "lucid_pairs", partition="vc", speed="measured") == 1.0
+    assert value(found, "lucid_pair_job_measured_speed_ratio", partition="vc", job="1", partner="2") == 0.75
+    assert value(found, "lucid_pair_speed_lowest_ratio", partition="vc", speed="measured") == 0.75
+    assert value(found, "lucid_pair_speed_mean_ratio", partition="vc", speed="measured") == 0.8125
+    shared = value(found, "lucid_shared_gpu_seconds_total", speed="measured")
+    assert shared
+    assert value(found, "lucid_sharing_saved_gpu_seconds_total", speed="measured") == pytest.approx(0.625 * shared)
+    assert value(found, "lucid_sharing_lost_gpu_seconds_total", speed="measured") == pytest.approx(0.375 * shared)
+
+
+def test_waste_is_told_by_vc_and_kind_and_names_no_user(site: Site) -> None:
+    text = render(source_of(site))
+    found = samples(text)
+    assert value(found, "lucid_waste_gpu_seconds", vc="vc", kind="no_process") == 0.0
+    not_measured = value(found, "lucid_efficiency_not_measured_gpu_seconds", vc="vc")
+    held = value(found, "lucid_efficiency_held_gpu_seconds", vc="vc")
+    assert held is not None
+    assert not_measured is not None
+    assert 0 < not_measured < held
+    assert b"ada" not in text
+    assert b"bob" not in text
+
+
+def test_idle_hours_in_metrics_are_those_of_the_command(site: Site) -> None:
+    folder = site.folder
+    rules = site.settings.efficiency.model_copy(update={"idle_start_s": 600.0, "least_gpu_h": 0.1})
+    settings = site.settings.model_copy(update={"efficiency": rules})
+    found = samples(render(MetricsSource(settings, now_s=lambda: site.slurm.now)))
+    wasted = value(found, "lucid_waste_gpu_seconds", vc="vc", kind="idle_from_start")
+    assert wasted == pytest.approx(2 * 900.0)
+    text = (folder / "lucid.toml").read_text()
+    (folder / "other.toml").write_text(f"{text}\n[efficiency]\nidle_start_s = 600.0\nleast_gpu_h = 0.1\n")
+    from click.testing import CliRunner
+
+    from lucid.cli.main import lucidctl
+
+    told = CliRunner().invoke(lucidctl, ["efficiency", "--json", "--config", str(folder / "other.toml")])
+    data = json.loads(told.output)
+    assert data["total"]["wasted_gpu_h"] == {"idle_from_start": pytest.approx(0.5)}
+    (one,) = [job for job in data["jobs"] if job["waste"]]
+    assert (one["job"], one["user"]) == ("1", "ada")
+
+
+def test_drift_and_coverage_are_told_where_they_are_known(site: Site) -> None:
+    assert not [name for name, _ in samples(render(source_of(site))) if name.startswith("lucid_model_error")]
+    drift = {"error_ratio": 0.8, "jobs": 120, "psi": {"gpus": 0.1, "limit": 0.3}}
+    site.store.put_view(UPKEEP, [{"kind": "duration", "drift": drift, "trouble": None}, {"kind": "pairs"}])
+    found = samples(render(source_of(site)))
+    assert value(found, "lucid_model_error_ratio", kind="duration") == 0.8
+    assert value(found, "lucid_model_input_shift", kind="duration") == 0.3
+    assert value(found, "lucid_model_error_ratio", kind="pairs") is None
+    coverage = value(found, "lucid_start_forecast_coverage_ratio")
+    judged = value(found, "lucid_start_forecast_judged_jobs")
+    assert (coverage is None) == (judged == 0.0)
+
+
+def test_a_starvation_bound_has_a_margin(tmp_path: Path) -> None:
+    site = bounded_site(tmp_path)
+    for number in range(1, 9):
+        site.submit(str(number), 4, run_s=3000.0)
+    site.turns(900.0, every_s=15.0)
+    found = samples(render(source_of(site)))
+    assert value(found, "lucid_starvation_bound_seconds", vc="vc") == 7200.0
+    margin = value(found, "lucid_starvation_margin_seconds", vc="vc")
+    assert margin is not None
+    assert 0 < margin <= 7200.0
+    assert value(found, "lucid_starvation_starts_total", vc="vc")
+
+
+def test_without_a_store_only_that_is_told(tmp_path: Path) -> None:
+    settings = settings_from({"daemon": {"partitions": {"vc": "pack"}, "state_dir": str(tmp_path)}}, "test")
+    assert samples(render(MetricsSource(settings))) == {("lucid_up", ()): 0.0}
+
+    def fails() -> SqliteStore:
+        raise StoreError("locked")
+
+    assert samples(render(MetricsSource(settings, fails))) == {("lucid_up", ()): 0.0}
+
+
+def test_an_empty_store_and_one_of_another_version_are_no_trouble(tmp_path: Path) -> None:
+    settings = settings_from({"daemon": {"partitions": {"vc": "pack"}, "state_dir": str(tmp_path)}}, "test")
+    store = SqliteStore(tmp_path / "lucid.db")
+    found = samples(render(MetricsSource(settings)))
+    assert value(found, "lucid_up") == 1.0
+    assert value(found, "lucid_cycles_total") is None
+    wrong: list[Any] = [{"partitions": 4}, {"now_s": "x", "partitions": {"a": {}}}, {"calls": [], "models": 3}]
+    for one in (3, "x", [], *wrong):
+        for name in ("status", "snapshot", UPKEEP, "start_times"):
+            store.put_view(name, one)
+        assert value(samples(render(MetricsSource(settings))), "lucid_up") == 1.0
+    store.put_view("status", {"counts": {"cycle_s": {"counts": [1]}, "starvation": {"a": 3}, "promises": [1]}})
+    assert value(samples(render(MetricsSource(settings))), "lucid_up") == 1.0
+
+
+def test_only_jobs_that_lucid_holds_are_held_and_names_end_no_line(tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path / "lucid.db")
+    jobs = {"1": ("start", 100.0), "2": ("hold", 300.0), "3": ("hold", 200.0)}
+    pending = [
+        {"job": {"id": n, "vc": "v", "gpus": 1, "submit_s": 1.0}, "since_s": at_s} for n, (_, at_s) in jobs.items()
+    ]
+    name = 'v"\nlucid_up 0\n\x1b\\'
+    part = {"nodes": [{"name": "n1", "gpus": 8}], "pending": pending, "running": []}
+    made: dict[str, Decision] = {"start": Start((NodeGpus("n1", 1),), ()), "hold": Hold(())}
+    plan = {n: decision_to_dict(made[verb]) for n, (verb, _) in jobs.items()}
+    for acting in (True, False):
+        one = {**part, "acting": acting}
+        drawn = {"predictions": {}, "wake_s": None, "policy": LivePolicy("lucid", PolicySettings()).to_dict()}
+        store.put_view("snapshot", {"now_s": 1000.0, "partitions": {name: one}, "plan": {name: plan}, **drawn})
+        settings = settings_from({"daemon": {"partitions": {"v": "pack"}, "state_dir": str(tmp_path)}}, "test")
+        text = render(MetricsSource(settings))
+        found = samples(text)
+        (said,) = [dict(labels)["partition"] for key, labels in found if key == "lucid_pending_jobs"]
+        assert text.count(b"\nlucid_up ") == 1
+        assert "\x1b" not in said
+        assert value(found, "lucid_held_jobs", partition=said) == (2.0 if acting else 0.0)
+        oldest_s = value(found, "lucid_oldest_hold_seconds", partition=said)
+        assert oldest_s == (800.0 if acting else None), "a job that starts is not held, nor one that is only observed"
+
+
+@pytest.mark.parametrize("vcs", [10, 100])
+def test_at_ten_thousand_waiting_jobs_there_are_at_most_two_thousand_series(tmp_path: Path, vcs: int) -> None:
+    found = samples(render(big_store(tmp_path, vcs, pending=10_000, running=1000)))
+    assert 300 < len(found) <= 2000
+    assert sum(v for (name, _), v in found.items() if name == "lucid_pending_jobs") == 10_000
+    assert sum(v for (name, _), v in found.items() if name == "lucid_pairs") == 1000
+    assert not [labels for _, labels in found if "user" in dict(labels)]
+
+
+def test_refusals_have_causes() -> None:
+    words: Mapping[str, str] = {
+        "job 3: limit slurm.writes_per_cycle is reached; retried in the next cycle": "writes_per_cycle",
+        "job 3: partition 'vc' is in observe mode, nothing was done": "mode",
+        "job 3 is no longer in partition 'vc'": "job_moved_on",
+        "job 3: has not left its nodes yet (pending execution)": "nodes_not_free_yet",
+        "job 3: 4 does not run on slots of these GPUs": "partner_gone",
+        "munge does not answer within 5 s": "munge",
+        "scontrol: Requested node configuration is not available": "slurm",
+    }
+    assert {text: cause_of(text) for text in words} == words
+    assert set(words.values()) < set(CAUSES)
+
+
+def test_promtool_has_nothing_to_say_against_it(site: Site, tmp_path: Path) -> None:
+    promtool = shutil.which("promtool")
+    if promtool is None:
+        pytest.skip("no promtool: apt-get install prometheus")
+    for text in (render(source_of(site)), render(big_store(tmp_path, 5, 100, 20))):
+        done = subprocess.run([promtool, "check", "metrics"], input=text, capture_output=True, check=False)
+        assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
+
+
+def test_the_command_prints_the_same_and_writes_a_file_for_the_textfile_collector(site: Site, tmp_path: Path) -> None:
+    printed = site.ctl("metrics")
+    names = {name for name, _ in samples(printed.encode())}
+    assert names == {name for name, _ in samples(render(MetricsSource(site.settings)))}
+    out = tmp_path / "lucid.prom"
+    assert site.ctl("metrics", "--out", str(out)) == ""
+    assert {name for name, _ in samples(out.read_bytes())} == names
+    assert out.stat().st_mode & 0o777 == 0o644

@@ -1,0 +1,335 @@
+"""Nothing that happens in a turn, beside it, or before it ends lucidd; and who must not be fed is not."""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from builders import nodes, part, policy, snap, waits
+from daemon_site import Site
+from lucid.adapters.estimates import WithContention
+from lucid.adapters.left_out import LeftOut
+from lucid.adapters.slurm.heartbeat import read_heartbeat
+from lucid.adapters.slurm.records.request import Request
+from lucid.core.decision import Start
+from lucid.core.job import Ended, Job, JobProfile
+from lucid.core.prediction import Prediction
+from lucid.doctor.state import look_over_state
+from lucid.errors import ClusterError, ClusterUnavailable, ClusterUnreadable, ConfigError, StoreError
+from lucid.live.reporting.log import JsonLines
+from lucid.live.resilience.failure_barrier import OWN_TURNS, FailureBarrier, behind_barrier, persistently
+from lucid.live.resilience.guarded_policy import GuardedPolicy, GuardedPredictor
+from lucid.models.history import HistoryPredictor
+from lucid.orchestrator.policies.lucid.vc_plan import LucidMemory
+from lucid.orchestrator.policies.shadow.plain_order import Kept, Shadow
+
+KINDS = [
+    OverflowError("Python int too large"), ValueError("x"), MemoryError(), RecursionError("deep"), OSError(28, "x"),
+    KeyError("a"), UnicodeEncodeError("utf-8", "\ud800", 0, 1, "surrogates"), ZeroDivisionError(), AssertionError(),
+    StopIteration(), ClusterError("no answer"), StoreError("locked"), ClusterUnavailable("silent"),
+]  # fmt: skip
+
+
+@pytest.fixture
+def fed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    words: list[str] = []
+    monkeypatch.setattr("lucid.live.resilience.failure_barrier.tell_systemd", words.append)
+    return words
+
+
+@pytest.fixture
+def site(tmp_path: Path, fed: list[str]) -> Site:
+    return Site(tmp_path)
+
+
+class Tripped:
+    """A slurmctld of which one method raises."""
+
+    def __init__(self, slurm: Any, error: Exception | None) -> None:
+        self.slurm, self.error = slurm, error
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.slurm, name)
+
+    def jobs(self) -> Any:
+        if self.error is not None:
+            raise self.error
+        return self.slurm.jobs()
+
+
+def test_no_exception_ends_the_daemon_and_the_next_good_turn_goes_on(site: Site) -> None:
+    """One daemon goes through them all."""
+    beat = site.folder / "run/heartbeat"
+    site.submit("1")
+    site.daemon.turn()
+    client = Tripped(site.slurm, None)
+    site.daemon.parts.client = client  # type: ignore[assignment]
+    site.daemon._cycles = None  # a cluster over the tripped client
+    for error in KINDS:
+        before, client.error = read_heartbeat(beat), error
+        site.slurm.advance(5.0)
+        waits = [site.daemon.turn() for _ in range(3)]
+        assert all(0 < wait_s <= 30.0 for wait_s in waits), error
+        assert read_heartbeat(beat) == before, "no heartbeat by a turn that failed"
+        shown = json.loads(site.ctl("status", "--json"))
+        assert (str(error) or type(error).__name__) in shown["last_error"]
+        assert shown["failed_turns"] == 3
+        client.error = None
+        site.slurm.advance(30.0)
+        site.daemon.turn()
+        assert site.daemon._barrier.failed == 0, error
+        assert read_heartbeat(beat) != before, error
+    site.turns(200.0)
+    assert site.slurm.records["1"].state == "RUNNING"
+
+
+def test_a_slurm_of_another_form_is_told_by_name_and_nobody_is_let_go_for_it(site: Site, fed: list[str]) -> None:
+    """Held jobs, tasks of an array and a job with a begin time stay as they are. lucidd beats no more, so they fall
+    back as after its end, and it goes on with them where the form is known again."""
+    words = "Slurm 27.05 answers in a form that ...: of its jobs it tells no field 'admin_comment'"
+    for job_id in ("8", "9", "1", "2_0", "2_1"):
+        site.submit(job_id, 4, run_s=200.0)
+    site.slurm.submit("3", "vc", 1, held=False, eligible_s=site.slurm.now + 400.0)
+    site.turns(60.0)
+    client = Tripped(site.slurm, ClusterUnreadable(words))
+    site.daemon.parts.client = client  # type: ignore[assignment]
+    site.daemon._cycles = None
+    assert [n for n, job in site.slurm.records.items() if job.held] == ["2_0", "2_1", "3"]
+    before, beat = dict(site.slurm.records), read_heartbeat(site.folder / "run/heartbeat")
+    writes, well = list(site.slurm.writes), len(fed)
+    turns = 20
+    for _ in range(turns):
+        site.slurm.now += site.daemon.turn()
+    assert site.slurm.writes == writes, "Slurm was told nothing"
+    assert {n: site.slurm.records[n].held for n in before} == {n: job.held for n, job in before.items()}
+    assert read_heartbeat(site.folder / "run/heartbeat") == beat
+    assert len(fed) == well + turns, "to start it anew would not help"
+    assert any(words in item.what for item in look_over_state(site.settings, site.slurm.now))
+    client.error = None
+    site.turns(600.0)
+    assert {job.state for job in site.slurm.records.values()} == {"COMPLETED", "RUNNING"}
+
+
+def test_an_interrupt_is_no_trouble(site: Site) -> None:
+    site.daemon.parts.client = Tripped(site.slurm, KeyboardInterrupt())  # type: ignore[assignment, arg-type]
+    with pytest.raises(KeyboardInterrupt):
+        site.daemon.turn()
+
+
+def test_one_that_fails_of_itself_is_fed_no_more(fed: list[str]) -> None:
+    turns = FailureBarrier(1.0)
+    waits = [turns.bad("cycle failed", ValueError("x")) for _ in range(10)]
+    assert waits == [1, 2, 4, 8, 16, 30, 30, 30, 30, 30]
+    assert fed == ["WATCHDOG=1"] * (OWN_TURNS - 1)
+    turns.good()
+    assert len(fed) == OWN_TURNS
+    turns.bad("cycle failed", ValueError("x"))
+    assert len(fed) == OWN_TURNS + 1
+
+
+def test_one_that_cannot_reach_slurm_is_well_and_is_fed(fed: list[str]) -> None:
+    turns = FailureBarrier(1.0)
+    assert [turns.bad("cycle not finished", ClusterUnavailable(f"in {n} s")) for n in range(50)] == [1.0] * 50
+    assert len(fed) == 50
+    for n in range(2 * OWN_TURNS):
+        turns.bad("cycle failed", ClusterUnavailable("x") if n % 2 else ValueError("x"))
+    assert len(fed) < 50 + 2 * OWN_TURNS, "silence in between makes its own trouble no better"
+
+
+def test_each_kind_is_told_once_with_its_traceback(caplog: pytest.LogCaptureFixture, fed: list[str]) -> None:
+    now = [0.0]
+    turns = FailureBarrier(1.0, lambda: now[0])
+
+    def fails(error: Exception) -> None:
+        try:
+            raise error
+        except Exception as raised:
+            turns.bad("cycle failed", raised)
+
+    with caplog.at_level(logging.INFO):
+        for n in range(20):
+            fails(ValueError(f"number {n}"))
+            fails(StoreError(f"job {n} is locked"))
+        assert [r.getMessage() for r in caplog.records if r.levelno == logging.ERROR] == [
+            "cycle failed", "cycle failed",
+            "systemd's watchdog is no longer fed, because cycles fail again and again",
+        ]  # fmt: skip
+        line = json.loads(JsonLines().format(caplog.records[0]))
+        assert "ValueError: number 0" in line["traceback"]
+        assert "in fails" in line["traceback"]
+        assert line["why"] == "ValueError: number 0"
+        now[0] = 3601.0
+        caplog.clear()
+        fails(ValueError("again"))
+        assert len(caplog.records) == 1
+        for n in range(1000):
+            fails(StoreError("x" * n))
+    assert len(turns._told) <= 200
+
+
+def test_what_is_beside_the_turns_ends_nothing(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: object) -> None:
+        raise OverflowError("date")
+
+    site.daemon.turn()
+    monkeypatch.setattr("lucid.daemon.loop.prune_records", fails)
+    site.daemon.prune()
+    monkeypatch.setattr(site.store, "drop_lease", fails)
+    monkeypatch.setattr(site.daemon._policy_memory, "keep", fails)
+    site.daemon.stop()
+    assert not behind_barrier("x", lambda: 1 // 0)
+
+
+def test_a_start_that_fails_is_tried_again_unless_an_administrator_must_mend_it() -> None:
+    tries: list[int] = []
+
+    class Stop(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            tries.append(int(timeout or 0))
+            return len(tries) > 7 and bool(self.set() or True)
+
+    def fails(error: Exception) -> Any:
+        def make() -> int:
+            if len(tries) < 3:
+                raise error
+            return 7
+
+        return make
+
+    assert persistently(fails(OSError("full")), Stop(), "start failed") == 7
+    assert tries == [1, 2, 4]
+    tries.clear()
+    with pytest.raises(ConfigError):
+        persistently(fails(ConfigError("x")), Stop(), "start failed")
+    with pytest.raises(OSError, match="full"):
+        persistently(fails(OSError("full")), Stop(), "start failed", once=True)
+    stop = Stop()
+    assert persistently(lambda: 1 // 0, stop, "start failed") is None
+    assert stop.is_set()
+
+
+def test_a_line_of_the_log_is_json_whatever_it_holds() -> None:
+    record = logging.LogRecord("lucidd", logging.ERROR, "", 0, "x", (), None)
+    record.facts = {"why": object(), "bytes": b"\xff"}
+    json.loads(JsonLines().format(record))
+
+
+class Brittle:
+    """A predictor that cannot take some jobs."""
+
+    name = "brittle"
+
+    def __init__(self) -> None:
+        self.learned: list[str] = []
+
+    def predict(self, job: Job, profile: JobProfile | None, now_s: float) -> Prediction:
+        if job.name == "bad":
+            raise ZeroDivisionError
+        return Prediction(5.0, "brittle")
+
+    def pair_speed(self, a: JobProfile, b: JobProfile) -> tuple[float, float] | None:
+        raise MemoryError
+
+    def learn(self, ended: Sequence[Ended]) -> None:
+        if any(one.job.name == "bad" for one in ended):
+            raise ValueError("bad")
+        self.learned += [one.job.id for one in ended]
+
+
+def test_a_job_that_the_models_cannot_take_has_a_first_guess() -> None:
+    brittle, left_out = Brittle(), LeftOut()
+    guarded = GuardedPredictor(brittle, left_out, 60.0)
+    good, bad = Job("1", "vc", 1, 0.0), Job("2", "vc", 1, 0.0, name="bad")
+    assert [guarded.predict(job, None, 0.0).duration_s for job in (good, bad)] == [5.0, 60.0]
+    assert guarded.pair_speed(JobProfile(1, 1, 1), JobProfile(1, 1, 1)) == "failed"
+    guarded.learn([Ended(bad, 1.0, 1.0), Ended(good, 1.0, 1.0)])
+    assert brittle.learned == ["1"]
+    assert set(left_out.told()["predictions of the models"]["first"]) == {"job 2", "a pair"}
+
+
+def test_a_pair_model_that_fails_makes_no_pair_and_explain_says_so(site: Site) -> None:
+    class PairsFail(WithContention):
+        def pair_speed(self, a: JobProfile, b: JobProfile) -> tuple[float, float] | None:
+            raise MemoryError
+
+    site.predictor = PairsFail(HistoryPredictor(2000.0))
+    site.start()
+    for job_id in "123":
+        site.submit(job_id, 4, run_s=3000.0)
+    site.turns(200.0)
+    (part,) = [p for p in site.daemon.cluster.observe().partitions.values() if p.pending]
+    assert not [entry for entry in part.running if entry.partner]
+    (waits,) = part.pending
+    said = "how fast it would run beside job"
+    assert said in site.ctl("explain", waits.job.id), "in place of a speed that nobody worked out"
+    story = json.loads(site.ctl("explain", waits.job.id, "--json"))
+    assert [r["holds"] for d in story["decisions"] for r in d["reasons"] if r["kind"] == "PairSpeed"][-1] is False
+    assert "a pair" in site.store.view("status")["left_out"]["predictions of the models"]["first"]
+
+
+def test_a_plan_that_fails_by_what_earlier_plans_left_is_made_without_it() -> None:
+    inner, left_out = policy("lucid", fairness={"beyond_plain_s": 7200.0}, profiling={"enabled": False}), LeftOut()
+    scene = snap(10.0, part(nodes(1), [waits("a"), waits("b")]))
+    spoilt = Shadow(5.0, ("n1",), Kept(7200.0), running={"a": None})  # type: ignore[dict-item]
+    with_memory = replace(scene, memory={"vc": LucidMemory(spoilt)})
+    with pytest.raises(AttributeError):
+        inner.plan(with_memory)
+    guarded = GuardedPolicy(inner, left_out)
+    plan = guarded.plan(with_memory)
+    assert [type(plan.partitions["vc"].decisions[job]) for job in "ab"] == [Start, Start]
+    assert (guarded.name, guarded.rules) == ("lucid", inner.rules)
+    assert left_out.told()["the policy's memory"]["first"].keys() == {"vc"}
+    assert guarded.plan(replace(scene, memory=plan.memory)).memory.keys() == {"vc"}
+    with pytest.raises(AttributeError):
+        guarded.plan(replace(scene, partitions={"vc": None}))  # type: ignore[dict-item]
+
+
+def test_a_held_job_that_cannot_be_read_is_let_go_and_its_note_is_kept(site: Site) -> None:
+    """Nothing is held for ever because its record cannot be read; nothing is forgotten of it either."""
+    site.submit("1")
+    site.turns(10.0)
+    assert "1" in site.store.notes()
+    site.submit("2")
+    unread = {key: replace(site.slurm.records[key], unread="TypeError: x", request=Request()) for key in ("1", "2")}
+    site.slurm.records.update(unread)
+    site.turns(5.0)
+    assert "1" in site.store.notes()
+    assert not site.slurm.records["2"].held
+    assert site.daemon._barrier.failed == 0
+
+
+def test_a_look_that_does_not_name_every_job_forgets_no_note(site: Site) -> None:
+    site.submit("1")
+    site.turns(10.0)
+    gone = site.slurm.records.pop("1")
+    site.slurm.run_s[""] = 1e9
+    site.slurm.records["?"] = replace(gone, id="", number=0, unread="TypeError: x", lost=True, placement=())
+    site.turns(10.0)
+    assert "1" in site.store.notes()
+    del site.slurm.records["?"]
+    site.turns(10.0)
+    assert "1" not in site.store.notes()
+
+
+def test_an_unreadable_job_that_slurm_holds_itself_is_let_go_once(site: Site) -> None:
+    """After a request that nothing can fill slurmctld sets the priority to 0 itself (seen on 24.11)."""
+    site.daemon.turn()
+    site.submit("1")
+    site.slurm.records["1"] = replace(site.slurm.records["1"], unread="ValueError: x", request=Request())
+    release = site.slurm.release
+
+    def held_again(job_id: str) -> None:
+        release(job_id)
+        site.slurm._set(job_id, state="PENDING", held=True, reason="BadConstraints", placement=(), start_s=0.0)
+
+    site.slurm.release = held_again  # type: ignore[method-assign]
+    site.turns(60.0)
+    assert [action.verb for action in site.store.actions("1")] == ["let go"]
+    assert "1" in json.loads(site.ctl("status", "--json"))["aside"]

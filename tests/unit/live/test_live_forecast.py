@@ -1,0 +1,147 @@
+"""What is about to be submitted, as the daemon knows it: it decides, and decisions say who forecast it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import pytest
+
+from daemon_site import Site
+from lucid.adapters.left_out import LeftOut
+from lucid.adapters.store.snapshot_json import snapshot_from_dict, snapshot_to_dict
+from lucid.core.arrivals import ArrivalForecast
+from lucid.core.job import Ended, Job
+from lucid.core.snapshot import Snapshot
+from lucid.live.learning.models import LiveModels, live_forecaster
+from lucid.models.additive import AdditiveModel, Axis, Term
+from lucid.models.throughput.bins import BIN_S
+from lucid.models.throughput.model import TargetModel, ThroughputModel
+from lucid.models.upkeep.library import Library
+from lucid.orchestrator.annotate import Annotator
+
+HOUR_S = 3600.0
+DAY_S = 24 * HOUR_S
+
+
+def came(now_s: float, gpus_per_hour: int, hours: int) -> list[Ended]:
+    """Jobs of 4 GPUs, as many in each of the last hours; all of them have ended."""
+    found = []
+    for hour in range(hours):
+        for n in range(gpus_per_hour // 4):
+            job = Job(f"old{hour}.{n}", "vc", 4, now_s - HOUR_S * (hour + 1) + 60.0 * n, 0, "ada", "lab")
+            found.append(Ended(job, job.submit_s + 50.0, 50.0))
+    return found
+
+
+def busy(site: Site, gpus_per_hour: int) -> None:
+    """Ten hours of submissions before the site's daemon begins."""
+    site.slurm.advance(1e6)
+    lease = site.store.take_lease("before", site.slurm.now, 1.0)
+    site.store.put_ended(came(site.slurm.now, gpus_per_hour, 10), lease.token)
+    site.store.drop_lease(lease.token)
+
+
+@pytest.fixture
+def snapshots(monkeypatch: pytest.MonkeyPatch) -> list[Snapshot]:
+    """What a daemon's policy looked at."""
+    seen: list[Snapshot] = []
+    annotate = Annotator.__call__
+
+    def kept(annotator: Annotator, *given: Any) -> Snapshot:
+        seen.append(annotate(annotator, *given))
+        return seen[-1]
+
+    monkeypatch.setattr(Annotator, "__call__", kept)
+    return seen
+
+
+def test_a_live_cycle_knows_what_has_been_submitted_of_late(tmp_path: Path, snapshots: list[Snapshot]) -> None:
+    site = Site(tmp_path)
+    busy(site, 12)
+    site.daemon.turn()
+    assert snapshots[-1].arrivals == ArrivalForecast("seasonal means", {"vc": 12.0}, 12.0)
+
+
+def test_jobs_that_are_profiled_in_place_will_not_queue_for_profiling_nodes(
+    tmp_path: Path, snapshots: list[Snapshot]
+) -> None:
+    site = Site(tmp_path, restarts=None)
+    busy(site, 12)
+    site.daemon.turn()
+    assert snapshots[-1].arrivals == ArrivalForecast("seasonal means", {"vc": 12.0}, 0.0)
+
+
+def test_what_is_submitted_counts_from_the_next_bin_on(tmp_path: Path, snapshots: list[Snapshot]) -> None:
+    site = Site(tmp_path)
+    busy(site, 12)
+    site.submit("1", 2, run_s=30.0)
+    site.turns(BIN_S + 100.0)
+    assert snapshots[-1].arrivals.of("vc") == 7.0, "12 GPUs an hour ago, and 2 now, in two hours"
+
+
+def test_the_picture_for_lucidctl_keeps_the_forecast_and_whose_it_is() -> None:
+    """Planning again without it would come to another profiling stage."""
+    seen = Snapshot(0.0, {}, arrivals=ArrivalForecast("throughput v3", MappingProxyType({"vc": 7.5}), 2.0))
+    again = snapshot_from_dict(json.loads(json.dumps(snapshot_to_dict(seen))))
+    assert again.arrivals == ArrivalForecast("throughput v3", {"vc": 7.5}, 2.0)
+
+
+# -- the library's version -----------------------------------------------------------------------------------------
+
+
+def constant(gpus: float, feature: str = "gpus_lag0") -> ThroughputModel:
+    """Always so many GPUs in the next bin, whatever the input says."""
+    table = Term(feature, (Axis(feature, "continuous", (1.0,)),), np.zeros(4), np.ones(4))
+    target = TargetModel(AdditiveModel(gpus, "identity", (table,)), False, 1e9, 0.0, 1.5)
+    return ThroughputModel(1, BIN_S, target, target)
+
+
+def forecast(folder: Path, days: int, left_out: LeftOut | None = None) -> ArrivalForecast:
+    models, now_s = LiveModels(folder), 100 * DAY_S
+    models.make()
+    ended = came(now_s, 8, 24 * days)
+    return live_forecaster(models, ended, lambda job: True, left_out or LeftOut()).forecast(now_s)
+
+
+def serve(folder: Path, model: ThroughputModel) -> None:
+    library = Library(folder)
+    library.promote("throughput", library.add("throughput", model.to_json(), {}), "judged better")
+
+
+def test_L22_the_version_in_service_forecasts_and_means_do_until_there_is_one(tmp_path: Path) -> None:
+    assert forecast(tmp_path, 30) == ArrivalForecast("seasonal means", {"vc": 8.0}, 8.0)
+    serve(tmp_path, constant(2.0))
+    assert forecast(tmp_path, 30) == ArrivalForecast("throughput v1", {"vc": 18.0}, 18.0), "2 x 1.5 in ten minutes"
+
+
+def test_means_answer_until_submissions_reach_back_as_far_as_the_model_looks(tmp_path: Path) -> None:
+    serve(tmp_path, constant(2.0))
+    assert forecast(tmp_path, 21).by == "seasonal means"
+    assert forecast(tmp_path, 23).by == "throughput v1"
+
+
+def test_a_version_trained_on_what_lucidd_does_not_count_is_passed_over(tmp_path: Path) -> None:
+    serve(tmp_path, constant(2.0, "ended_lag0"))
+    assert forecast(tmp_path, 30).by == "seasonal means"
+    models = LiveModels(tmp_path)
+    models.make()
+    assert models.serving["throughput"].trouble
+    assert "asks for ended_lag0, which lucidd does not count" in models.serving["throughput"].why
+
+
+def test_a_suspended_version_is_passed_over(tmp_path: Path) -> None:
+    serve(tmp_path, constant(2.0))
+    Library(tmp_path).suspend("throughput", "it drifted")
+    assert forecast(tmp_path, 30).by == "seasonal means"
+
+
+def test_a_forecast_that_fails_is_told_and_means_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    serve(tmp_path, constant(2.0))
+    monkeypatch.setattr(ThroughputModel, "gpus_per_hour", lambda *_: 1 / 0)
+    left_out = LeftOut()
+    assert forecast(tmp_path, 30, left_out).by == "seasonal means"
+    assert "division by zero" in str(left_out.told())

@@ -1,0 +1,308 @@
+"""Learned models in the daemon: which version answers, what stands in for it, and how it is trained beside it."""
+
+from __future__ import annotations
+
+import json
+import threading
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from daemon_site import Site
+from lucid.adapters.slurm.clients.port import Breaker
+from lucid.adapters.slurm.snapshot.boot_times import Boots
+from lucid.adapters.slurm.wake import WakeFile
+from lucid.adapters.store.leased import IN_MEMORY
+from lucid.adapters.store.sqlite import SqliteStore
+from lucid.cli.main import lucidctl
+from lucid.config import settings_from
+from lucid.core.job import Ended, Job, JobProfile
+from lucid.daemon import Daemon, Parts, build, process
+from lucid.doctor.state import look_over_state
+from lucid.errors import ModelError
+from lucid.live.learning.job_log import write_job_log
+from lucid.live.learning.model_upkeep import Upkeep, model_timer
+from lucid.live.learning.models import LiveModels
+from lucid.models.duration.jobtable import PROFILE_COLUMNS, read_jobs
+from lucid.models.duration.model import DurationModel
+from lucid.models.packing.share_score import Node, ShareTree
+from lucid.models.predictor import ended_table
+from lucid.models.upkeep.library import Library, Version
+
+TINY, JUMBO = (ShareTree((Node(label, (1, 1, 1)),), 0.0) for label in (0, 2))
+
+GUESSED = "history: a first guess, since it has no time limit; no job like it has ended yet"
+
+
+def ended(n: int, user: str = "ada", ran_s: float = 300.0) -> Ended:
+    job = Job(f"{n}", "vc", 1 + n % 2, 900.0 * n, n, user, "lab", f"train-{n % 3}")
+    return Ended(job, 900.0 * n + 60.0 + ran_s, ran_s)
+
+
+class LearnedSite(Site):
+    """The same site, going by a library."""
+
+    def start(self, holder: str = "one") -> Daemon:
+        self.library = Library(self.folder / "models")
+        self.store = SqliteStore(self.folder / "lucid.db")
+        models = LiveModels(self.library.root, first_guess_s=2000.0, profiled_s=60.0)
+        parts = Parts(
+            self.settings, self.slurm, Breaker(lambda: self.slurm.now), self.store, self.sampler, self.slurm,
+            models, monotonic_s=lambda: self.slurm.now,
+        )  # fmt: skip
+        self.daemon = Daemon(parts, holder)
+        return self.daemon
+
+    def serve(self, kind: str, model: Any) -> None:
+        self.library.promote(kind, self.library.add(kind, model.to_json(), {}), "judged better")
+
+    def models(self) -> Any:
+        return json.loads(self.ctl("status", "--json"))["models"]
+
+    def prediction(self, job_id: str) -> Any:
+        return json.loads(self.ctl("explain", job_id, "--json"))["prediction"]
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> LearnedSite:
+    return LearnedSite(tmp_path)
+
+
+def test_without_a_library_history_and_the_synthetic_tree_answer_and_say_so(site: LearnedSite) -> None:
+    site.submit("1", run_s=900.0)
+    site.turns(120.0)
+    assert {kind: found["version"] for kind, found in site.models().items()} == {
+        "duration": "history means", "share": "synthetic share tree", "pairs": "contention model",
+        "throughput": "seasonal means",
+    }  # fmt: skip
+    assert "duration by history means, share by synthetic share tree" in site.ctl("status")
+    found = site.prediction("1")
+    assert (found["duration_source"], found["duration_s"]) == (GUESSED, 2000.0)
+    assert "by synthetic share tree\n    GPU utilisation 10 % is at most 74 %" in site.ctl("explain", "1")
+
+
+def test_a_version_promoted_by_another_process_serves_from_the_next_cycle_on(site: LearnedSite) -> None:
+    site.submit("1", run_s=100.0)
+    site.turns(10.0)
+    site.serve("duration", DurationModel.untrained())
+    site.serve("share", TINY)
+    site.submit("2", run_s=100.0)
+    site.turns(10.0)
+    assert site.models()["duration"] == {"version": "v1", "why": "judged better", "trouble": False}
+    assert site.prediction("2")["duration_source"].startswith("learned v1: ")
+    site.turns(300.0)
+    site.submit("3", run_s=100.0)
+    site.turns(100.0)
+    told = site.ctl("explain", "3")
+    assert "by learned v1: user median" in told
+    assert "user ada, median of 2 jobs" in told, "jobs that ended before are its history"
+    assert "share score 0 (Tiny) by share tree v1" in told
+    site.serve("share", JUMBO)
+    site.turns(10.0)
+    assert site.models()["share"] == {"version": "v2", "why": "judged better", "trouble": False}
+    site.library.rollback("share", "it was worse")
+    site.turns(10.0)
+    assert site.models()["share"] == {"version": "v1", "why": "it was worse; was v2", "trouble": False}
+
+
+def test_a_daemon_that_starts_reads_its_library_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    site = LearnedSite(tmp_path, catch_up_days=0.0)
+    site.store.close()
+    site.serve("duration", DurationModel.untrained())
+    site.serve("share", TINY)
+    reads: list[str] = []
+    show = Library.show
+
+    def counted(library: Library, name: str, number: int | None = None) -> Version:
+        reads.append(name)
+        return show(library, name, number)
+
+    monkeypatch.setattr(Library, "show", counted)
+    LiveModels(site.library.root).make()
+    once = sorted(reads)
+    assert {*once} == {"duration", "share"}
+
+    reads.clear()
+    monkeypatch.setattr(build, "make_client", lambda *_: site.slurm)
+    monkeypatch.setattr(build, "SystemClock", lambda: site.slurm)
+    parts = build.make_parts(site.settings, tmp_path / "lucid.toml", lambda: site.slurm.now)
+    daemon, store = Daemon(parts), parts.store
+    for _ in range(2):
+        daemon.turn()
+        assert sorted(reads) == once
+    assert store.view("status")["models"]["duration"]["version"] == "v1"
+    site.serve("share", JUMBO)
+    reads.clear()
+    daemon.turn()
+    assert sorted(reads) == once, "and again when another version serves"
+    daemon.stop()
+    store.close()
+
+
+def test_what_a_job_was_decided_by_is_told_after_it_has_ended(site: LearnedSite) -> None:
+    site.serve("duration", DurationModel.untrained())
+    site.submit("1", run_s=300.0)
+    site.turns(600.0)
+    assert site.slurm.records["1"].state == "COMPLETED"
+    assert site.prediction("1")["duration_terms"]["terms"]
+    assert "by learned v1" in site.ctl("explain", "1")
+
+
+def test_a_suspended_version_gives_way_to_history_means(site: LearnedSite) -> None:
+    site.serve("duration", DurationModel.untrained())
+    site.turns(5.0)
+    site.library.suspend("duration", "its error drifted")
+    site.turns(10.0)
+    assert site.models()["duration"] == {
+        "version": "history means", "why": "v1 is suspended: its error drifted", "trouble": False,
+    }  # fmt: skip
+
+
+def test_a_damaged_version_is_passed_over_and_told(site: LearnedSite) -> None:
+    site.serve("duration", DurationModel.untrained())
+    site.serve("share", TINY)
+    path = site.library.root / "duration/v0001.json"
+    path.write_text(path.read_text().replace('"trained_jobs": 0', '"trained_jobs": 9'))
+    site.submit("1", run_s=900.0)
+    site.turns(60.0)
+    found = site.models()
+    assert (found["duration"]["version"], found["duration"]["trouble"]) == ("history means", True)
+    assert found["share"]["version"] == "v1"
+    assert "the duration model in service cannot be used" in site.ctl("status")
+    findings = [f for f in look_over_state(site.settings, 1e9) if "duration model" in f.what]
+    assert [f.level for f in findings] == ["warn"]
+    assert "rollback duration" in findings[0].remedy
+    assert site.slurm.starts, "and jobs go on"
+
+
+def test_the_log_of_finished_jobs_reads_back_as_what_it_was_made_of(tmp_path: Path) -> None:
+    names = ["a,b", 'q"q', "two\nlines", "ü☃", "", "'; DROP", "|" * 25, " x "]
+    jobs = [
+        Ended(
+            Job(f"{n}", "vc", n % 3, 1.6e9 + n, n, "ada", "", name, 2 * n, 100 * n, 600.0 if n % 2 else None),
+            1.6e9 + 100.25 * (n + 1),
+            10.125 * (n + 1),
+            profile=JobProfile(40.5 + n, 20.0, 3000.0) if n % 2 else None,
+        )
+        for n, name in enumerate(names)
+    ]
+    write_job_log(tmp_path / "sub/jobs.csv", jobs)
+    read, made = read_jobs(tmp_path / "sub/jobs.csv"), ended_table(jobs).by_submit()
+    for column in ("job_id", "user", "account", "partition", "name"):
+        assert getattr(read, column).tolist() == getattr(made, column).tolist(), column
+    for column in ("gpus", "cpus", "memory_mib", "limit_s", "submit_s", "end_s", "duration_s"):
+        np.testing.assert_allclose(getattr(read, column), getattr(made, column), rtol=0, atol=1e-3, err_msg=column)
+    for column in PROFILE_COLUMNS:
+        np.testing.assert_array_equal(read.profile[column], made.profile[column])
+    write_job_log(tmp_path / "jobs.csv", [Ended(Job("1", "vc", 1, 0.0, name="half \ud800 of one"), 5.0, 1.0)])
+    assert "half" in read_jobs(tmp_path / "jobs.csv").name[0]
+
+
+def upkeep(folder: Path, jobs: int, **models: Any) -> tuple[Upkeep, list[int]]:
+    """An upkeep over so many finished jobs, and how often it has trained."""
+    store = SqliteStore(IN_MEMORY)
+    ran: list[int] = []
+    lease = store.take_lease("me", 0.0, 1e9)
+    assert lease is not None
+    store.put_ended([ended(n) for n in range(jobs)], lease.token)
+
+    def train() -> list[dict[str, Any]]:
+        ran.append(jobs)
+        return [{"kind": "duration"}]
+
+    data = {"daemon": {"partitions": {"vc": "pack"}, "state_dir": str(folder)}, "models": models}
+    return Upkeep(settings_from(data, "test"), store, train), ran
+
+
+def test_finished_jobs_are_written_out_and_a_child_trains_once_there_are_enough(tmp_path: Path) -> None:
+    few, ran = upkeep(tmp_path, 49)
+    assert (few(), ran) == ([], [])
+    assert len(read_jobs(tmp_path / "jobs.csv")) == 49
+    enough, ran = upkeep(tmp_path, 50)
+    assert (enough(), ran) == ([{"kind": "duration"}], [50])
+    measured, ran = upkeep(tmp_path, 0, profiles="p.csv", pairs="q.csv")
+    assert (measured(), ran) == ([{"kind": "duration"}], [0]), "measured tables need no finished job"
+
+
+def test_a_daemon_that_is_not_to_train_has_no_timer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun: list[list[str]] = []
+    monkeypatch.setattr(
+        "lucid.live.learning.model_upkeep.ChildTick", lambda words, children=None: begun.append(words)
+    )
+    daemon = {"partitions": {"vc": "pack"}, "state_dir": str(tmp_path)}
+    for every_h, there in ((0, False), (6, True)):
+        settings = settings_from({"daemon": daemon, "models": {"every_h": every_h}}, "test")
+        assert (model_timer(settings, tmp_path / "lucid.toml", SqliteStore(IN_MEMORY)) is not None) is there
+    assert begun == [["--config", str(tmp_path / "lucid.toml")]], "the child goes by the daemon's own settings"
+
+
+def test_the_daemon_starts_the_timer_and_ends_it(site: LearnedSite, tmp_path: Path) -> None:
+    stop, told = threading.Event(), []
+    wake = WakeFile(tmp_path / "wake")
+
+    class Timer:
+        def start(self) -> None:
+            told.append("start")
+
+        def stop(self, wait: bool = False) -> None:
+            told.append("stop")
+
+    turn = site.daemon.turn
+    site.daemon.turn = lambda: stop.set() or turn()  # type: ignore[method-assign,func-returns-value]
+    assert process.turn_until(site.daemon, stop, wake, False, [Timer()]) == 0  # type: ignore[list-item]
+    assert told == ["start", "stop"]
+
+
+def test_lucidctl_trains_from_the_daemons_log_into_the_daemons_library(site: LearnedSite) -> None:
+    write_job_log(site.folder / "jobs.csv", [ended(n, "ada" if n % 2 else "bob", 100.0 + n) for n in range(120)])
+    done = json.loads(site.ctl("models", "train", "--due", "--json"))
+    assert (done[0]["kind"], done[0]["promoted"]) == ("duration", True)
+    site.turns(5.0)
+    assert site.models()["duration"]["version"] == "v1"
+    with pytest.raises(ModelError, match="no earlier version"):
+        site.ctl("models", "rollback", "duration")
+
+
+def test_a_configuration_that_names_a_library_means_that_one(tmp_path: Path) -> None:
+    config = tmp_path / "plain.toml"
+    config.write_text("[models]\nlibrary = 'mine'\n[daemon.partitions]\nvc = 'observe'\n")
+    said = CliRunner().invoke(lucidctl, ["models", "list", "--config", str(config)]).output
+    assert said.startswith(f"{tmp_path / 'mine'}: no versions yet")
+
+
+def test_what_did_not_run_has_no_run_time_in_the_log(tmp_path: Path) -> None:
+    job, path = Job("1", "vc", 1, 0.0), tmp_path / "jobs.csv"
+    past = ((40.0, "BOOT_FAIL"), (0.0, "FAILED"), (4.0, "FAILED"))
+    write_job_log(path, [Ended(job, 50.0, ran_s, state) for ran_s, state in past])
+    assert [*map(str, read_jobs(path).duration_s)] == ["nan", "nan", "4.0"]
+
+
+def test_a_job_that_fails_while_it_is_set_up_did_not_run(site: LearnedSite) -> None:
+    site.submit("1", run_s=65.0)
+    site.turns(20.0)
+    slurm = site.slurm
+    slurm.records["1"] = replace(slurm.records["1"], flags=frozenset({"CONFIGURING"}))
+    site.turns(40.0)
+    slurm.records["1"] = replace(slurm.records["1"], state="FAILED", end_s=slurm.now, flags=frozenset(), placement=())
+    site.turns(20.0)
+    (ended,) = site.store.ended()
+    assert not ended.ran
+
+
+def test_boot_and_prolog_are_not_run_time(site: LearnedSite) -> None:
+    site.submit("1", run_s=65.0)
+    boots, job = Boots(), replace(site.slurm.records["1"], state="RUNNING", start_s=100.0)
+    booting = replace(job, flags=frozenset({"CONFIGURING"}))
+    for record, at_s in ((booting, 120.0), (booting, 150.0), (job, 180.0)):
+        boots.saw([record], at_s)
+    ended = replace(job, state="FAILED", end_s=300.0)
+    boots.saw([ended], 310.0)
+    assert boots.ran_s(ended) == 150.0
+    boots.saw([], 320.0)
+    assert boots.ran_s(ended) == 200.0, "what was seen of a job is forgotten with it"
+    boots.saw([booting], 150.0)
+    assert boots.ran_s(replace(ended, state="COMPLETED")) == 150.0, "it began and ended between two looks"

@@ -1,0 +1,109 @@
+"""A lucidd that lives and cannot write its store is not told as one that is down: its own words stand elsewhere."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import threading
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from daemon_site import Site
+from lucid.adapters.store.sqlite import SqliteStore
+from lucid.doctor.state import look_over_state
+from lucid.errors import StoreError
+from lucid.live.resilience import trouble_file as trouble
+from lucid.live.resilience.failure_barrier import persistently
+from lucid.live.resilience.trouble_file import TroubleFile, lives_in_trouble
+
+FULL = "lucid.db: cannot be written (database or disk is full)"
+HERE = socket.gethostname()
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Site:
+    site = Site(tmp_path)
+    site.turns(5.0)
+    return site
+
+
+def full(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any, **__: Any) -> None:
+        raise StoreError(FULL)
+
+    for name in ("take_lease", "put_view", "put_note", "set_setting"):
+        monkeypatch.setattr(SqliteStore, name, refuse)
+
+
+def told(site: Site) -> list[str]:
+    return [f"{item.what} → {item.remedy}" for item in look_over_state(site.settings, site.slurm.now) if item.remedy]
+
+
+def test_doctor_tells_the_cause_of_a_lucidd_that_lives_and_cannot_write_its_store(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as broken:
+        full(broken)
+        site.turns(120.0)
+        words = "; ".join(told(site))
+        assert "is down" not in words
+        assert f"lucidd runs on {HERE} (pid {os.getpid()}) and decides nothing: {FULL} → mend that" in words
+        assert "systemctl start" not in words
+        broken.setattr("lucid.cli.live.status.time.time", lambda: site.slurm.now)
+        said = site.ctl("status")
+        assert f"lucidd runs on {HERE} (pid {os.getpid()}) and decides nothing: {FULL}" in " ".join(said.split())
+        assert "DOWN" not in said
+    site.turns(60.0)
+    assert not list((site.folder / "run").glob("trouble.*")), "a good turn ends it"
+    assert not [words for words in told(site) if "decides nothing" in words or "is down" in words]
+
+
+def test_where_nobody_can_say_so_doctor_claims_no_more_than_it_sees(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site.slurm.now += 3600.0
+    site.store.take_lease(f"{HERE}:{os.getpid()}:1", site.slurm.now - 600.0, 1.0)
+    assert "lives, and has not renewed its lease" in "; ".join(told(site))
+    site.store.take_lease("elsewhere:1:1", site.slurm.now - 300.0, 1.0)
+    assert "lucidd is down" in "; ".join(told(site))
+    space = SimpleNamespace(f_bavail=3, f_frsize=4096, f_files=100, f_favail=50, f_blocks=9, f_bfree=3)
+    monkeypatch.setattr(trouble.os, "statvfs", lambda _: space)
+    words = "; ".join(told(site))
+    assert "is down" not in words
+    assert f"{site.folder} is full: a lucidd that runs cannot take it → make room there" in words
+
+
+def test_a_lucidd_that_never_got_as_far_as_a_turn_says_so_too(tmp_path: Path) -> None:
+    file, stop = TroubleFile(tmp_path / "heartbeat"), threading.Event()
+
+    def make() -> None:
+        raise StoreError(FULL)
+
+    def tell(words: str) -> None:
+        file.tell(words, 1000.0)
+        stop.set()
+
+    persistently(make, stop, "start failed", told=tell)
+    (found,) = lives_in_trouble(tmp_path / "heartbeat", 1010.0)
+    assert (found.host, found.pid, found.why) == (HERE, os.getpid(), FULL)
+    assert lives_in_trouble(tmp_path / "heartbeat", 1000.0 + 600.0) == [], "it is old"
+    file.over()
+    assert lives_in_trouble(tmp_path / "heartbeat", 1010.0) == []
+
+
+@pytest.mark.parametrize("text", ["", "[", "[]", "{}", '{"host": 1}', "[" * 100_000, '{"at_s": 1e999}', "\xff"])
+def test_what_cannot_be_read_there_is_nothing(tmp_path: Path, text: str) -> None:
+    (tmp_path / "trouble.x").write_text(text, encoding="latin-1")
+    assert lives_in_trouble(tmp_path / "heartbeat", 1000.0) == []
+
+
+def test_one_that_has_ended_is_no_longer_in_trouble(tmp_path: Path) -> None:
+    said = {"host": HERE, "pid": 2**31 - 1, "at_s": 1000.0, "why": FULL}
+    (tmp_path / f"trouble.{HERE}").write_text(json.dumps(said))
+    assert lives_in_trouble(tmp_path / "heartbeat", 1001.0) == []
+    (tmp_path / f"trouble.{HERE}").write_text(json.dumps({**said, "host": "elsewhere"}))
+    assert len(lives_in_trouble(tmp_path / "heartbeat", 1001.0)) == 1, "of another host nobody can tell"

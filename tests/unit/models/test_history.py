@@ -1,0 +1,129 @@
+"""L20: means over past jobs, from the most alike to all."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from builders import LIGHT, a_job
+from lucid.adapters.left_out import LeftOut
+from lucid.core.job import Ended, Job
+from lucid.core.prediction import JUMBO, Prediction
+from lucid.live.resilience.guarded_policy import GuardedPredictor
+from lucid.models.history import HistoryPredictor
+from lucid.models.prior import PriorPredictor
+
+
+def past(ran_s: float, **of: object) -> Ended:
+    return Ended(a_job("past", **of), 0.0, ran_s)  # type: ignore[arg-type]
+
+
+PAST = [
+    past(100.0, user="ann", name="train", gpus=4, vc="a"),
+    past(200.0, user="ann", name="other", gpus=2, vc="a"),
+    past(400.0, user="bob", name="train", gpus=2, vc="b"),
+    past(800.0, user="", name="", gpus=8, vc="b"),
+]
+
+
+def asked(job: Job) -> Prediction:
+    predictor = HistoryPredictor()
+    predictor.learn(PAST)
+    return predictor.predict(job, None, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("of", "expected_s", "by"),
+    [
+        ({"user": "ann", "name": "train", "gpus": 2, "vc": "a"}, 100.0, "mean of 1 by user and name"),
+        ({"user": "ann", "name": "new", "gpus": 2, "vc": "b"}, 200.0, "mean of 1 by user and GPUs"),
+        ({"user": "ann", "name": "new", "gpus": 8, "vc": "b"}, 150.0, "mean of 2 by user"),
+        ({"user": "new", "name": "train", "gpus": 2, "vc": "b"}, 400.0, "mean of 1 by VC and GPUs"),
+        ({"user": "new", "name": "train", "gpus": 2, "vc": "c"}, 300.0, "mean of 2 by GPUs"),
+        ({"user": "new", "name": "train", "gpus": 16, "vc": "c"}, 375.0, "mean of 4 by all jobs"),
+        ({"user": "", "name": "train", "gpus": 8, "vc": "b"}, 800.0, "mean of 1 by VC and GPUs"),
+    ],
+)
+def test_L20_the_most_alike_jobs_count(of: dict[str, object], expected_s: float, by: str) -> None:
+    found = asked(a_job("new", **of))  # type: ignore[arg-type]
+    assert found.duration_s == expected_s
+    assert by in found.duration_source
+
+
+def test_the_newest_jobs_of_a_group_count_where_it_is_asked_for() -> None:
+    recent, all_of_them = HistoryPredictor(newest=2), HistoryPredictor()
+    for predictor in (recent, all_of_them):
+        predictor.learn([past(ran_s, user="ann") for ran_s in (9000.0, 100.0, 200.0)])
+    found = recent.predict(a_job("new", user="ann"), None, 0.0)
+    assert (found.duration_s, found.duration_source) == (150.0, "history: mean of the last 2 by user and GPUs")
+    assert all_of_them.predict(a_job("new", user="ann"), None, 0.0).duration_s == 3100.0
+
+
+def test_before_any_job_has_ended_there_is_a_first_guess() -> None:
+    found = HistoryPredictor(first_guess_s=50.0).predict(a_job("new"), None, 0.0)
+    assert found == Prediction(50.0, "history: no job has ended yet", None, "history")
+
+
+def test_an_unmodelled_job_counts_as_jumbo_once_measured() -> None:
+    predictor = HistoryPredictor()
+    assert predictor.predict(a_job("new"), None, 0.0).share_score is None
+    assert predictor.predict(a_job("new"), LIGHT, 0.0).share_score == JUMBO
+    assert predictor.pair_speed(LIGHT, LIGHT) is None
+
+
+@pytest.mark.parametrize(("ran_s", "left_s"), [(0.0, 100.0), (60.0, 40.0), (100.0, 100.0), (250.0, 250.0)])
+def test_a_job_that_outlived_its_estimate_goes_on_as_long_again(ran_s: float, left_s: float) -> None:
+    assert Prediction(100.0, "test").remaining_s(ran_s) == left_s
+
+
+def asks_for(limit_s: float | None, **of: object) -> Job:
+    return replace(a_job("new", **of), time_limit_s=limit_s)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("ran_s", "state"), [(0.0, "FAILED"), (40.0, "BOOT_FAIL"), (40.0, "LAUNCH_FAILED")])
+def test_what_did_not_run_teaches_no_duration(ran_s: float, state: str) -> None:
+    guarded = GuardedPredictor(PriorPredictor(), LeftOut(), 3600.0)
+    guarded.learn([replace(past(ran_s), state=state)])
+    found = guarded.predict(asks_for(7200.0), None, 0.0)
+    assert found == Prediction(7200.0, "history: the time limit; no job like it has ended yet", None, "history")
+
+
+def test_without_a_time_limit_the_first_guess_is_the_prior() -> None:
+    found = PriorPredictor(50.0).predict(asks_for(None), None, 0.0)
+    words = "history: a first guess, since it has no time limit; no job like it has ended yet"
+    assert found == Prediction(50.0, words, None, "history")
+
+
+def test_one_short_job_of_somebody_else_does_not_make_all_jobs_short() -> None:
+    predictor = PriorPredictor()
+    predictor.learn([replace(past(1.0, user="ann", name="a"), job=asks_for(3600.0, user="ann", name="a"))])
+    found = predictor.predict(asks_for(3600.0, user="bob", name="b", gpus=16, vc="c"), None, 0.0)
+    assert 900.0 < found.duration_s < 3600.0
+    assert found.duration_source == "history: the time limit, corrected by 1 by all jobs"
+
+
+def test_the_prior_is_left_as_evidence_comes() -> None:
+    predictor, job = PriorPredictor(), asks_for(86_400.0, user="ann", name="train")
+    errors = []
+    for _ in range(5):
+        predictor.learn([Ended(job, 600.0, 600.0)] * 4)
+        errors.append(predictor.predict(job, None, 0.0).duration_s - 600.0)
+    assert errors == sorted(errors, reverse=True)
+    assert 0.0 < errors[-1] < 60.0
+
+
+def test_others_tell_how_much_of_a_limit_jobs_use_and_the_user_how_long_his_run() -> None:
+    predictor = PriorPredictor()
+    job = asks_for(10_000.0, user="ann", name="a")
+    predictor.learn([Ended(job, 1000.0, 1000.0)] * 500)
+    of_others = predictor.predict(asks_for(100_000.0, user="bob", name="b"), None, 0.0).duration_s
+    assert of_others == pytest.approx(10_000.0, rel=0.05)
+    own = predictor.predict(asks_for(100_000.0, user="ann", name="other"), None, 0.0).duration_s
+    assert own == pytest.approx(1000.0, rel=0.05)
+
+
+def test_a_group_forgets_its_oldest_jobs() -> None:
+    predictor, job = PriorPredictor(), asks_for(86_400.0, user="ann", name="train")
+    predictor.learn([Ended(job, 60.0, 60.0)] * 1000 + [Ended(job, 6000.0, 6000.0)] * 1000)
+    assert predictor.predict(job, None, 0.0).duration_s == pytest.approx(6000.0, rel=0.02)

@@ -1,0 +1,136 @@
+"""``lucidctl models evaluate``: figures by name, one JSON object or tables, errors that name the file."""
+
+from __future__ import annotations
+
+import csv
+import itertools
+import json
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from lucid.cli.learn.models_evaluate import evaluate
+from lucid.errors import LucidError, ModelError, TraceError
+from scenes.models import light_training
+
+
+@pytest.fixture(scope="module", autouse=True)
+def light() -> Iterator[None]:
+    with light_training():
+        yield
+
+
+def run(*args: object) -> str:
+    result = CliRunner().invoke(evaluate, [str(arg) for arg in args], catch_exceptions=False)
+    assert result.exit_code == 0, result.stderr
+    return result.stdout
+
+
+def refused(*args: object) -> LucidError:
+    result = CliRunner().invoke(evaluate, [str(arg) for arg in args])
+    assert isinstance(result.exception, LucidError)
+    return result.exception
+
+
+def write(path: Path, header: str, rows: list[list[object]]) -> Path:
+    with path.open("w", newline="") as file:
+        csv.writer(file).writerows([header.split(","), *rows])
+    return path
+
+
+@pytest.fixture
+def measured(tmp_path: Path) -> tuple[Path, Path]:
+    configs = [(w, b, 8.0 * i + 7 * j) for i, w in enumerate("abcdef") for j, b in enumerate((32, 64, 128))]
+    profiles = [
+        [w, "data", b, 0, util, util / 2, 2000, 0 if util < 20 else 1 if util < 40 else 2] for w, b, util in configs
+    ]
+    rng = np.random.default_rng(0)
+    pairs = []
+    for one, two in itertools.combinations_with_replacement(configs, 2):
+        speeds = 1 - one[2] * two[2] / 1e4 + rng.normal(scale=0.02, size=2)
+        pairs.append([one[0], "data", one[1], 0, speeds[0], two[0], "data", two[1], 0, speeds[1]])
+    sides = ",".join(f"model{s},dataset{s},batchsize{s},amp{s},speed{s}" for s in "12")
+    return (
+        write(tmp_path / "profiles.csv", "model,dataset,batchsize,amp,gpu_util,gmem_util,gmem,label", profiles),
+        write(tmp_path / "pairs.csv", sides, pairs),
+    )
+
+
+def test_packing_prints_every_figure(measured: tuple[Path, Path], tmp_path: Path) -> None:
+    profiles, pairs = measured
+    curve = tmp_path / "curve.png"
+    figures = json.loads(run("packing", "--profiles", profiles, "--pairs", pairs, "--json", "--curve", curve))
+    for kind, way in itertools.product(("precision", "recall"), ("lomo", "loco", "loco_both")):
+        assert 0.7 <= figures[f"pair_{kind}_{way}"] <= 1
+    assert 0 <= figures["accuracy_lomo"] <= 1
+    assert (figures["configurations"], figures["pairs"]) == (18, 171)
+    assert curve.stat().st_size > 1000
+
+
+def test_packing_names_the_file_that_is_missing(tmp_path: Path) -> None:
+    absent = tmp_path / "none.csv"
+    error = refused("packing", "--profiles", absent, "--pairs", absent)
+    assert isinstance(error, ModelError)
+    assert "none.csv: cannot be read" in str(error)
+
+
+def test_throughput_trains_only_on_what_was_before(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    hours = [datetime(2024, 1, 1) + timedelta(hours=n) for n in range(1500)]
+    counts = [int(rng.poisson(3 + time.hour / 4)) for time in hours]
+    rows: list[list[object]] = [[time, n, 2 * n] for time, n in zip(hours, counts, strict=True)]
+    path = write(tmp_path / "bins.csv", "time,submit_gpu_job,submit_gpu_num", rows)
+    figures = json.loads(run("throughput", path, "--test-from", hours[1300], "--newest-bin", "2", "--json"))
+    assert (figures["trained_bins"], figures["tested_bins"], figures["newest_bin"]) == (1300, 200, 2)
+    later = np.array(counts[1300:])
+    assert figures["mae_jobs"] < np.abs(later - np.median(later)).mean()
+    assert "no bin starts at or after" in str(refused("throughput", path, "--test-from", "2030-01-01"))
+    # a date with a zone is no reason to fall over bins without one
+    assert "no bin starts" in str(refused("throughput", path, "--test-from", "2030-01-01T00:00:00+02:00"))
+
+
+def job_log(path: Path) -> Path:
+    rng = np.random.default_rng(1)
+    rows: list[list[object]] = []
+    for i in range(300):
+        user = int(rng.integers(6))
+        rows.append([i, f"u{user}", 600.0 * i, round(float(rng.lognormal(5 + user / 2, 0.4)), 1), 1, 4, "1-00:00:00"])
+    return write(path, "job_id,user,submit_time,duration,nodes,tasks,time_limit", rows)
+
+
+def test_duration_json_and_table_tell_the_same(tmp_path: Path) -> None:
+    path = job_log(tmp_path / "log.csv")
+    arguments = ("duration", path, "--test-from", "250", "--refits", "1")
+    figures = json.loads(run(*arguments, "--json"))
+    assert {"mae_s", "within_2x", "spearman", "coverage_80"} <= set(figures)
+    assert figures["jobs"] == 50
+    table = run(*arguments)
+    for words in (f"{figures['mae_s']:,.1f} s", f"{figures['coverage_80']:.1%}", "durations of 50 jobs"):
+        assert words in table
+
+
+@pytest.mark.parametrize(
+    ("content", "row", "words"),
+    [
+        ("job_id,submit_time,duration\n1,0,x\n", "1", "line 2, column 'duration': 'x' is not a number"),
+        ("what,is,this\n", "1", "line 1: not the first line of a log of jobs"),
+        ("job_id,submit_time,duration\n1,0,5\n2,1,5\n", "2", "test from 2; give a row from 1 to 1"),
+    ],
+)
+def test_duration_says_what_is_wrong_with_a_log(tmp_path: Path, content: str, row: str, words: str) -> None:
+    path = tmp_path / "log.csv"
+    path.write_text(content, encoding="utf-8")
+    error = refused("duration", path, "--test-from", row)
+    assert isinstance(error, TraceError)
+    assert words in str(error)
+    assert "log.csv" in str(error)
+
+
+def test_a_wrong_date_is_a_usage_error() -> None:
+    result = CliRunner().invoke(evaluate, ["throughput", "bins.csv", "--test-from", "September"])
+    assert result.exit_code == 2
+    assert "'September' is neither a row number nor a time such as 2020-09-01" in result.stderr

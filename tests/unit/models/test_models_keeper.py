@@ -1,0 +1,339 @@
+"""Upkeep of the library: what is judged on what, when training is due, falling back, crashes, and its commands."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from lucid.cli.learn.models import models
+from lucid.errors import ConfigError, LucidError, ModelError
+from lucid.models.duration.jobtable import JobTable
+from lucid.models.duration.kind import DURATION
+from lucid.models.duration.model import DurationModel
+from lucid.models.packing.kind import PAIRS, SHARE
+from lucid.models.throughput.bins import Bins
+from lucid.models.throughput.kind import THROUGHPUT
+from lucid.models.upkeep.keeper import Keeper, Source, rules_from
+from lucid.models.upkeep.kinds import find_kind
+from lucid.models.upkeep.library import Library, TrainingRuns
+from lucid.models.upkeep.update import Action, Rules
+from scenes.models import cluster, damaged, job_log, light_training, measured
+
+pytest.importorskip("interpret")
+NOW = datetime(2024, 5, 8, tzinfo=UTC)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def light() -> Iterator[None]:
+    with light_training():
+        yield
+
+
+@pytest.fixture(scope="module")
+def jobs() -> JobTable:
+    return cluster(600)
+
+
+def by_end(jobs: JobTable, count: int) -> JobTable:
+    return jobs.take(np.argsort(jobs.end_s)[:count])
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> list[JobTable]:
+    """Training that keeps what it was given and fits nothing; the running median answers."""
+    seen: list[JobTable] = []
+
+    def fit(jobs: JobTable, settings: object) -> DurationModel:
+        seen.append(jobs)
+        return replace(DurationModel.untrained(), trained_jobs=len(jobs))
+
+    monkeypatch.setattr(DurationModel, "fit", staticmethod(fit))
+    return seen
+
+
+def test_a_version_learns_only_from_before_what_judges_it(
+    jobs: JobTable, tmp_path: Path, quick: list[JobTable]
+) -> None:
+    library = Library(tmp_path)
+    first = DURATION.train(library, by_end(jobs, 300))
+    assert first.promoted
+    assert len(quick[0]) == 240
+    facts = library.show("duration").facts
+    assert (facts["learned_from"], facts["judged_on"]) == (240, 60)
+    assert quick[0].end_s.max() == facts["learned_until"]
+    # the next one learns half of what is new, and both are judged on the other half
+    DURATION.train(library, by_end(jobs, 500))
+    facts = library.show("duration", 2).facts
+    assert (facts["learned_from"], facts["judged_on"]) == (240 + 130, 130)
+    assert facts["loss_in_service"] == pytest.approx(facts["loss"])
+
+
+def test_too_little_news_is_said(jobs: JobTable, tmp_path: Path, quick: list[JobTable]) -> None:
+    library = Library(tmp_path)
+    DURATION.train(library, by_end(jobs, 300))
+    with pytest.raises(ModelError, match="35 jobs are new since the version in service learned"):
+        DURATION.train(library, by_end(jobs, 275))
+    with pytest.raises(ModelError, match="0 jobs are new"):
+        DURATION.train(Library(tmp_path / "other"), by_end(jobs, 0))
+
+
+def test_a_model_worse_than_the_median_is_kept_but_never_promoted(
+    jobs: JobTable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quick: list[JobTable]
+) -> None:
+    monkeypatch.setattr(DurationModel, "point_log", lambda self, jobs, facts: np.full(len(jobs), 2.0))
+    trained = DURATION.train(Library(tmp_path), jobs)
+    assert not trained.promoted
+    assert "at most 1.01 is promoted" in trained.reason
+    assert Library(tmp_path).serving("duration") is None
+
+
+def test_drift_of_error_and_inputs_is_measured_on_what_is_new(
+    jobs: JobTable, tmp_path: Path, quick: list[JobTable]
+) -> None:
+    library = Library(tmp_path)
+    DURATION.train(library, by_end(jobs, 300))
+    calm = DURATION.evidence(library, jobs, NOW)
+    assert calm.new_jobs == 360
+    assert calm.drift.ratio is not None
+    assert 0.3 < calm.drift.ratio < 0.8  # requests tell, which needs no training; held against the running median
+    assert calm.drift.inputs["cpus"] < 0.1
+    late = jobs.end_s > float(library.show("duration").facts["learned_until"])
+    moved = replace(jobs, cpus=np.where(late, 64.0, jobs.cpus))
+    assert DURATION.evidence(library, moved, NOW).drift.worst_input[0] == "cpus"  # type: ignore[index]
+
+
+def keeper(library: Library, jobs: JobTable, **rules: object) -> Keeper:
+    return Keeper(library, {"jobs": Source(lambda: jobs)}, Rules(**rules))  # type: ignore[arg-type]
+
+
+def test_a_tick_trains_when_due_and_only_then(jobs: JobTable, tmp_path: Path, quick: list[JobTable]) -> None:
+    library = Library(tmp_path, lambda: NOW)
+    (outcome,) = keeper(library, by_end(jobs, 300)).tick(NOW)
+    assert outcome.decision.action is Action.TRAIN
+    assert outcome.trained.promoted
+    (outcome,) = keeper(library, by_end(jobs, 330), psi_train=9.0).tick(NOW)
+    assert outcome.decision.action is Action.NOTHING
+    assert len(library.versions("duration")) == 1
+    (outcome,) = keeper(library, by_end(jobs, 330), psi_train=9.0).tick(NOW + timedelta(days=8))
+    assert "old, at most 7.0 days" in outcome.to_json()["reasons"][0]
+    assert outcome.to_json()["version"] == 2
+
+
+def test_a_drifted_model_is_suspended_until_a_better_one_is_promoted(
+    jobs: JobTable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quick: list[JobTable]
+) -> None:
+    library = Library(tmp_path, lambda: NOW)
+    DURATION.train(library, by_end(jobs, 300))
+    honest = DurationModel.point_log
+    monkeypatch.setattr(DurationModel, "point_log", lambda self, jobs, facts: honest(self, jobs, facts) + 1.0)
+    (outcome,) = keeper(library, jobs).tick(NOW)
+    assert outcome.decision.action is Action.FALL_BACK
+    assert not outcome.trained.promoted
+    assert "history means" in str(library.suspended("duration"))
+    assert [e["action"] for e in library.trail("duration")][-3:] == ["suspend", "add", "keep"]
+    monkeypatch.setattr(DurationModel, "point_log", honest)
+    assert DURATION.train(library, jobs).promoted
+    assert library.suspended("duration") is None
+
+
+def test_trouble_with_one_kind_leaves_the_others(jobs: JobTable, tmp_path: Path, quick: list[JobTable]) -> None:
+    def broken() -> Bins:
+        raise ModelError("bins.csv: cannot be read")
+
+    outcomes = Keeper(Library(tmp_path), {"jobs": Source(lambda: jobs), "bins": Source(broken)}).tick(NOW)
+    assert [o.trouble for o in outcomes] == [None, "bins.csv: cannot be read"]
+    with pytest.raises(ModelError, match="no data to train share"):
+        Keeper(Library(tmp_path), {"jobs": Source(lambda: jobs)}).train("share")
+
+
+def test_a_tick_beside_a_training_is_skipped(jobs: JobTable, tmp_path: Path, quick: list[JobTable]) -> None:
+    library = Library(tmp_path)
+    with library.training():
+        (outcome,) = keeper(library, jobs).tick(NOW)
+        assert "skipped" in outcome.decision.reasons[-1]
+        with pytest.raises(TrainingRuns):
+            keeper(library, jobs).train("duration")
+    assert library.names() == []
+
+
+_VICTIM = """
+import sys
+from pathlib import Path
+from datetime import UTC, datetime
+from scenes.models import cluster
+from lucid.models.duration.model import DurationModel
+from lucid.models.upkeep.keeper import Keeper, Source
+from lucid.models.upkeep.library import Library
+import time
+def fit(jobs, settings):
+    Path(sys.argv[2]).write_text("training")
+    time.sleep(60)
+DurationModel.fit = staticmethod(fit)
+Keeper(Library(Path(sys.argv[1])), {"jobs": Source(lambda: cluster(600))}).tick(datetime.now(UTC))
+"""
+
+
+def test_killed_in_the_midst_of_training_the_next_tick_does_it(
+    jobs: JobTable, tmp_path: Path, quick: list[JobTable]
+) -> None:
+    library, sign = Library(tmp_path / "library"), tmp_path / "sign"
+    folders = (Path(__file__).parents[2], Path.cwd())
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, folders))}
+    victim = subprocess.Popen([sys.executable, "-c", _VICTIM, str(library.root), str(sign)], env=environment)
+    try:
+        deadline = time.monotonic() + 60
+        while not sign.exists():
+            assert victim.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        (outcome,) = keeper(library, jobs).tick(NOW)
+        assert f"process {victim.pid}" in outcome.decision.reasons[-1]
+    finally:
+        victim.send_signal(signal.SIGKILL)
+        victim.wait()
+    (outcome,) = keeper(library, jobs).tick(NOW)
+    assert outcome.trained.promoted
+
+
+def test_measured_models_are_judged_on_new_measurements_and_then_learn_them(tmp_path: Path) -> None:
+    library = Library(tmp_path)
+    usages, pairings = measured(9)
+    assert PAIRS.train(library, (usages, pairings)).promoted
+    assert SHARE.train(library, (usages, pairings)).promoted
+    facts = library.show("pairs").facts
+    assert (facts["learned_from"], facts["judged_on"]) == (45, 15)
+    with pytest.raises(ModelError, match="0 new measurements"):
+        PAIRS.train(library, (usages, pairings))
+    more, together = measured(10)
+    assert PAIRS.evidence(library, (more, together), NOW).new_jobs == 10
+    assert SHARE.evidence(library, (more, together), NOW).new_jobs == 1
+    PAIRS.train(library, (more, together))
+    facts = library.show("pairs", 2).facts
+    assert (facts["learned_from"], facts["judged_on"]) == (55, 4)
+    assert facts["loss_in_service"] is not None
+
+
+def test_throughput_is_judged_on_later_bins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from lucid.models.throughput.fit import fit_throughput
+
+    seen: list[int] = []
+
+    def fit(bins: Bins, age: int) -> object:
+        seen.append(len(bins.start))
+        return fit_throughput(Bins(bins.start[:1200], bins.jobs[:1200], bins.gpus[:1200]), age)
+
+    monkeypatch.setattr("lucid.models.throughput.kind.fit_throughput", fit)
+    rng = np.random.default_rng(0)
+    start = tuple(datetime(2024, 1, 1) + timedelta(hours=n) for n in range(2000))
+    counts = rng.poisson(3 + np.array([time.hour / 4 for time in start])).astype(float)
+    bins = Bins(start, counts, 2 * counts)
+    library = Library(tmp_path)
+    THROUGHPUT.train(library, bins.upto(start[1500]))
+    assert seen == [1200]
+    evidence = THROUGHPUT.evidence(library, bins, NOW)
+    assert evidence.new_jobs == 800
+    assert evidence.drift.ratio is not None
+    assert evidence.drift.ratio < 1.0  # noise round a daily rhythm: better than 'as in the last hour'
+    THROUGHPUT.train(library, bins)
+    assert seen == [1200, 1600]
+
+
+# -- the commands -----------------------------------------------------------------------------------------------
+
+
+def invoke(*args: object) -> str:
+    result = CliRunner().invoke(models, [str(arg) for arg in args], catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+@pytest.fixture
+def log(tmp_path: Path, jobs: JobTable) -> Path:
+    return job_log(tmp_path / "jobs.csv", jobs)
+
+
+def test_train_list_show_promote_rollback(tmp_path: Path, log: Path, quick: list[JobTable]) -> None:
+    library = ("--library", tmp_path / "library")
+    assert "no versions yet" in invoke("list", *library)
+    assert "v1 in service" in invoke("train", "--jobs", log, *library)
+    Library(tmp_path / "library").add("duration", DurationModel.untrained().to_json(), {})
+    listed = json.loads(invoke("list", "--json", *library))
+    assert [(row["version"], row["in_service"]) for row in listed] == [(1, True), (2, False)]
+    assert "inputs" not in listed[0]["facts"]
+    assert "v2 is in service" in invoke("promote", "duration", 2, *library)
+    assert "v1 is in service again" in invoke("rollback", "duration", "--why", "a test", *library)
+    shown = json.loads(invoke("show", "duration", "--json", *library))
+    assert (shown["version"], shown["in_service"]) == (1, True)
+    assert shown["trail"][-1]["why"] == "a test; was v2"
+    assert "the best statistic" in invoke("show", "duration", "--version", 2, *library)
+
+
+def test_due_from_a_configuration_file(tmp_path: Path, log: Path, quick: list[JobTable]) -> None:
+    config = tmp_path / "lucid.toml"
+    config.write_text('[models]\njobs = "jobs.csv"\nlibrary = "kept"\nnew_jobs = 100000\n')
+    assert "no version is in service" in invoke("train", "--due", "--config", config)
+    assert (tmp_path / "kept" / "duration" / "v0001.json").exists()
+    assert "nothing calls for training" in invoke("train", "--due", "--config", config)
+    found, _ = json.loads(invoke("status", "--json", "--config", config))
+    assert (found["action"], found["new"], found["suspended"]) == ("nothing", 120, None)
+    assert 0.3 < found["drift"]["error_ratio"] < 0.8
+    assert "duration" in invoke("status", "--config", config)
+
+
+def test_wrong_use_says_what_to_give(tmp_path: Path, log: Path) -> None:
+    def error(*args: object) -> LucidError:
+        found = CliRunner().invoke(models, [str(arg) for arg in args]).exception
+        assert isinstance(found, LucidError)
+        return found
+
+    library = ("--library", tmp_path / "library")
+    assert "give --jobs" in str(error("train", *library))
+    assert "there is data for: duration" in str(error("train", "pairs", "--jobs", log, *library))
+    assert "belong together" in str(error("train", "--profiles", log, *library))
+    assert isinstance(error("train", *library), ConfigError)
+    assert "no version of duration is in service" in str(error("show", "duration", *library))
+    with pytest.raises(ModelError, match="known are duration, share"):
+        find_kind("weather")
+
+
+def _draw_few(library: Library) -> None:
+    """Leave three tables of the duration model: every picture takes as long as the next."""
+    data = library.show("duration").data
+    kept = [term for term in data["tables"]["terms"] if term["name"] in ("same_request", "hour", "user_upper")]
+    library.promote("duration", library.add("duration", damaged(data, ("tables", "terms"), kept), {}))
+
+
+def test_show_draws_pictures_and_one_page(tmp_path: Path, jobs: JobTable) -> None:
+    library = Library(tmp_path / "library")
+    usages, pairings = measured(9)
+    DURATION.train(library, by_end(jobs, 300))
+    SHARE.train(library, (usages, pairings))
+    PAIRS.train(library, (usages, pairings))
+    _draw_few(library)
+    for name in ("duration", "share", "pairs"):
+        out = invoke("show", name, "--plots", tmp_path / name, "--library", library.root)
+        assert "written:" in out
+    assert (tmp_path / "duration" / "importances.png").exists()
+    assert len(list((tmp_path / "duration").rglob("*.html"))) == 1
+    assert "same_request" in (tmp_path / "duration" / "duration.html").read_text()
+    assert (tmp_path / "share" / "tree.svg").exists()
+
+
+def test_the_rules_are_the_administrators() -> None:
+    from lucid.config import ModelSettings
+
+    rules = rules_from(ModelSettings(new_jobs=5000, most_age_days=3))
+    assert (rules.new_jobs, rules.most_age) == (5000, timedelta(days=3))
+    assert rules_from(ModelSettings()) == Rules()

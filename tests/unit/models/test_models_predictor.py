@@ -1,0 +1,429 @@
+"""The learned predictor: its terms add up, it matches the models it is made of, and it cannot see the future."""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from builders import a_job
+from examples import examples
+from lucid.cli.everyday_commands import explain
+from lucid.cli.render.predictions import effects_s, prediction_data, prediction_lines
+from lucid.cli.replay.simulate import compare, write_run
+from lucid.core.job import Ended, Job, JobProfile
+from lucid.core.prediction import (
+    DurationTerms,
+    Prediction,
+    Split,
+    Term,
+    prediction_from_dict,
+    prediction_to_dict,
+)
+from lucid.models.additive import AdditiveModel
+from lucid.models.duration.estimate import Choice
+from lucid.models.duration.history import DurationHistory
+from lucid.models.duration.jobtable import JobTable
+from lucid.models.duration.model import DurationModel
+from lucid.models.history import HistoryPredictor
+from lucid.models.packing.pair_speed import fit_pairs
+from lucid.models.packing.share_score import Node, ShareTree
+from lucid.models.predictor import LearnedPredictor, ended_table, usage_of
+from lucid.models.row import RowScorer
+from lucid.models.upkeep.library import Library
+from lucid.models.upkeep.serving import Served
+from lucid.simulator.learned_predictor import WalkForward
+from lucid.simulator.scenario import Scenario, simulate
+from lucid.simulator.traces import Trace
+from lucid.simulator.traces.synth import preset, synthesise, vc_layout
+from scenes.models import cluster, light_training, measured
+
+pytest.importorskip("interpret")
+GOLDEN = Path(__file__).parents[2] / "golden"
+PROFILE = JobProfile(20.0, 10.0, 2000.0)
+TREE = ShareTree((Node(1, (1, 1, 0), "gpu_util", 25.0, 1, 2), Node(0, (1, 0, 0)), Node(2, (0, 0, 1))))
+
+
+def jobs_of(table: JobTable) -> list[Ended]:
+    rows = zip(table.user, table.name, table.cpus, table.submit_s, table.end_s, table.duration_s, strict=True)
+    return [
+        Ended(
+            Job(str(i), "gpu", 1, float(submit), user=user, name=name, cpus=int(cpus), time_limit_s=172800.0),
+            float(end),
+            float(ran),
+        )
+        for i, (user, name, cpus, submit, end, ran) in enumerate(rows)
+    ]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def light() -> Iterator[None]:
+    with light_training():
+        yield
+
+
+@pytest.fixture(scope="module")
+def past() -> list[Ended]:
+    return jobs_of(cluster(600))
+
+
+@pytest.fixture(scope="module")
+def model(past: list[Ended]) -> DurationModel:
+    return DurationModel.fit(ended_table(past))
+
+
+@pytest.fixture(scope="module")
+def learned(past: list[Ended], model: DurationModel) -> LearnedPredictor:
+    predictor = LearnedPredictor(model, DurationHistory(), HistoryPredictor(), share=TREE, profiled_s=80.0)
+    predictor.learn(past)
+    return predictor
+
+
+def summed(terms: DurationTerms) -> float:
+    return math.exp(terms.intercept + math.fsum(term.score for term in terms.terms)) - terms.offset_s
+
+
+@settings(max_examples=examples(200), deadline=None)
+@given(
+    st.sampled_from([*(f"user{i:02d}" for i in range(12)), "somebody new", ""]),
+    st.sampled_from(["train-big-3", "train-small-9", "what", ""]),
+    st.integers(0, 64),
+    st.integers(1, 16),
+    st.one_of(st.none(), st.floats(60, 1e6)),
+    st.booleans(),
+)
+def test_terms_and_intercept_are_the_estimate(
+    learned: LearnedPredictor,
+    user: str,
+    name: str,
+    cpus: int,
+    gpus: int,
+    limit_s: float | None,
+    profiled: bool,
+) -> None:
+    job = a_job("x", gpus, 2e6, user=user, name=name, cpus=cpus, time_limit_s=limit_s)
+    found = learned.predict(job, PROFILE if profiled else None, 2e6)
+    terms = found.duration_terms
+    assert terms is not None
+    assert terms.intercept + math.fsum(t.score for t in terms.terms) == pytest.approx(terms.score, abs=1e-9)
+    assert max(summed(terms), 1.0) == pytest.approx(found.duration_s, rel=1e-9, abs=1e-5)
+    assert sum(effects_s(terms).values()) == pytest.approx(summed(terms), rel=1e-9, abs=1e-5)
+    assert terms.low_s <= found.duration_s
+    assert terms.high_s is None or found.duration_s <= max(terms.high_s, 80.0)
+    if profiled:
+        assert found.duration_s >= 80.0  # it has run that long without ending
+    assert prediction_from_dict(json.loads(json.dumps(prediction_to_dict(found)))) == found
+
+
+def test_it_says_what_the_model_says(learned: LearnedPredictor, model: DurationModel, past: list[Ended]) -> None:
+    history = DurationHistory.of(ended_table(past))
+    for item in past[::97]:
+        table = ended_table([item])
+        whole = model.predict(table, history)
+        assert learned.predict(item.job, None, 0.0).duration_s == pytest.approx(float(whole.point_s[0]), rel=1e-9)
+
+
+def test_share_scores_come_with_their_path_or_from_the_other_predictor(
+    learned: LearnedPredictor, model: DurationModel
+) -> None:
+    found = learned.predict(a_job("x"), PROFILE, 0.0)
+    assert (found.share_score, found.share_source) == (0, "share tree")
+    assert found.share_splits == (Split("gpu_util", 20.0, True, 25.0),)
+    without = LearnedPredictor(model, DurationHistory(), HistoryPredictor())
+    assert without.predict(a_job("x"), PROFILE, 0.0).share_score == 2
+    assert without.predict(a_job("x"), None, 0.0).share_score is None
+    assert without.pair_speed(PROFILE, PROFILE) is None
+
+
+def test_pair_speeds_are_the_pair_models() -> None:
+    usages, pairings = measured(9)
+    pairs = fit_pairs(pairings)
+    predictor = LearnedPredictor(DurationModel.untrained(), DurationHistory(), HistoryPredictor(), pairs=pairs)
+    known = [
+        JobProfile(u.gpu_util, u.gmem_util, u.gmem_mib, workload=f"{u.workload}|d|{n}|0")
+        for n, u in enumerate(usages)
+    ]
+    for a in known:
+        for b in known:
+            one, other = pairs.speeds([(usage_of(a), usage_of(b))])[0].tolist()
+            for _ in range(2):  # the second time from what is kept
+                assert predictor.pair_speed(a, b) == pytest.approx((min(one, 1.0), min(other, 1.0)), abs=1e-12)
+
+
+def test_labels_name_family_and_configuration() -> None:
+    usage = usage_of(replace(PROFILE, workload="bert|wiki|32|1"))
+    assert (usage.workload, usage.config) == ("bert", "bert/wiki/32/1")
+    assert usage_of(PROFILE).workload is None
+
+
+def test_the_row_scorer_equals_the_tables(model: DurationModel) -> None:
+    assert model.tables is not None
+    scorer = RowScorer(model.tables)
+    rng = np.random.default_rng(0)
+    for _ in range(50):
+        row = {name: rng.choice([np.nan, rng.normal(0, 2)]) for name in model.tables.features}
+        whole = model.tables.score({name: [value] for name, value in row.items()})
+        assert scorer(row) == pytest.approx(float(whole[0]), abs=1e-12)
+
+
+@given(st.sampled_from(["a", "b", "never seen", None]), st.one_of(st.none(), st.floats(-1e3, 1e3)))
+def test_the_row_scorer_knows_missing_and_unknown(name: str | None, number: float | None) -> None:
+    from lucid.models.additive import Axis
+    from lucid.models.additive import Term as Table
+
+    axes = (Axis("name", "categorical", categories={"a": 1, "b": 2}), Axis("number", "continuous", cuts=(0.0, 10.0)))
+    one = Table("name", axes[:1], np.array([0.5, 1.0, 2.0, 4.0]), np.ones(4))
+    both = Table("name & number", axes, np.arange(20.0).reshape(4, 5), np.ones((4, 5)))
+    model = AdditiveModel(0.25, "identity", (one, both))
+    whole = model.score({"name": [name], "number": [number]})
+    assert RowScorer(model)({"name": name, "number": number}) == pytest.approx(float(whole[0]), abs=1e-12)
+
+
+def test_the_library_gives_what_is_in_service_and_nothing_suspended(tmp_path: Path, model: DurationModel) -> None:
+    library = Library(tmp_path)
+    empty = LearnedPredictor.from_served(Served(library), DurationHistory(), HistoryPredictor())
+    assert empty.duration is None
+    assert empty.predict(a_job("x"), None, 0.0).duration_source == "history: no job has ended yet"
+    library.promote("duration", library.add("duration", model.to_json(), {}))
+    library.promote("share", library.add("share", TREE.to_json(), {}))
+    served = LearnedPredictor.from_served(Served(library), DurationHistory(), HistoryPredictor())
+    assert served.duration.trained_jobs == model.trained_jobs
+    found = served.predict(a_job("x"), PROFILE, 0.0)
+    assert (found.share_source, found.duration_source[:12]) == ("share tree v1", "learned v1: ")
+    library.suspend("duration", "it drifted")
+    again = LearnedPredictor.from_served(Served(library), DurationHistory(), HistoryPredictor())
+    assert again.duration is None
+    assert again.predict(a_job("x"), None, 0.0).duration_source.startswith("history: ")
+
+
+def test_where_no_share_tree_serves_the_one_given_answers_under_its_name(tmp_path: Path) -> None:
+    def source(library: Library) -> str:
+        made = LearnedPredictor.from_served(Served(library), DurationHistory(), HistoryPredictor(), share=TREE)
+        return made.predict(a_job("x"), PROFILE, 0.0).share_source
+
+    library = Library(tmp_path)
+    assert source(library) == "synthetic share tree"
+    library.promote("share", library.add("share", TREE.to_json(), {}))
+    assert source(library) == "share tree v1"
+
+
+def test_loading_and_predicting_import_no_library_of_learning(tmp_path: Path, model: DurationModel) -> None:
+    library = Library(tmp_path)
+    library.promote("duration", library.add("duration", model.to_json(), {}))
+    library.promote("pairs", library.add("pairs", fit_pairs(measured(9)[1]).to_json(), {}))
+    library.promote("share", library.add("share", TREE.to_json(), {}))
+    code = (
+        "import sys; from pathlib import Path\n"
+        "import lucid.models.throughput.model, lucid.models.upkeep.update\n"
+        "from lucid.core.job import Job, JobProfile\n"
+        "from lucid.models.duration.history import DurationHistory\n"
+        "from lucid.models.history import HistoryPredictor\n"
+        "from lucid.models.upkeep.library import Library\n"
+        "from lucid.models.upkeep.serving import Served\n"
+        "from lucid.models.predictor import LearnedPredictor\n"
+        "s = Served(Library(Path(sys.argv[1])))\n"
+        "p = LearnedPredictor.from_served(s, DurationHistory(), HistoryPredictor())\n"
+        "p.predict(Job('1', 'vc', 1, 0.0, user='user01'), JobProfile(1.0, 1.0, 1.0), 0.0)\n"
+        "p.pair_speed(JobProfile(1.0, 1.0, 1.0), JobProfile(2.0, 1.0, 1.0))\n"
+        "large = {'sklearn', 'interpret', 'pandas', 'matplotlib', 'rapidfuzz'}\n"
+        "assert not (large | {'scipy'}) & set(sys.modules)\n"
+        "import lucid.models.upkeep.keeper, lucid.models.upkeep.kinds, lucid.cli.main\n"
+        "assert not large & set(sys.modules)\n"
+    )
+    subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=True)
+
+
+# -- nothing of the future ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def fits(monkeypatch: pytest.MonkeyPatch) -> list[JobTable]:
+    """What each fit was given. In its stead the overall mean stands for a model, so that a leak would show."""
+    seen: list[JobTable] = []
+
+    def fit(jobs: JobTable, settings: object) -> DurationModel:
+        seen.append(jobs)
+        mean = float(np.log(jobs.duration_s + 10.0).mean())
+        return replace(DurationModel.untrained(), default_log=mean, choice=Choice("mean"), trained_jobs=len(jobs))
+
+    monkeypatch.setattr(DurationModel, "fit", staticmethod(fit))
+    return seen
+
+
+def test_refits_weekly_and_only_on_what_has_ended(past: list[Ended], fits: list[JobTable]) -> None:
+    predictor = WalkForward(HistoryPredictor())
+    events = sorted(
+        [(item.end_s, 0, item) for item in past] + [(item.job.submit_s, 1, item) for item in past],
+        key=lambda e: e[:2],
+    )
+    fitted_at: list[float] = []
+    for at_s, kind, item in events:
+        if kind == 0:
+            predictor.learn([item])
+        else:
+            before = len(fits)
+            predictor.predict(item.job, None, at_s)
+            fitted_at += [at_s] * (len(fits) - before)
+    assert len(fits) == 2  # two weeks of jobs: once 200 had ended, and a week later
+    assert fitted_at[1] - fitted_at[0] >= 7 * 86400.0
+    for at_s, table in zip(fitted_at, fits, strict=True):
+        assert table.end_s.max() <= at_s
+        assert len(table) == sum(item.end_s <= at_s for item in past)
+
+
+class _Spy:
+    """Notes every answer of a predictor with the time it was given."""
+
+    def __init__(self, predictor: WalkForward) -> None:
+        self.name = predictor.name
+        self.answers: list[tuple[float, str, bool, Prediction]] = []
+        self._predictor = predictor
+
+    def predict(self, job: Job, profile: JobProfile | None, now_s: float) -> Prediction:
+        found = self._predictor.predict(job, profile, now_s)
+        self.answers.append((now_s, job.id, profile is not None, found))
+        return found
+
+    def pair_speed(self, a: JobProfile, b: JobProfile) -> tuple[float, float] | None:
+        return self._predictor.pair_speed(a, b)
+
+    def learn(self, ended: Sequence[Ended]) -> None:
+        self._predictor.learn(ended)
+
+
+def _answers(trace: Trace, monkeypatch: pytest.MonkeyPatch) -> list[tuple[float, str, bool, Prediction]]:
+    scenario = Scenario(trace, vc_layout("month-small"), predictor="learned")
+    predictor = scenario.predictor_for("lucid")
+    assert isinstance(predictor, WalkForward)
+    spy = _Spy(predictor)
+    with monkeypatch.context() as patched:
+        patched.setattr(Scenario, "predictor_for", lambda self, policy: spy)
+        simulate(scenario, "lucid")
+    return spy.answers
+
+
+def _leaks(monkeypatch: pytest.MonkeyPatch, jobs: int) -> Iterator[bool]:
+    """Change all that lies after a moment: what is submitted later, and how long whatever runs then will run."""
+    trace = synthesise(replace(preset("month-small"), jobs=jobs, days=28.0 * jobs / 4000), 3)
+    moment_s = trace.jobs[2 * jobs // 3].job.submit_s
+    changed = tuple(
+        replace(item, duration_s=item.duration_s * 3.0 + 7.0, job=replace(item.job, user="user001", name="other"))
+        if item.job.submit_s > moment_s
+        else replace(item, duration_s=item.duration_s + moment_s)
+        if item.job.submit_s + item.duration_s > moment_s  # it cannot have ended by then
+        else item
+        for item in trace.jobs
+    )
+    one, other = (
+        [answer for answer in _answers(each, monkeypatch) if answer[0] <= moment_s]
+        for each in (trace, replace(trace, jobs=changed))
+    )
+    assert len(one) > jobs // 2
+    assert any(found.duration_source.startswith("learned") for _, _, _, found in one)
+    yield one == other
+
+
+def test_in_a_replay_a_changed_future_moves_no_prediction(
+    monkeypatch: pytest.MonkeyPatch, fits: list[JobTable]
+) -> None:
+    assert all(_leaks(monkeypatch, 400))
+
+
+def test_in_a_replay_with_real_models_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert all(_leaks(monkeypatch, 400))
+
+
+# -- explanations -------------------------------------------------------------------------------------------------
+
+TOLD = Prediction(
+    5400.0,
+    "learned: habit model × 1",
+    1,
+    "share tree",
+    duration_terms=DurationTerms(
+        -0.05,
+        (
+            Term("user median", "12 jobs", math.log(14400.0 + 10.0)),
+            Term("user", "alice", -0.4),
+            Term("name", "train-resnet-#*", -0.2),
+            Term("same_request_recent", "-0.6931", -0.35),
+            Term("same_name", "missing", 0.0001),
+            Term("hour", "14.5", 0.08),
+            Term("weekday", "4", 0.03),
+            Term("limit_s", "8.64e+04", math.log(5410.0 / 14410.0) + 0.05 + 0.4 + 0.2 + 0.35 - 0.0001 - 0.08 - 0.03),
+        ),
+        math.log(5410.0),
+        10.0,
+        700.0,
+        30000.0,
+    ),
+    share_splits=(Split("gmem_util", 12.0, True, 30.0), Split("gpu_util", 41.0, False, 25.0)),
+)
+
+
+def test_an_explanation_in_words() -> None:
+    assert "\n".join(prediction_lines(TOLD, "alice")) + "\n" == (GOLDEN / "prediction.txt").read_text()
+
+
+def test_an_explanation_as_json() -> None:
+    assert json.loads(json.dumps(prediction_data(TOLD))) == json.loads((GOLDEN / "prediction.json").read_text())
+
+
+@pytest.mark.parametrize(
+    ("term", "words"),
+    [
+        (Term("demand mean", "4 GPUs", 5.0), "mean of all jobs with 4 GPUs"),
+        (Term("near limit", "9 users", 5.0), "median of 9 users who had jobs with such a time limit"),
+        (Term("default", "1 GPUs", 5.0), "nothing has finished yet"),
+    ],
+)
+def test_an_anchor_in_words(term: Term, words: str) -> None:
+    only = replace(TOLD, duration_terms=DurationTerms(0.0, (term,), 5.0, 10.0, 0.0, None))
+    assert words in prediction_lines(only, "alice")[1]
+    assert "in 8 of 10 cases" not in prediction_lines(only, "alice")[0]
+
+
+def test_explain_tells_the_terms_of_a_run(tmp_path: Path, fits: list[JobTable]) -> None:
+    trace = synthesise(replace(preset("month-small"), jobs=300, days=2.1), 3)
+    scenario = Scenario(trace, vc_layout("month-small"), predictor="learned")
+    metrics, runs, logs = compare(scenario, ["lucid"], keep_decisions=True)
+    write_run(tmp_path, scenario, runs, metrics, logs, [])
+    job = trace.jobs[150].job
+    text = CliRunner().invoke(explain, [job.id, "--run", str(tmp_path)], catch_exceptions=False).output
+    assert "by learned: " in text
+    assert f"user {job.user}, median of" in text
+    data = json.loads(
+        CliRunner().invoke(explain, [job.id, "--run", str(tmp_path), "--json"], catch_exceptions=False).output
+    )
+    terms = data["prediction"]["duration_terms"]
+    total = terms["intercept"] + math.fsum(term["score"] for term in terms["terms"])
+    assert total == pytest.approx(terms["score"], abs=1e-9)
+    assert math.exp(total) - terms["offset_s"] == pytest.approx(data["prediction"]["duration_s"], abs=1e-5)
+    # told as it was decided: the queue was ordered by the same number
+    priority = [r for d in data["decisions"] for r in d["reasons"] if r["kind"] == "Priority"]
+    assert priority[-1]["estimate_s"] == pytest.approx(data["prediction"]["duration_s"])
+
+
+def test_history_means_that_a_job_outlived_while_it_was_profiled_are_no_longer_believed(tmp_path: Path) -> None:
+    """Means over many one-second jobs would have every partner nearly done, and leave all GPUs to one job each."""
+    learned = LearnedPredictor.from_served(
+        Served(Library(tmp_path)), DurationHistory(), HistoryPredictor(), share=TREE, profiled_s=80.0
+    )
+    job = Job("1", "vc", 1, 0.0, user="ada", name="train")
+    learned.learn([Ended(job, 50.0, 1.0)])
+    assert learned.predict(job, None, 100.0).duration_s == 1.0
+    found = learned.predict(job, PROFILE, 100.0)
+    assert found.duration_s == 160.0, "as long again as it has run"
+    assert "outlived" in found.duration_source
+    learned.learn([Ended(job, 900.0, 799.0)])
+    assert learned.predict(job, PROFILE, 1000.0).duration_s == 400.0, "a mean above T_prof stands"

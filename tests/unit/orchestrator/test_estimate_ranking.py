@@ -1,0 +1,112 @@
+"""Whether estimates rank jobs, and what follows from it."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from builders import decide, guess, nodes, part, snap, waits
+from lucid.adapters.store.snapshot_json import snapshot_from_dict, snapshot_to_dict
+from lucid.adapters.store.sqlite import SqliteStore
+from lucid.core.decision import Hold, Start
+from lucid.core.reason import FairOrder, Priority, Unranked
+from lucid.core.snapshot import Snapshot
+from lucid.live.learning.estimate_ranking_log import TrustLog
+from lucid.orchestrator.order.estimate_ranking import TrustBook, gain_of
+
+RNG = random.Random(1)
+REAL = [RNG.lognormvariate(7.0, 2.0) for _ in range(300)]
+BAD = Unranked("", 300, 0.0, 0.14)
+
+
+@pytest.mark.parametrize(
+    ("said", "least", "most"),
+    [
+        (REAL, 1.0, 1.0),
+        ([1.0 / one for one in REAL], -1.0, -1.0),
+        ([60.0] * 300, 0.0, 0.0),
+        (RNG.sample(REAL, 300), -0.15, 0.15),
+    ],
+)
+def test_the_gain_is_one_for_the_right_order_and_none_for_noise(said: list[float], least: float, most: float) -> None:
+    assert least <= gain_of(list(zip(said, REAL, strict=True))) <= most
+
+
+def ended(book: TrustBook, said: list[float], vc: str = "vc") -> Unranked:
+    for estimate_s, real_s in zip(said, REAL, strict=False):
+        book.ended(vc, estimate_s, real_s)
+        if book.due:
+            book.look((), {}, 0.0)
+    return book.told[""]
+
+
+def test_trust_is_lost_to_lies_and_won_back() -> None:
+    book = TrustBook()
+    assert ended(book, [1.0 / one for one in REAL])
+    assert not ended(book, REAL)
+    assert TrustBook.from_dict(book.to_dict()).told == book.told
+
+
+def test_nothing_is_concluded_before_ten_jobs_have_ended() -> None:
+    book = TrustBook()
+    for at in range(9):
+        book.ended("vc", REAL[at], REAL[at])
+    assert not book.due
+    assert book.told == {}
+    book.ended("vc", REAL[9], REAL[9])
+    assert book.due
+
+
+def test_a_vc_is_judged_by_its_own_jobs() -> None:
+    book = TrustBook()
+    ended(book, REAL[:200], vc="good")
+    ended(book, [1.0 / one for one in REAL[:200]], vc="bad")
+    seen = Snapshot(0.0, {}, trust=book.told)
+    assert not seen.unranked("good")
+    assert seen.unranked("bad")
+
+
+QUEUE = (waits("long", submit_s=0.0), waits("short", submit_s=1.0))
+SAID = {"long": guess(9000.0), "short": guess(10.0)}
+
+
+def test_the_order_is_plain_where_estimates_do_not_rank() -> None:
+    room = snap(2.0, part(nodes(1, 1), QUEUE), predictions=SAID)
+    by_estimate, plain = decide("lucid", room), decide("lucid", replace(room, trust={"": BAD}))
+    assert isinstance(by_estimate.decisions["short"], Start)
+    assert isinstance(by_estimate.decisions["short"].reasons[0], Priority)
+    assert isinstance(plain.decisions["long"], Start)
+    assert plain.decisions["long"].reasons[:2] == (BAD, FairOrder(0.0))
+    assert isinstance(plain.decisions["short"], Hold)
+
+
+@pytest.mark.parametrize(("how", "first"), [("always", "short"), ("never", "long")])
+def test_the_settings_may_say_which_order(how: str, first: str) -> None:
+    room = replace(snap(2.0, part(nodes(1, 1), QUEUE), predictions=SAID), trust={"": BAD})
+    assert [one.job_id for one in decide("lucid", room, fairness={"estimates": how}).actions] == [first]
+
+
+def test_lucidd_keeps_it_over_a_restart(tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path / "lucid.db")
+    log = TrustLog(store)
+    ended(log.book, [1.0 / one for one in REAL])
+    log.keep(1000.0)
+    assert TrustLog(store).book.told == log.book.told
+    store.put_view("trust", {"rows": "of another version"})
+    assert TrustLog(store).book.told == {}
+
+
+def test_a_picture_tells_it() -> None:
+    seen = replace(snap(2.0, part(nodes(1, 1), QUEUE), predictions=SAID), trust={"": BAD})
+    assert snapshot_from_dict(snapshot_to_dict(seen)).trust == {"": BAD}
+
+
+def test_a_job_that_can_never_start_says_only_that() -> None:
+    seen = replace(
+        snap(2.0, part(nodes(1, 1), (waits("wide", gpus=2),)), predictions={"wide": guess(10.0)}), trust={"": BAD}
+    )
+    hold = decide("lucid", seen).decisions["wide"]
+    assert [type(one).__name__ for one in hold.reasons] == ["TooLarge"]

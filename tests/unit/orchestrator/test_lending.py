@@ -1,0 +1,376 @@
+"""Pools: VCs as quotas of GPUs over common nodes, borrowing beyond them, and what lenders are promised."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from lucid.cli.replay.replay_options import with_lending_by_default
+from lucid.config import LendingSettings, Settings
+from lucid.core.decision import Action, Hold, PartitionPlan, Requeue, Start
+from lucid.core.placement import NodeGpus
+from lucid.core.reason import BehindHead, Borrows, FreeGpus, LargeBorrows, OwnTurn, PlainOrder, Quota, TooLarge
+from lucid.core.snapshot import Partition, Snapshot
+from lucid.errors import ConfigError
+from lucid.orchestrator.order.queue_order import QueuedJob
+from lucid.orchestrator.order.quotas import Quotas
+from lucid.orchestrator.order.starvation_bound import own_turns
+from lucid.orchestrator.policies.lucid.before_queue import serve_turns, turns_due
+from lucid.orchestrator.policies.lucid.start_job import Starts
+from lucid.orchestrator.policies.lucid.vc_plan import promises_by_vc
+from lucid.orchestrator.policies.shadow.plain_order import Kept, Shadow
+from lucid.orchestrator.policy import make_policy
+from lucid.orchestrator.safety.quota_rules import check_quotas
+from lucid.simulator.lent_gpus import LentBook
+from lucid.simulator.metrics import run_metrics
+from lucid.simulator.scenario import Scenario, Semantics, simulate, with_promise
+from scenes.jobs import LIGHT, at, by, nodes, runs, waits
+from scenes.plans import FixedPredictor, guess, part, policy, reason, settings, snap
+from scenes.replays import a_trace, replay
+
+ALONE: dict[str, Any] = {"profiling": {"enabled": False}, "packing": {"gss": 0}}
+BORROW = {"lending": {"mode": "borrow", "longest_s": 1000.0}}
+
+
+def pool(machines: Any, pending: Any = (), running: Any = (), **quotas: int) -> Partition:
+    return replace(part(machines, pending, running, name="pool"), quotas=quotas)
+
+
+def plan_of(name: str, snapshot: Snapshot, **sections: Any) -> PartitionPlan:
+    return policy(name, FixedPredictor(), **sections).plan(snapshot).partitions["pool"]
+
+
+def two_vcs(seconds: float = 500.0) -> Snapshot:
+    """VC a holds its whole quota and wants more; VC b has nothing to do."""
+    running = [runs("r", "n1:0-7", job={"vc": "a"})]
+    return snap(0.0, pool(nodes(2), [waits("j", 4, vc="a")], running, a=8, b=8), predictions={"j": guess(seconds)})
+
+
+def test_a_short_job_borrows_idle_gpus_and_says_whose() -> None:
+    made = plan_of("lucid", two_vcs(), **ALONE, **BORROW).decisions["j"]
+    assert not reason(made, Quota, Start)
+    assert reason(made, Borrows) == Borrows(500.0, 1000.0, ("b",), 4)
+
+
+def test_a_long_job_waits_for_its_own_quota_and_says_why_it_may_not_borrow() -> None:
+    made = plan_of("lucid", two_vcs(1001.0), **ALONE, **BORROW).decisions["j"]
+    assert reason(made, Quota, Hold) == Quota("a", 4, 8, 8)
+    assert not reason(made, Borrows)
+    assert not any(isinstance(item, FreeGpus) for item in made.reasons)  # there are free GPUs
+
+
+def test_without_a_longest_loan_any_job_borrows_and_those_within_their_quota_go_first() -> None:
+    """VC a's short job would be first in line; VC b, whose 4 idle GPUs they are, wants them for a long job."""
+    running = [runs("r", "n1:0-7", job={"vc": "a"}), runs("q", "n2:0-3", job={"vc": "b"})]
+    pending = [waits("j", 4, vc="a"), waits("own", 4, 1.0, vc="b")]
+    seen = snap(1.0, pool(nodes(2), pending, running, a=8, b=8), predictions={"j": guess(10.0), "own": guess(9e9)})
+    lends = {"lending": {"mode": "borrow"}}
+    made = plan_of("lucid", seen, **ALONE, **lends).decisions
+    assert isinstance(made["own"], Start)
+    assert reason(made["j"], Borrows, Hold)
+    alone = plan_of("lucid", two_vcs(9e9), **ALONE, **lends).decisions["j"]
+    assert reason(alone, Borrows, Start) == Borrows(9e9, None, ("b",), 4)
+
+
+@pytest.mark.parametrize(("waited_s", "kept"), [(3600.0, True), (3599.0, False)])
+def test_a_job_within_its_quota_that_has_waited_keeps_nodes_from_borrowers(waited_s: float, kept: bool) -> None:
+    """4 GPUs of each node are idle, and VC b's job needs a whole node: VC a would borrow them over and over."""
+    running = [runs("r", "n1:0-3", job={"vc": "a"}), runs("q", "n2:0-3", job={"vc": "a"})]
+    pending = [waits("own", 8, vc="b"), waits("j", 4, 1.0, vc="a"), waits("k", 4, 1.0, vc="a")]
+    guesses = {"own": guess(10.0), "j": guess(5000.0), "k": guess(5000.0), "r": guess(9000.0), "q": guess(8000.0)}
+    seen = snap(waited_s, pool(nodes(2), pending, running, a=8, b=8), predictions=guesses)
+    made = plan_of("lucid", seen, **ALONE, lending={"mode": "borrow", "turn_s": 3600.0})
+    assert {name for name in "jk" if isinstance(made.decisions[name], Start)} == ({"j"} if kept else {"j", "k"})
+    if kept:
+        assert reason(made.decisions["own"], OwnTurn, Hold) == OwnTurn("b", 3600.0, 3600.0)
+    else:
+        assert made.wake_s == 3600.0
+
+
+def test_a_job_beyond_its_quota_has_no_turn_of_its_own_however_long_it_has_waited() -> None:
+    running = [runs("r", "n1:0-7", job={"vc": "a"}), runs("q", "n2:0-3", job={"vc": "b"})]
+    seen = pool(nodes(2), [waits("j", 8, vc="a"), waits("own", 5, vc="b")], running, a=8, b=8)
+    turns, changes_s = own_turns(seen, Quotas(seen, LendingSettings(mode="borrow")), 1e6, 3600.0)
+    assert (turns, changes_s) == ([], None), "a holds all of its quota, and b would hold 9 of 8"
+    within = replace(seen, pending=(waits("own", 4, vc="b"),))
+    turns, _ = own_turns(within, Quotas(within, LendingSettings(mode="borrow")), 1e6, 3600.0)
+    assert [turn.entry.job.id for turn in turns] == ["own"]
+
+
+def test_one_job_of_a_vc_at_a_time_keeps_nodes_in_its_own_turn_and_the_others_queue() -> None:
+    """All of VC b's jobs have waited for their turn. The second would go before the third if all had it."""
+    running = [runs("r", "n1:0-3", job={"vc": "a"}), runs("q", "n2:0-3", job={"vc": "a"})]
+    pending = [waits("own", 8, vc="b"), waits("next", 4, 1.0, vc="b"), waits("short", 4, 2.0, vc="b")]
+    guesses = {"own": guess(10.0), "next": guess(9e5), "short": guess(60.0), "r": guess(9000.0), "q": guess(8000.0)}
+    seen = snap(7200.0, pool(nodes(2), pending, running, a=8, b=12), predictions=guesses)
+    lends = {"lending": {"mode": "borrow", "turn_s": 3600.0}}
+    made = plan_of("lucid", seen, **ALONE, **lends).decisions
+    assert reason(made["own"], OwnTurn, Hold)
+    assert isinstance(made["short"], Start)
+    assert not any(isinstance(item, OwnTurn) for item in made["short"].reasons)
+    assert isinstance(made["next"], Hold)
+
+
+@pytest.mark.parametrize("longest_s", [None, 500.0])
+@pytest.mark.parametrize("keeps", [False, True])
+@pytest.mark.parametrize("lends", [False, True])
+def test_whether_a_job_may_start_is_the_same_with_and_without_the_comparisons(
+    longest_s: float | None, keeps: bool, lends: bool
+) -> None:
+    seen = pool(nodes(2), (), [runs("r", "n1:0-5", job={"vc": "a"})], a=8, b=8)
+    quotas = Quotas(seen, LendingSettings(mode="borrow", longest_s=longest_s))
+    if keeps:
+        quotas.keep(waits("kept", 2, vc="a").job, 100.0)
+    if lends:
+        quotas.lend()
+    for gpus, estimate_s in itertools.product((1, 2, 3, 8, 9), (50.0, 500.0, 501.0)):
+        job = waits("j", gpus, vc="a").job
+        assert quotas.open_to(job, estimate_s) == bool(quotas.tests(job, estimate_s)[-1]), (gpus, estimate_s)
+
+
+def large_waits(*pending: Any, **running_job: Any) -> Snapshot:
+    """VC a holds 4 GPUs of its quota of 16, and its large jobs want 16; 32 GPUs of VCs b and c are idle."""
+    running = [runs("r", "n1:0-3", job={"vc": "a"})]
+    return snap(
+        3600.0,
+        pool(nodes(6), pending, running, a=16, b=16, c=16),
+        predictions={entry.job.id: guess(90_000.0) for entry in pending} | {"r": guess(80_000.0)},
+    )
+
+
+def test_the_large_job_that_waits_longest_borrows_whatever_its_estimate_and_no_other_does() -> None:
+    jobs = [waits("j", 16, vc="a"), waits("k", 16, 1.0, vc="a"), waits("s", 13, 2.0, vc="a")]
+    made = plan_of("lucid", large_waits(*jobs), **ALONE, **BORROW)
+    assert reason(made.decisions["j"], LargeBorrows, Start) == LargeBorrows(16, 8, 3600.0, ("b", "c"), 4)
+    assert all(isinstance(made.decisions[name], Hold) for name in ("k", "s"))
+    assert [action.job_id for action in made.actions] == ["j"]
+
+
+def test_a_job_of_one_node_or_a_site_that_says_no_borrows_by_its_estimate_alone() -> None:
+    small = plan_of("lucid", large_waits(waits("j", 8, vc="a"), waits("k", 8, vc="a")), **ALONE, **BORROW)
+    assert sorted(type(d).__name__ for d in small.decisions.values()) == ["Hold", "Start"]
+    off = {"lending": {**BORROW["lending"], "large": False}}
+    assert isinstance(plan_of("lucid", large_waits(waits("j", 16, vc="a")), **ALONE, **off).decisions["j"], Hold)
+    quota = {"lending": {"mode": "quota"}}
+    assert isinstance(plan_of("lucid", large_waits(waits("j", 16, vc="a")), **ALONE, **quota).decisions["j"], Hold)
+
+
+def test_a_large_job_waits_for_free_nodes_and_not_for_its_quota_and_its_reasons_say_so() -> None:
+    running = [runs("r", "n1:0-7", job={"vc": "b"}), runs("q", "n2:0-3", job={"vc": "a"})]
+    snapshot = snap(
+        3600.0, pool(nodes(3), [waits("j", 16, vc="a")], running, a=16, b=8),
+        predictions={"j": guess(90_000.0), "r": guess(7200.0), "q": guess(80_000.0)},
+    )  # fmt: skip
+    made = plan_of("lucid", snapshot, **ALONE, **BORROW).decisions["j"]
+    assert reason(made, LargeBorrows, Hold)
+    kept = next(item for item in made.reasons if type(item).__name__ == "Reserved")
+    assert kept.room_s == pytest.approx(3600.0)  # when VC b's job ends, not when VC a's does
+
+
+def test_a_plan_in_which_two_large_jobs_of_a_vc_go_beyond_its_quota_is_refused() -> None:
+    snapshot = large_waits(waits("j", 16, vc="a"), waits("k", 16, 1.0, vc="a"))
+    places = {"j": at("n2:0-7 n3:0-7"), "k": at("n4:0-7 n5:0-7")}
+    actions = tuple(Action(name, "pool", Start(places[name], ())) for name in places)
+    assert refused(snapshot, actions) == ["job k: VC a would hold 36"]
+    for no in ({"mode": "quota"}, {"large": False}):
+        assert refused(snapshot, actions[:1], **no) == ["job j: VC a would hold 20"]
+
+
+def test_with_quotas_alone_nobody_borrows() -> None:
+    made = plan_of("lucid", two_vcs(), **ALONE, lending={"mode": "quota"}).decisions["j"]
+    assert isinstance(made, Hold)
+    assert not any(isinstance(item, Borrows) for item in made.reasons)
+
+
+def test_a_job_larger_than_its_quota_never_runs_not_even_on_loan() -> None:
+    seen = snap(0.0, pool(nodes(2), [waits("j", 8, vc="a")], a=4, b=12), predictions={"j": guess(10.0)})
+    for name in ("lucid", "fifo", "backfill"):
+        made = plan_of(name, seen, **ALONE, **BORROW).decisions["j"]
+        assert reason(made, TooLarge, Hold).partition_gpus == 4
+
+
+def test_a_guest_takes_no_quota_and_the_survivor_of_a_pair_holds_its_gpus() -> None:
+    host = runs("h", "n1:0-3", job={"vc": "b"}, profile=LIGHT)
+    guest = waits("g", 4, vc="a", profile=LIGHT)
+    full = runs("r", "n2:0-7", job={"vc": "a"})
+    seen = snap(0.0, pool(nodes(2), [guest], [host, full], a=8, b=8), predictions={"g": guess(9999.0, 0)})
+    assert plan_of("lucid", seen, profiling={"enabled": False}, **BORROW).decisions["g"].beside == "h"
+    alone = snap(0.0, pool(nodes(2), [waits("x", 1, vc="a")], [replace(host, job=replace(host.job, vc="a")), full]))
+    alone = replace(alone, partitions={"pool": replace(alone.partitions["pool"], quotas={"a": 12, "b": 4})})
+    assert isinstance(plan_of("fifo", alone).decisions["x"], Hold)
+
+
+@pytest.mark.parametrize(("seconds", "starts"), [(400.0, True), (900.0, False)])
+@pytest.mark.parametrize("by", ["borrowing", "joining"])
+def test_while_its_quota_is_kept_for_a_large_job_a_vc_takes_nothing_more(
+    by: str, seconds: float, starts: bool
+) -> None:
+    """What VC a borrows, or what outlasts its host, counts as held: the large job would wait for that, too."""
+    host = runs("h", "n4:0-3", job={"vc": "b"}, profile=LIGHT)
+    running = [runs("r", "n1:0-7", job={"vc": "a"}), host]
+    job = waits("s", 4, 1.0, vc="a", profile=LIGHT if by == "joining" else None)
+    machines = nodes(4) if by == "joining" else nodes(5)
+    guesses = {"r": guess(500.0), "h": guess(9999.0, 0), "big": guess(5000.0), "s": guess(seconds, 0)}
+    lends = {"lending": {"mode": "quota"}}
+    if by == "borrowing":
+        lends = {"lending": {**BORROW["lending"], "large": False}}
+    seen = snap(1.0, pool(machines, [waits("big", 16, 0.0, vc="a"), job], running, a=16, b=16), predictions=guesses)
+    made = plan_of("lucid", seen, profiling={"enabled": False}, **lends).decisions["s"]
+    assert isinstance(made, Start) == starts
+    if not starts:
+        assert reason(made, Quota).keeper == "big"
+
+
+def test_a_job_joins_another_rather_than_to_borrow_idle_gpus() -> None:
+    host = runs("h", "n1:0-7", job={"vc": "a"}, profile=LIGHT)
+    waiting = pool(nodes(2), [waits("g", 8, vc="a", profile=LIGHT)], [host], a=8, b=8)
+    seen = snap(0.0, waiting, predictions={"g": guess(9999.0, 0), "h": guess(9999.0, 0)})
+    made = plan_of("lucid", seen, profiling={"enabled": False}, lending={"mode": "borrow"}).decisions["g"]
+    assert made.beside == "h"
+
+
+@pytest.mark.parametrize("name", ["fifo", "sjf", "qssf", "backfill", "srtf", "srsf", "tiresias"])
+def test_policies_that_do_not_borrow_keep_to_the_same_quotas(name: str) -> None:
+    pending = [waits("a1", 8, vc="a"), waits("a2", 8, vc="a"), waits("b1", 8, vc="b")]
+    made = plan_of(name, snap(0.0, pool(nodes(3), pending, a=8, b=16)))
+    started = {action.job_id for action in made.actions}
+    assert started in ({"a1", "b1"}, {"a2", "b1"})
+
+
+def test_each_vc_of_a_pool_has_a_line_of_its_own() -> None:
+    running = [runs("r", "n1:0-7", job={"vc": "a"})]
+    pending = [waits("a1", 8, 1.0, vc="a"), waits("b1", 8, 2.0, vc="b"), waits("a2", 1, 3.0, vc="a")]
+    made = plan_of("fifo", snap(5.0, pool(nodes(2), pending, running, a=8, b=8))).decisions
+    assert not reason(made["a1"], Quota)
+    assert isinstance(made["b1"], Start)
+    assert reason(made["a2"], BehindHead).head == "a1"
+
+
+def test_other_policies_refuse_a_pool() -> None:
+    scenario = Scenario(a_trace(by("j", label=1)))
+    lending = scenario.settings.policy.model_copy(update={"lending": LendingSettings(mode="quota")})
+    scenario = replace(scenario, settings=scenario.settings.model_copy(update={"policy": lending}))
+    with pytest.raises(ConfigError, match="knows no quotas"):
+        simulate(scenario, "pollux")
+    assert not getattr(make_policy("pollux", lending, FixedPredictor()), "keeps_quotas", False)
+
+
+def two_vc_scenario(**lending: Any) -> Scenario:
+    """VC a has more than it can do, VC b nothing but one job later."""
+    items = [by(f"a{i}", 8, 400.0, 10.0 * i, vc="a", rank=i) for i in range(6)]
+    trace = a_trace(*items, by("b", 8, 100.0, 450.0, vc="b", rank=99))
+    made = settings(profiling={"enabled": False}, **({"lending": lending} if lending else {}))
+    return Scenario(trace, {"a": 1, "b": 1}, settings=Settings(policy=made))
+
+
+def test_vcs_lend_by_default_under_a_policy_that_can_borrow_and_stay_apart_under_others() -> None:
+    scenario, lends = with_lending_by_default(two_vc_scenario())
+    assert lends
+    assert simulate(scenario, "lucid").lent
+    assert not any(simulate(scenario, name).lent for name in ("backfill", "fifo"))
+    assert not simulate(two_vc_scenario(), "lucid").lent, "figures of the library and of papers stay as they are"
+
+
+@pytest.mark.parametrize(
+    "but",
+    [
+        {"settings": two_vc_scenario(mode="off").settings},
+        {"vcs": {"a": 2}},
+        {"as_live": True},
+        {"semantics": Semantics.PUBLISHED},
+    ],
+)
+def test_vcs_do_not_lend_by_default_where_that_is_not_asked_for_or_makes_no_sense(but: dict[str, Any]) -> None:
+    scenario, lends = with_lending_by_default(replace(two_vc_scenario(), **but))
+    assert not lends
+    assert not scenario.lends
+
+
+def test_what_lending_costs_is_measured_against_the_same_replay_without() -> None:
+    scenario = replace(two_vc_scenario(), lends=True)
+    run = with_promise(scenario, simulate(scenario, "lucid"))
+    found = run_metrics(run)
+    assert found["promise"]["walls_avg_jct_s"] > found["avg_jct_s"]
+    cost = found["by_vc"]["b"]["promise"]
+    # without lending b would start at once; its GPUs are lent until 810 s, when a's second job ends
+    assert (cost["jobs"], cost["p999_s"]) == (1, cost["worst_s"])
+    assert 0 < cost["worst_s"] == {o.job.id: o for o in run.outcomes}["b"].queue_s < 400.0
+    assert found["by_vc"]["a"]["promise"]["worst_s"] == 0.0
+    backfill = simulate(scenario, "backfill")
+    assert with_promise(scenario, backfill) is backfill
+
+
+def refused(snapshot: Snapshot, actions: tuple[Action, ...], borrows: bool = True, **lending: Any) -> list[str]:
+    """What the safety check says of quotas, up to the GPUs."""
+    whole, rules = snapshot.partitions["pool"], {"mode": "borrow", "longest_s": 1000.0, **lending}
+    found = check_quotas(whole, PartitionPlan({}, actions), settings(lending=rules), borrows, snapshot, set())
+    return [str(error).partition(" GPUs")[0] for error in found]
+
+
+def test_the_safety_check_knows_quotas() -> None:
+    start = (Action("j", "pool", Start((NodeGpus("n2", 15),), (PlainOrder(0.0, 10.0, 5.0, 20.0),))),)
+    assert refused(two_vcs(), start) == []
+    for seconds, said in ((1001.0, {}), (500.0, {"mode": "quota"}), (500.0, {"borrows": False})):
+        assert refused(two_vcs(seconds), start, **said) == ["job j: VC a would hold 12"]
+    leaves = (Action("r", "pool", Requeue(())), *start)
+    assert refused(two_vcs(1001.0), leaves) == [], "who leaves makes room within the quota"
+    late = replace(two_vcs(1001.0), now_s=21_600.0)
+    assert refused(late, start, bound_s=43_200.0) == [], (
+        "half of the bound after it was submitted its turn may have come"
+    )
+
+
+def test_a_lender_gets_its_gpus_back_within_the_bound_without_preemption() -> None:
+    """VC a borrows all that b leaves idle, over and over, with short jobs; b's large job goes first in its turn."""
+    items = [by(f"a{i}", 8, 400.0, 10.0 * i, vc="a", rank=i) for i in range(40)]
+    trace = a_trace(*items, by("b", 16, 100.0, 500.0, vc="b", rank=99))
+    layout = {"a": nodes(1, prefix="a"), "b": nodes(2, prefix="b")}
+    sections: dict[str, Any] = {**ALONE, "reservation": {"enabled": False}}
+    lending = {"mode": "borrow", "longest_s": 1000.0, "bound_s": 800.0}
+    outcomes, tape = replay("lucid", trace, layout, **sections, lending=lending)
+    assert 0 < outcomes["b"].queue_s <= 800.0
+    kept = promises_by_vc(tape.cycles[-1][1].memory)["b"]
+    assert (kept.bound_s, kept.past) == (800.0, 0)
+    unbound, _ = replay("lucid", trace, layout, **sections, lending={**lending, "bound_s": None})
+    assert unbound["b"].queue_s > 1500.0
+
+
+def test_the_books_of_what_was_lent() -> None:
+    book = LentBook({"a": 4, "b": 8, "c": 2})
+    book.hold(at("n1:0-5"), "a")
+    book.wait(10.0)
+    book.hold(at("n1:0-5"), "b")  # a guest
+    book.give_up(at("n1:0-5"), "a")  # the guest outlasts its host
+    book.wait(100.0)
+    found = book.by_vc()
+    assert (found["a"].borrowed_gpu_s, found["b"].borrowed_gpu_s) == (20.0, 0.0)
+    assert (found["b"].lent_gpu_s, found["c"].lent_gpu_s) == (16.0, 4.0)
+
+
+def test_a_job_in_its_turn_goes_beyond_its_quota_and_others_do_not() -> None:
+    rules = settings(**ALONE, **BORROW, fairness={"beyond_plain_s": 100.0})
+    shadow = Shadow(0.0, (), Kept(100.0), starts_s={"j": -1000.0})
+    starts = Starts(two_vcs(5000.0).partitions["pool"], two_vcs(5000.0), rules, FixedPredictor(), None)
+    assert serve_turns(starts, turns_due(starts, replace(shadow, starts_s={})), set()).ids == set()
+    assert not starts.decisions
+    serve_turns(starts, turns_due(starts, shadow), set())
+    assert reason(starts.decisions["j"], PlainOrder, Start)
+
+
+def test_what_is_expected_to_be_free_is_worked_out_again_once_a_job_starts() -> None:
+    seen = replace(two_vcs(), predictions={"r": guess(900.0), "j": guess(500.0)})
+    starts = Starts(seen.partitions["pool"], seen, settings(**ALONE, **BORROW), FixedPredictor(), None)
+    starts.quotas.lend()  # type: ignore[union-attr]
+    whole = waits("w", 8).job
+
+    def from_s() -> float:
+        slot = starts.room().find(whole, 0.0)
+        assert slot is not None
+        return slot.start_s
+
+    assert from_s() == 0.0
+    assert starts.alone(QueuedJob(waits("j", 4, vc="a"), guess(500.0)), 0, ())
+    assert from_s() == 500.0

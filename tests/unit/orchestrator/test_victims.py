@@ -1,0 +1,325 @@
+"""Jobs that give way to others: who is preempted, by which rule, and what is told and foreseen of it."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from itertools import chain, combinations
+
+import pytest
+
+from examples import tried
+from lucid.core.as_json import from_json, to_json
+from lucid.core.decision import Action, Hold, PartitionPlan, Plan, Requeue, Start
+from lucid.core.job import JobProfile, Pending, Running, Yields
+from lucid.core.ledger import Ledger
+from lucid.core.node import Node
+from lucid.core.placement import NodeGpus, Placement, mask_of, placement_gpus
+from lucid.core.reason import Claims, HeldBy
+from lucid.core.snapshot import Partition
+from lucid.errors import UnsafePlan
+from lucid.orchestrator.capacity.victims import Yielding
+from lucid.orchestrator.forecast.plan_ahead import forecast
+from lucid.orchestrator.policies import BUILT_IN
+from lucid.orchestrator.safety.check import SafetyCheck
+from scenes.jobs import a_job
+from scenes.plans import ANYTHING, FixedPredictor, decide, guess, part, policy, settings, snap
+
+NOW = 100_000.0
+GIVES_WAY = Yields()
+CLAIM = ("lucid", "backfill", "fifo", "sjf", "qssf")
+
+
+def on(node: str, *gpus: int) -> Placement:
+    return (NodeGpus(node, mask_of(gpus)),)
+
+
+def scavenger(name: str, where: Placement, age_s: float = 600.0, yields: Yields | None = GIVES_WAY) -> Running:
+    job = a_job(name, placement_gpus(where), NOW - age_s, vc="scav")
+    return Running(job, NOW - age_s, where, alone=True, yields=yields)
+
+
+def owner(name: str = "owner", gpus: int = 1, **traits: object) -> Pending:
+    return Pending(replace(a_job(name, gpus, NOW), **traits), NOW)  # type: ignore[arg-type]
+
+
+def full(*running: Running, count: int = 1, gpus: int = 4) -> Partition:
+    return part([Node(f"n{i}", gpus) for i in range(count)], [], running)
+
+
+def claimed(partition: Partition, entry: Pending) -> tuple[str, ...] | None:
+    found = Yielding(partition, Ledger(partition, NOW), NOW).find(entry.job)
+    return None if found is None else found.preempts
+
+
+def test_those_go_that_lose_least_whole_jobs_at_a_time() -> None:
+    old, young = scavenger("old", on("n0", 0, 1), 7200), scavenger("young", on("n0", 2, 3), 60)
+    small = scavenger("small", on("n1", 0), 100)
+    rest = scavenger("rest", on("n1", 1, 2, 3), 9000)
+    partition = full(old, young, small, rest, count=2)
+    assert claimed(partition, owner(gpus=1)) == ("small",)  # 100 GPU-seconds, against 120 for one of young's two
+    assert claimed(partition, owner(gpus=2)) == ("young",)
+    assert set(claimed(partition, owner(gpus=4)) or ()) == {"old", "young"}
+    assert claimed(partition, owner(gpus=5)) is not None  # over both nodes
+    assert claimed(partition, owner(gpus=9)) is None
+
+
+def test_a_gpu_comes_free_only_when_all_that_hold_it_give_way() -> None:
+    pair = [scavenger(name, on("n0", 0, 1)) for name in ("a", "b")]
+    own = Running(a_job("own", 2, 0.0), 0.0, on("n0", 2, 3))
+    beside = replace(scavenger("guest", on("n0", 2, 3), 1.0))
+    assert set(claimed(full(*pair, own, beside), owner()) or ()) == {"a", "b"}
+    assert claimed(full(pair[0], replace(pair[1], yields=None), own), owner()) is None
+
+
+def test_those_go_first_that_save_their_work_and_those_last_that_would_be_cancelled() -> None:
+    jobs = [
+        scavenger("shrinks", on("n0", 0, 1), 50_000, Yields(saves=True)),
+        scavenger("over", on("n0", 2), 60),
+        scavenger("lost", on("n0", 3), 1, Yields(ends=True)),
+    ]
+    partition = full(*jobs)
+    assert claimed(partition, owner()) == ("shrinks",)
+    assert claimed(partition, owner(gpus=3)) == ("shrinks", "over")
+    assert claimed(full(*jobs[1:], gpus=4), owner(gpus=3)) == ("over",)  # beside two GPUs that are free
+
+
+@tried(80)
+def test_no_other_choice_on_a_node_loses_less(rng: random.Random) -> None:
+    """Against all sets of jobs."""
+    gpus, running = 8, []
+    free = [*range(gpus)]
+    rng.shuffle(free)
+    while free and rng.random() < 0.9:
+        count = min(rng.choice([1, 1, 2, 3]), len(free))
+        where = on("n0", *(free.pop() for _ in range(count)))
+        for _ in range(rng.choice([1, 1, 2])):
+            yields = Yields(from_s=rng.choice([0.0, 0.0, NOW + 9]), ends=rng.random() < 0.2)
+            age_s = float(rng.randint(1, 9))
+            running.append(scavenger(f"s{len(running)}", where, age_s, rng.choice([yields, yields, None])))
+    need = rng.randint(len(free) + 1, gpus) if len(free) < gpus else 1
+    partition = full(*running, gpus=gpus)
+
+    def lost(gone: tuple[Running, ...]) -> tuple[float, float, int] | None:
+        left = {g for e in running if e not in gone for g in e.placement[0].gpus}
+        if gpus - len(left) < need or any(e.yields is None or e.yields.from_s > NOW for e in gone):
+            return None
+        paid = [((NOW - e.start_s) * e.gpus, e.yields is not None and e.yields.ends) for e in gone]
+        return sum(g for g, ends in paid if ends), sum(g for g, ends in paid if not ends), len(gone)
+
+    every = chain.from_iterable(combinations(running, n) for n in range(len(running) + 1))
+    best = min((cost for cost in map(lost, every) if cost is not None), default=None)
+    found = Yielding(partition, Ledger(partition, NOW), NOW).find(owner(gpus=need).job)
+    if need > len(free):
+        assert (found is None) == (best is None)
+    if found is not None:
+        assert lost(found.victims) == best
+        assert placement_gpus(found.placement) == need
+
+
+@pytest.mark.parametrize("name", sorted(BUILT_IN))
+def test_every_policy_makes_safe_plans_and_those_claim_for_which_it_makes_sense(name: str) -> None:
+    jobs = [scavenger("s0", on("n0", 0, 1)), scavenger("s1", on("n0", 2, 3), 60)]
+    snapshot = snap(NOW, part([Node("n0", 4)], [owner("a", 2), owner("b", 1), owner("c", 1), owner("d", 1)], jobs))
+    made = policy(name).plan(snapshot)
+    SafetyCheck(policy(name).rules, settings())(snapshot, made)
+    starts = {a.job_id: a.decision for a in made.actions if isinstance(a.decision, Start)}
+    if name not in CLAIM:
+        assert not any(start.preempts for start in starts.values())
+        return
+    assert len(starts) == 3
+    assert {victim for start in starts.values() for victim in start.preempts} == {"s0", "s1"}
+    held = [start.placement for start in starts.values()]
+    assert sum(map(placement_gpus, held)) == len({(p.node, g) for where in held for p in where for g in p.gpus})
+
+
+def test_free_gpus_and_nodes_that_sleep_come_before() -> None:
+    nodes = [Node("n0", 4), Node("asleep", 4, boot_s=300.0)]
+    snapshot = snap(NOW, part(nodes, [owner(gpus=2)], [scavenger("s", on("n0", 0, 1, 2))]))
+    start = decide("lucid", snapshot).decisions["owner"]
+    assert isinstance(start, Start)
+    assert (start.placement[0].node, start.preempts) == ("asleep", ())
+
+
+def test_the_reason_names_whom_what_they_lose_and_what_else_there_was() -> None:
+    jobs = [scavenger("old", on("n0", 0, 1, 2, 3), 7200), scavenger("young", on("n1", 0, 1, 2, 3), 60)]
+    made = decide("lucid", snap(NOW, part([Node("n0", 4), Node("n1", 4)], [owner(gpus=2)], jobs)))
+    start = made.decisions["owner"]
+    assert isinstance(start, Start)
+    why = next(reason for reason in start.reasons if isinstance(reason, Claims))
+    assert [(v.job, v.vc, v.gpus, v.lost_gpu_s) for v in why.victims] == [("young", "scav", 4, 240.0)]
+    assert (why.gpus, why.next_gpu_s) == (2, 28800.0)
+    assert from_json(Claims, to_json(why)) == why
+
+
+def test_who_holds_the_gpus_is_told_and_when_that_changes() -> None:
+    jobs = [scavenger("s", on("n0", 0, 1), yields=None), scavenger("t", on("n0", 2, 3), yields=Yields(NOW + 50))]
+    snapshot = snap(NOW, part([Node("n0", 4)], [owner(gpus=4)], jobs))
+    for name in CLAIM:
+        made = decide(name, snapshot)
+        hold = made.decisions["owner"]
+        assert isinstance(hold, Hold)
+        assert HeldBy("scav", 4, 2, 1, NOW + 50) in hold.reasons
+        assert made.wake_s is not None
+        assert made.wake_s <= NOW + 50
+
+
+def test_only_jobs_of_the_right_qos_preempt() -> None:
+    snapshot = snap(
+        NOW,
+        part(
+            [Node("n0", 1)],
+            [owner("low"), owner("high", qos="high")],
+            [scavenger("s", on("n0", 0), yields=Yields(to=("high",)))],
+        ),
+    )
+    made = decide("lucid", snapshot)
+    assert isinstance(made.decisions["low"], Hold)
+    assert isinstance(made.decisions["high"], Start)
+
+
+def test_the_forecast_does_not_wait_for_scavengers() -> None:
+    jobs = [scavenger("s", on("n0", 0, 1, 2, 3))]
+    first = Running(a_job("own", 4, 0.0), NOW - 10, on("n1", 0, 1, 2, 3))
+    nodes = [Node("n0", 4), Node("n1", 4)]
+    predictions = {"s": guess(1e6), "own": guess(110.0)}
+    snapshot = snap(
+        NOW, part(nodes, [owner("first", 4), owner("second", 4)], [*jobs, first]), predictions=predictions
+    )
+    lucid = policy("lucid", FixedPredictor())
+    told = forecast(snapshot, lucid.plan(snapshot), lucid)
+    assert sorted(told.starts_s.values()) == [0.0, 100.0]
+
+
+def test_the_forecast_knows_partitions_that_have_nodes_in_common() -> None:
+    """A node of two partitions; the scavenger that runs, and the one that waits, give way to the owner's job."""
+    node = Node("n0", 4)
+    runs = scavenger("s", on("n0", 0, 1, 2, 3), 10.0)
+    waits = Pending(a_job("t", 4, NOW, vc="scav"), NOW)
+    below = part([node], [waits], [replace(runs, yields=None)], name="scav")
+    lucid = policy("lucid", FixedPredictor())
+    predictions = {"s": guess(110.0), "t": guess(50.0), "owner": guess(1000.0)}
+    snapshot = snap(NOW, part([node], [owner(gpus=4)], [runs]), below, predictions=predictions)
+    told = forecast(snapshot, lucid.plan(snapshot), lucid)
+    assert told.starts_s == pytest.approx({"owner": 0.0, "t": 1000.0, "s": 1050.0}, rel=0.05)
+    snapshot = snap(NOW, part([node], [], [runs]), below, predictions=predictions)
+    told = forecast(snapshot, lucid.plan(snapshot), lucid)
+    assert told.starts_s == {"t": 100.0}
+
+
+def test_a_job_that_is_about_to_go_loses_nothing_more() -> None:
+    going = scavenger("going", on("n0", 0, 1), 9000, Yields(going=True))
+    young = scavenger("young", on("n0", 2, 3), 10)
+    assert claimed(full(going, young), owner(gpus=2)) == ("going",)
+
+
+def test_cpus_and_memory_of_those_that_go_are_free() -> None:
+    nodes = [Node("n0", 4, cpus=16, mem_mib=1000)]
+    jobs = [scavenger("a", on("n0", 0, 1), 10), scavenger("b", on("n0", 2), 20)]
+    jobs = [replace(entry, job=replace(entry.job, cpus=8, mem_mib=500)) for entry in jobs]
+    partition = part(nodes, [], jobs)
+    entry = owner(gpus=1, cpus=8, mem_mib=500)
+    assert claimed(partition, entry) == ("a",)  # a GPU is free, but no CPU: one of them has to go
+    assert set(claimed(partition, owner(gpus=2, cpus=12)) or ()) == {"a", "b"}
+    assert claimed(partition, owner(gpus=2, cpus=17)) is None
+
+
+def test_one_that_goes_for_its_memory_gives_a_gpu_too_or_stays() -> None:
+    """Slurm is asked for the GPUs of all that are to go; the safety check lets nobody else go."""
+    node = Node("n0", 4, cpus=16, mem_mib=1000)
+    jobs = [scavenger("a", on("n0", 0)), scavenger("b", on("n0", 1))]
+    jobs = [replace(entry, job=replace(entry.job, cpus=1, mem_mib=300)) for entry in jobs]
+    partition = replace(full(*jobs), nodes=(node,))
+    plan = Yielding(partition, Ledger(partition, NOW), NOW)
+    claim = plan.find(owner(gpus=1, mem_mib=700).job)
+    assert claim is not None
+    assert len(claim.victims) == claim.why.gpus == 1
+    assert claim.placement == claim.victims[0].placement, "though two others are free"
+    assert plan.find(owner(gpus=1, mem_mib=1000).job) is None
+    both = plan.find(owner(gpus=2, mem_mib=1000).job)
+    assert both is not None
+    assert both.placement == on("n0", 0, 1)
+
+
+def slurms_choice(partition: Partition, gpus: int) -> set[str]:
+    """As plain Slurm 24.11 was seen to choose between jobs of one priority: it takes them away in order of their
+    numbers until the job fits on a node, and preempts those of them that stand there."""
+    free = {node.name: node.gpus for node in partition.nodes}
+    for entry in partition.running:
+        free[entry.placement[0].node] -= placement_gpus(entry.placement)
+    gone: dict[str, set[str]] = {node.name: set() for node in partition.nodes}
+    for entry in partition.running:
+        where = entry.placement[0].node
+        free[where] += placement_gpus(entry.placement)
+        gone[where].add(entry.job.id)
+        if free[where] >= gpus:
+            return gone[where]
+    raise AssertionError("the job is too large")
+
+
+def test_victims_lose_less_than_half_of_what_slurms_own_choice_costs_them() -> None:
+    """The median of 30 scenes: three full nodes, scavengers of 1, 2 and 4 GPUs, of ages from minutes to a day."""
+    rng, ratios = random.Random(39), []
+    for _ in range(30):
+        running = []
+        for i in range(3):
+            gpu = 0
+            while gpu < 4:
+                count = min(rng.choice([1, 1, 2, 4]), 4 - gpu)
+                where = on(f"n{i}", *range(gpu, gpu + count))
+                running.append(scavenger(f"s{len(running)}", where, min(rng.lognormvariate(8.5, 1.5), 86400.0)))
+                gpu += count
+        rng.shuffle(running)
+        partition, gpus = full(*running, count=3), rng.choice([1, 2, 4])
+        lost = {entry.job.id: (NOW - entry.start_s) * entry.gpus for entry in running}
+        theirs = sum(map(lost.__getitem__, slurms_choice(partition, gpus)))
+        ours = sum(map(lost.__getitem__, claimed(partition, owner(gpus=gpus)) or ()))
+        assert ours <= theirs
+        ratios.append(ours / theirs)
+    print(f"median {sorted(ratios)[15]:.2f}")
+    assert sorted(ratios)[15] <= 0.5
+
+
+def unsafe(victims: tuple[str, ...], where: Placement, *running: Running, slots: bool = False) -> None:
+    start = Start(where, (), preempts=victims, slots=slots)
+    snapshot = snap(NOW, part([Node("n0", 4)], [owner(gpus=placement_gpus(where))], running))
+    made = PartitionPlan({"owner": start}, (Action("owner", "vc", start),))
+    SafetyCheck(ANYTHING, settings())(snapshot, Plan(NOW, {"vc": made}))
+
+
+def test_plans_that_preempt_the_wrong_jobs_are_unsafe() -> None:
+    s, t = scavenger("s", on("n0", 0)), scavenger("t", on("n0", 1))
+    unsafe(("s",), on("n0", 0), s, t)
+    unsafe(("s", "t"), on("n0", 0, 1, 2), s, t)
+    for words, victims, where, running in (
+        ("does not give way", ("s",), on("n0", 0), replace(s, yields=None)),
+        ("does not give way", ("s",), on("n0", 0), replace(s, yields=Yields(to=("high",)))),
+        ("may not be preempted for 5 s", ("s",), on("n0", 0), replace(s, yields=Yields(NOW + 5))),
+        ("does not run here", ("u",), on("n0", 0), s),
+        ("holds none of its GPUs", ("s", "t"), on("n0", 0), s),
+    ):
+        with pytest.raises(UnsafePlan, match=words):
+            unsafe(victims, where, running, t)
+    with pytest.raises(UnsafePlan, match="to itself"):
+        unsafe(("s",), on("n0", 0), s, slots=True)
+    with pytest.raises(UnsafePlan):
+        unsafe(("s",), on("n0", 0, 1), s, t)  # t holds one of them
+
+
+def test_a_pair_of_another_partition_is_parted_there_and_not_here() -> None:
+    """Both partitions see it: with two actions for one job neither would be done."""
+    unstable = JobProfile(10.0, 5.0, 4000.0, unstable=True)
+    pair = [replace(scavenger(name, on("n0", 0, 1)), profile=unstable, partner=other) for name, other in ("ab", "ba")]
+    here = replace(full(*pair), pending=(owner("late", 4),))
+    there = replace(here, name="scav", pending=(), running=tuple(replace(e, yields=None) for e in pair))
+    made = decide("lucid", snap(NOW, here))
+    assert not any(isinstance(action.decision, Requeue) for action in made.actions)
+    made = policy("lucid").plan(snap(NOW, there)).partitions["scav"]
+    assert [(action.job_id, type(action.decision)) for action in made.actions] == [("a", Requeue)]
+
+
+def test_time_alone_takes_nobody_away_who_gives_way() -> None:
+    """A replay would plan once a second for as long as an owner waits."""
+    own = Running(replace(a_job("own", 1, NOW), time_limit_s=5000.0), NOW, on("n0", 3))
+    made = decide("backfill", snap(NOW, replace(full(own, scavenger("s", on("n0", 0))), pending=(owner(gpus=4),))))
+    assert made.wake_s == NOW + 5000.0

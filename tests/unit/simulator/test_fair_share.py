@@ -1,0 +1,235 @@
+"""Per-account shares: the books, the factors, and how far they move a job in each order."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from builders import a_job, a_trace, by, guess, kinds, nodes, part, policy, reason, runs, snap, waits
+from examples import examples
+from lucid.adapters.slurm.records.fair_shares import FairShares, fair_shares_from
+from lucid.config import settings_from
+from lucid.core.decision import Hold, PartitionPlan, Start
+from lucid.core.reason import FairShare, Priority, SlurmPriority
+from lucid.errors import ClusterError, ClusterUnavailable
+from lucid.orchestrator.order.queue_order import fair_share_of
+from lucid.simulator.scenario import Scenario, simulate
+from lucid.simulator.usage import UsageBook, fair_shares
+
+DAY = 86400.0
+FACTORS: Mapping[tuple[str, str], float] = {("over", "ann"): 0.1, ("under", "bob"): 0.9, ("even", "eve"): 0.5}
+OFF: Mapping[str, Any] = {"profiling": {"enabled": False}, "packing": {"gss": 0}}
+
+
+def test_the_factor_is_two_to_the_minus_usage_over_shares() -> None:
+    """Shares 1 and 3 of 4; usage half and half: 2^-(0.5/0.25) and 2^-(0.5/0.75)."""
+    found = fair_shares({"a": 50.0, "b": 50.0}, {"b": 3.0})
+    assert found == {"a": 0.25, "b": pytest.approx(2 ** (-2 / 3), abs=1e-3)}
+    assert fair_shares({"a": 25.0, "b": 75.0}, {"b": 3.0}) == {"a": 0.5, "b": 0.5}
+    assert fair_shares({"a": 0.0, "b": 0.0}, {}) == {"a": 1.0, "b": 1.0}
+    assert fair_shares({"a": 5.0, "b": 0.0}, {"a": 0.0}) == {"a": 0.0, "b": 1.0}
+
+
+def test_usage_counts_half_after_a_half_life() -> None:
+    """a holds 2 GPUs for a day; b none, then as long as it takes to have used as much of it as is left."""
+    book = UsageBook(7 * DAY, 300.0, {})
+    a, b = a_job("1", account="a"), a_job("2", account="b")
+    for job in (a, b):
+        book.saw(job)
+    assert set(book.factors(0.0).values()) == {1.0}
+    book.holds(a, 2, 0.0)
+    book.holds(a, -2, DAY)
+    assert book.factors(DAY) == {("a", ""): 0.25, ("b", ""): 1.0}
+    book.holds(b, 1, 8 * DAY)
+    book.holds(b, -1, 9 * DAY)
+    # a: just under 2 GPU-days, halved and a little more; b: just under 1, so nearly half each
+    factors = book.factors(10 * DAY)
+    assert factors["a", ""] == pytest.approx(0.5, abs=0.05)
+    assert factors["b", ""] == pytest.approx(0.5, abs=0.05)
+
+
+def test_factors_are_worked_out_once_a_period_and_are_the_same_object_in_between() -> None:
+    book = UsageBook(7 * DAY, 300.0, {})
+    a, b = a_job("1", account="a"), a_job("2", account="b")
+    book.saw(a)
+    book.saw(b)
+    first = book.factors(10.0)
+    book.holds(a, 1, 20.0)
+    assert book.factors(299.0) is first
+    assert book.factors(300.0)["a", ""] < first["a", ""]
+
+
+def test_users_stand_for_accounts_where_there_are_none() -> None:
+    book = UsageBook(7 * DAY, 300.0, {})
+    for name, who in (
+        ("1", {"user": "ann"}),
+        ("2", {"user": "bob"}),
+        ("3", {}),
+        ("4", {"account": "x", "user": "ann"}),
+    ):
+        book.saw(a_job(name, **who))
+    book.holds(a_job("1", user="ann"), 1, 0.0)
+    found = book.factors(600.0)
+    assert set(found) == {("", "ann"), ("", "bob"), ("x", "ann")}
+    assert found["", "ann"] == pytest.approx(2**-3, abs=1e-3)
+    assert found["x", "ann"] == 1.0
+
+
+def planned(bound: float, **estimates_s: float) -> PartitionPlan:
+    """One GPU, for which jobs of these accounts wait; estimates are as given."""
+    users = dict(list(FACTORS))
+    pending = [waits(name, 1, float(i), account=name, user=users.get(name, "")) for i, name in enumerate(estimates_s)]
+    scene = snap(10.0, part(nodes(1, 1), pending), predictions={k: guess(v) for k, v in estimates_s.items()})
+    scene = replace(scene, fair_share=FACTORS)
+    return policy("lucid", None, fairness={"share_bound": bound}, **OFF).plan(scene).partitions["vc"]
+
+
+def started(plan: PartitionPlan) -> list[str]:
+    return [job for job, decision in plan.decisions.items() if isinstance(decision, Start)]
+
+
+def test_an_account_over_its_share_yields_within_the_bound() -> None:
+    # bound 4: 4^0.8 = 3.03 times for the one, 0.33 times for the other, 9.2 between them
+    assert started(planned(4.0, over=100.0, under=900.0)) == ["under"]
+    assert started(planned(4.0, over=100.0, under=930.0)) == ["over"]
+    assert started(planned(1.0, over=100.0, under=101.0)) == ["over"], "off: as ever"
+
+
+def test_one_at_its_share_or_unknown_keeps_its_value() -> None:
+    assert fair_share_of(waits("a", account="even", user="eve").job, FACTORS, 4.0) == FairShare("even", 0.5, 1.0, 4.0)
+    assert fair_share_of(waits("a", account="who", user="eve").job, FACTORS, 4.0) is None
+    assert fair_share_of(waits("a", account="over", user="ann").job, FACTORS, 1.0) is None
+
+
+@given(factor=st.floats(-1.0, 2.0), bound=st.floats(1.01, 100.0))
+@settings(max_examples=examples(60), deadline=None)
+def test_no_factor_moves_a_value_by_more_than_the_bound(factor: float, bound: float) -> None:
+    found = fair_share_of(waits("a", account="x").job, {("x", ""): factor}, bound)
+    assert 1 / bound - 1e-9 <= found.times <= bound + 1e-9
+
+
+def test_it_is_said_in_starts_and_in_waits() -> None:
+    plan = planned(4.0, over=100.0, under=200.0)
+    start, hold = plan.decisions["under"], plan.decisions["over"]
+    assert kinds(start)[:2] == ["Priority", "FairShare"]
+    assert reason(start, FairShare).times == pytest.approx(4**-0.8)
+    assert reason(start, Priority).value == pytest.approx(200 * 4**-0.8)
+    assert reason(hold, FairShare, Hold).account == "over"
+
+
+def test_a_kept_plan_is_made_anew_when_factors_change() -> None:
+    room = part(nodes(1, 1), [waits("a", account="over", user="ann")], [runs("x", "n1:0")])
+    chosen = policy("lucid", None, fairness={"share_bound": 4.0}, **OFF)
+    scene = replace(snap(10.0, room), fair_share=FACTORS)
+    first = chosen.plan(scene).partitions["vc"]
+    assert chosen.plan(scene).partitions["vc"] is first
+    again = chosen.plan(replace(scene, fair_share={("over", "ann"): 0.9})).partitions["vc"]
+    assert reason(again.decisions["a"], FairShare).factor == 0.9
+
+
+def test_a_kept_plan_is_made_anew_when_factors_change_the_plain_order_beside_it() -> None:
+    room = part(nodes(1, 1), [waits("a", account="over", user="ann")], [runs("x", "n1:0")])
+    bounded = {"fairness": {"beyond_plain_s": 7200.0}, "backfill": {"weight_fair_share": 1000.0}}
+    chosen = policy("lucid", None, **bounded, **OFF)
+    scene = replace(snap(10.0, room), fair_share=FACTORS)
+    first = chosen.plan(scene).partitions["vc"]
+    assert chosen.plan(scene).partitions["vc"] is first
+    assert chosen.plan(replace(scene, fair_share={("over", "ann"): 0.9})).partitions["vc"] is not first
+
+
+def test_slurms_order_weighs_it_too() -> None:
+    pending = [waits("a", 1, 0.0, account="over", user="ann"), waits("b", 1, 1.0, account="under", user="bob")]
+    scene = replace(snap(10.0, part(nodes(1, 1), pending)), fair_share=FACTORS)
+    plan = policy("backfill", None, backfill={"weight_fair_share": 1000.0}).plan(scene).partitions["vc"]
+    assert started(plan) == ["b"]
+    assert reason(plan.decisions["b"], SlurmPriority).value == pytest.approx(900.0)
+    assert started(policy("backfill").plan(scene).partitions["vc"]) == ["a"]
+
+
+SHARES = {
+    "shares": {
+        "shares": [
+            {
+                "name": "root",
+                "parent": "",
+                "type": ["ASSOCIATION"],
+                "fairshare": {"factor": {"set": True, "number": 0}},
+            },
+            {
+                "name": "ann",
+                "parent": "vision",
+                "type": ["USER"],
+                "fairshare": {"factor": {"set": True, "number": 0.25}},
+            },
+            {
+                "name": "bob",
+                "parent": "vision",
+                "type": ["USER"],
+                "fairshare": {"factor": {"set": False, "number": 0}},
+            },
+        ]
+    }
+}
+"""As sshare and slurmrestd of 24.11 list them, cut down to what is read."""
+
+
+def test_slurms_own_factors_are_read() -> None:
+    assert fair_shares_from(SHARES) == {("vision", "ann"): 0.25}
+    for wrong in ({}, {"shares": []}, {"shares": {"shares": "none"}}):
+        with pytest.raises(ClusterError, match="list of shares"):
+            fair_shares_from(wrong)
+
+
+def test_plain_numbers_of_slurm_23_11_are_read_too() -> None:
+    shares = [{"name": "ann", "parent": "vision", "type": ["USER"], "fairshare": {"factor": 0.25, "level": 1.0}}]
+    assert fair_shares_from({"shares": {"shares": shares}}) == {("vision", "ann"): 0.25}
+
+
+def test_slurm_is_asked_now_and_then_and_may_have_none() -> None:
+    answers: list[dict[tuple[str, str], float] | Exception] = [
+        {("a", "ann"): 0.5}, {("a", "ann"): 0.5}, ClusterError("no accounting"), ClusterUnavailable("down"), {}
+    ]  # fmt: skip
+
+    def ask() -> dict[tuple[str, str], float]:
+        answer = answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    shares = FairShares(ask, 300.0)
+    first = shares(0.0)
+    assert shares(299.0) is first
+    assert shares(300.0) is first
+    assert shares(600.0) == {}
+    assert shares.why_none == "no accounting"
+    with pytest.raises(ClusterUnavailable):
+        shares(900.0)
+    assert shares(901.0) == {}
+    assert shares.why_none == ""
+    assert not answers
+
+
+def test_in_a_replay_the_account_that_used_much_waits_longer() -> None:
+    """heavy fills the cluster for two hours; then both ask for the same, heavy first."""
+    before = [by(f"h{i}", 1, 7200.0, 0.0, account="heavy") for i in range(4)]
+    rivals = [
+        by(f"{name}{i}", 1, 600.0, 10.0 + offset + i, account=name)
+        for offset, name in ((0, "heavy"), (100, "light"))
+        for i in range(8)
+    ]
+    scene = Scenario(a_trace(*before, *rivals), {"vc": 1}, predictor="oracle")
+    scene = replace(scene, shape=replace(scene.shape, gpus=4))
+
+    def mean_start(bound: float, account: str) -> float:
+        rules = {"policy": {**OFF, "fairness": {"share_bound": bound}}}
+        run = simulate(replace(scene, settings=settings_from(rules, "t")), "lucid")
+        starts = [o.start_s for o in run.outcomes if o.job.account == account and o.duration_s == 600.0]
+        return sum(starts) / len(starts)
+
+    assert mean_start(1.0, "heavy") < mean_start(1.0, "light")
+    assert mean_start(4.0, "light") < mean_start(4.0, "heavy")

@@ -1,0 +1,142 @@
+"""Who gains and who loses: the figures, the reasons of the largest losses, and what page and terminal show."""
+
+from __future__ import annotations
+
+from array import array
+from dataclasses import replace
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+from lucid.cli.console import Console
+from lucid.cli.replay.gains import print_gains
+from lucid.core.decision import Hold, PartitionPlan, Plan, Start
+from lucid.core.job import Job
+from lucid.core.placement import NodeGpus
+from lucid.core.reason import FreeGpus, Reserved
+from lucid.core.snapshot import Snapshot
+from lucid.simulator.engine import Run, Series
+from lucid.simulator.gains import (
+    Held,
+    baseline_of,
+    gains,
+    gains_headline,
+    gains_to_dict,
+    gains_told,
+    held_text,
+    loss_text,
+    times_baseline,
+)
+from lucid.simulator.metrics import run_metrics
+from lucid.simulator.record import DecisionLog
+from lucid.simulator.report import write_report
+from lucid.simulator.state import JobOutcome
+
+HOSTILE = "<script>alert(1)</script>"
+
+
+def run_of(policy: str, waits_s: list[float], **more: Any) -> Run:
+    """Three jobs of an hour, by two users in two VCs, each after its wait; ``more`` of the first one's outcome."""
+    outcomes = []
+    for i, wait_s in enumerate(waits_s):
+        job = Job(f"j{i}", "left" if i < 2 else "right", 1, 0.0, user="ada" if i < 2 else HOSTILE, rank=i)
+        outcomes.append(JobOutcome(job, 3600.0, wait_s, wait_s + 3600.0, wait_s))
+    for name, value in more.items():
+        setattr(outcomes[0], name, value)
+    return Run(policy, "history", outcomes, Series(busy_gpus=array("l", [1])), 8, 1, 0.1, 0.1)
+
+
+PLAIN = run_of("backfill", [0.0, 0.0, 3600.0])
+
+
+def test_the_baseline_is_plain_slurm_else_the_first_run() -> None:
+    fifo, lucid = run_of("fifo", [0.0]), run_of("lucid", [0.0])
+    assert baseline_of([lucid, PLAIN]) is PLAIN
+    assert baseline_of([fifo, lucid]) is fifo
+    assert baseline_of([lucid]) is None
+    assert gains_told([lucid], {}) == []
+
+
+def test_figures_stand_beside_plain_slurms_else_the_first_policys() -> None:
+    metrics = {
+        "fifo": {"avg_jct_s": 30.0, "avg_jct_large_s": None, "p999_queue_s": 8.0},
+        "backfill": {"avg_jct_s": 20.0, "avg_jct_large_s": 5.0, "p999_queue_s": 0.0},
+        "lucid": {"avg_jct_s": 10.0, "avg_jct_large_s": 6.0, "p999_queue_s": 2.0},
+    }
+    found = times_baseline(metrics)
+    assert found["policy"] == "backfill"
+    assert found["by_policy"]["fifo"] == {"avg_jct": 1.5, "avg_jct_large": None, "p999_queue": None}
+    assert found["by_policy"]["lucid"] == {"avg_jct": 0.5, "avg_jct_large": 1.2, "p999_queue": None}
+    del metrics["backfill"]
+    assert times_baseline(metrics)["policy"] == "fifo"
+    assert times_baseline({"lucid": metrics["lucid"]}) == {}
+
+
+def test_users_and_vcs_that_lose_come_first_and_are_counted() -> None:
+    found = gains(run_of("lucid", [720.0, 0.0, 0.0]), PLAIN)
+    assert found is not None
+    assert [(party.name, party.later) for party in found.users] == [("ada", 1), (HOSTILE, 0)]
+    assert [round(party.ratio, 3) for party in found.vcs] == [1.1, 0.5]
+    assert (found.users_losing, found.vcs_losing, found.latest_s) == (1, 1, 720.0)
+    assert gains_to_dict(found)["users_losing"] == 1
+    assert "1 of 2 users lose more than 5% of their mean JCT, and 1 of 2 VCs lose" in gains_headline(found)
+    little = gains(run_of("lucid", [350.0, 0.0, 0.0]), PLAIN)
+    assert (little.users_losing, little.vcs_losing) == (0, 1), "a user loses from 5 % on, a VC from anything on"
+
+
+def test_gpu_hours_that_pairs_save_are_told_as_gpus_day_and_night() -> None:
+    said = held_text(Held(90_000.0, 97_200.0, 208, 30.0), "lucid", "backfill")
+    assert "hold 90,000 GPU-hours under lucid and 97,200 under backfill" in said
+    assert said.endswith("as if the cluster of 208 GPUs had 10 more, day and night.")
+    assert "had 10 fewer" in held_text(Held(97_200.0, 90_000.0, 208, 30.0), "lucid", "backfill")
+    assert held_text(Held(97_200.0, 97_250.0, 208, 30.0), "lucid", "backfill") == "", "nobody would see it"
+    assert held_text(Held(1.0, 2.0, 208, 0.0), "lucid", "backfill") == ""
+    runs = [run_of("backfill", [0.0, 0.0]), run_of("lucid", [0.0, 0.0])]
+    for run, held_s in zip(runs, (7200.0, 3600.0), strict=True):
+        run.series.busy_gpu_s = held_s
+        run.outcomes[1].job = replace(run.outcomes[1].job, submit_s=86400.0)
+    (found,) = gains_told(runs, {})
+    assert found.held == Held(1.0, 2.0, 8, 1.0)
+    assert "as if the cluster of 8 GPUs had 0 more" in gains_headline(found)
+
+
+def test_a_loss_is_divided_into_waiting_profiling_and_sharing() -> None:
+    run = run_of("lucid", [100.0, 0.0, 0.0], end_s=100.0 + 80.0 + 4000.0, profiled_s=80.0, packed_s=2000.0)
+    found = gains(run, PLAIN)
+    (loss,) = found.losing
+    assert (loss.wait_s, loss.profiled_s, loss.slower_s, loss.speed) == (100.0, 80.0, 400.0, 0.8)
+    assert loss.lost_s == loss.wait_s + loss.profiled_s + loss.slower_s
+    assert loss_text(loss, lambda s: f"{s:.0f} s") == (
+        "waited 100 s longer; started over after a profiling run of 80 s; ran 400 s longer beside another job at "
+        "80% of its speed"
+    )
+
+
+def test_the_decisions_say_what_it_waited_for() -> None:
+    log = DecisionLog()
+    full = FreeGpus(1, 0, 0, False)
+    kept = Reserved("big", 900.0, 600.0, 1)
+    start = Start((NodeGpus("n1", 1),), (full,))
+    for at_s, decision in ((0.0, Hold((full,))), (300.0, Hold((kept, full))), (1000.0, start)):
+        log.record(Snapshot(at_s, {}), Plan(at_s, {"left": PartitionPlan({"j0": decision})}), ())
+    found = gains(run_of("lucid", [1000.0, 0.0, 0.0]), PLAIN, log)
+    assert found.losing[0].waits == (
+        ("nodes are kept for job big", 700.0),
+        ("behind jobs with less work (estimate x GPUs)", 300.0),
+    )
+
+
+def test_page_and_terminal_say_it_and_escape_names(tmp_path: Path) -> None:
+    runs = [run_of("lucid", [720.0, 0.0, 0.0]), PLAIN]
+    told = gains_told(runs, {})
+    path = tmp_path / "report.html"
+    write_report(path, "t", runs, {run.policy: run_metrics(run) for run in runs}, (), told)
+    page = path.read_text(encoding="utf-8")
+    assert "Who gains, who loses: lucid against backfill" in page
+    assert HOSTILE not in page
+    assert "&lt;script&gt;alert(1)" in page
+    console = Console(width=200, record=True, file=StringIO())
+    print_gains(console, told[0])
+    text = console.export_text()
+    assert "1.100" in text
+    assert "job j0 ends" in text

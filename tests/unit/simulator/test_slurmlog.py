@@ -1,0 +1,134 @@
+"""One reader of Slurm's accounting: replays, learning and the live cluster tell the same of the same job."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from lucid.adapters.slurm.clients.accounting import accounted_from
+from lucid.cli.main import lucidctl
+from lucid.errors import TraceError
+from lucid.models.duration.jobtable import read_jobs
+from lucid.simulator.traces import read_trace, sniff
+from lucid.slurmlog.sacct import HEADERLESS
+from lucid.slurmlog.states import ENDED, NOT_ENDED, state_of
+from lucid.slurmlog.value_formats import limit_s
+
+DOCUMENTED, PUBLIC = HEADERLESS
+JOB = {
+    "JobID": "7", "JobName": "train", "User": "ann", "Account": "lab", "Partition": "gpu", "QOS": "normal",
+    "Submit": "2024-01-01T00:00:00", "Start": "2024-01-01T00:00:10", "End": "2024-01-01T00:01:40",
+    "Elapsed": "00:01:30", "ElapsedRaw": "90", "State": "COMPLETED", "NNodes": "1", "NCPUS": "4", "ReqCPUS": "4",
+    "ReqMem": "16G", "ReqTRES": "cpu=4,gres/gpu=2", "AllocTRES": "cpu=4,gres/gpu:a100=2,gres/gpu=2",
+    "Timelimit": "01:00:00",
+}  # fmt: skip
+
+
+def log(path: Path, columns: tuple[str, ...], *jobs: dict[str, str], header: bool, end: str = "") -> Path:
+    lines = ["|".join(columns)] if header else []
+    lines += ["|".join({**JOB, **job}.get(name, "") for name in columns) for job in jobs]
+    path.write_text("".join(f"{line}{end}\n" for line in lines))
+    return path
+
+
+@pytest.mark.parametrize("end", ["", "|"], ids=["parsable2", "parsable"])
+@pytest.mark.parametrize("header", [True, False])
+@pytest.mark.parametrize("columns", [DOCUMENTED, PUBLIC], ids=["documented", "public"])
+def test_replays_and_learning_read_the_same_files(
+    tmp_path: Path, columns: tuple[str, ...], header: bool, end: str
+) -> None:
+    path = log(tmp_path / "sacct.txt", columns, {}, {"JobID": "8", "JobName": ""}, header=header, end=end)
+    assert sniff(path) == "sacct"
+    first = read_trace(path).jobs[0]
+    table = read_jobs(path)
+    assert (first.job.gpus, first.job.cpus, first.job.mem_mib, first.job.time_limit_s) == (2, 4, 16384, 3600.0)
+    assert (table.gpus[0], table.cpus[0], table.memory_mib[0], table.limit_s[0]) == (2.0, 4.0, 16384.0, 3600.0)
+    assert (first.duration_s, first.waited_s, first.job.name) == (90.0, 10.0, "train")
+    assert (table.duration_s[0], table.end_s[0] - table.submit_s[0], table.name[0]) == (90.0, 100.0, "train")
+    assert (len(read_trace(path).jobs), len(table)) == (2, 2)
+
+
+@pytest.mark.parametrize("header", [True, False])
+def test_both_commands_take_both_files(tmp_path: Path, header: bool) -> None:
+    times = [f"2024-01-{1 + n // 24:02d}T{n % 24:02d}:00:00" for n in range(240)]
+    jobs = ({"JobID": str(n), "Submit": at, "Start": at} for n, at in enumerate(times))
+    path = log(tmp_path / "sacct.txt", DOCUMENTED, *jobs, header=header)
+    run = CliRunner()
+    simulated = run.invoke(lucidctl, ["simulate", str(path), "--policy", "fifo"])
+    assert (simulated.exit_code, "avg JCT" in simulated.output) == (0, True)
+    words = ["models", "train", "duration", "--jobs", str(path), "--library", str(tmp_path / "models")]
+    trained = run.invoke(lucidctl, words)
+    assert (trained.exit_code, "sacct" in trained.output) == (0, False), trained.output
+
+
+def test_the_states_that_end_a_job_are_slurms() -> None:
+    """``enum job_states`` and its flags in slurm.h, as sacct names them; a requeue is no end."""
+    words = "BOOT_FAIL CANCELLED COMPLETED DEADLINE FAILED LAUNCH_FAILED NODE_FAIL OUT_OF_MEMORY PREEMPTED"
+    assert frozenset(f"{words} RECONFIG_FAIL REVOKED TIMEOUT".split()) == ENDED
+
+
+@pytest.mark.parametrize("state", sorted({*ENDED, "CANCELLED by 1000", "CANCELLED+"}))
+def test_every_state_that_ends_a_job(tmp_path: Path, state: str) -> None:
+    path = log(tmp_path / "sacct.txt", PUBLIC, {"State": state}, header=False)
+    assert read_trace(path).jobs[0].state == state_of(state)
+    assert len(read_jobs(path)) == 1
+    raw = {
+        "job_id": 7, "state": {"current": [state_of(state)]}, "partition": "gpu", "user": "ann",
+        "time": {"submission": 100, "start": 110, "end": 200, "limit": 60},
+        "tres": {"requested": [{"type": "gres", "name": "gpu:a100", "count": 2},
+                               {"type": "gres", "name": "gpu", "count": 2}, {"type": "cpu", "name": "", "count": 4}]},
+    }  # fmt: skip
+    (job,) = accounted_from({"jobs": [raw]})
+    assert (job.state, job.gpus, job.cpus) == (state_of(state), 2, 4)
+
+
+@pytest.mark.parametrize("state", sorted(NOT_ENDED))
+def test_a_job_that_goes_on_has_no_duration_yet(tmp_path: Path, state: str) -> None:
+    jobs = ({"State": state, "End": "Unknown"}, {"JobID": "8"})
+    path = log(tmp_path / "sacct.txt", PUBLIC, *jobs, header=True)
+    assert [item.job.id for item in read_trace(path).jobs] == ["8"]
+    assert read_jobs(path).job_id.tolist() == ["8"]
+
+
+def test_a_job_in_slots_counts_its_shards(tmp_path: Path) -> None:
+    path = log(tmp_path / "sacct.txt", DOCUMENTED, {"AllocTRES": "cpu=4,gres/shard=2"}, header=True)
+    assert (read_trace(path).jobs[0].job.gpus, read_jobs(path).gpus[0]) == (2, 2.0)
+
+
+def test_a_name_in_the_last_column_may_hold_the_delimiter(tmp_path: Path) -> None:
+    path = log(tmp_path / "sacct.txt", PUBLIC, {"JobName": "a|b"}, header=False)
+    assert (read_trace(path).jobs[0].job.name, read_jobs(path).name[0]) == ("a|b", "a|b")
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"State": "DONE"}, r", line 2, column 'State': 'DONE' is not a job state; known are BOOT_FAIL, .*UPDATE_DB"),
+        ({"Submit": "Unknown"}, ", line 2, column 'Submit': 'Unknown' is not a date; write it as 2020-04-13"),
+        ({"Timelimit": "soon"}, ", line 2, column 'Timelimit': 'soon' is not a time limit; sacct writes"),
+    ],
+)
+def test_both_refuse_alike_and_name_a_remedy_that_the_command_has(
+    tmp_path: Path, change: dict[str, str], says: str
+) -> None:
+    path = log(tmp_path / "sacct.txt", DOCUMENTED, change, header=True)
+    with pytest.raises(TraceError, match=f"{says}.*--skip-bad"):
+        read_trace(path)
+    with pytest.raises(TraceError, match=f"{says}.*; correct or delete the row") as refused:
+        read_jobs(path)
+    assert "--skip-bad" not in str(refused.value)
+
+
+def test_without_a_header_an_unknown_number_of_columns_is_refused(tmp_path: Path) -> None:
+    path = log(tmp_path / "sacct.txt", (*DOCUMENTED, "End"), {}, header=False)
+    for read in (read_trace, read_jobs):
+        with pytest.raises(TraceError, match=r", line 1, column 15: .* has 14 or 26 columns .*without --noheader"):
+            read(path)
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("30", 1800.0), ("2-12", 216000.0), ("UNLIMITED", math.inf)])
+def test_limits(text: str, seconds: float) -> None:
+    assert limit_s(text) == seconds

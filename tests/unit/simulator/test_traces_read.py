@@ -1,0 +1,387 @@
+"""Each reader on a tiny file, sniffing, and every message that a bad file earns."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from lucid.core.job import JobProfile
+from lucid.errors import ConfigError, TraceError
+from lucid.simulator.traces import FORMATS, Trace, TraceJob, convert, read_trace, sniff, write_trace
+from lucid.slurmlog.value_formats import elapsed_s, mem_mib, tres
+
+ASSETS = Path(__file__).parents[2] / "assets" / "traces"
+
+
+def by_id(trace: Trace) -> dict[str, TraceJob]:
+    return {item.job.id: item for item in trace.jobs}
+
+
+def order(trace: Trace) -> list[tuple[str, float, int]]:
+    return [(item.job.id, item.job.submit_s, item.job.rank) for item in trace.jobs]
+
+
+@pytest.mark.parametrize(
+    ("file", "format"),
+    [
+        ("pack.csv", "pack"),
+        ("philly.csv", "philly"),
+        ("helios.csv", "helios"),
+        ("helios_full.csv", "helios"),
+        ("parallel.csv", "parallel"),
+        ("openb.csv", "openb"),
+        ("sacct.txt", "sacct"),
+        ("swf.txt", "swf"),
+    ],
+)
+def test_sniffs_and_survives_conversion(file: str, format: str, tmp_path: Path) -> None:
+    assert sniff(ASSETS / file) == format
+    out = tmp_path / "out.csv"
+    trace = convert(ASSETS / file, out)
+    assert sniff(out) == "lucid"
+    assert read_trace(out) == trace == read_trace(ASSETS / file, format)
+
+
+def test_pack() -> None:
+    trace = read_trace(ASSETS / "pack.csv")
+    assert order(trace) == [("a4", 0.0, 3), ("a1", 5.0, 0), ("a2", 5.0, 1)]
+    assert trace.skipped == (("asked for no GPU", 1),)
+    assert trace.epoch_s is None
+    assert trace.vcs == ("blue", "red")
+    a1, a2, a4 = (by_id(trace)[name] for name in ("a1", "a2", "a4"))
+    assert a1.profile == JobProfile(50.5, 10.25, 2048.0, amp=False, workload="NetA|SetA|32|0")
+    assert (a1.job.amp, a1.share_label, a1.state, a1.duration_s) == (False, 1, "", 100.0)
+    assert (a2.job.amp, a2.share_label, a2.state, a2.job.user) == (True, 2, "COMPLETED", "bob")
+    assert (a4.job.amp, a4.share_label, a4.profile, a4.duration_s) == (None, None, None, 60.5)
+
+
+def test_philly_is_sorted_stably() -> None:
+    trace = read_trace(ASSETS / "philly.csv")
+    assert order(trace) == [("2", 0.0, 1), ("1", 2932.0, 0), ("3", 2932.0, 2)]
+    assert trace.epoch_s == 1507529583.0  # 2017-10-09 06:13:03
+    assert by_id(trace)["2"].job.vc == "blue"
+
+
+def test_helios() -> None:
+    trace = read_trace(ASSETS / "helios.csv")
+    assert order(trace) == [("h2", 0.0, 1), ("h1", 1800.0, 0)]
+    assert trace.skipped == (("asked for no GPU", 1),)
+    h2 = by_id(trace)["h2"]
+    assert (h2.job.name, h2.job.user, h2.job.cpus, h2.state, h2.duration_s) == ("eval, b", "u2", 6, "FAILED", 9.0)
+    assert h2.profile is None
+
+
+@pytest.mark.parametrize(("written", "limit_s"), [("7200", 7200.0), ("0", None), ("", None)])
+def test_helios_has_a_time_limit_where_the_file_has_one(tmp_path: Path, written: str, limit_s: float | None) -> None:
+    header, first, *_ = (ASSETS / "helios.csv").read_text().splitlines()
+    (tmp_path / "limits.csv").write_text(f"{header},wall_time\n{first},{written}\n")
+    (h1,) = read_trace(tmp_path / "limits.csv").jobs
+    assert h1.job.time_limit_s == limit_s
+    (tmp_path / "limits.csv").write_text(f"{header},wall_time\n{first},-1\n")
+    with pytest.raises(
+        TraceError, match=r"limits.csv, line 2, column 'wall_time': '-1' is negative; correct the row"
+    ):
+        read_trace(tmp_path / "limits.csv")
+
+
+def test_helios_full_has_profiles() -> None:
+    (h1,) = read_trace(ASSETS / "helios_full.csv").jobs
+    assert h1.profile == JobProfile(40.0, 12.0, 3000.0, amp=True, workload="NetA|SetA|32|1")
+
+
+def test_parallel_counts_time_through_rows_that_are_left_out() -> None:
+    trace = read_trace(ASSETS / "parallel.csv")
+    assert order(trace) == [("0", 0.0, 0), ("2", 120.0, 2)]
+    assert trace.skipped == (("asked for no GPU", 1),)
+    first, last = (by_id(trace)[name] for name in ("0", "2"))
+    assert (first.job.gpus, first.job.user, first.job.time_limit_s, first.state) == (12, "1", 43200.0, "COMPLETED")
+    assert (last.job.vc, last.job.time_limit_s, last.duration_s, last.state) == (
+        "cluster",
+        None,
+        57845.5,
+        "CANCELLED",
+    )
+
+
+def test_parallel_names_an_unknown_state(tmp_path: Path) -> None:
+    bad = tmp_path / "bad.csv"
+    bad.write_text((ASSETS / "parallel.csv").read_text().replace("Killed", "Eaten"))
+    with pytest.raises(TraceError, match=r"bad.csv, line 4, column 'new_status': 'Eaten' is none of Pass, Failed"):
+        read_trace(bad)
+
+
+def test_openb_parts_of_a_gpu_are_whole_ones() -> None:
+    trace = read_trace(ASSETS / "openb.csv")
+    assert order(trace) == [("pod-0", 0.0, 0), ("pod-2", 200.0, 2)]
+    assert trace.skipped == (("asked for no GPU", 1), ("never ran", 1))
+    part, whole = (by_id(trace)[name] for name in ("pod-0", "pod-2"))
+    assert (part.job.gpus, part.job.cpus, part.job.mem_mib, part.duration_s) == (1, 13, 16384, 740.0)
+    assert (part.waited_s, part.state) == (60.0, "CANCELLED")
+    assert (whole.job.gpus, whole.state, whole.job.name) == (8, "FAILED", "BE")
+
+
+def test_sacct() -> None:
+    trace = read_trace(ASSETS / "sacct.txt")
+    assert order(trace) == [("101_4", 0.0, 3), ("102+0", 1800.0, 4), ("100", 3600.0, 0)]
+    assert dict(trace.skipped) == {"asked for no GPU": 1, "ended before it started": 1, "had not ended yet": 2}
+    jobs = by_id(trace)
+    whole, task, het = jobs["100"], jobs["101_4"], jobs["102+0"]
+    assert (whole.job.gpus, whole.job.cpus, whole.job.mem_mib) == (2, 8, 32768)  # typed and untyped count once
+    assert (whole.job.time_limit_s, whole.duration_s, whole.job.name) == (7200.0, 3600.0, "train x")
+    assert (task.job.gpus, task.job.mem_mib, task.job.time_limit_s) == (4, 96000, None)  # typed only; per node
+    assert (task.state, task.duration_s) == ("CANCELLED", 93600.0)
+    assert (het.job.gpus, het.job.mem_mib, het.duration_s, het.job.vc) == (8, 65536, 600.0, "long")  # per CPU
+
+
+def test_sacct_keeps_cpu_jobs_when_asked() -> None:
+    trace = read_trace(ASSETS / "sacct.txt", keep_cpu_jobs=True)
+    assert by_id(trace)["106"].job.gpus == 0
+    assert "asked for no GPU" not in dict(trace.skipped)
+
+
+def test_sacct_parsable_ends_lines_with_the_delimiter(tmp_path: Path) -> None:
+    text = (ASSETS / "sacct.txt").read_text()
+    path = tmp_path / "sacct.csv"
+    path.write_text("".join(f"{line}|\n" for line in text.splitlines()))
+    assert read_trace(path).jobs == read_trace(ASSETS / "sacct.txt").jobs
+
+
+def test_sacct_column_order_and_case_do_not_matter(tmp_path: Path) -> None:
+    rows = [line.split("|") for line in (ASSETS / "sacct.txt").read_text().splitlines()]
+    rows[0] = [name.upper() for name in rows[0]]
+    path = tmp_path / "turned.txt"
+    path.write_text("".join("|".join(reversed(row)) + "\n" for row in rows))
+    assert read_trace(path).jobs == read_trace(ASSETS / "sacct.txt").jobs
+
+
+def test_sacct_elapsed_raw_and_requested_tres(tmp_path: Path) -> None:
+    path = tmp_path / "raw.txt"
+    path.write_text(
+        "JobID|Submit|ElapsedRaw|State|ReqTRES|AllocTRES|TimelimitRaw\n"
+        "7|1700000000|90|FAILED|cpu=2,gres/gpu=4,mem=1.5G||30\n"
+    )
+    (item,) = read_trace(path).jobs
+    assert (item.duration_s, item.job.gpus, item.job.cpus, item.job.mem_mib) == (90.0, 4, 2, 1536)
+    assert (item.job.time_limit_s, item.job.vc) == (1800.0, "default")
+
+
+def test_swf() -> None:
+    trace = read_trace(ASSETS / "swf.txt")
+    assert order(trace) == [("1", 0.0, 0), ("2", 10.0, 1), ("6", 10.0, 5)]
+    assert trace.epoch_s == 1700000000.0
+    assert dict(trace.skipped) == {
+        "asked for no GPU": 1,
+        "partial run of a checkpointed job (its summary line counts)": 1,
+        "run time not known": 1,
+    }
+    first, second = by_id(trace)["1"], by_id(trace)["2"]
+    assert (first.job.gpus, first.job.vc, first.job.user, first.job.name) == (8, "p1", "u3", "app7")
+    assert (first.job.time_limit_s, first.job.mem_mib, first.state) == (200.0, 8, "COMPLETED")
+    assert (second.job.gpus, second.job.vc, second.state) == (4, "q2", "FAILED")  # requested, not allocated
+
+
+def test_swf_processors_to_a_gpu_are_rounded_up() -> None:
+    gpus = {item.job.id: item.job.gpus for item in read_trace(ASSETS / "swf.txt", swf_procs_per_gpu=3).jobs}
+    assert gpus == {"1": 3, "2": 2, "6": 1}
+
+
+def test_swf_without_comments(tmp_path: Path) -> None:
+    path = tmp_path / "bare.swf"
+    path.write_text(SWF)
+    assert sniff(path) == "swf"
+    assert read_trace(path).epoch_s is None
+
+
+def test_byte_order_mark_and_windows_line_ends(tmp_path: Path) -> None:
+    path = tmp_path / "bom.csv"
+    path.write_bytes(b"\xef\xbb\xbf" + (ASSETS / "philly.csv").read_bytes().replace(b"\n", b"\r\n"))
+    assert read_trace(path).jobs == read_trace(ASSETS / "philly.csv").jobs
+
+
+PHILLY = "timestamp,duration,num_gpus,gpu_time,cluster\n"
+PACK = "job_id,vc,gpu_num,submit_time,duration,gpu_util,gmem_util,gmem\n"
+SACCT = "JobID|Submit|Elapsed|State|AllocTRES|ReqMem|Timelimit\n1|1700000000|00:09|FAILED|gres/gpu=1||\n"
+KNOWN_STATES = "known are BOOT_FAIL, CANCELLED"
+SWF = "1 5 0 100 8 -1 -1 8 200 -1 1 3 1 7 2 1 -1 -1\n"
+GOOD = "2017-10-09 07:01:55,66.0,1,66.0,red\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "column", "value", "says", "reason"),
+    [
+        (PHILLY + GOOD + "2017-10-09 07:01:55,x,1,6,red\n", 3, "duration", "'x'", "not a number", None),
+        (PHILLY + GOOD + "2017-10-09 07:01:55,-5,1,6,red\n", 3, "duration", "'-5'", "negative", None),
+        (PHILLY + GOOD + "2017-10-09 07:01:55,nan,1,6,red\n", 3, "duration", "'nan'", "not finite", None),
+        (PHILLY + GOOD + "2017-10-09 07:01:55,1e999,1,6,red\n", 3, "duration", "'1e999'", "not finite", None),
+        (PHILLY + GOOD + "2017-10-09 07:01:55,1_0,1,6,red\n", 3, "duration", "'1_0'", "not a number", None),
+        (PHILLY + GOOD + "2017-10-09 07:01:55,5,1.5,6,red\n", 3, "num_gpus", "'1.5'", "whole number", None),
+        (PHILLY + GOOD + "2017-10-09 07:01:55,5,-1,6,red\n", 3, "num_gpus", "'-1'", "negative", None),
+        (PHILLY + GOOD + "2017-13-09 07:01:55,5,1,6,red\n", 3, "timestamp", "'2017-13-09", "not a date", None),
+        (PHILLY + GOOD + "2017-10-09 07:01:55,5,1,6, \n", 3, "cluster", "' '", "empty", None),
+        (PHILLY + GOOD + "2017-10-09 07:01:55,5,1\n", 3, "gpu_time", "'2017-10-09", "3 of 5 fields", "short row"),
+        (PHILLY + GOOD + GOOD.strip() + ",9\n", 3, "", "'9'", "one field too many", "long row"),
+        (PHILLY + GOOD + '2017-10-09 07:01:55,5,1,6,"re"d\n', 3, "", "''", "not valid CSV", "not valid CSV"),
+        (PACK + "1,a,1,0,5,1,1,1\n1,a,1,0,5,1,1,1\n", 3, "job_id", "'1'", "line 2 has already", "duplicate job id"),
+        (PACK + "1,a,1,0,5,1,1,1\n2,a,1,0,5,101,1,1\n", 3, "gpu_util", "'101'", "above 100", None),
+        (PACK + "1,a,1,0,5,1,1,1\n2,a,1,0,5,1,,1\n", 3, "gmem_util", "''", "not a number", None),
+        (SACCT + "x|1|00:09|FAILED|||\n", 3, "JobID", "'x'", "Slurm job id", None),
+        (SACCT + "2|Unknown|00:09|FAILED|gres/gpu=1||\n", 3, "Submit", "'Unknown'", "not a date", None),
+        (SACCT + "2|1700000000|9|FAILED|gres/gpu=1||\n", 3, "Elapsed", "'9'", "not an elapsed time", None),
+        (SACCT + "2|1700000000|00:09|DONE|gres/gpu=1||\n", 3, "State", "'DONE'", KNOWN_STATES, None),
+        (SACCT + "2|1700000000|00:09|FAILED|gres/gpu=two||\n", 3, "AllocTRES", "'gres/gpu=two'", "no whole", None),
+        (SACCT + "2|1700000000|00:09|FAILED|gpu||\n", 3, "AllocTRES", "'gpu'", "not a list", None),
+        (SACCT + "2|1700000000|00:09|FAILED|gres/gpu=1|4X|\n", 3, "ReqMem", "'4X'", "not a memory size", None),
+        (SACCT + "2|1700000000|00:09|FAILED|gres/gpu=1||soon\n", 3, "Timelimit", "'soon'", "not a time limit", None),
+        (SWF + "2 5 0 100 8\n", 2, "average_cpu_time", "'2,5,0", "5 of 18 fields", "short row"),
+    ],
+)
+def test_bad_rows(
+    tmp_path: Path, text: str, line: int, column: str, value: str, says: str, reason: str | None
+) -> None:
+    path = tmp_path / "bad.txt"
+    path.write_text(text)
+    with pytest.raises(TraceError) as caught:
+        read_trace(path)
+    message = str(caught.value)
+    where = f"{path}, line {line}" + (f", column {column!r}: " if column else ": ")
+    assert message.startswith(where + value)
+    assert says in message
+    assert "--skip-bad" in message
+    trace = read_trace(path, skip_bad=True)
+    assert len(trace.jobs) == 1
+    ((counted, times),) = trace.skipped
+    assert times == 1
+    assert counted == reason if reason else counted.startswith(f"{column}: ")
+
+
+def test_not_utf8_names_line_and_column(tmp_path: Path) -> None:
+    path = tmp_path / "latin.csv"
+    path.write_bytes((PHILLY + GOOD).encode() + b"2017-10-09 07:01:55,66.0,1,66.0,M\xfcnchen\n")
+    with pytest.raises(TraceError, match=r"line 3, column 'cluster': .*udcfc.* is not UTF-8; .*iconv"):
+        read_trace(path)
+    assert read_trace(path, skip_bad=True).skipped == (("not UTF-8", 1),)
+
+
+def test_skip_bad_counts_by_reason(tmp_path: Path) -> None:
+    path = tmp_path / "bad.csv"
+    rows = ["x,5,1,5,red", "y,5,1,5,red", "2017-10-09 07:01:55,-1,1,5,red", "2017-10-09 07:01:55,1,0,5,red"]
+    path.write_text(PHILLY + GOOD + "\n".join(rows) + "\n\n")
+    trace = read_trace(path, skip_bad=True)
+    assert dict(trace.skipped) == {
+        "timestamp: is not a date": 2,
+        "duration: is negative": 1,
+        "asked for no GPU": 1,
+    }
+
+
+def test_unclosed_quote_stops_even_when_bad_rows_are_skipped(tmp_path: Path) -> None:
+    path = tmp_path / "open.csv"
+    path.write_text(PHILLY + GOOD + '2017-10-09 07:01:55,1,1,5,"red\n' + GOOD)
+    with pytest.raises(TraceError, match=r"line 3: a quote .* never closed"):
+        read_trace(path, skip_bad=True)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (
+            "job_id,vc,gpu_num,submit_time\n",
+            "column 'duration': missing from the header (found: job_id, vc",
+        ),
+        ("timestamp,num_gpus,duration\n", "column 'cluster': missing from the header (found: timestamp, num_gpus"),
+        ("job_id,gpu_num,cpu_num\n", "column 'vc': missing"),
+        ("JobID|Submit|State|Elapsed\n", "column 'AllocTRES': missing from the header (found: JobID, Submit"),
+        ("JobID|Submit|State|AllocTRES\n", "column 'Elapsed': missing"),
+        ("timestamp,num_gpus,duration,cluster,duration\n", "column 'duration': named twice"),
+        ("1|2|cl|part|qos|acc\n", "without its header line"),
+        (
+            "colour,taste\n1,2\n",
+            "known: helios, lucid, muri, openb, pack, parallel, pbs, philly, pollux, sacct, swf, table",
+        ),
+        (PHILLY, "has no job that can be replayed"),
+        (PHILLY + "2017-10-09 07:01:55,66.0,0,66.0,red\n", "(1 asked for no GPU)"),
+        ("  \n", "empty"),
+        ('# lucid-trace 9 {"name": "x"}\njob_id\n', "is not '# lucid-trace 1 {...}'"),
+        ("# lucid-trace 1 [1]\njob_id\n", "is not the expected JSON"),
+        ('# lucid-trace 1 {"name": "x", "epoch_s": null, "skipped": []}\njob_id\n', "column 'vc': missing"),
+        ("; UnixStartTime: yesterday\n", "line 1, header comment 'UnixStartTime': 'yesterday'"),
+    ],
+)
+def test_bad_files(tmp_path: Path, text: str, says: str) -> None:
+    path = tmp_path / "bad.txt"
+    path.write_text(text)
+    with pytest.raises(TraceError) as caught:
+        read_trace(path)
+    assert str(path) in str(caught.value)
+    assert says in str(caught.value)
+
+
+@pytest.mark.parametrize(("data", "says"), [(b"\x1f\x8bxx", "compressed"), (b"\xff\xfej\x00", "UTF-16")])
+def test_not_text(tmp_path: Path, data: bytes, says: str) -> None:
+    path = tmp_path / "bad.bin"
+    path.write_bytes(data)
+    with pytest.raises(TraceError, match=says):
+        read_trace(path)
+
+
+def test_unknown_format_lists_the_known_ones() -> None:
+    with pytest.raises(
+        ConfigError,
+        match=r"'csv' .known: helios, lucid, muri, openb, pack, parallel, pbs, philly, pollux, sacct, swf, table",
+    ):
+        read_trace(ASSETS / "pack.csv", "csv")
+    assert set(FORMATS) == {
+        *("helios", "lucid", "muri", "openb", "pack", "parallel", "pbs", "philly", "pollux", "sacct", "swf", "table"),
+    }
+
+
+def test_missing_file() -> None:
+    with pytest.raises(TraceError, match="cannot be read"):
+        read_trace(ASSETS / "none.csv")
+    with pytest.raises(ConfigError, match="at least 1"):
+        read_trace(ASSETS / "swf.txt", swf_procs_per_gpu=0)
+
+
+def test_write_says_why_it_cannot(tmp_path: Path) -> None:
+    trace = read_trace(ASSETS / "pack.csv")
+    with pytest.raises(TraceError, match="cannot be written"):
+        write_trace(trace, tmp_path / "none" / "out.csv")
+
+
+def test_progress_reaches_the_end() -> None:
+    seen: list[tuple[int, int]] = []
+    read_trace(ASSETS / "philly.csv", progress=lambda done, total: seen.append((done, total)))
+    assert seen[-1][0] == seen[-1][1]
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("00:01:05", 65.0),
+        ("05:30", 330.0),
+        ("2-01:00:00", 176400.0),
+        ("1-12", 129600.0),
+        ("1-12:30", 131400.0),
+        ("00:00:01.500", 1.0),
+        ("7", None),
+        ("", None),
+        ("-1:00", None),
+    ],
+)
+def test_elapsed(text: str, seconds: float | None) -> None:
+    assert elapsed_s(text) == seconds
+
+
+@pytest.mark.parametrize(
+    ("text", "mib"),
+    [("48000Mn", 96000), ("4Gc", 16384), ("1024K", 1), ("1T", 1048576), ("7.50G", 7680), ("12", 12), ("G", None)],
+)
+def test_memory(text: str, mib: int | None) -> None:
+    assert mem_mib(text, nodes=2, cpus=4) == mib
+
+
+def test_tres() -> None:
+    assert tres("cpu=4,gres/gpu:a100=2") == {"cpu": "4", "gres/gpu:a100": "2"}
+    assert tres("") == {}
+    assert tres("cpu") is None

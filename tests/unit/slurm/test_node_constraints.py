@@ -1,0 +1,137 @@
+"""Which nodes a job's user asks for (``--constraint``, ``-w``, ``-x``), and that no plan puts it anywhere else."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from builders import a_job, at, decide, decided, nodes, part, runs, snap
+from fake_slurm import fake_node
+from lucid.adapters.slurm.records.from_json import jobs_from
+from lucid.adapters.slurm.records.request import Request
+from lucid.adapters.slurm.snapshot.node_constraints import met_by
+from lucid.core.decision import Hold, Start
+from lucid.core.job import Pending
+from lucid.core.ledger import Ledger
+from lucid.core.reason import OtherNodes
+from lucid.orchestrator.capacity.placement import consolidated
+from lucid.orchestrator.capacity.timeline import Timeline
+from scenes.slurm import MINE, Scene
+
+ASSETS = Path(__file__).parents[2] / "assets/slurm"
+FITTING = {"h100": ("n2",)}
+
+
+@pytest.mark.parametrize(
+    ("constraint", "met"),
+    [
+        ("a", True),
+        ("c", False),
+        ("a&b", True),
+        ("a,c", False),
+        ("c|b", True),
+        ("a&(c|b)", True),
+        ("(c|d)&a", False),
+        ("[c|a]", True),
+        ("a*2", None),
+        ("[(a*2)&(c*1)]", None),
+        ("c|a&b", None),
+        ("a&", None),
+        ("(a", None),
+        ("a)", None),
+        ("", None),
+        ("(" * 4000, None),
+    ],
+)
+def test_constraints_are_read_as_slurm_reads_them_or_not_at_all(constraint: str, met: bool | None) -> None:
+    assert met_by(constraint, frozenset("ab")) is met
+
+
+def test_no_place_and_no_time_is_found_on_other_nodes() -> None:
+    ledger = Ledger(part(nodes(3), (), [runs("r", "n2:0-3")], fitting=FITTING), 0.0)
+    ends = [(50.0, a_job("r", 4), at("n2:0-3"))]
+    wants = a_job("j", 8, constraint="h100")
+    assert consolidated(ledger, wants) is None
+    assert consolidated(ledger, a_job("k", 8)) == at("n1:0-7")
+    assert consolidated(ledger, a_job("l", 2, constraint="h100")) == at("n2:4-5")
+    slot = Timeline(ledger, 0.0, ends).find(wants, 10.0)
+    assert slot is not None
+    assert (slot.start_s, slot.parts) == (50.0, ((1, 8),))
+    assert consolidated(ledger, a_job("m", 8, constraint="not known here")) == at("n1:0-7")
+
+
+@pytest.mark.parametrize("name", ["lucid", "fifo", "sjf", "backfill"])
+def test_a_job_that_waits_for_its_nodes_says_so_and_keeps_no_others_from_anybody(name: str) -> None:
+    wants = Pending(a_job("j", 8, 0.0, constraint="h100"), 0.0)
+    other = Pending(a_job("k", 8, 1.0), 1.0)
+    stage = part(nodes(3), [wants, other], [runs("r", "n2:0-7")], fitting=FITTING)
+    plan = decide(name, snap(10.0, stage))
+    held = decided(plan, "j", Hold)
+    if name not in ("fifo", "sjf"):  # these stop at the first that does not fit
+        assert decided(plan, "k", Start).placement == at("n1:0-7")
+    (why,) = (item for item in held.reasons if isinstance(item, OtherNodes))
+    assert (why.gpus, why.asked) == (16, "h100")
+
+
+def scene() -> Scene:
+    stage = Scene()
+    stage.slurm.machines = [
+        fake_node("n1", "vc", features=frozenset({"a100"})),
+        fake_node("n2", "vc", features=frozenset({"h100"})),
+        fake_node("p1", "prof", features=frozenset({"a100"})),
+    ]
+    return stage
+
+
+@pytest.mark.parametrize(
+    ("asks", "names"),
+    [
+        ({"features": "h100"}, ("n2",)),
+        ({"features": "a100|h100"}, None),
+        ({"features": "v100"}, None),
+        ({"request": Request(tres_per_node="gres/gpu:4", req_nodes="n2")}, ("n2",)),
+        ({"excludes": "n[1,7]"}, ("n2",)),
+    ],
+)
+def test_what_a_user_asks_of_nodes_is_read_from_slurm(asks: dict[str, object], names: tuple[str, ...] | None) -> None:
+    stage = scene()
+    stage.slurm.submit("wants", "vc", 4, mark=MINE + ";share=0;why=nodes;nodes=1", **asks)
+    seen = stage.look()
+    (entry,) = seen.pending
+    assert seen.fitting.get(entry.job.constraint) == names
+    assert bool(entry.job.constraint) == (names is not None)
+
+
+def test_a_node_that_can_be_booted_for_a_feature_is_not_ruled_out() -> None:
+    stage = scene()
+    stage.slurm.machines[0] = fake_node("n1", "vc", available_features=frozenset({"h100"}))
+    stage.slurm.submit("wants", "vc", 4, mark=MINE, features="h100")
+    (entry,) = stage.look().pending
+    assert entry.job.constraint == ""
+
+
+def test_who_may_stand_on_no_profiling_node_does_not_queue_for_one() -> None:
+    stage = scene()
+    stage.new |= {"mine", "other"}
+    stage.slurm.submit("mine", "vc", 1, mark=MINE, features="a100")
+    stage.slurm.submit("other", "vc", 1, mark=MINE, features="h100")
+    parts = stage.cluster.observe().partitions
+    assert [e.job.id for e in parts["prof"].pending] == ["mine"]
+    assert [e.job.id for e in parts["vc"].pending] == ["other"]
+
+
+def test_of_nodes_that_fit_equally_well_the_one_with_the_least_weight_comes_first() -> None:
+    stage = scene()
+    stage.slurm.machines[0] = fake_node("n1", "vc", weight=100)
+    seen = stage.look()
+    assert [node.name for node in seen.nodes] == ["n2", "n1"]
+    assert consolidated(Ledger(seen), a_job("j", 1)) == at("n2:0")
+
+
+def test_a_job_that_prefers_nodes_is_bound_to_none_and_shares_with_nobody() -> None:
+    """Slurm alone knows what it prefers (``--prefer``); in slots it would be bound to the node of its slots."""
+    raw = json.loads((ASSETS / "24.11/jobs.json").read_text())["jobs"][0]
+    (job,) = jobs_from({"jobs": [{**raw, "prefer": "ib", "job_state": ["PENDING"]}]})
+    assert "it prefers some nodes (--prefer)" in job.request.others

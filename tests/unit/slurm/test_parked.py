@@ -1,0 +1,187 @@
+"""A new job is parked with a begin time, not held: it is in the queue at once, and no start takes two writes."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import replace
+
+import pytest
+
+from lucid.adapters.slurm.pending.pending_state import LEASE_S
+from lucid.adapters.slurm.records.request import Request
+from lucid.config import Mode
+from lucid.errors import ActionRefused, ClusterUnavailable
+from scenes.slurm import Scene
+
+MINE = f"lucid:vc=vc;held=1;park={LEASE_S:.0f};node=gres/gpu:1;v=2"
+
+
+@pytest.fixture
+def stage() -> Scene:
+    return Scene()
+
+
+def parked(stage: Scene, job_id: str, /, mark: str = MINE, **rest: object) -> None:
+    stage.slurm.submit(job_id, "vc", 1, mark=mark, **{"held": False, "eligible_s": LEASE_S, **rest})
+
+
+def waiting(stage: Scene) -> list[str]:
+    return [entry.job.id for entry in stage.look().pending]
+
+
+def written(stage: Scene) -> list[str]:
+    return [what for _, what in stage.slurm.writes]
+
+
+def test_it_is_in_the_queue_and_starts_with_one_write(stage: Scene) -> None:
+    parked(stage, "1")
+    assert waiting(stage) == ["1"]
+    assert stage.mend() == []
+    assert stage.start("1", "n1:0") is None
+    assert (stage.slurm.records["1"].state, written(stage)) == ("RUNNING", ["update"])
+
+
+def test_its_lease_is_renewed_and_each_is_as_long_as_it_has_waited(stage: Scene) -> None:
+    parked(stage, "1")
+    leases = []
+    for minute in range(24 * 60):
+        stage.slurm.advance(60.0)
+        stage.look()
+        stage.mend()
+        left_s = stage.slurm.records["1"].eligible_s - stage.slurm.now
+        assert 0 < left_s <= max(LEASE_S, 60.0 * (minute + 1))
+        leases.append(left_s)
+    assert waiting(stage) == ["1"]
+    assert stage.slurm.records["1"].pending
+    assert len(written(stage)) < 20
+
+
+def test_it_is_in_the_queue_all_the_while_its_lease_is_renewed(stage: Scene) -> None:
+    """A cycle's status mixes what Slurm showed before the renewal with notes made after it (seen: 57 jobs that "Slurm
+    alone decides about (BeginTime)"). And lucidd may die, or Slurm may not answer, between note and write."""
+    parked(stage, "1")
+    for _ in range(60):
+        stage.slurm.advance(20.0)
+        for silent in (True, False):
+            stage.slurm.fails_at_write = lambda n, silent=silent: ClusterUnavailable("silent") if silent else None
+            stage.look()
+            with suppress(ClusterUnavailable):
+                stage.mend()
+            assert stage.cluster.aside() == {}
+            assert waiting(stage) == ["1"]
+    assert len(written(stage)) > 3
+
+
+def test_without_lucidd_it_starts_by_itself(stage: Scene) -> None:
+    parked(stage, "1")
+    stage.slurm.advance(LEASE_S)
+    assert stage.slurm.records["1"].state == "RUNNING"
+
+
+def test_a_start_that_slurm_refuses_leaves_it_parked(stage: Scene) -> None:
+    parked(stage, "1")
+    stage.look()
+    stage.slurm.fails_at_write = lambda n: ActionRefused("Invalid generic resource (gres) specification")
+    assert stage.start("1", "n1:0") is not None
+    assert stage.slurm.records["1"].pending
+    stage.slurm.fails_at_write = lambda n: None
+    assert stage.slurm.records["1"].eligible_s == LEASE_S
+
+
+def test_one_whose_lease_and_wait_end_in_the_same_turn_is_let_go(stage: Scene) -> None:
+    """Let go on what was seen before its lease was renewed, it was parked for ever (seen by the campaign)."""
+    parked(stage, "1")
+    for now_s, comment in ((61.0, ""), (270.0, "lucid:off"), (271.0, "lucid:off")):
+        stage.slurm.now = now_s
+        stage.slurm.records["1"] = replace(stage.slurm.records["1"], comment=comment)
+        stage.mend()
+    assert stage.slurm.records["1"].state == "RUNNING"
+
+
+def test_one_whose_lease_is_nearly_over_is_held_before_it_is_changed(stage: Scene) -> None:
+    parked(stage, "1")
+    stage.slurm.now = LEASE_S - 5
+    stage.look()
+    assert stage.start("1", "n1:0") is None
+    assert written(stage) == ["hold", "update", "release"]
+
+
+def test_an_array_is_held_as_a_whole(stage: Scene) -> None:
+    for task in range(3):
+        parked(stage, f"7_{task}")
+    assert waiting(stage) == []
+    stage.slurm.records["7"] = stage.slurm.records["7_0"]  # that id stands for all of them
+    assert stage.mend() == ["job 7: held until its turn"]
+    assert stage.slurm.writes == [("7", "hold")]
+
+
+def test_an_array_with_a_begin_time_is_held_as_a_whole_until_then(stage: Scene) -> None:
+    for task in range(3):
+        parked(stage, f"7_{task}", MINE + ";begin=45")
+    stage.look()
+    stage.slurm.records["7"] = stage.slurm.records["7_0"]
+    assert stage.mend() == ["job 7: held until its turn"]
+    assert stage.slurm.writes == [("7", "hold")]
+    assert stage.slurm.records["7"].eligible_s == 45.0
+
+
+def test_a_begin_time_is_kept_to_the_second(stage: Scene) -> None:
+    parked(stage, "1", MINE + ";begin=45")
+    assert waiting(stage) == []
+    assert stage.mend() == ["job 1: queues from now on"]
+    record = stage.slurm.records["1"]
+    assert (record.held, record.eligible_s) == (True, 45.0)
+    stage.slurm.advance(44.0)
+    stage.mend()
+    assert waiting(stage) == []
+    stage.slurm.advance(1.0)
+    stage.mend()
+    assert waiting(stage) == ["1"]
+
+
+def test_where_nobody_packs_any_more_it_starts(stage: Scene) -> None:
+    parked(stage, "1")
+    stage.modes["vc"] = Mode.OBSERVE
+    assert stage.mend() == ["job 1: given back its begin time"]
+    stage.slurm.advance(1.0)
+    assert stage.slurm.records["1"].state == "RUNNING"
+
+
+def test_one_that_its_user_requeues_waits_for_slurms_begin_time_and_one_of_lucids_does_not(stage: Scene) -> None:
+    parked(stage, "1")
+    stage.known("1")
+    assert stage.start("1", "n1:0") is None
+    stage.slurm._set("1", state="PENDING", placement=(), restarts=1, eligible_s=120.0, reason="BeginTime")
+    stage.look()
+    stage.mend()
+    assert waiting(stage) == []
+    stage.slurm.advance(121.0)
+    stage.mend()
+    assert waiting(stage) == ["1"]
+
+
+def test_no_start_leaves_the_nodes_that_its_user_asked_for(stage: Scene) -> None:
+    """Not for a profiling node either; and a list that its user writes while it waits is theirs as well."""
+    nodes = MINE + ";nodes=1;share=0;why=nodes"
+    stage.new = {"1"}
+    request = Request(tres_per_node="gres/gpu:1", req_nodes="n2")
+    parked(stage, "1", nodes, request=request)
+    assert waiting(stage) == ["1"], "in its VC, and not before the profiling partition"
+    assert stage.start("1", "n2:0") is None
+    (_, _, place), *_ = stage.slurm.starts
+    assert place[0].node == "n2"
+
+
+def test_a_list_of_nodes_that_its_user_writes_while_it_waits_stays(stage: Scene) -> None:
+    parked(stage, "1")
+    stage.slurm.limits = lambda job: "Licenses"
+    assert stage.start("1", "n1:0") is None
+    stage.look()
+    stage.mend()
+    record = stage.slurm.records["1"]
+    assert (record.held, record.request.req_nodes) == (True, ""), "Lucid's own list is taken back"
+    stage.slurm._set("1", request=replace(record.request, req_nodes="n2"))
+    stage.look()
+    stage.mend()
+    assert stage.slurm.records["1"].request.req_nodes == "n2"
+    assert stage.look().pending[0].job.whole_because == "it names its nodes"

@@ -1,0 +1,190 @@
+"""Nodes that sleep, on the live side."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from daemon_site import Site
+from fake_slurm import fake_node
+from lucid.adapters.slurm.snapshot.node_polling import BOOTS_VIEW
+from lucid.adapters.slurm.snapshot.power_saving import Power, PowerRules
+from lucid.core.decision import Requeue
+from scenes.slurm import WHY, Scene
+
+WAKES = PowerRules(True, 300.0, 30.0)
+
+
+def power(*states: str, rules: PowerRules = WAKES, now_s: float = 100.0, reason: str = "") -> object:
+    one = Power()
+    one.rules = rules
+    node = fake_node("n1", "vc", states=frozenset(states), reason=reason)
+    one.saw([node], {}, now_s, now_s - 1.0)
+    return one.told([node], now_s)[0]
+
+
+@pytest.fixture
+def stage() -> Scene:
+    made = Scene()
+    made.slurm.now = 1000.0
+    return made
+
+
+def test_a_sleeping_node_is_available_after_its_boot(stage: Scene) -> None:
+    stage.slurm.sleep("n1")
+    node = stage.look().nodes[0]
+    assert (node.name, node.available, node.boot_s, node.boots_since_s) == ("n1", True, 300.0, None)
+
+
+@pytest.mark.parametrize(
+    ("states", "rules", "words"),
+    [
+        ("IDLE POWERED_DOWN", PowerRules.of({}), "powered_down: Slurm has no ResumeProgram and does not wake it"),
+        (
+            "IDLE POWERED_DOWN",
+            PowerRules.of({"ResumeProgram": "a", "SuspendProgram": "b", "SuspendTime": "INFINITE"}),
+            "powered_down: SuspendTime is not set, so Slurm does not wake it",
+        ),
+        ("IDLE POWERED_DOWN", PowerRules.of(None), "powered_down: it is not known whether Slurm wakes it"),
+        ("DOWN POWERED_DOWN NOT_RESPONDING", WAKES, "down"),
+        ("IDLE DRAIN POWERING_DOWN", WAKES, "drain"),
+        ("IDLE POWERING_DOWN NOT_RESPONDING", WAKES, "powers down"),
+        ("IDLE NOT_RESPONDING", WAKES, "not_responding"),
+    ],
+)
+def test_where_slurm_will_not_wake_a_node_it_is_out(states: str, rules: PowerRules, words: str) -> None:
+    node = power(*states.split(), rules=rules)
+    assert (node.available, node.out) == (False, words)
+
+
+def test_a_node_that_did_not_come_up_says_so() -> None:
+    node = power("DOWN", "POWERED_DOWN", reason="ResumeTimeout reached [slurm@2026-11-25T02:00:00]")
+    assert node.out == "down: it did not come up in time"
+
+
+def test_a_node_that_a_job_waits_for_boots_before_slurm_says_so(stage: Scene) -> None:
+    one = Power()
+    one.rules = WAKES
+    node = fake_node("n1", "vc", states=frozenset({"MIXED", "POWERED_DOWN"}))
+    assert one.told([node], 101.0, {"n1": 100.0})[0].boots_since_s == 100.0
+
+
+def test_a_node_on_its_way_down_opens_when_it_sleeps(stage: Scene) -> None:
+    stage.slurm.node("n1", states=frozenset({"IDLE", "POWERING_DOWN"}))
+    node = stage.look().nodes[0]
+    assert (node.available, node.opens_s(), node.boot_s) == (False, stage.slurm.now + 30.0, 300.0)
+    assert node.at(stage.slurm.now + 30.0).available
+    stage.slurm.advance(60.0)
+    assert not stage.look().nodes[0].available, "longer than SuspendTimeout: Slurm's state counts"
+
+
+def test_a_start_on_a_sleeping_node_is_under_way_while_it_boots_and_no_run_time(stage: Scene) -> None:
+    stage.slurm.sleep("n1", "n2")
+    stage.jobs("1 2", 2)
+    assert stage.start("1", "n1:0-1") is None
+    assert [name for _, name in stage.slurm.woken] == ["n1"]
+    stage.slurm.advance(1.0)
+    entry = stage.look().running[0]
+    assert (entry.job.id, entry.start_s, entry.elapsed_s(stage.slurm.now)) == ("1", 1300.0, 0.0)
+    assert "boots" in (stage.do("1", Requeue(WHY)) or "")
+    for _ in range(70):
+        stage.slurm.advance(1.0)
+        stage.mend()
+    assert (stage.slurm.records["1"].state, stage.slurm.records["1"].start_s) == ("RUNNING", 1060.0)
+    assert [verb for _, verb in stage.slurm.writes] == ["update", "release"]
+
+
+def test_explain_says_for_how_long_a_node_still_boots(tmp_path: Path) -> None:
+    site = Site(tmp_path, restarts=None)
+    site.slurm.sleep("n1", "n2")
+    site.submit("1", 1)
+    site.turns(3.0)
+    assert "- n1 sleeps; a boot takes about 5 min" in site.ctl("explain", "1")
+    site.turns(58.0)
+    told = site.ctl("explain", "1")
+    assert "now: n1 boots, about 4" in told or "now:" not in told
+    site.slurm.sleep("p1")
+    site.submit("2", 4)
+    site.turns(30.0)
+    assert "now: n2 boots, about " in site.ctl("explain", "2"), "by what was learned of n1"
+    site.turns(60.0)
+    assert "now:" not in site.ctl("explain", "2")
+
+
+def test_how_long_boots_take_is_learned_and_kept(stage: Scene) -> None:
+    stage.slurm.sleep("n1", "n2")
+    stage.jobs("1")
+    stage.start("1", "n1:0")
+    for _ in range(70):
+        stage.slurm.advance(1.0)
+        stage.look()
+    stage.slurm.sleep("n1")
+    stage.restart()
+    assert stage.store.view(BOOTS_VIEW) == {"n1": [pytest.approx(60.0, abs=1.0)]}
+    assert [node.boot_s for node in stage.look().nodes] == [pytest.approx(60.0, abs=1.0)] * 2, "n2 by its partition"
+
+
+def test_a_boot_of_unknown_beginning_is_not_learned() -> None:
+    one = Power()
+    one.rules = WAKES
+    boots, up = (fake_node("n1", "vc", states=frozenset(s)) for s in ({"IDLE", "POWERING_UP"}, {"IDLE"}))
+    assert not one.saw([boots], {}, 100.0, float("-inf"))
+    assert not one.saw([up], {}, 101.0, 100.0)
+    assert one.boots == {}
+
+
+def test_a_node_that_is_woken_by_hand_tells_how_long_that_took() -> None:
+    one = Power()
+    states = ({"IDLE", "POWERED_DOWN"}, {"IDLE", "POWERING_UP"}, {"IDLE", "POWERING_UP"}, {"IDLE"})
+    looks = [fake_node("n1", "vc", states=frozenset(s)) for s in states]
+    learned = [one.saw([node], {}, at, at - 2.0) for at, node in zip((98.0, 100.0, 138.0, 140.0), looks, strict=True)]
+    assert (learned, one.boots) == ([False, False, False, True], {"n1": [39.0]})
+
+
+def test_a_failed_boot_brings_the_job_back_into_order(stage: Scene) -> None:
+    stage.slurm.sleep("n1")
+    stage.slurm.boot_fails.add("n1")
+    stage.jobs("1", light=True)
+    stage.start("1", "n1:0")
+    for _ in range(65):
+        stage.slurm.advance(1.0)
+        stage.mend()
+    record = stage.slurm.records["1"]
+    assert (record.pending, record.held) == (True, True)
+    assert not stage.look().nodes[0].available
+    assert record.comment == "", "the begin time that Slurm set stands in the update that gives its request back"
+    stage.slurm.advance(125.0)
+    assert [entry.job.id for entry in stage.look().pending] == ["1"]
+    assert stage.start("1", "n2:0") is None
+    assert stage.slurm.records["1"].running
+
+
+def test_a_node_that_changed_is_seen_within_two_seconds_while_a_job_waits(stage: Scene) -> None:
+    stage.jobs("1", 4)
+    for _ in range(5):
+        stage.look()
+        stage.slurm.advance(1.0)
+    reads = stage.slurm.reads
+    stage.slurm.node("n1", states=frozenset({"DOWN"}))
+    for _ in range(2):
+        seen = stage.look().nodes[0].available
+        stage.slurm.advance(1.0)
+    assert not seen
+    assert stage.slurm.reads - reads == 3, "the nodes were asked for once"
+
+
+def test_nodes_are_not_asked_for_where_nothing_waits(stage: Scene) -> None:
+    stage.look()
+    reads = stage.slurm.reads
+    for _ in range(20):
+        stage.slurm.advance(1.0)
+        stage.look()
+    assert (stage.slurm.reads - reads, stage.slurm.asked_states) == (20, 0)
+
+
+def test_what_an_earlier_lucidd_kept_of_boots_may_be_anything() -> None:
+    odd = {"n1": "x", "n2": [1, "y", -4, 1e9], "n3": None, 4: [3]}
+    assert Power(odd).boots == {"n2": [1.0]}
+    assert replace(WAKES).wakes

@@ -1,0 +1,553 @@
+"""Slurm's preemption as Lucid reads it, and starts that preempt others, over a slurmctld in memory."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from builders import at
+from fake_slurm import fake_node
+from lucid.adapters.slurm.records.jobs_and_nodes import SlurmNode
+from lucid.adapters.slurm.records.preemption import NO_PREEMPTION, Preemption, Qos, preemption_from
+from lucid.adapters.slurm.records.request import Request
+from lucid.config import Mode
+from lucid.core.decision import Action, Start
+from lucid.core.job import Yields
+from lucid.core.reason import Claims, Victim
+from lucid.doctor.preemption import look_over_preemption, without_layers
+from lucid.errors import ActionRefused
+from scenes.slurm import MINE, WHY, Scene
+
+PARTITIONS = """\
+PartitionName=vc AllowGroups=ALL GraceTime=0 PriorityJobFactor=1 PriorityTier=10 OverSubscribe=NO PreemptMode=REQUEUE
+PartitionName=scav GraceTime=30 PriorityJobFactor=1 PriorityTier=1 OverSubscribe=NO PreemptMode=REQUEUE
+PartitionName=fixed GraceTime=0 PriorityTier=1 PreemptMode=OFF
+PartitionName=dies GraceTime=0 PriorityTier=1 PreemptMode=CANCEL
+PartitionName=naps GraceTime=0 PriorityTier=1 PreemptMode=GANG,SUSPEND
+PartitionName=peer GraceTime=0 PriorityTier=10 PreemptMode=REQUEUE
+"""
+BY_TIER = preemption_from(
+    {"PreemptType": "preempt/partition_prio", "PreemptMode": "REQUEUE", "PreemptExemptTime": "00:00:00"}, PARTITIONS
+)
+BY_QOS = preemption_from(
+    {"PreemptType": "preempt/qos", "PreemptMode": "REQUEUE", "PreemptExemptTime": "00:05:00"},
+    PARTITIONS,
+    "normal||cluster||00:00:30\nhigh|normal,low|cluster||\nlow||cancel|1-00:00:01|\nurgent|low,high|cluster||\nstill||off||\n"
+    "slow||cluster||00:00:31\nlast|slow|cluster||\n",
+)
+
+
+def scene(preempts: Preemption = BY_TIER) -> Scene:
+    made = Scene()
+    made.slurm.preempts = preempts
+    made.slurm.machines = [
+        replace(fake_node(name, "vc"), partitions=frozenset({"vc", "scav"})) for name in ("n1", "n2")
+    ]
+    return made
+
+
+def scavenger(stage: Scene, name: str, where: str, **rest: object) -> None:
+    """A plain job of Slurm's, on these GPUs."""
+    stage.slurm.submit(name, "scav", 1, mark="other", held=True)
+    place = at(where)
+    gpus = sum(len(part.gpus) for part in place)
+    record = stage.slurm.records[name]
+    stage.slurm.records[name] = replace(
+        record, state="RUNNING", held=False, start_s=stage.slurm.now, placement=place, gpus=gpus, reason="None",
+        request=Request(tres_per_node=f"gres/gpu:{gpus}"), admin_comment="", **rest,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("partition", "changes", "expected"),
+    [
+        ("scav", {}, Yields()),
+        ("scav", {"requeue": False}, Yields(ends=True)),
+        ("scav", {"batch": False}, Yields(ends=True)),
+        ("scav", {"comment": "lucid:elastic=1-8"}, Yields(saves=True)),
+        ("dies", {"comment": "lucid:elastic=1-8"}, Yields(ends=True)),
+        ("fixed", {}, None),
+        ("naps", {}, None),
+        ("peer", {}, None),
+        ("vc", {}, None),
+        ("gone", {}, None),
+    ],
+)
+def test_by_tier_and_mode_of_its_partition(
+    partition: str, changes: dict[str, object], expected: Yields | None
+) -> None:
+    stage = scene()
+    scavenger(stage, "s", "n1:0", partition=partition, **changes)
+    assert BY_TIER.yields(stage.slurm.records["s"], ("vc",)) == expected
+    assert NO_PREEMPTION.yields(stage.slurm.records["s"], ("vc",)) is None
+
+
+def test_times_are_read() -> None:
+    config = {"PreemptType": "preempt/partition_prio", "KillWait": "5 sec", "MessageTimeout": "11 sec"}
+    read = preemption_from({**config, "PreemptExemptTime": "1-00:00:02"}, PARTITIONS)
+    assert (read.kill_wait_s, read.again_s, read.exempt_s, read.grace_s["scav"]) == (5.0, 16.0, 86402.0, 30.0)
+    assert (BY_TIER.kill_wait_s, BY_TIER.again_s) == (30.0, 40.0)
+
+
+def test_by_qos() -> None:
+    assert BY_QOS.qos["low"] == Qos(frozenset(), "CANCEL", 86401.0)
+    stage = scene()
+    expected = {
+        "normal": Yields(300.0, ("high",)),
+        "low": Yields(86401.0, ("high", "urgent"), ends=True),
+        "high": Yields(300.0, ("urgent",)),
+        "urgent": None,
+        "still": None,
+    }
+    for qos, yields in expected.items():
+        scavenger(stage, qos, "n1:0", qos=qos)
+        assert BY_QOS.yields(stage.slurm.records[qos], ("vc",)) == yields
+
+
+def test_jobs_of_a_lower_tier_are_seen_to_give_way_and_nobody_joins_them() -> None:
+    stage = scene()
+    scavenger(stage, "s", "n1:0-1")
+    stage.jobs("own")
+    stage.start("own", "n2:0")
+    seen = {entry.job.id: (entry.yields, entry.alone) for entry in stage.look().running}
+    assert seen["s"] == (Yields(), True)
+    assert seen["own"][0] is None
+
+
+def claim(stage: Scene, job_id: str, where: str, *victims: str) -> str | None:
+    why = Claims(1, tuple(Victim(name, "scav", 1, 3600.0) for name in victims))
+    stage.cluster.observe()
+    return stage.do(job_id, Start(at(where), (why,), preempts=victims))
+
+
+def words(stage: Scene, job_id: str) -> list[str]:
+    return [f"{row.verb} {row.detail}" for row in stage.store.actions(job_id)]
+
+
+def test_a_start_asks_for_the_very_gpus_and_each_story_says_who_went() -> None:
+    stage = scene()
+    for name, where in (("a", "n1:0-1"), ("b", "n1:2"), ("c", "n1:3")):
+        scavenger(stage, name, where)
+    stage.jobs("own", 2, request=Request(tres_per_job="gres/gpu:2", tres_per_task="cpu=2"))
+    assert claim(stage, "own", "n1:2-3", "b", "c") is None
+    assert stage.request("own") == Request("gres/gpu:g2:1,gres/gpu:g3:1", "", "", "cpu=2", "n1")
+    assert stage.slurm.records["own"].placement == at("n1:2-3")
+    assert stage.mend() == []
+    assert words(stage, "own") == ["start n1:2-3, preempting b c", "preempts b c for its GPUs"]
+    rule = "of all that would do, it loses least (1.00 GPU-hours)"
+    assert words(stage, "b")[0] == f"claimed by job own of vc, which gets n1:2-3: {rule}"
+    assert words(stage, "b")[1:] == ["preempted for job own"]
+    assert words(stage, "a") == []
+    assert stage.mend() == []
+    stage.slurm.records["own"] = replace(
+        stage.slurm.records["own"], state="PENDING", placement=(), restarts=1, reason="None", held=True
+    )
+    stage.mend()
+    assert stage.request("own") == Request(tres_per_job="gres/gpu:2", tres_per_task="cpu=2")
+
+
+def test_a_job_whose_note_is_lost_gets_its_request_back_too() -> None:
+    stage = scene()
+    mark = f"{MINE};node=gres/gpu:2"
+    stage.slurm.submit("own", "vc", 2, mark=mark, request=Request("gres/gpu:g2:1,gres/gpu:g3:1", req_nodes="n1"))
+    stage.mend()
+    assert stage.request("own").tres_per_node == "gres/gpu:2"
+
+
+def test_while_they_go_their_gpus_are_the_owners_and_the_start_is_not_taken_back() -> None:
+    stage = scene()
+    stage.slurm.completing_s = 25.0
+    scavenger(stage, "a", "n1:0-1")
+    stage.jobs("own")
+    stage.jobs("late")
+    assert claim(stage, "own", "n1:1", "a") is None
+    seen = {entry.job.id: entry for entry in stage.look().running}
+    assert seen["own"].placement == at("n1:1")
+    assert seen["a"].placement == at("n1:0")
+    assert seen["a"].yields == Yields(going=True)
+    assert stage.start("late", "n1:2") == "job late: waits until job own has started on node n1"
+    stage.slurm.advance(24.0)
+    assert stage.mend() == []
+    stage.slurm.advance(2.0)
+    assert stage.slurm.records["own"].state == "RUNNING"
+    stage.mend()
+    assert words(stage, "own")[-1] == "preempts a for its GPUs"
+    assert [entry.job.id for entry in stage.look().running] == ["own"]
+
+
+def test_no_gpu_is_claimed_by_address_where_slurm_chooses_those_of_another_claim() -> None:
+    """Of one over nodes with different GPUs: it may get the very GPU (seen by the campaign)."""
+    stage = scene()
+    scavenger(stage, "a", "n1:0-1 n2:1")
+    scavenger(stage, "b", "n1:2")
+    stage.slurm.limits = lambda job: "Priority" if job.id == "wide" else ""
+    stage.jobs("wide", 3, request=Request(tres_per_job="gres/gpu:3"), min_nodes=2)
+    stage.jobs("one")
+    assert claim(stage, "wide", "n1:0-1 n2:1", "a") is None
+    assert not stage.request("wide").addressed
+    assert claim(stage, "one", "n1:2", "b") == "job one: waits until job wide has started on node n1"
+
+
+def test_those_that_never_go_are_waited_for_as_long_as_their_grace_time() -> None:
+    stage = scene(replace(BY_TIER, modes={**BY_TIER.modes}))
+    scavenger(stage, "a", "n1:0")
+    stage.slurm.limits = lambda job: "Priority" if job.id == "own" else ""
+    stage.jobs("own")
+    assert claim(stage, "own", "n1:0", "a") is None
+    stage.slurm.advance(stage.settings.start_grace_s + 29.0)
+    assert stage.mend() == []
+    stage.slurm.advance(3.0)
+    (said,) = stage.mend()
+    assert "did not start" in said
+    assert stage.request("own") == Request(tres_per_node="gres/gpu:1")
+    assert stage.slurm.records["own"].held
+
+
+def test_it_is_told_where_slurm_chose_others() -> None:
+    stage = scene()
+    scavenger(stage, "a", "n1:0")
+    scavenger(stage, "b", "n1:1")
+    stage.slurm.limits = lambda job: "Priority" if job.id == "own" else ""
+    stage.jobs("own")
+    assert claim(stage, "own", "n1:0", "a") is None
+    gone = replace(stage.slurm.records["b"], state="PENDING", placement=(), restarts=1)
+    stage.slurm.records["b"] = gone
+    stage.slurm.records["own"] = replace(
+        stage.slurm.records["own"], state="RUNNING", placement=at("n1:1"), start_s=stage.slurm.now, reason="None"
+    )
+    assert stage.mend() == ["job own: Slurm preempted b, which Lucid had not chosen"]
+    assert words(stage, "own")[-1] == "preempts b for its GPUs; Lucid had chosen a"
+    assert words(stage, "b") == ["preempted for job own"]
+    assert {entry.job.id for entry in stage.look().running} == {"a", "own"}
+
+
+def test_who_ended_by_itself_or_went_for_another_job_was_not_preempted_for_this_one() -> None:
+    stage = scene()
+    for name, where in (("a", "n1:0"), ("b", "n1:1"), ("c", "n1:2")):
+        scavenger(stage, name, where)
+    stage.slurm.limits = lambda job: "Priority" if job.id in ("one", "two") else ""
+    stage.jobs("one two")
+    assert claim(stage, "one", "n1:0", "a") is None
+    assert claim(stage, "two", "n1:1", "b") is None
+    for name in ("a", "b"):
+        stage.slurm.records[name] = replace(stage.slurm.records[name], state="PENDING", placement=(), restarts=1)
+    stage.slurm.records["c"] = replace(stage.slurm.records["c"], state="COMPLETED", placement=())
+    for name, where in (("one", "n1:0"), ("two", "n1:1")):
+        stage.slurm.records[name] = replace(
+            stage.slurm.records[name], state="RUNNING", placement=at(where), start_s=stage.slurm.now, reason="None"
+        )
+    assert stage.mend() == []
+    assert words(stage, "one")[-1] == "preempts a for its GPUs"
+    assert words(stage, "two")[-1] == "preempts b for its GPUs"
+    assert words(stage, "c") == []
+
+
+def test_a_job_that_must_keep_its_wishes_of_nodes_is_not_pinned() -> None:
+    stage = scene()
+    scavenger(stage, "a", "n1:0-3")
+    stage.jobs("own", 1, request=Request("gres/gpu:1", req_nodes="n1"))
+    assert claim(stage, "own", "n1:0", "a") is None
+    assert stage.request("own") == Request("gres/gpu:1", req_nodes="n1")
+
+
+def packed() -> Scene:
+    """Both partitions in pack mode."""
+    stage = scene()
+    stage.modes = {"scav": Mode.PACK, "vc": Mode.PACK}
+    stage.restart()
+    return stage
+
+
+def test_partitions_in_layers_have_the_nodes_in_common() -> None:
+    stage = packed()
+    scavenger(stage, "s", "n1:0")
+    stage.jobs("own")
+    stage.start("own", "n2:0")
+    parts = stage.cluster.observe().partitions
+    assert list(parts)[:2] == ["vc", "scav"]
+    for part in (parts["vc"], parts["scav"]):
+        assert [node.name for node in part.nodes] == ["n1", "n2"]
+        assert {entry.job.id for entry in part.running} == {"s", "own"}
+    seen = {entry.job.id: (entry.yields, entry.alone) for entry in parts["scav"].running}
+    assert seen["s"][0] is None
+    assert seen["own"] == (None, True)
+
+
+def test_without_layers_the_first_of_them_has_the_nodes() -> None:
+    stage = packed()
+    for preempts in (NO_PREEMPTION, BY_QOS, replace(BY_TIER, modes={**BY_TIER.modes, "scav": "SUSPEND"})):
+        stage.slurm.preempts = preempts
+        stage.restart()
+        stage.jobs(f"j{len(stage.slurm.records)}")
+        parts = stage.cluster.observe().partitions
+        first = "vc" if preempts.by == "partition" else "scav"
+        assert {name for name in ("vc", "scav") if parts[name].nodes} == {first if preempts.by != "qos" else "vc"}
+
+
+def test_two_plans_of_one_turn_do_not_start_on_the_same_gpu() -> None:
+    stage = packed()
+    stage.jobs("own")
+    stage.slurm.submit("low", "scav")
+    stage.cluster.observe()
+    starts = [Action(job, part, Start(at("n1:0"), WHY)) for job, part in (("own", "vc"), ("low", "scav"))]
+    refused = [done.refused for done in stage.cluster.apply(starts)]
+    assert refused == [None, "job low: a job of partition 'vc' starts on these GPUs"]
+
+
+def test_who_shared_gpus_with_a_job_that_slurm_preempted_is_alone_and_told() -> None:
+    stage = packed()
+    for name in ("a", "b"):
+        stage.slurm.submit(name, "scav", 2, mark=f"{MINE};node=gres/gpu:2".replace("vc=vc", "vc=scav"))
+    stage.known("a", "b")
+    slots = Start(at("n1:0-1"), WHY, slots=True)
+    assert stage.do("a", slots, "scav") is None
+    assert stage.do("b", replace(slots, beside="a"), "scav") is None
+    assert {e.job.id: e.partner for e in stage.look("scav").running} == {"a": "b", "b": "a"}
+    gone = replace(stage.slurm.records["b"], state="PENDING", placement=(), restarts=1, eligible_s=120.0)
+    stage.slurm.records["b"] = gone
+    stage.mend()
+    assert words(stage, "a")[-1] == "alone on its GPUs, since Slurm requeued job b beside it"
+    (left,) = stage.look("scav").running
+    assert (left.job.id, left.partner, left.alone) == ("a", None, False)
+    assert stage.slurm.records["b"].held
+    assert stage.request("b").tres_per_node == "gres/gpu:2"
+    assert stage.slurm.records["b"].eligible_s == 120.0, "as Slurm has it for a job that it requeues"
+    assert "resized" not in stage.slurm.records["b"].comment, "no user changed it: it is Lucid's as before"
+
+
+def pair(stage: Scene, *names: str) -> None:
+    """Scavengers of two GPUs that share n1:0-1."""
+    for name in names:
+        stage.slurm.submit(name, "scav", 2)
+    stage.known(*names)
+    first, *others = names
+    stage.do(first, Start(at("n1:0-1"), WHY, slots=True), "scav")
+    for name in others:
+        stage.do(name, Start(at("n1:0-1"), WHY, first, slots=True), "scav")
+
+
+def test_a_job_is_let_to_gpus_in_slots_once_lucid_has_emptied_them() -> None:
+    """While they are in slots, of jobs that complete, too, Slurm preempts whoever comes first: here ``c``."""
+    stage = packed()
+    scavenger(stage, "c", "n1:3")
+    pair(stage, "a", "b")
+    stage.jobs("own")
+    stage.slurm.completing_s = 0.4
+    assert claim(stage, "own", "n1:0", "a", "b") is None
+    own = stage.slurm.records["own"]
+    assert (own.held, own.request.tres_per_node, own.request.req_nodes) == (True, "gres/gpu:g0:1", "n1")
+    assert stage.cluster.settling
+    assert stage.cluster.emptying
+    for _ in range(2):  # a lucidd that is started anew knows it, too
+        stage.restart()
+        seen = {entry.job.id: entry for entry in stage.look().running}
+        assert seen["own"].placement == at("n1:0")
+        assert [entry.job.id for entry in stage.look().pending] == []
+        assert "waits" not in str(stage.cluster.aside())
+        assert stage.mend() == []
+        stage.slurm.advance(0.1)
+    stage.slurm.advance(0.3)
+    assert stage.start("a", "n2:0-1") is None
+    assert [job_id for _, job_id, _ in stage.slurm.starts[-2:]] == ["own", "a"]
+    assert stage.slurm.records["own"].placement == at("n1:0")
+    assert stage.slurm.records["c"].state == "RUNNING"
+    stage.mend()
+    assert not stage.cluster.emptying
+    verbs = [verb.partition(" ")[0] for verb in words(stage, "a")]
+    assert verbs == ["start", "requeue", "claimed", "start", "preempted"]
+    assert words(stage, "own") == ["start n1:0, preempting a b", "let in n1:0", "preempts a b for its GPUs"]
+
+
+def test_a_job_that_is_to_be_let_in_waits_again_where_its_user_wants_it_out_or_nobody_goes() -> None:
+    for comment, later_s in (("lucid:held", 0.0), ("lucid:off", 0.0), ("", 400.0)):
+        stage = packed()
+        pair(stage, "a")
+        stage.jobs("own")
+        stage.slurm.completing_s = 1e6
+        assert claim(stage, "own", "n1:0", "a") is None
+        stage.slurm.records["own"] = replace(stage.slurm.records["own"], comment=comment)
+        stage.slurm.advance(later_s)
+        for _ in range(2):
+            stage.mend()
+        assert stage.request("own") == Request(tres_per_node="gres/gpu:1"), comment
+        assert stage.slurm.records["own"].state == ("RUNNING" if comment == "lucid:off" else "PENDING")
+        seen = {entry.job.id: entry.placement for entry in stage.look().running}
+        assert seen.get("own") != at("n1:0")
+
+
+def test_no_job_of_slurms_is_let_go_onto_gpus_that_are_emptied_for_another() -> None:
+    stage = packed()
+    pair(stage, "a")
+    stage.jobs("own")
+    stage.slurm.submit("plain", "scav", comment="lucid:off")
+    stage.slurm.completing_s = 0.4
+    assert claim(stage, "own", "n1:0", "a") is None
+    for _ in range(2):
+        stage.mend()
+    assert stage.slurm.records["plain"].held
+    stage.slurm.advance(0.5)
+    for _ in range(2):
+        stage.mend()
+    assert (stage.slurm.records["own"].state, stage.slurm.records["plain"].state) == ("RUNNING", "RUNNING")
+
+
+def test_where_another_job_has_come_to_the_emptied_gpus_it_is_planned_anew() -> None:
+    """Let in, it would have Slurm preempt that one, which nobody has chosen."""
+    stage = packed()
+    pair(stage, "a")
+    stage.jobs("own")
+    assert claim(stage, "own", "n1:0", "a") is None
+    scavenger(stage, "new", "n1:0")
+    assert "job own: another job has come to the GPUs that were emptied for it" in stage.mend()
+    assert stage.slurm.records["new"].state == "RUNNING"
+    assert [entry.job.id for entry in stage.look().pending] == ["own"]
+    assert claim(stage, "own", "n1:0", "new") is None
+    assert stage.slurm.records["own"].state == "RUNNING"
+
+
+def test_where_a_victim_could_not_be_stopped_the_job_waits_and_has_its_request_back() -> None:
+    stage = packed()
+    pair(stage, "a")
+    stage.jobs("own")
+    stage.slurm.fails_at_write = lambda n: (
+        ActionRefused("no") if stage.slurm.records["own"].request.addressed and n == writes + 1 else None
+    )
+    writes = len(stage.slurm.writes)
+    assert claim(stage, "own", "n1:0", "a") is not None
+    stage.slurm.fails_at_write = lambda n: None
+    stage.mend()
+    assert stage.slurm.records["a"].state == "RUNNING"
+    assert stage.request("own") == Request(tres_per_node="gres/gpu:1")
+    assert [entry.job.id for entry in stage.look().pending] == ["own"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "preempts", "shares"),
+    [
+        ({}, BY_TIER, True),
+        ({"requeue": False}, BY_TIER, False),
+        ({}, replace(BY_TIER, grace_s={"scav": 31.0}), False),
+        ({}, replace(BY_TIER, modes={**BY_TIER.modes, "scav": "CANCEL"}), False),
+        ({"requeue": False}, NO_PREEMPTION, True),
+        ({"requeue": False}, replace(BY_TIER, modes={**BY_TIER.modes, "scav": "OFF"}), True),
+        ({"qos": "normal"}, BY_QOS, True),
+        ({"qos": "low"}, BY_QOS, False),
+        ({"qos": "slow"}, BY_QOS, False),
+        ({"qos": "urgent", "requeue": False}, BY_QOS, True),
+    ],
+)
+def test_only_jobs_that_lucid_can_requeue_for_others_share_gpus(
+    changes: dict[str, object], preempts: Preemption, shares: bool
+) -> None:
+    """In slots Slurm would preempt the wrong ones."""
+    stage = packed()
+    stage.slurm.preempts = preempts
+    stage.restart()
+    stage.slurm.submit("a", "scav", **changes)
+    stage.cluster.observe()
+    record = stage.slurm.records["a"]
+    job = stage.cluster._viewer.job(record, None, stage.cluster.facts)
+    assert job.shareable is shares
+    assert ("preempted" in job.whole_because) is not shares
+
+
+def test_lucid_requeues_nobody_for_a_job_whose_node_slurm_chooses() -> None:
+    """It may start beside the victims, on a node where GPUs have come free meanwhile."""
+    for pinned, more in ((False, {"features": "a100"}), (True, {"request": Request("gres/gpu:1", req_nodes="n1")})):
+        stage = packed()
+        stage.slurm.submit("a", "scav", 2)
+        stage.known("a")
+        stage.do("a", Start(at("n1:0-1"), WHY, slots=True), "scav")
+        stage.jobs("own", 1, **more)
+        assert claim(stage, "own", "n1:0", "a") is None
+        assert [verb.partition(" ")[0] for verb in words(stage, "a")] == [
+            "start", *(["requeue"] if pinned else []), "claimed",
+        ]  # fmt: skip
+
+
+def test_a_victim_does_not_start_again_at_once_where_it_was_stopped() -> None:
+    """Its node would kill it: Job credential revoked (seen by the campaign, 0.4 s after its requeue)."""
+    stage = packed()
+    stage.slurm.submit("a", "scav", 1)
+    stage.known("a")
+    slots = Start(at("n1:0"), WHY, slots=True)
+    stage.do("a", slots, "scav")
+    stage.jobs("own", 1)
+    assert claim(stage, "own", "n1:0", "a") is None
+    stage.slurm.advance(1.0)
+    stage.mend()
+    again = Start(at("n1:1"), WHY, slots=True)
+    assert "credential revoked" in (stage.do("a", again, "scav") or "")
+    stage.slurm.advance(5.0)
+    assert "credential revoked" not in (stage.do("a", again, "scav") or "")
+
+
+def test_nobody_joins_a_victim_on_what_is_left_to_it() -> None:
+    """It asked for two GPUs, goes, and one of them is the owner's: a partner would get the other alone."""
+    stage = packed()
+    stage.slurm.preempts = replace(BY_TIER, grace_s={"scav": 31.0})  # Slurm stops it
+    stage.restart()
+    stage.slurm.submit("a", "scav", 2)
+    stage.known("a")
+    stage.do("a", Start(at("n1:0-1"), WHY, slots=True), "scav")
+    assert [entry.alone for entry in stage.look("scav").running] == [False]
+    stage.jobs("own", 1)
+    stage.slurm.limits = lambda job: "Priority" if job.id == "own" else ""
+    assert claim(stage, "own", "n1:0", "a") is None
+    seen = {entry.job.id: entry for entry in stage.look("scav").running}
+    assert (seen["a"].placement, seen["a"].alone) == (at("n1:1"), True)
+
+
+@pytest.mark.parametrize(("features", "pinned"), [("a100", True), ("a100&ib", False), ("a100|ib", False)])
+def test_a_job_that_names_features_of_the_node_asks_for_its_gpus_by_address(features: str, pinned: bool) -> None:
+    """Left to choose, Slurm preempts others, and Lucid gives their GPUs to the next in its queue."""
+    stage = scene()
+    stage.slurm.machines = [replace(node, features=frozenset({"a100"})) for node in stage.slurm.machines]
+    scavenger(stage, "a", "n1:0-1")
+    stage.jobs("own", 1, features=features)
+    stage.slurm.limits = lambda job: "Priority" if job.id == "own" else ""
+    assert claim(stage, "own", "n1:0", "a") is None
+    assert stage.request("own").req_nodes == ("n1" if pinned else "")
+    assert (stage.request("own").tres_per_node == "gres/gpu:g0:1") is pinned
+
+
+def test_without_preemption_nothing_is_asked_of_accounts() -> None:
+    assert preemption_from({"PreemptType": "preempt/none"}) == NO_PREEMPTION
+    assert preemption_from({}) == NO_PREEMPTION
+
+
+def node(name: str, *partitions: str) -> SlurmNode:
+    return replace(fake_node(name, "vc"), partitions=frozenset(partitions))
+
+
+@pytest.mark.parametrize(
+    ("other", "level", "words"),
+    [
+        ("scav", "ok", "jobs of vc claim GPUs of scav where none are free: those that lose least are requeued"),
+        ("dies", "ok", "those that lose least are cancelled"),
+        ("fixed", "warn", "jobs of fixed are not preempted (PreemptMode=OFF): they keep GPUs of vc"),
+        ("naps", "bad", "jobs of naps are suspended for jobs of vc (PreemptMode), and keep their GPUs' memory"),
+        ("peer", "", ""),
+    ],
+)
+def test_doctor_says_what_is_served(other: str, level: str, words: str) -> None:
+    found = list(look_over_preemption({"vc": Mode.PACK}, [node("n1", "vc", other)], BY_TIER))
+    assert [item.level for item in found] == [level] * bool(level)
+    assert all(words in item.what for item in found)
+    assert not list(look_over_preemption({"vc": Mode.PACK}, [node("n1", "vc")], BY_TIER))
+    assert not list(look_over_preemption({"vc": Mode.ORDER}, [node("n1", "vc", other)], BY_TIER))
+
+
+def test_doctor_on_qos() -> None:
+    asleep = replace(BY_QOS, qos={**BY_QOS.qos, "naps": Qos(mode="SUSPEND")})
+    found = list(look_over_preemption({"vc": Mode.PACK}, [], asleep))
+    assert [item.level for item in found] == ["ok", "bad"]
+    assert "jobs of QOS naps are suspended" in found[1].what
+
+
+def test_nodes_that_lucid_plans_for_one_partition_only() -> None:
+    nodes = [node("n1", "vc", "scav"), node("n2", "vc", "peer"), node("n3", "vc")]
+    names = ("vc", "scav", "peer")
+    assert list(without_layers(names, nodes, BY_TIER)) == [("n2", ("vc", "peer"))]
+    assert [name for name, _ in without_layers(names, nodes, NO_PREEMPTION)] == ["n1", "n2"]

@@ -1,0 +1,283 @@
+"""Slurm's answers, recorded from real daemons (tests/assets/slurm/record.py), in our words."""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from builders import at
+from lucid.adapters.slurm.clients.before_23_02 import (
+    clock_document,
+    nodes_document,
+    partitions_document,
+    shares_document,
+)
+from lucid.adapters.slurm.records.configuration import Partition, clock_from, config_from_text, partitions_from
+from lucid.adapters.slurm.records.fair_shares import fair_shares_from
+from lucid.adapters.slurm.records.field_parsers import (
+    array_tasks,
+    gpu_count,
+    gpu_mask,
+    hosts,
+    is_shards,
+    memory_mib,
+    parse_mark,
+    shard_request,
+    shard_types,
+)
+from lucid.adapters.slurm.records.from_json import JOB_NEEDS, jobs_from, nodes_from, reads_whole, version_of
+from lucid.adapters.slurm.records.jobs_and_nodes import SlurmJob, SlurmNode
+from lucid.adapters.slurm.records.request import Request
+from lucid.errors import ClusterError
+
+EARLY = "22.05"
+"""There a flag such as COMPLETING stands in place of a job's state."""
+RECORDED = sorted(path for path in (Path(__file__).parents[2] / "assets/slurm").iterdir() if path.is_dir())
+
+
+def answer(folder: Path, name: str) -> Any:
+    return json.loads((folder / f"{name}.json").read_text())
+
+
+def nodes_of(folder: Path) -> list[SlurmNode]:
+    document = answer(folder, "nodes")
+    return nodes_from(nodes_document(document) if folder.name == EARLY else document)
+
+
+@pytest.fixture(params=RECORDED, ids=lambda path: path.name)
+def folder(request: pytest.FixtureRequest) -> Path:
+    return request.param  # type: ignore[no-any-return]
+
+
+@pytest.fixture
+def jobs(folder: Path) -> dict[str, SlurmJob]:
+    return {job.name: job for job in jobs_from(answer(folder, "jobs"))}
+
+
+def test_the_release_is_told(folder: Path) -> None:
+    release = folder.name.partition("-")[0]
+    assert version_of(answer(folder, "jobs")) == tuple(map(int, release.split(".")))
+
+
+@pytest.mark.parametrize(
+    ("name", "gpus", "nodes", "request_"),
+    [
+        ("gres", 1, 1, Request(tres_per_node="gres/gpu:1")),
+        ("gpus", 2, 1, Request(tres_per_job="gres/gpu:2", tres_per_task="cpu=2")),
+        ("distributed", 8, 2, Request(tres_per_node="gres/gpu:4")),
+        ("per-task", 2, 1, Request(tres_per_task="gres/gpu=1")),
+        ("slots", 2, 1, Request(tres_per_node="gres/shard:g2:1,gres/shard:g3:1", req_nodes="n2")),
+    ],
+)
+def test_what_a_job_asks_for(jobs: dict[str, SlurmJob], name: str, gpus: int, nodes: int, request_: Request) -> None:
+    job = jobs[name]
+    assert (job.gpus, job.min_nodes) == (gpus, nodes)
+    assert job.request.shards is (name == "slots")
+    for field in ("tres_per_node", "tres_per_job", "req_nodes"):
+        assert getattr(job.request, field) == getattr(request_, field)
+    assert gpu_count(job.request.tres_per_task) == gpu_count(request_.tres_per_task)
+
+
+def test_of_a_range_of_nodes_the_least_is_what_a_job_asks_for() -> None:
+    """While it waits squeue shows the most as node_count; a job moved to a partition of one node never started."""
+    jobs = answer(RECORDED[-1], "jobs")["jobs"]
+    raw = {
+        **next(job for job in jobs if "PENDING" in job["job_state"]),
+        "node_count": 2,
+        "tres_req_str": "cpu=1,node=1",
+    }
+    for most in (2, 4):
+        (job,) = jobs_from({"jobs": [{**raw, "max_nodes": most}]})
+        assert (job.unread, job.min_nodes) == ("", 1 if most == 2 else 2)
+
+
+def test_every_recorded_job_is_read(jobs: dict[str, SlurmJob]) -> None:
+    assert {job.unread for job in jobs.values()} == {""}
+
+
+def test_a_running_job_holds_exactly_its_gpus(jobs: dict[str, SlurmJob]) -> None:
+    job = jobs["gpus"]
+    assert job.state == "RUNNING"
+    assert sum(part.mask.bit_count() for part in job.placement) == 2
+    assert job.hosts_used == ((job.placement[0].node, 2, 2 * job.mem_mib // 2),)
+    assert job.start_s > job.submit_s - 1 > 1e9
+
+
+def test_two_jobs_in_slots_stand_on_the_same_gpus(jobs: dict[str, SlurmJob]) -> None:
+    assert jobs["slots"].placement == jobs["guest"].placement == at("n2:2-3")
+
+
+def test_a_requeued_job_completes_before_it_waits(folder: Path, jobs: dict[str, SlurmJob]) -> None:
+    job = jobs["gres"]
+    if folder.name == EARLY:
+        assert (job.state, job.completing, job.pending, job.running, job.ended) == (
+            "COMPLETED", True, False, True, False,
+        )  # fmt: skip
+        return
+    assert (job.state, job.completing, job.pending, job.running, job.held, job.restarts) == (
+        "PENDING", True, False, True, True, 1,
+    )  # fmt: skip
+
+
+def test_tasks_of_a_waiting_array_stand_apart_up_to_its_limit(folder: Path) -> None:
+    tasks = [job for job in jobs_from(answer(folder, "jobs")) if job.name == "array"]
+    assert [job.id.partition("_")[2] for job in tasks] == ["1", "2"]
+    assert all(job.held and job.gpus == 2 for job in tasks)
+
+
+def test_what_keeps_a_job_from_being_placed_by_others(folder: Path, jobs: dict[str, SlurmJob]) -> None:
+    simple = {name for name, job in jobs.items() if job.simple}
+    assert "excludes" not in simple
+    # v0.0.45 does not tell, which is why nothing is read through it.
+    assert ("exclusive" in simple) is not reads_whole(answer(folder, "jobs"))
+    assert {"gres", "gpus", "distributed", "per-task", "stays"} <= simple
+    assert jobs["stays"].features == "a100"
+    assert not jobs["stays"].requeue
+    assert jobs["gres"].requeue
+
+
+def test_a_mark_is_read_from_the_admin_comment(jobs: dict[str, SlurmJob]) -> None:
+    assert parse_mark(jobs["per-task"].admin_comment) == {"vc": "vc", "cold": "1"}
+    assert parse_mark(jobs["gres"].admin_comment) is None
+
+
+def test_a_cancelled_job_has_left(jobs: dict[str, SlurmJob]) -> None:
+    assert jobs["cancelled"].ended
+    assert not jobs["gpus"].ended
+
+
+def test_a_hostile_name_is_just_a_name(jobs: dict[str, SlurmJob]) -> None:
+    assert any(name.startswith("no gpu; rm -rf") and "ü" in name for name in jobs)
+
+
+def test_nodes_have_gpus_that_can_be_asked_for_by_name(folder: Path) -> None:
+    nodes = {node.name: node for node in nodes_of(folder)}
+    assert nodes["n1"].gpu_types == ("g0", "g1", "g2", "g3")
+    assert nodes["n1"].addressable
+    assert nodes["n1"].available
+    assert nodes["n1"].cpus >= 16
+
+
+def plain(job: SlurmJob) -> SlurmJob:
+    """Without what changes between two looks: flags, and a waiting job's forecast."""
+    changed = replace(job, flags=frozenset())
+    return replace(changed, start_s=0.0, end_s=0.0) if job.state == "PENDING" else changed
+
+
+def test_slurmrestd_and_the_commands_tell_the_same(folder: Path, jobs: dict[str, SlurmJob]) -> None:
+    release, _, interface = folder.name.partition("-")
+    told = {job.name: job for job in jobs_from(answer(folder.parent / release, "jobs"))}
+    assert jobs.keys() == told.keys()
+    for name in jobs:
+        if name == "exclusive" and interface == "v0.0.45":
+            continue
+        # Of the flags, only whether it completes is read; others come and go with versions.
+        assert plain(jobs[name]) == plain(told[name])
+        assert jobs[name].completing == told[name].completing
+    assert nodes_of(folder) == nodes_of(folder.parent / release)
+
+
+def test_what_22_05_prints_as_text_is_read_as_later_documents_are() -> None:
+    folder = RECORDED[0]
+    assert folder.name == EARLY
+    text = {path.stem: path.read_text() for path in folder.glob("*.txt")}
+    plain, odd, *_ = partitions_from(partitions_document(text["partitions"]))
+    assert plain == Partition("vc-a", "UP", False, False, (), 0, None, False)
+    assert odd == Partition(
+        "vc-b", "DOWN", True, False, (("groups", "bob"), ("accounts", "research")), 100, 600.0, True
+    )  # fmt: skip
+    assert 1.7e9 < (clock_from(clock_document(text["sdiag"])) or 0.0) < 2e9
+    shares = fair_shares_from(shares_document(text["sshare"]))
+    assert {("research", "alice"), ("teaching", "carol"), ("root", "lucid")} <= shares.keys()
+    assert "gpu,shard" in config_from_text(text["config"])["GresTypes"]
+
+
+@pytest.mark.parametrize("text", ["", "no table", "Account|User\nresearch|alice\n", "\0|\n|||"], ids=repr)
+def test_text_that_is_none_of_slurms_tells_nothing(text: str) -> None:
+    assert partitions_document(text) == {"partitions": []}
+    assert clock_from(clock_document(text)) is None
+    with suppress(ClusterError):
+        assert fair_shares_from(shares_document(text)) == {}
+
+
+@pytest.mark.parametrize(
+    "document", [None, [], {}, {"jobs": None}, {"jobs": [], "errors": [{"description": "no such thing"}]}], ids=str
+)
+def test_what_is_no_answer_is_an_error(document: Any) -> None:
+    with pytest.raises(ClusterError):
+        jobs_from(document)
+
+
+def test_an_answer_that_tells_nothing_in_most_fields_is_read_as_unknown() -> None:
+    (job,) = jobs_from({"jobs": [{**dict.fromkeys(JOB_NEEDS), "job_id": 7, "job_state": "PENDING"}]})
+    assert (job.id, job.gpus, job.placement, job.time_limit_s, job.held) == ("7", 0, (), None, False)
+
+
+@pytest.mark.parametrize(
+    ("minutes", "limit_s"), [(525_599, 525_599 * 60.0), (525_600, None)], ids=["a limit", "no limit"]
+)
+def test_the_year_that_slurm_writes_to_a_job_without_a_limit_is_no_limit(minutes: int, limit_s: float | None) -> None:
+    known = {**dict.fromkeys(JOB_NEEDS), "job_id": 7, "job_state": "PENDING"}
+    (job,) = jobs_from({"jobs": [{**known, "time_limit": {"set": True, "infinite": False, "number": minutes}}]})
+    assert job.time_limit_s == limit_s
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("n1", ["n1"]),
+        ("n[1-3,07],gpu-a", ["n1", "n2", "n3", "n07", "gpu-a"]),
+        ("r[1-2]c[1-2]", ["r1c1", "r1c2", "r2c1", "r2c2"]),
+        ("n[08-10]-ib", ["n08-ib", "n09-ib", "n10-ib"]),
+        ("", []),
+    ],
+)
+def test_host_lists(text: str, names: list[str]) -> None:
+    assert hosts(text) == names
+
+
+@pytest.mark.parametrize(
+    ("text", "tasks", "throttle"),
+    [("1-5%2", [1, 2, 3, 4, 5], 2), ("0-10:5,12", [0, 5, 10, 12], None), ("3", [3], None), ("", [], None)],
+)
+def test_array_tasks(text: str, tasks: list[int], throttle: int | None) -> None:
+    assert array_tasks(text, 100) == (tasks, throttle)
+    assert array_tasks(text, 2)[0] == tasks[:2]
+
+
+@pytest.mark.parametrize(
+    ("text", "mask"),
+    [
+        ("gpu:g0:1(IDX:0),gpu:g1:0(IDX:),gpu:g2:1(IDX:2)", 0b101),
+        ("gpu:a100:4(IDX:0-2,5)", 0b100111),
+        ("shard:g1:1(0/2,1/2,0/2,0/2),shard:g3:1(0/2,0/2,0/2,1/2)", 0b1010),
+        ("craynetwork:1", 0),
+        ("", 0),
+    ],
+)
+def test_gpus_of_one_node(text: str, mask: int) -> None:
+    assert gpu_mask(text) == mask
+
+
+def test_requests_are_written_as_they_are_read() -> None:
+    text = shard_request(["g1", "g3"])
+    assert text == "gres/shard:g1:1,gres/shard:g3:1"
+    assert (gpu_count(text), is_shards(text), shard_types(text)) == (2, True, ["g1", "g3"])
+    assert gpu_count("gres/gpu:a100:2,gres/gpu:t4:1") == 3
+    assert memory_mib("cpu=2,mem=1.50G,node=1") == 1536
+    assert memory_mib("cpu=2") == 0
+
+
+@pytest.mark.parametrize("comment", ["", "by hand", "xlucid:vc=a", '{"lucid": 1}'])
+def test_other_peoples_comments_are_not_ours(comment: str) -> None:
+    assert parse_mark(comment) is None
+
+
+def test_strange_marks_are_harmless() -> None:
+    assert parse_mark("lucid:") == {}
+    assert parse_mark("lucid:vc=a;;=;x;y==;" + "z" * 1024) == {"vc": "a", "": "", "y": "="}

@@ -1,0 +1,88 @@
+"""Every command with --json has a schema in docs/schemas, to which what it prints keeps.
+
+``tests/conftest.py`` holds every other test's call with --json against its schema, too.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from jsonschema import Draft202012Validator
+from test_plan_records import written
+
+from daemon_site import Site
+from json_schemas import FOLDER, Recorder, closed, commands, name_of, schema_from, schema_of, trouble_with
+from lucid.cli.main import lucidctl
+
+
+def test_every_command_with_json_has_a_schema_and_no_schema_is_left_over() -> None:
+    there = {path.stem for path in FOLDER.glob("*.json")} - {"openapi"}
+    assert there == {name.replace(" ", "-") for name in commands()}
+    for name in commands():
+        schema = schema_of(name)
+        Draft202012Validator.check_schema(schema)
+        assert schema.get("properties") or schema.get("items") or "type" in schema, name
+
+
+def run(*words: Any) -> Any:
+    done = CliRunner().invoke(lucidctl, [*map(str, words), "--json"])
+    assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
+    return json.loads(done.stdout)
+
+
+def test_simulate(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    made = CliRunner().invoke(lucidctl, ["trace", "synth", "month-small", "--jobs", "60", "--out", str(path)])
+    assert made.exit_code == 0, made.output
+    assert run("simulate", path, "--nodes", "10", "--policy", "fifo", "--policy", "lucid")
+    events, rules = tmp_path / "events.csv", tmp_path / "preempt.csv"
+    events.write_text("event,nodes,from,until\nwindow,*,1-00:00,1-01:00\n")
+    rules.write_text("name,jobs,nodes,mode\nscav,account=vision-a,*,REQUEUE\n")
+    week = ("--events", events, "--power", 600, "--preempt", rules)
+    week += ("--out", tmp_path / "out")
+    assert run("simulate", path, "--nodes", "10", "--policy", "fifo", *week)["results"]["fifo"]["preempt"]
+    first = (tmp_path / "out/fifo/jobs.csv").read_text().splitlines()[1].partition(",")[0]
+    assert run("explain", "--run", tmp_path / "out", first)["job"]["preempted_by"] == ""
+
+
+def test_bench_doctor_replay_calibrate_and_lending(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert run("bench", "plan", "--size", "30:16", "--repeat", 3)
+    site = Site(tmp_path)
+    site.turns(10.0)
+    assert run("doctor", "--config", tmp_path / "lucid.toml")["findings"]
+    assert run("replay", written(tmp_path))["records"] == 1
+    assert run("calibrate", "--synthetic", "--out", tmp_path / "c")["source"] == "synthetic"
+    pool = '[daemon.pool]\npartition = "over"\nquotas = { vc = 4 }\n'
+    (tmp_path / "lucid.toml").write_text((tmp_path / "lucid.toml").read_text() + pool)
+    monkeypatch.setattr("lucid.cli.install.slurm.make_client", lambda *_: site.slurm)
+    monkeypatch.setattr(site.slurm, "close", lambda: None, raising=False)
+    assert "over" in run("slurm", "lending", "--config", tmp_path / "lucid.toml")["text"]
+
+
+def test_a_member_that_goes_comes_or_changes_its_kind_is_noticed() -> None:
+    good = {"partitions": [], "x": 1}
+    recorder = Recorder()
+    recorder.take("mode", {"a": 1, "b": [{"c": "x"}], "modes": {"vc": "pack"}})
+    recorder.take("mode", {"a": None, "b": [], "modes": {"other": "order"}, "late": True})
+    schema = closed(schema_from("mode", recorder._seen["mode"]))
+    check = Draft202012Validator(schema).is_valid
+    assert check({"a": 2.5, "b": [{"c": "y"}], "modes": {"any": "x"}})
+    for bad in (
+        {"b": [], "modes": {}},
+        {"a": "1", "b": [], "modes": {}},
+        {"a": 1, "b": [{}], "modes": {}},
+        {"a": 1, "b": [], "modes": {"vc": 1}},
+        {"a": 1, "b": [], "modes": {}, "new": 1},
+    ):
+        assert not check(bad), bad
+    assert trouble_with("mode", good)
+
+
+def test_a_call_is_known_by_its_words() -> None:
+    assert name_of(lucidctl, ["models", "evaluate", "waits", "x.csv", "--json"]) == "models evaluate waits"
+    assert name_of(lucidctl, ["--help"]) is None
+    assert name_of(commands()["gpu"], ["--json"]) == "gpu"

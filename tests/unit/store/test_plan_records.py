@@ -1,0 +1,242 @@
+"""Records of plans: nouns to JSON and back, what is kept of what, and lucidctl replay."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from builders import HEAVY, LIGHT, VC, FixedPredictor, at, nodes, part, policy, runs, settings, snap, waits
+from lucid.adapters.store.nouns import noun_from_json, noun_to_json
+from lucid.adapters.store.plan_records import (
+    PlanRecorder,
+    lucid_version,
+    prune_records,
+    read_record,
+    record_bytes,
+    record_files,
+    replan,
+)
+from lucid.binder.calm import CalmSince
+from lucid.binder.contention import contention_speeds
+from lucid.cli.main import lucidctl
+from lucid.core.decision import Plan
+from lucid.core.job import Progress, Stage
+from lucid.core.placement import NodeGpus
+from lucid.core.snapshot import Snapshot
+from lucid.errors import StoreError
+from lucid.orchestrator.recorded_policy import RecordedPolicy
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        None, True, 3, 0.1 + 0.2, math.inf, "ü", (), (1, (2.0, "x")), [1, (2,)], {"a": (1,), (1, 2): None},
+        frozenset({"a", "b"}), Stage.PROFILE, NodeGpus("n1", 5), at("n1:0-3 n2:1"), LIGHT, CalmSince(5.0),
+        waits("a", 2, profile=HEAVY), runs("b", "n1:0", partner="c"), Progress(1.5, ((1, 2.0),), gradient=(1.0, 2.0)),
+        np.float64(1.5), np.int32(7),
+    ],
+)  # fmt: skip
+def test_a_noun_comes_back_as_it_was(value: Any) -> None:
+    again = noun_from_json(json.loads(json.dumps(noun_to_json(value))))
+    assert again == value
+    assert type(again) is type(value)
+
+
+def test_an_array_comes_back_to_the_bit() -> None:
+    value = np.arange(6, dtype=np.int32).reshape(2, 3)
+    again = noun_from_json(json.loads(json.dumps(noun_to_json(value))))
+    assert again.dtype == value.dtype
+    assert np.array_equal(again, value)
+
+
+def test_what_is_no_noun_is_refused() -> None:
+    with pytest.raises(StoreError, match="cannot be recorded"):
+        noun_to_json(object())
+    for name in ("os:system", "subprocess:Popen", "lucid.nowhere:Noun", "pathlib:Path"):
+        with pytest.raises((StoreError, ImportError)):
+            noun_from_json({"is": name})
+
+
+def scene(now_s: float = 100.0) -> Snapshot:
+    """Two jobs run, one may be joined; a third waits, and one is too large for now."""
+    running = [runs("a", "n1:0-1", profile=LIGHT), runs("b", "n1:2-3", profile=HEAVY)]
+    return snap(now_s, part(nodes(1, 4), [waits("c", 2, 50.0, profile=LIGHT), waits("d", 4, 60.0)], running))
+
+
+RULES = settings(profiling={"enabled": False})
+
+
+def watched(predictor: Any = None) -> RecordedPolicy:
+    made = predictor or FixedPredictor(speed=contention_speeds)
+    return RecordedPolicy(lambda heard: policy("lucid", heard, profiling={"enabled": False}), made)
+
+
+def written(folder: Path, snapshot: Snapshot | None = None, predictor: Any = None) -> Path:
+    made = watched(predictor)
+    plan = made.plan(snapshot or scene())
+    path = folder / "0000000000100.000.plan.gz"
+    path.write_bytes(record_bytes(plan, made.made_from(), made.name, RULES))
+    return path
+
+
+def test_a_record_is_enough_to_plan_again(tmp_path: Path) -> None:
+    record = read_record(written(tmp_path))
+    assert record.policy == "lucid"
+    assert record.settings == RULES
+    assert record.code == lucid_version()
+    assert record.contexts[0].answers  # the pairs that were weighed
+    assert replan(record) == record.plans
+    assert b'"c"' in record.plans[VC]
+
+
+@pytest.mark.parametrize("said", ["failed", None])
+def test_that_the_predictor_said_no_speeds_is_part_of_it(tmp_path: Path, said: Any) -> None:
+    record = read_record(written(tmp_path, predictor=FixedPredictor(speed=lambda a, b: said)))
+    assert set(record.contexts[0].answers.values()) == {said}
+    assert replan(record) == record.plans
+
+
+def test_a_record_made_with_settings_that_have_gone_since_is_read(tmp_path: Path) -> None:
+    path = written(tmp_path)
+    data = json.loads(gzip.decompress(path.read_bytes()))
+    data["settings"] |= {"gone": {"of": 1}, "packing": {**data["settings"]["packing"], "speed_error": 0.1}}
+    path.write_bytes(gzip.compress(json.dumps(data).encode()))
+    record = read_record(path)
+    assert record.settings == RULES
+    assert replan(record) == record.plans
+
+
+def test_what_the_predictor_said_is_part_of_it(tmp_path: Path) -> None:
+    path = written(tmp_path)
+    data = json.loads(gzip.decompress(path.read_bytes()))
+    data["contexts"][0]["answers"] = [[a, b, [0.1, 0.1]] for a, b, _ in data["contexts"][0]["answers"]]
+    path.write_bytes(gzip.compress(json.dumps(data).encode()))
+    record = read_record(path)
+    assert replan(record) != record.plans
+
+
+def test_a_kept_plan_is_recorded_with_what_it_was_made_from(tmp_path: Path) -> None:
+    made = RecordedPolicy(lambda heard: policy("fifo", heard), FixedPredictor())
+    full = part(nodes(1, 1), [waits("b")], [runs("a", "n1:0")])
+    made.plan(snap(100.0, full))
+    other = part(nodes(1, 1, "m"), [waits("c", vc="w")], name="w")
+    plan = made.plan(snap(200.0, full, other))
+    path = tmp_path / "r"
+    path.write_bytes(record_bytes(plan, made.made_from(), "fifo", RULES))
+    record = read_record(path)
+    assert {name: record.contexts[i].snapshot.now_s for name, i in record.context.items()} == {VC: 100.0, "w": 200.0}
+    assert replan(record) == record.plans
+
+
+def record_cycles(folder: Path, times_s: list[float], every_s: float, most_mib: float = 10.0) -> PlanRecorder:
+    made = watched()
+    recorder = PlanRecorder(folder, made, RULES, every_s, most_mib)
+    for now_s in times_s:
+        snapshot = scene(now_s)
+        recorder.record(snapshot, made.plan(snapshot), ())
+    return recorder
+
+
+def times_of(folder: Path) -> list[float]:
+    return [float(path.name.removesuffix(".plan.gz")) for path in record_files(folder)]
+
+
+def test_records_are_no_more_often_than_asked(tmp_path: Path) -> None:
+    record_cycles(tmp_path, [0.0, 10.0, 2000.0, 2010.0, 4000.0], every_s=1000.0)
+    assert times_of(tmp_path) == [0.0, 2000.0, 4000.0]
+
+
+def test_nothing_new_is_not_recorded(tmp_path: Path) -> None:
+    made = watched()
+    recorder = PlanRecorder(tmp_path, made, RULES, 0.0, 10.0)
+    same = snap(0.0, part(nodes(1, 1), [waits("b")], [runs("a", "n1:0")]))
+    for now_s in (0.0, 10_000.0):
+        later = Snapshot(now_s, same.partitions, (), same.predictions)
+        recorder.record(later, made.plan(later), ())
+    assert times_of(tmp_path) == [0.0]
+
+
+def test_the_oldest_go_when_there_is_no_more_room(tmp_path: Path) -> None:
+    size = written(tmp_path).stat().st_size
+    record_files(tmp_path)[0].unlink()
+    record_cycles(tmp_path, [i * 1e5 for i in range(6)], 0.0, most_mib=3.5 * size / (1 << 20))
+    assert times_of(tmp_path) == [3e5, 4e5, 5e5]
+    assert prune_records(tmp_path, 4e5) == 1
+    assert times_of(tmp_path) == [4e5, 5e5]
+
+
+def test_a_full_disk_ends_no_cycle(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "plans").write_text("a file where the folder should be")
+    record_cycles(tmp_path / "plans", [0.0, 1e5], 0.0)
+    assert sum("plan not recorded" in line.message for line in caplog.records) == 1
+
+
+def test_memory_that_cannot_be_written_ends_no_cycle(tmp_path: Path) -> None:
+    made = watched()
+    plan = made.plan(scene())
+    odd = Plan(plan.now_s, {VC: type(plan.partitions[VC])({}, (), None, object())})
+    PlanRecorder(tmp_path, made, RULES, 0.0, 1.0).record(scene(), odd, ())
+    assert times_of(tmp_path) == []
+
+
+def run(*words: Any) -> Any:
+    return CliRunner().invoke(lucidctl, ["replay", *map(str, words)])
+
+
+def test_the_command_says_that_all_is_the_same(tmp_path: Path) -> None:
+    written(tmp_path)
+    done = run(tmp_path)
+    assert done.exit_code == 0, done.output
+    assert "1 records with 1 partitions' plans made again: all the same" in done.output
+
+
+def changed(path: Path, change: Mapping[str, Any]) -> None:
+    data = json.loads(gzip.decompress(path.read_bytes()))
+    data.update(change)
+    path.write_bytes(gzip.compress(json.dumps(data).encode()))
+
+
+def test_the_command_says_what_differs(tmp_path: Path) -> None:
+    path = written(tmp_path)
+    changed(
+        path, {"settings": settings(profiling={"enabled": False}, packing={"gss": 0}).model_dump(), "code": "1+x"}
+    )
+    done = run(path)
+    assert done.exit_code == 1
+    assert "job c\n    was: starts on n1:0-1, beside job a" in done.output
+    assert "1 DIFFER" in done.output
+    assert "recorded by 1+x" in done.output
+    data = json.loads(run(path, "--json").output)
+    assert data["same"] == 0
+    assert data["found"][0]["differs"][VC][0]["what"] == "job c"
+
+
+def test_what_is_no_record_is_told(tmp_path: Path) -> None:
+    (tmp_path / "x").write_bytes(gzip.compress(b"{}"))
+    assert isinstance(run(tmp_path / "x").exception, StoreError)
+    assert isinstance(run(tmp_path / "none").exception, StoreError)
+    (tmp_path / "empty").mkdir()
+    assert "no record of a plan in" in str(run(tmp_path / "empty").exception)
+    path = written(tmp_path)
+    changed(path, {"format": 99})
+    assert "format 99" in str(run(path).exception)
+
+
+@dataclass(frozen=True)
+class Foreign:
+    """A noun of another package: readable where its module is loaded."""
+
+    at_s: float = 0.0
+
+
+def test_a_policy_of_another_package_may_remember_its_own_nouns() -> None:
+    assert noun_from_json(noun_to_json(Foreign(2.0))) == Foreign(2.0)

@@ -1,0 +1,198 @@
+"""``lucidctl`` where lucid.toml or the disk fails: it does what it can, or names the command that does the rest."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from fake_slurm import FakeSlurm, fake_node
+from lucid.adapters.slurm.heartbeat import Heartbeat, write_heartbeat
+from lucid.adapters.store.port import JobNote
+from lucid.adapters.store.sqlite import SqliteStore
+from lucid.cli.install import doctor
+from lucid.cli.main import lucidctl
+from lucid.config import load_settings
+from lucid.doctor.state import look_over_state
+from lucid.errors import LucidError, StoreError
+
+ROOT_ONLY = pytest.mark.skipif(os.geteuid() != 0, reason="a small disk is a tmpfs, which only root can mount")
+
+
+def config(folder: Path, state: Path | None = None) -> Path:
+    path = folder / "lucid.toml"
+    path.write_text(
+        f'[slurm]\nprefix = ["chroot", "/srv/a b"]\n[daemon]\nstate_dir = "{state or folder / "state"}"\n'
+        f'heartbeat = "{folder}/beat"\n[daemon.partitions]\nvc = "pack"\n'
+    )
+    return path
+
+
+def ctl(*words: str | Path) -> tuple[int, str]:
+    """As a shell sees it."""
+    done = CliRunner().invoke(lucidctl, [str(word) for word in words])
+    if isinstance(done.exception, LucidError):
+        return done.exception.exit_code, f"{done.output}{done.exception}"
+    assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
+    return done.exit_code, done.output
+
+
+def broken(path: Path) -> None:
+    path.write_text(path.read_text() + "[daemon\n")
+
+
+def wrong_key(path: Path) -> None:
+    path.write_text(path.read_text() + "[policy]\nspeed = 1\n")
+
+
+def gone(path: Path) -> None:
+    path.unlink()
+
+
+def a_folder(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+@pytest.mark.parametrize("harm", [broken, wrong_key, gone, a_folder])
+@pytest.mark.parametrize("command", ["pause", "uninstall"])
+def test_a_broken_file_is_named_and_so_is_what_does_without(
+    tmp_path: Path, harm: Callable[[Path], None], command: str
+) -> None:
+    path = config(tmp_path)
+    harm(path)
+    code, words = ctl(command, "--config", path)
+    assert code == 2
+    assert str(path) in words
+    assert f"Nothing is {command.removesuffix('e')}" in words
+    assert "systemctl stop lucidd " in words
+    assert "/etc/slurm/lucid/lucid-release --all " in words
+    assert not (tmp_path / "state").exists()
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A disk of 256 KiB."""
+    folder = tmp_path / "small"
+    folder.mkdir()
+    done = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256k", "lucid-test", str(folder)], check=False)
+    if done.returncode:
+        pytest.skip("no tmpfs can be mounted here")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+def fill(folder: Path) -> None:
+    with (folder / "filler").open("wb", buffering=0) as file:
+        try:
+            while True:
+                file.write(b"x" * 512)
+        except OSError:
+            return
+
+
+@ROOT_ONLY
+@pytest.mark.parametrize("made", [False, True], ids=["empty", "with its store"])
+def test_pause_on_a_full_disk_says_what_does_without(tmp_path: Path, small_disk: Path, made: bool) -> None:
+    path = config(tmp_path, small_disk)
+    if made:
+        SqliteStore(small_disk / "lucid.db").close()
+    fill(small_disk)
+    code, words = ctl("pause", "--config", path)
+    assert code == 6
+    assert "Nothing is paused." in words
+    assert "LUCID_SLURM_PREFIX='chroot /srv/a b' /etc/slurm/lucid/lucid-release --all" in words
+
+
+@ROOT_ONLY
+def test_a_store_that_a_full_disk_left_empty_is_told_as_that(tmp_path: Path, small_disk: Path) -> None:
+    """It was told as an old schema, to be brought up to date by starting lucidd."""
+    path = config(tmp_path, small_disk)
+    fill(small_disk)
+    with pytest.raises(StoreError, match="full"):
+        SqliteStore(small_disk / "lucid.db")
+    for words in (ctl("status", "--config", path)[1], ctl("queue", "--config", path)[1]):
+        assert "could not write" in words
+        assert "schema" not in words
+    findings = [item for item in look_over_state(load_settings(path), time.time()) if "small" in item.what]
+    assert [item.level for item in findings[:2]] == ["bad", "bad"]
+    assert "0 MiB are free" in findings[0].what
+    assert "make room" in findings[1].remedy
+
+
+class TestUninstall:
+    """On a cluster in memory."""
+
+    @pytest.fixture
+    def slurm(self, monkeypatch: pytest.MonkeyPatch) -> FakeSlurm:
+        slurm = FakeSlurm([fake_node("n1", "vc")], now=time.time())
+        monkeypatch.setattr(doctor, "make_client", lambda settings, breaker: slurm)
+        monkeypatch.setattr(slurm, "close", lambda: None, raising=False)
+        slurm.submit("1", "vc", 1)
+        return slurm
+
+    @ROOT_ONLY
+    @pytest.mark.parametrize("made", [False, True], ids=["empty", "with its store"])
+    def test_it_does_all_of_it_without_the_disk(
+        self, tmp_path: Path, small_disk: Path, slurm: FakeSlurm, made: bool
+    ) -> None:
+        path = config(tmp_path, small_disk)
+        if made:
+            store = SqliteStore(small_disk / "lucid.db")
+            lease = store.take_lease("host:1:gone", 0.0, 1.0)
+            assert lease is not None
+            store.put_note(JobNote("1", home="vc"), lease.token)
+            store.close()
+        fill(small_disk)
+        assert slurm.records["1"].held
+        code, words = ctl("uninstall", "--config", path, "--wait", "5")
+        assert "going on without it" in words
+        assert code == 0, words
+        assert "Lucid holds and changes no job" in words
+        assert not slurm.records["1"].held
+
+    def test_it_leaves_jobs_to_a_lucidd_that_beats_beside_a_store_that_says_nothing(
+        self, tmp_path: Path, slurm: FakeSlurm
+    ) -> None:
+        path = config(tmp_path)
+        write_heartbeat(tmp_path / "beat", Heartbeat(time.time()))
+        code, words = ctl("uninstall", "--config", path, "--wait", "5")
+        assert code == 2
+        assert f"lucidd runs: {tmp_path}/beat is fresh" in words
+        assert slurm.records["1"].held
+
+    def test_a_lucidd_that_was_stopped_a_moment_ago_is_no_hindrance(self, tmp_path: Path, slurm: FakeSlurm) -> None:
+        path = config(tmp_path)
+        store = SqliteStore(tmp_path / "state/lucid.db")
+        lease = store.take_lease("here", time.time(), 10.0)
+        assert lease is not None
+        store.drop_lease(lease.token)
+        write_heartbeat(tmp_path / "beat", Heartbeat(time.time()))
+        code, words = ctl("uninstall", "--config", path, "--wait", "5")
+        assert (code, slurm.records["1"].held) == (0, False), words
+
+    def test_a_slurm_that_does_not_answer_is_no_proof(self, tmp_path: Path, slurm: FakeSlurm) -> None:
+        slurm.down = True
+        code, words = ctl("uninstall", "--config", config(tmp_path), "--wait", "2.5")
+        assert code == 4
+        assert "cannot be told" in words
+        assert words.count("slurmctld does not answer") == 1, "the same trouble is told once"
+        assert "lucid-release --all" in words
+
+
+def test_pause_says_where_lucidd_is_down(tmp_path: Path) -> None:
+    code, words = ctl("pause", "--config", config(tmp_path))
+    assert code == 0
+    assert "lucidd is down" in words
+    assert SqliteStore(tmp_path / "state/lucid.db").settings() == {"paused": "1"}
+    assert ctl("resume", "--config", tmp_path / "lucid.toml") == (
+        0, "resumed; lucidd is down, and decides nothing until it is started\n",
+    )  # fmt: skip
+    assert "nothing was paused" in ctl("resume", "--config", tmp_path / "lucid.toml")[1]

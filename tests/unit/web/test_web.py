@@ -1,0 +1,443 @@
+"""The pages over a store that lucidd wrote: routes, who sees what, escaping, headers, paths."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lucid.adapters.store.snapshot_json import plan_from_dict, plan_to_dict, snapshot_from_dict, snapshot_to_dict
+from lucid.config import Anonymous, Others, Settings, WebSettings
+from lucid.errors import ConfigError
+from lucid.live.reporting.private_data import PrivateData
+from lucid.web.app import build_app
+from lucid.web.pages import PAGES
+from lucid.web.picture import Ahead
+from lucid.web.planner_client import Planning
+from lucid.web.source import Source
+from lucid.web.viewer import Sight, viewer_of
+from scenes.pages import ADDRESSES, HOSTILE, Pages
+from web_client import WebClient
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pages]:
+    """For all who only look."""
+    made = Pages(tmp_path_factory.mktemp("site"))
+    yield made
+    made.source.stop()
+
+
+@pytest.fixture
+def own_pages(tmp_path: Path) -> Iterator[Pages]:
+    """For who changes them."""
+    made = Pages(tmp_path)
+    yield made
+    made.source.stop()
+
+
+def said(text: str) -> str:
+    """A page without the address that was asked for."""
+    return text.replace("/people/ada", "").replace("of ada here", "")
+
+
+# -- routes -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("address", ADDRESSES)
+def test_every_page_is_there_and_has_a_twin_in_json(pages: Pages, address: str) -> None:
+    client = pages.client("ada")
+    page = client.get(address)
+    assert page.status_code == 200, page.text
+    assert page.headers["content-type"].startswith("text/html")
+    twin = client.get(("/cluster" if address == "/" else address) + ".json")
+    assert twin.status_code == 200
+    assert isinstance(twin.json(), dict)
+
+
+def test_the_addresses_tested_are_those_of_all_pages() -> None:
+    asked = {re.sub(r"/(job|people)/[^/]+", r"/\1/{}", address) for address in ADDRESSES}
+    assert asked == {re.sub(r"\{.*\}", "{}", page.path) for page in PAGES}
+
+
+def test_the_queue_is_that_of_the_command(pages: Pages) -> None:
+    said = json.loads(pages.slurm.ctl("queue", "--json"))
+    shown = pages.client("root-ish").get("/queue.json").json()
+    keys = ("partition", "position", "job", "user", "gpus", "waited_s", "estimate_s", "estimate_by", "decision")
+    assert len(said["queue"]) > 3
+    assert [{key: row[key] for key in keys} for row in shown["queue"]] == [
+        {key: row[key] for key in keys} for row in said["queue"]
+    ]
+
+
+def test_a_story_is_that_of_the_command(pages: Pages) -> None:
+    said = json.loads(pages.slurm.ctl("explain", "9", "--json"))
+    shown = pages.client("ada").get("/job/9.json").json()
+    assert shown["decisions"] == said["decisions"]
+    assert shown["prediction"] == said["prediction"]
+    assert said["decisions"][0]["words"][0] in pages.client("ada").get("/job/9").text.replace("&#39;", "'")
+
+
+def test_filters_and_order_stand_in_the_address(pages: Pages) -> None:
+    client = pages.client("root-ish")
+    every = client.get("/queue.json").json()
+    assert every["of"] == every["waiting"] > 3
+    bobs = client.get("/queue.json", params={"user": "bob"}).json()
+    assert {row["user"] for row in bobs["queue"]} == (
+        {"bob"} if any(r["user"] == "bob" for r in every["queue"]) else set()
+    )
+    assert client.get("/queue.json", params={"least": 5}).json()["of"] == 0
+    assert client.get("/queue.json", params={"vc": "elsewhere"}).json()["of"] == 0
+    down = [row["job"] for row in client.get("/queue.json", params={"sort": "job", "down": 1}).json()["queue"]]
+    assert down == sorted(down, key=int, reverse=True)
+    assert client.get("/queue", params={"page": "x", "least": "-1", "sort": "nonsense"}).status_code == 200
+
+
+def test_a_page_of_the_queue_has_so_many_rows(tmp_path: Path) -> None:
+    pages = Pages(tmp_path)
+    for number in range(20, 40):
+        pages.slurm.submit(str(number), 4, run_s=3000.0, user="ada")
+    pages.slurm.turns(10.0)
+    pages.source._next_s = 0.0  # however long the first look took
+    pages.source.look()
+    pages.settings = pages.settings.model_copy(update={"web": pages.web.model_copy(update={"rows": 10})})
+    pages.source.settings = pages.settings
+    client = pages.client("root-ish")
+    first, second = (client.get("/queue.json", params={"page": at}).json() for at in (1, 2))
+    assert first["pages"] == -(-first["of"] // 10) >= 2
+    assert len(first["queue"]) == 10
+    assert not {r["job"] for r in first["queue"]} & {r["job"] for r in second["queue"]}
+    assert "page=2" in client.get("/queue").text
+
+
+def test_slots_pairs_and_reserved_gpus_are_shown(pages: Pages) -> None:
+    data = pages.client("root-ish").get("/cluster.json").json()
+    assert data["totals"]["running"] == sum(part["running"] for part in data["partitions"])
+    cells = [cell for node in data["nodes"] for row in node["slots"] for cell in row]
+    shared = [cell for cell in cells if cell["kind"] == "shared"]
+    assert len(shared) == data["totals"]["packed"] > 0
+    for node in data["nodes"]:
+        upper, lower = node["slots"]
+        assert sum(cell["gpus"] for cell in upper) == node["gpus"]
+        assert sum(cell["gpus"] for cell in lower) == sum(cell["gpus"] for cell in upper if cell["rows"] == 1)
+    pair = data["pairs"][0]
+    assert all(0.0 < job["promised"] <= 1.0 for job in pair["jobs"])
+
+
+def test_what_is_not_there_is_not_found(pages: Pages) -> None:
+    client = pages.client("ada")
+    assert client.get("/job/999").status_code == 404
+    assert client.get("/job/999.json").json() == {"error": client.get("/job/999.json").json()["error"]}
+    assert client.get("/people/nobody").status_code == 404
+    assert client.get("/nothing/here").status_code == 404
+    assert client.get("/static/../app.py").status_code == 404
+    assert client.get("/static/app.py").status_code == 404
+
+
+def test_without_a_store_the_pages_say_so(tmp_path: Path) -> None:
+    settings = Settings().model_copy(update={"web": WebSettings(anonymous=Anonymous.EVERYTHING)})
+    settings = settings.model_copy(update={"daemon": settings.daemon.model_copy(update={"state_dir": str(tmp_path)})})
+    source = Source(settings, tmp_path / "lucid.toml")
+    source.look()
+    answer = WebClient(build_app(source, Planning(source))).get("/")
+    assert answer.status_code == 503
+    assert "there is no store" in answer.text
+
+
+def test_a_store_that_is_replaced_is_opened_again(own_pages: Pages) -> None:
+    before = own_pages.source.picture
+    assert before is not None
+    own_pages.slurm.submit("50", 1, run_s=10.0, user="ada")
+    own_pages.slurm.turns(5.0)
+    own_pages.source._next_s = 0.0
+    own_pages.source.look()
+    assert own_pages.source.picture is not before
+    own_pages.source.path.unlink()
+    own_pages.source.look()
+    assert own_pages.client("ada").get("/").status_code == 200, "what was seen last stays"
+    assert "there is no store" in own_pages.source.trouble
+
+
+# -- nothing is changed, nothing of others is run --------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "PROPFIND"])
+def test_whatever_is_not_get_or_head_is_refused(pages: Pages, method: str) -> None:
+    for address in (*ADDRESSES, "/events", "/static/lucid.js", "/nowhere"):
+        answer = pages.client("root-ish").request(method, address)
+        assert answer.status_code == 405
+        assert answer.headers["allow"] == "GET, HEAD"
+    assert pages.client("ada").request("HEAD", "/queue").status_code == 200
+
+
+@pytest.mark.parametrize("address", [*ADDRESSES, "/static/lucid.js", "/static/lucid.css", "/nowhere", "/queue.json"])
+def test_no_page_may_load_or_run_what_is_not_ours(pages: Pages, address: str) -> None:
+    answer = pages.client("ada").get(address)
+    policy = answer.headers["content-security-policy"]
+    assert "default-src 'none'" in policy
+    assert "unsafe" not in policy
+    assert answer.headers["x-content-type-options"] == "nosniff"
+    if answer.headers["content-type"].startswith("text/html"):
+        assert not re.search(r"<script(?![^>]* src=)", answer.text), "no script in the page itself"
+        assert not re.search(r"<style|\sstyle=|\son\w+=", re.sub(r"&lt;.*?&gt;", "", answer.text)), "nor style"
+        links = re.findall(r'(?:href|src|action)="([^"]*)"', answer.text)
+        assert links
+        assert all(link.startswith(("/", "#")) for link in links), "nothing from elsewhere"
+
+
+@pytest.mark.parametrize("address", ADDRESSES)
+def test_names_are_text(pages: Pages, address: str) -> None:
+    answer = pages.client("root-ish").get(address)
+    assert "<img src=x" not in answer.text
+    assert "lab<b>" not in answer.text
+    assert "\u202e" not in answer.text
+    assert "49" not in re.findall(r"\{\{7\*7\}\}|49(?=\W)", HOSTILE)
+    if address == "/job/9":
+        assert "&lt;img src=x" in answer.text
+        assert "{{7*7}}" in answer.text
+
+
+def test_the_pages_stand_under_a_path_of_a_proxy(pages: Pages) -> None:
+    for asked in ("/lucid", ""):  # proxies strip the path, or do not
+        client = pages.client("ada", root="/lucid")
+        for address in ADDRESSES:
+            answer = client.get(asked + address)
+            assert answer.status_code == 200
+            links = re.findall(r'(?:href|src|action|data-events|data-changes)="(/[^"]*)"', answer.text)
+            assert links
+            assert all(link.startswith("/lucid/") for link in links)
+    assert client.get("/lucid").status_code == 200
+    assert client.get("/lucidity").status_code == 404
+    assert client.get("/job", params={"id": "9"}).headers["location"] == "/lucid/job/9"
+
+
+def test_the_box_for_a_number_leads_nowhere_else(pages: Pages) -> None:
+    for asked in ("//evil.example", "https://evil.example/", "../../x", "9\r\nset-cookie: a=b"):
+        where = pages.client("ada").get("/job", params={"id": asked}).headers["location"]
+        assert re.fullmatch(r"/job/[\w.+-]+|/queue", where), where
+
+
+# -- who sees what ------------------------------------------------------------------------------------------------
+
+
+def test_private_jobs_are_shown_to_their_user_and_to_administrators(tmp_path: Path) -> None:
+    pages = Pages(tmp_path, private="jobs,usage")
+    every = {row["job"] for row in pages.client("root-ish").get("/queue.json").json()["queue"]}
+    adas = pages.client("ada").get("/queue.json").json()
+    assert {row["user"] for row in adas["queue"]} == {"ada"}
+    assert every > {row["job"] for row in pages.client("bob").get("/queue.json").json()["queue"]}
+    assert pages.client("bob").get("/queue.json").json()["waiting"] == len(every), "how many wait is no secret"
+    assert pages.client("bob").get("/job/9").status_code == 404
+    assert pages.client("bob").get("/job/9.json").status_code == 404
+    assert pages.client("bob").get("/people/ada").status_code == 404
+    for address in ADDRESSES:
+        text = pages.client("bob").get(address).text
+        assert "ada" not in re.findall(r"\b(ada|lab)\b", said(text)), address
+    cells = [
+        cell
+        for node in pages.client("bob").get("/cluster.json").json()["nodes"]
+        for row in node["slots"]
+        for cell in row
+    ]
+    assert {cell["kind"] for cell in cells} <= {"taken", "free", "slot", "alone", "shared", "profile"}
+    assert "taken" in {cell["kind"] for cell in cells}
+    changes = pages.client("bob").get("/queue/changes.json", params={"since": 0}).json()["changes"]
+    assert {row["job"] for row in changes} <= {"13"}
+
+
+def test_without_a_name_the_pages_name_nobody(pages: Pages) -> None:
+    for address in ADDRESSES:
+        answer = pages.client("").get(address)
+        assert not re.search(r"\b(ada|bob|bobs|lab|bobslab|secret)\b|&lt;img", said(answer.text)), address
+        twin = pages.client("").get(("/cluster" if address == "/" else address) + ".json")
+        assert not re.search(r"\b(ada|bob|bobs|secret)\b|<img|lab<", said(twin.text)), address
+    rows = pages.client("").get("/queue.json").json()["queue"]
+    assert rows
+    assert {row["user"][:5] for row in rows} == {"user "}
+    assert pages.client("").get("/job/9").status_code == 200
+
+
+def test_a_header_is_believed_from_named_proxies_alone(pages: Pages) -> None:
+    asked = pages.client("root-ish", address="10.0.0.9").get("/queue.json").json()["queue"]
+    assert {row["user"][:5] for row in asked} == {"user "}
+
+
+def test_a_site_may_ask_for_names_and_may_keep_others_jobs_to_administrators(tmp_path: Path) -> None:
+    pages = Pages(tmp_path, {"anonymous": "nothing", "others": "nothing"})
+    refused = pages.client("").get("/")
+    assert refused.status_code == 403
+    assert "running" not in refused.text
+    assert pages.client("").get("/events").status_code == 403
+    assert {row["user"] for row in pages.client("ada").get("/queue.json").json()["queue"]} == {"ada"}
+
+
+NOBODY, SOMEBODY = {}, {"x-remote-user": "ada"}
+
+
+@pytest.mark.parametrize(
+    ("web", "client", "headers", "private", "name", "jobs", "usage"),
+    [
+        ({}, ("127.0.0.1", 1), SOMEBODY, [], "", Sight.NAMELESS, Sight.OWN),
+        ({"trusted_proxies": ("127.0.0.1",)}, ("127.0.0.1", 1), SOMEBODY, [], "ada", Sight.ALL, Sight.ALL),
+        ({"trusted_proxies": ("127.0.0.0/8",)}, ("127.0.0.1", 1), SOMEBODY, ["usage"], "ada", Sight.ALL, Sight.OWN),
+        ({"trusted_proxies": ("127.0.0.1",)}, ("127.0.0.1", 1), SOMEBODY, None, "ada", Sight.OWN, Sight.OWN),
+        ({"trusted_proxies": ("127.0.0.1",)}, ("127.0.0.1", 1), SOMEBODY, ["all"], "ada", Sight.OWN, Sight.OWN),
+        ({"trusted_proxies": ("10.0.0.1",)}, ("127.0.0.1", 1), SOMEBODY, [], "", Sight.NAMELESS, Sight.OWN),
+        ({"trusted_proxies": ("unix:nobody",)}, ("unix", 65534), SOMEBODY, [], "ada", Sight.ALL, Sight.ALL),
+        ({}, ("unix", 65534), SOMEBODY, [], "nobody", Sight.ALL, Sight.ALL),
+        ({}, ("unix", 0), NOBODY, ["jobs"], "root", Sight.ALL, Sight.ALL),
+        ({}, ("unix", 4242), NOBODY, ["jobs"], "4242", Sight.OWN, Sight.OWN),
+        ({}, None, SOMEBODY, ["jobs"], "", Sight.OWN, Sight.OWN),
+        ({"anonymous": Anonymous.EVERYTHING}, None, NOBODY, None, "", Sight.ALL, Sight.ALL),
+        ({"trusted_proxies": ("127.0.0.1",), "others": Others.NOTHING}, ("127.0.0.1", 1), SOMEBODY, [], "ada",
+         Sight.OWN, Sight.OWN),
+        ({"trusted_proxies": ("127.0.0.1",), "admins": ("ada",)}, ("127.0.0.1", 1), SOMEBODY, ["jobs"], "ada",
+         Sight.ALL, Sight.ALL),
+    ],
+)  # fmt: skip
+def test_who_looks(
+    web: dict[str, Any],
+    client: tuple[str, int] | None,
+    headers: dict[str, str],
+    private: list[str] | None,
+    name: str,
+    jobs: Sight,
+    usage: Sight,
+) -> None:
+    found = viewer_of(WebSettings(**web), client, headers, private, own_uid=4711)
+    assert (found.name, found.jobs, found.usage) == (name, jobs, usage)
+
+
+def test_private_data_is_asked_for_once_an_hour_and_kept() -> None:
+    asked: list[float] = []
+    answer: Callable[[], dict[str, str] | None] = lambda: asked.append(0.0) or {"PrivateData": "Jobs, usage"}  # noqa: E731
+    private = PrivateData(lambda: answer())
+    assert private.words is None
+    for now_s in (0.0, 10.0, 3599.0):
+        private.look(now_s)
+    assert len(asked) == 1
+    assert private.words == ["jobs", "usage"]
+    answer = lambda: {"PrivateData": "none"}  # noqa: E731
+    private.look(3600.0)
+    assert private.words == []
+    answer = lambda: None  # noqa: E731
+    private.look(7200.0)
+    assert private.words == [], "a way of asking that does not tell leaves what is known"
+
+
+# -- over a socket, live ---------------------------------------------------------------------------------------
+
+
+def test_over_a_unix_socket_the_reader_is_its_peer(pages: Pages, tmp_path: Path) -> None:
+    import uvicorn
+
+    from lucid.web.limits import Limits
+    from lucid.web.server import limited
+
+    place = tmp_path / "web.sock"
+    app = build_app(pages.source, pages.planning)
+    config = uvicorn.Config(
+        app, uds=str(place), http=limited(pages.web, Limits()), ws="none", lifespan="off", log_level="error"
+    )
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=server.run, daemon=True)
+    thread.start()
+    for _ in range(200):
+        if place.exists() and server.started:
+            break
+        time.sleep(0.05)
+    try:
+        with socket.socket(socket.AF_UNIX) as sock:
+            sock.connect(str(place))
+            sock.sendall(b"GET /queue.json HTTP/1.1\r\nHost: x\r\nX-Remote-User: bob\r\nConnection: close\r\n\r\n")
+            answer = b""
+            while part := sock.recv(65536):
+                answer += part
+    finally:
+        server.should_exit = True
+        thread.join(10)
+    rows = json.loads(answer.partition(b"\r\n\r\n")[2])["queue"]
+    assert {row["user"] for row in rows} >= {"ada"}, f"uid {os.geteuid()} runs lucidd: it sees everything"
+
+
+def test_starts_are_shown_as_planned(own_pages: Pages) -> None:
+    assert own_pages.source.picture is not None
+    waiting = list(own_pages.source.picture.waiting)
+    now_s = own_pages.source.picture.now_s
+    own_pages.planning.ahead = Ahead(now_s - 30.0, 5000.0, {waiting[0]: (40, 100, 400), waiting[1]: None})
+    rows = {row["job"]: row for row in own_pages.client("root-ish").get("/queue.json").json()["queue"]}
+    assert rows[waiting[0]]["starts_in_s"] == [10, 70, 370], "half a minute later"
+    assert rows[waiting[1]]["starts_words"] == "in more than 1.4 h"
+    page = own_pages.client("root-ish").get(f"/job/{waiting[0]}").text
+    assert "It starts within 10 min." in page
+    assert "A first guess: " in page
+
+
+def test_metrics_are_there_without_users(pages: Pages) -> None:
+    answer = pages.client("").get("/metrics")
+    assert answer.status_code == 200
+    assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
+    assert "lucid_up 1.0" in answer.text
+    assert not re.search(r"\b(ada|bob)\b", answer.text)
+
+
+def test_nothing_is_nothing_in_metrics_and_on_the_page_that_refuses_too(tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    token.write_text("s3cret\n")
+    pages = Pages(tmp_path, {"anonymous": "nothing", "metrics_token_file": str(token)})
+    for sent in ({}, {"authorization": "Bearer wrong"}, {"authorization": "Bearer "}, {"authorization": "s3cret"}):
+        client = pages.client("")
+        client.headers |= sent
+        answer = client.get("/metrics")
+        assert (answer.status_code, answer.headers["www-authenticate"]) == (401, "Bearer")
+        assert "lucid_" not in answer.text
+    client.headers["authorization"] = "Bearer s3cret"
+    assert "lucid_up 1.0" in client.get("/metrics").text
+    assert client.get("/").status_code == 403, "the token is for the metrics alone"
+    assert pages.client("ada").get("/metrics").status_code == 200
+    assert "As lucidd saw it" not in pages.client("").get("/").text
+    for spoil in (lambda: token.write_text("\n"), token.unlink):
+        spoil()
+        with pytest.raises(ConfigError, match="metrics_token_file"):
+            pages.client("")
+    pages.source.stop()
+
+
+def test_a_picture_read_piece_by_piece_says_the_same(pages: Pages) -> None:
+    store = pages.slurm.store
+    whole, lean = store.view("snapshot"), store.picture()
+    assert snapshot_to_dict(snapshot_from_dict(lean)) == snapshot_to_dict(snapshot_from_dict(whole))
+    now_s = whole["now_s"]
+    assert plan_to_dict(plan_from_dict(lean["plan"], now_s)) == plan_to_dict(plan_from_dict(whole["plan"], now_s))
+    assert plan_to_dict(plan_from_dict(whole["plan"], now_s)) == whole["plan"]
+
+
+def test_what_if_it_had_been_submitted_to_another_vc(pages: Pages) -> None:
+    assert pages.source.picture is not None
+    waiting = next(iter(pages.source.picture.waiting))
+    answer = json.loads(pages.slurm.ctl("why-not", waiting, "--vc", "vc", "--json"))
+    assert list(answer["if"]) == ["in VC vc"]
+    assert answer["if"]["in VC vc"]["verb"] == answer["as_it_is"]["verb"], "it is there already"
+    with pytest.raises(ConfigError, match="no such VC"):
+        pages.slurm.ctl("why-not", waiting, "--vc", "nowhere")
+
+
+def test_a_planner_whose_reader_has_gone_ends_without_a_word() -> None:
+    code = (
+        "import lucid.web.planner_process as planner\n"
+        "def gone(*_): raise BrokenPipeError\n"
+        "planner.serve = gone\n"
+        "planner.main()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")

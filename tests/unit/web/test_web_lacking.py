@@ -1,0 +1,319 @@
+"""Every page over stores that lack something: no reader is ever shown an error of ours.
+
+The machine takes away, one after the other, each member of each view that lucidd keeps in its store, and each table.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import is_dataclass
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Any, Union, get_args, get_origin, get_type_hints, is_typeddict
+
+import pytest
+from jinja2 import nodes
+
+from daemon_site import Site as SlurmSite
+from lucid.adapters.store.sqlite import SqliteStore
+from lucid.config import Settings, WebSettings
+from lucid.live.learning.model_upkeep import UPKEEP
+from lucid.models.upkeep.keeper import Outcome
+from lucid.web.app import build_app
+from lucid.web.html import on_every_page, page_response, templates
+from lucid.web.openapi import twin_of
+from lucid.web.pages import PAGES, Page
+from lucid.web.planner_client import Planning
+from lucid.web.site import Site
+from lucid.web.source import Source
+from lucid.web.status import Judged, Status
+from lucid.web.viewer import Sight, Viewer
+from scenes.pages import Pages
+from web_client import WebClient
+
+WEB = WebSettings(trusted_proxies=("10.0.0.1",), admins=("root-ish",))
+READERS = ("root-ish", "ada", "")
+Way = tuple[str, ...]
+
+
+def source_of(settings: Settings, folder: Path, now_s: float) -> Source:
+    """What the pages see of the store in this folder."""
+    daemon = settings.daemon.model_copy(update={"state_dir": str(folder)})
+    source = Source(settings.model_copy(update={"web": WEB, "daemon": daemon}), folder / "lucid.toml", lambda: now_s)
+    source.look()
+    source.account()
+    return source
+
+
+def troubles(source: Source, readers: Sequence[str] = READERS, json: bool = True) -> dict[str, str]:
+    """What went wrong, by page and reader: every page as HTML, and as JSON, for a job in each state."""
+    picture = source.picture
+    app = build_app(source, Planning(source))
+    jobs = ["999"]
+    if picture is not None:
+        jobs += [*list(picture.waiting)[:1], *list(picture.running)[:1]]
+        with closing(sqlite3.connect(source.path)) as db:
+            jobs += [job_id for (job_id,) in db.execute("SELECT job_id FROM ended LIMIT 1")]
+    addresses = []
+    for page in PAGES:
+        for job in jobs if "{job_id}" in page.path else jobs[:1]:
+            forms = (page.path, twin_of(page)) if json else (page.path,)
+            addresses += [form.replace("{job_id}", job).replace("{user}", "ada") for form in forms]
+    found: dict[str, str] = {}
+    for reader in readers if picture is not None else readers[:1]:  # without a picture nothing is shown to anybody
+        client = WebClient(app, {"x-remote-user": reader} if reader else {}, "10.0.0.1")
+        for address, answer in client.get_each(addresses).items():
+            said = f"{address} for {reader or 'somebody without a name'}"
+            if isinstance(answer, Exception):
+                found[said] = repr(answer)
+            elif answer.status_code not in ((200, 403, 404) if picture is not None else (503,)):
+                found[said] = f"{answer.status_code}: {answer.text[:200]}"
+    source.stop()
+    return found
+
+
+# -- moments of a site ------------------------------------------------------------------------------------------
+
+
+def no_cycle(folder: Path) -> SlurmSite:
+    return SlurmSite(folder)
+
+
+def no_job(folder: Path) -> SlurmSite:
+    site = SlurmSite(folder)
+    site.turns(5.0)
+    return site
+
+
+def the_first_job(folder: Path) -> SlurmSite:
+    site = SlurmSite(folder)
+    site.submit("1", 2, user="ada")
+    site.turns(1.0)
+    return site
+
+
+def observed(folder: Path) -> SlurmSite:
+    """Slurm starts jobs by itself, and Lucid looks on: one has ended, one runs, one waits."""
+    site = SlurmSite(folder, restarts=None, partitions={"vc": "observe"})
+    for number, gpus in (("1", 4), ("2", 4), ("3", 4)):
+        site.submit(number, gpus, run_s=30.0 if number == "1" else 3000.0, user="ada", held=False)
+    site.turns(20.0)
+    site.submit("4", 8, user="bob", held=False)
+    site.turns(60.0)
+    return site
+
+
+def models_without_evidence(folder: Path) -> SlurmSite:
+    """As the upkeep of the models puts it while there are too few jobs to judge a model by."""
+    site = the_first_job(folder)
+    told = [Outcome("duration", None, None, trouble="too few jobs").to_json(), Outcome("pairs", None, None).to_json()]
+    site.store.put_view(UPKEEP, told)
+    return site
+
+
+MOMENTS = (no_cycle, no_job, the_first_job, observed, models_without_evidence)
+
+
+@pytest.mark.parametrize("moment", MOMENTS, ids=lambda made: made.__name__)
+def test_every_page_stands_at_every_moment_of_a_site(moment: Callable[[Path], SlurmSite], tmp_path: Path) -> None:
+    site = moment(tmp_path)
+    assert troubles(source_of(site.settings, tmp_path, site.slurm.now)) == {}
+
+
+# -- one thing lacks --------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pages]:
+    """A store that has something of everything."""
+    pages = Pages(tmp_path_factory.mktemp("whole"))
+    pages.slurm.turns(2500.0, every_s=20.0)
+    drift = {"error_ratio": 0.8, "jobs": 120, "psi": {"gpus": 0.1}}
+    pages.slurm.store.put_view(UPKEEP, [{"kind": "duration", "drift": drift, "trouble": None, "action": "train"}])
+    status = pages.slurm.store.view("status")
+    status["models"] = {"duration": {"version": "v3", "why": "promoted", "trouble": False}}
+    status["left_out"] = {"profiles": {"now": 2, "first": {"7": "it is no profile"}}}
+    pages.slurm.store.put_view("status", {**status, "aside": {"77": "depends on another job"}})
+    pages.source.look()
+    pages.source.account()
+    yield pages
+    pages.source.stop()
+
+
+def members(data: Any, at: Way = ()) -> Iterator[Way]:
+    """Ways to all members of an object; ``*`` is every item of a list, and of an object whose members have names of
+    jobs and partitions."""
+    if isinstance(data, dict):
+        for key, item in data.items():
+            way = (*at, "*" if key.isdigit() or key in ("vc", "prof") else key)
+            yield way
+            yield from members(item, way)
+    elif isinstance(data, list):
+        for item in data:
+            yield from members(item, (*at, "*"))
+
+
+def fields_of(hint: Any, at: Way = ()) -> Iterator[Way]:
+    """The same of all members that a class names."""
+    if is_dataclass(hint):
+        for name, member in get_type_hints(hint).items():
+            yield (*at, name)
+            yield from fields_of(member, (*at, name))
+    elif issubclass(get_origin(hint) or object, Mapping):
+        yield from fields_of(get_args(hint)[1], (*at, "*"))
+    else:
+        for member in get_args(hint):
+            yield from fields_of(member, at)
+
+
+def without(data: Any, way: Way) -> Any:
+    first, *rest = way
+    if isinstance(data, list):
+        return [without(item, tuple(rest)) for item in data] if rest else []
+    if not isinstance(data, dict):
+        return data
+    if not rest:
+        return {} if first == "*" else {key: item for key, item in data.items() if key != first}
+    return {key: without(item, tuple(rest)) if first in (key, "*") else item for key, item in data.items()}
+
+
+def lacking(view: str, ways: Iterable[Way], whole: Pages, folder: Path, json: bool) -> dict[str, Any]:
+    kept, found = whole.slurm.store.view(view), dict[str, Any]()
+    shutil.copy(whole.source.path, folder / "lucid.db")
+    with closing(SqliteStore(folder / "lucid.db")) as store:
+        for way in ways:
+            store.put_view(view, without(kept, way))
+            said = troubles(source_of(whole.settings, folder, whole.slurm.slurm.now), ("root-ish", ""), json)
+            if said:
+                found[".".join(way)] = said
+    return found
+
+
+@pytest.mark.parametrize(("view", "noun"), [("status", Status), (UPKEEP, tuple[Judged, ...])], ids=["status", UPKEEP])
+def test_every_page_stands_without_any_one_member_that_pages_read(
+    view: str, noun: Any, whole: Pages, tmp_path: Path
+) -> None:
+    ways = [*fields_of(noun, () if noun is Status else ("*",))]
+    assert len(ways) > 10
+    assert lacking(view, ways, whole, tmp_path, json=False) == {}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("view", ["status", UPKEEP, "start_times", "snapshot"])
+def test_every_page_stands_without_any_one_member_that_lucidd_keeps(view: str, whole: Pages, tmp_path: Path) -> None:
+    ways = sorted(set(members(whole.slurm.store.view(view))))
+    assert lacking(view, ways, whole, tmp_path, json=True) == {}
+
+
+def test_every_page_stands_without_any_one_table_or_view(whole: Pages, tmp_path: Path) -> None:
+    with closing(sqlite3.connect(whole.source.path)) as db:
+        tables = [name for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+        views = [name for (name,) in db.execute("SELECT name FROM views")]
+    wanted = [f"DELETE FROM {name}" for name in tables] + [f"DELETE FROM views WHERE name = '{v}'" for v in views]
+    found: dict[str, Any] = {}
+    for number, change in enumerate(wanted):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        shutil.copy(whole.source.path, folder / "lucid.db")
+        with closing(sqlite3.connect(folder / "lucid.db")) as db:
+            db.execute(change)
+            db.commit()
+        said = troubles(source_of(whole.settings, folder, whole.slurm.slurm.now))
+        if said:
+            found[change] = said
+    assert found == {}
+
+
+# -- one member of a page lacks -----------------------------------------------------------------------------------
+
+
+def absences(hint: Any, at: Way = ()) -> Iterator[tuple[Way, Any]]:
+    """Ways to all members of a page that may be absent by their type, with what stands there then."""
+    if is_typeddict(hint):
+        for name, member in get_type_hints(hint).items():
+            origin, of = get_origin(member), get_args(member)
+            if NoneType in of:
+                yield (*at, name), None
+            elif member is str:
+                yield (*at, name), ""
+            elif origin in (list, dict, Sequence, Mapping):
+                yield (*at, name), {} if origin in (dict, Mapping) else []
+            yield from absences(member, (*at, name))
+    elif get_origin(hint) in (Union, UnionType):
+        for item in get_args(hint):
+            yield from absences(item, at)
+    else:
+        for item in get_args(hint):
+            yield from absences(item, (*at, "*"))
+
+
+def put(data: Any, way: Way, value: Any) -> Any:
+    first, *rest = way
+    if isinstance(data, list):
+        return [put(item, tuple(rest), value) if rest else value for item in data]
+    if not isinstance(data, dict):
+        return data
+    return {
+        key: (put(item, tuple(rest), value) if rest else value) if first in (key, "*") else item
+        for key, item in data.items()
+    }
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.path)
+def test_every_page_stands_without_any_one_member_that_may_be_absent(page: Page, whole: Pages) -> None:
+    picture = whole.source.picture
+    assert picture is not None
+    site = Site(whole.source, whole.planning, "", templates())
+    ways = [*absences(get_type_hints(page.data)["return"])]
+    assert len(ways) > 1
+    one_of_each = [next(iter(picture.waiting)), next(iter(picture.running)), whole.slurm.store.ended()[0].job.id]
+    for viewer in (Viewer("", False, Sight.NAMELESS, Sight.NAMELESS), Viewer("root-ish", True, Sight.ALL, Sight.ALL)):
+        user = "ada" if viewer.name else ""
+        for job_id in one_of_each if "{job_id}" in page.path else [""]:
+            if not user and "{user}" in page.path:
+                continue
+            data = page.data(site, viewer, {"job_id": job_id, "user": user}, {"ask": "1"})
+            for way, value in ways:
+                page_response(site, viewer, page, put(data, way, value), page.path)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.path)
+def test_a_template_asks_for_nothing_that_its_page_does_not_have(page: Page, whole: Pages) -> None:
+    site = Site(whole.source, whole.planning, "", templates())
+    assert site.environment.loader is not None
+    text, _, _ = site.environment.loader.get_source(site.environment, page.template)
+    tree = site.environment.parse(text)
+    own = {one.name for one in tree.find_all(nodes.Macro)} | {one.target for one in tree.find_all(nodes.Import)}
+    own |= {one.name for one in tree.find_all(nodes.Name) if one.ctx != "load"} | {"loop"}
+    asked = (
+        {one.name for one in tree.find_all(nodes.Name) if one.ctx == "load"} - own - site.environment.globals.keys()
+    )
+    there = on_every_page(site, Viewer("", False, Sight.ALL, Sight.ALL), "", "/").keys()
+    assert asked - there <= get_type_hints(get_type_hints(page.data)["return"]).keys()
+
+
+# -- and where something is wrong all the same ----------------------------------------------------------------------
+
+
+def test_a_page_that_cannot_be_made_says_so_in_the_style_of_the_others(
+    whole: Pages, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def wrong(*_: Any) -> Any:
+        raise RuntimeError("secret of ada")
+
+    client = whole.client("")
+    client.shows_errors = True
+    monkeypatch.setattr(whole.source.history, "spans", wrong)
+    page, twin = client.get("/"), client.get("/cluster.json")
+    assert (page.status_code, twin.status_code) == (500, 500)
+    assert "<h1>This page could not be made</h1>" in page.text
+    assert 'href="/queue"' in page.text
+    assert "defect of Lucid" in twin.json()["error"]
+    assert "ada" not in page.text + twin.text
+    monkeypatch.setattr(type(whole.source), "now_s", wrong)  # this breaks the page of the error, too
+    plain = client.get("/")
+    assert plain.status_code == 500
+    assert plain.text.startswith("This page could not be made.")
