@@ -65,7 +65,7 @@ def run_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_trace(TRACE, folder / "trace.csv")
     (folder / "vcs.csv").write_text(",num\nvision,3\n")
     # every job is profiled first, so that there is a profiling run to explain
-    (folder / "lucid.toml").write_text("[policy.profiling]\nhome_if_room = false\n")
+    (folder / "lucid.toml").write_text("[policy.profiling]\nenabled = true\nhome_if_room = false\n")
     command = [
         "simulate", str(folder / "trace.csv"), "--vcs", str(folder / "vcs.csv"), "--gpus-per-node", "4",
         "--predictor", "oracle", "--config", str(folder / "lucid.toml"),
