@@ -39,7 +39,7 @@ QUICK: dict[str, dict[str, str | int]] = {
 
 @pytest.fixture(scope="module")
 def whole() -> Iterator[Site]:
-    with story_site("pool", LIKE) as site:
+    with story_site("pool", partitions=LIKE) as site:
         yield site
 
 
