@@ -63,6 +63,8 @@ def start_words(starts_in_s: tuple[int, int, int] | None, ahead_s: float, barred
     early_s, likely_s, late_s = starts_in_s
     if not likely_s:
         return "now"
+    if late_s < 60:  # nobody plans by seconds, and no forecast is that sure
+        return "within a minute"
     if late_s <= _NARROW * early_s:
         return f"in {duration(likely_s)} ({duration(early_s)} to {duration(late_s)})"
     within = f"within {_at_most(late_s)}"

@@ -18,6 +18,7 @@ H, D = 3600, 86400
     [
         ((0, 0, 0), "now"),
         ((50 * 60, 60 * 60, 70 * 60), "in 1.0 h (50 min to 1.2 h)"),
+        ((1, 1, 1), "within a minute"),
         ((1, 20, 100), "within 2 min"),
         ((1, 264, 5400), "within 2 h, most likely in minutes"),
         ((1, 30 * 60, 50 * 60), "within the hour, most likely in 30 min"),
