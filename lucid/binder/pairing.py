@@ -70,6 +70,10 @@ class Binder:
         """Those that a job may join."""
         return self._offered()[self._kind(job)]
 
+    def offered_to(self, job: Job) -> bool:
+        """May any running job be joined that has as many GPUs?"""
+        return len(self._candidates(job)) > 0
+
     def _offered(self) -> defaultdict[tuple[int, str], Candidates]:
         """The jobs that may be joined, as ``_open``."""
         if self._unasked:

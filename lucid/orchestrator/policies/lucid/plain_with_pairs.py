@@ -55,12 +55,14 @@ def serve_plain(starts: Starts, snapshot: Snapshot, plain: BackfillPolicy, why: 
     for job_id, decision in made.decisions.items():
         if not isinstance(decision, Hold):
             continue
-        queued = QueuedJob(entries[job_id], starts.predictions[job_id])
-        # GPUs of jobs that are preempted now are nobody's to join
-        beside, terms = (None, ()) if claims else starts.partner_to_wait_no_more(queued, 0)
-        if beside is not None:
-            starts.beside(queued, beside, (why, *terms))
-        else:
-            ordered = isinstance(decision.reasons[0], FairOrder | SlurmPriority)  # others can never start here
-            starts.decisions[job_id] = Hold((why, *decision.reasons)) if ordered else decision
+        entry = entries[job_id]
+        # GPUs of jobs that are preempted now are nobody's to join; why a job has no partner is not told here
+        if not claims and entry.profile is not None and starts.binder.offered_to(entry.job):
+            queued = QueuedJob(entry, starts.predictions[job_id])
+            beside, terms = starts.partner_to_wait_no_more(queued, 0)
+            if beside is not None:
+                starts.beside(queued, beside, (why, *terms))
+                continue
+        ordered = isinstance(decision.reasons[0], FairOrder | SlurmPriority)  # others can never start here
+        starts.decisions[job_id] = Hold((why, *decision.reasons)) if ordered else decision
     return made.wake_s
