@@ -21,7 +21,7 @@ Tables = Mapping[str, Mapping[str, str | int | Mapping[str, int]]]
 """Keys of lucid.toml by table."""
 
 _NAMES = ("overflow", "lucid-overflow")
-_BY_HAND = "docs/slurm-admin.md, Lending between VCs, says how VCs of another kind lend; or leave out --lending"
+_BY_HAND = "docs/slurm-lending.md says how VCs of another kind lend; or leave out --lending"
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +100,7 @@ def lending_of(
         partition=pool.partition,
         notes=[
             f"{', '.join(pool.quotas)} lend each other idle GPUs, in partition {pool.partition}, where only lucidd "
-            "starts jobs; each has its own GPUs as its quota (docs/slurm-admin.md, Lending between VCs)",
+            "starts jobs; each has its own GPUs as its quota (docs/slurm-lending.md)",
             *pool.left_out,
         ],
     )
