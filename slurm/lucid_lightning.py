@@ -1,9 +1,8 @@
-"""An elastic job with Lightning. Python 3.9 or later; needs lucid_elastic.py.
+"""An elastic job with Lightning. Python 3.9 or later; needs lucid_torch.py.
 
-    import lucid_elastic
     import lucid_lightning
 
-    loader = DataLoader(data, batch_size=lucid_elastic.share(64), shuffle=True)
+    loader = DataLoader(data, batch_size=lucid_lightning.share(64), shuffle=True)
     trainer = Trainer(max_epochs=30, callbacks=[lucid_lightning.Elastic(64)], **lucid_lightning.sizes())
     trainer.fit(model, loader, ckpt_path=lucid_lightning.last())
 
@@ -18,10 +17,11 @@ from pathlib import Path
 import lightning
 from lightning.pytorch.plugins.environments import LightningEnvironment
 
-import lucid_elastic
 import lucid_report
 import lucid_torch
+from lucid_torch import share
 
+__all__ = ["Elastic", "last", "share", "sizes"]
 NAME = "lucid.ckpt"
 
 
@@ -32,14 +32,14 @@ def sizes():
     cuda = lightning.pytorch.accelerators.CUDAAccelerator.is_available()
     here = int(os.environ["LOCAL_WORLD_SIZE"])
     return {
-        "accelerator": "cuda" if cuda else "cpu", "devices": here, "num_nodes": lucid_elastic.world() // here,
-        "strategy": "ddp" if lucid_elastic.world() > 1 else "auto", "plugins": [LightningEnvironment()],
+        "accelerator": "cuda" if cuda else "cpu", "devices": here, "num_nodes": lucid_torch.world() // here,
+        "strategy": "ddp" if lucid_torch.world() > 1 else "auto", "plugins": [LightningEnvironment()],
     }  # fmt: skip
 
 
 def last():
     """Path of this job's checkpoint, None before there is one: for ``Trainer.fit(ckpt_path=…)``."""
-    path = Path(lucid_elastic.folder() or os.devnull) / NAME
+    path = Path(lucid_torch.folder() or os.devnull) / NAME
     return str(path) if path.is_file() else None
 
 
@@ -51,18 +51,18 @@ class Elastic(lightning.Callback):
 
     def on_train_start(self, trainer, module):
         """Lightning's handlers of signals are set before this."""
-        self.told = lucid_elastic.Told()
+        self.told = lucid_torch.Told()
         steps = trainer.num_training_batches
         self.clock = lucid_torch.EpochClock(trainer.current_epoch + (trainer.fit_loop.batch_idx + 1) % steps / steps)
 
     def on_train_batch_end(self, trainer, module, outputs, batch, batch_idx):
         """After each step."""
-        if lucid_elastic.folder() and lucid_elastic.agreed(self.told.now):
-            trainer.save_checkpoint(str(Path(lucid_elastic.folder()) / NAME))
-            sys.exit(lucid_elastic.STOPPED)
+        if lucid_torch.folder() and lucid_torch.agreed(self.told.now):
+            trainer.save_checkpoint(str(Path(lucid_torch.folder()) / NAME))
+            sys.exit(lucid_torch.STOPPED)
 
     def on_train_epoch_end(self, trainer, module):
         """After each epoch."""
         took = self.clock.took(trainer.current_epoch + 1)
-        if lucid_elastic.rank() == 0:
-            lucid_report.report(trainer.current_epoch + 1, took, lucid_elastic.world(), batch=self.batch)
+        if lucid_torch.rank() == 0:
+            lucid_report.report(trainer.current_epoch + 1, took, lucid_torch.world(), batch=self.batch)

@@ -23,14 +23,62 @@ factor is taken into account.
 import contextlib
 import math
 import os
+import signal
 import sys
 import time
 
 import lucid_report
 
+STOPPED = 128 + signal.SIGTERM
+"""Status of a process that was told to stop, and wrote its checkpoint."""
 RULES = ("adascale", "linear", "sqrt")
 MEMORY = 0.999
 """What a step with the initial batch leaves of the means before it."""
+
+
+def world():
+    """Processes of this job, 1 where nobody counted them."""
+    return int(os.environ.get("WORLD_SIZE") or 1)
+
+
+def rank():
+    """This process's number, from 0 on."""
+    return int(os.environ.get("RANK") or 0)
+
+
+def share(batch):
+    """This process's part of a total batch, at least one sample."""
+    return max(batch // world(), 1)
+
+
+def folder():
+    """Where this job's checkpoints lie, found again after each restart; None without lucid_run.py --checkpoints."""
+    return os.environ.get("LUCID_CHECKPOINTS")
+
+
+def agreed(stop):
+    """Whether any process says stop: the same in all of them. All call it, after the same step."""
+    import torch
+
+    distributed = torch.distributed
+    if not (distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1):
+        return bool(stop)
+    said = torch.tensor([float(stop)], device="cuda" if distributed.get_backend() == "nccl" else "cpu")
+    distributed.all_reduce(said)
+    return float(said) > 0
+
+
+class Told:
+    """Whether this process was told to stop, by SIGTERM."""
+
+    def __init__(self):
+        self.now, self._pid = False, os.getpid()
+        signal.signal(signal.SIGTERM, self._note)
+
+    def _note(self, *_):
+        if os.getpid() != self._pid:  # a loader's worker, which was forked
+            os._exit(STOPPED)
+        self.now = True
 
 
 class Statistics:

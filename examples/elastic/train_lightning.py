@@ -7,7 +7,6 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-import lucid_elastic
 import lucid_lightning
 
 
@@ -30,7 +29,7 @@ class Classifier(lightning.LightningModule):
 lightning.seed_everything(0)
 images = torch.randn(2048, 1, 16, 16)
 data = TensorDataset(images, (images.mean(dim=(1, 2, 3)) > 0).long())
-loader = DataLoader(data, batch_size=lucid_elastic.share(64), shuffle=True)
+loader = DataLoader(data, batch_size=lucid_lightning.share(64), shuffle=True)
 trainer = lightning.Trainer(
     max_epochs=int(sys.argv[1]), callbacks=[lucid_lightning.Elastic(64)], logger=False, enable_checkpointing=False,
     enable_progress_bar=False, enable_model_summary=False, **lucid_lightning.sizes(),

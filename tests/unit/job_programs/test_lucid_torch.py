@@ -32,6 +32,7 @@ TRAIN = '''
 import json
 import os
 import sys
+import time
 
 sys.path.insert(0, os.environ["LUCID_FILES"])
 import lucid_torch
@@ -73,7 +74,9 @@ assert optimizer.param_groups[0]["lr"] == 0.1
 with open(out + "." + str(rank), "w") as file:
     json.dump(told, file)
 if world > 1:
+    torch.distributed.barrier()  # as lucid_elastic leaves, or gloo's threads may abort the process
     torch.distributed.destroy_process_group()
+    time.sleep(0.5)
 '''
 
 
@@ -95,6 +98,22 @@ def test_means_and_factors_are_the_published_ones(scale: float) -> None:
         assert lucid_torch.learning_rate_factor(rule, scale, gradient) == pytest.approx(
             published(rule, 8, 8 * scale, GradParams(*gradient))
         )
+
+
+@pytest.mark.parametrize(
+    ("module", "visible"), [("lucid_elastic", "5"), ("lucid_torch", "4,5")], ids=["elastic", "torch"]
+)
+def test_a_plain_loop_sees_its_own_gpu_and_libraries_that_choose_see_all(module: str, visible: str) -> None:
+    """Lightning and transformers take the GPU of their LOCAL_RANK: what they import leaves them all in sight."""
+    program = f"import os, {module}; print(os.environ['CUDA_VISIBLE_DEVICES'])"
+    told = environ(
+        CUDA_VISIBLE_DEVICES="4,5", LOCAL_WORLD_SIZE="2", LOCAL_RANK="1", WORLD_SIZE="2", PYTHONPATH=str(RUN.parent)
+    )
+    done = subprocess.run([sys.executable, "-S", "-c", program], env=told, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == visible
+    if module == "lucid_torch":
+        for name in ("lightning", "transformers"):
+            assert "import lucid_elastic" not in (RUN.parent / f"lucid_{name}.py").read_text()
 
 
 CASES = [(1, 1, "sqrt"), (1, 3, "adascale"), (2, 1, "adascale"), (2, 2, "linear")]
