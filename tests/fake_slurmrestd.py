@@ -165,6 +165,9 @@ class NamedClient:
     def qos_priorities(self) -> dict[str, int]:
         return {}
 
+    def fair_shares(self) -> dict[tuple[str, str], float]:
+        return {}
+
     def preemption(self) -> Preemption:
         return NO_PREEMPTION
 
@@ -182,6 +185,9 @@ class NamedClient:
 
     def update(self, job_id: str, changes: Changes) -> None:
         self.rest.update(self.numbers[job_id], changes)
+
+    def except_from_sleep(self, nodes: Sequence[str], kept: bool) -> None:
+        self.rest.except_from_sleep(nodes, kept)
 
     def seal(self, text: str) -> str:
         return self.rest.seal(text)

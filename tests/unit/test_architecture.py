@@ -1,0 +1,122 @@
+"""docs/architecture.md against the code: the files on a job's two ways, and how often each way comes back to one."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from click.testing import CliRunner
+
+import lucid
+from daemon_site import Site
+from fake_slurmrestd import NamedClient
+from lucid.adapters.slurm.clients.port import Breaker
+from lucid.cli.main import lucidctl
+from lucid.daemon import Daemon, Parts
+from lucid.live.policies import live_models
+from lucid.models.packing.pair_memory import PairMemory
+
+ROOT = Path(lucid.__file__).parent
+PAGE = (ROOT.parent / "docs/architecture.md").read_text(encoding="utf-8")
+TRACE = """\
+job_id,user,vc,gpu_num,submit_time,duration,state,gpu_util,gmem_util,gmem
+1,ada,vc,1,0,600,COMPLETED,34.9,11.8,2730
+"""
+
+Step = tuple[str, str]
+"""A file below lucid/, and a function of it."""
+
+
+class Way:
+    """The functions of lucid/ in the order in which each was entered first. What runs while a module is imported does
+    not count, nor do lambdas and comprehensions."""
+
+    def __init__(self, act: Callable[[], Any]) -> None:
+        self.steps: list[Step] = []
+        self._seen: set[object] = set()
+        before = sys.getprofile()
+        sys.setprofile(self._enter)
+        try:
+            act()
+        finally:
+            sys.setprofile(before)
+
+    def _enter(self, frame: FrameType, event: str, _: object) -> None:
+        code = frame.f_code
+        if event != "call" or code in self._seen:
+            return
+        self._seen.add(code)
+        path = Path(code.co_filename)
+        if code.co_flags & inspect.CO_OPTIMIZED and code.co_name[0] != "<" and path.is_relative_to(ROOT):
+            self.steps.append((str(path.relative_to(ROOT)), code.co_qualname))
+
+    def between(self, first: Step, last: Step) -> list[Step]:
+        return self.steps[self.steps.index(first) : self.steps.index(last) + 1]
+
+
+def files_and_returns(steps: list[Step]) -> tuple[int, int]:
+    """How many files, and how often the way comes back to one that it had left."""
+    stations = [file for at, (file, _) in enumerate(steps) if not at or steps[at - 1][0] != file]
+    return len({*stations}), len(stations) - len({*stations})
+
+
+def the_walk(title: str) -> tuple[list[str], tuple[int, int]]:
+    """Of a walk on the page: its files, and the numbers that may only fall."""
+    text = PAGE.partition(f"## {title}")[2].partition("\n## ")[0]
+    files, returns = re.search(r"(\d+) files, and comes back (\d+) times", text).groups()
+    return re.findall(r"^\| `([\w/]+\.py)` \|", text, re.MULTILINE), (int(files), int(returns))
+
+
+def missed(walk: list[str], steps: list[Step]) -> list[str]:
+    """The files of a walk that the way does not enter in this order."""
+    stations, gone = iter(file for file, _ in steps), []
+    for file in walk:
+        if file not in stations:  # what was passed stays passed
+            gone.append(file)
+            break
+    return gone
+
+
+def test_from_sbatch_to_the_started_job(tmp_path: Path) -> None:
+    site = Site(tmp_path, restarts=None)
+    slurm, memory = site.slurm, PairMemory()
+    models = live_models(site.settings, tmp_path / "lucid.toml", memory)
+    parts = (site.settings, NamedClient(slurm), Breaker(slurm.now_s), site.store, site.sampler, slurm, models, memory)
+    site.daemon = Daemon(Parts(*parts), "one")
+
+    def turns() -> None:
+        for _ in range(4):
+            site.daemon.turn()
+            slurm.advance(31.0)  # the nodes are looked at again
+
+    turns()
+    without = Way(turns)  # a job
+    slurm.submit("a", "vc", 1)
+    way = Way(site.daemon.turn)
+    assert [job for _, job, _ in slurm.starts] == ["a"]
+    last = ("adapters/slurm/clients/rest.py", "RestClient.release")
+    first = ("adapters/slurm/clients/rest.py", "RestClient.jobs")
+    own = [step for step in way.between(first, last) if step not in without.steps]
+    walk, recorded = the_walk("From one sbatch to the started job")
+    assert len(walk) > 12
+    assert missed(walk, way.steps) == []
+    assert files_and_returns(own) <= recorded
+
+
+def test_from_a_row_of_a_trace_to_its_row_in_the_report(tmp_path: Path) -> None:
+    (tmp_path / "trace.csv").write_text(TRACE)
+    words = ["simulate", str(tmp_path / "trace.csv"), "--policy", "lucid", "--out", str(tmp_path / "out")]
+    done = CliRunner().invoke(lucidctl, words)  # so that all is imported
+    assert done.exit_code == 0, done.output
+    way = Way(lambda: CliRunner().invoke(lucidctl, words))
+    first, last = ("simulator/traces/pack.py", "_parse"), ("simulator/report/jobs.py", "_packed")
+    own = [step for step in way.between(first, last) if not step[1].endswith(".__init__")]
+    walk, recorded = the_walk("From one row of a trace to its row in the report")
+    assert len(walk) > 12
+    assert missed(walk, way.steps) == []
+    assert files_and_returns(own) <= recorded
