@@ -13,8 +13,8 @@ from benchmarks.figure import Figure
 from lucid.adapters.store.sqlite import SqliteStore
 from lucid.config import PolicySettings, settings_from
 from lucid.core.job import Ended, Job
+from lucid.errors import Refusal
 from lucid.live.policies import LivePolicy
-from lucid.live.reporting.counters import CAUSES
 from lucid.metrics.exposition import render
 from lucid.metrics.source import MetricsSource
 
@@ -98,7 +98,7 @@ def big_store(folder: Path, vcs: int, pending: int, running: int) -> MetricsSour
         "plan_s": {"counts": [1] * 13, "sum_s": 2.0},
         "failed": 0,
         "done": dict.fromkeys(("start", "hold", "requeue", "part", "release", "keep"), 5),
-        "refused": dict.fromkeys(CAUSES, 1),
+        "refused": dict.fromkeys(Refusal, 1),
         "restarts": {},
         "promises": promises,
         "starvation": {f"vc{at}": bound for at in range(vcs)},

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
+
 __all__ = [
     "ActionRefused",
     "ClusterError",
@@ -11,6 +13,7 @@ __all__ = [
     "LucidError",
     "MetricsError",
     "ModelError",
+    "Refusal",
     "StoreError",
     "TraceError",
     "UnsafeAction",
@@ -50,8 +53,27 @@ class ClusterUnreadable(ClusterError):
     """The cluster answers in a form that this version of Lucid does not know; only another version helps."""
 
 
+class Refusal(StrEnum):
+    """Why something that was decided was not done, as it is counted."""
+
+    WRITES_PER_CYCLE = "writes_per_cycle"
+    MODE = "mode"
+    JOB_MOVED_ON = "job_moved_on"
+    """The job is not any more as the plan had it."""
+    NODES_NOT_FREE_YET = "nodes_not_free_yet"
+    PARTNER_GONE = "partner_gone"
+    SLURM_WAS_SILENT = "slurm_was_silent"
+    SLURM = "slurm"
+    """Slurm declined."""
+    SAFETY_CHECK = "safety_check"
+
+
 class ActionRefused(ClusterError):
     """The cluster answered and declined one action; record it and go on."""
+
+    def __init__(self, words: str, cause: Refusal = Refusal.SLURM) -> None:
+        super().__init__(words)
+        self.cause = cause
 
 
 class MetricsError(LucidError):

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from lucid.adapters.gpu.profiles import ProfileReading
-from lucid.adapters.slurm.clients.port import Changes
+from lucid.adapters.slurm.clients.port import Changes, declined
 from lucid.adapters.slurm.records.configuration import Partition
 from lucid.adapters.slurm.records.field_parsers import gpu_count, shard_types
 from lucid.adapters.slurm.records.jobs_and_nodes import SlurmJob, SlurmNode
@@ -367,7 +367,7 @@ class FakeSlurm:
                 self._set(job_id, priority=record.priority + changes.site_factor - before)
             return
         if not record.pending:
-            raise ActionRefused("Job is no longer pending execution")
+            raise declined("Job is no longer pending execution")
         if changes.first is not None:
             self.update(job_id, changes.first)
             record = self.records[job_id]
@@ -416,12 +416,12 @@ class FakeSlurm:
 
     def hold(self, job_id: str, begin_s: float = 0.0) -> None:
         if not self._write(job_id, "hold").pending:
-            raise ActionRefused("Job is no longer pending execution")
+            raise declined("Job is no longer pending execution")
         self._set(job_id, held=True, reason="JobHeldUser", eligible_s=begin_s or self.now)
 
     def release(self, job_id: str) -> None:
         if not self._write(job_id, "release").pending:
-            raise ActionRefused("Job is pending execution")
+            raise declined("Job is pending execution")
         self._set(job_id, held=False, reason="None")
         self._schedule()
 

@@ -13,6 +13,7 @@ from lucid.core.job import Ended, Job, JobProfile
 from lucid.core.prediction import Prediction
 from lucid.core.readings import GpuCard, GpuLost, GpuReading
 from lucid.core.snapshot import Snapshot
+from lucid.errors import Refusal
 
 __all__ = [
     "Applied",
@@ -48,10 +49,11 @@ class Capability(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """What became of one action: ``refused`` holds the cluster's words when it declined."""
+    """What became of one action: ``refused`` holds the cluster's words when it declined, ``cause`` why."""
 
     action: Action
     refused: str | None = None
+    cause: Refusal = Refusal.SLURM
 
 
 class Clock(Protocol):

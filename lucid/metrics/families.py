@@ -13,9 +13,10 @@ from typing import Any
 from prometheus_client.core import HistogramMetricFamily, Metric
 
 from lucid.adapters.store.sqlite import SqliteStore
+from lucid.errors import Refusal
 from lucid.live.learning.model_upkeep import UPKEEP
 from lucid.live.plans.stored_starts import START_TIMES, start_times_of
-from lucid.live.reporting.counters import BUCKETS_S, CAUSES, RESTARTS, SPEEDS, promises_of
+from lucid.live.reporting.counters import BUCKETS_S, RESTARTS, SPEEDS, promises_of
 from lucid.metrics.building import Labels, counter, few, gauge, number
 from lucid.metrics.partitions import partition_families
 from lucid.metrics.source import MetricsSource
@@ -114,7 +115,9 @@ def _work(counts: Mapping[str, Any]) -> Iterator[Metric]:
         return {(name,): number(found.get(name)) for name in (names or sorted(found))}
 
     yield counter("lucid_actions", "What lucidd did to jobs.", each("done"), ("verb",))
-    yield counter("lucid_refusals", "What was decided and not done, by cause.", each("refused", CAUSES), ("cause",))
+    yield counter(
+        "lucid_refusals", "What was decided and not done, by cause.", each("refused", tuple(Refusal)), ("cause",)
+    )
     yield counter(
         "lucid_site_factors_undone",
         "Site factors of order mode that Slurm took back; lucidd writes them again.",

@@ -42,7 +42,7 @@ from lucid.core.decision import Action, Start
 from lucid.core.job import Ended
 from lucid.core.ports import Applied, Capability, Clock
 from lucid.core.snapshot import Snapshot
-from lucid.errors import ClusterError, ClusterUnavailable
+from lucid.errors import ClusterError, ClusterUnavailable, Refusal
 
 __all__ = ["SlurmCluster"]
 
@@ -275,7 +275,10 @@ class SlurmCluster:
         if starts and self._closings.changed(self._clock.now_s()):
             kept = [action for action in actions if not isinstance(action.decision, Start)]
             done = iter(self._actions.apply(kept))
-            return [Applied(a, _REPLAN) if isinstance(a.decision, Start) else next(done) for a in actions]
+            return [
+                Applied(a, _REPLAN, Refusal.NODES_NOT_FREE_YET) if isinstance(a.decision, Start) else next(done)
+                for a in actions
+            ]
         return self._actions.apply(actions)
 
     def order(self, factors: Mapping[str, int]) -> int:

@@ -16,36 +16,23 @@ from lucid.core.job import Running, Stage
 from lucid.core.ports import Applied
 from lucid.core.reason import PairSpeed
 from lucid.core.snapshot import Snapshot
+from lucid.errors import Refusal
 from lucid.live.reporting.status import running_of
 from lucid.orchestrator.cycle import CycleResult
 from lucid.orchestrator.policy import Policy
 
 __all__ = [
     "BUCKETS_S",
-    "CAUSES",
     "RESTARTS",
     "SPEEDS",
     "Counters",
     "TimedPolicy",
-    "cause_of",
     "promises_of",
     "speeds_of",
 ]
 
 BUCKETS_S: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 """Upper bounds of the histograms of time."""
-_CAUSES: Final = {
-    "writes_per_cycle": ("writes_per_cycle",),
-    "mode": ("mode, nothing was done",),
-    "job_moved_on": ("no longer in partition", "is not running", "is not in profiling"),
-    "nodes_not_free_yet": ("waits until job", "has not left its nodes"),
-    "partner_gone": ("does not run on slots",),
-    "slurm_was_silent": ("did not answer lately",),
-    "munge": ("munge", "cannot seal"),
-}
-"""By cause, what Lucid's words to it have."""
-CAUSES: Final = (*_CAUSES, "slurm", "safety_check")
-"""Why something that was decided was not done. ``slurm``: Slurm declined."""
 RESTARTS: Final = ("profiled", "parted", "preempted")
 """Why Lucid started a running job over."""
 SPEEDS: Final = ("measured", "promised", "unknown")
@@ -54,11 +41,6 @@ _MOST_STEP_S: Final = 60.0
 """After a longer time without a cycle it is not known which pairs stood together."""
 _SOON_S: Final = 300.0
 """A job that was told to start may not run yet for so long; what was promised to it is kept meanwhile."""
-
-
-def cause_of(words: str) -> str:
-    """Which of `CAUSES` the words of a refusal tell of."""
-    return next((cause for cause, parts in _CAUSES.items() if any(part in words for part in parts)), "slurm")
 
 
 def speeds_of(
@@ -122,7 +104,7 @@ class Counters:
         """``before``: what the process before this one left, of which what was promised to pairs goes on."""
         self._cycle, self._plan = _Times(), _Times()
         self._done: dict[str, int] = {}
-        self._refused = dict.fromkeys(CAUSES, 0)
+        self._refused = dict.fromkeys(map(str, Refusal), 0)
         self._restarts = dict.fromkeys(RESTARTS, 0)
         self._shared, self._saved, self._lost = (dict.fromkeys(SPEEDS, 0.0) for _ in range(3))
         self._failed = 0
@@ -150,14 +132,14 @@ class Counters:
         for item in result.applied:
             if modes.get(item.action.partition, Mode.PACK) is Mode.PACK:
                 self._take(item, running, snapshot.now_s)
-        self._refused["safety_check"] += len(result.unsafe)
+        self._refused[Refusal.SAFETY_CHECK] += len(result.unsafe)
         self._share(snapshot.now_s, running)
         self._starvation = dict(_margins(memory, snapshot.now_s))
 
     def _take(self, item: Applied, running: Mapping[str, Running], now_s: float) -> None:
         job_id, decision = item.action.job_id, item.action.decision
         if item.refused is not None:
-            self._refused[cause_of(item.refused)] += 1
+            self._refused[item.cause] += 1
             return
         verb = verb_of(decision)
         self._done[verb] = self._done.get(verb, 0) + 1

@@ -15,9 +15,9 @@ from lucid.core.job import Running, Stage
 from lucid.core.ports import Applied
 from lucid.core.reason import PairSpeed
 from lucid.core.snapshot import Partition, Snapshot
-from lucid.errors import ClusterUnavailable
+from lucid.errors import ClusterUnavailable, Refusal
 from lucid.live.learning.model_upkeep import UPKEEP, Upkeep
-from lucid.live.reporting.counters import Counters, TimedPolicy, cause_of, speeds_of
+from lucid.live.reporting.counters import Counters, TimedPolicy, speeds_of
 from lucid.orchestrator.cycle import CycleResult
 from lucid.orchestrator.rules import PolicyRules
 
@@ -94,7 +94,7 @@ def test_restarts_are_counted_by_cause_and_only_of_jobs_that_ran() -> None:
         Applied(Action("b", "vc", Requeue((), part=True))),
         Applied(Action("c", "vc", Requeue(()))),
         Applied(Action("waits", "vc", EndProfiling(()))),
-        Applied(Action("d", "vc", Requeue(())), "job d is not running"),
+        Applied(Action("d", "vc", Requeue(())), "job d is not running", Refusal.JOB_MOVED_ON),
     )
     tally.cycle(result(0.0, *(runs(name) for name in "abcd"), applied=applied), {}, {}, 0.1)
     found = tally.to_dict()
@@ -158,10 +158,6 @@ def test_a_timed_policy_is_the_policy_otherwise() -> None:
     assert (policy.name, policy.rules, getattr(policy, "needs", None)) == ("inner", PolicyRules(pairs=True), None)
     assert policy.plan(Snapshot(5.0, {})).now_s == 5.0
     assert took == [0.25]
-
-
-def test_an_unknown_refusal_is_slurms() -> None:
-    assert cause_of("scontrol: something new") == "slurm"
 
 
 def test_what_training_found_is_kept_for_the_metrics(tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,10 +23,9 @@ from lucid.adapters.store.sqlite import SqliteStore
 from lucid.config import PolicySettings, settings_from
 from lucid.core.decision import Decision, Hold, Start
 from lucid.core.placement import NodeGpus
-from lucid.errors import StoreError
+from lucid.errors import Refusal, StoreError
 from lucid.live.learning.model_upkeep import UPKEEP
 from lucid.live.policies import LivePolicy
-from lucid.live.reporting.counters import CAUSES, cause_of
 from lucid.metrics.exposition import render
 from lucid.metrics.source import MetricsSource
 from lucid.profiler.summary import Summary
@@ -85,7 +83,7 @@ def test_what_lucidd_did_is_told(site: Site) -> None:
     assert value(found, "lucid_actions_total", verb="start") == len(site.slurm.starts)
     assert value(found, "lucid_restarts_total", cause="profiled") == status["counts"]["restarts"]["profiled"] > 0
     assert value(found, "lucid_restarts_total", cause="parted") == 0.0
-    assert [value(found, "lucid_refusals_total", cause=cause) is None for cause in CAUSES] == [False] * len(CAUSES)
+    assert [value(found, "lucid_refusals_total", cause=cause) is None for cause in Refusal] == [False] * len(Refusal)
     assert value(found, "lucid_partitions", mode="pack") == 1.0
 
 
@@ -264,20 +262,6 @@ def test_at_ten_thousand_waiting_jobs_there_are_at_most_two_thousand_series(tmp_
     assert sum(v for (name, _), v in found.items() if name == "lucid_pending_jobs") == 10_000
     assert sum(v for (name, _), v in found.items() if name == "lucid_pairs") == 1000
     assert not [labels for _, labels in found if "user" in dict(labels)]
-
-
-def test_refusals_have_causes() -> None:
-    words: Mapping[str, str] = {
-        "job 3: limit slurm.writes_per_cycle is reached; retried in the next cycle": "writes_per_cycle",
-        "job 3: partition 'vc' is in observe mode, nothing was done": "mode",
-        "job 3 is no longer in partition 'vc'": "job_moved_on",
-        "job 3: has not left its nodes yet (pending execution)": "nodes_not_free_yet",
-        "job 3: 4 does not run on slots of these GPUs": "partner_gone",
-        "munge does not answer within 5 s": "munge",
-        "scontrol: Requested node configuration is not available": "slurm",
-    }
-    assert {text: cause_of(text) for text in words} == words
-    assert set(words.values()) < set(CAUSES)
 
 
 def test_promtool_has_nothing_to_say_against_it(site: Site, tmp_path: Path) -> None:

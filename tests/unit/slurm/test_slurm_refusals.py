@@ -9,7 +9,7 @@ import pytest
 
 from builders import at
 from fake_slurm import fake_node
-from lucid.adapters.slurm.clients.port import Changes
+from lucid.adapters.slurm.clients.port import Changes, declined
 from lucid.adapters.slurm.pending.pending_reasons import Outlook, outlook
 from lucid.adapters.slurm.records.from_json import Request
 from lucid.adapters.store.port import JobNote
@@ -286,7 +286,7 @@ def test_what_slurm_says_of_a_job_that_is_completing_does_not_count(stage: Scene
     stage.slurm.submit("1", "vc", 1)
     stage.start("1", "n1:0")
     stage.do("1", Requeue(WHY))
-    stage.slurm.fails_at_write = lambda n: ActionRefused("Job is pending execution")
+    stage.slurm.fails_at_write = lambda n: declined("Job is pending execution")
     stage.slurm.advance(6.0)
     for _ in range(3):
         assert "has not left its nodes yet" in (stage.start("1", "n1:0") or "")

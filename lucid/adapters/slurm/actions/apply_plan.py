@@ -26,7 +26,7 @@ from lucid.config import DaemonSettings, Mode
 from lucid.core.decision import Action, EndProfiling, Keep, Regroup, Requeue, Resize, Start, kind_of
 from lucid.core.placement import Placement, placement_gpus, show_placement
 from lucid.core.ports import Applied
-from lucid.errors import ActionRefused
+from lucid.errors import ActionRefused, Refusal
 
 __all__ = ["Actions"]
 
@@ -81,17 +81,20 @@ class Actions:
     def apply(self, actions: Sequence[Action]) -> list[Applied]:
         """What leaves first, then what shrinks, grows and starts. In a partition that is not in pack mode nothing is
         done."""
-        refused: dict[int, str] = {}
+        refused: dict[int, ActionRefused] = {}
         self._staying, self._given = {}, []
         for i in sorted(range(len(actions)), key=lambda i: self._apply_order(actions[i])):
             try:
                 self._carry_out(actions[i])
             except ActionRefused as error:
-                refused[i] = str(error)
+                refused[i] = error
                 record = self._jobs.get(actions[i].job_id)
                 if isinstance(actions[i].decision, _LEAVES) and record is not None and record.running:
                     self._staying[record.id] = record.placement
-        return [Applied(action, refused.get(i)) for i, action in enumerate(actions)]
+        return [
+            Applied(action, str(refused[i]), refused[i].cause) if i in refused else Applied(action)
+            for i, action in enumerate(actions)
+        ]
 
     def _apply_order(self, action: Action) -> tuple[int, int]:
         """GPUs have to be given up before others get them."""
@@ -106,7 +109,10 @@ class Actions:
         for other, held in self._staying.items():
             theirs = dict(held)
             if other != job_id and any(theirs.get(part.node, 0) & part.mask for part in placement):
-                raise ActionRefused(f"job {job_id}: job {other}, which was to leave these GPUs, could not be stopped")
+                raise ActionRefused(
+                    f"job {job_id}: job {other}, which was to leave these GPUs, could not be stopped",
+                    Refusal.NODES_NOT_FREE_YET,
+                )
 
     def _unless_given(self, job_id: str, partition: str, placement: Placement) -> None:
         """Has a job of another partition with the same nodes got one of these GPUs in this turn? Partitions are
@@ -114,27 +120,35 @@ class Actions:
         wanted = dict(placement)
         for other, given in self._given:
             if other != partition and any(wanted.get(part.node, 0) & part.mask for part in given):
-                raise ActionRefused(f"job {job_id}: a job of partition {other!r} starts on these GPUs")
+                raise ActionRefused(
+                    f"job {job_id}: a job of partition {other!r} starts on these GPUs", Refusal.NODES_NOT_FREE_YET
+                )
 
     def _unless_dealt(self, job_id: str, placement: Placement, exact: bool) -> None:
         """Does a job of the other kind start on one of these nodes (``_starting``)?"""
         for part in placement:
             other = self._starting.get(part.node, {}).get(not exact)
             if other is not None and other != job_id:
-                raise ActionRefused(f"job {job_id}: waits until job {other} has started on node {part.node}")
+                raise ActionRefused(
+                    f"job {job_id}: waits until job {other} has started on node {part.node}",
+                    Refusal.NODES_NOT_FREE_YET,
+                )
 
     def _carry_out(self, action: Action) -> None:
         job_id, decision = action.job_id, action.decision
         record = self._jobs.get(job_id)
         if record is None:
-            raise ActionRefused(f"job {job_id} is no longer in partition {action.partition!r}")
+            raise ActionRefused(f"job {job_id} is no longer in partition {action.partition!r}", Refusal.JOB_MOVED_ON)
         note = self._writer.notes.get(job_id)
         home = self._writer.ownership.home(record, note)
         mode = self._facts.modes.get(home, Mode.OBSERVE)
         if mode is not Mode.PACK:
-            raise ActionRefused(f"job {job_id}: partition {home!r} is in {mode} mode, nothing was done")
+            raise ActionRefused(f"job {job_id}: partition {home!r} is in {mode} mode, nothing was done", Refusal.MODE)
         if self._writer.full(ONE_JOB, start=True):
-            raise ActionRefused(f"job {job_id}: limit slurm.writes_per_cycle is reached; retried in the next cycle")
+            raise ActionRefused(
+                f"job {job_id}: limit slurm.writes_per_cycle is reached; retried in the next cycle",
+                Refusal.WRITES_PER_CYCLE,
+            )
         if isinstance(decision, Start):
             self._start(record, note, action, decision)
         elif isinstance(decision, Requeue):
@@ -177,7 +191,8 @@ class Actions:
         job_id = record.id
         if not self._writer.ownership.decides(record, note, self._facts):
             raise ActionRefused(
-                f"job {job_id} is {'pending, but Lucid does not hold it' if record.pending else 'running'}"
+                f"job {job_id} is {'pending, but Lucid does not hold it' if record.pending else 'running'}",
+                Refusal.JOB_MOVED_ON,
             )
         if (bar := self._writer.barred(record, self._facts.now_s)) is not None:
             raise ActionRefused(
@@ -193,7 +208,10 @@ class Actions:
             self._unless_dealt(job_id, start.placement, True)
         for other, held in self._leaving.items():
             if overlaps(start.placement, held):
-                raise ActionRefused(f"job {job_id}: waits until job {other}, which is resized, has left its GPUs")
+                raise ActionRefused(
+                    f"job {job_id}: waits until job {other}, which is resized, has left its GPUs",
+                    Refusal.NODES_NOT_FREE_YET,
+                )
         self._stops.unless_revoked(job_id, start.placement)
         self._unless_kept(job_id, start.placement)
         self._unless_given(job_id, action.partition, start.placement)
@@ -249,7 +267,9 @@ class Actions:
             self._writer.do(job_id, "start", words, *steps)
         except ActionRefused as error:
             in_room = replace(record, partition=room)
-            raise ActionRefused(self._writer.not_started(in_room, str(error).partition(": ")[2])) from None
+            leaves = error.cause is Refusal.NODES_NOT_FREE_YET
+            words = self._writer.not_started(in_room, str(error).partition(": ")[2], leaves)
+            raise ActionRefused(words, error.cause) from None
         if let_in:
             self._writer.put(replace(self._writer.notes[job_id], released=True))
         else:  # told what it gets, it is held until its GPUs are empty
@@ -297,17 +317,22 @@ class Actions:
             or not other.request.shards
             or tuple(sorted(other.placement)) != tuple(sorted(start.placement))
         ):
-            raise ActionRefused(f"job {job_id}: {start.beside} does not run on slots of these GPUs")
+            raise ActionRefused(
+                f"job {job_id}: {start.beside} does not run on slots of these GPUs", Refusal.PARTNER_GONE
+            )
 
     def _members(self, job_id: str, group: Sequence[str], placement: Placement) -> None:
         """Each of them runs on slots of these GPUs, or is about to start there."""
         for other_id in group:
             other, note = self._jobs.get(other_id), self._writer.notes.get(other_id)
             if other is None or other.completing or other.ended:
-                raise ActionRefused(f"job {job_id}: job {other_id}, a member of its group, has left")
+                raise ActionRefused(
+                    f"job {job_id}: job {other_id}, a member of its group, has left", Refusal.PARTNER_GONE
+                )
             if not takes_turns(other):
                 raise ActionRefused(
-                    f"job {job_id}: the user of {other_id} did not opt in to take turns (lucid:turns)"
+                    f"job {job_id}: the user of {other_id} did not opt in to take turns (lucid:turns)",
+                    Refusal.PARTNER_GONE,
                 )
             if other_id == job_id:
                 continue
@@ -317,12 +342,14 @@ class Actions:
             if tuple(sorted(where)) == tuple(sorted(placement)) and (told or other.request.shards):
                 continue
             if told or not self._writer.ownership.decides(other, note, self._facts):
-                raise ActionRefused(f"job {job_id}: {other_id} of its group does not run on slots of these GPUs")
+                raise ActionRefused(
+                    f"job {job_id}: {other_id} of its group does not run on slots of these GPUs", Refusal.PARTNER_GONE
+                )
 
     def _regroup(self, record: SlurmJob, decision: Regroup) -> None:
         """Others join a job where it runs. Slurm has nothing to do for that, and nobody is moved."""
         if not record.running or record.completing:
-            raise ActionRefused(f"job {record.id} is not running")
+            raise ActionRefused(f"job {record.id} is not running", Refusal.JOB_MOVED_ON)
         if tuple(sorted(record.placement)) != tuple(sorted(decision.placement)):
             raise ActionRefused(f"job {record.id}: no running job is moved to another group's GPUs")
         self._members(record.id, decision.group, decision.placement)
@@ -330,7 +357,7 @@ class Actions:
 
     def _requeue(self, record: SlurmJob, note: JobNote | None, decision: Requeue) -> None:
         if not record.running or record.completing:
-            raise ActionRefused(f"job {record.id} is not running")
+            raise ActionRefused(f"job {record.id} is not running", Refusal.JOB_MOVED_ON)
         note = self._note(record, note)
         note = replace(note, alone=note.alone or decision.part)
         self._stops.put_back(record, note, "part" if decision.part else "requeue", self._facts.now_s)
@@ -339,7 +366,7 @@ class Actions:
         profiling = self._daemon.profiling_partition
         at_work = record.running and record.partition == profiling
         if not at_work and not (room == profiling and self._waits_for_profiling(record, note)):
-            raise ActionRefused(f"job {record.id} is not in profiling")
+            raise ActionRefused(f"job {record.id} is not in profiling", Refusal.JOB_MOVED_ON)
         note = replace(self._note(record, note), to_home=True)
         if record.running:
             self._stops.put_back(record, note, "release", self._facts.now_s)
@@ -353,14 +380,16 @@ class Actions:
         self._stops.unless_unheard(record)
         self._stops.unless_configuring(record)
         if elastic_request(record.comment).limits is None:
-            raise ActionRefused(f"job {record.id}: its user did not opt in to be resized (lucid:elastic=)")
+            raise ActionRefused(
+                f"job {record.id}: its user did not opt in to be resized (lucid:elastic=)", Refusal.JOB_MOVED_ON
+            )
         self._unless_kept(record.id, decision.placement)
         self.resizes.begin(record, self._note(record, note), decision.placement)
         self._leaving[record.id] = record.placement
 
     def _keep(self, record: SlurmJob, note: JobNote | None) -> None:
         if not record.running:
-            raise ActionRefused(f"job {record.id} is not running")
+            raise ActionRefused(f"job {record.id} is not running", Refusal.JOB_MOVED_ON)
         note = self._note(record, note)
         self._writer.do(record.id, "keep", show_placement(record.placement))
         self._writer.put(replace(note, kept=True))

@@ -31,8 +31,6 @@ from lucid.errors import ActionRefused, ClusterUnavailable
 
 __all__ = ["GIVEN_UP", "LET_GO", "ONE_JOB", "JobWriter"]
 
-_PASSING = ("pending execution", "temporarily unavailable", "already completing", "in progress")
-"""Slurm's words to a job that has not left COMPLETING: no fault of its request."""
 _RETRY_S, _MOST_RETRY_S = 10.0, 600.0
 _SILENT_S = 5.0
 """An answer that takes longer counts as silence."""
@@ -109,7 +107,7 @@ class JobWriter:
                     step()
         except ActionRefused as error:
             self.store.end_action(action, f"refused: {error}", self.token)
-            raise ActionRefused(f"job {job_id}: {error}") from None
+            raise ActionRefused(f"job {job_id}: {error}", error.cause) from None
         self.store.end_action(action, "done", self.token)
 
     def note_seen(self, job_id: str, verb: str, detail: str) -> None:
@@ -141,15 +139,16 @@ class JobWriter:
         found = self.obstacles.of(record, now_s)
         return None if found is None else (found.reason, found.retry_s)
 
-    def not_started(self, record: SlurmJob, words: str) -> str:
+    def not_started(self, record: SlurmJob, words: str, leaves: bool = False) -> str:
         """Slurm refused a start, or did not bring it about: the job goes back to its VC unprofiled, or is tried once
-        more, or is released as its user wrote it. Returns what was done, in words."""
+        more, or is released as its user wrote it. ``leaves``: to Slurm it has not left its nodes yet. Returns what was
+        done, in words."""
         note, now_s = self.notes[record.id], self.clock.now_s()
         note = replace(note, where="", released=False, shards=False)
         if self.at_profiling(record):
             self.put(replace(note, to_home=True, wait_since_s=now_s))
             return f"job {record.id}: goes to its VC without profiling: no start on a profiling node ({words})"
-        if any(part in words for part in _PASSING) and now_s - note.wait_since_s < self.settings.start_grace_s:
+        if leaves and now_s - note.wait_since_s < self.settings.start_grace_s:
             self.put(note)
             return f"job {record.id}: has not left its nodes yet ({words})"
         note = replace(note, tries=note.tries + 1, refusal=words, retry_s=now_s + _RETRY_S)

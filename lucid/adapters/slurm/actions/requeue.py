@@ -9,7 +9,7 @@ from lucid.adapters.slurm.actions.job_writer import JobWriter
 from lucid.adapters.slurm.records.jobs_and_nodes import SlurmJob
 from lucid.adapters.store.port import JobNote
 from lucid.core.placement import Placement, show_placement
-from lucid.errors import ActionRefused
+from lucid.errors import ActionRefused, Refusal
 
 __all__ = ["Stops"]
 
@@ -30,20 +30,26 @@ class Stops:
         """No node is woken for a job that is then stopped before it has begun."""
         if record.configuring:
             raise ActionRefused(
-                f"job {record.id}: its node boots, or is set up; it is not stopped before it has begun"
+                f"job {record.id}: its node boots, or is set up; it is not stopped before it has begun",
+                Refusal.NODES_NOT_FREE_YET,
             )
 
     def unless_unheard(self, record: SlurmJob, more: str = "") -> None:
         """A job that has ended, of which slurmctld has not heard, would be run again."""
         if not self._slurm_knows_all():
-            raise ActionRefused(f"job {record.id}: slurmctld did not answer lately{more}; tried again later")
+            raise ActionRefused(
+                f"job {record.id}: slurmctld did not answer lately{more}; tried again later", Refusal.SLURM_WAS_SILENT
+            )
 
     def unless_revoked(self, job_id: str, placement: Placement) -> None:
         """Was it requeued just now on one of these nodes?"""
         stopped_s, ran_on = self._revoked.get(job_id, (0.0, ()))
         nodes = {part.node for part in placement}
         if self._writer.clock.now_s() - stopped_s < _REVOKED_S and any(part.node in nodes for part in ran_on):
-            raise ActionRefused(f"job {job_id}: was requeued just now; its node would kill it (credential revoked)")
+            raise ActionRefused(
+                f"job {job_id}: was requeued just now; its node would kill it (credential revoked)",
+                Refusal.NODES_NOT_FREE_YET,
+            )
 
     def put_back(self, record: SlurmJob, note: JobNote, verb: str, now_s: float) -> None:
         """The job runs until Slurm has taken the requeue; what is noted before says where it goes then. ``now_s``: of

@@ -17,7 +17,7 @@ from lucid.adapters.left_out import LeftOut
 from lucid.adapters.slurm.clients import before_23_02 as early
 from lucid.adapters.slurm.clients.changed_jobs import KnownJobs
 from lucid.adapters.slurm.clients.munge import MUNGE, credential
-from lucid.adapters.slurm.clients.port import Breaker, Changes, checked_id, guarded
+from lucid.adapters.slurm.clients.port import Breaker, Changes, checked_id, declined, guarded
 from lucid.adapters.slurm.records.configuration import (
     ASSOC_LIMITS,
     QOS_LIMITS,
@@ -401,4 +401,4 @@ class CommandClient:
             self._accounting[name] = said  # slurmdbd's silence says nothing of slurmctld
         elif done.returncode in (126, 127) or silent(said):
             raise ClusterUnavailable(f"{name}: {said or f'exit status {done.returncode}'}")
-        raise ActionRefused(f"{name}: {said or f'exit status {done.returncode}'}")
+        raise declined(f"{name}: {said or f'exit status {done.returncode}'}")

@@ -13,7 +13,7 @@ from lucid.adapters.slurm.records.network_topology import Network
 from lucid.adapters.slurm.records.preemption import Preemption
 from lucid.adapters.slurm.records.request import JobDefaults
 from lucid.adapters.slurm.records.reservations import Reservation
-from lucid.errors import ActionRefused, ClusterUnavailable
+from lucid.errors import ActionRefused, ClusterUnavailable, Refusal
 
 __all__ = [
     "FIRST_TO_PACK",
@@ -24,6 +24,7 @@ __all__ = [
     "Inspector",
     "SlurmClient",
     "checked_id",
+    "declined",
     "guarded",
 ]
 
@@ -32,9 +33,18 @@ FIRST_TO_PACK = (23, 11)
 23.11 was never packed by a test)."""
 TOO_OLD = "Slurm {}.{:02} adds to a waiting job's request instead of replacing it: pack mode needs 23.11 or later"
 
+_NOT_LEFT = ("pending execution", "temporarily unavailable", "already completing", "in progress")
+"""Slurm's words to a job that has not left COMPLETING: no fault of its request."""
+
 T = TypeVar("T")
 
 _ID = re.compile(r"[0-9]{1,12}(_[0-9]{1,9})?")
+
+
+def declined(words: str) -> ActionRefused:
+    """The error for what Slurm declined in these words."""
+    leaves = any(part in words for part in _NOT_LEFT)
+    return ActionRefused(words, Refusal.NODES_NOT_FREE_YET if leaves else Refusal.SLURM)
 
 
 def checked_id(job_id: str) -> str:

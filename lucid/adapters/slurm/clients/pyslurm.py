@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 from lucid.adapters.left_out import LeftOut
 from lucid.adapters.slurm.clients.commands import CommandClient, silent
-from lucid.adapters.slurm.clients.port import Breaker, Changes, checked_id, guarded
+from lucid.adapters.slurm.clients.port import Breaker, Changes, checked_id, declined, guarded
 from lucid.adapters.slurm.records.configuration import GroupLimit, Limits, Partition
 from lucid.adapters.slurm.records.from_json import JOB_NEEDS, jobs_from, nodes_from
 from lucid.adapters.slurm.records.jobs_and_nodes import SlurmJob, SlurmNode
@@ -26,7 +26,7 @@ from lucid.adapters.slurm.records.network_topology import Network
 from lucid.adapters.slurm.records.preemption import Preemption
 from lucid.adapters.slurm.records.request import JobDefaults
 from lucid.adapters.slurm.records.reservations import Reservation
-from lucid.errors import ActionRefused, ClusterUnavailable, ConfigError
+from lucid.errors import ClusterUnavailable, ConfigError
 
 __all__ = ["PyslurmClient"]
 
@@ -209,7 +209,7 @@ class PyslurmClient:
             said = " ".join(str(error).split())[:500]
             if silent(said):
                 raise ClusterUnavailable(f"pyslurm: {said}") from None
-            raise ActionRefused(f"pyslurm: {said}") from None
+            raise declined(f"pyslurm: {said}") from None
 
 
 def _imported() -> Any:

@@ -10,7 +10,7 @@ from typing import Any
 
 import httpx
 
-from lucid.adapters.slurm.clients.port import Breaker, guarded
+from lucid.adapters.slurm.clients.port import Breaker, declined, guarded
 from lucid.adapters.slurm.clients.rest_token import Token
 from lucid.adapters.slurm.records.from_json import version_of
 from lucid.adapters.slurm.records.json_values import accounting_trouble, number_of
@@ -135,7 +135,7 @@ class Slurmrestd:
         listed = status if isinstance(status, list) else []
         for item in listed[0] if listed and isinstance(listed[0], list) else listed:
             if isinstance(item, Mapping) and item.get("error_code"):
-                raise ActionRefused(f"slurmrestd: {item.get('error')}")
+                raise declined(f"slurmrestd: {item.get('error')}")
 
     def _newest(self) -> str:
         for interface in VERSIONS:
@@ -196,7 +196,7 @@ class Slurmrestd:
             raise ClusterUnavailable(self._no_right(words))
         if away:
             raise ClusterUnavailable(f"slurmrestd: {words or status}")
-        raise ActionRefused(f"slurmrestd: {words}")
+        raise declined(f"slurmrestd: {words}")
 
     def _no_right(self, words: str) -> str:
         said = " ".join(words.split())

@@ -19,7 +19,7 @@ from lucid.adapters.slurm.records.request import NO_DEFAULTS
 from lucid.adapters.slurm.snapshot.observation import Observation, lists_of
 from lucid.adapters.store.port import JobNote
 from lucid.core.placement import Placement, placement_gpus, show_placement
-from lucid.errors import ActionRefused
+from lucid.errors import ActionRefused, Refusal
 
 __all__ = ["LEAST_S", "Resizes", "leaving", "overlaps", "uneven"]
 
@@ -64,7 +64,7 @@ class Resizes:
         """
         writer, now_s = self._writer, self._writer.clock.now_s()
         if record.state != "RUNNING" or record.completing:
-            raise ActionRefused(f"job {record.id} is not running")
+            raise ActionRefused(f"job {record.id} is not running", Refusal.JOB_MOVED_ON)
         place, held = show_placement(placement), show_placement(record.placement)
         writer.put(
             replace(
