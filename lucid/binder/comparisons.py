@@ -126,9 +126,13 @@ class Comparisons:
         return self._ledger.host_limits and (guest.entry.job.cpus > 0 or guest.entry.job.mem_mib > 0)
 
     def _pair_speed(self, guest: Guest, other: Candidate) -> PairSpeeds:
-        theirs = other.entry.profile
-        assert theirs is not None
-        return self._predictor.pair_speed(guest.profile, theirs)
+        return self.pair_speed(guest.profile, other.entry.profile)
+
+    def pair_speed(self, guest: JobProfile | None, host: JobProfile | None) -> PairSpeeds:
+        """What the predictor says of two measured jobs on the same GPUs."""
+        assert guest is not None
+        assert host is not None
+        return self._predictor.pair_speed(guest, host)
 
 
 def _speeds(found: PairSpeeds) -> tuple[float, float]:

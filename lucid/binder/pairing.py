@@ -236,10 +236,12 @@ class Binder:
         none = SameGpus(job.gpus, 0)
         return (none, SameUser(job.user, others)) if others else (none,)
 
-    def joined(self, entry: Pending, other: Running) -> None:
-        """Note a pair."""
+    def joined(self, entry: Pending, other: Running) -> tuple[float, float] | None:
+        """Note a pair; the speeds expected of the two, where the predictor has an opinion."""
         self._candidates(entry.job).drop(other.job.id)
         self._ledger.take(entry.job, other.placement)
+        found = self._compared.pair_speed(entry.profile, other.profile)
+        return found if isinstance(found, tuple) else None
 
     def left(self, gone: Iterable[Running]) -> None:
         """Note jobs that the plan preempts: nobody joins them any more."""

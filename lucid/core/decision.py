@@ -53,6 +53,12 @@ class Start:
     preempts: tuple[str, ...] = ()
     """The running jobs that have to give way to it (``Running.yields``): some of its GPUs are held by them, and by
     nobody else. Slurm stops them as it starts this job."""
+    lost_gpu_s: tuple[float, ...] = ()
+    """The GPU-seconds of work that each of these loses."""
+    speeds: tuple[float, float] | None = None
+    """Beside another job: the normalised speeds expected of the two, where the predictor has an opinion."""
+    within_quota: bool = False
+    """In a pool: its GPUs stay within its VC's quota. A job that joins another takes none of it."""
     until_s: float | None = None
     """Its nodes close before its time limit ends, and its user asked that it may be started over: it is requeued at
     this time, Unix seconds, if it still runs."""

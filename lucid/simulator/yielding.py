@@ -61,7 +61,8 @@ class YieldingFloor(JobActions):
                 job, self._rooms[partition].show(), self._now_s, self._tier, layers.rules.youngest_first
             )
             if found is not None:
-                start = replace(start, placement=found[0], preempts=tuple(entry.job.id for entry in found[1]))
+                preempts = tuple(entry.job.id for entry in found[1])
+                start = replace(start, placement=found[0], preempts=preempts, lost_gpu_s=())
         for victim in start.preempts:
             live = self._live.get(victim)
             if live is not None and isinstance(live.view, Running):

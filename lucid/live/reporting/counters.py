@@ -14,7 +14,6 @@ from lucid.config import Mode
 from lucid.core.decision import EndProfiling, Requeue, Start, verb_of
 from lucid.core.job import Running, Stage
 from lucid.core.ports import Applied
-from lucid.core.reason import PairSpeed
 from lucid.core.snapshot import Snapshot
 from lucid.errors import Refusal
 from lucid.live.reporting.status import running_of
@@ -146,13 +145,10 @@ class Counters:
         if job_id in running and isinstance(decision, Requeue | EndProfiling):
             why = "profiled" if isinstance(decision, EndProfiling) else "parted" if decision.part else "preempted"
             self._restarts[why] += 1
-        if isinstance(decision, Start) and decision.beside is not None:
-            for reason in decision.reasons:
-                if not isinstance(reason, PairSpeed) or reason.partner != decision.beside:
-                    continue
-                if reason.own is not None and reason.other is not None:
-                    self._promises[job_id] = decision.beside, reason.own, now_s
-                    self._promises[decision.beside] = job_id, reason.other, now_s
+        if isinstance(decision, Start) and decision.beside is not None and decision.speeds is not None:
+            own, other = decision.speeds
+            self._promises[job_id] = decision.beside, own, now_s
+            self._promises[decision.beside] = job_id, other, now_s
 
     def _share(self, now_s: float, running: Mapping[str, Running]) -> None:
         step_s = 0.0 if self._at_s is None else min(max(now_s - self._at_s, 0.0), _MOST_STEP_S)

@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter
 
-from lucid.core.decision import earliest
+from lucid.core.decision import Start, earliest
 from lucid.core.job import Job, Running
 from lucid.core.ledger import Ledger, gpus_by_node, host_share
 from lucid.core.placement import NodeGpus, Placement
-from lucid.core.reason import Claims, Victim
+from lucid.core.reason import Claims, Reason, Victim
 from lucid.core.snapshot import Partition
 
 __all__ = ["Claim", "Yielding", "without_yielding"]
@@ -36,10 +36,16 @@ class Claim:
     victims: tuple[Running, ...]
     why: Claims
 
-    @property
-    def preempts(self) -> tuple[str, ...]:
-        """Ids of the victims."""
-        return tuple(entry.job.id for entry in self.victims)
+    def start(self, reasons: tuple[Reason, ...], within_quota: bool = False) -> Start:
+        """The start of the job; ``reasons``: all but whom it preempts."""
+        told = self.why.victims
+        return Start(
+            self.placement,
+            (*reasons, self.why),
+            preempts=tuple(victim.job for victim in told),
+            lost_gpu_s=tuple(victim.lost_gpu_s for victim in told),
+            within_quota=within_quota,
+        )
 
 
 @dataclass(frozen=True, slots=True)

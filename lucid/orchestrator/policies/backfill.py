@@ -310,10 +310,11 @@ class _Plan:
         job = entry.job
         free = FreeGpus(job.gpus, self._ledger.largest, self._ledger.free, claim is None)
         if claim is None:
-            start = Start(placement, (order, *why, free, *spread(self._ledger, placement)))
+            reasons = (order, *why, free, *spread(self._ledger, placement))
+            start = Start(placement, reasons, within_quota=self._quotas is not None)
             self._ledger.take(job, placement)
         else:
-            start = Start(placement, (order, *why, free, claim.why), preempts=claim.preempts)
+            start = claim.start((order, *why, free), within_quota=self._quotas is not None)
             self._yielding.take(job, claim)
         self._started.append((job, placement))
         if self._quotas is not None:

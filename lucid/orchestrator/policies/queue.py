@@ -137,11 +137,12 @@ class QueuePolicy(PartitionPolicy):
             claim = yielding.find(job) if placement is None and open_to else None
             if claim is not None:
                 lacks = FreeGpus(job.gpus, ledger.largest, ledger.free, False)
-                start = Start(claim.placement, (*why, *quota, lacks, claim.why), preempts=claim.preempts)
+                start = claim.start((*why, *quota, lacks), within_quota=quotas is not None)
                 yielding.take(job, claim)
             elif placement is not None:
                 free = FreeGpus(job.gpus, ledger.largest, ledger.free, True)
-                start = Start(placement, (*why, *quota, free, *spread(ledger, placement)))
+                reasons = (*why, *quota, free, *spread(ledger, placement))
+                start = Start(placement, reasons, within_quota=quotas is not None)
                 ledger.take(job, placement)
             else:
                 decisions[job.id] = Hold((*why, *quota, *(no_place(ledger, entry) if open_to else ())))

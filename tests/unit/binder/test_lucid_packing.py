@@ -390,10 +390,17 @@ def test_a_pair_of_which_the_model_fails_is_not_made_and_keeps_nobody_from_a_mea
 
     guarded = GuardedPredictor(Failing(), LeftOut(), 60.0)
     chosen = beside(GUEST, bad, good, machines=nodes(1, 2), predictor=guarded, least_pair_speed=floor)
-    assert chosen.beside == "good"
+    assert (chosen.beside, chosen.speeds) == ("good", (0.97, 0.97))
     alone = beside(GUEST, bad, predictor=guarded, least_pair_speed=floor)
     assert isinstance(alone, Hold)
     assert reason(alone, PairSpeed) == PairSpeed("bad", None, None, floor, "fixed", failed=True)
+
+
+def test_a_job_that_starts_alone_has_no_speed_of_the_partner_that_it_did_not_get() -> None:
+    slow = beside(GUEST, HOST, machines=nodes(1, 2), predictor=FixedPredictor(speed=lambda a, b: (0.5, 0.5)))
+    assert isinstance(slow, Start)
+    assert (slow.beside, slow.speeds) == (None, None)
+    assert not reason(slow, PairSpeed)
 
 
 def test_a_pair_of_which_the_predictor_has_no_opinion_is_made_and_shown_as_not_measured() -> None:

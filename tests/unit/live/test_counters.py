@@ -13,7 +13,6 @@ from daemon_site import Site
 from lucid.core.decision import Action, EndProfiling, Plan, Requeue, Start
 from lucid.core.job import Running, Stage
 from lucid.core.ports import Applied
-from lucid.core.reason import PairSpeed
 from lucid.core.snapshot import Partition, Snapshot
 from lucid.errors import ClusterUnavailable, Refusal
 from lucid.live.learning.model_upkeep import UPKEEP, Upkeep
@@ -36,8 +35,8 @@ def result(now_s: float, *running: Running, applied: tuple[Applied, ...] = ()) -
 
 
 def pair(own: float | None, other: float | None) -> Applied:
-    said = PairSpeed("a", own, other, 0.5, "test")
-    return Applied(Action("b", "vc", Start(at("n1:0-1"), (said,), "a")))
+    speeds = None if own is None or other is None else (own, other)
+    return Applied(Action("b", "vc", Start(at("n1:0-1"), (), "a", speeds=speeds)))
 
 
 def test_gpu_time_in_pairs_is_counted_once_for_the_gpus_and_by_what_is_known() -> None:

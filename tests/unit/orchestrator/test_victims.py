@@ -49,7 +49,7 @@ def full(*running: Running, count: int = 1, gpus: int = 4) -> Partition:
 
 def claimed(partition: Partition, entry: Pending) -> tuple[str, ...] | None:
     found = Yielding(partition, Ledger(partition, NOW), NOW).find(entry.job)
-    return None if found is None else found.preempts
+    return None if found is None else found.start(()).preempts
 
 
 def test_those_go_that_lose_least_whole_jobs_at_a_time() -> None:

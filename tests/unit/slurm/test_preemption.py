@@ -14,7 +14,6 @@ from lucid.adapters.slurm.records.request import Request
 from lucid.config import Mode
 from lucid.core.decision import Action, Start
 from lucid.core.job import Yields
-from lucid.core.reason import Claims, Victim
 from lucid.doctor.preemption import look_over_preemption, without_layers
 from lucid.errors import ActionRefused
 from scenes.slurm import MINE, WHY, Scene
@@ -116,9 +115,8 @@ def test_jobs_of_a_lower_tier_are_seen_to_give_way_and_nobody_joins_them() -> No
 
 
 def claim(stage: Scene, job_id: str, where: str, *victims: str) -> str | None:
-    why = Claims(1, tuple(Victim(name, "scav", 1, 3600.0) for name in victims))
     stage.cluster.observe()
-    return stage.do(job_id, Start(at(where), (why,), preempts=victims))
+    return stage.do(job_id, Start(at(where), (), preempts=victims, lost_gpu_s=(3600.0,) * len(victims)))
 
 
 def words(stage: Scene, job_id: str) -> list[str]:

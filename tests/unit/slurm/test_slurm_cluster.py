@@ -18,7 +18,6 @@ from lucid.config import Mode
 from lucid.core.decision import Action, EndProfiling, Requeue, Start
 from lucid.core.job import Stage
 from lucid.core.placement import mask_of
-from lucid.core.reason import PairSpeed
 from lucid.errors import ClusterError, ClusterUnavailable
 from scenes.slurm import WHY, Scene
 
@@ -56,7 +55,7 @@ def test_the_prolog_is_told_of_the_gpus_the_fence_and_the_speed_of_a_job_in_slot
     assert (plain, seal[:6]) == (f"lucid-gpus=1,3;{fence}", "MUNGE:")
     payload = f"lucid 1 job=1 restarts=0 node=n2 gpus=1,3 {fence[6:]}"
     assert unsealed(extra(stage, "1")) == payload
-    stage.do("2", Start(at("n2:1,3"), (*WHY, PairSpeed("1", 0.934, 0.9, 0.85, "x")), "1", slots=True))
+    stage.do("2", Start(at("n2:1,3"), WHY, "1", slots=True, speeds=(0.934, 0.9)))
     assert extra(stage, "2").startswith(f"lucid-gpus=1,3;{fence};lucid-speed=0.93;lucid-seal=")
     assert unsealed(extra(stage, "2")) == payload.replace("job=1", "job=2") + " speed=0.93"
 

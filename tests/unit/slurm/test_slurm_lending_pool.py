@@ -22,7 +22,6 @@ from lucid.adapters.store.sqlite import SqliteStore
 from lucid.cli.main import lucidctl
 from lucid.config import Mode, PoolSettings, settings_from
 from lucid.core.decision import Start
-from lucid.core.reason import Quota
 from lucid.daemon import Daemon, Parts
 from lucid.errors import ConfigError
 from lucid.live.policies import check_policy
@@ -294,14 +293,13 @@ def test_the_heartbeat_names_the_pools_partition(tmp_path: Path) -> None:
 
 
 def test_in_which_partition_a_start_goes() -> None:
-    settings, within = PoolSettings(**POOL), (Quota("a", 2, 0, 4),)  # type: ignore[arg-type]
+    settings = PoolSettings(**POOL)  # type: ignore[arg-type]
     pool = pool_of(settings, PACK, own_nodes())
     assert pool.start_in("a", Start(at("n1:0"), ())) == "a", "no QOS stops it on its own nodes"
-    assert pool.start_in("a", Start(at("n2:0"), within)) == "over"
+    assert pool.start_in("a", Start(at("n2:0"), (), within_quota=True)) == "over"
     pool = pool_of(settings, PACK, common_nodes())
-    assert pool.start_in("a", Start(at("n2:0"), within)) == "a"
-    assert pool.start_in("a", Start(at("n2:0"), (Quota("a", 2, 4, 4),))) == "over"
-    assert pool.start_in("a", Start(at("n2:0"), ())) == "over", "a guest counts there, and takes no quota here"
+    assert pool.start_in("a", Start(at("n2:0"), (), within_quota=True)) == "a"
+    assert pool.start_in("a", Start(at("n2:0"), ())) == "over", "beyond its quota, or a guest, which counts there"
     assert pool_of(settings, {"a": Mode.OBSERVE, "b": Mode.PACK}, common_nodes()).quotas == {"b": 4}  # type: ignore[union-attr]
 
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 from lucid.adapters.gpu.known_profiles import KnownProfiles
 from lucid.adapters.slurm.actions.job_writer import ONE_JOB, JobWriter
 from lucid.adapters.slurm.actions.preempting_starts import ClaimWatch
-from lucid.adapters.slurm.actions.prolog_extra import Items, free_extra, items_for, own_number, sealed
+from lucid.adapters.slurm.actions.prolog_extra import Items, free_extra, own_number, sealed
 from lucid.adapters.slurm.actions.requeue import Stops
 from lucid.adapters.slurm.actions.start_changes import start_changes
 from lucid.adapters.slurm.clients.port import Changes
@@ -22,6 +22,7 @@ from lucid.adapters.slurm.records.request import NO_DEFAULTS
 from lucid.adapters.slurm.snapshot.builder import gpu_mem_mib
 from lucid.adapters.slurm.snapshot.observation import Observation, as_written, lists_of, users_nodes
 from lucid.adapters.store.port import JobNote
+from lucid.binder.sharing import memory_limit_mib
 from lucid.config import DaemonSettings, Mode
 from lucid.core.decision import Action, EndProfiling, Keep, Regroup, Requeue, Resize, Start, kind_of
 from lucid.core.placement import Placement, placement_gpus, show_placement
@@ -296,8 +297,9 @@ class Actions:
         node = next((node for node in self._facts.nodes if node.name == part.node), None)
         if node is None:
             return None
-        made = items_for(part.node, part.gpus, self._known.of(record), gpu_mem_mib(node, self._daemon), start.reasons)
-        return replace(made, turns=takes_turns(record), mps=self._daemon.mps)
+        fence = memory_limit_mib(self._known.of(record), gpu_mem_mib(node, self._daemon))
+        speed = None if start.speeds is None else start.speeds[0]
+        return Items(part.node, tuple(part.gpus), fence, speed, takes_turns(record), self._daemon.mps)
 
     def _tell(self, record: SlurmJob, changes: Changes, late: Items | None) -> None:
         """Write a start into Slurm. ``late``: what is still to be sealed for a task of an array, which has a number

@@ -141,8 +141,8 @@ class JobWriter:
 
     def not_started(self, record: SlurmJob, words: str, leaves: bool = False) -> str:
         """Slurm refused a start, or did not bring it about: the job goes back to its VC unprofiled, or is tried once
-        more, or is released as its user wrote it. ``leaves``: to Slurm it has not left its nodes yet. Returns what was
-        done, in words."""
+        more, or is released as its user wrote it. ``leaves``: to Slurm it has not left its nodes yet. Returns what
+        was done, in words."""
         note, now_s = self.notes[record.id], self.clock.now_s()
         note = replace(note, where="", released=False, shards=False)
         if self.at_profiling(record):

@@ -15,7 +15,6 @@ from lucid.adapters.store.port import JobNote
 from lucid.core.decision import Start
 from lucid.core.job import Running
 from lucid.core.placement import NodeGpus, Placement, show_placement
-from lucid.core.reason import Claims
 
 __all__ = ["ClaimWatch", "Claimed", "as_seen_by"]
 
@@ -91,10 +90,9 @@ class ClaimWatch:
             if job.running and facts.preemption.yields(job, (vc,)) and any(p.node in nodes for p in job.placement)
             if job.id not in theirs
         }
-        why = next((reason for reason in start.reasons if isinstance(reason, Claims)), None)
-        lost = {} if why is None else {victim.job: victim.lost_gpu_s / 3600.0 for victim in why.victims}
+        lost_gpu_s = dict(zip(start.preempts, start.lost_gpu_s, strict=False))  # another's policy may not say it
         for victim in start.preempts:
-            rule = f"of all that would do, it loses least ({lost.get(victim, 0.0):.2f} GPU-hours)"
+            rule = f"of all that would do, it loses least ({lost_gpu_s.get(victim, 0.0) / 3600.0:.2f} GPU-hours)"
             words = f"by job {record.id} of {vc}, which gets {show_placement(start.placement)}: {rule}"
             self._writer.note_seen(victim, "claimed", words)
 

@@ -11,17 +11,13 @@ the node that they are for. A user's own Extra is never changed, nor sent anywhe
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from lucid.adapters.slurm.clients.port import SlurmClient
 from lucid.adapters.slurm.records.jobs_and_nodes import SlurmJob
-from lucid.binder.sharing import memory_limit_mib
-from lucid.core.job import JobProfile
-from lucid.core.reason import PairSpeed, Reason
 from lucid.errors import ActionRefused
 
-__all__ = ["Items", "free_extra", "items_for", "own_number", "sealed"]
+__all__ = ["Items", "free_extra", "own_number", "sealed"]
 
 _OURS = re.compile(r"lucid-[a-z]+=[0-9A-Za-z.,:+/=]+(;lucid-[a-z]+=[0-9A-Za-z.,:+/=]+)*")
 
@@ -55,14 +51,6 @@ class Items:
         text += "" if self.mem_mib is None else f" mem={self.mem_mib}"
         text += "" if self.speed is None else f" speed={min(self.speed, 9.99):.2f}"
         return text + " turns=1" * self.turns + " mps=0" * (not self.mps)
-
-
-def items_for(
-    node: str, gpus: Sequence[int], profile: JobProfile | None, capacity_mib: float, reasons: Sequence[Reason] = ()
-) -> Items:
-    """Of a job in slots on these GPUs of ``capacity_mib`` each; ``reasons`` are those of its start."""
-    speed = next((reason.own for reason in reasons if isinstance(reason, PairSpeed)), None)
-    return Items(node, tuple(gpus), memory_limit_mib(profile, capacity_mib), speed)
 
 
 def own_number(record: SlurmJob) -> int | None:

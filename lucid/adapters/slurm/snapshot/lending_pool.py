@@ -14,7 +14,6 @@ from itertools import combinations
 from lucid.adapters.slurm.records.jobs_and_nodes import SlurmNode
 from lucid.config import Mode, PoolSettings
 from lucid.core.decision import Start
-from lucid.core.reason import Quota
 
 __all__ = ["Pool", "mode_of_pool", "modes_with_pool", "pool_of"]
 
@@ -41,8 +40,7 @@ class Pool:
             return home
         if any(part.node not in mine for part in start.placement):
             return self.name
-        within = home not in self.bounded or any(isinstance(r, Quota) and r for r in start.reasons)
-        return home if within else self.name
+        return home if home not in self.bounded or start.within_quota else self.name
 
 
 def pool_of(settings: PoolSettings, modes: Mapping[str, Mode], nodes: Sequence[SlurmNode]) -> Pool | None:

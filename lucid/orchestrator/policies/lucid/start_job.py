@@ -177,7 +177,8 @@ class Starts:
         self.binder.started(entry, placement)
         if self.quotas is not None:
             self.quotas.take(job)
-        self.act(job.id, Start(placement, (_priority(queued), *why, *quota, free, *near, slots), slots=bool(slots)))
+        reasons = (_priority(queued), *why, *quota, free, *near, slots)
+        self.act(job.id, Start(placement, reasons, slots=bool(slots), within_quota=_within(quota)))
         return True
 
     def _spread(self, job: Job, placement: Placement) -> tuple[Reason, ...]:
@@ -213,10 +214,8 @@ class Starts:
         self.binder.left(claim.victims)
         if self.quotas is not None:
             self.quotas.take(job)
-        self.act(
-            job.id,
-            Start(claim.placement, (_priority(queued), *why, *quota, free, claim.why), preempts=claim.preempts),
-        )
+        reasons = (_priority(queued), *why, *quota, free)
+        self.act(job.id, claim.start(reasons, within_quota=_within(quota)))
         return True
 
     def _open(self, queued: QueuedJob, in_turn: bool, quota: tuple[Reason, ...] | None) -> tuple[Reason, ...] | None:
@@ -250,9 +249,10 @@ class Starts:
         """Start the job on the GPUs of a running one."""
         job, mps = queued.entry.job, self.settings.packing.mps
         by = () if mps is None else (SharedBy(found.job.id, found.job.user == job.user, mps),)
-        self.binder.joined(queued.entry, found)
+        speeds = self.binder.joined(queued.entry, found)
         self.yielding.keep(found.job.id)
-        self.act(job.id, Start(found.placement, (_priority(queued), *why, *by), found.job.id, slots=True))
+        reasons = (_priority(queued), *why, *by)
+        self.act(job.id, Start(found.placement, reasons, found.job.id, slots=True, speeds=speeds))
 
     def partner(
         self, queued: QueuedJob, level: int, gss: int, floor: float | None = None
@@ -322,6 +322,11 @@ class Starts:
             return ()
         calm = calm_for(self._calm, queued.entry.job.vc, queued.prediction.duration_s, self.now_s)
         return (calm,) if calm else ()
+
+
+def _within(quota: tuple[Reason, ...]) -> bool:
+    """Of the comparisons with a VC's quota the first says whether the job stays within it."""
+    return bool(quota) and bool(quota[0])
 
 
 def _priority(queued: QueuedJob) -> Priority:
