@@ -355,7 +355,7 @@ class Actions:
         if elastic_request(record.comment).limits is None:
             raise ActionRefused(f"job {record.id}: its user did not opt in to be resized (lucid:elastic=)")
         self._unless_kept(record.id, decision.placement)
-        self.resizes.begin(record, self._note(record, note), decision.placement)
+        self.resizes.begin(record, self._note(record, note), decision.placement, decision.batch)
         self._leaving[record.id] = record.placement
 
     def _keep(self, record: SlurmJob, note: JobNote | None) -> None:
