@@ -79,9 +79,12 @@ class Job:
     in order or shuffled; its batch size is that of a step, over all GPUs. ``keep``: what else has state_dict and
     load_state_dict and belongs into a checkpoint, such as a scheduler of the learning rate. ``largest``: samples that
     a GPU holds in a pass; a larger share is taken in several, and ``optimizer.step()`` steps after the last one.
+    ``grow``: up to so many samples a step may have; under the policies pollux and sia Lucid chooses how many at each
+    start, and ``rule`` multiplies the learning rate, as in ``lucid_torch.Training``. The job's comment says it, too:
+    ``lucid:elastic=1-8,batch=256:4096``.
     """
 
-    def __init__(self, model, optimizer, loader, keep=(), largest=None):
+    def __init__(self, model, optimizer, loader, keep=(), largest=None, grow=None, rule="adascale"):
         import torch
         from torch.nn.parallel import DistributedDataParallel
 
@@ -97,7 +100,13 @@ class Job:
                 torch.distributed.init_process_group("nccl" if cuda else "gloo")
                 atexit.register(self._leave)
             self.model = DistributedDataParallel(model)  # all begin with the first one's parameters
-        self.training = _Training(self.model, optimizer, batch=loader.batch_size or 1)
+        batch = loader.batch_size or 1
+        atomic = (1, largest or grow or batch)
+        self.training = (
+            _Training(self.model, optimizer, batch, grow, atomic, rule)
+            if grow
+            else _Training(self.model, optimizer, batch)
+        )
         self.loader = Loader(self, loader, largest)
         self._load()
         self._told = Told() if self._path is not None else None
@@ -184,7 +193,12 @@ class Loader:
                 "the loader's samples cannot be shared out: give DataLoader a data set with a length, batch_size, "
                 "and shuffle or not; no sampler, batch_sampler or IterableDataset"
             )
-        self._job, self._from, self._largest = job, loader, largest
+        self._job, self._from, self._largest, self._batch = job, loader, largest, loader.batch_size
+        if lucid_torch.chosen_batch() == (job.training.batch_size, job.training.passes):
+            self._largest, self._batch = (
+                job.training.batch_size,
+                job.training.batch_size * job.training.passes * world(),
+            )
         self._shuffled = isinstance(loader.sampler, RandomSampler)
         self.samples, self.taken = len(loader.dataset), 0
 
@@ -194,7 +208,7 @@ class Loader:
 
     def _steps(self, done):
         """Samples that are done before each step, and how many each process takes in each of its passes."""
-        batch, last = self._from.batch_size, self.samples
+        batch, last = self._batch, self.samples
         while done < last:
             asked = min(batch, last - done)
             if asked < batch and self._from.drop_last:
@@ -219,7 +233,7 @@ class Loader:
         for done, step in self._steps(job.done):
             for number, share in enumerate(step):
                 begin = done + (number * world() + rank()) * share
-                asked = min(old.batch_size, self.samples - done)
+                asked = min(self._batch, self.samples - done)
                 made.append((order[begin : begin + share], number == len(step) - 1, asked))
         named = {"prefetch_factor": old.prefetch_factor} if old.num_workers else {}
         fresh = DataLoader(

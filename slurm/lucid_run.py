@@ -74,6 +74,7 @@ def start(said, signals):
         "port": ranks.free_port(),
         "restart": ranks.number(os.environ, "SLURM_RESTART_COUNT"),
         "checkpoints": folder,
+        "batch": ranks.chosen_batch(os.environ),
     }
     if said.adaptdl:
         try:

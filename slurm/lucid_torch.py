@@ -56,6 +56,15 @@ def folder():
     return os.environ.get("LUCID_CHECKPOINTS")
 
 
+def chosen_batch():
+    """Samples a GPU a pass, and passes a step, that Lucid chose for this job on so many GPUs; None if it did not."""
+    gpus, _, chosen = os.environ.get("LUCID_BATCH", "").partition(":")
+    samples, _, passes = chosen.partition("x")
+    if gpus != str(world()) or not (samples.isdigit() and passes.isdigit() and int(samples) and int(passes)):
+        return None
+    return int(samples), int(passes)
+
+
 def agreed(stop):
     """Whether any process says stop: the same in all of them. All call it, after the same step."""
     import torch
@@ -137,6 +146,9 @@ class Training:
     ``batch``: the initial total batch size, samples; ``largest``: up to which it may grow, None for a batch that
     never does, whose gradients are not measured; ``atomic``: fewest and most samples a GPU a pass; ``rule``: of the
     learning rate, one of RULES, or None.
+
+    ``batch_size``: samples that each process takes a pass, and ``passes`` of a step: what Lucid chose for this start
+    where the batch may grow (policies pollux and sia), else this process's part of ``batch``.
     """
 
     def __init__(self, model, optimizer, batch, largest=None, atomic=None, rule="adascale"):
@@ -146,6 +158,7 @@ class Training:
             raise ValueError("rule {!r}: known are {} and None".format(rule, ", ".join(RULES)))
         self._torch, self._model, self._optimizer = torch, model, optimizer
         self._batch, self._largest, self._atomic, self._rule = int(batch), largest, atomic, rule
+        self.batch_size, self.passes = self._sizes()
         self._parameters = [one for group in optimizer.param_groups for one in group["params"] if one.requires_grad]
         self._cuda = any(one.is_cuda for one in self._parameters)
         self.statistics, self.factor, self._clock = Statistics(), 1.0, EpochClock()
@@ -153,6 +166,16 @@ class Training:
         self._begin_step()
         for one in self._parameters:
             one.register_hook(self._seen)
+
+    def _sizes(self):
+        few, many = self._atomic or (1, self._largest or self._batch)
+        chosen = None if self._largest is None else chosen_batch()
+        if chosen and few <= chosen[0] <= many:
+            step = chosen[1] * world()
+            if self._batch <= chosen[0] * step < self._largest + step:  # it is rounded up to whole samples
+                return chosen
+        passes = -(-share(self._batch) // many)
+        return share(self._batch) // passes, passes
 
     @property
     def world(self):

@@ -87,6 +87,8 @@ class Resize:
 
     placement: Placement
     reasons: tuple[Reason, ...]
+    batch: tuple[int, int] | None = None
+    """Samples a GPU a pass, and passes a step, where the policy chose them for the job."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 import contextlib
 import os
 import random
+import re
 import select
 import signal
 import socket
@@ -33,6 +34,22 @@ def gpus_here(environ):
     """Processes to start on this node: one for each of its GPUs, one where it has none."""
     visible = [name for name in environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name]
     return number(environ, "SLURM_GPUS_ON_NODE", "LUCID_GPUS_HERE") or len(visible) or 1
+
+
+def chosen_batch(environ):
+    """What lucidd chose for an elastic job that it resized, as "GPUS:SAMPLESxPASSES"; "" where it chose nothing."""
+    job = environ.get("SLURM_JOB_ID", "")
+    if not (environ.get("LUCID_ELASTIC") and job.isdigit()):
+        return ""
+    command = ["scontrol", "--oneliner", "show", "job", job]
+    try:
+        ran = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=10, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    found = re.search(
+        r"(?:^|\s)Extra=lucid-batch=(\d{1,6}:\d{1,9}x\d{1,6})(?:\s|$)", ran.stdout.decode("utf-8", "replace")
+    )
+    return found.group(1) if found else ""
 
 
 def free_port():
@@ -162,7 +179,7 @@ def environments(place, command_line, base):
             "SLURM_NTASKS": place["world"], "SLURM_NPROCS": place["world"], "SLURM_PROCID": rank,
             "SLURM_LOCALID": local, "SLURM_NODEID": place["node"],
             "LUCID_GPUS": place["world"], "LUCID_GPUS_HERE": place["here"], "LUCID_NODES": place["nodes"],
-            "LUCID_RESTART": place["restart"],
+            "LUCID_RESTART": place["restart"], "LUCID_BATCH": place.get("batch", ""),
             "LUCID_RUN": "{}:{}".format(base.get("SLURM_JOB_ID", ""), place["world"]),
         }  # fmt: skip
         own = dict(kept, **{name: str(value) for name, value in made.items()})

@@ -48,6 +48,8 @@ def decision_to_dict(decision: Decision) -> dict[str, Any]:
     data: dict[str, Any] = {"verb": verb_of(decision), "reasons": [reason_to_dict(r) for r in decision.reasons]}
     if isinstance(decision, Start | Resize | Regroup):
         data["placement"] = show_placement(decision.placement)
+    if isinstance(decision, Resize) and decision.batch:
+        data["batch"] = list(decision.batch)
     if isinstance(decision, Start):
         data["beside"] = decision.beside
         data["slots"] = decision.slots
@@ -68,7 +70,10 @@ def decision_from_dict(data: Mapping[str, Any]) -> Decision:
         if verb == "start":
             preempts = tuple(data.get("preempts", ()))
             return Start(where, reasons, data["beside"], slots=data["slots"], preempts=preempts)
-        return Resize(where, reasons) if verb == "resize" else Regroup(where, reasons)
+        if verb == "regroup":
+            return Regroup(where, reasons)
+        batch = data.get("batch")
+        return Resize(where, reasons, (int(batch[0]), int(batch[1])) if batch else None)
     if verb in ("requeue", "part"):
         return Requeue(reasons, part=verb == "part")
     plain: dict[str, type[Hold | EndProfiling | Keep]] = {"hold": Hold, "release": EndProfiling, "keep": Keep}

@@ -298,6 +298,7 @@ _WORDS: dict[str, Callable[[Any], str]] = {
     ),
     "Allotted": lambda r: (
         f"the round gives it {_gpus(r.gpus)} of at most {r.most} ({r.rule} {r.value:.3g})"
+        + (f", with a batch of {r.batch:,} samples from its next start on" if r.batch else "")
         if r
         else "the round gives all GPUs to other jobs"
     ),

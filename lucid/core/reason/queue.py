@@ -213,12 +213,13 @@ class Preempted(Reason):
 @dataclass(frozen=True, slots=True)
 class Allotted(Reason):
     """Does the round give this elastic job GPUs? ``gpus`` of at most ``most``; ``value`` is what they are worth
-    to it by ``rule``."""
+    to it by ``rule``. ``batch``: the total batch size that goes with them, where the policy chose it."""
 
     rule: Shown
     gpus: int
     most: int
     value: float
+    batch: int | None = None
 
     def __bool__(self) -> bool:
         return self.gpus > 0

@@ -29,6 +29,7 @@ from builders import (
     snap,
     waits,
 )
+from lucid.adapters.store.snapshot_json import decision_from_dict, decision_to_dict
 from lucid.core.decision import Action, Hold, PartitionPlan, Requeue, Resize, Start
 from lucid.core.placement import placement_gpus
 from lucid.core.ports import Predictor
@@ -43,7 +44,7 @@ from lucid.simulator.elastic.applications import Application
 from lucid.simulator.engine import run
 from lucid.simulator.ground_truth import OraclePredictor
 from lucid.simulator.traces import Trace, TraceJob
-from lucid.systems.pollux import GradParams, Objective, SearchOptions, SearchResult, search
+from lucid.systems.pollux import BatchLimits, GradParams, Objective, SearchOptions, SearchResult, search
 from scenes.systems import AGENTS_LIMITS as LIMITS
 from scenes.systems import RESIZES, holds, wants
 
@@ -92,6 +93,16 @@ def test_a_job_grows_to_twice_what_it_ever_had(seen: tuple[int, ...], most: int)
     resize = decided(made, "a", Resize)
     assert placement_gpus(resize.placement) == most
     assert at("n1:0")[0].mask & dict(resize.placement).get("n1", 0) or most > 4
+
+
+def test_a_resize_comes_with_the_batch_of_the_most_goodput() -> None:
+    resize = decided(plan("pollux", part(nodes(3, 4), running=[holds("a", "n1:0", (1, 2))]), 6000.0), "a", Resize)
+    best = MODEL.optimize(1, 4, BatchLimits(INIT, 1024, 16, 128))
+    assert resize.batch == (int(best.atomic), int(best.accum) + 1)
+    assert reason(resize, Allotted).batch == 4 * best.atomic * (best.accum + 1)
+    assert decision_from_dict(decision_to_dict(resize)) == resize
+    pinned = holds("a", "n1:0", (1, 2), limits=replace(LIMITS, pinned=True))
+    assert decided(plan("pollux", part(nodes(3, 4), running=[pinned]), 6000.0), "a", Resize).batch is None
 
 
 def test_a_job_that_restarted_all_the_time_is_left_alone() -> None:

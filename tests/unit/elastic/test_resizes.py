@@ -294,6 +294,22 @@ def test_a_resize_is_stop_wait_change_release(stage: Stage, where: str, request_
     assert entry.job.cpus == 1
 
 
+@pytest.mark.parametrize(
+    ("own", "told"), [("", "lucid-batch=4:64x2"), ("of my wiki: batch=9", "of my wiki: batch=9")]
+)
+def test_a_resized_job_is_told_the_batch_that_was_chosen(stage: Stage, own: str, told: str) -> None:
+    stage.running("1")
+    stage.slurm.records["1"] = replace(stage.slurm.records["1"], extra=own)
+    assert stage.do("1", Resize(at("n1:0,1,2,3"), WHY, batch=(64, 2))) is None
+    stage.round(rounds=6)
+    assert stage.entry("1", Running).gpus == 4
+    assert stage.slurm.records["1"].extra == told
+    assert stage.do("1", Requeue(WHY)) is None
+    stage.round(rounds=3)
+    assert stage.do("1", Start(at("n2:0,1,2,3"), WHY)) is None
+    assert stage.slurm.records["1"].extra == told, "it names its GPUs, and stays until the next resize"
+
+
 def test_a_job_keeps_its_gpus_for_a_while_after_it_started(tmp_path: Path) -> None:
     stage = Stage(tmp_path, resize_every_s=50.0)
     stage.running("1")

@@ -25,13 +25,14 @@ pytestmark = [pytest.mark.slow, pytest.mark.skipif(not PYTHON, reason=WHY)]
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples/elastic"
 
 TRAIN = '''
-"""Tells which samples it takes, and at last its parameters. Arguments: EPOCHS SHUFFLE LARGEST STEP_S HOW."""
+"""Tells which samples it takes, and at last its parameters. Arguments: EPOCHS SHUFFLE LARGEST STEP_S HOW [GROW]."""
 import json, sys, time
 import lucid_elastic
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
-epochs, shuffle, largest, step_s, how = sys.argv[1:]
+epochs, shuffle, largest, step_s, how = sys.argv[1:6]
+grow = int(sys.argv[6]) if sys.argv[6:] else None
 torch.manual_seed(1)
 x = torch.randn(90, 3)
 data = TensorDataset(torch.arange(90), x, x.sum(1, keepdim=True))
@@ -39,7 +40,7 @@ loader = DataLoader(data, batch_size=12, shuffle=shuffle == "yes")
 model = torch.nn.Linear(3, 1)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
 scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
-job = lucid_elastic.Job(model, optimizer, loader, keep=[scheduler], largest=int(largest) or None)
+job = lucid_elastic.Job(model, optimizer, loader, keep=[scheduler], largest=int(largest) or None, grow=grow)
 for epoch in job.epochs(int(epochs)):
     for samples, x, y in job.loader:
         time.sleep(float(step_s))
@@ -61,9 +62,11 @@ class Trained:
         self.folder, self.samples, self.end = folder, [], {}
         (folder / "train.py").write_text(TRAIN)
 
-    def run(self, gpus: int, *words: object, stop_after: int = 0) -> tuple[int, str]:
+    def run(self, gpus: int, *words: object, stop_after: int = 0, **rest: str) -> tuple[int, str]:
         """Its status and stderr; stopped once so many passes were printed."""
-        made = environ(SLURM_GPUS_ON_NODE=str(gpus), LUCID_REPORTS=str(self.folder / "reports"), OMP_NUM_THREADS="1")
+        made = environ(
+            SLURM_GPUS_ON_NODE=str(gpus), LUCID_REPORTS=str(self.folder / "reports"), OMP_NUM_THREADS="1", **rest
+        )
         command = [sys.executable, str(RUN), "--checkpoints", str(self.folder / "checkpoints"), PYTHON]
         with subprocess.Popen(
             [*command, str(self.folder / "train.py"), *map(str, words)],
@@ -114,6 +117,20 @@ def test_on_any_number_of_gpus_it_learns_the_same(trained: Trained, gpus: int, l
         assert sorted(one for at, own in trained.samples if at == epoch for one in own) == list(range(90))
     progress = progress_of((trained.folder / "reports" / HOME / "7.json").read_bytes())
     assert (progress.epochs, [size for size, _ in progress.epoch_s]) == (4.0, [gpus])
+
+
+@pytest.mark.parametrize(("chosen", "passes", "size"), [("2:5x3", 18, 5), ("3:5x3", 16, 6), ("2:9x9", 16, 6)])
+def test_the_batch_that_was_chosen_for_so_many_gpus_is_taken(
+    trained: Trained, chosen: str, passes: int, size: int
+) -> None:
+    """Nothing is taken of a choice for other GPUs, or past what the program allows."""
+    (trained.folder / "scontrol").write_text(f"#!/bin/sh\necho JobId=7 Extra=lucid-batch={chosen} Power=\n")
+    (trained.folder / "scontrol").chmod(0o755)
+    path = f"{trained.folder}{os.pathsep}{os.environ['PATH']}"
+    status, error = trained.run(2, 1, "no", 0, 0, "plain", 48, PATH=path, LUCID_ELASTIC="1")
+    assert status == 0, error
+    assert sorted(one for _, own in trained.samples for one in own) == list(range(90))
+    assert (len(trained.samples), max(len(own) for _, own in trained.samples)) == (passes, size)
 
 
 def test_stopped_in_mid_epoch_it_goes_on_with_the_samples_that_are_left(trained: Trained) -> None:

@@ -386,7 +386,7 @@ class Actions:
                 f"job {record.id}: its user did not opt in to be resized (lucid:elastic=)", Refusal.JOB_MOVED_ON
             )
         self._unless_kept(record.id, decision.placement)
-        self.resizes.begin(record, self._note(record, note), decision.placement)
+        self.resizes.begin(record, self._note(record, note), decision.placement, decision.batch)
         self._leaving[record.id] = record.placement
 
     def _keep(self, record: SlurmJob, note: JobNote | None) -> None:

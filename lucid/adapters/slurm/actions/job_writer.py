@@ -75,6 +75,9 @@ class JobWriter:
         """When Slurm last was silent (Unix s): what it was told before it may only just have taken in."""
         self.touched: set[str] = set()
         """Jobs that were changed since the last look: what it showed of them is not so any more."""
+        self.batches: dict[str, str] = {}
+        """Of jobs that are being resized, the Extra with the batch that was chosen for them. A lucidd that starts
+        anew in between has forgotten it: then the job takes its initial batch."""
 
     def new_cycle(self) -> None:
         """A new look at Slurm: nothing was written since."""

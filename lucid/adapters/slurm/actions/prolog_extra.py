@@ -17,9 +17,21 @@ from lucid.adapters.slurm.clients.port import SlurmClient
 from lucid.adapters.slurm.records.jobs_and_nodes import SlurmJob
 from lucid.errors import ActionRefused
 
-__all__ = ["Items", "free_extra", "own_number", "sealed"]
+__all__ = ["Items", "batch_item", "free_extra", "is_batch_item", "own_number", "sealed"]
 
+_BATCH = "lucid-batch="
 _OURS = re.compile(r"lucid-[a-z]+=[0-9A-Za-z.,:+/=]+(;lucid-[a-z]+=[0-9A-Za-z.,:+/=]+)*")
+
+
+def batch_item(gpus: int, batch: tuple[int, int]) -> str:
+    """The Extra by which a job learns at its next start which batch was chosen for it on so many GPUs: samples a GPU
+    a pass, and passes a step. slurm/lucid_run.py reads it; what its user writes there concerns that job alone."""
+    return f"{_BATCH}{gpus}:{batch[0]}x{batch[1]}"
+
+
+def is_batch_item(extra: str) -> bool:
+    """Is a job's Extra such an item? It stays until the next resize: on other GPUs it says nothing."""
+    return extra.startswith(_BATCH) and free_extra(extra)
 
 
 def free_extra(extra: str) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from lucid.adapters.bounded import digits
-from lucid.adapters.slurm.actions.prolog_extra import free_extra
+from lucid.adapters.slurm.actions.prolog_extra import free_extra, is_batch_item
 from lucid.adapters.slurm.clients.port import Changes
 from lucid.adapters.slurm.elastic.opt_in import sized
 from lucid.adapters.slurm.records.field_parsers import gpu_count, hosts, shard_request, split_outside
@@ -46,7 +46,7 @@ def start_changes(
     asked for by their addresses, where they can be and no node list or other wish of its user is in the way;
     as slots it would take the wrong ones.
 
-    ``extra``: what its prolog is to know of a job in slots; one on whole GPUs has none. A job whose user chose
+    ``extra``: what its prolog is to know of a job in slots, or the batch of a resized one. A job whose user chose
     nodes, or that asks for what only some nodes have, keeps its own choice of nodes. ``defaults``: JobDefaults of the
     partition. In slots the job is told to have the CPUs and the memory that Slurm would derive from its GPUs.
 
@@ -59,7 +59,7 @@ def start_changes(
     if not shards and _resized(written, placement):
         wanted = {**{key: written.get(key, "") for key in WRITTEN}, **sized(placement)}
         made = _changes_to(wanted, record.request, _cpus_back(record, written), forget=not _stale(record, defaults))
-        return _whole(replace(made, num_nodes=len(placement)), move, _extra(record, ""))
+        return _whole(replace(made, num_nodes=len(placement)), move, _extra(record, extra))
     if not shards:
         free = (
             not written.get("req_nodes")
@@ -75,7 +75,7 @@ def start_changes(
             wanted |= _by_address(written, placement, nodes)
         made = _changes_to(wanted, record.request, _cpus_back(record, written), forget=not _stale(record, defaults))
         made = replace(made, num_nodes=_nodes_back(record, written), switches=_switches(record, placement, nodes))
-        return _whole(made, move, _extra(record, ""))
+        return _whole(made, move, _extra(record, extra))
     (part,) = placement
     node = next((node for node in nodes if node.name == part.node), None)
     if written.get("req_nodes") and part.node not in hosts(written["req_nodes"]):
@@ -156,6 +156,8 @@ def _switches(record: SlurmJob, placement: Placement, nodes: Sequence[SlurmNode]
 
 def _extra(record: SlurmJob, wanted: str) -> str | None:
     """What to make of the job's Extra; ``None`` leaves it."""
+    if not wanted and is_batch_item(record.extra):
+        return None
     return wanted if wanted != record.extra and free_extra(record.extra) else None
 
 

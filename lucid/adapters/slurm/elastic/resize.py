@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from lucid.adapters.slurm.actions.job_writer import JobWriter
+from lucid.adapters.slurm.actions.prolog_extra import batch_item
 from lucid.adapters.slurm.actions.start_changes import start_changes
 from lucid.adapters.slurm.elastic.opt_in import elastic_request
 from lucid.adapters.slurm.pending.pending_reasons import of_one_job
@@ -56,8 +57,10 @@ class Resizes:
     def __init__(self, writer: JobWriter) -> None:
         self._writer = writer
 
-    def begin(self, record: SlurmJob, note: JobNote, placement: Placement) -> None:
-        """Tell a running job to stop, and note where it goes on.
+    def begin(
+        self, record: SlurmJob, note: JobNote, placement: Placement, batch: tuple[int, int] | None = None
+    ) -> None:
+        """Tell a running job to stop, and note where it goes on. ``batch``: chosen for it there, as in ``Resize``.
 
         Raises:
             ActionRefused: it does not run, or Slurm declined; then nothing is noted.
@@ -85,6 +88,7 @@ class Resizes:
         except ActionRefused:
             writer.put(note)
             raise
+        writer.batches[record.id] = "" if batch is None else batch_item(placement_gpus(placement), batch)
 
     def go_on(self, record: SlurmJob, note: JobNote, facts: Observation, packs: bool) -> str:
         """The next step of a job that is being resized, in words; empty where it has only to wait."""
@@ -129,7 +133,8 @@ class Resizes:
         writer, place = self._writer, note.going_to
         home = writer.ownership.home(record, note)
         defaults = (facts.defaults or {}).get(home, NO_DEFAULTS)
-        changes = start_changes(record, note, placement, False, home, facts.nodes, "", defaults)
+        batch = writer.batches.pop(record.id, "")
+        changes = start_changes(record, note, placement, False, home, facts.nodes, batch, defaults)
         writer.put(
             replace(
                 note, going_to="", leaves="", where=place, asked_s=writer.clock.now_s(), released=False,

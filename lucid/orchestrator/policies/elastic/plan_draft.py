@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from lucid.core.decision import Action, Decision, Hold, PartitionPlan, Requeue, Resize, Start
 from lucid.core.job import Elastic, Pending, Running, Stage
 from lucid.core.ledger import Ledger
-from lucid.core.placement import NodeGpus, Placement
+from lucid.core.placement import NodeGpus, Placement, placement_gpus
 from lucid.core.reason import FairOrder, FreeGpus, Preempted, Reason
 from lucid.core.snapshot import Partition
 from lucid.orchestrator.capacity.placement import Feasibility, consolidated, own_first
@@ -146,12 +146,18 @@ class PlanDraft:
                     row[at[name]] = mask.bit_count()
         return out
 
-    def deal(self, wanted: Mapping[str, Ints], why: Mapping[str, Reason]) -> None:
+    def deal(
+        self,
+        wanted: Mapping[str, Ints],
+        why: Mapping[str, Reason],
+        batches: Mapping[str, tuple[int, int]] = {},
+    ) -> None:
         """Decide all elastic jobs.
 
         Args:
             wanted: by job id, (N,) GPUs on each node, all 0 to wait; jobs whose row is what they have stay.
             why: a reason for each.
+            batches: what ``Resize.batch`` is to be, of jobs for which the policy chose one.
         """
         present = {e.job.id: row for e, row in zip(self.running, self.base(self.running), strict=True)}
         moved = [e for e in self.running if not np.array_equal(wanted[e.job.id], present[e.job.id])]
@@ -169,7 +175,10 @@ class PlanDraft:
             if isinstance(entry, Running) and set(where) == set(entry.placement):
                 continue
             if isinstance(entry, Running):
-                decision = Resize(where, (why[job.id],)) if where else Requeue((why[job.id],))
+                reasons, batch = (why[job.id],), batches.get(job.id)
+                if placement_gpus(where) != wanted[job.id].sum():
+                    batch = None  # it was chosen for other GPUs
+                decision = Resize(where, reasons, batch) if where else Requeue(reasons)
             else:
                 decision = Start(where, (why[job.id],)) if where else self._hold(entry, ledger, why[job.id])
             self._act(entry, decision)

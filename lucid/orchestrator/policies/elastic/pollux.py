@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -34,7 +36,7 @@ from lucid.systems.pollux import (
     search,
 )
 
-__all__ = ["PolluxPolicy", "reported_job"]
+__all__ = ["PolluxPolicy", "allotted", "chosen_batches", "reported_job"]
 
 Ints = NDArray[np.intp]
 
@@ -71,7 +73,7 @@ class PolluxPolicy(RoundPolicy):
         if not entries:
             draft.deal({}, {})
             return draft.plan(None)
-        total = int(draft.capacity.sum())
+        total, base = int(draft.capacity.sum()), draft.base(entries)
         jobs = [reported_job(entry, now_s) for entry in entries]
         speedups = SpeedupTable(jobs, max(total, 1), known=self._goodputs.get(partition.name))
         nodes, delays_s = len(draft.capacity), restarts_s(entries, settings.restart_s)
@@ -79,7 +81,7 @@ class PolluxPolicy(RoundPolicy):
         found = search(
             speedups,
             draft.capacity,
-            draft.base(entries),
+            base,
             restart_factors([job.age_s for job in jobs], [job.restarts for job in jobs], delays_s),
             np.random.default_rng((settings.seed, int(now_s))),
             objective=Objective(p=settings.p, scale=nodes / max(total, 1)),
@@ -103,13 +105,12 @@ class PolluxPolicy(RoundPolicy):
             float(value) if np.array_equal(row, want) else speed(j, row)
             for j, (value, row, want) in enumerate(zip(found.speedups, rows, wanted, strict=True))
         ]
-        draft.deal(
-            {entry.job.id: row for entry, row in zip(entries, rows, strict=True)},
-            {
-                entry.job.id: Allotted("speedup", int(row.sum()), job.max_replicas, value)
-                for entry, job, row, value in zip(entries, jobs, rows, worth, strict=True)
-            },
-        )
+        batches = chosen_batches(jobs, rows, base)
+        why = {
+            entry.job.id: allotted("speedup", row, job, value, batches)
+            for entry, job, row, value in zip(entries, jobs, rows, worth, strict=True)
+        }
+        draft.deal({entry.job.id: row for entry, row in zip(entries, rows, strict=True)}, why, batches)
         kept = _Memory(
             tuple(entry.job.id for entry in entries),
             tuple(draft.capacity.tolist()),
@@ -133,6 +134,27 @@ def reported_job(entry: Entry, now_s: float) -> PolluxJob:
         model = GoodputModel(perf, grad, limits.init_batch)
     cap = min(max(growth_cap(largest, batch), limits.min_gpus), limits.max_gpus)
     return PolluxJob(entry.job.id, model, batch, cap, now_s - entry.job.submit_s, entry.restarts)
+
+
+def chosen_batches(jobs: Sequence[PolluxJob], rows: Iterable[Ints], present: Ints) -> dict[str, tuple[int, int]]:
+    """By id, samples a GPU a pass and passes a step with the best goodput (P21), of jobs whose GPUs change; not of
+    those whose batch is pinned, or of which no model is known."""
+    found = {}
+    for job, row, before in zip(jobs, rows, present, strict=True):
+        model, limits = job.model, job.limits
+        if model is None or limits is None or limits.init == limits.most or not row.any():
+            continue
+        if not np.array_equal(row, before):
+            best = model.optimize((row > 0).sum(), row.sum(), limits)
+            if best.goodput > 0:
+                found[str(job.job_id)] = int(best.atomic), int(best.accum) + 1
+    return found
+
+
+def allotted(rule: str, row: Ints, job: PolluxJob, value: float, batches: Mapping[str, tuple[int, int]]) -> Allotted:
+    """The reason for a job's GPUs of a round."""
+    gpus, chosen = int(row.sum()), batches.get(str(job.job_id))
+    return Allotted(rule, gpus, job.max_replicas, value, None if chosen is None else gpus * math.prod(chosen))
 
 
 def _previous(memory: object, draft: PlanDraft, entries: list[Entry]) -> NDArray[np.int32] | None:

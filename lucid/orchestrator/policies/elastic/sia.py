@@ -13,10 +13,9 @@ from lucid.core.decision import PartitionPlan
 from lucid.core.job import Running
 from lucid.core.node import Node
 from lucid.core.ports import Capability
-from lucid.core.reason import Allotted
 from lucid.core.snapshot import Partition, Snapshot
 from lucid.orchestrator.policies.elastic.plan_draft import Entry, PlanDraft, limits_of
-from lucid.orchestrator.policies.elastic.pollux import reported_job
+from lucid.orchestrator.policies.elastic.pollux import allotted, chosen_batches, reported_job
 from lucid.orchestrator.policies.elastic.resize_worth import keep_unless_worth, restarts_s
 from lucid.orchestrator.policies.queue import attained_s
 from lucid.orchestrator.rounds import RoundPolicy, after_round_s
@@ -86,18 +85,13 @@ class SiaPolicy(RoundPolicy):
 
         rows = keep_unless_worth(draft, entries, found, speed, now_s)
         worth = _normalised(goodput)
-        draft.deal(
-            {entry.job.id: rows[j] for j, entry in enumerate(entries)},
-            {
-                entry.job.id: Allotted(
-                    "normalised goodput",
-                    int(rows[j].sum()),
-                    jobs[j].max_replicas,
-                    float(worth[j, picked[j]]) if picked[j] >= 0 else 0.0,
-                )
-                for j, entry in enumerate(entries)
-            },
-        )
+        batches = chosen_batches(jobs, rows, base)
+        values = [float(worth[j, bundle]) if bundle >= 0 else 0.0 for j, bundle in enumerate(picked)]
+        why = {
+            entry.job.id: allotted("normalised goodput", rows[j], jobs[j], values[j], batches)
+            for j, entry in enumerate(entries)
+        }
+        draft.deal({entry.job.id: rows[j] for j, entry in enumerate(entries)}, why, batches)
         return draft.plan(after_round_s(now_s, settings.interval_s))
 
     def _goodput(
