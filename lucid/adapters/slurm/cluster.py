@@ -6,7 +6,7 @@ goes on from there: a note is written before Slurm is told anything, and each st
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from lucid.adapters.slurm.actions.site_factors import SiteFactors
 from lucid.adapters.slurm.clients.port import FIRST_TO_PACK, SlurmClient
 from lucid.adapters.slurm.elastic.reports_folder import Trouble
 from lucid.adapters.slurm.pending.hold_order import not_yet
+from lucid.adapters.slurm.pending.job_state import TOLD, JobState
 from lucid.adapters.slurm.pending.pending_state import parked
 from lucid.adapters.slurm.records.fair_shares import FairShares
 from lucid.adapters.slurm.records.jobs_and_nodes import SlurmJob
@@ -322,13 +323,17 @@ class SlurmCluster:
         whose node boots?"""
         if any(job.configuring for job in self._facts.jobs):
             return True
-        notes = ((job, self._notes.get(job.id)) for job in self._facts.jobs)
-        return any(self._ownership.under_way(job, note) or (note and note.going_to) for job, note in notes)
+        return any(state in (*TOLD, JobState.RESIZING) for state in self._states())
 
     @property
     def emptying(self) -> bool:
         """Do GPUs come free any moment, for a job that is let to them by the next look?"""
-        return any(self._ownership.emptying(job, self._notes.get(job.id)) for job in self._facts.jobs if job.pending)
+        return any(state is JobState.EMPTYING for state in self._states())
+
+    def _states(self) -> Iterator[JobState]:
+        """Of jobs that Lucid has a note of: without one nothing is on its way."""
+        noted = ((job, self._notes.get(job.id)) for job in self._facts.jobs)
+        return (self._ownership.state(job, note, self._facts.now_s) for job, note in noted if note is not None)
 
     @property
     def following(self) -> bool:

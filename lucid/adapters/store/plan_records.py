@@ -34,7 +34,7 @@ from lucid.core.snapshot import Partition, Snapshot
 from lucid.errors import StoreError
 from lucid.orchestrator.by_partition import make_policies
 from lucid.orchestrator.policy import Policy, import_policy
-from lucid.orchestrator.recorded_policy import Context, RecordedPolicy
+from lucid.orchestrator.policy_host import Context, PolicyHost
 
 __all__ = [
     "PlanRecord",
@@ -302,7 +302,7 @@ class PlanRecorder:
     def __init__(
         self,
         folder: Path,
-        policy: RecordedPolicy,
+        policy: PolicyHost,
         settings: PolicySettings,
         every_s: float,
         most_mib: float,

@@ -10,6 +10,7 @@ import os
 import socket
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -23,6 +24,7 @@ __all__ = [
     "SEEN",
     "ActionRow",
     "DecisionRow",
+    "GivenUp",
     "JobNote",
     "Lease",
     "LeaseLost",
@@ -68,6 +70,18 @@ class Lease:
     until_s: float
 
 
+class GivenUp(StrEnum):
+    """Why a waiting job was released as its user wrote it."""
+
+    SLURM = "slurm"
+    """Slurm did not start it as Lucid asked."""
+    UNPACKED = "unpacked"
+    QUOTA = "quota"
+    NO_NODE = "no_node"
+    CROWDED = "crowded"
+    """Jobs without GPUs have its CPUs or memory, and only Slurm can order these."""
+
+
 @dataclass(frozen=True, slots=True)
 class JobNote:
     """What Lucid must remember of one job that it touched.
@@ -79,9 +93,9 @@ class JobNote:
     ``asked_s`` (written before Slurm is told), ``shards``: as slots that others may join, ``released``: Slurm
     has taken it. ``wait_since_s``: when its present wait began. ``ran_s``: wall time of its earlier runs.
     ``site_factor``: the last one written. ``tries``: starts in its VC that Slurm refused or did not bring about;
-    ``refusal``: Slurm's words at the last of them; ``retry_s``: not tried again before then. ``given_up``: released
-    as its user wrote it, for these words of Slurm, or for this reason (``let_go``); where that may end it queues
-    again, after Slurm's words no sooner than ``retry_s``.
+    ``refusal``: Slurm's words at the last of them; ``retry_s``: not tried again before then. ``given_up_for``:
+    released as its user wrote it, ``given_up`` in words (Slurm's, or Lucid's); where that may end it queues again,
+    after Slurm's words no sooner than ``retry_s``.
 
     Of an elastic job: ``going_to``: the GPUs on which it is to go on, from the moment in which it is told to stop
     (``stopped_s``) until it is told to start there; ``leaves``: those that it holds until it has stopped.
@@ -118,6 +132,7 @@ class JobNote:
     refusal: str = ""
     retry_s: float = 0.0
     given_up: str = ""
+    given_up_for: GivenUp | None = None
     going_to: str = ""
     leaves: str = ""
     stopped_s: float = 0.0

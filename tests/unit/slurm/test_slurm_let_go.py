@@ -9,8 +9,8 @@ import pytest
 from test_slurm_lending_pool import Lenders, common_nodes
 
 from lucid.adapters.slurm.elastic.opt_in import rigid_because
-from lucid.adapters.slurm.pending.pending_reasons import CROWDED, may_end, of_slurm
-from lucid.adapters.store.port import JobNote
+from lucid.adapters.slurm.pending.pending_reasons import CROWDED, may_end, with_cause
+from lucid.adapters.store.port import GivenUp, JobNote
 from lucid.config import Mode
 from lucid.core.job import Elastic
 from scenes.slurm import MINE, Scene
@@ -100,7 +100,7 @@ def test_a_parked_job_queues_again(stage: Scene) -> None:
 
 def test_a_change_of_mode_that_slurm_did_not_hear_of_leaves_a_job_in_the_queue(stage: Scene) -> None:
     stage.jobs("1", mark=MINE)
-    stage.cluster._writer.put(JobNote("1", given_up=UNPACKED))
+    stage.cluster._writer.put(with_cause(JobNote("1", given_up=UNPACKED)))
     assert packed(stage) == []
     assert [name for name, _ in queue(stage)] == ["1"]
 
@@ -133,17 +133,26 @@ def test_a_job_over_its_quota_queues_again_when_the_quota_has_grown(tmp_path: Pa
     assert site.slurm.records["1"].state == "RUNNING"
 
 
+def noted(why: str) -> tuple[GivenUp | None, bool]:
+    """Of a note that has the reason in words alone: whose words they are, and whether the reason may end."""
+    note = with_cause(JobNote("1", given_up=why))
+    return note.given_up_for, may_end(note)
+
+
 def test_whose_words_these_are_and_which_of_them_may_end() -> None:
     own = [UNPACKED, "it asks for 5 GPUs, and the quota of a is 4 (daemon.pool.quotas)", CROWDED]
-    assert [(of_slurm(why), may_end(why)) for why in own] == [(False, True), (False, True), (False, False)]
+    causes = [GivenUp.UNPACKED, GivenUp.QUOTA, GivenUp.CROWDED]
+    assert [noted(why) for why in own] == [*zip(causes, (True, True, False), strict=True)]
     theirs = ["ReqNodeNotAvail, Reserved for maintenance", "BadConstraints"]
-    assert [(of_slurm(why), may_end(why)) for why in theirs] == [(True, True), (True, False)]
-    assert not of_slurm("")
+    assert [noted(why) for why in theirs] == [(GivenUp.SLURM, True), (GivenUp.SLURM, False)]
+    assert with_cause(JobNote("1")).given_up_for is None
 
 
 def test_a_job_that_ran_meanwhile_by_slurms_order_may_still_be_resized(stage: Scene) -> None:
     stage.slurm.submit("1", "vc", 1, mark="lucid:vc=vc;held=1;v=2;elastic=1", comment="lucid:elastic=1-4")
     record = replace(stage.slurm.records["1"], state="RUNNING")
     asked = Elastic(max_gpus=4)
-    assert rigid_because(record, JobNote("1", given_up=UNPACKED, released=True), asked) == ""
-    assert "Slurm did not start it" in rigid_because(record, JobNote("1", given_up="Invalid", tries=2), asked)
+    assert rigid_because(record, with_cause(JobNote("1", given_up=UNPACKED, released=True)), asked) == ""
+    assert "Slurm did not start it" in rigid_because(
+        record, with_cause(JobNote("1", given_up="Invalid", tries=2)), asked
+    )

@@ -10,7 +10,7 @@ import pytest
 from builders import at
 from fake_slurm import fake_node
 from lucid.adapters.slurm.clients.port import Changes, declined
-from lucid.adapters.slurm.pending.pending_reasons import Outlook, outlook
+from lucid.adapters.slurm.pending.pending_reasons import Outlook, outlook, with_cause
 from lucid.adapters.slurm.records.from_json import Request
 from lucid.adapters.store.port import JobNote
 from lucid.config import Mode
@@ -264,7 +264,7 @@ def test_a_job_let_go_for_a_reason_outside_of_it_comes_back_when_that_has_ended(
 @pytest.mark.parametrize("reason", ["PartitionNodeLimit", "BadConstraints", "Invalid generic resource (gres)"])
 def test_a_job_let_go_for_what_it_asks_for_stays_slurms(stage: Scene, reason: str) -> None:
     stage.jobs("1", 4, mark=MINE)
-    stage.cluster._writer.put(JobNote("1", tries=2, given_up=reason, released=True))
+    stage.cluster._writer.put(with_cause(JobNote("1", tries=2, given_up=reason, released=True)))
     stage.slurm.limits = lambda job: "Resources"
     stage.slurm._set("1", held=False)
     stage.slurm.advance(7200.0)

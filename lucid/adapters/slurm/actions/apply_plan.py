@@ -16,6 +16,7 @@ from lucid.adapters.slurm.clients.port import Changes
 from lucid.adapters.slurm.elastic.interleaved_jobs import takes_turns
 from lucid.adapters.slurm.elastic.opt_in import elastic_request, with_size
 from lucid.adapters.slurm.elastic.resize import Resizes, leaving, overlaps
+from lucid.adapters.slurm.pending.job_state import TOLD
 from lucid.adapters.slurm.records.field_parsers import hosts, parse_placement
 from lucid.adapters.slurm.records.jobs_and_nodes import SlurmJob
 from lucid.adapters.slurm.records.request import NO_DEFAULTS
@@ -76,7 +77,9 @@ class Actions:
         ownership = self._writer.ownership
         for job in facts.jobs:
             note = facts.notes.get(job.id)
-            if note is not None and ownership.under_way(job, note) and ownership.may_start_yet(job, note):
+            if note is None or ownership.state(job, note, facts.now_s) not in TOLD:
+                continue
+            if ownership.may_start_yet(job, note):
                 self._note_start(job.id, parse_placement(note.where), note.shards or job.request.addressed)
 
     def apply(self, actions: Sequence[Action]) -> list[Applied]:
@@ -268,9 +271,7 @@ class Actions:
             self._writer.do(job_id, "start", words, *steps)
         except ActionRefused as error:
             in_room = replace(record, partition=room)
-            leaves = error.cause is Refusal.NODES_NOT_FREE_YET
-            words = self._writer.not_started(in_room, str(error).partition(": ")[2], leaves)
-            raise ActionRefused(words, error.cause) from None
+            raise ActionRefused(self._writer.start_refused(in_room, error), error.cause) from None
         if let_in:
             self._writer.put(replace(self._writer.notes[job_id], released=True))
         else:  # told what it gets, it is held until its GPUs are empty

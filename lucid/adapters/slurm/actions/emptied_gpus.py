@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from lucid.adapters.slurm.actions.job_writer import ONE_JOB, JobWriter
 from lucid.adapters.slurm.actions.preempting_starts import ClaimWatch
+from lucid.adapters.slurm.pending.job_state import JobState
 from lucid.adapters.slurm.pending.pending_state import left_to_slurm
 from lucid.adapters.slurm.records.jobs_and_nodes import SlurmJob
 from lucid.adapters.slurm.snapshot.observation import Observation
@@ -33,7 +34,9 @@ class Emptied:
         for note in [note for note in writer.notes.values() if note.claims and not note.released]:
             jobs = jobs or {job.id: job for job in facts.jobs}
             record = jobs.get(note.job_id)
-            if record is None or not writer.ownership.emptying(record, note) or writer.full(ONE_JOB, start=True):
+            if record is None or writer.full(ONE_JOB, start=True):
+                continue
+            if writer.ownership.state(record, note, facts.now_s) is not JobState.EMPTYING:
                 continue
             packs = facts.modes.get(writer.ownership.home(record, note)) is Mode.PACK
             if packs and self._claims.emptied(record, note, jobs, facts):
@@ -63,6 +66,6 @@ class Emptied:
         try:
             writer.do(record.id, "let in", note.where, lambda: writer.client.release(record.id))
         except ActionRefused as error:
-            return writer.not_started(record, str(error).partition(": ")[2])
+            return writer.start_refused(record, error)
         writer.put(replace(note, released=True, asked_s=writer.clock.now_s()))
         return ""

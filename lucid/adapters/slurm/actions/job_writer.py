@@ -12,7 +12,7 @@ from dataclasses import replace
 from lucid.adapters.slurm.actions.start_changes import back_to
 from lucid.adapters.slurm.clients.port import Changes, SlurmClient
 from lucid.adapters.slurm.pending.ownership import Ownership
-from lucid.adapters.slurm.pending.pending_reasons import Obstacles
+from lucid.adapters.slurm.pending.pending_reasons import Obstacles, with_cause
 from lucid.adapters.slurm.pending.pending_state import (
     MOST_PAUSE_S,
     begins_s,
@@ -24,10 +24,10 @@ from lucid.adapters.slurm.pending.pending_state import (
 )
 from lucid.adapters.slurm.records.jobs_and_nodes import SlurmJob
 from lucid.adapters.slurm.records.request import NO_DEFAULTS, JobDefaults
-from lucid.adapters.store.port import SEEN, JobNote, Store
+from lucid.adapters.store.port import SEEN, GivenUp, JobNote, Store
 from lucid.config import DaemonSettings, SlurmSettings
 from lucid.core.ports import Clock
-from lucid.errors import ActionRefused, ClusterUnavailable
+from lucid.errors import ActionRefused, ClusterUnavailable, Refusal
 
 __all__ = ["GIVEN_UP", "LET_GO", "ONE_JOB", "JobWriter"]
 
@@ -65,7 +65,7 @@ class JobWriter:
         self.optout = daemon.optout
         self.rules: Mapping[str, JobDefaults] = {}
         """By partition: may its jobs start at all?"""
-        self.notes: dict[str, JobNote] = store.notes()
+        self.notes = {job_id: with_cause(note) for job_id, note in store.notes().items()}
         self.obstacles = Obstacles()
         self.ownership = Ownership(daemon, self.barred)
         self._profiling = daemon.profiling_partition
@@ -142,6 +142,11 @@ class JobWriter:
         found = self.obstacles.of(record, now_s)
         return None if found is None else (found.reason, found.retry_s)
 
+    def start_refused(self, record: SlurmJob, error: ActionRefused) -> str:
+        """``not_started`` where ``do`` raised an error."""
+        leaves = error.cause is Refusal.NODES_NOT_FREE_YET
+        return self.not_started(record, str(error).partition(": ")[2], leaves)
+
     def not_started(self, record: SlurmJob, words: str, leaves: bool = False) -> str:
         """Slurm refused a start, or did not bring it about: the job goes back to its VC unprofiled, or is tried once
         more, or is released as its user wrote it. ``leaves``: to Slurm it has not left its nodes yet. Returns what
@@ -159,11 +164,16 @@ class JobWriter:
             self.put(note)
             return f"job {record.id}: did not start (Slurm: {words}); tried again in {_RETRY_S:.0f} s"
         pause_s = min(_BACK_S * 2.0 ** min(note.tries - self.settings.start_tries, 30), MOST_PAUSE_S)
-        self.put(replace(note, given_up=words, retry_s=now_s + pause_s))
+        self.put(replace(note, given_up=words, given_up_for=GivenUp.SLURM, retry_s=now_s + pause_s))
         return (
             f"job {record.id}: did not start {note.tries} times (Slurm: {words}); limit slurm.start_tries reached: "
             "it is released as its user wrote it"
         )
+
+    def give_up(self, record: SlurmJob, note: JobNote | None, words: str, cause: GivenUp) -> None:
+        """Note why a job is about to be let go."""
+        note = note or JobNote(record.id, submit_s=record.submit_s)
+        self.put(replace(note, given_up=words, given_up_for=cause))
 
     def never_runs(self, record: SlurmJob) -> str:
         """Slurm holds a job itself that was let go: it is let go again after pauses that grow. Returns what was done,

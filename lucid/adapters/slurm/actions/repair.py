@@ -15,6 +15,7 @@ from lucid.adapters.slurm.clients.port import Changes
 from lucid.adapters.slurm.elastic.resize import Resizes
 from lucid.adapters.slurm.pending.cpu_starvation import CpuStarvation
 from lucid.adapters.slurm.pending.hold_order import HoldOrder
+from lucid.adapters.slurm.pending.job_state import TOLD, JobState
 from lucid.adapters.slurm.pending.let_go_reasons import LetGo
 from lucid.adapters.slurm.pending.pending_reasons import (
     CROWDED,
@@ -22,7 +23,6 @@ from lucid.adapters.slurm.pending.pending_reasons import (
     Outlook,
     may_end,
     may_start,
-    of_slurm,
     outlook,
     whose_limit,
 )
@@ -40,7 +40,7 @@ from lucid.adapters.slurm.pending.pending_state import (
 from lucid.adapters.slurm.records.field_parsers import says
 from lucid.adapters.slurm.records.jobs_and_nodes import SlurmJob
 from lucid.adapters.slurm.snapshot.observation import Observation
-from lucid.adapters.store.port import JobNote
+from lucid.adapters.store.port import GivenUp, JobNote
 from lucid.config import Mode
 from lucid.errors import ClusterUnavailable, LucidError, StoreError
 
@@ -147,7 +147,8 @@ class Repair:
                 return self._claims.ran(record, writer.notes[record.id], self._jobs)
         if not record.pending or not record.asks or not ownership.ours(record):
             return ""
-        if note is not None and ownership.under_way(record, note):
+        state = ownership.state(record, note, facts.now_s)
+        if note is not None and state in TOLD:
             return self._under_way(record, note, facts, packs)
         if not record.held:
             free = writer.optout == "free" and bool(record.dependency or begins_s(record, note, facts.now_s))
@@ -156,7 +157,7 @@ class Repair:
             words = words or self._comes_back(record, note, facts, packs)
             if words or record.id in writer.touched:  # what was seen of it is not so any more
                 return words
-        if ownership.holds(record, note):
+        if state is JobState.QUEUED:
             return self._held(record, note, facts)
         if not record.held:
             return self._taken_up(record, note, facts, packs)
@@ -180,9 +181,9 @@ class Repair:
         """A job that was let go for a reason that lies outside of it queues again, at its old place, when that has
         ended. Slurm's reason has ended when Slurm names it no more; then the job is tried once."""
         writer, now_s = self._writer, facts.now_s
-        if not packs or note is None or not (note.given_up and note.released and may_end(note.given_up)):
+        if not packs or note is None or not (note.given_up and note.released and may_end(note)):
             return ""
-        if of_slurm(note.given_up):
+        if note.given_up_for is GivenUp.SLURM:
             ended = (
                 not to_come(note.retry_s, now_s)
                 and outlook(record.reason) is Outlook.WAITS
@@ -194,7 +195,9 @@ class Repair:
             return ""
         why, begin_s, target = note.given_up, begins_s(record, note, now_s), whole_array(record)
         writer.do(record.id, "take up", f"may have ended: {why}", lambda: writer.client.hold(target, begin_s))
-        writer.put(replace(note, given_up="", retry_s=0.0, released=False, restarts=record.restarts))
+        writer.put(
+            replace(note, given_up="", given_up_for=None, retry_s=0.0, released=False, restarts=record.restarts)
+        )
         if target != record.id:
             writer.touched.update(one.id for one in facts.jobs if whole_array(one) == target)
         return f"job {target}: held again: what kept it from starting may have ended ({why})"
@@ -208,7 +211,7 @@ class Repair:
         if note is not None and note.released and record.launch_failed:
             return writer.not_started(record, "a node did not take it: launch failed")
         if note is not None and self._go.ended(record, note):  # before Slurm was told, or it was parked meanwhile
-            note = replace(note, given_up="", released=False, restarts=record.restarts)
+            note = replace(note, given_up="", given_up_for=None, released=False, restarts=record.restarts)
             writer.put(note)
         unpacked = self._go.unpacked(record, note)
         why = unpacked or writer.ownership.leaves(record, note, facts.now_s)
@@ -218,7 +221,7 @@ class Repair:
             why = f"{GIVEN_UP} {note.tries} times as Lucid asked ({note.given_up})" if note.tries else note.given_up
         if why:
             if unpacked:
-                writer.put(replace(note or JobNote(record.id, submit_s=record.submit_s), given_up=why))
+                writer.give_up(record, note, why, GivenUp.UNPACKED)
             writer.let_go(record, why)
             if whole_array(record) != record.id:
                 writer.touched.update(one.id for one in facts.jobs if whole_array(one) == whole_array(record))
@@ -268,7 +271,9 @@ class Repair:
         back = Changes(start_at_s=begin_s) if begin_s else Changes(start_now=True)
         if why := self._go.unpacked(record, note):
             known = note or JobNote(record.id, submit_s=record.submit_s)
-            self._writer.put(replace(known, given_up=why, released=True, restarts=record.restarts))
+            self._writer.put(
+                replace(known, given_up=why, given_up_for=GivenUp.UNPACKED, released=True, restarts=record.restarts)
+            )
         self._writer.do(record.id, "restore", "its begin time", lambda: self._writer.client.update(record.id, back))
         return f"job {record.id}: given back its begin time"
 
@@ -292,7 +297,7 @@ class Repair:
         if self._hold_order.before(record, note):
             return ""
         if not left_to_slurm(record):
-            writer.put(replace(note or JobNote(record.id, submit_s=record.submit_s), given_up=why))
+            writer.give_up(record, note, why, GivenUp.NO_NODE)
         writer.let_go(record, f"it is its turn, and {why}")
         if whole_array(record) != record.id:
             writer.touched.update(one.id for one in facts.jobs if whole_array(one) == whole_array(record))
@@ -303,7 +308,7 @@ class Repair:
         writer = self._writer
         if record.id not in self._crowded:
             return ""
-        writer.put(replace(note or JobNote(record.id, submit_s=record.submit_s), given_up=CROWDED))
+        writer.give_up(record, note, CROWDED, GivenUp.CROWDED)
         writer.let_go(record, CROWDED)
         self._cpu_starvation.went(writer.ownership.home(record, note), record.id, facts.now_s)
         return f"job {record.id}: let go as its user wrote it: {CROWDED}"
@@ -313,7 +318,7 @@ class Repair:
         why = self._go.over_quota(record, note)
         if not why or not writer.ownership.decides(record, note, facts):
             return ""
-        writer.put(replace(note or JobNote(record.id, submit_s=record.submit_s), given_up=why))
+        writer.give_up(record, note, why, GivenUp.QUOTA)
         writer.let_go(record, why)
         return f"job {record.id}: let go as its user wrote it: {why}"
 
@@ -346,7 +351,9 @@ class Repair:
             if changes is not None:
                 writer.do(record.id, "restore", "", lambda: writer.client.update(record.id, changes))
             why = self._go.unpacked(record, note)
-            writer.put(replace(note, where="", shards=False, released=True, given_up=why))
+            writer.put(
+                replace(note, where="", shards=False, released=True, given_up=why, given_up_for=GivenUp.UNPACKED)
+            )
             return f"job {record.id}: given back the request that its user wrote, its partition is not packed"
         if record.restarts != note.restarts:
             self._claims.parted(record, note, facts)

@@ -15,10 +15,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from lucid.adapters.bounded import digits
-from lucid.adapters.slurm.pending.pending_reasons import of_slurm
 from lucid.adapters.slurm.records.field_parsers import parse_mark
 from lucid.adapters.slurm.records.jobs_and_nodes import SlurmJob
-from lucid.adapters.store.port import JobNote
+from lucid.adapters.store.port import GivenUp, JobNote
 from lucid.core.job import Elastic
 from lucid.core.placement import Placement
 
@@ -127,7 +126,7 @@ def rigid_because(record: SlurmJob, note: JobNote | None, limits: Elastic) -> st
         "it names its nodes": written.get("req_nodes"),
         "it asks for features of nodes (--constraint)": record.features,
         "its script asks for GPUs in an srun of its own": mark.get("share") == "0" and mark.get("why") == "srun",
-        "Slurm did not start it as Lucid asked": note is not None and of_slurm(note.given_up),
+        "Slurm did not start it as Lucid asked": note is not None and note.given_up_for is GivenUp.SLURM,
     }
     why = request.others[0] if request.others else next((words for words, there in reasons.items() if there), "")
     nodes = digits(written.get("num_nodes", "")) or (record.min_nodes if record.pending else 0)

@@ -13,6 +13,7 @@ from lucid.adapters.slurm.actions.job_writer import JobWriter
 from lucid.adapters.slurm.actions.prolog_extra import batch_item
 from lucid.adapters.slurm.actions.start_changes import start_changes
 from lucid.adapters.slurm.elastic.opt_in import elastic_request
+from lucid.adapters.slurm.pending.job_state import TOLD
 from lucid.adapters.slurm.pending.pending_reasons import of_one_job
 from lucid.adapters.slurm.records.field_parsers import parse_placement
 from lucid.adapters.slurm.records.jobs_and_nodes import SlurmJob
@@ -126,7 +127,7 @@ class Resizes:
             place = parse_placement(note.going_to)
             if place and (not uneven(place) or other.number < record.number):
                 yield place
-            elif self._writer.ownership.under_way(other, note):
+            elif self._writer.ownership.state(other, note, facts.now_s) in TOLD:
                 yield parse_placement(note.where)
 
     def _start(self, record: SlurmJob, note: JobNote, placement: Placement, facts: Observation) -> str:
@@ -150,7 +151,7 @@ class Resizes:
                 lambda: writer.client.release(record.id),
             )
         except ActionRefused as error:
-            return writer.not_started(record, str(error).partition(": ")[2])
+            return writer.start_refused(record, error)
         writer.put(replace(writer.notes[record.id], released=True))
         return f"job {record.id}: goes on on {place}"
 

@@ -12,6 +12,7 @@ from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from lucid.adapters.slurm.pending.job_state import TOLD, JobState
 from lucid.adapters.slurm.pending.ownership import Ownership
 from lucid.adapters.slurm.pending.pending_state import joined_late, left_to_slurm
 from lucid.adapters.slurm.records.jobs_and_nodes import SlurmJob
@@ -73,9 +74,10 @@ class HoldOrder:
         ownership, facts = self._ownership, self._facts
         if not record.asks or not ownership.ours(record):
             return False
-        if ownership.under_way(record, note):
+        state = ownership.state(record, note, facts.now_s)
+        if state in TOLD:
             return not record.dependent
-        if not ownership.holds(record, note) or ownership.waits_for(record, note, facts.now_s):
+        if state is not JobState.QUEUED or ownership.waits_for(record, note, facts.now_s):
             return False
         if record.never_runs or ownership.barred(record, facts.now_s) is not None:
             return False

@@ -5,11 +5,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lucid.adapters.slurm.pending.pending_reasons import NO_NODE, QUOTA, UNPACKED, may_end, of_slurm
+from lucid.adapters.slurm.pending.pending_reasons import NO_NODE, QUOTA, UNPACKED, may_end
 from lucid.adapters.slurm.records.field_parsers import parse_mark
 from lucid.adapters.slurm.records.jobs_and_nodes import SlurmJob
 from lucid.adapters.slurm.snapshot.observation import Observation, gpus_taken
-from lucid.adapters.store.port import JobNote
+from lucid.adapters.store.port import GivenUp, JobNote
 from lucid.config import Mode
 
 if TYPE_CHECKING:
@@ -61,6 +61,6 @@ class LetGo:
 
     def ended(self, record: SlurmJob, note: JobNote) -> bool:
         """Has the reason ended for which Lucid itself let this job go, and no other taken its place?"""
-        if not note.given_up or of_slurm(note.given_up) or not may_end(note.given_up):
+        if note.given_up_for in (None, GivenUp.SLURM) or not may_end(note):
             return False
         return not (self.unpacked(record, note) or self.over_quota(record, note) or self.no_node(record, note))

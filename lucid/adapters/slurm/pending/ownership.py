@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from lucid.adapters.slurm.pending.pending_reasons import may_end, may_start, of_slurm
+from lucid.adapters.slurm.pending.job_state import TOLD, JobState
+from lucid.adapters.slurm.pending.pending_reasons import may_end, may_start
 from lucid.adapters.slurm.pending.pending_state import begins_s, in_queue, left_to_slurm, parked
 from lucid.adapters.slurm.records.field_parsers import parse_mark, says
 from lucid.adapters.slurm.records.jobs_and_nodes import SlurmJob
 from lucid.adapters.slurm.records.request import UNREAD
 from lucid.adapters.slurm.snapshot.observation import Observation, home_of
-from lucid.adapters.store.port import JobNote
+from lucid.adapters.store.port import GivenUp, JobNote
 from lucid.config import DaemonSettings, Mode
 
 __all__ = ["Barred", "Ownership"]
@@ -57,6 +58,25 @@ class Ownership:
             return False
         return (parse_mark(job.admin_comment) or {}).get("v") == "2" and job.restarts == note.restarts
 
+    def state(self, job: SlurmJob, note: JobNote | None, now_s: float) -> JobState:
+        """Where the job stands."""
+        if note is not None and note.going_to and not job.ended:
+            return JobState.RESIZING
+        if job.running:
+            return JobState.RUNNING
+        if not job.pending:
+            return JobState.ENDED
+        if note is not None and note.where and not job.held:
+            return JobState.STARTING
+        if not job.asks or not self.ours(job):
+            return JobState.NOT_OURS
+        if self.holds(job, note):
+            empties = note is not None and note.where and note.claims and not note.released and job.held
+            return JobState.EMPTYING if empties else JobState.QUEUED
+        if job.held:
+            return JobState.HELD_BY_USER
+        return JobState.PARKED if parked(job, note, now_s) else JobState.LET_GO
+
     def leaves(self, job: SlurmJob, note: JobNote | None, now_s: float) -> str:
         """Why a job that Lucid holds is Slurm's alone from now on, by what its user changed since; empty if it is
         not. The rules are those that job_submit.lua has for new jobs."""
@@ -78,19 +98,18 @@ class Ownership:
 
     def decides(self, job: SlurmJob, note: JobNote | None, facts: Observation) -> bool:
         """Is this a waiting job that Lucid holds and is to decide, in a partition that it packs?"""
-        if not self.holds(job, note) or self.leaves(job, note, facts.now_s):
+        if self.state(job, note, facts.now_s) is not JobState.QUEUED or self.leaves(job, note, facts.now_s):
             return False
         if job.id in self.not_yet or left_to_slurm(job) or self.waits_for(job, note, facts.now_s):
             return False
-        if note is not None and (note.going_to or self.emptying(job, note)):
-            return False  # it is being resized, or is to be let in
         if note is not None and (note.given_up or (note.released and (job.launch_failed or job.never_runs))):
             return False  # counted as a try before it is tried again (mend)
         return facts.modes.get(self.home(job, note)) is Mode.PACK
 
     def aside(self, job: SlurmJob, note: JobNote | None, facts: Observation) -> str:
         """Why a waiting job of ours is nobody's to decide at present; empty for all others."""
-        if not (job.pending and job.asks and self.ours(job)) or self.under_way(job, note):
+        state = self.state(job, note, facts.now_s)
+        if not job.pending or state in TOLD or not (job.asks and self.ours(job)):
             return ""
         if job.unread:
             return f"{UNREAD} ({job.unread})"
@@ -98,9 +117,9 @@ class Ownership:
             return ""
         if job.never_runs:
             return f"Slurm holds it itself ({job.reason}): no node can give what it asks for"
-        if note is not None and note.going_to:
+        if note is not None and state is JobState.RESIZING:
             return f"it is resized: it goes on on {note.going_to}"
-        if self.holds(job, note):
+        if state is JobState.QUEUED:
             words = self.waits_for(job, note, facts.now_s)
             if words:
                 return f"{words}: it joins the queue when that has come"
@@ -111,29 +130,19 @@ class Ownership:
                     f"fewer (lucidctl explain {before} says when it starts)"
                 )
             return words and f"Lucid lets it go once no job held before it asks for as many GPUs or fewer: {words}"
-        if parked(job, note, facts.now_s):
+        if state is JobState.PARKED:
             words = self.waits_for(job, note, facts.now_s)
             return f"{words}: it joins the queue when that has come" if words else "it is about to join the queue"
-        if job.held:
+        if state is JobState.HELD_BY_USER:
             return "its user or an administrator holds it (scontrol release ends that)"
         if note is not None and note.given_up:
             words = "released as its user wrote it"
-            if of_slurm(note.given_up):
+            if note.given_up_for is GivenUp.SLURM:
                 words += f", since Slurm did not start it as Lucid asked ({note.given_up})"
             else:
                 words += f": {note.given_up}"
-            return f"{words}: it queues again once that has ended" if may_end(note.given_up) else words
+            return f"{words}: it queues again once that has ended" if may_end(note) else words
         return f"Slurm alone decides about it ({job.reason})"
-
-    def under_way(self, job: SlurmJob, note: JobNote | None) -> bool:
-        """Was it told to start, and has it not started yet?"""
-        told = job.pending and note is not None and bool(note.where)
-        return told and (not job.held or self.emptying(job, note))
-
-    def emptying(self, job: SlurmJob, note: JobNote | None) -> bool:
-        """Is it told what it gets, and held until jobs in slots have left these GPUs?"""
-        told = note is not None and bool(note.where and note.claims) and not note.released
-        return told and job.held and self.holds(job, note)
 
     def may_start_yet(self, job: SlurmJob, note: JobNote) -> bool:
         """Of a job under way: may Slurm start it at any moment, or once its GPUs are empty? Not where its reason says

@@ -9,11 +9,12 @@ after the other. One of them is tried again when something of theirs has ended, 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from lucid.adapters.slurm.pending.pending_state import to_come
 from lucid.adapters.slurm.records.jobs_and_nodes import SlurmJob
+from lucid.adapters.store.port import GivenUp, JobNote
 
 __all__ = [
     "CROWDED",
@@ -28,10 +29,10 @@ __all__ = [
     "may_start",
     "of_one_job",
     "of_reservation",
-    "of_slurm",
     "outlook",
     "passes",
     "whose_limit",
+    "with_cause",
 ]
 
 NOT_IN_TIME = "Slurm did not start a job like it in time"
@@ -116,14 +117,21 @@ def passes(words: str) -> bool:
     return not words.startswith(_OWN)
 
 
-def of_slurm(why: str) -> bool:
-    """Are these Slurm's words against a start, and not a reason for which Lucid itself let it go?"""
-    return bool(why) and why not in (CROWDED, NO_NODE) and not why.endswith((UNPACKED, QUOTA))
+def may_end(note: JobNote) -> bool:
+    """May the reason end for which a job was let go, so that it queues again? Not where only Slurm can order the jobs
+    that keep it out."""
+    for_slurm = note.given_up_for is GivenUp.SLURM
+    return note.given_up_for is not GivenUp.CROWDED and (not for_slurm or passes(note.given_up))
 
 
-def may_end(why: str) -> bool:
-    """May a job that was let go for this queue again? Not where only Slurm can order the jobs that keep it out."""
-    return why != CROWDED and (passes(why) or not of_slurm(why))
+def with_cause(note: JobNote) -> JobNote:
+    """A note of Lucid 0.1, which has the reason in words alone."""
+    why = note.given_up
+    if not why or note.given_up_for is not None:
+        return note
+    found = {CROWDED: GivenUp.CROWDED, NO_NODE: GivenUp.NO_NODE}.get(why, GivenUp.SLURM)
+    found = GivenUp.UNPACKED if why.endswith(UNPACKED) else GivenUp.QUOTA if why.endswith(QUOTA) else found
+    return replace(note, given_up_for=found)
 
 
 _Key = tuple[str, ...]

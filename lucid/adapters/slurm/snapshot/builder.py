@@ -15,6 +15,7 @@ from dataclasses import replace
 from lucid.adapters.slurm.actions.preempting_starts import Claimed, as_seen_by
 from lucid.adapters.slurm.elastic.interleaved_jobs import TurnJobs, takes_turns
 from lucid.adapters.slurm.elastic.resizable_jobs import NOT_ELASTIC, Elasticity, ElasticJobs, Worked, unmeasured
+from lucid.adapters.slurm.pending.job_state import TOLD
 from lucid.adapters.slurm.pending.ownership import Ownership
 from lucid.adapters.slurm.pending.pending_reasons import Outlook, outlook
 from lucid.adapters.slurm.records.field_parsers import parse_mark, parse_placement
@@ -333,8 +334,7 @@ class Viewer:
             elif record.running:
                 placement = record.placement or self._places.get(record.id, ())
                 start_s = begins_s(record, nodes, facts.now_s)
-            elif self._ownership.under_way(record, note):
-                assert note is not None
+            elif note is not None and self._ownership.state(record, note, facts.now_s) in TOLD:
                 if not self._ownership.may_start_yet(record, note):
                     continue  # taken back at the end of this turn: nothing is kept for it
                 placement, start_s = parse_placement(note.where), note.asked_s
