@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -26,12 +27,12 @@ from lucid.live.plans.plan_recording import with_records
 from lucid.live.plans.policy_memory import PolicyMemory
 from lucid.live.plans.start_log import StartLog
 from lucid.live.policies import live_policy, live_predictor, needs_of
-from lucid.live.reporting.counters import Counters, TimedPolicy
+from lucid.live.reporting.counters import Counters
 from lucid.live.reporting.public_view import Publisher
 from lucid.live.resilience.failure_barrier import behind_barrier
-from lucid.live.resilience.guarded_policy import GuardedPolicy
 from lucid.orchestrator.cycle import Cycle, CycleResult
 from lucid.orchestrator.order.site_factor import site_factors
+from lucid.orchestrator.policy_host import PolicyHost
 from lucid.profiler.stage import goes_through_profiling
 
 __all__ = ["Cycles"]
@@ -175,13 +176,18 @@ class Cycles:
         live = live_policy(parts.settings, able)
         self._forecaster = forecaster = live_forecaster(parts.models, ended, self._profiled, parts.left_out)
         store = StoreRecorder(parts.store, self.token, self._modes, self._publisher.take, live.to_dict())
-        policy, recorder = with_records(parts.settings, live, predictor, store)
+        policy = PolicyHost(
+            live.make, predictor, forgot=self._forgot, took=self._counters.planned, clock_s=time.perf_counter
+        )
+        recorder = with_records(parts.settings, policy, live.settings, store)
         self._start_log = StartLog(parts.store, live.make(predictor), predictor.pair_speed)
         before = self._policy_memory.load() if self._cycle is None else self._cycle.memory
-        timed = TimedPolicy(GuardedPolicy(policy, parts.left_out), self._counters.planned)
         return Cycle(
-            self.cluster, predictor, timed, live.settings, recorder, forecaster, before, True, self._trust.book
+            self.cluster, predictor, policy, live.settings, recorder, forecaster, before, True, self._trust.book
         )
+
+    def _forgot(self, memory: Mapping[str, object], error: Exception) -> None:
+        self._parts.left_out.one("the policy's memory", ", ".join(sorted(memory)), error)
 
     def profiles_in(self, vc: str) -> bool:
         """Does the policy of this VC profile jobs?"""

@@ -42,11 +42,12 @@ def check_lending(settings: Settings, where: str) -> None:
             raise ConfigError(f"{where}: daemon.pool.quotas.{vc}: not in daemon.partitions (there: {known})")
     from lucid.models.history import HistoryPredictor  # imported here: `status` asks for no policy
     from lucid.orchestrator.policy import known_policies, make_policy
+    from lucid.orchestrator.rules import rules_of
 
     if lending.mode == "off" or settings.daemon.policy not in known_policies():
         return
     made = make_policy(settings.daemon.policy, settings.policy, HistoryPredictor())
-    if not getattr(made, "keeps_quotas", False):
+    if not rules_of(made).quotas:
         raise ConfigError(
             f"{where}: daemon.policy = {settings.daemon.policy!r} knows no quotas, so it cannot run with "
             f"policy.lending.mode = {lending.mode!r}; use lucid, or mode off"

@@ -18,7 +18,7 @@ from lucid.core.ports import Capability, Predictor
 from lucid.errors import ConfigError
 from lucid.live.lending import check_lending
 from lucid.live.modes import live_profiling, policy_settings
-from lucid.live.resilience.guarded_policy import GuardedPredictor
+from lucid.live.resilience.guarded_models import GuardedPredictor
 from lucid.orchestrator.by_partition import make_policies
 from lucid.orchestrator.policies import BUILT_IN
 from lucid.orchestrator.policy import Policy, known_policies, make_policy

@@ -87,8 +87,6 @@ class PartitionPolicy(ABC):
     name: str
     needs: frozenset[Capability] = frozenset()
     rules: PolicyRules = PolicyRules()
-    keeps_quotas: bool = False
-    """Can it plan a pool of VCs, each with a quota of GPUs?"""
 
     def __init__(self) -> None:
         self._kept: dict[str, tuple[Partition, tuple[object, ...], PartitionPlan, bool]] = {}

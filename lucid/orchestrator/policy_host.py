@@ -1,19 +1,21 @@
-"""A policy under watch: what each part of its plans was made from, so that it can be made again elsewhere."""
+"""The one host of a policy in lucidd: timed, guarded, and with what each part of its plans was made from, so that it
+can be made again elsewhere."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from lucid.core.decision import PartitionPlan, Plan
 from lucid.core.job import Ended, Job, JobProfile
 from lucid.core.ports import Capability, PairSpeeds, Predictor
 from lucid.core.prediction import Prediction
 from lucid.core.snapshot import Snapshot
+from lucid.orchestrator.by_partition import PoliciesByPartition
 from lucid.orchestrator.policy import Policy
 from lucid.orchestrator.rules import rules_of
 
-__all__ = ["Answers", "Context", "RecordedPolicy", "RecordingPredictor"]
+__all__ = ["Answers", "Context", "PolicyHost", "RecordingPredictor"]
 
 Answers = Mapping[tuple[JobProfile, JobProfile], PairSpeeds]
 """What the predictor said of pairs, by question."""
@@ -55,33 +57,62 @@ class RecordingPredictor:
         self._inner.learn(ended)
 
 
-class RecordedPolicy:
-    """Plans as the policy does that ``make`` makes, and knows of each partition's plan what it was made from: of one
-    that was kept, what there was when it was made."""
+class PolicyHost:
+    """Runs the policy that ``make`` makes: tells how long each plan took, plans again without what earlier plans left
+    where the policy fails with it, and knows of each partition's plan what it was made from: of one that was kept,
+    what there was when it was made.
 
-    def __init__(self, make: Callable[[Predictor], Policy], predictor: Predictor) -> None:
+    What earlier plans left (``Snapshot.memory``) outlives a restart of lucidd, so one wrong entry would fail every
+    cycle of every later lucidd. Planning without it costs what it is for: a shadow of plain order, a round.
+    """
+
+    def __init__(
+        self,
+        make: Callable[[Predictor], Policy],
+        predictor: Predictor,
+        *,
+        forgot: Callable[[Mapping[str, object], Exception], None] | None = None,
+        took: Callable[[float], None] = lambda _: None,
+        clock_s: Callable[[], float] = lambda: 0.0,
+    ) -> None:
+        """``forgot`` is told of a memory that the policy failed with, and how; without it the plan fails. ``took`` is
+        told how long each plan took, by ``clock_s``."""
         self._heard = RecordingPredictor(predictor)
-        self._inner = make(self._heard)
-        self.rules = rules_of(self._inner)
-        self.own_names: Mapping[str, str] = getattr(self._inner, "own_names", {})
+        self._inner = inner = make(self._heard)
+        self._forgot, self._took, self._clock_s = forgot, took, clock_s
+        self.name = inner.name
+        self.needs: frozenset[Capability] = inner.needs
+        self.rules = rules_of(inner)
+        self.own_names: Mapping[str, str] = inner.own_names if isinstance(inner, PoliciesByPartition) else {}
         self._made: dict[str, tuple[PartitionPlan, Context]] = {}
-
-    @property
-    def name(self) -> str:
-        """As the policy is called."""
-        return self._inner.name
-
-    @property
-    def needs(self) -> frozenset[Capability]:
-        """As the policy needs."""
-        return self._inner.needs
 
     def profiled(self, job: Job) -> bool:
         """As the policy has it."""
         return self._inner.profiled(job)
 
     def plan(self, snapshot: Snapshot) -> Plan:
-        """The policy's plan."""
+        """The policy's plan.
+
+        Raises:
+            Exception: the policy fails without memory, too. The turn fails, and its daemon lets jobs go in time.
+        """
+        began_s = self._clock_s()
+        try:
+            return self._plan_guarded(snapshot)
+        finally:
+            self._took(self._clock_s() - began_s)
+
+    def _plan_guarded(self, snapshot: Snapshot) -> Plan:
+        try:
+            return self._plan(snapshot)
+        except Exception as error:
+            if not snapshot.memory or self._forgot is None:
+                raise
+            made = self._plan(replace(snapshot, memory={}))
+            self._forgot(snapshot.memory, error)
+            return made
+
+    def _plan(self, snapshot: Snapshot) -> Plan:
         self._heard.answers = {}
         plan = self._inner.plan(snapshot)
         now = Context(snapshot, self._heard.name, self._heard.answers)

@@ -39,13 +39,15 @@ class PolicyRules:
     """Let running jobs go on in another group, or, in a replay, on other GPUs."""
     group_limit: int = 1
     """The most jobs that take turns on the same GPUs; more than 1 only where it interleaves."""
+    quotas: bool = False
+    """Plan a pool of VCs, each with a quota of GPUs."""
     borrows: bool = False
     """Start jobs beyond the quota of their VC, as far as ``policy.lending`` and ``policy.fairness`` let them."""
     own: Mapping[str, PolicyRules] = field(default_factory=dict)
     """Rules of the partitions that have others, by name."""
 
     def __post_init__(self) -> None:
-        switches = ("pairs", "profiles", "claims", "resizes", "interleaves", "borrows")
+        switches = ("pairs", "profiles", "claims", "resizes", "interleaves", "quotas", "borrows")
         wrong = [name for name in switches if not isinstance(getattr(self, name), bool)]
         if self.preempts not in get_args(Preempts):
             wrong.append("preempts")
@@ -74,6 +76,7 @@ _GONE: Final = {
     "restarts": "pairs, profiles or preempts",
     "lending": "borrows",
     "own_rules": "own",
+    "keeps_quotas": "quotas",
 }
 """Where rules were stated until 0.1, and where they are now."""
 

@@ -236,7 +236,7 @@ def simulate(
     if scenario.lends and rules_of(made).borrows:
         rules = with_defaults(rules, {"lending": {"mode": "borrow"}})
         made = make_policy(policy, rules, predictor)
-    if rules.lending.mode != "off" and not getattr(made, "keeps_quotas", False):
+    if rules.lending.mode != "off" and not rules_of(made).quotas:
         raise ConfigError(f"policy {policy!r} knows no quotas: it cannot run with lending (policy.lending.mode)")
     if scenario.preemption is not None and not rules_of(made).claims:
         raise ConfigError(

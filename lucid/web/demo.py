@@ -28,11 +28,12 @@ from lucid.core.ports import Applied
 from lucid.core.snapshot import Snapshot
 from lucid.live.plans.start_log import StartLog
 from lucid.live.policies import LivePolicy
-from lucid.live.reporting.counters import Counters, TimedPolicy
+from lucid.live.reporting.counters import Counters
 from lucid.live.reporting.status import partitions_of, status_of
 from lucid.models.history import HistoryPredictor
 from lucid.models.packing.pair_memory import PairMemory, WithMemory
 from lucid.orchestrator.cycle import Cycle, CycleResult
+from lucid.orchestrator.policy_host import PolicyHost
 from lucid.simulator.cluster import Layout, SimulatedCluster
 from lucid.simulator.estimates import GivenPredictor
 from lucid.simulator.ground_truth import ContentionTruth
@@ -110,10 +111,10 @@ class Demo:
         self._recorder = StoreRecorder(self._store, self._token, lambda: self._modes, policy=live.to_dict())
         self._starts = StartLog(self._store, live.make(predictor), predictor.pair_speed)
         self._counters = Counters()
-        policy = TimedPolicy(policy, self._counters.planned)
+        host = PolicyHost(lambda _: policy, predictor, took=self._counters.planned, clock_s=time.perf_counter)
         self._uses = DemoUses(profiles_folder(settings))
         told = _Told(self._recorder, self._store, self._token)
-        self._cycle = Cycle(self._cluster, predictor, policy, settings.policy, told)
+        self._cycle = Cycle(self._cluster, predictor, host, settings.policy, told)
         self._wake_s: float | None = None
         self._cycles, self._status_s = 0, float("-inf")
         self._began_s, self._used_s = 0.0, float("-inf")

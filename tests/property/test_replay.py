@@ -22,7 +22,7 @@ from lucid.core.snapshot import Snapshot
 from lucid.models.throughput.arrivals import ArrivalForecaster
 from lucid.orchestrator.policies import BUILT_IN
 from lucid.orchestrator.policy import make_policy
-from lucid.orchestrator.recorded_policy import RecordedPolicy
+from lucid.orchestrator.policy_host import PolicyHost
 from lucid.simulator.elastic.applications import Application
 from lucid.simulator.engine import run
 from lucid.simulator.interleaving import Interleaving
@@ -69,7 +69,7 @@ def _job(rng: random.Random, number: int, kind: str, app: Application) -> TraceJ
 class Again:
     """A recorder that plans every cycle again from its record, and compares."""
 
-    def __init__(self, watched: RecordedPolicy, rules: PolicySettings, path: Path) -> None:
+    def __init__(self, watched: PolicyHost, rules: PolicySettings, path: Path) -> None:
         self.watched, self.rules, self.path, self.cycles, self.kept = watched, rules, path, 0, 0
 
     def record(self, snapshot: Snapshot, plan: Plan, applied: Sequence[Applied]) -> None:
@@ -88,7 +88,7 @@ def cycles(policy: str, rng: random.Random, app: Application, path: Path, **rule
     scenario = Scenario(trace, {VC: 2}, NodeShape(4))
     predictor = scenario.predictor_for(policy)
     made = settings(**{**RULES, **{name: {**RULES.get(name, {}), **part} for name, part in rules.items()}})
-    watched = RecordedPolicy(lambda heard: make_policy(policy, made, heard), predictor)
+    watched = PolicyHost(lambda heard: make_policy(policy, made, heard), predictor)
     again = Again(watched, made, path)
     cluster = a_cluster(
         trace,

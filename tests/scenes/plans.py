@@ -26,6 +26,7 @@ ANYTHING = PolicyRules(
     resizes=True,
     interleaves=True,
     group_limit=4,
+    quotas=True,
     borrows=True,
 )
 """A policy that states that it does everything there is to do."""

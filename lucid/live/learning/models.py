@@ -16,7 +16,7 @@ from lucid.adapters.left_out import LeftOut
 from lucid.calibrate.tables import shipped
 from lucid.core.job import Ended, Job
 from lucid.core.ports import Forecaster, Predictor
-from lucid.live.resilience.guarded_policy import GuardedForecaster
+from lucid.live.resilience.guarded_models import GuardedForecaster
 from lucid.models.duration.history import DurationHistory
 from lucid.models.packing.pair_memory import PairMemory, WithMemory
 from lucid.models.packing.share_score import ShareTree

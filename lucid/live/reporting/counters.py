@@ -5,27 +5,23 @@ Prometheus expects of counters.
 
 from __future__ import annotations
 
-import time
 from bisect import bisect_left
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
 from lucid.config import Mode
 from lucid.core.decision import EndProfiling, Requeue, Start, verb_of
 from lucid.core.job import Running, Stage
 from lucid.core.ports import Applied
-from lucid.core.snapshot import Snapshot
 from lucid.errors import Refusal
 from lucid.live.reporting.status import running_of
 from lucid.orchestrator.cycle import CycleResult
-from lucid.orchestrator.policy import Policy
 
 __all__ = [
     "BUCKETS_S",
     "RESTARTS",
     "SPEEDS",
     "Counters",
-    "TimedPolicy",
     "promises_of",
     "speeds_of",
 ]
@@ -71,29 +67,6 @@ class _Times:
 
     def to_dict(self) -> dict[str, Any]:
         return {"counts": list(self.counts), "sum_s": round(self.sum_s, 6)}
-
-
-class TimedPolicy:
-    """A policy whose planning is timed; everything else is the policy's own."""
-
-    def __init__(
-        self, inner: Policy, took: Callable[[float], None], clock_s: Callable[[], float] = time.perf_counter
-    ) -> None:
-        """``took`` is told how long each plan took, s."""
-        self._inner = inner
-        self._took = took
-        self._clock_s = clock_s
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._inner, name)
-
-    def plan(self, snapshot: Snapshot) -> Any:
-        """The policy's plan."""
-        began_s = self._clock_s()
-        try:
-            return self._inner.plan(snapshot)
-        finally:
-            self._took(self._clock_s() - began_s)
 
 
 class Counters:

@@ -1,29 +1,20 @@
-"""Predictors and policies behind the barrier.
-
-A job that the models cannot take has a first guess, and the others have theirs. A plan that fails by what earlier
-plans left is made without it.
-"""
+"""Predictors and forecasters behind the barrier: a job that the models cannot take has a first guess, and the others
+have theirs."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
-from typing import Any
 
 from lucid.adapters.left_out import LeftOut
 from lucid.core.arrivals import ArrivalForecast
-from lucid.core.decision import Plan
 from lucid.core.job import Ended, Job, JobProfile
 from lucid.core.ports import Forecaster, PairSpeeds, Predictor
 from lucid.core.prediction import Prediction
-from lucid.core.snapshot import Snapshot
-from lucid.orchestrator.policy import Policy
 
-__all__ = ["GuardedForecaster", "GuardedPolicy", "GuardedPredictor"]
+__all__ = ["GuardedForecaster", "GuardedPredictor"]
 
 _SOURCE = "predictions of the models"
 _SUBMISSIONS = "forecasts of submissions"
-_MEMORY = "the policy's memory"
 
 
 class GuardedPredictor:
@@ -90,33 +81,3 @@ class GuardedForecaster:
         except Exception as error:
             self._left_out.one(_SUBMISSIONS, "the forecast", error)
             return self._means.forecast(now_s)
-
-
-class GuardedPolicy:
-    """Another policy, which plans again without what earlier plans left (``Snapshot.memory``) where it fails with it.
-
-    That memory outlives a restart of lucidd, so without this one wrong entry would fail every cycle of every later
-    lucidd. Planning without it costs what the memory is for: a shadow of plain order, a round, begins anew.
-    """
-
-    def __init__(self, policy: Policy, left_out: LeftOut) -> None:
-        self._policy = policy
-        self._left_out = left_out
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._policy, name)
-
-    def plan(self, snapshot: Snapshot) -> Plan:
-        """The other's plan.
-
-        Raises:
-            Exception: the policy fails without memory, too. The turn fails, and its daemon lets jobs go in time.
-        """
-        try:
-            return self._policy.plan(snapshot)
-        except Exception as error:
-            if not snapshot.memory:
-                raise
-            made = self._policy.plan(replace(snapshot, memory={}))
-            self._left_out.one(_MEMORY, ", ".join(sorted(snapshot.memory)), error)
-            return made

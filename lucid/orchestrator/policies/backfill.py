@@ -64,8 +64,7 @@ class BackfillPolicy(PartitionPolicy):
     preempt those that give way to them; jobs behind one that cannot start do not."""
 
     name = "backfill"
-    keeps_quotas = True
-    rules = PolicyRules(claims=True)
+    rules = PolicyRules(claims=True, quotas=True)
 
     def __init__(self, settings: BackfillSettings) -> None:
         super().__init__()

@@ -85,8 +85,7 @@ class QueuePolicy(PartitionPolicy):
     Without a prediction a job's key is infinite: it comes last, never out.
     """
 
-    keeps_quotas = True
-    rules = PolicyRules(claims=True)
+    rules = PolicyRules(claims=True, quotas=True)
 
     def __init__(self, name: str, rule: str, keys: QueueKeys) -> None:
         super().__init__()
@@ -227,7 +226,7 @@ class PreemptiveQueuePolicy(QueuePolicy):
     """The same with a preempt flag: the quota of GPUs goes to running and queued jobs together, in order."""
 
     needs = frozenset({Capability.PREEMPT})
-    rules = PolicyRules(preempts="anybody")
+    rules = PolicyRules(preempts="anybody", quotas=True)
 
     def plan_partition(self, partition: Partition, snapshot: Snapshot) -> PartitionPlan:
         """Fill the quota; look again shortly after a preemption."""

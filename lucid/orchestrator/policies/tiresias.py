@@ -31,9 +31,8 @@ class TiresiasPolicy(RoundPolicy):
     each queue. Needs no estimate."""
 
     name = "tiresias"
-    keeps_quotas = True
     needs = frozenset({Capability.PREEMPT})
-    rules = PolicyRules(preempts="anybody")
+    rules = PolicyRules(preempts="anybody", quotas=True)
 
     def __init__(self, settings: TiresiasSettings) -> None:
         super().__init__(settings.interval_s)

@@ -31,7 +31,7 @@ from lucid.core.reason import (
     TooLarge,
     UserAllows,
 )
-from lucid.live.resilience.guarded_policy import GuardedPredictor
+from lucid.live.resilience.guarded_models import GuardedPredictor
 from lucid.models.packing.share_score import Thresholds
 from scenes.jobs import HEAVY, LIGHT, VC, at, nodes, runs, waits
 from scenes.plans import FixedPredictor, decide, guess, kinds, part, reason, snap

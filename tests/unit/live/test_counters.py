@@ -8,16 +8,17 @@ from typing import Any
 
 import pytest
 
-from builders import LIGHT, a_job, at
+from builders import LIGHT, FixedPredictor, a_job, at
 from daemon_site import Site
 from lucid.core.decision import Action, EndProfiling, Plan, Requeue, Start
 from lucid.core.job import Running, Stage
-from lucid.core.ports import Applied
+from lucid.core.ports import Applied, Capability
 from lucid.core.snapshot import Partition, Snapshot
 from lucid.errors import ClusterUnavailable, Refusal
 from lucid.live.learning.model_upkeep import UPKEEP, Upkeep
-from lucid.live.reporting.counters import Counters, TimedPolicy, speeds_of
+from lucid.live.reporting.counters import Counters, speeds_of
 from lucid.orchestrator.cycle import CycleResult
+from lucid.orchestrator.policy_host import PolicyHost
 from lucid.orchestrator.rules import PolicyRules
 
 
@@ -144,18 +145,23 @@ def test_another_version_left_something_else() -> None:
         assert Counters(junk).to_dict()["promises"] == {}
 
 
-def test_a_timed_policy_is_the_policy_otherwise() -> None:
+def test_a_hosted_policy_is_the_policy_otherwise_and_its_plans_are_timed() -> None:
     class Inner:
-        name, rules = "inner", PolicyRules(pairs=True)
+        name, rules, needs = "inner", PolicyRules(claims=True), frozenset[Capability]()
 
         def plan(self, snapshot: Snapshot) -> Plan:
             return Plan(snapshot.now_s)
 
     ticks = iter([1.0, 1.25])
     took: list[float] = []
-    policy: Any = TimedPolicy(Inner(), took.append, lambda: next(ticks))  # type: ignore[arg-type]
-    assert (policy.name, policy.rules, getattr(policy, "needs", None)) == ("inner", PolicyRules(pairs=True), None)
-    assert policy.plan(Snapshot(5.0, {})).now_s == 5.0
+    host = PolicyHost(
+        lambda _: Inner(),  # type: ignore[arg-type, return-value]
+        FixedPredictor(),
+        took=took.append,
+        clock_s=lambda: next(ticks),
+    )
+    assert (host.name, host.rules, host.needs) == ("inner", Inner.rules, frozenset())
+    assert host.plan(Snapshot(5.0, {})).now_s == 5.0
     assert took == [0.25]
 
 

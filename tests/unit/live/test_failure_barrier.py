@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from builders import nodes, part, policy, snap, waits
+from builders import FixedPredictor, nodes, part, policy, snap, waits
 from daemon_site import Site
 from lucid.adapters.estimates import WithContention
 from lucid.adapters.left_out import LeftOut
@@ -25,10 +25,11 @@ from lucid.doctor.state import look_over_state
 from lucid.errors import ClusterError, ClusterUnavailable, ClusterUnreadable, ConfigError, StoreError
 from lucid.live.reporting.log import JsonLines
 from lucid.live.resilience.failure_barrier import OWN_TURNS, FailureBarrier, behind_barrier, persistently
-from lucid.live.resilience.guarded_policy import GuardedPolicy, GuardedPredictor
+from lucid.live.resilience.guarded_models import GuardedPredictor
 from lucid.models.history import HistoryPredictor
 from lucid.orchestrator.policies.lucid.vc_plan import LucidMemory
 from lucid.orchestrator.policies.shadow.plain_order import Kept, Shadow
+from lucid.orchestrator.policy_host import PolicyHost
 
 KINDS = [
     OverflowError("Python int too large"), ValueError("x"), MemoryError(), RecursionError("deep"), OSError(28, "x"),
@@ -275,17 +276,20 @@ def test_a_pair_model_that_fails_makes_no_pair_and_explain_says_so(site: Site) -
 
 
 def test_a_plan_that_fails_by_what_earlier_plans_left_is_made_without_it() -> None:
-    inner, left_out = policy("lucid", fairness={"beyond_plain_s": 7200.0}, profiling={"enabled": False}), LeftOut()
+    inner = policy("lucid", fairness={"beyond_plain_s": 7200.0}, profiling={"enabled": False})
     scene = snap(10.0, part(nodes(1), [waits("a"), waits("b")]))
     spoilt = Shadow(5.0, ("n1",), Kept(7200.0), running={"a": None})  # type: ignore[dict-item]
     with_memory = replace(scene, memory={"vc": LucidMemory(spoilt)})
     with pytest.raises(AttributeError):
         inner.plan(with_memory)
-    guarded = GuardedPolicy(inner, left_out)
+    forgotten: list[tuple[list[str], Exception]] = []
+    guarded = PolicyHost(
+        lambda _: inner, FixedPredictor(), forgot=lambda memory, error: forgotten.append(([*memory], error))
+    )
     plan = guarded.plan(with_memory)
     assert [type(plan.partitions["vc"].decisions[job]) for job in "ab"] == [Start, Start]
     assert (guarded.name, guarded.rules) == ("lucid", inner.rules)
-    assert left_out.told()["the policy's memory"]["first"].keys() == {"vc"}
+    assert [names for names, _ in forgotten] == [["vc"]]
     assert guarded.plan(replace(scene, memory=plan.memory)).memory.keys() == {"vc"}
     with pytest.raises(AttributeError):
         guarded.plan(replace(scene, partitions={"vc": None}))  # type: ignore[dict-item]

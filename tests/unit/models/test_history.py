@@ -10,7 +10,7 @@ from builders import LIGHT, a_job
 from lucid.adapters.left_out import LeftOut
 from lucid.core.job import Ended, Job
 from lucid.core.prediction import JUMBO, Prediction
-from lucid.live.resilience.guarded_policy import GuardedPredictor
+from lucid.live.resilience.guarded_models import GuardedPredictor
 from lucid.models.history import HistoryPredictor
 from lucid.models.prior import PriorPredictor
 

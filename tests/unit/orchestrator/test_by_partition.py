@@ -29,7 +29,7 @@ from lucid.live.plans.policy_memory import PolicyMemory
 from lucid.live.policies import LivePolicy, check_policy, needs_of
 from lucid.orchestrator.by_partition import PoliciesByPartition, make_policies
 from lucid.orchestrator.forecast.plan_ahead import forecast
-from lucid.orchestrator.recorded_policy import RecordedPolicy
+from lucid.orchestrator.policy_host import PolicyHost
 from lucid.orchestrator.safety.check import SafetyCheck
 
 OWN = {"grow": "elastic", "rounds": "pollux"}
@@ -110,7 +110,7 @@ def test_a_policy_does_not_plan_the_partitions_of_another() -> None:
 
 
 def test_a_record_of_such_a_plan_can_be_planned_again(tmp_path: Path) -> None:
-    made = RecordedPolicy(lambda heard: policies(predictor=heard), FixedPredictor(speed=contention_speeds))
+    made = PolicyHost(lambda heard: policies(predictor=heard), FixedPredictor(speed=contention_speeds))
     plan = made.plan(scene())
     path = tmp_path / "0000000000090.000.plan.gz"
     path.write_bytes(record_bytes(plan, made.made_from(), made.name, RULES, made.own_names))

@@ -255,7 +255,7 @@ def test_other_policies_refuse_a_pool() -> None:
     scenario = replace(scenario, settings=scenario.settings.model_copy(update={"policy": lending}))
     with pytest.raises(ConfigError, match="knows no quotas"):
         simulate(scenario, "pollux")
-    assert not getattr(make_policy("pollux", lending, FixedPredictor()), "keeps_quotas", False)
+    assert not make_policy("pollux", lending, FixedPredictor()).rules.quotas
 
 
 def two_vc_scenario(**lending: Any) -> Scenario:

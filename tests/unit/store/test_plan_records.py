@@ -33,7 +33,7 @@ from lucid.core.job import Progress, Stage
 from lucid.core.placement import NodeGpus
 from lucid.core.snapshot import Snapshot
 from lucid.errors import StoreError
-from lucid.orchestrator.recorded_policy import RecordedPolicy
+from lucid.orchestrator.policy_host import PolicyHost
 
 
 @pytest.mark.parametrize(
@@ -75,9 +75,9 @@ def scene(now_s: float = 100.0) -> Snapshot:
 RULES = settings(profiling={"enabled": False})
 
 
-def watched(predictor: Any = None) -> RecordedPolicy:
+def watched(predictor: Any = None) -> PolicyHost:
     made = predictor or FixedPredictor(speed=contention_speeds)
-    return RecordedPolicy(lambda heard: policy("lucid", heard, profiling={"enabled": False}), made)
+    return PolicyHost(lambda heard: policy("lucid", heard, profiling={"enabled": False}), made)
 
 
 def written(folder: Path, snapshot: Snapshot | None = None, predictor: Any = None) -> Path:
@@ -125,7 +125,7 @@ def test_what_the_predictor_said_is_part_of_it(tmp_path: Path) -> None:
 
 
 def test_a_kept_plan_is_recorded_with_what_it_was_made_from(tmp_path: Path) -> None:
-    made = RecordedPolicy(lambda heard: policy("fifo", heard), FixedPredictor())
+    made = PolicyHost(lambda heard: policy("fifo", heard), FixedPredictor())
     full = part(nodes(1, 1), [waits("b")], [runs("a", "n1:0")])
     made.plan(snap(100.0, full))
     other = part(nodes(1, 1, "m"), [waits("c", vc="w")], name="w")

@@ -42,8 +42,7 @@ class LucidPolicy(PartitionPolicy):
     """
 
     name = "lucid"
-    rules = PolicyRules(pairs=True, profiles=True, claims=True, borrows=True)
-    keeps_quotas = True
+    rules = PolicyRules(pairs=True, profiles=True, claims=True, quotas=True, borrows=True)
 
     def __init__(self, settings: PolicySettings, predictor: Predictor) -> None:
         super().__init__()
