@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from benchmarks.figure import Figure
-from lucid.cli.job.replayed_story import story_teller
+from lucid.explain.replayed_story import story_teller
 from lucid.simulator.metrics import run_metrics
 from lucid.simulator.record import DecisionLog
 from lucid.simulator.report import write_report

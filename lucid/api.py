@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from lucid.cli.job.replayed_story import story_teller
 from lucid.cli.replay.replay_options import read_scenario
 from lucid.cli.replay.simulate import compare, simulate
 from lucid.errors import ConfigError
+from lucid.explain.replayed_story import story_teller
 from lucid.orchestrator.policy import PolicyFactory, adding_policy
 from lucid.simulator.engine import Run
 from lucid.simulator.gains import BASELINE, times_baseline

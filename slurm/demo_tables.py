@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from demo_stream import GPUS_PER_NODE, NODES, Piece
-from lucid.cli.render.reasons import duration
+from lucid.explain.reasons import duration
 from lucid.simulator.realism import Realism, RealTimes
 
 __all__ = ["Played", "as_data", "commands", "described", "figures", "show"]

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, TypedDict
 
-from lucid.cli.render.reasons import duration, when
 from lucid.core.node import Node
 from lucid.core.placement import NodeGpus
+from lucid.explain.reasons import duration, when
 from lucid.web.history import Span
 from lucid.web.site import Site
 from lucid.web.viewer import Sight, Viewer

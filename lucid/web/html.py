@@ -11,8 +11,8 @@ from urllib.parse import quote, urlencode
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from starlette.responses import HTMLResponse, Response
 
-from lucid.cli.render.reasons import duration
 from lucid.escaping import for_html
+from lucid.explain.reasons import duration
 from lucid.web.site import Site, ago, clock
 from lucid.web.viewer import Viewer
 

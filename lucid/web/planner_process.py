@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from lucid.adapters.store.sqlite import SqliteStore
-from lucid.cli.job.why_not import Changes, asked_again
 from lucid.config import Settings, settings_from
 from lucid.errors import LucidError
+from lucid.explain.what_if import Changes, asked_again
 from lucid.live.plans.replan import LastPlan, last_plan
 from lucid.live.plans.stored_starts import STARTS, StartsAhead, told_starts
 

@@ -15,10 +15,10 @@ from builders import settings as rules_of
 from examples import tried
 from lucid.adapters.store.snapshot_json import plan_from_dict, plan_to_dict, snapshot_from_dict, snapshot_to_dict
 from lucid.binder.contention import contention_speeds
-from lucid.cli.live.queue_rows import QueueRow, queue_rows
 from lucid.core.decision import Plan, Start
 from lucid.core.job import Pending
 from lucid.core.snapshot import Snapshot
+from lucid.explain.queue_rows import QueueRow, queue_rows
 from lucid.live.plans.expected_starts import starts_ahead
 from lucid.live.plans.replan import LastPlan
 from lucid.live.policies import LivePolicy

@@ -8,9 +8,9 @@ from typing import Any
 
 from lucid.cli.install.setup_machine import Machine
 from lucid.cli.install.setup_pool import Pool
-from lucid.cli.render.reasons import duration
 from lucid.config import Settings
 from lucid.errors import LucidError
+from lucid.explain.reasons import duration
 from lucid.simulator.engine import Progress
 from lucid.simulator.layout import NodeShape
 from lucid.simulator.scenario import Scenario, simulate, with_promise

@@ -7,8 +7,8 @@ import shutil
 from pathlib import Path
 
 from lucid.cli.console import say
-from lucid.cli.job.story import UNBROKEN, WIDTH
 from lucid.errors import ConfigError
+from lucid.explain.story import UNBROKEN, WIDTH
 
 __all__ = ["tell_explain"]
 
@@ -17,8 +17,8 @@ def tell_explain(job_id: str, run_dir: Path | None, policy: str | None, as_json:
     """As ``lucidctl explain`` is asked."""
     # what only one of the two needs is imported there: a live job's story needs no simulator
     if run_dir is None:
-        from lucid.cli.job.live_story import live_story, with_expected_start
         from lucid.cli.live.status import live_places, live_settings, seen_store
+        from lucid.explain.live_story import live_story, with_expected_start
         from lucid.live.reporting.public_view import Published
 
         def why_unknown(job_id: str) -> str:
@@ -37,7 +37,7 @@ def tell_explain(job_id: str, run_dir: Path | None, policy: str | None, as_json:
             story = with_ending(story, data, ended, live_settings(config))
         width = UNBROKEN
     else:
-        from lucid.cli.job.replayed_story import run_story
+        from lucid.explain.replayed_story import run_story
 
         (story, data), width = run_story(_folder(run_dir, policy), job_id), WIDTH
     say(json.dumps(data, indent=1) if as_json else story.text(shutil.get_terminal_size((width, 24)).columns))

@@ -7,11 +7,11 @@ from typing import Any
 
 from lucid.adapters.slurm.clients.ended_job import ending_of
 from lucid.cli.job.ask_slurm import asked
-from lucid.cli.job.story import Story
-from lucid.cli.render.reasons import duration
 from lucid.config import Settings
 from lucid.core.job import Ended
 from lucid.efficiency.ending import Ending, why_ended
+from lucid.explain.reasons import duration
+from lucid.explain.story import Story
 
 __all__ = ["with_ending"]
 

@@ -11,12 +11,12 @@ from typing import Any
 
 from lucid.cli.console import say
 from lucid.cli.live.status import live_settings, lives, seen_store
-from lucid.cli.render.reasons import duration
-from lucid.cli.render.starts import guess_words, observed_words, start_words
 from lucid.core.job import Job, Pending
 from lucid.core.ports import Predictor
 from lucid.core.snapshot import Partition
 from lucid.errors import ConfigError, StoreError
+from lucid.explain.reasons import duration
+from lucid.explain.starts import guess_words, observed_words, start_words
 from lucid.live.plans.expected_starts import expected_start
 from lucid.live.plans.replan import LastPlan, last_plan
 from lucid.orchestrator.forecast.plan_ahead import SETTLE_S, forecast

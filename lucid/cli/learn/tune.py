@@ -20,9 +20,9 @@ from lucid.cli.learn.tune_array import run_array
 from lucid.cli.live.status import live_places
 from lucid.cli.options import config_option
 from lucid.cli.progress import progress
-from lucid.cli.render.reasons import duration
 from lucid.cli.replay.replay_options import cluster_options
 from lucid.errors import ConfigError, LucidError
+from lucid.explain.reasons import duration
 from lucid.live.learning.tuner_reports import latest_report
 from lucid.simulator.scenario import Scenario
 from lucid.tuner.page import verdict, write_page

@@ -17,9 +17,10 @@ from lucid.efficiency.letter import letter
 from lucid.efficiency.totals import Total, total_of, totals
 from lucid.errors import ConfigError
 from lucid.escaping import shown
+from lucid.explain.waste import account_to_dict, total_to_dict
 from lucid.live.reporting.waste_inputs import job_accounts
 
-__all__ = ["account_to_dict", "tell_accounts", "tell_efficiency", "total_to_dict"]
+__all__ = ["tell_accounts", "tell_efficiency"]
 
 _JOBS_SHOWN = 20
 
@@ -72,52 +73,6 @@ def _data(accounts: list[JobAccount], days: float) -> dict[str, Any]:
         "users": [total_to_dict(one) for one in totals(accounts, lambda account: account.job.user)],
         "accounts": [total_to_dict(one) for one in totals(accounts, lambda account: account.job.account)],
         "jobs": [account_to_dict(one) for one in accounts],
-    }
-
-
-def total_to_dict(one: Total) -> dict[str, Any]:
-    """JSON form."""
-    share = one.wasted_share
-    return {
-        "name": one.name,
-        "jobs": one.jobs,
-        "asked_gpu_h": round(one.asked_gpu_h, 3),
-        "no_limit_jobs": one.no_limit_jobs,
-        "held_gpu_h": round(one.held_gpu_h, 3),
-        "worked_gpu_h": round(one.worked_gpu_h, 3),
-        "wasted_gpu_h": {str(kind): round(value, 3) for kind, value in one.wasted_gpu_h.items()},
-        "wasted_share": None if share is None else round(share, 4),
-        "not_measured_jobs": one.not_measured_jobs,
-        "not_measured_gpu_h": round(one.not_measured_gpu_h, 3),
-    }
-
-
-def account_to_dict(one: JobAccount) -> dict[str, Any]:
-    """JSON form, with what to do about each kind of waste."""
-    job = one.job
-    return {
-        "job": job.job_id,
-        "user": job.user,
-        "account": job.account,
-        "vc": job.vc,
-        "name": job.name,
-        "gpus": job.gpus,
-        "state": job.state,
-        "ran_s": round(job.ran_s, 1),
-        "asked_gpu_h": None if one.asked_gpu_h is None else round(one.asked_gpu_h, 3),
-        "held_gpu_h": round(one.held_gpu_h, 3),
-        "worked_gpu_h": None if one.worked_gpu_h is None else round(one.worked_gpu_h, 3),
-        "measured": one.measured,
-        "measured_share": round(one.measured_share, 3),
-        "waste": [
-            {
-                "kind": str(waste.kind),
-                "gpu_h": round(waste.gpu_h, 3),
-                "seen": waste.words,
-                "what_to_do": ADVICE[waste.kind],
-            }
-            for waste in one.waste
-        ],
     }
 
 

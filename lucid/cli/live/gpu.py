@@ -16,10 +16,10 @@ from lucid.adapters.gpu.nvml import NvmlMetrics
 from lucid.adapters.gpu.profile_files import read_profile_files
 from lucid.cli.console import Table, say, stdout_console, styled
 from lucid.cli.options import DEFAULT_CONFIG, config_option
-from lucid.cli.render.reasons import duration
 from lucid.config import Settings, load_settings, profiles_folder
 from lucid.core.readings import GpuReading
 from lucid.errors import MetricsError
+from lucid.explain.reasons import duration
 from lucid.profiler.summary import Spell, Summary
 
 __all__ = ["GpuRow", "gpu", "rows_of"]

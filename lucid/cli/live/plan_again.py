@@ -16,9 +16,9 @@ from lucid.cli.console import say
 from lucid.cli.live.status import live_settings
 from lucid.cli.options import config_option
 from lucid.cli.progress import progress
-from lucid.cli.render.reasons import decision_line
 from lucid.core.decision import row_of
 from lucid.errors import StoreError
+from lucid.explain.reasons import decision_line
 from lucid.live.plans.plan_recording import records_folder
 
 __all__ = ["replay"]

@@ -13,11 +13,11 @@ from lucid.adapters.slurm.heartbeat import read_heartbeat
 from lucid.adapters.store.port import Lease, StoreUnreadable, holder_is_dead
 from lucid.adapters.store.sqlite import SqliteStore
 from lucid.cli.console import Table, say, stdout_console
-from lucid.cli.render.borrowing import vc_words
-from lucid.cli.render.reasons import duration, reason_text
 from lucid.core.reason import reason_from_dict
 from lucid.errors import ConfigError
 from lucid.escaping import shown
+from lucid.explain.borrowing import vc_words
+from lucid.explain.reasons import duration, reason_text
 from lucid.live.learning.tuner_reports import latest_report
 from lucid.live.reporting.public_view import Published
 from lucid.live.reporting.status import words_of_left_out
@@ -176,7 +176,7 @@ def tell_status(config: Path, as_json: bool) -> None:
 
 def tell_history(config: Path, days: float, limit: int, as_json: bool) -> None:
     """As ``lucidctl history`` is asked."""
-    from lucid.cli.render.starts import told_of, told_words  # imported here: `status` forecasts nothing
+    from lucid.explain.starts import told_of, told_words  # imported here: `status` forecasts nothing
     from lucid.live.plans.stored_starts import START_TIMES, start_times_of
 
     store = live_store(live_places(config))

@@ -8,16 +8,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lucid.adapters.slurm.heartbeat import read_heartbeat
-from lucid.cli.job.live_story import live_story, with_expected_start
-from lucid.cli.live.queue_rows import QueueRow, line_of, queue_rows, why_words
 from lucid.cli.live.status import live_places, lives, seen_store
-from lucid.cli.render.reasons import duration
-from lucid.cli.render.sleeping_nodes import power_words
-from lucid.cli.render.starts import start_words
 from lucid.core.job import Running
 from lucid.core.node import Node
 from lucid.errors import LucidError
 from lucid.escaping import shown
+from lucid.explain.live_story import live_story, with_expected_start
+from lucid.explain.queue_rows import QueueRow, line_of, queue_rows, why_words
+from lucid.explain.reasons import duration
+from lucid.explain.sleeping_nodes import power_words
+from lucid.explain.starts import start_words
 from lucid.live.plans.stored_plan import StoredPlan, read_stored_starts
 from lucid.live.plans.stored_starts import StartsAhead
 

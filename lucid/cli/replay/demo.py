@@ -7,9 +7,9 @@ from pathlib import Path
 import click
 
 from lucid.cli.console import stdout_console
-from lucid.cli.job.replayed_story import run_story
 from lucid.cli.progress import progress
 from lucid.cli.replay.simulate import compare, print_table, write_run
+from lucid.explain.replayed_story import run_story
 from lucid.simulator.engine import Run
 from lucid.simulator.gains import gains_headline, gains_told
 from lucid.simulator.record import DecisionLog

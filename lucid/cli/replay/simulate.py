@@ -10,14 +10,14 @@ from typing import Any
 import click
 
 from lucid.cli.console import Console, Table, say, stdout_console
-from lucid.cli.job.replayed_story import story_teller
 from lucid.cli.progress import progress
-from lucid.cli.render.reasons import duration
 from lucid.cli.replay.gains import print_gains
 from lucid.cli.replay.realism import print_realism, read_against
 from lucid.cli.replay.replay_options import read_scenario, scenario_options
 from lucid.cli.replay.trace_options import scene_options
 from lucid.errors import ConfigError
+from lucid.explain.reasons import duration
+from lucid.explain.replayed_story import story_teller
 from lucid.orchestrator.policy import find_policy
 from lucid.simulator.engine import Run
 from lucid.simulator.gains import BASELINE, Gains, gains_to_dict, gains_told, times_baseline

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from lucid.cli.console import Table, say, stderr_console, stdout_console
-from lucid.cli.render.reasons import duration
 from lucid.errors import ConfigError
+from lucid.explain.reasons import duration
 from lucid.simulator.suite import Cell, run_cells, suite_data, traces_at_hand, write_suite
 
 __all__ = ["compare_suite"]

@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
-from lucid.cli.render.reasons import duration
-from lucid.cli.render.sleeping_nodes import power_words
-from lucid.cli.render.windows import window_dicts, window_words, windows_ahead
 from lucid.core.job import Running, Stage
 from lucid.core.node import Node
 from lucid.core.snapshot import Partition
+from lucid.explain.reasons import duration
+from lucid.explain.sleeping_nodes import power_words
+from lucid.explain.windows import window_dicts, window_words, windows_ahead
 from lucid.web.gantt import gantt
 from lucid.web.pages.asked import number, text
 from lucid.web.pages.pairs import pairs_of

@@ -9,9 +9,9 @@ from itertools import accumulate
 from pathlib import Path
 
 from lucid.adapters.slurm.heartbeat import read_heartbeat
-from lucid.cli.render.reasons import duration
-from lucid.cli.render.starts import told_of
 from lucid.doctor.state import look_over_state
+from lucid.explain.reasons import duration
+from lucid.explain.starts import told_of
 from lucid.live.learning.model_upkeep import UPKEEP
 from lucid.live.reporting.counters import BUCKETS_S
 from lucid.live.reporting.doctor_finding import Finding

@@ -7,16 +7,16 @@ from dataclasses import replace
 from typing import Any
 
 from lucid.adapters.store.sqlite import SqliteStore
-from lucid.cli.job.live_story import known_story, why_nothing
-from lucid.cli.job.story import Story
-from lucid.cli.live.efficiency import account_to_dict
-from lucid.cli.render.reasons import when
-from lucid.cli.render.starts import guess_words, kept_words, observed_words, told_of, told_words
 from lucid.config import Mode
 from lucid.core.as_json import to_json
 from lucid.core.decision import DecisionRow
 from lucid.core.job import Ended, Job, JobProfile, Pending, Running
 from lucid.core.reason import PlainOrder
+from lucid.explain.live_story import known_story, why_nothing
+from lucid.explain.reasons import when
+from lucid.explain.starts import guess_words, kept_words, observed_words, told_of, told_words
+from lucid.explain.story import Story
+from lucid.explain.waste import account_to_dict
 from lucid.web.pages.asked import NotShown, number, text
 from lucid.web.pages.pairs import pair_of
 from lucid.web.pages.queue import row_of, starts_words

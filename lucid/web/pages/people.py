@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from lucid.cli.live.efficiency import account_to_dict, total_to_dict
 from lucid.core.job import Pending, Running
 from lucid.efficiency.judge import JobAccount
 from lucid.efficiency.kinds import ADVICE, TITLES, WasteKind
 from lucid.efficiency.totals import totals
+from lucid.explain.waste import account_to_dict, total_to_dict
 from lucid.web.pages.asked import NotShown, text
 from lucid.web.pages.shown import Now, PeoplePage, PersonPage
 from lucid.web.site import Site

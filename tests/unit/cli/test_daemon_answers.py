@@ -13,9 +13,9 @@ from builders import LIGHT
 from daemon_site import Site
 from lucid.adapters.store.pair_memory import PairMemoryFile
 from lucid.cli.job import when as when_command
-from lucid.cli.render.starts import told_words
 from lucid.config import settings_from
 from lucid.errors import ConfigError, StoreError
+from lucid.explain.starts import told_words
 from lucid.live.plans.stored_starts import START_TIMES, start_times_of
 from lucid.live.policies import live_models
 

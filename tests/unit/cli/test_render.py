@@ -8,11 +8,11 @@ import pytest
 
 from builders import LIGHT, FixedPredictor, kinds, nodes, part, policy, runs, snap, waits
 from lucid.binder.contention import contention_speeds
-from lucid.cli.job.replayed_story import replayed
-from lucid.cli.render.reasons import decision_text, duration, reason_text, when
 from lucid.core import reason as why
 from lucid.core.decision import Decision, DecisionRow
 from lucid.core.reason import Reason
+from lucid.explain.reasons import decision_text, duration, reason_text, when
+from lucid.explain.replayed_story import replayed
 
 SAID: list[tuple[Reason, str]] = [
     (why.Priority("estimate x GPUs", 7200.0, 3600.0, 2, "history"), "estimate 1.0 h by history, 2 GPUs"),

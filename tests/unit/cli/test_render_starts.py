@@ -6,9 +6,9 @@ import math
 
 import pytest
 
-from lucid.cli.render.starts import guess_words, kept_words, start_words
 from lucid.core.decision import DecisionRow
 from lucid.core.reason import Reserved
+from lucid.explain.starts import guess_words, kept_words, start_words
 
 H, D = 3600, 86400
 

@@ -12,10 +12,10 @@ import pytest
 
 from daemon_site import Site
 from lucid.adapters.slurm.records.reservations import Reservation
-from lucid.cli.render import windows as window_words
 from lucid.core.ahead import Seen
 from lucid.core.node import Window
 from lucid.core.reason import Closes, NodesOut
+from lucid.explain import windows as window_words
 
 
 @pytest.fixture

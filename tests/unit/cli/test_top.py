@@ -15,11 +15,11 @@ from textual.pilot import Pilot
 from textual.widgets import DataTable, Input, Static
 
 from daemon_site import Site
-from lucid.cli.live.queue_rows import queue_rows
 from lucid.cli.live.top_cells import COLUMNS, look
 from lucid.cli.live.top_screen import TopApp
 from lucid.cli.main import lucidctl
 from lucid.errors import ConfigError
+from lucid.explain.queue_rows import queue_rows
 from lucid.live.plans.replan import last_plan
 
 Steps = Callable[[TopApp, Pilot[None]], Awaitable[None]]

@@ -19,7 +19,6 @@ from hypothesis import strategies as st
 from builders import a_job
 from examples import examples
 from lucid.cli.everyday_commands import explain
-from lucid.cli.render.predictions import effects_s, prediction_data, prediction_lines
 from lucid.cli.replay.simulate import compare, write_run
 from lucid.core.job import Ended, Job, JobProfile
 from lucid.core.prediction import (
@@ -30,6 +29,7 @@ from lucid.core.prediction import (
     prediction_from_dict,
     prediction_to_dict,
 )
+from lucid.explain.predictions import effects_s, prediction_data, prediction_lines
 from lucid.models.additive import AdditiveModel
 from lucid.models.duration.estimate import Choice
 from lucid.models.duration.history import DurationHistory

@@ -12,7 +12,6 @@ import pytest
 
 from builders import LIGHT, a_cluster, a_job, a_trace, at, by, elastic, nodes, part
 from examples import tried
-from lucid.cli.job.replayed_story import run_story, story_teller
 from lucid.config import OverheadSettings
 from lucid.core.decision import Plan, Start
 from lucid.core.job import Running, Yields
@@ -22,6 +21,7 @@ from lucid.core.placement import placement_gpus
 from lucid.core.ports import Applied
 from lucid.core.snapshot import Snapshot
 from lucid.errors import ConfigError, TraceError
+from lucid.explain.replayed_story import run_story, story_teller
 from lucid.orchestrator.capacity.placement import consolidated
 from lucid.orchestrator.capacity.victims import without_yielding
 from lucid.simulator.cluster import SimulatedCluster

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from lucid.cli.job.replayed_story import run_story, story_teller
 from lucid.cli.replay.simulate import compare, write_run
 from lucid.core.decision import DecisionRow
 from lucid.core.job import Job
 from lucid.core.placement import NodeGpus
+from lucid.explain.replayed_story import run_story, story_teller
 from lucid.simulator.cluster import PROFILING, JobOutcome
 from lucid.simulator.engine import Run, Series
 from lucid.simulator.record import DecisionLog

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from lucid.cli.render.reasons import decision_text, reason_text, when
 from lucid.core.decision import DecisionRow
 from lucid.core.reason import reason_to_dict
 from lucid.escaping import shown
+from lucid.explain.reasons import decision_text, reason_text, when
 
 __all__ = ["UNBROKEN", "WIDTH", "Story", "row_to_dict"]
 

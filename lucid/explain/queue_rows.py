@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from lucid.cli.job.story import row_to_dict
-from lucid.cli.render.reasons import decision_text, reason_text
 from lucid.core.decision import DecisionRow
 from lucid.core.job import Pending
+from lucid.explain.reasons import decision_text, reason_text
+from lucid.explain.story import row_to_dict
 from lucid.live.plans.stored_plan import StoredPlan
 from lucid.live.plans.stored_starts import StartsAhead
 

@@ -10,15 +10,15 @@ from typing import Any
 from lucid.adapters.store.port import SEEN, ActionRow, ProfileRow
 from lucid.adapters.store.snapshot_json import snapshot_from_dict
 from lucid.adapters.store.sqlite import SqliteStore
-from lucid.cli.job.story import Story, row_to_dict
-from lucid.cli.render.predictions import prediction_data, prediction_lines
-from lucid.cli.render.reasons import duration, reason_text
-from lucid.cli.render.sleeping_nodes import boots
-from lucid.cli.render.starts import guess_words, kept_words, observed_words, starts_of
-from lucid.cli.render.windows import ends_in_time_s, reaches_words
 from lucid.core import reason as why
 from lucid.core.decision import DecisionRow
 from lucid.errors import ConfigError
+from lucid.explain.predictions import prediction_data, prediction_lines
+from lucid.explain.reasons import duration, reason_text
+from lucid.explain.sleeping_nodes import boots
+from lucid.explain.starts import guess_words, kept_words, observed_words, starts_of
+from lucid.explain.story import Story, row_to_dict
+from lucid.explain.windows import ends_in_time_s, reaches_words
 from lucid.live.plans.stored_plan import read_stored_starts, stored_picture, stored_plan
 from lucid.live.reporting.public_view import Published
 
@@ -138,8 +138,8 @@ def with_expected_start(story: Story, data: dict[str, Any], store: SqliteStore |
         words.append(observed)
     ends_s = None if row is None else ends_in_time_s(row.reasons, last.snapshot.now_s)
     if ends_s is not None:
-        from lucid.cli.job.why_not import Changes, asked_again  # with all policies: the story itself needs none
         from lucid.config import load_settings
+        from lucid.explain.what_if import Changes, asked_again  # with all policies: the story itself needs none
         from lucid.live.plans.replan import last_plan
 
         again = asked_again(

@@ -6,12 +6,12 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from lucid.cli.render.borrowing import borrows, large_borrows, own_turn, quota
-from lucid.cli.render.sleeping_nodes import boots
 from lucid.core import reason as why
 from lucid.core.decision import DecisionRow
 from lucid.core.reason import Reason
 from lucid.escaping import shown
+from lucid.explain.borrowing import borrows, large_borrows, own_turn, quota
+from lucid.explain.sleeping_nodes import boots
 from lucid.places import Mode
 
 __all__ = ["decision_line", "decision_text", "duration", "reason_text", "when"]

@@ -6,11 +6,11 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from lucid.cli.render.reasons import when
 from lucid.core.ahead import Seen, windows_of
 from lucid.core.node import Window
 from lucid.core.reason import Closes, Reason
 from lucid.core.snapshot import Snapshot
+from lucid.explain.reasons import when
 
 __all__ = ["ends_in_time_s", "limit_words", "reaches_words", "window_dicts", "window_words", "windows_ahead"]
 

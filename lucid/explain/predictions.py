@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from lucid.cli.render.reasons import duration
 from lucid.core.prediction import DurationTerms, Prediction, Split, Term, prediction_to_dict
 from lucid.escaping import shown
+from lucid.explain.reasons import duration
 
 __all__ = ["effects_s", "prediction_data", "prediction_lines"]
 

@@ -8,13 +8,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from lucid.cli.job.story import UNBROKEN, Story, row_to_dict
-from lucid.cli.render.predictions import prediction_data, prediction_lines
-from lucid.cli.render.reasons import duration
 from lucid.core.decision import DecisionRow
 from lucid.core.prediction import Prediction
 from lucid.errors import TraceError
 from lucid.escaping import csv_text
+from lucid.explain.predictions import prediction_data, prediction_lines
+from lucid.explain.reasons import duration
+from lucid.explain.story import UNBROKEN, Story, row_to_dict
 from lucid.orchestrator.policy import import_policy
 from lucid.simulator.cluster import PROFILING
 from lucid.simulator.engine import Run

@@ -1,0 +1,6 @@
+"""Decisions in words and as JSON: what the command line, the pages and a replay's report say alike. The only prose
+about decisions.
+
+Read in this order: ``reasons``, ``predictions``, ``borrowing``, ``sleeping_nodes``, ``windows``, ``starts``,
+``story``, ``live_story``, ``replayed_story``, ``queue_rows``, ``waste``, ``what_if``.
+"""

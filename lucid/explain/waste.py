@@ -1,0 +1,57 @@
+"""Wasted GPU-hours as JSON: the same for ``lucidctl efficiency`` and for the pages."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lucid.efficiency.judge import JobAccount
+from lucid.efficiency.kinds import ADVICE
+from lucid.efficiency.totals import Total
+
+__all__ = ["account_to_dict", "total_to_dict"]
+
+
+def total_to_dict(one: Total) -> dict[str, Any]:
+    """JSON form."""
+    share = one.wasted_share
+    return {
+        "name": one.name,
+        "jobs": one.jobs,
+        "asked_gpu_h": round(one.asked_gpu_h, 3),
+        "no_limit_jobs": one.no_limit_jobs,
+        "held_gpu_h": round(one.held_gpu_h, 3),
+        "worked_gpu_h": round(one.worked_gpu_h, 3),
+        "wasted_gpu_h": {str(kind): round(value, 3) for kind, value in one.wasted_gpu_h.items()},
+        "wasted_share": None if share is None else round(share, 4),
+        "not_measured_jobs": one.not_measured_jobs,
+        "not_measured_gpu_h": round(one.not_measured_gpu_h, 3),
+    }
+
+
+def account_to_dict(one: JobAccount) -> dict[str, Any]:
+    """JSON form, with what to do about each kind of waste."""
+    job = one.job
+    return {
+        "job": job.job_id,
+        "user": job.user,
+        "account": job.account,
+        "vc": job.vc,
+        "name": job.name,
+        "gpus": job.gpus,
+        "state": job.state,
+        "ran_s": round(job.ran_s, 1),
+        "asked_gpu_h": None if one.asked_gpu_h is None else round(one.asked_gpu_h, 3),
+        "held_gpu_h": round(one.held_gpu_h, 3),
+        "worked_gpu_h": None if one.worked_gpu_h is None else round(one.worked_gpu_h, 3),
+        "measured": one.measured,
+        "measured_share": round(one.measured_share, 3),
+        "waste": [
+            {
+                "kind": str(waste.kind),
+                "gpu_h": round(waste.gpu_h, 3),
+                "seen": waste.words,
+                "what_to_do": ADVICE[waste.kind],
+            }
+            for waste in one.waste
+        ],
+    }
