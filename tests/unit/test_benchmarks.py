@@ -48,7 +48,19 @@ def test_timed_calls_as_often_as_told_and_takes_the_median() -> None:
     assert found.seconds < found.pace_s
 
 
-NEED_DATA = ("p1", "philly", "kept", "growth-p1", "quality", "best", "parity", "frontier", "contention", "sia")
+NEED_DATA = (
+    "p1",
+    "philly",
+    "kept",
+    "growth-p1",
+    "quality",
+    "best",
+    "parity",
+    "frontier",
+    "contention",
+    "sia",
+    "cards",
+)
 """Parts that measure nothing without the reference data; the others make their own."""
 
 
