@@ -121,7 +121,7 @@ def test_the_decisions_say_what_it_waited_for() -> None:
         log.record(Snapshot(at_s, {}), Plan(at_s, {"left": PartitionPlan({"j0": decision})}), ())
     found = gains(run_of("lucid", [1000.0, 0.0, 0.0]), PLAIN, log)
     assert found.losing[0].waits == (
-        ("nodes are kept for job big", 700.0),
+        ("nodes are reserved for job big", 700.0),
         ("behind jobs with less work (estimate x GPUs)", 300.0),
     )
 
