@@ -78,7 +78,7 @@ def top(config: Path, every_s: float, user: str) -> None:
 @click.command()
 @click.option("--gpus", type=click.IntRange(min=1), required=True, help="GPUs that the job would ask for.")
 @click.option("--time", "limit", metavar="TIME", help="Its time limit, as sbatch takes it. Default: none.")
-@click.option("--user", default="", help="Whose job. Default: nobody's.")
+@click.option("--user", default="", help="Whose job. Default: no user.")
 @click.option("--partition", metavar="NAME", help="Its partition. Default: every one that could hold it.")
 @config_option
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
