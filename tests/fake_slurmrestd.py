@@ -203,3 +203,6 @@ class NamedClient:
 
     def requeue_hold(self, job_id: str) -> None:
         self.rest.requeue_hold(self.numbers[job_id])
+
+    def cancel(self, job_id: str) -> None:
+        self.rest.cancel(self.numbers[job_id])

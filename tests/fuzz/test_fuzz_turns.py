@@ -63,6 +63,10 @@ class Beset(FakeSlurm):
         self._known(job_id)
         super().requeue_hold(job_id)
 
+    def cancel(self, job_id: str) -> None:
+        self._known(job_id)
+        super().cancel(job_id)
+
 
 def base(draw: Hostile, number: int) -> dict[str, Any]:
     """A waiting job of Lucid's, of another user's, or one that ended."""
