@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from test_starvation_bound import ALONE, shadow_of, some_stream, wrong
 
-from builders import Tape, a_job, guess, nodes, part, replay, runs, snap
+from builders import Tape, a_job, a_trace, guess, nodes, part, policy, replay, runs, snap
 from examples import tried
 from lucid.config import BackfillSettings
 from lucid.core.decision import PartitionPlan, Start
-from lucid.core.job import Job, Pending
+from lucid.core.job import Pending
 from lucid.core.snapshot import Snapshot
 from lucid.orchestrator.capacity.timeline import Timeline
 from lucid.orchestrator.policies import backfill
 from lucid.orchestrator.policies.backfill import BackfillPolicy
 from lucid.orchestrator.policies.lucid import lucid_policy as lucid
+from lucid.orchestrator.policies.plain_queue import WaitingJob
 from lucid.orchestrator.policies.shadow.advance import advance
 
 NOW_S = 1000.0
@@ -26,14 +28,14 @@ NOW_S = 1000.0
 class AtOnce(backfill._Plan):
     """Keeps GPUs for each job that waits when its turn comes, and looks for the place of every job."""
 
-    def _fits_now(self, timeline: Timeline, job: Job, shape: object, limit: float) -> bool:
-        slot = timeline.find(job, limit)
+    def _fits_now(self, timeline: Timeline, row: WaitingJob, limit: float) -> bool:
+        slot = timeline.find(row.entry.job, limit)
         return slot is not None and slot.step == 0
 
-    def _owe(self, timeline: Timeline, job: Job, shape: object, limit: float) -> None:
-        slot = timeline.find(job, limit)
+    def _owe(self, timeline: Timeline, row: WaitingJob, limit: float) -> None:
+        slot = timeline.find(row.entry.job, limit)
         if slot is not None:
-            timeline.take(job, slot, limit)
+            timeline.take(row.entry.job, slot, limit)
             self._reserved += 1
 
 
@@ -92,6 +94,22 @@ def test_the_queues_reach_what_they_are_for() -> None:
             held += any(why.ahead > 1 and not why for why in tests)
     assert behind > 20
     assert held > 100
+
+
+@tried(40)
+def test_a_queue_carried_from_plan_to_plan_is_one_made_anew(rng: random.Random) -> None:
+    """Every decision with its reasons, also where jobs have one place, or somebody said something of theirs."""
+    trace, layout = some_stream(rng)
+    said = [{"rank": 0}, {"tier": 1}, {"nice": 5}, {}, {}, {}] if rng.random() < 0.5 else [{}]
+    trace = a_trace(*(replace(item, job=replace(item.job, **rng.choice(said))) for item in trace.jobs))
+    estimates = wrong(rng, trace)
+    for name, rules in (("backfill", {}), ("lucid", {"fairness": {"estimates": "never"}, **ALONE})):
+        for snapshot, plan, _ in replay(name, trace, layout, predictor=estimates, **rules)[1].cycles:
+            carried, anew = (
+                made.partitions["vc"] for made in (plan, policy(name, estimates, **rules).plan(snapshot))
+            )
+            assert [*carried.decisions.items()] == [*anew.decisions.items()]
+            assert (carried.actions, carried.wake_s) == (anew.actions, anew.wake_s)
 
 
 @tried(40)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from operator import itemgetter
 
@@ -9,6 +10,7 @@ from lucid.core.job import Job, JobProfile, Pending
 from lucid.core.prediction import Prediction
 from lucid.core.reason import FairShare, Requeueable
 from lucid.core.restart import Restarts
+from lucid.core.snapshot import Partition
 from lucid.orchestrator.order.precedence import in_precedence
 
 __all__ = ["QueueOrder", "QueueRow", "QueuedJob", "fair_share_of"]
@@ -70,8 +72,8 @@ class _Shapes(dict[tuple[object, ...], int]):
 
 
 class QueueOrder:
-    """Sorts a partition's pending jobs. What it keeps from one call to the next follows from the entries and
-    their predictions, both frozen, and is looked up by their identity: it saves work and changes nothing."""
+    """Sorts a partition's pending jobs. The queue is carried from plan to plan by the jobs that came and went. It
+    follows from the entries and their predictions, both frozen: what is kept saves work and changes nothing."""
 
     def __init__(self, by_user: bool = False, share_bound: float = 1.0, restarts: Restarts = "allowed") -> None:
         self._restarts: Restarts = restarts
@@ -82,59 +84,63 @@ class QueueOrder:
         self._by_user = by_user
         """Only jobs of one user share GPUs: what stops one user's job says nothing of another's."""
         self._shapes = _Shapes(restarts)
-        self._last: list[QueueRow] = []
-        """The rows of the first call since all was forgotten …"""
-        self._known: dict[int, QueueRow] = {}
-        """… and from the second one on all by ``id`` of the entry, which lives as long as the row that holds it."""
+        self._partition: Partition | None = None
+        """The one of which this is …"""
+        self._queue: list[QueueRow] = []
+        """… the queue, …"""
+        self._kept: tuple[list[str], list[Prediction | None]] | None = None
+        """… with the ids and the predictions of its jobs, from the second call on."""
 
     def __call__(
         self,
-        pending: Sequence[Pending],
+        partition: Partition,
         predictions: Mapping[str, Prediction],
         fair_share: Mapping[tuple[str, str], float] | None = None,
-    ) -> list[QueueRow]:
+    ) -> Sequence[QueueRow]:
         """Smallest value first, unless the site or a user said otherwise (``precedence``); equals in the order of
-        ``pending``. ``fair_share``: factors by account and user.
+        ``partition.pending``. ``fair_share``: factors by account and user.
 
         Raises:
             KeyError: a job has no prediction.
         """
+        before, self._partition = self._partition, None
         if fair_share is not None and self._share_bound > 1.0 and fair_share is not self._fair_share:
-            self._fair_share = fair_share
-            self._forget()
+            self._fair_share, before = fair_share, None
         if len(self._shapes) > _MOST_SHAPES:
-            self._forget()
-        if self._known or self._last:
-            queue = self._kept(pending, predictions)
-        else:
-            queue = self._last = self._anew(pending, predictions)
-        queue.sort(key=_VALUE)
-        return in_precedence(queue, [row[5].job for row in queue]) if self._shapes.said else queue
+            self._shapes, before = _Shapes(self._restarts), None
+        if before is None or not self._follows(partition, before, predictions):
+            self._queue, self._kept = self._anew(partition.pending, predictions), None
+            self._queue.sort(key=_VALUE)
+        self._partition = partition
+        return in_precedence(self._queue, [row[5].job for row in self._queue]) if self._shapes.said else self._queue
 
     def job(self, row: QueueRow) -> QueuedJob:
         """The job of a row."""
         return QueuedJob(row[5], row[6], fair_share_of(row[5].job, self._fair_share, self._share_bound))
 
-    def _forget(self) -> None:
-        self._shapes, self._last, self._known = _Shapes(self._restarts), [], {}
-
-    def _kept(self, pending: Sequence[Pending], predictions: Mapping[str, Prediction]) -> list[QueueRow]:
-        known = self._known
-        if not known or len(known) > 2 * len(pending) + 64:
-            here = set(map(id, pending))
-            rows = (row for row in (*known.values(), *self._last) if id(row[5]) in here)
-            known = self._known = {id(row[5]): row for row in rows}
-            self._last = []
+    def _follows(self, partition: Partition, before: Partition, predictions: Mapping[str, Prediction]) -> bool:
+        """Make the queue from the one before, if that is possible: not where a job is predicted anew, nor where two
+        have the same place, which only the whole partition tells apart."""
+        queue, changes = self._queue, partition.since(before)
+        if self._kept is None:
+            self._kept = [row[4] for row in queue], [row[6] for row in queue]
+        ids, known = self._kept
+        for entry in changes.went:
+            if isinstance(entry, Pending):
+                at = ids.index(entry.job.id)
+                del queue[at], ids[at], known[at]
         # a queue of thousands is looked through for every job that starts or ends: whole lists at a time
-        found = list(map(known.get, map(id, pending)))
-        fresh = [
-            entry
-            for row, entry in zip(found, pending, strict=True)
-            if row is None or predictions[row[4]] is not row[6]
-        ]
-        if fresh:
-            known |= zip(map(id, fresh), self._anew(fresh, predictions), strict=True)
-        return list(map(known.__getitem__, map(id, pending)))
+        if list(map(predictions.get, ids)) != known:
+            return False
+        for row in self._anew([entry for entry in changes.came if isinstance(entry, Pending)], predictions):
+            place = _place(row)
+            at = bisect_left(queue, place, key=_place)
+            if at < len(queue) and _place(queue[at]) == place:
+                return False
+            queue.insert(at, row)
+            ids.insert(at, row[4])
+            known.insert(at, row[6])
+        return True
 
     def _anew(self, entries: Sequence[Pending], predictions: Mapping[str, Prediction]) -> list[QueueRow]:
         shapes, by_user = self._shapes, self._by_user
@@ -175,6 +181,12 @@ class QueueOrder:
         """The row of a job whose priority value counts more or less by its account's usage."""
         fair = self.job(row).fair
         return row if fair is None else (row[0] * fair.times, self._shapes.of((row[1], fair)), *row[2:])
+
+
+def _place(row: QueueRow) -> tuple[float, float, float, int]:
+    """By its value, then as in ``Partition.pending``."""
+    entry = row[5]
+    return row[0], entry.since_s, entry.job.submit_s, entry.job.rank
 
 
 _UNMEASURED = JobProfile(0.0, 0.0, 0.0)

@@ -8,10 +8,8 @@ others if none of them starts later for it, by everybody's time limits.
 from __future__ import annotations
 
 import math
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Mapping, Sequence
-from itertools import accumulate
-from operator import attrgetter
 
 from lucid.config import BackfillSettings
 from lucid.core.decision import Action, Decision, Hold, PartitionPlan, Start, earliest
@@ -19,7 +17,7 @@ from lucid.core.job import Job, Pending, Running
 from lucid.core.ledger import Ledger
 from lucid.core.placement import Placement
 from lucid.core.prediction import Prediction
-from lucid.core.reason import Backfill, FairOrder, FreeGpus, Reason, SlurmPriority
+from lucid.core.reason import Backfill, FreeGpus, Reason, SlurmPriority
 from lucid.core.rounding import ROUNDING, past
 from lucid.core.snapshot import Partition, Snapshot
 from lucid.orchestrator.capacity.placement import Feasibility, consolidated
@@ -28,13 +26,20 @@ from lucid.orchestrator.capacity.topology import spread
 from lucid.orchestrator.capacity.victims import Claim, Yielding
 from lucid.orchestrator.order.precedence import in_precedence
 from lucid.orchestrator.order.quotas import Quotas
+from lucid.orchestrator.policies.plain_queue import (
+    SUBMITTED,
+    PlainQueue,
+    Shape,
+    Shapes,
+    WaitingJob,
+    in_submission,
+)
 from lucid.orchestrator.policies.queue import no_place
 from lucid.orchestrator.policy import PartitionPolicy
 from lucid.orchestrator.rules import PolicyRules
 
 __all__ = ["BackfillPolicy", "limit_s"]
 
-_SUBMITTED = attrgetter("job.submit_s", "job.rank")
 _UNLIMITED_S = 365 * 86400.0
 """What Slurm's backfill takes for a job without any time limit."""
 
@@ -70,6 +75,7 @@ class BackfillPolicy(PartitionPolicy):
         super().__init__()
         self._settings = settings
         self._weighs = bool(settings.weight_age or settings.weight_size or settings.weight_fair_share)
+        self._queues: defaultdict[str, PlainQueue] = defaultdict(PlainQueue)
 
     def looks_at(self, partition: Partition, snapshot: Snapshot) -> tuple[object, ...]:
         """Fair-share factors, where they have a weight."""
@@ -77,9 +83,14 @@ class BackfillPolicy(PartitionPolicy):
 
     def plan_partition(self, partition: Partition, snapshot: Snapshot) -> PartitionPlan:
         """Start jobs from the front; behind the first that does not fit, jobs that delay no other."""
+        return self.plan_because(partition, snapshot, ())
+
+    def plan_because(self, partition: Partition, snapshot: Snapshot, because: tuple[Reason, ...]) -> PartitionPlan:
+        """The same. ``because``: why jobs go in plain order, told of each before all else."""
         if not partition.pending:
             return PartitionPlan({})
-        plan = _Plan(partition, snapshot, self._settings, self._queue(partition, snapshot))
+        queue = self.queue(partition, snapshot, because)
+        plan = _Plan(partition, snapshot, self._settings, queue, because)
         plan.start()
         plan.hold()
         return plan.made(self._changes_s(partition, snapshot.now_s))
@@ -87,7 +98,11 @@ class BackfillPolicy(PartitionPolicy):
     def starts(self, partition: Partition, snapshot: Snapshot, most: int | None = None) -> Sequence[Action]:
         """Whom ``plan_partition`` starts, in order, without the decisions on the others. ``most``: of so many jobs in
         the queue."""
-        plan = _Plan(partition, snapshot, self._settings, self._queue(partition, snapshot, most), tells=False)
+        if self._weighs:
+            queue = self._by_priority(partition, snapshot)[:most]
+        else:
+            queue = in_submission(partition.pending, most)
+        plan = _Plan(partition, snapshot, self._settings, queue, tells=False)
         plan.start()
         return plan.actions
 
@@ -98,21 +113,22 @@ class BackfillPolicy(PartitionPolicy):
         period_s = self._settings.calc_period_s
         return (math.floor(now_s / period_s) + 1) * period_s
 
-    def _queue(
-        self, partition: Partition, snapshot: Snapshot, most: int | None = None
-    ) -> list[tuple[Pending, Reason]]:
-        """Highest priority first; equals, and everybody where nothing has a weight, in order of submission. ``most``:
-        the first so many."""
-        in_order = sorted(partition.pending, key=_SUBMITTED)
-        if not self._weighs:
-            first = in_precedence(in_order, [e.job for e in in_order])[:most]
-            return [(e, FairOrder(e.job.submit_s)) for e in first]
-        period_s = self._settings.calc_period_s
+    def queue(self, partition: Partition, snapshot: Snapshot, because: tuple[Reason, ...]) -> Sequence[WaitingJob]:
+        """Highest priority first; equals, and everybody where nothing has a weight, in order of submission."""
+        if self._weighs:
+            return self._by_priority(partition, snapshot)
+        return self._queues[partition.name].of(partition, because)
+
+    def _by_priority(self, partition: Partition, snapshot: Snapshot) -> list[WaitingJob]:
+        period_s, shapes = self._settings.calc_period_s, Shapes()
         at_s, gpus = math.floor(snapshot.now_s / period_s) * period_s, max(partition.gpus, 1)
-        keyed = [(entry, self._priority(entry, at_s, gpus, snapshot.fair_share)) for entry in in_order]
-        keyed.sort(key=lambda item: -item[1].value)
-        rows: list[tuple[Pending, Reason]] = in_precedence(keyed, [entry.job for entry, _ in keyed])
-        return rows[:most]
+        keyed = [
+            (self._priority(entry, at_s, gpus, snapshot.fair_share), entry)
+            for entry in sorted(partition.pending, key=SUBMITTED)
+        ]
+        keyed.sort(key=lambda item: -item[0].value)
+        rows = [WaitingJob(entry, order, shapes.of(entry.job)) for order, entry in keyed]
+        return in_precedence(rows, [row.entry.job for row in rows])
 
     def _priority(
         self, entry: Pending, at_s: float, gpus: int, fair_share: Mapping[tuple[str, str], float]
@@ -141,11 +157,14 @@ class _Plan:
         partition: Partition,
         snapshot: Snapshot,
         settings: BackfillSettings,
-        queue: Sequence[tuple[Pending, Reason]],
+        queue: Sequence[WaitingJob],
+        because: tuple[Reason, ...] = (),
         tells: bool = True,
     ) -> None:
-        """``tells``: say why the jobs wait that do."""
+        """``because``: told before all else of each job that waits or starts. ``tells``: say why the jobs wait that
+        do."""
         self._tells = tells
+        self._because = because
         self._partition = partition
         self._now_s = snapshot.now_s
         self._predictions = snapshot.predictions
@@ -155,18 +174,20 @@ class _Plan:
         self._yielding = Yielding(partition, self._ledger, snapshot.now_s)
         self._quotas = Quotas(partition) if partition.quotas else None
         self._feasible = Feasibility(partition)
+        self._hopeless: dict[Shape, Hold | None] = {}
+        """What keeps jobs of this shape from ever starting here."""
         self._ends: list[End] | None = None
         self._started: list[tuple[Job, Placement]] = []
         self._decided = 0
         """So many jobs of the queue are decided."""
         self._timeline: Timeline | None = None
-        self._owed: deque[tuple[Job, float]] = deque()
-        self._ever: dict[_Shape, bool] = {}
+        self._owed: deque[tuple[WaitingJob, float]] = deque()
+        self._ever: dict[Shape, bool] = {}
         """Will a job of this shape find room once all others are gone? Nothing that a plan does changes it."""
-        self._until_s: dict[_Shape, tuple[int, float]] = {}
+        self._until_s: dict[Shape, tuple[int, float]] = {}
         """Until when there is room for a job of this shape that starts now, and how many slots were taken when this
         was so. There is ever less room: an old answer errs on one side only."""
-        self._not_before_s: dict[_Shape, tuple[float, float]] = {}
+        self._not_before_s: dict[Shape, tuple[float, float]] = {}
         """The last job of this shape for which GPUs were kept: its limit, and its start. There is ever less room: a
         job with no lower limit cannot start earlier."""
         self._taken = 0
@@ -179,45 +200,70 @@ class _Plan:
 
     def start(self) -> None:
         """Decide jobs in order, up to the first behind which no job is small enough for what is free."""
-        gpus = [entry.job.gpus for entry, _ in self._queue]
-        least_behind = [*accumulate(reversed(gpus), min)][::-1]
-        per_node = self._ledger.gpus_per_node
-        for at, (entry, order) in enumerate(self._queue):
-            # nothing that a plan does frees GPUs: once the smallest job behind finds none, no job does
-            if min(least_behind[at], per_node) > self._ledger.largest and (self._timeline or not self._yielding):
+        queue, ledger = self._queue, self._ledger
+        until, largest, started = len(queue), 0, -1
+        for at, row in enumerate(queue):
+            if started != len(self.actions):
+                started, largest = len(self.actions), ledger.largest
+                if largest < ledger.gpus_per_node:
+                    until = _small_until(queue, largest, at, until)
+            if at >= until and (self._timeline is not None or not self._yielding):
                 return
             self._decided += 1
-            barred = self._barred(entry.job, order)
+            barred = self._barred(row)
             if barred is not None:
-                self._decisions[entry.job.id] = barred
+                self._decisions[row.id] = barred
             elif self._timeline is None:
-                self._from_the_front(entry, order)
+                self._from_the_front(row)
             else:
-                self._behind(self._timeline, entry, order)
+                self._behind(self._timeline, row)
 
     def hold(self) -> None:
         """Decide the jobs that are left: all wait; those of one shape lack the same."""
-        places: dict[tuple[_Shape, float | None], tuple[Reason, ...]] = {}
-        decisions = self._decisions
-        for entry, order in self._queue[self._decided :]:
-            barred = self._barred(entry.job, order)
-            if barred is not None:
-                decisions[entry.job.id] = barred
+        decisions, quotas, closing = self._decisions, self._quotas, self._ledger.closing
+        keeps: dict[Shape | tuple[Shape, float | None], Hold | tuple[Reason, ...]] = {}
+        for row in self._queue[self._decided :]:
+            shape = (row.shape, row.entry.job.time_limit_s) if closing else row.shape
+            why = keeps.get(shape)
+            if why is None:
+                why = keeps[shape] = self._barred_shape(row) or self._keeps(row)
+            if isinstance(why, Hold):
+                decisions[row.id] = why
                 continue
-            shape = _shape(entry.job), entry.job.time_limit_s if self._ledger.closing else None
-            place = places.get(shape)
-            if place is None:
-                place = places[shape] = no_place(self._ledger, entry)
-            decisions[entry.job.id] = Hold((order, *place))
+            if quotas is not None and (barred := self._barred_by_quota(row)) is not None:
+                decisions[row.id] = barred
+                continue
+            if row.told is not why:  # most jobs wait for what they waited for in the plan before
+                row.told, row.hold = why, self._hold(row, *why)
+            decisions[row.id] = row.hold
 
-    def _barred(self, job: Job, order: Reason) -> Hold | None:
+    def _hold(self, row: WaitingJob, *why: Reason) -> Hold:
+        return Hold((*self._because, row.order, *why))
+
+    def _keeps(self, row: WaitingJob) -> tuple[Reason, ...]:
+        """Why there is no place for jobs of this shape: the same object as in the plan before if it says the same."""
+        found = no_place(self._ledger, row.entry)
+        if found != row.shape.keeps:
+            row.shape.keeps = found
+        return row.shape.keeps
+
+    def _barred(self, row: WaitingJob) -> Hold | None:
         """What keeps the job from starting wherever there is room; no GPUs are kept for it."""
-        hopeless = self._feasible.bar(job)
-        if hopeless is not None:
-            return Hold((hopeless,))
-        quota = () if self._quotas is None else self._quotas.tests(job)
+        return self._barred_shape(row) or (None if self._quotas is None else self._barred_by_quota(row))
+
+    def _barred_shape(self, row: WaitingJob) -> Hold | None:
+        try:
+            return self._hopeless[row.shape]
+        except KeyError:
+            bar = self._feasible.bar(row.entry.job)
+            found = self._hopeless[row.shape] = None if bar is None else Hold((bar,))
+            return found
+
+    def _barred_by_quota(self, row: WaitingJob) -> Hold | None:
         # Slurm keeps no GPUs for a job that a limit of its association stops
-        return None if all(quota) else Hold((order, *quota))
+        assert self._quotas is not None
+        tests = self._quotas.tests(row.entry.job)
+        return None if all(tests) else self._hold(row, *tests)
 
     def made(self, changes_s: float | None) -> PartitionPlan:
         """The plan. ``changes_s``: when time alone may change the order, s."""
@@ -242,54 +288,58 @@ class _Plan:
             return max(entry.yields.from_s, self._now_s + GOES_S)
         return _end_s(entry, self._limit(entry.job), self._now_s)
 
-    def _from_the_front(self, entry: Pending, order: Reason) -> None:
-        placement = consolidated(self._ledger, entry.job)
+    def _from_the_front(self, row: WaitingJob) -> None:
+        job = row.entry.job
+        placement = consolidated(self._ledger, job)
         if placement is not None:
-            self._start(entry, order, placement, ())
+            self._start(row, placement, ())
             return
-        claim = self._yielding.find(entry.job)
+        claim = self._yielding.find(job)
         if claim is not None:
-            self._start(entry, order, claim.placement, (), claim)
+            self._start(row, claim.placement, (), claim)
             return
-        self._decisions[entry.job.id] = Hold((order, *no_place(self._ledger, entry)))
+        self._decisions[row.id] = self._hold(row, *no_place(self._ledger, row.entry))
         self._timeline = Timeline(self._ledger, self._now_s, self._running_until())
-        self._owe(self._timeline, entry.job, _shape(entry.job), self._limit(entry.job))
+        self._owe(self._timeline, row, self._limit(job))
 
-    def _behind(self, timeline: Timeline, entry: Pending, order: Reason) -> None:
-        job, limit, shape = entry.job, self._limit(entry.job), _shape(entry.job)
-        while (fits := self._fits_now(timeline, job, shape, limit)) and self._owed:
+    def _behind(self, timeline: Timeline, row: WaitingJob) -> None:
+        limit = self._limit(row.entry.job)
+        while (fits := self._fits_now(timeline, row, limit)) and self._owed:
             self._keep(timeline, *self._owed.popleft())
         if not fits:
             if self._tells:
-                self._decisions[job.id] = Hold((order, Backfill(self._reserved, limit, False)))
+                told = self._reserved, limit
+                if row.told != told:
+                    row.told, row.hold = told, self._hold(row, Backfill(self._reserved, limit, False))
+                self._decisions[row.id] = row.hold
             if self._reserved < self._settings.depth:
-                self._owe(timeline, job, shape, limit)
+                self._owe(timeline, row, limit)
             return
         test = Backfill(self._reserved, limit, True)
-        slot = self._keep(timeline, job, limit)
-        self._start(entry, order, tuple(self._ledger.lowest(i, here) for i, here in slot.parts), (test,))
+        slot = self._keep(timeline, row, limit)
+        self._start(row, tuple(self._ledger.lowest(i, here) for i, here in slot.parts), (test,))
 
-    def _fits_now(self, timeline: Timeline, job: Job, shape: _Shape, limit: float) -> bool:
+    def _fits_now(self, timeline: Timeline, row: WaitingJob, limit: float) -> bool:
         """Is there room for the job from now on, as far as GPUs are kept for others by now?"""
         end_s = self._now_s + limit - ROUNDING
-        taken, until_s = self._until_s.get(shape, _NEVER_ASKED)
+        taken, until_s = self._until_s.get(row.shape, _NEVER_ASKED)
         if end_s <= until_s and taken != self._taken:
-            until_s = timeline.room_s(job)
-            self._until_s[shape] = (self._taken, until_s)
+            until_s = timeline.room_s(row.entry.job)
+            self._until_s[row.shape] = (self._taken, until_s)
         return end_s <= until_s
 
-    def _owe(self, timeline: Timeline, job: Job, shape: _Shape, limit: float) -> None:
+    def _owe(self, timeline: Timeline, row: WaitingJob, limit: float) -> None:
         """GPUs are to be kept for the job, if it does not wait for a node that is down."""
-        ever = self._ever.get(shape)
+        ever = self._ever.get(row.shape)
         if ever is None:
-            ever = self._ever[shape] = timeline.ever(job)
+            ever = self._ever[row.shape] = timeline.ever(row.entry.job)
         if ever:
-            self._owed.append((job, limit))
+            self._owed.append((row, limit))
             self._reserved += 1
 
-    def _keep(self, timeline: Timeline, job: Job, limit: float) -> Slot:
+    def _keep(self, timeline: Timeline, row: WaitingJob, limit: float) -> Slot:
         """Keep GPUs for the job from the time when it can have them."""
-        shape = _shape(job)
+        job, shape = row.entry.job, row.shape
         lower, start_s = self._not_before_s.get(shape, (math.inf, self._now_s))
         slot = timeline.find(job, limit, from_s=start_s if limit >= lower else self._now_s)
         assert slot is not None
@@ -299,21 +349,16 @@ class _Plan:
         return slot
 
     def _start(
-        self,
-        entry: Pending,
-        order: Reason,
-        placement: Placement,
-        why: tuple[Reason, ...],
-        claim: Claim | None = None,
+        self, row: WaitingJob, placement: Placement, why: tuple[Reason, ...], claim: Claim | None = None
     ) -> None:
-        job = entry.job
+        job, because = row.entry.job, (*self._because, row.order, *why)
         free = FreeGpus(job.gpus, self._ledger.largest, self._ledger.free, claim is None)
         if claim is None:
-            reasons = (order, *why, free, *spread(self._ledger, placement))
+            reasons = (*because, free, *spread(self._ledger, placement))
             start = Start(placement, reasons, within_quota=self._quotas is not None)
             self._ledger.take(job, placement)
         else:
-            start = claim.start((order, *why, free), within_quota=self._quotas is not None)
+            start = claim.start((*because, free), within_quota=self._quotas is not None)
             self._yielding.take(job, claim)
         self._started.append((job, placement))
         if self._quotas is not None:
@@ -322,12 +367,12 @@ class _Plan:
         self.actions.append(Action(job.id, self._partition.name, start))
 
 
-_Shape = tuple[int, int, int, int, str]
-"""All that decides whether a job finds room, but for its time limit."""
-
-
-def _shape(job: Job) -> _Shape:
-    return job.gpus, job.min_nodes, job.cpus, job.mem_mib, job.constraint
+def _small_until(queue: Sequence[WaitingJob], largest: int, first: int, until: int) -> int:
+    """Up to where the queue has to be looked through: all jobs behind need more GPUs than any node has free, and
+    nothing that a plan does frees any."""
+    while until > first and queue[until - 1].gpus > largest:
+        until -= 1
+    return until
 
 
 _NEVER_ASKED = (-1, math.inf)

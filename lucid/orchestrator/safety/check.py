@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import replace
-from operator import attrgetter
 
 from lucid.config import PolicySettings
 from lucid.core.decision import (
@@ -40,9 +39,6 @@ from lucid.orchestrator.safety.quota_rules import check_quotas
 from lucid.orchestrator.safety.victim_rules import check_victims
 
 __all__ = ["SafetyCheck", "check_partition"]
-
-
-_JOB_ID = attrgetter("job.id")
 
 
 class SafetyCheck:
@@ -214,7 +210,7 @@ def _unsafe_of(
 ) -> list[UnsafeAction]:
     """As ``check_partition``: the actions that break the first rule that any of them breaks."""
     decisions = plan.decisions
-    ids = list(map(_JOB_ID, partition.pending))
+    ids = [entry.job.id for entry in partition.pending]
     if not all(map(decisions.__contains__, ids)):
         lost = [i for i in ids if i not in decisions and not elsewhere.started(i)]
         if lost:
@@ -226,7 +222,7 @@ def _unsafe_of(
         raise UnsafePlan(f"job {idle}: the plan decides to {kind} it, but has no action for that")
     if not plan.actions:
         return []
-    pending = {entry.job.id: entry for entry in partition.pending}
+    pending = dict(zip(ids, partition.pending, strict=True))
     # nothing is asked about a running job where the plan only starts jobs
     only_starts = all(isinstance(a.decision, Start) and not a.decision.preempts for a in plan.actions)
     running = {} if only_starts else {entry.job.id: entry for entry in partition.running}

@@ -10,9 +10,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from lucid.config import PolicySettings
-from lucid.core.decision import Hold, Start
-from lucid.core.reason import FairOrder, Reason, SlurmPriority, Unranked
-from lucid.core.snapshot import Partition, Snapshot
+from lucid.core.decision import Start
+from lucid.core.reason import Unranked
+from lucid.core.snapshot import Snapshot
 from lucid.orchestrator.order.queue_order import QueuedJob
 from lucid.orchestrator.policies.backfill import BackfillPolicy
 from lucid.orchestrator.policies.lucid.start_job import Starts
@@ -34,35 +34,31 @@ def unranked(vc: str, snapshot: Snapshot, settings: PolicySettings) -> Unranked 
 
 def serve_plain(starts: Starts, snapshot: Snapshot, plain: BackfillPolicy, why: Unranked) -> float | None:
     """Decide every pending job; when time alone may change this, s."""
-    partition: Partition = starts.partition
-    made = plain.plan_partition(partition, snapshot)
-    entries = {entry.job.id: entry for entry in partition.pending}
-    claims = False
-    for job_id, decision in made.decisions.items():
-        if not isinstance(decision, Start):
+    partition, because = starts.partition, (why,)
+    made = plain.plan_because(partition, snapshot, because)
+    queue = plain.queue(partition, snapshot, because)
+    held = dict(made.decisions)
+    claims = any(isinstance(action.decision, Start) and action.decision.preempts for action in made.actions)
+    entries = {row.id: row.entry for row in queue} if made.actions else {}
+    for action in made.actions:
+        entry, start = entries[action.job_id], held.pop(action.job_id)
+        assert isinstance(start, Start)
+        if start.preempts:
+            starts.act(entry.job.id, start)
             continue
-        entry, placement = entries[job_id], decision.placement
-        reasons: tuple[Reason, ...] = (why, *decision.reasons)
-        if decision.preempts:
-            claims = True
-            starts.act(job_id, replace(decision, reasons=reasons))
-            continue
-        starts.ledger.take(entry.job, placement)
-        score = starts.predictions[job_id].share_score
-        slots = starts.binder.in_slots(entry, score, len(placement))
-        starts.binder.started(entry, placement)
-        starts.act(job_id, Start(placement, (*reasons, slots), slots=bool(slots)))
-    for job_id, decision in made.decisions.items():
-        if not isinstance(decision, Hold):
-            continue
-        entry = entries[job_id]
-        # GPUs of jobs that are preempted now are nobody's to join; why a job has no partner is not told here
-        if not claims and entry.profile is not None and starts.binder.offered_to(entry.job):
-            queued = QueuedJob(entry, starts.predictions[job_id])
+        starts.ledger.take(entry.job, start.placement)
+        score = starts.predictions[entry.job.id].share_score
+        slots = starts.binder.in_slots(entry, score, len(start.placement))
+        starts.binder.started(entry, start.placement)
+        starts.act(entry.job.id, replace(start, reasons=(*start.reasons, slots), slots=bool(slots)))
+    starts.decisions |= held
+    if claims:  # GPUs of jobs that are preempted now are nobody's to join
+        return made.wake_s
+    for row in queue:
+        # why a job has no partner is not told here
+        if row.entry.profile is not None and row.id in held and starts.binder.offered_to(row.entry.job):
+            queued = QueuedJob(row.entry, starts.predictions[row.id])
             beside, terms = starts.partner_to_wait_no_more(queued, 0)
             if beside is not None:
                 starts.beside(queued, beside, (why, *terms))
-                continue
-        ordered = isinstance(decision.reasons[0], FairOrder | SlurmPriority)  # others can never start here
-        starts.decisions[job_id] = Hold((why, *decision.reasons)) if ordered else decision
     return made.wake_s

@@ -110,7 +110,7 @@ def plan_vc(
     if shadow is not None:
         shadow = replace(shadow, fences=turns.fences)
     served = {*turns.ids, *large.holders}
-    queue = books.order(partition.pending, starts.predictions, snapshot.fair_share)
+    queue = books.order(partition, starts.predictions, snapshot.fair_share)
     line = [row for row in queue if row[4] not in served] if served else queue
     _serve_queue(starts, books.order, line)
     if starts.quotas is not None and starts.quotas.lend():  # who stays within the VC's own goes before all who borrow
@@ -132,12 +132,12 @@ def _serve_queue(starts: Starts, order: QueueOrder, queue: Sequence[QueueRow]) -
     """
     decisions, fences, feasible = starts.decisions, starts.fences, Feasibility(starts.partition)
     stopped: list[dict[object, tuple[float, Hold]]] = [{} for _ in fences.nodes]
-    told = _told_apart(starts)
+    told, rooms_s = _told_apart(starts), fences.rooms_s
     for row in queue:
         # most jobs of a long queue are decided here, by what stopped a job of the same shape
         shape: object
         _, shape, gpu_mem_mib, duration_s, job_id, entry, _ = row
-        level = bisect_left(fences.rooms_s, duration_s)  # Fences.level
+        level = bisect_left(rooms_s, duration_s) if rooms_s else 0  # Fences.level
         if told is not None:
             shape = (shape, *told(entry.job, duration_s))
         known = stopped[level].get(shape)
