@@ -17,7 +17,15 @@ from lucid.places import places_in
 
 HEAVY = ("numpy", "scipy", "pandas", "sklearn", "interpret", "matplotlib", "apscheduler", "jinja2", "rapidfuzz")
 
-LIGHT = ("lucid.cli", "lucid.explain", "lucid.live", "lucid.adapters", "lucid.core", "lucid.orchestrator", "lucid.places")
+LIGHT = (
+    "lucid.cli",
+    "lucid.explain",
+    "lucid.live",
+    "lucid.adapters",
+    "lucid.core",
+    "lucid.orchestrator",
+    "lucid.places",
+)
 NOT_LIGHT = (
     "lucid.orchestrator.forecast.plan_ahead", "lucid.orchestrator.policy", "lucid.orchestrator.policies.",
     "lucid.live.policies",
