@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from benchmarks.figure import Figure, number
 
-__all__ = ["DATA", "PAGE", "keep", "machine", "written"]
+__all__ = ["DATA", "PAGE", "commit", "keep", "machine", "written"]
 
 REPO: Final = Path(__file__).resolve().parents[1]
 DATA: Final = Path(__file__).with_name("figures.json")
@@ -40,7 +40,7 @@ def keep(found: Mapping[str, Iterable[Figure]]) -> None:
     for part, figures in found.items():
         kept[part] = {
             "command": f"python -m benchmarks --only {part}",
-            "commit": _commit(),
+            "commit": commit(),
             "date": datetime.now(UTC).date().isoformat(),
             "machine": machine(),
             "rows": [_row(figure) for figure in figures],
@@ -60,7 +60,9 @@ def machine() -> str:
     return f"{os.cpu_count()} cores of {name}, Python {platform.python_version()}"
 
 
-def _commit() -> str:
+def commit() -> str:
+    """The commit that is checked out, and whether the program was changed since."""
+
     def git(*words: str) -> str:
         done = subprocess.run(["git", *words], cwd=REPO, capture_output=True, text=True, check=False)
         return done.stdout.strip()

@@ -425,6 +425,12 @@ class FakeSlurm:
         self._set(job_id, held=False, reason="None")
         self._schedule()
 
+    def cancel(self, job_id: str) -> None:
+        record = self._write(job_id, "cancel")
+        if not record.ended:
+            self._set(job_id, state="CANCELLED", end_s=self.now)
+            self._schedule()
+
     def requeue_hold(self, job_id: str) -> None:
         record = self._write(job_id, "requeuehold")
         if record.ended:

@@ -9,7 +9,7 @@ import click
 
 from lucid.cli.options import config_option
 
-__all__ = ["efficiency", "explain", "history", "queue", "status", "top", "when", "why_not"]
+__all__ = ["efficiency", "explain", "history", "idle", "queue", "status", "top", "when", "why_not"]
 
 
 @click.command()
@@ -78,7 +78,7 @@ def top(config: Path, every_s: float, user: str) -> None:
 @click.command()
 @click.option("--gpus", type=click.IntRange(min=1), required=True, help="GPUs that the job would ask for.")
 @click.option("--time", "limit", metavar="TIME", help="Its time limit, as sbatch takes it. Default: none.")
-@click.option("--user", default="", help="Whose job. Default: nobody's.")
+@click.option("--user", default="", help="Whose job. Default: no user.")
 @click.option("--partition", metavar="NAME", help="Its partition. Default: every one that could hold it.")
 @config_option
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
@@ -149,3 +149,31 @@ def efficiency(
     from lucid.cli.live.efficiency import tell_efficiency
 
     tell_efficiency(config, user, account, job_id, days, week, as_json)
+
+
+@click.command()
+@config_option
+@click.option("--dry-run", is_flag=True, help="Whom the steps would have met in the past, and what had come back.")
+@click.option(
+    "--days",
+    type=click.FloatRange(min=0, min_open=True),
+    default=30.0,
+    show_default=True,
+    help="With --dry-run: how far back.",
+)
+@click.option("--cancel-in", multiple=True, metavar="VC", help="With --dry-run: as if idle.cancel named this VC.")
+@click.option("--user", help="One user's jobs alone.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def idle(
+    config: Path, dry_run: bool, days: float, cancel_in: tuple[str, ...], user: str | None, as_json: bool
+) -> None:
+    """List running jobs whose GPUs do nothing, and what their users were told.
+
+    Nothing is sent and no job is changed by this command. docs/idle.md
+    """
+    from lucid.cli.live.idle import tell_dry_run, tell_idle
+
+    if dry_run:
+        tell_dry_run(config, days, cancel_in, user, as_json)
+    else:
+        tell_idle(config, user, as_json)

@@ -65,6 +65,11 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
         "lucidctl efficiency --job 17",
         "lucidctl efficiency --week > week.txt    # to be mailed",
     ),
+    "idle": (
+        "lucidctl idle",
+        "lucidctl idle --dry-run --days 30",
+        "lucidctl idle --dry-run --cancel-in gpu --user ada",
+    ),
     "metrics": (
         "lucidctl metrics",
         "lucidctl metrics --out /var/lib/prometheus/node-exporter/lucid.prom",

@@ -1,6 +1,7 @@
 """Settings: frozen, typed, from TOML. An unknown key is an error that lists the known ones."""
 
 from lucid.config.efficiency import EfficiencySettings
+from lucid.config.idle import IdleSettings
 from lucid.config.live import (
     DaemonSettings,
     ElasticSettings,
@@ -51,6 +52,7 @@ __all__ = [
     "EfficiencySettings",
     "ElasticSettings",
     "FairnessSettings",
+    "IdleSettings",
     "LendingSettings",
     "Mode",
     "ModelSettings",

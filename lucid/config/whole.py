@@ -13,6 +13,7 @@ from pydantic import BaseModel, ValidationError
 
 from lucid.config.base import Section, defaults, of_simulations
 from lucid.config.efficiency import EfficiencySettings
+from lucid.config.idle import IdleSettings
 from lucid.config.live import DaemonSettings, Mode, ModelSettings, SlurmSettings, TunerSettings
 from lucid.config.policy import OverheadSettings, PolicySettings
 from lucid.config.web import WebSettings
@@ -53,6 +54,7 @@ class Settings(Section):
     daemon: DaemonSettings = defaults(DaemonSettings)
     web: WebSettings = defaults(WebSettings)
     efficiency: EfficiencySettings = defaults(EfficiencySettings)
+    idle: IdleSettings = defaults(IdleSettings)
 
 
 def library_folder(settings: Settings, base: Path) -> Path | None:

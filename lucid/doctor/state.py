@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from lucid.adapters.gpu.profiles import ProfileFolder
-from lucid.adapters.slurm.actions.job_writer import GIVEN_UP, LET_GO
+from lucid.adapters.slurm.actions.job_writer import GIVEN_UP
 from lucid.adapters.slurm.clients.rest_token import Token
 from lucid.adapters.slurm.heartbeat import read_heartbeat
 from lucid.adapters.slurm.pending.pending_state import GAVE_LESS
-from lucid.adapters.store.port import ActionRow, StoreUnreadable, holder_is_dead
+from lucid.adapters.store.port import LET_GO, ActionRow, StoreUnreadable, holder_is_dead
 from lucid.adapters.store.sqlite import SqliteStore
 from lucid.config import Mode, Settings, profiles_folder
 from lucid.doctor.elastic import look_over_reports

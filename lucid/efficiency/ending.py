@@ -138,7 +138,7 @@ def _signal(end: Ending) -> Why:
         signal.SIGSEGV: "A fault within the program or one of its libraries.",
         signal.SIGABRT: "The program gave up by itself: the last lines of its output say why.",
         signal.SIGBUS: "Often /dev/shm is full: fewer loader processes, or more shared memory.",
-        signal.SIGTERM: "Somebody or something told it to end.",
+        signal.SIGTERM: "A user or a program asked it to end.",
     }
     advice = known.get(number, "The last lines of its output may say why.")
     return Why(Cause.SIGNAL, f"Its program was ended by {name}.", advice)

@@ -50,7 +50,7 @@ ADVICE: Final[Mapping[WasteKind, str]] = {
         "Ask for as many GPUs as the program uses, or start it on all of them (torchrun, accelerate, --gpus)."
     ),
     WasteKind.NOT_SHARED: (
-        "The job keeps its GPUs to itself and needs little of them. Leave out the wish not to share: it starts "
+        "The job does not share its GPUs and needs little of them. Leave out the wish not to share: it starts "
         "earlier, and its partner is chosen so that both keep their speed."
     ),
     WasteKind.LONG_LIMIT: "Ask for a time limit near the run time: a job with a short limit starts earlier.",

@@ -17,7 +17,7 @@ def quota(r: why.Quota) -> str:
     holds = f"VC {r.vc} holds {r.held} of its quota of {r.quota} GPUs"
     if r:
         return f"{holds}: there is room for the {r.gpus} of this job"
-    kept = f" and keeps {r.kept} for job {r.keeper}" if r.kept else ""
+    kept = f" and reserves {r.kept} for job {r.keeper}" if r.kept else ""
     return f"{holds}{kept}: no room for the {r.gpus} of this job"
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from lucid.adapters.store.port import SEEN, ActionRow, ProfileRow
+from lucid.adapters.store.port import LET_GO, SEEN, ActionRow, ProfileRow
 from lucid.adapters.store.snapshot_json import snapshot_from_dict
 from lucid.adapters.store.sqlite import SqliteStore
 from lucid.core import reason as why
@@ -71,7 +71,8 @@ def known_story(store: SqliteStore, job_id: str, profiling: str = "") -> tuple[S
 def _told(action: ActionRow) -> str:
     if action.result == SEEN:
         return f"{action.verb} {action.detail}"
-    return f"Slurm is told: {action.verb} {action.detail}".rstrip() + f": {action.result or 'under way'}"
+    verb = "Lucid hands it over to Slurm" if action.verb == LET_GO else f"Slurm is told: {action.verb}"
+    return f"{verb} {action.detail}".rstrip() + f": {action.result or 'under way'}"
 
 
 def _now_lines(store: SqliteStore, job_id: str) -> list[str]:

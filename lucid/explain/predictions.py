@@ -20,7 +20,7 @@ _BESIDE = {
     "user_last": "the user's last job",
     "user_last_3": "the user's last 3 jobs",
     "user_last_11": "the user's last 11 jobs",
-    "user_trend": "the user's jobs in the long run of late",
+    "user_trend": "the user's recent jobs, newer ones counting more",
     "user_upper": "the longest quarter of the user's jobs",
     "same_request": "the user's jobs with the same request",
     "same_request_recent": "the latest of the user's jobs with the same request",
@@ -145,7 +145,7 @@ def _anchor_words(term: Term, user: str) -> str:
 
 def _words(term: Term) -> str:
     if not term.name:
-        return "jobs in general, beside that"
+        return "jobs in general, compared with that"
     if " & " in term.name:  # a pairwise term: both features by name
         return f"{term.name.replace('_', ' ')} ({term.value})"
     if term.value == "missing":

@@ -53,11 +53,11 @@ def _best(r: why.BestPartner) -> str:
 
 def _pair_speed(r: why.PairSpeed) -> str:
     if r.failed:
-        return f"how fast it would run beside job {r.partner} is not known: {r.source} failed"
+        return f"how fast it would run with job {r.partner} on its GPUs is not known: {r.source} failed"
     if r.own is None or r.other is None:
-        return f"its speed beside job {r.partner} is not measured, and {r.source} cannot tell: taken as full speed"
-    below = "" if r else f", below {r.floor:.0%}"
-    return f"beside job {r.partner} expected at {r.own:.0%} and {r.other:.0%} of full speed{below}"
+        return f"its speed with job {r.partner} is not measured, and {r.source} has no estimate: taken as full speed"
+    below = "" if r else f"; at least {r.floor:.0%} is needed"
+    return f"sharing with job {r.partner}: expected at {r.own:.0%} of full speed, the other at {r.other:.0%}{below}"
 
 
 def _gpus(count: int) -> str:
@@ -92,7 +92,7 @@ def _priority(r: why.Priority) -> str:
 
 
 def _reserved(r: why.Reserved) -> str:
-    nodes = f"{r.nodes} node{'s' if r.nodes != 1 else ''} kept for job {r.holder}"
+    nodes = f"{r.nodes} node{'s' if r.nodes != 1 else ''} reserved for job {r.holder}"
     if not r:
         return f"{nodes}, which should have drained: no other job may start on these nodes"
     meanwhile = f"only jobs expected to take at most {duration(r.room_s)} may start on these nodes"
@@ -100,16 +100,16 @@ def _reserved(r: why.Reserved) -> str:
         meanwhile += (
             f"; job {r.holder} has waited so long that they must have time for {r.times:.1f} x their estimate"
         )
-    return f"{nodes}, by estimates until {when(r.until_s)}: {meanwhile}"
+    return f"{nodes}, expected to be free by {when(r.until_s)}: {meanwhile}"
 
 
 def _large_share(r: why.LargeShare) -> str:
     if r:
-        return "nodes may be kept for this job, because it is large"
+        return "nodes may be reserved for this job, because it is large"
     return (
         f"jobs as large as this one hold {r.held_gpus} of {_gpus(r.total_gpus)}; with its {r.gpus} they would hold "
         f"more than {r.most_share:.0%} (policy.reservation.most_share), and job {r.other} has waited for "
-        f"{duration(r.other_waited_s)}: no nodes are kept for this job"
+        f"{duration(r.other_waited_s)}: no nodes are reserved for this job"
     )
 
 
@@ -160,7 +160,7 @@ def _in_slots(r: why.InSlots) -> str:
     if r.nodes != 1:
         return f"on whole GPUs: {r.nodes} nodes"
     if not r.shareable or r.parted_before:
-        who = "it was parted from a partner before" if r.parted_before else "its request keeps them to itself"
+        who = "it was separated from a partner before" if r.parted_before else "its request rules sharing out"
         return f"on whole GPUs: {who}"
     if r.unstable:
         return "on whole GPUs: its utilisation pattern is unstable"
@@ -308,7 +308,7 @@ _WORDS: dict[str, Callable[[Any], str]] = {
         else f"share score {r.score} " + ("within" if r else "above") + f" GSS {r.gss}"
     ),
     "UserAllows": lambda r: (
-        "was parted from a partner before: runs alone"
+        "was separated from a partner before: runs alone"
         if r.parted_before
         else f"shares with no other job: {r.why}"
         if r.why
@@ -330,7 +330,7 @@ _WORDS: dict[str, Callable[[Any], str]] = {
         f"GPU memory {r.own_mib:,.0f} + {r.other_mib:,.0f} MiB "
         + ("fits" if r else "does not fit")
         + f" in {r.capacity_mib:,.0f} MiB"
-        + ("" if r else f" beside job {r.partner}")
+        + ("" if r else f" together with job {r.partner}")
     ),
     "Stable": lambda r: f"job {r.job} has " + ("an unstable" if r.unstable else "a steady") + " utilisation pattern",
     "SharedBy": lambda r: (
@@ -343,7 +343,7 @@ _WORDS: dict[str, Callable[[Any], str]] = {
         )
     ),
     "SeenSpeed": lambda r: (
-        f"job {r.job} was seen at {r.seen:.0%} of full speed beside job {r.partner}"
+        f"job {r.job} was measured at {r.seen:.0%} of full speed, sharing with job {r.partner}"
         + ("" if r else f", below {r.bound:.0%}: sharing does not pay")
     ),
     "DistributedAlone": lambda r: (
@@ -378,8 +378,8 @@ _WORDS: dict[str, Callable[[Any], str]] = {
         )
     ),
     "SlowBefore": lambda r: (
-        f"does not share its GPUs ({r.group}): such a group was seen at {r.seen:.0%} of full speed, "
-        f"expected {r.promised:.0%}"
+        f"does not share its GPUs ({r.group}): such a group was measured at {r.seen:.0%} of full speed, "
+        f"where {r.promised:.0%} was expected"
     ),
     "Reserved": _reserved,
     "Unranked": _unranked,
@@ -394,7 +394,7 @@ _WORDS: dict[str, Callable[[Any], str]] = {
         "no job waits for profiling nodes" if r else f"{_jobs(r.waiting, 'wait')} for profiling nodes"
     ),
     "CarryNode": lambda r: (
-        f"node {r.node} is " + ("one on which jobs may carry on" if r else "kept clear for profiling")
+        f"node {r.node} is " + ("one on which jobs may carry on" if r else "for profiling runs only")
     ),
     "HomeWaits": lambda r: (
         f"{_jobs(r.waiting, 'already wait')} in VC {r.vc}" if r else f"no job waits in its own VC {r.vc}"
@@ -429,7 +429,7 @@ _WORDS: dict[str, Callable[[Any], str]] = {
     ),
     "InSlots": _in_slots,
     "PairHarm": lambda r: (
-        f"the pair cannot be parted: at worst at {r.worst:.0%} of full speed, "
+        f"the pair cannot be separated later: at worst it runs at {r.worst:.0%} of full speed, "
         + ("at least" if r else "less than")
         + f" {1.0 - r.most:.0%}"
     ),
@@ -448,7 +448,7 @@ _VERBS = {
     "requeue": "is preempted",
     "resize": "is resized, and goes on from a checkpoint",
     "regroup": "goes on in another group",
-    "part": "is parted from its partner, and will run alone",
+    "part": "is separated from its partner, and will run alone",
     "release": "moves on to its VC",
     "keep": "carries on in place",
 }
@@ -460,7 +460,7 @@ def decision_text(row: DecisionRow, profiling: bool = False) -> str:
     if row.verb == "start" and profiling:
         verb = "starts its profiling run"
     where = f" on {row.placement}" if row.placement else f" ({row.partition})"
-    beside = f", beside job {row.beside}" if row.beside else ""
+    beside = f", sharing GPUs with job {row.beside}" if row.beside else ""
     would = f" [would, in {row.mode} mode]" if row.mode not in ("", Mode.PACK) else ""
     return shown(f"{verb}{where}{beside}{would}")
 

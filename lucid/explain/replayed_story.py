@@ -118,6 +118,6 @@ def replayed(
         outcome = (
             f"JCT {duration(float(job['jct_s']))}, of which {duration(float(job['queue_s']))} queueing; "
             f"alone it takes {duration(float(job['duration_s']))}"
-            + (f"; {duration(float(job['packed_s']))} beside a partner" if job["packed"] == "1" else "")
+            + (f"; {duration(float(job['packed_s']))} with a partner on its GPUs" if job["packed"] == "1" else "")
         )
     return Story(head, rows, joined, events, float(job["submit_s"]), outcome, estimate, PROFILING)

@@ -46,12 +46,12 @@ def guess_words(seen: int) -> str:
     if seen >= _ENOUGH:
         return ""
     waits = "no wait has" if not seen else f"only {seen} wait{'s have' if seen > 1 else ' has'}"
-    return f"a first guess: {waits} ended here that would tell how sure it is"
+    return f"a first guess: {waits} ended here that could show how sure it is"
 
 
 def start_words(starts_in_s: tuple[int, int, int] | None, ahead_s: float, barred: bool = False) -> str:
     """When a job starts, to be read after "starts": ``now``, ``in 12 min (8 min to 25 min)``, or what a range that is
-    too wide for two ends is worth: ``within 6 h, most likely in 2 h``, ``within a day, more cannot be told yet``.
+    too wide for two ends is worth: ``within 6 h, most likely in 2 h``, ``within a day, more is not known yet``.
 
     Args:
         starts_in_s: early, likely, late, in seconds; ``None`` where no start is foreseen.
@@ -69,7 +69,7 @@ def start_words(starts_in_s: tuple[int, int, int] | None, ahead_s: float, barred
         return f"in {duration(likely_s)} ({duration(early_s)} to {duration(late_s)})"
     within = f"within {_at_most(late_s)}"
     if not StartRange(early_s, likely_s, late_s).tells:
-        return f"{within}, more cannot be told yet"
+        return f"{within}, more is not known yet"
     return within if 1.25 * likely_s > late_s or late_s <= 600 else f"{within}, most likely in {_about(likely_s)}"
 
 
@@ -102,8 +102,8 @@ def kept_words(row: DecisionRow | None, job_id: str, starts_in_s: tuple[int, int
         return ""
     other = "later" if likely_s > room_s else "earlier"
     return (
-        f"by estimates its nodes are free in {duration(room_s)}; it is expected {other}, by how far such forecasts "
-        "were off so far"
+        f"by the estimates of the jobs there its nodes are free in {duration(room_s)}; it is expected {other}, "
+        "because such forecasts were off so far"
     )
 
 

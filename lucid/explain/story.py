@@ -44,7 +44,7 @@ class Story:
             (row.at_s, [decision_text(row, row.partition == self.profiling), *map(reason_text, row.reasons)])
             for row in self.rows
         ]
-        told += [(at_s, [f"job {other} starts beside it, on the same GPUs"]) for other, at_s in self.joined]
+        told += [(at_s, [f"job {other} joins it on the same GPUs"]) for other, at_s in self.joined]
         told += [(at_s, [words]) for at_s, words in self.events]
         return sorted(told, key=lambda item: item[0])
 

@@ -50,7 +50,7 @@ def families(source: MetricsSource, store: SqliteStore) -> list[Metric]:
 def _daemon(status: Mapping[str, Any], counts: Mapping[str, Any]) -> Iterator[Metric]:
     yield gauge(
         "lucid_status_timestamp_seconds",
-        "Unix time at which lucidd last told of itself; it does so after every cycle.",
+        "Unix time of the last status of lucidd; it writes one after every cycle.",
         {(): number(status.get("at_s"))},
     )
     yield gauge("lucid_paused", "1 while lucidd is paused by hand.", {(): number(status.get("paused"))})
@@ -128,7 +128,7 @@ def _work(counts: Mapping[str, Any]) -> Iterator[Metric]:
     )
     yield counter(
         "lucid_shared_gpu_seconds",
-        "GPU time in which two jobs stood on a GPU, by what is known of their speeds.",
+        "GPU time in which two jobs shared a GPU, by what is known of their speeds.",
         each("shared_gpu_s", SPEEDS),
         ("speed",),
     )
@@ -185,7 +185,7 @@ def _forecasts(store: SqliteStore) -> Iterator[Metric]:
     share, jobs = times.coverage()
     yield gauge(
         "lucid_start_forecast_coverage_ratio",
-        "Share of the latest starts that fell into the range that was told; 0.8 is meant.",
+        "Share of the latest starts that fell into the range that was forecast; 0.8 is aimed at.",
         {(): share if jobs else None},
     )
     yield gauge("lucid_start_forecast_judged_jobs", "Starts that the coverage rests on.", {(): float(jobs)})

@@ -167,7 +167,7 @@ def _pair_families(jobs: Sequence[_PairedJob], groups: Mapping[str, str]) -> Ite
     )
     yield gauge(
         "lucid_pair_speed_mean_ratio",
-        "Mean speed of jobs in pairs, 1 being as fast as alone: as promised when the pair was made, and as measured.",
+        "Mean speed of jobs in pairs, 1 being as fast as alone: as expected when the pair was made, and as measured.",
         {key: fmean(each) for key, each in speeds.items()},
         ("partition", "speed"),
     )
@@ -181,13 +181,13 @@ def _pair_families(jobs: Sequence[_PairedJob], groups: Mapping[str, str]) -> Ite
     some = shown[:MOST_PAIRED_JOBS]
     yield gauge(
         "lucid_pair_job_promised_speed_ratio",
-        f"Speed promised to a job beside its partner; of the {MOST_PAIRED_JOBS} jobs furthest behind their promise.",
+        f"Speed expected of a job with its partner; of the {MOST_PAIRED_JOBS} jobs furthest below what was expected.",
         {(groups[one.partition], one.job, one.partner): one.promised for one in some},
         ("partition", "job", "partner"),
     )
     yield gauge(
         "lucid_pair_job_measured_speed_ratio",
-        f"Speed measured of a job beside its partner; of the {MOST_PAIRED_JOBS} jobs furthest behind their promise.",
+        f"Speed measured of a job with its partner; of the {MOST_PAIRED_JOBS} jobs furthest below what was expected.",
         {(groups[one.partition], one.job, one.partner): one.measured for one in some},
         ("partition", "job", "partner"),
     )

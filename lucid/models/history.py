@@ -10,7 +10,7 @@ from typing import Final
 from lucid.core.job import Ended, Job, JobProfile
 from lucid.core.prediction import JUMBO, Prediction
 
-__all__ = ["NEWEST", "HistoryPredictor"]
+__all__ = ["NEWEST", "HistoryPredictor", "jobs_alike"]
 
 NEWEST: Final = 20
 """So many of a group's jobs say more of the next one than all that ever ended (docs/decisions/0054)."""
@@ -39,9 +39,14 @@ class _Mean:
         return self.total / self.count
 
     @property
-    def words(self) -> str:
-        last = "the last " if self.kept and self.count == self.kept.maxlen else ""
-        return f"mean of {last}{self.count}"
+    def last(self) -> str:
+        return "the last " if self.kept and self.count == self.kept.maxlen else ""
+
+
+def jobs_alike(count: int, what: str) -> str:
+    """``12 jobs with the same user and name``; ``what`` names a group of jobs, or is ``all jobs``."""
+    jobs = f"{count} job{'' if count == 1 else 's'}"
+    return jobs if what == "all jobs" else f"{jobs} with the same {what}"
 
 
 class HistoryPredictor:
@@ -73,7 +78,7 @@ class HistoryPredictor:
         for key in self._keys(job):
             mean = self._means.get(key)
             if mean is not None:
-                source = f"{self.name}: {mean.words} by {key[0]}"
+                source = f"{self.name}: mean of {mean.last}{jobs_alike(mean.count, key[0])}"
                 return Prediction(mean.value, source, score, self.name)
         return Prediction(self._first_guess_s, f"{self.name}: no job has ended yet", score, self.name)
 

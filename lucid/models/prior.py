@@ -11,6 +11,7 @@ from typing import Final
 from lucid.core.job import Ended, Job, JobProfile
 from lucid.core.prediction import JUMBO, Prediction
 from lucid.models.duration.features import LOG_OFFSET_S
+from lucid.models.history import jobs_alike
 
 __all__ = ["PriorPredictor"]
 
@@ -71,10 +72,10 @@ class PriorPredictor:
         everybody, own = _groups(job)
         if (known := self._known.get(everybody)) is not None:
             value += known.drawn_to(0.0, self.others_weight)
-            by = f"{len(known)} by {everybody[0]}"
+            by = jobs_alike(len(known), everybody[0])
         for key in own:
             if (known := self._known.get(key)) is not None:
-                value, by = known.drawn_to(value, self.own_weight), f"{len(known)} by {key[0]}"
+                value, by = known.drawn_to(value, self.own_weight), jobs_alike(len(known), key[0])
         if not by:
             return Prediction(prior_s, f"{self.name}: {words}; no job like it has ended yet", score, self.name)
         # An estimate of 0 s would make every value computed from it 0.

@@ -21,7 +21,7 @@ _PATHS = NodePaths()
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="lucid-sampler", description="Samples the GPUs of the jobs on this node, from beside them."
+        prog="lucid-sampler", description="Samples the GPUs of the jobs on this node, from outside the jobs."
     )
     parser.add_argument("--run-dir", type=Path, default=_PATHS.run, help="announced jobs, lock, log (%(default)s)")
     parser.add_argument("--spool", type=Path, default=_PATHS.spool, help="samples (%(default)s)")
@@ -45,7 +45,7 @@ def _parser() -> argparse.ArgumentParser:
     begin.add_argument("--nodes", type=int, default=1, help="how many nodes the job has (%(default)s)")
     begin.add_argument("--amp", choices=("yes", "no"), help="whether it trains in mixed precision, if known")
     begin.add_argument("--workload", default="", help="label that like jobs share")
-    begin.add_argument("--promised", type=float, help="normalised speed expected beside its partner, if it joins one")
+    begin.add_argument("--promised", type=float, help="normalised speed expected with its partner, if it joins one")
     begin.add_argument("--no-launch", action="store_true", help="only announce the job: a service samples it")
     finish = verbs.add_parser("stop", help="a job has ended (epilog)")
     finish.add_argument("--job", required=True)

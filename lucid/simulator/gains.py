@@ -277,7 +277,7 @@ def _what(row: DecisionRow, home: str) -> str:
             return "first in line, for nodes that drain"
         if isinstance(reason, Reserved):
             own = reason.holder == row.job_id
-            return "for nodes that drain" if own else f"nodes are kept for job {reason.holder}"
+            return "for nodes that drain" if own else f"nodes are reserved for job {reason.holder}"
         if isinstance(reason, LargeShare):
             return "large jobs give way to smaller ones"
     if row.partition != home or any(isinstance(reason, BehindHead) for reason in row.reasons):
@@ -295,5 +295,5 @@ def loss_text(found: Losing, show: Callable[[float], str]) -> str:
         parts.append(f"started over after a profiling run of {show(found.profiled_s)}")
     if found.slower_s >= _LEAST_S:
         speed = "" if found.speed is None else f" at {found.speed:.0%} of its speed"
-        parts.append(f"ran {show(found.slower_s)} longer beside another job{speed}")
+        parts.append(f"ran {show(found.slower_s)} longer, sharing its GPUs{speed}")
     return "; ".join(parts) or "ended later"

@@ -163,7 +163,7 @@ _KEYS = (("less", "won"), ("more", "lost"))
 def _by_vc(found: Regret) -> Drawing:
     groups = [found.everybody, *sorted(found.vcs, key=lambda g: g.change)][:_MOST_BARS]
     picture = sideways(
-        "Change of the average JCT by VC",
+        "Change of the average JCT in each VC",
         "Mean JCT under Lucid against plain order in percent; bars to the left are gains.",
         [(g.name, 100 * g.change, _told(g)) for g in groups],
         "average JCT under Lucid against plain order, %",

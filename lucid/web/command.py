@@ -92,7 +92,7 @@ def _demonstration() -> Iterator[Path]:
         try:
             assert child.stdout is not None
             if child.stdout.readline().strip() != "ready":
-                raise ConfigError("the demonstration could not be begun; its words stand above")
+                raise ConfigError("the demonstration could not be started; see its messages above")
             yield path
         finally:
             child.terminate()

@@ -142,7 +142,7 @@ def _said(site: Site, viewer: Viewer, span: Span, end_s: float) -> tuple[str, st
         return "", f"another job, {lasted}"
     if sight is Sight.NAMELESS:
         user, name = site.picture.aliases.get(user, "a user"), ""
-    beside = f"beside job {span.beside}" if span.beside else ""
+    beside = f"shares GPUs with job {span.beside}" if span.beside else ""
     ending = "so far" if span.end_s is None else ""
     words = ", ".join(
         word for word in (f"job {span.job_id}", user, name, f"{lasted} {ending}".strip(), beside) if word

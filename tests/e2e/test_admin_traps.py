@@ -77,7 +77,8 @@ def test_a_time_limit_bounds_the_estimate(box: Box, lucidd: Lucidd) -> None:
     lucidd.start()
     number = box.sbatch("--gres=gpu:4", "-p", "vc-a", "-J", "hour", "-t", "10", script="sleep 3")
     box.wait("an estimate", lambda: "estimate 10 min by" in lucidd.ctl("explain", number), 20)
-    assert "history: mean of 1 by user and name; capped at its time limit" in lucidd.ctl("explain", number)
+    said = "history: mean of 1 job with the same user and name; capped at its time limit"
+    assert said in lucidd.ctl("explain", number)
 
 
 def test_a_policy_that_no_slurm_can_run_ends_lucidd_at_once(box: Box, lucidd: Lucidd) -> None:

@@ -68,7 +68,7 @@ def _packed_on_the_same_gpus(box: Box, lucidd: Lucidd) -> None:
         assert f"GPUS={gpus}\nSTEP={gpus}\n" in box.output(number)
     told = lucidd.ctl("explain", second) + lucidd.ctl("explain", first)  # who is requeued first starts first
     assert "starts its profiling" in told or "starts on n4" in told
-    assert f"beside job {first}" in told or f"beside job {second}" in told
+    assert f"sharing GPUs with job {first}" in told or f"sharing GPUs with job {second}" in told
     assert box.job(wide)["tres_per_node"] == "gres/gpu:4", "a distributed job runs as its user wrote it"
     assert lucidd.story(wide)["decisions"][-1]["beside"] is None
 

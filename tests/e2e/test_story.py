@@ -97,7 +97,7 @@ def test_a_measured_job_is_joined_on_its_own_gpus_under_one_mps_daemon(packing: 
     box.wait("the guest", lambda: box.state(guest) == "RUNNING")
     assert box.state(host) == "RUNNING"
     assert slots(box, guest) == slots(box, host), f"on the same GPUs\n{packing.ctl('explain', host)}"
-    assert re.search(rf"beside job {host}", packing.ctl("explain", guest))
+    assert re.search(rf"sharing GPUs with job {host}", packing.ctl("explain", guest))
     box.wait("lucidd to see it", lambda: packing.json("status")["partitions"]["vc-a"]["packed"] == 2)
     gate.unlink()
     box.wait_ended(host, guest)

@@ -27,7 +27,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TwoHosts]:
 
 
 def stands_by(pair: TwoHosts, name: str) -> bool:
-    return "stands by: " + name in pair.ctl("status")
+    return "standby: " + name in pair.ctl("status")
 
 
 def test_the_other_host_takes_over_within_thirty_seconds(pair: TwoHosts) -> None:

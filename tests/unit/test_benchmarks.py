@@ -48,7 +48,9 @@ def test_timed_calls_as_often_as_told_and_takes_the_median() -> None:
     assert found.seconds < found.pace_s
 
 
-NEED_DATA = ("p1", "philly", "kept", "growth-p1", "quality", "best", "parity", "frontier", "contention", "sia")
+NEED_DATA = (
+    "p1", "philly", "kept", "growth-p1", "quality", "best", "parity", "frontier", "contention", "sia", "cards",
+)  # fmt: skip
 """Parts that measure nothing without the reference data; the others make their own."""
 
 

@@ -16,7 +16,7 @@ from lucid.cli.main import lucidctl
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 GENERATED = ("settings.md", "commands.md", "figures.md")
-WIDE = ("figures.md", "0055-own-first.md", "administrator.md", "user.md", "researcher.md", "models.md")
+WIDE = ("figures.md", "0055-own-first.md", "administrator.md", "user.md", "researcher.md", "models.md", "metrics.md")
 """Pages whose lines may still be longer, and of those in docs/tutorials."""
 
 

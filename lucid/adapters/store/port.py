@@ -21,6 +21,7 @@ from lucid.core.prediction import Prediction
 from lucid.errors import StoreError
 
 __all__ = [
+    "LET_GO",
     "SEEN",
     "ActionRow",
     "DecisionRow",
@@ -41,6 +42,8 @@ __all__ = [
 
 SEEN = "seen"
 """The result of an action that was none: something that lucidd saw happen to the job."""
+LET_GO = "let go"
+"""The verb of an action that hands a job over to Slurm for good, as its user wrote it."""
 _MOST_PID = 1 << 22
 """Linux's own bound on pids."""
 

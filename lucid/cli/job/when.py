@@ -110,5 +110,5 @@ def _answer(last: LastPlan, home: Partition, job: Job, predictor: Predictor) -> 
         "starts_in_s": starts_in_s,
         "estimate_s": round(said.duration_s, 1),
         "estimate_by": said.duration_source,
-        "words": "no start is foreseen as things are" if words == "-" else f"would start {words}",
+        "words": "as things are, it cannot start" if words == "-" else f"would start {words}",
     }

@@ -120,11 +120,11 @@ def tell_status(config: Path, as_json: bool) -> None:
     other = data["standby"]
     if other is not None:
         say(
-            f"stands by: {shown(other['host'])} (pid {other['pid']}), since {duration(now_s - other['since_s'])}, "
+            f"standby: {shown(other['host'])} (pid {other['pid']}), since {duration(now_s - other['since_s'])}, "
             f"last heard of {duration(max(now_s - other['at_s'], 0.0))} ago"
         )
     elif settings.daemon.shared_state:
-        say("no other lucidd stands by")
+        say("no standby lucidd")
     if data["switches"].get("paused") == "1":
         say("PAUSED: nothing is held or decided; lucidctl resume ends that")
     for told in words_of_switches(settings, data["switches"], seen.get("configured", {}) if alive else {}):
@@ -146,7 +146,7 @@ def tell_status(config: Path, as_json: bool) -> None:
     if seen.get("no_fair_share"):
         say(f"no fair-share factors: {shown(seen['no_fair_share'])}")
     if report is not None:
-        say(f"tuner ({report[0].name} UTC): {report[1]['verdict']} lucidctl tune show tells more")
+        say(f"tuner ({report[0].name} UTC): {report[1]['verdict']} lucidctl tune show says more")
     serving = seen.get("models", {})
     if serving:
         say("models: " + ", ".join(f"{kind} by {found['version']}" for kind, found in serving.items()))

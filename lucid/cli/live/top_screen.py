@@ -25,7 +25,7 @@ Enter      the story of the job under the cursor: every decision, with the value
 / F3       show only lines that have this text; Esc ends that
 u          show only the jobs of one user
 F6 <  >    sort by the next column, the one before, the one after
-I          turn the order round
+I          reverse the order
 r F5       look again now
 q F10      leave
 
@@ -72,7 +72,7 @@ class TopApp(App[None]):
         Binding("u", "ask('user')", "user"),
         Binding("f6,greater_than_sign", "sort(1)", "sort"),
         Binding("less_than_sign", "sort(-1)", "sort back", show=False),
-        Binding("I", "turn", "turn order", show=False),
+        Binding("I", "turn", "reverse order", show=False),
         Binding("r,f5", "look", "look again", show=False),
         Binding("escape", "stop_asking", "no filter", show=False),
         Binding("q,f10", "quit", "quit"),

@@ -63,7 +63,8 @@ def compare(
 
     With --suite there is no TRACE: every trace at hand is replayed on the cluster that it was published with, by the
     rules of the simulator that it was published with. --out (default: suite) holds suite.html, and each result as it
-    comes: the same command goes on where it was stopped.
+    comes: the same command goes on where it was stopped. What the papers claim stands row by row in docs/papers.md;
+    in a checkout, python -m benchmarks.papers measures it.
     """
     for name in policies:
         find_policy(name)

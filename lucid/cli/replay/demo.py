@@ -38,7 +38,7 @@ def demo(out: Path, seed: int) -> None:
     notes = [
         f"the trace is SYNTHETIC: preset {_PRESET}, seed {seed} (docs/traces-synthetic.md says how it is made)",
         "backfill is plain Slurm: what you have without Lucid",
-        "nobody can have srtf: it knows the true durations, and preempts jobs that keep their work; lucid estimates "
+        "no cluster can have srtf: it knows the true durations, and preempts jobs that lose no work; lucid estimates "
         "from the past of the trace",
         "under lucid the VCs lend each other idle GPUs; under the others each keeps to its own",
         "interference between jobs on the same GPUs is the contention model's, not measured",

@@ -57,7 +57,7 @@ promise_option = click.option(
     type=click.Choice(("off", "sampled", "all")),
     default="sampled",
     show_default=True,
-    help="Forecast when waiting jobs start, and tell how good that was: of a sample of the waits (about a quarter "
+    help="Forecast when waiting jobs start, and say how good that was: of a sample of the waits (about a quarter "
     "more time), of all (several times as much), or not.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Figures as JSON on stdout instead of tables.")
@@ -260,7 +260,7 @@ def _lending_table(console: Console, metrics: Mapping[str, Mapping[str, Any]]) -
     lenders = {name: m["by_vc"] for name, m in metrics.items() if any("quota_gpus" in g for g in m["by_vc"].values())}
     if not lenders:
         return
-    table = Table(title="GPU-hours lent / borrowed, jobs past their bound, by VC (virtual cluster)")
+    table = Table(title="GPU-hours lent / borrowed, jobs past their bound, in each VC (virtual cluster)")
     table.add_column("VC")
     table.add_column("quota", justify="right")
     for name in lenders:
@@ -303,7 +303,7 @@ _BESIDE_ROWS = (("avg JCT", "avg_jct"), ("jobs > 8 GPUs", "avg_jct_large"), ("p9
 _FORECAST_ROWS = (
     ("starts inside the 80 % range", "coverage_80", "{:.1%}"),
     ("width of that range / wait", "width_ratio", "{:.2f}"),
-    ("told by more than its end", "told", "{:.1%}"),
+    ("waits with a likely start", "told", "{:.1%}"),
     ("of these inside", "told_coverage_80", "{:.1%}"),
     ("width of these / wait", "told_width_ratio", "{:.2f}"),
     ("starts forecast to 10 minutes", "within_10min", "{:.1%}"),

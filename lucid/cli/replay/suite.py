@@ -59,3 +59,4 @@ def compare_suite(
             table.add_row(cell.policy, duration(ours), *beside)
         shown.print(table)
     shown.print(f"written: {out / 'suite.html'}", highlight=False)
+    shown.print("the papers' claims, row by row: docs/papers.md; in a checkout: python -m benchmarks.papers")

@@ -132,7 +132,7 @@ class PairsKind(_MeasuredKind[PairModel, Pairing]):
 
     def tables(self, model: PairModel) -> list[Tables]:
         """The one that it has."""
-        return [Tables("Speed beside a partner", "share of the speed alone", model.model)]
+        return [Tables("Speed with a partner", "share of the speed alone", model.model)]
 
     def _rows(self, data: Measured) -> Sequence[tuple[str, Pairing]]:
         return [(_pair_digest(pairing), pairing) for pairing in data[1]]

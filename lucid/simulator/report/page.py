@@ -142,7 +142,7 @@ def _charts(
         "panels": [(f"gpus{i}", name, style) for i, (name, style) in enumerate(zip(names, styles, strict=True))],
         "sampled": _sampled(lines),
         "bars": {
-            "vc": bar_chart("Queueing delay by VC", vcs[:most], names, styles, by_vc),
+            "vc": bar_chart("Queueing delay in each VC", vcs[:most], names, styles, by_vc),
             "size": bar_chart("Queueing delay by size of job", sizes, names, styles, by_size),
         },
         "more_vcs": max(0, len(vcs) - most),
@@ -164,7 +164,7 @@ def _charts(
                 show_share,
                 [("shared, until the last end", [show_share(found.get("shared_gpu_use")) for found in figures])],
             ),
-            "vc": tables.groups_table("Average queueing delay by VC", "VC", vcs, names, by_vc, _MOST_ROWS),
+            "vc": tables.groups_table("Average queueing delay in each VC", "VC", vcs, names, by_vc, _MOST_ROWS),
             "lending": tables.lending_table(names, by_vc),
             "size": tables.groups_table(
                 "Average queueing delay by size of job", "size", sizes, names, by_size, _MOST_ROWS

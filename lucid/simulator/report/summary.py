@@ -97,12 +97,10 @@ def _beyond(runs: Sequence[Run], known: Sequence[tuple[float, int]], best: int) 
     least_s, least = min(known)
     if least == best or knows_truth(runs[best]):
         return _truth(runs[best])
-    preempts = (
-        ", and it preempts jobs that keep their work" if any(o.preemptions for o in runs[least].outcomes) else ""
-    )
+    preempts = ", and it preempts jobs that lose no work" if any(o.preemptions for o in runs[least].outcomes) else ""
     return (
-        f" {runs[least].policy} would have {show_duration(least_s)}, and nobody can have it: it knows the true run "
-        f"times{preempts}."
+        f" {runs[least].policy} would have {show_duration(least_s)}, and no real cluster can have it: it knows the "
+        f"true run times{preempts}."
     )
 
 

@@ -181,7 +181,7 @@ def _outcome(ended: Ended, rows: Sequence[DecisionRow]) -> Outcome:
 def _against_plain(rows: Sequence[DecisionRow], began_s: float) -> tuple[float | None, str]:
     would = next((row for row in rows if row.verb == "start" and row.mode == Mode.OBSERVE), None)
     if would is not None:
-        return max(began_s - would.at_s, 0.0), f"Lucid only looked on, and would have started it {when(would.at_s)}"
+        return max(began_s - would.at_s, 0.0), f"Lucid only observed, and would have started it {when(would.at_s)}"
     plain = [reason for row in rows for reason in row.reasons if isinstance(reason, PlainOrder)]
     started = [row.at_s for row in rows if row.verb == "start"]
     if plain and started:

@@ -442,7 +442,7 @@ def test_demo_compares_explains_and_writes_a_page(
     for words in (
         "Comparison of policies",
         "backfill",
-        "nobody can have srtf",
+        "no cluster can have srtf",
         "tiresias",
         "why did that job",
         "SYNTHETIC",

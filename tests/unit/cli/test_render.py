@@ -59,20 +59,20 @@ SAID: list[tuple[Reason, str]] = [
     (why.Shareable(2, 1), "share score 2 above GSS 1"),
     (why.Shareable(1, 2), "share score 1 within GSS 2"),
     (why.UserAllows(False, False), "its user asked not to share"),
-    (why.UserAllows(True, True), "was parted from a partner before: runs alone"),
+    (why.UserAllows(True, True), "was separated from a partner before: runs alone"),
     (why.InSlots(True, False, 1, False, False, None, 1), "in slots, so that a job may join it once it is measured"),
     (why.InSlots(True, False, 1, True, False, 1, 1), "in slots, so that a job may join it"),
     (why.InSlots(True, False, 1, True, False, 2, 1), "on whole GPUs: share score 2, at most 1 starts in slots"),
     (why.InSlots(True, False, 1, True, True, 1, 1), "on whole GPUs: its utilisation pattern is unstable"),
     (why.InSlots(True, False, 2, True, False, 1, 1), "on whole GPUs: 2 nodes"),
-    (why.InSlots(False, False, 1, True, False, 1, 1), "on whole GPUs: its request keeps them to itself"),
-    (why.InSlots(True, True, 1, True, False, 1, 1), "on whole GPUs: it was parted from a partner before"),
+    (why.InSlots(False, False, 1, True, False, 1, 1), "on whole GPUs: its request rules sharing out"),
+    (why.InSlots(True, True, 1, True, False, 1, 1), "on whole GPUs: it was separated from a partner before"),
     (why.InSlots(True, False, 1, True, False, 0, -1), "on whole GPUs: sharing is off"),
     (
         why.PairHarm("7", 0.75, 0.3),
-        "the pair cannot be parted: at worst at 75% of full speed, at least 70%",
+        "the pair cannot be separated later: at worst it runs at 75% of full speed, at least 70%",
     ),
-    (why.PairHarm("7", 0.5, 0.3), "at worst at 50% of full speed, less than 70%"),
+    (why.PairHarm("7", 0.5, 0.3), "at worst it runs at 50% of full speed, less than 70%"),
     (why.Overflow("vision", False), "its own VC vision has no place for it: starts here"),
     (why.Overflow("vision", True), "its own VC vision has a place for it"),
     (why.Requeueable(True, "asked", True), "its user asked to have it started over"),
@@ -89,29 +89,32 @@ SAID: list[tuple[Reason, str]] = [
     (why.ShareScores(1, 1, 2), "share scores 1 + 1 within GSS 2"),
     (why.ShareScores(1, 2, 2), "share scores 1 + 2 exceed GSS 2"),
     (why.GpuMemory("p", 9000.0, 4000.0, 24576.0), "GPU memory 9,000 + 4,000 MiB fits in 24,576 MiB"),
-    (why.GpuMemory("p", 9.0, 4.0, 10.0), "GPU memory 9 + 4 MiB does not fit in 10 MiB beside job p"),
+    (why.GpuMemory("p", 9.0, 4.0, 10.0), "GPU memory 9 + 4 MiB does not fit in 10 MiB together with job p"),
     (why.Stable("a", True), "job a has an unstable utilisation pattern"),
     (why.Stable("a", False), "job a has a steady utilisation pattern"),
     (why.SharedBy("p", True, True), "shares with job p by MPS, where the node has it"),
     (why.SharedBy("p", False, True), "by time-slicing: MPS serves one user, and that job is another's"),
     (why.SharedBy("p", True, False), "by time-slicing: there is no MPS here"),
-    (why.SeenSpeed("a", "p", 0.7, 0.5), "job a was seen at 70% of full speed beside job p"),
-    (why.SeenSpeed("a", "p", 0.4, 0.5), "seen at 40% of full speed beside job p, below 50%: sharing does not pay"),
+    (why.SeenSpeed("a", "p", 0.7, 0.5), "job a was measured at 70% of full speed, sharing with job p"),
+    (
+        why.SeenSpeed("a", "p", 0.4, 0.5),
+        "measured at 40% of full speed, sharing with job p, below 50%: sharing does not pay",
+    ),
     (why.DistributedAlone(9, 8), "9 GPUs on several nodes of 8: distributed jobs do not share their GPUs"),
     (why.PartnerOutlasts("p", 400.0, 300.0), "job p is expected to run 6.7 min more"),
     (why.PartnerOutlasts("p", 90.0, 300.0), "job p is expected to run 90 s more, less than 5 min: not worth joining"),
     (why.PartnerLeaves("p", 100.0, 60.0, 2.0), "priority value 100 at most 2 x 60 of job p"),
     (why.PartnerLeaves("p", 130.0, 60.0, 2.0), "priority value 130 above 2 x 60 of job p"),
-    (why.PairSpeed("p", 0.9, 0.95, 0.85, "m"), "beside job p expected at 90% and 95% of full speed"),
-    (why.PairSpeed("p", 0.8, 0.95, 0.85, "m"), "expected at 80% and 95% of full speed, below 85%"),
-    (why.PairSpeed("p", None, None, 0.85, "m"), "its speed beside job p is not measured"),
-    (why.PairSpeed("p", None, None, 0.85, "m", failed=True), "beside job p is not known: m failed"),
+    (why.PairSpeed("p", 0.9, 0.95, 0.85, "m"), "sharing with job p: expected at 90% of full speed, the other at 95%"),
+    (why.PairSpeed("p", 0.8, 0.95, 0.85, "m"), "at 80% of full speed, the other at 95%; at least 85% is needed"),
+    (why.PairSpeed("p", None, None, 0.85, "m"), "its speed with job p is not measured"),
+    (why.PairSpeed("p", None, None, 0.85, "m", failed=True), "with job p on its GPUs is not known: m failed"),
     (why.BestPartner("p", 1.9, 4), "job p is the best of 4 partners that qualify"),
     (why.BestPartner("p", 1.9, 1), "job p is the only partner that qualifies"),
     (why.BestPartner("p", 1.9, 1, "first"), "job p is the first partner found that qualifies"),
     (
         why.Reserved("b", 60.0, 600.0, 1),
-        "1 node kept for job b, by estimates until day 0 00:01:00: only jobs expected to take at most 10 min",
+        "1 node reserved for job b, expected to be free by day 0 00:01:00: only jobs expected to take at most 10 min",
     ),
     (why.Reserved("b", 60.0, 600.0, 1, 2.5), "so long that they must have time for 2.5 x their estimate"),
     (why.Allotted("speedup", 4, 8, 2.5), "the round gives it 4 GPUs of at most 8 (speedup 2.5)"),
@@ -128,15 +131,18 @@ SAID: list[tuple[Reason, str]] = [
     ),
     (
         why.SlowBefore("a b", 0.55, 0.8),
-        "does not share its GPUs (a b): such a group was seen at 55% of full speed, expected 80%",
+        "does not share its GPUs (a b): such a group was measured at 55% of full speed, where 80%",
     ),
     (why.Overlaps("a b", 0.5, 0.33), "would share its GPUs (a b): both want the same resource 50% of the time, more"),
-    (why.Reserved("b", 60.0, 0.0, 2), "2 nodes kept for job b, which should have drained: no other job may start"),
+    (
+        why.Reserved("b", 60.0, 0.0, 2),
+        "2 nodes reserved for job b, which should have drained: no other job may start",
+    ),
     (
         why.LargeShare(32, 32, 72, 0.5, "s", 7200.0, 7200.0),
         "jobs as large as this one hold 32 of 72 GPUs; with its 32 they would hold more than 50% (policy.reservation",
     ),
-    (why.LargeShare(32, 32, 72, 0.5, "s", 3500.0, 7200.0), "nodes may be kept for this job"),
+    (why.LargeShare(32, 32, 72, 0.5, "s", 3500.0, 7200.0), "nodes may be reserved for this job"),
     (
         why.Unranked("", 240, 0.02, 0.16),
         "estimates ranked the last 240 jobs no better than chance (gain 0.02 of 1, needed 0.16): plain order",
@@ -152,7 +158,10 @@ SAID: list[tuple[Reason, str]] = [
     (why.Unranked("", 0, 0.0, 1.0), "policy.fairness.estimates is never: plain order"),
     (why.Quota("a", 2, 6, 8), "VC a holds 6 of its quota of 8 GPUs: there is room for the 2 of this job"),
     (why.Quota("a", 4, 6, 8), "VC a holds 6 of its quota of 8 GPUs: no room for the 4 of this job"),
-    (why.Quota("a", 2, 4, 8, 4, "j"), "VC a holds 4 of its quota of 8 GPUs and keeps 4 for job j: no room for the 2"),
+    (
+        why.Quota("a", 2, 4, 8, 4, "j"),
+        "VC a holds 4 of its quota of 8 GPUs and reserves 4 for job j: no room for",
+    ),
     (why.Borrows(600.0, None, ("b",), 4), "borrows 4 GPUs of VC b until it ends: estimate 10 min"),
     (why.OwnTurn("b", 7200.0, 3600.0), "VC b stays within its quota with this job, which has waited 2.0 h (policy"),
     (
@@ -177,7 +186,7 @@ SAID: list[tuple[Reason, str]] = [
     (why.NobodyWaits(0), "no job waits for profiling nodes"),
     (why.NobodyWaits(1), "1 job waits for profiling nodes"),
     (why.CarryNode("n1", True), "node n1 is one on which jobs may carry on"),
-    (why.CarryNode("n1", False), "node n1 is kept clear for profiling"),
+    (why.CarryNode("n1", False), "node n1 is for profiling runs only"),
     (why.HomeWaits("v", 0), "no job waits in its own VC v"),
     (why.HomeWaits("v", 1), "1 job already waits in VC v"),
     (why.HomeWaits("v", 2), "2 jobs already wait in VC v"),
@@ -300,7 +309,7 @@ def test_a_moment_in_words() -> None:
     ("verb", "words"),
     [
         ("hold", "waits (v)"), ("requeue", "is preempted (v)"), ("release", "moves on to its VC (v)"),
-        ("keep", "carries on in place (v)"), ("part", "is parted from its partner, and will run alone (v)"),
+        ("keep", "carries on in place (v)"), ("part", "is separated from its partner, and will run alone (v)"),
     ],
 )  # fmt: skip
 def test_a_decision_in_words(verb: str, words: str) -> None:
@@ -309,8 +318,8 @@ def test_a_decision_in_words(verb: str, words: str) -> None:
 
 def test_a_start_in_words() -> None:
     start = DecisionRow(0.0, "j", "v", "start", (), "n1:0", "p")
-    assert decision_text(start, False) == "starts on n1:0, beside job p"
-    assert decision_text(start, True) == "starts its profiling run on n1:0, beside job p"
+    assert decision_text(start, False) == "starts on n1:0, sharing GPUs with job p"
+    assert decision_text(start, True) == "starts its profiling run on n1:0, sharing GPUs with job p"
 
 
 JOB = {

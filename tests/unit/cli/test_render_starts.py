@@ -25,7 +25,7 @@ H, D = 3600, 86400
         ((60, 6600, int(5.4 * H)), "within 6 h, most likely in 2 h"),
         ((1, 4 * H, 4 * H), "within 4 h"),
         ((int(0.4 * D), int(7.4 * D), int(16.7 * D)), "within 17 d, most likely in 7 d"),
-        ((1, H, 23 * H), "within a day, more cannot be told yet"),
+        ((1, H, 23 * H), "within a day, more is not known yet"),
         (None, "in more than 12.0 h"),
     ],
 )
@@ -40,8 +40,8 @@ def test_a_start_that_is_not_foreseen_is_a_dash() -> None:
 @pytest.mark.parametrize(
     ("holder", "likely_s", "words"),
     [
-        ("1", 8 * D, "by estimates its nodes are free in 2.0 d; it is expected later"),
-        ("1", 600, "by estimates its nodes are free in 2.0 d; it is expected earlier"),
+        ("1", 8 * D, "by the estimates of the jobs there its nodes are free in 2.0 d; it is expected later"),
+        ("1", 600, "by the estimates of the jobs there its nodes are free in 2.0 d; it is expected earlier"),
         ("1", int(2.2 * D), ""),
         ("2", 8 * D, ""),
     ],

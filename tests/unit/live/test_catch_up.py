@@ -167,7 +167,7 @@ def test_jobs_that_ended_and_were_forgotten_are_learned_from_once(site: Absent) 
     found = dict(site.known())
     assert found.keys() > before.keys()
     assert found["1"] == 200.0
-    assert f"mean of {len(found)} by user and name" in mean_of(site, "train")
+    assert f"mean of {len(found)} jobs with the same user and name" in mean_of(site, "train")
     asked = len(site.books.asked)
     site.slurm.advance(700.0)
     site.turns(10.0)
@@ -196,7 +196,7 @@ def test_a_job_is_counted_once_whoever_saw_it_end(site: Absent) -> None:
     assert len(site.books.asked) == 2
     assert site.slurm.records["between"].ended
     for name in ("before", "meanwhile", "between"):
-        assert "mean of 1 by user and name" in mean_of(site, name), name
+        assert "mean of 1 job with the same user and name" in mean_of(site, name), name
 
 
 def test_how_far_back_it_asks_is_bounded(tmp_path: Path) -> None:

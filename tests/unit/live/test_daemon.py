@@ -39,7 +39,7 @@ def test_jobs_are_profiled_then_packed_and_told_of(site: Site) -> None:
     assert site.slurm.records["1"].placement == site.slurm.records["2"].placement
     told = site.ctl("explain", "2")
     assert "moves on to its VC (prof)" in told
-    assert "starts on n1:0-1, beside job 1" in told
+    assert "starts on n1:0-1, sharing GPUs with job 1" in told
     assert json.loads(site.ctl("status", "--json"))["partitions"]["vc"]["packed"] == 2
     site.turns(1200.0, every_s=10.0)
     assert {r.state for r in site.slurm.records.values()} == {"COMPLETED"}

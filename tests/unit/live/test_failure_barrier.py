@@ -268,7 +268,7 @@ def test_a_pair_model_that_fails_makes_no_pair_and_explain_says_so(site: Site) -
     (part,) = [p for p in site.daemon.cluster.observe().partitions.values() if p.pending]
     assert not [entry for entry in part.running if entry.partner]
     (waits,) = part.pending
-    said = "how fast it would run beside job"
+    said = "how fast it would run with job"
     assert said in site.ctl("explain", waits.job.id), "in place of a speed that nobody worked out"
     story = json.loads(site.ctl("explain", waits.job.id, "--json"))
     assert [r["holds"] for d in story["decisions"] for r in d["reasons"] if r["kind"] == "PairSpeed"][-1] is False

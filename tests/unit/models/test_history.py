@@ -36,13 +36,13 @@ def asked(job: Job) -> Prediction:
 @pytest.mark.parametrize(
     ("of", "expected_s", "by"),
     [
-        ({"user": "ann", "name": "train", "gpus": 2, "vc": "a"}, 100.0, "mean of 1 by user and name"),
-        ({"user": "ann", "name": "new", "gpus": 2, "vc": "b"}, 200.0, "mean of 1 by user and GPUs"),
-        ({"user": "ann", "name": "new", "gpus": 8, "vc": "b"}, 150.0, "mean of 2 by user"),
-        ({"user": "new", "name": "train", "gpus": 2, "vc": "b"}, 400.0, "mean of 1 by VC and GPUs"),
-        ({"user": "new", "name": "train", "gpus": 2, "vc": "c"}, 300.0, "mean of 2 by GPUs"),
-        ({"user": "new", "name": "train", "gpus": 16, "vc": "c"}, 375.0, "mean of 4 by all jobs"),
-        ({"user": "", "name": "train", "gpus": 8, "vc": "b"}, 800.0, "mean of 1 by VC and GPUs"),
+        ({"user": "ann", "name": "train", "gpus": 2, "vc": "a"}, 100.0, "mean of 1 job with the same user and name"),
+        ({"user": "ann", "name": "new", "gpus": 2, "vc": "b"}, 200.0, "mean of 1 job with the same user and GPUs"),
+        ({"user": "ann", "name": "new", "gpus": 8, "vc": "b"}, 150.0, "mean of 2 jobs with the same user"),
+        ({"user": "new", "name": "train", "gpus": 2, "vc": "b"}, 400.0, "mean of 1 job with the same VC and GPUs"),
+        ({"user": "new", "name": "train", "gpus": 2, "vc": "c"}, 300.0, "mean of 2 jobs with the same GPUs"),
+        ({"user": "new", "name": "train", "gpus": 16, "vc": "c"}, 375.0, "mean of 4 jobs"),
+        ({"user": "", "name": "train", "gpus": 8, "vc": "b"}, 800.0, "mean of 1 job with the same VC and GPUs"),
     ],
 )
 def test_L20_the_most_alike_jobs_count(of: dict[str, object], expected_s: float, by: str) -> None:
@@ -56,7 +56,8 @@ def test_the_newest_jobs_of_a_group_count_where_it_is_asked_for() -> None:
     for predictor in (recent, all_of_them):
         predictor.learn([past(ran_s, user="ann") for ran_s in (9000.0, 100.0, 200.0)])
     found = recent.predict(a_job("new", user="ann"), None, 0.0)
-    assert (found.duration_s, found.duration_source) == (150.0, "history: mean of the last 2 by user and GPUs")
+    assert found.duration_s == 150.0
+    assert found.duration_source == "history: mean of the last 2 jobs with the same user and GPUs"
     assert all_of_them.predict(a_job("new", user="ann"), None, 0.0).duration_s == 3100.0
 
 
@@ -100,7 +101,7 @@ def test_one_short_job_of_somebody_else_does_not_make_all_jobs_short() -> None:
     predictor.learn([replace(past(1.0, user="ann", name="a"), job=asks_for(3600.0, user="ann", name="a"))])
     found = predictor.predict(asks_for(3600.0, user="bob", name="b", gpus=16, vc="c"), None, 0.0)
     assert 900.0 < found.duration_s < 3600.0
-    assert found.duration_source == "history: the time limit, corrected by 1 by all jobs"
+    assert found.duration_source == "history: the time limit, corrected by 1 job"
 
 
 def test_the_prior_is_left_as_evidence_comes() -> None:

@@ -107,7 +107,7 @@ def test_a_loss_is_divided_into_waiting_profiling_and_sharing() -> None:
     assert (loss.wait_s, loss.profiled_s, loss.slower_s, loss.speed) == (100.0, 80.0, 400.0, 0.8)
     assert loss.lost_s == loss.wait_s + loss.profiled_s + loss.slower_s
     assert loss_text(loss, lambda s: f"{s:.0f} s") == (
-        "waited 100 s longer; started over after a profiling run of 80 s; ran 400 s longer beside another job at "
+        "waited 100 s longer; started over after a profiling run of 80 s; ran 400 s longer, sharing its GPUs at "
         "80% of its speed"
     )
 
@@ -121,7 +121,7 @@ def test_the_decisions_say_what_it_waited_for() -> None:
         log.record(Snapshot(at_s, {}), Plan(at_s, {"left": PartitionPlan({"j0": decision})}), ())
     found = gains(run_of("lucid", [1000.0, 0.0, 0.0]), PLAIN, log)
     assert found.losing[0].waits == (
-        ("nodes are kept for job big", 700.0),
+        ("nodes are reserved for job big", 700.0),
         ("behind jobs with less work (estimate x GPUs)", 300.0),
     )
 

@@ -185,7 +185,10 @@ def test_plain_slurm_is_the_yardstick_and_who_knows_the_truth_is_named_apart(tmp
     figures = {run.policy: run_metrics(run)["avg_jct_s"] for run in runs}
     assert "Of the policies that a real cluster can have, lucid has the shortest" in page.seen
     assert f"{100 * (1 - figures['lucid'] / figures['backfill']):.1f} % less than backfill" in page.seen
-    assert "nobody can have it: it knows the true run times, and it preempts jobs that keep their work" in page.seen
+    assert (
+        "no real cluster can have it: it knows the true run times, and it preempts jobs that lose no work"
+        in page.seen
+    )
     assert "lucid against backfill" in page.seen
     slow = report(tmp_path, [best, plain, make_run("lucid", slower=3)])
     assert re.search(r"backfill has the shortest average job completion time: .*; lucid follows with", slow.seen)
@@ -241,7 +244,7 @@ def test_every_chart_is_there_with_words_and_a_table(page: Page, four: list[Run]
         "Job completion times",
         "Queue length over time",
         "GPU occupancy over time",
-        "Queueing delay by VC",
+        "Queueing delay in each VC",
     ):
         assert figure in page.seen
     assert len([found for found in page.of("rect") if found.get("class") == "bar"]) == (2 + 4) * len(four)

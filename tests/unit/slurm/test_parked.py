@@ -111,7 +111,7 @@ def test_an_array_is_held_as_a_whole(stage: Scene) -> None:
         parked(stage, f"7_{task}")
     assert waiting(stage) == []
     stage.slurm.records["7"] = stage.slurm.records["7_0"]  # that id stands for all of them
-    assert stage.mend() == ["job 7: held until its turn"]
+    assert stage.mend() == ["job 7: held until Lucid starts it"]
     assert stage.slurm.writes == [("7", "hold")]
 
 
@@ -120,7 +120,7 @@ def test_an_array_with_a_begin_time_is_held_as_a_whole_until_then(stage: Scene) 
         parked(stage, f"7_{task}", MINE + ";begin=45")
     stage.look()
     stage.slurm.records["7"] = stage.slurm.records["7_0"]
-    assert stage.mend() == ["job 7: held until its turn"]
+    assert stage.mend() == ["job 7: held until Lucid starts it"]
     assert stage.slurm.writes == [("7", "hold")]
     assert stage.slurm.records["7"].eligible_s == 45.0
 

@@ -305,7 +305,7 @@ def test_who_shared_gpus_with_a_job_that_slurm_preempted_is_alone_and_told() -> 
     gone = replace(stage.slurm.records["b"], state="PENDING", placement=(), restarts=1, eligible_s=120.0)
     stage.slurm.records["b"] = gone
     stage.mend()
-    assert words(stage, "a")[-1] == "alone on its GPUs, since Slurm requeued job b beside it"
+    assert words(stage, "a")[-1] == "alone on its GPUs, since Slurm requeued its partner b"
     (left,) = stage.look("scav").running
     assert (left.job.id, left.partner, left.alone) == ("a", None, False)
     assert stage.slurm.records["b"].held

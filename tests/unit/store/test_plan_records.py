@@ -212,7 +212,7 @@ def test_the_command_says_what_differs(tmp_path: Path) -> None:
     )
     done = run(path)
     assert done.exit_code == 1
-    assert "job c\n    was: starts on n1:0-1, beside job a" in done.output
+    assert "job c\n    was: starts on n1:0-1, sharing GPUs with job a" in done.output
     assert "1 DIFFER" in done.output
     assert "recorded by 1+x" in done.output
     data = json.loads(run(path, "--json").output)

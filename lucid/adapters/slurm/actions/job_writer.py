@@ -24,12 +24,12 @@ from lucid.adapters.slurm.pending.pending_state import (
 )
 from lucid.adapters.slurm.records.jobs_and_nodes import SlurmJob
 from lucid.adapters.slurm.records.request import NO_DEFAULTS, JobDefaults
-from lucid.adapters.store.port import SEEN, GivenUp, JobNote, Store
+from lucid.adapters.store.port import LET_GO, SEEN, GivenUp, JobNote, Store
 from lucid.config import DaemonSettings, SlurmSettings
 from lucid.core.ports import Clock
 from lucid.errors import ActionRefused, ClusterUnavailable, Refusal
 
-__all__ = ["GIVEN_UP", "LET_GO", "ONE_JOB", "JobWriter"]
+__all__ = ["GIVEN_UP", "ONE_JOB", "JobWriter"]
 
 _RETRY_S, _MOST_RETRY_S = 10.0, 600.0
 _SILENT_S = 5.0
@@ -38,10 +38,8 @@ _BACK_S = 60.0
 """So long Slurm has for a job that was let go before Lucid queues it again; doubled each further time."""
 ONE_JOB = 4
 """Writes that one action on a job takes, at the most."""
-LET_GO = "let go"
-"""The verb of an action that leaves a job to Slurm …"""
 GIVEN_UP = "Slurm did not start it"
-"""… and what its detail says where Slurm had refused to start it as Lucid asked."""
+"""What the detail of a ``LET_GO`` says where Slurm had refused to start the job as Lucid asked."""
 
 
 class JobWriter:
@@ -229,7 +227,7 @@ class JobWriter:
         Raises:
             ActionRefused: Slurm declined.
         """
-        self.do(job_id, "hold", f"{target} waits for its turn", lambda: self.client.hold(target, begin_s))
+        self.do(job_id, "hold", f"{target} waits until Lucid starts it", lambda: self.client.hold(target, begin_s))
 
     def take_over(self, record: SlurmJob, begin_s: float) -> None:
         """Hold a job that waited for something else than its turn; ``begin_s``: the begin time that its user set, 0

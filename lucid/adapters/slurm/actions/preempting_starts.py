@@ -140,9 +140,7 @@ class ClaimWatch:
         where = tuple(sorted(parse_placement(note.where)))
         for job in facts.jobs if note.shards else ():
             if job.running and not job.completing and job.request.shards and tuple(sorted(job.placement)) == where:
-                self._writer.note_seen(
-                    job.id, "alone", f"on its GPUs, since Slurm requeued job {record.id} beside it"
-                )
+                self._writer.note_seen(job.id, "alone", f"on its GPUs, since Slurm requeued its partner {record.id}")
 
     def ran(self, record: SlurmJob, note: JobNote, jobs: Mapping[str, SlurmJob]) -> str:
         """The job runs: say whom Slurm stopped for it, in its story and in theirs."""

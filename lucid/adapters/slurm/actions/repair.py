@@ -255,7 +255,7 @@ class Repair:
                 whole = all(parked(one, writer.notes.get(one.id), now_s) for one in tasks)
                 writer.hold(record.id, array if whole else record.id, begin_s if begin_s > now_s else 0.0)
                 writer.touched.update(one.id for one in tasks if whole)
-                return f"job {array if whole else record.id}: held until its turn"
+                return f"job {array if whole else record.id}: held until Lucid starts it"
         elif not again and not (begin_s > now_s and not known.released):
             return ""
         writer.take_over(record, begin_s)
@@ -298,7 +298,7 @@ class Repair:
             return ""
         if not left_to_slurm(record):
             writer.give_up(record, note, why, GivenUp.NO_NODE)
-        writer.let_go(record, f"it is its turn, and {why}")
+        writer.let_go(record, f"no earlier job needs as few GPUs, and {why}")
         if whole_array(record) != record.id:
             writer.touched.update(one.id for one in facts.jobs if whole_array(one) == whole_array(record))
         return f"job {record.id}: let go at its turn as its user wrote it: {why}"

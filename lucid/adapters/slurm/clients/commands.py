@@ -366,6 +366,10 @@ class CommandClient:
         """``scontrol requeuehold``. Without ``Incomplete`` it would run a job that has just ended a second time."""
         self._write(["scontrol", "requeuehold", "Incomplete", checked_id(job_id)])
 
+    def cancel(self, job_id: str) -> None:
+        """``scancel``."""
+        self._write(["scancel", checked_id(job_id)])
+
     def _write(self, command: Sequence[str]) -> None:
         self._breaker.calls.writes += 1
         self._run(command)

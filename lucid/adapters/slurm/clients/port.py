@@ -187,6 +187,10 @@ class SlurmClient(Protocol):
         """Stop a running batch job and put it back, held; one that has ended meanwhile stays as it is."""
         ...
 
+    def cancel(self, job_id: str) -> None:
+        """End a job for good; one that has ended meanwhile stays as it is."""
+        ...
+
 
 class Inspector(SlurmClient, Protocol):
     """A client that can also be asked how Slurm is set up, for ``lucidctl doctor``."""

@@ -182,6 +182,10 @@ class PyslurmClient:
         """By ``scontrol``: pyslurm would also run a job that has just ended a second time."""
         self._commands.requeue_hold(job_id)
 
+    def cancel(self, job_id: str) -> None:
+        """By ``scancel``."""
+        self._commands.cancel(job_id)
+
     def number(self, job_id: str) -> int:
         """By ``squeue``."""
         return self._commands.number(job_id)

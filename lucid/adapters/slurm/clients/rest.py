@@ -248,6 +248,10 @@ class RestClient:
             return
         self.server.write("jobs/requeue", {"jobs": [job_id], "flags": ["Hold", "Incomplete"]}, REQUEUES)
 
+    def cancel(self, job_id: str) -> None:
+        """By ``scancel``, where commands are given."""
+        self._by_command(job_id, "is not used to cancel").cancel(job_id)
+
     def _by_command(self, job_id: str, cannot: str) -> CommandClient:
         if self._commands is None:
             remedy = "set slurm.rest_commands = true, so that scontrol does it"

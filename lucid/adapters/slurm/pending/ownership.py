@@ -129,7 +129,10 @@ class Ownership:
                     f"job {before} goes before it: that one joined the queue earlier, and asks for as many GPUs or "
                     f"fewer (lucidctl explain {before} says when it starts)"
                 )
-            return words and f"Lucid lets it go once no job held before it asks for as many GPUs or fewer: {words}"
+            return (
+                words
+                and f"Lucid hands it over to Slurm once no job held before it asks for as many GPUs or fewer: {words}"
+            )
         if state is JobState.PARKED:
             words = self.waits_for(job, note, facts.now_s)
             return f"{words}: it joins the queue when that has come" if words else "it is about to join the queue"
