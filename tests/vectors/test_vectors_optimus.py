@@ -11,15 +11,12 @@ from vector_files import files, load
 
 from lucid.systems.optimus import (
     OptimusJob,
-    PlacementRequest,
     SpeedEstimator,
     SpeedModel,
     allocate,
     converged_at,
     fit_loss,
     loss_sigma,
-    place,
-    published_converged_at,
 )
 
 pytestmark = pytest.mark.vectors
@@ -40,7 +37,6 @@ def test_loss_fits(vectors: Path) -> None:
         progress = len(case["epochs"])
         end = converged_at(model, progress)
         assert (-1 if end is None else end) == case["est_epoch_full_window"], number
-        assert published_converged_at(progress) == case["est_epoch_code_after_self_fix"], number
 
 
 @files("optimus_fit")
@@ -103,24 +99,3 @@ def test_allocations_are_the_published_ones_or_better(vectors: Path) -> None:
         assert best <= case["sum_remaining_time_greedy_started_jobs"] * (1 + 1e-9), number
         if case.get("sum_remaining_time_exhaustive"):
             assert best <= case["sum_remaining_time_exhaustive"] * 1.05, number
-
-
-@files("optimus_alloc")
-def test_placements(vectors: Path) -> None:
-    for number, case in enumerate(load(vectors)["cases"]):
-        jobs = {job.job_id: job for job in _jobs(case)}
-        requests = [
-            PlacementRequest(int(job), *tasks, jobs[int(job)].server, jobs[int(job)].worker)
-            for job, tasks in case["greedy_alloc_ps_worker"].items()
-        ]
-        capacity = np.tile(_node(case), (case["nodes"], 1))
-        published = place(requests, capacity, as_published=True)
-        ours = {str(job): [f"n{node}" for node in placed.workers] for job, placed in published.items()}
-        assert ours == {job: nodes for job, nodes in case["placement_worker"].items() if nodes}, number
-        ours = {str(job): [f"n{node}" for node in placed.servers] for job, placed in published.items()}
-        assert ours == {job: nodes for job, nodes in case["placement_ps"].items() if nodes}, number
-        used = np.zeros_like(capacity)
-        for job, placed in place(requests, capacity).items():
-            np.add.at(used, list(placed.servers), jobs[job].server)
-            np.add.at(used, list(placed.workers), jobs[job].worker)
-        assert (used <= capacity).all(), number

@@ -139,48 +139,6 @@ def duration(jobs_file: Path, test_from: int | datetime, refits: int, as_json: b
 
 
 @evaluate.command()
-@click.argument("waits_file", metavar="WAITS", type=click.Path(path_type=Path))
-@_test_from("jobs, in order of submission,")
-@_json
-def waits(waits_file: Path, test_from: int | datetime, as_json: bool) -> None:
-    """Evaluate waits told at submission from a log alone. Each is told from what was known by then.
-
-    WAITS is a CSV, packed with gzip or not, with submit_time, start_time and, if known, end_time, account, partition,
-    user, req_cpus, mem_mib, nodes, gpus and time_limit_s. Times without a zone are UTC. Exit status 1: the running
-    median of the account is better.
-    """
-    from lucid.models.waits.evaluate import evaluate_waits
-    from lucid.models.waits.table import moment_s, read_waits
-
-    table = read_waits(waits_file)
-    if isinstance(test_from, int):
-        if test_from >= len(table):
-            raise ModelError(f"{waits_file}: has {len(table)} jobs, so none from job {test_from} on; give fewer")
-        from_s = float(table.submit_s[test_from])
-    else:
-        from_s = moment_s(test_from.isoformat())
-    with progress("training, day by day") as report:
-        figures = evaluate_waits(table, from_s, report)
-    if as_json:
-        say(json.dumps(figures))
-    else:
-        median, asked_by = figures["account_median"], "users" if table.has_users else "accounts"
-        _table(
-            f"waits of {figures['jobs']:,} jobs of {figures[asked_by + '_tested']:,} {asked_by} on "
-            f"{figures['days_tested']:,} days",
-            ("", "model", "median of the account's jobs so far"),
-            [
-                ("within a factor of 2", f"{figures['within_2x']:.1%}", f"{median['within_2x']:.1%}"),
-                ("within a factor of 3", f"{figures['within_3x']:.1%}", f"{median['within_3x']:.1%}"),
-                ("squared error of log10", f"{figures['mse_log10']:.3f}", f"{median['mse_log10']:.3f}"),
-                ("inside the 80 % range", f"{figures['coverage_80']:.1%}", ""),
-            ],
-        )
-    if figures["worse_than_median"]:
-        raise ModelError(f"{waits_file}: the model is worse there than the running median of the account")
-
-
-@evaluate.command()
 @click.option("--profiles", type=click.Path(path_type=Path), required=True, help="CSV of configurations alone.")
 @click.option("--pairs", type=click.Path(path_type=Path), required=True, help="CSV of pairs measured together.")
 @click.option("--curve", type=click.Path(path_type=Path), help="Draw precision over recall into this PNG.")

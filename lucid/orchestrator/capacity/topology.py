@@ -6,7 +6,7 @@ one with the fewest to spare. The same is done here with blocks (topology/block)
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 
 from lucid.core.job import Job
 from lucid.core.ledger import Ledger
@@ -14,8 +14,6 @@ from lucid.core.placement import Placement
 from lucid.core.reason import Spread, Switches
 
 __all__ = ["domains", "leaf_order", "spread", "within_switches"]
-
-Allowed = Callable[[int], bool]
 
 
 def domains(ledger: Ledger, gpus: int) -> Iterator[frozenset[int]]:

@@ -27,7 +27,7 @@ from lucid.slurmlog.rows import DELIMITERS, ReadOptions, Source, first_line, loa
 from lucid.slurmlog.sacct import is_sacct
 from lucid.slurmlog.sacct_json import as_lines
 
-__all__ = ["FORMATS", "Format", "convert", "read_trace", "sniff"]
+__all__ = ["FORMATS", "Format", "read_trace", "sniff"]
 
 Reader = Callable[[Source, list[str], int, ReadOptions], Trace]
 
@@ -103,18 +103,6 @@ def read_trace(
         )
     options = ReadOptions(skip_bad, swf_procs_per_gpu, keep_cpu_jobs, progress, applications, columns or {})
     return FORMATS[name].read(source, _split(first), line, options)
-
-
-def convert(path: str | Path, out: str | Path, format: str | None = None, *, skip_bad: bool = False) -> Trace:
-    """Read a trace of any format and write it in our own; returns it.
-
-    Raises:
-        ConfigError: no such format.
-        TraceError: reading or writing fails.
-    """
-    trace = read_trace(path, format, skip_bad=skip_bad)
-    own.write_trace(trace, out)
-    return trace
 
 
 def sniff(path: str | Path) -> str:

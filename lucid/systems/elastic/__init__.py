@@ -6,10 +6,9 @@ from lucid.systems.elastic.allocation import (
     ElasticJob,
     Resize,
     ef_gpus,
-    fcfs_admissions,
     rescale,
 )
-from lucid.systems.elastic.dp import expand, reclaimable, reduce
+from lucid.systems.elastic.dp import expand, reduce
 from lucid.systems.elastic.placement import NotEnoughGpus, best_fit
 from lucid.systems.elastic.replay import Outcome, Rule, replay
 from lucid.systems.elastic.speed import EpochTimes
@@ -33,8 +32,6 @@ __all__ = [
     "draw_set",
     "ef_gpus",
     "expand",
-    "fcfs_admissions",
-    "reclaimable",
     "reduce",
     "replay",
     "rescale",

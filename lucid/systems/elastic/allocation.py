@@ -17,7 +17,6 @@ __all__ = [
     "ElasticJob",
     "Resize",
     "ef_gpus",
-    "fcfs_admissions",
     "rescale",
 ]
 
@@ -109,11 +108,6 @@ def _columns(running: Sequence[ElasticJob]) -> tuple[Floats, list[int], list[flo
 
 def _changed(running: Sequence[ElasticJob], gpus: NDArray[np.intp]) -> dict[Hashable, int]:
     return {job.job_id: new for job, new in zip(running, gpus.tolist(), strict=True) if new != job.gpus}
-
-
-def fcfs_admissions(free_gpus: int, waiting: int) -> int:
-    """FCFS: how many waiting requests start, one GPU each, never rescaled (E14)."""
-    return max(0, min(free_gpus, waiting))
 
 
 def ef_gpus(epoch_s: Sequence[float] | Floats, free_gpus: int, total_gpus: int, rule: EfRule = "all") -> int:

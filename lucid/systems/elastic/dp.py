@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-__all__ = ["expand", "reclaimable", "reduce"]
+__all__ = ["expand", "reduce"]
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.intp]
@@ -89,11 +89,6 @@ def expand(
     total, choices = _best(table, idle)
     k = int(total.argmax())
     return _trace(choices, k), float(total[k])
-
-
-def reclaimable(requests: int, total_gpus: int, running: int) -> int:
-    """K' = min(K, P - m): GPUs that K new requests may take from m running jobs (E8)."""
-    return max(0, min(requests, total_gpus - running))
 
 
 def reduce(epoch_s: ArrayLike, gpus: ArrayLike, epochs: ArrayLike, reclaim: int) -> tuple[Ints, float]:

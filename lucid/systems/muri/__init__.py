@@ -5,7 +5,6 @@ from lucid.systems.muri.grouping import (
     Group,
     GroupingOptions,
     choose_candidates,
-    group_efficiency,
     group_jobs,
     group_period,
     priority_2dlas,
@@ -26,7 +25,7 @@ from lucid.systems.muri.interleave import (
     start_overhead_s,
 )
 from lucid.systems.muri.matching import match_by_kind, max_weight_matching
-from lucid.systems.muri.stages import RESOURCES, MuriJob, check_stages, stage_times
+from lucid.systems.muri.stages import RESOURCES, MuriJob, check_stages
 from lucid.systems.muri.weights import GammaTable
 
 __all__ = [
@@ -48,7 +47,6 @@ __all__ = [
     "choose_candidates",
     "conflict",
     "efficiencies",
-    "group_efficiency",
     "group_jobs",
     "group_period",
     "match_by_kind",
@@ -56,7 +54,6 @@ __all__ = [
     "periods",
     "priority_2dlas",
     "priority_srsf",
-    "stage_times",
     "start_overhead_s",
     "unpack",
 ]

@@ -10,7 +10,7 @@ from typing import Literal
 
 import numpy as np
 
-from lucid.systems.muri.interleave import NO_OVERHEAD, Ordering, Overhead, best_ordering, efficiencies
+from lucid.systems.muri.interleave import NO_OVERHEAD, Ordering, Overhead, best_ordering
 from lucid.systems.muri.matching import match_by_kind
 from lucid.systems.muri.stages import MuriJob
 from lucid.systems.muri.weights import GammaTable
@@ -19,7 +19,6 @@ __all__ = [
     "Group",
     "GroupingOptions",
     "choose_candidates",
-    "group_efficiency",
     "group_jobs",
     "group_period",
     "priority_2dlas",
@@ -286,11 +285,3 @@ def group_period(group: Group, options: GroupingOptions) -> float:
 @lru_cache(maxsize=65536)  # the same models meet again and again
 def _period(stages: tuple[tuple[float, ...], ...], k: int, ordering: Ordering) -> float:
     return best_ordering(stages, k, ordering)[0]
-
-
-def group_efficiency(group: Group, options: GroupingOptions) -> float:
-    """Gamma of one group as it will run (M4, M5, M8)."""
-    stages = [[job.stages for job in group.jobs]]
-    solo = [group.jobs[0].solo_s]
-    gamma = efficiencies(stages, options.k, ordering=options.ordering, overhead=options.overhead, solo_s=solo)
-    return float(gamma[0])

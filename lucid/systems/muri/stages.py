@@ -6,9 +6,9 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
-__all__ = ["RESOURCES", "MuriJob", "check_stages", "stage_times"]
+__all__ = ["RESOURCES", "MuriJob", "check_stages"]
 
 Floats = NDArray[np.float64]
 
@@ -52,29 +52,3 @@ def check_stages(stages: Sequence[float]) -> None:
     """
     if not stages or any(not 0 <= t < float("inf") for t in stages) or not any(stages):
         raise ValueError(f"stage times {tuple(stages)}: need finite times >= 0, at least one above 0")
-
-
-def stage_times(utilisation: ArrayLike, step_s: float, threshold: float = 0.05) -> Floats:
-    """Stage times from a profile of utilisation (M2).
-
-    At any instant a job counts as using the one resource with its highest utilisation; below
-    ``threshold`` it counts as using none.
-
-    Args:
-        utilisation: (instants, resources), fractions in 0..1, of one iteration.
-        step_s: seconds between instants.
-        threshold: fraction below which a resource counts as idle.
-
-    Returns:
-        (resources,) seconds on each resource.
-
-    Raises:
-        ValueError: ``utilisation`` is not a two-dimensional array of instants by resources.
-    """
-    u = np.asarray(utilisation, dtype=np.float64)
-    if u.ndim != 2 or u.shape[1] == 0:
-        raise ValueError(f"utilisation has shape {u.shape}; need (instants, resources)")
-    heard = np.where(u >= threshold, u, 0.0)
-    busiest = heard.argmax(axis=1)
-    busy = heard.max(axis=1, initial=0.0) > 0
-    return np.bincount(busiest[busy], minlength=u.shape[1]).astype(np.float64) * step_s

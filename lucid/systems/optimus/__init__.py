@@ -2,7 +2,7 @@
 
 from lucid.systems.optimus.allocate import RESOURCES, Allocation, OptimusJob, allocate
 from lucid.systems.optimus.baseline import Claim, fair_shares, pick_node
-from lucid.systems.optimus.epochs import converged_at, end_epoch, published_converged_at
+from lucid.systems.optimus.epochs import converged_at, end_epoch
 from lucid.systems.optimus.fit import (
     Kind,
     LossModel,
@@ -12,7 +12,6 @@ from lucid.systems.optimus.fit import (
     fit_speed,
     loss_sigma,
 )
-from lucid.systems.optimus.place import Placed, PlacementRequest, place
 from lucid.systems.optimus.probe import POINTS, merge_points, next_probe
 
 __all__ = [
@@ -23,8 +22,6 @@ __all__ = [
     "Kind",
     "LossModel",
     "OptimusJob",
-    "Placed",
-    "PlacementRequest",
     "SpeedEstimator",
     "SpeedModel",
     "allocate",
@@ -37,6 +34,4 @@ __all__ = [
     "merge_points",
     "next_probe",
     "pick_node",
-    "place",
-    "published_converged_at",
 ]

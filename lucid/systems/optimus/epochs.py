@@ -8,7 +8,7 @@ import numpy as np
 
 from lucid.systems.optimus.fit import LossModel, fit_loss
 
-__all__ = ["converged_at", "end_epoch", "published_converged_at"]
+__all__ = ["converged_at", "end_epoch"]
 
 WINDOW = 10
 LITTLE_CHANGE = 0.05
@@ -36,15 +36,6 @@ def converged_at(model: LossModel, progress: float) -> int | None:
         if (loss[end - WINDOW + 1 : end + 1] - loss[end] <= LITTLE_CHANGE).all():
             return start + end
     return None
-
-
-def published_converged_at(progress: float) -> int:
-    """What the published code answers once its fit runs at all: always ten epochs ago (O4).
-
-    Its loop leaves before ten fitted losses exist, so that a job always seems finished and the gains of
-    more resources come out negative. As shipped, even the fit raises and the answer is -1.
-    """
-    return max(0, int(progress) - WINDOW)
 
 
 def end_epoch(

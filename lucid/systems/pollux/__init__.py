@@ -1,27 +1,17 @@
 """Pollux: jobs change GPUs and batch sizes together, to make the most progress a second."""
 
-from lucid.systems.pollux.agent import (
-    LR_RULES,
-    GradientMean,
-    gradient_statistics,
-    learning_rate_factor,
-    noise_scale,
-    read_hints,
-)
 from lucid.systems.pollux.fit import FitResult, Observations, fit_objective, fit_perf_params
 from lucid.systems.pollux.goodput import BatchChoice, BatchLimits, GoodputModel, GradParams, PerfParams
 from lucid.systems.pollux.search import Objective, SearchOptions, SearchResult, carry_over, search
 from lucid.systems.pollux.speedup import Goodputs, PolluxJob, SpeedupTable, growth_cap, restart_factors
 
 __all__ = [
-    "LR_RULES",
     "BatchChoice",
     "BatchLimits",
     "FitResult",
     "GoodputModel",
     "Goodputs",
     "GradParams",
-    "GradientMean",
     "Objective",
     "Observations",
     "PerfParams",
@@ -32,11 +22,7 @@ __all__ = [
     "carry_over",
     "fit_objective",
     "fit_perf_params",
-    "gradient_statistics",
     "growth_cap",
-    "learning_rate_factor",
-    "noise_scale",
-    "read_hints",
     "restart_factors",
     "search",
 ]

@@ -16,7 +16,7 @@ from fake_slurm import FakeSampler, FakeSlurm, fake_node
 from lucid.adapters.slurm.actions.start_changes import back_to
 from lucid.adapters.slurm.cluster import SlurmCluster
 from lucid.adapters.slurm.elastic.opt_in import elastic_request, sized
-from lucid.adapters.slurm.elastic.training_reports import Reports, progress_of
+from lucid.adapters.slurm.elastic.training_reports import Reports, said_in
 from lucid.adapters.slurm.records.request import Request
 from lucid.adapters.store.leased import IN_MEMORY
 from lucid.adapters.store.sqlite import SqliteStore
@@ -226,7 +226,7 @@ def test_under_a_policy_that_resizes_nothing_the_job_is_rigid(stage: Stage) -> N
 )  # fmt: skip
 def test_rubbish_is_refused_by_rule(stage: Stage, content: bytes) -> None:
     with pytest.raises(ValueError):
-        progress_of(content)
+        said_in(content)
     stage.submit("1")
     (stage.home / "1.json").write_bytes(content)
     assert stage.entry("1").job.elastic is None

@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 import pytest
 from test_lucid_run import PYTHON, RUN, SHOW, environ, python, run, shown
 
-from lucid.adapters.slurm.elastic.training_reports import progress_of
+from lucid.adapters.slurm.elastic.training_reports import said_in
 from lucid_job import adaptdl
 from scenes.folders import HOME
 
@@ -112,7 +112,7 @@ def test_a_minimal_python_is_refused_with_a_remedy(tmp_path: Path) -> None:
 def test_the_agents_hints_become_a_report_that_lucidd_reads(job: Job) -> None:
     assert json.loads(job.call("GET", "/discover/slurm/7/0")[1]) == ["127.0.0.1"]
     assert job.put(HINTS) == 200
-    progress = progress_of(job.report.read_bytes())
+    progress = said_in(job.report.read_bytes()).progress
     assert (progress.step_model, progress.gradient, progress.batch) == (tuple(PERF.values()), (0.5, 2.0), 512)
     told = json.loads(job.report.read_text())
     assert (told["batch_range"], told["atomic_range"], told["accumulation"]) == ([128, 1024], [32, 256], True)

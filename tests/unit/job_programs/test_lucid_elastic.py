@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from test_lucid_run import RUN, environ
 
-from lucid.adapters.slurm.elastic.training_reports import progress_of
+from lucid.adapters.slurm.elastic.training_reports import said_in
 from scenes.folders import HOME
 
 PYTHON = os.environ.get("LUCID_EXAMPLES_PYTHON", "")
@@ -115,7 +115,7 @@ def test_on_any_number_of_gpus_it_learns_the_same(trained: Trained, gpus: int, l
     assert trained.end["weights"] == pytest.approx(weights_of_plain_training(4), abs=1e-5)
     for epoch in range(4):
         assert sorted(one for at, own in trained.samples if at == epoch for one in own) == list(range(90))
-    progress = progress_of((trained.folder / "reports" / HOME / "7.json").read_bytes())
+    progress = said_in((trained.folder / "reports" / HOME / "7.json").read_bytes()).progress
     assert (progress.epochs, [size for size, _ in progress.epoch_s]) == (4.0, [gpus])
 
 

@@ -15,7 +15,7 @@ import pytest
 from test_lucid_run import PYTHON
 
 import lucid_report
-from lucid.adapters.slurm.elastic.training_reports import Reports, progress_of
+from lucid.adapters.slurm.elastic.training_reports import Reports, said_in
 from scenes.folders import HOME
 
 REPORT = Path(__file__).resolve().parents[3] / "slurm/lucid_report.py"
@@ -44,7 +44,7 @@ def call(
 
 def test_it_runs_as_a_program_of_its_own(tmp_path: Path) -> None:
     assert call(tmp_path, "--epochs", "1", process=True).returncode == 0
-    assert progress_of((tmp_path / HOME / "7.json").read_bytes()).epochs == 1.0
+    assert said_in((tmp_path / HOME / "7.json").read_bytes()).progress.epochs == 1.0
     refused = call(tmp_path / "none", "--epochs", "1", process=True)
     assert (refused.returncode, refused.stderr.count("not reported")) == (1, 1)
 
@@ -65,14 +65,14 @@ def test_what_a_job_reports_is_what_lucidd_reads(tmp_path: Path) -> None:
 def test_a_job_that_goes_back_to_a_checkpoint_takes_its_later_losses_back(tmp_path: Path) -> None:
     for epochs, loss in (("1", "0.5"), ("2", "0.4"), ("3", "0.3"), ("2", "0.45")):
         call(tmp_path, "--epochs", epochs, "--loss", loss)
-    assert progress_of((tmp_path / HOME / "7.json").read_bytes()).losses == ((1.0, 0.5), (2.0, 0.45))
+    assert said_in((tmp_path / HOME / "7.json").read_bytes()).progress.losses == ((1.0, 0.5), (2.0, 0.45))
 
 
 def test_many_losses_stay_within_what_lucidd_reads(tmp_path: Path) -> None:
     (tmp_path / HOME).mkdir()
     (tmp_path / HOME / "7.json").write_text(json.dumps({"losses": [[n / 10, 0.1] for n in range(200)]}))
     call(tmp_path, "--epochs", "900", "--loss", "0.1")
-    losses = progress_of((tmp_path / HOME / "7.json").read_bytes()).losses
+    losses = said_in((tmp_path / HOME / "7.json").read_bytes()).progress.losses
     assert len(losses) == 101
     assert losses[-1] == (900.0, 0.1)
 
@@ -95,7 +95,7 @@ def test_rubbish_that_stands_there_is_replaced(tmp_path: Path) -> None:
     (tmp_path / HOME).mkdir()
     (tmp_path / HOME / "7.json").write_bytes(b"\xff{")
     assert call(tmp_path, "--epochs", "1").returncode == 0
-    assert progress_of((tmp_path / HOME / "7.json").read_bytes()).epochs == 1.0
+    assert said_in((tmp_path / HOME / "7.json").read_bytes()).progress.epochs == 1.0
 
 
 def test_what_an_agent_tells_is_kept_beside_it(tmp_path: Path) -> None:
@@ -110,7 +110,7 @@ def test_what_an_agent_tells_is_kept_beside_it(tmp_path: Path) -> None:
     assert (found["batch_range"], found["atomic_range"], found["gradient"]) == ([32, 512], [8, 64], [0.5, 2.0])
     found = told(profile=[[1, 4, size, 0.1, 0.2] for size in range(1, 100)])
     assert found["profile"] == [[1, 4, size, 0.1, 0.2] for size in range(36, 100)], "the newest 64"
-    assert progress_of((tmp_path / HOME / "7.json").read_bytes()).gradient == (0.5, 2.0)
+    assert said_in((tmp_path / HOME / "7.json").read_bytes()).progress.gradient == (0.5, 2.0)
 
 
 def test_a_word_that_is_not_known_is_said_and_not_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -141,7 +141,7 @@ def test_stage_times_are_told_with_or_without_epochs(tmp_path: Path) -> None:
     assert call(tmp_path, "--stages", "gpu=0.4,iteration=0.7").returncode == 0
     found = json.loads((tmp_path / HOME / "7.json").read_text())
     assert (found["epochs"], found["stages"]["gpu"], found["stages"]["storage"]) == (2.0, 0.4, 0.0)
-    assert progress_of((tmp_path / HOME / "7.json").read_bytes()).epochs == 2.0
+    assert said_in((tmp_path / HOME / "7.json").read_bytes()).progress.epochs == 2.0
 
 
 @pytest.mark.parametrize("said", ["gpu=nan", "gpu=-1", "gpu=inf", "disk=1", "gpu", "gpu=", ""])

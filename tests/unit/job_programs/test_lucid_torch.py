@@ -1,4 +1,4 @@
-"""lucid_torch's statistics are those of lucid.systems.pollux.agent, for one process and for two with gloo.
+"""lucid_torch's statistics are those of the published agent, for one process and for two with gloo.
 
 What needs PyTorch runs in an environment of its own: `make test-adaptdl`.
 """
@@ -17,10 +17,10 @@ import pytest
 from test_lucid_run import RUN, environ
 
 import lucid_torch
-from lucid.adapters.slurm.elastic.training_reports import progress_of
-from lucid.systems.pollux.agent import GradientMean, gradient_statistics
-from lucid.systems.pollux.agent import learning_rate_factor as published
+from lucid.adapters.slurm.elastic.training_reports import said_in
 from lucid.systems.pollux.goodput import GradParams
+from pollux_agent import GradientMean, gradient_statistics
+from pollux_agent import learning_rate_factor as published
 from scenes.folders import HOME
 
 PYTHON = os.environ.get("LUCID_ADAPTDL_PYTHON", "")
@@ -149,7 +149,7 @@ def test_statistics_of_real_gradients(tmp_path: Path, gpus: int, passes: int, ru
             applied = -0.1 * one["factor"] * (rows[-1:] if passes * gpus == 1 else rows).mean(axis=0)
             np.testing.assert_allclose(one["moved"], applied, atol=1e-6)
     report = json.loads((tmp_path / HOME / "7.json").read_text())
-    progress = progress_of((tmp_path / HOME / "7.json").read_bytes())
+    progress = said_in((tmp_path / HOME / "7.json").read_bytes()).progress
     assert (progress.epochs, progress.batch, [gpu for gpu, _ in progress.epoch_s]) == (2.0, gpus * passes * 8, [gpus])
     assert progress.gradient == pytest.approx(mean.value(), rel=1e-4)
     assert (report["batch_range"], report["atomic_range"], report["accumulation"]) == ([8, 64], [4, 16], True)

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import lucid_turns
-from lucid.adapters.slurm.elastic.training_reports import progress_of, said_in
+from lucid.adapters.slurm.elastic.training_reports import said_in
 from lucid.systems.muri.interleave import best_ordering
 from lucid_job import members
 from scenes.folders import HOME
@@ -169,7 +169,7 @@ def test_without_a_folder_it_measures_and_nothing_else(tmp_path: Path, folder: s
     assert told["stages"]["gpu"] >= 0.02
     assert told["stages"]["cpu"] == told["stages"]["network"] == 0
     assert told["stages"]["iteration"] >= told["stages"]["gpu"] + told["stages"]["storage"]
-    assert progress_of((tmp_path / HOME / "7.json").read_bytes()).epochs == 0
+    assert said_in((tmp_path / HOME / "7.json").read_bytes()).progress.epochs == 0
 
 
 def test_where_nobody_reads_reports_the_job_is_told_once(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ import pytest
 from test_lucid_run import RUN, environ
 from test_lucid_run_nodes import two_nodes
 
-from lucid.adapters.slurm.elastic.training_reports import progress_of
+from lucid.adapters.slurm.elastic.training_reports import said_in
 from scenes.folders import HOME
 
 PYTHON = os.environ.get("LUCID_ADAPTDL_PYTHON", "")
@@ -57,7 +57,7 @@ def test_an_unmodified_job_reports_stops_and_goes_on_at_another_size(tmp_path: P
             time.sleep(0.5)
         process.send_signal(signal.SIGTERM)
         assert process.wait(60) == 143, first.read_text()
-    progress = progress_of(report.read_bytes())
+    progress = said_in(report.read_bytes()).progress
     assert len(progress.step_model) == 7
     assert progress.gradient[1] > 0
     assert '"batch_range": [64, 256], "atomic_range": [16, 128], "accumulation": false' in report.read_text()

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from lucid.cli.learn.models_evaluate import evaluate
+from benchmarks.waits.__main__ import main
+from benchmarks.waits.features import FEATURES, features_of
+from benchmarks.waits.table import WaitTable, moment_s, read_waits
 from lucid.errors import LucidError, TraceError
-from lucid.models.waits.features import FEATURES, features_of
-from lucid.models.waits.table import WaitTable, moment_s, read_waits
 
 _COLUMNS = "job_id,account,partition,submit_time,start_time,end_time,req_cpus,mem_mib,nodes,gpus,time_limit_s\n"
 
@@ -35,9 +35,7 @@ def a_log(path: Path, jobs: int = 900, seed: int = 3) -> Path:
 
 def test_what_is_learned_beats_the_running_median_of_the_account(tmp_path: Path) -> None:
     log = a_log(tmp_path / "waits.csv.gz")
-    result = CliRunner().invoke(
-        evaluate, ["waits", str(log), "--test-from", "2026-01-07", "--json"], catch_exceptions=False
-    )
+    result = CliRunner().invoke(main, [str(log), "--test-from", "2026-01-07"], catch_exceptions=False)
     assert result.exit_code == 0
     figures = json.loads(result.stdout)
     assert figures["within_2x"] > 0.95 > figures["account_median"]["within_2x"]
@@ -93,7 +91,7 @@ def test_a_damaged_row_is_named(tmp_path: Path, row: str, words: str) -> None:
 
 def test_a_day_outside_the_log_is_refused(tmp_path: Path) -> None:
     log = a_log(tmp_path / "waits.csv.gz", 50)
-    result = CliRunner().invoke(evaluate, ["waits", str(log), "--test-from", "2027-01-01", "--json"])
+    result = CliRunner().invoke(main, [str(log), "--test-from", "2027-01-01"])
     assert isinstance(result.exception, LucidError)
     assert "--test-from" in str(result.exception)
 

@@ -27,7 +27,6 @@ from lucid.systems.muri import (
     periods,
     priority_2dlas,
     priority_srsf,
-    stage_times,
     start_overhead_s,
     unpack,
 )
@@ -80,13 +79,6 @@ def test_overhead_by_group_size() -> None:  # M8
     assert start_overhead_s("a2c", 8) == 46
     assert start_overhead_s("unheard of", 8) == 10
     assert start_overhead_s("a2c", 3) == 10
-
-
-def test_stage_goes_to_the_busiest_resource_above_the_threshold() -> None:  # M2
-    samples = [[0.9, 0.1, 0.2, 0.0], [0.0, 0.0, 0.5, 0.4], [0.01, 0.0, 0.02, 0.0], [0.0, 0.0, 0.3, 0.0]]
-    assert stage_times(samples, 0.5).tolist() == [0.5, 0.0, 1.0, 0.0]
-    with pytest.raises(ValueError, match="instants"):
-        stage_times([1.0, 2.0], 0.5)
 
 
 @pytest.mark.parametrize("stages", [(), (0.0, 0.0), (-1.0, 2.0), (float("nan"), 1.0)])

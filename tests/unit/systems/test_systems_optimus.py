@@ -13,7 +13,6 @@ from lucid.systems.optimus import (
     Claim,
     LossModel,
     OptimusJob,
-    PlacementRequest,
     SpeedEstimator,
     SpeedModel,
     allocate,
@@ -26,7 +25,6 @@ from lucid.systems.optimus import (
     merge_points,
     next_probe,
     pick_node,
-    place,
 )
 
 SERVER = (1.0, 2.0, 0.0, 0.0)
@@ -162,76 +160,6 @@ def test_unknown_speeds_and_finished_jobs_keep_their_pair() -> None:
     allocation = allocate([unknown, job(1, -3.0)], (99, 99, 9, 9))
     assert allocation.tasks == {0: (1, 1), 1: (1, 1)}
     assert allocation.unknown == (0,)
-
-
-@settings(max_examples=examples(200), deadline=None)
-@given(
-    st.lists(st.tuples(st.integers(1, 6), st.integers(1, 6)), min_size=1, max_size=8),
-    st.integers(1, 5),
-    st.booleans(),
-)
-def test_placement_never_oversubscribes(sizes: list[tuple[int, int]], nodes: int, small: bool) -> None:
-    requests = [PlacementRequest(i, p, w, SERVER, WORKER) for i, (p, w) in enumerate(sizes)]
-    capacity = np.tile([8.0, 24.0, 10.0, 2.0 if small else 4.0], (nodes, 1))
-    used = np.zeros_like(capacity)
-    for index, placed in place(requests, capacity).items():
-        assert 1 <= len(placed.servers) <= sizes[index][0]  # type: ignore[call-overload]
-        assert 1 <= len(placed.workers) <= sizes[index][1]  # type: ignore[call-overload]
-        np.add.at(used, list(placed.servers), SERVER)
-        np.add.at(used, list(placed.workers), WORKER)
-    assert (used <= capacity).all()
-
-
-def test_fewest_nodes_even_spread_small_jobs_first() -> None:  # O14-O17
-    capacity = np.tile([8.0, 100.0, 10.0, 4.0], (3, 1))
-    requests = [
-        PlacementRequest("big", 2, 4, SERVER, WORKER),
-        PlacementRequest("small", 1, 1, SERVER, WORKER),
-    ]
-    placed = place(requests, capacity)
-    assert placed["small"].workers == (0,)
-    # Ten cores need two nodes; the two least used come first.
-    assert placed["big"].servers == (1, 2)
-    assert placed["big"].workers == (1, 2, 1, 2)
-
-
-def test_a_job_that_fits_nowhere_is_trimmed_and_the_next_is_still_placed() -> None:  # O18
-    capacity = np.array([[8.0, 100.0, 10.0, 1.0], [8.0, 100.0, 10.0, 1.0]])
-    wide = PlacementRequest("wide", 2, 3, SERVER, WORKER)
-    wider = PlacementRequest("only-servers-left", 3, 3, SERVER, WORKER)
-    placed = place([wide, wider], capacity)
-    assert len(placed["wide"].workers) == 2
-    assert "only-servers-left" not in placed
-    cpu_only = PlacementRequest("cpu", 3, 4, SERVER, (1.0, 1.0, 0.0, 0.0))
-    assert "cpu" in place([wide, cpu_only], capacity)
-    assert "cpu" not in place([wide, cpu_only], capacity, as_published=True) or capacity[0, 2] >= 3
-
-
-@pytest.mark.parametrize(
-    ("narrow", "wide"),
-    [((1, 1), (2, 4)), ((1, 3), (4, 1)), ((3, 1), (1, 4))],
-)
-def test_jobs_of_fewer_tasks_are_placed_first(narrow: tuple[int, int], wide: tuple[int, int]) -> None:  # O14
-    """Whatever the order in which they come, and whether the tasks are servers or workers: the job of fewer tasks
-    gets the first node, the other one the next."""
-    capacity = np.tile([8.0, 100.0, 10.0, 4.0], (2, 1))
-    jobs = [PlacementRequest("wide", *wide, (1, 1, 0, 0), (1, 1, 0, 0))]
-    jobs.append(PlacementRequest("narrow", *narrow, (1, 1, 0, 0), (1, 1, 0, 0)))
-    for requests in (jobs, jobs[::-1]):
-        placed = place(requests, capacity)
-        assert {*placed["narrow"].servers, *placed["narrow"].workers} == {0}
-        assert {*placed["wide"].servers, *placed["wide"].workers} == {1}
-
-
-def test_a_job_takes_as_many_nodes_as_it_needs_and_as_much_of_each() -> None:  # O16
-    capacity = np.tile([8.0, 100.0, 10.0, 4.0], (4, 1))
-    task = (1.0, 1.0, 0.0, 0.0)
-    for servers, workers, count in [(4, 4, 1), (8, 8, 2), (6, 12, 3), (16, 16, 4)]:
-        placed = place([PlacementRequest("job", servers, workers, task, task)], capacity)["job"]
-        for tasks in (placed.servers, placed.workers):
-            each = [tasks.count(node) for node in set(tasks)]
-            assert len(each) == count, f"{servers} + {workers} tasks of one core on nodes of eight"
-            assert max(each) == min(each)
 
 
 def test_the_smallest_dominant_share_is_served_next() -> None:  # O21

@@ -21,7 +21,7 @@ from lucid.adapters.slurm.elastic.reports_folder import Trouble, folder_trouble
 from lucid.core.job import Progress
 from lucid.core.prediction import StageTimes
 
-__all__ = ["STAGES", "Profile", "Report", "Reports", "Said", "progress_of", "said_in", "stages_in"]
+__all__ = ["STAGES", "Profile", "Report", "Reports", "Said", "said_in", "stages_in"]
 
 _LISTED_EVERY_S = 30.0
 _LISTED_AT_ONCE_S = 0.2
@@ -151,15 +151,6 @@ class Reports:
         except OSError:
             pass
         self._names = None
-
-
-def progress_of(content: bytes) -> Progress:
-    """The progress that a file tells.
-
-    Raises:
-        ValueError: as ``said_in``.
-    """
-    return said_in(content).progress
 
 
 def said_in(content: bytes) -> Said:

@@ -1,47 +1,16 @@
-"""What a job's agent does: noise scale, learning rate for a batch, report (P6, P9, P22, P23)."""
+"""What a job's agent does, as published (P6, P9, P22): the reference for slurm/lucid_torch.py."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
-from lucid.errors import ConfigError
-from lucid.systems.pollux.goodput import GoodputModel, GradParams, PerfParams
+from lucid.systems.pollux import GradParams
 
-__all__ = [
-    "LR_RULES",
-    "GradientMean",
-    "gradient_statistics",
-    "learning_rate_factor",
-    "noise_scale",
-    "read_hints",
-]
-
-Floats = NDArray[np.float64]
-
-LR_RULES = ("adascale", "linear", "sqrt")
-"""Rules by which the learning rate follows the batch size (P9)."""
-
-_HINTS = (
-    "initBatchSize",
-    "maxBatchSize",
-    "localBszBounds",
-    "maxProfiledReplicas",
-    "perfParams",
-    "gradParams",
-    "globalBatchSize",
-    "gradientAccumulation",
-)
-"""The eight keys of AdaptDL's agent. The last two say what the job does now, which no decision needs."""
-
-
-def noise_scale(grad: GradParams, init: float) -> float:
-    """phi, in samples: M0 var / sqr (P6, P7); infinite where the mean gradient vanishes."""
-    return math.inf if grad.sqr <= 0 else init * grad.var / grad.sqr
+RULES = ("adascale", "linear", "sqrt")
 
 
 def learning_rate_factor(rule: str, init: float, batch: float, grad: GradParams | None = None) -> float:
@@ -55,7 +24,7 @@ def learning_rate_factor(rule: str, init: float, batch: float, grad: GradParams 
         grad: gradient statistics at M0; only AdaScale needs them.
 
     Raises:
-        ConfigError: the rule is not known, or AdaScale lacks its statistics.
+        ValueError: the rule is not known, or AdaScale lacks its statistics.
     """
     ratio = batch / init
     if rule == "linear":
@@ -63,8 +32,7 @@ def learning_rate_factor(rule: str, init: float, batch: float, grad: GradParams 
     if rule == "sqrt":
         return math.sqrt(ratio)
     if rule != "adascale" or grad is None:
-        known = ", ".join(LR_RULES)
-        raise ConfigError(f"learning-rate rule {rule!r}; known are {known} (adascale needs gradient statistics)")
+        raise ValueError(rule)
     denominator = grad.var / ratio + grad.sqr
     return (grad.var + grad.sqr) / denominator if denominator > 0 else 1.0
 
@@ -116,28 +84,3 @@ class GradientMean(NamedTuple):
         if self.weight == 0:
             return GradParams(1.0, 0.0)
         return GradParams(max(self.sqr / self.weight, 0.0), max(self.var / self.weight, 1e-6))
-
-
-def read_hints(hints: Mapping[str, Any]) -> GoodputModel | None:
-    """The goodput model in an agent's report (P23).
-
-    Args:
-        hints: keys as AdaptDL's agent sends them; all may be absent.
-
-    Returns:
-        The model, or None while parameters, statistics or the initial batch size are missing.
-
-    Raises:
-        ConfigError: a key is not known.
-    """
-    unknown = sorted(set(hints) - set(_HINTS))
-    if unknown:
-        raise ConfigError(f"hints: unknown {', '.join(unknown)}; known are {', '.join(_HINTS)}")
-    perf, grad, init = (hints.get(k) for k in ("perfParams", "gradParams", "initBatchSize"))
-    if not perf or not grad or not init:
-        return None
-    return GoodputModel(
-        PerfParams(*(float(perf[name]) for name in PerfParams._fields)),
-        GradParams(float(grad["norm"]), float(grad["var"])),
-        int(init),
-    )

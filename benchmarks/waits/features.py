@@ -16,7 +16,7 @@ from statistics import median
 
 import numpy as np
 
-from lucid.models.waits.table import Floats, WaitTable
+from benchmarks.waits.table import Floats, WaitTable
 
 __all__ = ["FEATURES", "WaitHistory", "features_of"]
 

@@ -24,9 +24,9 @@ from numpy.typing import NDArray
 from sklearn.ensemble import HistGradientBoostingRegressor
 from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]  # comes with sklearn
 
+from benchmarks.waits.features import FEATURES, features_of
+from benchmarks.waits.table import Floats, WaitTable
 from lucid.errors import TraceError
-from lucid.models.waits.features import FEATURES, features_of
-from lucid.models.waits.table import Floats, WaitTable
 
 __all__ = ["Told", "evaluate_waits", "walk_forward"]
 
