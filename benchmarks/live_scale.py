@@ -139,8 +139,9 @@ def _cpu_s(pid: int, children: bool = False) -> float:
     return sum(map(int, fields[13:15] if children else fields[11:13])) / _TICKS
 
 
-def _peak_mib(pid: int) -> float:
-    found = re.search(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
+def _memory_mib(pid: int, which: str = "VmHWM") -> float:
+    """The most so far, or (``VmRSS``) what it has now."""
+    found = re.search(rf"{which}:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
     return int(found[1]) / 1024 if found else 0.0
 
 
@@ -254,7 +255,8 @@ def figures(runs: int) -> Iterator[Figure]:  # noqa: ARG001 - one window is one 
             )  # fmt: skip
             yield Figure("one cycle, CPU of lucidd and its commands", (own + commands) / cycles, "s", at_most=1.5)
             yield Figure("one plan(), wall", 1000 * plan_s / max(plans, 1.0), "ms")
-            yield Figure("memory of lucidd, peak", _peak_mib(pid), "MiB", at_most=400)
+            yield Figure("memory of lucidd, peak", _memory_mib(pid), "MiB", at_most=400)
+            yield Figure("memory of lucidd, at the end", _memory_mib(pid, "VmRSS"), "MiB")
             yield Figure(
                 "slurmctld's time on lucidd's requests", 100 * spent_s / took_s, "%", at_most=3.0,
                 note=f"as sdiag counts it; {60 * requests / took_s:.0f} requests a minute, of "
@@ -264,7 +266,7 @@ def figures(runs: int) -> Iterator[Figure]:  # noqa: ARG001 - one window is one 
                 "CPU of slurmctld", 100 * ctld / took_s, "% of a core",
                 baseline=100 * alone_cpu_s / alone_s, baseline_name="without lucidd",
             )  # fmt: skip
-            yield Figure("memory of slurmctld, peak", _peak_mib(controller), "MiB")
+            yield Figure("memory of slurmctld, peak", _memory_mib(controller), "MiB")
         finally:
             lucidd.end()
         after = site.spent_on("lucid")

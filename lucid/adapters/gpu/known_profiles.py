@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from lucid.adapters.gpu.profiles import ProfileSource, labelled, says_more
-from lucid.adapters.slurm.records.field_parsers import parse_mark
 from lucid.adapters.slurm.records.jobs_and_nodes import SlurmJob
 from lucid.adapters.store.port import ProfileRow, Store
 from lucid.core.job import JobProfile
@@ -53,7 +52,7 @@ class KnownProfiles:
             job = jobs.get(reading.job_id) or by_number.get(reading.job_id)
             if job is None:
                 continue
-            mark = parse_mark(job.admin_comment) or {}
+            mark = job.tag or {}
             profile = labelled(reading.profile, job.user, job.name, True if mark.get("amp") == "1" else None)
             before = self._own.get(job.id)
             if not says_more(before, profile):

@@ -41,12 +41,15 @@ class LikeProfiles:
         self._keep_s = keep_s
         self._similar = similar
         self._known: dict[_Key, _Known] = {}
+        self._users: set[str] = set()
+        """Those of whom anything was measured: each look asks about every job."""
         self._told: dict[_Key, tuple[_Known, JobProfile]] = {}
 
     def note(self, user: str, name: str, gpus: int, profile: JobProfile, at_s: float) -> None:
         """Record a measured job. A job without a user is similar to no other job."""
         if not user:
             return
+        self._users.add(user)
         for key in self._keys(user, name, gpus):
             before = self._known.get(key)
             fresh = before is not None and at_s - before.at_s <= self._keep_s
@@ -57,7 +60,7 @@ class LikeProfiles:
     def of(self, user: str, name: str, gpus: int, now_s: float) -> JobProfile | None:
         """The profile predicted for such a job: the same object as long as it says the same; ``None`` if no similar
         job was measured."""
-        if not user:
+        if user not in self._users:
             return None
         for level, (key, margin) in enumerate(zip(self._keys(user, name, gpus), _MARGINS, strict=False)):
             known = self._known.get(key)

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from lucid.adapters.bounded import digits
-from lucid.adapters.slurm.records.field_parsers import parse_mark
 from lucid.adapters.slurm.records.jobs_and_nodes import SlurmJob
 from lucid.adapters.store.port import GivenUp, JobNote
 from lucid.core.job import Elastic
@@ -106,13 +105,13 @@ def most_nodes(record: SlurmJob, limits: Elastic) -> int | None:
     What its user wrote is in job_submit.lua's tag. Slurm's own number tells it of no job: it is 1 where a user wrote
     nothing (since 23.11), 0 once the job runs, and Lucid's own after a resize.
     """
-    written = digits((parse_mark(record.admin_comment) or {}).get("most", ""))
+    written = digits((record.tag or {}).get("most", ""))
     return min((most for most in (written, limits.max_nodes) if most), default=None)
 
 
 def rigid_because(record: SlurmJob, note: JobNote | None, limits: Elastic) -> str:
     """Why a job that opted in is not resized all the same, by what it asks for; empty where it can be."""
-    request, mark = record.request, parse_mark(record.admin_comment) or {}
+    request, mark = record.request, record.tag or {}
     gpus = written_gpus(record, note)
     written = (note.as_written if note is not None else None) or request.written()
     reasons = {

@@ -57,6 +57,7 @@ class CpuStarvation:
             return {}
         all_used, by_gpu_jobs = _used(facts, facts.jobs), _used(facts, (job for job in facts.jobs if job.asks))
         found: defaultdict[str, list[SlurmJob]] = defaultdict(list)
+        stopped: dict[tuple[object, ...], bool] = {}  # by what is asked for: there are far fewer of these than jobs
         for job in facts.jobs:
             note = facts.notes.get(job.id)
             if (
@@ -66,9 +67,13 @@ class CpuStarvation:
             ):
                 continue
             home = ownership.home(job, note)
-            nodes = [node for node in facts.nodes if home in node.partitions and node.available]
-            nodes = [node for node in nodes if facts.open_to(node.name, job)]
-            if not _fits(job, nodes, all_used) and _fits(job, nodes, by_gpu_jobs):
+            limit_s = job.time_limit_s if facts.windows else None
+            asked = (home, job.min_nodes, job.gpus, job.cpus, job.mem_mib, limit_s)
+            if asked not in stopped:
+                nodes = [node for node in facts.nodes if home in node.partitions and node.available]
+                nodes = [node for node in nodes if facts.open_to(node.name, job)]
+                stopped[asked] = not _fits(job, nodes, all_used) and _fits(job, nodes, by_gpu_jobs)
+            if stopped[asked]:
                 found[home].append(job)
         return found
 

@@ -6,7 +6,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from lucid.adapters.slurm.pending.pending_reasons import NO_NODE, QUOTA, UNPACKED, may_end
-from lucid.adapters.slurm.records.field_parsers import parse_mark
 from lucid.adapters.slurm.records.jobs_and_nodes import SlurmJob
 from lucid.adapters.slurm.snapshot.observation import Observation, gpus_taken
 from lucid.adapters.store.port import GivenUp, JobNote
@@ -43,11 +42,7 @@ class LetGo:
     def no_node(self, record: SlurmJob, note: JobNote | None) -> str:
         """Lucid would look for one node for ever: it asks for few enough GPUs for one, and for more CPUs or memory
         than any has. Slurm may spread it."""
-        if (
-            record.min_nodes > 1
-            or record.request.whole_nodes
-            or "elastic" in (parse_mark(record.admin_comment) or {})
-        ):
+        if record.min_nodes > 1 or record.request.whole_nodes or "elastic" in (record.tag or {}):
             return ""
         home, facts = self._ownership.home(record, note), self._facts
         if home not in self._sizes:

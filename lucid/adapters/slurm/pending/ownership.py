@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from lucid.adapters.slurm.pending.job_state import TOLD, JobState
 from lucid.adapters.slurm.pending.pending_reasons import may_end, may_start
 from lucid.adapters.slurm.pending.pending_state import begins_s, in_queue, left_to_slurm, parked
-from lucid.adapters.slurm.records.field_parsers import parse_mark, says
+from lucid.adapters.slurm.records.field_parsers import says
 from lucid.adapters.slurm.records.jobs_and_nodes import SlurmJob
 from lucid.adapters.slurm.records.request import UNREAD
 from lucid.adapters.slurm.snapshot.observation import Observation, home_of
@@ -41,7 +41,7 @@ class Ownership:
 
     def ours(self, job: SlurmJob) -> bool:
         """Does it bear our mark, on a job that Lucid may hold?"""
-        mark = parse_mark(job.admin_comment)
+        mark = job.tag
         return mark is not None and (mark.get("skip") is None or "held" in mark)
 
     def holds(self, job: SlurmJob, note: JobNote | None) -> bool:
@@ -56,7 +56,7 @@ class Ownership:
             return True
         if job.unread:
             return False
-        return (parse_mark(job.admin_comment) or {}).get("v") == "2" and job.restarts == note.restarts
+        return (job.tag or {}).get("v") == "2" and job.restarts == note.restarts
 
     def state(self, job: SlurmJob, note: JobNote | None, now_s: float) -> JobState:
         """Where the job stands."""

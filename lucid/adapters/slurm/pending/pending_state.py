@@ -45,6 +45,8 @@ _FAR_FROM_S = 180 * 86400.0
 """A begin time further ahead than this was set by an earlier version of Lucid."""
 _REQUEUE_AHEAD_S = 125.0
 """Slurm sets a requeued job's begin time two minutes ahead."""
+_JOINS_LATE = frozenset(("wait", "begin", "own"))
+"""What the tag has of a job that came with a begin time, a dependency or a hold of its user's."""
 
 _WORDS = {
     "asked": "its comment says lucid:off",
@@ -84,7 +86,7 @@ def _left(admin_comment: str, comment: str, partition: str) -> str:
 def skipped(job: SlurmJob) -> str:
     """Why it is left to Slurm by its first request, in words, whether Lucid holds it until its turn or not; empty for
     others."""
-    skip = (parse_mark(job.admin_comment) or {}).get("skip") or ("asked" if says(job.comment, "off") else "")
+    skip = (job.tag or {}).get("skip") or ("asked" if says(job.comment, "off") else "")
     return _words(skip) if skip else ""
 
 
@@ -95,30 +97,19 @@ def _words(skip: str) -> str:
 def joined_late(job: SlurmJob) -> bool:
     """Did it come with a begin time, a dependency or a hold of its user's? Then it queues behind those held before
     it, and is an ordinary job from there on."""
-    mark = parse_mark(job.admin_comment) or {}
-    return "held" in mark and not mark.get("skip") and bool(mark.keys() & {"wait", "begin", "own"})
+    tag = job.tag or {}
+    return not _JOINS_LATE.isdisjoint(tag) and "held" in tag and not tag.get("skip")
 
 
 def never_changed(job: SlurmJob) -> bool:
     """Did job_submit.lua see that Lucid cannot change its request?"""
-    return "skip" in (parse_mark(job.admin_comment) or {})
+    return "skip" in (job.tag or {})
 
 
 def whole_array(job: SlurmJob) -> str:
     """The id by which a job is let go at its turn: an array too large to be looked at task by task goes as one."""
-    mark = parse_mark(job.admin_comment) or {}
+    mark = job.tag or {}
     return job.id.partition("_")[0] if mark.get("skip") == "array" else job.id
-
-
-def _mark_s(job: SlurmJob, key: str) -> float:
-    """A time that job_submit.lua put into the tag (Unix s); 0 where there is none."""
-    text = (parse_mark(job.admin_comment) or {}).get(key, "")
-    return float(text) if text.isascii() and text.isdecimal() and len(text) < 12 else 0.0
-
-
-def _leased(job: SlurmJob) -> bool:
-    """Does the begin time stand that job_submit.lua parked it with?"""
-    return job.eligible_s > 0 and job.eligible_s == _mark_s(job, "park")
 
 
 def _set_by_lucid(job: SlurmJob, note: JobNote | None, now_s: float) -> bool:
@@ -129,16 +120,16 @@ def _set_by_lucid(job: SlurmJob, note: JobNote | None, now_s: float) -> bool:
 def _on_lease(job: SlurmJob, note: JobNote | None) -> bool:
     """Does it wait with a begin time that job_submit.lua or Lucid parked it with? The one before counts, too: what
     was seen may be older than the note."""
-    return _leased(job) or (note is not None and job.eligible_s > 0 and job.eligible_s in note.leases)
+    return job.leased or (note is not None and job.eligible_s > 0 and job.eligible_s in note.leases)
 
 
 def in_queue(job: SlurmJob, note: JobNote | None) -> bool:
     """Does a parked job wait for its turn alone? An array goes into the queue as a whole, by a hold; a job with a
     begin time of its user's or a dependency joins the queue later."""
-    mark = parse_mark(job.admin_comment) or {}
-    alone = not mark.keys() & {"wait", "begin", "own"} and not job.dependency and "_" not in job.id
-    alone = alone and not (note is not None and note.depends)
-    return job.pending and not job.held and not job.restarts and alone and _on_lease(job, note)
+    if not job.pending or job.held or job.restarts or job.dependency or "_" in job.id:
+        return False
+    alone = _JOINS_LATE.isdisjoint(job.tag or ()) and not (note is not None and note.depends)
+    return alone and _on_lease(job, note)
 
 
 def parked(job: SlurmJob, note: JobNote | None, now_s: float) -> bool:
@@ -150,7 +141,7 @@ def next_lease_s(job: SlurmJob, note: JobNote | None, now_s: float) -> float:
     """Until when a parked job is to be parked from now on (Unix s); 0 while its lease lasts. Each lease is as long as
     the job has waited: a long wait costs few writes, and ``squeue --start`` names no time far off."""
     waited_s = max(now_s - job.submit_s, 0.0)
-    least_s = _EARLY_S if _leased(job) else max(_LATE_S, min(waited_s, _MOST_LEASE_S) / 4)
+    least_s = _EARLY_S if job.leased else max(_LATE_S, min(waited_s, _MOST_LEASE_S) / 4)
     if parked(job, note, now_s) and least_s <= job.eligible_s - now_s < 2 * _MOST_LEASE_S:
         return 0.0
     return float(round(now_s + min(max(waited_s, LEASE_S), _MOST_LEASE_S)))
@@ -168,7 +159,6 @@ def begins_s(job: SlurmJob, note: JobNote | None, now_s: float) -> float:
     if job.eligible_s <= now_s:
         return 0.0
     if _set_by_lucid(job, note, now_s):
-        begin_s = _mark_s(job, "begin")
-        return begin_s if begin_s > now_s else 0.0
+        return job.tagged_begin_s if job.tagged_begin_s > now_s else 0.0
     own = note is not None and note.requeued == job.restarts > 0
     return 0.0 if own and job.eligible_s <= now_s + _REQUEUE_AHEAD_S else job.eligible_s

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from lucid.adapters.slurm.records.field_parsers import parse_mark
 from lucid.adapters.slurm.records.request import Request
 from lucid.core.node import Window
 from lucid.core.placement import Placement
@@ -90,12 +92,22 @@ class SlurmJob:
     """Does it wait (and hold nothing)?"""
     running: bool = field(init=False, repr=False, compare=False)
     """Does it hold resources?"""
+    tag: Mapping[str, str] | None = field(init=False, repr=False, compare=False)
+    """What job_submit.lua noted of it (``parse_mark``)."""
+    tagged_begin_s: float = field(init=False, repr=False, compare=False)
+    """The begin time that its user asked for, as job_submit.lua noted it."""
+    leased: bool = field(init=False, repr=False, compare=False)
+    """Does the begin time stand that job_submit.lua parked it with?"""
 
     def __post_init__(self) -> None:
         completing = "COMPLETING" in self.flags
         object.__setattr__(self, "completing", completing)
         object.__setattr__(self, "pending", self.state == "PENDING" and not completing)
         object.__setattr__(self, "running", completing or self.state in ("RUNNING", "SUSPENDED"))
+        tag = parse_mark(self.admin_comment)
+        object.__setattr__(self, "tag", tag)
+        object.__setattr__(self, "tagged_begin_s", _time_s(tag, "begin"))
+        object.__setattr__(self, "leased", self.eligible_s > 0 and self.eligible_s == _time_s(tag, "park"))
 
     @property
     def asks(self) -> bool:
@@ -181,6 +193,12 @@ class SlurmNode:
         """Can each of its GPUs be asked for by name, as a shard? Then two jobs can be put on the same one."""
         types = self.gpu_types
         return bool(types) and len(set(types)) == len(types) and set(types) <= self.shard_types
+
+
+def _time_s(tag: Mapping[str, str] | None, key: str) -> float:
+    """A time that job_submit.lua put into the tag (Unix s); 0 where there is none."""
+    text = tag.get(key, "") if tag else ""
+    return float(text) if text.isascii() and text.isdecimal() and len(text) < 12 else 0.0
 
 
 BASE_STATES = frozenset(["IDLE", "MIXED", "ALLOCATED", "DOWN", "ERROR", "FUTURE", "UNKNOWN"])

@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from operator import attrgetter, is_
+from typing import Any, TypeVar
 
 from lucid.adapters.slurm.actions.preempting_starts import Claimed, as_seen_by
 from lucid.adapters.slurm.elastic.interleaved_jobs import TurnJobs, takes_turns
@@ -18,9 +20,11 @@ from lucid.adapters.slurm.elastic.resizable_jobs import NOT_ELASTIC, Elasticity,
 from lucid.adapters.slurm.pending.job_state import TOLD
 from lucid.adapters.slurm.pending.ownership import Ownership
 from lucid.adapters.slurm.pending.pending_reasons import Outlook, outlook
-from lucid.adapters.slurm.records.field_parsers import parse_mark, parse_placement
+from lucid.adapters.slurm.records.field_parsers import parse_placement
 from lucid.adapters.slurm.records.jobs_and_nodes import SlurmJob, SlurmNode
-from lucid.adapters.slurm.records.request import NO_DEFAULTS, whole_because
+from lucid.adapters.slurm.records.preemption import Preemption
+from lucid.adapters.slurm.records.request import NO_DEFAULTS, JobDefaults, whole_because
+from lucid.adapters.slurm.snapshot.lending_pool import Pool
 from lucid.adapters.slurm.snapshot.node_constraints import NodesAskedFor
 from lucid.adapters.slurm.snapshot.observation import Observation, gpus_taken, submitted_s, users_nodes
 from lucid.adapters.slurm.snapshot.placement_clashes import without_clashes
@@ -28,9 +32,10 @@ from lucid.adapters.slurm.snapshot.power_saving import begins_s
 from lucid.adapters.slurm.snapshot.reuse_unchanged import handed_on
 from lucid.adapters.store.port import JobNote, Store
 from lucid.config import DaemonSettings, Mode
-from lucid.core.job import Job, JobProfile, Pending, Running, Stage
+from lucid.core.job import Job, JobProfile, Pending, Progress, Running, Stage
 from lucid.core.node import Node, Window
 from lucid.core.placement import NodeGpus, Placement
+from lucid.core.prediction import StageTimes
 from lucid.core.snapshot import Partition
 from lucid.core.versioned import Versioned
 
@@ -41,6 +46,36 @@ Profiled = Callable[[Job], bool]
 """Does a new job go through profiling first? The policy's rule."""
 InVc = Callable[[str], bool]
 """Of the policy of a VC, by the VC's name."""
+_Entry = TypeVar("_Entry", Pending, Running)
+_Entries = dict[str, tuple[tuple[Any, ...], _Entry]]
+"""As shown last, by job, with what each was made from."""
+_NOTHING_NOTED = JobNote("")
+_SINCE, _STARTED = attrgetter("since_s", "job.submit_s", "job.rank"), attrgetter("start_s", "job.rank")
+
+
+@dataclass(frozen=True, slots=True)
+class _Scene:
+    """What the jobs of one VC are shown by beside their records and notes."""
+
+    defaults: JobDefaults | None
+    pool: Pool | None
+    features: frozenset[str] | None
+    tiers: Mapping[str, int]
+    preemption: Preemption
+    switch_wait_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Made:
+    """A job as shown last, and what it was made from. ``plain``: of nothing but these three, whatever the nodes are
+    and whatever the job reports."""
+
+    record: SlurmJob
+    note: JobNote | None
+    scene: _Scene
+    plain: bool
+    rest: tuple[object, ...]
+    job: Job
 
 
 def nowhere(vc: str) -> bool:  # noqa: ARG001 - an InVc
@@ -79,13 +114,19 @@ class Viewer:
         self._common: dict[str, frozenset[str] | None] = {}
         self._neighbours: dict[str, frozenset[str]] = {}
         self._asked = NodesAskedFor(None)
-        self._made: dict[str, tuple[SlurmJob, tuple[object, ...], Job]] = {}
-        """The jobs as shown last, and what each was made from."""
+        self._scenes: dict[str, _Scene] = {}
+        """Of each VC, the same object as long as it is equal, …"""
+        self._scenes_now: dict[str, _Scene] = {}
+        """… as far as this look has asked for it."""
+        self._made: dict[str, _Made] = {}
+        self._waited: _Entries[Pending] = {}
+        self._ran: _Entries[Running] = {}
 
     def partitions(self, facts: Observation) -> Versioned[Partition]:
         """One partition for each VC with GPU nodes, one for the pool of those that lend, and the profiling one; the
         same objects as last time where nothing changed."""
         self._common, self._neighbours, self._asked = {}, {}, NodesAskedFor(facts)
+        self._scenes_now = {}
         pool, profiling = facts.pool, self._settings.profiling_partition
         quotas = {} if pool is None else pool.quotas
         names = [name for name in self._settings.partitions if name not in quotas]
@@ -116,8 +157,8 @@ class Viewer:
             made[name] = Partition(
                 name,
                 nodes,
-                tuple(sorted(pending.get(name, ()), key=lambda e: (e.since_s, e.job.submit_s, e.job.rank))),
-                tuple(sorted(running.get(name, ()), key=lambda e: (e.start_s, e.job.rank))),
+                tuple(sorted(pending.get(name, ()), key=_SINCE)),
+                tuple(sorted(running.get(name, ()), key=_STARTED)),
                 name == profiling,
                 name == profiling or any(facts.modes.get(vc) is Mode.PACK for vc in vcs),
                 quotas if pooled else {},
@@ -127,6 +168,8 @@ class Viewer:
         if len(self._made) > 2 * len(facts.jobs):
             known = {job.id for job in facts.jobs}
             self._made = {job_id: kept for job_id, kept in self._made.items() if job_id in known}
+            self._waited = {job_id: kept for job_id, kept in self._waited.items() if job_id in known}
+            self._ran = {job_id: kept for job_id, kept in self._ran.items() if job_id in known}
         return shown
 
     def _node(self, node: SlurmNode, used: Mapping[str, tuple[int, int]], facts: Observation) -> Node:
@@ -154,36 +197,43 @@ class Viewer:
     def job(self, record: SlurmJob, note: JobNote | None, facts: Observation) -> Job:
         """The user's request in our words: the same object as long as nothing that it is made from changes."""
         home = self._ownership.home(record, note)
-        known = facts.defaults
-        defaults = None if known is None else known.get(home, NO_DEFAULTS)
-        nodes = facts.nodes if record.request.whole_nodes else None
-        asked = self._asked.of(record, note, home)
-        tier = facts.tiers.get(record.qos, 0)
-        rest = (
-            note,
-            home,
-            defaults,
-            nodes,
-            facts.pool,
-            self._features_of(home, facts),
-            asked,
-            tier,
-            facts.preemption,
-            self._reaches(record, home, facts),
-        )
-        asks = self.elastic.of(record, note, home, facts.now_s)
-        key = (*rest, asks if asks is NOT_ELASTIC else replace(asks, progress=None, words="", restart_s=None))
+        scene = self._scenes_now.get(home) or self._scene(home, facts)
         before = self._made.get(record.id)
-        if before is not None and before[0] is record and before[1] == key:
-            return before[2]
+        same = before is not None and before.record is record and before.note is note and before.scene is scene
+        if before is not None and same and before.plain:
+            return before.job
+        asked = self._asked.of(record, note, home)
+        asks = self.elastic.of(record, note, home, facts.now_s)
+        rest = (
+            facts.nodes if record.request.whole_nodes else None,
+            asked,
+            self._reaches(record, home, facts),
+            asks if asks is NOT_ELASTIC else replace(asks, progress=None, words="", restart_s=None),
+        )
+        if before is not None and same and before.rest == rest:
+            return before.job
         made = self._job(record, note, home, facts, asks, asked)
-        self._made[record.id] = record, key, made
+        if before is not None and before.job == made:  # read anew, and the same
+            made = before.job
+        elsewhere = record.request.whole_nodes or record.time_min_s or record.features or record.excludes
+        plain = asks is NOT_ELASTIC and not (elsewhere or users_nodes(record, note))
+        self._made[record.id] = _Made(record, note, scene, plain, rest, made)
         return made
+
+    def _scene(self, home: str, facts: Observation) -> _Scene:
+        known, features = facts.defaults, self._features_of(home, facts)
+        defaults = None if known is None else known.get(home, NO_DEFAULTS)
+        scene = _Scene(defaults, facts.pool, features, facts.tiers, facts.preemption, facts.switch_wait_s)
+        before = self._scenes.get(home)
+        if before == scene:
+            scene = before
+        self._scenes[home] = self._scenes_now[home] = scene
+        return scene
 
     def _job(
         self, record: SlurmJob, note: JobNote | None, home: str, facts: Observation, asks: Elasticity, constraint: str
     ) -> Job:
-        mark = parse_mark(record.admin_comment) or {}
+        mark = record.tag or {}
         whole = self.whole_because(record, note, home, facts)
         return Job(
             id=record.id,
@@ -235,7 +285,7 @@ class Viewer:
         """Why its request cannot become slots, in words; empty where it can. Not where its user or job_submit.lua
         said no, where slots would not give it what it asks for, or where it asks for what the nodes of its VC do not
         all have."""
-        mark = parse_mark(record.admin_comment) or {}
+        mark = record.tag or {}
         known = facts.defaults
         defaults = None if known is None else known.get(home, NO_DEFAULTS)
         why = whole_because(record.request, mark, record.min_nodes, record.batch, defaults)
@@ -289,31 +339,20 @@ class Viewer:
             else:
                 words = record.reason if outlook(record.reason) is Outlook.BARRED else ""
                 retry_s = 0.0
-            profile = self._profile_of(record)
-            note = note or JobNote(record.id)
+            profile, known = self._profile_of(record), note or _NOTHING_NOTED
             job = self.job(record, note, facts)
-            new = profile is None and not note.to_home and not record.restarts and record.simple
+            where = home if facts.pool is None or home not in facts.pool.quotas else facts.pool.name
+            new = profiles and facts.modes[home] is Mode.PACK and profile is None and not record.restarts
+            new = new and record.simple and not known.to_home
             new = new and not users_nodes(record, note)  # no profiling node is one of them
             new = new and self._asked.met_in(job.constraint, profiling)
             new = new and record.request.max_nodes <= record.min_nodes  # as many as there are in its own partition
-            packs = facts.modes[home] is Mode.PACK
-            main = home if facts.pool is None or home not in facts.pool.quotas else facts.pool.name
-            where = profiling if profiles and packs and new and self._profiled(job) else main
-            found.setdefault(where, []).append(
-                Pending(
-                    job,
-                    note.wait_since_s or record.submit_s,
-                    profile,
-                    note.ran_s,
-                    record.restarts,
-                    note.alone,
-                    barred=words,
-                    retry_s=retry_s,
-                    home_only=note.to_home,
-                    progress=self.elastic.of(record, note, home, facts.now_s).progress,
-                    stages=self.turns.of(record, job.vc, facts.now_s, job.whole_because, profile),
-                )
-            )
+            if new and self._profiled(job):
+                where = profiling
+            progress = self.elastic.of(record, note, home, facts.now_s).progress
+            stages = self.turns.of(record, job.vc, facts.now_s, job.whole_because, profile)
+            made_from = (record, note, job, profile, words, retry_s, progress, stages)
+            found.setdefault(where, []).append(_kept(self._waited, record.id, _waiting, made_from))
         return found
 
     def _running(self, facts: Observation, owners: Mapping[str, tuple[str, ...]]) -> dict[str, list[Running]]:
@@ -370,8 +409,27 @@ class Viewer:
     ) -> Running:
         job = self.job(record, note, facts)
         asks = self.elastic.of(record, note, job.vc, facts.now_s)
-        known, profile = note or JobNote(record.id), self._profile_of(record)
+        profile = self._profile_of(record)
         packs = facts.modes.get(self._ownership.home(record, note)) is Mode.PACK
+        stages = self.turns.of(record, job.vc, facts.now_s, job.whole_because, profile)
+        in_turns = self.turns.in_turns(record, job.vc, facts.now_s)
+        made_from = (record, note, job, start_s, placement, packs, profile, asks, stages, in_turns)
+        return _kept(self._ran, record.id, self._runs, made_from)
+
+    def _runs(
+        self,
+        record: SlurmJob,
+        note: JobNote | None,
+        job: Job,
+        start_s: float,
+        placement: Placement,
+        packs: bool,
+        profile: JobProfile | None,
+        asks: Elasticity,
+        stages: StageTimes | None,
+        in_turns: tuple[float, int] | None,
+    ) -> Running:
+        known = note or _NOTHING_NOTED
         settled = record.state == "RUNNING" and not record.completing
         in_profiling = (
             settled
@@ -394,9 +452,47 @@ class Viewer:
             not joinable,
             asks.progress,
             restart_s=asks.restart_s,
-            stages=self.turns.of(record, job.vc, facts.now_s, job.whole_because, profile),
-            in_turns=self.turns.in_turns(record, job.vc, facts.now_s),
+            stages=stages,
+            in_turns=in_turns,
         )
+
+
+def _waiting(
+    record: SlurmJob,
+    note: JobNote | None,
+    job: Job,
+    profile: JobProfile | None,
+    barred: str,
+    retry_s: float,
+    progress: Progress | None,
+    stages: StageTimes | None,
+) -> Pending:
+    known = note or _NOTHING_NOTED
+    return Pending(
+        job,
+        known.wait_since_s or record.submit_s,
+        profile,
+        known.ran_s,
+        record.restarts,
+        known.alone,
+        barred=barred,
+        retry_s=retry_s,
+        home_only=known.to_home,
+        progress=progress,
+        stages=stages,
+    )
+
+
+def _kept(known: _Entries[_Entry], job_id: str, make: Callable[..., _Entry], made_from: tuple[Any, ...]) -> _Entry:
+    """The entry that was shown last, where it was made from the same objects or comes to the same."""
+    before = known.get(job_id)
+    if before is not None and all(map(is_, before[0], made_from)):
+        return before[1]
+    made = make(*made_from)
+    if before is not None and before[1] == made:
+        made = before[1]
+    known[job_id] = made_from, made
+    return made
 
 
 def _windows(node: SlurmNode, facts: Observation) -> tuple[Window, ...]:

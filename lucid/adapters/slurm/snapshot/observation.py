@@ -96,7 +96,7 @@ def users_nodes(record: SlurmJob, note: JobNote | None) -> str:
     """The node list that the user asked for, at submission or since, not the one that Lucid set. Lucid notes what it
     sets before it sets it. Where nothing is noted, job_submit.lua's tag tells (``nodes=1``) of a job that started
     before; a tag of an earlier version tells it of jobs that may share."""
-    now, mark = record.request.req_nodes, parse_mark(record.admin_comment) or {}
+    now, mark = record.request.req_nodes, record.tag or {}
     if note is not None and note.as_written:
         noted = note.as_written.get("req_nodes", "")
         ours = not note.listed or any(set(hosts(now)) == set(hosts(one)) for one in note.listed.split())
@@ -125,7 +125,7 @@ def as_written(record: SlurmJob) -> Request:
     whole GPUs as it holds shards of. CPUs and memory by GPU are its user's only where the tag has them: Slurm writes
     JobDefaults into a job as soon as it judges it."""
     request = replace(record.request, req_nodes=users_nodes(record, None))
-    mark = parse_mark(record.admin_comment) or {}
+    mark = record.tag or {}
     tagged = from_mark(mark)
     if not (request.shards or request.emptied or request.addressed):
         ours = "held" in mark and "skip" not in mark

@@ -37,7 +37,10 @@ def _partition(before: Partition | None, made: Partition) -> Partition:
     running = _same(before.running, made.running, _JOB)
     fitting = before.fitting if before.fitting == made.fitting else made.fitting
     if (
-        (nodes, pending, running, fitting) == (before.nodes, before.pending, before.running, before.fitting)
+        nodes is before.nodes
+        and pending is before.pending
+        and running is before.running
+        and fitting is before.fitting
         and made.acting == before.acting
         and made.quotas == before.quotas
         and made.profiling == before.profiling
@@ -48,6 +51,10 @@ def _partition(before: Partition | None, made: Partition) -> Partition:
 
 def _same(before: tuple[_T, ...], made: tuple[_T, ...], name: Callable[[_T], str]) -> tuple[_T, ...]:
     """``made``, of what there was before under the same name where that is equal; where all is, the tuple too."""
+    if len(made) == len(before) and all(map(is_, made, before)):
+        return before
     known = {name(item): item for item in before}
-    kept = tuple(old if (old := known.get(name(item))) == item and old is not None else item for item in made)
+    kept = tuple(
+        item if (old := known.get(name(item))) is None or old is item or old != item else old for item in made
+    )
     return before if len(kept) == len(before) and all(map(is_, kept, before)) else kept
