@@ -30,6 +30,7 @@ from lucid.live.reporting.counters import Counters, TimedPolicy
 from lucid.live.reporting.public_view import Publisher
 from lucid.live.resilience.failure_barrier import behind_barrier
 from lucid.live.resilience.guarded_policy import GuardedPolicy
+from lucid.models.history import naive_for
 from lucid.orchestrator.cycle import Cycle, CycleResult
 from lucid.orchestrator.order.site_factor import site_factors
 from lucid.profiler.stage import goes_through_profiling
@@ -179,8 +180,11 @@ class Cycles:
         self._start_log = StartLog(parts.store, live.make(predictor), predictor.pair_speed)
         before = self._policy_memory.load() if self._cycle is None else self._cycle.memory
         timed = TimedPolicy(GuardedPolicy(policy, parts.left_out), self._counters.planned)
+        naive = naive_for(parts.settings.daemon.policy, live.settings)
+        if naive is not None:
+            naive.learn(ended)
         return Cycle(
-            self.cluster, predictor, timed, live.settings, recorder, forecaster, before, True, self._trust.book
+            self.cluster, predictor, timed, live.settings, recorder, forecaster, before, True, self._trust.book, naive
         )
 
     def profiles_in(self, vc: str) -> bool:
