@@ -32,6 +32,7 @@ from lucid.live.policies import live_policy, live_predictor, needs_of
 from lucid.live.reporting.counters import Counters
 from lucid.live.reporting.public_view import Publisher
 from lucid.live.resilience.failure_barrier import behind_barrier
+from lucid.models.history import naive_for
 from lucid.orchestrator.cycle import Cycle, CycleResult
 from lucid.orchestrator.order.site_factor import site_factors
 from lucid.orchestrator.policy_host import PolicyHost
@@ -197,8 +198,20 @@ class Cycles:
         recorder = with_records(parts.settings, policy, live.settings, store)
         self._start_log = StartLog(parts.store, live.make(predictor), predictor.pair_speed)
         before = self._policy_memory.load() if self._cycle is None else self._cycle.memory
+        naive = naive_for(parts.settings.daemon.policy, live.settings)
+        if naive is not None:
+            naive.learn(ended)
         return Cycle(
-            self.cluster, predictor, policy, live.settings, recorder, forecaster, before, True, self._trust.book
+            self.cluster,
+            predictor,
+            policy,
+            live.settings,
+            recorder,
+            forecaster,
+            before,
+            True,
+            self._trust.book,
+            naive,
         )
 
     def _forgot(self, memory: Mapping[str, object], error: Exception) -> None:

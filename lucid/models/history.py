@@ -4,22 +4,26 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from math import fsum
+from math import exp, fsum, log
 from typing import Final
 
+from lucid.config import PolicySettings
 from lucid.core.job import Ended, Job, JobProfile
 from lucid.core.prediction import JUMBO, Prediction
 
-__all__ = ["NEWEST", "HistoryPredictor", "jobs_alike"]
+__all__ = ["NEWEST", "HistoryPredictor", "jobs_alike", "naive_for"]
 
 NEWEST: Final = 20
 """So many of a group's jobs say more of the next one than all that ever ended (docs/decisions/0054)."""
+_FLOOR_S = 10.0
+"""Added before logarithms are taken: seconds do not matter."""
 
 
 class _Mean:
     """Of all values, or of the ``newest``."""
 
     __slots__ = ("count", "kept", "total")
+    kind = "mean"
 
     def __init__(self, newest: int | None) -> None:
         self.count = 0
@@ -49,6 +53,20 @@ def jobs_alike(count: int, what: str) -> str:
     return jobs if what == "all jobs" else f"{jobs} with the same {what}"
 
 
+class _GeometricMean(_Mean):
+    """A single long job moves it by little."""
+
+    __slots__ = ()
+    kind = "geometric mean"
+
+    def add(self, value: float) -> None:
+        super().add(log(value + _FLOOR_S))
+
+    @property
+    def value(self) -> float:
+        return max(exp(super().value) - _FLOOR_S, 0.0)
+
+
 class HistoryPredictor:
     """Mean run time of the finished jobs most like this one: same user and name, else same user and GPU
     demand, else same user, else same VC and GPU demand, else same GPU demand, else all; before any job has
@@ -57,8 +75,10 @@ class HistoryPredictor:
 
     name = "history"
 
-    def __init__(self, first_guess_s: float = 3600.0, newest: int | None = None) -> None:
+    def __init__(self, first_guess_s: float = 3600.0, newest: int | None = None, *, geometric: bool = False) -> None:
+        """``geometric``: means of logarithms, which rank jobs better, and expect too little of heavy tails."""
         self._first_guess_s = first_guess_s
+        self._group = _GeometricMean if geometric else _Mean
         self._newest = newest
         self._means: dict[tuple[str, ...], _Mean] = {}
 
@@ -78,7 +98,7 @@ class HistoryPredictor:
         for key in self._keys(job):
             mean = self._means.get(key)
             if mean is not None:
-                source = f"{self.name}: mean of {mean.last}{jobs_alike(mean.count, key[0])}"
+                source = f"{self.name}: {mean.kind} of {mean.last}{jobs_alike(mean.count, key[0])}"
                 return Prediction(mean.value, source, score, self.name)
         return Prediction(self._first_guess_s, f"{self.name}: no job has ended yet", score, self.name)
 
@@ -92,5 +112,12 @@ class HistoryPredictor:
             for key in self._keys(item.job):
                 mean = self._means.get(key)
                 if mean is None:
-                    mean = self._means[key] = _Mean(self._newest)
+                    mean = self._means[key] = self._group(self._newest)
                 mean.add(item.ran_s)
+
+
+def naive_for(policy: str, settings: PolicySettings) -> HistoryPredictor | None:
+    """What ``lucid`` falls back on before plain order, where its estimates do not rank jobs (docs/decisions/0053);
+    ``None`` where nothing is made of how well they do."""
+    measured = settings.fairness.estimates == "measured" and settings.lending.mode == "off"
+    return HistoryPredictor(newest=NEWEST, geometric=True) if measured and policy == "lucid" else None

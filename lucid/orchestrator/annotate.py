@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from types import MappingProxyType
 
-from lucid.core.job import JobProfile, Pending, Running
+from lucid.core.job import Job, JobProfile, Pending, Running
 from lucid.core.ports import Forecaster, Predictor
 from lucid.core.prediction import Prediction
 from lucid.core.snapshot import Partition, Snapshot
@@ -26,17 +26,25 @@ class Annotator:
     A snapshot's predictions can be read only, and stay as they are for as long as somebody keeps the snapshot."""
 
     def __init__(
-        self, predictor: Predictor, forecaster: Forecaster | None = None, trust: TrustBook | None = None
+        self,
+        predictor: Predictor,
+        forecaster: Forecaster | None = None,
+        trust: TrustBook | None = None,
+        naive: Predictor | None = None,
     ) -> None:
-        """``trust``: what is known of how well estimates rank jobs; nothing, without."""
+        """``trust``: what is known of how well estimates rank jobs; nothing, without. ``naive``: estimates durations
+        in the predictor's place where these rank the jobs that ended better."""
         self._predictor = predictor
         self._forecaster = forecaster
         self._trust = TrustBook() if trust is None else trust
         self._predictions: dict[str, Prediction] = {}
         self._seen_with: dict[str, JobProfile | None] = {}
         self._limits: dict[str, float | None] = {}
-        self._estimates_s: dict[str, float] = {}
-        """Before they are cut at time limits, which plain Slurm knows as well."""
+        self._naive = naive
+        self._said: dict[str, tuple[Prediction, Prediction | None]] = {}
+        """By the predictor and the naive one, before time limits cut them, which plain Slurm knows as well."""
+        self._by: Mapping[str, str] = {}
+        """Whose estimates are used, by VC."""
         self._learnt: frozenset[str] = frozenset()
         """Jobs that the last snapshot told as ended: where its cycle failed, the next one tells them again."""
         self._partitions: dict[str, Partition] = {}
@@ -53,11 +61,13 @@ class Annotator:
         self._learnt = frozenset(ended.job.id for ended in snapshot.ended)
         if new:
             self._predictor.learn(new)
+            if self._naive is not None:
+                self._naive.learn(new)
             for ended in new:
                 self._predictions.pop(ended.job.id, None)
-                estimate_s = self._estimates_s.pop(ended.job.id, None)
-                if estimate_s is not None and ended.ran and ended.job.gpus:
-                    self._trust.ended(ended.job.vc, estimate_s, ended.ran_s)
+                said = self._said.pop(ended.job.id, None)
+                if said is not None and ended.ran and ended.job.gpus:
+                    self._trust.ended(ended.job.vc, *_seconds(said), ended.ran_s)
                 self._seen_with.pop(ended.job.id, None)
                 self._limits.pop(ended.job.id, None)
         names = changed_names(self._seen, snapshot.partitions)
@@ -71,7 +81,10 @@ class Annotator:
         self._seen = key_of(snapshot.partitions)
         if self._trust.due:
             running = [entry for part in snapshot.partitions.values() for entry in part.running]
-            self._trust.look(running, self._estimates_s, snapshot.now_s)
+            known = {entry.job.id: _seconds(self._said[entry.job.id]) for entry in running}
+            self._trust.look(running, known, snapshot.now_s)
+            if self._naive is not None:
+                self._choose(snapshot)
         arrivals = snapshot.arrivals if self._forecaster is None else self._forecaster.forecast(snapshot.now_s)
         annotated = Snapshot(  # not by ``replace``, which takes twice as long: each cycle makes one
             snapshot.now_s,
@@ -99,8 +112,32 @@ class Annotator:
             said = self._predictor.predict(job, entry.profile, now_s)
             if entry.stages is not None:
                 said = replace(said, stages=entry.stages)
-            self._estimates_s[job.id] = said.duration_s
-            self._predictions[job.id] = said.within(job.time_limit_s)
+            naive = None if self._naive is None else self._naive.predict(job, entry.profile, now_s)
+            self._said[job.id] = said, naive
+            self._predictions[job.id] = self._chosen(job)
+
+    def _choose(self, snapshot: Snapshot) -> None:
+        """Where others' estimates have come to be used, all jobs have those."""
+        by = {vc: one.by for vc, one in self._trust.told.items()}
+        if by == self._by:
+            return
+        self._by = by
+        for partition in snapshot.partitions.values():
+            for entry in partition.listed():
+                self._predictions[entry.job.id] = self._chosen(entry.job)
+
+    def _chosen(self, job: Job) -> Prediction:
+        said, naive = self._said[job.id]
+        if naive is not None and self._by.get(job.vc, self._by.get("", "")):
+            said = replace(
+                said, duration_s=naive.duration_s, duration_source=naive.duration_source, duration_terms=None
+            )
+        return said.within(job.time_limit_s)
+
+
+def _seconds(said: tuple[Prediction, Prediction | None]) -> tuple[float, float | None]:
+    given, naive = said
+    return given.duration_s, None if naive is None else naive.duration_s
 
 
 _MISSING = JobProfile(-1.0, -1.0, -1.0)

@@ -47,10 +47,12 @@ class Cycle:
         memory: Mapping[str, object] | None = None,
         tolerant: bool = False,
         trust: TrustBook | None = None,
+        naive: Predictor | None = None,
     ) -> None:
         """``settings``: what plans are held to, whatever the policy was made from. ``memory``: what the policy's last
         plan left, where there was one before. ``tolerant``: an action that breaks a safety rule is left out, and the
-        rest of the plan is done; otherwise nothing is. ``trust``: what is known of how well estimates rank jobs."""
+        rest of the plan is done; otherwise nothing is. ``trust``: what is known of how well estimates rank jobs.
+        ``naive``: whose estimates take the place of the predictor's where these rank jobs worse."""
         lacking = policy.needs - cluster.capabilities
         if lacking:
             raise ConfigError(
@@ -60,7 +62,7 @@ class Cycle:
             )
         self._cluster = cluster
         self._policy = policy
-        self._annotate = Annotator(predictor, forecaster, trust)
+        self._annotate = Annotator(predictor, forecaster, trust, naive)
         self._check = SafetyCheck(rules_of(policy), settings)
         self._recorder = recorder
         self._tolerant = tolerant

@@ -123,16 +123,17 @@ def run(
     forecaster: Forecaster | None = None,
     starts: StartForecasts | None = None,
     settings: PolicySettings | None = None,
+    naive: Predictor | None = None,
 ) -> Run:
     """Replay until nothing more happens. ``starts`` looks on, and forecasts starts. ``settings``: what plans are held
-    to; the defaults unless given.
+    to; the defaults unless given. ``naive``: estimates where the predictor's rank jobs worse.
 
     Raises:
         ConfigError: the policy needs what this cluster does not offer.
         UnsafePlan: the policy broke a safety rule.
     """
     began_s, began_cpu_s = time.perf_counter(), time.process_time()
-    cycle = Cycle(cluster, predictor, policy, settings or PolicySettings(), recorder, forecaster)
+    cycle = Cycle(cluster, predictor, policy, settings or PolicySettings(), recorder, forecaster, naive=naive)
     series = Series()
     wake_s: float | None = None
     now_s, cycles = 0.0, 0

@@ -19,7 +19,7 @@ from lucid.core.job import Job
 from lucid.core.node import Node
 from lucid.core.ports import Capability, Forecaster, Predictor, Recorder
 from lucid.errors import ConfigError
-from lucid.models.history import NEWEST, HistoryPredictor
+from lucid.models.history import NEWEST, HistoryPredictor, naive_for
 from lucid.models.packing.pair_memory import PairMemory, WithMemory
 from lucid.models.throughput.arrivals import ArrivalForecaster
 from lucid.models.throughput.forecaster import LearnedForecaster
@@ -273,7 +273,9 @@ def simulate(
     starts = None
     if forecasts != "off" and scenario.semantics is Semantics.HONEST and not made.needs & _NOT_PLANNED_AHEAD:
         starts = StartForecasts(make_policy(policy, rules, predictor), predictor.pair_speed, every=forecasts == "all")
-    return run(cluster, made, predictor, recorder, progress, len(scenario.trace.jobs), forecaster, starts, rules)
+    naive = naive_for(policy, rules) if scenario.recent else None
+    count = len(scenario.trace.jobs)
+    return run(cluster, made, predictor, recorder, progress, count, forecaster, starts, rules, naive)
 
 
 def with_promise(scenario: Scenario, found: Run, progress: Progress | None = None) -> Run:

@@ -98,6 +98,7 @@ def replay(
     power: Power | None = None,
     preemption: Preemption | None = None,
     slurm_chooses: bool = False,
+    naive: Predictor | None = None,
     **sections: Any,
 ) -> tuple[dict[str, JobOutcome], Tape]:
     """Run a policy over a trace; outcomes by job id, and the tape of all cycles."""
@@ -118,5 +119,5 @@ def replay(
         slurm_chooses=slurm_chooses,
     )
     tape = Tape()
-    result = run(cluster, chosen, predictor, tape, settings=settings(**sections))
+    result = run(cluster, chosen, predictor, tape, settings=settings(**sections), naive=naive)
     return {outcome.job.id: outcome for outcome in result.outcomes}, tape

@@ -79,12 +79,14 @@ class Unranked(Reason):
     """Did estimates fail to put short jobs before long ones, among the last ``jobs`` that ended in ``vc`` (in the
     whole cluster, if empty)? Then jobs go in plain order. ``gain``: what an order by estimates saves of waiting,
     as a share of what true durations would (0 for noise, -1 for the reverse order); ``needed``: the least that
-    is told from chance."""
+    is told from chance. ``by``: "history" where estimates are what the last jobs of the same user took, since those
+    given rank worse."""
 
     vc: Shown
     jobs: int
     gain: float
     needed: float
+    by: Shown = ""
 
     def __bool__(self) -> bool:
         return self.gain < self.needed

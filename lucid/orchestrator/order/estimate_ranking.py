@@ -18,7 +18,7 @@ import numpy as np
 from lucid.core.job import Running
 from lucid.core.reason import Unranked
 
-__all__ = ["TrustBook", "gain_of"]
+__all__ = ["HISTORY", "TrustBook", "gain_of"]
 
 _WINDOW = 300
 """So many of the jobs that ended last are looked at."""
@@ -37,11 +37,16 @@ _TOLD = 0.1
 _FLOOR_S = 10.0
 """Added to durations: seconds do not matter."""
 
-_Row = tuple[float, float]
-"""Estimated and real duration, s."""
+HISTORY = "history"
+"""``Unranked.by`` of the naive estimates: what the last jobs of the same user took."""
+
+_Estimates = tuple[float, float | None]
+"""What was given, and naive ones where there are any, s."""
+_Row = tuple[float, float | None, float]
+"""Both estimates, and the real duration, s."""
 
 
-def gain_of(rows: Sequence[_Row]) -> float:
+def gain_of(rows: Sequence[tuple[float, float]]) -> float:
     """Of what true durations would save in waiting, the share that the estimates save; from -1 to 1. ``rows``:
     estimated and real durations, s. Equal estimates count as in random order."""
     if len(rows) < 2:
@@ -72,10 +77,10 @@ class TrustBook:
         self.told: Mapping[str, Unranked] = {}
         """The comparison by VC, and that of the whole cluster as "". The same object as long as it says the same."""
 
-    def ended(self, vc: str, estimate_s: float, ran_s: float) -> None:
-        """Learn of a job that has ended. ``estimate_s``: as its place in the queue went by it."""
+    def ended(self, vc: str, given_s: float, naive_s: float | None, ran_s: float) -> None:
+        """Learn of a job that has ended, and of what was estimated while it waited."""
         for name in dict.fromkeys(("", vc)):
-            self._rows.setdefault(name, deque(maxlen=_WINDOW)).append((estimate_s, ran_s))
+            self._rows.setdefault(name, deque(maxlen=_WINDOW)).append((given_s, naive_s, ran_s))
             self._fresh[name] = self._fresh.get(name, 0) + 1
         self._rows.move_to_end(vc)
         if len(self._rows) > _VCS:
@@ -89,7 +94,7 @@ class TrustBook:
         """Have enough jobs ended to look again?"""
         return self._fresh.get("", 0) >= _EVERY
 
-    def look(self, running: Iterable[Running], estimates_s: Mapping[str, float], now_s: float) -> None:
+    def look(self, running: Iterable[Running], estimates_s: Mapping[str, _Estimates], now_s: float) -> None:
         """Look again at the cluster and at VCs of which enough jobs have ended. A job that still runs counts by what
         it has run, once that is more than half of the ended jobs took: windows of ended jobs alone lack the long
         ones. ``estimates_s``: of these jobs, by id."""
@@ -97,9 +102,9 @@ class TrustBook:
         due = [name for name, fresh in self._fresh.items() if fresh >= _EVERY]
         going: dict[str, list[_Row]] = {}
         for entry in running:
-            estimate_s = estimates_s.get(entry.job.id)
-            if estimate_s is not None:
-                row = estimate_s, entry.ran_s + entry.elapsed_s(now_s)
+            said = estimates_s.get(entry.job.id)
+            if said is not None:
+                row = *said, entry.ran_s + entry.elapsed_s(now_s)
                 for name in ("", entry.job.vc):
                     going.setdefault(name, []).append(row)
         told = dict(self.told)
@@ -114,17 +119,30 @@ class TrustBook:
 
     def _found(self, name: str, going: Sequence[_Row], before: Unranked | None) -> Unranked | None:
         ended = list(self._rows[name])
-        median_s = sorted(ran_s for _, ran_s in ended)[len(ended) // 2]
-        rows = ended + [row for row in going if row[1] > median_s][-_WINDOW:]
+        median_s = sorted(ran_s for *_, ran_s in ended)[len(ended) // 2]
+        rows = ended + [row for row in going if row[-1] > median_s][-_WINDOW:]
         if len(rows) < (_OWN if name else _LEAST):
             return None
-        needed = (_TO_TRUST if before else _TO_KEEP) / len(rows) ** 0.5
-        return Unranked(name, len(rows), gain_of(rows), round(needed, 3))
+        chance, by = 1.0 / len(rows) ** 0.5, "" if before is None else before.by
+
+        def judged(source: str, pairs: Sequence[tuple[float, float]]) -> Unranked:
+            keeps = by == source and not before
+            return Unranked(
+                name, len(rows), gain_of(pairs), round((_TO_KEEP if keeps else _TO_TRUST) * chance, 3), source
+            )
+
+        given = judged("", [(said_s, ran_s) for said_s, _, ran_s in rows])
+        naive = judged(HISTORY, [(said_s, ran_s) for _, said_s, ran_s in rows if said_s is not None])
+        if bool(given) != bool(naive):
+            return naive if given else given
+        margin = 0.0 if by else _TO_TRUST * chance  # between two that rank, or two that do not, it stays
+        return naive if naive.gain > given.gain + margin else given
 
     def to_dict(self) -> dict[str, Any]:
         """JSON form."""
-        rows = {name: [[round(a, 1), round(b, 1)] for a, b in rows] for name, rows in self._rows.items()}
-        told = [[one.vc, one.jobs, one.gain, one.needed] for one in self.told.values()]
+        kept = self._rows.items()
+        rows = {name: [[None if s is None else round(s, 1) for s in row] for row in rows] for name, rows in kept}
+        told = [[one.vc, one.jobs, one.gain, one.needed, one.by] for one in self.told.values()]
         return {"rows": rows, "told": told}
 
     @classmethod
@@ -136,12 +154,15 @@ class TrustBook:
         """
         made, told = cls(), dict[str, Unranked]()
         for name, rows in data["rows"].items():
-            made._rows[str(name)] = deque(((float(a), float(b)) for a, b in rows), maxlen=_WINDOW)
-        for vc, jobs, gain, needed in data["told"]:
-            told[str(vc)] = Unranked(str(vc), int(jobs), float(gain), float(needed))
+            made._rows[str(name)] = deque(
+                ((float(given), None if naive is None else float(naive), float(ran)) for given, naive, ran in rows),
+                maxlen=_WINDOW,
+            )
+        for vc, jobs, gain, needed, by in data["told"]:
+            told[str(vc)] = Unranked(str(vc), int(jobs), float(gain), float(needed), str(by))
         made.told = told
         return made
 
 
 def _differs(found: Unranked, before: Unranked) -> bool:
-    return bool(found) != bool(before) or abs(found.gain - before.gain) > _TOLD
+    return found.by != before.by or bool(found) != bool(before) or abs(found.gain - before.gain) > _TOLD

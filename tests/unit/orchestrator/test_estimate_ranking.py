@@ -8,14 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from builders import decide, guess, nodes, part, snap, waits
+from builders import FixedPredictor, a_job, decide, guess, nodes, part, snap, waits
 from lucid.adapters.store.snapshot_json import snapshot_from_dict, snapshot_to_dict
 from lucid.adapters.store.sqlite import SqliteStore
 from lucid.core.decision import Hold, Start
+from lucid.core.job import Ended
 from lucid.core.reason import FairOrder, Priority, Unranked
 from lucid.core.snapshot import Snapshot
 from lucid.live.learning.estimate_ranking_log import TrustLog
-from lucid.orchestrator.order.estimate_ranking import TrustBook, gain_of
+from lucid.models.history import HistoryPredictor
+from lucid.orchestrator.annotate import Annotator
+from lucid.orchestrator.order.estimate_ranking import HISTORY, TrustBook, gain_of
 
 RNG = random.Random(1)
 REAL = [RNG.lognormvariate(7.0, 2.0) for _ in range(300)]
@@ -35,9 +38,9 @@ def test_the_gain_is_one_for_the_right_order_and_none_for_noise(said: list[float
     assert least <= gain_of(list(zip(said, REAL, strict=True))) <= most
 
 
-def ended(book: TrustBook, said: list[float], vc: str = "vc") -> Unranked:
-    for estimate_s, real_s in zip(said, REAL, strict=False):
-        book.ended(vc, estimate_s, real_s)
+def ended(book: TrustBook, said: list[float], vc: str = "vc", naive_s: list[float] | None = None) -> Unranked:
+    for at, (estimate_s, real_s) in enumerate(zip(said, REAL, strict=False)):
+        book.ended(vc, estimate_s, None if naive_s is None else naive_s[at], real_s)
         if book.due:
             book.look((), {}, 0.0)
     return book.told[""]
@@ -50,13 +53,60 @@ def test_trust_is_lost_to_lies_and_won_back() -> None:
     assert TrustBook.from_dict(book.to_dict()).told == book.told
 
 
+LIES = [1.0 / one for one in REAL]
+NOISE = random.Random(2).sample(REAL, 300)
+
+
+@pytest.mark.parametrize(
+    ("given", "naive", "by", "plain"),
+    [
+        (LIES, REAL, HISTORY, False),
+        (LIES, LIES, "", True),
+        (REAL, LIES, "", False),
+        (REAL, REAL, "", False),
+        (NOISE, LIES, "", True),
+    ],
+)
+def test_the_history_is_followed_where_estimates_rank_worse(
+    given: list[float], naive: list[float], by: str, plain: bool
+) -> None:
+    book = TrustBook()
+    found = ended(book, given, naive_s=naive)
+    assert (found.by, bool(found)) == (by, plain)
+    assert TrustBook.from_dict(book.to_dict()).told == book.told
+
+
+def test_better_estimates_win_their_place_back() -> None:
+    book = TrustBook()
+    assert ended(book, LIES, naive_s=REAL).by == HISTORY
+    assert ended(book, REAL, naive_s=NOISE).by == ""
+
+
+def test_all_jobs_get_estimates_by_the_history_once_it_ranks_better() -> None:
+    lengths = [10.0 * 2**at for at in range(12)]
+    given = FixedPredictor({f"{at}": 1e5 / length for at, length in enumerate(lengths)} | {"next": 7.0})
+    naive = HistoryPredictor(geometric=True)
+    naive.learn([Ended(a_job("before", 1, user=f"u{at}"), length, length) for at, length in enumerate(lengths)])
+    annotate = Annotator(given, naive=naive)
+    jobs = [waits(f"{at}", user=f"u{at}") for at in range(12)]
+    last = waits("next", user="u3", time_limit_s=70.0)
+    room = part(nodes(1, 1), (*jobs, last))
+    assert annotate(snap(0.0, room)).predictions["next"].duration_s == 7.0
+    done = tuple(Ended(one.job, lengths[at], lengths[at]) for at, one in enumerate(jobs))
+    after = annotate(replace(snap(1e5, part(nodes(1, 1), (last,))), ended=done))
+    assert after.trust[""].by == HISTORY
+    assert after.predictions["next"].duration_s == 70.0
+    source = after.predictions["next"].duration_source
+    assert source == "history: geometric mean of 1 by user and GPUs; capped at its time limit"
+
+
 def test_nothing_is_concluded_before_ten_jobs_have_ended() -> None:
     book = TrustBook()
     for at in range(9):
-        book.ended("vc", REAL[at], REAL[at])
+        book.ended("vc", REAL[at], None, REAL[at])
     assert not book.due
     assert book.told == {}
-    book.ended("vc", REAL[9], REAL[9])
+    book.ended("vc", REAL[9], None, REAL[9])
     assert book.due
 
 
