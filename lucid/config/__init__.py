@@ -4,6 +4,7 @@ from lucid.config.efficiency import EfficiencySettings
 from lucid.config.live import (
     DaemonSettings,
     ElasticSettings,
+    GpuHealthSettings,
     Mode,
     ModelSettings,
     PoolSettings,
@@ -51,6 +52,7 @@ __all__ = [
     "EfficiencySettings",
     "ElasticSettings",
     "FairnessSettings",
+    "GpuHealthSettings",
     "LendingSettings",
     "Mode",
     "ModelSettings",

@@ -18,15 +18,16 @@ driver does not reach it. ``thermal``, ``power``: the hardware slows it down for
 class GpuFault:
     """One thing that a sampler saw. Times in Unix seconds.
 
-    ``code``: the number of the Xid, 0 for other kinds. ``last_s``: when it was seen last. ``lasts``: is it a state
-    that still holds? ``times``: how often it was seen to begin. ``whose`` fault it is: ``application``, ``gpu``,
-    ``driver`` or ``unclear``. ``needs``: what ends it: nothing, a ``reset`` of the GPU, or a ``reboot`` of the node.
-    ``bad``: is a GPU with it left out of new starts?
+    ``code``: the number of the Xid, 0 for other kinds. ``began_s``: when it began the last time. ``last_s``: when it
+    was seen last. ``lasts``: is it a state that still holds? ``times``: how often it was seen to begin. ``whose``
+    fault it is: ``application``, ``gpu``, ``driver`` or ``unclear``. ``needs``: what ends it: nothing, a ``reset`` of
+    the GPU, or a ``reboot`` of the node. ``bad``: is a GPU with it left out of new starts?
     """
 
     kind: Shown
     words: Shown
     since_s: float
+    began_s: float
     last_s: float
     code: int = 0
     lasts: bool = False
@@ -50,12 +51,14 @@ class CardHealth:
 
 @dataclass(frozen=True, slots=True)
 class NodeHealth:
-    """What the sampler of a node tells. ``boot``: names the node's boot. ``silent_s``: since when the driver as a
-    whole does not answer, 0 while it does: nothing is known of single GPUs then."""
+    """What the sampler of a node tells. ``boot``: names the node's boot; ``since_s``: since when a sampler has looked
+    in it. ``silent_s``: since when the driver as a whole does not answer, 0 while it does: nothing is known of single
+    GPUs then."""
 
     node: Shown
     at_s: float
     boot: Shown = ""
+    since_s: float = 0.0
     silent_s: float = 0.0
     cards: tuple[CardHealth, ...] = field(default=())
 
@@ -63,7 +66,7 @@ class NodeHealth:
 @dataclass(frozen=True, slots=True)
 class GpuOut:
     """A GPU that gets no new start. ``by``: the person who said so, or empty where Lucid's rule did. ``words``: why.
-    ``uuid``: of the card that was there then; ``boot``: of its node then. ``code`` and ``whose``: as of the fault."""
+    ``uuid``: of the card that was there then. ``kind``, ``code``, ``whose``, ``needs``: as of the fault."""
 
     node: Shown
     index: int
@@ -75,7 +78,6 @@ class GpuOut:
     needs: Shown = ""
     by: Shown = ""
     uuid: Shown = ""
-    boot: Shown = ""
 
     @property
     def name(self) -> str:

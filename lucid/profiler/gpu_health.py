@@ -57,6 +57,7 @@ class HealthWatch:
         self._silent_s = 0.0
         self._cards: dict[int, _Card] = {}
         same = before is not None and before.boot == boot
+        self._since_s = before.since_s if before is not None and same else 0.0
         for card in before.cards if before is not None else ():
             faults = [fault if same else replace(fault, lasts=False) for fault in card.faults]
             count = card.uncorrected if same else 0
@@ -70,7 +71,7 @@ class HealthWatch:
             if card is None:
                 continue
             for known in map(xid, numbers):
-                happened = GpuFault("xid", known.words, now_s, now_s, known.number, False, 1, known.whose)
+                happened = GpuFault("xid", known.words, now_s, now_s, now_s, known.number, whose=known.whose)
                 _happened(card, replace(happened, needs=known.needs, bad=known.bad))
 
     def silent(self, now_s: float) -> None:
@@ -82,6 +83,7 @@ class HealthWatch:
 
     def look(self, seen: Sequence[GpuCondition], now_s: float) -> None:
         """All GPUs that the driver names now. One that it named before and does not name now is not there."""
+        self._since_s = self._since_s or now_s
         there = {one.index: one for one in seen}
         for one in seen:
             card = self._cards.get(one.index)
@@ -116,7 +118,7 @@ class HealthWatch:
                 words = (
                     f"{more} uncorrected memory error{'s' if more > 1 else ''}, {count} since the driver was loaded"
                 )
-                _happened(card, GpuFault("ecc", words, now_s, now_s, needs="reset"))
+                _happened(card, GpuFault("ecc", words, now_s, now_s, now_s, needs="reset"))
             card.uncorrected = count
         if one.remap_failed is not None or one.remap_pending is not None:
             words = "a row of its memory could not be remapped" if one.remap_failed else ""
@@ -150,7 +152,7 @@ class HealthWatch:
             CardHealth(index, card.uuid, card.name, tuple(card.faults), card.uncorrected or 0)
             for index, card in sorted(self._cards.items())
         )
-        return NodeHealth(self._node, now_s, self._boot, self._silent_s, cards)
+        return NodeHealth(self._node, now_s, self._boot, self._since_s, self._silent_s, cards)
 
 
 def _happened(card: _Card, fault: GpuFault) -> None:
@@ -166,7 +168,7 @@ def _state(card: _Card, kind: str, words: str, holds: bool, now_s: float, needs:
     """A state that holds, or does not."""
     same = next((one for one in card.faults if one.kind == kind), None)
     if holds and (same is None or not same.lasts):
-        _happened(card, GpuFault(kind, words, now_s, now_s, lasts=True, needs=needs))
+        _happened(card, GpuFault(kind, words, now_s, now_s, now_s, lasts=True, needs=needs))
     elif same is not None and same.lasts:
         at = card.faults.index(same)
         card.faults[at] = replace(same, last_s=now_s, words=words if holds else same.words, lasts=holds)

@@ -93,7 +93,7 @@ def _sound(card: CardHealth) -> None:
         raise ValueError(f"a GPU has the number {card.index}")
     for fault in card.faults:
         one: GpuFault = checked(fault)
-        if not 0 < one.since_s <= one.last_s:
+        if not 0 < one.since_s <= one.began_s <= one.last_s:
             raise ValueError(f"{one.kind} was seen from {one.since_s} to {one.last_s}")
 
 

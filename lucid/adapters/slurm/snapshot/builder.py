@@ -148,6 +148,7 @@ class Viewer:
             shut=node.shut,
             boot_s=node.boot_s,
             boots_since_s=node.boots_since_s,
+            left_out=facts.gpus_out.get(node.name, ()),
         ).at(facts.now_s)
 
     def job(self, record: SlurmJob, note: JobNote | None, facts: Observation) -> Job:
@@ -382,6 +383,7 @@ class Viewer:
             and not known.kept
         )
         joinable = settled and (not packs or record.request.shards) and not (known.alone or record.unread)
+        joinable = joinable and not facts.on_bad_gpu(placement)
         return Running(
             job,
             start_s,
