@@ -89,6 +89,8 @@ class FakeSlurm:
     """SuspendExcNodes."""
     no_admin: str = ""
     """Slurm's words to who may not change it; empty: lucidd may."""
+    held: int = 0
+    """How many jobs were submitted to hold a single GPU."""
     refuses_held: str = ""
     """Slurm's words to a job that is to hold a single GPU."""
     resume_program: str = "/etc/resume"
@@ -355,6 +357,7 @@ class FakeSlurm:
 
     def hold_gpu(self, held: HeldGpu) -> str:
         """It holds its GPU as soon as nobody else does."""
+        self.held += 1
         if self.refuses_held:
             raise ActionRefused(self.refuses_held)
         job_id = str(9000 + len(self.records))

@@ -76,8 +76,10 @@ class GpuOut:
     code: int = 0
     whose: Shown = ""
     needs: Shown = ""
-    by: Shown = ""
+    by: str = ""
     uuid: Shown = ""
+    ends_jobs: bool = False
+    """Do jobs leave it that may be started over? Their fault it is not, and they would hardly go on."""
 
     @property
     def name(self) -> str:

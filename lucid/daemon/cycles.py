@@ -18,6 +18,7 @@ from lucid.core.gpu_health import GpuOut
 from lucid.core.job import Job, Stage
 from lucid.core.ports import Capability, Forecaster, Predictor
 from lucid.daemon.build import Parts
+from lucid.errors import StoreError
 from lucid.live.gpu_health import GpuHealth
 from lucid.live.keep_awake import KeepAwake
 from lucid.live.learning.catch_up import CatchUp
@@ -106,7 +107,12 @@ class Cycles:
 
     def _gpus_out(self, gpus: Mapping[str, int], now_s: float) -> Mapping[str, GpuOut]:
         """No trouble with the files of samplers keeps jobs from being scheduled."""
-        behind_barrier("health of GPUs not looked at", lambda: self.gpu_health.look(gpus, now_s))
+        try:
+            self.gpu_health.look(gpus, now_s)
+        except StoreError:
+            raise
+        except Exception:
+            _LOG.exception("health of GPUs not looked at: what was known before counts")
         return self.gpu_health.left_out
 
     def _modes(self) -> dict[str, Mode]:

@@ -101,6 +101,7 @@ def tell_status(
         status["turns"] = cycles.cluster.turns()
         status["boots"] = cycles.cluster.boots()
         status["gpu_health"] = {**cycles.gpu_health.told(), "not_kept": dict(cycles.cluster.placeholders.refused)}
-        public = {key: status[key] for key in ("modes", "policies", "paused", "aside")}
+        status["on_gpus_out"] = cycles.cluster.on_gpus_out()
+        public = {key: status[key] for key in ("modes", "policies", "paused", "aside", "on_gpus_out")}
         publisher.write(now_s, {**public, "lasts_s": lasts_s})
     parts.store.put_view("status", status)

@@ -54,6 +54,11 @@ def backs_in(switches: Mapping[str, str]) -> dict[str, float]:
     return found
 
 
+def _ends_jobs(out: GpuOut) -> bool:
+    """Is it a fault of the GPU or its driver that a program does not survive?"""
+    return not out.by and out.kind in ("xid", "lost") and out.whose in ("gpu", "driver")
+
+
 class GpuHealth:
     """One look a cycle."""
 
@@ -98,9 +103,10 @@ class GpuHealth:
     @property
     def left_out(self) -> Mapping[str, GpuOut]:
         """The GPUs that get no new start in partitions in pack mode: those that persons took out, in any case."""
-        if self._rules.leave_out:
-            return self.outs
-        return {name: out for name, out in self.outs.items() if out.by}
+        kept = {name: out for name, out in self.outs.items() if out.by or self._rules.leave_out}
+        if not self._rules.start_over:
+            return kept
+        return {name: replace(out, ends_jobs=_ends_jobs(out)) for name, out in kept.items()}
 
     def told(self) -> dict[str, Any]:
         """For ``lucidctl``, pages and metrics."""

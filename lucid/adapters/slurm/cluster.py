@@ -60,7 +60,7 @@ _SHUT = ("PartitionDown", "PartitionInactive")
 _REPLAN = "a reservation was made, changed or deleted meanwhile: it is planned again in the next cycle"
 
 
-def no_gpu(gpus: Mapping[str, int], now_s: float) -> Mapping[str, GpuOut]:  # noqa: ARG001 - a GpusOut
+def _no_gpu(gpus: Mapping[str, int], now_s: float) -> Mapping[str, GpuOut]:  # noqa: ARG001 - a GpusOut
     """None is left out."""
     return {}
 
@@ -92,7 +92,7 @@ class SlurmCluster:
         lends: bool = False,
         resizes: InVc = nowhere,
         interleaves: InVc = nowhere,
-        gpus_out: GpusOut = no_gpu,
+        gpus_out: GpusOut = _no_gpu,
     ) -> None:
         """``slurm_knows_all``: does slurmctld know by now which jobs have ended, as far as can be told? ``lends``:
         have the VCs of ``daemon.pool`` their nodes in common? ``resizes``: does the policy of a VC resize jobs?
@@ -392,6 +392,16 @@ class SlurmCluster:
     def turns(self) -> dict[str, str]:
         """How it stands with each job whose user opted in to take turns, in words, by id."""
         return dict(self._viewer.turns.words)
+
+    def on_gpus_out(self) -> dict[str, str]:
+        """Jobs that run on GPUs that get no new start, by id, with the reason in words."""
+        found = {}
+        for job in self._facts.jobs:
+            outs = self._facts.outs_under(job.placement) if job.running and job.placement else []
+            if outs:
+                words = "; ".join(f"GPU {out.index} of {out.node}: {out.words}" for out in outs)
+                found[job.id] = words
+        return found
 
     def boots(self) -> dict[str, dict[str, Any]]:
         """Jobs that wait for the boot of their nodes (``boots_of``)."""

@@ -396,7 +396,7 @@ class GpusOut(Reason):
     index: int
     since_s: float
     words: Shown
-    by: Shown = ""
+    by: str = ""
 
 
 @dataclass(frozen=True, slots=True)

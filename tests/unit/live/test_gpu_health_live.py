@@ -156,6 +156,28 @@ def test_who_runs_there_goes_on_and_nobody_joins(site: Sick) -> None:
     assert site.held() == [f"{part.node}:2"]
 
 
+@pytest.mark.parametrize(
+    ("fault", "mark", "stays"), [(XID, "restart", False), (XID, "", True), (HOT, "restart", True)]
+)
+def test_only_who_may_be_started_over_leaves_a_gpu_that_failed(
+    site: Sick, fault: GpuFault, mark: str, stays: bool
+) -> None:
+    tag = "lucid:vc=vc" + ";restart=1" * bool(mark)
+    site.submit("1", time_limit_s=6000.0, mark=tag)
+    site.turns(5)
+    (part,) = site.slurm.records["1"].placement
+    site.tell(fault, node=part.node, index=part.gpus[0])
+    site.turns(60)
+    record = site.slurm.records["1"]
+    assert record.running
+    assert (record.restarts == 0) is stays
+    assert (record.placement == (part,)) is stays
+    if not stays:
+        assert f"GPU {part.gpus[0]} of {part.node} is out" in site.ctl("explain", "1")
+    else:
+        assert "it runs on a GPU that is not well, and goes on" in site.ctl("explain", "1")
+
+
 def test_the_placeholder_is_renewed_while_lucidd_lives_and_ends_without_it(site: Sick) -> None:
     site.turns(5)
     site.tell(XID)
@@ -163,6 +185,13 @@ def test_the_placeholder_is_renewed_while_lucidd_lives_and_ends_without_it(site:
     assert site.held() == ["n1:2"]
     site.slurm.advance(901.0)
     assert site.held() == []
+    writes = site.slurm.held
+    again = site.start("two")
+    site.slurm.advance(60.0)
+    again.turn()
+    assert site.slurm.held == writes, "no heartbeat of this lucidd has told yet whose jobs may name a GPU"
+    site.turns(40)
+    assert site.held() == ["n1:2"], "it knows what was out"
 
 
 def test_a_persons_word_takes_a_gpu_out(site: Sick) -> None:

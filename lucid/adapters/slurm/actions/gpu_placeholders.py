@@ -1,7 +1,7 @@
 """Keeps Slurm itself off a GPU that gets no new start: a job of lucidd's own user holds exactly that GPU.
 
 Slurm cannot drain one GPU, and its reservations do not do it: one of ``TRES=gres/gpu:g2=1`` takes all cores of the
-node (seen on 24.11), so nothing else starts there either. A job that asks for ``gres/gpu:g2:1`` on that node gets
+node (seen on 24.11), so no other job starts there either. A job that asks for ``gres/gpu:g2:1`` on that node gets
 that GPU and no other. It waits, by a dependency, for the jobs that run there, so it stops nobody, and no scheduler
 looks at it before; once they have ended it goes first. Its time limit is renewed as long as lucidd lives: so long
 after the last renewal the GPU is Slurm's again. It asks for one core, stands in the partition of the lowest tier,
@@ -31,7 +31,7 @@ _MOST_WRITES = 4
 """Of one cycle."""
 _AGAIN_S = 300.0
 """After Slurm refused one, it is tried again."""
-_LEAST_S = 120.0
+_LEAST_S = 60.0
 """None is begun for less before a window."""
 _PATIENCE_S = 5.0
 """One that could start, and does not, has lost its GPU to another job: it waits for that one, too."""
@@ -46,6 +46,8 @@ class Placeholders:
         self._lasts_s = lasts_s
         self._jobs: list[SlurmJob] = []
         self._me: tuple[int, str] | None = None
+        self._announced = False
+        """Has a heartbeat told job_submit.lua whose jobs may name a single GPU? One is written after each turn."""
         self._not_before_s: dict[str, float] = {}
         self.refused: dict[str, str] = {}
         """By GPU, why Slurm cannot be kept off it."""
@@ -75,10 +77,12 @@ class Placeholders:
 
     def settle(self, wanted: Mapping[str, GpuOut], facts: Observation) -> list[str]:
         """Begin what is missing, renew what runs, end what is not wanted any more; returns what was done."""
-        if self._me is None:
-            if wanted:
-                self._me = self._client.who()
-            return []  # the heartbeat has to tell job_submit.lua first whose jobs may name a GPU
+        ready = self._announced
+        if Mode.PACK in facts.modes.values():
+            self._me = self._me or self._client.who()
+            self._announced = True
+        if not ready:
+            return []
         nodes = {node.name: node for node in facts.nodes}
         done: list[str] = []
         kept: set[str] = set()
@@ -132,9 +136,11 @@ class Placeholders:
             ran_s = max(facts.now_s - job.start_s, 0.0)
             left_s = math.inf if job.time_limit_s is None else job.time_limit_s - ran_s
             lasts_s = min(self._lasts_s, self._room_s(node, facts))
-            if left_s > self._lasts_s * 2 / 3 or lasts_s <= left_s + 60.0:
+            if left_s > self._lasts_s * 2 / 3:
                 return []
-            minutes = int((ran_s + lasts_s) // 60)
+            minutes = int((ran_s + lasts_s) // 60) + (lasts_s == self._lasts_s)  # Slurm counts whole minutes
+            if job.time_limit_s is not None and minutes * 60.0 <= job.time_limit_s:
+                return []  # a window begins
             return self._try(out.name, "", lambda: self._client.renew_held_gpu(job.id, minutes, ()))
         holders = [name for name in _holders(out, facts) if name not in job.dependency.replace(":", ",").split(",")]
         waits = bool(job.dependency) or facts.now_s < max(job.submit_s, job.eligible_s) + _PATIENCE_S

@@ -383,7 +383,7 @@ class Viewer:
             and not known.kept
         )
         joinable = settled and (not packs or record.request.shards) and not (known.alone or record.unread)
-        joinable = joinable and not facts.on_bad_gpu(placement)
+        joinable = joinable and not facts.outs_under(placement)
         return Running(
             job,
             start_s,

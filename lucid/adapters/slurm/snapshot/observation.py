@@ -53,9 +53,11 @@ class Observation:
     gpus_out: Mapping[str, tuple[GpuOut, ...]] = field(default_factory=dict)
     """GPUs that get no new start, by node."""
 
-    def on_bad_gpu(self, placement: Placement) -> bool:
-        """Is one of these GPUs left out of new starts?"""
-        return any(part.mask >> out.index & 1 for part in placement for out in self.gpus_out.get(part.node, ()))
+    def outs_under(self, placement: Placement) -> list[GpuOut]:
+        """Those of these GPUs that get no new start."""
+        if not self.gpus_out:
+            return []
+        return [o for part in placement for o in self.gpus_out.get(part.node, ()) if part.mask >> o.index & 1]
 
     def open_to(self, node: str, job: SlurmJob) -> bool:
         """May the job be on this node until its time limit ends, if it starts now?"""
