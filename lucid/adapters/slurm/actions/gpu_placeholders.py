@@ -4,8 +4,9 @@ Slurm cannot drain one GPU, and its reservations do not do it: one of ``TRES=gre
 node (seen on 24.11), so no other job starts there either. A job that asks for ``gres/gpu:g2:1`` on that node gets
 that GPU and no other. It waits, by a dependency, for the jobs that run there, so it stops nobody, and no scheduler
 looks at it before; once they have ended it goes first. Its time limit is renewed as long as lucidd lives: so long
-after the last renewal the GPU is Slurm's again. It asks for one core, stands in the partition of the lowest tier,
-wakes no node, and is gone while its node is drained or reserved.
+after the last renewal the GPU is Slurm's again. It asks for one core, and stands in the partition of the highest
+tier: nobody preempts it, and it preempts nobody, since it begins where its GPU and a core are free. It wakes no node,
+and is gone while its node is drained or reserved.
 """
 
 from __future__ import annotations
@@ -114,15 +115,16 @@ class Placeholders:
         lasts_s = min(self._lasts_s, self._room_s(node, facts))
         tiers = facts.preemption.tiers
         packed = [name for name in node.partitions if facts.modes.get(name) is Mode.PACK]
-        if lasts_s < _LEAST_S or not packed:
+        after = tuple(_holders(out, facts))
+        if lasts_s < _LEAST_S or not packed or not (after or _has_core(node, facts)):
             return []
         held = HeldGpu(
             NAME + out.name,
             node.name,
-            min(packed, key=lambda name: (tiers.get(name, 0), name)),
+            min(packed, key=lambda name: (-tiers.get(name, 0), name)),
             f"gres/gpu:{node.gpu_types[out.index]}:1",
             int(lasts_s // 60),
-            tuple(_holders(out, facts)),
+            after,
             f"GPU {out.index} of {out.node} is out: {out.words}"[:200],
         )
         self._not_before_s[out.name] = facts.now_s + _AGAIN_S
@@ -175,6 +177,12 @@ class Placeholders:
 def _asks(job: SlurmJob) -> bool:
     """Has it its GPU, or does it ask for it? A lucidd killed between two commands leaves one that does not."""
     return job.running or job.gpus > 0
+
+
+def _has_core(node: SlurmNode, facts: Observation) -> bool:
+    """Is a core of the node free, so that nobody is preempted for one?"""
+    used = sum(cpus for job in facts.jobs if job.running for name, cpus, _ in job.hosts_used if name == node.name)
+    return not facts.preemption.by or used < node.cpus
 
 
 def _holders(out: GpuOut, facts: Observation) -> list[str]:
