@@ -100,7 +100,8 @@ class NvmlMetrics:
         """As the port says. A card that fails as soon as its handle is asked for is told as the one that stood at its
         place before."""
         self._open()
-        self._find()
+        if self._count() != len(self._devices):  # handles that are known tell by themselves that a card is lost
+            self._find()
         self._note_xids()
         found = [GpuCondition(card.uuid, _number(card), card.name, words) for card, words in self._failing.items()]
         for device in list(self._devices.values()):
@@ -177,14 +178,16 @@ class NvmlMetrics:
             metrics.metrics[i].metricId = getattr(nvml, metric)
         self._metrics = metrics
 
-    def _find(self) -> None:
-        """Look which cards are there; those known already keep their state."""
-        nvml = self._nvml
+    def _count(self) -> int:
         try:
-            count = nvml.nvmlDeviceGetCount()
-        except nvml.NVMLError as error:
+            return int(self._nvml.nvmlDeviceGetCount())
+        except self._nvml.NVMLError as error:
             self.close()
             raise MetricsError(f"NVML: {error}; the driver was restarted or is gone") from None
+
+    def _find(self) -> None:
+        """Look which cards are there; those known already keep their state."""
+        nvml, count = self._nvml, self._count()
         known, self._devices, self._failing = self._devices, {}, {}
         for index in range(count):
             try:
