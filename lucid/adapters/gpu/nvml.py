@@ -60,6 +60,8 @@ class NvmlMetrics:
         self._xids: dict[str, int] = {}
         self._untold: dict[int, list[int]] = {}
         """Xids by device number, until ``xids`` hands them out."""
+        self._noted = False
+        """Was the driver's queue of Xids looked through since they were handed out?"""
         self._seen: dict[int, GpuCard] = {}
         """The card that was last seen at each place among the driver's (PCI order)."""
         self._failing: dict[GpuCard, str] = {}
@@ -138,9 +140,9 @@ class NvmlMetrics:
 
     def xids(self) -> Mapping[int, Sequence[int]]:
         """As the port says; none while the driver does not answer."""
-        if self._nvml is not None:
+        if self._nvml is not None and not self._noted:  # else a reading has just taken them off the queue
             self._note_xids()
-        found, self._untold = self._untold, {}
+        found, self._untold, self._noted = self._untold, {}, False
         return found
 
     def close(self) -> None:
@@ -290,7 +292,7 @@ class NvmlMetrics:
 
     def _note_xids(self) -> None:
         """Take the Xid errors since the last reading off the driver's queue, without waiting."""
-        nvml = self._nvml
+        nvml, self._noted = self._nvml, True
         for _ in range(64 if self._events is not None else 0):
             try:
                 event = nvml.nvmlEventSetWait(self._events, 0)
