@@ -28,10 +28,10 @@ class Annotator:
     def __init__(
         self, predictor: Predictor, forecaster: Forecaster | None = None, trust: TrustBook | None = None
     ) -> None:
-        """``trust``: what is known of how well estimates rank jobs; nothing, without."""
+        """``trust``: what is known of how well estimates rank jobs; without, it is not measured."""
         self._predictor = predictor
         self._forecaster = forecaster
-        self._trust = TrustBook() if trust is None else trust
+        self._trust = trust
         self._predictions: dict[str, Prediction] = {}
         self._seen_with: dict[str, JobProfile | None] = {}
         self._limits: dict[str, float | None] = {}
@@ -56,7 +56,7 @@ class Annotator:
             for ended in new:
                 self._predictions.pop(ended.job.id, None)
                 estimate_s = self._estimates_s.pop(ended.job.id, None)
-                if estimate_s is not None and ended.ran and ended.job.gpus:
+                if self._trust is not None and estimate_s is not None and ended.ran and ended.job.gpus:
                     self._trust.ended(ended.job.vc, estimate_s, ended.ran_s)
                 self._seen_with.pop(ended.job.id, None)
                 self._limits.pop(ended.job.id, None)
@@ -69,7 +69,7 @@ class Annotator:
                 self._predict(partition.listed() if before is None else partition.since(before).came, snapshot.now_s)
                 self._partitions[name] = partition
         self._seen = key_of(snapshot.partitions)
-        if self._trust.due:
+        if self._trust is not None and self._trust.due:
             running = [entry for part in snapshot.partitions.values() for entry in part.running]
             self._trust.look(running, self._estimates_s, snapshot.now_s)
         arrivals = snapshot.arrivals if self._forecaster is None else self._forecaster.forecast(snapshot.now_s)
@@ -81,7 +81,7 @@ class Annotator:
             memory or {},
             arrivals,
             snapshot.fair_share,
-            self._trust.told,
+            {} if self._trust is None else self._trust.told,
         )
         self._handed_out = weakref.ref(annotated)
         return annotated

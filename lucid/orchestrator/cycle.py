@@ -60,6 +60,8 @@ class Cycle:
             )
         self._cluster = cluster
         self._policy = policy
+        if trust is None and getattr(policy, "asks_trust", True):
+            trust = TrustBook()
         self._annotate = Annotator(predictor, forecaster, trust)
         self._check = SafetyCheck(rules_of(policy), settings)
         self._recorder = recorder

@@ -89,6 +89,8 @@ class PartitionPolicy(ABC):
     rules: PolicyRules = PolicyRules()
     keeps_quotas: bool = False
     """Can it plan a pool of VCs, each with a quota of GPUs?"""
+    asks_trust: bool = True
+    """May it look at ``Snapshot.trust``? In a replay that is worked out only where somebody may."""
 
     def __init__(self) -> None:
         self._kept: dict[str, tuple[Partition, tuple[object, ...], PartitionPlan, bool]] = {}

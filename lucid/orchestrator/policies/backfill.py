@@ -70,6 +70,7 @@ class BackfillPolicy(PartitionPolicy):
 
     name = "backfill"
     keeps_quotas = True
+    asks_trust = False
     rules = PolicyRules(claims=True)
 
     def __init__(self, settings: BackfillSettings) -> None:
