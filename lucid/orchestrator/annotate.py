@@ -43,7 +43,7 @@ class Annotator:
         self._naive = naive
         self._said: dict[str, tuple[Prediction, Prediction | None]] = {}
         """By the predictor and the naive one, before time limits cut them, which plain Slurm knows as well."""
-        self._by: Mapping[str, str] = {}
+        self._by = self._trust.by
         """Whose estimates are used, by VC."""
         self._learnt: frozenset[str] = frozenset()
         """Jobs that the last snapshot told as ended: where its cycle failed, the next one tells them again."""
@@ -118,10 +118,9 @@ class Annotator:
 
     def _choose(self, snapshot: Snapshot) -> None:
         """Where others' estimates have come to be used, all jobs have those."""
-        by = {vc: one.by for vc, one in self._trust.told.items()}
-        if by == self._by:
+        if self._trust.by == self._by:
             return
-        self._by = by
+        self._by = self._trust.by
         for partition in snapshot.partitions.values():
             for entry in partition.listed():
                 self._predictions[entry.job.id] = self._chosen(entry.job)
