@@ -43,7 +43,7 @@ class Annotator:
         self._naive = naive
         self._said: dict[str, tuple[Prediction, Prediction | None]] = {}
         """By the predictor and the naive one, before time limits cut them, which plain Slurm knows as well."""
-        self._by: Mapping[str, str] = {}
+        self._by = by
         """Whose estimates are used, by VC."""
         self._learnt: frozenset[str] = frozenset()
         """Jobs that the last snapshot told as ended: where its cycle failed, the next one tells them again."""
@@ -84,7 +84,7 @@ class Annotator:
             known = {entry.job.id: _seconds(self._said[entry.job.id]) for entry in running}
             self._trust.look(running, known, snapshot.now_s)
             if self._naive is not None:
-                self._choose(snapshot, {vc: one.by for vc, one in self._trust.told.items()})
+                self._choose(snapshot, self._trust.by)
         arrivals = snapshot.arrivals if self._forecaster is None else self._forecaster.forecast(snapshot.now_s)
         annotated = Snapshot(  # not by ``replace``, which takes twice as long: each cycle makes one
             snapshot.now_s,
