@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from lucid.adapters.gpu.profiles import ProfileReading
-from lucid.adapters.slurm.clients.port import Changes, declined
+from lucid.adapters.slurm.clients.port import Changes, HeldGpu, declined
 from lucid.adapters.slurm.records.configuration import Partition
 from lucid.adapters.slurm.records.field_parsers import gpu_count, shard_types
 from lucid.adapters.slurm.records.jobs_and_nodes import SlurmJob, SlurmNode
@@ -34,6 +34,10 @@ def fake_node(name: str, partition: str, gpus: int = 4, **rest: Any) -> SlurmNod
         name, types, frozenset(types), 16, 32000, frozenset(), frozenset({partition}), frozenset({"IDLE"})
     )
     return replace(made, **rest)
+
+
+def _after(jobs: Sequence[str]) -> str:
+    return ",".join(f"afterany:{other}" for other in jobs)
 
 
 def unsealed(extra: str) -> str:
@@ -85,6 +89,10 @@ class FakeSlurm:
     """SuspendExcNodes."""
     no_admin: str = ""
     """Slurm's words to who may not change it; empty: lucidd may."""
+    held: int = 0
+    """How many jobs were submitted to hold a single GPU."""
+    refuses_held: str = ""
+    """Slurm's words to a job that is to hold a single GPU."""
     resume_program: str = "/etc/resume"
     asked_states: int = 0
     _up_s: dict[str, float] = field(default_factory=dict)
@@ -252,7 +260,11 @@ class FakeSlurm:
 
     def _schedule(self, backfill: bool = False) -> None:
         """``backfill``: also shorten a job to its ``--time-min``, or as far as it has to be, so that it starts."""
-        for record in sorted(self.records.values(), key=lambda r: r.number):
+        for record in sorted(self.records.values(), key=lambda r: (r.priority < 1 << 31, r.number)):
+            waits = [other for other in record.dependency.split(",") if other.startswith("afterany:")]
+            if waits and all(self.records[other.removeprefix("afterany:")].ended for other in waits):
+                self._set(record.id, dependency="")
+                record = self.records[record.id]
             if (
                 record.pending
                 and not (record.held or record.dependent or record.dependency)
@@ -339,6 +351,31 @@ class FakeSlurm:
     def nodes(self) -> Sequence[SlurmNode]:
         self.reads += 1
         return list(self.machines)
+
+    def who(self) -> tuple[int, str]:
+        return 990, "lucid"
+
+    def hold_gpu(self, held: HeldGpu) -> str:
+        """It holds its GPU as soon as nobody else does."""
+        self.held += 1
+        if self.refuses_held:
+            raise ActionRefused(self.refuses_held)
+        job_id = str(9000 + len(self.records))
+        waits = tuple(other for other in held.after if not self.records[other].ended)
+        self.submit(
+            job_id, held.partition, user="lucid", uid=990, name=held.name, comment=held.words, held=False,
+            time_limit_s=held.limit_min * 60.0, dependency=_after(waits), priority=(1 << 32) - 3,
+            request=Request(tres_per_node=held.gres, req_nodes=held.node), run_s=held.limit_min * 60.0,
+        )  # fmt: skip
+        self.records[job_id] = replace(self.records[job_id], admin_comment="", requeue=False)
+        return job_id
+
+    def renew_held_gpu(self, job_id: str, limit_min: int | None, after: Sequence[str]) -> None:
+        if limit_min is not None:
+            self._set(job_id, time_limit_s=limit_min * 60.0)
+            self.run_s[job_id] = limit_min * 60.0
+        if after:
+            self._set(job_id, dependency=_after(after))
 
     def except_from_sleep(self, nodes: Sequence[str], kept: bool) -> None:
         if self.no_admin:
@@ -428,7 +465,7 @@ class FakeSlurm:
     def cancel(self, job_id: str) -> None:
         record = self._write(job_id, "cancel")
         if not record.ended:
-            self._set(job_id, state="CANCELLED", end_s=self.now)
+            self._set(job_id, state="CANCELLED", placement=(), end_s=self.now)
             self._schedule()
 
     def requeue_hold(self, job_id: str) -> None:

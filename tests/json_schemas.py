@@ -44,7 +44,7 @@ def _walk(command: click.Command, name: str) -> Iterator[tuple[str, click.Comman
             inner = command.get_command(context, word)
             assert inner is not None
             yield from _walk(inner, f"{name} {word}".strip())
-    elif any("--json" in getattr(option, "opts", ()) for option in command.params):
+    if any("--json" in getattr(option, "opts", ()) for option in command.params):
         yield name, command
 
 
@@ -60,6 +60,8 @@ def name_of(command: click.Command, words: Sequence[str]) -> str | None:
                 break
         if inner is None and command.name == "tune":  # what it does where no command below it is named
             inner = command.get_command(click.Context(command), "search")
+        if inner is None and command.invoke_without_command:
+            break
         if inner is None:
             return None
         command = inner

@@ -74,6 +74,11 @@ class Gpu:
     gpm: tuple[float, float, float] | None = None
     mig: bool = False
     xid: int = 0
+    ecc: int = 0
+    remap_pending: bool = False
+    remap_failed: bool = False
+    throttle: int = 0
+    """Bits of the reasons for low clocks: 64 heat, 128 power brake."""
     procs: list[Proc] = field(default_factory=list)
 
 
@@ -93,6 +98,8 @@ class Board:
                 f"gpu {index} uuid={uuid_of(index)} name=Emulated mem_total={gpu.mem_total} mem_used={gpu.mem_used}"
             )
             line += f" util={gpu.util} mem_util={gpu.mem_util} mig={int(gpu.mig)} xid={gpu.xid}"
+            line += f" ecc={gpu.ecc} remap_pending={int(gpu.remap_pending)} remap_failed={int(gpu.remap_failed)}"
+            line += f" throttle={gpu.throttle}"
             if gpu.gpm is not None:
                 line += " gpm=1 sm={} occ={} dram={}".format(*gpu.gpm)
             lines.append(line)

@@ -5,6 +5,7 @@ from lucid.config.idle import IdleSettings
 from lucid.config.live import (
     DaemonSettings,
     ElasticSettings,
+    GpuHealthSettings,
     Mode,
     ModelSettings,
     PoolSettings,
@@ -53,6 +54,7 @@ __all__ = [
     "EfficiencySettings",
     "ElasticSettings",
     "FairnessSettings",
+    "GpuHealthSettings",
     "IdleSettings",
     "LendingSettings",
     "Mode",

@@ -13,6 +13,7 @@ from lucid.places import HEARTBEAT, STATE_DIR, Mode
 __all__ = [
     "DaemonSettings",
     "ElasticSettings",
+    "GpuHealthSettings",
     "Mode",
     "ModelSettings",
     "PoolSettings",
@@ -168,6 +169,28 @@ class ElasticSettings(Section):
         return folder
 
 
+class GpuHealthSettings(Section):
+    """GPUs that are not well (docs/gpu-health.md). What samplers see of them is told in every mode."""
+
+    leave_out: bool = True
+    """In partitions in pack mode such a GPU gets no new start, by Lucid or by Slurm, until it is well again or a
+    person returns it. Its node's other GPUs do. Off: Lucid tells only."""
+    most_share: float = Field(0.05, gt=0, le=1)
+    """The most of the cluster's GPUs that are left out by Lucid itself, and one at the least. Beyond it Lucid says so
+    as loudly as it can: a broken sampler must not take a cluster away."""
+    most_of_node: float = Field(0.5, gt=0, le=1)
+    """The same of the GPUs of one node."""
+    return_after_s: float = Field(600.0, ge=0)
+    """A GPU that Lucid left out gets starts again once it was well for so long, s, after its fault is over and the
+    node has booted anew where the fault calls for that."""
+    placeholder_s: float = Field(900.0, ge=60)
+    """Slurm is kept off such a GPU by a job of lucidd's user with this time limit, which lucidd renews: so long after
+    lucidd is gone for good the GPU is Slurm's again."""
+    start_over: bool = True
+    """A job on a GPU whose fault is the GPU's or the driver's is started over on others, if its user asked for that
+    (lucid:restart). No other job is."""
+
+
 class DaemonSettings(Section):
     """What lucidd looks after, and where it keeps its state."""
 
@@ -177,6 +200,7 @@ class DaemonSettings(Section):
     """Where new jobs are profiled; empty: nowhere, and profiles come from earlier runs and samplers in place."""
     pool: PoolSettings = defaults(PoolSettings)
     elastic: ElasticSettings = defaults(ElasticSettings)
+    gpu_health: GpuHealthSettings = defaults(GpuHealthSettings)
     policy: str = "lucid"
     """What decides in pack mode: a policy that can run live (docs/policies.md)."""
     policies: dict[str, str] = Field(default_factory=dict)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from lucid.core.job import Job, Running
 from lucid.core.node import Node
 from lucid.core.placement import NodeGpus, Placement, placement_gpus
-from lucid.core.reason import Closes, HeldBy, NodesOut, OtherNodes
+from lucid.core.reason import Closes, GpusOut, HeldBy, NodesOut, OtherNodes
 from lucid.core.rounding import reached
 from lucid.core.snapshot import Partition
 
@@ -56,7 +56,9 @@ class Ledger:
         self.nodes = partition.nodes
         self.index = {node.name: i for i, node in enumerate(partition.nodes)}
         self.gpus_per_node = max((node.gpus for node in partition.nodes), default=0)
-        self.free_mask = [(1 << node.gpus) - 1 if node.available else 0 for node in partition.nodes]
+        self.free_mask = [node.usable if node.available else 0 for node in partition.nodes]
+        self._never = {i: (1 << node.gpus) - 1 & ~node.usable for i, node in enumerate(self.nodes) if node.left_out}
+        """By index of the node, the GPUs that are never free: those that are left out of new starts."""
         self.host_limits = any(node.cpus or node.mem_mib for node in partition.nodes)
         self.free_cpus = [node.cpus_left for node in partition.nodes]
         self.free_mem_mib = [node.mem_left_mib for node in partition.nodes]
@@ -82,7 +84,7 @@ class Ledger:
         for i, mask in held:
             free = free_mask[i]
             if mask & ~free and self.nodes[i].available:
-                self._overlaps.append((i, mask & ~free))
+                self._overlaps.append((i, mask & ~free & ~self._never.get(i, 0)))
             free_mask[i] = free & ~mask
         if self.host_limits:
             for running in partition.running:
@@ -102,6 +104,7 @@ class Ledger:
         """The same book, to be written in by itself."""
         made = object.__new__(Ledger)
         made.partition, made.nodes, made.index, made._held_by = self.partition, self.nodes, self.index, None
+        made._never = self._never
         made.gpus_per_node, made.host_limits = self.gpus_per_node, self.host_limits
         made.free_mask, made.free_count, made.free = self.free_mask.copy(), self.free_count.copy(), self.free
         made.free_cpus, made.free_mem_mib = self.free_cpus.copy(), self.free_mem_mib.copy()
@@ -125,6 +128,14 @@ class Ledger:
         if self._out is None:  # worked out once: it is asked for every job that waits
             self._out = (_nodes_out(self.nodes),)
         return self._out[0]
+
+    def gpus_out(self) -> GpusOut | None:
+        """The GPUs that are left out of new starts on nodes that are available; ``None`` if there are none."""
+        found = [out for node in self.nodes if node.available for out in node.left_out]
+        if not found:
+            return None
+        first = min(found, key=lambda out: (out.since_s, out.name))
+        return GpusOut(len(found), first.node, first.index, first.since_s, first.words, first.by)
 
     def closes(self, job: Job) -> Closes | None:
         """The comparison that keeps a job off nodes with free GPUs that close before its time limit ends: that of
@@ -218,7 +229,7 @@ class Ledger:
             i = self.index[name]
             free = self.free_mask[i]
             if mask & ~free and self.nodes[i].available:
-                self._overlaps.append((i, mask & ~free))
+                self._overlaps.append((i, mask & ~free & ~self._never.get(i, 0)))
             self._set_free(i, free & ~mask)
         if self.host_limits:
             self._host(job, placement, -1)
@@ -231,7 +242,7 @@ class Ledger:
             for name, mask in running.placement:
                 i = self.index[name]
                 if self.nodes[i].available:
-                    self._set_free(i, self.free_mask[i] | self._unshare(i, mask))
+                    self._set_free(i, self.free_mask[i] | self._unshare(i, mask & ~self._never.get(i, 0)))
 
     def give_back_host(self, running: Running) -> None:
         """Note that the job holds no CPUs and no memory any more; its GPUs are another's."""

@@ -6,7 +6,9 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
+from lucid.core.gpu_health import GpuOut
 from lucid.core.names import Shown
+from lucid.core.placement import mask_of
 
 __all__ = ["Node", "Window", "next_edge_s"]
 
@@ -73,6 +75,14 @@ class Node:
     node that is awake."""
     boots_since_s: float | None = None
     """Since when it boots, Unix seconds; ``None`` while it sleeps, and for a node that is awake."""
+    left_out: tuple[GpuOut, ...] = ()
+    """Its GPUs that get no new start, since they are not well. Who runs there goes on."""
+
+    @property
+    def usable(self) -> int:
+        """The GPUs that may get new starts, as a mask."""
+        mask = (1 << self.gpus) - 1
+        return mask & ~mask_of(out.index for out in self.left_out) if self.left_out else mask
 
     def at(self, now_s: float) -> Node:
         """The node as its windows, and a boot that has begun, have it at another time: the same object where they

@@ -11,7 +11,7 @@ from lucid.core.arrivals import ArrivalForecast
 from lucid.core.decision import Action, Plan
 from lucid.core.job import Ended, Job, JobProfile
 from lucid.core.prediction import Prediction
-from lucid.core.readings import GpuCard, GpuLost, GpuReading
+from lucid.core.readings import GpuCard, GpuCondition, GpuLost, GpuReading
 from lucid.core.snapshot import Snapshot
 from lucid.errors import Refusal
 
@@ -111,6 +111,19 @@ class GpuMetrics(Protocol):
         Raises:
             MetricsError: the source does not answer at all; the next call tries afresh.
         """
+        ...
+
+    def conditions(self) -> Sequence[GpuCondition] | None:
+        """How all GPUs are that the driver names, those among them that it does not reach; ``None`` where this source
+        does not tell.
+
+        Raises:
+            MetricsError: the source does not answer at all; the next call tries afresh.
+        """
+        ...
+
+    def xids(self) -> Mapping[int, Sequence[int]]:
+        """Xid errors since the last call, oldest first, by the number of the GPU's device file."""
         ...
 
     def close(self) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["GpuCard", "GpuLost", "GpuProcess", "GpuReading"]
+__all__ = ["GpuCard", "GpuCondition", "GpuLost", "GpuProcess", "GpuReading"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,6 +17,9 @@ class GpuCard:
     mem_mib: float | None = None
     mig: bool = False
     """True in MIG mode: the card has no utilisation of its own then, and no two jobs are paired on it."""
+    minor: int | None = None
+    """The number of its device file (/dev/nvidia3), by which Slurm counts. ``index`` moves when another card is lost,
+    this does not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,3 +60,19 @@ class GpuLost:
 
     uuid: str
     why: str
+
+
+@dataclass(frozen=True, slots=True)
+class GpuCondition:
+    """How one GPU is, apart from its work; ``None`` where the card does not tell. ``index``: the number of its device
+    file. ``lost``: the driver's words where it does not reach the card. ``uncorrected``: memory errors since the
+    driver was loaded. ``throttle``: what slows it down by its hardware now, of ``thermal`` and ``power``."""
+
+    uuid: str
+    index: int
+    name: str = ""
+    lost: str = ""
+    uncorrected: int | None = None
+    remap_pending: bool | None = None
+    remap_failed: bool | None = None
+    throttle: tuple[str, ...] = ()

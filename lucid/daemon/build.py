@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from lucid.adapters.clock import SystemClock
+from lucid.adapters.gpu.health_files import HealthFolder, health_folder
 from lucid.adapters.gpu.profiles import ProfileFolder, ProfileSource
 from lucid.adapters.left_out import LeftOut
 from lucid.adapters.slurm.clients.accounting import Accounting, SacctClient
@@ -49,6 +50,8 @@ class Parts:
     left_out: LeftOut = field(default_factory=LeftOut)
     """What all of these could not read."""
     monotonic_s: Callable[[], float] = time.monotonic
+    health: HealthFolder = field(default_factory=lambda: HealthFolder(Path("/nonexistent")))
+    """What samplers tell of GPUs that are not well."""
 
     @property
     def models(self) -> LiveModels | None:
@@ -100,7 +103,10 @@ def make_parts(settings: Settings, config: Path, monotonic_s: Callable[[], float
     if slurm.client != "rest" or slurm.rest_commands:
         # slow accounting is no reason to ask slurmctld less often
         accounting = SacctClient(CommandClient(slurm.prefix, Breaker(monotonic_s), slurm.timeout_s, left_out))
-    return Parts(settings, client, breaker, store, source, clock, models, memory, accounting, left_out, monotonic_s)
+    health = HealthFolder(health_folder(profiles_folder(settings)))
+    return Parts(
+        settings, client, breaker, store, source, clock, models, memory, accounting, left_out, monotonic_s, health
+    )
 
 
 def open_store(path: Path, now_s: float, left_out: LeftOut | None = None, shared: bool = False) -> SqliteStore:

@@ -16,9 +16,12 @@ from lucid.adapters.slurm.snapshot.power_saving import excepted_in
 from lucid.adapters.store.recorder import StoreRecorder
 from lucid.config import Mode, profiles_folder
 from lucid.core.decision import kind_of
+from lucid.core.gpu_health import GpuOut
 from lucid.core.job import Job, Running, Stage
 from lucid.core.ports import Capability, Forecaster, Predictor
 from lucid.daemon.build import Parts
+from lucid.errors import StoreError
+from lucid.live.gpu_health import GpuHealth
 from lucid.live.idle_jobs import IdleJobs, teller
 from lucid.live.keep_awake import KeepAwake
 from lucid.live.learning.catch_up import CatchUp
@@ -62,6 +65,8 @@ class Cycles:
         self._profiling = live_profiling(settings.policy)
         self.token = token
         self.shares = _fair_shares(parts)
+        self.gpu_health = GpuHealth(parts.health, parts.store, settings.daemon.gpu_health)
+        """GPUs that are not well."""
         self.cluster = SlurmCluster(
             parts.client,
             parts.store,
@@ -77,6 +82,7 @@ class Cycles:
             settings.policy.lending.mode != "off",
             lambda home: Capability.RESIZE in needs(home),
             lambda home: Capability.INTERLEAVE in needs(home),
+            self._gpus_out,
         )
         self._parts = parts
         self._seen_modes = modes
@@ -110,6 +116,16 @@ class Cycles:
         if parts.accounting is not None:
             self._catch_up = CatchUp(parts.store, parts.accounting, parts.clock, settings.daemon)
             self._catch_up.begin()
+
+    def _gpus_out(self, gpus: Mapping[str, int], now_s: float) -> Mapping[str, GpuOut]:
+        """No trouble with the files of samplers keeps jobs from being scheduled."""
+        try:
+            self.gpu_health.look(gpus, now_s)
+        except StoreError:
+            raise
+        except Exception:
+            _LOG.exception("health of GPUs not looked at: what was known before counts")
+        return self.gpu_health.left_out
 
     def _modes(self) -> dict[str, Mode]:
         """By partition as plans have them."""

@@ -86,7 +86,8 @@ def main(arguments: list[str] | None = None) -> int:
         return 0
     children = Children()
     beside: list[ModelTimer] = [] if given.once else _timers(settings, given.config, parts.store, children)
-    wake = WakeFile(Path(settings.daemon.heartbeat).with_name("wake"))
+    # a GPU that is not well is left out at once, however seldom an idle lucidd looks at Slurm
+    wake = WakeFile(Path(settings.daemon.heartbeat).with_name("wake"), parts.health.folder)
     try:
         status = turn_until(Daemon(parts), stop, wake, given.once, beside)
     finally:

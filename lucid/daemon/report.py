@@ -44,6 +44,7 @@ def beat(parts: Parts, modes: Mapping[str, Mode], cycles: Cycles, standby: Stand
             daemon.optout,
             daemon.pool.partition,
             tuple(name for name in sorted(modes) if not cycles.profiles_in(name)),
+            cycles.cluster.placeholders.uid,
         ),
     )
 
@@ -99,6 +100,8 @@ def tell_status(
         status["reports"] = asdict(cycles.cluster.reports_trouble())
         status["turns"] = cycles.cluster.turns()
         status["boots"] = cycles.cluster.boots()
-        public = {key: status[key] for key in ("modes", "policies", "paused", "aside")}
+        status["gpu_health"] = {**cycles.gpu_health.told(), "not_kept": dict(cycles.cluster.placeholders.refused)}
+        status["on_gpus_out"] = cycles.cluster.on_gpus_out()
+        public = {key: status[key] for key in ("modes", "policies", "paused", "aside", "on_gpus_out")}
         publisher.write(now_s, {**public, "lasts_s": lasts_s})
     parts.store.put_view("status", status)

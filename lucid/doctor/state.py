@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from importlib.util import find_spec
@@ -86,6 +87,7 @@ def _store(settings: Settings, now_s: float) -> Iterator[Finding]:
     yield from let_go
     yield from told
     yield from look_over_reports(settings, seen)
+    yield from _gpus(seen.get("gpu_health") or {})
     if seen.get("last_error"):
         yield bad(f"the last cycle failed: {seen['last_error']}", "mend that; lucidd tries again")
     for words in words_of_left_out(seen):
@@ -98,6 +100,27 @@ def _store(settings: Settings, now_s: float) -> Iterator[Finding]:
                 f"the {kind} model in service cannot be used: {found.get('why', '')}",
                 f"lucidctl models rollback {kind}, or train anew",
             )
+
+
+def _gpus(told: Mapping[str, Any]) -> Iterator[Finding]:
+    """GPUs that are not well, and what does not tell of them."""
+    for out in told.get("out") or ():
+        since = time.strftime("%F %H:%M", time.localtime(out["since_s"]))
+        name = f"{out['node']}:{out['index']}"
+        yield warn(f"GPU {name} is out since {since}: {out['words']}", f"once it is well: lucidctl gpu return {name}")
+    if beyond := told.get("beyond"):
+        yield bad(
+            f"{len(beyond)} GPUs more are said to be not well than Lucid takes out by itself",
+            "look at these nodes and their samplers: lucidctl gpu health; daemon.gpu_health.most_share is the bound",
+        )
+    for name, why in (told.get("not_kept") or {}).items():
+        yield warn(f"Slurm's own jobs are not kept off GPU {name}: {why}", "docs/gpu-health.md says what it needs")
+    for node in told.get("sampler_silent") or ():
+        yield warn(f"{node}: its sampler has told nothing for minutes", "systemctl status lucid-sampler there")
+    for node in told.get("driver_silent") or ():
+        yield warn(f"{node}: the driver as a whole does not answer", "nvidia-smi there; the node's log")
+    if watched := told.get("watched"):
+        yield Finding("ok", f"the GPUs of {len(watched)} nodes are watched")
 
 
 def _start_times(times: StartTimes) -> Iterator[Finding]:

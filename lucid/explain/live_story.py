@@ -38,12 +38,14 @@ def live_story(
         ConfigError: nothing is known of the job.
     """
     if isinstance(store, Published):
+        if told := _bad_gpu(store, job_id):
+            return _story(job_id, [], profiling, estimate=told)
         words = "this is the last decision; only lucidd's user and root can read the earlier ones"
         return _story(job_id, [_last_decision(store, job_id)], profiling, estimate=[words])
     story, data = known_story(store, job_id, profiling)
     if not data["decisions"] and not data["actions"]:
         why = why_nothing(store, job_id, _ran_at_once(store, job_id), why_unknown)
-        if store.ended_job(job_id) is None:
+        if store.ended_job(job_id) is None and not _bad_gpu(store, job_id):
             raise ConfigError(why)
         story = replace(story, estimate=[*story.estimate, why])  # and its end can be told
     return story, data
@@ -84,7 +86,13 @@ def _now_lines(store: SqliteStore, job_id: str) -> list[str]:
     if boot:
         left_s = max(boot["until_s"] - status.get("at_s", 0.0), 0.0)
         lines.append(f"now: {boots(why.Boots(boot['node'], False, left_s), duration)}")
-    return lines
+    return [*lines, *_bad_gpu(store, job_id)]
+
+
+def _bad_gpu(store: SqliteStore | Published, job_id: str) -> list[str]:
+    """Is it told that a GPU on which the job runs is not well?"""
+    words = ((store.view("status") or {}).get("on_gpus_out") or {}).get(job_id)
+    return [f"it runs on a GPU that is not well, and goes on: {words}"] if words else []
 
 
 def _story(

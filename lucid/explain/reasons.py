@@ -173,6 +173,12 @@ def _nodes_out(r: why.NodesOut) -> str:
     return f"{_gpus(r.gpus)} on nodes where nothing may start" + (f" ({r.words}{until})" if r.words else "")
 
 
+def _gpus_out(r: why.GpusOut) -> str:
+    by = f" (by {r.by})" if r.by else ""
+    others = f"; {r.gpus - 1} more" if r.gpus > 1 else ""
+    return f"GPU {r.index} of {r.node} is out since {when(r.since_s)}: {r.words}{by}{others}"
+
+
 def _spread(r: why.Spread) -> str:
     if r:
         return f"{r.nodes} nodes below one switch"
@@ -256,6 +262,7 @@ _WORDS: dict[str, Callable[[Any], str]] = {
     "Backfill": _backfill,
     "PlainOrder": _plain_order,
     "NodesOut": _nodes_out,
+    "GpusOut": _gpus_out,
     "OtherNodes": lambda r: f"{_gpus(r.gpus)} are free on nodes that its user did not ask for (asked: {r.asked})",
     "Closes": _closes,
     "Spread": _spread,

@@ -38,6 +38,7 @@ def families(source: MetricsSource, store: SqliteStore) -> list[Metric]:
     found += _slurm(status)
     found += _work(counts)
     found += _starvation(_mapping(counts.get("starvation")))
+    found += _gpus(_mapping(status.get("gpu_health")))
     found += _forecasts(store)
     found += _models(status, store.view(UPKEEP))
     at_s = number(status.get("at_s"))
@@ -83,6 +84,27 @@ def _daemon(status: Mapping[str, Any], counts: Mapping[str, Any]) -> Iterator[Me
     }
     yield gauge(
         "lucid_unreadable_records", "Records that lucidd could not read at its last look.", left_out, ("source",)
+    )
+
+
+def _gpus(told: Mapping[str, Any]) -> Iterator[Metric]:
+    outs = Counter(
+        (str(o.get("node")), "person" if o.get("by") else str(o.get("kind"))) for o in told.get("out") or ()
+    )
+    yield gauge(
+        "lucid_gpus_out",
+        "GPUs that are not well, or that a person took out, by node and cause.",
+        {key: float(count) for key, count in outs.items()},
+        ("node", "cause"),
+    )
+
+    def count(key: str) -> Labels:
+        return {(): float(len(told[key])) if key in told else None}
+
+    yield gauge("lucid_gpus_beyond_bound", "GPUs that would be out but for the bounds.", count("beyond"))
+    yield gauge("lucid_gpus_not_kept", "GPUs that are out, and not kept from Slurm's own jobs.", count("not_kept"))
+    yield gauge(
+        "lucid_gpu_nodes_silent", "Nodes whose sampler has told nothing for minutes.", count("sampler_silent")
     )
 
 

@@ -27,6 +27,7 @@ from lucid.profiler.series import Series, point_of
 from lucid.profiler.summary import Summary, summarise
 from lucid.profiler.use import UseMeter
 from lucid.profiler.watch import watched as with_partner
+from lucid.profiler.xids import xid
 
 __all__ = ["Sampler"]
 
@@ -223,12 +224,13 @@ class Sampler:
         return list(uuids)
 
     def _resolve(self, gpu: str) -> str | None:
-        """The UUID of an index; ``None`` while the driver does not say."""
+        """The UUID of the GPU that Slurm counts so; ``None`` while the driver does not say."""
         if not gpu.isdecimal():
             return gpu
         if gpu not in self._by_index:
             try:
-                self._by_index = {str(card.index): card.uuid for card in self._metrics.cards()}
+                cards = self._metrics.cards()
+                self._by_index = {str(c.index if c.minor is None else c.minor): c.uuid for c in cards}
             except MetricsError as error:
                 self._log(str(error))
         return self._by_index.get(gpu)
@@ -261,7 +263,7 @@ class Sampler:
                 watched.note(f"{reading.uuid} was lost: {reading.why}")
             return GpuSample(shared=shared, lost=True)
         if reading.xid is not None:
-            watched.note(f"Xid {reading.xid} on {reading.uuid}")
+            watched.note(f"Xid {reading.xid} ({xid(reading.xid).words}) on {reading.uuid}")
         processes = reading.processes
         # NVML lists only processes that were at work of late: beside those, one not listed did nothing
         working = [p for p in processes or () if p.sm_util is not None]

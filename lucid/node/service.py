@@ -25,6 +25,7 @@ from lucid.adapters.gpu.nvml import NvmlMetrics
 from lucid.adapters.gpu.spool import SampleWriter, unended
 from lucid.core.ports import GpuMetrics
 from lucid.errors import ConfigError, MetricsError
+from lucid.node.health import HealthLooks
 from lucid.node.jobs import JobSpec, read_job_specs, remove_job_spec, write_job_spec
 from lucid.node.sampler import Sampler
 
@@ -222,15 +223,10 @@ def run(
                 return False
             with contextlib.suppress(OSError):
                 os.nice(10)  # whatever else: the jobs come first
-            sampler = Sampler(
-                metrics_from(source),
-                paths.spool,
-                paths.profiles,
-                node or socket.gethostname().partition(".")[0],
-                interval_s=interval_s,
-                log=log,
-            )
-            rounds = _rounds(paths, sampler, interval_s, stay, samples, stopping)
+            name, metrics = node or socket.gethostname().partition(".")[0], metrics_from(source)
+            sampler = Sampler(metrics, paths.spool, paths.profiles, name, interval_s=interval_s, log=log)
+            health = HealthLooks(metrics, paths.spool, paths.profiles, name, log)
+            rounds = _rounds(paths, sampler, health, interval_s, stay, samples, stopping)
             sampler.close()
         # A job announced while the lock was still held found a sampler running and did not start one.
         if stopping or (samples is not None and rounds >= samples) or not any(read_job_specs(paths.jobs)):
@@ -238,7 +234,13 @@ def run(
 
 
 def _rounds(
-    paths: NodePaths, sampler: Sampler, interval_s: float, stay: bool, samples: int | None, stopping: list[int]
+    paths: NodePaths,
+    sampler: Sampler,
+    health: HealthLooks,
+    interval_s: float,
+    stay: bool,
+    samples: int | None,
+    stopping: list[int],
 ) -> int:
     rounds, busy_s = 0, time.monotonic()
     while not stopping and (samples is None or rounds < samples):
@@ -248,8 +250,10 @@ def _rounds(
         if stopping:
             break
         specs = {spec.job: spec for spec in read_job_specs(paths.jobs)}
+        at_s = round((now + delay) / interval_s) * interval_s
         try:
-            sampler.tick(specs, round((now + delay) / interval_s) * interval_s)
+            sampler.tick(specs, at_s)
+            health.tick(at_s)
         except MetricsError as error:  # of one job's files; the others are sampled at the next tick
             sys.stderr.write(f"{error}\n")
         rounds += 1

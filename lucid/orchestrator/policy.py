@@ -21,6 +21,7 @@ from lucid.core.snapshot import Partition, Snapshot
 from lucid.errors import ConfigError
 from lucid.orchestrator.blocked_jobs import BlockedJobs
 from lucid.orchestrator.boot_reasons import with_boots
+from lucid.orchestrator.leave_bad_gpu import off_bad_gpus
 from lucid.orchestrator.leave_before_window import with_leaving
 from lucid.orchestrator.plan_reuse import KeptParts
 from lucid.orchestrator.rules import PolicyRules, rules_of
@@ -117,6 +118,7 @@ class PartitionPolicy(ABC):
                 looked[name] = kept[2]
                 continue
             part = with_leaving(self.plan_partition(partition, snapshot), partition, now_s)
+            part = off_bad_gpus(part, partition)
             if kept is not None and kept[0].nodes is partition.nodes:
                 plain = kept[3]
             else:

@@ -138,7 +138,10 @@ class Picture:
                 left = max(node.gpus - once[node.name].bit_count(), 0)
                 if not node.available:
                     out += left
-                elif node.boot_s:
+                    continue
+                bad = (~node.usable & (1 << node.gpus) - 1 & ~once[node.name]).bit_count()
+                out, left = out + bad, left - bad
+                if node.boot_s:
                     asleep += left
             free = max(part.gpus - taken - out, 0)
             found[name] = {"alone": taken - shared, "shared": shared, "free": free, "asleep": asleep, "out": out}

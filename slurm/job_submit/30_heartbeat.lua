@@ -57,6 +57,7 @@ local function heartbeat(known, now)
     return nil
   end
   local beat = { modes = {}, most = {}, unrouted = {}, profiling = text:match("\nprofiling ([%w_.-]+)\n") }
+  beat.uid = tonumber(text:match("\nuid (%d+)\n"))
   beat.pool = text:match("\npool ([%w_.-]+)\n")
   beat.n_prof = tonumber(text:match("\nn_prof (%d+)\n")) or 0
   beat.optout = text:match("\noptout (%l+)\n") or "free"

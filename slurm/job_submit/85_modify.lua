@@ -137,7 +137,9 @@ local said = {}
 local function change(job, record, uid, now)
   local known = settings()
   local beat, tag = heartbeat(known, now), tagged(record)
-  local owner = uid ~= 0 and not known.exempt[uid] and (known.exempts or uid == record.user_id)
+  -- The daemon's own jobs hold single GPUs that are not well.
+  local daemon = beat and beat.uid == uid
+  local owner = uid ~= 0 and not known.exempt[uid] and not daemon and (known.exempts or uid == record.user_id)
   if owner then
     local names = partitions_of(given(job.partition) and job.partition or record.partition)
     local binds = beat and beat.optout ~= "free" and (record.job_state or 0) % 256 == 0 -- it waits

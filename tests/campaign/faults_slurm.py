@@ -8,6 +8,8 @@ import time
 from typing import Any
 
 from campaign.fault import Fault, Host, listed
+from lucid.adapters.gpu.health_files import health_folder, write_health
+from lucid.core.gpu_health import CardHealth, GpuFault, NodeHealth
 from testbed import daemons
 
 _CONTROL = frozenset({"slurmctld", "munge", "slurmdbd"})
@@ -121,6 +123,29 @@ class NodeLost(_OfNode):
     def begin(self, host: Host, dice: random.Random) -> dict[str, Any]:
         self.node = dice.choice(NODES)
         return {"lost": [self.node], "processes": host.site.end_node(self.node)}
+
+
+@listed
+class GpuBad(Fault):
+    """What the sampler of a node would tell; a person returns the GPU."""
+
+    name, what = "gpu-bad", "a GPU falls off the bus, as its node's sampler tells; a person returns it after a while"
+    touches = frozenset({"gpus"})
+    lasts_s = (10.0, 40.0)
+    gpu = ""
+
+    def begin(self, host: Host, dice: random.Random) -> dict[str, Any]:
+        node, index, now_s = dice.choice(("n1", "n2", "n3")), dice.randrange(4), time.time()
+        fault = GpuFault("xid", "fallen off the bus", now_s, now_s, now_s, 79, needs="reboot")
+        cards = (CardHealth(index, f"GPU-{index}", faults=(fault,)),)
+        write_health(
+            health_folder(host.site.profiles), NodeHealth(node, now_s, "campaign", now_s - 60.0, cards=cards)
+        )
+        self.gpu = f"{node}:{index}"
+        return {"gpu": self.gpu}
+
+    def end(self, host: Host) -> dict[str, Any]:
+        return {"told": host.site.ctl("gpu", "return", self.gpu).stdout.strip()} if self.gpu else {}
 
 
 @listed

@@ -37,6 +37,12 @@ class Emulated(ABC):
     def cards(self) -> Sequence[GpuCard]:
         return []
 
+    def conditions(self) -> None:
+        return None
+
+    def xids(self) -> dict[int, list[int]]:
+        return {}
+
     def close(self) -> None:
         return None
 

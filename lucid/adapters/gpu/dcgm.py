@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from lucid.core.readings import GpuCard, GpuLost, GpuReading
+from lucid.core.readings import GpuCard, GpuCondition, GpuLost, GpuReading
 from lucid.errors import MetricsError
 
 __all__ = ["DcgmiMetrics", "ExporterMetrics", "parse_dmon", "parse_exporter"]
@@ -139,6 +139,14 @@ class ExporterMetrics:
             self._xids[uuid] = last
             found[uuid] = _reading(uuid, values, new)
         return found
+
+    def conditions(self) -> Sequence[GpuCondition] | None:
+        """Not told: NVML stands beside it."""
+        return None
+
+    def xids(self) -> Mapping[int, Sequence[int]]:
+        """None: NVML stands beside it."""
+        return {}
 
     def close(self) -> None:
         """Nothing is held open."""
@@ -267,6 +275,14 @@ class DcgmiMetrics:
             else:
                 found[uuid] = _reading(uuid, values, None)
         return found
+
+    def conditions(self) -> Sequence[GpuCondition] | None:
+        """Not told: NVML stands beside it."""
+        return None
+
+    def xids(self) -> Mapping[int, Sequence[int]]:
+        """None: NVML stands beside it."""
+        return {}
 
     def close(self) -> None:
         """Nothing is held open."""

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 from lucid.core.ports import GpuMetrics
-from lucid.core.readings import GpuCard, GpuLost, GpuReading
+from lucid.core.readings import GpuCard, GpuCondition, GpuLost, GpuReading
 from lucid.errors import MetricsError
 
 __all__ = ["JoinedMetrics"]
@@ -38,6 +38,14 @@ class JoinedMetrics:
         except MetricsError:
             return main
         return {uuid: _joined(main[uuid], beside[uuid]) for uuid in uuids}
+
+    def conditions(self) -> Sequence[GpuCondition] | None:
+        """Those of ``beside``: NVML tells of faults, DCGM's page of a GPU that is away says nothing."""
+        return self._beside.conditions()
+
+    def xids(self) -> Mapping[int, Sequence[int]]:
+        """Those of ``beside``."""
+        return self._beside.xids()
 
     def close(self) -> None:
         """Close both."""

@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from lucid.core.readings import GpuCard, GpuLost, GpuProcess, GpuReading
+from lucid.core.readings import GpuCard, GpuCondition, GpuLost, GpuProcess, GpuReading
 from lucid.errors import MetricsError
 
 __all__ = ["NvmlMetrics"]
@@ -26,6 +26,12 @@ _ABSENT: Final = frozenset({2, 3, 4, 6, 13, 20, 25})
 found, function not found, memory, version mismatch of an argument."""
 _DRIVER_GONE: Final = frozenset({1, 9, 18, 999})
 """Codes that mean 'open the library again': uninitialised, driver not loaded, version mismatch, unknown."""
+_THERMAL: Final = 0x40
+_BRAKE: Final = 0x80
+"""Bits of the reasons for low clocks that are the hardware's own: heat, and the power supply. Its caps by software
+(0x4, 0x20) are usual under load."""
+_MOST_XIDS: Final = 64
+"""Kept for one GPU until somebody asks."""
 
 
 @dataclass(slots=True)
@@ -52,6 +58,12 @@ class NvmlMetrics:
         self._events: Any = None
         self._metrics: Any = None
         self._xids: dict[str, int] = {}
+        self._untold: dict[int, list[int]] = {}
+        """Xids by device number, until ``xids`` hands them out."""
+        self._seen: dict[int, GpuCard] = {}
+        """The card that was last seen at each place among the driver's (PCI order)."""
+        self._failing: dict[GpuCard, str] = {}
+        """Those whose handles the driver does not give, with its words."""
         self.driver = ""
         """Version of the driver last spoken to."""
 
@@ -82,6 +94,52 @@ class NvmlMetrics:
                     raise MetricsError(f"NVML: {error}; the driver was restarted or is gone") from None
                 del self._devices[uuid]  # looked for again at the next reading
                 found[uuid] = GpuLost(uuid, str(error))
+        return found
+
+    def conditions(self) -> Sequence[GpuCondition]:
+        """As the port says. A card that fails as soon as its handle is asked for is told as the one that stood at its
+        place before."""
+        self._open()
+        self._find()
+        self._note_xids()
+        found = [GpuCondition(card.uuid, _number(card), card.name, words) for card, words in self._failing.items()]
+        for device in list(self._devices.values()):
+            try:
+                found.append(self._condition(device))
+            except self._nvml.NVMLError as error:
+                if getattr(error, "value", None) in _DRIVER_GONE:
+                    self.close()
+                    raise MetricsError(f"NVML: {error}; the driver was restarted or is gone") from None
+                found.append(GpuCondition(device.card.uuid, _number(device.card), device.card.name, str(error)))
+        return found
+
+    def _condition(self, device: _Device) -> GpuCondition:
+        nvml, handle = self._nvml, device.handle
+        nvml.nvmlDeviceGetMemoryInfo(handle)
+        count = self._absent(
+            nvml.nvmlDeviceGetTotalEccErrors,
+            handle,
+            nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED,
+            nvml.NVML_VOLATILE_ECC,
+        )
+        rows = self._absent(nvml.nvmlDeviceGetRemappedRows, handle)
+        reasons = self._absent(nvml.nvmlDeviceGetCurrentClocksThrottleReasons, handle) or 0
+        return GpuCondition(
+            device.card.uuid,
+            _number(device.card),
+            device.card.name,
+            "",
+            None if count is None else int(count),
+            None if rows is None else bool(rows[2]),
+            None if rows is None else bool(rows[3]),
+            tuple(name for bit, name in ((_THERMAL, "thermal"), (_BRAKE, "power")) if int(reasons) & bit),
+        )
+
+    def xids(self) -> Mapping[int, Sequence[int]]:
+        """As the port says; none while the driver does not answer."""
+        if self._nvml is not None:
+            self._note_xids()
+        found, self._untold = self._untold, {}
         return found
 
     def close(self) -> None:
@@ -127,14 +185,16 @@ class NvmlMetrics:
         except nvml.NVMLError as error:
             self.close()
             raise MetricsError(f"NVML: {error}; the driver was restarted or is gone") from None
-        known, self._devices = self._devices, {}
+        known, self._devices, self._failing = self._devices, {}, {}
         for index in range(count):
             try:
                 handle = nvml.nvmlDeviceGetHandleByIndex(index)
                 uuid = str(nvml.nvmlDeviceGetUUID(handle))
                 self._devices[uuid] = known.pop(uuid) if uuid in known else self._device(handle, uuid, index)
-            except nvml.NVMLError:
-                continue  # a card in trouble is no reason to lose the others
+                self._seen[index] = self._devices[uuid].card
+            except nvml.NVMLError as error:  # a card in trouble is no reason to lose the others
+                if index in self._seen and count > max(self._seen):  # none is away, so it is the one that stood here
+                    self._failing[self._seen[index]] = str(error)
         for device in known.values():
             for sample in device.gpm:
                 self._quiet(nvml.nvmlGpmSampleFree, sample)
@@ -155,6 +215,7 @@ class NvmlMetrics:
             str(nvml.nvmlDeviceGetName(handle)),
             None if memory is None else memory.total / _MIB,
             bool(mode and mode[0]),
+            self._absent(nvml.nvmlDeviceGetMinorNumber, handle),
         )
         return _Device(handle, card, samples, True)
 
@@ -235,6 +296,8 @@ class NvmlMetrics:
             for uuid, device in self._devices.items():
                 if _address(device.handle) == _address(event.device):
                     self._xids[uuid] = int(event.eventData)
+                    waiting = self._untold.setdefault(_number(device.card), [])
+                    waiting[:] = [*waiting, int(event.eventData)][-_MOST_XIDS:]
 
     def _absent(self, call: Callable[..., Any], *given: Any) -> Any:
         """What the call returns, or ``None`` where this card or driver does not offer it."""
@@ -249,6 +312,10 @@ class NvmlMetrics:
         with contextlib.suppress(self._nvml.NVMLError):
             return call(*given)
         return None
+
+
+def _number(card: GpuCard) -> int:
+    return card.index if card.minor is None else card.minor
 
 
 def _address(handle: Any) -> int | None:

@@ -13,6 +13,7 @@ from typing import Any
 from lucid.adapters.gpu.known_profiles import KnownProfiles
 from lucid.adapters.gpu.profiles import ProfileSource
 from lucid.adapters.slurm.actions.apply_plan import Actions
+from lucid.adapters.slurm.actions.gpu_placeholders import Placeholders
 from lucid.adapters.slurm.actions.job_writer import JobWriter
 from lucid.adapters.slurm.actions.preempting_starts import ClaimWatch
 from lucid.adapters.slurm.actions.released_list import Released
@@ -24,7 +25,7 @@ from lucid.adapters.slurm.pending.hold_order import not_yet
 from lucid.adapters.slurm.pending.job_state import TOLD, JobState
 from lucid.adapters.slurm.pending.pending_state import parked
 from lucid.adapters.slurm.records.fair_shares import FairShares
-from lucid.adapters.slurm.records.jobs_and_nodes import SlurmJob
+from lucid.adapters.slurm.records.jobs_and_nodes import SlurmJob, SlurmNode
 from lucid.adapters.slurm.records.network_topology import NO_NETWORK, with_network
 from lucid.adapters.slurm.records.preemption import NO_PREEMPTION
 from lucid.adapters.slurm.records.qos_priorities import QosTiers
@@ -40,12 +41,16 @@ from lucid.adapters.slurm.snapshot.reservation_windows import Closings
 from lucid.adapters.store.port import JobNote, Store
 from lucid.config import DaemonSettings, Mode, SlurmSettings
 from lucid.core.decision import Action, Start
+from lucid.core.gpu_health import GpuOut
 from lucid.core.job import Ended
 from lucid.core.ports import Applied, Capability, Clock
 from lucid.core.snapshot import Snapshot
 from lucid.errors import ClusterError, ClusterUnavailable, Refusal
 
-__all__ = ["SlurmCluster"]
+__all__ = ["GpusOut", "SlurmCluster"]
+
+GpusOut = Callable[[Mapping[str, int], float], Mapping[str, GpuOut]]
+"""Given how many GPUs each node has, and the time: those that get no new start, by name."""
 
 _NETWORK_EVERY_S = 600.0
 """Seconds between looks at the topology, which only a new configuration changes."""
@@ -54,6 +59,18 @@ _DEFAULTS_EVERY_S = 120.0
 _SHUT_EVERY_S, _SAID_EVERY_S = 10.0, 2.0
 _SHUT = ("PartitionDown", "PartitionInactive")
 _REPLAN = "a reservation was made, changed or deleted meanwhile: it is planned again in the next cycle"
+
+
+def _no_gpu(gpus: Mapping[str, int], now_s: float) -> Mapping[str, GpuOut]:  # noqa: ARG001 - a GpusOut
+    """None is left out."""
+    return {}
+
+
+def _by_node(outs: Mapping[str, GpuOut]) -> dict[str, tuple[GpuOut, ...]]:
+    found: dict[str, tuple[GpuOut, ...]] = {}
+    for out in sorted(outs.values(), key=lambda one: (one.node, one.index)):
+        found[out.node] = (*found.get(out.node, ()), out)
+    return found
 
 
 class SlurmCluster:
@@ -76,10 +93,11 @@ class SlurmCluster:
         lends: bool = False,
         resizes: InVc = nowhere,
         interleaves: InVc = nowhere,
+        gpus_out: GpusOut = _no_gpu,
     ) -> None:
         """``slurm_knows_all``: does slurmctld know by now which jobs have ended, as far as can be told? ``lends``:
         have the VCs of ``daemon.pool`` their nodes in common? ``resizes``: does the policy of a VC resize jobs?
-        ``interleaves``: does it form groups?"""
+        ``interleaves``: does it form groups? ``gpus_out``: which GPUs get no new start."""
         self._client = client
         self._store = store
         self._clock = clock
@@ -100,6 +118,10 @@ class SlurmCluster:
         self._actions = Actions(self._writer, daemon, self.known, slurm_knows_all, claims)
         self.factors = SiteFactors(self._writer)
         """Order mode's writes."""
+        self._gpus_out = gpus_out
+        self._left_out: Mapping[str, GpuOut] = {}
+        self.placeholders = Placeholders(client, self._writer, daemon.gpu_health.placeholder_s)
+        """Jobs that keep Slurm off single GPUs."""
         self._repair = Repair(self._writer, Released(Path(daemon.state_dir)), claims)
         self._machines = NodeLooks(client, store, slurm.nodes_every_s)
         self._defaults: Mapping[str, JobDefaults] | None = None
@@ -164,7 +186,7 @@ class SlurmCluster:
     def observe(self) -> Snapshot:
         """One request, or two or three when the nodes are due (``node_polling``)."""
         with self._writer.listening():
-            jobs = self._client.jobs()
+            jobs = self.placeholders.others(self._client.jobs())
         now_s = self._clock.now_s()
         self._read_network(now_s)
         machines = self._machines.look(jobs, now_s)
@@ -184,6 +206,7 @@ class SlurmCluster:
         modes = dict(self._modes())
         pool = pool_of(self._daemon.pool, modes, nodes) if self._lends else None
         waits = any(job.gpus and job.pending for job in jobs)
+        self._left_out = self._left_out_of(machines, modes, now_s)
         self._facts = Observation(
             jobs,
             nodes,
@@ -196,6 +219,7 @@ class SlurmCluster:
             switch_wait_s=self._network.max_wait_s,
             windows=self._closings.windows(now_s),
             preemption=self._preemption,
+            gpus_out=_by_node(self._left_out),
         )
         self.known.take(self._jobs, jobs, now_s, self.token)
         self._ownership.not_yet = {}
@@ -207,6 +231,19 @@ class SlurmCluster:
         self._actions.saw(self._facts, self._jobs)
         fair_share = {} if self._shares is None else self._shares(now_s)
         return Snapshot(now_s, partitions, self._ended(jobs), fair_share=fair_share)
+
+    def _left_out_of(
+        self, machines: Sequence[SlurmNode], modes: Mapping[str, Mode], now_s: float
+    ) -> Mapping[str, GpuOut]:
+        """The GPUs that get no new start, of nodes that have a partition in pack mode."""
+        gpus = {node.name: len(node.gpu_types) for node in machines if node.gpu_types}
+        found = self._gpus_out(gpus, now_s)
+        if not found:
+            return {}
+        packs = [name for name, mode in modes.items() if mode is Mode.PACK]
+        rooms = {*packs, *(self._daemon.rooms if packs else ())}
+        packed = {node.name for node in machines if not node.partitions.isdisjoint(rooms)}
+        return {name: out for name, out in found.items() if out.node in packed}
 
     def _read_network(self, now_s: float) -> None:
         """The switches above the nodes. Where they cannot be read, what was read before counts."""
@@ -294,6 +331,7 @@ class SlurmCluster:
         have left; returns what was done, in words."""
         self._viewer.turns.keep()
         done = self._repair.mend(self._facts)
+        done += self.placeholders.settle(self._left_out, self._facts)
         if (self._facts.jobs or self._facts.nodes) and tells_all(self._facts.jobs):
             unread = numbers_unread(self._facts.jobs)
             gone = [job_id for job_id in self._notes if self._left(job_id, unread)]
@@ -362,6 +400,16 @@ class SlurmCluster:
     def turns(self) -> dict[str, str]:
         """How it stands with each job whose user opted in to take turns, in words, by id."""
         return dict(self._viewer.turns.words)
+
+    def on_gpus_out(self) -> dict[str, str]:
+        """Jobs that run on GPUs that get no new start, by id, with the reason in words."""
+        found = {}
+        for job in self._facts.jobs:
+            outs = self._facts.outs_under(job.placement) if job.running and job.placement else []
+            if outs:
+                words = "; ".join(f"GPU {out.index} of {out.node}: {out.words}" for out in outs)
+                found[job.id] = words
+        return found
 
     def boots(self) -> dict[str, dict[str, Any]]:
         """Jobs that wait for the boot of their nodes (``boots_of``)."""

@@ -23,7 +23,8 @@ class Heartbeat:
     more on one is Slurm's to refuse, which it does not do once the job is held. ``host``: of the lucidd that wrote
     it, ``standby``: of the one that would go on in its place; both are for lucid-release. ``optout``: as in the
     settings. ``pool``: the partition of the VCs that lend to each other; empty where there is none. ``unrouted``:
-    partitions whose jobs are not profiled, by the policy there."""
+    partitions whose jobs are not profiled, by the policy there. ``uid``: of lucidd's user on the cluster, whose own
+    jobs may name a single GPU; -1 where it is not known."""
 
     at_s: float
     modes: Mapping[str, Mode] = field(default_factory=dict)
@@ -35,6 +36,7 @@ class Heartbeat:
     optout: str = "behind"
     pool: str = ""
     unrouted: tuple[str, ...] = ()
+    uid: int = -1
 
 
 def write_heartbeat(path: Path, beat: Heartbeat) -> None:
@@ -51,6 +53,8 @@ def write_heartbeat(path: Path, beat: Heartbeat) -> None:
     if beat.pool:
         lines.append(f"pool {beat.pool}")
     lines += [f"unrouted {name}" for name in beat.unrouted]
+    if beat.uid >= 0:
+        lines.append(f"uid {beat.uid}")
     hosts = {"host": beat.host, "standby": beat.standby}
     lines += [f"{key} {name}" for key, name in hosts.items() if _HOST.fullmatch(name)]
     try:
@@ -72,6 +76,7 @@ def read_heartbeat(path: Path) -> Heartbeat | None:
             float(pairs["time"]), modes, pairs.get("profiling", ""), int(pairs.get("n_prof", "0")), most,
             pairs.get("host", ""), pairs.get("standby", ""), pairs.get("optout", "free"),
             pairs.get("pool", ""), tuple(words[1] for words in lines if len(words) == 2 and words[0] == "unrouted"),
+            int(pairs.get("uid", "-1")),
         )  # fmt: skip
     except (OSError, ValueError, KeyError, UnicodeDecodeError):
         return None

@@ -15,18 +15,24 @@ __all__ = ["WakeFile"]
 _EVERY_S = 0.1
 
 
+def _time_ns(path: Path) -> int:
+    try:
+        return path.stat().st_mtime_ns
+    except OSError:
+        return 0
+
+
 class WakeFile:
     """Waits for a change of the file, or for time to pass."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *others: Path) -> None:
+        """``others``: files and folders that wake lucidd, too."""
         self.path = path
+        self._others = others
         self._seen = self._changed_ns()
 
-    def _changed_ns(self) -> int:
-        try:
-            return self.path.stat().st_mtime_ns
-        except OSError:
-            return 0
+    def _changed_ns(self) -> tuple[int, ...]:
+        return tuple(map(_time_ns, (self.path, *self._others)))
 
     def mark(self) -> None:
         """What happens from now on is news."""

@@ -15,6 +15,7 @@ from rich.text import Text  # noqa: TID251 - the type of what styled() makes
 from lucid.adapters.gpu.nvml import NvmlMetrics
 from lucid.adapters.gpu.profile_files import read_profile_files
 from lucid.cli.console import Table, say, stdout_console, styled
+from lucid.cli.live.gpu_health import health, out, returned
 from lucid.cli.options import DEFAULT_CONFIG, config_option
 from lucid.config import Settings, load_settings, profiles_folder
 from lucid.core.readings import GpuReading
@@ -96,7 +97,7 @@ def _state(summary: Summary) -> str:
     return ", ".join(words) or "steady"
 
 
-@click.command()
+@click.group(invoke_without_command=True)
 @config_option
 @click.option(
     "--profiles",
@@ -109,8 +110,19 @@ def _state(summary: Summary) -> str:
 @click.option(
     "--every", type=click.FloatRange(min=0.5), default=2.0, show_default=True, help="Seconds between looks."
 )
-def gpu(config: Path, profiles: Path | None, cards: bool, once: bool, as_json: bool, every: float) -> None:
+@click.pass_context
+def gpu(
+    context: click.Context,
+    config: Path,
+    profiles: Path | None,
+    cards: bool,
+    once: bool,
+    as_json: bool,
+    every: float,
+) -> None:
     """Show the GPUs, their jobs and readings, and the expected and measured speed of each pair."""
+    if context.invoked_subcommand is not None:
+        return
     profiles = profiles or _profiles_of(config)
     metrics = NvmlMetrics() if cards else None
     if metrics is not None:
@@ -133,6 +145,10 @@ def gpu(config: Path, profiles: Path | None, cards: bool, once: bool, as_json: b
                     time.sleep(every)
             except KeyboardInterrupt:
                 return
+
+
+for _command in (health, out, returned):
+    gpu.add_command(_command)
 
 
 def _profiles_of(config: Path) -> Path:

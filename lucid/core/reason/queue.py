@@ -19,6 +19,7 @@ __all__ = [
     "FairOrder",
     "FairShare",
     "FreeGpus",
+    "GpusOut",
     "HostFits",
     "LargeBorrows",
     "LargeShare",
@@ -386,6 +387,19 @@ class NodesOut(Reason):
     gpus: int
     words: Shown
     until_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GpusOut(Reason):
+    """So many GPUs are left out of new starts, on nodes that are in use. The one that is out for longest is GPU
+    ``index`` of ``node``, since ``since_s`` (Unix seconds), for ``words``; ``by``: the person who took it out."""
+
+    gpus: int
+    node: Shown
+    index: int
+    since_s: float
+    words: Shown
+    by: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping
 from typing import Final
 
 from lucid.adapters.bounded import finite, moment
+from lucid.adapters.slurm.actions.gpu_placeholders import NAME as PLACEHOLDER
 from lucid.adapters.slurm.clients.accounting import Accounted, Accounting
 from lucid.adapters.slurm.records.field_parsers import parse_mark
 from lucid.adapters.slurm.snapshot.observation import home_of, submitted_s
@@ -89,7 +90,7 @@ def ended_from(job: Accounted, note: JobNote | None, settings: DaemonSettings) -
     """
     mark = parse_mark(job.tag) or {}
     home = home_of(job.partition, job.tag, note, settings.partitions, settings.rooms)
-    if not job.gpus or home not in settings.partitions:
+    if not job.gpus or home not in settings.partitions or job.name.startswith(PLACEHOLDER):
         return None
     made = Job(
         id=job.id,

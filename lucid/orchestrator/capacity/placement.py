@@ -166,11 +166,14 @@ class Feasibility:
 
     def __init__(self, partition: Partition, up_only: bool = False) -> None:
         nodes = [node for node in partition.nodes if node.available or not up_only]
+        if not up_only:
+            nodes = [replace(node, left_out=()) if node.left_out else node for node in nodes]
         self._up_only = up_only
         self._partition = partition
         self._nodes = nodes
-        self._gpus = sum(node.gpus for node in nodes)
-        self._plain = len({node.gpus for node in nodes}) <= 1 and not any(n.cpus or n.mem_mib for n in nodes)
+        self._gpus = sum(node.gpus - len(node.left_out) for node in nodes)
+        alike = len({node.gpus for node in nodes}) <= 1 and not any(node.left_out for node in nodes)
+        self._plain = alike and not any(n.cpus or n.mem_mib for n in nodes)
         self._known: dict[tuple[object, ...], bool] = {}
         self._empty: Ledger | None = None
 

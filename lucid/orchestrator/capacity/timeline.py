@@ -103,7 +103,7 @@ class Timeline:
                 i = index[name]
                 if not freed[i] & mask and nodes[i].available:  # of a pair the later one frees the GPUs
                     freed[i] |= mask
-                    gains[step].append((i, mask.bit_count()))
+                    gains[step].append((i, (mask & nodes[i].usable).bit_count()))
         row = [0] * (per_node + 1)
         for count in range(per_node, -1, -1):
             row[count] = _set_of(ledger.buckets[count], len(counts)) | (row[count + 1] if count < per_node else 0)
@@ -126,7 +126,7 @@ class Timeline:
             bit = 1 << i
             if node.shut is not None:
                 for row in self._free[self.step_of(max(node.opens_s(), empty_s.get(node.name, 0.0))) :]:
-                    for count in range(1, node.gpus + 1):
+                    for count in range(1, node.usable.bit_count() + 1):
                         row[count] |= bit
             for window in node.windows:
                 for row in self._free[self.step_of(window.ends_by_s) : self.step_of(window.end_s)]:

@@ -93,6 +93,7 @@ class Yielding:
         """By node: what may come free there, whoever asks."""
         if self._by_node is None:
             index, found = self._ledger.index, dict[int, list[tuple[int, Running]]]()
+            up = self._ledger.nodes
             for entry in self._running:
                 if entry.yields is not None:
                     found.update({index[part.node]: [] for part in entry.placement})
@@ -100,9 +101,9 @@ class Yielding:
                         self._doomed.add(entry.job.id)
             for entry in self._running:
                 for part in entry.placement:
-                    if index[part.node] in found:
-                        found[index[part.node]].append((part.mask, entry))
-            up = self._ledger.nodes
+                    i = index[part.node]
+                    if i in found and part.mask & up[i].usable:
+                        found[i].append((part.mask & up[i].usable, entry))
             self._by_node = {i: _overlapping(parts) for i, parts in sorted(found.items()) if up[i].available}
         return self._by_node
 

@@ -65,6 +65,9 @@ def no_place(ledger: Ledger, entry: Pending) -> tuple[Reason, ...]:
     out = ledger.out()
     if out is not None:
         free = (*free, out)
+    gpus_out = ledger.gpus_out()
+    if gpus_out is not None:
+        free = (*free, gpus_out)
     host = closes is None and ledger.host_limits and (job.cpus or job.mem_mib)
     if host and _gpus_suffice(ledger, job.gpus):
         return (*free, HostFits(job.cpus, job.mem_mib, False))

@@ -106,6 +106,8 @@ class Holdings:
             node = self.nodes.get(name)
             if node is None or not node.available or mask >> node.gpus or not mask:
                 raise UnsafePlan(f"job {job.id}: GPUs {mask:#b} of node {name!r} are not available")
+            if mask & ~node.usable:
+                raise UnsafePlan(f"job {job.id}: of GPUs {mask:#b} of node {name!r} one is left out of new starts")
             self._stays_open(job, node, until_s)
             bits = mask
             while bits:

@@ -8,6 +8,7 @@ from lucid.core.restart import Restarts, may_restart
 from lucid.core.rounding import reached
 from lucid.core.snapshot import Partition
 from lucid.errors import UnsafePlan
+from lucid.orchestrator.leave_bad_gpu import bad_gpu_of
 from lucid.orchestrator.rules import PolicyRules
 
 __all__ = ["check_rules"]
@@ -46,6 +47,8 @@ def check_rules(
     elif isinstance(decision, Requeue) and isinstance(entry, Running) and entry.until_s is not None:
         if not reached(now_s, entry.until_s):
             raise UnsafePlan(f"job {job.id}: it may run for {entry.until_s - now_s:g} s more before its nodes close")
+    elif isinstance(decision, Requeue) and isinstance(entry, Running) and bad_gpu_of(entry, partition) is not None:
+        _restarted(job, "asked")
     elif isinstance(decision, Requeue):
         whom = ("anybody",) if job.elastic is None else ("anybody", "elastic")
         _stated(rules.preempts in whom, "preempts", job, "requeues it")

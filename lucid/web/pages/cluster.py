@@ -15,7 +15,7 @@ from lucid.explain.windows import window_dicts, window_words, windows_ahead
 from lucid.web.gantt import gantt
 from lucid.web.pages.asked import number, text
 from lucid.web.pages.pairs import pairs_of
-from lucid.web.pages.shown import Cell, CellJob, ClusterPage, NodeCells, Summary, Totals
+from lucid.web.pages.shown import Cell, CellJob, ClusterPage, GpuLeftOut, NodeCells, Summary, Totals
 from lucid.web.picture import Picture
 from lucid.web.site import Site
 from lucid.web.viewer import Viewer
@@ -49,6 +49,7 @@ def cluster(site: Site, viewer: Viewer, _path: Mapping[str, str], asked: Mapping
         "at_s": picture.now_s,
         "totals": _totals(summaries),
         "windows": _windows(site, viewer),
+        "gpus_out": _gpus_out(parts),
         "partitions": summaries,
         "nodes": [_node(site, viewer, part, node) for part, node in shown],
         "pairs": pairs_of(site, viewer, names),
@@ -62,6 +63,15 @@ def cluster(site: Site, viewer: Viewer, _path: Mapping[str, str], asked: Mapping
         "_map": _map(picture, chosen),
         "_gantt": gantt(site, viewer, [node for _, node in shown], hours),
     }
+
+
+def _gpus_out(parts: Mapping[str, Partition]) -> list[GpuLeftOut]:
+    """Those that get no new start, each once: partitions may have nodes in common."""
+    outs = {out.name: out for part in parts.values() for node in part.nodes for out in node.left_out}
+    return [
+        {"node": out.node, "gpu": out.index, "since_s": out.since_s, "why": out.words}
+        for out in sorted(outs.values(), key=lambda one: (one.node, one.index))
+    ]
 
 
 def _windows(site: Site, viewer: Viewer) -> list[dict[str, Any]]:
@@ -128,15 +138,18 @@ def _slots(site: Site, viewer: Viewer, node: Node, here: Sequence[Running]) -> l
                         on[gpu].append(entry)
     deep = max(2, *map(len, on)) if on else 2
     rows: list[list[Cell]] = [[] for _ in range(deep)]
-    gpu = 0
+    gpu, usable = 0, node.usable
     while gpu < node.gpus:
         width = 1
-        while gpu + width < node.gpus and on[gpu + width] == on[gpu]:
+        while (
+            gpu + width < node.gpus and on[gpu + width] == on[gpu] and not (usable >> gpu ^ usable >> gpu + width) & 1
+        ):
             width += 1
         standing = on[gpu]
         first = standing[0] if standing else None
         if first is None:
-            kind = "out" if not node.available else "asleep" if node.boot_s else "free"
+            there = node.available and usable >> gpu & 1
+            kind = "out" if not there else "asleep" if node.boot_s else "free"
             rows[0].append(_empty(gpu, width, deep, kind))
         elif len(standing) == 1 and (first.alone or not first.job.shareable):
             rows[0].append(_cell(site, viewer, gpu, width, deep, first))

@@ -13,9 +13,9 @@ from typing import Any, TypedDict
 from lucid.web.gantt import Gantt
 
 __all__ = [
-    "Cell", "CellJob", "Change", "ChangesPage", "ClusterPage", "Event", "Forecasts", "HealthPage", "JobPage",
-    "Latencies", "Latency", "NodeCells", "Now", "Outcome", "Pair", "PairJob", "PeoplePage", "PersonPage",
-    "QueueLine", "QueuePage", "Runs", "Start", "Starts", "Summary", "Totals", "WhyNot",
+    "Cell", "CellJob", "Change", "ChangesPage", "ClusterPage", "Event", "Forecasts", "GpuLeftOut", "HealthPage",
+    "JobPage", "Latencies", "Latency", "NodeCells", "Now", "Outcome", "Pair", "PairJob", "PeoplePage",
+    "PersonPage", "QueueLine", "QueuePage", "Runs", "Start", "Starts", "Summary", "Totals", "WhyNot",
 ]  # fmt: skip
 
 
@@ -104,11 +104,21 @@ class Pair(TypedDict):
     since_s: float
 
 
+class GpuLeftOut(TypedDict):
+    """A GPU that gets no new start, and why."""
+
+    node: str
+    gpu: int
+    since_s: float
+    why: str
+
+
 class ClusterPage(TypedDict):
     """``/``."""
 
     at_s: float
     windows: list[dict[str, Any]]
+    gpus_out: list[GpuLeftOut]
     totals: Totals
     partitions: list[Summary]
     nodes: list[NodeCells]

@@ -44,6 +44,12 @@ class Steady:
     def read(self, uuids: Collection[str]) -> Mapping[str, GpuReading | GpuLost]:
         return dict.fromkeys(uuids, self.reading)
 
+    def conditions(self) -> None:
+        return None
+
+    def xids(self) -> dict[int, list[int]]:
+        return {}
+
     def close(self) -> None:
         pass
 

@@ -44,6 +44,12 @@ class Readings:
             raise MetricsError("the driver is gone")
         return {uuid: self.now.get(uuid, GpuLost(uuid, "not there")) for uuid in uuids}
 
+    def conditions(self) -> None:
+        return None
+
+    def xids(self) -> dict[int, list[int]]:
+        return {}
+
     def close(self) -> None:
         pass
 
@@ -157,7 +163,7 @@ def test_lost_gpus_an_xid_and_a_silent_driver_are_noted_and_survived(sampler: Sa
     ticks(sampler, [job], 21, 40)
     found = sampler.summary("a")
     assert found.samples == 61
-    assert found.notes[:2] == ("Xid 79 on GPU-0", "GPU-0 was lost: GPU is lost")
+    assert found.notes[:2] == ("Xid 79 (fallen off the bus) on GPU-0", "GPU-0 was lost: GPU is lost")
     assert "the driver is gone" in found.notes[2]
     assert found.profile.gpu_util == 60
 

@@ -17,7 +17,7 @@ from lucid.adapters.left_out import LeftOut
 from lucid.adapters.slurm.clients import before_23_02 as early
 from lucid.adapters.slurm.clients.changed_jobs import KnownJobs
 from lucid.adapters.slurm.clients.munge import MUNGE, credential
-from lucid.adapters.slurm.clients.port import Breaker, Changes, checked_id, declined, guarded
+from lucid.adapters.slurm.clients.port import Breaker, Changes, HeldGpu, checked_id, declined, guarded
 from lucid.adapters.slurm.records.configuration import (
     ASSOC_LIMITS,
     QOS_LIMITS,
@@ -63,6 +63,14 @@ _TRY_AGAIN = (
 _MANY = 1_000
 _WHOLE = "--json=v0.0.44"
 """Where the default form leaves something out that matters here."""
+
+
+_FIRST = 4_294_967_293
+"""Slurm's highest priority."""
+
+
+def _after(jobs: Sequence[str]) -> str:
+    return "Dependency=afterany:" + ":".join(map(checked_id, jobs))
 
 
 def silent(said: str) -> bool:
@@ -336,6 +344,42 @@ class CommandClient:
         if words:
             self._write(["scontrol", "update", f"JobId={checked_id(job_id)}", *words])
 
+    def who(self) -> tuple[int, str]:
+        """By ``id``."""
+        uid, name = self._run(["id", "-u"]).strip(), self._run(["id", "-un"]).strip()
+        number = digits(uid)
+        if number is None:
+            raise ClusterError(f"id -u says {uid[:80]!r}, which is no user's number")
+        return number, name
+
+    def hold_gpu(self, held: HeldGpu) -> str:
+        """``sbatch`` without a GPU and with a begin time, then one ``scontrol update``: what names single GPUs is
+        refused at submission."""
+        words = ["sbatch", "--parsable", f"--job-name={held.name}", f"--partition={held.partition}"]
+        words += [f"--nodelist={held.node}", "--nodes=1", "--ntasks=1", "--cpus-per-task=1", "--mem=1M"]
+        words += ["--no-requeue", f"--time={held.limit_min}", "--begin=now+1hour", f"--comment={held.words}"]
+        words += ["--chdir=/", "--output=/dev/null", "--wrap=exec sleep infinity"]
+        self._breaker.calls.writes += 1
+        job_id = checked_id(self._run(words).strip().partition(";")[0])
+        changes = [f"TresPerNode={held.gres}", "StartTime=now", f"Priority={_FIRST}"]
+        changes += [_after(held.after)] if held.after else []
+        try:
+            self._write(["scontrol", "update", f"JobId={job_id}", *changes])
+        except ActionRefused:
+            self.cancel(job_id)
+            raise
+        return job_id
+
+    def renew_held_gpu(self, job_id: str, limit_min: int | None, after: Sequence[str]) -> None:
+        """``scontrol update``."""
+        words = [] if limit_min is None else [f"TimeLimit={limit_min}"]
+        words += [_after(after)] if after else []
+        self._write(["scontrol", "update", f"JobId={checked_id(job_id)}", *words])
+
+    def cancel(self, job_id: str) -> None:
+        """``scancel``."""
+        self._write(["scancel", checked_id(job_id)])
+
     def except_from_sleep(self, nodes: Sequence[str], kept: bool) -> None:
         """``scontrol update``, from 23.02."""
         self._write(["scontrol", "update", f"SuspendExcNodes{'+' if kept else '-'}={','.join(nodes)}"])
@@ -365,10 +409,6 @@ class CommandClient:
     def requeue_hold(self, job_id: str) -> None:
         """``scontrol requeuehold``. Without ``Incomplete`` it would run a job that has just ended a second time."""
         self._write(["scontrol", "requeuehold", "Incomplete", checked_id(job_id)])
-
-    def cancel(self, job_id: str) -> None:
-        """``scancel``."""
-        self._write(["scancel", checked_id(job_id)])
 
     def _write(self, command: Sequence[str]) -> None:
         self._breaker.calls.writes += 1

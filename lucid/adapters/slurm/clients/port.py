@@ -21,6 +21,7 @@ __all__ = [
     "Breaker",
     "Calls",
     "Changes",
+    "HeldGpu",
     "Inspector",
     "SlurmClient",
     "checked_id",
@@ -97,6 +98,20 @@ class Changes:
         return f"{self.num_nodes}-{self.max_nodes}"
 
 
+@dataclass(frozen=True, slots=True)
+class HeldGpu:
+    """A job that only holds a GPU. ``gres`` names the GPU as Slurm takes it, ``limit_min`` is its time limit,
+    minutes, ``after``: the jobs that must have ended before, ``words``: its comment."""
+
+    name: str
+    node: str
+    partition: str
+    gres: str
+    limit_min: int
+    after: tuple[str, ...] = ()
+    words: str = ""
+
+
 class SlurmClient(Protocol):
     """One way of talking to Slurm. Every method raises ``ClusterUnavailable`` where Slurm does not answer in
     time, and those that write raise ``ActionRefused`` with Slurm's words where it declines."""
@@ -161,6 +176,22 @@ class SlurmClient(Protocol):
         administrator, and where this way of asking cannot do it."""
         ...
 
+    def who(self) -> tuple[int, str]:
+        """Number and name of the user whom Slurm takes this client for."""
+        ...
+
+    def hold_gpu(self, held: HeldGpu) -> str:
+        """Submit it, to start before any other job; returns its id."""
+        ...
+
+    def renew_held_gpu(self, job_id: str, limit_min: int | None, after: Sequence[str]) -> None:
+        """Another time limit, other jobs to wait for; neither where it is not given."""
+        ...
+
+    def cancel(self, job_id: str) -> None:
+        """End a job for good: one of lucidd's own, or a user's where ``idle.cancel`` names its VC."""
+        ...
+
     def update(self, job_id: str, changes: Changes) -> None:
         """Change a pending job (or only the site factor of any)."""
         ...
@@ -185,10 +216,6 @@ class SlurmClient(Protocol):
 
     def requeue_hold(self, job_id: str) -> None:
         """Stop a running batch job and put it back, held; one that has ended meanwhile stays as it is."""
-        ...
-
-    def cancel(self, job_id: str) -> None:
-        """End a job for good; one that has ended meanwhile stays as it is."""
         ...
 
 

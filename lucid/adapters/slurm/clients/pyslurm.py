@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 from lucid.adapters.left_out import LeftOut
 from lucid.adapters.slurm.clients.commands import CommandClient, silent
-from lucid.adapters.slurm.clients.port import Breaker, Changes, checked_id, declined, guarded
+from lucid.adapters.slurm.clients.port import Breaker, Changes, HeldGpu, checked_id, declined, guarded
 from lucid.adapters.slurm.records.configuration import GroupLimit, Limits, Partition
 from lucid.adapters.slurm.records.from_json import JOB_NEEDS, jobs_from, nodes_from
 from lucid.adapters.slurm.records.jobs_and_nodes import SlurmJob, SlurmNode
@@ -114,6 +114,22 @@ class PyslurmClient:
         """By ``sshare``."""
         return self._commands.fair_shares()
 
+    def who(self) -> tuple[int, str]:
+        """By ``id``."""
+        return self._commands.who()
+
+    def hold_gpu(self, held: HeldGpu) -> str:
+        """By ``sbatch``."""
+        return self._commands.hold_gpu(held)
+
+    def renew_held_gpu(self, job_id: str, limit_min: int | None, after: Sequence[str]) -> None:
+        """By ``scontrol``."""
+        self._commands.renew_held_gpu(job_id, limit_min, after)
+
+    def cancel(self, job_id: str) -> None:
+        """By ``scancel``."""
+        self._commands.cancel(job_id)
+
     def except_from_sleep(self, nodes: Sequence[str], kept: bool) -> None:
         """By ``scontrol``."""
         self._commands.except_from_sleep(nodes, kept)
@@ -181,10 +197,6 @@ class PyslurmClient:
     def requeue_hold(self, job_id: str) -> None:
         """By ``scontrol``: pyslurm would also run a job that has just ended a second time."""
         self._commands.requeue_hold(job_id)
-
-    def cancel(self, job_id: str) -> None:
-        """By ``scancel``."""
-        self._commands.cancel(job_id)
 
     def number(self, job_id: str) -> int:
         """By ``squeue``."""

@@ -16,7 +16,7 @@ import httpx
 
 from lucid.adapters.left_out import LeftOut
 from lucid.adapters.slurm.clients.commands import CommandClient
-from lucid.adapters.slurm.clients.port import Breaker, Changes, checked_id
+from lucid.adapters.slurm.clients.port import Breaker, Changes, HeldGpu, checked_id
 from lucid.adapters.slurm.clients.rest_connection import REQUEUES, Slurmrestd
 from lucid.adapters.slurm.records.configuration import (
     GroupLimit,
@@ -122,6 +122,23 @@ class RestClient:
     def fair_shares(self) -> dict[tuple[str, str], float]:
         """One request."""
         return fair_shares_from(self.server.read("shares"), self.left_out)
+
+    def who(self) -> tuple[int, str]:
+        """By ``id``, where commands are given."""
+        return self._for_gpus().who()
+
+    def hold_gpu(self, held: HeldGpu) -> str:
+        """By ``sbatch``, where commands are given."""
+        return self._for_gpus().hold_gpu(held)
+
+    def renew_held_gpu(self, job_id: str, limit_min: int | None, after: Sequence[str]) -> None:
+        """By ``scontrol``, where commands are given."""
+        self._for_gpus().renew_held_gpu(job_id, limit_min, after)
+
+    def _for_gpus(self) -> CommandClient:
+        if self._commands is None:
+            raise ActionRefused("set slurm.rest_commands = true, so that sbatch keeps Slurm off single GPUs")
+        return self._commands
 
     def except_from_sleep(self, nodes: Sequence[str], kept: bool) -> None:
         """By ``scontrol``, where commands are given."""

@@ -192,6 +192,7 @@ class Viewer:
             shut=node.shut,
             boot_s=node.boot_s,
             boots_since_s=node.boots_since_s,
+            left_out=facts.gpus_out.get(node.name, ()),
         ).at(facts.now_s)
 
     def job(self, record: SlurmJob, note: JobNote | None, facts: Observation) -> Job:
@@ -413,7 +414,8 @@ class Viewer:
         packs = facts.modes.get(self._ownership.home(record, note)) is Mode.PACK
         stages = self.turns.of(record, job.vc, facts.now_s, job.whole_because, profile)
         in_turns = self.turns.in_turns(record, job.vc, facts.now_s)
-        made_from = (record, note, job, start_s, placement, packs, profile, asks, stages, in_turns)
+        out = bool(facts.outs_under(placement))
+        made_from = (record, note, job, start_s, placement, packs, out, profile, asks, stages, in_turns)
         return _kept(self._ran, record.id, self._runs, made_from)
 
     def _runs(
@@ -424,6 +426,7 @@ class Viewer:
         start_s: float,
         placement: Placement,
         packs: bool,
+        out: bool,
         profile: JobProfile | None,
         asks: Elasticity,
         stages: StageTimes | None,
@@ -440,6 +443,7 @@ class Viewer:
             and not known.kept
         )
         joinable = settled and (not packs or record.request.shards) and not (known.alone or record.unread)
+        joinable = joinable and not out
         return Running(
             job,
             start_s,

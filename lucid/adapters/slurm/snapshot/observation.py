@@ -13,7 +13,9 @@ from lucid.adapters.slurm.records.request import PER_GPU, JobDefaults, Request, 
 from lucid.adapters.slurm.snapshot.lending_pool import Pool
 from lucid.adapters.store.port import JobNote
 from lucid.config import Mode
+from lucid.core.gpu_health import GpuOut
 from lucid.core.node import Window
+from lucid.core.placement import Placement
 
 __all__ = [
     "Observation",
@@ -48,6 +50,14 @@ class Observation:
     """When nodes are kept from jobs, by node."""
     preemption: Preemption = NO_PREEMPTION
     """Who may preempt whom, as far as Slurm tells."""
+    gpus_out: Mapping[str, tuple[GpuOut, ...]] = field(default_factory=dict)
+    """GPUs that get no new start, by node."""
+
+    def outs_under(self, placement: Placement) -> list[GpuOut]:
+        """Those of these GPUs that get no new start."""
+        if not self.gpus_out:
+            return []
+        return [o for part in placement for o in self.gpus_out.get(part.node, ()) if part.mask >> o.index & 1]
 
     def open_to(self, node: str, job: SlurmJob) -> bool:
         """May the job be on this node until its time limit ends, if it starts now?"""

@@ -127,7 +127,7 @@ class _PlanDraft:
         self._decisions: dict[str, Decision] = {}
         self._actions: list[Action] = []
         up = {node.name for node in partition.nodes if node.available}
-        self._sizes = [node.gpus for node in partition.nodes if node.available]
+        self._sizes = [node.usable.bit_count() for node in partition.nodes if node.available]
         self._running: list[_Job] = []
         self._waiting: list[Pending] = []
         self._jobs: dict[str, _Job] = {}

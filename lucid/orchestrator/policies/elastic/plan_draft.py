@@ -81,7 +81,7 @@ class PlanDraft:
     def __init__(self, partition: Partition, now_s: float) -> None:
         self.partition = partition
         self._now_s = now_s
-        sizes = [node.gpus for node in partition.nodes if node.available]
+        sizes = [node.usable.bit_count() for node in partition.nodes if node.available]
         self.pending = sorted((_bound(e, sizes) for e in partition.pending if _may_move(e)), key=_submitted)
         self.running = sorted((_bound(e, sizes) for e in partition.running if _may_move(e)), key=_submitted)
         self._decisions: dict[str, Decision] = {}
@@ -143,7 +143,7 @@ class PlanDraft:
         for row, entry in zip(out, entries, strict=True):
             if isinstance(entry, Running):
                 for name, mask in entry.placement:
-                    row[at[name]] = mask.bit_count()
+                    row[at[name]] = (mask & self.partition.nodes[at[name]].usable).bit_count()
         return out
 
     def deal(

@@ -1,0 +1,102 @@
+"""Which GPUs get no new start: what samplers saw, against rules that keep one broken sampler from taking a cluster.
+
+A fault takes out the GPU that has it. It comes back once the fault is over: a state that has not held for a while,
+the reset or the boot that an error calls for, another card in its place, or a person's word. What comes again and
+again waits for a person.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from lucid.config import GpuHealthSettings
+from lucid.core.gpu_health import CardHealth, GpuFault, GpuOut, NodeHealth
+
+__all__ = ["Judged", "judge", "words_of"]
+
+_STATES = ("thermal", "power", "row remap")
+"""Faults that may end without a boot: a GPU that has them no more is well."""
+_AGAIN = 3
+"""A state that began so often is not taken to be over by itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """``outs``: the GPUs that are out, by name (``node7:3``). ``new``, ``returned``: what changed, the latter with
+    the reason. ``beyond``: those that would be out but for the bound on how many Lucid takes out by itself."""
+
+    outs: Mapping[str, GpuOut]
+    new: tuple[GpuOut, ...] = ()
+    returned: tuple[tuple[GpuOut, str], ...] = ()
+    beyond: tuple[GpuOut, ...] = field(default=())
+
+
+def words_of(fault: GpuFault) -> str:
+    """``Xid 79, fallen off the bus``."""
+    return f"Xid {fault.code}, {fault.words}" if fault.kind == "xid" else fault.words
+
+
+def _counts(fault: GpuFault, health: NodeHealth, back_s: float, now_s: float, rules: GpuHealthSettings) -> bool:
+    """Does a GPU with this fault get no new start? ``back_s``: when a person returned it last."""
+    if not fault.bad or fault.began_s <= back_s:
+        return False
+    if fault.lasts or now_s - fault.last_s < rules.return_after_s:
+        return True
+    if fault.kind in _STATES:
+        return fault.times >= _AGAIN
+    return fault.began_s >= health.since_s  # the node has not booted since
+
+
+def _out(health: NodeHealth, card: CardHealth, fault: GpuFault) -> GpuOut:
+    return GpuOut(
+        health.node,
+        card.index,
+        fault.began_s,
+        words_of(fault),
+        fault.kind,
+        fault.code,
+        fault.whose,
+        fault.needs,
+        uuid=card.uuid,
+    )
+
+
+def judge(
+    before: Mapping[str, GpuOut],
+    back: Mapping[str, float],
+    health: Mapping[str, NodeHealth],
+    gpus: Mapping[str, int],
+    now_s: float,
+    rules: GpuHealthSettings,
+) -> Judged:
+    """``before``: those that were out. ``back``: when persons returned GPUs, by name. ``gpus``: of each node of the
+    cluster, as Slurm counts them."""
+    outs = dict(before)
+    returned: list[tuple[GpuOut, str]] = []
+    wanted: list[GpuOut] = []
+    for node, told in health.items():
+        for card in told.cards:
+            name = f"{node}:{card.index}"
+            counting = [f for f in card.faults if _counts(f, told, back.get(name, 0.0), now_s, rules)]
+            known = outs.get(name)
+            if known is None and counting and card.index < gpus.get(node, 0):
+                wanted.append(_out(told, card, counting[0]))
+            elif known is not None and not known.by and not counting and not told.silent_s:
+                another = known.uuid != card.uuid
+                if another or now_s - told.since_s >= rules.return_after_s:
+                    del outs[name]
+                    returned.append((known, "another card stands in its place" if another else "it is well again"))
+    new: list[GpuOut] = []
+    beyond: list[GpuOut] = []
+    alone = [out for out in outs.values() if not out.by]
+    most = max(1, int(rules.most_share * sum(gpus.values())))
+    for out in sorted(wanted, key=lambda one: (one.since_s, one.name)):
+        here = sum(other.node == out.node for other in alone)
+        if len(alone) >= most or here >= max(1, int(rules.most_of_node * gpus[out.node])):
+            beyond.append(out)
+            continue
+        alone.append(out)
+        new.append(out)
+        outs[out.name] = out
+    return Judged(outs, tuple(new), tuple(returned), tuple(beyond))

@@ -1,0 +1,278 @@
+"""A GPU that is not well is left out by lucidd, by Lucid and by Slurm, until it is well or a person returns it."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from daemon_site import Site
+from lucid.adapters.gpu.health_files import HealthFolder, health_folder, write_health
+from lucid.adapters.slurm.actions.gpu_placeholders import NAME
+from lucid.config import GpuHealthSettings, profiles_folder
+from lucid.core.gpu_health import CardHealth, GpuFault, GpuOut, NodeHealth
+from lucid.core.placement import NodeGpus
+from lucid.orchestrator.capacity.gpus_out import judge
+
+RULES = GpuHealthSettings()
+XID = GpuFault("xid", "fallen off the bus", 100.0, 100.0, 100.0, 79, needs="reboot")
+HOT = GpuFault("thermal", "the hardware slows it down because of heat", 100.0, 100.0, 100.0, lasts=True)
+GPUS = {f"n{i}": 8 for i in range(10)}
+
+
+def told(*faults: GpuFault, node: str = "n1", index: int = 2, **rest: object) -> dict[str, NodeHealth]:
+    made = NodeHealth(node, 100.0, "boot-1", 50.0, cards=(CardHealth(index, "GPU-a", faults=faults),))
+    return {node: replace(made, **rest)}  # type: ignore[arg-type]
+
+
+def names(outs: object) -> list[str]:
+    return sorted(outs)  # type: ignore[call-overload]
+
+
+def test_a_fault_of_the_application_takes_no_gpu_out() -> None:
+    assert not judge({}, {}, told(replace(XID, bad=False)), GPUS, 101.0, RULES).outs
+
+
+def test_an_xid_counts_until_the_node_has_booted_and_was_well_for_a_while() -> None:
+    outs = judge({}, {}, told(XID), GPUS, 101.0, RULES).outs
+    assert outs["n1:2"].words == "Xid 79, fallen off the bus"
+    assert judge(outs, {}, told(XID), GPUS, 1e6, RULES).outs == outs, "the same boot"
+    booted = told(XID, boot="boot-2", since_s=2000.0)
+    assert judge(outs, {}, booted, GPUS, 2500.0, RULES).outs == outs, "not for long enough"
+    found = judge(outs, {}, booted, GPUS, 2700.0, RULES)
+    assert (found.outs, [why for _, why in found.returned]) == ({}, ["it is well again"])
+
+
+def test_heat_counts_while_it_lasts_and_what_comes_again_and_again_waits_for_a_person() -> None:
+    outs = judge({}, {}, told(HOT), GPUS, 101.0, RULES).outs
+    assert judge(outs, {}, told(replace(HOT, last_s=900.0)), GPUS, 9e5, RULES).outs == outs
+    over = replace(HOT, lasts=False, last_s=900.0)
+    assert judge(outs, {}, told(over), GPUS, 1400.0, RULES).outs == outs
+    assert not judge(outs, {}, told(over), GPUS, 1600.0, RULES).outs
+    assert judge(outs, {}, told(replace(over, times=3)), GPUS, 1e6, RULES).outs == outs
+
+
+def test_a_persons_return_forgives_what_was_and_not_what_comes() -> None:
+    assert not judge({}, {"n1:2": 150.0}, told(XID, HOT), GPUS, 200.0, RULES).outs
+    again = replace(XID, began_s=160.0, last_s=160.0, times=2)
+    assert names(judge({}, {"n1:2": 150.0}, told(again), GPUS, 200.0, RULES).outs) == ["n1:2"]
+
+
+def test_another_card_in_its_place_is_well() -> None:
+    outs = {"n1:2": GpuOut("n1", 2, 100.0, "x", uuid="GPU-old")}
+    assert judge(outs, {}, told(), GPUS, 101.0, RULES).returned[0][1] == "another card stands in its place"
+
+
+def test_what_a_person_took_out_only_a_person_returns() -> None:
+    outs = {"n1:2": GpuOut("n1", 2, 100.0, "noisy fan", by="root", uuid="GPU-old")}
+    assert judge(outs, {}, told(), GPUS, 1e6, RULES).outs == outs
+
+
+def test_a_broken_sampler_takes_out_a_bounded_share() -> None:
+    """Of 80 GPUs four at the most, of the 8 of a node four."""
+    cards = tuple(CardHealth(i, f"GPU-{i}", faults=(XID,)) for i in range(8))
+    health = {node: NodeHealth(node, 100.0, "b", 50.0, cards=cards) for node in ("n1", "n2")}
+    found = judge({}, {}, health, GPUS, 101.0, RULES)
+    assert (len(found.outs), len(found.beyond)) == (4, 12)
+    found = judge({}, {}, health, GPUS, 101.0, RULES.model_copy(update={"most_share": 1.0}))
+    assert sorted(out.node for out in found.new) == ["n1"] * 4 + ["n2"] * 4
+    person = {f"n9:{i}": GpuOut("n9", i, 1.0, "x", by="root") for i in range(8)}
+    assert len(judge(person, {}, health, GPUS, 101.0, RULES).new) == 4, "persons' are not counted"
+
+
+def test_while_the_driver_is_silent_nothing_returns() -> None:
+    outs = {"n1:2": GpuOut("n1", 2, 100.0, "x", uuid="GPU-old")}
+    assert judge(outs, {}, told(silent_s=90.0), GPUS, 1e6, RULES).outs == outs
+
+
+# -- a whole lucidd --------------------------------------------------------------------------------------------------
+
+
+class Sick(Site):
+    """A site whose samplers tell of their GPUs."""
+
+    def tell(self, *faults: GpuFault, node: str = "n1", index: int = 2) -> None:
+        folder = health_folder(profiles_folder(self.settings))
+        folder.parent.mkdir(exist_ok=True)
+        now_s = self.slurm.now
+        faults = tuple(replace(fault, since_s=now_s, began_s=now_s, last_s=now_s) for fault in faults)
+        cards = (CardHealth(index, "GPU-a", faults=faults),)
+        write_health(folder, NodeHealth(node, now_s, "boot", 1.0, cards=cards))
+        self.daemon.parts.health = HealthFolder(folder)
+        if self.daemon._cycles is not None:
+            self.daemon._cycles.gpu_health._folder = self.daemon.parts.health
+
+    def held(self) -> list[str]:
+        return [
+            r.name.removeprefix(NAME) for r in self.slurm.records.values() if r.name.startswith(NAME) and r.running
+        ]
+
+    def used(self) -> set[tuple[str, int]]:
+        running = [r for r in self.slurm.records.values() if r.running and not r.name.startswith(NAME)]
+        return {(part.node, gpu) for r in running for part in r.placement for gpu in part.gpus}
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Sick:
+    return Sick(tmp_path, profiling_partition="", gpu_health={"most_share": 0.5})
+
+
+def test_the_gpu_and_no_other_is_left_out_and_a_person_returns_it(site: Sick) -> None:
+    site.turns(5)
+    site.tell(XID)
+    site.turns(10)
+    assert site.held() == ["n1:2"]
+    for i in range(10):
+        site.submit(str(i), time_limit_s=600.0)
+    site.turns(10)
+    assert len(site.used()) == 7
+    assert ("n1", 2) not in site.used()
+    assert "GPU 2 of n1 is out since" in site.ctl("explain", "9")
+    assert "n1:2" in site.ctl("gpu", "health")
+    assert json.loads(site.ctl("gpu", "health", "--json"))["out"][0]["code"] == 79
+    assert "n1:2 is back" in site.ctl("gpu", "return", "n1:2")
+    site.turns(10)
+    assert site.held() == []
+    assert len(site.used()) == 8
+    assert site.ctl("gpu", "health").startswith("no GPU is out")
+
+
+def test_who_runs_there_goes_on_and_nobody_joins(site: Sick) -> None:
+    site.submit("1", 4, time_limit_s=600.0)
+    site.turns(5)
+    (part,) = site.slurm.records["1"].placement
+    site.tell(XID, node=part.node)
+    site.turns(20)
+    placeholder = next(r for r in site.slurm.records.values() if r.name.startswith(NAME))
+    assert (site.slurm.records["1"].state, placeholder.state) == ("RUNNING", "PENDING")
+    assert placeholder.dependency == "afterany:1"
+    (entry,) = site.daemon.cluster.observe().partitions["vc"].running  # type: ignore[union-attr]
+    assert entry.alone
+    site.slurm.run_s["1"] = 0.0
+    site.turns(5)
+    assert site.held() == [f"{part.node}:2"]
+
+
+@pytest.mark.parametrize(
+    ("fault", "mark", "stays"), [(XID, "restart", False), (XID, "", True), (HOT, "restart", True)]
+)
+def test_only_who_may_be_started_over_leaves_a_gpu_that_failed(
+    site: Sick, fault: GpuFault, mark: str, stays: bool
+) -> None:
+    tag = "lucid:vc=vc" + ";restart=1" * bool(mark)
+    site.submit("1", time_limit_s=6000.0, mark=tag)
+    site.turns(5)
+    (part,) = site.slurm.records["1"].placement
+    site.tell(fault, node=part.node, index=part.gpus[0])
+    site.turns(60)
+    record = site.slurm.records["1"]
+    assert record.running
+    assert (record.restarts == 0) is stays
+    assert (record.placement == (part,)) is stays
+    if not stays:
+        assert f"GPU {part.gpus[0]} of {part.node} is out" in site.ctl("explain", "1")
+    else:
+        assert "it runs on a GPU that is not well, and goes on" in site.ctl("explain", "1")
+
+
+def test_the_placeholder_is_renewed_while_lucidd_lives_and_ends_without_it(site: Sick) -> None:
+    site.turns(5)
+    site.tell(XID)
+    site.turns(3000, every_s=20.0)
+    assert site.held() == ["n1:2"]
+    site.slurm.advance(901.0)
+    assert site.held() == []
+    writes = site.slurm.held
+    again = site.start("two")
+    site.slurm.advance(60.0)
+    again.turn()
+    assert site.slurm.held == writes, "no heartbeat of this lucidd has told yet whose jobs may name a GPU"
+    site.turns(40)
+    assert site.held() == ["n1:2"], "it knows what was out"
+
+
+def test_a_persons_word_takes_a_gpu_out(site: Sick) -> None:
+    assert "n2:0 is out" in site.ctl("gpu", "out", "n2:0", "--reason", "noisy  fan")
+    site.turns(10)
+    assert site.held() == ["n2:0"]
+    placeholder = next(r for r in site.slurm.records.values() if r.name.startswith(NAME))
+    assert placeholder.comment == "GPU 0 of n2 is out: noisy fan"
+
+
+@pytest.mark.parametrize("how", ["mode", "drained", "off"])
+def test_slurm_has_the_gpu_where_lucid_may_not_act(site: Sick, how: str) -> None:
+    site.turns(5)
+    site.tell(XID)
+    site.turns(10)
+    assert site.held() == ["n1:2"]
+    if how == "mode":
+        site.ctl("mode", "vc", "observe")
+    elif how == "drained":
+        site.slurm.node("n1", states=frozenset({"IDLE", "DRAIN"}))
+    else:
+        site.daemon._cycles.gpu_health._rules = GpuHealthSettings(leave_out=False)  # type: ignore[union-attr]
+    site.turns(60)
+    assert site.held() == []
+    assert "n1:2" in site.ctl("gpu", "health"), "told all the same"
+
+
+def test_a_sampler_and_a_driver_that_say_nothing_are_named_and_what_is_beyond_the_bound(site: Sick) -> None:
+    site.daemon.parts.settings.daemon.gpu_health.__dict__["most_share"] = 0.1
+    site.turns(5)
+    for index, node in enumerate(("n1", "n2")):
+        site.tell(XID, node=node, index=index)
+    folder = health_folder(profiles_folder(site.settings))
+    write_health(folder, NodeHealth("n9", 1.0, silent_s=500.0))
+    os.utime(folder / "n9.json", (1.0, 1.0))
+    site.turns(10)
+    told = json.loads(site.ctl("gpu", "health", "--json"))
+    assert (len(told["out"]), len(told["beyond"])) == (1, 1)
+    assert told["sampler_silent"] == ["n9"]
+    assert told["driver_silent"] == [{"node": "n9", "since_s": 500.0}]
+    text = site.ctl("gpu", "health")
+    assert "and is not taken out: too many are" in text
+    assert "n9: the driver has not answered since" in text
+
+
+def test_where_slurm_refuses_it_lucid_leaves_the_gpu_out_itself_and_says_so(site: Sick) -> None:
+    site.slurm.refuses_held = "no such account"
+    site.turns(5)
+    site.tell(XID)
+    site.turns(10)
+    for i in range(10):
+        site.submit(str(i), time_limit_s=600.0)
+    site.turns(10)
+    assert ("n1", 2) not in site.used()
+    assert "Slurm's own jobs are not kept off n1:2: no such account" in site.ctl("gpu", "health")
+
+
+def test_a_job_of_that_name_of_somebody_else_is_theirs(site: Sick) -> None:
+    site.submit("1", name=NAME + "n1:0", time_limit_s=600.0)
+    site.turns(10)
+    assert site.slurm.records["1"].running
+    assert len(site.daemon.cluster.observe().partitions["vc"].running) == 1  # type: ignore[union-attr]
+
+
+def test_what_cannot_be_read_keeps_nobody_from_starting(site: Sick) -> None:
+    folder = health_folder(profiles_folder(site.settings))
+    folder.mkdir(parents=True)
+    (folder / "n1.json").write_text("{")
+    site.store.set_setting("gpu.out.n1:1", "{")
+    site.daemon.parts.health = HealthFolder(folder)
+    site.submit("1", time_limit_s=600.0)
+    site.turns(10)
+    assert site.slurm.records["1"].running
+    told = json.loads(site.ctl("gpu", "health", "--json"))
+    assert [one["file"] for one in told["unread"]] == ["n1.json"]
+    site.tell(replace(XID, bad=False))
+    site.slurm.refuses_held = "no"
+    site.ctl("gpu", "out", "n1:1", "--reason", "x")
+    site.turns(10)
+    told = json.loads(site.ctl("gpu", "health", "--json"))
+    assert told["not_kept"] == [{"gpu": "n1:1", "why": "no"}]
+    assert [fault["bad"] for fault in told["faults"]] == [False]
+    assert site.ctl("gpu", "health", "--all").count("Xid 79") == 1
+    assert isinstance(site.slurm.records["1"].placement[0], NodeGpus)

@@ -1,0 +1,260 @@
+"""GPUs that are not well: injected faults on the emulated driver, and quiet hours with the usual noise."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from lucid.adapters.gpu.health_files import HealthFolder, health_folder, read_health
+from lucid.adapters.gpu.nvml import NvmlMetrics
+from lucid.core.gpu_health import KINDS, GpuFault
+from lucid.core.readings import GpuCondition
+from lucid.node.health import HealthLooks
+from lucid.profiler.gpu_health import LOOK_S, HealthWatch
+from lucid.profiler.xids import XIDS
+from nvml_emulator import DRIVER_NOT_LOADED, GPU_IS_LOST, Board, Gpu, build, load, uuid_of
+
+GPUS = 8
+
+
+@pytest.fixture(scope="session")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    pytest.importorskip("pynvml")
+    path = build(tmp_path_factory.mktemp("nvml-health"))
+    load(path)
+    return path
+
+
+class Machine:
+    """A node of eight GPUs, its sampler's looks, and a clock."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.profiles = folder / "profiles"
+        self.spool = folder / "spool"
+        for made in (self.profiles, self.spool):
+            made.mkdir(exist_ok=True)
+        self.board = Board(folder / "state", {i: Gpu(util=90.0) for i in range(GPUS)})
+        self.board.write()
+        self.now_s = 1000.0
+        self.said: list[str] = []
+        self.start()
+
+    def start(self, boot: str = "boot-1") -> None:
+        self.metrics = NvmlMetrics()
+        self.looks = HealthLooks(self.metrics, self.spool, self.profiles, "n1", self.said.append, boot)
+
+    def run(self, seconds: int, step: int = 1) -> None:
+        self.board.write()
+        for _ in range(0, seconds, step):
+            self.now_s += step
+            self.looks.tick(self.now_s)
+
+    def faults(self, *, bad: bool = True) -> dict[int, list[GpuFault]]:
+        health = read_health(health_folder(self.profiles) / "n1.json")
+        found = {card.index: [one for one in card.faults if one.bad or not bad] for card in health.cards}
+        return {index: faults for index, faults in found.items() if faults}
+
+
+@pytest.fixture
+def machine(library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Machine]:
+    monkeypatch.setenv("LUCID_NVML_STATE", str(tmp_path / "state"))
+    made = Machine(tmp_path)
+    yield made
+    made.metrics.close()
+
+
+def throttle(bit: int) -> Callable[[Board, int], None]:
+    return lambda board, gpu: setattr(board.gpus[gpu], "throttle", bit)
+
+
+def lose(board: Board, gpu: int) -> None:
+    board.fail["nvmlDeviceGetMemoryInfo", gpu] = GPU_IS_LOST
+
+
+INJECT: dict[str, Callable[[Board, int], None]] = {
+    "xid": lambda board, gpu: setattr(board.gpus[gpu], "xid", (48, 79, 95, 119, 64)[gpu % 5]),
+    "ecc": lambda board, gpu: setattr(board.gpus[gpu], "ecc", 2),
+    "row remap": lambda board, gpu: setattr(board.gpus[gpu], "remap_pending", True),
+    "lost": lose,
+    "thermal": throttle(0x40),
+    "power": throttle(0x80),
+}
+LASTS_S = {"thermal": 600, "power": 600}
+"""So long it lasts before it is a fault."""
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_each_of_five_injected_faults_of_a_kind_names_that_gpu_and_no_other(machine: Machine, kind: str) -> None:
+    for gpu in random.Random(kind).sample(range(GPUS), 5):
+        machine.board.gpus = {i: Gpu(util=90.0) for i in range(GPUS)}
+        machine.board.fail = {}
+        for path in (health_folder(machine.profiles) / "n1.json", machine.spool / "gpu-health.jsonl"):
+            path.unlink(missing_ok=True)
+        machine.start()
+        machine.run(20)
+        assert machine.faults() == {}
+        INJECT[kind](machine.board, gpu)
+        lasts_s = LASTS_S.get(kind, 0)
+        machine.run(max(lasts_s - 10, 0), 5)
+        assert machine.faults() == {}, "not before it is one"
+        machine.run(20 if lasts_s else 9)
+        found = machine.faults()
+        assert {index: [one.kind for one in faults] for index, faults in found.items()} == {gpu: [kind]}
+        series = [json.loads(line) for line in (machine.spool / "gpu-health.jsonl").read_text().splitlines()]
+        assert {line["gpu"] for line in series} == {gpu}
+
+
+def test_a_gpu_that_is_gone_keeps_its_number_and_the_others_keep_theirs(machine: Machine) -> None:
+    """NVML counts those that are there: after a loss the ones behind it move up."""
+    machine.run(6)
+    del machine.board.gpus[2]
+    machine.run(9)
+    assert {index: [one.kind for one in faults] for index, faults in machine.faults().items()} == {2: ["lost"]}
+    machine.board.gpus[5].xid = 79
+    machine.run(2)
+    assert [one.code for one in machine.faults()[5]] == [79]
+    assert 4 not in machine.faults()
+
+
+def test_a_gpu_whose_handle_fails_is_the_one_that_stood_there(machine: Machine) -> None:
+    machine.run(6)
+    machine.board.fail["nvmlDeviceGetHandleByIndex_v2", 3] = GPU_IS_LOST
+    machine.run(9)
+    assert list(machine.faults()) == [3]
+
+
+@pytest.mark.parametrize("broken", ["driver", "vanish", "lost"])
+def test_a_driver_that_fails_as_a_whole_says_nothing_of_single_gpus(machine: Machine, broken: str) -> None:
+    machine.run(6)
+    if broken == "driver":
+        machine.board.fail["nvmlInitWithFlags", None] = DRIVER_NOT_LOADED
+        machine.board.generation = 2
+    elif broken == "vanish":
+        machine.board.gpus = {0: machine.board.gpus[0]}
+    else:
+        machine.board.fail["nvmlDeviceGetMemoryInfo", None] = GPU_IS_LOST
+    machine.run(60)
+    assert machine.faults() == {}
+    assert read_health(health_folder(machine.profiles) / "n1.json").silent_s > 0
+    machine.board.fail, machine.board.gpus = {}, {i: Gpu() for i in range(GPUS)}
+    machine.run(9)
+    assert machine.faults() == {}
+    assert read_health(health_folder(machine.profiles) / "n1.json").silent_s == 0
+
+
+def test_what_an_application_did_is_told_and_is_no_fault_of_the_gpu(machine: Machine) -> None:
+    machine.run(6)
+    machine.board.gpus[1].xid = 31
+    machine.run(3)
+    assert machine.faults() == {}
+    (fault,) = machine.faults(bad=False)[1]
+    assert (fault.code, fault.whose, fault.words) == (31, "application", "GPU memory page fault")
+
+
+def test_no_xid_that_may_be_the_applications_leaves_a_gpu_out() -> None:
+    assert all(one.whose in ("gpu", "driver") and one.needs for one in XIDS.values() if one.bad)
+
+
+def test_a_sampler_that_starts_again_knows_what_was(machine: Machine) -> None:
+    machine.board.gpus[4].ecc = 3
+    machine.run(6)
+    assert machine.faults() == {}, "counted before anybody looked"
+    machine.board.gpus[4].ecc, machine.board.gpus[1].remap_pending = 5, True
+    machine.run(6)
+    machine.metrics.close()
+    machine.start()
+    machine.board.gpus[4].ecc = 6
+    machine.run(6)
+    assert [one.times for one in machine.faults()[4]] == [2]
+    machine.metrics.close()
+    machine.start("boot-2")
+    machine.board.gpus[4].ecc, machine.board.gpus[1].remap_pending = 0, False
+    machine.run(6)
+    assert not machine.faults()[1][0].lasts, "the reset that it waited for"
+
+
+def test_another_card_in_its_place_has_no_past(machine: Machine) -> None:
+    watch = HealthWatch("n1")
+    watch.look([GpuCondition("GPU-a", 0, remap_pending=True), GpuCondition("GPU-b", 1)], 10.0)
+    watch.look([GpuCondition("GPU-c", 0, remap_pending=False), GpuCondition("GPU-b", 1)], 13.0)
+    assert [(card.uuid, card.faults) for card in watch.report(13.0).cards] == [("GPU-c", ()), ("GPU-b", ())]
+
+
+def test_the_folder_tells_what_is_new_who_is_silent_and_what_cannot_be_read(machine: Machine) -> None:
+    folder = HealthFolder(health_folder(machine.profiles))
+    assert folder.look() == {}
+    machine.run(3)
+    first = folder.look()["n1"]
+    assert folder.look()["n1"] is first
+    machine.board.gpus[0].xid = 79
+    machine.run(3)
+    assert [card.index for card in folder.look()["n1"].cards if card.faults] == [0]
+    path = health_folder(machine.profiles) / "n1.json"
+    assert folder.silent(path.stat().st_mtime + 10) == []
+    assert folder.silent(path.stat().st_mtime + 1000) == ["n1"]
+    path.with_name("n2.json").write_text('{"format": 1, "node": "n1", "at_s": 1}')
+    path.unlink()
+    assert list(folder.look()) == []
+    assert "n2.json" in folder.bad
+
+
+def quiet(hours: float, seed: int) -> Iterator[tuple[float, list[GpuCondition] | None, dict[int, list[int]]]]:
+    """Readings of a node on which nothing is wrong: programs that crash, clocks that are lowered for a while, calls
+    of the driver that fail once, a driver that is loaded anew."""
+    chance = random.Random(seed)
+    well = [GpuCondition(uuid_of(i), i, "card", "", 0, False, False) for i in range(GPUS)]
+    hot = dict.fromkeys(range(GPUS), 0.0)
+    now_s, silent_until_s = 1.7e9, 0.0
+    for _ in range(int(hours * 3600 / LOOK_S)):
+        now_s += LOOK_S + chance.choice((0.0, 0.0, 0.0, 1.0))
+        xids = {chance.randrange(GPUS): [chance.choice((13, 31, 43, 45, 94))]} if chance.random() < 1e-3 else {}
+        if chance.random() < 2e-5:
+            silent_until_s = now_s + 90.0
+        if now_s < silent_until_s:
+            yield now_s, None, xids
+            continue
+        seen = well
+        if chance.random() < 2e-3:  # a spell of heat, at most four minutes
+            hot[chance.randrange(GPUS)] = now_s + chance.uniform(3.0, 240.0)
+        if chance.random() < 1e-3 or max(hot.values()) > now_s:
+            once = chance.randrange(GPUS) if chance.random() < 1e-2 else None
+            seen = [
+                GpuCondition(
+                    one.uuid,
+                    one.index,
+                    "card",
+                    "Timeout" if one.index == once else "",
+                    0,
+                    False,
+                    False,
+                    ("thermal",) if hot[one.index] > now_s else (),
+                )
+                for one in well
+            ]
+        yield now_s, seen, xids
+
+
+def alarms(hours: float, seed: int) -> list[GpuFault]:
+    watch = HealthWatch("n1")
+    for now_s, seen, xids in quiet(hours, seed):
+        watch.events(xids, now_s)
+        if seen is None:
+            watch.silent(now_s)
+        else:
+            watch.look(seen, now_s)
+    return [fault for card in watch.report(0.0).cards for fault in card.faults if fault.bad]
+
+
+def test_forty_quiet_gpu_hours_raise_no_alarm() -> None:
+    assert alarms(40 / GPUS, 1) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(4))
+def test_a_thousand_quiet_gpu_hours_raise_no_alarm(seed: int) -> None:
+    assert alarms(1000 / GPUS / 4, 100 + seed) == []
