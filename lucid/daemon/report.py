@@ -100,7 +100,7 @@ def tell_status(
         status["reports"] = asdict(cycles.cluster.reports_trouble())
         status["turns"] = cycles.cluster.turns()
         status["boots"] = cycles.cluster.boots()
-        status["gpu_health"] = {**cycles.gpu_health.told(), "not_kept": dict(cycles.cluster.placeholders.refused)}
+        status["gpu_health"] = cycles.gpu_health.told(cycles.cluster.placeholders.refused)
         status["on_gpus_out"] = cycles.cluster.on_gpus_out()
         public = {key: status[key] for key in ("modes", "policies", "paused", "aside", "on_gpus_out")}
         publisher.write(now_s, {**public, "lasts_s": lasts_s})

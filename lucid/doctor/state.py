@@ -113,12 +113,13 @@ def _gpus(told: Mapping[str, Any]) -> Iterator[Finding]:
             f"{len(beyond)} GPUs more are said to be not well than Lucid takes out by itself",
             "look at these nodes and their samplers: lucidctl gpu health; daemon.gpu_health.most_share is the bound",
         )
-    for name, why in (told.get("not_kept") or {}).items():
-        yield warn(f"Slurm's own jobs are not kept off GPU {name}: {why}", "docs/gpu-health.md says what it needs")
+    for one in told.get("not_kept") or ():
+        words = f"Slurm's own jobs are not kept off GPU {one['gpu']}: {one['why']}"
+        yield warn(words, "docs/gpu-health.md says what it needs")
     for node in told.get("sampler_silent") or ():
         yield warn(f"{node}: its sampler has told nothing for minutes", "systemctl status lucid-sampler there")
-    for node in told.get("driver_silent") or ():
-        yield warn(f"{node}: the driver as a whole does not answer", "nvidia-smi there; the node's log")
+    for one in told.get("driver_silent") or ():
+        yield warn(f"{one['node']}: the driver as a whole does not answer", "nvidia-smi there; the node's log")
     if watched := told.get("watched"):
         yield Finding("ok", f"the GPUs of {len(watched)} nodes are watched")
 

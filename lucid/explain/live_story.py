@@ -91,8 +91,9 @@ def _now_lines(store: SqliteStore, job_id: str) -> list[str]:
 
 def _bad_gpu(store: SqliteStore | Published, job_id: str) -> list[str]:
     """Is it told that a GPU on which the job runs is not well?"""
-    words = ((store.view("status") or {}).get("on_gpus_out") or {}).get(job_id)
-    return [f"it runs on a GPU that is not well, and goes on: {words}"] if words else []
+    told = (store.view("status") or {}).get("on_gpus_out") or ()
+    found = [one["words"] for one in told if one["job"] == job_id]
+    return [f"it runs on a GPU that is not well, and goes on: {words}" for words in found]
 
 
 def _story(

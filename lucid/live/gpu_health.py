@@ -108,21 +108,22 @@ class GpuHealth:
             return kept
         return {name: replace(out, ends_jobs=_ends_jobs(out)) for name, out in kept.items()}
 
-    def told(self) -> dict[str, Any]:
-        """For ``lucidctl``, pages and metrics."""
-        faults = [
-            {"gpu": f"{node}:{card.index}", "uuid": card.uuid, **to_json(replace(fault, words=words_of(fault)))}
-            for node, told in sorted(self._health.items())
-            for card in told.cards
-            for fault in card.faults
-        ]
+    def told(self, not_kept: Mapping[str, str]) -> dict[str, Any]:
+        """For ``lucidctl``, pages and metrics. ``not_kept``: GPUs that are out and not kept from Slurm, and why."""
+        known = sorted(self._health.items())
         return {
             "leave_out": self._rules.leave_out,
             "out": [to_json(self.outs[name]) for name in sorted(self.outs)],
             "beyond": [to_json(out) for out in self.beyond],
-            "faults": faults,
-            "watched": {node: len(told.cards) for node, told in sorted(self._health.items())},
-            "driver_silent": {node: told.silent_s for node, told in sorted(self._health.items()) if told.silent_s},
+            "not_kept": [{"gpu": name, "why": why} for name, why in sorted(not_kept.items())],
+            "faults": [
+                {"gpu": f"{node}:{card.index}", "uuid": card.uuid, **to_json(replace(fault, words=words_of(fault)))}
+                for node, told in known
+                for card in told.cards
+                for fault in card.faults
+            ],
+            "watched": [{"node": node, "gpus": len(told.cards)} for node, told in known],
+            "driver_silent": [{"node": node, "since_s": told.silent_s} for node, told in known if told.silent_s],
             "sampler_silent": self._silent,
-            "unread": dict(self._folder.bad),
+            "unread": [{"file": name, "why": why} for name, why in sorted(self._folder.bad.items())],
         }

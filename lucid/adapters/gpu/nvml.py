@@ -60,6 +60,8 @@ class NvmlMetrics:
         self._xids: dict[str, int] = {}
         self._untold: dict[int, list[int]] = {}
         """Xids by device number, until ``xids`` hands them out."""
+        self._noted = False
+        """Was the driver's queue of Xids looked through since they were handed out?"""
         self._seen: dict[int, GpuCard] = {}
         """The card that was last seen at each place among the driver's (PCI order)."""
         self._failing: dict[GpuCard, str] = {}
@@ -100,7 +102,8 @@ class NvmlMetrics:
         """As the port says. A card that fails as soon as its handle is asked for is told as the one that stood at its
         place before."""
         self._open()
-        self._find()
+        if self._count() != len(self._devices):  # handles that are known tell by themselves that a card is lost
+            self._find()
         self._note_xids()
         found = [GpuCondition(card.uuid, _number(card), card.name, words) for card, words in self._failing.items()]
         for device in list(self._devices.values()):
@@ -137,9 +140,9 @@ class NvmlMetrics:
 
     def xids(self) -> Mapping[int, Sequence[int]]:
         """As the port says; none while the driver does not answer."""
-        if self._nvml is not None:
+        if self._nvml is not None and not self._noted:  # else a reading has just taken them off the queue
             self._note_xids()
-        found, self._untold = self._untold, {}
+        found, self._untold, self._noted = self._untold, {}, False
         return found
 
     def close(self) -> None:
@@ -177,14 +180,16 @@ class NvmlMetrics:
             metrics.metrics[i].metricId = getattr(nvml, metric)
         self._metrics = metrics
 
-    def _find(self) -> None:
-        """Look which cards are there; those known already keep their state."""
-        nvml = self._nvml
+    def _count(self) -> int:
         try:
-            count = nvml.nvmlDeviceGetCount()
-        except nvml.NVMLError as error:
+            return int(self._nvml.nvmlDeviceGetCount())
+        except self._nvml.NVMLError as error:
             self.close()
             raise MetricsError(f"NVML: {error}; the driver was restarted or is gone") from None
+
+    def _find(self) -> None:
+        """Look which cards are there; those known already keep their state."""
+        nvml, count = self._nvml, self._count()
         known, self._devices, self._failing = self._devices, {}, {}
         for index in range(count):
             try:
@@ -287,7 +292,7 @@ class NvmlMetrics:
 
     def _note_xids(self) -> None:
         """Take the Xid errors since the last reading off the driver's queue, without waiting."""
-        nvml = self._nvml
+        nvml, self._noted = self._nvml, True
         for _ in range(64 if self._events is not None else 0):
             try:
                 event = nvml.nvmlEventSetWait(self._events, 0)

@@ -401,14 +401,14 @@ class SlurmCluster:
         """How it stands with each job whose user opted in to take turns, in words, by id."""
         return dict(self._viewer.turns.words)
 
-    def on_gpus_out(self) -> dict[str, str]:
-        """Jobs that run on GPUs that get no new start, by id, with the reason in words."""
-        found = {}
+    def on_gpus_out(self) -> list[dict[str, str]]:
+        """Jobs that run on GPUs that get no new start, with the reason in words."""
+        found = []
         for job in self._facts.jobs:
             outs = self._facts.outs_under(job.placement) if job.running and job.placement else []
             if outs:
                 words = "; ".join(f"GPU {out.index} of {out.node}: {out.words}" for out in outs)
-                found[job.id] = words
+                found.append({"job": job.id, "words": words})
         return found
 
     def boots(self) -> dict[str, dict[str, Any]]:

@@ -23,6 +23,8 @@ from lucid.live.gpu_health import BACK, OUT, outs_in
 
 __all__ = ["health", "out", "returned"]
 
+_LISTS = ("beyond", "not_kept", "faults", "watched", "driver_silent", "sampler_silent", "unread")
+
 
 @click.command()
 @config_option
@@ -35,7 +37,7 @@ def health(config: Path, everything: bool, as_json: bool) -> None:
     outs = outs_in(store.settings())
     rows = [to_json(outs[name]) for name in sorted(outs)]
     if as_json:
-        say(json.dumps({"out": rows, **_lists(told)}, indent=1))
+        say(json.dumps({**{key: told.get(key, []) for key in _LISTS}, "out": rows}, indent=1))
         return
     if not rows:
         say("no GPU is out")
@@ -43,30 +45,15 @@ def health(config: Path, everything: bool, as_json: bool) -> None:
         _table([(f"{row['node']}:{row['index']}", row["since_s"], row["words"], _by(row)) for row in rows])
     for row in told.get("beyond") or ():
         say(shown(f"{row['node']}:{row['index']} has {row['words']}, and is not taken out: too many are"))
-    for name, why in (told.get("not_kept") or {}).items():
-        say(shown(f"Slurm's own jobs are not kept off {name}: {why}"))
+    for one in told.get("not_kept") or ():
+        say(shown(f"Slurm's own jobs are not kept off {one['gpu']}: {one['why']}"))
     for node in told.get("sampler_silent") or ():
         say(shown(f"{node}: its sampler has told nothing for minutes"))
-    for node, since_s in (told.get("driver_silent") or {}).items():
-        say(shown(f"{node}: the driver has not answered since {when(since_s)}"))
+    for one in told.get("driver_silent") or ():
+        say(shown(f"{one['node']}: the driver has not answered since {when(one['since_s'])}"))
     if everything:
         faults = told.get("faults") or ()
         _table([(one["gpu"], one["began_s"], one["words"], _whose(one)) for one in faults])
-
-
-def _lists(told: dict[str, Any]) -> dict[str, list[Any]]:
-    def listed(key: str, name: str, value: str) -> list[dict[str, Any]]:
-        return [{name: one, value: of} for one, of in sorted((told.get(key) or {}).items())]
-
-    return {
-        "beyond": told.get("beyond") or [],
-        "not_kept": listed("not_kept", "gpu", "why"),
-        "faults": told.get("faults") or [],
-        "watched": listed("watched", "node", "gpus"),
-        "driver_silent": listed("driver_silent", "node", "since_s"),
-        "sampler_silent": told.get("sampler_silent") or [],
-        "unread": listed("unread", "file", "why"),
-    }
 
 
 def _table(rows: list[tuple[str, float, str, str]]) -> None:

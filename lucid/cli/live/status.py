@@ -104,7 +104,7 @@ def tell_status(config: Path, as_json: bool) -> None:
         "holder": lease.holder if lease else "",
         "heartbeat_age_s": round(now_s - beat.at_s, 1) if beat else None,
         "standby": None if waits is None or not waits.stands_by(lease, now_s) else asdict(waits),
-        "switches": store.settings(),
+        "switches": {key: text for key, text in store.settings().items() if not key.startswith("gpu.")},
         "tuner": None if report is None else {"folder": str(report[0]), **report[1]},
         **seen,
     }
@@ -137,6 +137,8 @@ def tell_status(config: Path, as_json: bool) -> None:
         say(f"partitions in pack mode are only ordered: {shown(seen['too_old'])}")
     for words in words_of_left_out(seen):
         say(shown(words))
+    for out in (seen.get("gpu_health") or {}).get("out", ()):
+        say(shown(f"GPU {out['index']} of {out['node']} is out: {out['words']}; lucidctl gpu health"))
     if (seen.get("reports") or {}).get("words"):
         say(f"{shown(seen['reports']['words'])}: {shown(seen['reports']['remedy'])}")
     for job_id, words in (seen.get("doubted") or {}).items():

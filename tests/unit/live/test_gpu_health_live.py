@@ -132,6 +132,8 @@ def test_the_gpu_and_no_other_is_left_out_and_a_person_returns_it(site: Sick) ->
     assert ("n1", 2) not in site.used()
     assert "GPU 2 of n1 is out since" in site.ctl("explain", "9")
     assert "n1:2" in site.ctl("gpu", "health")
+    assert "GPU 2 of n1 is out: Xid 79, fallen off the bus" in site.ctl("status")
+    assert json.loads(site.ctl("status", "--json"))["gpu_health"]["out"][0]["index"] == 2
     assert json.loads(site.ctl("gpu", "health", "--json"))["out"][0]["code"] == 79
     assert "n1:2 is back" in site.ctl("gpu", "return", "n1:2")
     site.turns(10)
@@ -149,6 +151,7 @@ def test_who_runs_there_goes_on_and_nobody_joins(site: Sick) -> None:
     placeholder = next(r for r in site.slurm.records.values() if r.name.startswith(NAME))
     assert (site.slurm.records["1"].state, placeholder.state) == ("RUNNING", "PENDING")
     assert placeholder.dependency == "afterany:1"
+    assert json.loads(site.ctl("status", "--json"))["on_gpus_out"][0]["job"] == "1"
     (entry,) = site.daemon.cluster.observe().partitions["vc"].running  # type: ignore[union-attr]
     assert entry.alone
     site.slurm.run_s["1"] = 0.0
@@ -231,6 +234,7 @@ def test_a_sampler_and_a_driver_that_say_nothing_are_named_and_what_is_beyond_th
     told = json.loads(site.ctl("gpu", "health", "--json"))
     assert (len(told["out"]), len(told["beyond"])) == (1, 1)
     assert told["sampler_silent"] == ["n9"]
+    assert len(json.loads(site.ctl("status", "--json"))["gpu_health"]["beyond"]) == 1
     assert told["driver_silent"] == [{"node": "n9", "since_s": 500.0}]
     text = site.ctl("gpu", "health")
     assert "and is not taken out: too many are" in text
@@ -267,12 +271,14 @@ def test_what_cannot_be_read_keeps_nobody_from_starting(site: Sick) -> None:
     assert site.slurm.records["1"].running
     told = json.loads(site.ctl("gpu", "health", "--json"))
     assert [one["file"] for one in told["unread"]] == ["n1.json"]
+    assert json.loads(site.ctl("status", "--json"))["gpu_health"]["unread"]
     site.tell(replace(XID, bad=False))
     site.slurm.refuses_held = "no"
     site.ctl("gpu", "out", "n1:1", "--reason", "x")
     site.turns(10)
     told = json.loads(site.ctl("gpu", "health", "--json"))
     assert told["not_kept"] == [{"gpu": "n1:1", "why": "no"}]
+    assert json.loads(site.ctl("status", "--json"))["gpu_health"]["not_kept"]
     assert [fault["bad"] for fault in told["faults"]] == [False]
     assert site.ctl("gpu", "health", "--all").count("Xid 79") == 1
     assert isinstance(site.slurm.records["1"].placement[0], NodeGpus)

@@ -123,7 +123,10 @@ def test_a_gpu_that_is_gone_keeps_its_number_and_the_others_keep_theirs(machine:
 
 def test_a_gpu_whose_handle_fails_is_the_one_that_stood_there(machine: Machine) -> None:
     machine.run(6)
-    machine.board.fail["nvmlDeviceGetHandleByIndex_v2", 3] = GPU_IS_LOST
+    for call in ("nvmlDeviceGetHandleByIndex_v2", "nvmlDeviceGetMemoryInfo"):
+        machine.board.fail[call, 3] = GPU_IS_LOST
+    machine.board.write()
+    machine.metrics.read([uuid_of(3)])  # for a job: the card is looked for again from then on
     machine.run(9)
     assert list(machine.faults()) == [3]
 
