@@ -41,6 +41,7 @@ from lucid.config.whole import (
     profiles_folder,
     settings_from,
     simulation_keys,
+    still_there,
 )
 
 __all__ = [
@@ -82,5 +83,6 @@ __all__ = [
     "profiles_folder",
     "settings_from",
     "simulation_keys",
+    "still_there",
     "with_defaults",
 ]

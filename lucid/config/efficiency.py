@@ -27,14 +27,3 @@ class EfficiencySettings(Section):
     is reported for it."""
     least_gpu_h: float = Field(0.5, ge=0)
     """Less waste of one kind in one job is not told, GPU-hours."""
-    light_util: float = Field(30.0, ge=0, le=100)
-    """A job whose GPUs computed for less of the time than this, %, could have shared them: two such jobs leave
-    part of a GPU free, and in 146 measured pairs of such jobs each kept 98 % of its speed on average."""
-    light_mem: float = Field(0.4, gt=0, le=1)
-    """… and only if its memory took at most this share of the GPU's, so that a partner's fits beside it."""
-    limit_share: float = Field(0.1, gt=0, le=1)
-    """A time limit is far too long where jobs of this user and name used less than this share of it …"""
-    limit_jobs: int = Field(3, ge=1)
-    """… each time, in at least so many jobs that completed: one short run says nothing of the next …"""
-    limit_unused_h: float = Field(4.0, ge=0)
-    """… and at least so many hours of the limit were left each time: shorter ones harm no other job's start."""

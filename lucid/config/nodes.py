@@ -18,8 +18,6 @@ class SleepSettings(Section):
     ready_share: float = Field(0.9, ge=0, lt=1)
     """So many GPUs are kept ready on nodes that are awake that, as forecast, what is submitted while a node would
     boot finds them in this share of all such times. 0: none are kept."""
-    settle_s: float = Field(60.0, ge=0)
-    """Beyond those a node sleeps once it has been free for this long, s."""
 
 
 class BeforeWindowsSettings(Section):

@@ -42,8 +42,6 @@ class ProfilingSettings(Section):
     whom the VC has no place. lucidd's default is ``asked``."""
     t_prof_s: float = Field(80.0, gt=0)
     """T_prof: longest profiling run, s. The published setting for a Philly-like cluster."""
-    cold_start_factor: float = Field(3.0, ge=1)
-    """T_prof is longer by this factor for a job marked 'long cold start'."""
     n_prof: int = Field(8, ge=0)
     """N_prof: jobs above this many GPUs skip profiling and are measured in place."""
     max_wait_s: float = Field(14400.0, ge=0)
@@ -232,14 +230,8 @@ class SiaSettings(Section):
     p: float = Field(-0.5)
     """Fairness: the power to which each job's normalised goodput is raised. Below 0 the sum is made as small as
     possible, which looks at the jobs that have least; it must not be 0."""
-    no_gpus: float = Field(1.1, ge=0)
-    """What a job without GPUs costs the sum (lambda); above 1 no GPU stays idle while a job could use it."""
     restart_s: float = Field(30.0, ge=0)
     """What it assumes that a restart costs."""
-    gap: float = Field(1e-4, ge=0)
-    """How far, relatively, the sum may be from the best one."""
-    most_nodes: int = Field(1000, ge=1)
-    """Most nodes of the solver's search tree in a round: a bound on its effort."""
     speeds: dict[str, float] = Field(default_factory=dict)
     """How fast a GPU of a type computes, relative to a type that is not named: ``{a100 = 2.5, t4 = 1.0}``."""
 

@@ -61,5 +61,3 @@ class WebSettings(Section):
     """A file with a token: who sends it (Authorization: Bearer …) reads /metrics, though anonymous is nothing."""
     rows: int = Field(200, ge=10, le=2000)
     """Rows of one page of the queue."""
-    plan_every_s: float = Field(30.0, ge=1)
-    """While somebody looks, expected starts are planned ahead at most this often, by a process of low priority."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -28,6 +28,7 @@ __all__ = [
     "profiles_folder",
     "settings_from",
     "simulation_keys",
+    "still_there",
 ]
 
 OF_SIMULATIONS = (
@@ -38,6 +39,15 @@ OF_SIMULATIONS = (
 
 _FOLLOWS_LOAD = "jobs share by how long nobody has waited in their VC; policy.packing.when_calm = true ends that"
 _GONE = {f"policy.packing.{key}": _FOLLOWS_LOAD for key in ("dynamic", "harmless_pair_speed", "horizon_h", "calm_s")}
+_NOBODY = "no site set it, and no measurement asked for another value; it is fixed at what its default was"
+_GONE |= dict.fromkeys(
+    (
+        *(f"efficiency.{key}" for key in ("light_util", "light_mem", "limit_share", "limit_jobs", "limit_unused_h")),
+        *(f"policy.sia.{key}" for key in ("no_gpus", "gap", "most_nodes")),
+        *("policy.profiling.cold_start_factor", "policy.sleep.settle_s", "web.plan_every_s"),
+    ),
+    _NOBODY,
+)
 """Settings of earlier versions, and what stands in their place."""
 
 _S = TypeVar("_S", bound=Section)
@@ -99,6 +109,16 @@ def settings_from(data: dict[str, Any], where: str, text: str = "") -> Settings:
     if packs and not settings.slurm.packs:
         raise ConfigError(f"{where}: daemon.partitions.{packs[0]} = 'pack', but {settings.slurm.not_packed}")
     return settings
+
+
+def still_there(data: Mapping[str, Any], model: type[BaseModel]) -> dict[str, Any]:
+    """Settings that an earlier version wrote down, without those that have gone since."""
+    kinds = {name: field.annotation for name, field in model.model_fields.items()}
+    return {
+        name: still_there(value, kind) if isinstance(kind, type) and issubclass(kind, BaseModel) else value
+        for name, value in data.items()
+        if (kind := kinds.get(name)) is not None
+    }
 
 
 def _valid(data: dict[str, Any]) -> Settings:

@@ -185,6 +185,7 @@ def _billing(name: str, weights: str) -> Iterator[Finding]:
             f"partition {name!r} bills a job in slots nothing for its GPUs (TRESBillingWeights={weights}): "
             "fair-share and limits on billing do not see it",
             f"GRES/shard with the weight of GRES/gpu in the line of {name}: lucidctl setup writes it",
+            setup_mends=True,
         )
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from lucid.adapters.left_out import LeftOut
 from lucid.adapters.slurm.elastic.training_reports import STAGES
-from lucid.config import PolicySettings, Settings, library_folder, settings_from
+from lucid.config import PolicySettings, Settings, library_folder, settings_from, still_there
 from lucid.core.ports import Capability, Predictor
 from lucid.errors import ConfigError
 from lucid.live.lending import check_lending
@@ -63,7 +63,9 @@ class LivePolicy:
             ConfigError: another version of Lucid wrote it.
             KeyError, TypeError: it is something else.
         """
-        settings = settings_from({"policy": data["settings"]}, "policy of the last plan").policy
+        settings = settings_from(
+            {"policy": still_there(data["settings"], PolicySettings)}, "policy of the last plan"
+        ).policy
         return cls(data["name"], settings, data.get("own", {}))
 
 

@@ -35,6 +35,10 @@ from lucid.profiler.scaling import profiling_scale
 __all__ = ["goes_through_profiling", "measured_after_s", "plan_profiling", "t_prof_s"]
 
 
+_COLD_START = 3.0
+"""T_prof is longer by this factor for a job marked 'long cold start'."""
+
+
 def goes_through_profiling(job: Job, settings: ProfilingSettings) -> bool:
     """Is a new job profiled before it may enter its VC? Jobs above N_prof are not: they are measured where
     they run (L2); nor are jobs that hold no GPU, ask for several nodes, or may not be requeued. Where not everybody
@@ -47,7 +51,7 @@ def goes_through_profiling(job: Job, settings: ProfilingSettings) -> bool:
 
 def t_prof_s(job: Job, settings: ProfilingSettings) -> float:
     """Longest profiling run of this job: T_prof, longer where the user marked a long cold start (L7)."""
-    return settings.t_prof_s * (settings.cold_start_factor if job.long_cold_start else 1.0)
+    return settings.t_prof_s * (_COLD_START if job.long_cold_start else 1.0)
 
 
 def measured_after_s(job: Job, settings: ProfilingSettings) -> float:

@@ -12,7 +12,7 @@ from lucid.core.node import Node, Window
 from lucid.core.placement import Placement
 from lucid.orchestrator.capacity.ready_nodes import ready_nodes
 from lucid.simulator.outages import Outages
-from lucid.simulator.power import Power, PowerBook, PowerFigures
+from lucid.simulator.power import SETTLE_S, Power, PowerBook, PowerFigures
 from lucid.simulator.state import Room
 
 __all__ = ["BEFORE_S", "NodeBook", "WindowFigures"]
@@ -167,7 +167,7 @@ class NodeBook:
                 name, asleep = state.node.name, state.node.boot_s > 0.0 and state.node.boots_since_s is None
                 if i < keep and asleep:
                     power.wake(name, now_s)
-                elif i >= keep and power.rests_s(name, now_s) >= power.rules.ready.settle_s:
+                elif i >= keep and power.rests_s(name, now_s) >= SETTLE_S:
                     power.suspend(name, now_s)
                 else:
                     continue

@@ -10,7 +10,10 @@ from dataclasses import dataclass
 from lucid.config import SleepSettings
 from lucid.core.node import Node
 
-__all__ = ["Power", "PowerBook", "PowerFigures"]
+__all__ = ["SETTLE_S", "Power", "PowerBook", "PowerFigures"]
+
+SETTLE_S = 60.0
+"""Beyond those that are kept ready a node sleeps once it has been free for this long, s."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +82,7 @@ class PowerBook:
 
     @property
     def _patience_s(self) -> float:
-        return self.rules.suspend_s if self.rules.ready is None else self.rules.ready.settle_s
+        return self.rules.suspend_s if self.rules.ready is None else SETTLE_S
 
     def advance(self, now_s: float) -> list[str]:
         """Boots end, and nodes that are idle fall asleep, unless Lucid says which do; names of those that changed."""

@@ -25,6 +25,8 @@ _IDLE_S = 120.0
 _ANSWERS = 64
 _FRESH_S = 30.0
 """For so long an answer stands; a page that is asked for again then plans anew."""
+_EVERY_S = 30.0
+"""While somebody looks, expected starts are planned ahead at most this often, by a process of low priority."""
 _POINTS = 24
 """Forecasts of one job's start that are remembered."""
 _MOVED = 0.1
@@ -62,7 +64,7 @@ class Planning:
         self.trouble = ""
         self.forecasts = Forecasts()
         self._source = source
-        self._every_s = source.settings.web.plan_every_s
+        self._every_s = _EVERY_S
         self._wanted = threading.Condition()
         self._asked_s = float("-inf")
         self._ahead_due_s = 0.0

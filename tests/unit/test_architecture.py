@@ -10,6 +10,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+import pytest
 from click.testing import CliRunner
 
 import lucid
@@ -120,3 +121,21 @@ def test_from_a_row_of_a_trace_to_its_row_in_the_report(tmp_path: Path) -> None:
     assert len(walk) > 12
     assert missed(walk, way.steps) == []
     assert files_and_returns(own) <= recorded, "docs/architecture.md: shorter, or say why it is longer"
+
+
+STEERED = re.compile(r"in [\w.]+\.reasons\b|\.reasons\[|isinstance\(\w*reason, ")
+"""Code that looks into the reasons of a decision."""
+
+
+@pytest.mark.parametrize("room", ["orchestrator", "binder", "profiler", "adapters", "live", "daemon", "metrics"])
+def test_reasons_only_leave(room: str) -> None:
+    """What a later step needs stands in the decision: only what is shown or stored is made of reasons."""
+    stored = ("adapters/store/snapshot_json.py", "adapters/store/sqlite.py", "adapters/store/recorder.py")
+    found = {
+        f"{path.relative_to(ROOT)}: {line.strip()}"
+        for path in (ROOT / room).rglob("*.py")
+        if not str(path).endswith(stored)
+        for line in path.read_text(encoding="utf-8").splitlines()
+        if STEERED.search(line)
+    }
+    assert found == set()

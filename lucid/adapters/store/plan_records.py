@@ -19,12 +19,10 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from pydantic import BaseModel
-
 import lucid
 from lucid.adapters.store.nouns import noun_from_json, noun_to_json
 from lucid.atomic import write_atomic
-from lucid.config import PolicySettings, settings_from
+from lucid.config import PolicySettings, settings_from, still_there
 from lucid.core.arrivals import ArrivalForecast
 from lucid.core.decision import PartitionPlan, Plan
 from lucid.core.job import Pending, Running
@@ -203,7 +201,7 @@ def read_record(path: Path) -> PlanRecord:
             data["at_s"],
             data["code"],
             data["policy"],
-            settings_from({"policy": _still_there(data["settings"], PolicySettings)}, str(path)).policy,
+            settings_from({"policy": still_there(data["settings"], PolicySettings)}, str(path)).policy,
             tuple(_context(item, partitions, predictions) for item in data["contexts"]),
             data["context"],
             {name: text.encode() for name, text in data["plans"].items()},
@@ -213,16 +211,6 @@ def read_record(path: Path) -> PlanRecord:
         raise StoreError(f"{path}: cannot be read ({error.strerror or error})") from None
     except (EOFError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise StoreError(f"{path}: not a record of a plan ({error!r})") from None
-
-
-def _still_there(data: Mapping[str, Any], model: type[BaseModel]) -> dict[str, Any]:
-    """Without settings that have gone since the record was made."""
-    kinds = {name: field.annotation for name, field in model.model_fields.items()}
-    return {
-        name: _still_there(value, kind) if isinstance(kind, type) and issubclass(kind, BaseModel) else value
-        for name, value in data.items()
-        if (kind := kinds.get(name)) is not None
-    }
 
 
 def _partition(data: Mapping[str, Any]) -> Partition:

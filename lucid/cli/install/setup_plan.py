@@ -318,7 +318,7 @@ def _served(plan: Plan, running: Running, options: Options) -> None:
     for one in [*taken_whole(modes, shown), *found]:
         if one.level != "bad":
             plan.notes.append(f"{one.what}: {one.remedy}")
-        elif "bills a job in slots nothing" not in one.what:  # merging writes it
+        elif not one.setup_mends:
             plan.refused.append(Refusal(one.what, one.remedy))
 
 

@@ -83,6 +83,7 @@ def compare(
     if not found.runs:
         raise ConfigError("none of the policies can run on this trace: " + "; ".join(_reasons(found)))
     notes += promise_note(promise, found.runs.values())
+    shown = list(notes)
     notes += [f"not applicable: {line}" for line in _reasons(found)]
     notes += [f"{name} assumes {found.assumptions[name].text()}" for name in found.runs]
     if out is not None:
@@ -93,9 +94,8 @@ def compare(
         return
     console = stdout_console()
     _print(console, found)
-    for note in notes:
-        if not note.startswith("not applicable: ") and " assumes " not in note:
-            console.print(f"note: {note}", highlight=False)
+    for note in shown:  # the rest stands in the tables
+        console.print(f"note: {note}", highlight=False)
     if out is not None:
         console.print(f"written: {out / 'report.html'}, and a folder for each policy", highlight=False)
 

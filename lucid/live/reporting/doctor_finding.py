@@ -9,16 +9,18 @@ __all__ = ["Finding", "bad", "warn"]
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """``level``: ``bad`` (does not work), ``warn`` (works less well) or ``ok``. ``remedy`` says what to do."""
+    """``level``: ``bad`` (does not work), ``warn`` (works less well) or ``ok``. ``remedy`` says what to do.
+    ``setup_mends``: ``lucidctl setup`` writes what is missing."""
 
     level: str
     what: str
     remedy: str = ""
+    setup_mends: bool = False
 
 
-def bad(what: str, remedy: str) -> Finding:
+def bad(what: str, remedy: str, setup_mends: bool = False) -> Finding:
     """It does not work."""
-    return Finding("bad", what, remedy)
+    return Finding("bad", what, remedy, setup_mends)
 
 
 def warn(what: str, remedy: str) -> Finding:

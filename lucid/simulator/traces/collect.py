@@ -96,7 +96,7 @@ def collect(
             _check(draft)
             if draft.id in ids:
                 problem = f"is a job id that line {ids[draft.id]} has already"
-                raise BadCell(draft.id_column, draft.id, problem)
+                raise BadCell(draft.id_column, draft.id, problem, reason="duplicate job id")
             ids[draft.id] = row.line
             if draft.gpus == 0 and not options.keep_cpu_jobs:
                 raise Drop(NO_GPU)
@@ -106,7 +106,7 @@ def collect(
         except BadCell as bad:
             if not options.skip_bad:
                 raise source.fail(row.line, bad, _REMEDY) from None
-            counts["duplicate job id" if "already" in bad.problem else bad.reason] += 1
+            counts[bad.reason] += 1
         else:
             drafts.append((draft.submit_s, row.number if draft.rank is None else draft.rank, draft))
     if options.progress:

@@ -139,7 +139,7 @@ def test_L6_a_job_that_ends_within_t_prof_leaves_the_system() -> None:
 
 
 def test_L7_a_long_cold_start_lengthens_t_prof() -> None:
-    rules = settings(profiling={"t_prof_s": 80.0, "cold_start_factor": 3.0}).profiling
+    rules = settings(profiling={"t_prof_s": 80.0}).profiling
     assert t_prof_s(a_job("j"), rules) == 80.0
     assert t_prof_s(a_job("j", long_cold_start=True), rules) == 240.0
     plan = stage(running=[profiling_run("j", long_cold_start=True)], now_s=100.0, t_prof_s=80.0)

@@ -61,7 +61,7 @@ def test_jobs_are_put_together_on_nodes_that_are_awake() -> None:
 
 
 def test_free_nodes_sleep_at_once_where_nothing_is_forecast() -> None:
-    ready = replace(SLEEPS, ready=SleepSettings(settle_s=60.0))
+    ready = replace(SLEEPS, ready=SleepSettings())
     cluster = sleeping(by("a", 8, 100.0), by("b", 8, 100.0, 1000.0), power=ready)
     result = run(cluster, policy("fifo"), HistoryPredictor())
     assert run_metrics(result)["power"]["node_h_awake"] == pytest.approx((160.0 + 340.0) / 3600)

@@ -28,6 +28,13 @@ __all__ = ["SiaPolicy"]
 Ints = NDArray[np.intp]
 Floats = NDArray[np.float64]
 
+_NO_GPUS = 1.1
+"""What a job without GPUs costs the sum (lambda); above 1 no GPU stays idle while a job could use it."""
+_GAP = 1e-4
+"""How far, relatively, the sum may be from the best one."""
+_MOST_NODES = 1000
+"""Most nodes of the solver's search tree in a round: a bound on its effort."""
+
 
 class SiaPolicy(RoundPolicy):
     """Needs no estimate: it uses what the jobs report."""
@@ -67,9 +74,9 @@ class SiaPolicy(RoundPolicy):
             bundles,
             kinds,
             maximise=settings.p > 0,
-            idle=settings.no_gpus,
-            gap=settings.gap,
-            nodes=settings.most_nodes,
+            idle=_NO_GPUS,
+            gap=_GAP,
+            nodes=_MOST_NODES,
         )
         picked = tuple(present) if chosen is None else chosen.bundle  # without a solution all stays as it is
         wanted = {j: bundles[b] for j, b in enumerate(picked) if b >= 0}

@@ -64,6 +64,8 @@ class Starts:
         self.decisions: dict[str, Decision] = {}
         self.actions: list[Action] = []
         self._room: tuple[int, Timeline] | None = None
+        self.resting: set[str] = set()
+        """Jobs that wait for nodes that are awake: for how long is a matter of each one's own wait."""
         self.held: list[Job] = []
         """Jobs that wait, one of each shape at least, without those that nodes are kept for."""
         self.wakes_s: float | None = None
@@ -308,6 +310,7 @@ class Starts:
             )
             if rests and self._place(queued.entry.job, level) is not None:
                 self.wakes_s = earliest(self.wakes_s, queued.entry.since_s + rests.patience_s)
+                self.resting.add(queued.entry.job.id)
                 return Hold((*fair, *why, rests))
             if not rests and self.alone(queued, level, (*fair, *why, *((rests,) if rests.share else ()))):
                 return None

@@ -13,7 +13,6 @@ from lucid.core.decision import Hold, PartitionPlan, Start, earliest
 from lucid.core.job import Job
 from lucid.core.ledgers import Ledgers
 from lucid.core.ports import Predictor
-from lucid.core.reason import Rests
 from lucid.core.snapshot import Partition, Snapshot
 from lucid.orchestrator.capacity.placement import Feasibility
 from lucid.orchestrator.order.queue_order import QueueOrder, QueueRow
@@ -152,8 +151,8 @@ def _serve_queue(starts: Starts, order: QueueOrder, queue: Sequence[QueueRow]) -
         if hopeless is not None:
             hold = Hold((hopeless,))
         steady = entry.profile is None or not entry.profile.unstable
-        rests = isinstance(hold.reasons[-1], Rests)  # which is of this job's own wait
-        if steady and not rests:  # the reason of an unsteady job names that job, so no other job can have it
+        # the reason of an unsteady job names that job, so no other job can have it
+        if steady and job_id not in starts.resting:
             stopped[level][shape] = (gpu_mem_mib, hold)
         decisions[job_id] = hold
 
