@@ -432,6 +432,12 @@ _WORDS: dict[str, Callable[[Any], str]] = {
         + ("at least" if r else "less than")
         + f" {1.0 - r.most:.0%}"
     ),
+    "PairWork": lambda r: (
+        f"beside job {r.partner} both do {r.together:.2f} times the work of one, "
+        + ("at least" if r.together >= r.least else "less than")
+        + f" {r.least:.2f}"
+        + ("" if r.together >= r.least else f": after {duration(r.needs_s)} of wait, so far {duration(r.waited_s)}")
+    ),
 }
 
 

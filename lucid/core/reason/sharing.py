@@ -18,6 +18,7 @@ __all__ = [
     "Overlaps",
     "PairHarm",
     "PairSpeed",
+    "PairWork",
     "PartnerLeaves",
     "PartnerOutlasts",
     "SameGpus",
@@ -88,6 +89,21 @@ class PairHarm(Reason):
 
     def __bool__(self) -> bool:
         return not past(1.0 - self.worst, self.most)
+
+
+@dataclass(frozen=True, slots=True)
+class PairWork(Reason):
+    """Do both do at least ``least`` times the work of one, ``together``? Or has the job that would share rather than
+    wait waited (``waited_s``) as long as it then should (``needs_s``)?"""
+
+    partner: Shown
+    together: float
+    least: float
+    waited_s: float
+    needs_s: float
+
+    def __bool__(self) -> bool:
+        return reached(self.together, self.least) or reached(self.waited_s, self.needs_s)
 
 
 @dataclass(frozen=True, slots=True)
