@@ -429,7 +429,7 @@ def test_a_fast_partner_is_still_preferred_to_free_gpus_and_these_to_a_slow_one(
     ("speeds", "waited_s", "joins", "wake_s"),
     [
         ((0.5, 0.6), 0.0, True, None),
-        ((0.5, 0.5), 779.0, False, 780.0),  # 2 x 0.1 x 1,950 s / 0.5, in whole minutes
+        ((0.5, 0.5), 779.0, False, 780.0),  # 2 x 0.1 x 1,900 s / 0.5, in whole minutes
         ((0.5, 0.5), 780.0, True, None),
         ((0.49, 0.9), 1e6, False, None),
     ],
@@ -437,7 +437,7 @@ def test_a_fast_partner_is_still_preferred_to_free_gpus_and_these_to_a_slow_one(
 def test_who_would_wait_waits_for_what_a_pair_lacks_of_a_tenth_more_work(
     speeds: tuple[float, float], waited_s: float, joins: bool, wake_s: float | None
 ) -> None:
-    known = {"guest": guess(1950.0, 0), "host": guess(9000.0, 0)}
+    known = {"guest": guess(1900.0, 0), "host": guess(9000.0, 0)}
     vc = part(nodes(1, 1), [waits("guest", profile=LIGHT)], [runs("host", "n1:0", profile=LIGHT)])
     made = decide("lucid", snap(waited_s, vc, predictions=known), FixedPredictor(speed=lambda a, b: speeds))
     assert isinstance(made.decisions["guest"], Start) == joins
