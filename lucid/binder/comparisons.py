@@ -113,9 +113,11 @@ class Comparisons:
         if found == "failed" or (found is not None and not min(own, its) >= guest.floor):
             return _VERDICTS[_SPEED]
         if guest.waits and own + its < settings.waiting_pair_work:
-            at_s = guest.since_s + self._needs_s(guest, own, its)
-            if not reached(self._now_s, at_s):
-                self.changes_s = min(self.changes_s, at_s)
+            first = _ends_first(guest, other, own, its)
+            at_s = guest.since_s + self._needs_s(guest, own, its) if first else other.outlived_s
+            if not first or not reached(self._now_s, at_s):
+                if at_s > self._now_s:
+                    self.changes_s = min(self.changes_s, at_s)
                 return _VERDICTS[_WORK]
         harm = 1.0 - _worst(own, its)
         if past(harm, settings.unparted_harm) and not (guest.may_restart or self.may_restart(other.entry.job)):
@@ -147,7 +149,8 @@ class Comparisons:
         speeds = _speeds(found)
         if guest.waits and sum(speeds) < settings.least_pair_speed * 2:  # else it says nothing
             waited_s, needs_s = self._now_s - guest.since_s, self._needs_s(guest, *speeds)
-            yield PairWork(other_id, sum(speeds), settings.waiting_pair_work, waited_s, needs_s)
+            first = _ends_first(guest, other, *speeds)
+            yield PairWork(other_id, sum(speeds), settings.waiting_pair_work, waited_s, needs_s if first else None)
         if not (guest.may_restart or self.may_restart(other.entry.job)):
             yield PairHarm(other_id, _worst(*_speeds(found)), settings.unparted_harm)
 
@@ -168,6 +171,11 @@ class Comparisons:
         theirs = other.entry.profile
         assert theirs is not None
         return self._predictor.pair_speed(guest.profile, theirs)
+
+
+def _ends_first(guest: Guest, other: Candidate, own: float, its: float) -> bool:
+    """Is the guest expected to end before its partner? Else at half speed both end later, and nobody earlier."""
+    return guest.duration_s * its <= other.remaining_s * own
 
 
 def _speeds(found: PairSpeeds) -> tuple[float, float]:

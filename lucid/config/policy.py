@@ -85,8 +85,8 @@ class PackingSettings(Section):
     waited long enough for that (``waiting_pair_work``). Unset: ``least_pair_speed`` holds for it, too."""
     waiting_pair_work: float = Field(1.1, ge=0, le=2)
     """A job that would otherwise wait takes such a partner at once where the speeds of both add up to this: the two
-    then do more than one after the other. What is missing of it, times twice as long as the job would run there, it
-    waits before. 0: it never waits for that."""
+    then do more than one after the other. Else it must be expected to end before its partner, and waits before for
+    what is missing of it, times twice as long as it would run there. 0: neither is asked."""
     part_below_speed: float = Field(0.5, ge=0, le=1)
     """Part a pair in which a job was measured to run slower than this: below 0.5 each, two jobs would both be done
     sooner one after the other. Parting costs the leaver its progress, so it lies well below least_pair_speed."""

@@ -94,16 +94,17 @@ class PairHarm(Reason):
 @dataclass(frozen=True, slots=True)
 class PairWork(Reason):
     """Do both do at least ``least`` times the work of one, ``together``? Or has the job that would share rather than
-    wait waited (``waited_s``) as long as it then should (``needs_s``)?"""
+    wait waited (``waited_s``) as long as it then should (``needs_s``; ``None``: its partner would end before it)?"""
 
     partner: Shown
     together: float
     least: float
     waited_s: float
-    needs_s: float
+    needs_s: float | None
 
     def __bool__(self) -> bool:
-        return reached(self.together, self.least) or reached(self.waited_s, self.needs_s)
+        waited = self.needs_s is not None and reached(self.waited_s, self.needs_s)
+        return waited or reached(self.together, self.least)
 
 
 @dataclass(frozen=True, slots=True)

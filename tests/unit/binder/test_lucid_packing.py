@@ -431,7 +431,8 @@ def test_a_fast_partner_is_still_preferred_to_free_gpus_and_these_to_a_slow_one(
         ((0.5, 0.6), 0.0, True, None),
         ((0.5, 0.5), 779.0, False, 780.0),  # 2 x 0.1 x 1,900 s / 0.5, in whole minutes
         ((0.5, 0.5), 780.0, True, None),
-        ((0.49, 0.9), 1e6, False, None),
+        ((0.5, 0.58), 3000.0, True, None),
+        ((0.49, 0.9), 1e4, False, None),
     ],
 )
 def test_who_would_wait_waits_for_what_a_pair_lacks_of_a_tenth_more_work(
