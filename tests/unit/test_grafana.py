@@ -66,8 +66,9 @@ def metric_rows() -> list[str]:
             if kind in KINDS and isinstance(call.args[0], ast.Constant):
                 name, words = (eval(compile(ast.Expression(arg), "", "eval"), names) for arg in call.args[:2])
                 labels = re.findall(r"'(\w+)'", ast.unparse(call.args[3])) if len(call.args) > 3 else []
+                of = ", ".join(f"`{one}`" for one in labels)
                 total = "_total" if kind == "counter" else ""
-                rows.append(f"| `{name}{total}` | {KINDS[kind]} | {', '.join(f'`{one}`' for one in labels)} | {words} |")
+                rows.append(f"| `{name}{total}` | {KINDS[kind]} | {of} | {words} |")
     return rows
 
 
