@@ -1,7 +1,7 @@
 """What every source of GPU readings must do, shown on all of them; then what is particular to each.
 
-NVML runs as the real nvidia-ml-py on the emulated libnvidia-ml.so.1; DCGM's pages are in the forms that several of its
-versions print (tests/assets/dcgm/README.md).
+NVML runs as the real nvidia-ml-py on the emulated libnvidia-ml.so.1; DCGM's pages are in the forms that several of
+its versions print (tests/assets/dcgm/README.md).
 """
 
 from __future__ import annotations

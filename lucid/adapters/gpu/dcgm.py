@@ -175,9 +175,9 @@ _FIELDS: Final = {
 def parse_dmon(output: str, where: str) -> dict[int, dict[str, float]]:
     """Values of the newest line of each GPU by its DCGM id, from the table that ``dcgmi dmon`` prints.
 
-    The header's first line names the columns (``#Entity GPUTL …``), its second says ``ID`` and units; both are repeated
-    every few rows. ``N/A`` is left out, and so is a cell that is blank, as newer versions leave what a card does not
-    have: there the columns stand to the left, each below its name.
+    The header's first line names the columns (``#Entity GPUTL …``), its second says ``ID`` and units; both are
+    repeated every few rows. ``N/A`` is left out, and so is a cell that is blank, as newer versions leave what a card
+    does not have: there the columns stand to the left, each below its name.
 
     Raises:
         MetricsError: there is no header, or a row does not fit it.
@@ -196,7 +196,7 @@ def parse_dmon(output: str, where: str) -> dict[int, dict[str, float]]:
             continue
         cells = None if columns is None else _cells(line, words, columns)
         if cells is None or not words[1].isdecimal():
-            names = columns and [name for name, _ in columns]
+            names = [name for name, _ in columns or ()]
             raise MetricsError(f"{where}: line {number}: {line.strip()!r} does not fit the header {names}")
         values: dict[str, float] = {}
         for column, word in cells.items():
