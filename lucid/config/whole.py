@@ -17,6 +17,7 @@ from lucid.config.live import DaemonSettings, Mode, ModelSettings, SlurmSettings
 from lucid.config.policy import OverheadSettings, PolicySettings
 from lucid.config.web import WebSettings
 from lucid.errors import ConfigError
+from lucid.places import profiles_folder
 
 __all__ = [
     "OF_SIMULATIONS",
@@ -65,11 +66,6 @@ def library_folder(settings: Settings, base: Path) -> Path | None:
 def own_job_log(settings: Settings) -> Path:
     """The log of finished jobs that lucidd writes."""
     return Path(settings.daemon.state_dir) / "jobs.csv"
-
-
-def profiles_folder(settings: Settings) -> Path:
-    """Where samplers put their summaries."""
-    return Path(settings.daemon.profiles_dir or Path(settings.daemon.state_dir) / "profiles")
 
 
 def settings_from(data: dict[str, Any], where: str, text: str = "") -> Settings:
