@@ -25,16 +25,21 @@ __all__ = [
     "Placed",
     "Places",
     "checked_file",
+    "library_folder",
     "places_in",
     "profiles_folder",
     "stamp_of",
-    "told_in",
+    "told_settings",
 ]
 
 STATE_DIR = "/var/lib/lucid"
 HEARTBEAT = "/run/lucid/heartbeat"
 TOLD: Mapping[str, Set[str]] = {
-    "daemon": {"state_dir", "shared_state", "partitions", "profiles_dir", "keep_days", "gpu_mem_mib"},
+    "daemon": {
+        "state_dir", "shared_state", "partitions", "heartbeat", "profiles_dir", "keep_days", "gpu_mem_mib",
+        "first_guess_s",
+    },
+    "models": {"library"},
     "efficiency": {
         "days", "idle_start_s", "idle_after_s", "empty_s", "least_measured", "least_gpu_h", "light_util", "light_mem",
         "limit_share", "limit_jobs", "limit_unused_h",
@@ -135,9 +140,22 @@ def places_in(config: Path) -> Placed | None:
     return _Settings(found) if found.partitions and known == stamp_of(text) else None
 
 
-def told_in(config: Path) -> Settings | None:
-    """Of the settings those of `TOLD`; ``None`` where lucidd has not checked this very file, or another version of it
-    has: then the whole of it is to be read."""
+def told_settings(config: Path) -> Settings:
+    """Those of `TOLD`, with no other attributes; all, where lucidd has not checked this very file.
+
+    Raises:
+        ConfigError: that file cannot be read, or is wrong.
+    """
+    told = _told_in(config)
+    if told is None:
+        from lucid.config import load_settings
+
+        told = load_settings(config)
+    return told
+
+
+def _told_in(config: Path) -> Settings | None:
+    """``None`` also where another version of lucidd has checked it."""
     try:
         text = config.read_bytes()
         daemon = tomllib.loads(text.decode()).get("daemon", {})
@@ -155,6 +173,13 @@ def _checked(heartbeat: str) -> tuple[str, str]:
     """The two lines of `checked_file`."""
     known, end, told = checked_file(heartbeat).read_text(encoding="utf-8").partition("\n")
     return known + end, told
+
+
+def library_folder(settings: Settings, base: Path) -> Path | None:
+    """Where the versions of models are; ``None`` where nothing says so. ``base``: folder of the configuration."""
+    if settings.models.library:
+        return base / settings.models.library
+    return Path(settings.daemon.state_dir) / "models" if settings.daemon.partitions else None
 
 
 def profiles_folder(settings: Settings) -> Path:

@@ -6,10 +6,9 @@ A verdict is asked of every candidate for every job that waits, and reasons of o
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from lucid.binder.candidates import Candidate
-from lucid.config import PackingSettings
 from lucid.core.frozen import dataclass
 from lucid.core.job import Job, JobProfile, Pending
 from lucid.core.ledger import Ledger
@@ -26,6 +25,9 @@ from lucid.core.reason import (
 )
 from lucid.core.restart import Restarts, may_restart
 from lucid.core.rounding import past, reached
+
+if TYPE_CHECKING:
+    from lucid.config import PackingSettings
 
 __all__ = ["ALL_HOLD", "MEMORY", "OUTLASTS", "Comparisons", "Guest", "Verdict"]
 

@@ -17,7 +17,7 @@ from lucid.config.live import DaemonSettings, Mode, ModelSettings, SlurmSettings
 from lucid.config.policy import OverheadSettings, PolicySettings
 from lucid.config.web import WebSettings
 from lucid.errors import ConfigError
-from lucid.places import profiles_folder
+from lucid.places import library_folder, profiles_folder
 
 __all__ = [
     "OF_SIMULATIONS",
@@ -54,13 +54,6 @@ class Settings(Section):
     daemon: DaemonSettings = defaults(DaemonSettings)
     web: WebSettings = defaults(WebSettings)
     efficiency: EfficiencySettings = defaults(EfficiencySettings)
-
-
-def library_folder(settings: Settings, base: Path) -> Path | None:
-    """Where the versions of models are; ``None`` where nothing says so. ``base``: folder of the configuration."""
-    if settings.models.library:
-        return base / settings.models.library
-    return Path(settings.daemon.state_dir) / "models" if settings.daemon.partitions else None
 
 
 def own_job_log(settings: Settings) -> Path:

@@ -7,17 +7,16 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lucid.cli.console import say
 from lucid.cli.job.live_story import check_waits_for_lucid
 from lucid.cli.job.story import row_to_dict
 from lucid.cli.job.when import seconds_of
-from lucid.cli.live.status import live_settings, seen_store
+from lucid.cli.live.status import seen_store, told_live
 from lucid.cli.render.reasons import decision_line, duration
 from lucid.cli.render.starts import starts_of
 from lucid.cli.render.windows import ends_in_time_s, limit_words
-from lucid.config import Settings
 from lucid.core.decision import DecisionRow, Plan, Start, verb_of
 from lucid.core.job import Pending
 from lucid.core.snapshot import Snapshot
@@ -25,6 +24,9 @@ from lucid.errors import ConfigError
 from lucid.live.plans.replan import LastPlan, last_plan
 from lucid.live.plans.stored_plan import row_in
 from lucid.live.plans.stored_starts import STARTS, StartsAhead, told_starts
+
+if TYPE_CHECKING:
+    from lucid.config import Settings
 
 __all__ = ["Changes", "WhyNot", "asked_again", "tell_why_not"]
 
@@ -97,7 +99,7 @@ def tell_why_not(
     job_id: str, gpus: int | None, share: bool, vc: str | None, limit: str | None, config: Path, as_json: bool
 ) -> None:
     """As ``lucidctl why-not`` is asked."""
-    settings = live_settings(config)
+    settings = told_live(config)
     limit_s = None if limit is None else seconds_of(limit)
     store = seen_store(settings)
     check_waits_for_lucid(store, job_id)

@@ -9,7 +9,7 @@ from typing import Any
 
 from lucid.adapters.gpu.use_files import UseFolder
 from lucid.cli.console import Table, say, stdout_console
-from lucid.cli.live.status import live_settings, live_store
+from lucid.cli.live.status import live_store, told_live
 from lucid.efficiency.judge import JobAccount
 from lucid.efficiency.kinds import ADVICE, HELD, TITLES, WasteKind
 from lucid.efficiency.letter import letter
@@ -17,7 +17,7 @@ from lucid.efficiency.totals import Total, total_of, totals
 from lucid.errors import ConfigError
 from lucid.escaping import shown
 from lucid.live.reporting.waste_inputs import job_accounts
-from lucid.places import profiles_folder, told_in
+from lucid.places import profiles_folder
 
 __all__ = ["account_to_dict", "tell_accounts", "tell_efficiency", "total_to_dict"]
 
@@ -36,7 +36,7 @@ def tell_efficiency(
     """As ``lucidctl efficiency`` is asked."""
     if week and days is not None:
         raise ConfigError("--week and --days say the same; give one of them")
-    settings = told_in(config) or live_settings(config)
+    settings = told_live(config)
     uses = UseFolder(profiles_folder(settings))
     store = live_store(settings)
     days = 7.0 if week else settings.efficiency.days if days is None else days

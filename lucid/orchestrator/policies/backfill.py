@@ -12,8 +12,8 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from operator import attrgetter
+from typing import TYPE_CHECKING
 
-from lucid.config import BackfillSettings
 from lucid.core.decision import Action, Decision, Hold, PartitionPlan, Start, earliest
 from lucid.core.job import Job, Pending, Running
 from lucid.core.ledger import Ledger
@@ -31,6 +31,9 @@ from lucid.orchestrator.order.quotas import Quotas
 from lucid.orchestrator.policies.queue import no_place
 from lucid.orchestrator.policy import PartitionPolicy
 from lucid.orchestrator.rules import PolicyRules
+
+if TYPE_CHECKING:
+    from lucid.config import BackfillSettings
 
 __all__ = ["BackfillPolicy", "limit_s"]
 

@@ -13,7 +13,7 @@ from daemon_site import Site
 from lucid.cli.main import _COMMANDS
 from lucid.config import load_settings
 from lucid.daemon.process import say_checked
-from lucid.places import places_in, told_in
+from lucid.places import places_in, told_settings
 
 HEAVY = ("numpy", "scipy", "pandas", "sklearn", "interpret", "matplotlib", "apscheduler", "jinja2", "rapidfuzz")
 
@@ -87,12 +87,11 @@ def test_a_file_is_checked_by_the_command_unless_lucidd_has_checked_that_very_fi
     settings = load_settings(other)
     say_checked(other, other.read_bytes(), settings)
     assert places_in(other) is not None
-    told = told_in(other)
-    assert told is not None
+    told = told_settings(other)
     assert told.daemon.keep_days == settings.daemon.keep_days
     assert vars(told.efficiency) == settings.efficiency.model_dump()
     other.write_text("[daemon]\nstate_dir = 5\n")
-    assert places_in(other) is told_in(other) is None
+    assert places_in(other) is None
     say_checked(config, b"what was there before", settings)
     assert places_in(config) is None, "it was written while it was read"
     say_checked(config, config.read_bytes(), settings)
