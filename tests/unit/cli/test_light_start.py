@@ -76,6 +76,21 @@ def test_what_shows_what_lucidd_wrote_loads_nothing_to_plan_with(words: tuple[st
     assert rooms <= {*LIGHT, "lucid.errors", "lucid.escaping", "lucid.atomic"}
 
 
+def test_efficiency_loads_nothing_to_plan_with(config: Path) -> None:
+    found = loaded("efficiency", "--config", str(config))
+    assert "lucid.efficiency.judge" in found
+    assert not found & {*HEAVY, "pydantic", "textual", "lucid.config", "lucid.orchestrator.policy"}
+
+
+@pytest.mark.parametrize("words", [("why-not", "3"), ("when", "--gpus", "4")])
+def test_what_plans_again_loads_no_library_of_settings_and_none_that_trains(
+    words: tuple[str, ...], config: Path
+) -> None:
+    found = loaded(*words, "--config", str(config))
+    assert "lucid.orchestrator.policy" in found
+    assert not found & {"pydantic", "textual", "lucid.config", *HEAVY} - {"numpy"}
+
+
 def test_a_file_is_checked_by_the_command_unless_lucidd_has_checked_that_very_file(config: Path) -> None:
     found = places_in(config)
     assert found is not None
