@@ -17,10 +17,10 @@ from lucid.core.job import Ended, Job, Running
 from lucid.core.placement import NodeGpus
 from lucid.core.ports import Capability
 from lucid.core.snapshot import Partition, Snapshot
+from lucid.daemon.process import say_checked
 from lucid.live.plans.policy_memory import PolicyMemory
 from lucid.live.plans.start_log import StartLog
 from lucid.live.policies import live_models, live_policy, live_predictor
-from lucid.places import checked_file, stamp_of
 from lucid.simulator.bench import busy_snapshot
 
 __all__ = ["stored"]
@@ -43,8 +43,9 @@ def stored(
         '[web]\nanonymous = "everything"\n'
     )
     settings = load_settings(config)
-    checked_file(settings.daemon.heartbeat).write_text(stamp_of(config.read_bytes()), encoding="utf-8")
-    predictor = live_predictor(settings, live_models(settings, config, _memory(settings)), LeftOut())
+    say_checked(config, config.read_bytes(), settings)
+    models = live_models(settings, config, _memory(settings), settings.policy.profiling.t_prof_s)
+    predictor = live_predictor(settings, models, LeftOut())
     live = live_policy(settings, frozenset({Capability.SHARE}))
     snapshot = _snapshot(busy_snapshot("lucid", pending, nodes * _GPUS), running, nodes, now_s, rng)
     plan = live.make(predictor).plan(snapshot)

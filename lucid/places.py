@@ -5,17 +5,47 @@ it leaves out the check of a file that lucidd has checked already."""
 from __future__ import annotations
 
 import hashlib
+import json
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, Protocol
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
-__all__ = ["HEARTBEAT", "STATE_DIR", "Mode", "Placed", "Places", "checked_file", "places_in", "stamp_of"]
+if TYPE_CHECKING:
+    from lucid.config import Settings
+
+__all__ = [
+    "HEARTBEAT",
+    "STATE_DIR",
+    "TOLD",
+    "Mode",
+    "Placed",
+    "Places",
+    "checked_file",
+    "library_folder",
+    "places_in",
+    "profiles_folder",
+    "stamp_of",
+    "told_settings",
+]
 
 STATE_DIR = "/var/lib/lucid"
 HEARTBEAT = "/run/lucid/heartbeat"
+TOLD: Mapping[str, Set[str]] = {
+    "daemon": {
+        "state_dir", "shared_state", "partitions", "heartbeat", "profiles_dir", "keep_days", "gpu_mem_mib",
+        "first_guess_s",
+    },
+    "models": {"library"},
+    "efficiency": {
+        "days", "idle_start_s", "idle_after_s", "empty_s", "least_measured", "least_gpu_h", "light_util", "light_mem",
+        "limit_share", "limit_jobs", "limit_unused_h",
+    },
+}  # fmt: skip
+"""The settings that lucidd tells everybody, defaults and all, once it has checked them; none is a secret."""
 
 
 class Mode(StrEnum):
@@ -82,7 +112,7 @@ class _Settings:
 
 
 def stamp_of(text: bytes) -> str:
-    """What stands in `checked_file` where lucidd has read a ``lucid.toml`` of this content."""
+    """The first line of `checked_file` where lucidd has read a ``lucid.toml`` of this content."""
     return f"{hashlib.sha256(text).hexdigest()}\n"
 
 
@@ -104,10 +134,57 @@ def places_in(config: Path) -> Placed | None:
             _of(daemon, "shared_state", bool, False),
             _of(daemon, "heartbeat", str, HEARTBEAT),
         )
-        known = checked_file(found.heartbeat).read_text(encoding="utf-8")
+        known, _ = _checked(found.heartbeat)
     except (OSError, ValueError, TypeError, AttributeError, RecursionError):
         return None
     return _Settings(found) if found.partitions and known == stamp_of(text) else None
+
+
+def told_settings(config: Path) -> Settings:
+    """Those of `TOLD`, with no other attributes; all, where lucidd has not checked this very file.
+
+    Raises:
+        ConfigError: that file cannot be read, or is wrong.
+    """
+    told = _told_in(config)
+    if told is None:
+        from lucid.config import load_settings
+
+        told = load_settings(config)
+    return told
+
+
+def _told_in(config: Path) -> Settings | None:
+    """``None`` also where another version of lucidd has checked it."""
+    try:
+        text = config.read_bytes()
+        daemon = tomllib.loads(text.decode()).get("daemon", {})
+        known, told = _checked(_of(daemon, "heartbeat", str, HEARTBEAT))
+        read = json.loads(told)
+        sections = {name: SimpleNamespace(**{key: read[name][key] for key in keys}) for name, keys in TOLD.items()}
+    except (KeyError, OSError, ValueError, TypeError, AttributeError, RecursionError):
+        return None
+    if known != stamp_of(text) or not sections["daemon"].partitions:
+        return None
+    return cast("Settings", SimpleNamespace(**sections))
+
+
+def _checked(heartbeat: str) -> tuple[str, str]:
+    """The two lines of `checked_file`."""
+    known, end, told = checked_file(heartbeat).read_text(encoding="utf-8").partition("\n")
+    return known + end, told
+
+
+def library_folder(settings: Settings, base: Path) -> Path | None:
+    """Where the versions of models are; ``None`` where nothing says so. ``base``: folder of the configuration."""
+    if settings.models.library:
+        return base / settings.models.library
+    return Path(settings.daemon.state_dir) / "models" if settings.daemon.partitions else None
+
+
+def profiles_folder(settings: Settings) -> Path:
+    """Where samplers put their summaries."""
+    return Path(settings.daemon.profiles_dir or Path(settings.daemon.state_dir) / "profiles")
 
 
 def _of(daemon: Mapping[str, Any], key: str, kind: type, default: Any) -> Any:

@@ -8,10 +8,13 @@ than a day says nothing, since load follows the hours of the day, and estimates 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from lucid.config import PackingSettings
 from lucid.core.reason import Calm
 from lucid.core.rounding import past
+
+if TYPE_CHECKING:
+    from lucid.config import PackingSettings
 
 __all__ = ["CalmSince", "calm_for", "calm_since", "looks_at_calm"]
 

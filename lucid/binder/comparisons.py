@@ -7,10 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from math import ceil, inf
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from lucid.binder.candidates import Candidate
-from lucid.config import PackingSettings
 from lucid.core.frozen import dataclass
 from lucid.core.job import Job, JobProfile, Pending
 from lucid.core.ledger import Ledger
@@ -28,6 +27,9 @@ from lucid.core.reason import (
 )
 from lucid.core.restart import Restarts, may_restart
 from lucid.core.rounding import past, reached
+
+if TYPE_CHECKING:
+    from lucid.config import PackingSettings
 
 __all__ = ["ALL_HOLD", "MEMORY", "OUTLASTS", "Comparisons", "Guest", "Verdict"]
 

@@ -6,10 +6,10 @@ from collections import defaultdict
 from collections.abc import Container, Iterable, Iterator, Mapping
 from itertools import count
 from math import inf
+from typing import TYPE_CHECKING
 
 from lucid.binder.candidates import Candidate, Candidates
 from lucid.binder.comparisons import ALL_HOLD, MEMORY, Comparisons, Guest
-from lucid.config import PackingSettings
 from lucid.core.job import Job, Pending, Running
 from lucid.core.ledger import Ledger
 from lucid.core.placement import Placement
@@ -30,6 +30,9 @@ from lucid.core.reason import (
 )
 from lucid.core.restart import Restarts
 from lucid.core.snapshot import Partition
+
+if TYPE_CHECKING:
+    from lucid.config import PackingSettings
 
 __all__ = ["Binder"]
 

@@ -18,6 +18,7 @@ from lucid.config.live import DaemonSettings, Mode, ModelSettings, SlurmSettings
 from lucid.config.policy import OverheadSettings, PolicySettings
 from lucid.config.web import WebSettings
 from lucid.errors import ConfigError
+from lucid.places import library_folder, profiles_folder
 
 __all__ = [
     "OF_SIMULATIONS",
@@ -67,21 +68,9 @@ class Settings(Section):
     idle: IdleSettings = defaults(IdleSettings)
 
 
-def library_folder(settings: Settings, base: Path) -> Path | None:
-    """Where the versions of models are; ``None`` where nothing says so. ``base``: folder of the configuration."""
-    if settings.models.library:
-        return base / settings.models.library
-    return Path(settings.daemon.state_dir) / "models" if settings.daemon.partitions else None
-
-
 def own_job_log(settings: Settings) -> Path:
     """The log of finished jobs that lucidd writes."""
     return Path(settings.daemon.state_dir) / "jobs.csv"
-
-
-def profiles_folder(settings: Settings) -> Path:
-    """Where samplers put their summaries."""
-    return Path(settings.daemon.profiles_dir or Path(settings.daemon.state_dir) / "profiles")
 
 
 def settings_from(data: dict[str, Any], where: str, text: str = "") -> Settings:

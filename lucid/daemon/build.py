@@ -97,7 +97,7 @@ def make_parts(settings: Settings, config: Path, monotonic_s: Callable[[], float
     store = open_store(state / "lucid.db", clock.now_s(), left_out, settings.daemon.shared_state)
     source = ProfileFolder(profiles_folder(settings))
     memory = PairMemoryFile(state / "pairs.json", left_out)
-    models = live_models(settings, config, memory)
+    models = live_models(settings, config, memory, settings.policy.profiling.t_prof_s)
     client = make_client(slurm, breaker, left_out)
     accounting = None
     if slurm.client != "rest" or slurm.rest_commands:

@@ -32,7 +32,7 @@ from lucid.live.reporting.log import log_handler
 from lucid.live.resilience.failure_barrier import behind_barrier, persistently
 from lucid.live.resilience.systemd import tell_systemd
 from lucid.live.resilience.trouble_file import TroubleFile
-from lucid.places import checked_file, stamp_of
+from lucid.places import TOLD, checked_file, stamp_of
 
 __all__ = ["main", "say_checked", "turn_until"]
 
@@ -69,9 +69,8 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         text = given.config.read_bytes() if given.config.is_file() else b""  # what cannot be read the next line tells
         settings = load_settings(given.config, live=True)
-        heartbeat = settings.daemon.heartbeat
-        behind_barrier("commands check lucid.toml each time", partial(say_checked, given.config, text, heartbeat))
-        trouble = TroubleFile(Path(heartbeat))
+        behind_barrier("commands check lucid.toml each time", partial(say_checked, given.config, text, settings))
+        trouble = TroubleFile(Path(settings.daemon.heartbeat))
         parts = persistently(
             lambda: make_parts(settings, given.config),
             stop,
@@ -107,12 +106,16 @@ def _checked(config: Path) -> int:
     return 0
 
 
-def say_checked(config: Path, text: bytes, heartbeat: str) -> None:
-    """Commands need not check the file as long as it stays as it is. ``text``: what stood there before the settings
-    were read. Where something else stands there now, nobody knows which of the two was read, and no stamp is left."""
-    path = checked_file(heartbeat)
+def say_checked(config: Path, text: bytes, settings: Settings) -> None:
+    """Commands need not check the file as long as it stays as it is, and have what `TOLD` names from here.
+
+    ``text``: what stood there before the settings were read. Where something else stands there now, nobody knows
+    which of the two was read, and no stamp is left.
+    """
+    path = checked_file(settings.daemon.heartbeat)
     if config.read_bytes() == text:
-        write_public(path, stamp_of(text).encode())
+        told = settings.model_dump_json(include={name: set(keys) for name, keys in TOLD.items()})
+        write_public(path, f"{stamp_of(text)}{told}\n".encode())
     else:
         path.unlink(missing_ok=True)
 

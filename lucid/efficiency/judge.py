@@ -10,12 +10,14 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import ceil
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from lucid.config import EfficiencySettings
 from lucid.core.job import JobProfile
 from lucid.efficiency.kinds import HELD, WasteKind
 from lucid.profiler.use import GpuUse
+
+if TYPE_CHECKING:
+    from lucid.config import EfficiencySettings
 
 __all__ = ["JobAccount", "JobUse", "Waste", "judge", "judged"]
 

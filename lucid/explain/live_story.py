@@ -21,6 +21,7 @@ from lucid.explain.story import Story, row_to_dict
 from lucid.explain.windows import ends_in_time_s, reaches_words
 from lucid.live.plans.stored_plan import read_stored_starts, stored_picture, stored_plan
 from lucid.live.reporting.public_view import Published
+from lucid.places import told_settings
 
 __all__ = ["check_waits_for_lucid", "known_story", "live_story", "why_nothing", "with_expected_start"]
 
@@ -148,12 +149,11 @@ def with_expected_start(story: Story, data: dict[str, Any], store: SqliteStore |
         words.append(observed)
     ends_s = None if row is None else ends_in_time_s(row.reasons, last.snapshot.now_s)
     if ends_s is not None:
-        from lucid.config import load_settings
         from lucid.explain.what_if import Changes, asked_again  # with all policies: the story itself needs none
         from lucid.live.plans.replan import last_plan
 
         again = asked_again(
-            last_plan(store), load_settings(config), config, data["job"], Changes(limit_s=ends_s), starts
+            last_plan(store), told_settings(config), config, data["job"], Changes(limit_s=ends_s), starts
         )
         for limit, shorter in again.rows.items():
             if shorter is not None and shorter.verb == "start":

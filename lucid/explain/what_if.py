@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from lucid.config import Settings
 from lucid.core.decision import DecisionRow, Plan, Start, verb_of
 from lucid.core.job import Pending
 from lucid.core.snapshot import Snapshot
@@ -19,6 +18,9 @@ from lucid.explain.windows import ends_in_time_s, limit_words
 from lucid.live.plans.replan import LastPlan
 from lucid.live.plans.stored_plan import row_in
 from lucid.live.plans.stored_starts import StartsAhead
+
+if TYPE_CHECKING:
+    from lucid.config import Settings
 
 __all__ = ["OTHER_PLAN", "Changes", "WhyNot", "asked_again"]
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from lucid.config import LIVE_DEFAULTS, Mode, PolicySettings, ProfilingSettings, Settings, with_defaults
 from lucid.core.ports import Capability
 from lucid.live.switches import switches_of
+from lucid.places import Mode
+
+if TYPE_CHECKING:
+    from lucid.config import PolicySettings, ProfilingSettings, Settings
 
 __all__ = ["live_profiling", "modes_from", "policy_settings"]
 
@@ -29,6 +32,8 @@ def modes_from(settings: Settings, switches: Mapping[str, str], slurm_packs: boo
 
 def policy_settings(settings: Settings, able: frozenset[Capability]) -> PolicySettings:
     """The policy's settings as this cluster can honour them, and with the daemon's rule on whose jobs may share."""
+    from lucid.config import LIVE_DEFAULTS, with_defaults
+
     policy = with_defaults(settings.policy, LIVE_DEFAULTS)
     packing: dict[str, Any] = {
         "same_user_only": not settings.daemon.share_across_users,
@@ -47,4 +52,6 @@ def policy_settings(settings: Settings, able: frozenset[Capability]) -> PolicySe
 def live_profiling(policy: PolicySettings) -> ProfilingSettings:
     """How jobs are profiled live: only jobs whose users asked for it are started over, unless the file says which may
     be. A script that works on plain Slurm works under Lucid."""
+    from lucid.config import LIVE_DEFAULTS, with_defaults
+
     return with_defaults(policy, LIVE_DEFAULTS).profiling

@@ -13,17 +13,19 @@ from typing import TYPE_CHECKING, Any
 
 from lucid.adapters.left_out import LeftOut
 from lucid.adapters.slurm.elastic.training_reports import STAGES
-from lucid.config import PolicySettings, Settings, library_folder, settings_from, still_there
 from lucid.core.ports import Capability, Predictor
 from lucid.errors import ConfigError
 from lucid.live.lending import check_lending
 from lucid.live.modes import live_profiling, policy_settings
+from lucid.live.plans.plain_settings import plain_settings, settings_code
 from lucid.live.resilience.guarded_models import GuardedPredictor
 from lucid.orchestrator.by_partition import make_policies
 from lucid.orchestrator.policies import BUILT_IN
 from lucid.orchestrator.policy import Policy, known_policies, make_policy
+from lucid.places import library_folder
 
-if TYPE_CHECKING:  # who reads the last plan needs no model
+if TYPE_CHECKING:  # who reads the last plan needs no model, and checks no settings
+    from lucid.config import PolicySettings, Settings
     from lucid.live.learning.models import LiveModels
     from lucid.models.packing.pair_memory import PairMemory
 
@@ -53,7 +55,7 @@ class LivePolicy:
     def to_dict(self) -> dict[str, Any]:
         """JSON form."""
         own = {"own": dict(self.own)} if self.own else {}
-        return {"name": self.name, **own, "settings": self.settings.model_dump(mode="json")}
+        return {"name": self.name, **own, "settings": self.settings.model_dump(mode="json"), "code": settings_code()}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> LivePolicy:
@@ -63,10 +65,13 @@ class LivePolicy:
             ConfigError: another version of Lucid wrote it.
             KeyError, TypeError: it is something else.
         """
-        settings = settings_from(
-            {"policy": still_there(data["settings"], PolicySettings)}, "policy of the last plan"
-        ).policy
-        return cls(data["name"], settings, data.get("own", {}))
+        own = data.get("own", {})
+        if data.get("code") == settings_code() and {data["name"], *own.values()} <= BUILT_IN.keys():
+            return cls(data["name"], plain_settings(data["settings"]), own)
+        from lucid.config import PolicySettings, settings_from, still_there
+
+        kept = still_there(data["settings"], PolicySettings)
+        return cls(data["name"], settings_from({"policy": kept}, "policy of the last plan").policy, own)
 
 
 def live_policy(settings: Settings, able: frozenset[Capability]) -> LivePolicy:
@@ -74,14 +79,14 @@ def live_policy(settings: Settings, able: frozenset[Capability]) -> LivePolicy:
     return LivePolicy(settings.daemon.policy, policy_settings(settings, able), settings.daemon.policies)
 
 
-def live_models(settings: Settings, config: Path, memory: PairMemory) -> LiveModels:
-    """The models of a lucidd whose configuration file is ``config``."""
+def live_models(settings: Settings, config: Path, memory: PairMemory, profiled_s: float) -> LiveModels:
+    """The models of a lucidd whose configuration file is ``config``. ``profiled_s``: how long its policy profiles."""
     from lucid.live.learning.models import LiveModels
 
     return LiveModels(
         library_folder(settings, config.parent) or Path(settings.daemon.state_dir) / "models",
         first_guess_s=settings.daemon.first_guess_s,
-        profiled_s=settings.policy.profiling.t_prof_s,
+        profiled_s=profiled_s,
         memory=memory,
     )
 

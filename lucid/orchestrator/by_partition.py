@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
-from lucid.config import PolicySettings
 from lucid.core.decision import PartitionPlan, Plan
 from lucid.core.job import Job
 from lucid.core.ports import Capability, Predictor
@@ -13,6 +13,9 @@ from lucid.core.snapshot import Snapshot
 from lucid.errors import UnsafePlan
 from lucid.orchestrator.policy import Policy, make_policy
 from lucid.orchestrator.rules import rules_of
+
+if TYPE_CHECKING:
+    from lucid.config import PolicySettings
 
 __all__ = ["PoliciesByPartition", "make_policies"]
 

@@ -10,9 +10,8 @@ from contextlib import contextmanager
 from dataclasses import replace
 from importlib.metadata import EntryPoint, entry_points
 from importlib.util import find_spec
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from lucid.config import PolicySettings
 from lucid.core.decision import PartitionPlan, Plan, earliest
 from lucid.core.job import Job, Running
 from lucid.core.node import next_edge_s
@@ -25,6 +24,9 @@ from lucid.orchestrator.leave_bad_gpu import off_bad_gpus
 from lucid.orchestrator.leave_before_window import with_leaving
 from lucid.orchestrator.plan_reuse import KeptParts
 from lucid.orchestrator.rules import PolicyRules, rules_of
+
+if TYPE_CHECKING:
+    from lucid.config import PolicySettings
 
 __all__ = [
     "PartitionPolicy",
@@ -71,7 +73,7 @@ class Policy(Protocol):
         ...
 
 
-PolicyFactory = Callable[[PolicySettings, Predictor], Policy]
+PolicyFactory = Callable[["PolicySettings", Predictor], Policy]
 """Makes a policy from the settings; the predictor is for questions about pairs."""
 
 _ADDED: dict[str, PolicyFactory] = {}

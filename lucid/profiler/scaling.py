@@ -10,12 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from lucid.config import ProfilingSettings
 from lucid.core.arrivals import ArrivalForecast
 from lucid.core.job import Pending
 from lucid.core.reason import ProfilerPressure
 from lucid.core.snapshot import Partition
+
+if TYPE_CHECKING:
+    from lucid.config import ProfilingSettings
 
 __all__ = ["ProfilingScale", "profiling_scale"]
 

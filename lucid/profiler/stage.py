@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
+from typing import TYPE_CHECKING
 
-from lucid.config import ProfilingSettings
 from lucid.core.arrivals import ArrivalForecast
 from lucid.core.decision import Action, Decision, EndProfiling, Hold, Keep, PartitionPlan, Start
 from lucid.core.job import Job, Pending, Running, Stage
@@ -31,6 +31,9 @@ from lucid.core.restart import may_restart
 from lucid.core.rounding import reached
 from lucid.core.snapshot import Partition
 from lucid.profiler.scaling import profiling_scale
+
+if TYPE_CHECKING:
+    from lucid.config import ProfilingSettings
 
 __all__ = ["goes_through_profiling", "measured_after_s", "plan_profiling", "t_prof_s"]
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from lucid.cli.console import say
-from lucid.cli.live.status import live_settings, lives, seen_store
+from lucid.cli.live.status import lives, seen_store, told_live
 from lucid.core.job import Job, Pending
 from lucid.core.ports import Predictor
 from lucid.core.snapshot import Partition
@@ -31,7 +31,7 @@ _ID = "when"
 def tell_when(gpus: int, limit: str | None, user: str, partition: str | None, config: Path, as_json: bool) -> None:
     """As ``lucidctl when`` is asked."""
     allowed_s = None if limit is None else seconds_of(limit)
-    settings = live_settings(config)
+    settings = told_live(config)
     store = seen_store(settings)
     if not lives(store.lease(), time.time()):
         raise StoreError("lucidd does not run, so nobody knows the queue: systemctl start lucidd, or ask again later")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from lucid.cli.console import say
 from lucid.cli.job.when import seconds_of
-from lucid.cli.live.status import live_settings, seen_store
+from lucid.cli.live.status import seen_store, told_live
 from lucid.explain.live_story import check_waits_for_lucid
 from lucid.explain.reasons import decision_line, duration
 from lucid.explain.what_if import OTHER_PLAN, Changes, asked_again
@@ -22,7 +22,7 @@ def tell_why_not(
     job_id: str, gpus: int | None, share: bool, vc: str | None, limit: str | None, config: Path, as_json: bool
 ) -> None:
     """As ``lucidctl why-not`` is asked."""
-    settings = live_settings(config)
+    settings = told_live(config)
     limit_s = None if limit is None else seconds_of(limit)
     store = seen_store(settings)
     check_waits_for_lucid(store, job_id)

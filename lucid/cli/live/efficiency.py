@@ -9,8 +9,7 @@ from typing import Any
 
 from lucid.adapters.gpu.use_files import UseFolder
 from lucid.cli.console import Table, say, stdout_console
-from lucid.cli.live.status import live_settings, live_store
-from lucid.config import profiles_folder
+from lucid.cli.live.status import live_store, told_live
 from lucid.efficiency.judge import JobAccount
 from lucid.efficiency.kinds import ADVICE, HELD, TITLES, WasteKind
 from lucid.efficiency.letter import letter
@@ -19,6 +18,7 @@ from lucid.errors import ConfigError
 from lucid.escaping import shown
 from lucid.explain.waste import account_to_dict, total_to_dict
 from lucid.live.reporting.waste_inputs import job_accounts
+from lucid.places import profiles_folder
 
 __all__ = ["tell_accounts", "tell_efficiency"]
 
@@ -37,7 +37,7 @@ def tell_efficiency(
     """As ``lucidctl efficiency`` is asked."""
     if week and days is not None:
         raise ConfigError("--week and --days say the same; give one of them")
-    settings = live_settings(config)
+    settings = told_live(config)
     uses = UseFolder(profiles_folder(settings))
     store = live_store(settings)
     days = 7.0 if week else settings.efficiency.days if days is None else days

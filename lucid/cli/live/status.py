@@ -24,7 +24,7 @@ from lucid.live.reporting.status import words_of_left_out
 from lucid.live.resilience.failover import standby_of
 from lucid.live.resilience.trouble_file import lives_in_trouble
 from lucid.live.switches import words_of_switches
-from lucid.places import Mode, Placed, places_in
+from lucid.places import Mode, Placed, places_in, told_settings
 
 if TYPE_CHECKING:
     from lucid.config import Settings
@@ -37,6 +37,7 @@ __all__ = [
     "seen_store",
     "tell_history",
     "tell_status",
+    "told_live",
 ]
 
 
@@ -52,6 +53,16 @@ def live_settings(config: Path) -> Settings:
     if not settings.daemon.partitions:
         raise ConfigError(f"{config}: daemon.partitions is empty; name the partitions that lucidd looks after")
     return settings
+
+
+def told_live(config: Path) -> Settings:
+    """Of lucidd's settings those of ``places.TOLD``, with no other attributes.
+
+    Raises:
+        ConfigError: as ``live_settings``.
+    """
+    settings = told_settings(config)
+    return settings if settings.daemon.partitions else live_settings(config)
 
 
 def live_places(config: Path) -> Placed:

@@ -10,7 +10,7 @@ from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
 from textual.screen import ModalScreen
-from textual.widgets import DataTable, Footer, Input, Static, TabbedContent, TabPane
+from textual.widgets import DataTable, Input, Static, TabbedContent, TabPane
 
 from lucid.cli.console import styled
 from lucid.cli.live.top_cells import COLUMNS, Look, Row, look, story_text
@@ -30,6 +30,27 @@ r F5       look again now
 q F10      leave
 
 Esc closes this."""
+
+
+_SHOWN = (
+    ("F1", "help", "keys"),
+    ("1", "nodes", "tab('Nodes')"),
+    ("2", "running", "tab('Running')"),
+    ("3", "queue", "tab('Queue')"),
+    ("/", "search", "ask('text')"),
+    ("u", "user", "ask('user')"),
+    ("F6", "sort", "sort(1)"),
+    ("q", "quit", "quit"),
+)
+"""The keys in the last line, what they do in a word, and as an action."""
+
+
+def _keys_line() -> str:
+    """Each to be clicked, too. textual's own footer makes a widget for each, and lays them all out several times
+    until the first look."""
+    return "  ".join(
+        f"[@click=app.{action}][bold $footer-key-foreground]{key}[/] {word}[/]" for key, word, action in _SHOWN
+    )
 
 
 class _Words(ModalScreen[None]):
@@ -58,6 +79,7 @@ class TopApp(App[None]):
     ENABLE_COMMAND_PALETTE = False
     CSS = """
     #head { height: auto; padding: 0 1; background: $panel; }
+    #keys { dock: bottom; height: 1; background: $footer-background; color: $footer-foreground; }
     #ask { display: none; height: 3; }
     #ask.asked { display: block; }
     DataTable { height: 1fr; }
@@ -85,6 +107,8 @@ class TopApp(App[None]):
         self._seen: Look | None = None
         self._sorted: dict[str, int | None] = dict.fromkeys(COLUMNS)
         self._turned = False
+        self._old: set[str] = set()
+        """The tables that do not show yet what was seen last."""
 
     def compose(self) -> ComposeResult:
         """Head, tables, line to type in, keys."""
@@ -97,7 +121,7 @@ class TopApp(App[None]):
                         table.add_column(name, key=str(at))
                     yield table
         yield Input(id="ask")
-        yield Footer()
+        yield Static(_keys_line(), id="keys")
 
     def on_mount(self) -> None:
         """Look now, and again and again."""
@@ -128,10 +152,18 @@ class TopApp(App[None]):
         only = [f"only jobs of {self._user}"] if self._user else []
         only += [f"only lines with {self._text!r}"] if self._text else []
         self.query_one("#head", Static).update(styled("\n".join([*seen.head, *only])))
-        for title, rows in seen.tables.items():
-            self._fill(title, rows)
+        self._old = {*COLUMNS}
+        self._fill(self._tab())
 
-    def _fill(self, title: str, rows: tuple[Row, ...]) -> None:
+    def on_tabbed_content_tab_activated(self) -> None:
+        """Another table is in front: only that is laid out."""
+        self._fill(self._tab())
+
+    def _fill(self, title: str) -> None:
+        if self._seen is None or title not in self._old:
+            return
+        self._old.remove(title)
+        rows = self._seen.tables[title]
         table = self.query_one(f"#table-{title}", DataTable)
         at, key = table.scroll_y, self._under_cursor(table)
         kept = [row for row in rows if self._wanted(row)]

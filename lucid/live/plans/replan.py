@@ -6,10 +6,9 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lucid.adapters.store.sqlite import SqliteStore
-from lucid.config import Settings
 from lucid.core.ports import Predictor
 from lucid.live.plans.expected_starts import starts_ahead
 from lucid.live.plans.policy_memory import PolicyMemory
@@ -21,6 +20,9 @@ from lucid.orchestrator.forecast.plan_ahead import Forecast, forecast
 from lucid.orchestrator.forecast.run_times import RunTimes
 from lucid.orchestrator.forecast.start_times import StartTimes
 from lucid.orchestrator.policy import Policy
+
+if TYPE_CHECKING:
+    from lucid.config import Settings
 
 __all__ = ["LastPlan", "last_plan"]
 
@@ -58,7 +60,8 @@ class LastPlan(StoredPlan):
 
         path = Path(settings.daemon.state_dir) / "pairs.json"
         memory = PairMemoryFile(path, read_only=True) if os.access(path, os.R_OK) else PairMemory()
-        return live_predictor(settings, live_models(settings, config, memory), LeftOut())
+        models = live_models(settings, config, memory, self.policy.settings.profiling.t_prof_s)
+        return live_predictor(settings, models, LeftOut())
 
 
 def last_plan(store: SqliteStore | Published, data: Mapping[str, Any] | None = None) -> LastPlan:

@@ -15,7 +15,7 @@ from lucid.errors import StoreError
 from lucid.live.plans.stored_starts import STARTS, StartsAhead, told_starts
 from lucid.live.reporting.public_view import Published
 from lucid.orchestrator.policies import BUILT_IN
-from lucid.places import Mode
+from lucid.places import Mode, told_settings
 
 __all__ = ["StoredPlan", "read_stored_starts", "row_in", "stored_picture", "stored_plan"]
 
@@ -86,8 +86,7 @@ def read_stored_starts(store: SqliteStore | Published, config: Path) -> tuple[St
     told = told_starts(store.view(STARTS), seen.snapshot, seen.plan)
     if told is not None:
         return seen, told
-    from lucid.config import load_settings  # all that planning takes
-    from lucid.live.plans.replan import last_plan
+    from lucid.live.plans.replan import last_plan  # all that planning takes
 
     last = last_plan(store, data)
-    return last, last.starts(load_settings(config), config)
+    return last, last.starts(told_settings(config), config)

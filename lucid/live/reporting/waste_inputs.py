@@ -4,16 +4,18 @@ summaries of samplers. Slurm is not asked."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lucid.adapters.gpu.use_files import UseFolder
 from lucid.adapters.slurm.records.request import NOT_TO_SHARE
 from lucid.adapters.store.sqlite import SqliteStore
-from lucid.config import EfficiencySettings, Settings
 from lucid.core.as_json import from_json
 from lucid.core.job import Job, JobProfile, Running
 from lucid.efficiency.judge import JobAccount, JobUse, judged
 from lucid.profiler.use import GpuUse
+
+if TYPE_CHECKING:
+    from lucid.config import EfficiencySettings, Settings
 
 __all__ = ["job_accounts", "job_uses"]
 

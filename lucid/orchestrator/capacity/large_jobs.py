@@ -13,14 +13,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
-from lucid.config import ReservationSettings
 from lucid.core.job import Job, Pending
 from lucid.core.prediction import Prediction
 from lucid.core.reason import LargeShare
 from lucid.core.snapshot import Partition
 from lucid.orchestrator.capacity.placement import Feasibility
 from lucid.orchestrator.order.precedence import in_precedence
+
+if TYPE_CHECKING:
+    from lucid.config import ReservationSettings
 
 __all__ = ["LOOK_AGAIN_S", "above", "large_share", "next_holder"]
 

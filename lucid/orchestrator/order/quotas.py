@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from lucid.config import LendingSettings
 from lucid.core.job import Job, Running
 from lucid.core.placement import Placement, placement_gpus
 from lucid.core.reason import Borrows, LargeBorrows, Quota, Reason
 from lucid.core.rounding import reached
 from lucid.core.snapshot import Partition
 from lucid.orchestrator.capacity.timeline import End
+
+if TYPE_CHECKING:
+    from lucid.config import LendingSettings
 
 __all__ = ["Quotas", "holders"]
 

@@ -9,14 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from lucid.config import FairnessSettings, PolicySettings
 from lucid.core.decision import earliest
 from lucid.core.job import Pending
 from lucid.core.reason import OwnTurn, PlainOrder
 from lucid.core.snapshot import Partition
 from lucid.orchestrator.capacity.placement import Feasibility
 from lucid.orchestrator.order.quotas import Quotas
+
+if TYPE_CHECKING:
+    from lucid.config import FairnessSettings, PolicySettings
 
 __all__ = ["Turn", "own_turns", "promised_s", "turns"]
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 import math
 from collections import defaultdict, deque
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
-from lucid.config import BackfillSettings
 from lucid.core.decision import Action, Decision, Hold, PartitionPlan, Start, earliest
 from lucid.core.job import Job, Pending, Running
 from lucid.core.ledger import Ledger
@@ -38,6 +38,9 @@ from lucid.orchestrator.policies.plain_queue import (
 from lucid.orchestrator.policies.queue import no_place
 from lucid.orchestrator.policy import PartitionPolicy
 from lucid.orchestrator.rules import PolicyRules
+
+if TYPE_CHECKING:
+    from lucid.config import BackfillSettings
 
 __all__ = ["BackfillPolicy", "limit_s"]
 

@@ -80,7 +80,7 @@ def test_why_not_knows_what_pairs_were_seen_to_do(tmp_path: Path) -> None:
     site = Site(tmp_path, restarts=None, profiling_partition="", partitions={"vc": "pack"}, share_across_users=True)
     memory = PairMemoryFile(tmp_path / "pairs.json")
     memory.note(("train", "train"), (0.4, 0.4), "1+2")
-    site.predictor = live_models(site.settings, tmp_path / "lucid.toml", memory)
+    site.predictor = live_models(site.settings, tmp_path / "lucid.toml", memory, 60.0)
     site.start()
     (tmp_path / "pairs.json").write_text(json.dumps([["train", "train", {"1+2": [0.4, 0.4]}]]))
     for name in ("1", "2", "3"):

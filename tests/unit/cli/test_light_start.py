@@ -13,7 +13,7 @@ from daemon_site import Site
 from lucid.cli.main import _COMMANDS
 from lucid.config import load_settings
 from lucid.daemon.process import say_checked
-from lucid.places import places_in
+from lucid.places import places_in, told_settings
 
 HEAVY = ("numpy", "scipy", "pandas", "sklearn", "interpret", "matplotlib", "apscheduler", "jinja2", "rapidfuzz")
 
@@ -70,7 +70,7 @@ def config(tmp_path_factory: pytest.TempPathFactory) -> Path:
         site.submit(f"{number}", 4, mark="lucid:vc=vc;share=0", run_s=5000.0)
     site.turns(400.0, every_s=10.0)
     path = site.folder / "lucid.toml"
-    say_checked(path, path.read_bytes(), site.settings.daemon.heartbeat)
+    say_checked(path, path.read_bytes(), site.settings)
     return path
 
 
@@ -84,6 +84,21 @@ def test_what_shows_what_lucidd_wrote_loads_nothing_to_plan_with(words: tuple[st
     assert rooms <= {*LIGHT, "lucid.errors", "lucid.escaping", "lucid.atomic"}
 
 
+def test_efficiency_loads_nothing_to_plan_with(config: Path) -> None:
+    found = loaded("efficiency", "--config", str(config))
+    assert "lucid.efficiency.judge" in found
+    assert not found & {*HEAVY, "pydantic", "textual", "lucid.config", "lucid.orchestrator.policy"}
+
+
+@pytest.mark.parametrize("words", [("why-not", "3"), ("when", "--gpus", "4")])
+def test_what_plans_again_loads_no_library_of_settings_and_none_that_trains(
+    words: tuple[str, ...], config: Path
+) -> None:
+    found = loaded(*words, "--config", str(config))
+    assert "lucid.orchestrator.policy" in found
+    assert not found & {"pydantic", "textual", "lucid.config", *HEAVY} - {"numpy"}
+
+
 def test_a_file_is_checked_by_the_command_unless_lucidd_has_checked_that_very_file(config: Path) -> None:
     found = places_in(config)
     assert found is not None
@@ -92,14 +107,17 @@ def test_a_file_is_checked_by_the_command_unless_lucidd_has_checked_that_very_fi
     other = config.with_name("other.toml")
     other.write_text(config.read_text() + "\n")
     assert places_in(other) is None
-    heartbeat = load_settings(other).daemon.heartbeat
-    say_checked(other, other.read_bytes(), heartbeat)
+    settings = load_settings(other)
+    say_checked(other, other.read_bytes(), settings)
     assert places_in(other) is not None
+    told = told_settings(other)
+    assert told.daemon.keep_days == settings.daemon.keep_days
+    assert vars(told.efficiency) == settings.efficiency.model_dump()
     other.write_text("[daemon]\nstate_dir = 5\n")
     assert places_in(other) is None
-    say_checked(config, b"what was there before", heartbeat)
+    say_checked(config, b"what was there before", settings)
     assert places_in(config) is None, "it was written while it was read"
-    say_checked(config, config.read_bytes(), heartbeat)
+    say_checked(config, config.read_bytes(), settings)
     assert places_in(config) is not None
 
 

@@ -59,6 +59,7 @@ def in_terminal(site: Site, steps: Steps, user: str = "", config: Path | None = 
 
 
 def lines(app: TopApp, title: str) -> list[str]:
+    app._fill(title)  # as if it came to the front
     table = app.query_one(f"#table-{title}", DataTable)
     return [" | ".join(map(str, table.get_row(row.key))) for row in table.ordered_rows]
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING
 
 from lucid.binder.calm import calm_since, looks_at_calm
-from lucid.config import PolicySettings
 from lucid.core.decision import PartitionPlan, Plan
 from lucid.core.job import Job, Pending, Running
 from lucid.core.ledger import Ledger
@@ -25,6 +25,9 @@ from lucid.orchestrator.policies.shadow.plain_order import Shadow
 from lucid.orchestrator.policy import PartitionPolicy
 from lucid.orchestrator.rules import PolicyRules
 from lucid.profiler.stage import goes_through_profiling, plan_profiling
+
+if TYPE_CHECKING:
+    from lucid.config import PolicySettings
 
 __all__ = ["LucidPolicy"]
 

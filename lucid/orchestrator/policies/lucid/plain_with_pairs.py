@@ -8,14 +8,17 @@ job on the usual terms.
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
-from lucid.config import PolicySettings
 from lucid.core.decision import Start
 from lucid.core.reason import Unranked
 from lucid.core.snapshot import Snapshot
 from lucid.orchestrator.order.queue_order import QueuedJob
 from lucid.orchestrator.policies.backfill import BackfillPolicy
 from lucid.orchestrator.policies.lucid.start_job import Starts
+
+if TYPE_CHECKING:
+    from lucid.config import PolicySettings
 
 __all__ = ["serve_plain", "unranked"]
 

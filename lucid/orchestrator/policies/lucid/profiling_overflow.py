@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
-from lucid.config import ProfilingSettings
 from lucid.core.decision import Action, Decision, Hold, PartitionPlan, Plan, Start
 from lucid.core.job import Job, Pending
 from lucid.core.ledger import Ledger
@@ -13,6 +13,9 @@ from lucid.core.reason import FreeGpus, Overflow, Priority, SkipsProfiling
 from lucid.core.snapshot import Partition, Snapshot
 from lucid.orchestrator.boot_reasons import with_boots
 from lucid.orchestrator.capacity.placement import consolidated
+
+if TYPE_CHECKING:
+    from lucid.config import ProfilingSettings
 
 __all__ = ["with_overflow"]
 

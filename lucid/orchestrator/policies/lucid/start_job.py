@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from lucid.binder.calm import CalmSince, calm_for, calm_since, looks_at_calm
 from lucid.binder.pairing import Binder
-from lucid.config import PolicySettings
 from lucid.core.decision import Action, Decision, Hold, Requeue, Start, earliest
 from lucid.core.job import Job, Pending, Running
 from lucid.core.ledger import Ledger, gpus_by_node
@@ -24,6 +24,9 @@ from lucid.orchestrator.capacity.victims import Yielding
 from lucid.orchestrator.order.queue_order import QueuedJob
 from lucid.orchestrator.order.quotas import Quotas
 from lucid.orchestrator.policies.queue import no_place
+
+if TYPE_CHECKING:
+    from lucid.config import PolicySettings
 
 __all__ = ["Starts"]
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 from lucid.binder.calm import CalmSince
 from lucid.binder.unpack import Partings
-from lucid.config import PolicySettings
 from lucid.core.decision import Hold, PartitionPlan, Start, earliest
 from lucid.core.job import Job
 from lucid.core.ledgers import Ledgers
@@ -24,6 +24,9 @@ from lucid.orchestrator.policies.lucid.start_job import Starts
 from lucid.orchestrator.policies.queue import SETTLE_S
 from lucid.orchestrator.policies.shadow.by_vc import split
 from lucid.orchestrator.policies.shadow.plain_order import Kept, Shadow
+
+if TYPE_CHECKING:
+    from lucid.config import PolicySettings
 
 __all__ = ["LucidMemory", "VcBooks", "calm_of", "plan_vc", "promise_kept", "promises_by_vc"]
 
