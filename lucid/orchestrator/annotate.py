@@ -32,18 +32,18 @@ class Annotator:
         trust: TrustBook | None = None,
         naive: Predictor | None = None,
     ) -> None:
-        """``trust``: what is known of how well estimates rank jobs; nothing, without. ``naive``: estimates durations
-        in the predictor's place where these rank the jobs that ended better."""
+        """``trust``: what is known of how well estimates rank jobs; without, it is not measured. ``naive``: estimates
+        durations in the predictor's place where these rank the jobs that ended better."""
         self._predictor = predictor
         self._forecaster = forecaster
-        self._trust = TrustBook() if trust is None else trust
+        self._trust = trust
         self._predictions: dict[str, Prediction] = {}
         self._seen_with: dict[str, JobProfile | None] = {}
         self._limits: dict[str, float | None] = {}
         self._naive = naive
         self._said: dict[str, tuple[Prediction, Prediction | None]] = {}
         """By the predictor and the naive one, before time limits cut them, which plain Slurm knows as well."""
-        self._by: Mapping[str, str] = {}
+        self._by = by
         """Whose estimates are used, by VC."""
         self._learnt: frozenset[str] = frozenset()
         """Jobs that the last snapshot told as ended: where its cycle failed, the next one tells them again."""
@@ -66,7 +66,7 @@ class Annotator:
             for ended in new:
                 self._predictions.pop(ended.job.id, None)
                 said = self._said.pop(ended.job.id, None)
-                if said is not None and ended.ran and ended.job.gpus:
+                if self._trust is not None and said is not None and ended.ran and ended.job.gpus:
                     self._trust.ended(ended.job.vc, *_seconds(said), ended.ran_s)
                 self._seen_with.pop(ended.job.id, None)
                 self._limits.pop(ended.job.id, None)
@@ -79,12 +79,12 @@ class Annotator:
                 self._predict(partition.listed() if before is None else partition.since(before).came, snapshot.now_s)
                 self._partitions[name] = partition
         self._seen = key_of(snapshot.partitions)
-        if self._trust.due:
+        if self._trust is not None and self._trust.due:
             running = [entry for part in snapshot.partitions.values() for entry in part.running]
             known = {entry.job.id: _seconds(self._said[entry.job.id]) for entry in running}
             self._trust.look(running, known, snapshot.now_s)
             if self._naive is not None:
-                self._choose(snapshot)
+                self._choose(snapshot, self._trust.by)
         arrivals = snapshot.arrivals if self._forecaster is None else self._forecaster.forecast(snapshot.now_s)
         annotated = Snapshot(  # not by ``replace``, which takes twice as long: each cycle makes one
             snapshot.now_s,
@@ -94,7 +94,7 @@ class Annotator:
             memory or {},
             arrivals,
             snapshot.fair_share,
-            self._trust.told,
+            {} if self._trust is None else self._trust.told,
         )
         self._handed_out = weakref.ref(annotated)
         return annotated
@@ -116,9 +116,8 @@ class Annotator:
             self._said[job.id] = said, naive
             self._predictions[job.id] = self._chosen(job)
 
-    def _choose(self, snapshot: Snapshot) -> None:
+    def _choose(self, snapshot: Snapshot, by: Mapping[str, str]) -> None:
         """Where others' estimates have come to be used, all jobs have those."""
-        by = {vc: one.by for vc, one in self._trust.told.items()}
         if by == self._by:
             return
         self._by = by

@@ -62,8 +62,11 @@ class Cycle:
             )
         self._cluster = cluster
         self._policy = policy
+        rules = rules_of(policy)
+        if trust is None and any(one.reads_trust for one in (rules, *rules.own.values())):
+            trust = TrustBook()
         self._annotate = Annotator(predictor, forecaster, trust, naive)
-        self._check = SafetyCheck(rules_of(policy), settings)
+        self._check = SafetyCheck(rules, settings)
         self._recorder = recorder
         self._tolerant = tolerant
         self.memory: Mapping[str, object] = memory or {}

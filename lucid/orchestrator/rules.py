@@ -43,11 +43,13 @@ class PolicyRules:
     """Plan a pool of VCs, each with a quota of GPUs."""
     borrows: bool = False
     """Start jobs beyond the quota of their VC, as far as ``policy.lending`` and ``policy.fairness`` let them."""
+    reads_trust: bool = True
+    """Look at ``Snapshot.trust``. A replay measures how well estimates rank jobs only where a policy does."""
     own: Mapping[str, PolicyRules] = field(default_factory=dict)
     """Rules of the partitions that have others, by name."""
 
     def __post_init__(self) -> None:
-        switches = ("pairs", "profiles", "claims", "resizes", "interleaves", "quotas", "borrows")
+        switches = ("pairs", "profiles", "claims", "resizes", "interleaves", "quotas", "borrows", "reads_trust")
         wrong = [name for name in switches if not isinstance(getattr(self, name), bool)]
         if self.preempts not in get_args(Preempts):
             wrong.append("preempts")

@@ -90,6 +90,11 @@ class TrustBook:
             self.told = {name: one for name, one in self.told.items() if name != gone}
 
     @property
+    def by(self) -> dict[str, str]:
+        """Whose estimates ranked best (``Unranked.by``), by VC, and of the whole cluster as ""."""
+        return {vc: one.by for vc, one in self.told.items()}
+
+    @property
     def due(self) -> bool:
         """Have enough jobs ended to look again?"""
         return self._fresh.get("", 0) >= _EVERY

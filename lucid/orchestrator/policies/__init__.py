@@ -25,10 +25,6 @@ _Entries = Sequence[Pending | Running]
 _Known = Mapping[str, Prediction]
 
 
-def _submitted(entries: _Entries, predictions: _Known, now_s: float) -> list[float]:  # noqa: ARG001
-    return [entry.job.submit_s for entry in entries]
-
-
 def _duration(entries: _Entries, predictions: _Known, now_s: float) -> list[float]:  # noqa: ARG001
     return [found.duration_s if (found := predictions.get(entry.job.id)) else _LAST for entry in entries]
 
@@ -56,7 +52,7 @@ def _remaining(overhead_s: float) -> QueueKeys:
 def _fifo(settings: PolicySettings, predictor: Predictor) -> Policy:  # noqa: ARG001
     from lucid.orchestrator.policies.queue import QueuePolicy
 
-    return QueuePolicy("fifo", "submission", _submitted)
+    return QueuePolicy("fifo", "submission", None)
 
 
 def _backfill(settings: PolicySettings, predictor: Predictor) -> Policy:  # noqa: ARG001

@@ -69,7 +69,7 @@ class BackfillPolicy(PartitionPolicy):
     preempt those that give way to them; jobs behind one that cannot start do not."""
 
     name = "backfill"
-    rules = PolicyRules(claims=True, quotas=True)
+    rules = PolicyRules(claims=True, quotas=True, reads_trust=False)
 
     def __init__(self, settings: BackfillSettings) -> None:
         super().__init__()

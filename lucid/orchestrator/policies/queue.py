@@ -5,6 +5,7 @@ All stop at the first job that does not fit (head-of-line), as the published bas
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 
 from lucid.core.decision import Action, Decision, Hold, PartitionPlan, Requeue, Start
@@ -21,6 +22,7 @@ from lucid.orchestrator.capacity.topology import spread, within_switches
 from lucid.orchestrator.capacity.victims import Yielding
 from lucid.orchestrator.order.precedence import in_precedence
 from lucid.orchestrator.order.quotas import Quotas
+from lucid.orchestrator.policies.plain_queue import PlainQueue
 from lucid.orchestrator.policy import PartitionPolicy
 from lucid.orchestrator.rules import PolicyRules
 
@@ -88,19 +90,29 @@ class QueuePolicy(PartitionPolicy):
     Without a prediction a job's key is infinite: it comes last, never out.
     """
 
-    rules = PolicyRules(claims=True, quotas=True)
+    rules = PolicyRules(claims=True, quotas=True, reads_trust=False)
 
-    def __init__(self, name: str, rule: str, keys: QueueKeys) -> None:
+    def __init__(self, name: str, rule: str, keys: QueueKeys | None) -> None:
+        """``keys``: ``None`` for the order of submission."""
         super().__init__()
         self.name = name
         self._rule = rule
         self._keys = keys
         self._ledgers = Ledgers()
+        self._queues: defaultdict[str, PlainQueue] = defaultdict(PlainQueue)
 
-    def _why(self, value: float, entry: Pending, prediction: Prediction | None) -> Reason:
-        if prediction is None or self._rule == "submission":
-            return FairOrder(entry.job.submit_s)
-        job = entry.job
+    def _in_order(self, partition: Partition, snapshot: Snapshot) -> Sequence[Pending]:
+        if self._keys is None:
+            return [row.entry for row in self._queues[partition.name].of(partition, ())]
+        pending = partition.pending
+        values = self._keys(pending, snapshot.predictions, snapshot.now_s)
+        return [pending[i] for i in _in_order(values, pending)]
+
+    def _why(self, entry: Pending, snapshot: Snapshot) -> Reason:
+        job, prediction = entry.job, snapshot.predictions.get(entry.job.id)
+        if prediction is None or self._keys is None:
+            return FairOrder(job.submit_s)
+        value = self._keys([entry], snapshot.predictions, snapshot.now_s)[0]
         made = self._rule, value, prediction.duration_s, job.gpus, prediction.duration_source
         return Priority(*made, job.tier, job.nice)
 
@@ -110,21 +122,18 @@ class QueuePolicy(PartitionPolicy):
         actions: list[Action] = []
         if not partition.pending:
             return PartitionPlan(decisions)
-        now_s, predictions = snapshot.now_s, snapshot.predictions
+        now_s = snapshot.now_s
         ledger, feasible = self._ledgers.of(partition, now_s), Feasibility(partition)
         yielding = Yielding(partition, ledger, now_s)
         quotas = Quotas(partition) if partition.quotas else None
-        values = self._keys(partition.pending, predictions, now_s)
-        queue = _in_order(values, partition.pending)
+        queue = self._in_order(partition, snapshot)
         behind: dict[str, Hold] = {}
-        for at, i in enumerate(queue):
-            value, entry = values[i], partition.pending[i]
+        for at, entry in enumerate(queue):
             job = entry.job
             line = "" if quotas is None else job.vc  # each VC of a pool has a line of its own
             if line in behind:
                 if quotas is None:  # all others are behind it, thousands at times
-                    rest = (partition.pending[i].job.id for i in queue[at:])
-                    decisions.update(dict.fromkeys(rest, behind[line]))
+                    decisions |= dict.fromkeys([waits.job.id for waits in queue[at:]], behind[line])
                     break
                 decisions[job.id] = behind[line]
                 continue
@@ -132,7 +141,7 @@ class QueuePolicy(PartitionPolicy):
             if hopeless is not None:
                 decisions[job.id] = Hold((hopeless,))
                 continue
-            why = (self._why(value, entry, predictions.get(job.id)),)
+            why = (self._why(entry, snapshot),)
             quota = () if quotas is None else quotas.tests(job)
             open_to = all(quota)
             placement = consolidated(ledger, job, remainder_on_emptiest=True) if open_to else None
@@ -229,7 +238,11 @@ class PreemptiveQueuePolicy(QueuePolicy):
     """The same with a preempt flag: the quota of GPUs goes to running and queued jobs together, in order."""
 
     needs = frozenset({Capability.PREEMPT})
-    rules = PolicyRules(preempts="anybody", quotas=True)
+    rules = PolicyRules(preempts="anybody", quotas=True, reads_trust=False)
+
+    def __init__(self, name: str, rule: str, keys: QueueKeys) -> None:
+        super().__init__(name, rule, keys)
+        self._over_all = keys
 
     def plan_partition(self, partition: Partition, snapshot: Snapshot) -> PartitionPlan:
         """Fill the quota; look again shortly after a preemption."""
@@ -238,7 +251,7 @@ class PreemptiveQueuePolicy(QueuePolicy):
         rule = self._rule
         now_s, predictions = snapshot.now_s, snapshot.predictions
         both: list[Pending | Running] = [*partition.pending, *partition.running]
-        values = self._keys(both, predictions, now_s)
+        values = self._over_all(both, predictions, now_s)
         order: list[tuple[Pending | Running, Reason]] = []
         for i in _in_order(values, both):
             value, entry = values[i], both[i]

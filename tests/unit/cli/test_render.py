@@ -157,8 +157,7 @@ SAID: list[tuple[Reason, str]] = [
     ),
     (
         why.Unranked("", 240, 0.4, 0.06, "history"),
-        "estimates by what the same user's last jobs took (those given rank worse) ranked the last 240 jobs "
-        "(gain 0.40",
+        "estimates by what the same user's last jobs took (those given rank worse) ranked the last 240 jobs (gain",
     ),
     (why.Unranked("", 0, 0.0, 1.0), "policy.fairness.estimates is never: plain order"),
     (why.Quota("a", 2, 6, 8), "VC a holds 6 of its quota of 8 GPUs: there is room for the 2 of this job"),

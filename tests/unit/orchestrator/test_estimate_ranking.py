@@ -87,7 +87,8 @@ def test_all_jobs_get_estimates_by_the_history_once_it_ranks_better() -> None:
     given = FixedPredictor({f"{at}": 1e5 / length for at, length in enumerate(lengths)} | {"next": 7.0})
     naive = HistoryPredictor(geometric=True)
     naive.learn([Ended(a_job("before", 1, user=f"u{at}"), length, length) for at, length in enumerate(lengths)])
-    annotate = Annotator(given, naive=naive)
+    book = TrustBook()
+    annotate = Annotator(given, None, book, naive)
     jobs = [waits(f"{at}", user=f"u{at}") for at in range(12)]
     last = waits("next", user="u3", time_limit_s=70.0)
     room = part(nodes(1, 1), (*jobs, last))
@@ -98,6 +99,8 @@ def test_all_jobs_get_estimates_by_the_history_once_it_ranks_better() -> None:
     assert after.predictions["next"].duration_s == 70.0
     source = after.predictions["next"].duration_source
     assert source == "history: geometric mean of 1 by user and GPUs; capped at its time limit"
+    anew = Annotator(given, None, TrustBook.from_dict(book.to_dict()), naive)(snap(2e5, room))
+    assert anew.predictions["next"].duration_s == 70.0
 
 
 def test_nothing_is_concluded_before_ten_jobs_have_ended() -> None:
