@@ -23,6 +23,9 @@ def obstacles(root: Path, version: str) -> list[str]:
         found.append(f"the tree is not clean: {len(changed.splitlines())} files")
     if _git(root, "tag", "--list", f"v{version}"):
         found.append(f"the tag v{version} is there already: set another version in pyproject.toml")
+    cited = root / "CITATION.cff"
+    if cited.exists() and f"\nversion: {version}\n" not in cited.read_text(encoding="utf-8"):
+        found.append(f"CITATION.cff names another version than {version}")
     log = (root / "CHANGELOG.md").read_text(encoding="utf-8")
     if not re.search(rf"^## {re.escape(version)} \(\d{{4}}-\d\d-\d\d\)$", log, re.MULTILINE):
         found.append(f"CHANGELOG.md has no '## {version} (YYYY-MM-DD)'")

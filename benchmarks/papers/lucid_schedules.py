@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from functools import cache
 from typing import Any, Final
 
 from benchmarks.figure import Absent
@@ -31,8 +30,9 @@ _PUBLISHED_P1: Final[Mapping[str, tuple[float, ...]]] = {
 }
 _MENDED_P1: Final = (5.810, 0.299, 9.05, 96.12)
 _PUBLISHED_P0: Final = {"fifo": 6.988, "sjf": 0.747, "srtf": 0.621, "tiresias": 0.652, "lucid": 0.742}
-"""Without qssf: its estimates for P0 are not at hand. Those of lucid are not either; it is told true durations."""
+"""Without qssf: its estimates for P0 are not at hand. Those of lucid are not either; ours are means over the past."""
 _CLAIM: Final = 1.3
+_RATIO: Final = "Tiresias / Lucid"
 
 
 def with_rules(scenario: Scenario, **tables: Mapping[str, Any]) -> Scenario:
@@ -42,20 +42,19 @@ def with_rules(scenario: Scenario, **tables: Mapping[str, Any]) -> Scenario:
 
 def packs() -> Iterator[Row]:
     """What the published simulator prints, policy by policy, by its own rules; then with everything charged."""
-    p1, p0 = pack("P1", ESTIMATES), replace(pack("P0"), predictor="oracle")
+    p1, p0 = pack("P1", ESTIMATES), pack("P0")
     parity = replace(p1, semantics=Semantics.PUBLISHED)
     for policy, figures in _PUBLISHED_P1.items():
         within = 0.02 if policy == "lucid" else 0.01
         yield _row(f"P1, {policy}", parity, policy, figures, within=within, decides=("avg JCT, h", "queueing, h"))
     mended = replace(p1, semantics=Semantics.PUBLISHED_MENDED)
     yield _row("P1, lucid, its slip mended", mended, "lucid", _MENDED_P1, within=0.01)
-    charged = "everything charged, as all other rows are"
+    charged = "everything charged"
     yield _row(f"P1, lucid, {charged}", p1, "lucid", _PUBLISHED_P1["lucid"], at_most=True)
     yield Row(f"P1, lucid, {charged}, and VCs lend", replayed(replace(p1, lends=True), "lucid"))
     parity = replace(p0, semantics=Semantics.PUBLISHED)
     for policy, jct_h in _PUBLISHED_P0.items():
         yield _row(f"P0, {policy}", parity, policy, (jct_h,), within=0.01)
-    p0 = pack("P0")
     yield _row(f"P0, lucid, {charged}", p0, "lucid", (_PUBLISHED_P0["lucid"],), at_most=True)
     yield Row(f"P0, lucid, {charged}, and VCs lend", replayed(replace(p0, lends=True), "lucid"))
 
@@ -76,38 +75,38 @@ def scenes() -> Iterator[tuple[str, Scenario]]:
 
 
 def over_tiresias() -> Iterator[Row]:
-    """Average JCT of Tiresias over that of Lucid: as published, with everything charged, and where VCs lend."""
-    claim = {"Tiresias / Lucid": _CLAIM}
-    for name in ("P1", "P0"):
-        published = (_PUBLISHED_P1["tiresias"][0] / _PUBLISHED_P1["lucid"][0]) if name == "P1" else (0.652 / 0.742)
-        made = replace(pack(name, ESTIMATES if name == "P1" else ()), semantics=Semantics.PUBLISHED)
-        made = made if name == "P1" else replace(made, predictor="oracle")
-        ours = _ratio(made)
-        yield Row(f"{name}, by the published simulator's rules", ours, {"Tiresias / Lucid": published}, within=0.02)
+    """Average JCT of Tiresias over that of Lucid: by the published rules, with everything charged, where VCs lend."""
+    for name, made, jct in (
+        ("P1", pack("P1", ESTIMATES), {policy: row[0] for policy, row in _PUBLISHED_P1.items()}),
+        ("P0", pack("P0"), _PUBLISHED_P0),
+    ):
+        ours = _over(replace(made, semantics=Semantics.PUBLISHED))
+        published = {_RATIO: jct["tiresias"] / jct["lucid"]}
+        yield Row(f"{name}, by the published simulator's rules", ours, published, within=0.02)
+    largest = 0.0
     for name, scenario in scenes():
-        yield Row(f"{name}, everything charged, between walls", _ratio(scenario), claim, at_least=True)
-        yield Row(
-            f"{name}, and Lucid's VCs lend", _ratio(scenario, replace(scenario, lends=True)), claim, at_least=True
-        )
-        both = in_pool(scenario)
-        yield Row(f"{name}, both in one pool", _ratio(both), claim, at_least=True)
+        for where, theirs, ours in (
+            ("between walls", scenario, scenario),
+            ("between walls, and Lucid's VCs lend", scenario, replace(scenario, lends=True)),
+            ("both in one pool", in_pool(scenario), in_pool(scenario)),
+        ):
+            row = Row(f"{name}, {where}", _over(theirs, ours))
+            largest = max(largest, row.ours[_RATIO])
+            yield row
+    yield Row("the largest of those with everything charged", {_RATIO: largest}, {_RATIO: _CLAIM}, at_least=True)
 
 
-def _ratio(scenario: Scenario, ours: Scenario | None = None) -> dict[str, float]:
-    tiresias, lucid = replayed(scenario, "tiresias"), replayed(ours or scenario, "lucid")
-    named = {f"{column[:-3]}, Tiresias h": tiresias[column] for column in ("avg JCT, h", "p99.9 queueing, h")}
-    named |= {f"{column[:-3]}, Lucid h": lucid[column] for column in ("avg JCT, h", "p99.9 queueing, h")}
-    return {"Tiresias / Lucid": tiresias["avg JCT, h"] / lucid["avg JCT, h"], **named}
-
-
-@cache
-def _p0() -> Scenario:
-    return pack("P0")
+def _over(theirs: Scenario, ours: Scenario | None = None) -> dict[str, float]:
+    tiresias, lucid = replayed(theirs, "tiresias"), replayed(ours or theirs, "lucid")
+    found = {_RATIO: tiresias["avg JCT, h"] / lucid["avg JCT, h"]}
+    for policy, run in (("Tiresias", tiresias), ("Lucid", lucid)):
+        found |= {f"{policy}: {column}": run[column] for column in ("avg JCT, h", "p99.9 queueing, h")}
+    return found
 
 
 def why_p0() -> Iterator[Row]:
     """What Lucid gains on P0 by what it does without: nodes for profiling, runs that are not preempted, walls."""
-    p0 = _p0()
+    p0 = pack("P0")
     told = replace(p0, predictor="oracle")
     off = {"profiling": {"enabled": False}}
     for what, scenario, policy in (

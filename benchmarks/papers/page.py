@@ -1,4 +1,4 @@
-"""docs/papers.md and docs/papers-peers.md: their tables are written from benchmarks/papers/kept.json, where the rows
+"""docs/papers.md and the pages beside it: their tables are written from benchmarks/papers/kept.json, where the rows
 of each part are kept with the commit and the machine. ``python -m benchmarks.papers.page`` writes them anew."""
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ __all__ = ["DATA", "PAGES", "keep", "write", "written"]
 
 DATA: Final = Path(__file__).with_name("kept.json")
 _DOCS: Final = Path(__file__).resolve().parents[2] / "docs"
-PAGES: Final = (_DOCS / "papers.md", _DOCS / "papers-peers.md")
+PAGES: Final = tuple(_DOCS / f"papers{name}.md" for name in ("", "-models", "-muri", "-peers"))
 _TABLE: Final = re.compile(r"(<!-- rows of: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
@@ -35,7 +35,7 @@ def keep(part: str, rows: Sequence[Row]) -> None:
 
 
 def write() -> None:
-    """Write the tables of both pages."""
+    """Write the tables of all pages."""
     kept = json.loads(DATA.read_text(encoding="utf-8"))
     for page in PAGES:
         page.write_text(written(page.read_text(encoding="utf-8"), kept), encoding="utf-8")

@@ -6,6 +6,7 @@ A verdict is asked of every candidate for every job that waits, and reasons of o
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import ceil, inf
 from typing import Final, NamedTuple
 
 from lucid.binder.candidates import Candidate
@@ -19,6 +20,7 @@ from lucid.core.reason import (
     HostFits,
     PairHarm,
     PairSpeed,
+    PairWork,
     PartnerLeaves,
     PartnerOutlasts,
     Reason,
@@ -32,7 +34,12 @@ __all__ = ["ALL_HOLD", "MEMORY", "OUTLASTS", "Comparisons", "Guest", "Verdict"]
 _SPEED_ERROR: Final = 0.15
 """A pair may turn out slower than expected by this: the worst plausible error of a measured pair model."""
 
-MEMORY, OUTLASTS, _HOST, _LEAVES, _SPEED, _HARM, ALL_HOLD = range(7)
+_WAITS_TIMES: Final = 2.0
+_LEAST_SPEED: Final = 0.01
+_LOOK_AGAIN_S: Final = 60.0
+"""A job that waits for a slower partner is looked at again in such steps."""
+
+MEMORY, OUTLASTS, _HOST, _LEAVES, _SPEED, _WORK, _HARM, ALL_HOLD = range(8)
 """The rules, in order: a verdict names the one that fails first. (Share scores are compared beforehand.)"""
 
 
@@ -46,7 +53,8 @@ class Verdict(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Guest:
-    """A job that looks for a partner, under which capacity and at what least speed of either."""
+    """A job that looks for a partner, under which capacity and at what least speed of either. ``waits``: it would
+    otherwise wait, and has done so since ``since_s``; it would run ``duration_s`` alone."""
 
     entry: Pending
     profile: JobProfile
@@ -56,12 +64,24 @@ class Guest:
     floor: float
     may_restart: bool
     """May it be started over, so that the pair can be parted?"""
+    duration_s: float
+    waits: bool = False
+
+    @property
+    def since_s(self) -> float:
+        """Since when it waits."""
+        return self.entry.since_s
 
 
 class Comparisons:
     """Compares jobs of one plan of one partition."""
 
-    def __init__(self, ledger: Ledger, predictor: Predictor, settings: PackingSettings, restarts: Restarts) -> None:
+    def __init__(
+        self, ledger: Ledger, predictor: Predictor, settings: PackingSettings, restarts: Restarts, now_s: float
+    ) -> None:
+        self._now_s = now_s
+        self.changes_s = inf
+        """When a job will have waited long enough for a slower partner that was refused it, at the earliest."""
         self._ledger = ledger
         self._predictor = predictor
         self._settings = settings
@@ -92,6 +112,13 @@ class Comparisons:
         own, its = _speeds(found)
         if found == "failed" or (found is not None and not min(own, its) >= guest.floor):
             return _VERDICTS[_SPEED]
+        if guest.waits and own + its < settings.waiting_pair_work:
+            first = _ends_first(guest, other, own, its)
+            at_s = guest.since_s + self._needs_s(guest, own, its) if first else other.outlived_s
+            if not first or not reached(self._now_s, at_s):
+                if at_s > self._now_s:
+                    self.changes_s = min(self.changes_s, at_s)
+                return _VERDICTS[_WORK]
         harm = 1.0 - _worst(own, its)
         if past(harm, settings.unparted_harm) and not (guest.may_restart or self.may_restart(other.entry.job)):
             return _VERDICTS[_HARM]
@@ -119,8 +146,23 @@ class Comparisons:
         found = self._pair_speed(guest, other)
         own, its = found if isinstance(found, tuple) else (None, None)
         yield PairSpeed(other_id, own, its, guest.floor, self._predictor.name, found == "failed")
+        speeds = _speeds(found)
+        if guest.waits and sum(speeds) < settings.least_pair_speed * 2:  # else it says nothing
+            waited_s, needs_s = self._now_s - guest.since_s, self._needs_s(guest, *speeds)
+            first = _ends_first(guest, other, *speeds)
+            yield PairWork(other_id, sum(speeds), settings.waiting_pair_work, waited_s, needs_s if first else None)
         if not (guest.may_restart or self.may_restart(other.entry.job)):
             yield PairHarm(other_id, _worst(*_speeds(found)), settings.unparted_harm)
+
+    def _needs_s(self, guest: Guest, own: float, its: float) -> float:
+        """How long the job waits before it takes this partner. At half speed each a pair saves nothing, and the job
+        delays its partner by as long as it runs: that pays only if it would wait for long. What has lasted for a time
+        is expected to last for as long again."""
+        missing = max(self._settings.waiting_pair_work - own - its, 0.0)
+        if not missing:
+            return 0.0
+        needs_s = _WAITS_TIMES * missing * guest.duration_s / max(own, _LEAST_SPEED)
+        return ceil(needs_s / _LOOK_AGAIN_S) * _LOOK_AGAIN_S
 
     def _asks_host(self, guest: Guest) -> bool:
         return self._ledger.host_limits and (guest.entry.job.cpus > 0 or guest.entry.job.mem_mib > 0)
@@ -133,6 +175,11 @@ class Comparisons:
         assert guest is not None
         assert host is not None
         return self._predictor.pair_speed(guest, host)
+
+
+def _ends_first(guest: Guest, other: Candidate, own: float, its: float) -> bool:
+    """Is the guest expected to end before its partner? Else at half speed both end later, and nobody earlier."""
+    return guest.duration_s * its <= other.remaining_s * own
 
 
 def _speeds(found: PairSpeeds) -> tuple[float, float]:

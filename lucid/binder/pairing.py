@@ -51,7 +51,7 @@ class Binder:
         self._predictions = predictions
         self._settings = settings
         self._now_s = now_s
-        self._compared = Comparisons(ledger, predictor, settings, restarts)
+        self._compared = Comparisons(ledger, predictor, settings, restarts, now_s)
         self._changes_s = inf
         """When the next partner that was refused as nearly done will have outlived its estimate: it is then
         expected to go on for long (``Prediction.remaining_s``), and the same question gets another answer."""
@@ -64,7 +64,8 @@ class Binder:
     @property
     def changes_s(self) -> float | None:
         """When time alone may let a job start beside another, s."""
-        return None if self._changes_s == inf else self._changes_s
+        changes_s = min(self._changes_s, self._compared.changes_s)
+        return None if changes_s == inf else changes_s
 
     def _candidates(self, job: Job) -> Candidates:
         """Those that a job may join."""
@@ -158,16 +159,19 @@ class Binder:
         gss: int,
         fenced: Container[str] = (),
         floor: float | None = None,
+        waits: bool = False,
     ) -> tuple[Running | None, tuple[Reason, ...]]:
         """The job to start beside, with the comparisons that chose it; or ``None`` with the count of candidates
         and the comparison that the one which came furthest failed.
 
         ``value`` is the priority value, ``gss`` the sharing capacity in force, ``fenced`` names nodes that this
-        job must keep off, ``floor`` is the least speed of either if not ``least_pair_speed``.
+        job must keep off, ``floor`` is the least speed of either if not ``least_pair_speed``, ``waits``
+        whether the job would otherwise wait.
         """
         assert entry.profile is not None
         floor = self._settings.least_pair_speed if floor is None else floor
-        guest = Guest(entry, entry.profile, value, score, gss, floor, self._compared.may_restart(entry.job))
+        may_restart, duration_s = self._compared.may_restart(entry.job), self._predictions[entry.job.id].duration_s
+        guest = Guest(entry, entry.profile, value, score, gss, floor, may_restart, duration_s, waits)
         candidates = self._candidates(entry.job)
         last = candidates.last(gss - score)
         best: Candidate | None = None

@@ -78,9 +78,13 @@ class PackingSettings(Section):
     least_pair_speed: float = Field(0.85, ge=0, le=1)
     """Refuse pairs in which either job is expected to run slower than this (1 = as fast as alone); the paper
     counts a pair as free of interference from 0.85."""
-    waiting_pair_speed: float | None = Field(None, ge=0, le=1)
-    """The same, lower, for a job that would otherwise wait: it takes a slower partner rather than none. Unset:
-    ``least_pair_speed`` holds for it, too."""
+    waiting_pair_speed: float | None = Field(0.5, ge=0, le=1)
+    """The same, lower, for a job that would otherwise wait: it takes a slower partner rather than none, if it has
+    waited long enough for that (``waiting_pair_work``). Unset: ``least_pair_speed`` holds for it, too."""
+    waiting_pair_work: float = Field(1.1, ge=0, le=2)
+    """A job that would otherwise wait takes such a partner at once where the speeds of both add up to this: the two
+    then do more than one after the other. Else it must be expected to end before its partner, and waits before for
+    what is missing of it, times twice as long as it would run there. 0: neither is asked."""
     part_below_speed: float = Field(0.5, ge=0, le=1)
     """Part a pair in which a job was measured to run slower than this: below 0.5 each, two jobs would both be done
     sooner one after the other. Parting costs the leaver its progress, so it lies well below least_pair_speed."""
@@ -115,6 +119,9 @@ class ReservationSettings(Section):
     oldest_after_s: float = Field(172800.0, ge=0)
     """A large job that has waited this long goes before all other large jobs, the oldest first. Before that, the one
     whose wait is the greatest multiple of its estimate goes first, outside pools. 0: always the oldest."""
+    whole_node_after_s: float | None = Field(86400.0, ge=0)
+    """Outside pools a job that fills one node counts as large once it has waited this long: free GPUs on several
+    nodes are none for it. Unset: never."""
     patience_s: float = Field(43200.0, gt=0)
     """Another job may start on kept nodes if its estimate ends before they are needed; once the job that they are
     kept for has waited for n times this long, if n times its estimate does. Where the other jobs of the VC have

@@ -153,6 +153,16 @@ def _requeueable(r: why.Requeueable) -> str:
     return "its user asked to have it started over" if r.asked else "its user did not ask to have it started over"
 
 
+def _pair_work(r: why.PairWork) -> str:
+    said = f"beside job {r.partner} both do {r.together:.2f} times the work of one, "
+    if r.together >= r.least:
+        return f"{said}at least {r.least:.2f}"
+    said += f"less than {r.least:.2f}: "
+    if r.needs_s is None:
+        return f"{said}only a job that would end before its partner"
+    return f"{said}after {duration(r.needs_s)} of wait, so far {duration(r.waited_s)}"
+
+
 def _in_slots(r: why.InSlots) -> str:
     if r:
         return "in slots, so that a job may join it" + ("" if r.measured else " once it is measured")
@@ -441,6 +451,7 @@ _WORDS: dict[str, Callable[[Any], str]] = {
         + ("at least" if r else "less than")
         + f" {1.0 - r.most:.0%}"
     ),
+    "PairWork": _pair_work,
 }
 
 

@@ -43,7 +43,7 @@ class Annotator:
         self._naive = naive
         self._said: dict[str, tuple[Prediction, Prediction | None]] = {}
         """By the predictor and the naive one, before time limits cut them, which plain Slurm knows as well."""
-        self._by = by
+        self._by: Mapping[str, str] = {} if trust is None else trust.by
         """Whose estimates are used, by VC."""
         self._learnt: frozenset[str] = frozenset()
         """Jobs that the last snapshot told as ended: where its cycle failed, the next one tells them again."""

@@ -1,7 +1,7 @@
 """What every source of GPU readings must do, shown on all of them; then what is particular to each.
 
-NVML runs as the real nvidia-ml-py on the emulated libnvidia-ml.so.1; DCGM's pages are written by hand after the
-documented formats (tests/assets/dcgm/README.md).
+NVML runs as the real nvidia-ml-py on the emulated libnvidia-ml.so.1; DCGM's pages are in the forms that several of
+its versions print (tests/assets/dcgm/README.md).
 """
 
 from __future__ import annotations
@@ -348,6 +348,37 @@ class TestDcgm:
         table = "#Entity   GPUTL  MCUTL\nID\nGPU 0  5  1\nGPU 1  7  2\n#Entity   GPUTL  MCUTL\nID\nGPU 0  6  3\n"
         found = parse_dmon(table, "dmon")
         assert [found[i]["DCGM_FI_DEV_GPU_UTIL"] for i in (0, 1)] == [6.0, 7.0]
+
+    def test_a_page_of_the_newest_exporter(self) -> None:
+        """Small letters in ``hostname``, a value that it could not convert, links that name no card of ours, MIG."""
+        metrics = ExporterMetrics(str(DCGM / "exporter-4.8.2.txt"))
+        cards = metrics.cards()
+        assert [(card.index, card.name, card.mem_mib, card.mig) for card in cards] == [
+            (0, "NVIDIA RTX 2000 Ada Generation", 16380, False),
+            (1, "NVIDIA A30", None, True),
+        ]
+        plain, mig = (metrics.read([card.uuid])[card.uuid] for card in cards)
+        assert isinstance(plain, GpuReading)
+        assert isinstance(mig, GpuReading)
+        assert (plain.gpu_util, plain.mem_util, plain.mem_mib, plain.xid) == (46, None, 4630, None)
+        assert (mig.gpu_util, mig.mem_mib) == (None, None)
+
+    @pytest.mark.parametrize(
+        ("version", "others"),
+        [
+            ("2.1", {1: {"GPU_UTIL": 0, "MEM_COPY_UTIL": 0, "FB_USED": 5}}),
+            (
+                "4.5",
+                {1: {"FB_USED": 5}, 2: {"GPU_UTIL": 3, "FB_USED": 77, "SM_ACTIVE": 0.001, "DRAM_ACTIVE": 0.002}},
+            ),
+        ],
+    )
+    def test_a_table_of_dmon_by_version(self, version: str, others: dict[int, dict[str, float]]) -> None:
+        """The newest leaves cells blank; a card without some of them must not take the readings of all the others."""
+        found = parse_dmon((DCGM / f"dmon-{version}.txt").read_text(), "dmon")
+        busy = {"GPU_UTIL": 97, "MEM_COPY_UTIL": 41, "FB_USED": 20518, "SM_ACTIVE": 0.735, "SM_OCCUPANCY": 0.25}
+        short = {gpu: {name.split("_", 3)[3]: v for name, v in values.items()} for gpu, values in found.items()}
+        assert short == {0: {**busy, "DRAM_ACTIVE": 0.31}, **others}
 
     @pytest.mark.parametrize("table", ["", "Error: unable to connect", "#Entity GPUTL\nGPU 0 1 2\n", "GPU 0 1\n"])
     def test_dmon_without_its_table_is_an_error(self, table: str) -> None:

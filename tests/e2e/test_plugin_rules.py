@@ -8,6 +8,8 @@ import time
 import pytest
 from box import Box
 
+from tool_comments import COMMENTS, LOOKALIKES
+
 REQUESTS = {
     "--gres=gpu:2": "node=gres/gpu:2",
     "--gpus=2": "job=gres/gpu:2",
@@ -163,6 +165,17 @@ def test_what_users_say_of_their_job_is_tagged(box: Box) -> None:
         bound = box.sbatch("--gres=gpu:1", words, "--comment=lucid:elastic=1-4")
         assert box.tag(bound) == f"lucid:vc=vc-a;held=1;node=gres/gpu:1;elastic=1;most={most};v=2"
     assert box.tag(box.sbatch("--gres=gpu:1", "--comment=lucid:amps")) == "lucid:vc=vc-a;held=1;node=gres/gpu:1;v=2"
+
+
+def test_words_for_lucid_stand_among_those_of_other_tools_which_stay(box: Box) -> None:
+    box.beat()
+    plain, alone = "lucid:vc=vc-a;held=1;node=gres/gpu:1;v=2", "share=0;why=asked"
+    for comment in (one.format("lucid:exclusive") for one in COMMENTS):
+        number = box.sbatch("--gres=gpu:1", f"--comment={comment}")
+        assert alone in box.tag(number), comment
+        assert box.job(number)["comment"] == comment
+    for comment in LOOKALIKES:
+        assert box.tag(box.sbatch("--gres=gpu:1", f"--comment={comment}")) == plain, comment
 
 
 def test_words_that_only_look_like_it_do_not_keep_a_job_from_sharing(box: Box) -> None:

@@ -20,6 +20,7 @@ LOG = "# Changelog\n\n## Unreleased\n\n## 1.2.3 (2026-01-02)\n- All.\n"
 def tree(tmp_path: Path) -> Path:
     (tmp_path / "CHANGELOG.md").write_text(LOG)
     (tmp_path / "pyproject.toml").write_text('[project]\nversion = "1.2.3"\n')
+    (tmp_path / "CITATION.cff").write_text("title: Lucid\nversion: 1.2.3\ntype: software\n")
     (tmp_path / "Makefile").write_text("deb:\n")
     git(tmp_path, "init", "--quiet")
     commit(tmp_path)
@@ -49,7 +50,9 @@ def test_each_obstacle_is_named(tree: Path) -> None:
     assert "not clean: 1 files" in release.obstacles(tree, "1.2.3")[0]
     (tree / "left").unlink()
     assert "1.2" in release.obstacles(tree, "1.2")[0]
-    assert "no '## 1.2.4 (YYYY-MM-DD)'" in release.obstacles(tree, "1.2.4")[0]
+    cited, logged = release.obstacles(tree, "1.2.4")
+    assert cited == "CITATION.cff names another version than 1.2.4"
+    assert "no '## 1.2.4 (YYYY-MM-DD)'" in logged
     (tree / "CHANGELOG.md").write_text(LOG.replace("Unreleased\n", "Unreleased\n- News.\n"))
     commit(tree)
     assert "under 'Unreleased'" in release.obstacles(tree, "1.2.3")[0]

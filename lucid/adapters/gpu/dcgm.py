@@ -31,6 +31,8 @@ _SM, _OCCUPANCY, _DRAM = "DCGM_FI_PROF_SM_ACTIVE", "DCGM_FI_PROF_SM_OCCUPANCY", 
 
 _LINE: Final = re.compile(r"^([A-Za-z_:][\w:]*)\s*(?:\{(.*)\})?\s+(\S+)(?:\s+-?\d+)?\s*$")
 _LABEL: Final = re.compile(r'\s*([A-Za-z_]\w*)\s*=\s*"((?:[^"\\]|\\.)*)"\s*(?:,|$)')
+_UNCONVERTED: Final = "ERROR - FAILED TO CONVERT TO STRING"
+"""What the exporter prints in place of a value that it cannot read."""
 _ESCAPES: Final = {r"\\": "\\", r"\"": '"', r"\n": "\n"}
 
 
@@ -45,6 +47,8 @@ def parse_exporter(page: str, where: str) -> dict[str, tuple[GpuCard, dict[str, 
     found: dict[str, tuple[GpuCard, dict[str, float]]] = {}
     for number, line in enumerate(page.splitlines(), 1):
         if not line.strip() or line.startswith("#"):
+            continue
+        if line.endswith(_UNCONVERTED):
             continue
         match = _LINE.match(line)
         try:
@@ -179,28 +183,32 @@ _FIELDS: Final = {
 def parse_dmon(output: str, where: str) -> dict[int, dict[str, float]]:
     """Values of the newest line of each GPU by its DCGM id, from the table that ``dcgmi dmon`` prints.
 
-    The header's first line names the columns (``#Entity GPUTL …``), its second says ``ID``; both are repeated
-    every few rows. ``N/A`` is left out.
+    The header's first line names the columns (``#Entity GPUTL …``), its second says ``ID`` and units; both are
+    repeated every few rows. ``N/A`` is left out, and so is a cell that is blank, as newer versions leave what a card
+    does not have: there the columns stand to the left, each below its name.
 
     Raises:
         MetricsError: there is no header, or a row does not fit it.
     """
-    columns: list[str] | None = None
+    columns: list[tuple[str, int]] | None = None
     found: dict[int, dict[str, float]] = {}
     for number, line in enumerate(output.splitlines(), 1):
         words = line.split()
-        if not words or words[0] == "ID":
+        if not words or words[0].upper() == "ID":
             continue
         if words[0].lstrip("#") in ("Entity", "Entity-ID") or words[0] == "#":
-            columns = [word for word in words[1:] if word != "Entity"]
+            named = [(match[0], match.start()) for match in re.finditer(r"\S+", line)][1:]
+            columns = [item for item in named if item[0] != "Entity"]
             continue
         if words[0] != "GPU":
             continue
-        if columns is None or len(words) != len(columns) + 2 or not words[1].isdecimal():
-            raise MetricsError(f"{where}: line {number}: {line.strip()!r} does not fit the header {columns}")
+        cells = None if columns is None else _cells(line, words, columns)
+        if cells is None or not words[1].isdecimal():
+            names = [name for name, _ in columns or ()]
+            raise MetricsError(f"{where}: line {number}: {line.strip()!r} does not fit the header {names}")
         values: dict[str, float] = {}
-        for column, word in zip(columns, words[2:], strict=True):
-            if column in _FIELDS and word != "N/A":
+        for column, word in cells.items():
+            if column in _FIELDS and word not in ("", "N/A"):
                 try:
                     value = float(word)
                 except ValueError:
@@ -211,6 +219,18 @@ def parse_dmon(output: str, where: str) -> dict[int, dict[str, float]]:
     if columns is None:
         raise MetricsError(f"{where}: no table ({output.strip()[:120]!r}); is nv-hostengine running?")
     return found
+
+
+def _cells(line: str, words: Sequence[str], columns: Sequence[tuple[str, int]]) -> dict[str, str] | None:
+    """What stands in each column of a GPU's row; ``None`` where the row does not fit."""
+    names = [name for name, _ in columns]
+    if len(words) == len(columns) + 2:
+        return dict(zip(names, words[2:], strict=True))
+    if len(words) > len(columns) + 2 or not columns or line[: columns[0][1]].split() != list(words[:2]):
+        return None
+    starts = [start for _, start in columns]
+    cells = [line[start:end].strip() for start, end in zip(starts, [*starts[1:], None], strict=True)]
+    return None if any(" " in cell for cell in cells) else dict(zip(names, cells, strict=True))
 
 
 _LISTED: Final = re.compile(r"^\|\s*(\d+)\s*\|\s*Name:\s*(.*?)\s*\|?$")

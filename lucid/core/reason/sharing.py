@@ -18,6 +18,7 @@ __all__ = [
     "Overlaps",
     "PairHarm",
     "PairSpeed",
+    "PairWork",
     "PartnerLeaves",
     "PartnerOutlasts",
     "SameGpus",
@@ -88,6 +89,22 @@ class PairHarm(Reason):
 
     def __bool__(self) -> bool:
         return not past(1.0 - self.worst, self.most)
+
+
+@dataclass(frozen=True, slots=True)
+class PairWork(Reason):
+    """Do both do at least ``least`` times the work of one, ``together``? Or has the job that would share rather than
+    wait waited (``waited_s``) as long as it then should (``needs_s``; ``None``: its partner would end before it)?"""
+
+    partner: Shown
+    together: float
+    least: float
+    waited_s: float
+    needs_s: float | None
+
+    def __bool__(self) -> bool:
+        waited = self.needs_s is not None and reached(self.waited_s, self.needs_s)
+        return waited or reached(self.together, self.least)
 
 
 @dataclass(frozen=True, slots=True)

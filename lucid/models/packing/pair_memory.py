@@ -3,25 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import islice
 from typing import Final
 
 from lucid.core.job import Ended, Job, JobProfile, Running
 from lucid.core.ports import PairSpeeds, Predictor
 from lucid.core.prediction import Prediction
+from lucid.models.packing.pair_misses import PAIRS_KEPT, PairMisses
 
 __all__ = ["PairMemory", "WithMemory"]
 
 _PAIRS_KEPT: Final = 8
 _WORKLOADS_KEPT: Final = 10_000
 _LEAST_CHANGE: Final = 0.02
+_SLOWEST: Final = 0.05
+"""No corrected guess is below this."""
 
 
 class PairMemory:
     """Speeds seen, by the workload labels of both jobs (``JobProfile.workload``): of the newest 8 pairs of each two
-    labels, the latest of each."""
+    labels, the latest of each. ``newest``: the profiles of the newest pairs, labelled or not, as they were judged
+    last, and ``noted``, how many were ever added to them."""
 
     def __init__(self) -> None:
         self._seen: dict[tuple[str, str], dict[str, tuple[float, float]]] = {}
+        self.newest: dict[str, tuple[JobProfile, JobProfile]] = {}
+        self.noted = 0
 
     def __len__(self) -> int:
         """How many pairs of workloads are known."""
@@ -50,14 +57,28 @@ class PairMemory:
     def look(self, first: Running, second: Running) -> bool:
         """Note what is seen of one pair, if both its jobs were judged beside each other. Is it new?"""
         a, b = first.profile, second.profile
-        if a is None or b is None or not a.workload or not b.workload:
+        if a is None or b is None:
             return False
         if a.seen_beside != second.job.id or b.seen_beside != first.job.id:
             return False
         if a.seen_speed is None or b.seen_speed is None:
             return False
         jobs = f"{first.job.id}+{second.job.id}"
-        return self.note((a.workload, b.workload), (a.seen_speed, b.seen_speed), jobs)
+        new = self._note_profiles(jobs, a, b)
+        if not a.workload or not b.workload:
+            return new
+        return self.note((a.workload, b.workload), (a.seen_speed, b.seen_speed), jobs) or new
+
+    def _note_profiles(self, jobs: str, *pair: JobProfile) -> bool:
+        before = self.newest.get(jobs)
+        if before is not None and all(map(_alike, before, pair)):
+            return False
+        self.newest.pop(jobs, None)
+        self.newest[jobs] = pair[0], pair[1]
+        self.noted += 1
+        if len(self.newest) > PAIRS_KEPT:
+            del self.newest[next(iter(self.newest))]
+        return True
 
     def note(self, workloads: tuple[str, str], speeds: tuple[float, float], jobs: str) -> bool:
         """Note the speeds of two jobs of these workloads; ``jobs`` names the pair, of which only the latest speeds
@@ -78,25 +99,49 @@ class PairMemory:
         return True
 
 
+def _alike(one: JobProfile, other: JobProfile) -> bool:
+    return abs((one.seen_speed or 0.0) - (other.seen_speed or 0.0)) < _LEAST_CHANGE
+
+
 class WithMemory:
-    """Another predictor, whose guess of a pair's speed gives way to what was seen of such pairs."""
+    """Another predictor, whose guess of a pair's speed gives way to what was seen of such pairs. Of others it is
+    corrected by what was seen of the newest pairs (``PairMisses``)."""
 
     def __init__(self, otherwise: Predictor, memory: PairMemory) -> None:
         self.name = otherwise.name
         self._otherwise = otherwise
         self._memory = memory
+        self._misses, self._counted = PairMisses(), 0
 
     def predict(self, job: Job, profile: JobProfile | None, now_s: float) -> Prediction:
         """The other's."""
         return self._otherwise.predict(job, profile, now_s)
 
     def pair_speed(self, a: JobProfile, b: JobProfile) -> PairSpeeds:
-        """As seen, else the other's."""
+        """As seen, else the other's, corrected."""
         if a.workload and b.workload:
             seen = self._memory.speeds(a.workload, b.workload)
             if seen is not None:
                 return seen
-        return self._otherwise.pair_speed(a, b)
+        found = self._otherwise.pair_speed(a, b)
+        if not isinstance(found, tuple) or not self._memory.newest:
+            return found
+        self._catch_up()
+        own, other = (
+            min(max(speed + self._misses.expected(side.workload), _SLOWEST), 1.0)
+            for speed, side in zip(found, (a, b), strict=True)
+        )
+        return own, other
+
+    def _catch_up(self) -> None:
+        """Count the pairs that came since, with what this predictor expects of them."""
+        newest, more = self._memory.newest, self._memory.noted - self._counted
+        self._counted = self._memory.noted
+        for jobs, pair in [*islice(reversed(newest.items()), more)][::-1]:
+            found = self._otherwise.pair_speed(*pair)
+            if isinstance(found, tuple):
+                sides = zip(pair, found, strict=True)
+                self._misses.note(jobs, [(p.workload, min(p.seen_speed or 0.0, 1.0) - speed) for p, speed in sides])
 
     def learn(self, ended: Sequence[Ended]) -> None:
         """The other learns."""

@@ -66,7 +66,7 @@ def test_a_pair_that_slows_nobody_is_made_even_then(speed: float, joins: str | N
 def test_who_would_wait_shares_however_calm_it_is() -> None:
     decision = decided(ESTIMATE_S, idle=False)
     assert beside(decision) == "old"
-    assert reason(decision, PairSpeed).floor == 0.85
+    assert reason(decision, PairSpeed).floor == 0.5
 
 
 def test_who_waits_ends_the_calm_and_who_starts_does_not() -> None:

@@ -21,6 +21,7 @@ from lucid.core.reason import (
     HostFits,
     NotMeasured,
     PairSpeed,
+    PairWork,
     PartnerLeaves,
     PartnerOutlasts,
     SameGpus,
@@ -372,7 +373,7 @@ def test_L19_the_best_partner_is_best_of_all_that_qualify() -> None:
 @pytest.mark.parametrize(("own", "other", "packs"), [(0.85, 0.85, True), (0.84, 1.0, False), (1.0, 0.84, False)])
 def test_a_pair_in_which_either_is_slowed_too_much_is_refused(own: float, other: float, packs: bool) -> None:
     predictor = FixedPredictor(speed=lambda a, b: (own, other))
-    decision = beside(GUEST, HOST, predictor=predictor)
+    decision = beside(GUEST, HOST, predictor=predictor, waiting_pair_speed=None)
     assert isinstance(decision, Start) == packs
     assert reason(decision, PairSpeed).floor == 0.85
 
@@ -393,7 +394,7 @@ def test_a_pair_of_which_the_model_fails_is_not_made_and_keeps_nobody_from_a_mea
     assert (chosen.beside, chosen.speeds) == ("good", (0.97, 0.97))
     alone = beside(GUEST, bad, predictor=guarded, least_pair_speed=floor)
     assert isinstance(alone, Hold)
-    assert reason(alone, PairSpeed) == PairSpeed("bad", None, None, floor, "fixed", failed=True)
+    assert reason(alone, PairSpeed) == PairSpeed("bad", None, None, min(floor, 0.5), "fixed", failed=True)
 
 
 def test_a_job_that_starts_alone_has_no_speed_of_the_partner_that_it_did_not_get() -> None:
@@ -429,6 +430,30 @@ def test_a_fast_partner_is_still_preferred_to_free_gpus_and_these_to_a_slow_one(
         predictor = FixedPredictor(speed=lambda a, b, speed=speed: (speed, speed))  # type: ignore[misc]
         decision = beside(guest, host, machines=nodes(1, 2), predictor=predictor, waiting_pair_speed=0.6)
         assert decision.beside == chosen
+
+
+@pytest.mark.parametrize(
+    ("speeds", "waited_s", "joins", "wake_s"),
+    [
+        ((0.5, 0.6), 0.0, True, None),
+        ((0.5, 0.5), 779.0, False, 780.0),  # 2 x 0.1 x 1,900 s / 0.5, in whole minutes
+        ((0.5, 0.5), 780.0, True, None),
+        ((0.5, 0.58), 3000.0, True, None),
+        ((0.49, 0.9), 1e4, False, None),
+    ],
+)
+def test_who_would_wait_waits_for_what_a_pair_lacks_of_a_tenth_more_work(
+    speeds: tuple[float, float], waited_s: float, joins: bool, wake_s: float | None
+) -> None:
+    known = {"guest": guess(1900.0, 0), "host": guess(9000.0, 0)}
+    vc = part(nodes(1, 1), [waits("guest", profile=LIGHT)], [runs("host", "n1:0", profile=LIGHT)])
+    made = decide("lucid", snap(waited_s, vc, predictions=known), FixedPredictor(speed=lambda a, b: speeds))
+    assert isinstance(made.decisions["guest"], Start) == joins
+    assert made.wake_s == wake_s
+    if wake_s:
+        found = reason(made.decisions["guest"], PairWork)
+        assert not found
+        assert (found.together, found.needs_s) == (1.0, wake_s)
 
 
 @pytest.mark.xfail(strict=True, reason="what a plan remembers of a shape leaves out the speed of the pair")

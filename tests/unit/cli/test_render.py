@@ -73,6 +73,12 @@ SAID: list[tuple[Reason, str]] = [
         "the pair cannot be separated later: at worst it runs at 75% of full speed, at least 70%",
     ),
     (why.PairHarm("7", 0.5, 0.3), "at worst it runs at 50% of full speed, less than 70%"),
+    (why.PairWork("7", 1.2, 1.1, 0.0, 0.0), "beside job 7 both do 1.20 times the work of one, at least 1.10"),
+    (
+        why.PairWork("7", 1.0, 1.1, 60.0, 780.0),
+        "beside job 7 both do 1.00 times the work of one, less than 1.10: after 13 min of wait, so far 60 s",
+    ),
+    (why.PairWork("7", 1.0, 1.1, 60.0, None), "less than 1.10: only a job that would end before its partner"),
     (why.Overflow("vision", False), "its own VC vision has no place for it: starts here"),
     (why.Overflow("vision", True), "its own VC vision has a place for it"),
     (why.Requeueable(True, "asked", True), "its user asked to have it started over"),

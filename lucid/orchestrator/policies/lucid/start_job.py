@@ -257,7 +257,7 @@ class Starts:
         self.act(job.id, Start(found.placement, reasons, found.job.id, slots=True, speeds=speeds))
 
     def partner(
-        self, queued: QueuedJob, level: int, gss: int, floor: float | None = None
+        self, queued: QueuedJob, level: int, gss: int, floor: float | None = None, waits: bool = False
     ) -> tuple[Running | None, tuple[Reason, ...]]:
         """The running job to start beside, with the comparisons that chose it, or those that ruled all out."""
         score = queued.prediction.share_score
@@ -265,13 +265,14 @@ class Starts:
         if bar is not None:
             return None, (bar,)
         assert score is not None
-        return self.binder.partner(queued.entry, queued.value, score, gss, self.fences.names[level], floor)
+        return self.binder.partner(queued.entry, queued.value, score, gss, self.fences.names[level], floor, waits)
 
     def partner_to_wait_no_more(self, queued: QueuedJob, level: int) -> tuple[Running | None, tuple[Reason, ...]]:
         """A partner under the full capacity, for a job that would wait otherwise, and at the lower speed where there
         is one for such jobs."""
         packing = self.settings.packing
-        return self.partner(queued, level, packing.gss, packing.waiting_pair_speed if self.yields else None)
+        lower = packing.waiting_pair_speed if self.yields else None
+        return self.partner(queued, level, packing.gss, lower, lower is not None)
 
     @property
     def yields(self) -> bool:
