@@ -15,6 +15,7 @@ from lucid.config import BackfillSettings
 from lucid.core.decision import Action, Decision, Hold, PartitionPlan, Start, earliest
 from lucid.core.job import Job, Pending, Running
 from lucid.core.ledger import Ledger
+from lucid.core.ledgers import Ledgers
 from lucid.core.placement import Placement
 from lucid.core.prediction import Prediction
 from lucid.core.reason import Backfill, FreeGpus, Reason, SlurmPriority
@@ -76,6 +77,7 @@ class BackfillPolicy(PartitionPolicy):
         self._settings = settings
         self._weighs = bool(settings.weight_age or settings.weight_size or settings.weight_fair_share)
         self._queues: defaultdict[str, PlainQueue] = defaultdict(PlainQueue)
+        self._ledgers = Ledgers()
 
     def looks_at(self, partition: Partition, snapshot: Snapshot) -> tuple[object, ...]:
         """Fair-share factors, where they have a weight."""
@@ -90,7 +92,8 @@ class BackfillPolicy(PartitionPolicy):
         if not partition.pending:
             return PartitionPlan({})
         queue = self.queue(partition, snapshot, because)
-        plan = _Plan(partition, snapshot, self._settings, queue, because)
+        ledger = self._ledgers.of(partition, snapshot.now_s)
+        plan = _Plan(partition, snapshot, self._settings, queue, ledger, because)
         plan.start()
         plan.hold()
         return plan.made(self._changes_s(partition, snapshot.now_s))
@@ -102,7 +105,8 @@ class BackfillPolicy(PartitionPolicy):
             queue = self._by_priority(partition, snapshot)[:most]
         else:
             queue = in_submission(partition.pending, most)
-        plan = _Plan(partition, snapshot, self._settings, queue, tells=False)
+        ledger = Ledger(partition, snapshot.now_s)
+        plan = _Plan(partition, snapshot, self._settings, queue, ledger, tells=False)
         plan.start()
         return plan.actions
 
@@ -158,6 +162,7 @@ class _Plan:
         snapshot: Snapshot,
         settings: BackfillSettings,
         queue: Sequence[WaitingJob],
+        ledger: Ledger,
         because: tuple[Reason, ...] = (),
         tells: bool = True,
     ) -> None:
@@ -170,7 +175,7 @@ class _Plan:
         self._predictions = snapshot.predictions
         self._settings = settings
         self._queue = queue
-        self._ledger = Ledger(partition, snapshot.now_s)
+        self._ledger = ledger
         self._yielding = Yielding(partition, self._ledger, snapshot.now_s)
         self._quotas = Quotas(partition) if partition.quotas else None
         self._feasible = Feasibility(partition)

@@ -44,6 +44,9 @@ class Shapes(dict[tuple[object, ...], Shape]):
         return made
 
 
+_NOT_TOLD = Hold(())
+
+
 class WaitingJob:
     """A job of the queue. ``order``: why it has its place there. ``told``: what was last told of why it waits, and
     ``hold``, the decision that tells it: most jobs wait for the same reasons in plan after plan."""
@@ -57,7 +60,7 @@ class WaitingJob:
         self.order = order
         self.shape = shape
         self.told: object = None
-        self.hold = Hold(())
+        self.hold = _NOT_TOLD
 
 
 def in_submission(pending: Sequence[Pending], most: int | None) -> list[WaitingJob]:
@@ -78,48 +81,55 @@ class PlainQueue:
         self._shapes = Shapes()
         self._partition: Partition | None = None
         self._because: tuple[Reason, ...] = ()
-        self._queue: list[WaitingJob] = []
+        self._entries: list[Pending] = []
+        self._rows: list[WaitingJob] | None = None
+        """The same jobs, where somebody asked for them so."""
         self._said = 0
         """Jobs of whose place the site or a user said something."""
 
+    def entries(self, partition: Partition) -> Sequence[Pending]:
+        """Those that wait, in order."""
+        before, self._partition = self._partition, None
+        if before is None or not self._follows(partition, before):
+            self._entries, self._rows = sorted(partition.pending, key=SUBMITTED), None
+            self._said = sum([_is_said(entry.job) for entry in partition.pending])
+        self._partition = partition
+        return in_precedence(self._entries, [e.job for e in self._entries]) if self._said else self._entries
+
     def of(self, partition: Partition, because: tuple[Reason, ...]) -> Sequence[WaitingJob]:
         """The jobs that wait, in order. ``because``: what is told before all else of each that waits."""
-        before, self._partition = self._partition, None
-        if before is None or because != self._because or not self._follows(partition, before):
-            self._because = because
-            self._queue = [_waiting(entry, self._shapes) for entry in sorted(partition.pending, key=SUBMITTED)]
-            self._said = sum(_is_said(entry.job) for entry in partition.pending)
-        self._partition = partition
-        if self._said:
-            return in_precedence(self._queue, [row.entry.job for row in self._queue])
-        return self._queue
+        self.entries(partition)
+        if self._rows is None or because != self._because:
+            self._because, self._rows = because, [_waiting(entry, self._shapes) for entry in self._entries]
+        return in_precedence(self._rows, [row.entry.job for row in self._rows]) if self._said else self._rows
 
     def _follows(self, partition: Partition, before: Partition) -> bool:
         """Make the queue from the one before. It cannot be where two jobs have the same place: then the order in
         which they are handed out decides."""
         if partition is before:
             return True
-        queue, changes = self._queue, partition.since(before)
+        entries, rows, changes = self._entries, self._rows, partition.since(before)
         for entry in changes.went:
             if isinstance(entry, Pending):
-                at = bisect_left(queue, SUBMITTED(entry), key=_PLACE)
-                if at == len(queue) or queue[at].entry is not entry:
+                at = bisect_left(entries, SUBMITTED(entry), key=SUBMITTED)
+                if at == len(entries) or entries[at] is not entry:
                     return False
-                del queue[at]
+                del entries[at]
+                if rows is not None:
+                    del rows[at]
                 self._said -= _is_said(entry.job)
         for entry in changes.came:
             if isinstance(entry, Pending):
                 place = SUBMITTED(entry)
-                at = bisect_left(queue, place, key=_PLACE)
-                if at < len(queue) and _PLACE(queue[at]) == place:
+                at = bisect_left(entries, place, key=SUBMITTED)
+                if at < len(entries) and SUBMITTED(entries[at]) == place:
                     return False
-                queue.insert(at, _waiting(entry, self._shapes))
+                entries.insert(at, entry)
+                if rows is not None:
+                    rows.insert(at, _waiting(entry, self._shapes))
                 self._said += _is_said(entry.job)
         return True
 
 
 def _is_said(job: Job) -> bool:
     return bool(job.tier or job.nice)
-
-
-_PLACE = attrgetter("entry.job.submit_s", "entry.job.rank")

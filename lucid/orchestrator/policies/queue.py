@@ -103,7 +103,7 @@ class QueuePolicy(PartitionPolicy):
 
     def _in_order(self, partition: Partition, snapshot: Snapshot) -> Sequence[Pending]:
         if self._keys is None:
-            return [row.entry for row in self._queues[partition.name].of(partition, ())]
+            return self._queues[partition.name].entries(partition)
         pending = partition.pending
         values = self._keys(pending, snapshot.predictions, snapshot.now_s)
         return [pending[i] for i in _in_order(values, pending)]
