@@ -9,7 +9,6 @@ import socket
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import asdict
 from pathlib import Path
 
 import click
@@ -57,7 +56,7 @@ def doctor(config: Path, root: Path | None, as_json: bool) -> None:
     """
     findings = diagnose(live_settings(config), root)
     if as_json:
-        say(json.dumps({"findings": [asdict(f) for f in findings]}, indent=1))
+        say(json.dumps({"findings": [f.to_dict() for f in findings]}, indent=1))
     else:
         show_findings(findings)
     if any(found.level == "bad" for found in findings):

@@ -9,7 +9,6 @@ import socket
 import subprocess
 from collections import Counter, deque
 from collections.abc import Mapping
-from dataclasses import asdict
 from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any
@@ -81,7 +80,7 @@ def bundle_of(settings: Settings, log: list[str]) -> dict[str, Any]:
     status = store.get("status") or {}
     told = {
         "settings": _changed(settings.model_dump(mode="json"), Settings().model_dump(mode="json")),
-        "doctor": _part(lambda: [asdict(found) for found in diagnose(settings)]),
+        "doctor": _part(lambda: [found.to_dict() for found in diagnose(settings)]),
         "status": {key: status[key] for key in _STATUS if key in status} if store else seen,
         "log": [_line(text) for text in log[-_LINES:]],
     }

@@ -17,6 +17,10 @@ class Finding:
     remedy: str = ""
     setup_mends: bool = False
 
+    def to_dict(self) -> dict[str, str]:
+        """JSON form."""
+        return {"level": self.level, "what": self.what, "remedy": self.remedy}
+
 
 def bad(what: str, remedy: str, setup_mends: bool = False) -> Finding:
     """It does not work."""

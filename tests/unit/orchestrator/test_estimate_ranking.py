@@ -98,7 +98,7 @@ def test_all_jobs_get_estimates_by_the_history_once_it_ranks_better() -> None:
     assert after.trust[""].by == HISTORY
     assert after.predictions["next"].duration_s == 70.0
     source = after.predictions["next"].duration_source
-    assert source == "history: geometric mean of 1 by user and GPUs; capped at its time limit"
+    assert source == "history: geometric mean of 1 job with the same user and GPUs; capped at its time limit"
     anew = Annotator(given, None, TrustBook.from_dict(book.to_dict()), naive)(snap(2e5, room))
     assert anew.predictions["next"].duration_s == 70.0
 
