@@ -15,7 +15,7 @@ import math
 from collections.abc import Mapping
 
 from lucid.config import ReservationSettings
-from lucid.core.job import Job, Pending
+from lucid.core.job import Pending
 from lucid.core.prediction import Prediction
 from lucid.core.reason import LargeShare
 from lucid.core.snapshot import Partition
@@ -37,27 +37,29 @@ def next_holder(
     now_s: float,
     settings: ReservationSettings,
     predictions: Mapping[str, Prediction] | None = None,
+    *,
+    whole_node: bool = False,
 ) -> tuple[Pending | None, float | None]:
-    """Of the large jobs that have waited for ``after_wait_s`` (``whole_node_after_s`` where they fill one node), the
-    oldest, if it has waited for ``oldest_after_s``; else the one that has waited longest for its estimate. Or
-    ``None``, and when the next will have waited so long. ``predictions``: without, the oldest of more than a node."""
+    """Of the large jobs that have waited for ``after_wait_s``, the oldest, if it has waited for ``oldest_after_s``;
+    else the one that has waited longest for its estimate. Or ``None``, and when the next will have waited so long.
+    ``predictions``: without, the oldest it is. ``whole_node``: of the jobs that fill one node instead, after
+    ``whole_node_after_s``."""
     if not settings.enabled:
         return None, None
     least = above(gpus_per_node, settings)
     feasible = Feasibility(partition, up_only=True)  # nodes kept for a job that cannot come would stand idle
-    whole_s = None if predictions is None else settings.whole_node_after_s
-
-    def asks_s(job: Job) -> float | None:
-        """From when on nodes may be kept for the job; ``None``: never."""
-        if job.gpus > least:
-            return job.submit_s + settings.after_wait_s
-        return None if whole_s is None or job.gpus < max(gpus_per_node, 2) else job.submit_s + whole_s
-
-    known = ((e, asks_s(e.job)) for e in partition.pending)
-    asking = [(e, from_s) for e, from_s in known if from_s is not None and feasible.bar(e.job) is None]
-    due = [e for e, from_s in asking if now_s >= from_s]
+    if whole_node:
+        after_s = settings.whole_node_after_s
+        if after_s is None or gpus_per_node == 1:  # any free GPU is a whole node there
+            return None, None
+        large = [e for e in partition.pending if gpus_per_node <= e.job.gpus <= least]
+    else:
+        after_s = settings.after_wait_s
+        large = [e for e in partition.pending if e.job.gpus > least]
+    large = [e for e in large if feasible.bar(e.job) is None]
+    due = [e for e in large if now_s >= e.job.submit_s + after_s]
     if not due:
-        return None, min((from_s for _, from_s in asking), default=None)
+        return None, min((e.job.submit_s + after_s for e in large), default=None)
 
     def place(entry: Pending) -> tuple[int, float, float, int]:
         job, waited_s = entry.job, now_s - entry.job.submit_s
