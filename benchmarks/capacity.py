@@ -139,7 +139,9 @@ def loaded(runs: int) -> Iterator[Figure]:  # noqa: ARG001 - deterministic
             for policy, times in (("backfill", 1.0), ("lucid", _ASKED_LOAD))
         )
         ratios.append([one / other for one, other in zip(here, plain, strict=True)])
-    for name, values in zip(("average JCT", "JCT of jobs > 8 GPUs", "p99.9 of queueing"), zip(*ratios), strict=True):
+    for name, values in zip(
+        ("average JCT", "JCT of jobs > 8 GPUs", "p99.9 of queueing"), zip(*ratios, strict=True), strict=True
+    ):
         yield _figure(f"{_ASKED_LOAD:g} times the work in a pool, {name}, times plain Slurm's at 1", [*values])
 
 
