@@ -37,29 +37,19 @@ def next_holder(
     now_s: float,
     settings: ReservationSettings,
     predictions: Mapping[str, Prediction] | None = None,
-    *,
-    whole_node: bool = False,
 ) -> tuple[Pending | None, float | None]:
     """Of the large jobs that have waited for ``after_wait_s``, the oldest, if it has waited for ``oldest_after_s``;
     else the one that has waited longest for its estimate. Or ``None``, and when the next will have waited so long.
-    ``predictions``: without, the oldest it is. ``whole_node``: of the jobs that fill one node instead, after
-    ``whole_node_after_s``."""
+    ``predictions``: without, the oldest it is."""
     if not settings.enabled:
         return None, None
     least = above(gpus_per_node, settings)
     feasible = Feasibility(partition, up_only=True)  # nodes kept for a job that cannot come would stand idle
-    if whole_node:
-        after_s = settings.whole_node_after_s
-        if after_s is None or gpus_per_node == 1:  # any free GPU is a whole node there
-            return None, None
-        large = [e for e in partition.pending if gpus_per_node <= e.job.gpus <= least]
-    else:
-        after_s = settings.after_wait_s
-        large = [e for e in partition.pending if e.job.gpus > least]
+    large = [e for e in partition.pending if e.job.gpus > least]
     large = [e for e in large if feasible.bar(e.job) is None]
-    due = [e for e in large if now_s >= e.job.submit_s + after_s]
+    due = [e for e in large if now_s >= e.job.submit_s + settings.after_wait_s]
     if not due:
-        return None, min((e.job.submit_s + after_s for e in large), default=None)
+        return None, min((e.job.submit_s + settings.after_wait_s for e in large), default=None)
 
     def place(entry: Pending) -> tuple[int, float, float, int]:
         job, waited_s = entry.job, now_s - entry.job.submit_s
@@ -87,12 +77,9 @@ def large_share(
 ) -> tuple[LargeShare | None, float | None]:
     """The comparison that keeps large jobs to their share of the GPUs that are up while a smaller job waits, made
     with the smaller job that has waited longest, and when it will fail by itself; ``None`` where there is nothing
-    to compare, because the holder fills one node, no job as large runs, they would stay within their share, or no
-    smaller one waits.
+    to compare, because no job as large runs, they would stay within their share, or no smaller one waits.
     ``within_quotas``: of a pool, the GPUs of the quotas alone count."""
     least = above(gpus_per_node, settings)
-    if holder.job.gpus <= least:
-        return None, None
     held = sum([entry.gpus for entry in partition.running if entry.job.gpus > least])
     total = sum(node.gpus for node in partition.nodes if node.available)
     if partition.quotas and within_quotas:

@@ -129,21 +129,6 @@ def test_the_holder_has_waited_longest_for_its_estimate_until_the_oldest_has_wai
     assert found.job.id == holder
 
 
-def test_for_a_job_of_one_whole_node_that_waits_for_long_a_node_is_kept_beside() -> None:
-    room = part(MACHINES, [waits("whole", 4, 0.0), waits("late", 4, 50.0), waits("half", 2, 0.0)])
-    rules, known = ReservationSettings(whole_node_after_s=200.0), {"whole": guess(90.0), "late": guess(90.0)}
-    assert next_holder(room, 4, 199.0, rules, known, whole_node=True) == (None, 200.0)
-    assert next_holder(room, 4, 250.0, rules, known, whole_node=True) == (room.pending[0], None)
-    assert next_holder(room, 4, 250.0, rules, known) == (None, None)
-    never = ReservationSettings(whole_node_after_s=None)
-    assert next_holder(room, 4, 1e6, never, known, whole_node=True) == (None, None)
-    jobs = [waits("big", 8), waits("whole", 4), waits("small")]
-    made = plan(*jobs, now_s=500.0, held=[*HELD[:2], runs("r3", "n3:0")], whole_node_after_s=400.0)
-    kept = [reason(made.decisions[name], Reserved).holder for name in ("big", "whole")]
-    assert kept == ["big", "whole"]
-    assert isinstance(made.decisions["small"], Hold)
-
-
 def test_a_reservation_waits_for_its_time() -> None:
     room = part(MACHINES, [waits("big", 8, 5.0)])
     rules = ReservationSettings(after_wait_s=100.0)

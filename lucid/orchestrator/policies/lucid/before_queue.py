@@ -126,12 +126,9 @@ def _nodes_for(starts: Starts, job: Job) -> KeptNodes | None:
 
 def serve_large(starts: Starts, due: Mapping[str, Turn]) -> ServedLarge:
     """In each VC one large job (``next_holder``) starts before the queue, or has nodes kept for it; unless it has to
-    give way to smaller jobs. Outside pools a job that fills one node and has waited for long does so beside it.
-    ``due``: whose turn has come."""
+    give way to smaller jobs. ``due``: whose turn has come."""
     least = above(starts.ledger.gpus_per_node, starts.settings.reservation)
     found = [_serve_large(starts, partition, due) for partition in starts.by_vc(least)]
-    if starts.quotas is None:
-        found.append(_serve_large(starts, starts.partition, due, whole_node=True))
     return ServedLarge(
         frozenset().union(*(one.holders for one in found)),
         tuple(item for one in found for item in one.gave_way),
@@ -139,14 +136,12 @@ def serve_large(starts: Starts, due: Mapping[str, Turn]) -> ServedLarge:
     )
 
 
-def _serve_large(
-    starts: Starts, partition: Partition, due: Mapping[str, Turn], *, whole_node: bool = False
-) -> ServedLarge:
-    """``partition``: a whole one, or one VC's jobs of a pool. ``whole_node``: a job that fills one node."""
+def _serve_large(starts: Starts, partition: Partition, due: Mapping[str, Turn]) -> ServedLarge:
+    """``partition``: a whole one, or one VC's jobs of a pool."""
     settings, now_s = starts.settings.reservation, starts.now_s
     per_node = starts.ledger.gpus_per_node
     estimates = starts.predictions if starts.quotas is None else None  # lending is settled with the oldest
-    holder, due_s = next_holder(partition, per_node, now_s, settings, estimates, whole_node=whole_node)
+    holder, due_s = next_holder(partition, per_node, now_s, settings, estimates)
     if holder is None:
         return ServedLarge(changes_s=due_s)
     job = holder.job
