@@ -68,6 +68,7 @@ PARTS: dict[str, tuple[Part, str]] = {
         capacity.figures,
         "how many times the work Lucid carries as well as plain Slurm once (an hour)",
     ),
+    "load": (capacity.loaded, "1.15 times the work in a pool beside plain Slurm at 1 (two minutes)"),
     "cards": (cards.figures, "sharing on P1 by the card whose pairs are true, beside no sharing (minutes)"),
     "fair": (fair.figures, "who loses under lucid against plain Slurm, on an idle cluster, P0 and synthetic months"),
     "windows": (nodes.windows, "GPU-hours unused before maintenance windows, beside plain Slurm's, on months and P1"),
@@ -112,7 +113,7 @@ PARTS: dict[str, tuple[Part, str]] = {
 }
 
 
-ON_REQUEST = ("million", "scale", "sbatch", "sia", "public", "capacity", "cards")
+ON_REQUEST = ("million", "scale", "sbatch", "sia", "public", "capacity", "load", "cards")
 """Parts that take too long to be measured unless they are asked for."""
 
 
@@ -129,7 +130,7 @@ def _listed() -> str:
     "--only",
     multiple=True,
     type=click.Choice(list(PARTS)),
-    help="A part; repeat for more. Default: all but million, scale, sbatch, sia, public, capacity, cards.",
+    help="A part; repeat for more. Default: all but million, scale, sbatch, sia, public, capacity, load, cards.",
 )
 @click.option("--runs", type=click.IntRange(min=1), default=3, show_default=True, help="Runs of what is timed.")
 @click.option("--json", "as_json", is_flag=True, help="Figures as JSON on stdout instead of tables.")

@@ -30,7 +30,7 @@ from lucid.simulator.scenario import Scenario, simulate
 from lucid.simulator.traces.record import Trace, TraceJob
 from lucid.simulator.traces.synth import preset, synthesise, vc_layout
 
-__all__ = ["carried", "counted", "figures", "scaled"]
+__all__ = ["carried", "counted", "figures", "loaded", "scaled"]
 
 _MONTH = "month-small"
 _SEEDS = (41, 42, 43, 44, 45)
@@ -38,6 +38,7 @@ _FEWER = 0.5
 """On this share of its nodes a pack queues under plain Slurm."""
 _STEP, _LEAST = 0.1, 8
 """Loads tried: multiples of the step, from 0.8 to what is possible."""
+_ASKED_LOAD = 1.15
 _MUCH = 1.4
 """The load at which it is looked how many GPU-hours pairs save."""
 _ASKED = ("average", "average and large jobs", "average, large jobs and p99.9 of queueing")
@@ -124,6 +125,24 @@ def figures(runs: int) -> Iterator[Figure]:  # noqa: ARG001 - deterministic
         yield from _of(f"P1 on {_FEWER:.0%} of its nodes", [_fewer(pack("P1", ESTIMATES))])
     with suppress(Absent):
         yield from _of(f"P0 on {_FEWER:.0%} of its nodes", [_fewer(pack("P0"))])
+
+
+def loaded(runs: int) -> Iterator[Figure]:  # noqa: ARG001 - deterministic
+    """At the load asked for, Lucid in a pool as a multiple of plain Slurm in the same pool at its own load."""
+    layout = vc_layout(_MONTH)
+    ratios: list[list[float]] = []
+    for seed in _SEEDS:
+        scene = in_pool(Scenario(synthesise(preset(_MONTH), seed), layout))
+        ids = counted(scene.trace)
+        plain, here = (
+            _three(simulate(replace(scene, trace=scaled(scene.trace, times)), policy), ids)
+            for policy, times in (("backfill", 1.0), ("lucid", _ASKED_LOAD))
+        )
+        ratios.append([one / other for one, other in zip(here, plain, strict=True)])
+    for name, values in zip(
+        ("average JCT", "JCT of jobs > 8 GPUs", "p99.9 of queueing"), zip(*ratios, strict=True), strict=True
+    ):
+        yield _figure(f"{_ASKED_LOAD:g} times the work in a pool, {name}, times plain Slurm's at 1", [*values])
 
 
 def _of(name: str, scenes: Sequence[Scenario]) -> Iterator[Figure]:

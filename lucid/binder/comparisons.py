@@ -56,7 +56,7 @@ class Verdict(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class Guest:
     """A job that looks for a partner, under which capacity and at what least speed of either. ``waits``: it would
-    otherwise wait, and has done so since ``since_s``; it would run ``duration_s`` alone."""
+    otherwise wait, and has done so since ``since_s``; then ``duration_s`` is what it would run alone."""
 
     entry: Pending
     profile: JobProfile
@@ -66,8 +66,8 @@ class Guest:
     floor: float
     may_restart: bool
     """May it be started over, so that the pair can be parted?"""
-    duration_s: float
     waits: bool = False
+    duration_s: float = 0.0
 
     @property
     def since_s(self) -> float:

@@ -173,8 +173,9 @@ class Binder:
         """
         assert entry.profile is not None
         floor = self._settings.least_pair_speed if floor is None else floor
-        may_restart, duration_s = self._compared.may_restart(entry.job), self._predictions[entry.job.id].duration_s
-        guest = Guest(entry, entry.profile, value, score, gss, floor, may_restart, duration_s, waits)
+        duration_s = self._predictions[entry.job.id].duration_s if waits else 0.0
+        may_restart = self._compared.may_restart(entry.job)
+        guest = Guest(entry, entry.profile, value, score, gss, floor, may_restart, waits, duration_s)
         candidates = self._candidates(entry.job)
         last = candidates.last(gss - score)
         best: Candidate | None = None

@@ -119,9 +119,6 @@ class ReservationSettings(Section):
     oldest_after_s: float = Field(172800.0, ge=0)
     """A large job that has waited this long goes before all other large jobs, the oldest first. Before that, the one
     whose wait is the greatest multiple of its estimate goes first, outside pools. 0: always the oldest."""
-    whole_node_after_s: float | None = Field(86400.0, ge=0)
-    """Outside pools a job that fills one node counts as large once it has waited this long: free GPUs on several
-    nodes are none for it. Unset: never."""
     patience_s: float = Field(43200.0, gt=0)
     """Another job may start on kept nodes if its estimate ends before they are needed; once the job that they are
     kept for has waited for n times this long, if n times its estimate does. Where the other jobs of the VC have

@@ -15,7 +15,7 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from lucid.core.job import Job, Pending
+from lucid.core.job import Pending
 from lucid.core.prediction import Prediction
 from lucid.core.reason import LargeShare
 from lucid.core.snapshot import Partition
@@ -41,26 +41,18 @@ def next_holder(
     settings: ReservationSettings,
     predictions: Mapping[str, Prediction] | None = None,
 ) -> tuple[Pending | None, float | None]:
-    """Of the large jobs that have waited for ``after_wait_s`` (``whole_node_after_s`` where they fill one node), the
-    oldest, if it has waited for ``oldest_after_s``; else the one that has waited longest for its estimate. Or
-    ``None``, and when the next will have waited so long. ``predictions``: without, the oldest of more than a node."""
+    """Of the large jobs that have waited for ``after_wait_s``, the oldest, if it has waited for ``oldest_after_s``;
+    else the one that has waited longest for its estimate. Or ``None``, and when the next will have waited so long.
+    ``predictions``: without, the oldest it is."""
     if not settings.enabled:
         return None, None
     least = above(gpus_per_node, settings)
     feasible = Feasibility(partition, up_only=True)  # nodes kept for a job that cannot come would stand idle
-    whole_s = None if predictions is None else settings.whole_node_after_s
-
-    def asks_s(job: Job) -> float | None:
-        """From when on nodes may be kept for the job; ``None``: never."""
-        if job.gpus > least:
-            return job.submit_s + settings.after_wait_s
-        return None if whole_s is None or job.gpus < max(gpus_per_node, 2) else job.submit_s + whole_s
-
-    known = ((e, asks_s(e.job)) for e in partition.pending)
-    asking = [(e, from_s) for e, from_s in known if from_s is not None and feasible.bar(e.job) is None]
-    due = [e for e, from_s in asking if now_s >= from_s]
+    large = [e for e in partition.pending if e.job.gpus > least]
+    large = [e for e in large if feasible.bar(e.job) is None]
+    due = [e for e in large if now_s >= e.job.submit_s + settings.after_wait_s]
     if not due:
-        return None, min((from_s for _, from_s in asking), default=None)
+        return None, min((e.job.submit_s + settings.after_wait_s for e in large), default=None)
 
     def place(entry: Pending) -> tuple[int, float, float, int]:
         job, waited_s = entry.job, now_s - entry.job.submit_s
@@ -88,12 +80,9 @@ def large_share(
 ) -> tuple[LargeShare | None, float | None]:
     """The comparison that keeps large jobs to their share of the GPUs that are up while a smaller job waits, made
     with the smaller job that has waited longest, and when it will fail by itself; ``None`` where there is nothing
-    to compare, because the holder fills one node, no job as large runs, they would stay within their share, or no
-    smaller one waits.
+    to compare, because no job as large runs, they would stay within their share, or no smaller one waits.
     ``within_quotas``: of a pool, the GPUs of the quotas alone count."""
     least = above(gpus_per_node, settings)
-    if holder.job.gpus <= least:
-        return None, None
     held = sum([entry.gpus for entry in partition.running if entry.job.gpus > least])
     total = sum(node.gpus for node in partition.nodes if node.available)
     if partition.quotas and within_quotas:

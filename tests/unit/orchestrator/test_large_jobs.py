@@ -129,18 +129,6 @@ def test_the_holder_has_waited_longest_for_its_estimate_until_the_oldest_has_wai
     assert found.job.id == holder
 
 
-def test_a_job_of_one_whole_node_counts_as_large_once_it_has_waited_for_long() -> None:
-    room = part(MACHINES, [waits("whole", 4, 0.0), waits("big", 8, 50.0), waits("half", 2, 0.0)])
-    rules, known = ReservationSettings(whole_node_after_s=200.0), {"whole": guess(90.0), "big": guess(900.0)}
-    assert [next_holder(room, 4, now_s, rules, known)[0].job.id for now_s in (199.0, 200.0)] == ["big", "whole"]
-    alone = part(MACHINES, [waits("whole", 4, 0.0)])
-    assert next_holder(alone, 4, 199.0, rules, known) == (None, 200.0)
-    never = ReservationSettings(whole_node_after_s=None)
-    assert next_holder(alone, 4, 1e6, never, known) == next_holder(alone, 4, 1e6, rules) == (None, None)
-    ones = part(nodes(2, 1), [waits("whole", 1, 0.0)])
-    assert next_holder(ones, 1, 1e6, rules, known) == (None, None), "any free GPU is a whole node there"
-
-
 def test_a_reservation_waits_for_its_time() -> None:
     room = part(MACHINES, [waits("big", 8, 5.0)])
     rules = ReservationSettings(after_wait_s=100.0)
