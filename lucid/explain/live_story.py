@@ -74,8 +74,8 @@ def known_story(store: SqliteStore, job_id: str, profiling: str = "") -> tuple[S
 def _told(action: ActionRow) -> str:
     if action.result == SEEN:
         return f"{action.verb} {action.detail}"
-    verb = "Lucid hands it over to Slurm" if action.verb == LET_GO else f"Slurm is told: {action.verb}"
-    return f"{verb} {action.detail}".rstrip() + f": {action.result or 'under way'}"
+    verb = "Lucid hands it over to Slurm" if action.verb == LET_GO else f"Lucid told Slurm: {action.verb}"
+    return f"{verb} {action.detail}".rstrip() + f"; {action.result or 'under way'}"
 
 
 def _now_lines(store: SqliteStore, job_id: str) -> list[str]:

@@ -301,6 +301,7 @@ def _past_bound(found: Mapping[str, Any]) -> str:
 _BESIDE_ROWS = (("avg JCT", "avg_jct"), ("jobs > 8 GPUs", "avg_jct_large"), ("p99.9 queueing", "p999_queue"))
 
 _FORECAST_ROWS = (
+    ("waits of over a minute that were forecast", "waited", "{:,}"),
     ("starts inside the 80 % range", "coverage_80", "{:.1%}"),
     ("width of that range / wait", "width_ratio", "{:.2f}"),
     ("waits with a likely start", "told", "{:.1%}"),
