@@ -29,8 +29,8 @@ _SHIFTS: Final = 2
 
 
 def minus() -> Iterator[Row]:
-    """Average JCT of each scene by variant, VCs lending; then without lending. The paper draws its parts (figure 10)
-    for other traces, and gives no figures."""
+    """Average JCT of each scene by variant, VCs lending; then without lending. The paper draws its parts for other
+    traces, and gives no figures."""
     names = (*VARIANTS, "without the estimator (all jobs alike)", "without lending")
     found: dict[str, dict[str, float]] = {name: {} for name in names}
     for scene, scenario in scenes():

@@ -1,6 +1,5 @@
-"""Lucid's models drawn as its paper draws them: the tree of share scores with its Gini importances (figure 6), shape
-functions (figure 7) and one local explanation (figure 13). Of these only pictures were published, so there is nothing
-to compare by figures."""
+"""Lucid's models drawn as its paper draws them: the tree of share scores with its Gini importances, shape functions
+and one local explanation. Of these only pictures were published, so there is nothing to compare by figures."""
 
 from __future__ import annotations
 

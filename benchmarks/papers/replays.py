@@ -18,7 +18,7 @@ from lucid.simulator.metrics import run_metrics
 from lucid.simulator.scenario import Scenario, Semantics, simulate
 from lucid.simulator.traces import read_trace
 
-__all__ = ["columns", "folder_of", "hours", "on_nodes", "published_json", "replayed"]
+__all__ = ["columns", "folder_of", "hours", "on_nodes", "p99_jct_h", "published_json", "replayed"]
 
 _HOUR_S = 3600.0
 _NAMES = {
@@ -38,10 +38,13 @@ def replayed(scenario: Scenario, policy: str) -> dict[str, float]:
 def columns(run: Run) -> dict[str, float]:
     """Every column that the run has; all in hours."""
     found = run_metrics(run)
-    hours = {name: found[key] / _HOUR_S for name, key in _NAMES.items() if found[key] is not None}
-    jct = [outcome.jct_s for outcome in run.outcomes if outcome.end_s >= 0]
-    hours["p99 JCT, h"] = float(np.percentile(jct, 99)) / _HOUR_S
-    return hours
+    return {name: found[key] / _HOUR_S for name, key in _NAMES.items() if found[key] is not None}
+
+
+def p99_jct_h(run: Run) -> float:
+    """As Muri's authors take it: the JCT of a job, not a mean of two."""
+    jct_s = [outcome.jct_s for outcome in run.outcomes if outcome.end_s >= 0]
+    return float(np.percentile(jct_s, 99, method="higher")) / _HOUR_S
 
 
 def hours(seconds: Mapping[str, float]) -> dict[str, float]:

@@ -110,7 +110,7 @@ def _network(inputs: Any, truth: Any) -> Any:
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import StandardScaler
 
-    network = MLPRegressor((64, 32), early_stopping=True, random_state=0)
+    network = MLPRegressor(hidden_layer_sizes=(64, 32), early_stopping=True, random_state=0)
     return make_pipeline(StandardScaler(), network).fit(inputs, truth)
 
 
