@@ -262,7 +262,7 @@ class FakeSlurm:
         """``backfill``: also shorten a job to its ``--time-min``, or as far as it has to be, so that it starts."""
         for record in sorted(self.records.values(), key=lambda r: (r.priority < 1 << 31, r.number)):
             waits = [other for other in record.dependency.split(",") if other.startswith("afterany:")]
-            if waits and all(self.records[other.removeprefix("afterany:")].ended for other in waits):
+            if record.priority > 1 << 31 and all(self.records[one.removeprefix("afterany:")].ended for one in waits):
                 self._set(record.id, dependency="")
                 record = self.records[record.id]
             if (

@@ -186,8 +186,9 @@ class SlurmCluster:
     def observe(self) -> Snapshot:
         """One request, or two or three when the nodes are due (``node_polling``)."""
         with self._writer.listening():
-            jobs = self.placeholders.others(self._client.jobs())
+            every = self._client.jobs()
         now_s = self._clock.now_s()
+        jobs = self.placeholders.others(every, now_s)
         self._read_network(now_s)
         machines = self._machines.look(jobs, now_s)
         if self._closings.look(jobs, machines, now_s):
@@ -359,7 +360,7 @@ class SlurmCluster:
     def settling(self) -> bool:
         """Did the last look show a job that was released to start, or told to stop, and has not started yet, or one
         whose node boots?"""
-        if any(job.configuring for job in self._facts.jobs):
+        if self.placeholders.unannounced or any(job.configuring for job in self._facts.jobs):
             return True
         return any(state in (*TOLD, JobState.RESIZING) for state in self._states())
 

@@ -35,7 +35,10 @@ def parse(line: str) -> str:
     ctx, called = None, []
     while isinstance(command, click.Group):
         ctx = command.make_context(command.name, words, parent=ctx)
-        name, found, words = command.resolve_command(ctx, [*ctx._protected_args, *ctx.args])
+        rest = [*ctx._protected_args, *ctx.args]
+        if not rest and command.invoke_without_command:
+            return " ".join(called)
+        name, found, words = command.resolve_command(ctx, rest)
         assert name is not None
         assert found is not None
         called.append(name)

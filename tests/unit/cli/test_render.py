@@ -227,6 +227,10 @@ SAID: list[tuple[Reason, str]] = [
     ),
     (why.SlurmBars("Licenses", 0.0), "Slurm would not start it now: Licenses"),
     (why.NodesOut(8, "down, reserved"), "8 GPUs on nodes where nothing may start (down, reserved)"),
+    (
+        why.GpusOut(2, "n7", 3, 3600.0, "Xid 79, fallen off the bus", "eve"),
+        "GPU 3 of n7 is out since day 0 01:00:00: Xid 79, fallen off the bus (by eve); 1 more",
+    ),
     (why.NodesOut(1, ""), "1 GPU on nodes where nothing may start"),
     (
         why.NodesOut(8, "maintenance m1", 7200.0),

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pytest
 
 from builders import a_job, part
 from examples import tried
+from lucid.core.gpu_health import GpuOut
 from lucid.core.job import Running
 from lucid.core.ledger import Ledger, host_share
 from lucid.core.node import Node
@@ -22,7 +24,7 @@ def test_a_job_needs_its_part_of_host_resources_rounded_up(total: int, here: int
 
 
 def free_by_hand(machines: list[Node], held: list[Running]) -> list[set[int]]:
-    left = [set(range(m.gpus)) if m.available else set() for m in machines]
+    left = [set(range(m.gpus)) - {o.index for o in m.left_out} if m.available else set() for m in machines]
     index = {m.name: i for i, m in enumerate(machines)}
     for entry in held:
         for node, mask in entry.placement:
@@ -86,6 +88,14 @@ def test_the_ledger_agrees_with_counting_by_hand(rng: random.Random) -> None:
         same(ledger, machines, held)
     # one made from what runs now agrees with the one that saw it come about
     same(Ledger(part(machines, (), held)), machines, held)
+    # GPUs that are no longer well are free at no time, whoever runs there
+    bad = [tuple(GpuOut(m.name, i, 0.0, "x") for i in range(m.gpus) if rng.random() < 0.3) for m in machines]
+    machines = [replace(m, left_out=outs) for m, outs in zip(machines, bad, strict=True)]
+    ledger = Ledger(part(machines, (), held))
+    same(ledger, machines, held)
+    while held:
+        ledger.give_back([held.pop(rng.randrange(len(held)))])
+        same(ledger, machines, held)
 
 
 def test_a_gpu_of_three_sharers_comes_free_when_the_last_one_goes() -> None:

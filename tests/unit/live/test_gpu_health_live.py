@@ -15,6 +15,7 @@ from lucid.adapters.slurm.actions.gpu_placeholders import NAME
 from lucid.config import GpuHealthSettings, profiles_folder
 from lucid.core.gpu_health import CardHealth, GpuFault, GpuOut, NodeHealth
 from lucid.core.placement import NodeGpus
+from lucid.errors import ClusterUnavailable
 from lucid.orchestrator.capacity.gpus_out import judge
 
 RULES = GpuHealthSettings()
@@ -251,6 +252,24 @@ def test_where_slurm_refuses_it_lucid_leaves_the_gpu_out_itself_and_says_so(site
     site.turns(10)
     assert ("n1", 2) not in site.used()
     assert "Slurm's own jobs are not kept off n1:2: no such account" in site.ctl("gpu", "health")
+
+
+def test_where_nobody_can_tell_who_lucidd_is_turns_go_on_and_it_is_told(
+    site: Sick, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def who() -> tuple[int, str]:
+        raise ClusterUnavailable("id: exit status 126")
+
+    monkeypatch.setattr(site.slurm, "who", who)
+    site.submit("1", name=NAME + "n2:0", time_limit_s=600.0)
+    site.turns(5)
+    site.tell(XID)
+    site.turns(20)
+    assert site.slurm.records["1"].running
+    assert "not kept off n1:2: who lucidd is on the cluster is not known: id: exit status 126" in site.ctl(
+        "gpu", "health"
+    )
+    assert site.store.view("status")["last_error"] == ""
 
 
 def test_a_job_of_that_name_of_somebody_else_is_theirs(site: Sick) -> None:

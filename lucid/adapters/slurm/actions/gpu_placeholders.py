@@ -22,7 +22,7 @@ from lucid.adapters.slurm.records.request import Request
 from lucid.adapters.slurm.snapshot.observation import Observation
 from lucid.config import Mode
 from lucid.core.gpu_health import GpuOut
-from lucid.errors import ActionRefused, ClusterError, ClusterUnavailable
+from lucid.errors import ActionRefused, ClusterError
 
 __all__ = ["NAME", "Placeholders"]
 
@@ -47,8 +47,12 @@ class Placeholders:
         self._lasts_s = lasts_s
         self._jobs: list[SlurmJob] = []
         self._me: tuple[int, str] | None = None
+        self._ask_s = 0.0
+        self._why_unknown = ""
         self._announced = False
         """Has a heartbeat told job_submit.lua whose jobs may name a single GPU? One is written after each turn."""
+        self.unannounced = False
+        """Is a placeholder wanted, and begun after the next heartbeat?"""
         self._not_before_s: dict[str, float] = {}
         self.refused: dict[str, str] = {}
         """By GPU, why Slurm cannot be kept off it."""
@@ -58,30 +62,37 @@ class Placeholders:
         """Number of the user whose jobs they are on the cluster; -1 where that is not told."""
         return -1 if self._me is None else self._me[0]
 
-    def others(self, jobs: Sequence[SlurmJob]) -> Sequence[SlurmJob]:
+    def others(self, jobs: Sequence[SlurmJob], now_s: float) -> Sequence[SlurmJob]:
         """The jobs without placeholders; one that runs is a job without GPUs. The same object where there is none."""
-        self._jobs = [job for job in jobs if job.name.startswith(NAME) and self._mine(job)]
+        self._jobs = [job for job in jobs if job.name.startswith(NAME) and self._mine(job, now_s)]
         if not self._jobs:
             return jobs
         mine = {job.id for job in self._jobs}
         plain = [replace(job, gpus=0, placement=(), request=Request()) for job in self._jobs if job.running]
         return [*(job for job in jobs if job.id not in mine), *plain]
 
-    def _mine(self, job: SlurmJob) -> bool:
-        try:
-            self._me = self._me or self._client.who()
-        except ClusterUnavailable:
-            raise
-        except ClusterError:
-            return False  # it cannot be told, and anybody may give a job such a name
-        return job.user == self._me[1] and job.uid in (-1, self._me[0])
+    def _mine(self, job: SlurmJob, now_s: float) -> bool:
+        me = self._known(now_s)  # anybody may give a job such a name
+        return me is not None and job.user == me[1] and job.uid in (-1, me[0])
+
+    def _known(self, now_s: float) -> tuple[int, str] | None:
+        """Number and name of lucidd's user on the cluster; ``None`` where that cannot be told (a prefix that runs
+        nothing but Slurm's commands): that ends no turn, and is asked again after a while."""
+        if self._me is None and now_s >= self._ask_s:
+            self._ask_s = now_s + _AGAIN_S
+            try:
+                self._me = self._client.who()
+            except ClusterError as error:
+                self._why_unknown = f"who lucidd is on the cluster is not known: {error}"
+        return self._me
 
     def settle(self, wanted: Mapping[str, GpuOut], facts: Observation) -> list[str]:
         """Begin what is missing, renew what runs, end what is not wanted any more; returns what was done."""
-        ready = self._announced
-        if Mode.PACK in facts.modes.values():
-            self._me = self._me or self._client.who()
-            self._announced = True
+        me = self._known(facts.now_s) if wanted else self._me
+        ready, self._announced = self._announced, me is not None
+        self.unannounced = bool(wanted) and me is not None and not ready
+        if wanted and me is None:
+            self.refused = dict.fromkeys(wanted, self._why_unknown)
         if not ready:
             return []
         nodes = {node.name: node for node in facts.nodes}
