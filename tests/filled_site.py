@@ -39,7 +39,7 @@ def bounded_site(folder: Path) -> Site:
 
 def filled_site(folder: Path) -> Site:
     """Two hours of it: light pairs, one slower than promised; jobs that wait, one for profiling; an idle job that has
-    ended; a model that was judged."""
+    ended; a GPU that a person took out; a model that was judged."""
     site = bounded_site(folder)
     for number in range(1, 5):
         site.submit(str(number), 2, run_s=2500.0 if number < 3 else 30_000.0, user="ada", time_limit_s=36_000.0)
@@ -60,6 +60,7 @@ def filled_site(folder: Path) -> Site:
     idle_summary(site, "1")
     for number in range(20, 36):
         site.submit(str(number), 2, run_s=3000.0, user="cyd", time_limit_s=36_000.0)
+    site.ctl("gpu", "out", "n1:0", "--reason", "noisy fan")
     site.turns(60.0)
     drift = {"error_ratio": 0.8, "jobs": 120, "psi": {"gpus": 0.1}}
     site.store.put_view(UPKEEP, [{"kind": "duration", "drift": drift, "trouble": None}])
