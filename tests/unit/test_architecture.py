@@ -86,7 +86,7 @@ def missed(walk: list[str], steps: list[Step]) -> list[str]:
 def test_from_sbatch_to_the_started_job(tmp_path: Path) -> None:
     site = Site(tmp_path, restarts=None)
     slurm, memory = site.slurm, PairMemory()
-    models = live_models(site.settings, tmp_path / "lucid.toml", memory)
+    models = live_models(site.settings, tmp_path / "lucid.toml", memory, 60.0)
     parts = (site.settings, NamedClient(slurm), Breaker(slurm.now_s), site.store, site.sampler, slurm, models, memory)
     site.daemon = Daemon(Parts(*parts), "one")
 
