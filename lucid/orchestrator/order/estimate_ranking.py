@@ -4,7 +4,8 @@ Ordered by estimate, jobs wait for less in all than in order of submission, as f
 long ones. The gain is that saving, as a share of what true durations would have saved: 1 for estimates in the right
 order, 0 for noise and for a constant, -1 for the reverse order. It is reckoned in logarithms of durations: in seconds
 the two or three longest jobs of a window would decide. Noise has a gain of about 0 +- 1/sqrt(jobs), so a gain counts
-only beyond that (docs/decisions/0053).
+only beyond that (docs/decisions/0053). Naive estimates are judged beside those given, and followed where they rank
+better.
 """
 
 from __future__ import annotations
@@ -137,7 +138,10 @@ class TrustBook:
             )
 
         given = judged("", [(said_s, ran_s) for said_s, _, ran_s in rows])
-        naive = judged(HISTORY, [(said_s, ran_s) for _, said_s, ran_s in rows if said_s is not None])
+        besides = [(said_s, ran_s) for _, said_s, ran_s in rows if said_s is not None]
+        if not besides:
+            return given
+        naive = judged(HISTORY, besides)
         if bool(given) != bool(naive):
             return naive if given else given
         margin = 0.0 if by else _TO_TRUST * chance  # between two that rank, or two that do not, it stays

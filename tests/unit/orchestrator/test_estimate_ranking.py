@@ -48,7 +48,9 @@ def ended(book: TrustBook, said: list[float], vc: str = "vc", naive_s: list[floa
 
 def test_trust_is_lost_to_lies_and_won_back() -> None:
     book = TrustBook()
-    assert ended(book, [1.0 / one for one in REAL])
+    lost = ended(book, [1.0 / one for one in REAL])
+    assert lost
+    assert lost.by == ""
     assert not ended(book, REAL)
     assert TrustBook.from_dict(book.to_dict()).told == book.told
 
