@@ -15,6 +15,7 @@ from lucid.orchestrator.order.precedence import in_precedence
 __all__ = ["SUBMITTED", "PlainQueue", "Shape", "Shapes", "WaitingJob", "in_submission"]
 
 SUBMITTED = attrgetter("job.submit_s", "job.rank")
+_TIER, _NICE = attrgetter("tier"), attrgetter("nice")
 _MOST_SHAPES = 4096
 """Beyond so many shapes are made anew: equal ones may then be apart for a while."""
 
@@ -92,7 +93,10 @@ class PlainQueue:
         before, self._partition = self._partition, None
         if before is None or not self._follows(partition, before):
             self._entries, self._rows = sorted(partition.pending, key=SUBMITTED), None
-            self._said = sum([_is_said(entry.job) for entry in partition.pending])
+            jobs = [entry.job for entry in partition.pending]
+            # whole lists at a time: in most queues of thousands nobody has said anything
+            said = any(map(_TIER, jobs)) or any(map(_NICE, jobs))
+            self._said = sum(map(_is_said, jobs)) if said else 0
         self._partition = partition
         return in_precedence(self._entries, [e.job for e in self._entries]) if self._said else self._entries
 
