@@ -167,7 +167,8 @@ def test_jobs_that_ended_and_were_forgotten_are_learned_from_once(site: Absent) 
     found = dict(site.known())
     assert found.keys() > before.keys()
     assert found["1"] == 200.0
-    assert f"mean of {len(found)} jobs with the same user and name" in mean_of(site, "train")
+    jobs = "job" if len(found) == 1 else "jobs"
+    assert f"mean of {len(found)} {jobs} with the same user and name" in mean_of(site, "train")
     asked = len(site.books.asked)
     site.slurm.advance(700.0)
     site.turns(10.0)
