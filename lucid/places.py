@@ -40,10 +40,7 @@ TOLD: Mapping[str, Set[str]] = {
         "first_guess_s",
     },
     "models": {"library"},
-    "efficiency": {
-        "days", "idle_start_s", "idle_after_s", "empty_s", "least_measured", "least_gpu_h", "light_util", "light_mem",
-        "limit_share", "limit_jobs", "limit_unused_h",
-    },
+    "efficiency": {"days", "idle_start_s", "idle_after_s", "empty_s", "least_measured", "least_gpu_h"},
 }  # fmt: skip
 """The settings that lucidd tells everybody, defaults and all, once it has checked them; none is a secret."""
 

@@ -121,7 +121,6 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
         "lucidctl models evaluate throughput bins.csv --test-from 2020-09-01 --newest-bin 1",
     ),
     "models evaluate duration": ("lucidctl models evaluate duration jobs.log --test-from 3500",),
-    "models evaluate waits": ("lucidctl models evaluate waits waits.csv.gz --test-from 2026-10-01",),
     "models evaluate packing": ("lucidctl models evaluate packing --profiles profiles.csv --pairs pairs.csv",),
     "tune": (
         "lucidctl tune --history sacct.txt --vcs vcs.csv --out tune     # search",

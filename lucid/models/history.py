@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from math import exp, fsum, log
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from lucid.config import PolicySettings
 from lucid.core.job import Ended, Job, JobProfile
 from lucid.core.prediction import JUMBO, Prediction
+
+if TYPE_CHECKING:
+    from lucid.config import PolicySettings
 
 __all__ = ["NEWEST", "HistoryPredictor", "jobs_alike", "naive_for"]
 

@@ -50,7 +50,7 @@ def test_small_pack(policy: str, semantics: str, jct: float) -> None:
     assert hours(figures, "avg_jct_s") == pytest.approx(jct, abs=LAST_DIGIT)
 
 
-@pytest.mark.parametrize(("semantics", "jct"), [("published", 0.746), ("honest", 0.736)])
+@pytest.mark.parametrize(("semantics", "jct"), [("published", 0.746), ("honest", 0.718)])
 def test_lucid_on_the_small_pack(semantics: str, jct: float) -> None:
     """Nobody has published these: they are our own, so that ``make test`` sees when what the large pack's figures
     rest on has moved. Durations are true ones."""

@@ -43,7 +43,7 @@ def health(site: Site, viewer: Viewer, _path: Mapping[str, str], _asked: Mapping
         "holder": holder,
         "heartbeat_age_s": None if beat is None else round(now_s - beat.at_s, 1),
         "worst": findings[0].level if findings else "ok",
-        "findings": [asdict(found) for found in shown],
+        "findings": [found.to_dict() for found in shown],
         "modes": status.modes,
         "cycles": status.cycles,
         "client": status.client,

@@ -66,7 +66,7 @@ def test_a_geometric_mean_hardly_moves_for_one_long_job() -> None:
     predictor.learn([past(ran_s, user="ann") for ran_s in (90.0, 90.0, 90.0, 9990.0)])
     found = predictor.predict(a_job("new", user="ann"), None, 0.0)
     assert found.duration_s == pytest.approx(306.2, abs=0.1)
-    assert found.duration_source == "history: geometric mean of 4 by user and GPUs"
+    assert found.duration_source == "history: geometric mean of 4 jobs with the same user and GPUs"
 
 
 def test_before_any_job_has_ended_there_is_a_first_guess() -> None:

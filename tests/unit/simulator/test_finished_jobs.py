@@ -98,7 +98,7 @@ def test_a_log_without_users_is_judged_by_account_or_partition(tmp_path: Path) -
 
 @pytest.mark.parametrize("words", ["0", "-1", "September"])
 def test_what_is_neither_row_nor_time_is_refused(words: str) -> None:
-    for kind in ("duration", "waits", "throughput"):
+    for kind in ("duration", "throughput"):
         result = CliRunner().invoke(lucidctl, ["models", "evaluate", kind, "x.csv", f"--test-from={words}"])
         assert result.exit_code == 2
         assert "Invalid value for '--test-from'" in result.stderr
