@@ -134,7 +134,7 @@ def setup(
             _end({**told, "waits_for_nodes": True}, as_json, changed=True)
             return
     findings = diagnose(live_settings(_ROOT / TOML))
-    _end({**told, "findings": [asdict(found) for found in findings]}, as_json, changed=told["pending"])
+    _end({**told, "findings": [found.to_dict() for found in findings]}, as_json, changed=told["pending"])
     if not as_json:
         show_findings(findings)
     if any(found.level == "bad" for found in findings):
