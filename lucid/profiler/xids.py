@@ -6,6 +6,11 @@ and "GPU Debug Guidelines" (https://docs.nvidia.com/deploy/gpu-debug-guidelines/
 starting point: a program's mistake may look like a fault of the hardware, and the other way round. So a GPU is left
 out only where the listing names no application among the causes, and the resolution is more than a restart of the
 application. A number that is not here is told, and nothing is done.
+
+Compared on 26 November 2026 with the catalog's immediate actions (Ampere and newer, state of October 2025): each
+number that is ``bad`` here has RESET_GPU or RESTART_BM there, but for 48, whose action is a workflow, and 54,
+CHECK_MECHANICALS. 109 has RESET_GPU, too; it stays unclear here, since NVIDIA's device plugin for Kubernetes counts
+it among the faults of applications.
 """
 
 from __future__ import annotations
