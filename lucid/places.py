@@ -12,10 +12,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, Protocol, cast
-
-if TYPE_CHECKING:
-    from lucid.config import Settings
+from typing import Any, Protocol
 
 __all__ = [
     "HEARTBEAT",
@@ -29,7 +26,7 @@ __all__ = [
     "places_in",
     "profiles_folder",
     "stamp_of",
-    "told_settings",
+    "told_in",
 ]
 
 STATE_DIR = "/var/lib/lucid"
@@ -137,22 +134,9 @@ def places_in(config: Path) -> Placed | None:
     return _Settings(found) if found.partitions and known == stamp_of(text) else None
 
 
-def told_settings(config: Path) -> Settings:
-    """Those of `TOLD`, with no other attributes; all, where lucidd has not checked this very file.
-
-    Raises:
-        ConfigError: that file cannot be read, or is wrong.
-    """
-    told = _told_in(config)
-    if told is None:
-        from lucid.config import load_settings
-
-        told = load_settings(config)
-    return told
-
-
-def _told_in(config: Path) -> Settings | None:
-    """``None`` also where another version of lucidd has checked it."""
+def told_in(config: Path) -> SimpleNamespace | None:
+    """The settings of `TOLD`, by section, with no other attributes; ``None`` where lucidd has not checked this very
+    file, or another version of it has."""
     try:
         text = config.read_bytes()
         daemon = tomllib.loads(text.decode()).get("daemon", {})
@@ -163,7 +147,7 @@ def _told_in(config: Path) -> Settings | None:
         return None
     if known != stamp_of(text) or not sections["daemon"].partitions:
         return None
-    return cast("Settings", SimpleNamespace(**sections))
+    return SimpleNamespace(**sections)
 
 
 def _checked(heartbeat: str) -> tuple[str, str]:
@@ -172,15 +156,16 @@ def _checked(heartbeat: str) -> tuple[str, str]:
     return known + end, told
 
 
-def library_folder(settings: Settings, base: Path) -> Path | None:
-    """Where the versions of models are; ``None`` where nothing says so. ``base``: folder of the configuration."""
+def library_folder(settings: Any, base: Path) -> Path | None:
+    """Where the versions of models are; ``None`` where nothing says so. ``settings``: all, or those of `TOLD`.
+    ``base``: folder of the configuration."""
     if settings.models.library:
-        return base / settings.models.library
+        return base / str(settings.models.library)
     return Path(settings.daemon.state_dir) / "models" if settings.daemon.partitions else None
 
 
-def profiles_folder(settings: Settings) -> Path:
-    """Where samplers put their summaries."""
+def profiles_folder(settings: Any) -> Path:
+    """Where samplers put their summaries, by all settings, or by those of `TOLD`."""
     return Path(settings.daemon.profiles_dir or Path(settings.daemon.state_dir) / "profiles")
 
 

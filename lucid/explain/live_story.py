@@ -21,7 +21,7 @@ from lucid.explain.story import Story, row_to_dict
 from lucid.explain.windows import ends_in_time_s, reaches_words
 from lucid.live.plans.stored_plan import read_stored_starts, stored_picture, stored_plan
 from lucid.live.reporting.public_view import Published
-from lucid.places import told_settings
+from lucid.live.told_settings import told_settings
 
 __all__ = ["check_waits_for_lucid", "known_story", "live_story", "why_nothing", "with_expected_start"]
 

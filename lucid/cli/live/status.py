@@ -24,7 +24,8 @@ from lucid.live.reporting.status import words_of_left_out
 from lucid.live.resilience.failover import standby_of
 from lucid.live.resilience.trouble_file import lives_in_trouble
 from lucid.live.switches import words_of_switches
-from lucid.places import Mode, Placed, places_in, told_settings
+from lucid.live.told_settings import told_settings
+from lucid.places import Mode, Placed, places_in
 
 if TYPE_CHECKING:
     from lucid.config import Settings

@@ -14,8 +14,9 @@ from lucid.core.snapshot import Snapshot
 from lucid.errors import StoreError
 from lucid.live.plans.stored_starts import STARTS, StartsAhead, told_starts
 from lucid.live.reporting.public_view import Published
+from lucid.live.told_settings import told_settings
 from lucid.orchestrator.policies import BUILT_IN
-from lucid.places import Mode, told_settings
+from lucid.places import Mode
 
 __all__ = ["StoredPlan", "read_stored_starts", "row_in", "stored_picture", "stored_plan"]
 

@@ -13,7 +13,8 @@ from daemon_site import Site
 from lucid.cli.main import _COMMANDS
 from lucid.config import load_settings
 from lucid.daemon.process import say_checked
-from lucid.places import places_in, told_settings
+from lucid.live.told_settings import told_settings
+from lucid.places import places_in
 
 HEAVY = ("numpy", "scipy", "pandas", "sklearn", "interpret", "matplotlib", "apscheduler", "jinja2", "rapidfuzz")
 
