@@ -77,7 +77,7 @@ def test_a_time_limit_bounds_the_estimate(box: Box, lucidd: Lucidd) -> None:
     lucidd.start()
     number = box.sbatch("--gres=gpu:4", "-p", "vc-a", "-J", "hour", "-t", "10", script="sleep 3")
     box.wait("an estimate", lambda: "estimate 10 min by" in lucidd.ctl("explain", number), 20)
-    said = "history: mean of 1 job with the same user and name; capped at its time limit"
+    said = "history: the time limit, corrected by 1 job with the same user and name; capped at its time limit"
     assert said in lucidd.ctl("explain", number)
 
 
