@@ -1,6 +1,6 @@
 """Lucid's throughput model beside what it was compared with (Table 7), trained and judged on the same bins.
 
-LightGBM and XGBoost are no packages of Lucid's: they are installed for this alone, into build/papers.
+Lucid does not depend on LightGBM and XGBoost. This program installs them, into build/papers.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def _columns(jobs: float, gpus: float) -> dict[str, float]:
 def _packages() -> None:
     """Raises ``Absent`` where the packages are not there."""
     if str(PACKAGES) not in sys.path:
-        sys.path.append(str(PACKAGES))  # last: nothing of Lucid's own is taken from there
+        sys.path.append(str(PACKAGES))  # at the end, so that packages of Lucid's own environment come first
     try:
         for name in ("lightgbm", "xgboost"):
             importlib.import_module(name)

@@ -17,7 +17,7 @@ from lucid.errors import ModelError
 @click.argument("waits_file", metavar="WAITS", type=click.Path(path_type=Path))
 @click.option("--test-from", "test_from", required=True, help="Number of a job in order of submission, or a time.")
 def main(waits_file: Path, test_from: str) -> None:
-    """Evaluate waits told at submission from a log alone. Each is told from what was known by then.
+    """Evaluate forecasts of waits from a log alone. Each uses only what was known when its job was submitted.
 
     WAITS is a CSV, packed with gzip or not, with submit_time, start_time and, if known, end_time, account, partition,
     user, req_cpus, mem_mib, nodes, gpus and time_limit_s. Times without a zone are UTC. Exit status 1: the running

@@ -172,6 +172,8 @@ class Cycles:
         return result
 
     def _look_for_idle(self, running: Sequence[Running], now_s: float) -> None:
+        if not self._idle.due(now_s):
+            return
         packed = [name for name, mode in self._modes().items() if mode is Mode.PACK]
         self._idle.look(running, {job.id: job.comment for job in self.cluster.facts.jobs}, packed, now_s)
 
@@ -225,9 +227,9 @@ class Cycles:
             recorder,
             forecaster,
             before,
-            True,
-            self._trust.book,
-            naive,
+            tolerant=True,
+            trust=self._trust.book,
+            naive=naive,
         )
 
     def _forgot(self, memory: Mapping[str, object], error: Exception) -> None:

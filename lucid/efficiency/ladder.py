@@ -12,7 +12,7 @@ from enum import StrEnum
 from lucid.config import IdleSettings
 from lucid.efficiency.judge import JobUse
 
-__all__ = ["FRESH_S", "Met", "Step", "due", "idle_since", "idle_stretches", "meets", "works"]
+__all__ = ["FRESH_S", "Met", "Step", "due", "idle_since", "idle_stretches", "measured", "meets", "works"]
 
 FRESH_S = 120.0
 """Of a job that runs, the last reading is no older when a step is taken."""
@@ -41,9 +41,14 @@ class Met:
     back_gpu_h: float = 0.0
 
 
+def measured(job: JobUse) -> bool:
+    """Is enough known of each GPU of the job to take any step?"""
+    return len(job.use) >= job.gpus and all(use.measured_s >= _LEAST_MEASURED_S for use in job.use)
+
+
 def idle_stretches(job: JobUse) -> list[tuple[float, float]]:
     """When all GPUs of a job did nothing, Unix s; of a job of which any GPU was not sampled, nothing is known."""
-    if len(job.use) < job.gpus or any(use.measured_s < _LEAST_MEASURED_S for use in job.use):
+    if not measured(job):
         return []
     found = [(one.begin_s, one.end_s) for one in job.use[0].idle]
     for use in job.use[1:]:

@@ -90,17 +90,22 @@ class IdleJobs:
         self._next_s = float("-inf")
         self._not_before_s: dict[str, float] = {}
 
+    def due(self, now_s: float) -> bool:
+        """Is there anything to look for now? Nothing where nobody is told, and not more often than once a minute."""
+        return bool(self._settings.tell) and not self._next_s - 3600.0 <= now_s < self._next_s
+
     def look(
         self, running: Iterable[Running], comments: Mapping[str, str], packed: Collection[str], now_s: float
     ) -> None:
         """Take the steps that are due. ``comments``: of jobs, by id, as Slurm has them; a job whose comment is not
         known, or says ``lucid:off``, meets none. ``packed``: VCs in which lucidd acts; nobody is cancelled elsewhere.
         """
-        if not self._settings.tell or self._next_s - 3600.0 <= now_s < self._next_s:
+        if not self.due(now_s):
             return
         self._next_s = now_s + _EVERY_S
         uses, kept = self._uses(), self._kept()
         present = {entry.job.id: entry.start_s for entry in running}
+        self._not_before_s = {job: at_s for job, at_s in self._not_before_s.items() if job in present}
         steps = {job: taken for job, taken in kept.items() if present.get(job) == taken[0]}
         if len(steps) < len(kept):
             self._keep(steps)

@@ -91,7 +91,7 @@ def out(gpu: str, reason: str, config: Path) -> None:
     made = GpuOut(node, index, time.time(), " ".join(reason.split())[:200], by=_me())
     store.set_setting(BACK + made.name, None)
     store.set_setting(OUT + made.name, json.dumps(to_json(made)))
-    say(f"{made.name} is out, {_from_when(store)}")
+    say(shown(f"{made.name} is out, {_from_when(store)}"))
 
 
 @click.command(name="return")
@@ -109,7 +109,7 @@ def returned(gpu: str, config: Path) -> None:
     store.set_setting(BACK + name, f"{time.time():.3f} {_me()}")
     store.set_setting(OUT + name, None)
     if was is None:
-        say(f"{name} was not out; what was seen of it until now does not take it out")
+        say(shown(f"{name} was not out; what was seen of it until now does not take it out"))
     else:
         say(shown(f"{name} is back, {_from_when(store)}; it was out for: {was.words}"))
 

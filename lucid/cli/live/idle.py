@@ -15,7 +15,7 @@ from lucid.cli.console import Table, say, stdout_console
 from lucid.cli.live.status import live_settings, live_store
 from lucid.config import IdleSettings, Settings, profiles_folder
 from lucid.efficiency.judge import JobUse
-from lucid.efficiency.ladder import Met, Step, idle_since, meets
+from lucid.efficiency.ladder import Met, Step, idle_since, measured, meets
 from lucid.explain.reasons import duration, when
 from lucid.live.idle_jobs import VIEW
 from lucid.live.reporting.waste_inputs import job_uses
@@ -123,7 +123,7 @@ def dry_run(jobs: Sequence[JobUse], found: Sequence[Met], days: float, rules: Id
         by_user[met.job.user].append(met)
     users = [{"name": name, **_sums(mets)} for name, mets in by_user.items()]
     users.sort(key=lambda row: (-float(row["idle_gpu_h"]), row["name"]))
-    judged = sum(1 for job in jobs if len(job.use) >= job.gpus and all(use.measured_s >= 3600.0 for use in job.use))
+    judged = sum(map(measured, jobs))
     return {
         "days": days,
         "tells": bool(rules.tell),

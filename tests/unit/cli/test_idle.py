@@ -80,6 +80,9 @@ def test_the_dry_run_of_a_month_equals_a_count_by_hand() -> None:
     assert (total["jobs_told"], total["users_told"]) == (len(told), len(set(told.values())))
     assert total["back_gpu_h"] == pytest.approx(sum(by_hand(made)[1] for made in month), abs=3.0)
     assert total["jobs_cancelled"] == sum(by_hand(made)[0] == 3 for made in month)
+    elsewhere = [met for job in jobs for met in meets(job, IdleSettings(tell="mail", cancel=("other",)))]
+    assert elsewhere
+    assert not any(met.back_gpu_h or met.steps[-1][0] is Step.CANCEL for met in elsewhere), "no VC of theirs cancels"
 
 
 def test_nobody_is_told_of_a_job_that_was_measured_for_less_than_an_hour() -> None:
