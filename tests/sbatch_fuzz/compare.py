@@ -24,6 +24,7 @@ ALLOWED: Mapping[str, str] = {
     "changed-partition": r"line \d typed then: 1, .*Lucid: (a job waits in one partition|this job has no place) .*",
     "changed-priority": r"line \d typed then: 1, '(Access/permission|Job is in held).*; plain .*priority.*",
     "admin-hold": r"line \d typed then: 1, '.*Lucid: an administrator holds this job\. .*; plain 1, .*denied.*",
+    "task-accounting": r"a task that never started is unknown to sacct",
     "slots-accounting": r"sacct \S+ (Req|Alloc)TRES has slots in place of GPUs",
 }
 """By the id of a row of docs/differences.md: a pattern for the difference."""
@@ -92,6 +93,8 @@ def compared(case: Case, plain: Got, lucid: Got) -> list[str]:
         found = [f"with a deadline: {words}" if words.startswith(("exit", "says")) else words for words in found]
     if any("MinMemory" in line for line in case.then):
         found = [f"memory changed then: {words}" if "_MEM_PER_NODE" in words else words for words in found]
+    if any("--array" in word for word in case.words):
+        found = [f"a task that {words}" if words.startswith("never started") else words for words in found]
     if case.command == "srun" and ":" in case.words:  # its parts are started at once, with each other's variables
         found = [words for words in found if not words.startswith("step ")]
     return found + ([] if ":" in case.words else strays(case, lucid))
@@ -111,6 +114,9 @@ def _of_run(before: Run, after: Run) -> Iterable[str]:
             counts = [len(one[name].split(",")) if name in one else None for one in (b, a)]
             if counts[0] != counts[1]:
                 yield f"{part} {name} names {counts[0]}; plain {counts[1]}"
+    if before.sacct and not after.sacct and after.state == "PENDING":
+        yield "never started is unknown to sacct"
+        return
     for name in sorted(before.sacct.keys() | after.sacct.keys()):
         was, is_ = before.sacct.get(name, "(nothing)"), after.sacct.get(name, "(nothing)")
         if name.endswith("ElapsedRaw") and was.isdigit() and is_.isdigit():

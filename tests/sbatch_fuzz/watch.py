@@ -122,8 +122,13 @@ def _batch(box: Box, case: Case, patience_s: float) -> tuple[subprocess.Complete
 
 
 def accounted(box: Box, found: list[Got]) -> list[Got]:
-    """With what sacct says, once slurmdbd has been told of the last."""
+    """With what sacct says, once slurmdbd has been told of the last.
+
+    A job that waited in vain is not waited for: of a task that was changed by itself and cancelled before it started
+    Slurm tells slurmdbd nothing.
+    """
     numbers = [run.number for got in found for run in got.runs]
+    ran = [run.number for got in found for run in got.runs if run.state != "PENDING"]
     said: dict[str, dict[str, str]] = {}
 
     def told() -> bool:
@@ -133,7 +138,7 @@ def accounted(box: Box, found: list[Got]) -> list[Got]:
             number, *fields = row.split("|")
             job, _, step = number.partition(".")
             said.setdefault(job, {}).update({f"{step or 'job'} {k}": v for k, v in zip(_SACCT, fields, strict=True)})
-        return all(said.get(number, {}).get("job State", "RUNNING") != "RUNNING" for number in numbers)
+        return all(said.get(number, {}).get("job State", "RUNNING") != "RUNNING" for number in ran)
 
     if numbers:
         time.sleep(2.0)
@@ -144,10 +149,10 @@ def accounted(box: Box, found: list[Got]) -> list[Got]:
                 f"line {at} here: job {run.number}: {said.get(run.number, 'unknown to sacct')}"
                 for at, got in enumerate(found)
                 for run in got.runs
-                if said.get(run.number, {}).get("job State", "RUNNING") == "RUNNING"
+                if run.number in ran and said.get(run.number, {}).get("job State", "RUNNING") == "RUNNING"
             ]
             raise AssertionError("\n".join([str(error), *waits])) from None
-    return [replace(got, runs=tuple(replace(run, sacct=said[run.number]) for run in got.runs)) for got in found]
+    return [replace(got, runs=tuple(replace(run, sacct=said.get(run.number, {})) for run in got.runs)) for got in found]
 
 
 _NAMED = {"-n": "NTASKS", "-N": "NODES", "-c": "CPUS_PER_TASK", "-t": "TIMELIMIT", "-p": "PARTITION", "-G": "GPUS"}
