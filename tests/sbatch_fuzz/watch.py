@@ -152,7 +152,9 @@ def accounted(box: Box, found: list[Got]) -> list[Got]:
                 if run.number in ran and said.get(run.number, {}).get("job State", "RUNNING") == "RUNNING"
             ]
             raise AssertionError("\n".join([str(error), *waits])) from None
-    return [replace(got, runs=tuple(replace(run, sacct=said.get(run.number, {})) for run in got.runs)) for got in found]
+    return [
+        replace(got, runs=tuple(replace(run, sacct=said.get(run.number, {})) for run in got.runs)) for got in found
+    ]
 
 
 _NAMED = {"-n": "NTASKS", "-N": "NODES", "-c": "CPUS_PER_TASK", "-t": "TIMELIMIT", "-p": "PARTITION", "-G": "GPUS"}
