@@ -6,9 +6,10 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-__all__ = ["Section", "defaults", "of_simulations", "simulated"]
+__all__ = ["Section", "defaults", "fixed", "is_fixed", "of_simulations", "simulated"]
 
 _MARK = "of simulations, or of the live policy"
+_FIXED = "no setting"
 
 
 class Section(BaseModel):
@@ -28,6 +29,18 @@ def defaults(section: type[BaseModel], *, policy: str | None = None) -> Any:
 def simulated(default: Any, *, policy: str = "", **limits: Any) -> Any:
     """A field of simulations: lucidd refuses a file that sets it, unless it runs the policy that is named here."""
     return Field(default, json_schema_extra={_MARK: policy}, **limits)
+
+
+def fixed(default: Any, **limits: Any) -> Any:
+    """A field that no file sets: nobody knows a site that needs another value. A study gives another one in Python,
+    and a record of a plan says what held then."""
+    return Field(default, json_schema_extra={_FIXED: True}, **limits)
+
+
+def is_fixed(section: type[BaseModel], key: str) -> bool:
+    """Whether a file may not set it."""
+    extra = section.model_fields[key].json_schema_extra
+    return isinstance(extra, dict) and _FIXED in extra
 
 
 def of_simulations(section: type[BaseModel], key: str) -> str | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field, model_validator
 
-from lucid.config.base import Section
+from lucid.config.base import Section, fixed
 
 __all__ = ["IdleSettings"]
 
@@ -19,7 +19,7 @@ class IdleSettings(Section):
     tell_after_s: float = Field(7200.0, ge=3600)
     """The user is told once all GPUs of the job have done nothing for so long, s. A job that was measured for less
     than an hour is never told of."""
-    again_after_s: float = Field(3600.0, ge=600)
+    again_after_s: float = fixed(3600.0, ge=600)
     """So long after the first message the second one is sent, if the job still does nothing, s."""
     cancel: tuple[str, ...] = ()
     """VCs whose jobs are cancelled after the second message, if they still do nothing. Needs `tell`."""

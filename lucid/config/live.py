@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, field_validator
 
-from lucid.config.base import Section, defaults
+from lucid.config.base import Section, defaults, fixed
 from lucid.places import HEARTBEAT, STATE_DIR, Mode
 
 __all__ = [
@@ -42,11 +42,11 @@ class ModelSettings(Section):
     """CSV of configurations measured together."""
     bins: str | None = None
     """CSV of submissions per bin of time: throughput."""
-    monotone: dict[str, Literal[-1, 1]] = Field(default_factory=dict)
+    monotone: dict[str, Literal[-1, 1]] = fixed({})
     """Features along which durations may only rise (1) or fall (-1)."""
-    new_jobs: int = Field(1000, ge=1)
+    new_jobs: int = fixed(1000, ge=1)
     """Finished jobs not yet learned from that call for training."""
-    most_age_days: float = Field(7.0, gt=0)
+    most_age_days: float = fixed(7.0, gt=0)
     """A version older than this calls for training."""
 
 
@@ -55,7 +55,7 @@ class TunerSettings(Section):
 
     every_h: float = Field(0.0, ge=0)
     """How often, hours; 0: never."""
-    history_days: float = Field(30.0, gt=0)
+    history_days: float = fixed(30.0, gt=0)
     """How much of the past is searched."""
     trials: int = Field(60, ge=2)
     """Settings tried in one search."""
@@ -65,7 +65,7 @@ class TunerSettings(Section):
     """Settings, or tables of them, to search; empty: all that can be tuned."""
     apply: bool = False
     """Also write a change whose gain survives on later data into the configuration, for lucidd's next start."""
-    keep: int = Field(10, ge=1)
+    keep: int = fixed(10, ge=1)
     """Reports kept."""
 
 
@@ -101,7 +101,7 @@ class SlurmSettings(Section):
     poll_idle_s: float = Field(7.0, ge=1)
     """Seconds between looks otherwise, and so the longest that a job waits for the first look at it. With
     nodes_every_s at most 13 requests a minute; below 6, more."""
-    nodes_every_s: float = Field(30.0, ge=1)
+    nodes_every_s: float = fixed(30.0, ge=1)
     """Seconds between looks at the nodes; at one that changed, lucidd looks at once while jobs wait."""
     keep_awake: bool = False
     """Keep free nodes from falling asleep, as many as policy.sleep.ready_share says, by SuspendExcNodes: from Slurm
@@ -111,7 +111,7 @@ class SlurmSettings(Section):
     least, is kept for putting jobs right that Slurm did not start, or that are to be let go."""
     start_grace_s: float = Field(30.0, gt=0)
     """A released job that has not started by then is taken back and decided anew."""
-    start_tries: int = Field(2, ge=1)
+    start_tries: int = fixed(2, ge=1)
     """A job whose start Slurm refused, or did not bring about, so many times is released as its user wrote it: Slurm
     alone decides about it from then on, or until a reason that lies outside of the job may have ended."""
 
@@ -154,10 +154,10 @@ class ElasticSettings(Section):
     users write there (mode 1777). Empty: nothing is resized, and a policy that must resize does not start."""
     resize_every_s: float = Field(300.0, ge=0)
     """A job that was resized, or started, keeps its GPUs for at least so long."""
-    restart_s: float = Field(30.0, ge=0)
+    restart_s: float = fixed(30.0, ge=0)
     """What a restart of such a job is taken to cost until one was measured, s: from the order to stop to the start on
     other GPUs. A job is not resized for less than its restart costs."""
-    silent_s: float = Field(900.0, gt=0)
+    silent_s: float = fixed(900.0, gt=0)
     """A job that has not reported for so long while it runs keeps the GPUs that it has. After twice as long it goes
     back to as many as its user wrote."""
 
@@ -178,12 +178,12 @@ class GpuHealthSettings(Section):
     most_share: float = Field(0.05, gt=0, le=1)
     """The most of the cluster's GPUs that are left out by Lucid itself, and one at the least. Beyond it Lucid says so
     as loudly as it can: a broken sampler must not take a cluster away."""
-    most_of_node: float = Field(0.5, gt=0, le=1)
+    most_of_node: float = fixed(0.5, gt=0, le=1)
     """The same of the GPUs of one node."""
-    return_after_s: float = Field(600.0, ge=0)
+    return_after_s: float = fixed(600.0, ge=0)
     """A GPU that Lucid left out gets starts again once it was well for so long, s, after its fault is over and the
     node has booted anew where the fault calls for that."""
-    placeholder_s: float = Field(900.0, ge=60)
+    placeholder_s: float = fixed(900.0, ge=60)
     """Slurm is kept off such a GPU by a job of lucidd's user with this time limit, which lucidd renews: so long after
     lucidd is gone for good the GPU is Slurm's again."""
     start_over: bool = True
@@ -217,7 +217,7 @@ class DaemonSettings(Section):
     """What lucidctl answers to those who may not read the state: from the file public.json beside the heartbeat."""
     profiles_dir: str = ""
     """Where samplers put their summaries; empty: profiles/ in state_dir."""
-    lease_s: float = Field(15.0, ge=3)
+    lease_s: float = fixed(15.0, ge=3)
     """A standby takes over once the lucidd that acts has not renewed its lease for this long, s; at least twice
     slurm.poll_idle_s."""
     site_factor_bound: int = Field(1000, ge=1, le=1_000_000)
@@ -236,14 +236,14 @@ class DaemonSettings(Section):
     mps: bool = True
     """Tell the nodes' prolog, in the job's Extra, the GPUs and the memory fence of a job in slots, so that it starts
     MPS where node.conf names it. Off: nothing is written, and pairs share by time-slicing."""
-    reuse_profiles_days: float = Field(30.0, ge=0)
+    reuse_profiles_days: float = fixed(30.0, ge=0)
     """A job of the same user, name and GPU count measured since then is not profiled again."""
     catch_up_days: float = Field(7.0, ge=0)
     """How far back lucidd asks sacct, when it starts, for jobs that ended while it was down; at its first start,
     how much of the site's past its estimates begin with. 0: not at all."""
     keep_days: float = Field(90.0, ge=1)
     """How long decisions, actions, ended jobs, summaries of samplers and records of plans are kept."""
-    record_every_s: float = Field(30.0, ge=0)
+    record_every_s: float = fixed(30.0, ge=0)
     """At most one plan in so many seconds is recorded, with all that it was made from (lucidctl replay)."""
     record_mib: float = Field(200.0, ge=0)
     """Most that all records may take, MiB: the oldest go first. 0: none are written."""

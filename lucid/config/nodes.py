@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from lucid.config.base import Section, simulated
+from lucid.config.base import Section, fixed, simulated
 
 __all__ = ["BeforeWindowsSettings", "SleepSettings"]
 
@@ -26,9 +26,9 @@ class BeforeWindowsSettings(Section):
     fill: bool = simulated(False)
     """Start jobs there whose users asked that they may be started over, and requeue those that still run when the
     nodes close."""
-    sure: float = simulated(2.0, ge=0)
+    sure: float = fixed(2.0, ge=0)
     """A job that writes no checkpoints starts there only if so many times its estimate is left."""
-    least_s: float = simulated(600.0, ge=0)
+    least_s: float = fixed(600.0, ge=0)
     """No job starts there with less left than this, s."""
-    margin_s: float = simulated(60.0, ge=0)
+    margin_s: float = fixed(60.0, ge=0)
     """Jobs are requeued so long before their nodes close, s."""

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, Field, field_validator
 
-from lucid.config.base import Section, defaults, simulated
+from lucid.config.base import Section, defaults, fixed, simulated
 from lucid.config.nodes import BeforeWindowsSettings, SleepSettings
 
 __all__ = [
@@ -46,7 +46,7 @@ class ProfilingSettings(Section):
     """N_prof: jobs above this many GPUs skip profiling and are measured in place."""
     max_wait_s: float = Field(14400.0, ge=0)
     """A job that waited this long for a profiling node goes to its VC unprofiled."""
-    users_in_turn: bool = simulated(False)
+    users_in_turn: bool = fixed(False)
     """Profile the users' jobs in turn, each user's smallest first, instead of the smallest of all: nobody's new
     programs wait for many of another's. lucidd always does."""
     wake_nodes: bool = False
@@ -57,14 +57,14 @@ class ProfilingSettings(Section):
     of the VC's GPUs stay idle, else if it cannot be profiled at once."""
     carry_on_share: float = Field(0.5, ge=0, le=1)
     """On this share of the profiling nodes (rounded down) profiled jobs may carry on in place."""
-    overflow_most_s: float = Field(21600.0, ge=0)
+    overflow_most_s: float = fixed(21600.0, ge=0)
     """Where jobs are measured in place: jobs expected to take longer than this wait for their own VC, instead of
     starting on a profiling node."""
     time_aware: bool = False
     """In a burst shorten T_prof, lower N_prof, and send jobs home to be measured there where GPUs are idle (L5)."""
-    burst_wait_s: float = Field(80.0, gt=0)
+    burst_wait_s: float = fixed(80.0, gt=0)
     """A burst is a profiling queue that would take longer than this at the usual T_prof."""
-    least_t_prof_s: float = Field(40.0, gt=0)
+    least_t_prof_s: float = fixed(40.0, gt=0)
     """T_prof in the worst of bursts: what a sampler needs at the least."""
 
 
@@ -81,7 +81,7 @@ class PackingSettings(Section):
     waiting_pair_speed: float | None = Field(0.5, ge=0, le=1)
     """The same, lower, for a job that would otherwise wait: it takes a slower partner rather than none, if it has
     waited long enough for that (``waiting_pair_work``). Unset: ``least_pair_speed`` holds for it, too."""
-    waiting_pair_work: float = Field(1.1, ge=0, le=2)
+    waiting_pair_work: float = fixed(1.1, ge=0, le=2)
     """A job that would otherwise wait takes such a partner at once where the speeds of both add up to this: the two
     then do more than one after the other. Else it must be expected to end before its partner, and waits before for
     what is missing of it, times twice as long as it would run there. 0: neither is asked."""
@@ -101,7 +101,7 @@ class PackingSettings(Section):
     when_calm: bool = False
     """Make pairs in a calm VC, too. Otherwise a job shares only if it would wait, where next to no job has waited
     for a day, and for as long as the job is expected to run (L17)."""
-    unparted_harm: float = Field(0.25, ge=0, le=1)
+    unparted_harm: float = fixed(0.25, ge=0, le=1)
     """Where neither job of a pair may be started over, so that a bad pair cannot be parted: the most of its speed
     that either may lose at worst, which is taken to be 0.15 below the expected one. 0.25 makes such pairs from 0.90
     on."""
@@ -112,18 +112,18 @@ class ReservationSettings(Section):
 
     enabled: bool = True
     """Keep nodes for large jobs at all."""
-    above_gpus: int | None = Field(None, ge=0)
+    above_gpus: int | None = fixed(None, ge=0)
     """Jobs above this many GPUs may hold a reservation; unset: those larger than one node."""
     after_wait_s: float = Field(0.0, ge=0)
     """A reservation is made once the job has waited this long."""
-    oldest_after_s: float = Field(172800.0, ge=0)
+    oldest_after_s: float = fixed(172800.0, ge=0)
     """A large job that has waited this long goes before all other large jobs, the oldest first. Before that, the one
     whose wait is the greatest multiple of its estimate goes first, outside pools. 0: always the oldest."""
-    patience_s: float = Field(43200.0, gt=0)
+    patience_s: float = fixed(43200.0, gt=0)
     """Another job may start on kept nodes if its estimate ends before they are needed; once the job that they are
     kept for has waited for n times this long, if n times its estimate does. Where the other jobs of the VC have
     waited longer on average, their wait counts instead."""
-    most_share: float = Field(0.5, ge=0, le=1)
+    most_share: float = fixed(0.5, ge=0, le=1)
     """While jobs as large hold GPUs, and would with the holder have more than this share of the VC, nothing is kept
     for it if a smaller job has waited at least half as long. 1: that never matters."""
 
@@ -134,7 +134,7 @@ class FairnessSettings(Section):
     beyond_plain_s: float | None = Field(None, ge=0)
     """The starvation bound: no job waits for more than this beyond when plain Slurm order (``policy.backfill``) would
     have started it. 0: no such promise. Unset: lucidd promises 12 h (43200), a plain replay nothing."""
-    keep_from: float = Field(0.5, ge=0, le=1)
+    keep_from: float = fixed(0.5, ge=0, le=1)
     """From this share of the bound on a job goes before all others, and nodes are kept for it."""
     estimates: Literal["measured", "always", "never"] = "measured"
     """Whether jobs are ordered by estimates. ``measured``: while these put short jobs before long ones, judged by the
@@ -143,7 +143,7 @@ class FairnessSettings(Section):
     share_bound: float = Field(1.0, ge=1)
     """Fair-share: a priority value counts at most this many times as much for an account far above its share, and as
     many times less for one that has used nothing; 1: no fair-share in Lucid's own order."""
-    half_life_s: float = simulated(604800.0, gt=0)
+    half_life_s: float = fixed(604800.0, gt=0)
     """Usage counts half after this long (PriorityDecayHalfLife)."""
     shares: dict[str, float] = simulated({})
     """Shares by account, or by user where jobs have none; 1 each unless given."""
@@ -161,7 +161,7 @@ class LendingSettings(Section):
     long, and nodes are kept for it. Unset: never."""
     longest_s: float | None = Field(None, gt=0)
     """Jobs expected to take longer than this do not borrow. Unset: any job may."""
-    large: bool = True
+    large: bool = fixed(True)
     """Where ``longest_s`` is set: of each VC's jobs larger than one node (``policy.reservation.above_gpus``), the
     one that has waited longest borrows whatever its estimate."""
     bound_s: float | None = Field(None, gt=0)
@@ -182,13 +182,13 @@ class BackfillSettings(Section):
     """PriorityWeightFairshare: of the account's fair-share factor."""
     max_age_s: float = Field(604800.0, gt=0)
     """PriorityMaxAge."""
-    calc_period_s: float = Field(300.0, gt=0)
+    calc_period_s: float = fixed(300.0, gt=0)
     """PriorityCalcPeriod: how often priorities are worked out."""
     depth: int = Field(100, ge=1)
     """Of how many jobs that cannot start the expected start is kept (bf_max_job_test); 1 is EASY backfilling."""
     limit_factor: float = Field(2.0, gt=0)
     """Where the trace has no time limit: this many times the estimate …"""
-    least_limit_s: float = Field(600.0, gt=0)
+    least_limit_s: float = fixed(600.0, gt=0)
     """… and at least this long."""
 
 
@@ -197,9 +197,9 @@ class TiresiasSettings(Section):
 
     threshold_gpu_s: float = Field(18000.0, gt=0)
     """A job that has had so many GPU-seconds moves to the second queue."""
-    interval_s: float = Field(60.0, gt=0)
+    interval_s: float = fixed(60.0, gt=0)
     """Seconds between rounds."""
-    placement: Literal["consolidated", "emptiest"] = "consolidated"
+    placement: Literal["consolidated", "emptiest"] = fixed("consolidated")
     """On as few nodes as possible or not at all; or on the emptiest nodes, however many that takes."""
 
 
@@ -210,31 +210,31 @@ class PolluxSettings(Section):
     """Seconds between rounds."""
     p: float = -1.0
     """Fairness: the power of the mean of speedups; 1 is the mean, ever more negative looks at the worst job."""
-    restart_s: float = Field(30.0, ge=0)
+    restart_s: float = fixed(30.0, ge=0)
     """What it assumes that a restart costs."""
-    avoid_interference: bool = True
+    avoid_interference: bool = fixed(True)
     """At most one job on several nodes uses a node."""
-    population: int = Field(100, ge=4)
+    population: int = fixed(100, ge=4)
     """Allocations that the genetic search holds at a time."""
-    generations: int = Field(100, ge=0)
+    generations: int = fixed(100, ge=0)
     """Most generations of a search."""
-    patience: int = Field(50, ge=1)
+    patience: int = fixed(50, ge=1)
     """The search ends after so many generations without a better allocation."""
-    greedy_seeds: bool = True
+    greedy_seeds: bool = fixed(True)
     """Begin the search also with greedy allocations; the published one does not."""
-    seed: int = Field(0, ge=0)
+    seed: int = fixed(0, ge=0)
     """Of the search's random numbers."""
 
 
 class SiaSettings(Section):
     """Sia (decision 0037)."""
 
-    interval_s: float = Field(60.0, gt=0)
+    interval_s: float = fixed(60.0, gt=0)
     """Seconds between rounds."""
-    p: float = Field(-0.5)
+    p: float = fixed(-0.5)
     """Fairness: the power to which each job's normalised goodput is raised. Below 0 the sum is made as small as
     possible, which looks at the jobs that have least; it must not be 0."""
-    restart_s: float = Field(30.0, ge=0)
+    restart_s: float = fixed(30.0, ge=0)
     """What it assumes that a restart costs."""
     speeds: dict[str, float] = Field(default_factory=dict)
     """How fast a GPU of a type computes, relative to a type that is not named: ``{a100 = 2.5, t4 = 1.0}``."""
@@ -259,33 +259,33 @@ class OptimusSettings(Section):
 
     interval_s: float = Field(600.0, gt=0)
     """Seconds between rounds."""
-    epochs_left: Literal["true", "measured"] = "true"
+    epochs_left: Literal["true", "measured"] = fixed("true")
     """What ``optimus`` (not ``optimus-fitted``) knows of the epochs that a job has left: the truth; or, as in the
     evaluation by Pollux's authors, what a measured run took after the present epoch, so next to nothing in the
     last."""
-    seed: int = Field(0, ge=0)
+    seed: int = fixed(0, ge=0)
     """Of the lot by which jobs that nobody knows are tried out."""
 
 
 class MuriSettings(Section):
     """Interleaved groups (rows M3-M22)."""
 
-    resources: int = Field(4, ge=2, le=4)
+    resources: int = fixed(4, ge=2, le=4)
     """k: storage, CPU, GPU, network, or the first of them."""
     group_size: int | None = Field(None, ge=1, le=4)
     """Most jobs in a group; unset: as many as there are resources."""
-    ordering: Literal["best", "worst"] = "best"
+    ordering: Literal["best", "worst"] = fixed("best")
     """In which order the members of a group enter a round; "worst" is an ablation."""
-    matching: Literal["blossom", "by_priority"] = "blossom"
+    matching: Literal["blossom", "by_priority"] = fixed("blossom")
     """How jobs are grouped; "by_priority", neighbours in the queue, is the ablation without matching."""
-    unpack: bool = True
+    unpack: bool = fixed(True)
     """Split groups that are slower together than one after the other."""
-    overheads: bool = True
+    overheads: bool = fixed(True)
     """Reckon with the overheads of interleaving that Muri's authors measured (a factor by group size); lucidd with
     those of taking turns here, corrected by what members report."""
-    split_pairs: bool = False
+    split_pairs: bool = fixed(False)
     """With groups of at most three: take pairs apart to make threes, which the published rounds cannot do."""
-    patience_s: float = Field(3600.0, ge=0)
+    patience_s: float = fixed(3600.0, ge=0)
     """lucidd: once a job has waited so long, s, no other job starts or joins a group before it has started."""
 
 
@@ -293,18 +293,18 @@ class OverheadSettings(Section):
     """What changes of state cost a job, in seconds of its run time. The preemption figures are those the
     published simulator charges (after Tiresias' measured 62 s per preemption)."""
 
-    preempt_small_s: float = Field(40.0, ge=0)
+    preempt_small_s: float = fixed(40.0, ge=0)
     """Checkpoint and restart of a job of at most 8 GPUs."""
-    preempt_large_s: float = Field(60.0, ge=0)
+    preempt_large_s: float = fixed(60.0, ge=0)
     """And of a larger one."""
-    requeue_s: float = Field(10.0, ge=0)
+    requeue_s: float = fixed(10.0, ge=0)
     """Slurm's COMPLETING state and a second start-up, for a job that starts over."""
     start_s: float = Field(0.0, ge=0)
     """From the decision to start a job to the first second of its work, which holds its GPUs (``--as-live`` only)."""
     rescale_s: float = Field(30.0, ge=0)
     """Checkpoint and restart of an elastic job, on a resize or after a preemption. Pollux's simulator charges
     30 s (15-120 s were observed)."""
-    elastic_start_s: float = Field(30.0, ge=0)
+    elastic_start_s: float = fixed(30.0, ge=0)
     """First start of an elastic job."""
 
 
@@ -314,7 +314,7 @@ class PolicySettings(Section):
     profiling: ProfilingSettings = defaults(ProfilingSettings)
     packing: PackingSettings = defaults(PackingSettings)
     reservation: ReservationSettings = defaults(ReservationSettings)
-    remainder_on_emptiest: bool = simulated(False)
+    remainder_on_emptiest: bool = fixed(False)
     """Where a job of more than one node leaves a remainder, put it on the emptiest node (as the published
     simulator does) instead of the tightest that fits."""
     fairness: FairnessSettings = defaults(FairnessSettings)
@@ -327,7 +327,7 @@ class PolicySettings(Section):
     sia: SiaSettings = defaults(SiaSettings, policy="sia")
     pollux: PolluxSettings = defaults(PolluxSettings, policy="pollux")
     optimus: OptimusSettings = defaults(OptimusSettings, policy="optimus")
-    restart_overhead_s: float = simulated(40.0, ge=0, policy="srtf")
+    restart_overhead_s: float = fixed(40.0, ge=0)
     """What srtf assumes that one preemption costs."""
 
 

@@ -15,7 +15,7 @@ from typing import Any, Final, Literal, get_args, get_origin
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from lucid.config.base import of_simulations
+from lucid.config.base import is_fixed, of_simulations
 from lucid.config.policy import LIVE_DEFAULTS
 from lucid.config.whole import Settings
 
@@ -103,6 +103,8 @@ def _keys(section: type[BaseModel], table: str, *, simulated: bool) -> Iterator[
     inner: list[tuple[str, type[BaseModel], bool]] = []
     texts = field_texts(section)
     for name, field in section.model_fields.items():
+        if is_fixed(section, name):
+            continue
         only = simulated or of_simulations(section, name) is not None
         kind = field.annotation
         if isinstance(kind, type) and issubclass(kind, BaseModel):

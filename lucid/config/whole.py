@@ -11,7 +11,7 @@ from typing import Any, TypeVar, cast
 
 from pydantic import BaseModel, ValidationError
 
-from lucid.config.base import Section, defaults, of_simulations
+from lucid.config.base import Section, defaults, is_fixed, of_simulations
 from lucid.config.efficiency import EfficiencySettings
 from lucid.config.idle import IdleSettings
 from lucid.config.live import DaemonSettings, Mode, ModelSettings, SlurmSettings, TunerSettings
@@ -74,8 +74,8 @@ def own_job_log(settings: Settings) -> Path:
 
 
 def settings_from(data: dict[str, Any], where: str, text: str = "") -> Settings:
-    """Settings from a mapping; ``where`` names its source in errors, ``text`` is what it was read from, if that has
-    lines to be named.
+    """Settings from a mapping; ``where`` names its source in errors, ``text`` is the file that it was read from, if
+    it was: its lines are named, and it sets nothing that is fixed.
 
     Raises:
         ConfigError: naming the key, the value, what was expected, and for an unknown key the known ones.
@@ -85,6 +85,9 @@ def settings_from(data: dict[str, Any], where: str, text: str = "") -> Settings:
     except ValidationError as error:
         lines = [_line_of(item["loc"], text) + _explain(dict(item)) for item in error.errors()]
         raise ConfigError(f"{where}: " + "; ".join(lines)) from None
+    if text and (keys := [*_fixed_keys(settings, "")]):
+        lines = [_line_of(tuple(key.split(".")), text) + f"{key!r} is gone: {_NOBODY}" for key in keys]
+        raise ConfigError(f"{where}: " + "; ".join(lines))
     for key in ("state_dir", "heartbeat", "profiles_dir"):
         value = getattr(settings.daemon, key)
         if "\0" in value:
@@ -98,6 +101,16 @@ def settings_from(data: dict[str, Any], where: str, text: str = "") -> Settings:
     if packs and not settings.slurm.packs:
         raise ConfigError(f"{where}: daemon.partitions.{packs[0]} = 'pack', but {settings.slurm.not_packed}")
     return settings
+
+
+def _fixed_keys(section: BaseModel, table: str) -> Iterator[str]:
+    """The keys that were set and that no file may set."""
+    for name in sorted(section.model_fields_set):
+        key, value = f"{table}.{name}".lstrip("."), getattr(section, name)
+        if is_fixed(type(section), name):
+            yield key
+        elif isinstance(value, BaseModel):
+            yield from _fixed_keys(value, key)
 
 
 def still_there(data: Mapping[str, Any], model: type[BaseModel]) -> dict[str, Any]:
@@ -167,7 +180,7 @@ def _keys_at(path: list[str]) -> list[str]:
         if not (isinstance(inner, type) and issubclass(inner, BaseModel)):
             return []
         model = inner
-    return list(model.model_fields)
+    return [key for key in model.model_fields if not is_fixed(model, key)]
 
 
 def simulation_keys(settings: Settings) -> list[str]:

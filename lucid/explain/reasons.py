@@ -108,7 +108,7 @@ def _large_share(r: why.LargeShare) -> str:
         return "nodes may be reserved for this job, because it is large"
     return (
         f"jobs as large as this one hold {r.held_gpus} of {_gpus(r.total_gpus)}; with its {r.gpus} they would hold "
-        f"more than {r.most_share:.0%} (policy.reservation.most_share), and job {r.other} has waited for "
+        f"more than {r.most_share:.0%}, and job {r.other} has waited for "
         f"{duration(r.other_waited_s)}: no nodes are reserved for this job"
     )
 

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lucid.adapters.left_out import LeftOut
-from lucid.adapters.slurm.elastic.training_reports import STAGES
 from lucid.core.ports import Capability, Predictor
 from lucid.errors import ConfigError
 from lucid.live.lending import check_lending
@@ -151,12 +150,6 @@ def _check_one(settings: Settings, name: str, key: str) -> None:
         raise ConfigError(
             f"{key}: it forms groups of jobs that take turns, and lacks "
             f"{Capability.INTERLEAVE} here: {_for_turns(name, settings)}; {_known(settings, able)}"
-        )
-    if Capability.INTERLEAVE in _needs(name, settings, able) and settings.policy.muri.resources != len(STAGES):
-        raise ConfigError(
-            f"{key}: jobs report the times of {len(STAGES)} resources, and "
-            f"policy.muri.resources is {settings.policy.muri.resources}; leave it at {len(STAGES)}, and set "
-            "policy.muri.group_size for smaller groups"
         )
     if Capability.ORACLE in lacking and settings.daemon.elastic.reports_dir:
         raise ConfigError(

@@ -278,7 +278,7 @@ def _with_events(scenario: Scenario, path: Path, notes: list[str]) -> Scenario:
     if made_up:
         notes.append(
             f"{made_up} jobs of the trace have no time limit; theirs is MADE UP, {backfill.limit_factor:g} times "
-            f"their run time and at least {backfill.least_limit_s:g} s (policy.backfill): without one a job could "
+            f"their run time and at least {backfill.least_limit_s:g} s: without one a job could "
             "start before no window"
         )
     return replace(scenario, trace=trace, outages=outages)

@@ -184,7 +184,7 @@ class ElasticJobs:
             return f"it is not resized: it {'is suspended' if record.state == 'SUSPENDED' else 'has ended'}"
         silent_s = now_s - max(0.0 if report is None else report.at_s, record.start_s)
         if silent_s > settings.silent_s and not back:
-            return f"it is not resized: no report for {silent_s:.0f} s (daemon.elastic.silent_s)"
+            return f"it is not resized: no report for {silent_s:.0f} s"
         left_s = record.start_s + settings.resize_every_s - now_s
         return f"it keeps its GPUs for another {left_s:.0f} s (daemon.elastic.resize_every_s)" if left_s > 0 else ""
 
