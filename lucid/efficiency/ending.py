@@ -20,6 +20,7 @@ class Cause(StrEnum):
     """What ended it."""
 
     HOST_MEMORY = "host_memory"
+    GPU = "gpu"
     GPU_MEMORY = "gpu_memory"
     TIME_LIMIT = "time_limit"
     NODE = "node"
@@ -34,8 +35,10 @@ class Cause(StrEnum):
 class Ending:
     """What is known of an end. Memory in MiB: ``mem_mib`` granted on each node, ``peak_mib`` the most that one of its
     tasks used; ``gpu_mem_mib`` the most that was measured on one GPU, ``of_gpu_mib`` what a GPU has. 0: not known.
+    ``last_util``: how busy its GPUs were in its last minute, percent; ``None``: not measured.
     ``limit_s``, ``ran_s``: seconds. ``step_states``: of the job's steps; ``exit_code``, ``signal``: of its script, or
-    of the first step that failed. ``by``: who cancelled it."""
+    of the first step that failed. ``by``: who cancelled it. ``gpu_fault``: what one of its GPUs reported meanwhile,
+    and which; ``whose`` fault that is (`GpuFault.whose`), and is that GPU left out of new starts (``gpu_out``)?"""
 
     state: str
     exit_code: int = 0
@@ -49,6 +52,10 @@ class Ending:
     ran_s: float = 0.0
     nodes: str = ""
     by: str = ""
+    gpu_fault: str = ""
+    whose: str = ""
+    gpu_out: bool = False
+    last_util: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +91,8 @@ def why_ended(end: Ending) -> Why | None:
         )
     if end.state == "CANCELLED":
         return Why(Cause.CANCELLED, f"{end.by or 'Somebody'} cancelled it (scancel).", "Nothing needs to be mended.")
+    if end.gpu_fault:
+        return _gpu(end)
     if end.of_gpu_mib and end.gpu_mem_mib >= _NEAR * end.of_gpu_mib:
         return Why(
             Cause.GPU_MEMORY,
@@ -96,10 +105,14 @@ def why_ended(end: Ending) -> Why | None:
     if end.exit_code:
         return Why(
             Cause.EXIT_CODE,
-            f"Its program ended with exit code {end.exit_code}.",
+            f"Its program ended with exit code {end.exit_code}.{_last_minute(end)}",
             "The program itself reported this: the last lines of its output say why.",
         )
-    return Why(Cause.UNKNOWN, f"It ended as {end.state}, and nothing says why.", "sacct -l -j may know more.")
+    return Why(
+        Cause.UNKNOWN,
+        f"It ended as {end.state}, and nothing says why.{_last_minute(end)}",
+        "sacct -l -j may know more.",
+    )
 
 
 def _host_memory(end: Ending) -> Why:
@@ -126,6 +139,23 @@ def _time_limit(end: Ending) -> Why:
     )
 
 
+def _gpu(end: Ending) -> Why:
+    """The driver's word goes before the program's: a program whose GPU fails ends with a code of its own."""
+    if end.whose == "application":
+        advice = "By NVIDIA's list that is most likely the program's own fault, such as a wrong address."
+    elif end.gpu_out:
+        advice = "This is not the program's fault. Submit it again: Lucid leaves that GPU out of new starts."
+    else:
+        advice = (
+            "That may be the GPU's fault or the program's. If it comes again on another GPU, it is the program's."
+        )
+    return Why(
+        Cause.GPU,
+        f"Its program failed ({_code(end)}) after a GPU of it had reported a fault: {end.gpu_fault}.",
+        advice,
+    )
+
+
 def _signal(end: Ending) -> Why:
     number = end.signal or end.exit_code - 128
     try:
@@ -141,7 +171,15 @@ def _signal(end: Ending) -> Why:
         signal.SIGTERM: "A user or a program asked it to end.",
     }
     advice = known.get(number, "The last lines of its output may say why.")
-    return Why(Cause.SIGNAL, f"Its program was ended by {name}.", advice)
+    return Why(Cause.SIGNAL, f"Its program was ended by {name}.{_last_minute(end)}", advice)
+
+
+def _last_minute(end: Ending) -> str:
+    return (
+        ""
+        if end.last_util is None
+        else f" In its last minute its GPUs were at work for {end.last_util:.0f} % of the time."
+    )
 
 
 def _code(end: Ending) -> str:

@@ -2,5 +2,5 @@
 about decisions.
 
 Read in this order: ``reasons``, ``predictions``, ``borrowing``, ``sleeping_nodes``, ``windows``, ``starts``,
-``story``, ``live_story``, ``replayed_story``, ``queue_rows``, ``waste``, ``what_if``.
+``story``, ``live_story``, ``replayed_story``, ``queue_rows``, ``waste``, ``what_if``, ``how_ended``.
 """

@@ -10,6 +10,7 @@ from lucid.cli.job.ask_slurm import asked
 from lucid.config import Settings
 from lucid.core.job import Ended
 from lucid.efficiency.ending import Ending, why_ended
+from lucid.explain.how_ended import plain_ending, with_readings
 from lucid.explain.reasons import duration
 from lucid.explain.story import Story
 
@@ -35,8 +36,4 @@ def with_ending(story: Story, data: dict[str, Any], ended: Ended, settings: Sett
 
 def _ending(ended: Ended, settings: Settings) -> Ending:
     found = asked(settings, lambda slurm: ending_of(slurm, ended.job.id))
-    if found is None:
-        found = Ending(ended.state, limit_s=ended.job.time_limit_s, ran_s=ended.ran_s)
-    measured = 0.0 if ended.profile is None else ended.profile.gpu_mem_mib
-    gpus = [settings.daemon.gpu_mem_mib, *settings.daemon.gpu_mem_mib_by_feature.values()]
-    return replace(found, gpu_mem_mib=measured, of_gpu_mib=float(max(gpus)))
+    return with_readings(plain_ending(ended) if found is None else found, ended, settings)

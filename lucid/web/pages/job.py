@@ -12,6 +12,8 @@ from lucid.core.as_json import to_json
 from lucid.core.decision import DecisionRow
 from lucid.core.job import Ended, Job, JobProfile, Pending, Running
 from lucid.core.reason import PlainOrder
+from lucid.efficiency.ending import Cause, why_ended
+from lucid.explain.how_ended import plain_ending, with_readings
 from lucid.explain.live_story import known_story, why_nothing
 from lucid.explain.reasons import when
 from lucid.explain.starts import guess_words, kept_words, observed_words, told_of, told_words
@@ -77,7 +79,7 @@ def job(site: Site, viewer: Viewer, path: Mapping[str, str], asked: Mapping[str,
         "partner": None if runs is None or runs.partner is None else pair_of(site, viewer, runs),
         "start": None if pending is None else _start(site, viewer, *pending),
         "start_forecasts": _forecasts(site, job_id),
-        "outcome": None if ended is None else _outcome(ended, story.rows),
+        "outcome": None if ended is None else _outcome(site, ended, story.rows, sight),
         "why_not": None if pending is None else _why_not(site, viewer, shown, asked),
         "_events": [_event(at_s, words) for at_s, words in reversed(story.told())],
         "_head": _head(shown, job_id),
@@ -165,8 +167,12 @@ def _forecasts(site: Site, job_id: str) -> Forecasts:
     return {"first": first, "_words": told_words(first), "since": points}
 
 
-def _outcome(ended: Ended, rows: Sequence[DecisionRow]) -> Outcome:
+def _outcome(site: Site, ended: Ended, rows: Sequence[DecisionRow], sight: Sight) -> Outcome:
+    """Accounting is not asked for a page: what only it knows, ``lucidctl explain`` tells."""
     began_s = ended.end_s - ended.ran_s
+    why = why_ended(with_readings(plain_ending(ended), ended, site.source.settings)) if sight is Sight.ALL else None
+    if why is not None and why.cause is Cause.UNKNOWN:
+        why = replace(why, advice=f"lucidctl explain {ended.job.id} asks Slurm's accounting.")
     earlier_s, by = _against_plain(rows, began_s)
     return {
         "state": ended.state,
@@ -175,6 +181,9 @@ def _outcome(ended: Ended, rows: Sequence[DecisionRow]) -> Outcome:
         "jct_s": round(ended.end_s - ended.job.submit_s, 1),
         "earlier_s": None if earlier_s is None else round(earlier_s, 1),
         "by": by,
+        "cause": None if why is None else str(why.cause),
+        "seen": "" if why is None else why.seen,
+        "advice": "" if why is None else why.advice,
     }
 
 

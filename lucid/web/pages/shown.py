@@ -229,7 +229,8 @@ class Runs(TypedDict):
 
 class Outcome(TypedDict):
     """Of a job that ended. ``earlier_s``: how much earlier than in plain order it started (later where it is below
-    0), as far as that is known, and ``by`` how."""
+    0), as far as that is known, and ``by`` how. Of one that ended badly, ``cause`` (`Cause`), what was ``seen``, and
+    ``advice``, for those who see the whole job."""
 
     state: str
     end_s: float
@@ -237,6 +238,9 @@ class Outcome(TypedDict):
     jct_s: float
     earlier_s: float | None
     by: str
+    cause: str | None
+    seen: str
+    advice: str
 
 
 class Forecasts(TypedDict):

@@ -1,11 +1,22 @@
-"""Twenty ends, each with its cause; what accounting prints, garbled."""
+"""Twenty-five ends, each with its cause; what accounting prints, garbled."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
 
+from lucid.adapters.gpu.health_files import write_health
+from lucid.adapters.gpu.profile_files import write_summary
 from lucid.adapters.slurm.clients.ended_job import ending_from
+from lucid.config import Settings
+from lucid.core.gpu_health import CardHealth, GpuFault, NodeHealth
+from lucid.core.job import Ended, Job
 from lucid.efficiency.ending import Cause, Ending, why_ended
+from lucid.explain.how_ended import plain_ending, with_readings
+from lucid.places import profiles_folder
+from lucid.profiler.summary import Spell, Summary
 
 GIB = 1024.0
 ENDS = {
@@ -31,6 +42,23 @@ ENDS = {
         Cause.GPU_MEMORY,
         "smaller batch",
     ),
+    "bad gpu": (
+        Ending("FAILED", 1, gpu_fault="GPU 3 of n1: Xid 79", whose="gpu", gpu_out=True),
+        Cause.GPU,
+        "leaves that GPU out",
+    ),
+    "program's xid": (
+        Ending("FAILED", signal=6, gpu_fault="GPU 3 of n1: Xid 31", whose="application"),
+        Cause.GPU,
+        "program's own fault",
+    ),
+    "unclear xid": (Ending("FAILED", 1, gpu_fault="GPU 3 of n1: Xid 74", whose="unclear"), Cause.GPU, "comes again"),
+    "memory before an xid": (
+        Ending("OUT_OF_MEMORY", gpu_fault="GPU 3 of n1: Xid 45", whose="application", mem_mib=8 * GIB),
+        Cause.HOST_MEMORY,
+        "--mem=12G",
+    ),
+    "idle at the end": (Ending("FAILED", 3, last_util=0.0), Cause.EXIT_CODE, "output"),
     "room on the gpu": (Ending("FAILED", 1, gpu_mem_mib=12 * GIB, of_gpu_mib=24 * GIB), Cause.EXIT_CODE, "output"),
     "fault": (Ending("FAILED", signal=11), Cause.SIGNAL, "fault"),
     "fault in a shell": (Ending("FAILED", 139), Cause.SIGNAL, "fault"),
@@ -53,6 +81,34 @@ def test_the_cause_is_named_and_what_would_help(name: str) -> None:
 
 def test_a_good_end_needs_no_cause() -> None:
     assert why_ended(Ending("COMPLETED")) is None
+
+
+def test_what_samplers_saw_is_told(tmp_path: Path) -> None:
+    settings = Settings.model_validate({"daemon": {"state_dir": str(tmp_path), "gpu_mem_mib": 24576}})
+    folder = profiles_folder(settings)
+    folder.mkdir()
+    ended = Ended(Job("7_1", "vc", 1, 0.0), end_s=1000.0, ran_s=400.0, state="FAILED")
+
+    def told() -> Ending:
+        return with_readings(plain_ending(ended), ended, settings)
+
+    assert (told().gpu_fault, told().last_util) == ("", None)
+    summary = Summary("7_1", "n1", ("GPU-a",), 600.0, 1000.0, 400, recent=Spell(60.0, gpu_util=3.0, mem_mib=24000.0))
+    write_summary(folder, summary)
+    assert (told().last_util, told().gpu_mem_mib) == (3.0, 24000.0)
+    faults = GpuFault("xid", "Xid 79, fallen off the bus", 990.0, 990.0, 990.0, code=79)
+    cards = CardHealth(3, "GPU-a", faults=(faults,)), CardHealth(0, "GPU-b", faults=(replace(faults, last_s=995.0),))
+    write_health(folder / "health", NodeHealth("n1", 1001.0, cards=cards))
+    assert told().gpu_fault == "GPU 3 of n1: Xid 79, fallen off the bus", "that of its own card"
+    assert why_ended(told()) is not None
+    for at_s in (599.0, 1061.0):  # before it ran, and long after
+        old = replace(faults, since_s=at_s, began_s=at_s, last_s=at_s)
+        write_health(folder / "health", NodeHealth("n1", 1001.0, cards=(CardHealth(3, "GPU-a", faults=(old,)),)))
+        assert told().gpu_fault == ""
+    write_summary(folder, replace(summary, end_s=500.0))
+    assert told().last_util is None, "of a run before"
+    (folder / "7_1.json").write_text("{")
+    assert told().last_util is None
 
 
 SACCT = """\

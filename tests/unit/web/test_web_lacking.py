@@ -5,6 +5,7 @@ The machine takes away, one after the other, each member of each view that lucid
 
 from __future__ import annotations
 
+import json
 import shutil
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -317,3 +318,20 @@ def test_a_page_that_cannot_be_made_says_so_in_the_style_of_the_others(
     plain = client.get("/")
     assert plain.status_code == 500
     assert plain.text.startswith("This page could not be made.")
+
+
+def test_a_job_that_ended_badly_says_why_to_those_who_see_it(tmp_path: Path) -> None:
+    pages = Pages(tmp_path)
+    pages.slurm.turns(2500.0, every_s=20.0)
+    with sqlite3.connect(tmp_path / "lucid.db") as db:
+        job_id, job = db.execute("SELECT job_id, job FROM ended LIMIT 1").fetchone()
+        db.execute("UPDATE ended SET state = 'TIMEOUT', ran_s = 3600")
+    pages.source.look()
+    user = json.loads(job)["user"]
+    told = pages.client(user).get(f"/job/{job_id}.json").json()["outcome"]
+    assert told["cause"] == "time_limit"
+    page = pages.client(user).get(f"/job/{job_id}").text
+    assert "Slurm ended it. <strong>Ask for more time (--time=" in page
+    others = pages.client().get(f"/job/{job_id}.json").json()["outcome"]
+    assert (others["cause"], others["seen"]) == (None, "")
+    pages.source.stop()
