@@ -164,8 +164,7 @@ class JobWriter:
         pause_s = min(_BACK_S * 2.0 ** min(note.tries - self.settings.start_tries, 30), MOST_PAUSE_S)
         self.put(replace(note, given_up=words, given_up_for=GivenUp.SLURM, retry_s=now_s + pause_s))
         return (
-            f"job {record.id}: did not start {note.tries} times (Slurm: {words}): "
-            "it is released as its user wrote it"
+            f"job {record.id}: did not start {note.tries} times (Slurm: {words}): it is released as its user wrote it"
         )
 
     def give_up(self, record: SlurmJob, note: JobNote | None, words: str, cause: GivenUp) -> None:
