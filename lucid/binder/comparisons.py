@@ -31,7 +31,7 @@ from lucid.core.rounding import past, reached
 if TYPE_CHECKING:
     from lucid.config import PackingSettings
 
-__all__ = ["ALL_HOLD", "MEMORY", "OUTLASTS", "Comparisons", "Guest", "Verdict"]
+__all__ = ["ALL_HOLD", "MEMORY", "OUTLASTS", "SPEED", "Comparisons", "Guest", "Verdict"]
 
 _SPEED_ERROR: Final = 0.15
 """A pair may turn out slower than expected by this: the worst plausible error of a measured pair model."""
@@ -41,7 +41,7 @@ _LEAST_SPEED: Final = 0.01
 _LOOK_AGAIN_S: Final = 60.0
 """A job that waits for a slower partner is looked at again in such steps."""
 
-MEMORY, OUTLASTS, _HOST, _LEAVES, _SPEED, _WORK, _HARM, ALL_HOLD = range(8)
+MEMORY, OUTLASTS, _HOST, _LEAVES, SPEED, _WORK, _HARM, ALL_HOLD = range(8)
 """The rules, in order: a verdict names the one that fails first. (Share scores are compared beforehand.)"""
 
 
@@ -113,7 +113,7 @@ class Comparisons:
         found = self._pair_speed(guest, other)
         own, its = _speeds(found)
         if found == "failed" or (found is not None and not min(own, its) >= guest.floor):
-            return _VERDICTS[_SPEED]
+            return _VERDICTS[SPEED]
         if guest.waits and own + its < settings.waiting_pair_work:
             first = _ends_first(guest, other, own, its)
             at_s = guest.since_s + self._needs_s(guest, own, its) if first else other.outlived_s

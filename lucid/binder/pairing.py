@@ -9,7 +9,7 @@ from math import inf
 from typing import TYPE_CHECKING
 
 from lucid.binder.candidates import Candidate, Candidates
-from lucid.binder.comparisons import ALL_HOLD, MEMORY, Comparisons, Guest
+from lucid.binder.comparisons import ALL_HOLD, MEMORY, SPEED, Comparisons, Guest
 from lucid.core.job import Job, Pending, Running
 from lucid.core.ledger import Ledger
 from lucid.core.placement import Placement
@@ -60,6 +60,8 @@ class Binder:
         expected to go on for long (``Prediction.remaining_s``), and the same question gets another answer."""
         self._open: defaultdict[tuple[int, str], Candidates] = defaultdict(Candidates)
         """Jobs that may be joined, by GPU count (and user, where only jobs of one user share)."""
+        self.too_slow = False
+        """Was one refused to the job that found no partner last, for how fast the pair would be?"""
         self._numbers = count()
         self._unasked: list[Running] = [*partition.running] if settings.gss else []
         """Jobs not yet looked at: in most plans nobody looks for a partner."""
@@ -172,11 +174,13 @@ class Binder:
         whether the job would otherwise wait.
         """
         assert entry.profile is not None
+        candidates, self.too_slow = self._candidates(entry.job), False
+        if not candidates:
+            return None, self._no_candidates(entry.job)
         floor = self._settings.least_pair_speed if floor is None else floor
         duration_s = self._predictions[entry.job.id].duration_s if waits else 0.0
         may_restart = self._compared.may_restart(entry.job)
         guest = Guest(entry, entry.profile, value, score, gss, floor, may_restart, waits, duration_s)
-        candidates = self._candidates(entry.job)
         last = candidates.last(gss - score)
         best: Candidate | None = None
         furthest: Candidate | None = None
@@ -199,6 +203,7 @@ class Binder:
         if best is not None:
             choice = BestPartner(best.entry.job.id, best_speed, qualified, self._settings.partner)
             return best.entry, (same, *self._compared.told(guest, best), choice)
+        self.too_slow = furthest_failed >= SPEED
         if furthest_failed <= MEMORY:
             for other in self._in_reach(guest, candidates.ending, last, fenced):
                 if self._compared.fit(guest, other):  # it fails the next rule
@@ -208,7 +213,10 @@ class Binder:
                     furthest = other
         if furthest is not None:
             return None, (same, self._compared.told(guest, furthest)[-1])
-        return None, self._nobody(guest, candidates, fenced, same)
+        too_much = candidates.heavy(gss - score, fenced)
+        if too_much is not None:
+            return None, (same, ShareScores(score, too_much.score, gss))
+        return None, (SameGpus(entry.job.gpus, 0),)
 
     def _in_reach(
         self, guest: Guest, others: Mapping[str, Candidate], last: float, fenced: Container[str]
@@ -230,16 +238,11 @@ class Binder:
             if other.outlived_s < self._changes_s and self._compared.fit(guest, other):
                 self._changes_s = other.outlived_s
 
-    def _nobody(
-        self, guest: Guest, candidates: Candidates, fenced: Container[str], same: SameGpus
-    ) -> tuple[Reason, ...]:
-        """Why a job finds no partner, where there is none to compare with."""
-        job = guest.entry.job
-        too_much = candidates.heavy(guest.gss - guest.score, fenced)
-        if too_much is not None:
-            return same, ShareScores(guest.score, too_much.score, guest.gss)
+    def _no_candidates(self, job: Job) -> tuple[Reason, ...]:
+        """Why a job finds no partner, where no job may be joined that has as many GPUs, and the same user where
+        others may not share with it."""
         others = 0
-        if self._settings.same_user_only and not same:
+        if self._settings.same_user_only:
             others = sum(len(theirs) for (gpus, _), theirs in self._offered().items() if gpus == job.gpus)
         none = SameGpus(job.gpus, 0)
         return (none, SameUser(job.user, others)) if others else (none,)

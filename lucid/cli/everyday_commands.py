@@ -130,7 +130,7 @@ def history(config: Path, days: float, limit: int, as_json: bool) -> None:
 @click.option("--user", help="One user's jobs alone.")
 @click.option("--account", help="One account's jobs alone.")
 @click.option("--job", "job_id", help="One job alone.")
-@click.option("--days", type=click.FloatRange(min=0, min_open=True), help="How far back.  [default: efficiency.days]")
+@click.option("--days", type=click.FloatRange(min=0, min_open=True), help="How far back.  [default: 7]")
 @click.option("--week", is_flag=True, help="The last seven days, as a text that can be mailed.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def efficiency(

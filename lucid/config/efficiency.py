@@ -12,7 +12,7 @@ __all__ = ["EfficiencySettings"]
 class EfficiencySettings(Section):
     """What `lucidctl efficiency` calls waste. Each bound is set so that ordinary work stays below it."""
 
-    days: float = Field(7.0, gt=0)
+    days: float = fixed(7.0, gt=0)
     """How far back the report, /metrics and the page look, days: one week shows every weekday once."""
     idle_start_s: float = fixed(1800.0, ge=300)
     """A GPU that did nothing from the start of its job for so long was idle from the start, s. Pulling a container,

@@ -59,7 +59,7 @@ class TunerSettings(Section):
     """How much of the past is searched."""
     trials: int = Field(60, ge=2)
     """Settings tried in one search."""
-    workers: int = Field(1, ge=1)
+    workers: int = fixed(1, ge=1)
     """Processes at a time, of the lowest priority."""
     only: tuple[str, ...] = ()
     """Settings, or tables of them, to search; empty: all that can be tuned."""
@@ -101,7 +101,7 @@ class SlurmSettings(Section):
     poll_idle_s: float = Field(7.0, ge=1)
     """Seconds between looks otherwise, and so the longest that a job waits for the first look at it. With
     nodes_every_s at most 13 requests a minute; below 6, more."""
-    nodes_every_s: float = fixed(30.0, ge=1)
+    nodes_every_s: float = Field(30.0, ge=1)
     """Seconds between looks at the nodes; at one that changed, lucidd looks at once while jobs wait."""
     keep_awake: bool = False
     """Keep free nodes from falling asleep, as many as policy.sleep.ready_share says, by SuspendExcNodes: from Slurm
@@ -154,10 +154,10 @@ class ElasticSettings(Section):
     users write there (mode 1777). Empty: nothing is resized, and a policy that must resize does not start."""
     resize_every_s: float = Field(300.0, ge=0)
     """A job that was resized, or started, keeps its GPUs for at least so long."""
-    restart_s: float = fixed(30.0, ge=0)
+    restart_s: float = Field(30.0, ge=0)
     """What a restart of such a job is taken to cost until one was measured, s: from the order to stop to the start on
     other GPUs. A job is not resized for less than its restart costs."""
-    silent_s: float = fixed(900.0, gt=0)
+    silent_s: float = Field(900.0, gt=0)
     """A job that has not reported for so long while it runs keeps the GPUs that it has. After twice as long it goes
     back to as many as its user wrote."""
 
@@ -183,10 +183,10 @@ class GpuHealthSettings(Section):
     return_after_s: float = fixed(600.0, ge=0)
     """A GPU that Lucid left out gets starts again once it was well for so long, s, after its fault is over and the
     node has booted anew where the fault calls for that."""
-    placeholder_s: float = fixed(900.0, ge=60)
+    placeholder_s: float = Field(900.0, ge=60)
     """Slurm is kept off such a GPU by a job of lucidd's user with this time limit, which lucidd renews: so long after
     lucidd is gone for good the GPU is Slurm's again."""
-    start_over: bool = True
+    start_over: bool = fixed(True)
     """A job on a GPU whose fault is the GPU's or the driver's is started over on others, if its user asked for that
     (lucid:restart). No other job is."""
 
@@ -217,10 +217,10 @@ class DaemonSettings(Section):
     """What lucidctl answers to those who may not read the state: from the file public.json beside the heartbeat."""
     profiles_dir: str = ""
     """Where samplers put their summaries; empty: profiles/ in state_dir."""
-    lease_s: float = fixed(15.0, ge=3)
+    lease_s: float = Field(15.0, ge=3)
     """A standby takes over once the lucidd that acts has not renewed its lease for this long, s; at least twice
     slurm.poll_idle_s."""
-    site_factor_bound: int = Field(1000, ge=1, le=1_000_000)
+    site_factor_bound: int = fixed(1000, ge=1, le=1_000_000)
     """Most that order mode adds to a job's priority."""
     gpu_mem_mib: int = Field(24576, ge=1)
     """Memory of a GPU, MiB, where no feature of the node says otherwise."""

@@ -74,7 +74,7 @@ class PackingSettings(Section):
 
     gss: int = Field(2, ge=0, le=4)
     """GPU sharing capacity: the most that the share scores of a pair may add up to; 0 turns sharing off."""
-    partner: Literal["first", "best"] = "best"
+    partner: Literal["first", "best"] = fixed("best")
     """Take the first partner that passes every rule, or the one with the best expected pair speed."""
     least_pair_speed: float = Field(0.85, ge=0, le=1)
     """Refuse pairs in which either job is expected to run slower than this (1 = as fast as alone); the paper
@@ -86,17 +86,17 @@ class PackingSettings(Section):
     """A job that would otherwise wait takes such a partner at once where the speeds of both add up to this: the two
     then do more than one after the other. Else it must be expected to end before its partner, and waits before for
     what is missing of it, times twice as long as it would run there. 0: neither is asked."""
-    part_below_speed: float = Field(0.5, ge=0, le=1)
+    part_below_speed: float = fixed(0.5, ge=0, le=1)
     """Part a pair in which a job was measured to run slower than this: below 0.5 each, two jobs would both be done
     sooner one after the other. Parting costs the leaver its progress, so it lies well below least_pair_speed."""
     least_partner_remaining_s: float = Field(300.0, ge=0)
     """Pairs are avoided where the partner is expected to end within this time (L19)."""
-    priority_ratio: float | None = Field(None, gt=0)
+    priority_ratio: float | None = fixed(None, gt=0)
     """A guest's priority value may be at most this many times its partner's (L30); unset: no such rule."""
     same_user_only: bool = simulated(False)
     """Only jobs of the same user share GPUs: two users' programs under one MPS daemon can hurt each other.
     For lucidd daemon.share_across_users says it."""
-    mps: bool | None = simulated(None)
+    mps: bool | None = fixed(None)
     """Say in the decision by what a pair will share: MPS is there for jobs of one user, or it is not. Unset: nothing
     is said. For lucidd daemon.mps says it."""
     when_calm: bool = False
@@ -115,7 +115,7 @@ class ReservationSettings(Section):
     """Keep nodes for large jobs at all."""
     above_gpus: int | None = fixed(None, ge=0)
     """Jobs above this many GPUs may hold a reservation; unset: those larger than one node."""
-    after_wait_s: float = Field(0.0, ge=0)
+    after_wait_s: float = fixed(0.0, ge=0)
     """A reservation is made once the job has waited this long."""
     oldest_after_s: float = fixed(172800.0, ge=0)
     """A large job that has waited this long goes before all other large jobs, the oldest first. Before that, the one
@@ -230,7 +230,7 @@ class PolluxSettings(Section):
 class SiaSettings(Section):
     """Sia (decision 0037)."""
 
-    interval_s: float = fixed(60.0, gt=0)
+    interval_s: float = Field(60.0, gt=0)
     """Seconds between rounds."""
     p: float = fixed(-0.5)
     """Fairness: the power to which each job's normalised goodput is raised. Below 0 the sum is made as small as
@@ -273,7 +273,7 @@ class MuriSettings(Section):
 
     resources: int = fixed(4, ge=2, le=4)
     """k: storage, CPU, GPU, network, or the first of them."""
-    group_size: int | None = Field(None, ge=1, le=4)
+    group_size: int | None = fixed(None, ge=1, le=4)
     """Most jobs in a group; unset: as many as there are resources."""
     ordering: Literal["best", "worst"] = fixed("best")
     """In which order the members of a group enter a round; "worst" is an ablation."""
@@ -298,7 +298,7 @@ class OverheadSettings(Section):
     """Checkpoint and restart of a job of at most 8 GPUs."""
     preempt_large_s: float = fixed(60.0, ge=0)
     """And of a larger one."""
-    requeue_s: float = fixed(10.0, ge=0)
+    requeue_s: float = Field(10.0, ge=0)
     """Slurm's COMPLETING state and a second start-up, for a job that starts over."""
     start_s: float = Field(0.0, ge=0)
     """From the decision to start a job to the first second of its work, which holds its GPUs (``--as-live`` only)."""

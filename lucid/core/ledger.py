@@ -56,7 +56,9 @@ class Ledger:
         self.nodes = partition.nodes
         self.index = {node.name: i for i, node in enumerate(partition.nodes)}
         self.gpus_per_node = max((node.gpus for node in partition.nodes), default=0)
-        self.free_mask = [node.usable if node.available else 0 for node in partition.nodes]
+        self.usable = [node.usable if node.available else 0 for node in partition.nodes]
+        """By index of the node, the GPUs that may get new starts, as a mask."""
+        self.free_mask = self.usable.copy()
         self._never = {i: (1 << node.gpus) - 1 & ~node.usable for i, node in enumerate(self.nodes) if node.left_out}
         """By index of the node, the GPUs that are never free: those that are left out of new starts."""
         self.host_limits = any(node.cpus or node.mem_mib for node in partition.nodes)
@@ -104,7 +106,7 @@ class Ledger:
         """The same book, to be written in by itself."""
         made = object.__new__(Ledger)
         made.partition, made.nodes, made.index, made._held_by = self.partition, self.nodes, self.index, None
-        made._never = self._never
+        made._never, made.usable = self._never, self.usable
         made.gpus_per_node, made.host_limits = self.gpus_per_node, self.host_limits
         made.free_mask, made.free_count, made.free = self.free_mask.copy(), self.free_count.copy(), self.free
         made.free_cpus, made.free_mem_mib = self.free_cpus.copy(), self.free_mem_mib.copy()
@@ -131,7 +133,7 @@ class Ledger:
 
     def gpus_out(self) -> GpusOut | None:
         """The GPUs that are left out of new starts on nodes that are available; ``None`` if there are none."""
-        found = [out for node in self.nodes if node.available for out in node.left_out]
+        found = [out for i in self._never if self.nodes[i].available for out in self.nodes[i].left_out]
         if not found:
             return None
         first = min(found, key=lambda out: (out.since_s, out.name))

@@ -80,9 +80,14 @@ class Annotator:
                 self._partitions[name] = partition
         self._seen = key_of(snapshot.partitions)
         if self._trust is not None and self._trust.due:
-            running = [entry for part in snapshot.partitions.values() for entry in part.running]
-            known = {entry.job.id: _seconds(self._said[entry.job.id]) for entry in running}
-            self._trust.look(running, known, snapshot.now_s)
+            known, now_s = self._said, snapshot.now_s
+            self._trust.look(
+                [
+                    (entry.job.vc, *_seconds(known[entry.job.id]), entry.ran_s + entry.elapsed_s(now_s))
+                    for part in snapshot.partitions.values()
+                    for entry in part.running
+                ]
+            )
             if self._naive is not None:
                 self._choose(snapshot, self._trust.by)
         arrivals = snapshot.arrivals if self._forecaster is None else self._forecaster.forecast(snapshot.now_s)

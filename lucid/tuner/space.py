@@ -28,7 +28,6 @@ class Dimension:
 
 SPACE: tuple[Dimension, ...] = (
     Dimension("policy.packing.gss", choices=(0, 1, 2)),
-    Dimension("policy.packing.partner", choices=("first", "best")),
     Dimension("policy.packing.least_pair_speed", 0.5, 0.95),
     Dimension("policy.packing.least_partner_remaining_s", 0.0, 1800.0),
     Dimension("policy.profiling.t_prof_s", 30.0, 600.0, log=True),
@@ -37,7 +36,6 @@ SPACE: tuple[Dimension, ...] = (
     Dimension("policy.profiling.carry_on_share", 0.0, 1.0),
     Dimension("policy.packing.when_calm", choices=(False, True)),
     Dimension("policy.profiling.time_aware", choices=(False, True)),
-    Dimension("policy.reservation.after_wait_s", 0.0, 28800.0),
 )
 """What is searched unless told otherwise. Whether large jobs get reservations at all is not: without them they
 starve, and an average hides that."""

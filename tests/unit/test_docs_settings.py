@@ -103,13 +103,11 @@ def test_every_setting_says_what_it_is() -> None:
 
 
 REFUSED = [
-    ("[policy.muri]\ngroup_size = 2", "line 3: policy.muri.group_size"),
     ("[policy.pollux]\np = 1", "line 3: policy.pollux.p"),
     ("[policy.tiresias]\nthreshold_gpu_s = 1", "line 3: policy.tiresias.threshold_gpu_s"),
     ("[policy.optimus]\ninterval_s = 1", "line 3: policy.optimus.interval_s"),
     ("[overheads]\nrescale_s = 3", "line 3: overheads.rescale_s"),
     ("[policy.packing]\ngss = 1\nsame_user_only = true", "line 4: policy.packing.same_user_only"),
-    ("[policy.packing]\nmps = true", "line 3: policy.packing.mps"),
     ("[policy.fairness]\nshares = { a = 5 }", "line 3: policy.fairness.shares"),
 ]
 

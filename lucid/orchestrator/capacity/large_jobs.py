@@ -47,8 +47,10 @@ def next_holder(
     if not settings.enabled:
         return None, None
     least = above(gpus_per_node, settings)
-    feasible = Feasibility(partition, up_only=True)  # nodes kept for a job that cannot come would stand idle
     large = [e for e in partition.pending if e.job.gpus > least]
+    if not large:
+        return None, None
+    feasible = Feasibility(partition, up_only=True)  # nodes kept for a job that cannot come would stand idle
     large = [e for e in large if feasible.bar(e.job) is None]
     due = [e for e in large if now_s >= e.job.submit_s + settings.after_wait_s]
     if not due:

@@ -92,7 +92,7 @@ class Timeline:
         """By step, and by number of GPUs from 0: the nodes that have at least so many free. ``held``: the first end
         first."""
         ledger, per_node = self._ledger, self._ledger.gpus_per_node
-        index, nodes, counts = ledger.index, ledger.nodes, list(ledger.free_count)
+        index, usable, counts = ledger.index, ledger.usable, list(ledger.free_count)
         gains: defaultdict[int, list[tuple[int, int]]] = defaultdict(list)
         freed = [0] * len(counts)
         times, step = self._times, len(self._times) - 1
@@ -101,9 +101,9 @@ class Timeline:
                 step -= 1
             for name, mask in placement:
                 i = index[name]
-                if not freed[i] & mask and nodes[i].available:  # of a pair the later one frees the GPUs
+                if not freed[i] & mask:  # of a pair the later one frees the GPUs
                     freed[i] |= mask
-                    gains[step].append((i, (mask & nodes[i].usable).bit_count()))
+                    gains[step].append((i, (mask & usable[i]).bit_count()))
         row = [0] * (per_node + 1)
         for count in range(per_node, -1, -1):
             row[count] = _set_of(ledger.buckets[count], len(counts)) | (row[count + 1] if count < per_node else 0)

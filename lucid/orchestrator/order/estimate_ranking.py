@@ -10,13 +10,14 @@ better.
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from math import isnan
+from typing import Any, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
-from lucid.core.job import Running
 from lucid.core.reason import Unranked
 
 __all__ = ["HISTORY", "TrustBook", "gain_of"]
@@ -41,36 +42,53 @@ _FLOOR_S = 10.0
 HISTORY = "history"
 """``Unranked.by`` of the naive estimates: what the last jobs of the same user took."""
 
-_Estimates = tuple[float, float | None]
-"""What was given, and naive ones where there are any, s."""
-_Row = tuple[float, float | None, float]
-"""Both estimates, and the real duration, s."""
+_Column: TypeAlias = npt.NDArray[np.float64]
+_NONE = float("nan")
+"""In the place of a naive estimate that is not there."""
 
 
-def gain_of(rows: Sequence[tuple[float, float]]) -> float:
-    """Of what true durations would save in waiting, the share that the estimates save; from -1 to 1. ``rows``:
-    estimated and real durations, s. Equal estimates count as in random order."""
-    if len(rows) < 2:
+def gain_of(estimates: _Column, durations: _Column, ranks: _Column | None = None) -> float:
+    """Of what true durations would save in waiting, the share that the estimates save; from -1 to 1. Both in s; equal
+    estimates count as in random order. ``ranks``: those of the durations, where they are known."""
+    if len(durations) < 2:
         return 0.0
-    estimates, durations = np.array(rows).T
     value = np.log(durations + _FLOOR_S)
     value -= value.mean()
-    best = float(value @ _ranks(durations))
+    best = float(value @ (_ranks(durations) if ranks is None else ranks))
     return round(float(value @ _ranks(estimates)) / best, 3) if best > 1e-9 else 0.0
 
 
-def _ranks(values: Any) -> Any:
+def _ranks(values: _Column) -> _Column:
     """From 1; equals share the mean of theirs."""
-    _, place, count = np.unique(values, return_inverse=True, return_counts=True)
-    last = np.cumsum(count)
-    return (last - (count - 1) / 2)[place]
+    ascending = np.sort(values)
+    below, upto = (np.searchsorted(ascending, values, side) for side in ("left", "right"))
+    return (below + upto + 1) / 2
+
+
+class _Window:
+    """The jobs that ended last, one a row: both estimates, and the real duration, s."""
+
+    __slots__ = ("_end", "_kept")
+
+    def __init__(self) -> None:
+        self._kept, self._end = np.empty((2 * _WINDOW, 3)), 0
+
+    def add(self, given_s: float, naive_s: float | None, ran_s: float) -> None:
+        if self._end == len(self._kept):
+            self._kept[: _WINDOW - 1], self._end = self._kept[1 - _WINDOW :], _WINDOW - 1
+        self._kept[self._end] = given_s, _NONE if naive_s is None else naive_s, ran_s
+        self._end += 1
+
+    @property
+    def rows(self) -> _Column:
+        return self._kept[max(self._end - _WINDOW, 0) : self._end]
 
 
 class TrustBook:
     """The jobs that ended last, by VC and of the whole cluster, and what follows from them."""
 
     def __init__(self) -> None:
-        self._rows: OrderedDict[str, deque[_Row]] = OrderedDict({"": deque(maxlen=_WINDOW)})
+        self._rows: OrderedDict[str, _Window] = OrderedDict({"": _Window()})
         self._fresh: dict[str, int] = {}
         """Jobs that ended since these were looked at."""
         self.looks = 0
@@ -81,7 +99,9 @@ class TrustBook:
     def ended(self, vc: str, given_s: float, naive_s: float | None, ran_s: float) -> None:
         """Learn of a job that has ended, and of what was estimated while it waited."""
         for name in dict.fromkeys(("", vc)):
-            self._rows.setdefault(name, deque(maxlen=_WINDOW)).append((given_s, naive_s, ran_s))
+            if name not in self._rows:
+                self._rows[name] = _Window()
+            self._rows[name].add(given_s, naive_s, ran_s)
             self._fresh[name] = self._fresh.get(name, 0) + 1
         self._rows.move_to_end(vc)
         if len(self._rows) > _VCS:
@@ -100,48 +120,47 @@ class TrustBook:
         """Have enough jobs ended to look again?"""
         return self._fresh.get("", 0) >= _EVERY
 
-    def look(self, running: Iterable[Running], estimates_s: Mapping[str, _Estimates], now_s: float) -> None:
-        """Look again at the cluster and at VCs of which enough jobs have ended. A job that still runs counts by what
-        it has run, once that is more than half of the ended jobs took: windows of ended jobs alone lack the long
-        ones. ``estimates_s``: of these jobs, by id."""
+    def look(self, running: Sequence[tuple[str, float, float | None, float]]) -> None:
+        """Look again at the cluster and at VCs of which enough jobs have ended. ``running``: VC, both estimates and
+        what it has run, s, of each job that runs. It counts by what it has run, once that is more than half of the
+        ended jobs took: windows of ended jobs alone lack the long ones."""
         self.looks += 1
         due = [name for name, fresh in self._fresh.items() if fresh >= _EVERY]
-        going: dict[str, list[_Row]] = {}
-        for entry in running:
-            said = estimates_s.get(entry.job.id)
-            if said is not None:
-                row = *said, entry.ran_s + entry.elapsed_s(now_s)
-                for name in ("", entry.job.vc):
-                    going.setdefault(name, []).append(row)
+        vcs = [row[0] for row in running]
+        rows = np.array([row[1:] for row in running], float).reshape(-1, 3)
         told = dict(self.told)
         for name in due:
             self._fresh[name] = 0
             before = told.get(name)
-            found = self._found(name, going.get(name, ()), before if before is not None else told.get(""))
+            going = rows[[vc == name for vc in vcs]] if name else rows
+            found = self._found(name, going, before if before is not None else told.get(""))
             if found is not None and (before is None or _differs(found, before)):
                 told[name] = found
         if told != self.told:
             self.told = told
 
-    def _found(self, name: str, going: Sequence[_Row], before: Unranked | None) -> Unranked | None:
-        ended = list(self._rows[name])
-        median_s = sorted(ran_s for *_, ran_s in ended)[len(ended) // 2]
-        rows = ended + [row for row in going if row[-1] > median_s][-_WINDOW:]
+    def _found(self, name: str, going: _Column, before: Unranked | None) -> Unranked | None:
+        ended = self._rows[name].rows
+        median_s = np.sort(ended[:, 2])[len(ended) // 2]
+        rows = np.concatenate((ended, going[going[:, 2] > median_s][-_WINDOW:]))
         if len(rows) < (_OWN if name else _LEAST):
             return None
+        given_s, naive_s, ran_s = rows.T.copy()
         chance, by = 1.0 / len(rows) ** 0.5, "" if before is None else before.by
 
-        def judged(source: str, pairs: Sequence[tuple[float, float]]) -> Unranked:
+        def judged(source: str, gain: float) -> Unranked:
             keeps = by == source and not before
-            return Unranked(
-                name, len(rows), gain_of(pairs), round((_TO_KEEP if keeps else _TO_TRUST) * chance, 3), source
-            )
+            return Unranked(name, len(rows), gain, round((_TO_KEEP if keeps else _TO_TRUST) * chance, 3), source)
 
-        given = judged("", [(said_s, ran_s) for said_s, _, ran_s in rows])
-        besides = [(said_s, ran_s) for _, said_s, ran_s in rows if said_s is not None]
-        if not besides:
+        ranks = _ranks(ran_s)
+        given = judged("", gain_of(given_s, ran_s, ranks))
+        besides = ~np.isnan(naive_s)
+        if not besides.any():
             return given
-        naive = judged(HISTORY, besides)
+        if besides.all():
+            naive = judged(HISTORY, gain_of(naive_s, ran_s, ranks))
+        else:
+            naive = judged(HISTORY, gain_of(naive_s[besides], ran_s[besides]))
         if bool(given) != bool(naive):
             return naive if given else given
         margin = 0.0 if by else _TO_TRUST * chance  # between two that rank, or two that do not, it stays
@@ -149,8 +168,10 @@ class TrustBook:
 
     def to_dict(self) -> dict[str, Any]:
         """JSON form."""
-        kept = self._rows.items()
-        rows = {name: [[None if s is None else round(s, 1) for s in row] for row in rows] for name, rows in kept}
+        kept = {name: window.rows.tolist() for name, window in self._rows.items()}
+        rows = {
+            name: [[None if isnan(s) else round(s, 1) for s in row] for row in rows] for name, rows in kept.items()
+        }
         told = [[one.vc, one.jobs, one.gain, one.needed, one.by] for one in self.told.values()]
         return {"rows": rows, "told": told}
 
@@ -163,10 +184,9 @@ class TrustBook:
         """
         made, told = cls(), dict[str, Unranked]()
         for name, rows in data["rows"].items():
-            made._rows[str(name)] = deque(
-                ((float(given), None if naive is None else float(naive), float(ran)) for given, naive, ran in rows),
-                maxlen=_WINDOW,
-            )
+            window = made._rows[str(name)] = _Window()
+            for given, naive, ran in rows:
+                window.add(float(given), None if naive is None else float(naive), float(ran))
         for vc, jobs, gain, needed, by in data["told"]:
             told[str(vc)] = Unranked(str(vc), int(jobs), float(gain), float(needed), str(by))
         made.told = told

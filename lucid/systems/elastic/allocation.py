@@ -59,7 +59,13 @@ class Resize:
     gpus: dict[Hashable, int]
 
 
-def rescale(running: Sequence[ElasticJob], waiting: int, total_gpus: int, restart_s: ArrayLike = 0.0) -> Resize:
+def rescale(
+    running: Sequence[ElasticJob],
+    waiting: int,
+    total_gpus: int,
+    restart_s: ArrayLike = 0.0,
+    weights: ArrayLike = 1.0,
+) -> Resize:
     """Admit, shrink or grow after an arrival or a completion (E1-E5).
 
     Waiting requests come before expansion (principle 3): idle GPUs go to them first, one each. If some
@@ -71,7 +77,8 @@ def rescale(running: Sequence[ElasticJob], waiting: int, total_gpus: int, restar
         running: jobs that have GPUs.
         waiting: requests that wait.
         total_gpus: P.
-        restart_s: as in :func:`~lucid.systems.elastic.dp.expand`.
+        restart_s: as in :func:`~lucid.systems.elastic.dp.expand`, and of jobs that shrink, too.
+        weights: as in :func:`~lucid.systems.elastic.dp.expand`.
 
     Returns:
         The requests to admit and the jobs to resize.
@@ -89,12 +96,12 @@ def rescale(running: Sequence[ElasticJob], waiting: int, total_gpus: int, restar
         reclaim = min(still, int((gpus - 1).sum()))
         if not reclaim:
             return Resize(admit, {})
-        lost, _ = reduce(*_columns(running), reclaim)
+        lost, _ = reduce(*_columns(running), reclaim, restart_s, weights)
         return Resize(admit + reclaim, _changed(running, gpus - lost))
     idle -= admit
     if not idle or not running:
         return Resize(admit, {})
-    gained, _ = expand(*_columns(running), idle, restart_s)
+    gained, _ = expand(*_columns(running), idle, restart_s, weights)
     return Resize(admit, _changed(running, gpus + gained))
 
 

@@ -146,7 +146,7 @@ SAID: list[tuple[Reason, str]] = [
     ),
     (
         why.LargeShare(32, 32, 72, 0.5, "s", 7200.0, 7200.0),
-        "jobs as large as this one hold 32 of 72 GPUs; with its 32 they would hold more than 50% (policy.reservation",
+        "jobs as large as this one hold 32 of 72 GPUs; with its 32 they would hold more than 50%, and job s has",
     ),
     (why.LargeShare(32, 32, 72, 0.5, "s", 3500.0, 7200.0), "nodes may be reserved for this job"),
     (

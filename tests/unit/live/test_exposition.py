@@ -159,20 +159,19 @@ def test_waste_is_told_by_vc_and_kind_and_names_no_user(site: Site) -> None:
     assert b"bob" not in text
 
 
-def test_idle_hours_in_metrics_are_those_of_the_command(site: Site) -> None:
-    folder = site.folder
+def test_idle_hours_in_metrics_are_those_of_the_command(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     rules = site.settings.efficiency.model_copy(update={"idle_start_s": 600.0, "least_gpu_h": 0.1})
     settings = site.settings.model_copy(update={"efficiency": rules})
     found = samples(render(MetricsSource(settings, now_s=lambda: site.slurm.now)))
     wasted = value(found, "lucid_waste_gpu_seconds", vc="vc", kind="idle_from_start")
     assert wasted == pytest.approx(2 * 900.0)
-    text = (folder / "lucid.toml").read_text()
-    (folder / "other.toml").write_text(f"{text}\n[efficiency]\nidle_start_s = 600.0\nleast_gpu_h = 0.1\n")
     from click.testing import CliRunner
 
+    from lucid.cli.live import efficiency
     from lucid.cli.main import lucidctl
 
-    told = CliRunner().invoke(lucidctl, ["efficiency", "--json", "--config", str(folder / "other.toml")])
+    monkeypatch.setattr(efficiency, "told_live", lambda _config: settings)
+    told = CliRunner().invoke(lucidctl, ["efficiency", "--json", "--config", str(site.folder / "lucid.toml")])
     data = json.loads(told.output)
     assert data["total"]["wasted_gpu_h"] == {"idle_from_start": pytest.approx(0.5)}
     (one,) = [job for job in data["jobs"] if job["waste"]]

@@ -282,7 +282,7 @@ def test_train_list_show_promote_rollback(tmp_path: Path, log: Path, quick: list
 
 def test_due_from_a_configuration_file(tmp_path: Path, log: Path, quick: list[JobTable]) -> None:
     config = tmp_path / "lucid.toml"
-    config.write_text('[models]\njobs = "jobs.csv"\nlibrary = "kept"\nnew_jobs = 100000\n')
+    config.write_text('[models]\njobs = "jobs.csv"\nlibrary = "kept"\n')
     assert "no version is in service" in invoke("train", "--due", "--config", config)
     assert (tmp_path / "kept" / "duration" / "v0001.json").exists()
     assert "nothing calls for training" in invoke("train", "--due", "--config", config)

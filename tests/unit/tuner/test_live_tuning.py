@@ -99,24 +99,20 @@ def test_a_child_that_fails_is_told_with_its_last_words(tmp_path: Path) -> None:
 
 
 def test_old_reports_go(tmp_path: Path) -> None:
-    config = a_config(tmp_path, "every_h = 1\nkeep = 2")
-    for hours in range(0, 10, 2):
+    config = a_config(tmp_path, "every_h = 1")
+    for hours in range(12):
         tick(config, Child(), hours * HOUR_S)
-    assert [path.name for path in sorted(reports_folder(load_settings(config)).iterdir())] == [
-        "19700101-060000",
-        "19700101-080000",
-    ]
+    kept = [path.name for path in sorted(reports_folder(load_settings(config)).iterdir())]
+    assert kept == [f"19700101-{hours:02}0000" for hours in range(2, 12)], "the newest ten"
 
 
 def test_settings_go_to_the_child(tmp_path: Path) -> None:
     child = Child()
-    config = a_config(
-        tmp_path, 'every_h = 1\nhistory_days = 7\ntrials = 9\nworkers = 3\nonly = ["packing", "n_prof"]'
-    )
+    config = a_config(tmp_path, 'every_h = 1\ntrials = 9\nonly = ["packing", "n_prof"]')
     tick(config, child, 0.0)
     words = " ".join(child.calls[0])
-    assert "--history 7d" in words
-    assert "--trials 9 --workers 3" in words
+    assert "--history 30d" in words
+    assert "--trials 9 --workers 1" in words
     assert "--only packing --only n_prof" in words
 
 

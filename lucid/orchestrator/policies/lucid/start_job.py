@@ -328,7 +328,8 @@ class Starts:
         asleep = bool(self.ledger.asleep)
         if self.alone(queued, level, (*fair, *calm, *why), awake=True):
             return None
-        if calm or self.yields or asleep:  # no sharing, or only fast pairs: not for a job that would wait for it
+        # no sharing, or only fast pairs: not for a job that would wait for it
+        if self.binder.too_slow and (calm or self.yields or asleep):
             found, why = self.partner_to_wait_no_more(queued, level)
             if found is not None:
                 self.beside(queued, found, (*fair, *why))
