@@ -86,9 +86,11 @@ def test_a_guest_comes_beside_an_idle_session_and_leaves_when_it_wakes(
         box.wait("the session runs in slots", lambda: box.state(session) == "RUNNING", 60)
         assert "shard" in box.job(session)["tres_per_node"]
         stubborn = box.sbatch(*asks, "-J", "guest", script="sleep 600")
+        box.wait("who may not be started over has the profiling node", lambda: box.state(stubborn) == "RUNNING", 90)
+        assert box.job(stubborn)["nodes"] != box.job(session)["nodes"]
         guest = box.sbatch(*asks, "-J", "guest", "--comment=lucid:restart", script="sleep 600")
         box.wait("the guest", lambda: box.state(guest) == "RUNNING", 90)
-        assert box.state(stubborn) == "PENDING", "its user did not say that it may be started over"
+        assert box.job(guest)["nodes"] == box.job(session)["nodes"]
         told = lucidd.ctl("explain", guest)
         assert f"beside job {session}, which has used no GPU for" in told
         time.sleep(15)
