@@ -14,7 +14,7 @@ from lucid.simulator.ground_truth import Interference
 from lucid.simulator.running_jobs import RunningJobs
 from lucid.simulator.state import Event, Live
 
-__all__ = ["IdleJobs", "SEEN_S"]
+__all__ = ["SEEN_S", "IdleJobs"]
 
 SEEN_S: Final = 3.0
 """From a host's first work to the guest's end, s, as measured on a testbed (docs/idle-hosts.md)."""

@@ -71,7 +71,7 @@ class _Quiet:
         """Nothing."""
         return ()
 
-    def idle(self, job: str) -> None:  # noqa: ARG002 - a ProfileSource
+    def idle(self, job: str) -> None:
         """Of none."""
 
     def uses(self, job: str) -> tuple[()]:  # noqa: ARG002 - a ProfileSource

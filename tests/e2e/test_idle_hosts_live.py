@@ -54,12 +54,12 @@ class Cpus(Host):
         super().__init__()
         self.sessions = sessions
 
-    def use(self, job: str, number: str, pids: Sequence[int], now_s: float) -> HostUse:  # noqa: ARG002
+    def use(self, job: str, number: str, pids: Sequence[int], now_s: float) -> HostUse:
         return HostUse(1.0 if self.sessions.works(job) else 0.02, 4)
 
 
 class Itself(Owners):
-    def job_of(self, pid: int, given: Mapping[int, str]) -> str | None:  # noqa: ARG002
+    def job_of(self, pid: int, given: Mapping[int, str]) -> str | None:
         return str(pid)
 
 

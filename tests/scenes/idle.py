@@ -42,7 +42,7 @@ class Watch:
         self.reach_s = self.hosted_s = 0.0
         self._last_s, self._reach, self._hosted = 0.0, 0, 0
 
-    def record(self, snapshot: Snapshot, plan: Plan, applied: object) -> None:  # noqa: ARG002
+    def record(self, snapshot: Snapshot, plan: Plan, applied: object) -> None:
         span_s, self._last_s = snapshot.now_s - self._last_s, snapshot.now_s
         self.reach_s += self._reach * span_s
         self.hosted_s += self._hosted * span_s
@@ -77,7 +77,15 @@ def a_day(seed: int) -> Trace:
         name, asks = f"j{i}", rng.random() < 0.67
         length_s = min(rng.lognormvariate(7.4, 1.1), 6 * H)
         jobs.append(
-            by(name, 1, length_s, rng.uniform(0.0, 10 * H), profile=profile, user=rng.choice(USERS), restart_asked=asks)
+            by(
+                name,
+                1,
+                length_s,
+                rng.uniform(0.0, 10 * H),
+                profile=profile,
+                user=rng.choice(USERS),
+                restart_asked=asks,
+            )
         )
     return a_trace(*jobs)
 

@@ -119,7 +119,7 @@ class _NoProfiles:
     def new(self) -> tuple[()]:
         return ()
 
-    def idle(self, job: str) -> None:  # noqa: ARG002 - a ProfileSource
+    def idle(self, job: str) -> None:
         """Of none."""
 
     def uses(self, job: str) -> tuple[()]:  # noqa: ARG002 - a ProfileSource

@@ -6,8 +6,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from builders import LIGHT, check_plan, nodes, part, policy, runs, snap, waits
 
+from builders import LIGHT, check_plan, nodes, part, policy, runs, snap, waits
 from lucid.core.decision import Action, Hold, PartitionPlan, Requeue, Start
 from lucid.core.job import Idle, JobProfile, Pending, Running
 from lucid.core.snapshot import Partition

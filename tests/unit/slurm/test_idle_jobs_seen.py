@@ -82,7 +82,7 @@ def test_a_guest_is_known_as_one_by_the_next_lucidd_and_not_after_it_left() -> N
 class Cpus(Host):
     busy = 0.0
 
-    def use(self, job: str, number: str, pids: object, now_s: float) -> HostUse:  # noqa: ARG002
+    def use(self, job: str, number: str, pids: object, now_s: float) -> HostUse:
         return HostUse(self.busy if job == "a" else 1.0, 4)
 
 

@@ -85,7 +85,7 @@ def nowhere(vc: str) -> bool:  # noqa: ARG001 - an InVc
     return False
 
 
-def never_idle(job: SlurmJob, now_s: float) -> None:  # noqa: ARG001 - an IdleSince
+def never_idle(job: SlurmJob, now_s: float) -> None:
     """Where no job is a host."""
 
 
