@@ -41,7 +41,7 @@ class IdleHosts:
         self._ledger, self._settings, self._now_s = ledger, settings, now_s
         self._restarts = settings.profiling.restarts
         # without MPS nothing fences the guest's memory
-        on = settings.idle.host and settings.packing.gss > 0 and settings.packing.mps is not False
+        on = settings.packing.gss > 0 and settings.packing.mps is not False
         found = [(e.idle, e) for e in partition.running if e.idle is not None and _joinable(e)] if on else []
         self._open = sorted(found, key=lambda one: (one[0].since_s, one[1].job.id))
 

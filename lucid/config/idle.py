@@ -41,7 +41,8 @@ class IdleHostSettings(Section):
     host: bool = False
     """Jobs that would wait may start beside jobs that do nothing."""
     after_s: float = Field(1800.0, ge=10)
-    """A job may be a host once its GPUs have done nothing for so long, and its CPUs and storage hardly anything, s."""
+    """A job may be a host once it has done nothing for so long: nothing on its GPUs, hardly anything on its CPUs and
+    its storage, s."""
     guests: Literal["own", "others"] = "own"
     """Who may be a guest: jobs of the host's own user, or those of others, too, where other settings let users share
     (`daemon.share_across_users`). Nothing fences the memory of two users' jobs against each other."""

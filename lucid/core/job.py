@@ -269,8 +269,8 @@ class Yields:
 
 @dataclass(frozen=True, slots=True)
 class Idle:
-    """A running job that does nothing. ``since_s``: since when its GPUs have computed nothing for it, and its CPUs and
-    its storage hardly anything, Unix seconds. ``mem_mib``: the most that it has held of one GPU's memory."""
+    """A running job that does nothing. ``since_s``: since when its GPUs have computed nothing for it, and it has used
+    hardly any CPU time or storage, Unix seconds. ``mem_mib``: the most that it has held of one GPU's memory."""
 
     since_s: float
     mem_mib: float

@@ -1,7 +1,7 @@
 """Jobs that do nothing for a while, and their guests, on the simulated cluster.
 
-While the host does nothing both run at full speed. Once it goes on both run as any pair does, until lucidd has seen it
-and the guest has left.
+While the host does nothing both run at full speed. Once it goes on both run as any pair does, until lucidd has seen
+it and the guest has left.
 """
 
 from __future__ import annotations

@@ -341,7 +341,8 @@ class JobActions(IdleJobs):
         if not self._mend_survivors and shown.start_s >= view.start_s:
             return  # a defect of the published simulator: the survivor stays slow, in a pair without partner
         self._catch_up(partner)
-        self._parts_from_host(live, view, partner)
+        if self._idle_after_s is not None:
+            self._parts_from_host(live, view, partner)
         partner.speed = 1.0
         self._schedule_end(partner)
         self._show(partner, replace(shown, partner=None))

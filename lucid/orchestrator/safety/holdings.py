@@ -82,7 +82,8 @@ class Holdings:
         visits: bool = False,
     ) -> None:
         """Note that the job holds these GPUs, beside another (which does nothing, where it ``visits`` it) or in a
-        group where these are named, and until ``until_s`` where that is given; nothing is noted where a rule forbids it.
+        group where these are named, and until ``until_s`` where that is given; nothing is noted where a rule forbids
+        it.
 
         Raises:
             UnsafePlan: a rule forbids it.

@@ -105,7 +105,8 @@ class Viewer:
         idle: IdleSince = never_idle,
     ) -> None:
         """``resizes``, ``interleaves``: does the policy of a VC resize jobs, form groups? ``store``: where what jobs
-        reported is kept for later ones. ``worked``: what samplers tell of the work of a job's GPUs. ``idle``: … and of jobs that do nothing."""
+        reported is kept for later ones. ``worked``: what samplers tell of the work of a job's GPUs.
+        ``idle``: … and of jobs that do nothing."""
         self.elastic = ElasticJobs(settings.elastic, resizes, worked)
         """Which jobs may be resized."""
         self.turns = TurnJobs(self.elastic.reports, interleaves, store)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -63,7 +63,7 @@ class Starts:
             self.now_s,
             settings.profiling.restarts,
         )
-        self.hosts = IdleHosts(partition, self.ledger, settings, self.now_s)
+        self.hosts = IdleHosts(partition, self.ledger, settings, self.now_s) if settings.idle.host else None
         self.yielding = Yielding(partition, self.ledger, snapshot.now_s)
         self.fences = NodeReservations()
         self.decisions: dict[str, Decision] = {}
@@ -219,7 +219,7 @@ class Starts:
         free = FreeGpus(job.gpus, self.ledger.largest, self.ledger.free, False)
         self.yielding.take(job, claim)
         self.binder.left(claim.victims)
-        self.hosts.drop({victim.job.id for victim in claim.victims})
+        self._no_hosts({victim.job.id for victim in claim.victims})
         if self.quotas is not None:
             self.quotas.take(job)
         reasons = (_priority(queued), *why, *quota, free)
@@ -258,10 +258,15 @@ class Starts:
         job, mps = queued.entry.job, self.settings.packing.mps
         by = () if mps is None else (SharedBy(found.job.id, found.job.user == job.user, mps),)
         speeds = self.binder.joined(queued.entry, found)
-        self.hosts.drop((found.job.id,))
+        self._no_hosts((found.job.id,))
         self.yielding.keep(found.job.id)
         reasons = (_priority(queued), *why, *by)
         self.act(job.id, Start(found.placement, reasons, found.job.id, slots=True, speeds=speeds))
+
+    def _no_hosts(self, gone: Container[str]) -> None:
+        """Nobody comes beside these jobs any more because they do nothing."""
+        if self.hosts is not None:
+            self.hosts.drop(gone)
 
     def visit(self, queued: QueuedJob, level: int, why: tuple[Reason, ...]) -> bool:
         """Start the job, for which there are no free GPUs, beside one that does nothing, if there is one for it."""
@@ -274,7 +279,7 @@ class Starts:
         if found is None:
             return False
         host, told = found
-        self.hosts.drop((host.job.id,))
+        self._no_hosts((host.job.id,))
         self.binder.left((host,))
         self.ledger.take(job, host.placement)
         self.yielding.keep(host.job.id)
