@@ -22,9 +22,9 @@ USERS = ("ann", "bob", "cid", "dan")
 
 @dataclass(frozen=True)
 class Day:
-    """What came of one. ``reach_s``: GPU-seconds of sessions that had done nothing for ``AFTER_S`` while a job waited;
-    ``hosted_s``: those of them with a guest. ``slowed_s``: for how long each guest slowed a session that went on.
-    ``longer_s``: by how much any session ran longer than alone. ``parted``: guests that were started over.
+    """What came of one. ``reach_s``: GPU-seconds of sessions that had done nothing for ``AFTER_S`` while a job
+    waited; ``hosted_s``: those of them with a guest. ``slowed_s``: for how long each guest slowed a session that went
+    on. ``longer_s``: by how much any session ran longer than alone. ``parted``: guests that were started over.
     ``mean_jct_s``: of all jobs, from submission to end."""
 
     reach_s: float

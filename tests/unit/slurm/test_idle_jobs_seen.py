@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -117,7 +116,7 @@ def test_a_job_of_several_nodes_is_not_idle_by_one_of_them(tmp_path: Path) -> No
     folder = ProfileFolder(tmp_path)
     folder.new()
     assert folder.idle("7") is None
-    os.unlink(tmp_path / "7@n2.json")
+    (tmp_path / "7@n2.json").unlink()
     folder.new()
     assert folder.idle("7") == (Idle(1.0, 5.0), 9.0)
     assert read_summary(tmp_path / "7@n1.json").idle == Idle(1.0, 5.0)
