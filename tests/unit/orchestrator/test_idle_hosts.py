@@ -10,6 +10,7 @@ import pytest
 from builders import LIGHT, check_plan, nodes, part, policy, runs, snap, waits
 from lucid.core.decision import Action, Hold, PartitionPlan, Requeue, Start
 from lucid.core.job import Idle, JobProfile, Pending, Running
+from lucid.core.node import Window
 from lucid.core.snapshot import Partition
 from lucid.errors import UnsafePlan
 from lucid.explain.reasons import reason_text
@@ -152,3 +153,26 @@ def test_the_safety_check_holds_each_rule_by_itself(
     seen = scene(entry, running=(there,))
     with pytest.raises(UnsafePlan, match=words):
         check_plan(seen, PartitionPlan({"g": start}, (Action("g", "vc", start),)), **on)
+
+
+def test_in_a_pool_a_guest_takes_nothing_of_its_vcs_quota() -> None:
+    """VC a has one GPU by its quota, and its session has that; VC b works on the other."""
+    on = {**ON, "lending": {"mode": "quota"}}
+    session = host(job={"user": "ann", "vc": "a"})
+    other = runs("other", "n1:1", job={"user": "bob", "vc": "b"})
+    pool = part(nodes(1, 2), [waits("g", vc="a", **ASKS)], [session, other], "pool", quotas={"a": 1, "b": 1})
+    seen = snap(NOW_S, pool)
+    plan = policy("lucid", **on).plan(seen).partitions["pool"]
+    decision = plan.decisions["g"]
+    assert isinstance(decision, Start)
+    assert decision.beside == "host"
+    check_plan(pool, plan, snapshot=seen, **on)
+
+
+def test_what_is_kept_for_others_keeps_guests_away_too() -> None:
+    """The node goes down in an hour, and the guest might run for longer."""
+    (node,) = nodes(1, 1)
+    closing = replace(node, windows=(Window(NOW_S + 3600.0, NOW_S + 7200.0),)).at(NOW_S)
+    for limit_s, kind in ((7200.0, Hold), (1800.0, Start)):
+        seen = snap(NOW_S, part([closing], [waits("g", time_limit_s=limit_s, **ASKS)], [host()]))
+        assert isinstance(policy("lucid", **ON).plan(seen).partitions["vc"].decisions["g"], kind)
