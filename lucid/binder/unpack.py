@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from lucid.core.decision import Requeue
 from lucid.core.job import Running
 from lucid.core.node import Node
-from lucid.core.reason import GpuMemory, Reason, SeenSpeed, Stable
+from lucid.core.reason import GpuMemory, HostIdle, Reason, SeenSpeed, Stable
 from lucid.core.restart import Restarts, may_restart
 from lucid.core.snapshot import Partition
 
@@ -28,6 +28,8 @@ def partings(
 ) -> list[Parting]:
     """One for each pair that one of these rules parts, in this order:
 
+    - the job beside which another was started because it did nothing (``Running.visits``) does something again, or
+      is not measured any more: the other leaves;
     - a job has shown an unstable pattern: it leaves;
     - its growing memory is predicted to leave no room for its partner (rule 1 over time): it leaves;
     - a job was measured to run slower than ``part_below_speed``: the one that began later leaves, which has less
@@ -70,8 +72,13 @@ def _telling(running: Iterable[Running]) -> list[Running]:
         entry
         for entry in running
         if entry.partner is not None
-        and (seen := entry.profile) is not None
-        and (seen.seen_speed is not None or seen.unstable or seen.mem_growing)
+        and (
+            entry.visits == entry.partner
+            or (
+                (seen := entry.profile) is not None
+                and (seen.seen_speed is not None or seen.unstable or seen.mem_growing)
+            )
+        )
     ]
 
 
@@ -88,7 +95,7 @@ def _partings(
     by_id = {entry.job.id: entry for entry in running}
     capacity = {node.name: float(node.gpu_mem_mib) for node in nodes}
     done: set[str] = set()
-    for rule in (_unstable, _outgrows, _slowed):
+    for rule in (_woke, _unstable, _outgrows, _slowed):
         for entry in paired:
             partner = by_id.get(entry.partner or "")
             if partner is None or entry.job.id in done:
@@ -103,12 +110,16 @@ def _partings(
     return found
 
 
-_Found = Iterator[tuple[Reason, tuple[Running, Running]]]
+_Found = Iterator[tuple[Reason, tuple[Running, ...]]]
+
+
+def _woke(entry: Running, partner: Running, capacity: dict[str, float], bound: float) -> _Found:  # noqa: ARG001
+    if entry.visits == partner.job.id and partner.idle is None:
+        yield HostIdle(partner.job.id, None), (entry,)
 
 
 def _unstable(entry: Running, partner: Running, capacity: dict[str, float], bound: float) -> _Found:  # noqa: ARG001
-    assert entry.profile is not None
-    if entry.profile.unstable:
+    if entry.profile is not None and entry.profile.unstable:
         yield Stable(entry.job.id, True), (entry, partner)
 
 
@@ -123,8 +134,7 @@ def _outgrows(entry: Running, partner: Running, capacity: dict[str, float], boun
 
 
 def _slowed(entry: Running, partner: Running, capacity: dict[str, float], bound: float) -> _Found:  # noqa: ARG001
-    assert entry.profile is not None
-    if entry.profile.seen_speed is None or entry.profile.seen_beside != partner.job.id:
+    if entry.profile is None or entry.profile.seen_speed is None or entry.profile.seen_beside != partner.job.id:
         return
     fast = SeenSpeed(entry.job.id, partner.job.id, entry.profile.seen_speed, bound)
     if not fast:

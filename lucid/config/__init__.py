@@ -1,7 +1,7 @@
 """Settings: frozen, typed, from TOML. An unknown key is an error that lists the known ones."""
 
 from lucid.config.efficiency import EfficiencySettings
-from lucid.config.idle import IdleSettings
+from lucid.config.idle import IdleHostSettings, IdleSettings
 from lucid.config.live import (
     DaemonSettings,
     ElasticSettings,
@@ -55,6 +55,7 @@ __all__ = [
     "ElasticSettings",
     "FairnessSettings",
     "GpuHealthSettings",
+    "IdleHostSettings",
     "IdleSettings",
     "LendingSettings",
     "Mode",

@@ -8,6 +8,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, Field, field_validator
 
 from lucid.config.base import Section, defaults, fixed, simulated
+from lucid.config.idle import IdleHostSettings
 from lucid.config.nodes import BeforeWindowsSettings, SleepSettings
 
 __all__ = [
@@ -321,6 +322,7 @@ class PolicySettings(Section):
     lending: LendingSettings = defaults(LendingSettings)
     sleep: SleepSettings = defaults(SleepSettings)
     before_windows: BeforeWindowsSettings = defaults(BeforeWindowsSettings)
+    idle: IdleHostSettings = defaults(IdleHostSettings)
     backfill: BackfillSettings = defaults(BackfillSettings)
     tiresias: TiresiasSettings = defaults(TiresiasSettings, policy="tiresias")
     muri: MuriSettings = defaults(MuriSettings, policy="muri")

@@ -45,6 +45,8 @@ class Start:
     reasons: tuple[Reason, ...]
     beside: str | None = None
     """The job that already runs on these GPUs and from now on shares them."""
+    visits: bool = False
+    """That job does nothing at present: this one leaves when it wakes."""
     group: tuple[str, ...] = ()
     """Ids of all jobs that from now on take turns on these GPUs, itself among them; empty if it runs alone. The
     plan names the same group and GPUs for each of them."""

@@ -15,6 +15,7 @@ from lucid.core.rounding import reached
 __all__ = [
     "Elastic",
     "Ended",
+    "Idle",
     "Job",
     "JobProfile",
     "Pending",
@@ -267,6 +268,15 @@ class Yields:
 
 
 @dataclass(frozen=True, slots=True)
+class Idle:
+    """A running job that does nothing. ``since_s``: since when its GPUs have computed nothing for it, and it has used
+    hardly any CPU time or storage, Unix seconds. ``mem_mib``: the most that it has held of one GPU's memory."""
+
+    since_s: float
+    mem_mib: float
+
+
+@dataclass(frozen=True, slots=True)
 class Running:
     """A job on its GPUs. ``partner`` is the other job on exactly the same GPUs, if any; members of a ``group`` are
     no partners."""
@@ -296,6 +306,10 @@ class Running:
     turns there."""
     yields: Yields | None = None
     """``None`` for a job that jobs of this partition may not preempt, as for the partition's own."""
+    idle: Idle | None = None
+    """It has done nothing for so long that another may come beside it (``policy.idle``), by fresh readings."""
+    visits: Shown = ""
+    """The idle job beside which it was started: it leaves when that one wakes."""
 
     @property
     def gpus(self) -> int:

@@ -83,6 +83,7 @@ class Cycles:
             lambda home: Capability.RESIZE in needs(home),
             lambda home: Capability.INTERLEAVE in needs(home),
             self._gpus_out,
+            settings.policy.idle,
         )
         self._parts = parts
         self._seen_modes = modes

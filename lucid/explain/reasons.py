@@ -350,6 +350,11 @@ _WORDS: dict[str, Callable[[Any], str]] = {
         + f" in {r.capacity_mib:,.0f} MiB"
         + ("" if r else f" together with job {r.partner}")
     ),
+    "HostIdle": lambda r: (
+        f"job {r.host}, beside which it was, is at work again, or is not measured any more"
+        if r.idle_s is None
+        else f"beside job {r.host}, which has used no GPU for {duration(r.idle_s)}"
+    ),
     "Stable": lambda r: f"job {r.job} has " + ("an unstable" if r.unstable else "a steady") + " utilisation pattern",
     "SharedBy": lambda r: (
         f"shares with job {r.partner} by "

@@ -13,7 +13,7 @@ from typing import Final
 
 from lucid.profiler.samples import GpuSample, Sample
 
-__all__ = ["LEAST_IDLE_S", "WORKING_UTIL", "GpuUse", "IdleStretch", "UseMeter"]
+__all__ = ["LEAST_IDLE_S", "WORKING_UTIL", "GpuUse", "IdleStretch", "UseMeter", "own_use"]
 
 WORKING_UTIL: Final = 1.0
 """A GPU above this works, percent of the time (NVML). An idle card reads 0; what looks after cards (health checks,
@@ -101,7 +101,7 @@ class UseMeter:
         )
 
     def _add(self, gpu: str, part: GpuSample, at_s: float) -> None:
-        util = _own(part)
+        util = own_use(part)
         one = self._meters.get(gpu)
         if one is None:
             begin_s = at_s - self._interval_s
@@ -127,7 +127,7 @@ class UseMeter:
         one.empty_s += step_s * (part.own_mib == 0.0)
 
 
-def _own(part: GpuSample) -> float | None:
+def own_use(part: GpuSample) -> float | None:
     """What the GPU does for this job, percent; ``None`` where it cannot be told. A card that does nothing does
     nothing for any of its jobs."""
     if part.lost:

@@ -14,9 +14,9 @@ from lucid.models.packing.pair_memory import PairMemory
 from lucid.profiler.stage import measured_after_s
 from lucid.profiler.watch import LEAST_TOGETHER_S
 from lucid.simulator.ground_truth import Interference
+from lucid.simulator.idle_hosts import IdleJobs
 from lucid.simulator.interleaving import Interleaving
 from lucid.simulator.nodes import NodeBook
-from lucid.simulator.running_jobs import RunningJobs
 from lucid.simulator.shared_nodes import Layers
 from lucid.simulator.state import Event, Live, Room
 from lucid.simulator.usage import UsageBook
@@ -27,7 +27,7 @@ _INSTABILITY_SHOWS_S = 600.0
 """An unstable utilisation pattern shows only after so long a run, not in a profiling run of a minute or two."""
 
 
-class JobActions(RunningJobs):
+class JobActions(IdleJobs):
     """Carries actions out. The arguments are those of ``SimulatedCluster``."""
 
     def __init__(
@@ -44,9 +44,11 @@ class JobActions(RunningJobs):
         nodes: NodeBook | None,
         layers: Layers | None = None,
         agents: bool = False,
+        idle_after_s: float | None = None,
     ) -> None:
         super().__init__(rooms, interleaving, nodes, layers)
         self._agents = agents
+        self._idle_after_s = idle_after_s
         self._interference = interference
         self._overheads = overheads
         self._profiling = profiling
@@ -155,6 +157,7 @@ class JobActions(RunningJobs):
         running = Running(
             job, begins_s, start.placement, stage, view.profile, view.ran_s, view.restarts, start.beside,
             not start.slots, group=start.group, until_s=start.until_s,
+            visits=start.beside or "" if start.visits else "",
         )  # fmt: skip
         self._hold(live, start.placement)
         self._charge(job, running.gpus)
@@ -166,6 +169,8 @@ class JobActions(RunningJobs):
         else:
             self._schedule_end(live)
         self._watch(live)
+        if live.item.idle:
+            self._watch_idle(live, running)
 
     def _charge(self, job: Job, gpus: int) -> None:
         if self._usage is not None:
@@ -178,11 +183,12 @@ class JobActions(RunningJobs):
         assert mine is not None
         assert others is not None
         self._catch_up(partner)
-        live.speed, partner.speed = self._interference.speeds(mine, others)
+        if not running.visits:
+            live.speed, partner.speed = self._interference.speeds(mine, others)
         live.outcome.packed = partner.outcome.packed = True
         self._schedule_end(partner)
         self._show(partner, replace(shown, partner=running.job.id))
-        if self._memory is not None:
+        if self._memory is not None and not running.visits:
             self._push(self._now_s + LEAST_TOGETHER_S, Event.PAIR_SEEN, live)
 
     def _pair_seen(self, live: Live) -> None:
@@ -335,6 +341,8 @@ class JobActions(RunningJobs):
         if not self._mend_survivors and shown.start_s >= view.start_s:
             return  # a defect of the published simulator: the survivor stays slow, in a pair without partner
         self._catch_up(partner)
+        if self._idle_after_s is not None:
+            self._parts_from_host(live, view, partner)
         partner.speed = 1.0
         self._schedule_end(partner)
         self._show(partner, replace(shown, partner=None))

@@ -71,6 +71,9 @@ class _Quiet:
         """Nothing."""
         return ()
 
+    def idle(self, job: str) -> None:
+        """Of none."""
+
     def uses(self, job: str) -> tuple[()]:  # noqa: ARG002 - a ProfileSource
         """None."""
         return ()

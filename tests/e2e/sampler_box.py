@@ -12,6 +12,7 @@ from typing import Any
 from box import Box
 
 from lucid.core.readings import GpuCard, GpuReading
+from lucid.node.host import Host
 from lucid.node.jobs import JobSpec
 from lucid.node.owners import Owners
 from lucid.node.sampler import Sampler
@@ -51,10 +52,16 @@ class SamplerBeside:
     """The real sampler, twice a second: one for all nodes, which here are one machine."""
 
     def __init__(
-        self, box: Box, folder: Path, profiles: Path, source: Emulated, owners: Owners | None = None
+        self,
+        box: Box,
+        folder: Path,
+        profiles: Path,
+        source: Emulated,
+        owners: Owners | None = None,
+        host: Host | None = None,
     ) -> None:
         self.box, self.source = box, source
-        self.sampler = Sampler(source, folder / "spool", profiles, "n", interval_s=0.5, owners=owners)
+        self.sampler = Sampler(source, folder / "spool", profiles, "n", interval_s=0.5, owners=owners, host=host)
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()

@@ -10,7 +10,7 @@ from lucid.adapters.slurm.cluster import SlurmCluster
 from lucid.adapters.slurm.records.request import Request
 from lucid.adapters.store.leased import IN_MEMORY
 from lucid.adapters.store.sqlite import SqliteStore
-from lucid.config import DaemonSettings, Mode, SlurmSettings
+from lucid.config import DaemonSettings, IdleHostSettings, Mode, SlurmSettings
 from lucid.core.decision import Action, EndProfiling, Keep, Requeue, Start
 from lucid.core.job import Job
 from lucid.core.reason import FairOrder
@@ -37,6 +37,7 @@ class Scene:
         self.new: set[str] = set()
         self.sampler = FakeSampler(self.slurm, {})
         self.settings = SlurmSettings(**settings)
+        self.hosts: IdleHostSettings | None = None
         self.cluster = self.restart()
 
     def restart(self) -> SlurmCluster:
@@ -46,7 +47,7 @@ class Scene:
             DaemonSettings(
                 partitions=dict(self.modes), profiling_partition="prof", mps=self.mps, optout=self.optout
             ),
-            lambda: self.modes, self.profiled, self.token,
+            lambda: self.modes, self.profiled, self.token, hosts=self.hosts,
         )  # fmt: skip
         return self.cluster
 

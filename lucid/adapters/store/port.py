@@ -112,6 +112,7 @@ class JobNote:
     and has not joined the queue since; ``requeued``: its number of restarts after
     the last requeue that Lucid asked for, whose begin time nobody has to wait for. ``claims``: the jobs that are to
     give way to it, from the moment in which it is told to start until it runs, their ids separated by blanks.
+    ``visits``: the job beside which it was started because that one did nothing.
     """
 
     job_id: str
@@ -149,6 +150,7 @@ class JobNote:
     listed: str = ""
     requeued: int = 0
     claims: str = ""
+    visits: str = ""
 
     @property
     def leases(self) -> tuple[float, float]:

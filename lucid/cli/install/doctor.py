@@ -119,6 +119,9 @@ class _NoProfiles:
     def new(self) -> tuple[()]:
         return ()
 
+    def idle(self, job: str) -> None:
+        """Of none."""
+
     def uses(self, job: str) -> tuple[()]:  # noqa: ARG002 - a ProfileSource
         return ()
 

@@ -12,6 +12,7 @@ __all__ = [
     "Calm",
     "DistributedAlone",
     "GpuMemory",
+    "HostIdle",
     "InSlots",
     "Interleaved",
     "NotMeasured",
@@ -259,6 +260,18 @@ class SeenSpeed(Reason):
 
     def __bool__(self) -> bool:
         return self.seen >= self.bound
+
+
+@dataclass(frozen=True, slots=True)
+class HostIdle(Reason):
+    """Does the job ``host`` do nothing, so that another may be beside it? ``idle_s``: for how long by now; ``None``
+    where it does something again, or is not measured any more."""
+
+    host: Shown
+    idle_s: float | None
+
+    def __bool__(self) -> bool:
+        return self.idle_s is not None
 
 
 @dataclass(frozen=True, slots=True)

@@ -246,7 +246,7 @@ def _unsafe_of(
         if isinstance(action.decision, Start | Resize | Regroup)
         for part in action.decision.placement
     }
-    book = Holdings(partition, touched, settings.packing, snapshot)
+    book = Holdings(partition, touched, settings, snapshot)
     for action in plan.actions:  # what leaves makes room first, as the cluster will apply it
         if isinstance(action.decision, Requeue | Resize | Regroup | EndProfiling) and action.job_id in running:
             book.remove(running[action.job_id])
@@ -270,7 +270,7 @@ def _enter(book: Holdings, action: Action, pending: Mapping[str, Pending], runni
     decision = action.decision
     if isinstance(decision, Start):
         entry = pending[action.job_id]
-        book.add(entry, decision.placement, decision.beside, decision.group, decision.until_s)
+        book.add(entry, decision.placement, decision.beside, decision.group, decision.until_s, decision.visits)
     elif isinstance(decision, Resize):
         book.add(running[action.job_id], decision.placement, None)
     elif isinstance(decision, Regroup):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from lucid.config import PackingSettings
+from lucid.config import PolicySettings
 from lucid.core.job import Job, Pending, Running
 from lucid.core.ledger import host_share
 from lucid.core.node import Node
@@ -14,24 +14,24 @@ from lucid.core.restart import may_restart
 from lucid.core.rounding import reached
 from lucid.core.snapshot import Partition, Snapshot
 from lucid.errors import UnsafePlan
-from lucid.orchestrator.safety.pair_rules import check_pair
+from lucid.orchestrator.safety.pair_rules import check_pair, check_visit
 
 __all__ = ["Holdings"]
 
 
 class Holdings:
     """Who holds which GPU, and what hosts have left. ``touched`` names the nodes that the plan starts something
-    on; jobs elsewhere are of no concern. ``packing`` and the predictions of ``snapshot``: what decides
+    on; jobs elsewhere are of no concern. ``settings`` and the predictions of ``snapshot``: what decides
     who may share."""
 
     def __init__(
         self,
         partition: Partition,
         touched: set[str],
-        packing: PackingSettings,
+        settings: PolicySettings,
         snapshot: Snapshot,
     ) -> None:
-        self._packing, self._predictions, self._now_s = packing, snapshot.predictions, snapshot.now_s
+        self._settings, self._predictions, self._now_s = settings, snapshot.predictions, snapshot.now_s
         self.nodes = {node.name: node for node in partition.nodes if node.name in touched}
         self.on_gpu: dict[tuple[str, int], list[str]] = {}
         self.jobs: dict[str, Pending | Running] = {}
@@ -79,9 +79,11 @@ class Holdings:
         beside: str | None,
         group: Sequence[str] = (),
         until_s: float | None = None,
+        visits: bool = False,
     ) -> None:
-        """Note that the job holds these GPUs, beside another or in a group where these are named, and until
-        ``until_s`` where that is given; nothing is noted where a rule forbids it.
+        """Note that the job holds these GPUs, beside another (which does nothing, where it ``visits`` it) or in a
+        group where these are named, and until ``until_s`` where that is given; nothing is noted where a rule forbids
+        it.
 
         Raises:
             UnsafePlan: a rule forbids it.
@@ -118,7 +120,7 @@ class Holdings:
             held = f"its GPUs are held by {sorted(others)}"
             raise UnsafePlan(f"job {job.id}: {held}, and the plan does not let them share")
         if beside is not None:
-            self._pair(entry, placement, beside, others)
+            self._pair(entry, placement, beside, others, visits)
         for name, mask in placement:
             node, here = self.nodes[name], mask.bit_count()
             cpus_left = self.cpus[name] - host_share(job.cpus, here, job.gpus)
@@ -140,7 +142,9 @@ class Holdings:
             limit = "no time limit" if job.time_limit_s is None else f"a time limit of {job.time_limit_s:g} s"
             raise UnsafePlan(f"job {job.id}: it has {limit}, and node {node.name!r} closes in {closes_s:g} s")
 
-    def _pair(self, entry: Pending | Running, placement: Placement, beside: str, others: set[str]) -> None:
+    def _pair(
+        self, entry: Pending | Running, placement: Placement, beside: str, others: set[str], visits: bool
+    ) -> None:
         job = entry.job
         if others != {beside}:
             raise UnsafePlan(
@@ -150,4 +154,8 @@ class Holdings:
         host = self.jobs[beside]
         if self.masks[beside] != tuple(sorted(placement)) or host.job.gpus != job.gpus:
             raise UnsafePlan(f"job {job.id}: it and its partner {beside} would hold different GPUs")
-        check_pair(entry, host, [self.nodes[name] for name, _ in placement], self._packing, self._predictions)
+        used = [self.nodes[name] for name, _ in placement]
+        if visits:
+            check_visit(entry, host, used, self._settings)
+        else:
+            check_pair(entry, host, used, self._settings.packing, self._predictions)

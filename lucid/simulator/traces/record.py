@@ -22,7 +22,8 @@ class TraceJob:
     CANCELLED, TIMEOUT, ...), empty where unknown. ``learning``: of an elastic job, how it trains; its
     ``duration_s`` is then what it takes on the GPUs and with the batch it was submitted with. ``stages``: what a
     dry run of one iteration would show. ``waited_s``: what really passed between submission and start, where the
-    log tells.
+    log tells. ``idle``: when it does nothing on its GPUs, seconds since its start: how long a session's user is away
+    does not depend on GPUs.
     """
 
     job: Job
@@ -33,6 +34,7 @@ class TraceJob:
     learning: Learning | None = None
     stages: StageTimes | None = None
     waited_s: float | None = None
+    idle: tuple[tuple[float, float], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -96,6 +96,8 @@ SAID: list[tuple[Reason, str]] = [
     (why.ShareScores(1, 2, 2), "share scores 1 + 2 exceed GSS 2"),
     (why.GpuMemory("p", 9000.0, 4000.0, 24576.0), "GPU memory 9,000 + 4,000 MiB fits in 24,576 MiB"),
     (why.GpuMemory("p", 9.0, 4.0, 10.0), "GPU memory 9 + 4 MiB does not fit in 10 MiB together with job p"),
+    (why.HostIdle("h", 3 * 3600.0), "beside job h, which has used no GPU for 3.0 h"),
+    (why.HostIdle("h", None), "job h, beside which it was, is at work again, or is not measured any more"),
     (why.Stable("a", True), "job a has an unstable utilisation pattern"),
     (why.Stable("a", False), "job a has a steady utilisation pattern"),
     (why.SharedBy("p", True, True), "shares with job p by MPS, where the node has it"),

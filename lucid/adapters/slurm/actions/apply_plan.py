@@ -252,6 +252,7 @@ class Actions:
                 stopped_s=0.0,
                 listed=lists_of(record, note, changes.req_nodes),
                 claims=claims if let_in else "",
+                visits=start.beside or "" if start.visits else "",
             )
         )
         words = f"{place}{f' beside {start.beside}' if start.beside else ''}{' in slots' if shards else ''}"

@@ -32,16 +32,18 @@ from lucid.adapters.slurm.snapshot.power_saving import begins_s
 from lucid.adapters.slurm.snapshot.reuse_unchanged import handed_on
 from lucid.adapters.store.port import JobNote, Store
 from lucid.config import DaemonSettings, Mode
-from lucid.core.job import Job, JobProfile, Pending, Progress, Running, Stage
+from lucid.core.job import Idle, Job, JobProfile, Pending, Progress, Running, Stage
 from lucid.core.node import Node, Window
 from lucid.core.placement import NodeGpus, Placement
 from lucid.core.prediction import StageTimes
 from lucid.core.snapshot import Partition
 from lucid.core.versioned import Versioned
 
-__all__ = ["InVc", "KnownProfile", "Profiled", "Viewer", "gpu_mem_mib", "nowhere"]
+__all__ = ["IdleSince", "InVc", "KnownProfile", "Profiled", "Viewer", "gpu_mem_mib", "never_idle", "nowhere"]
 
 KnownProfile = Callable[[SlurmJob], JobProfile | None]
+IdleSince = Callable[[SlurmJob, float], Idle | None]
+"""Of a running job, at this time: since when it does nothing, if for long enough to be a host."""
 Profiled = Callable[[Job], bool]
 """Does a new job go through profiling first? The policy's rule."""
 InVc = Callable[[str], bool]
@@ -83,6 +85,10 @@ def nowhere(vc: str) -> bool:  # noqa: ARG001 - an InVc
     return False
 
 
+def never_idle(job: SlurmJob, now_s: float) -> None:
+    """Where no job is a host."""
+
+
 class Viewer:
     """Makes partitions. ``profile_of`` answers what is known of a job's profile, its own or an earlier one's."""
 
@@ -96,9 +102,11 @@ class Viewer:
         interleaves: InVc = nowhere,
         store: Store | None = None,
         worked: Worked = unmeasured,
+        idle: IdleSince = never_idle,
     ) -> None:
         """``resizes``, ``interleaves``: does the policy of a VC resize jobs, form groups? ``store``: where what jobs
-        reported is kept for later ones. ``worked``: what samplers tell of the work of a job's GPUs."""
+        reported is kept for later ones. ``worked``: what samplers tell of the work of a job's GPUs.
+        ``idle``: … and of jobs that do nothing."""
         self.elastic = ElasticJobs(settings.elastic, resizes, worked)
         """Which jobs may be resized."""
         self.turns = TurnJobs(self.elastic.reports, interleaves, store)
@@ -108,6 +116,7 @@ class Viewer:
         self._ownership = ownership
         self._profiled = profiled
         self._profile_of = profile_of
+        self._idle = idle
         self._places: dict[str, Placement] = {}
         """Where each job was last seen to run: Slurm forgets it while the job completes."""
         self._shown: Versioned[Partition] | None = None
@@ -415,7 +424,8 @@ class Viewer:
         stages = self.turns.of(record, job.vc, facts.now_s, job.whole_because, profile)
         in_turns = self.turns.in_turns(record, job.vc, facts.now_s)
         out = bool(facts.outs_under(placement))
-        made_from = (record, note, job, start_s, placement, packs, out, profile, asks, stages, in_turns)
+        idle = self._idle(record, facts.now_s) if record.running else None
+        made_from = (record, note, job, start_s, placement, packs, out, profile, asks, stages, in_turns, idle)
         return _kept(self._ran, record.id, self._runs, made_from)
 
     def _runs(
@@ -431,6 +441,7 @@ class Viewer:
         asks: Elasticity,
         stages: StageTimes | None,
         in_turns: tuple[float, int] | None,
+        idle: Idle | None,
     ) -> Running:
         known = note or _NOTHING_NOTED
         settled = record.state == "RUNNING" and not record.completing
@@ -458,6 +469,8 @@ class Viewer:
             restart_s=asks.restart_s,
             stages=stages,
             in_turns=in_turns,
+            idle=idle,
+            visits=known.visits,
         )
 
 

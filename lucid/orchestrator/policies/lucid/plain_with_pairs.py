@@ -59,8 +59,10 @@ def serve_plain(starts: Starts, snapshot: Snapshot, plain: BackfillPolicy, why: 
         return made.wake_s
     for row in queue:
         # why a job has no partner is not told here
-        if row.entry.profile is not None and row.id in held and starts.binder.offered_to(row.entry.job):
-            queued = QueuedJob(row.entry, starts.predictions[row.id])
+        if row.entry.profile is None or row.id not in held:
+            continue
+        queued = QueuedJob(row.entry, starts.predictions[row.id])
+        if not starts.visit(queued, 0, (why,)) and starts.binder.offered_to(row.entry.job):
             beside, terms = starts.partner_to_wait_no_more(queued, 0)
             if beside is not None:
                 starts.beside(queued, beside, (why, *terms))

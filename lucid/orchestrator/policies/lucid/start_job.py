@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from lucid.binder.calm import CalmSince, calm_for, calm_since, looks_at_calm
+from lucid.binder.idle_hosts import IdleHosts
 from lucid.binder.pairing import Binder
 from lucid.core.decision import Action, Decision, Hold, Requeue, Start, earliest
 from lucid.core.job import Job, Pending, Running
@@ -62,6 +63,7 @@ class Starts:
             self.now_s,
             settings.profiling.restarts,
         )
+        self.hosts = IdleHosts(partition, self.ledger, settings, self.now_s) if settings.idle.host else None
         self.yielding = Yielding(partition, self.ledger, snapshot.now_s)
         self.fences = NodeReservations()
         self.decisions: dict[str, Decision] = {}
@@ -217,6 +219,7 @@ class Starts:
         free = FreeGpus(job.gpus, self.ledger.largest, self.ledger.free, False)
         self.yielding.take(job, claim)
         self.binder.left(claim.victims)
+        self._no_hosts({victim.job.id for victim in claim.victims})
         if self.quotas is not None:
             self.quotas.take(job)
         reasons = (_priority(queued), *why, *quota, free)
@@ -255,9 +258,34 @@ class Starts:
         job, mps = queued.entry.job, self.settings.packing.mps
         by = () if mps is None else (SharedBy(found.job.id, found.job.user == job.user, mps),)
         speeds = self.binder.joined(queued.entry, found)
+        self._no_hosts((found.job.id,))
         self.yielding.keep(found.job.id)
         reasons = (_priority(queued), *why, *by)
         self.act(job.id, Start(found.placement, reasons, found.job.id, slots=True, speeds=speeds))
+
+    def _no_hosts(self, gone: Container[str]) -> None:
+        """Nobody comes beside these jobs any more because they do nothing."""
+        if self.hosts is not None:
+            self.hosts.drop(gone)
+
+    def visit(self, queued: QueuedJob, level: int, why: tuple[Reason, ...]) -> bool:
+        """Start the job, for which there are no free GPUs, beside one that does nothing, if there is one for it."""
+        entry, job = queued.entry, queued.entry.job
+        if not self.hosts or self._place(job, level) is not None:
+            return False
+        if self.binder.bars(entry, queued.prediction.share_score, self.settings.packing.gss) is not None:
+            return False
+        found = self.hosts.find(entry, self.fences.names[level])
+        if found is None:
+            return False
+        host, told = found
+        self._no_hosts((host.job.id,))
+        self.binder.left((host,))
+        self.ledger.take(job, host.placement)
+        self.yielding.keep(host.job.id)
+        reasons = (_priority(queued), *why, *told)
+        self.act(job.id, Start(host.placement, reasons, host.job.id, visits=True, slots=True))
+        return True
 
     def partner(
         self, queued: QueuedJob, level: int, gss: int, floor: float | None = None, waits: bool = False
@@ -293,6 +321,8 @@ class Starts:
             within = self.quotas.within(queued.entry.job, queued.prediction.duration_s)
             if within.kept and not within:  # a guest that outlasts its host holds GPUs of the quota, too
                 return Hold((*fair, within))
+        if self.visit(queued, level, fair):
+            return None
         calm = self._calm_for(queued)
         found, why = self.partner(queued, level, packing.gss, _HARMLESS if calm else None)
         if found is not None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from lucid.binder.calm import CalmSince
+from lucid.binder.idle_hosts import own_user_only
 from lucid.binder.unpack import Partings
 from lucid.core.decision import Hold, PartitionPlan, Start, earliest
 from lucid.core.job import Job
@@ -72,7 +73,8 @@ class VcBooks:
 
     def __init__(self, settings: PolicySettings) -> None:
         packing, restarts = settings.packing, settings.profiling.restarts
-        self.order = QueueOrder(packing.same_user_only, settings.fairness.share_bound, restarts)
+        by_user = packing.same_user_only or (settings.idle.host and own_user_only(settings))
+        self.order = QueueOrder(by_user, settings.fairness.share_bound, restarts)
         self.ledgers = Ledgers()
         self.partings = Partings(packing.part_below_speed, restarts)
         self.plain = BackfillPolicy(settings.backfill)
