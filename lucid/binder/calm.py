@@ -7,9 +7,9 @@ than a day says nothing, since load follows the hours of the day, and estimates 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from lucid.core.frozen import dataclass
 from lucid.core.reason import Calm
 from lucid.core.rounding import past
 

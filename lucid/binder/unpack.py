@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 
 from lucid.core.decision import Requeue
+from lucid.core.frozen import dataclass
 from lucid.core.job import Running
 from lucid.core.node import Node
 from lucid.core.reason import GpuMemory, HostIdle, Reason, SeenSpeed, Stable

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from itertools import combinations_with_replacement
 from typing import Final
 
+from lucid.core.frozen import dataclass
 from lucid.errors import ConfigError
 
 __all__ = ["MODELS", "Nominal", "Workload", "pairs_of", "suite", "workload_of"]

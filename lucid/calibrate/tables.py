@@ -10,13 +10,13 @@ import csv
 import io
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 from lucid.binder.contention import contention_speeds
 from lucid.calibrate.suite import Workload, pairs_of, suite
+from lucid.core.frozen import dataclass
 from lucid.core.job import JobProfile
 from lucid.errors import ConfigError
 from lucid.models.packing.measured import read_pairs, read_profiles

@@ -3,6 +3,7 @@ called: ``--help`` and completion need none of it."""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import click
@@ -10,6 +11,12 @@ import click
 from lucid.cli.options import config_option
 
 __all__ = ["efficiency", "explain", "history", "idle", "queue", "status", "top", "when", "why_not"]
+
+
+def _one_thread() -> None:
+    """Before numpy is imported: else its OpenBLAS starts a thread for each core, of which nothing here makes use. On
+    two cores that took as long as the rest of numpy."""
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 
 @click.command()
@@ -88,6 +95,7 @@ def when(gpus: int, limit: str | None, user: str, partition: str | None, config:
     lucidd's last snapshot is planned ahead with that job in it, by lucidd's policy. The range holds 8 starts in 10,
     as far as lucidd's earlier forecasts came true.
     """
+    _one_thread()
     from lucid.cli.job.when import tell_when
 
     tell_when(gpus, limit, user, partition, config, as_json)
@@ -108,6 +116,7 @@ def why_not(
 
     With --gpus, --share, --vc or --time, the command plans lucidd's last snapshot again with only this job changed.
     """
+    _one_thread()
     from lucid.cli.job.why_not import tell_why_not
 
     tell_why_not(job_id, gpus, share, vc, limit, config, as_json)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
+from lucid.core.frozen import dataclass
 from lucid.core.job import Running
 from lucid.core.node import Node, Window
 from lucid.core.snapshot import Partition

@@ -1,11 +1,13 @@
-"""The decorator of dataclasses of which hundreds are made in a plan: reasons, decisions, predictions.
+"""The decorator of frozen dataclasses: reasons, decisions and predictions, of which hundreds are made in a plan, and
+all others that commands load and nobody has to guard.
 
 For mypy, which every change goes through, it is ``dataclasses.dataclass``, so nobody assigns to their fields. At run
 time Python does not watch over them: with that it took four times as long to make one, and a tenth of a replay.
 What a policy is given to look at (snapshots, jobs) is watched over at run time, too.
 
-There are a hundred such classes, and every command of ``lucidctl`` makes them when it starts. So only ``__init__`` is
-compiled for each of them; how they are compared and shown is the same code for all.
+There are two hundred such classes, and each command of ``lucidctl`` makes many of them when it starts. So only
+``__init__`` is compiled for each, which takes a third of the time; how they are compared and shown is the same code
+for all.
 """
 
 from __future__ import annotations

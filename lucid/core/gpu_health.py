@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from lucid.core.frozen import dataclass
 from lucid.core.names import Shown
 
 __all__ = ["KINDS", "CardHealth", "GpuFault", "GpuOut", "NodeHealth"]

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Literal, Protocol
 
 from lucid.core.arrivals import ArrivalForecast
 from lucid.core.decision import Action, Plan
+from lucid.core.frozen import dataclass
 from lucid.core.job import Ended, Job, JobProfile
 from lucid.core.prediction import Prediction
 from lucid.core.readings import GpuCard, GpuCondition, GpuLost, GpuReading

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import ceil
 from typing import TYPE_CHECKING, Final
 
+from lucid.core.frozen import dataclass
 from lucid.core.job import JobProfile
 from lucid.efficiency.kinds import HELD, WasteKind
 from lucid.profiler.use import GpuUse

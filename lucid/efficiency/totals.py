@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 
+from lucid.core.frozen import dataclass
 from lucid.efficiency.judge import JobAccount
 from lucid.efficiency.kinds import HELD, WasteKind
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from lucid.core.decision import DecisionRow
+from lucid.core.frozen import dataclass
 from lucid.core.job import Pending
 from lucid.explain.reasons import decision_text, reason_text
 from lucid.explain.story import row_to_dict

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from lucid.core.decision import DecisionRow
+from lucid.core.frozen import dataclass
 from lucid.core.reason import reason_to_dict
 from lucid.escaping import shown
 from lucid.explain.reasons import decision_text, reason_text, when

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lucid.core.decision import DecisionRow, Plan, Start, verb_of
+from lucid.core.frozen import dataclass
 from lucid.core.job import Pending
 from lucid.core.snapshot import Snapshot
 from lucid.errors import ConfigError

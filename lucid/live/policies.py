@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lucid.adapters.left_out import LeftOut
+from lucid.core.frozen import dataclass
 from lucid.core.ports import Capability, Predictor
 from lucid.errors import ConfigError
 from lucid.live.lending import check_lending

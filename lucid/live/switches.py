@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from lucid.adapters.bounded import digits, moment
 from lucid.adapters.store.port import Store
+from lucid.core.frozen import dataclass
 from lucid.live.reporting.doctor_finding import Finding, warn
 from lucid.places import Mode, Placed
 

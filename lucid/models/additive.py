@@ -14,12 +14,13 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Final, NamedTuple, NoReturn
 
 import numpy as np
 import numpy.typing as npt
 
+from lucid.core.frozen import dataclass
 from lucid.errors import ModelError
 
 __all__ = ["LINKS", "AdditiveModel", "Axis", "Term", "TermScore", "frozen"]
@@ -41,7 +42,7 @@ class TermScore(NamedTuple):
     score: float
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Axis:
     """One feature as one term bins it.
 
@@ -107,7 +108,7 @@ class Axis:
         return found
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Term:
     """A main effect (one axis) or a pairwise effect (two).
 
@@ -127,7 +128,7 @@ class Term:
         return float(np.vdot(np.abs(self.scores), self.weights) / total) if total > 0 else 0.0
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class AdditiveModel:
     """Intercept plus terms; `link` says how a score becomes a prediction (identity, or exp for log)."""
 

@@ -10,8 +10,9 @@ import math
 import struct
 import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
+
+from lucid.core.frozen import dataclass
 
 __all__ = ["GpuSample", "Sample", "pack", "record_size", "unpack"]
 

@@ -9,10 +9,10 @@ wanted back (docs/decisions/0007).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from lucid.core.arrivals import ArrivalForecast
+from lucid.core.frozen import dataclass
 from lucid.core.job import Pending
 from lucid.core.reason import ProfilerPressure
 from lucid.core.snapshot import Partition

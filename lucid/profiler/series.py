@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 
+from lucid.core.frozen import dataclass
 from lucid.core.job import TimeShares
 from lucid.profiler.samples import GpuSample, Sample
 from lucid.profiler.shares import HostUse, mean_shares, shares_in

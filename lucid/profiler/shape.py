@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
+
+from lucid.core.frozen import dataclass
 
 __all__ = [
     "MemoryTrend",

@@ -13,8 +13,8 @@ works nor storage is waited for, unless all cores of the job are busy.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+from lucid.core.frozen import dataclass
 from lucid.core.job import TimeShares
 
 __all__ = ["HostUse", "mean_shares", "shares_in"]

@@ -7,10 +7,11 @@ samples and get the same.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from math import inf
 from typing import Final
 
+from lucid.core.frozen import dataclass
 from lucid.core.job import Idle, JobProfile
 from lucid.profiler.series import Point, Series, mean_of
 from lucid.profiler.shape import (

@@ -10,13 +10,13 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from lucid.adapters.checked import checked
 from lucid.atomic import read_regular, write_atomic
 from lucid.core.as_json import from_json, to_json
+from lucid.core.frozen import dataclass
 from lucid.core.job import JobProfile
 from lucid.errors import MetricsError
 from lucid.profiler.summary import Summary, merged_profile

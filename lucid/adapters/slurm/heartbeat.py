@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
 from lucid.atomic import write_public
+from lucid.core.frozen import dataclass
 from lucid.errors import StoreError
 from lucid.places import Mode
 

@@ -9,13 +9,14 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, Protocol
 
 from lucid.adapters.bounded import digits
 from lucid.core.decision import DecisionRow
+from lucid.core.frozen import dataclass
 from lucid.core.job import Ended, JobProfile
 from lucid.core.prediction import Prediction
 from lucid.errors import StoreError

@@ -15,11 +15,11 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 from lucid.adapters.store.file import error_of, look_through, reader
 from lucid.adapters.store.port import StoreDamaged, StoreGone
+from lucid.core.frozen import dataclass
 from lucid.errors import StoreError
 
 __all__ = ["CHECK_EVERY_S", "StoreWatch"]

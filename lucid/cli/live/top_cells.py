@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from dataclasses import dataclass
 from pathlib import Path
 
 from lucid.adapters.slurm.heartbeat import read_heartbeat
 from lucid.cli.live.status import live_places, lives, seen_store
+from lucid.core.frozen import dataclass
 from lucid.core.job import Running
 from lucid.core.node import Node
 from lucid.errors import LucidError

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from lucid.core.decision import Plan, Start
+from lucid.core.frozen import dataclass
 from lucid.core.snapshot import Snapshot
 from lucid.orchestrator.forecast.run_times import RunTimes
 from lucid.orchestrator.forecast.start_times import StartTimes

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from lucid.core.frozen import dataclass
 
 __all__ = ["Finding", "bad", "warn"]
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 from lucid.adapters.store.port import Lease, Store, holder_is_dead
+from lucid.core.frozen import dataclass
 
 __all__ = ["Failover", "LeaseWatch", "Standby", "Views", "standby_of"]
 

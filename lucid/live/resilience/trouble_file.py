@@ -9,12 +9,13 @@ import json
 import os
 import socket
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from lucid.adapters.store.port import Lease, holder_is_dead, same_host
 from lucid.atomic import write_public
+from lucid.core.frozen import dataclass
 
 if TYPE_CHECKING:  # commands that only show what lucidd has written load no library of settings
     from lucid.config import Settings

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from lucid.core.frozen import dataclass
 from lucid.models.additive import TermScore
 from lucid.models.duration.jobtable import FloatArray, TextArray
 
 __all__ = ["Choice", "Estimates", "Explanation", "FitSettings"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class FitSettings:
     """How to train. `pairs`: pairwise terms of the wide table; `monotone`: feature to +1 (rising) or -1."""
 
@@ -23,7 +24,7 @@ class FitSettings:
     n_jobs: int = 1
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Choice:
     """Which additive model there is for users on whose jobs it has proved better, and how every candidate did.
 
@@ -36,7 +37,7 @@ class Choice:
     scores: Mapping[str, float] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Estimates:
     """Per job, arrays of shape (n,): seconds, and where the estimate comes from (`source`).
 
@@ -51,7 +52,7 @@ class Estimates:
     limit_s: FloatArray
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Explanation:
     """`intercept` and the terms' scores sum to `score`, which is log(estimate + 10 s). `low_s` and `high_s` bound
     the 80 % interval."""

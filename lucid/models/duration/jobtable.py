@@ -17,13 +17,14 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import field, fields
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
+from lucid.core.frozen import dataclass
 from lucid.errors import ModelError, TraceError
 from lucid.slurmlog.rows import BadCell, Drop, Row, Source, csv_rows, first_line, load, split_line
 from lucid.slurmlog.sacct import SacctJob, SacctLog, is_sacct
@@ -42,7 +43,7 @@ _GPUS: Final = re.compile(r"(?:gres/)?gpu(?::[^:=,(]+)?[:=](\d+)", re.ASCII)
 _NAN: Final = float("nan")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class JobTable:
     """Jobs as columns of shape (n,): text columns hold str or None, the others float64 with NaN for unknown.
 

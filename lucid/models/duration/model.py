@@ -19,11 +19,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Final
 
 import numpy as np
 
+from lucid.core.frozen import dataclass
 from lucid.errors import ModelError
 from lucid.models.additive import AdditiveModel, TermScore
 from lucid.models.duration.anchor import COUNT, DECILES, DEMAND, NEAR, NEAR_USERS, anchor_log, measured
@@ -65,7 +66,7 @@ _WORDS: Final = {
 }
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class DurationModel:
     """A fitted model; `default_log` is the estimate while no job has finished.
 

@@ -17,11 +17,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Final
 
 import numpy as np
 
+from lucid.core.frozen import dataclass
 from lucid.errors import ModelError
 from lucid.models.duration.features import name_stem
 
@@ -35,7 +36,7 @@ _BLOCK: Final = 4096
 _LONGEST: Final = 64
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class NameBuckets:
     """`bucket_of`: stem to bucket label; a label is the exemplar's stem followed by ``*``."""
 

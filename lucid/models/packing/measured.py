@@ -12,10 +12,10 @@ from __future__ import annotations
 import csv
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
+from lucid.core.frozen import dataclass
 from lucid.errors import ModelError
 
 __all__ = ["Pairing", "Usage", "read_pairs", "read_profiles"]
@@ -23,7 +23,7 @@ __all__ = ["Pairing", "Usage", "read_pairs", "read_profiles"]
 _T = TypeVar("_T")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Usage:
     """What a job used of its GPUs while it ran alone: all that is known when packing is decided.
 
@@ -40,7 +40,7 @@ class Usage:
     label: int | None = None  # share score given by the measurer, if any
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Pairing:
     """Two configurations measured together; speeds are relative to running alone (1 = unharmed)."""
 

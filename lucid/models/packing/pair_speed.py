@@ -18,12 +18,12 @@ Training needs numpy alone.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from lucid.core.frozen import dataclass
 from lucid.errors import ModelError
 from lucid.models._ridge import FallingRidge
 from lucid.models.additive import AdditiveModel, Axis, Term, TermScore
@@ -64,7 +64,7 @@ class PairVerdict(NamedTuple):
     packs: bool
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class PairModel:
     """Expected speeds of a pair and the bar that its slower side must clear."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Final
@@ -13,6 +13,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from lucid.core.frozen import dataclass
 from lucid.errors import ModelError
 from lucid.models.duration.jobtable import JobTable
 from lucid.models.upkeep.kind import TooFew
@@ -28,7 +29,7 @@ OTHERS: Final = {"started": "start_gpu_job", "ended": "end_gpu_job", "every": "s
 _MOST_ENDED: Final = 0.95
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Bins:
     """Consecutive bins of equal width: their starts and what was counted in each, shape (n,) all.
 

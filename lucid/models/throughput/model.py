@@ -20,11 +20,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 
+from lucid.core.frozen import dataclass
 from lucid.errors import ModelError
 from lucid.models.additive import AdditiveModel, TermScore
 from lucid.models.throughput.bins import Bins, FloatArray
@@ -37,7 +37,7 @@ TARGETS: Final = ("jobs", "gpus")
 _ROOT_SHIFT: Final = 0.25
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class TargetModel:
     """The model of one target; `root` says whether it works on square roots."""
 
@@ -64,7 +64,7 @@ class TargetModel:
         return np.asarray(self.persistence * excess, dtype=np.float64)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class ThroughputModel:
     """The models of both targets for one age (in bins) and bin width (s)."""
 

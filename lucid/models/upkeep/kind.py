@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
+from lucid.core.frozen import dataclass
 from lucid.errors import ModelError
 from lucid.models.additive import AdditiveModel
 from lucid.models.upkeep.library import Library, Trained, Version
@@ -32,7 +32,7 @@ class TooFew(ModelError):
     """There is not enough data yet; train when more has come."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Task(Generic[M]):
     """One training: ``fit`` makes the model, ``loss`` judges it on data that ``fit`` does not see (lower is better),
     ``facts`` are kept with the version. A loss above ``most`` is never promoted. ``final``, where there is one, fits

@@ -22,11 +22,11 @@ import math
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
+from lucid.core.frozen import dataclass
 from lucid.errors import ModelError
 from lucid.models.upkeep.version_files import FORMAT, digest, last_line_start, read_json, read_version, write_whole
 
@@ -44,7 +44,7 @@ class TrainingRuns(ModelError):
     """Another training holds the library's lock; it serves the same purpose, so skip or wait."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Version:
     """One stored version: `data` is the model's own JSON, `facts` what was known when it was stored."""
 
@@ -56,7 +56,7 @@ class Version:
     in_service: bool = False
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Trained:
     """Outcome of `Library.train`: the new version, both losses on later data, and whether it was promoted."""
 

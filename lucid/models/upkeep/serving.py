@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from lucid.core.frozen import dataclass
 from lucid.errors import ModelError
 from lucid.models.upkeep.kind import Kind
 from lucid.models.upkeep.kinds import KINDS

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any, Final
 
 from lucid.core.job import Job
 from lucid.core.ledger import Ledger, gpus_by_node
+from lucid.core.node import Node
 from lucid.core.placement import NodeGpus, Placement
 from lucid.core.reason import AsksForGpus, EverFits, TooLarge
 from lucid.core.snapshot import Partition
@@ -157,6 +159,13 @@ def _remainder(ledger: Ledger, gpus: int, allowed: Callable[[int], bool], on_emp
     return None
 
 
+_Known = dict[tuple[object, ...], bool]
+_MOST_SHAPES = 4096
+_KNOWN: Final[dict[tuple[str, bool], tuple[Sequence[Node], Mapping[str, Sequence[str]], _Known]]] = {}
+"""By partition and ``up_only``: the nodes that it had last, and which shapes of jobs could run there. Each plan asks
+for the same few, and trying one makes a ledger of all nodes. It follows from the nodes, so it decides nothing."""
+
+
 class Feasibility:
     """Could a job ever run in this partition, on nodes that are empty? Asked before a job may block others.
 
@@ -174,7 +183,11 @@ class Feasibility:
         self._gpus = sum(node.gpus - len(node.left_out) for node in nodes)
         alike = len({node.gpus for node in nodes}) <= 1 and not any(node.left_out for node in nodes)
         self._plain = alike and not any(n.cpus or n.mem_mib for n in nodes)
-        self._known: dict[tuple[object, ...], bool] = {}
+        before, fitting, known = _KNOWN.get((partition.name, up_only), ((), {}, {}))
+        if before != partition.nodes or fitting != partition.fitting or len(known) > _MOST_SHAPES:
+            known = {}
+            _KNOWN[partition.name, up_only] = partition.nodes, partition.fitting, known
+        self._known = known
         self._empty: Ledger | None = None
 
     def bar(self, job: Job) -> AsksForGpus | TooLarge | EverFits | None:
@@ -196,8 +209,7 @@ class Feasibility:
 
     def _try(self, job: Job) -> bool:
         if self._empty is None:
-            nodes = [replace(node, windows=(), shut=None, boot_s=0.0, switches=()) for node in self._nodes]
-            if not self._up_only:
-                nodes = [replace(node, available=True, cpus_used=0, mem_used_mib=0) for node in nodes]
+            held: dict[str, Any] = {} if self._up_only else {"available": True, "cpus_used": 0, "mem_used_mib": 0}
+            nodes = [replace(node, windows=(), shut=None, boot_s=0.0, switches=(), **held) for node in self._nodes]
             self._empty = Ledger(Partition(self._partition.name, tuple(nodes), fitting=self._partition.fitting))
         return consolidated(self._empty, job) is not None

@@ -9,13 +9,13 @@ import math
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass
 from itertools import islice
 from operator import itemgetter
 
 import numpy as np
 from numpy.typing import NDArray
 
+from lucid.core.frozen import dataclass
 from lucid.core.job import Job, Running
 from lucid.core.ledger import Ledger, gpus_by_node, host_share
 from lucid.core.placement import Placement

@@ -7,10 +7,11 @@ minutes, a preemption somebody's work. Plain Slurm wakes nodes before it preempt
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from operator import attrgetter
 
 from lucid.core.decision import Start, earliest
+from lucid.core.frozen import dataclass
 from lucid.core.job import Job, Running
 from lucid.core.ledger import Ledger, gpus_by_node, host_share
 from lucid.core.placement import NodeGpus, Placement

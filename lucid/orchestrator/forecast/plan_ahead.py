@@ -8,11 +8,12 @@ such a forecast is off is learned from starts that came true (``orchestrator.sta
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from math import inf, log
 from typing import Any
 
 from lucid.core.decision import Action, EndProfiling, Keep, Plan, Requeue, Start
+from lucid.core.frozen import dataclass
 from lucid.core.job import Ended, JobProfile, Pending, Running, Stage, Yields
 from lucid.core.node import next_edge_s
 from lucid.core.ports import Capability, PairSpeeds

@@ -6,11 +6,12 @@ much that holds forecasts never asks for a range. All values are logarithms.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import exp, log
 
 import numpy as np
 from numpy.typing import NDArray
+
+from lucid.core.frozen import dataclass
 
 __all__ = ["Like", "Samples"]
 

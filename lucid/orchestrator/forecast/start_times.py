@@ -16,9 +16,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import exp, inf, log
 from typing import TYPE_CHECKING, Any
+
+from lucid.core.frozen import dataclass
 
 if TYPE_CHECKING:
     from lucid.orchestrator.forecast.start_samples import Like, Samples

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from lucid.core.frozen import dataclass
 from lucid.core.job import Job, Running
 from lucid.core.placement import Placement, placement_gpus
 from lucid.core.reason import Borrows, LargeBorrows, Quota, Reason

@@ -8,10 +8,10 @@ well when it has waited for ``lending.turn_s``, and its VC has room for it in it
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from lucid.core.decision import earliest
+from lucid.core.frozen import dataclass
 from lucid.core.job import Pending
 from lucid.core.reason import OwnTurn, PlainOrder
 from lucid.core.snapshot import Partition

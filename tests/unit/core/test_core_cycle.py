@@ -16,7 +16,6 @@ from lucid.core.reason import AsksForGpus
 from lucid.core.snapshot import Snapshot
 from lucid.errors import ConfigError
 from lucid.models.history import HistoryPredictor
-from lucid.orchestrator import policy as registry
 from lucid.orchestrator.annotate import Annotator
 from lucid.orchestrator.cycle import Cycle
 from lucid.orchestrator.policies import BUILT_IN
@@ -41,7 +40,7 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> None:
     def fake(**params: Any) -> EntryPoints:
         return EntryPoints(points).select(**params)
 
-    monkeypatch.setattr(registry, "entry_points", fake)
+    monkeypatch.setattr("importlib.metadata.entry_points", fake)
 
 
 @pytest.mark.usefixtures("installed")

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from lucid.adapters.slurm.records.field_parsers import gpu_count, is_shards
+from lucid.core.frozen import dataclass
 
 __all__ = [
     "EXCLUSIVE",

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import TYPE_CHECKING
 
 from lucid.binder.calm import CalmSince
 from lucid.binder.idle_hosts import own_user_only
 from lucid.binder.unpack import Partings
 from lucid.core.decision import Hold, PartitionPlan, Start, earliest
+from lucid.core.frozen import dataclass
 from lucid.core.job import Job
 from lucid.core.ledgers import Ledgers
 from lucid.core.ports import Predictor

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from lucid.core.decision import Start
+from lucid.core.frozen import dataclass
 from lucid.core.job import Ended, Pending, Running, Stage
 from lucid.core.rounding import ROUNDING, past
 from lucid.core.snapshot import Partition, Snapshot

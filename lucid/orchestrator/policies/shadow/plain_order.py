@@ -10,8 +10,9 @@ too long by hours, and a shadow that believes them runs ahead of plain order by 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from lucid.core.frozen import dataclass
 from lucid.core.job import Pending, Running
 from lucid.core.prediction import Prediction
 from lucid.core.rounding import past
