@@ -59,13 +59,7 @@ class Resize:
     gpus: dict[Hashable, int]
 
 
-def rescale(
-    running: Sequence[ElasticJob],
-    waiting: int,
-    total_gpus: int,
-    restart_s: ArrayLike = 0.0,
-    weights: ArrayLike = 1.0,
-) -> Resize:
+def rescale(running: Sequence[ElasticJob], waiting: int, total_gpus: int, restart_s: ArrayLike = 0.0) -> Resize:
     """Admit, shrink or grow after an arrival or a completion (E1-E5).
 
     Waiting requests come before expansion (principle 3): idle GPUs go to them first, one each. If some
@@ -77,8 +71,7 @@ def rescale(
         running: jobs that have GPUs.
         waiting: requests that wait.
         total_gpus: P.
-        restart_s: as in :func:`~lucid.systems.elastic.dp.expand`, and of jobs that shrink, too.
-        weights: as in :func:`~lucid.systems.elastic.dp.expand`.
+        restart_s: as in :func:`~lucid.systems.elastic.dp.expand`.
 
     Returns:
         The requests to admit and the jobs to resize.
@@ -96,12 +89,12 @@ def rescale(
         reclaim = min(still, int((gpus - 1).sum()))
         if not reclaim:
             return Resize(admit, {})
-        lost, _ = reduce(*_columns(running), reclaim, restart_s, weights)
+        lost, _ = reduce(*_columns(running), reclaim)
         return Resize(admit + reclaim, _changed(running, gpus - lost))
     idle -= admit
     if not idle or not running:
         return Resize(admit, {})
-    gained, _ = expand(*_columns(running), idle, restart_s, weights)
+    gained, _ = expand(*_columns(running), idle, restart_s)
     return Resize(admit, _changed(running, gpus + gained))
 
 

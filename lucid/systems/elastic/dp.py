@@ -6,7 +6,7 @@ over jobs; for one job all totals k and all choices j are taken at once.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -55,21 +55,8 @@ def _trace(choices: list[Ints], k: int) -> Ints:
     return out
 
 
-def _rows(
-    f: Floats, s: Ints, left: Floats, restart_s: ArrayLike, weights: ArrayLike
-) -> Iterator[tuple[Floats, int, float, float, float]]:
-    """Of each job its times, GPUs, epochs left, what a restart costs it and what its seconds count."""
-    costs, counts = (np.broadcast_to(np.asarray(x, dtype=np.float64), s.shape) for x in (restart_s, weights))
-    return zip(f, s.tolist(), left.tolist(), costs.tolist(), counts.tolist(), strict=True)
-
-
 def expand(
-    epoch_s: ArrayLike,
-    gpus: ArrayLike,
-    epochs: ArrayLike,
-    idle: int,
-    restart_s: ArrayLike = 0.0,
-    weights: ArrayLike = 1.0,
+    epoch_s: ArrayLike, gpus: ArrayLike, epochs: ArrayLike, idle: int, restart_s: ArrayLike = 0.0
 ) -> tuple[Ints, float]:
     """Share out idle GPUs so that the remaining times fall by the most (E6, E9: eq. 3, Algorithm 1).
 
@@ -80,11 +67,10 @@ def expand(
         idle: GPUs to share out; not all need be used (more can be slower).
         restart_s: what a rescaled job loses, in the unit of ``epoch_s``; of all jobs, or (m,) of each. The
             paper leaves it out of the objective (0); with it, a job is not restarted for less than the restart costs.
-        weights: what a second of a job counts, of all jobs, or (m,) of each; in the paper, one second.
 
     Returns:
-        (m,) GPUs that each job gains, and the total time saved, as weighted. Of several optima, one that uses
-        the fewest GPUs.
+        (m,) GPUs that each job gains, and the total time saved. Of several optima, one that uses the
+        fewest GPUs.
 
     Raises:
         ValueError: shapes differ or a job's GPUs lie outside 1..P.
@@ -93,25 +79,19 @@ def expand(
     if idle <= 0 or not len(s):
         return np.zeros(len(s), dtype=np.intp), 0.0
     table = []
-    for times, have, remaining, cost, weight in _rows(f, s, left, restart_s, weights):
+    costs = np.broadcast_to(np.asarray(restart_s, dtype=np.float64), s.shape)
+    for times, have, remaining, cost in zip(f, s.tolist(), left.tolist(), costs.tolist(), strict=True):
         then = times[have - 1 : have + idle]
         able = np.isfinite(then)  # infinite where it may not run: with no epoch left, too, that is no gain of 0
         gain = np.where(able, (times[have - 1] - np.where(able, then, 0.0)) * remaining, -np.inf)
         gain[1:] -= cost
-        table.append(gain * weight)
+        table.append(gain)
     total, choices = _best(table, idle)
     k = int(total.argmax())
     return _trace(choices, k), float(total[k])
 
 
-def reduce(
-    epoch_s: ArrayLike,
-    gpus: ArrayLike,
-    epochs: ArrayLike,
-    reclaim: int,
-    restart_s: ArrayLike = 0.0,
-    weights: ArrayLike = 1.0,
-) -> tuple[Ints, float]:
+def reduce(epoch_s: ArrayLike, gpus: ArrayLike, epochs: ArrayLike, reclaim: int) -> tuple[Ints, float]:
     """Take exactly ``reclaim`` GPUs so that the remaining times rise by the least (E7, E10: eq. 6).
 
     Every job keeps at least one GPU (principle 4).
@@ -121,11 +101,9 @@ def reduce(
         gpus: as in :func:`expand`.
         epochs: as in :func:`expand`.
         reclaim: GPUs to take back.
-        restart_s: as in :func:`expand`.
-        weights: as in :func:`expand`.
 
     Returns:
-        (m,) GPUs that each job loses, and the total time lost, as weighted; negative where fewer GPUs are faster.
+        (m,) GPUs that each job loses, and the total time lost; negative where fewer GPUs are faster.
 
     Raises:
         ValueError: shapes differ, or the jobs have fewer than ``reclaim`` GPUs beyond one each.
@@ -135,9 +113,7 @@ def reduce(
     if not 0 <= reclaim <= spare:
         raise ValueError(f"{reclaim} GPUs to reclaim from {len(s)} jobs that can spare {spare}")
     table = []
-    for times, have, remaining, cost, weight in _rows(f, s, left, restart_s, weights):
-        gain = -(times[:have][::-1] - times[have - 1]) * remaining
-        gain[1:] -= cost
-        table.append(gain * weight)
+    for times, have, remaining in zip(f, s.tolist(), left.tolist(), strict=True):
+        table.append(-(times[:have][::-1] - times[have - 1]) * remaining)
     total, choices = _best(table, reclaim)
     return _trace(choices, reclaim), 0.0 - float(total[reclaim])

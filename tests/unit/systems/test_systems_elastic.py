@@ -79,20 +79,6 @@ def test_a_restart_that_costs_more_than_it_saves_is_not_made() -> None:
     assert expand(f, [1], [3.0], 1, restart_s=5.0)[0].tolist() == [0]
 
 
-def test_a_job_with_little_left_counts_more_where_seconds_are_shares_of_what_is_left() -> None:
-    long, short = [100.0, 60.0], [10.0, 5.0]
-    assert expand([long, short], [1, 1], [1.0, 1.0], 1)[0].tolist() == [1, 0]
-    assert expand([long, short], [1, 1], [1.0, 1.0], 1, weights=[0.01, 0.1])[0].tolist() == [0, 1]
-    assert reduce([long, short], [2, 2], [1.0, 1.0], 1)[0].tolist() == [0, 1]
-    assert reduce([long, short], [2, 2], [1.0, 1.0], 1, weights=[1 / 60, 1 / 5])[0].tolist() == [1, 0]
-
-
-def test_one_restart_is_cheaper_than_two() -> None:
-    f = [[12.0, 6.0, 4.0], [11.0, 5.5, 4.0]]
-    assert reduce(f, [3, 3], [1.0, 1.0], 2)[0].tolist() == [1, 1]
-    assert reduce(f, [3, 3], [1.0, 1.0], 2, restart_s=10.0)[0].tolist() in ([2, 0], [0, 2])
-
-
 def test_reduction_refuses_to_take_the_last_gpu() -> None:  # E4
     with pytest.raises(ValueError, match="can spare 1"):
         reduce([[2.0, 1.0]], [2], [1.0], 2)

@@ -37,7 +37,6 @@ _Parts = Sequence[tuple[str, int]]
 
 _MOST_ROUNDS = 3
 """Passes: the first admits jobs, the second expands them; a third would change nothing."""
-_MARGIN = 3.0
 _MOST_FITS = 16
 """Steps by which jobs that may be on few nodes only are made to fit."""
 
@@ -77,24 +76,12 @@ class _Job:
     epochs: float
     epoch_s: Floats
     gpus: int
-    restart_s: float | None = None
-    """What a resize costs it, s; ``None`` in a replay, where the document does not ask."""
+    restart_s: float = 0.0
+    """What a resize costs it, s, where that is measured; nothing in a replay, as the document has it."""
 
     @property
     def id(self) -> str:
         return self.entry.job.id
-
-    @property
-    def worth_s(self) -> float:
-        """A resize must save so much, s: jobs come and go, so most of what it promises comes to nothing."""
-        return 0.0 if self.restart_s is None else _MARGIN * self.restart_s
-
-    @property
-    def weight(self) -> float:
-        """What a second of it counts. Where restarts have a cost: its share of what the job has left, so that who has
-        little left ends first, and gives its GPUs to the others. In the document: one second."""
-        left_s = self.epochs * self.epoch_s[max(self.gpus, 1) - 1]
-        return 1.0 if self.restart_s is None else 1.0 / max(left_s, 1.0)
 
     def on_few(self, parts: _Parts) -> bool:
         """Are these no more nodes than it may have?"""
@@ -128,7 +115,7 @@ def _job(entry: Pending | Running, limits: Elastic, found: Prediction | None) ->
             if 1 <= gpus <= most and epoch_s > 0:
                 times.record(gpus, epoch_s)
     epochs = (found.epochs if found is not None else None) or limits.epochs or max(2.0 * done, done + 1.0)
-    gpus, restart_s = (entry.gpus, entry.restart_s) if isinstance(entry, Running) else (0, None)
+    gpus, restart_s = (entry.gpus, entry.restart_s or 0.0) if isinstance(entry, Running) else (0, 0.0)
     return _Job(entry, limits, max(epochs - done, 0.0), times.times(), gpus, restart_s)
 
 
@@ -215,8 +202,7 @@ class _PlanDraft:
         for _ in range(_MOST_ROUNDS):
             need = asked + sum(job.limits.min_gpus for job in line)
             spare = total - sum(job.limits.min_gpus - 1 for job in jobs)
-            costs, weights = [job.worth_s for job in jobs], [job.weight for job in jobs]
-            plan = rescale([job.virtual(width) for job in jobs], need, spare, costs, weights)
+            plan = rescale([job.virtual(width) for job in jobs], need, spare, [job.restart_s for job in jobs])
             for job in jobs:
                 if job.id in plan.gpus:
                     job.gpus = plan.gpus[job.id] + job.limits.min_gpus - 1
