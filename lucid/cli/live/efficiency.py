@@ -20,7 +20,7 @@ from lucid.explain.waste import account_to_dict, total_to_dict
 from lucid.live.reporting.waste_inputs import job_accounts
 from lucid.places import profiles_folder
 
-__all__ = ["tell_accounts", "tell_efficiency"]
+__all__ = ["efficiency_data", "tell_accounts", "tell_efficiency"]
 
 _JOBS_SHOWN = 20
 
@@ -56,7 +56,7 @@ def tell_efficiency(
             f"job {job_id} is not known: it has not started yet, asked for no GPU, or is older than daemon.keep_days"
         )
     if as_json:
-        say(json.dumps(_data(found, days), indent=1))
+        say(json.dumps(efficiency_data(found, days), indent=1))
     elif week:
         say(letter(found, now_s, days), nl=False)
     elif job_id is not None:
@@ -66,13 +66,17 @@ def tell_efficiency(
         tell_accounts(found, days, "account" if account is None and user is None else "user")
 
 
-def _data(accounts: list[JobAccount], days: float) -> dict[str, Any]:
+def efficiency_data(
+    accounts: list[JobAccount], days: float, time_limits: dict[str, Any] | None = None
+) -> dict[str, Any]:
+    """JSON form. ``time_limits``: where ``--time-limits`` was given."""
     return {
         "days": days,
         "total": total_to_dict(total_of("", accounts)),
         "users": [total_to_dict(one) for one in totals(accounts, lambda account: account.job.user)],
         "accounts": [total_to_dict(one) for one in totals(accounts, lambda account: account.job.account)],
         "jobs": [account_to_dict(one) for one in accounts],
+        "time_limits": time_limits,
     }
 
 
