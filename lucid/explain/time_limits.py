@@ -36,7 +36,6 @@ __all__ = [
 
 _WIDE: Final = 78
 _DAY_S: Final = 86400.0
-_LEAST_WAIT_S: Final = 60.0
 _MOST_RECORDS: Final = 200
 """Of one job, so that nobody waits long for the answer."""
 
@@ -101,7 +100,7 @@ def earlier_of(store: SqliteStore, settings: Settings, ended: Ended) -> Earlier 
     where no such limit is known, or it would have started no sooner. The newest records of its wait are looked at."""
     begin_s, since_s = ended.end_s - ended.ran_s, ended.end_s - settings.efficiency.days * _DAY_S
     asked = [one for one in fitting_limits(job_uses(store, {}, settings, since_s)) if one.job.job_id == ended.job.id]
-    if not asked or begin_s - ended.job.submit_s < _LEAST_WAIT_S:
+    if not asked:
         return None
     files = [
         path for path in record_files(records_folder(settings)) if ended.job.submit_s <= recorded_s(path) < begin_s
