@@ -129,7 +129,7 @@ def _by(one: Earlier) -> str:
     return f"{duration(one.earlier_s)} earlier"
 
 
-def row_words(row: LimitRow) -> str:
+def _row_words(row: LimitRow) -> str:
     """``with --time 4:00:00, 3 of the 10 jobs that waited would have started earlier, by 2.1 h on average``."""
     jobs = f"{len(row.earlier)} of the {row.waited} jobs that waited"
     words = f"with --time {limit_words(row.limit_s)}, {jobs} would have started earlier"
@@ -159,7 +159,7 @@ def limit_letter(rows: Sequence[LimitRow], days: float) -> str:
                 f"{shown(row.name)}: {len(row.asked)} jobs {limit}, and ran for {duration(longest_s)} at most.", _WIDE
             ),
         ]
-        lines += textwrap.wrap(row_words(row)[0].upper() + row_words(row)[1:] + ".", _WIDE)
+        lines += textwrap.wrap(_row_words(row)[0].upper() + _row_words(row)[1:] + ".", _WIDE)
         for one in sorted(row.earlier, key=lambda one: -one.earlier_s)[:3]:
             lines += textwrap.wrap(
                 f"job {one.asked.job.job_id}: {earlier_words(one)}",
