@@ -24,6 +24,7 @@ from lucid.live.plans.plan_recording import records_folder
 from lucid.live.reporting.waste_inputs import job_uses
 
 __all__ = [
+    "HeldBack",
     "LimitRow",
     "earlier_of",
     "earlier_to_dict",
