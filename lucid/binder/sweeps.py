@@ -104,7 +104,8 @@ class Sweeps:
 
     def __init__(self, partition: Partition, ledger: Ledger, predictor: Predictor, settings: PackingSettings) -> None:
         self._ledger, self._predictor, self._settings = ledger, predictor, settings
-        self._running = () if partition.profiling or not settings.gss else partition.running
+        on = settings.gss > 0 and settings.mps is not False  # without MPS nothing fences a task's memory
+        self._running = partition.running if on and not partition.profiling else ()
         self._gangs: dict[str, list[Gang]] | None = None
         self._gone: set[str] = set()
         self._pending = partition.pending

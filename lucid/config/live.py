@@ -183,7 +183,7 @@ class GpuHealthSettings(Section):
     return_after_s: float = fixed(600.0, ge=0)
     """A GPU that Lucid left out gets starts again once it was well for so long, s, after its fault is over and the
     node has booted anew where the fault calls for that."""
-    placeholder_s: float = Field(900.0, ge=60)
+    placeholder_s: float = fixed(900.0, ge=60)
     """Slurm is kept off such a GPU by a job of lucidd's user with this time limit, which lucidd renews: so long after
     lucidd is gone for good the GPU is Slurm's again."""
     start_over: bool = fixed(True)

@@ -7,19 +7,16 @@ import time
 from pathlib import Path
 
 from box import Box
-from daemon_box import Lucidd
+from daemon_box import Lucidd, with_fixed
 from test_windows_live import window
 
-EVERY_PLAN = (
-    "from lucid.config import live; d = live.DaemonSettings; d.model_fields['record_every_s'].default = 0.0; "
-    "d.model_rebuild(force=True); from lucid.daemon.__main__ import main; main()"
-)
+EVERY_PLAN = with_fixed("DaemonSettings", "record_every_s", 0.0)
 """lucidd, which records each plan instead of one in 30 s."""
 SHORT = ("-p", "vc-a", "--gres=gpu:1", "-J", "train", "-t", "60")
 
 
 def test_plans_on_a_real_slurm_can_be_made_again(box: Box, tmp_path: Path) -> None:
-    daemon = Lucidd(box, tmp_path / "lucid", restarts="", program=("-c", EVERY_PLAN))
+    daemon = Lucidd(box, tmp_path / "lucid", restarts="", program=EVERY_PLAN)
     try:
         daemon.start()
         jobs = [box.sbatch("--gpus=2", "-J", f"pair{i % 2}", script="sleep 12") for i in range(6)]

@@ -24,6 +24,8 @@ def check_sweep(
     job, every = guest.job, [guest, *siblings]
     names = f"job {job.id} beside {len(siblings)} others"
     most = min([packing.sweep_most, *(one.job.most_together for one in every if one.job.most_together)])
+    if packing.mps is False:
+        raise UnsafePlan(f"{names}: without MPS nothing fences their memory")
     if not packing.gss or packing.sweep_most < 3 or len(every) > most:
         raise UnsafePlan(f"{names}: at most {most} jobs share a GPU there (policy.packing.sweep_most, lucid:k)")
     if len(nodes) != 1:

@@ -125,8 +125,20 @@ def test_a_task_joins_those_of_its_array() -> None:
         (3, a_task(profile=replace(SIXTH, unstable=True)), {}),
         (6, a_task(), {}),
         (3, a_task(), {"gss": 0}),
+        (3, a_task(), {"mps": False}),
     ],
-    ids=["setting", "owner", "array", "user", "not shared", "not measured", "unstable", "memory", "no sharing"],
+    ids=[
+        "setting",
+        "owner",
+        "array",
+        "user",
+        "not shared",
+        "not measured",
+        "unstable",
+        "memory",
+        "no sharing",
+        "no MPS",
+    ],
 )
 def test_who_joins_no_gang(count: int, entry: Pending, rules: Mapping[str, Any]) -> None:
     assert siblings(planned(gang(count), entry, **rules)) == ()
