@@ -40,7 +40,7 @@ class ModelSettings(Section):
     """CSV of configurations measured alone: share scores; with ``pairs`` the pair model too."""
     pairs: str | None = None
     """CSV of configurations measured together."""
-    bins: str | None = None
+    bins: str | None = fixed(None)
     """CSV of submissions per bin of time: throughput."""
     monotone: dict[str, Literal[-1, 1]] = fixed({})
     """Features along which durations may only rise (1) or fall (-1)."""
@@ -243,6 +243,9 @@ class DaemonSettings(Section):
     how much of the site's past its estimates begin with. 0: not at all."""
     keep_days: float = Field(90.0, ge=1)
     """How long decisions, actions, ended jobs, summaries of samplers and records of plans are kept."""
+    oom_grow_gib: float = Field(0.0, ge=0)
+    """A job that ended out of host memory, and whose user put ``lucid:oom=grow`` into its comment, is started again
+    with 1.5 times its memory, twice at the most and up to so many GiB on a node. 0: never."""
     record_every_s: float = fixed(30.0, ge=0)
     """At most one plan in so many seconds is recorded, with all that it was made from (lucidctl replay)."""
     record_mib: float = Field(200.0, ge=0)
