@@ -99,7 +99,7 @@ class Binder:
         profile, job = entry.profile, entry.job
         if entry.partner is not None or profile is None or profile.unstable or len(entry.placement) != 1:
             return
-        if entry.in_sweep:
+        if entry.group and entry.in_sweep:
             return  # tasks of one array: only others of it join them
         found = self._predictions[job.id]
         score = found.share_score

@@ -81,16 +81,16 @@ def gang_of(members: Sequence[Running], node: Node) -> Gang | None:
             return None
         if entry.stage is not Stage.MAIN:
             return None
-        fenced_mib += fence_mib(entry.profile, node)
+        fenced_mib += _fence_mib(entry.profile, node)
     return Gang(tuple(members), [entry.job.id for entry in members], members[0].placement, fenced_mib)
 
 
-def fence_mib(profile: JobProfile | None, node: Node) -> float:
+def _fence_mib(profile: JobProfile | None, node: Node) -> float:
     """What MPS lets the task take of a GPU of this node; the whole where nothing fences it."""
     return float(memory_limit_mib(profile, node.gpu_mem_mib) or node.gpu_mem_mib)
 
 
-def by_placement(running: Iterable[Running]) -> Mapping[Placement, list[Running]]:
+def _by_placement(running: Iterable[Running]) -> Mapping[Placement, list[Running]]:
     """The jobs of arrays, and those beside them, by the GPUs that they hold."""
     found: defaultdict[Placement, list[Running]] = defaultdict(list)
     for entry in running:
@@ -115,7 +115,7 @@ class Sweeps:
     def _of(self, array: str) -> list[Gang]:
         if self._gangs is None:
             self._gangs = {}
-            for placement, members in by_placement(self._running).items():
+            for placement, members in _by_placement(self._running).items():
                 node = self._ledger.nodes[self._ledger.index[placement[0].node]]
                 gang = gang_of(members, node) if node.available else None
                 if gang is not None:
@@ -184,7 +184,7 @@ class Sweeps:
         return SweepFits(
             tuple(gang.ids),
             most,
-            gang.fenced_mib + fence_mib(profile, node),
+            gang.fenced_mib + _fence_mib(profile, node),
             node.gpu_mem_mib,
             speed,
             self._settings.part_below_speed,
@@ -196,7 +196,7 @@ class Sweeps:
         """Note that the task holds the gang's GPUs, too."""
         node = self._ledger.nodes[self._ledger.index[gang.placement[0].node]]
         gang.ids.append(entry.job.id)
-        gang.fenced_mib += fence_mib(entry.profile, node)
+        gang.fenced_mib += _fence_mib(entry.profile, node)
 
 
 def sweep_partings(
@@ -205,7 +205,7 @@ def sweep_partings(
     """Of each GPU with three or more tasks that have outgrown it, or run too slow, the newest that may be started
     over. One at a time: what is left is measured again. Two are a pair, for which ``binder.unpack`` has rules."""
     grouped = [entry for entry in running if entry.in_sweep]
-    for placement, members in by_placement(grouped).items():
+    for placement, members in _by_placement(grouped).items():
         node = nodes[placement[0].node]
         profiles = [entry.profile for entry in members if entry.profile is not None]
         seen = [

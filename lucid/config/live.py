@@ -40,7 +40,7 @@ class ModelSettings(Section):
     """CSV of configurations measured alone: share scores; with ``pairs`` the pair model too."""
     pairs: str | None = None
     """CSV of configurations measured together."""
-    bins: str | None = fixed(None)
+    bins: str | None = None
     """CSV of submissions per bin of time: throughput."""
     monotone: dict[str, Literal[-1, 1]] = fixed({})
     """Features along which durations may only rise (1) or fall (-1)."""

@@ -190,7 +190,7 @@ class BackfillSettings(Section):
     """PriorityCalcPeriod: how often priorities are worked out."""
     depth: int = Field(100, ge=1)
     """Of how many jobs that cannot start the expected start is kept (bf_max_job_test); 1 is EASY backfilling."""
-    limit_factor: float = Field(2.0, gt=0)
+    limit_factor: float = fixed(2.0, gt=0)
     """Where the trace has no time limit: this many times the estimate …"""
     least_limit_s: float = fixed(600.0, gt=0)
     """… and at least this long."""

@@ -370,7 +370,8 @@ class JobActions(IdleJobs):
         live.epoch += 1
         live.run += 1
         self._give_up(live, view.placement)
-        self._ungroup(view)
+        if view.group:
+            self._ungroup(view)
         partner = None if view.partner is None else self._live.get(view.partner)
         if partner is None:
             return

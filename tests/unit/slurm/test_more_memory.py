@@ -54,17 +54,25 @@ def test_a_job_waits_again_with_half_more_memory_twice_and_then_has_ended() -> N
         assert entry.job.id == "1", "it is Lucid's to start"
     fails(stage)
     assert turn(stage)[0] == ["1"]
-    assert stage.slurm.records["1"].state == "OUT_OF_MEMORY"
+    for _ in range(3):
+        turn(stage)
+        assert stage.slurm.records["1"].state == "OUT_OF_MEMORY"
     assert "1" not in stage.cluster.notes
+    stage.restart()
+    turn(stage)
+    assert stage.slurm.records["1"].restarts == 2, "nor by the next lucidd"
 
 
 def test_a_lucidd_that_dies_between_the_steps_leaves_the_rest_to_the_next() -> None:
     stage = scene()
     stage.jobs("1", **ASKED)
     fails(stage)
+    real, stage.slurm.update = stage.slurm.update, _refuses  # type: ignore[assignment,method-assign]
     turn(stage)
     assert stage.slurm.records["1"].mem_mib == 1000, "Slurm was told to take it back, and not yet what it gets"
+    stage.slurm.update = real  # type: ignore[method-assign]
     stage.restart()
+    assert "was told its memory" in (stage.start("1", "n1:0") or "")
     turn(stage)
     assert stage.slurm.records["1"].mem_mib == 1500
     turn(stage)
@@ -149,9 +157,17 @@ def test_a_job_after_which_another_was_to_come_has_ended() -> None:
     assert turn(stage)[0] == ["1"]
 
 
+def test_of_a_job_that_ended_while_no_lucidd_ran_nobody_knows_who_came_after_it() -> None:
+    stage = scene()
+    stage.jobs("1", **ASKED)
+    fails(stage)
+    stage.restart()
+    assert turn(stage)[0] == ["1"]
+
+
 def _silent(job_id: str) -> None:
     raise ClusterUnavailable(f"no answer about {job_id}")
 
 
-def _refuses(job_id: str) -> None:
+def _refuses(job_id: str, *_: object) -> None:
     raise ActionRefused(f"job {job_id}: Invalid job id specified")

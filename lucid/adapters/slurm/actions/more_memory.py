@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from math import ceil
 from typing import Final
@@ -27,11 +28,12 @@ __all__ = ["MoreMemory"]
 _MORE: Final = 1.5
 _MOST_TIMES: Final = 2
 _OOM: Final = "OUT_OF_MEMORY"
+_WORD: Final = "oom=grow"
 _ID = re.compile(r"\d+(?:_\d+)?")
 
 
 class MoreMemory:
-    """``bound_gib``: the most that a job is given on its node; 0: none is started again."""
+    """``bound_gib``: the most that a job is given on its node."""
 
     def __init__(self, writer: JobWriter, bound_gib: float) -> None:
         self._writer = writer
@@ -39,23 +41,32 @@ class MoreMemory:
         self._needed: set[str] = set()
         """Jobs and arrays on whose end others waited."""
         self._refused: set[str] = set()
+        """Jobs that have ended for good."""
+        self._alive: set[str] = set()
+        """Jobs of such owners that were seen before their end. Of another nobody knows who waited for its end."""
 
     def saw(self, jobs: Sequence[SlurmJob]) -> None:
         """Note who waits for whom: once a job has ended, Slurm forgets the dependencies that its end fulfils."""
-        if not self._bound_mib:
-            return
         there = {job.id for job in jobs} | {job.id.partition("_")[0] for job in jobs}
         self._needed &= there
         self._refused &= there
+        self._alive &= there
         for job in jobs:
             if job.dependency:
                 self._needed.update(_ID.findall(job.dependency))
+            if not job.ended and says(job.comment, _WORD):
+                self._alive.add(job.id)
+                self._refused.discard(job.id)
+
+    def over(self, job_id: str) -> None:
+        """Its end was told: it is not started again."""
+        self._refused.add(job_id)
 
     def wanted_mib(self, record: SlurmJob, note: JobNote | None, facts: Observation) -> int | None:
         """The memory with which an ended job is to be started again; ``None``: it is not."""
-        if not self._bound_mib or record.state != _OOM or not record.ended or record.id in self._refused:
+        if record.state != _OOM or not record.ended or record.id in self._refused:
             return None
-        if not says(record.comment, "oom=grow") or not (record.requeue and record.batch):
+        if not says(record.comment, _WORD) or not (record.requeue and record.batch):
             return None
         writer = self._writer
         if facts.modes.get(writer.ownership.home(record, note)) is not Mode.PACK or not writer.ownership.ours(record):
@@ -63,13 +74,20 @@ class MoreMemory:
         # Slurm would be told another memory than it reckons with: by node, of one node, as its user asked for it
         if record.het or record.min_nodes > 1 or not record.request.exact_mem or record.request.mem_per_tres:
             return None
+        if record.id not in self._alive and not self._noted(record, note):
+            return None
         if self._needed & {record.id, record.id.partition("_")[0]}:
             return None
-        if note is not None and note.grown >= _MOST_TIMES:
+        if note is not None and note.grown >= _MOST_TIMES and not self._noted(record, note):
             return None
         asked, most = record.mem_mib, self._most_mib(record, note, facts)
         more = min(ceil(asked * _MORE), int(most))
         return more if asked > 0 and more > asked else None
+
+    @staticmethod
+    def _noted(record: SlurmJob, note: JobNote | None) -> bool:
+        """Was this very end noted, and Slurm not told, or not known to have heard?"""
+        return note is not None and note.grown_mib > 0 and note.requeued == record.restarts + 1
 
     def _most_mib(self, record: SlurmJob, note: JobNote | None, facts: Observation) -> float:
         """No more than the site allows, and than the largest node has on which the job may run."""
@@ -84,7 +102,7 @@ class MoreMemory:
             return ""
         writer, now_s = self._writer, facts.now_s
         known = note or JobNote(record.id, user=record.user, name=record.name, submit_s=record.submit_s)
-        again = known.grown if known.grown_mib > record.mem_mib else known.grown + 1  # once more what was not done
+        again = known.grown if self._noted(record, known) else known.grown + 1
         writer.put(
             replace(
                 known, where="", released=False, shards=False, wait_since_s=now_s, requeued=record.restarts + 1,
@@ -93,16 +111,21 @@ class MoreMemory:
         )  # fmt: skip
         words = f"asked for {record.mem_mib} MiB, ended out of memory"
         words += f"; again with {more_mib} MiB ({again} of {_MOST_TIMES})"
+        changes = Changes(mem_node_mib=more_mib)
         try:
             writer.do(record.id, "more memory", words, lambda: writer.client.requeue_ended(record.id))
         except ActionRefused:
             self._refused.add(record.id)
             writer.put(known)
             raise
+        with suppress(ActionRefused):  # else `complete` does it
+            writer.do(record.id, "more memory", "", lambda: writer.client.update(record.id, changes))
+            writer.put(replace(writer.notes[record.id], grown_mib=0))
         return f"job {record.id}: {words}"
 
     def complete(self, record: SlurmJob, note: JobNote | None) -> str:
-        """Give a job that waits the memory that was noted for it; what was done, in words."""
+        """Give a job that waits the memory that was noted for it, without which it is not started; what was done, in
+        words."""
         if note is None or note.grown_mib <= record.mem_mib or record.unread:
             return ""
         writer = self._writer

@@ -71,8 +71,8 @@ class Repair:
         memory: MoreMemory | None = None,
     ) -> None:
         """``released``: what lucid-release let go while no lucidd decided. ``claims``: the starts that preempt
-        others. ``memory``: the jobs that are started again with more of it."""
-        self._memory = memory or MoreMemory(writer, 0.0)
+        others. ``memory``: the jobs that are started again with more of it, where there are any."""
+        self._memory = memory
         self._writer = writer
         self._claims = claims or ClaimWatch(writer)
         self.emptied = Emptied(writer, self._claims, self._take_back)
@@ -154,10 +154,10 @@ class Repair:
             if note.claims:
                 return self._claims.ran(record, writer.notes[record.id], self._jobs)
         if record.ended:
-            return self._memory.grow(record, note, facts)
+            return "" if self._memory is None else self._memory.grow(record, note, facts)
         if not record.pending or not record.asks or not ownership.ours(record):
             return ""
-        if words := self._memory.complete(record, note):
+        if self._memory is not None and (words := self._memory.complete(record, note)):
             return words
         state = ownership.state(record, note, facts.now_s)
         if note is not None and state in TOLD:

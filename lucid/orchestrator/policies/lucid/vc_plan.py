@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from lucid.binder.calm import CalmSince
 from lucid.binder.idle_hosts import own_user_only
-from lucid.binder.sweeps import sweep_partings
+from lucid.binder.sweeps import Sweeps, sweep_partings
 from lucid.binder.unpack import Partings
 from lucid.core.decision import Hold, PartitionPlan, Start, earliest
 from lucid.core.frozen import dataclass
@@ -104,7 +104,8 @@ def plan_vc(
     for parting in parted:
         starts.act(parting.entry.job.id, parting.requeue)
         starts.yielding.keep(parting.entry.job.id)
-    _part_sweeps(starts)
+    if starts.sweeps is not None:
+        _part_sweeps(starts, starts.sweeps)
     if not partition.pending:
         return _made(starts, shadow, by_vc or {}, starts.now_s + SETTLE_S if starts.actions else None)
     why = None if partition.quotas else unranked(partition.name, snapshot, settings)  # plain Slurm lends nothing
@@ -180,19 +181,16 @@ def _told_apart(starts: Starts) -> Callable[[Job, float], tuple[object, ...]] | 
     return told
 
 
-def _part_sweeps(starts: Starts) -> None:
+def _part_sweeps(starts: Starts, sweeps: Sweeps) -> None:
     """Take the newest task off GPUs whose tasks have outgrown them."""
     partition, settings = starts.partition, starts.settings
-    if not any(entry.in_sweep for entry in partition.running):
-        return
     nodes, vcs = {node.name: node for node in partition.nodes}, partition.vcs
     bound, restarts = settings.packing.part_below_speed, settings.profiling.restarts
     for entry, requeue in sweep_partings(partition.running, nodes, bound, restarts):
         if entry.job.vc in vcs:
             starts.act(entry.job.id, requeue)
             starts.yielding.keep(entry.job.id)
-            if starts.sweeps is not None:
-                starts.sweeps.drop(entry.group)
+            sweeps.drop(entry.group)
 
 
 def _tell_who_gave_way(starts: Starts, large: ServedLarge) -> None:
