@@ -23,7 +23,7 @@ from lucid.adapters.store.port import JobNote
 from lucid.config import Mode
 from lucid.errors import ActionRefused
 
-__all__ = ["MoreMemory"]
+__all__ = ["MoreMemory", "complete"]
 
 _MORE: Final = 1.5
 _MOST_TIMES: Final = 2
@@ -123,17 +123,21 @@ class MoreMemory:
             writer.put(replace(writer.notes[record.id], grown_mib=0))
         return f"job {record.id}: {words}"
 
-    def complete(self, record: SlurmJob, note: JobNote | None) -> str:
-        """Give a job that waits the memory that was noted for it, without which it is not started; what was done, in
-        words."""
-        if note is None or note.grown_mib <= record.mem_mib or record.unread:
-            return ""
-        writer = self._writer
-        mib = note.grown_mib
-        writer.put(replace(note, grown_mib=0))  # once: what its user changes then stays
-        changes = Changes(mem_node_mib=mib)
-        try:
-            writer.do(record.id, "more memory", f"{mib} MiB", lambda: writer.client.update(record.id, changes))
-        except ActionRefused as error:
-            return f"job {record.id}: keeps its memory of {record.mem_mib} MiB ({error})"
-        return f"job {record.id}: gets {mib} MiB"
+
+def complete(writer: JobWriter, record: SlurmJob, note: JobNote) -> str:
+    """Give a job that waits the memory that was noted for it, without which it is not started; what was done, in
+    words. Whether anybody is started again from now on does not matter."""
+    mib = note.grown_mib
+    if mib <= record.mem_mib or record.unread:
+        return ""
+    writer.put(replace(note, grown_mib=0))  # once: what its user changes then stays
+    try:
+        writer.do(
+            record.id,
+            "more memory",
+            f"{mib} MiB",
+            lambda: writer.client.update(record.id, Changes(mem_node_mib=mib)),
+        )
+    except ActionRefused as error:
+        return f"job {record.id}: keeps its memory of {record.mem_mib} MiB ({error})"
+    return f"job {record.id}: gets {mib} MiB"

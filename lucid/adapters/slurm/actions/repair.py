@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from lucid.adapters.slurm.actions.emptied_gpus import Emptied
 from lucid.adapters.slurm.actions.job_writer import GIVEN_UP, ONE_JOB, JobWriter
-from lucid.adapters.slurm.actions.more_memory import MoreMemory
+from lucid.adapters.slurm.actions.more_memory import MoreMemory, complete
 from lucid.adapters.slurm.actions.preempting_starts import ClaimWatch
 from lucid.adapters.slurm.actions.released_list import Released
 from lucid.adapters.slurm.actions.start_changes import back_to
@@ -157,7 +157,7 @@ class Repair:
             return "" if self._memory is None else self._memory.grow(record, note, facts)
         if not record.pending or not record.asks or not ownership.ours(record):
             return ""
-        if self._memory is not None and (words := self._memory.complete(record, note)):
+        if note is not None and note.grown_mib and (words := complete(writer, record, note)):
             return words
         state = ownership.state(record, note, facts.now_s)
         if note is not None and state in TOLD:

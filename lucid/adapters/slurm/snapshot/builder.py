@@ -273,7 +273,7 @@ class Viewer:
             takes_turns=self._interleaves(home) and takes_turns(record) and not whole and record.min_nodes <= 1,
             qos=record.qos if facts.preemption.by == "qos" else "",
             array=record.id.partition("_")[0] if "_" in record.id else "",
-            most_together=tasks_together(record.comment),
+            most_together=tasks_together(record.comment) if "lucid:k=" in record.comment else 0,
         )
 
     @staticmethod
