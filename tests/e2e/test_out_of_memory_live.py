@@ -58,10 +58,10 @@ def test_no_more_than_twice_nor_than_the_site_allows_and_a_lucidd_that_dies_betw
 ) -> None:
     greedy = NEEDS.replace("180", "2000")
     twice = box.sbatch(*GROW, "--mem=100M", script=greedy)
-    bounded = box.sbatch(*GROW, "--mem=900M", script=greedy)
     box.wait("one goes on", lambda: box.job(twice)["restart_cnt"] > 0, 60)
     lucidd.kill()
     lucidd.start()
+    bounded = box.sbatch(*GROW, "--mem=900M", script=greedy)
     box.wait("both have ended for good", lambda: all(_over(box, job) for job in (twice, bounded)), 120)
     assert (mem_mib(box, twice), box.job(twice)["restart_cnt"]) == (225, 2)
     assert (mem_mib(box, bounded), box.job(bounded)["restart_cnt"]) == (1024, 1)
