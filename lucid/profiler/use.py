@@ -50,7 +50,7 @@ class IdleStretch:
 class GpuUse:
     """One GPU of one job over one run. ``begin_s``, ``end_s``: of the first and after the last reading, Unix seconds.
     ``measured_s``: how long readings told what the job did there; ``worked_s``: how long of that the GPU worked.
-    ``idle``: stretches of at least `LEAST_IDLE_S`, in order. ``energy_j``: what the GPU took meanwhile, joules, as far
+    ``idle``: stretches of at least `LEAST_IDLE_S`, in order. ``energy_j``: joules that the GPU took meanwhile, as far
     as it is this job's: of a GPU that is shared its part by use, an estimate; ``None`` where no card counts.
     ``host_mib``: the most that its processes were seen to hold of the node's memory (without caches), MiB."""
 
