@@ -78,7 +78,9 @@ from lucid.core.reason.sharing import (
     SharedBy,
     ShareScores,
     SlowBefore,
+    SlowsSweep,
     Stable,
+    SweepFits,
     UserAllows,
 )
 
@@ -146,11 +148,13 @@ __all__ = [
     "SharedBy",
     "SkipsProfiling",
     "SlowBefore",
+    "SlowsSweep",
     "SlurmBars",
     "SlurmPriority",
     "Spread",
     "Stable",
     "StartsUntil",
+    "SweepFits",
     "Switches",
     "TooLarge",
     "Unranked",
