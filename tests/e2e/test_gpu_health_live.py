@@ -173,6 +173,7 @@ def test_the_end_of_a_job_names_the_fault_of_its_gpu(box: Box, lucidd: Lucidd, n
     node.board.write()
     box.wait_ended(job)
     box.wait("its end", lambda: (lucidd.story(job).get("ended") or {}).get("cause") == "gpu", 30)
-    told = lucidd.ctl("explain", job)
+    told = " ".join(lucidd.ctl("explain", job).split())
+    print(told[told.index("why it ended") :])
     assert "GPU 2 of n1: Xid 79, fallen off the bus" in told
     assert "This is not the program's fault" in told
