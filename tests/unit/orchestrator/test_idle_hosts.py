@@ -118,6 +118,8 @@ def test_the_guest_leaves_when_its_host_wakes_and_nobody_else_does() -> None:
     assert made.keys() == {"g"}
     assert isinstance(made["g"], Requeue)
     assert made["g"].part
+    assert made["g"].again
+    assert not guest_of(running=pair(None, restarts=2))["g"].again, "a guest three times at the most"
     assert "job host, beside which it was, is at work again" in reason_text(made["g"].reasons[0])
     assert not guest_of(running=pair(QUIET)), "it stays while the host sleeps"
     assert not guest_of(running=pair(None, visits="")), "an ordinary pair has other rules"
