@@ -36,8 +36,9 @@ def partings(
     - a job was measured to run slower than ``part_below_speed``: the one that began later leaves, which has less
       to lose.
 
-    The job that leaves runs alone from then on, a guest once it was started over ``VISITS`` times. If it may not be started over, its partner leaves instead. A pair of
-    two such jobs stays: no job is killed for the speed of another.
+    The job that leaves runs alone from then on; a guest whose host woke does so once it was started over ``VISITS``
+    times. If the job may not be started over, its partner leaves instead. A pair of two such jobs stays: no job is
+    killed for the speed of another.
     """
     return _partings(_telling(running), running, nodes, part_below_speed, restarts)
 
