@@ -30,6 +30,11 @@ _H = 3600.0
 _SESSIONS = 0.3
 """Share of the jobs of one GPU and four hours or more."""
 _GUEST = "a guest is there"
+_PARTED = "who waits was parted before, and runs alone"
+_MEMORY = "memory"
+_OTHER = "another reason"
+_REACH = (_GUEST, _PARTED, _MEMORY, _OTHER)
+"""In reach: a job is there, or waits, that is measured, of the right user and size, and may be started over."""
 
 
 def _away(rng: random.Random, lasts_s: float) -> tuple[tuple[float, float], ...]:
@@ -91,13 +96,16 @@ class _Watch:
         line = [one for one in line if one.job.restart_asked]
         if not line:
             return "who waits may not be started over"
-        line = [one for one in line if one.profile is not None and not one.profile.unstable and not one.alone]
+        line = [one for one in line if one.profile is not None and not one.profile.unstable]
         if not line:
-            return "who waits was not measured, is unstable, or has been a guest"
+            return "who waits was not measured, or is unstable"
+        line = [one for one in line if not one.alone]
+        if not line:
+            return _PARTED
         assert host.idle is not None
         left_mib = 0.9 * card_mib - host.idle.mem_mib
         fences = (memory_limit_mib(one.profile, card_mib) or card_mib for one in line)
-        return "memory" if min(fences) > left_mib else "another reason"
+        return _MEMORY if min(fences) > left_mib else _OTHER
 
 
 def causes(seed: int, guests: str) -> Counter[str]:
@@ -123,7 +131,9 @@ def main(seeds: Sequence[str]) -> None:
         whole = sum(found.values())
         print(f"guests = {guests}: {whole:,.0f} GPU-hours of sessions that had done nothing for half an hour")
         for why, hours in found.most_common():
-            print(f"  {hours / whole:6.1%}  {why}")
+            print(f"  {hours / whole:6.2%}  {why}")
+        reach = sum(found[why] for why in _REACH)
+        print(f"in reach {reach:.1f} GPU-hours, with a guest {found[_GUEST] / reach if reach else 0.0:.2f}")
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ guest is a job that may be started over. Its memory is fenced: what the host has
 from __future__ import annotations
 
 from collections.abc import Container, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from lucid.binder.sharing import memory_limit_mib
 from lucid.core.job import Idle, JobProfile, Pending, Running
@@ -20,7 +20,10 @@ from lucid.core.snapshot import Partition
 if TYPE_CHECKING:
     from lucid.config import PolicySettings
 
-__all__ = ["IdleHosts", "fits_beside", "own_user_only"]
+__all__ = ["VISITS", "IdleHosts", "fits_beside", "own_user_only"]
+
+VISITS: Final = 3
+"""A job that was started over so often is no guest any more when its host wakes: that bounds what anybody loses."""
 
 
 def own_user_only(settings: PolicySettings) -> bool:

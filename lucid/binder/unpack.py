@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
+from lucid.binder.idle_hosts import VISITS
 from lucid.core.decision import Requeue
 from lucid.core.frozen import dataclass
 from lucid.core.job import Running
@@ -35,8 +36,9 @@ def partings(
     - a job was measured to run slower than ``part_below_speed``: the one that began later leaves, which has less
       to lose.
 
-    The job that leaves runs alone from then on. If it may not be started over, its partner leaves instead. A pair of
-    two such jobs stays: no job is killed for the speed of another.
+    The job that leaves runs alone from then on; a guest whose host woke does so once it was started over ``VISITS``
+    times. If the job may not be started over, its partner leaves instead. A pair of two such jobs stays: no job is
+    killed for the speed of another.
     """
     return _partings(_telling(running), running, nodes, part_below_speed, restarts)
 
@@ -104,7 +106,8 @@ def _partings(
                 for leaver in leavers:
                     may = may_restart(leaver.job, restarts)
                     if may:
-                        found.append(Parting(leaver, Requeue((why, may), part=True)))
+                        again = rule is _woke and leaver.restarts + 1 < VISITS
+                        found.append(Parting(leaver, Requeue((why, may), part=True, again=again)))
                         done.update((entry.job.id, partner.job.id))
                         break
     return found

@@ -78,10 +78,12 @@ class Hold:
 @dataclass(frozen=True, slots=True)
 class Requeue:
     """Take a running job off its GPUs and put it back among the pending ones of its partition: a preemption,
-    or (``part``) a packed job parted from its partner, which is then not packed again."""
+    or (``part``) a packed job parted from its partner, which is then not packed again, unless it may be (``again``).
+    """
 
     reasons: tuple[Reason, ...]
     part: bool = False
+    again: bool = False
 
 
 @dataclass(frozen=True, slots=True)

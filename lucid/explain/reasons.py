@@ -481,7 +481,7 @@ _VERBS = {
     "requeue": "is preempted",
     "resize": "is resized, and goes on from a checkpoint",
     "regroup": "goes on in another group",
-    "part": "is separated from its partner, and will run alone",
+    "part": "is separated from its partner, and waits again",
     "release": "moves on to its VC",
     "keep": "carries on in place",
 }

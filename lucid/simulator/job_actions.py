@@ -292,7 +292,7 @@ class JobActions(IdleJobs):
             live.outcome.preemptions += 1
         if self._nodes is not None and view.until_s is not None:
             self._nodes.figures.left += 1
-        live.parted = live.parted or decision.part
+        live.parted = live.parted or (decision.part and not decision.again)
         ran_s = view.ran_s + view.elapsed_s(self._now_s)
         self._wait(live, Pending(view.job, self._now_s, view.profile, ran_s, view.restarts + 1, live.parted))
 

@@ -253,7 +253,7 @@ class _World:
                 self._leave(action.job_id, name)
                 if home not in self._pending:  # not among the partitions that are planned for
                     return
-                if isinstance(decision, Requeue) and decision.part:
+                if isinstance(decision, Requeue) and decision.part and not decision.again:
                     self._parted.add(action.job_id)
                 alone = action.job_id in self._parted
                 again = Pending(entry.job, self.now_s, entry.profile, entry.ran_s, entry.restarts + 1, alone)

@@ -335,7 +335,7 @@ def test_a_moment_in_words() -> None:
     ("verb", "words"),
     [
         ("hold", "waits (v)"), ("requeue", "is preempted (v)"), ("release", "moves on to its VC (v)"),
-        ("keep", "carries on in place (v)"), ("part", "is separated from its partner, and will run alone (v)"),
+        ("keep", "carries on in place (v)"), ("part", "is separated from its partner, and waits again (v)"),
     ],
 )  # fmt: skip
 def test_a_decision_in_words(verb: str, words: str) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from builders import LIGHT, check_plan, nodes, part, policy, runs, snap, waits
+from lucid.binder.idle_hosts import VISITS
 from lucid.core.decision import Action, Hold, PartitionPlan, Requeue, Start
 from lucid.core.job import Idle, JobProfile, Pending, Running
 from lucid.core.node import Window
@@ -107,9 +108,9 @@ def test_in_plain_order_too_a_job_that_waits_is_a_guest() -> None:
     assert decision.visits
 
 
-def pair(idle: Idle | None, visits: str = "host", **rest: Any) -> tuple[Running, Running]:
+def pair(idle: Idle | None, visits: str = "host", restarts: int = 0, **rest: Any) -> tuple[Running, Running]:
     asked = {"user": "ann", "restart_asked": True, **rest}
-    guest = runs("g", "n1:0", 15000.0, profile=LIGHT, partner="host", visits=visits, job=asked)
+    guest = runs("g", "n1:0", 15000.0, profile=LIGHT, partner="host", visits=visits, restarts=restarts, job=asked)
     return host(idle=idle, partner="g"), guest
 
 
@@ -118,6 +119,10 @@ def test_the_guest_leaves_when_its_host_wakes_and_nobody_else_does() -> None:
     assert made.keys() == {"g"}
     assert isinstance(made["g"], Requeue)
     assert made["g"].part
+    assert made["g"].again
+    last = guest_of(running=pair(None, restarts=VISITS - 1))["g"]
+    assert isinstance(last, Requeue)
+    assert not last.again, "a guest so often, and no more"
     assert "job host, beside which it was, is at work again" in reason_text(made["g"].reasons[0])
     assert not guest_of(running=pair(QUIET)), "it stays while the host sleeps"
     assert not guest_of(running=pair(None, visits="")), "an ordinary pair has other rules"

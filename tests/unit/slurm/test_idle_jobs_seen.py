@@ -59,7 +59,8 @@ def test_a_job_is_idle_by_fresh_words_about_its_present_run() -> None:
     assert entry.idle is None, "where no job is a host"
 
 
-def test_a_guest_is_known_as_one_by_the_next_lucidd_and_not_after_it_left() -> None:
+@pytest.mark.parametrize("again", [True, False])
+def test_a_guest_is_known_as_one_by_the_next_lucidd_and_not_after_it_left(again: bool) -> None:
     scene = a_scene()
     scene.sampler.idles["a"] = (Idle(scene.slurm.now - 150.0, 2000.0), scene.slurm.now)
     assert scene.do("b", replace(scene.decided("b", "n1:0", "a"), visits=True)) is None
@@ -67,11 +68,11 @@ def test_a_guest_is_known_as_one_by_the_next_lucidd_and_not_after_it_left() -> N
     scene.restart()
     assert (guest := seen(scene, "b"))
     assert (guest.visits, guest.partner) == ("a", "a")
-    assert scene.do("b", Requeue((HostIdle("a", None),), part=True)) is None
+    assert scene.do("b", Requeue((HostIdle("a", None),), part=True, again=again)) is None
     scene.slurm.advance(60.0)
     scene.restart()
     (waits,) = (entry for entry in scene.look().pending if entry.job.id == "b")
-    assert waits.alone, "nobody is a guest twice"
+    assert waits.alone is not again
     assert scene.start("b", "n2:0") is None
     scene.slurm.advance(20.0)
     assert (again := seen(scene, "b"))

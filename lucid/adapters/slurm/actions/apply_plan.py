@@ -371,7 +371,7 @@ class Actions:
         if not record.running or record.completing:
             raise ActionRefused(f"job {record.id} is not running", Refusal.JOB_MOVED_ON)
         note = self._note(record, note)
-        note = replace(note, alone=note.alone or decision.part)
+        note = replace(note, alone=note.alone or (decision.part and not decision.again))
         self._stops.put_back(record, note, "part" if decision.part else "requeue", self._facts.now_s)
 
     def _end_profiling(self, record: SlurmJob, note: JobNote | None, room: str) -> None:
