@@ -1,4 +1,5 @@
-"""Lucid's own policy where estimates do not rank jobs: the plan of plain Slurm, and pairs for those who would wait.
+"""Lucid's own policy over plain Slurm's backfilling, where estimates do not rank jobs, and where most who wait are
+large (``wait_order``): the plan of plain Slurm, and pairs for those who would wait.
 
 An order by such estimates is no better than any other for short jobs, and worse for large ones: nodes come free
 for them by estimates alone. So every job starts as ``backfill`` starts it, alone. Who then waits may join a running
@@ -7,15 +8,17 @@ job on the usual terms.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from lucid.core.decision import Start
-from lucid.core.reason import Unranked
+from lucid.core.reason import Reason, Unranked
 from lucid.core.snapshot import Snapshot
 from lucid.orchestrator.order.queue_order import QueuedJob
 from lucid.orchestrator.policies.backfill import BackfillPolicy
 from lucid.orchestrator.policies.lucid.start_job import Starts
+from lucid.orchestrator.policies.plain_queue import WaitingJob
 
 if TYPE_CHECKING:
     from lucid.config import PolicySettings
@@ -35,11 +38,18 @@ def unranked(vc: str, snapshot: Snapshot, settings: PolicySettings) -> Unranked 
     return ranks or None
 
 
-def serve_plain(starts: Starts, snapshot: Snapshot, plain: BackfillPolicy, why: Unranked) -> float | None:
-    """Decide every pending job; when time alone may change this, s."""
-    partition, because = starts.partition, (why,)
-    made = plain.plan_because(partition, snapshot, because)
-    queue = plain.queue(partition, snapshot, because)
+def serve_plain(
+    starts: Starts,
+    snapshot: Snapshot,
+    plain: BackfillPolicy,
+    because: tuple[Reason, ...],
+    queue: Sequence[WaitingJob] | None = None,
+) -> float | None:
+    """Decide every pending job; when time alone may change this, s. ``because``, ``queue``: as of ``plan_because``."""
+    partition = starts.partition
+    if queue is None:
+        queue = plain.queue(partition, snapshot, because)
+    made = plain.plan_because(partition, snapshot, because, queue)
     held = dict(made.decisions)
     claims = any(isinstance(action.decision, Start) and action.decision.preempts for action in made.actions)
     entries = {row.id: row.entry for row in queue} if made.actions else {}
@@ -62,8 +72,8 @@ def serve_plain(starts: Starts, snapshot: Snapshot, plain: BackfillPolicy, why: 
         if row.entry.profile is None or row.id not in held:
             continue
         queued = QueuedJob(row.entry, starts.predictions[row.id])
-        if not starts.visit(queued, 0, (why,)) and starts.binder.offered_to(row.entry.job):
+        if not starts.visit(queued, 0, because) and starts.binder.offered_to(row.entry.job):
             beside, terms = starts.partner_to_wait_no_more(queued, 0)
             if beside is not None:
-                starts.beside(queued, beside, (why, *terms))
+                starts.beside(queued, beside, (*because, *terms))
     return made.wake_s
