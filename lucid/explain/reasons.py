@@ -408,7 +408,7 @@ _WORDS: dict[str, Callable[[Any], str]] = {
     "Unranked": _unranked,
     "WaitOrder": lambda r: (
         f"most jobs that wait need more than {_gpus(r.above)}: place by (waited / estimate)³ x GPUs, estimate "
-        f"{duration(r.estimate_s)} by {r.source}, {_gpus(r.gpus)}"
+        f"{duration(r.estimate_s)} by {r.source}, {_gpus(r.gpus)}; after {duration(r.oldest_after_s)} the oldest first"
     ),
     "LargeShare": _large_share,
     "Quota": quota,

@@ -97,12 +97,13 @@ class Unranked(Reason):
 @dataclass(frozen=True, slots=True)
 class WaitOrder(Reason):
     """The place in line where most jobs that wait need more than ``above`` GPUs: those first that have waited for
-    the greatest multiple of their estimate, and larger ones."""
+    the greatest multiple of their estimate, and larger ones; before them the oldest, after ``oldest_after_s``."""
 
     above: int
     estimate_s: float
     gpus: int
     source: Shown
+    oldest_after_s: float
 
 
 @dataclass(frozen=True, slots=True)

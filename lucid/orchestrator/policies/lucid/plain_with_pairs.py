@@ -45,7 +45,7 @@ def serve_plain(
     because: tuple[Reason, ...],
     queue: Sequence[WaitingJob] | None = None,
 ) -> float | None:
-    """Decide every pending job; when time alone may change this, s. ``because``, ``queue``: as of ``plan_because``."""
+    """Decide every pending job; when time alone may change this, s. The rest is as for ``plan_because``."""
     partition = starts.partition
     if queue is None:
         queue = plain.queue(partition, snapshot, because)

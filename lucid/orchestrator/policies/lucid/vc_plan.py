@@ -116,7 +116,7 @@ def plan_vc(
     due = turns_due(starts, shadow)
     least = above(ledger.gpus_per_node, settings.reservation)
     if settings.reservation.enabled and not partition.quotas and mostly_large(partition.pending, least):
-        line = books.by_wait.of(partition, snapshot, due.turns, least)
+        line = books.by_wait.of(partition, snapshot, due.turns, settings.reservation, least)
         wake_s = earliest(due.changes_s, serve_plain(starts, snapshot, books.backfill, (), line))
         return _made(starts, shadow, by_vc or {}, starts.now_s + SETTLE_S if parted else wake_s)
     large = serve_large(starts, due.turns)
