@@ -33,8 +33,9 @@ _LEAST_S = 60.0
 
 
 def mostly_large(pending: Sequence[Pending], least: int) -> bool:
-    """Do more jobs wait that need over ``least`` GPUs than others?"""
-    return 2 * sum(entry.job.gpus > least for entry in pending) > len(pending)
+    """Do several jobs wait that need over ``least`` GPUs, and fewer others? For one alone nodes are kept anyway."""
+    large = sum(entry.job.gpus > least for entry in pending)
+    return large > 1 and 2 * large > len(pending)
 
 
 class WaitQueue:
@@ -53,8 +54,9 @@ class WaitQueue:
         settings: ReservationSettings,
         least: int,
     ) -> list[WaitingJob]:
-        """Those that wait, first those whose turn has come (``due``, in order), then those that have waited for
-        ``oldest_after_s``, the oldest first, then the greatest value first; equals in order of submission. ``least``: jobs of more GPUs are large.
+        """Those that wait: first those whose turn has come (``due``), in its order; then those that have waited for
+        ``oldest_after_s``, the oldest first; then the greatest value first. Equals go in order of submission.
+        ``least``: jobs of more GPUs are large.
 
         Raises:
             KeyError: a job has no prediction.
