@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
 from builders import a_job, guess, nodes, part, runs, snap, waits
 from lucid.config import ReservationSettings
 from lucid.core.decision import PartitionPlan, Start
 from lucid.core.job import Pending
-from lucid.core.reason import PlainOrder, WaitOrder
+from lucid.core.reason import PlainOrder, Unranked, WaitOrder
 from lucid.orchestrator.order.starvation_bound import Turn
 from lucid.orchestrator.policies.lucid.wait_order import WaitQueue, mostly_large
 from scenes.plans import decide
@@ -44,18 +49,36 @@ def test_after_two_days_the_oldest_goes_first_and_before_it_whose_turn_has_come(
     assert order(2 * DAY_S, *jobs, due=due, **estimates) == ["quick", "older", "old"]
 
 
-def plan(*pending: Pending) -> PartitionPlan:
+def plan(*pending: Pending, gain: float | None = 0.5, **sections: Any) -> PartitionPlan:
     held = [runs("r0", "n1:0-3")]
     room = part(nodes(2, 4), pending, held)
     estimates = {entry.job.id: guess(600.0 if entry.job.gpus == 1 else 3600.0) for entry in (*pending, *held)}
-    return decide("lucid", snap(1000.0, room, predictions=estimates))
+    trust = {} if gain is None else {"": Unranked("", 100, gain, 0.25)}
+    return decide("lucid", replace(snap(1000.0, room, predictions=estimates), trust=trust), **sections)
+
+
+LARGE = [Pending(a_job(f"l{i}", 8, 0.0, time_limit_s=7200.0), 0.0) for i in range(3)]
+SMALL = Pending(a_job("small", 1, 900.0, time_limit_s=90000.0), 900.0)
 
 
 def test_nobody_takes_the_nodes_of_several_large_jobs_for_longer_than_its_limit_allows() -> None:
-    """By estimate the small job is first, and would start."""
-    large = [Pending(a_job(f"l{i}", 8, 0.0, time_limit_s=7200.0), 0.0) for i in range(3)]
-    small = Pending(a_job("small", 1, 900.0, time_limit_s=90000.0), 900.0)
-    held = plan(*large, small).decisions["small"]
+    """By estimate the small job is first, and starts."""
+    held = plan(*LARGE, SMALL).decisions["small"]
     assert not isinstance(held, Start)
     assert WaitOrder(4, 600.0, 1, "test", 2 * DAY_S) in held.reasons
-    assert isinstance(plan(large[0], small).decisions["small"], Start)
+    assert isinstance(plan(LARGE[0], SMALL).decisions["small"], Start)
+
+
+@pytest.mark.parametrize(
+    ("gain", "sections"),
+    [
+        (None, {}),
+        (0.9, {}),
+        (0.5, {"fairness": {"estimates": "always"}}),
+        (0.5, {"reservation": {"enabled": False}}),
+    ],
+)
+def test_estimates_that_are_all_but_right_or_unknown_order_the_same_queue(
+    gain: float | None, sections: dict[str, Any]
+) -> None:
+    assert isinstance(plan(*LARGE, SMALL, gain=gain, **sections).decisions["small"], Start)

@@ -24,7 +24,7 @@ from lucid.orchestrator.policies.lucid.before_queue import ServedLarge, serve_la
 from lucid.orchestrator.policies.lucid.before_window import serve_until
 from lucid.orchestrator.policies.lucid.plain_with_pairs import serve_plain, unranked
 from lucid.orchestrator.policies.lucid.start_job import Starts
-from lucid.orchestrator.policies.lucid.wait_order import DEPTH, WaitQueue, mostly_large
+from lucid.orchestrator.policies.lucid.wait_order import DEPTH, WaitQueue, goes_by_wait
 from lucid.orchestrator.policies.queue import SETTLE_S
 from lucid.orchestrator.policies.shadow.by_vc import split
 from lucid.orchestrator.policies.shadow.plain_order import Kept, Shadow
@@ -115,7 +115,7 @@ def plan_vc(
         return _made(starts, shadow, by_vc or {}, starts.now_s + SETTLE_S if parted else wake_s)
     due = turns_due(starts, shadow)
     least = above(ledger.gpus_per_node, settings.reservation)
-    if settings.reservation.enabled and not partition.quotas and mostly_large(partition.pending, least):
+    if goes_by_wait(partition, snapshot, settings, least):
         line = books.by_wait.of(partition, snapshot, due.turns, settings.reservation, least)
         wake_s = earliest(due.changes_s, serve_plain(starts, snapshot, books.backfill, (), line))
         return _made(starts, shadow, by_vc or {}, starts.now_s + SETTLE_S if parted else wake_s)
