@@ -408,7 +408,8 @@ _WORDS: dict[str, Callable[[Any], str]] = {
     "Unranked": _unranked,
     "WaitOrder": lambda r: (
         f"most jobs that wait need more than {_gpus(r.above)}: place by (waited / estimate)³ x GPUs, after "
-        f"{duration(r.oldest_after_s)} the oldest first; estimate {duration(r.estimate_s)} by {r.source}, {_gpus(r.gpus)}"
+        f"{duration(r.oldest_after_s)} the oldest first; estimate {duration(r.estimate_s)} by {r.source}, "
+        f"{_gpus(r.gpus)}"
     ),
     "LargeShare": _large_share,
     "Quota": quota,

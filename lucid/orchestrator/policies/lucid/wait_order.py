@@ -46,8 +46,8 @@ def goes_by_wait(partition: Partition, snapshot: Snapshot, settings: PolicySetti
 
 
 def mostly_large(pending: Sequence[Pending], least: int) -> bool:
-    """Do several jobs wait that need over ``least`` GPUs, and are they more than two of three? For one alone nodes are
-    kept anyway."""
+    """Do several jobs wait that need over ``least`` GPUs, and are they more than two of three? For one alone nodes
+    are kept anyway."""
     large = sum(entry.job.gpus > least for entry in pending)
     return large > 1 and 3 * large > 2 * len(pending)
 
