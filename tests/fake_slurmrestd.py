@@ -204,5 +204,8 @@ class NamedClient:
     def requeue_hold(self, job_id: str) -> None:
         self.rest.requeue_hold(self.numbers[job_id])
 
+    def requeue_ended(self, job_id: str) -> None:
+        self.rest.requeue_ended(self.numbers[job_id])
+
     def cancel(self, job_id: str) -> None:
         self.rest.cancel(self.numbers[job_id])

@@ -79,6 +79,8 @@ class Gpu:
     remap_failed: bool = False
     throttle: int = 0
     """Bits of the reasons for low clocks: 64 heat, 128 power brake."""
+    energy: float | None = None
+    """Joules since the driver was loaded; ``None``: the card does not count."""
     procs: list[Proc] = field(default_factory=list)
 
 
@@ -100,6 +102,7 @@ class Board:
             line += f" util={gpu.util} mem_util={gpu.mem_util} mig={int(gpu.mig)} xid={gpu.xid}"
             line += f" ecc={gpu.ecc} remap_pending={int(gpu.remap_pending)} remap_failed={int(gpu.remap_failed)}"
             line += f" throttle={gpu.throttle}"
+            line += "" if gpu.energy is None else f" energy={gpu.energy}"
             if gpu.gpm is not None:
                 line += " gpm=1 sm={} occ={} dram={}".format(*gpu.gpm)
             lines.append(line)

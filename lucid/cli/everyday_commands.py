@@ -141,6 +141,9 @@ def history(config: Path, days: float, limit: int, as_json: bool) -> None:
 @click.option("--job", "job_id", help="One job alone.")
 @click.option("--days", type=click.FloatRange(min=0, min_open=True), help="How far back.  [default: 7]")
 @click.option("--week", is_flag=True, help="The last seven days, as a text that can be mailed.")
+@click.option("--time-limits", is_flag=True, help="Which jobs would have started earlier with a shorter time limit.")
+@click.option("--time", "limit", help="With --time-limits: this limit, as sbatch takes it.  [default: by run times]")
+@click.option("--mail", is_flag=True, help="With --time-limits: tell these users, as idle.tell says.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def efficiency(
     config: Path,
@@ -149,12 +152,25 @@ def efficiency(
     job_id: str | None,
     days: float | None,
     week: bool,
+    time_limits: bool,
+    limit: str | None,
+    mail: bool,
     as_json: bool,
 ) -> None:
     """Tell which GPU-hours were wasted, from what samplers measured. No job is changed.
 
-    Counted are jobs that ended in the last days, and those that run, each over its whole run.
+    Counted are jobs that ended in the last days, and those that run, each over its whole run. With --time-limits, the
+    command plans lucidd's recorded plans again, with one job's time limit changed.
     """
+    if time_limits:
+        from lucid.cli.live.time_limits import tell_time_limits
+
+        if week or (mail and as_json):
+            raise click.UsageError("--time-limits takes no --week, and --mail prints no JSON")
+        tell_time_limits(config, user, account, job_id, days, limit, mail, as_json)
+        return
+    if limit is not None or mail:
+        raise click.UsageError("--time and --mail belong to --time-limits")
     from lucid.cli.live.efficiency import tell_efficiency
 
     tell_efficiency(config, user, account, job_id, days, week, as_json)

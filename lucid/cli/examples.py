@@ -64,6 +64,7 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
         "lucidctl efficiency --user ada --days 30",
         "lucidctl efficiency --job 17",
         "lucidctl efficiency --week > week.txt    # to be mailed",
+        "lucidctl efficiency --time-limits        # who would have started earlier with a shorter limit",
     ),
     "idle": (
         "lucidctl idle",

@@ -183,7 +183,7 @@ class GpuHealthSettings(Section):
     return_after_s: float = fixed(600.0, ge=0)
     """A GPU that Lucid left out gets starts again once it was well for so long, s, after its fault is over and the
     node has booted anew where the fault calls for that."""
-    placeholder_s: float = Field(900.0, ge=60)
+    placeholder_s: float = fixed(900.0, ge=60)
     """Slurm is kept off such a GPU by a job of lucidd's user with this time limit, which lucidd renews: so long after
     lucidd is gone for good the GPU is Slurm's again."""
     start_over: bool = fixed(True)
@@ -243,6 +243,9 @@ class DaemonSettings(Section):
     how much of the site's past its estimates begin with. 0: not at all."""
     keep_days: float = Field(90.0, ge=1)
     """How long decisions, actions, ended jobs, summaries of samplers and records of plans are kept."""
+    oom_grow_gib: float = Field(0.0, ge=0)
+    """A job that ended out of host memory, and whose user put ``lucid:oom=grow`` into its comment, is started again
+    with 1.5 times its memory, twice at the most and up to so many GiB on a node. 0: never."""
     record_every_s: float = fixed(30.0, ge=0)
     """At most one plan in so many seconds is recorded, with all that it was made from (lucidctl replay)."""
     record_mib: float = Field(200.0, ge=0)

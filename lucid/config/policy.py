@@ -99,6 +99,9 @@ class PackingSettings(Section):
     mps: bool | None = fixed(None)
     """Say in the decision by what a pair will share: MPS is there for jobs of one user, or it is not. Unset: nothing
     is said. For lucidd daemon.mps says it."""
+    sweep_most: int = Field(2, ge=2, le=8)
+    """So many tasks of one array may share a GPU, once tasks of it were measured and as far as their memory fits and
+    their speed holds. 2: no more than any pair. A node needs as many slots for each GPU (docs/sweeps.md)."""
     when_calm: bool = False
     """Make pairs in a calm VC, too. Otherwise a job shares only if it would wait, where next to no job has waited
     for a day, and for as long as the job is expected to run (L17)."""
@@ -188,7 +191,7 @@ class BackfillSettings(Section):
     """PriorityCalcPeriod: how often priorities are worked out."""
     depth: int = Field(100, ge=1)
     """Of how many jobs that cannot start the expected start is kept (bf_max_job_test); 1 is EASY backfilling."""
-    limit_factor: float = Field(2.0, gt=0)
+    limit_factor: float = fixed(2.0, gt=0)
     """Where the trace has no time limit: this many times the estimate …"""
     least_limit_s: float = fixed(600.0, gt=0)
     """… and at least this long."""

@@ -50,6 +50,8 @@ class Start:
     group: tuple[str, ...] = ()
     """Ids of all jobs that from now on take turns on these GPUs, itself among them; empty if it runs alone. The
     plan names the same group and GPUs for each of them."""
+    siblings: tuple[str, ...] = ()
+    """The tasks of its array that hold these GPUs, and from now on share them with it."""
     slots: bool = False
     """Start it in one of the two slots of each of its GPUs, so that another job may join it; else on whole GPUs."""
     preempts: tuple[str, ...] = ()

@@ -152,6 +152,10 @@ class Job:
     """Its user said that it takes turns with others on its GPUs (``lucid:turns`` in its comment)."""
     qos: Shown = ""
     """Its QOS, where that decides whom it may preempt (``Yields.to``)."""
+    array: Shown = ""
+    """The array of which it is a task: the tasks run the same program. Empty for any other job."""
+    most_together: int = 0
+    """Its user's word on how many tasks of its array may share a GPU (``lucid:k=`` in its comment); 0: none said."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,7 +296,8 @@ class Running:
     alone: bool = False
     progress: Progress | None = None
     group: tuple[Shown, ...] = ()
-    """Ids of the jobs that take turns on these GPUs, itself among them; empty unless there are several."""
+    """Ids of the jobs that take turns on these GPUs, itself among them; empty unless there are several. Or of three
+    or more tasks of one array that share them."""
     work: Work | None = None
     restart_s: float | None = None
     """Of an elastic job: what a restart is expected to cost it, s, as measured; ``None`` in a replay, where policies
@@ -315,6 +320,11 @@ class Running:
     def gpus(self) -> int:
         """GPUs that it holds: those it asked for, unless it is elastic."""
         return self.job.gpus if self.job.elastic is None else placement_gpus(self.placement)
+
+    @property
+    def in_sweep(self) -> bool:
+        """Does it share its GPUs with two or more tasks of its array, which take no turns?"""
+        return len(self.group) > 2 and bool(self.job.array) and not self.job.takes_turns
 
     def elapsed_s(self, now_s: float) -> float:
         """Wall seconds since this run began; 0 while its nodes boot, when ``start_s`` lies ahead."""

@@ -52,6 +52,8 @@ class GpuReading:
     processes: tuple[GpuProcess, ...] | None = None
     xid: int | None = None
     """The newest Xid error since the reading before, if there was one."""
+    energy_j: float | None = None
+    """What the card has taken since its driver was loaded, joules."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,7 @@ __all__ = ["Site", "look_over_site", "see_site"]
 
 _HELD_S = 300.0
 _SKEW_WARN_S, _SKEW_BAD_S = 5.0, 60.0
-_SLOTS = ({2}, {4})
+_SLOTS = tuple({count} for count in range(2, 9))
 """How many slots each GPU of a node may have: two for pairs, four where groups of up to four take turns (Muri)."""
 _PRIVILEGED = ("operator", "administrator")
 
@@ -312,7 +312,7 @@ def _nodes(
     settings: Settings, modes: Mapping[str, Mode], nodes: Sequence[SlurmNode], preemption: Preemption
 ) -> Iterator[Finding]:
     room, pool = settings.daemon.profiling_partition, settings.daemon.pool
-    lends = settings.policy.lending.mode != "off"
+    lends, sweeps = settings.policy.lending.mode != "off", settings.policy.packing.sweep_most
     wanted = [*modes, *([room] if room and room not in modes else [])]
     for name in wanted:
         policy = settings.daemon.policy_of(name)
@@ -329,12 +329,19 @@ def _nodes(
             odd = [node.name for node in mine if node.addressable and node.slots and node.slots not in _SLOTS]
             if odd:
                 yield bad(
-                    f"GPUs of {', '.join(odd[:5])} have neither 2 nor 4 slots each: Slurm would keep jobs apart that "
-                    "are to share",
-                    "Name=shard … Count=2 in gres.conf, and shard:gN:2 in slurm.conf; 4 for groups of up to four "
-                    "under Muri",
+                    f"GPUs of {', '.join(odd[:5])} do not have 2 to 8 slots each, all as many: Slurm would keep "
+                    "jobs apart that are to share",
+                    "Name=shard … Count=2 in gres.conf, and shard:gN:2 in slurm.conf; more for groups under "
+                    "Muri and for sweeps (docs/sweeps.md)",
                 )
             pairs = [node.name for node in mine if node.addressable and node.slots == {2}]
+            few = [node.name for node in mine if node.addressable and 0 < max(node.slots, default=0) < sweeps]
+            if few and sweeps > 2:
+                yield warn(
+                    f"GPUs of {', '.join(few[:5])} have fewer slots than policy.packing.sweep_most = {sweeps}: no "
+                    "more tasks of an array share one",
+                    f"lucidctl setup --slots {sweeps}",
+                )
             if pairs and policy in ("muri-s", "muri-l"):
                 yield warn(
                     f"GPUs of {', '.join(pairs[:5])} have 2 slots each: under {policy} no "

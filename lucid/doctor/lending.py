@@ -11,11 +11,11 @@ from lucid.adapters.slurm.snapshot.builder import gpu_mem_mib
 from lucid.adapters.slurm.snapshot.lending_pool import pool_of
 from lucid.config import Mode, Settings
 from lucid.live.reporting.doctor_finding import Finding, bad, warn
+from lucid.slurmconf.render import SLOTS
 
 __all__ = ["look_over_lending"]
 
 _LINES = "the lines of: lucidctl slurm lending"
-_SLOTS = 2
 
 
 def look_over_lending(
@@ -129,7 +129,9 @@ def _limits(
             "run lucidctl doctor once where sacctmgr is",
         )
         return
-    total = sum(len(node.gpu_types) for node in nodes if not node.partitions.isdisjoint(quotas))
+    mine = [node for node in nodes if not node.partitions.isdisjoint(quotas)]
+    total = sum(len(node.gpu_types) for node in mine)
+    slots = max((max(node.slots, default=0) for node in mine), default=0) or SLOTS
     by_account = {limit.gpus for name, limit in limits.items() if name.startswith("account ")}
     accounts = False
     for vc in bounded:
@@ -141,14 +143,14 @@ def _limits(
                 continue
             yield bad(
                 f"Slurm keeps {vc!r} to no quota: its partition has no QOS with GrpTRES=gres/gpu={quota}",
-                f"sacctmgr add qos {vc}-quota set GrpTRES=gres/gpu={quota},gres/shard={_SLOTS * quota}; "
+                f"sacctmgr add qos {vc}-quota set GrpTRES=gres/gpu={quota},gres/shard={slots * quota}; "
                 f"QOS={vc}-quota in the line of {vc}",
             )
-        elif (found.gpus, found.shards) != (quota, _SLOTS * quota):
+        elif (found.gpus, found.shards) != (quota, slots * quota):
             yield bad(
                 f"QOS {qos} of partition {vc!r} has GrpTRES gres/gpu={found.gpus}, gres/shard="
                 f"{'none' if found.shards is None else found.shards}, and daemon.pool.quotas.{vc} is {quota}",
-                f"sacctmgr modify qos {qos} set GrpTRES=gres/gpu={quota},gres/shard={_SLOTS * quota}",
+                f"sacctmgr modify qos {qos} set GrpTRES=gres/gpu={quota},gres/shard={slots * quota}",
             )
     if room is None:
         return
@@ -162,7 +164,7 @@ def _limits(
         yield bad(
             f"accounts keep VCs to their quotas, and partition {room.name!r} has no QOS with GrpTRES: a job that is "
             "to borrow waits (AssocGrpGRES)",
-            f"sacctmgr add qos lucid-borrow set GrpTRES=gres/gpu={total},gres/shard={_SLOTS * total}; "
+            f"sacctmgr add qos lucid-borrow set GrpTRES=gres/gpu={total},gres/shard={slots * total}; "
             f"QOS=lucid-borrow in the line of {room.name}",
         )
     elif own is not None and own.gpus is not None:

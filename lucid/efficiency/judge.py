@@ -60,6 +60,20 @@ class JobUse:
     gpu_mem_mib: float = 0.0
     profile: JobProfile | None = None
     use: tuple[GpuUse, ...] = ()
+    asked_host_mib: float = 0.0
+    """Memory of its nodes that it asked for, MiB over all of them; 0 where it did not say."""
+
+    @property
+    def energy_kwh(self) -> float | None:
+        """What its GPUs took for it, an estimate where they were shared; ``None`` where no card counted."""
+        told = [use.energy_j for use in self.use if use.energy_j is not None]
+        return sum(told) / 3.6e6 if told else None
+
+    @property
+    def host_peak_mib(self) -> float | None:
+        """The most that it was seen to hold of a node's memory, on that of its nodes where it was most; ``None``
+        where nobody looked."""
+        return max((use.host_mib for use in self.use if use.host_mib is not None), default=None)
 
     @property
     def ran_s(self) -> float:

@@ -26,6 +26,11 @@ class Total:
     not_measured_jobs: int
     not_measured_gpu_h: float
     no_limit_jobs: int = 0
+    energy_kwh: float | None = None
+    """Of the jobs whose cards counted it; ``None``: there are none."""
+    host_asked_gib: float = 0.0
+    host_peak_gib: float = 0.0
+    """Memory of nodes, asked for and held at most, summed over the jobs of one node of which both are known."""
 
     @property
     def all_wasted_gpu_h(self) -> float:
@@ -56,6 +61,12 @@ def total_of(name: str, accounts: Iterable[JobAccount]) -> Total:
         for one in account.waste:
             wasted[one.kind] += one.gpu_h
     unknown = [account for account in members if not account.measured]
+    kwh = [one.job.energy_kwh for one in members if one.job.energy_kwh is not None]
+    hosts = [
+        (one.job.asked_host_mib / 1024.0, one.job.host_peak_mib / 1024.0)
+        for one in members
+        if one.job.nodes == 1 and one.job.asked_host_mib and one.job.host_peak_mib is not None
+    ]
     return Total(
         name,
         len(members),
@@ -66,4 +77,7 @@ def total_of(name: str, accounts: Iterable[JobAccount]) -> Total:
         len(unknown),
         sum(account.held_gpu_h for account in unknown),
         sum(account.asked_gpu_h is None for account in members),
+        sum(kwh) if kwh else None,
+        sum(asked for asked, _ in hosts),
+        sum(peak for _, peak in hosts),
     )

@@ -2,5 +2,6 @@
 about decisions.
 
 Read in this order: ``reasons``, ``predictions``, ``borrowing``, ``sleeping_nodes``, ``windows``, ``starts``,
-``story``, ``live_story``, ``replayed_story``, ``queue_rows``, ``waste``, ``what_if``, ``how_ended``.
+``story``, ``live_story``, ``replayed_story``, ``queue_rows``, ``waste``, ``what_if``,
+``how_ended``, ``time_limits``.
 """

@@ -13,6 +13,7 @@ from lucid.core.gpu_health import CardHealth, GpuFault
 from lucid.core.job import Ended
 from lucid.efficiency.ending import Ending
 from lucid.errors import MetricsError
+from lucid.orchestrator.capacity.gpus_out import words_of
 from lucid.places import profiles_folder
 from lucid.profiler.summary import Summary
 
@@ -34,7 +35,7 @@ def with_readings(end: Ending, ended: Ended, settings: Settings) -> Ending:
     if found is not None:
         node, card, fault = found
         end = replace(
-            end, gpu_fault=f"GPU {card.index} of {node}: {fault.words}", whose=fault.whose, gpu_out=fault.bad
+            end, gpu_fault=f"GPU {card.index} of {node}: {words_of(fault)}", whose=fault.whose, gpu_out=fault.bad
         )
     last = [one.recent for one in summaries if one.recent is not None]
     memory = [spell.mem_mib for spell in last if spell.mem_mib is not None]

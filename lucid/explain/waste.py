@@ -25,6 +25,9 @@ def total_to_dict(one: Total) -> dict[str, Any]:
         "wasted_share": None if share is None else round(share, 4),
         "not_measured_jobs": one.not_measured_jobs,
         "not_measured_gpu_h": round(one.not_measured_gpu_h, 3),
+        "energy_kwh": None if one.energy_kwh is None else round(one.energy_kwh, 3),
+        "host_asked_gib": round(one.host_asked_gib, 3),
+        "host_peak_gib": round(one.host_peak_gib, 3),
     }
 
 
@@ -45,6 +48,9 @@ def account_to_dict(one: JobAccount) -> dict[str, Any]:
         "worked_gpu_h": None if one.worked_gpu_h is None else round(one.worked_gpu_h, 3),
         "measured": one.measured,
         "measured_share": round(one.measured_share, 3),
+        "energy_kwh": None if job.energy_kwh is None else round(job.energy_kwh, 3),
+        "host_asked_mib": job.asked_host_mib or None,
+        "host_peak_mib": None if job.host_peak_mib is None else round(job.host_peak_mib, 1),
         "waste": [
             {
                 "kind": str(waste.kind),

@@ -12,6 +12,9 @@ Waiting for storage, by the first of these that the kernel offers:
 3. Looks at its processes: in how many of them one was in uninterruptible sleep (state D). One look tells little;
    the mean over a job's profile tells its share within some points.
 
+Memory: ``anon`` (v2) or ``total_rss`` (v1) of ``memory.stat``, every ten seconds: what the job's processes hold
+without caches, which the kernel takes back before it ends anybody.
+
 Bytes of I/O are not read: nobody knows how many of them a second would be all that the storage gives. Everything here
 is what anybody on the node may read. What cannot be read is unknown.
 """
@@ -42,6 +45,9 @@ _MOST_PROCESSES, _MOST_FOLDERS = 64, 64
 _LARGEST: Final = 1 << 16
 _DELAYS, _STATES = "delays of block I/O", "states of processes"
 _CPU, _ACCOUNTS, _PRESSURE, _CPUSET = "cpu.stat", "cpuacct.usage", "io.pressure", "cpuset.cpus"
+_MEMORY: Final = "memory.stat"
+_HELD = re.compile(r"^(?:anon|total_rss) (\d{1,19})$", re.MULTILINE)
+"""Of memory.stat: what is no cache, under cgroup/v2 and v1."""
 
 
 @dataclass(slots=True)
@@ -69,6 +75,7 @@ class _Job:
     stalled_s: float | None = None
     seen: _Processes = field(default_factory=_Processes)
     seen_s: float = float("-inf")
+    held_mib: float | None = None
 
 
 class Host:
@@ -114,7 +121,14 @@ class Host:
             known.looked_s = now_s
             known.cores = self._cores(known, pids)
             known.pids = self._processes(known)
+            found = _HELD.search(_text(known.files[_MEMORY]) or "") if _MEMORY in known.files else None
+            known.held_mib = None if found is None else int(found[1]) / (1 << 20)
         return self._since(known, now_s)
+
+    def held_mib(self, job: str) -> float | None:
+        """What the job's processes held of the node's memory when that was last looked at; ``None``: not known."""
+        known = self._jobs.get(job)
+        return None if known is None else known.held_mib
 
     # -- finding it ------------------------------------------------------------------------------------------------
 
@@ -141,7 +155,13 @@ class Host:
         if not tops:
             return None
         unified = tops.get("")
-        folders = {_CPU: unified, _PRESSURE: unified, _ACCOUNTS: tops.get("cpuacct"), _CPUSET: tops.get("cpuset")}
+        folders = {
+            _CPU: unified,
+            _PRESSURE: unified,
+            _ACCOUNTS: tops.get("cpuacct"),
+            _CPUSET: tops.get("cpuset"),
+            _MEMORY: unified or tops.get("memory"),
+        }
         files = {name: top / name for name, top in folders.items() if top is not None and (top / name).is_file()}
         if unified is not None and (unified / "cpuset.cpus.effective").is_file():
             files[_CPUSET] = unified / "cpuset.cpus.effective"

@@ -27,7 +27,7 @@ from lucid.profiler.quiet import QuietMeter
 from lucid.profiler.samples import GpuSample
 from lucid.profiler.series import Series, point_of
 from lucid.profiler.summary import Summary, summarise
-from lucid.profiler.use import UseMeter
+from lucid.profiler.use import UseMeter, own_use
 from lucid.profiler.watch import watched as with_partner
 from lucid.profiler.xids import xid
 
@@ -104,6 +104,8 @@ class Sampler:
         self._host = host or Host()
         self._watched: dict[str, _Watched] = {}
         self._by_index: dict[str, str] = {}
+        self._energy_j: dict[str, float] = {}
+        """By card, as counted at the last reading."""
 
     @property
     def jobs(self) -> Sequence[str]:
@@ -190,6 +192,7 @@ class Sampler:
         for job, watched in self._watched.items():
             for uuid in watched.gpus:
                 sharing.setdefault(uuid, []).append(job)
+        used: dict[str, dict[str, float]] = {}
         for job, watched in self._watched.items():
             if not watched.gpus:
                 continue  # not on any GPU yet
@@ -208,14 +211,38 @@ class Sampler:
                 self._log(str(error))
                 continue
             watched.meter.add(watched.gpus, sample)
+            for uuid, part in zip(watched.gpus, parts, strict=True):
+                used.setdefault(uuid, {})[job] = own_use(part) or 0.0
             pids = [p.pid for uuid in watched.gpus for p in owned.get((uuid, job), ())]
             number = watched.spec.slurm_id or job
             host = self._host.use(job, number, [*watched.spec.pids, *pids][:_MOST_PIDS], now_s)
+            held_mib = self._host.held_mib(job)
+            if held_mib is not None:
+                watched.meter.held(held_mib)
             if watched.quiet.add(sample.gpus, host, now_s) and watched.partner is not None:
                 watched.woke, watched.due_s = True, now_s
             point = point_of(sample, self._interval_s, host)
             if point is not None:
                 watched.series.add(point)
+
+        self._split_energy(readings, used)
+
+    def _split_energy(
+        self, readings: Mapping[str, GpuReading | GpuLost], used: Mapping[str, Mapping[str, float]]
+    ) -> None:
+        """What each card took since the last reading goes to its jobs, by how much they used it; in equal parts where
+        none did, or nobody can tell."""
+        before, self._energy_j = self._energy_j, {}
+        for uuid, reading in readings.items():
+            if isinstance(reading, GpuLost) or reading.energy_j is None:
+                continue
+            self._energy_j[uuid] = reading.energy_j
+            jobs, took_j = used.get(uuid, {}), reading.energy_j - before.get(uuid, reading.energy_j)
+            if not jobs or took_j <= 0.0:
+                continue  # nobody's, or the driver was loaded anew
+            whole = sum(jobs.values())
+            for job, util in jobs.items():
+                self._watched[job].meter.took(uuid, took_j * (util / whole if whole else 1.0 / len(jobs)))
 
     def _wanted(self) -> list[str]:
         """UUIDs to read: all cards while some job's GPUs are not known yet."""

@@ -50,7 +50,9 @@ class IdleStretch:
 class GpuUse:
     """One GPU of one job over one run. ``begin_s``, ``end_s``: of the first and after the last reading, Unix seconds.
     ``measured_s``: how long readings told what the job did there; ``worked_s``: how long of that the GPU worked.
-    ``idle``: stretches of at least `LEAST_IDLE_S`, in order."""
+    ``idle``: stretches of at least `LEAST_IDLE_S`, in order. ``energy_j``: joules that the GPU took meanwhile, as far
+    as it is this job's: of a GPU that is shared its part by use, an estimate; ``None`` where no card counts.
+    ``host_mib``: the most that its processes were seen to hold of the node's memory (without caches), MiB."""
 
     gpu: str
     begin_s: float
@@ -58,6 +60,8 @@ class GpuUse:
     measured_s: float = 0.0
     worked_s: float = 0.0
     idle: tuple[IdleStretch, ...] = ()
+    energy_j: float | None = None
+    host_mib: float | None = None
 
 
 @dataclass(slots=True)
@@ -74,6 +78,8 @@ class _Meter:
     idle_until_s: float = 0.0
     empty_s: float = 0.0
     blip_s: float = 0.0
+    energy_j: float | None = None
+    host_mib: float | None = None
 
 
 class UseMeter:
@@ -83,7 +89,16 @@ class UseMeter:
         """``earlier``: what a sampler before this one found of the same run."""
         self._interval_s = interval_s
         self._meters = {
-            use.gpu: _Meter(use.gpu, use.begin_s, use.end_s, use.measured_s, use.worked_s, use.idle)
+            use.gpu: _Meter(
+                use.gpu,
+                use.begin_s,
+                use.end_s,
+                use.measured_s,
+                use.worked_s,
+                use.idle,
+                energy_j=use.energy_j,
+                host_mib=use.host_mib,
+            )
             for use in earlier
         }
 
@@ -92,11 +107,24 @@ class UseMeter:
         for gpu, part in zip(gpus, sample.gpus, strict=False):
             self._add(gpu, part, sample.at_s)
 
+    def took(self, gpu: str, joules: float) -> None:
+        """So much energy more is this job's."""
+        one = self._meters.get(gpu)
+        if one is not None:
+            one.energy_j = (one.energy_j or 0.0) + joules
+
+    def held(self, host_mib: float) -> None:
+        """The job was seen to hold so much of the node's memory."""
+        for one in self._meters.values():
+            one.host_mib = max(one.host_mib or 0.0, host_mib)
+
     @property
     def uses(self) -> tuple[GpuUse, ...]:
         """Of each GPU so far; a stretch that goes on is in it."""
         return tuple(
-            GpuUse(one.gpu, one.begin_s, one.last_s, one.measured_s, one.worked_s, _kept(one))
+            GpuUse(
+                one.gpu, one.begin_s, one.last_s, one.measured_s, one.worked_s, _kept(one), one.energy_j, one.host_mib
+            )
             for one in self._meters.values()
         )
 

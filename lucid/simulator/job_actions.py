@@ -23,6 +23,7 @@ from lucid.simulator.usage import UsageBook
 
 __all__ = ["JobActions"]
 
+_LEAST_SPEED = 0.01
 _INSTABILITY_SHOWS_S = 600.0
 """An unstable utilisation pattern shows only after so long a run, not in a profiling run of a minute or two."""
 
@@ -104,6 +105,15 @@ class JobActions(IdleJobs):
             shown = None if partner is None else partner.view
             if not isinstance(shown, Running) or shown.placement != decision.placement:
                 return f"job {job_id}: {decision.beside} does not run on these GPUs"
+        return self._not_beside(job_id, decision) if isinstance(decision, Start) else None
+
+    def _not_beside(self, job_id: str, start: Start) -> str | None:
+        """Tasks of its array that the same plan starts there come before it."""
+        for sibling in start.siblings:
+            known = self._live.get(sibling)
+            shown = None if known is None else known.view
+            if not isinstance(shown, Running) or shown.placement != start.placement:
+                return f"job {job_id}: {sibling} does not run on these GPUs"
         return None
 
     def _overflows(self, action: Action) -> bool:
@@ -164,7 +174,9 @@ class JobActions(IdleJobs):
         if start.beside is not None:
             self._pair(live, running, self._live[start.beside])
         self._show(live, running)
-        if start.beside is None:
+        if start.siblings:
+            self._stack([*(self._live[job_id] for job_id in start.siblings), live])
+        elif start.beside is None:
             self._begin(live, start.group)
         else:
             self._schedule_end(live)
@@ -190,6 +202,32 @@ class JobActions(IdleJobs):
         self._show(partner, replace(shown, partner=running.job.id))
         if self._memory is not None and not running.visits:
             self._push(self._now_s + LEAST_TOGETHER_S, Event.PAIR_SEEN, live)
+
+    def _stack(self, members: Sequence[Live]) -> None:
+        """These tasks of an array, of which all but the newest may have run before, share their GPUs from now on.
+        What each costs another is what it costs it in a pair, added up (``lucid.binder.sweeps``)."""
+        ids = tuple(member.item.job.id for member in members)
+        truths = [member.item.profile for member in members]
+        for at, member in enumerate(members):
+            view = member.view
+            assert isinstance(view, Running)
+            self._catch_up(member)
+            slower = 0.0
+            for other, truth in enumerate(truths):
+                mine = truths[at]
+                if other != at and mine is not None and truth is not None:
+                    slower += 1.0 / max(self._interference.speeds(mine, truth)[0], _LEAST_SPEED) - 1.0
+            member.speed = 1.0 / (1.0 + slower)
+            member.outcome.packed = member.outcome.packed or len(ids) > 1
+            self._schedule_end(member)
+            partner = next((other for other in ids if other != ids[at]), None) if len(ids) == 2 else None
+            self._show(member, replace(view, group=ids if len(ids) > 2 else (), partner=partner))
+
+    def _ungroup(self, view: Running) -> None:
+        if view.group and self._interleaving is None:
+            self._stack([self._live[job_id] for job_id in view.group if job_id != view.job.id])
+        else:
+            super()._ungroup(view)
 
     def _pair_seen(self, live: Live) -> None:
         """A pair has been together for long enough for a sampler to judge it: both speeds show in the profiles."""
@@ -332,7 +370,8 @@ class JobActions(IdleJobs):
         live.epoch += 1
         live.run += 1
         self._give_up(live, view.placement)
-        self._ungroup(view)
+        if view.group:
+            self._ungroup(view)
         partner = None if view.partner is None else self._live.get(view.partner)
         if partner is None:
             return

@@ -52,7 +52,7 @@ class LiveLikeCluster(SimulatedCluster):
         view = live.view
         assert isinstance(view, Running)
         if view.job.id in self._predicted:
-            if view.partner is not None:
+            if view.partner is not None or view.group:
                 return  # what is seen beside another says nothing of it alone
             self._predicted.discard(view.job.id)
             self._show(live, replace(view, profile=None))
@@ -70,7 +70,12 @@ class LiveLikeCluster(SimulatedCluster):
     def _watch(self, live: Live) -> None:
         view = live.view
         assert isinstance(view, Running)
-        if view.job.id in self._predicted and view.partner is None and live.item.profile is not None:
+        if (
+            view.job.id in self._predicted
+            and view.partner is None
+            and not view.group
+            and live.item.profile is not None
+        ):
             self._push(view.start_s + measured_after_s(view.job, self._profiling), Event.MEASURED, live)
         else:
             super()._watch(live)

@@ -16,7 +16,7 @@ from lucid.slurmconf.render import MOST_SLOTS, SLOTS
 
 __all__ = ["Finding", "check_installation", "heartbeat_in", "settings_in"]
 
-_COUNTS = (str(SLOTS), str(MOST_SLOTS))
+_COUNTS = tuple(map(str, range(SLOTS, MOST_SLOTS + 1)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +182,7 @@ def _gres(root: Path, conf: Texts, path: Path) -> Iterator[Finding]:
         if types != {f"g{number}" for number in range(len(types))}:
             says = f"GPU types are {', '.join(sorted(types)) or 'none'}; each GPU needs its own: g0, g1, …"
         elif count not in _COUNTS or slots.get(host, {}) != dict.fromkeys(types, count):
-            says = f"each GPU needs one line `Name=shard Type=gN Count={SLOTS}` (or {MOST_SLOTS}) with the same File"
+            says = f"each GPU needs one line `Name=shard Type=gN Count={SLOTS}` (to {MOST_SLOTS}) with the same File"
         elif set(declared.get(host, "").split(",")) != wanted:
             says = (
                 f"slurm.conf declares Gres={declared.get(host, '') or '(nothing)'}, which is not what gres.conf has"

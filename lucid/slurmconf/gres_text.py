@@ -10,9 +10,9 @@ from pathlib import Path
 from lucid.errors import ConfigError
 from lucid.slurmconf.conf_text import Edit, Statement, Texts, edited, with_values
 from lucid.slurmconf.nodes import host_list, hosts_in
-from lucid.slurmconf.render import gpu_lines
+from lucid.slurmconf.render import SLOTS, gpu_lines
 
-__all__ = ["ADDRESS", "Gres", "addressed_gres", "hosts_or_none"]
+__all__ = ["ADDRESS", "Gres", "addressed_gres", "hosts_or_none", "with_slots"]
 
 ADDRESS = re.compile(r"g\d+")
 _KEPT = ("cores", "cpus", "links", "link", "flags")
@@ -38,7 +38,22 @@ def hosts_or_none(expression: str) -> list[str] | None:
         return None
 
 
-def addressed_gres(texts: Texts, wanted: Mapping[str, int], others: Iterable[str]) -> Gres:
+def with_slots(texts: Texts, hosts: Iterable[str], slots: int) -> dict[Path, str]:
+    """gres.conf with so many slots for each GPU of these hosts, which have addresses; the files that change. A line
+    of some of them and of others changes as a whole."""
+    mine, edits = set(hosts), dict[Path, list[Edit]]()
+    for statement in texts.statements:
+        pairs = _folded(statement.pairs)
+        names = hosts_or_none(pairs["nodename"]) if "nodename" in pairs else []
+        if pairs.get("name") != "shard" or not ADDRESS.fullmatch(pairs.get("type", "")):
+            continue
+        if pairs.get("count") != str(slots) and (not names or mine & set(names)):
+            edit = with_values(statement, texts.files[statement.path], {"Count": str(slots)})
+            edits.setdefault(statement.path, []).append(edit)
+    return {path: edited(texts.files[path], made) for path, made in edits.items()}
+
+
+def addressed_gres(texts: Texts, wanted: Mapping[str, int], others: Iterable[str], slots: int = SLOTS) -> Gres:
     """gres.conf, with what it includes, with addresses for the GPUs of the hosts *wanted* (GPUs by host). The hosts
     *others* keep theirs.
 
@@ -69,7 +84,7 @@ def addressed_gres(texts: Texts, wanted: Mapping[str, int], others: Iterable[str
         if found is not None:
             devices[host] = found
     if not result.problems and devices:
-        result.files = _rewritten(texts, rows, covers, devices, sorted(set(others) - set(wanted)))
+        result.files = _rewritten(texts, rows, covers, devices, sorted(set(others) - set(wanted)), slots)
     return result
 
 
@@ -122,6 +137,7 @@ def _rewritten(
     covers: Mapping[Statement, set[str]],
     devices: Mapping[str, tuple[str, ...]],
     others: list[str],
+    slots: int,
 ) -> dict[Path, str]:
     edits, off = dict[Path, list[Edit]](), False
     for statement, pairs in rows:
@@ -147,7 +163,7 @@ def _rewritten(
     more = ["# Lucid: one type a GPU is its address; slots of the same type (docs/slurm-install.md)."]
     more += [] if off else [f"NodeName={host_list(devices)} AutoDetect=off" if others else "AutoDetect=off"]
     for files, hosts in groups.items():
-        more += gpu_lines(host_list(hosts), files)
+        more += gpu_lines(host_list(hosts), files, slots)
     return {
         path: edited(text, edits.get(path, ()), more if path == texts.main else ())
         for path, text in texts.files.items()

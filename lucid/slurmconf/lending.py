@@ -9,10 +9,10 @@ from pathlib import Path
 
 from lucid.slurmconf.conf_text import Edit, Statement, Texts, edited, written
 from lucid.slurmconf.nodes import host_list
+from lucid.slurmconf.render import SLOTS
 
 __all__ = ["differing", "lending_text", "pool_line", "rules_of", "without_pool"]
 
-_SLOTS = 2
 _MADE = "# Lucid: VCs lend idle GPUs (lucidctl setup --lending off takes this line away)"
 _OWN = frozenset(["partitionname", "nodes", "default", "state", "alternate"])
 _WHO = {"allowaccounts": "AllowAccounts", "allowgroups": "AllowGroups", "allowqos": "AllowQos"}
@@ -80,6 +80,7 @@ def lending_text(
     bounded: frozenset[str],
     gpus: int,
     by_account: bool = False,
+    slots: int = SLOTS,
 ) -> str:
     """The lines and commands, each with a word on what it is for.
 
@@ -90,6 +91,7 @@ def lending_text(
         bounded: VCs whose partition has more GPUs than their quota.
         gpus: those of all nodes.
         by_account: accounts keep these to their quotas, and not a QOS of their partition.
+        slots: jobs that may share a GPU.
     """
     everywhere = sorted({name for names in nodes.values() for name in names})
     room = f"PartitionName={partition} Nodes={','.join(everywhere)} MaxTime=UNLIMITED State=UP"
@@ -98,15 +100,15 @@ def lending_text(
     if limited and by_account:
         room += " QOS=lucid-borrow"
         commands += ["# Goes before the limits of accounts: all GPUs, or fewer to bound what is lent."]
-        commands += [f"sacctmgr -i add qos lucid-borrow set {_limit(gpus)}"]
+        commands += [f"sacctmgr -i add qos lucid-borrow set {_limit(gpus, slots)}"]
         commands += ["# The quotas: name the account of each VC."]
-        commands += [f"sacctmgr -i modify account ACCOUNT_OF_{vc} set {_limit(quotas[vc])}" for vc in limited]
+        commands += [f"sacctmgr -i modify account ACCOUNT_OF_{vc} set {_limit(quotas[vc], slots)}" for vc in limited]
     lines.append(room)
     if limited and not by_account:
         lines += ["# Add this to the line of each VC, whose nodes are also those of others."]
         lines += [f"PartitionName={vc} … QOS={vc}-quota" for vc in limited]
         commands += ["# The quotas: before slurm.conf names them."]
-        commands += [f"sacctmgr -i add qos {vc}-quota set {_limit(quotas[vc])}" for vc in limited]
+        commands += [f"sacctmgr -i add qos {vc}-quota set {_limit(quotas[vc], slots)}" for vc in limited]
     if limited:
         lines += ["AccountingStorageEnforce=associations,limits,qos", "AccountingStorageTRES=gres/gpu,gres/shard"]
     else:
@@ -114,6 +116,6 @@ def lending_text(
     return "\n".join([*commands, *lines]) + "\n"
 
 
-def _limit(gpus: int) -> str:
+def _limit(gpus: int, slots: int) -> str:
     """Slurm counts a job in slots against gres/shard only."""
-    return f"GrpTRES=gres/gpu={gpus},gres/shard={_SLOTS * gpus}"
+    return f"GrpTRES=gres/gpu={gpus},gres/shard={slots * gpus}"

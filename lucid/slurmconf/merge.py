@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from lucid.slurmconf.conf_text import Edit, Statement, Texts, edited, with_values
-from lucid.slurmconf.gres_text import ADDRESS, addressed_gres, hosts_or_none
+from lucid.slurmconf.gres_text import ADDRESS, addressed_gres, hosts_or_none, with_slots
 from lucid.slurmconf.nodes import host_list
-from lucid.slurmconf.render import addresses
+from lucid.slurmconf.render import SLOTS, addresses
 
 __all__ = ["HOOKS", "Merged", "Refusal", "merge_pack"]
 
@@ -46,12 +46,14 @@ class Refusal:
 @dataclass(slots=True)
 class Merged:
     """New texts by file, as far as they differ; ``models`` that users may ask for; ``hosts`` whose GPUs
-    have addresses then; ``filtered``: commands and steps run through Lucid's cli_filter.lua."""
+    have addresses then, ``slotted`` those whose GPUs had them and get another number of slots; ``filtered``: commands
+    and steps run through Lucid's cli_filter.lua."""
 
     files: dict[Path, str] = field(default_factory=dict)
     models: set[str] = field(default_factory=set)
     filtered: bool = True
     hosts: list[str] = field(default_factory=list)
+    slotted: set[str] = field(default_factory=set)
     notes: list[str] = field(default_factory=list)
     refused: list[Refusal] = field(default_factory=list)
 
@@ -95,6 +97,7 @@ def merge_pack(
     packed: Collection[str],
     in_force: Mapping[str, str],
     site: Mapping[str, str],
+    slots: int | None = None,
 ) -> Merged:
     """Both files for pack mode on the nodes *packed*.
 
@@ -103,10 +106,13 @@ def merge_pack(
         gres: gres.conf with what it includes, where there is one.
         packed: Names of nodes whose GPUs are to be shared. A NodeName line that has one of them changes as a whole.
         in_force: ``scontrol show config``, for parameters that no file sets.
+        slots: Jobs that may share one GPU, ``None``: two, or as many as there are already.
         site: Texts of the site's own scripts: ``job_submit.lua``, ``cli_filter.lua``, and the TaskProlog by its path.
     """
     merged, work = Merged(), _Work(texts)
-    _nodes(work, gres, packed, merged)
+    _nodes(work, gres, packed, merged, slots or SLOTS)
+    if slots is not None:
+        _slots(work, gres, packed, merged, slots)
     _parameters(work, in_force, site, merged)
     _billing(work, packed, merged)
     if merged.refused:
@@ -120,7 +126,26 @@ def merge_pack(
     return merged
 
 
-def _nodes(work: _Work, gres: Texts | None, packed: Collection[str], merged: Merged) -> None:
+def _slots(work: _Work, gres: Texts | None, packed: Collection[str], merged: Merged, slots: int) -> None:
+    """So many slots for each GPU that has an address already."""
+    changed = set[str]()
+    for statement in work.texts.of("NodeName"):
+        hosts, text = hosts_or_none(statement.pairs["nodename"]) or [], statement.pairs.get("gres", "")
+        fresh = re.sub(r"\bshard:(g\d+):\d+", rf"shard:\1:{slots}", text)
+        if fresh != text and set(hosts) & set(packed):
+            edit = with_values(statement, work.texts.files[statement.path], {"Gres": fresh})
+            work.edits.setdefault(statement.path, []).append(edit)
+            changed |= set(hosts)
+    if changed and gres is not None and not merged.files.keys() & gres.files.keys():
+        merged.files |= with_slots(gres, changed, slots)
+    elif changed:
+        merged.refused.append(
+            Refusal("some GPUs get addresses, and others another number of slots", "run this without --slots first")
+        )
+    merged.slotted |= changed
+
+
+def _nodes(work: _Work, gres: Texts | None, packed: Collection[str], merged: Merged, slots: int) -> None:
     defaults: dict[str, str] = {}
     found = []
     for statement in work.texts.of("NodeName"):
@@ -154,7 +179,7 @@ def _nodes(work: _Work, gres: Texts | None, packed: Collection[str], merged: Mer
         )
     others = [host for _, node in found if node.gpus for host in node.hosts if host not in wanted]
     merged.hosts += sorted(ready)
-    models = _gres(gres, wanted, [host for host in others if host not in ready], merged) if wanted else {}
+    models = _gres(gres, wanted, [host for host in others if host not in ready], merged, slots) if wanted else {}
     for statement, node in found:
         if not node.gpus:
             continue
@@ -178,7 +203,7 @@ def _nodes(work: _Work, gres: Texts | None, packed: Collection[str], merged: Mer
                 )
                 continue
             gpus = sum(count for _, count in node.gpus)
-            values["Gres"] = ",".join([addresses(gpus), *rest])
+            values["Gres"] = ",".join([addresses(gpus, slots), *rest])
             merged.hosts += node.hosts
             merged.models |= kinds
         have = [word for word in node.feature.split(",") if word]
@@ -229,7 +254,9 @@ def _feature_key(statement: Statement) -> str:
     return "Features" if "features" in statement.pairs and "feature" not in statement.pairs else "Feature"
 
 
-def _gres(gres: Texts | None, wanted: Mapping[str, int], others: list[str], merged: Merged) -> dict[str, set[str]]:
+def _gres(
+    gres: Texts | None, wanted: Mapping[str, int], others: list[str], merged: Merged, slots: int
+) -> dict[str, set[str]]:
     if gres is None:
         merged.refused.append(
             Refusal(
@@ -238,7 +265,7 @@ def _gres(gres: Texts | None, wanted: Mapping[str, int], others: list[str], merg
             )
         )
         return {}
-    found = addressed_gres(gres, wanted, others)
+    found = addressed_gres(gres, wanted, others, slots)
     merged.notes += found.notes
     by_remedy: dict[str, list[str]] = {}
     for what, remedy in found.problems:

@@ -15,8 +15,8 @@ from lucid.slurmconf.nodes import NodeSpec, PartitionSpec, hosts_in
 __all__ = ["MOST_SLOTS", "SLOTS", "Rendered", "addresses", "gpu_lines", "plugin_conf", "render"]
 
 SLOTS = 2
-"""Jobs that may share one GPU, unless told. Lucid pairs; only groups that take turns (Muri) need ``MOST_SLOTS``."""
-MOST_SLOTS = 4
+"""Jobs that may share one GPU, unless told: Lucid pairs. Groups that take turns (Muri) and sweeps need more."""
+MOST_SLOTS = 8
 
 STALE_S = 60
 """Age of the heartbeat, s, from which the plugin leaves jobs alone."""

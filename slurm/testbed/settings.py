@@ -144,8 +144,8 @@ def layout_from(environ: Mapping[str, str]) -> Layout:
     if cgroup not in ("none", "v1", "v2"):
         raise TestbedError(f"LUCID_TESTBED_CGROUP={cgroup!r}: use none, v1 or v2")
     slots = environ.get("LUCID_TESTBED_SLOTS", "2")
-    if slots not in ("2", "4"):
-        raise TestbedError(f"LUCID_TESTBED_SLOTS={slots!r}: use 2 or 4")
+    if slots not in tuple("2345678"):
+        raise TestbedError(f"LUCID_TESTBED_SLOTS={slots!r}: use 2 to 8")
     own_nodes = environ.get("LUCID_TESTBED_NODES")
     # nodes of one's own are asked for n1 to n4 only, as they always were
     texts = environ.get("LUCID_TESTBED_PARTITIONS", _PARTITIONS["bare" if own_nodes else variant]).split()

@@ -45,7 +45,7 @@ def test_lucidd_orders_a_queue_over_pyslurm(box: Box) -> None:
     folder.mkdir(mode=0o777)
     folder.chmod(0o777)
     (folder / "lucid.toml").write_text(
-        '[slurm]\nclient = "pyslurm"\n[daemon]\nstate_dir = "/tmp/by-pyslurm"\nsite_factor_bound = 1000\n'
+        '[slurm]\nclient = "pyslurm"\n[daemon]\nstate_dir = "/tmp/by-pyslurm"\n'
         'heartbeat = "/tmp/by-pyslurm/heartbeat"\n[daemon.partitions]\nvc-b = "order"\n'
     )
     done = box.run(

@@ -178,6 +178,21 @@ def test_jobs_on_nodes_whose_gpus_change_are_not_hurt(plain: Box) -> None:
 
 
 @NEEDS_PACK
+@NEEDS_PACK
+def test_slots_change_on_a_site_that_is_packed_and_are_taken_back_with_the_rest(plain: Box) -> None:
+    done = typed(plain, PACK)
+    assert done.returncode == 0, done.stdout + done.stderr
+    done = typed(plain, f"{PACK} --slots 6")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "Count=6" in (plain.root / "etc/slurm/gres.conf").read_text()
+    plain.wait("the nodes have them", lambda: "shard:g0:6" in plain.run("scontrol", "show", "node", "n1").stdout, 60)
+    assert told(plain, f"{PACK} --slots 6")["changed"] is False
+    assert told(plain, PACK)["changed"] is False, "as it is"
+    job = plain.sbatch("--gres=gpu:1", "-p", "vc-a", script="sleep 1")
+    plain.wait_ended(job)
+    assert plain.state(job) == "COMPLETED"
+
+
 def test_without_the_nodes_files_slurm_is_not_told(plain: Box) -> None:
     line = PACK.replace(" --nodes-have-files", "")
     done = typed(plain, line)

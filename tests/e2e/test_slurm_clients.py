@@ -252,7 +252,7 @@ def test_lucidd_orders_a_queue_over_slurmrestd_alone(box: Box, tmp_path: Path) -
         secret = f'rest_token_file = "{token(box, folder)}"\n' if kind == "http" else ""
         (folder / "lucid.toml").write_text(
             f'[slurm]\nclient = "rest"\nrest_url = "{url}"\nprefix = ["/no/such/program"]\n{secret}'
-            f'[daemon]\nstate_dir = "{folder}"\nheartbeat = "{folder}/heartbeat"\nsite_factor_bound = 1000\n'
+            f'[daemon]\nstate_dir = "{folder}"\nheartbeat = "{folder}/heartbeat"\n'
             '[daemon.partitions]\nvc-b = "order"\n'
         )
         done = subprocess.run(

@@ -38,6 +38,7 @@ class Scene:
         self.sampler = FakeSampler(self.slurm, {})
         self.settings = SlurmSettings(**settings)
         self.hosts: IdleHostSettings | None = None
+        self.oom_grow_gib = 0.0
         self.cluster = self.restart()
 
     def restart(self) -> SlurmCluster:
@@ -45,7 +46,8 @@ class Scene:
         self.cluster = SlurmCluster(
             self.slurm, self.store, self.sampler, self.slurm, self.settings,
             DaemonSettings(
-                partitions=dict(self.modes), profiling_partition="prof", mps=self.mps, optout=self.optout
+                partitions=dict(self.modes), profiling_partition="prof", mps=self.mps, optout=self.optout,
+                oom_grow_gib=self.oom_grow_gib,
             ),
             lambda: self.modes, self.profiled, self.token, hosts=self.hosts,
         )  # fmt: skip

@@ -56,6 +56,7 @@ class JoinedMetrics:
 def _joined(main: GpuReading | GpuLost, beside: GpuReading | GpuLost) -> GpuReading | GpuLost:
     if isinstance(main, GpuLost) or isinstance(beside, GpuLost):
         return beside if isinstance(main, GpuLost) else main
-    names = ("gpu_util", "mem_util", "mem_mib", "sm_active", "sm_occupancy", "dram_active", "processes", "xid")
+    names = ("gpu_util", "mem_util", "mem_mib", "sm_active", "sm_occupancy", "dram_active", "processes", "xid",
+             "energy_j")  # fmt: skip
     absent = {name: getattr(beside, name) for name in names if getattr(main, name) is None}
     return replace(main, **absent)

@@ -230,6 +230,7 @@ class NvmlMetrics:
         memory = nvml.nvmlDeviceGetMemoryInfo(handle)
         rates = self._absent(nvml.nvmlDeviceGetUtilizationRates, handle)
         sm_active, sm_occupancy, dram_active = self._gpm(device)
+        energy_mj = self._absent(self._nvml.nvmlDeviceGetTotalEnergyConsumption, device.handle)
         return GpuReading(
             device.card.uuid,
             None if rates is None else float(rates.gpu),
@@ -240,6 +241,7 @@ class NvmlMetrics:
             dram_active,
             self._processes(device),
             self._xids.pop(device.card.uuid, None),
+            None if energy_mj is None else energy_mj / 1000.0,
         )
 
     def _gpm(self, device: _Device) -> tuple[float | None, float | None, float | None]:

@@ -26,7 +26,7 @@ from lucid.config import PolicySettings, settings_from, still_there
 from lucid.core.arrivals import ArrivalForecast
 from lucid.core.decision import PartitionPlan, Plan
 from lucid.core.job import Pending, Running
-from lucid.core.ports import Applied, PairSpeeds, Predictor
+from lucid.core.ports import Applied, PairSpeeds
 from lucid.core.prediction import Prediction
 from lucid.core.snapshot import Partition, Snapshot
 from lucid.errors import StoreError
@@ -37,12 +37,14 @@ from lucid.orchestrator.policy_host import Context, PolicyHost
 __all__ = [
     "PlanRecord",
     "PlanRecorder",
+    "RecordedPredictor",
     "lucid_version",
     "plan_bytes",
     "prune_records",
     "read_record",
     "record_bytes",
     "record_files",
+    "record_policy",
     "replan",
 ]
 
@@ -245,21 +247,36 @@ def _arrivals(found: ArrivalForecast | Mapping[str, float]) -> ArrivalForecast:
 # -- again -----------------------------------------------------------------------------------------------------
 
 
-class _Recorded:
-    """Answers as the predictor of a context did; what it was not asked then it does not know."""
+class RecordedPredictor:
+    """Answers as the predictor of a context did; what it was not asked then it does not know. ``unknown`` counts
+    these questions."""
 
     def __init__(self, context: Context) -> None:
         self.name = context.predictor
         self._answers = context.answers
+        self.unknown = 0
 
     def pair_speed(self, a: Any, b: Any) -> PairSpeeds:
+        """As it was said then."""
+        self.unknown += (a, b) not in self._answers
         return self._answers.get((a, b))
 
     def predict(self, job: Any, profile: Any, now_s: float) -> Prediction:  # noqa: ARG002 - the port's signature
+        """Refused: predictions of jobs are in the snapshot."""
         raise StoreError(f"job {job.id}: the policy asked for a prediction that is not in the snapshot")
 
     def learn(self, ended: Any) -> None:
         """Nothing: it only remembers."""
+
+
+def record_policy(record: PlanRecord, context: Context) -> tuple[Policy, RecordedPredictor]:
+    """The policy that planned one of the record's contexts, and the predictor that it asks.
+
+    Raises:
+        ConfigError: it is not known here.
+    """
+    predictor = RecordedPredictor(context)
+    return make_policies(record.policy, record.own, record.settings, predictor), predictor
 
 
 def replan(record: PlanRecord) -> dict[str, bytes]:
@@ -270,8 +287,7 @@ def replan(record: PlanRecord) -> dict[str, bytes]:
     """
     found: dict[str, bytes] = {}
     for number, context in enumerate(record.contexts):
-        predictor: Predictor = _Recorded(context)
-        policy: Policy = make_policies(record.policy, record.own, record.settings, predictor)
+        policy, _ = record_policy(record, context)
         plan = policy.plan(context.snapshot)
         for name, of in record.context.items():
             if of == number and name in plan.partitions:

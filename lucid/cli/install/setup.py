@@ -47,6 +47,10 @@ _ROOT = Path("/")
     "--lending", type=click.Choice(["borrow", "off"]),
     help="pack: make the pool in which VCs lend each other idle GPUs, or take it away.  [default: it is offered]",
 )  # fmt: skip
+@click.option(
+    "--slots", type=click.IntRange(2, 8), metavar="N",
+    help="pack: jobs that may share a GPU, for sweeps (docs/sweeps.md).  [default: 2, or as it is]",
+)  # fmt: skip
 @click.option("--nodes-have-files", is_flag=True, help="pack: the nodes see this /etc/slurm, or have a copy of it.")
 @click.option("--yes", is_flag=True, help="Do it without asking.")
 @click.option("--dry-run", is_flag=True, help="Show the changes, and change nothing.")
@@ -61,6 +65,7 @@ def setup(
     past_days: int | None,
     drain: bool,
     lending: str | None,
+    slots: int | None,
     nodes_have_files: bool,
     yes: bool,
     dry_run: bool,
@@ -85,8 +90,10 @@ def setup(
     chosen, names = _what(running, mode, partitions, asks)
     if lending and chosen is not Mode.PACK:
         raise ConfigError(f"--lending {lending} belongs to --mode pack: only there does Lucid choose a job's nodes")
+    if slots and chosen is not Mode.PACK:
+        raise ConfigError(f"--slots {slots} belongs to --mode pack: only there do jobs share GPUs")
     memory, made = dict(map(_memory, gpu_mem)), tuple(journal.has("partition"))
-    options = Options(chosen, tuple(names), profiling, memory, past_days, lending or "", made)
+    options = Options(chosen, tuple(names), profiling, memory, past_days, lending or "", made, slots)
     plan = make_plan(_ROOT, machine, running, options, programs_here(_ROOT))
     told = _told(plan, journal, drain)
     if not as_json:

@@ -49,6 +49,8 @@ class Options:
     """Pack mode: ``borrow`` makes the pool in which VCs lend, ``off`` takes it away; empty: it is offered."""
     made: tuple[str, ...] = ()
     """Partitions that an earlier run has made."""
+    slots: int | None = None
+    """Pack mode: jobs that may share a GPU; ``None``: two, or as many as before."""
 
 
 @dataclass(slots=True)
@@ -263,7 +265,7 @@ def _pack(
     packed = {node.name for name in used for node in running.with_gpus.get(name, ())}
     if not packed:
         raise ConfigError(f"the partitions {', '.join(used)} have no node with GPUs")
-    merged = merge_pack(texts, gres, packed, running.config, _site(root, texts))
+    merged = merge_pack(texts, gres, packed, running.config, _site(root, texts), options.slots)
     plan.notes += merged.notes
     plan.refused += merged.refused
     if merged.refused:
@@ -285,7 +287,11 @@ def _pack(
     shared = [*texts.files, *(gres.files if gres else ()), etc / "lucid.plugin.conf", node]
     plan.node_files = [(f"/{path.relative_to(root)}", "0644") for path in shared]
     plan.node_files += [(f"/{f.target}", "0755" if f.executable else "0644") for f in FILES if not f.daemon]
-    plan.hosts = [n.name for n in running.nodes if n.name in merged.hosts and n.gpu_types and not n.addressable]
+    plan.hosts = [
+        n.name
+        for n in running.nodes
+        if n.name in merged.slotted or (n.name in merged.hosts and n.gpu_types and not n.addressable)
+    ]
     _in_force(plan, root, texts, fresh, running)
 
 
@@ -333,7 +339,8 @@ def _in_force(plan: Plan, root: Path, texts: Texts, fresh: Mapping[Path, str], r
         plan.steps.append(("reconfigure", "scontrol reconfigure, and wait until slurmctld has all of it in force"))
     if plan.hosts:
         plan.notes.append(
-            f"the GPUs of {host_list(plan.hosts)} get addresses: no job may run there meanwhile (--drain waits)"
+            f"the GPUs of {host_list(plan.hosts)} get addresses or slots: no job may run there meanwhile "
+            "(--drain waits)"
         )
     if any(change.shipped for change in plan.changes) or fresh:
         alone = "enable_configless" in running.config.get("SlurmctldParameters", "")

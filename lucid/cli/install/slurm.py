@@ -20,7 +20,7 @@ from lucid.slurmconf.check import check_installation
 from lucid.slurmconf.install import install_files
 from lucid.slurmconf.lending import lending_text
 from lucid.slurmconf.nodes import parse_node, parse_partition
-from lucid.slurmconf.render import render
+from lucid.slurmconf.render import SLOTS, render
 
 __all__ = ["slurm"]
 
@@ -40,7 +40,11 @@ def slurm() -> None:
     "--node-extra", "node_extra", multiple=True, metavar="HOSTS=TEXT", help="more for the NodeName line of a --nodes"
 )
 @click.option(
-    "--slots", type=click.Choice(["2", "4"]), default="2", show_default=True, help="jobs a GPU: 4 for groups of Muri"
+    "--slots",
+    type=click.IntRange(2, 8),
+    default=2,
+    show_default=True,
+    help="jobs a GPU: 4 for groups of Muri, up to 8 for sweeps",
 )
 @click.option("--out", type=click.Path(path_type=Path, file_okay=False), help="write files there instead of printing")
 @click.option("--json", "as_json", is_flag=True, help="print the texts as JSON")
@@ -51,7 +55,7 @@ def render_command(
     heartbeat: str,
     files: str,
     node_extra: tuple[str, ...],
-    slots: str,
+    slots: int,
     out: Path | None,
     as_json: bool,
 ) -> None:
@@ -70,7 +74,7 @@ def render_command(
         heartbeat=heartbeat,
         files=files,
         node_extra=_extra(node_extra, [g.hosts for g in groups]),
-        slots=int(slots),
+        slots=slots,
     )
     texts = {
         "gres.conf": rendered.gres_conf,
@@ -122,6 +126,7 @@ def lending_command(config: Path, accounts: bool, as_json: bool) -> None:
         frozenset(vc for vc, gpus in sizes.items() if gpus > rules.quotas[vc]),
         sum({node.name: len(node.gpu_types) for mine in own.values() for node in mine}.values()),
         accounts,
+        max((max(node.slots, default=0) for node in nodes), default=0) or SLOTS,
     )
     say(json.dumps({"text": text}, indent=1) if as_json else text, nl=as_json)
 

@@ -30,11 +30,10 @@ def tell_explain(job_id: str, run_dir: Path | None, policy: str | None, as_json:
         store = seen_store(places)
         story, data = live_story(store, job_id, places.daemon.profiling_partition, why_unknown)
         story = with_expected_start(story, data, store, config)
-        ended = None if isinstance(store, Published) else store.ended_job(job_id)
-        if ended is not None:
+        if not isinstance(store, Published) and (ended := store.ended_job(job_id)) is not None:
             from lucid.cli.job.how_ended import with_ending
 
-            story = with_ending(story, data, ended, live_settings(config))
+            story = with_ending(story, data, ended, live_settings(config), store)
         width = UNBROKEN
     else:
         from lucid.explain.replayed_story import run_story

@@ -20,7 +20,7 @@ from lucid.explain.waste import account_to_dict, total_to_dict
 from lucid.live.reporting.waste_inputs import job_accounts
 from lucid.places import profiles_folder
 
-__all__ = ["tell_accounts", "tell_efficiency"]
+__all__ = ["efficiency_data", "tell_accounts", "tell_efficiency"]
 
 _JOBS_SHOWN = 20
 
@@ -56,7 +56,7 @@ def tell_efficiency(
             f"job {job_id} is not known: it has not started yet, asked for no GPU, or is older than daemon.keep_days"
         )
     if as_json:
-        say(json.dumps(_data(found, days), indent=1))
+        say(json.dumps(efficiency_data(found, days), indent=1))
     elif week:
         say(letter(found, now_s, days), nl=False)
     elif job_id is not None:
@@ -66,13 +66,17 @@ def tell_efficiency(
         tell_accounts(found, days, "account" if account is None and user is None else "user")
 
 
-def _data(accounts: list[JobAccount], days: float) -> dict[str, Any]:
+def efficiency_data(
+    accounts: list[JobAccount], days: float, time_limits: dict[str, Any] | None = None
+) -> dict[str, Any]:
+    """JSON form. ``time_limits``: where ``--time-limits`` was given."""
     return {
         "days": days,
         "total": total_to_dict(total_of("", accounts)),
         "users": [total_to_dict(one) for one in totals(accounts, lambda account: account.job.user)],
         "accounts": [total_to_dict(one) for one in totals(accounts, lambda account: account.job.account)],
         "jobs": [account_to_dict(one) for one in accounts],
+        "time_limits": time_limits,
     }
 
 
@@ -82,6 +86,11 @@ def _tell_job(one: JobAccount) -> None:
     say(shown(f"job {job.job_id} of {job.user} ({job.name}): {job.gpus} GPUs, {job.state}"))
     worked = "not measured" if one.worked_gpu_h is None else f"{one.worked_gpu_h:.1f} worked"
     say(f"{asked}, {one.held_gpu_h:.1f} held, {worked}; {one.measured_share:.0%} of its GPU time was measured")
+    if job.energy_kwh is not None:
+        say(f"Its GPUs took {job.energy_kwh:.2f} kWh for it (an estimate where they were shared)")
+    if job.host_peak_mib is not None:
+        asked_gib = f" of {job.asked_host_mib / 1024:.1f} GiB asked" if job.asked_host_mib else ""
+        say(f"Host memory: {job.host_peak_mib / 1024:.1f} GiB at most on a node{asked_gib}")
     if not one.measured:
         say("Too little was measured to judge it.")
     elif not one.waste:
@@ -113,7 +122,7 @@ def tell_accounts(accounts: list[JobAccount], days: float, first: str) -> None:
     }
     for name in (first, "user") if first != "user" else ("user",):
         table = Table()
-        for column in (name, "jobs", "asked", "held", "worked", "wasted", "not measured"):
+        for column in (name, "jobs", "asked", "held", "worked", "wasted", "not measured", "kWh", "memory used"):
             table.add_column(column, justify="left" if column == name else "right")
         for one in totals(accounts, keys[name]):
             figures = (
@@ -122,7 +131,9 @@ def tell_accounts(accounts: list[JobAccount], days: float, first: str) -> None:
                 one.all_wasted_gpu_h,
                 one.not_measured_gpu_h,
             )
-            table.add_row(one.name, str(one.jobs), _asked(one), *(f"{value:,.1f}" for value in figures))
+            kwh = "" if one.energy_kwh is None else f"{one.energy_kwh:,.1f}"
+            memory = f"{one.host_peak_gib / one.host_asked_gib:.0%}" if one.host_asked_gib else ""
+            table.add_row(one.name, str(one.jobs), _asked(one), *(f"{value:,.1f}" for value in figures), kwh, memory)
         stdout_console().print(table)
     for kind in WasteKind:
         some = [(w.gpu_h, account, w.words) for account in accounts for w in account.waste if w.kind is kind]

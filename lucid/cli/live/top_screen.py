@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
+from contextlib import suppress
 from pathlib import Path
 from typing import ClassVar
 
@@ -51,6 +54,33 @@ def _keys_line() -> str:
     return "  ".join(
         f"[@click=app.{action}][bold $footer-key-foreground]{key}[/] {word}[/]" for key, word, action in _SHOWN
     )
+
+
+async def _look_apart(config: Path) -> Look:
+    """``look`` in a thread that nothing waits for at the end. textual's own workers have to return before the program
+    ends, and a look takes as long as it plans ahead, or as its disk lets it wait: so long q did nothing."""
+    loop = asyncio.get_running_loop()
+    found: asyncio.Future[Look] = loop.create_future()
+
+    def told(seen: Look | Exception) -> None:
+        if found.cancelled():
+            return
+        if isinstance(seen, Exception):
+            found.set_exception(seen)
+        else:
+            found.set_result(seen)
+
+    def read() -> None:
+        seen: Look | Exception
+        try:
+            seen = look(config)
+        except Exception as error:
+            seen = error
+        with suppress(RuntimeError):  # the loop is closed: the program ends
+            loop.call_soon_threadsafe(told, seen)
+
+    threading.Thread(target=read, daemon=True).start()
+    return await found
 
 
 class _Words(ModalScreen[None]):
@@ -135,14 +165,12 @@ class TopApp(App[None]):
         """Read again what lucidd has written."""
         self._look()
 
-    @work(thread=True, exclusive=True)
-    def _look(self) -> None:
+    @work(exclusive=True)
+    async def _look(self) -> None:
         try:
-            seen = look(self._config)
+            self._show(await _look_apart(self._config))
         except LucidError as error:
-            self.call_from_thread(self._say, str(error))
-            return
-        self.call_from_thread(self._show, seen)
+            self._say(str(error))
 
     def _say(self, words: str) -> None:
         self.query_one("#head", Static).update(styled(words, "bold red"))

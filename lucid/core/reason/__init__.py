@@ -79,7 +79,9 @@ from lucid.core.reason.sharing import (
     SharedBy,
     ShareScores,
     SlowBefore,
+    SlowsSweep,
     Stable,
+    SweepFits,
     UserAllows,
 )
 
@@ -147,11 +149,13 @@ __all__ = [
     "SharedBy",
     "SkipsProfiling",
     "SlowBefore",
+    "SlowsSweep",
     "SlurmBars",
     "SlurmPriority",
     "Spread",
     "Stable",
     "StartsUntil",
+    "SweepFits",
     "Switches",
     "TooLarge",
     "Unranked",

@@ -76,6 +76,7 @@ def job_uses(
             profile=profile or (None if row is None else row.profile),
             # a summary outlives a run that was started over; what was read before this run is of another
             use=tuple(use for use in used if use.end_s > begin_s),
+            asked_host_mib=float(job.mem_mib),
             **rest,
         )
 

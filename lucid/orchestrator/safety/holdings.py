@@ -15,6 +15,7 @@ from lucid.core.rounding import reached
 from lucid.core.snapshot import Partition, Snapshot
 from lucid.errors import UnsafePlan
 from lucid.orchestrator.safety.pair_rules import check_pair, check_visit
+from lucid.orchestrator.safety.sweep_rules import check_sweep
 
 __all__ = ["Holdings"]
 
@@ -80,10 +81,11 @@ class Holdings:
         group: Sequence[str] = (),
         until_s: float | None = None,
         visits: bool = False,
+        siblings: Sequence[str] = (),
     ) -> None:
-        """Note that the job holds these GPUs, beside another (which does nothing, where it ``visits`` it) or in a
-        group where these are named, and until ``until_s`` where that is given; nothing is noted where a rule forbids
-        it.
+        """Note that the job holds these GPUs, beside another (which does nothing, where it ``visits`` it), beside
+        ``siblings`` or in a group where these are named, and until ``until_s`` where that is given; nothing is noted
+        where a rule forbids it.
 
         Raises:
             UnsafePlan: a rule forbids it.
@@ -116,11 +118,15 @@ class Holdings:
                 bit = bits & -bits
                 bits ^= bit
                 others.update(self.on_gpu.get((name, bit), ()))
-        if beside is None and not others <= set(group):
+        if beside is None and not siblings and not others <= set(group):
             held = f"its GPUs are held by {sorted(others)}"
             raise UnsafePlan(f"job {job.id}: {held}, and the plan does not let them share")
         if beside is not None:
             self._pair(entry, placement, beside, others, visits)
+        if siblings:
+            if beside is not None or group:
+                raise UnsafePlan(f"job {job.id}: the plan names tasks of its array and others that share its GPUs")
+            self._sweep(entry, placement, siblings, others)
         for name, mask in placement:
             node, here = self.nodes[name], mask.bit_count()
             cpus_left = self.cpus[name] - host_share(job.cpus, here, job.gpus)
@@ -141,6 +147,20 @@ class Holdings:
         elif closes_s < math.inf and (job.time_limit_s is None or not reached(closes_s, job.time_limit_s)):
             limit = "no time limit" if job.time_limit_s is None else f"a time limit of {job.time_limit_s:g} s"
             raise UnsafePlan(f"job {job.id}: it has {limit}, and node {node.name!r} closes in {closes_s:g} s")
+
+    def _sweep(
+        self, entry: Pending | Running, placement: Placement, siblings: Sequence[str], others: set[str]
+    ) -> None:
+        if len(set(siblings)) != len(siblings) or set(siblings) != others:
+            raise UnsafePlan(
+                f"job {entry.job.id}: it would share its GPUs with {sorted(others)}, and the plan names "
+                f"{sorted(siblings)} as tasks of its array"
+            )
+        for job_id in siblings:
+            if self.masks[job_id] != tuple(sorted(placement)):
+                raise UnsafePlan(f"job {entry.job.id}: it and task {job_id} of its array would hold different GPUs")
+        used = [self.nodes[name] for name, _ in placement]
+        check_sweep(entry, [self.jobs[job_id] for job_id in siblings], used, self._settings.packing)
 
     def _pair(
         self, entry: Pending | Running, placement: Placement, beside: str, others: set[str], visits: bool

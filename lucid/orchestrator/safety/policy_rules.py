@@ -41,7 +41,7 @@ def check_rules(
         _start(decision, entry, rules)
     elif isinstance(decision, Requeue) and decision.part:
         _stated(rules.pairs, "pairs", job, "parts it from another")
-        if isinstance(entry, Running) and entry.partner is None:
+        if isinstance(entry, Running) and entry.partner is None and not entry.in_sweep:
             raise UnsafePlan(f"job {job.id}: the plan parts it from another, and it is alone on its GPUs")
         _restarted(job, restarts)
     elif isinstance(decision, Requeue) and isinstance(entry, Running) and entry.until_s is not None:
@@ -70,7 +70,7 @@ def _start(decision: Start, entry: Pending | Running, rules: PolicyRules) -> Non
     job = entry.job
     if isinstance(entry, Pending) and entry.barred:
         raise UnsafePlan(f"job {job.id}: the plan starts it, and Slurm would not: {entry.barred}")
-    if decision.beside is not None:
+    if decision.beside is not None or decision.siblings:
         _stated(rules.pairs, "pairs", job, "starts it beside another")
     if decision.preempts:
         _stated(rules.claims, "claims", job, "starts it on GPUs of jobs that Slurm then preempts")

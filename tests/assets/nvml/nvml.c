@@ -8,7 +8,7 @@
  *                           nvmlShutdown and nvmlInit
  *   gpu 0 uuid=GPU-a name=Emulated mem_total=24576 mem_used=512 util=0 mem_util=0 [gpm=1 sm=0 occ=0 dram=0]
  *         [mig=1] [xid=79]  (MiB, percent; on one line) a GPU without a line is not there; `xid` is reported once
- *         [ecc=2] [remap_pending=1] [remap_failed=1] [throttle=64]   uncorrected errors; rows; bits of clock reasons
+ *         [ecc=2] [remap_pending=1] [remap_failed=1] [throttle=64] [energy=7]   uncorrected errors; rows; bits of clock reasons; J
  *   proc 0 pid=1234 [mem=400] [sm=40] [mem_util=20]      a process on GPU 0; what is left out is unavailable
  *   fail FUNCTION CODE [gpu]                             this call returns CODE (on this GPU)
  *
@@ -32,7 +32,7 @@
 enum { OK = 0, UNINITIALIZED = 1, INVALID = 2, NOT_SUPPORTED = 3, NOT_FOUND = 6, TOO_SMALL = 7, NO_DRIVER = 9,
        TIMED_OUT = 10, LOST = 15 };
 
-typedef struct { int there, gpm, mig; char uuid[80], name[96]; double total, used, util, mem, sm, occ, dram; int xid; double ecc, pending, failed, throttle; } Gpu;
+typedef struct { int there, gpm, mig; char uuid[80], name[96]; double total, used, util, mem, sm, occ, dram; int xid; double ecc, pending, failed, throttle, energy; } Gpu;
 typedef struct { int gpu; unsigned pid; double mem, sm, mem_util; } Proc;
 typedef struct { char function[64]; int code, gpu; } Fail;
 typedef struct { unsigned long long total, free, used; } Memory;
@@ -113,6 +113,7 @@ static int refresh(void) {
             g->pending = field(line, "remap_pending", 0);
             g->failed = field(line, "remap_failed", 0);
             g->throttle = field(line, "throttle", 0);
+            g->energy = field(line, "energy", -1);
         } else if (sscanf(line, "proc %d", &i) == 1 && proc_count < PROCS) {
             Proc *p = &procs[proc_count++];
             p->gpu = i;
@@ -275,6 +276,12 @@ API int nvmlDeviceGetRemappedRows(void *handle, unsigned *corrected, unsigned *u
 API int nvmlDeviceGetCurrentClocksThrottleReasons(void *handle, unsigned long long *reasons) {
     ENTER(handle);
     *reasons = (unsigned long long)g->throttle;
+    return OK;
+}
+API int nvmlDeviceGetTotalEnergyConsumption(void *handle, unsigned long long *millijoules) {
+    ENTER(handle);
+    if (g->energy < 0) return NOT_SUPPORTED;
+    *millijoules = (unsigned long long)(g->energy * 1000);
     return OK;
 }
 API int nvmlDeviceGetMigMode(void *handle, unsigned *current, unsigned *pending) {

@@ -158,3 +158,19 @@ def test_the_letter_is_plain_text_that_names_jobs_and_what_to_do() -> None:
 def test_every_kind_has_a_title_and_advice() -> None:
     everything: list[Mapping[WasteKind, str]] = [TITLES, ADVICE]
     assert all(set(one) == set(WasteKind) for one in everything)
+
+
+def test_energy_and_host_memory_are_summed_where_they_were_counted(capsys: pytest.CaptureFixture[str]) -> None:
+    made = MadeJob("a", [at_work(2 * H)], user="bob").job_use()
+    seen = replace(
+        made, asked_host_mib=8192.0, use=tuple(replace(u, energy_j=3.6e6, host_mib=2048.0) for u in made.use)
+    )
+    accounts = judged([seen, replace(made, job_id="b"), replace(made, job_id="c", user="cyd")], RULES)
+    bob, cyd = sorted(totals(accounts, lambda one: one.job.user), key=lambda one: one.name)
+    assert (bob.energy_kwh, bob.host_asked_gib, bob.host_peak_gib) == (1.0, 8.0, 2.0)
+    assert (cyd.energy_kwh, cyd.host_asked_gib) == (None, 0.0)
+    tell_accounts(accounts, 7.0, "user")
+    lines = {line.split()[1]: line for line in capsys.readouterr().out.splitlines() if len(line.split()) > 1}
+    assert "1.0" in lines["bob"]
+    assert "25%" in lines["bob"]
+    assert "%" not in lines["cyd"]

@@ -96,7 +96,7 @@ def test_what_samplers_saw_is_told(tmp_path: Path) -> None:
     summary = Summary("7_1", "n1", ("GPU-a",), 600.0, 1000.0, 400, recent=Spell(60.0, gpu_util=3.0, mem_mib=24000.0))
     write_summary(folder, summary)
     assert (told().last_util, told().gpu_mem_mib) == (3.0, 24000.0)
-    faults = GpuFault("xid", "Xid 79, fallen off the bus", 990.0, 990.0, 990.0, code=79)
+    faults = GpuFault("xid", "fallen off the bus", 990.0, 990.0, 990.0, code=79)
     cards = CardHealth(3, "GPU-a", faults=(faults,)), CardHealth(0, "GPU-b", faults=(replace(faults, last_s=995.0),))
     write_health(folder / "health", NodeHealth("n1", 1001.0, cards=cards))
     assert told().gpu_fault == "GPU 3 of n1: Xid 79, fallen off the bus", "that of its own card"

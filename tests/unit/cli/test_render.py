@@ -100,6 +100,16 @@ SAID: list[tuple[Reason, str]] = [
     (why.HostIdle("h", None), "job h, beside which it was, is at work again, or is not measured any more"),
     (why.Stable("a", True), "job a has an unstable utilisation pattern"),
     (why.Stable("a", False), "job a has a steady utilisation pattern"),
+    (
+        why.SweepFits(("a", "b"), 6, 14736.0, 24576.0, 0.97, 0.5, 0.94, 0.1),
+        "joins 2 other tasks of its array: 3 of 6 at most, 14,736 of 24,576 MiB fenced, each at 0.97 of its speed "
+        "(at least 0.50), 0.94 of a job's work more",
+    ),
+    (
+        why.SlowsSweep(4, 0.4, 0.5, 9000.0, 24576.0),
+        "4 tasks of an array share these GPUs: 9,000 of 24,576 MiB used, the slowest at 0.40 of its speed (at least "
+        "0.50)",
+    ),
     (why.SharedBy("p", True, True), "shares with job p by MPS, where the node has it"),
     (why.SharedBy("p", False, True), "by time-slicing: MPS serves one user, and that job is another's"),
     (why.SharedBy("p", True, False), "by time-slicing: there is no MPS here"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from textual.pilot import Pilot
 from textual.widgets import DataTable, Input, Static
 
 from daemon_site import Site
-from lucid.cli.live.top_cells import COLUMNS, look
+from lucid.cli.live.top_cells import COLUMNS, Look, look
 from lucid.cli.live.top_screen import TopApp
 from lucid.cli.main import lucidctl
 from lucid.errors import ConfigError
@@ -82,6 +83,29 @@ def test_the_tables_say_what_lucidds_plan_says(busy: Site) -> None:
         assert f"{len(waiting)} wait" in head(app)
 
     in_terminal(busy, steps)
+
+
+def test_q_ends_it_while_it_still_reads(busy: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    reads, let_go = threading.Event(), threading.Event()
+
+    def slow(config: Path) -> Look:
+        reads.set()
+        let_go.wait(60.0)
+        raise ConfigError("told to nobody")
+
+    async def run() -> None:
+        app = TopApp(busy.folder / "lucid.toml", 3600.0)
+        async with app.run_test() as pilot:
+            assert reads.wait(60.0)
+            await pilot.press("q")
+
+    monkeypatch.setattr("lucid.cli.live.top_screen.look", slow)
+    ended = threading.Thread(target=asyncio.run, args=(run(),), daemon=True)
+    ended.start()
+    ended.join(30.0)
+    has_ended = not ended.is_alive()
+    let_go.set()
+    assert has_ended
 
 
 def test_filters_sorting_and_the_story(busy: Site) -> None:

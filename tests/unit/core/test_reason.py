@@ -24,6 +24,7 @@ EXAMPLES: dict[str, object] = {
     "int": 2,
     "bool": True,
     "float | None": None,
+    "tuple[Shown, ...]": ("a", "b"),
     "tuple[Victim, ...]": (Victim("j", "scav", 2, 7200.0),),
 }
 

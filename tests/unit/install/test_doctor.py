@@ -178,7 +178,7 @@ CLUSTER: list[tuple[Callable[[Site], Site], str, str]] = [
     (without_memory, "bad", "no default memory"),
     (with_nodes("n1", gpu_types=("a100", "a100")), "bad", "have no address"),
     (with_nodes("n1", shard_types=frozenset()), "bad", "have no address"),
-    (with_nodes("n1", slots=frozenset({2, 4})), "bad", "have neither 2 nor 4 slots each"),
+    (with_nodes("n1", slots=frozenset({2, 4})), "bad", "do not have 2 to 8 slots each"),
     (with_nodes("n3", partitions=frozenset({"vc-a", "vc-b"})), "warn", "vc-a and vc-b"),
     (with_nodes("n4", partitions=frozenset({"vc-b", "prof"})), "warn", "vc-b and prof"),
     (with_nodes("n1", partitions=frozenset({"vc-a", "all"})), "warn", "stands in all too"),

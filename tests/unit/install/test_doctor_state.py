@@ -212,7 +212,7 @@ def test_sound_files_have_no_findings(root: Path) -> None:
 @ROOT_ONLY
 def test_what_the_check_of_an_installation_finds_doctor_says(root: Path) -> None:
     (root / "etc/slurm/gres.conf").write_text(
-        (root / "etc/slurm/gres.conf").read_text().replace("Count=2", "Count=3")
+        (root / "etc/slurm/gres.conf").read_text().replace("Count=2", "Count=9")
     )
     (root / "etc/slurm/job_submit.lua").unlink()
     said = files(root, IN_FORCE)

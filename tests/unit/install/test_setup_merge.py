@@ -48,11 +48,17 @@ class Site:
             if text is not None:
                 (self.etc / name).write_bytes(text if isinstance(text, bytes) else text.encode())
 
-    def merged(self, packed: tuple[str, ...] = PACKED, in_force: dict[str, str] | None = None, **site: str) -> Merged:
+    def merged(
+        self,
+        packed: tuple[str, ...] = PACKED,
+        in_force: dict[str, str] | None = None,
+        slots: int | None = None,
+        **site: str,
+    ) -> Merged:
         texts = read_texts(self.root, self.etc / "slurm.conf")
         gres = self.etc / "gres.conf"
         own = read_texts(self.root, gres) if gres.exists() else None
-        return merge_pack(texts, own, packed, IN_FORCE if in_force is None else in_force, site)
+        return merge_pack(texts, own, packed, IN_FORCE if in_force is None else in_force, site, slots)
 
     def write(self, merged: Merged) -> dict[str, str]:
         """Make it so; returns the texts by name."""
@@ -92,6 +98,25 @@ def test_a_plain_site_is_merged_line_by_line_and_a_second_time_nothing_changes(t
     (site.etc / "lucid.plugin.conf").write_text(plugin_conf(merged.models, "/run/lucid/heartbeat"))
     findings = [f for f in check_installation(tmp_path) if not f.ok and "written by others" not in f.says]
     assert findings == [], "what setup makes is what doctor wants"
+
+
+def test_slots_are_as_many_as_asked_for_and_change_on_a_site_that_has_them(tmp_path: Path) -> None:
+    site = Site(tmp_path)
+    site.write(site.merged())
+    assert site.merged(slots=2).files == {}
+    merged = site.merged(slots=6)
+    texts = site.write(merged)
+    assert merged.slotted == {"n1", "n2", "n3", "n4"}, "the whole line"
+    assert f"Gres={addresses(4, 6)} " in texts["slurm.conf"]
+    assert texts["gres.conf"].count("Name=shard") == texts["gres.conf"].count("Count=6") == 4
+    assert site.merged().files == {}, "without the option they stay as they are"
+    install_files(tmp_path)
+    (site.etc / "lucid.plugin.conf").write_text(plugin_conf({"a100"}, "/run/lucid/heartbeat"))
+    assert [f for f in check_installation(tmp_path) if not f.ok and "written by others" not in f.says] == []
+    site.write(site.merged(slots=2))
+    assert addresses(4) in (site.etc / "slurm.conf").read_text()
+    fresh = Site(tmp_path / "fresh")
+    assert "Count=8" in fresh.write(fresh.merged(slots=8))["gres.conf"]
 
 
 def test_what_is_included_is_edited_where_it_stands(tmp_path: Path) -> None:

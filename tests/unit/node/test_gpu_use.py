@@ -144,3 +144,42 @@ def test_the_folder_is_read_anew_where_a_file_has_changed_or_is_gone(tmp_path: P
     assert set(folder.uses()) == {"a"}
     (tmp_path / "profiles/a.json").unlink()
     assert folder.uses() == {}
+
+
+def energy(sampler: Sampler, job: str) -> list[float | None]:
+    return [use.energy_j for use in sampler.summary(job).use]
+
+
+def test_energy_goes_to_those_who_used_the_gpu(tmp_path: Path) -> None:
+    source, a, b = Readings(), JobSpec("a", ("GPU-0",)), JobSpec("b", ("GPU-0",))
+    (tmp_path / "profiles").mkdir()
+    sampler = Sampler(source, tmp_path / "spool", tmp_path / "profiles", "n1", owners=Given())
+    source.now = {"GPU-0": GpuReading("GPU-0", 60, 30, 3200, energy_j=1000.0)}
+    ticks(sampler, [a], 0, 1)
+    assert energy(sampler, "a") == [None], "what the card took before is not the job's"
+    source.now = {"GPU-0": GpuReading("GPU-0", 60, 30, 3200, energy_j=1100.0)}
+    ticks(sampler, [a], 1, 1)
+    assert energy(sampler, "a") == [100.0]
+    both = (GpuProcess(101, 3000, 30, 20), GpuProcess(201, 5000, 60, 15))
+    source.now = {"GPU-0": GpuReading("GPU-0", 90, 50, 9300, processes=both, energy_j=1400.0)}
+    ticks(sampler, [a, b], 2, 1)
+    assert (energy(sampler, "a"), energy(sampler, "b")) == ([200.0], [200.0])
+    source.now = {"GPU-0": GpuReading("GPU-0", 0, 0, 9300, processes=(), energy_j=1500.0)}
+    ticks(sampler, [a, b], 3, 1)
+    assert (energy(sampler, "a"), energy(sampler, "b")) == ([250.0], [250.0]), "nobody worked"
+    source.now = {"GPU-0": GpuReading("GPU-0", 50, 0, 9300, energy_j=3.0)}
+    ticks(sampler, [a], 4, 1)
+    assert energy(sampler, "a") == [250.0], "the driver counts anew"
+    sampler.close()
+    sampler = Sampler(source, tmp_path / "spool", tmp_path / "profiles", "n1", owners=Given())
+    ticks(sampler, [a], 5, 1)
+    assert energy(sampler, "a") == [250.0], "the next sampler goes on from there"
+
+
+def test_a_card_that_does_not_count_and_memory_that_nobody_sees_are_not_known() -> None:
+    assert (used((WORK, 3)).energy_j, used((WORK, 3)).host_mib) == (None, None)
+    meter = UseMeter()
+    meter.add(("g", "h"), Sample(1, 1.0, (WORK, WORK)))
+    for mib in (300.0, 500.0, 400.0):
+        meter.held(mib)
+    assert [use.host_mib for use in meter.uses] == [500.0, 500.0]

@@ -69,6 +69,22 @@ class Machine:
         return self.host.use("a", "7", pids, now_s)
 
 
+@pytest.mark.parametrize("version", [1, 2])
+def test_memory_is_what_processes_hold_without_caches(version: int, tmp_path: Path) -> None:
+    machine = Machine(tmp_path, version)
+    place = machine.job if version == 2 else machine.groups / "memory/slurm/uid_5/job_7"
+    key = "anon" if version == 2 else "total_rss"
+    if version == 1:
+        machine.write(machine.proc / "500/cgroup", f"{machine.lines}4:memory:/slurm/uid_5/job_7/step_0\n")
+    machine.write(place / "memory.stat", f"rss 7\ncache 99999999\n{key} {300 << 20}\ntotal_cache 5\n")
+    machine.use(0.0)
+    assert machine.host.held_mib("a") == 300.0
+    machine.write(place / "memory.stat", "garbled")
+    machine.use(11.0)
+    assert machine.host.held_mib("a") is None
+    assert machine.host.held_mib("nobody") is None
+
+
 def test_version_two_tells_cpu_time_and_pressure(tmp_path: Path) -> None:
     machine = Machine(tmp_path, 2)
     assert machine.use(0.0) is None, "nothing to compare with"

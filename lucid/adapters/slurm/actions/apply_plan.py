@@ -202,10 +202,14 @@ class Actions:
             raise ActionRefused(
                 f"job {job_id}: Slurm did not start this job, or one like it ({bar[0]}); tried again later"
             )
+        if note is not None and note.grown_mib > record.mem_mib:
+            raise ActionRefused(f"job {job_id}: waits until Slurm was told its memory", Refusal.NODES_NOT_FREE_YET)
         if start.beside is not None:
             self._partner(job_id, start)
         if start.group:
-            self._members(job_id, start.group, start.placement)
+            self._members(job_id, start.group, start.placement, turns=True)
+        if start.siblings:
+            self._members(job_id, start.siblings, start.placement, turns=False)
         note = self._note(record, note)
         shards = start.slots
         if shards:
@@ -258,6 +262,7 @@ class Actions:
         words = f"{place}{f' beside {start.beside}' if start.beside else ''}{' in slots' if shards else ''}"
         words += f", preempting {' '.join(start.preempts)}" if start.preempts else ""
         words += f" in turns with {_others(start.group, job_id)}" if start.group else ""
+        words += f" beside {' '.join(start.siblings)} of its array" if start.siblings else ""
         if items is not None and not free_extra(record.extra):
             words += ", without MPS, because the user has set the job's Extra field"
         elif unsealed:
@@ -325,15 +330,18 @@ class Actions:
                 f"job {job_id}: {start.beside} does not run on slots of these GPUs", Refusal.PARTNER_GONE
             )
 
-    def _members(self, job_id: str, group: Sequence[str], placement: Placement) -> None:
-        """Each of them runs on slots of these GPUs, or is about to start there."""
+    def _members(self, job_id: str, group: Sequence[str], placement: Placement, turns: bool) -> None:
+        """Each of them runs on slots of these GPUs, or is about to start there. With ``turns`` each takes turns, else
+        each is a task of the same array."""
         for other_id in group:
             other, note = self._jobs.get(other_id), self._writer.notes.get(other_id)
             if other is None or other.completing or other.ended:
                 raise ActionRefused(
                     f"job {job_id}: job {other_id}, a member of its group, has left", Refusal.PARTNER_GONE
                 )
-            if not takes_turns(other):
+            if not turns and (not _same_array(job_id, other_id) or other.user != self._jobs[job_id].user):
+                raise ActionRefused(f"job {job_id}: {other_id} is no task of its array", Refusal.PARTNER_GONE)
+            if turns and not takes_turns(other):
                 raise ActionRefused(
                     f"job {job_id}: the user of {other_id} did not opt in to take turns (lucid:turns)",
                     Refusal.PARTNER_GONE,
@@ -356,7 +364,7 @@ class Actions:
             raise ActionRefused(f"job {record.id} is not running", Refusal.JOB_MOVED_ON)
         if tuple(sorted(record.placement)) != tuple(sorted(decision.placement)):
             raise ActionRefused(f"job {record.id}: no running job is moved to another group's GPUs")
-        self._members(record.id, decision.group, decision.placement)
+        self._members(record.id, decision.group, decision.placement, turns=True)
         self._writer.do(record.id, "regroup", f"takes turns with {_others(decision.group, record.id)}")
 
     def _requeue(self, record: SlurmJob, note: JobNote | None, decision: Requeue) -> None:
@@ -401,6 +409,11 @@ class Actions:
     def _note_start(self, job_id: str, placement: Placement, exact: bool) -> None:
         for part in placement:
             self._starting.setdefault(part.node, {})[exact] = job_id
+
+
+def _same_array(job_id: str, other_id: str) -> bool:
+    array, of, _ = job_id.partition("_")
+    return bool(of) and other_id.startswith(f"{array}_")
 
 
 def _others(group: Sequence[str], job_id: str) -> str:

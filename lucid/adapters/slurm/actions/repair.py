@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from lucid.adapters.slurm.actions.emptied_gpus import Emptied
 from lucid.adapters.slurm.actions.job_writer import GIVEN_UP, ONE_JOB, JobWriter
+from lucid.adapters.slurm.actions.more_memory import MoreMemory, complete
 from lucid.adapters.slurm.actions.preempting_starts import ClaimWatch
 from lucid.adapters.slurm.actions.released_list import Released
 from lucid.adapters.slurm.actions.start_changes import back_to
@@ -62,9 +63,16 @@ class Repair:
     out, or whose partition is no longer packed are let go; changed requests of jobs that somebody else holds, or that
     wait again, are given back."""
 
-    def __init__(self, writer: JobWriter, released: Released, claims: ClaimWatch | None = None) -> None:
+    def __init__(
+        self,
+        writer: JobWriter,
+        released: Released,
+        claims: ClaimWatch | None = None,
+        memory: MoreMemory | None = None,
+    ) -> None:
         """``released``: what lucid-release let go while no lucidd decided. ``claims``: the starts that preempt
-        others."""
+        others. ``memory``: the jobs that are started again with more of it, where there are any."""
+        self._memory = memory
         self._writer = writer
         self._claims = claims or ClaimWatch(writer)
         self.emptied = Emptied(writer, self._claims, self._take_back)
@@ -145,8 +153,12 @@ class Repair:
                 writer.put(replace(note, released=True, tries=tries, refusal=refusal))
             if note.claims:
                 return self._claims.ran(record, writer.notes[record.id], self._jobs)
+        if record.ended:
+            return "" if self._memory is None else self._memory.grow(record, note, facts)
         if not record.pending or not record.asks or not ownership.ours(record):
             return ""
+        if note is not None and note.grown_mib and (words := complete(writer, record, note)):
+            return words
         state = ownership.state(record, note, facts.now_s)
         if note is not None and state in TOLD:
             return self._under_way(record, note, facts, packs)

@@ -265,6 +265,10 @@ class RestClient:
             return
         self.server.write("jobs/requeue", {"jobs": [job_id], "flags": ["Hold", "Incomplete"]}, REQUEUES)
 
+    def requeue_ended(self, job_id: str) -> None:
+        """By ``scontrol``, where commands are given."""
+        self._by_command(job_id, "is not used to requeue what has ended").requeue_ended(job_id)
+
     def cancel(self, job_id: str) -> None:
         """By ``scancel``, where commands are given."""
         self._by_command(job_id, "is not used to cancel").cancel(job_id)

@@ -20,7 +20,7 @@ from lucid.adapters.slurm.elastic.resizable_jobs import NOT_ELASTIC, Elasticity,
 from lucid.adapters.slurm.pending.job_state import TOLD
 from lucid.adapters.slurm.pending.ownership import Ownership
 from lucid.adapters.slurm.pending.pending_reasons import Outlook, outlook
-from lucid.adapters.slurm.records.field_parsers import parse_placement
+from lucid.adapters.slurm.records.field_parsers import parse_placement, tasks_together
 from lucid.adapters.slurm.records.jobs_and_nodes import SlurmJob, SlurmNode
 from lucid.adapters.slurm.records.preemption import Preemption
 from lucid.adapters.slurm.records.request import NO_DEFAULTS, JobDefaults, whole_because
@@ -272,6 +272,8 @@ class Viewer:
             nice=record.nice,
             takes_turns=self._interleaves(home) and takes_turns(record) and not whole and record.min_nodes <= 1,
             qos=record.qos if facts.preemption.by == "qos" else "",
+            array=record.id.partition("_")[0] if "_" in record.id else "",
+            most_together=tasks_together(record.comment) if "lucid:k=" in record.comment else 0,
         )
 
     @staticmethod
@@ -542,7 +544,7 @@ def _whole(placement: Placement, gpus: Mapping[str, int]) -> Placement:
 
 def _together(entries: Iterable[Running]) -> list[Running]:
     """Jobs on exactly the same GPUs know of each other: two are partners, unless they take turns; more are a group,
-    whatever the policy is now, and nobody joins that by any rule but the policy's that forms groups."""
+    whatever the policy is now. Nobody joins that but a task of the same array, or by the policy that forms groups."""
     found = list(entries)
     at: dict[Placement, list[int]] = {}
     for i, entry in enumerate(found):
@@ -551,10 +553,11 @@ def _together(entries: Iterable[Running]) -> list[Running]:
         if len(here) == 1:
             continue
         turns = all(found[i].job.takes_turns for i in here)
+        sweep = len({(found[i].job.array, found[i].job.user) for i in here}) == 1 and bool(found[here[0]].job.array)
         ids = tuple(found[i].job.id for i in here)
         for i in here:
             if len(here) == 2 and not turns:
                 found[i] = replace(found[i], partner=next(other for other in ids if other != found[i].job.id))
             else:
-                found[i] = replace(found[i], group=ids, alone=found[i].alone or not turns)
+                found[i] = replace(found[i], group=ids, alone=found[i].alone or not (turns or sweep))
     return found

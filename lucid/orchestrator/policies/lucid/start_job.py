@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from lucid.binder.calm import CalmSince, calm_for, calm_since, looks_at_calm
 from lucid.binder.idle_hosts import IdleHosts
 from lucid.binder.pairing import Binder
+from lucid.binder.sweeps import Sweeps
 from lucid.core.decision import Action, Decision, Hold, Requeue, Start, earliest
 from lucid.core.job import Job, Pending, Running
 from lucid.core.ledger import Ledger, gpus_by_node
@@ -64,6 +65,8 @@ class Starts:
             settings.profiling.restarts,
         )
         self.hosts = IdleHosts(partition, self.ledger, settings, self.now_s) if settings.idle.host else None
+        packing = settings.packing
+        self.sweeps = Sweeps(partition, self.ledger, predictor, packing) if packing.sweep_most > 2 else None
         self.yielding = Yielding(partition, self.ledger, snapshot.now_s)
         self.fences = NodeReservations()
         self.decisions: dict[str, Decision] = {}
@@ -220,6 +223,7 @@ class Starts:
         self.yielding.take(job, claim)
         self.binder.left(claim.victims)
         self._no_hosts({victim.job.id for victim in claim.victims})
+        self._no_gangs({victim.job.id for victim in claim.victims})
         if self.quotas is not None:
             self.quotas.take(job)
         reasons = (_priority(queued), *why, *quota, free)
@@ -259,6 +263,7 @@ class Starts:
         by = () if mps is None else (SharedBy(found.job.id, found.job.user == job.user, mps),)
         speeds = self.binder.joined(queued.entry, found)
         self._no_hosts((found.job.id,))
+        self._no_gangs((found.job.id,))
         self.yielding.keep(found.job.id)
         reasons = (_priority(queued), *why, *by)
         self.act(job.id, Start(found.placement, reasons, found.job.id, slots=True, speeds=speeds))
@@ -267,6 +272,31 @@ class Starts:
         """Nobody comes beside these jobs any more because they do nothing."""
         if self.hosts is not None:
             self.hosts.drop(gone)
+
+    def _no_gangs(self, gone: Iterable[str]) -> None:
+        """No further task joins one of these jobs."""
+        if self.sweeps is not None:
+            self.sweeps.drop(gone)
+
+    def stack(self, queued: QueuedJob, level: int, why: tuple[Reason, ...]) -> bool:
+        """Start the job, for which there are no free GPUs, beside tasks of its array, if it fits there."""
+        entry, job = queued.entry, queued.entry.job
+        if self.sweeps is None or not job.array or self._place(job, level) is not None:
+            return False
+        found = self.sweeps.find(entry, self.fences.names[level], self.decisions)
+        if found is None:
+            return False
+        gang, told = found
+        siblings = tuple(gang.ids)
+        self.sweeps.joined(entry, gang)
+        self.binder.left(gang.members)
+        self._no_hosts({member.job.id for member in gang.members})
+        for member in gang.members:
+            self.yielding.keep(member.job.id)
+        self.ledger.take(job, gang.placement)
+        reasons = (_priority(queued), *why, *told)
+        self.act(job.id, Start(gang.placement, reasons, siblings=siblings, slots=True))
+        return True
 
     def visit(self, queued: QueuedJob, level: int, why: tuple[Reason, ...]) -> bool:
         """Start the job, for which there are no free GPUs, beside one that does nothing, if there is one for it."""
@@ -280,6 +310,7 @@ class Starts:
             return False
         host, told = found
         self._no_hosts((host.job.id,))
+        self._no_gangs((host.job.id,))
         self.binder.left((host,))
         self.ledger.take(job, host.placement)
         self.yielding.keep(host.job.id)
@@ -331,7 +362,7 @@ class Starts:
         if calm and self.quotas is not None and self.quotas.lends_later(queued.entry.job):
             return Hold((*fair, *why, *self.no_room(queued)))
         asleep = bool(self.ledger.asleep)
-        if self.alone(queued, level, (*fair, *calm, *why), awake=True):
+        if self.alone(queued, level, (*fair, *calm, *why), awake=True) or self.stack(queued, level, (*fair, *why)):
             return None
         # no sharing, or only fast pairs: not for a job that would wait for it
         if self.binder.too_slow and (calm or self.yields or asleep):

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from lucid.binder.calm import CalmSince
 from lucid.binder.idle_hosts import own_user_only
+from lucid.binder.sweeps import Sweeps, sweep_partings
 from lucid.binder.unpack import Partings
 from lucid.core.decision import Hold, PartitionPlan, Start, earliest
 from lucid.core.frozen import dataclass
@@ -107,8 +108,10 @@ def plan_vc(
     for parting in parted:
         starts.act(parting.entry.job.id, parting.requeue)
         starts.yielding.keep(parting.entry.job.id)
+    if starts.sweeps is not None:
+        _part_sweeps(starts, starts.sweeps)
     if not partition.pending:
-        return _made(starts, shadow, by_vc or {}, starts.now_s + SETTLE_S if parted else None)
+        return _made(starts, shadow, by_vc or {}, starts.now_s + SETTLE_S if starts.actions else None)
     why = None if partition.quotas else unranked(partition.name, snapshot, settings)  # plain Slurm lends nothing
     if why is not None:
         wake_s = serve_plain(starts, snapshot, books.plain, (why,))
@@ -175,14 +178,28 @@ def _serve_queue(starts: Starts, order: QueueOrder, queue: Sequence[QueueRow]) -
 def _told_apart(starts: Starts) -> Callable[[Job, float], tuple[object, ...]] | None:
     """What else tells jobs of one shape apart in this plan; ``None``: nothing."""
     quotas, closing, by_qos = starts.quotas, starts.ledger.closing, starts.yielding.by_qos
-    if quotas is None and not closing and not by_qos:
+    sweeps = starts.sweeps is not None
+    if quotas is None and not closing and not by_qos and not sweeps:
         return None
 
     def told(job: Job, duration_s: float) -> tuple[object, ...]:
         vc = None if quotas is None or quotas.open_to(job, duration_s) else job.vc
-        return vc, job.time_limit_s if closing else None, job.qos if by_qos else None
+        limit_s, qos = job.time_limit_s if closing else None, job.qos if by_qos else None
+        return vc, limit_s, qos, job.array if sweeps else None
 
     return told
+
+
+def _part_sweeps(starts: Starts, sweeps: Sweeps) -> None:
+    """Take the newest task off GPUs whose tasks have outgrown them."""
+    partition, settings = starts.partition, starts.settings
+    nodes, vcs = {node.name: node for node in partition.nodes}, partition.vcs
+    bound, restarts = settings.packing.part_below_speed, settings.profiling.restarts
+    for entry, requeue in sweep_partings(partition.running, nodes, bound, restarts):
+        if entry.job.vc in vcs:
+            starts.act(entry.job.id, requeue)
+            starts.yielding.keep(entry.job.id)
+            sweeps.drop(entry.group)
 
 
 def _tell_who_gave_way(starts: Starts, large: ServedLarge) -> None:

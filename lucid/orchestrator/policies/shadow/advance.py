@@ -195,7 +195,7 @@ class _Advance:
         and its place in the shadow's line is given up: is there one?"""
         ended: Mapping[str, Ended] | None = None
         withdrawn = False
-        for job_id in self._gone:
+        for job_id in sorted(self._gone):  # the order of what is kept is part of the plan
             if job_id not in self._waiting and job_id not in self._running:
                 continue
             self._absent.add(job_id)

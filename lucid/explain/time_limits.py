@@ -1,0 +1,220 @@
+"""Jobs that would have started earlier with a shorter time limit, in rows and in words."""
+
+from __future__ import annotations
+
+import textwrap
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from enum import StrEnum
+from typing import Any, Final
+
+from lucid.adapters.store.plan_records import record_files
+from lucid.adapters.store.sqlite import SqliteStore
+from lucid.config import Settings
+from lucid.core.decision import Hold
+from lucid.core.frozen import dataclass
+from lucid.core.job import Ended
+from lucid.core.reason import Backfill, Closes, Reserved
+from lucid.efficiency.time_limits import FittingLimit, fitting_limits
+from lucid.escaping import shown
+from lucid.explain.reasons import duration
+from lucid.explain.windows import limit_words
+from lucid.live.plans.limit_replay import Earlier, Replayed, recorded_s, replay_limits
+from lucid.live.plans.plan_recording import records_folder
+from lucid.live.reporting.waste_inputs import job_uses
+
+__all__ = [
+    "HeldBack",
+    "LimitRow",
+    "earlier_of",
+    "earlier_to_dict",
+    "earlier_words",
+    "held_back",
+    "limit_letter",
+    "limit_rows",
+    "limits_to_dict",
+]
+
+_WIDE: Final = 78
+_DAY_S: Final = 86400.0
+_MOST_RECORDS: Final = 200
+"""Of one job, so that nobody waits long for the answer."""
+
+
+class HeldBack(StrEnum):
+    """What kept a job waiting that a shorter limit would not have kept."""
+
+    WINDOW = "window"
+    """A reservation or a maintenance window."""
+    LARGER_JOB = "larger_job"
+    """Nodes that were reserved for a larger job."""
+    ORDER = "order"
+    """Its place in the queue."""
+
+
+_BEFORE: Final[Mapping[HeldBack, str]] = {
+    HeldBack.WINDOW: "before nodes closed",
+    HeldBack.LARGER_JOB: "before a larger job for which nodes were reserved",
+    HeldBack.ORDER: "earlier in the queue",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class LimitRow:
+    """Jobs of one user and name: ``limit_s`` would have sufficed for all of ``asked``. Records show ``waited``
+    of them waiting; ``earlier`` would have started earlier, each by ``earlier_s`` or more."""
+
+    user: str
+    name: str
+    limit_s: float
+    asked: tuple[FittingLimit, ...]
+    waited: int
+    earlier: tuple[Earlier, ...]
+
+    @property
+    def mean_earlier_s(self) -> float:
+        """Over the jobs that would have started earlier; 0 where none would have."""
+        return sum(one.earlier_s for one in self.earlier) / len(self.earlier) if self.earlier else 0.0
+
+
+def limit_rows(asked: Iterable[FittingLimit], found: Replayed) -> list[LimitRow]:
+    """A row for each user, name and limit, who would have gained most in all first."""
+    groups: defaultdict[tuple[str, str, float], list[FittingLimit]] = defaultdict(list)
+    for one in asked:
+        groups[one.job.user, one.job.name, one.limit_s].append(one)
+    rows = [
+        LimitRow(
+            user,
+            name,
+            limit_s,
+            tuple(members),
+            sum(one.job.job_id in found.waiting for one in members),
+            tuple(found.earlier[one.job.job_id] for one in members if one.job.job_id in found.earlier),
+        )
+        for (user, name, limit_s), members in groups.items()
+    ]
+    return sorted(rows, key=lambda row: (-sum(one.earlier_s for one in row.earlier), row.user, row.name))
+
+
+def earlier_of(store: SqliteStore, settings: Settings, ended: Ended) -> Earlier | None:
+    """Of one job that ended: when it would have started with a limit that fits jobs of its user and name; ``None``
+    where no such limit is known, or it would have started no sooner. The newest records of its wait are looked at."""
+    begin_s, since_s = ended.end_s - ended.ran_s, ended.end_s - settings.efficiency.days * _DAY_S
+    asked = [one for one in fitting_limits(job_uses(store, {}, settings, since_s)) if one.job.job_id == ended.job.id]
+    if not asked:
+        return None
+    files = [
+        path for path in record_files(records_folder(settings)) if ended.job.submit_s <= recorded_s(path) < begin_s
+    ]
+    return replay_limits(files[-_MOST_RECORDS:], asked).earlier.get(ended.job.id)
+
+
+def held_back(held: Hold) -> tuple[HeldBack, str]:
+    """What held a job back, and the words of a window."""
+    for reason in held.reasons:
+        if isinstance(reason, Closes) and not reason:
+            return HeldBack.WINDOW, str(reason.words)
+        if isinstance(reason, Backfill | Reserved) and not reason:
+            return HeldBack.LARGER_JOB, ""
+    return HeldBack.ORDER, ""
+
+
+def earlier_words(one: Earlier) -> str:
+    """``with --time 4:00:00 it would have started 2.1 h earlier, before nodes closed (maintenance)``."""
+    by, window = held_back(one.held)
+    why = f" ({shown(window)})" if window else ""
+    return f"with --time {limit_words(one.asked.limit_s)} it would have started {_by(one)}, {_BEFORE[by]}{why}"
+
+
+def _by(one: Earlier) -> str:
+    return f"{duration(one.earlier_s)} earlier"
+
+
+def _row_words(row: LimitRow) -> str:
+    """``with --time 4:00:00, 3 of the 10 jobs that waited would have started earlier, by 2.1 h on average``."""
+    jobs = f"{len(row.earlier)} of the {row.waited} jobs that waited"
+    words = f"with --time {limit_words(row.limit_s)}, {jobs} would have started earlier"
+    if not row.earlier:
+        return words
+    counts = {why: sum(held_back(one.held)[0] is why for one in row.earlier) for why in HeldBack}
+    where = ", ".join(f"{count} {_BEFORE[why]}" for why, count in counts.items() if count)
+    return f"{words}, by {duration(row.mean_earlier_s)} on average: {where}"
+
+
+def limit_letter(rows: Sequence[LimitRow], days: float) -> str:
+    """What a user is told, as plain text of at most 78 columns."""
+    lines = [
+        *textwrap.wrap(
+            f"Some of your jobs of the last {days:g} days would have started earlier with a shorter time limit. "
+            "Slurm and Lucid start a job with a short limit in gaps into which a job with a long one does not fit.",
+            _WIDE,
+        )
+    ]
+    for row in rows:
+        asked_s = max((one.job.time_limit_s or 0.0 for one in row.asked), default=0.0)
+        longest_s = max(one.job.ran_s for one in row.asked)
+        limit = f"asked for up to {limit_words(asked_s)}" if asked_s else "had no time limit"
+        lines += [
+            "",
+            *textwrap.wrap(
+                f"{shown(row.name)}: {len(row.asked)} jobs {limit}, and ran for {duration(longest_s)} at most.", _WIDE
+            ),
+        ]
+        lines += textwrap.wrap(_row_words(row)[0].upper() + _row_words(row)[1:] + ".", _WIDE)
+        for one in sorted(row.earlier, key=lambda one: -one.earlier_s)[:3]:
+            lines += textwrap.wrap(
+                f"job {one.asked.job.job_id}: {earlier_words(one)}",
+                _WIDE,
+                initial_indent="  ",
+                subsequent_indent="    ",
+            )
+    lines += [
+        "",
+        *textwrap.wrap(
+            "This was found by planning again what was planned then, with one job changed. Slurm ends a job at its "
+            "limit: leave a margin. The limits above are twice the longest run. When a job would start now, with a "
+            "limit of your own, says: lucidctl when --gpus N --time TIME",
+            _WIDE,
+        ),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def limits_to_dict(rows: Sequence[LimitRow], found: Replayed) -> dict[str, Any]:
+    """JSON form."""
+    return {
+        "records": found.records,
+        "records_left_out": found.unlike,
+        "rows": [
+            {
+                "user": row.user,
+                "name": row.name,
+                "limit_s": row.limit_s,
+                "jobs": len(row.asked),
+                "waited": row.waited,
+                "earlier": len(row.earlier),
+                "mean_earlier_s": round(row.mean_earlier_s, 3),
+            }
+            for row in rows
+        ],
+        "jobs": [earlier_to_dict(one) for row in rows for one in row.earlier],
+    }
+
+
+def earlier_to_dict(one: Earlier) -> dict[str, Any]:
+    """JSON form of one job."""
+    job = one.asked.job
+    by, window = held_back(one.held)
+    return {
+        "job": job.job_id,
+        "user": job.user,
+        "name": job.name,
+        "asked_s": job.time_limit_s,
+        "limit_s": one.asked.limit_s,
+        "ran_s": job.ran_s,
+        "started_s": job.begin_s,
+        "would_have_started_s": one.at_s,
+        "earlier_s": round(one.earlier_s, 3),
+        "held_by": str(by),
+        "why": window,
+    }

@@ -1,0 +1,95 @@
+"""``efficiency --time-limits`` and ``explain``: who would have started earlier with a limit that fits."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from lucid.adapters.store.sqlite import SqliteStore
+from lucid.cli.main import lucidctl
+from lucid.core.job import Ended
+from scenes.limits import crowded, replayed
+
+DAEMON = '[daemon]\nstate_dir = "{}"\npartitions = {{ vc = "pack" }}\n'
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """State of a lucidd after two days: its records, and the jobs that ended. Its mail goes into files."""
+    folder = tmp_path_factory.mktemp("site")
+    outcomes = replayed("backfill", crowded(3), folder / "plans")
+    store = SqliteStore(folder / "lucid.db")
+    lease = store.take_lease("test", 0.0, 1e9)
+    assert lease is not None
+    ended = [Ended(one.job, one.end_s, one.end_s - one.start_s) for one in outcomes.values()]
+    store.put_ended(sorted(ended, key=lambda one: one.end_s), lease.token)
+    store.put_view("status", {"at_s": max(one.end_s for one in ended), "modes": {"vc": "pack"}})
+    store.close()
+    mailer = folder / "mailer"
+    mailer.write_text(
+        f'#!/bin/sh\nif [ "$3" = u3 ]; then echo "no such user" >&2; exit 1; fi\ncat > {folder}/"$3".mail\n'
+    )
+    mailer.chmod(0o755)
+    (folder / "lucid.toml").write_text(DAEMON.format(folder) + f'[idle]\ntell = "{mailer}"\n')
+    return folder
+
+
+def ask(site: Path, *words: str, status: int = 0) -> str:
+    made = CliRunner().invoke(lucidctl, [*words, "--config", str(site / "lucid.toml")])
+    said = made.output + (str(made.exception) if status else "")
+    assert made.exit_code == status, said
+    return said
+
+
+def test_the_table_the_json_and_explain_say_the_same(site: Path) -> None:
+    told = json.loads(ask(site, "efficiency", "--time-limits", "--json"))["time_limits"]
+    assert sum(row["earlier"] for row in told["rows"]) == len(told["jobs"]) > 20
+    assert {row["user"] for row in told["rows"]} == {"u0", "u1", "u2", "u3"}
+    first = told["jobs"][0]
+    assert first["earlier_s"] == pytest.approx(first["started_s"] - first["would_have_started_s"])
+    words = ask(site, "efficiency", "--time-limits")
+    assert f"{len(told['jobs'])} would have started earlier" in words
+    longest = max(told["jobs"], key=lambda one: one["earlier_s"])
+    (line,) = [line for line in words.splitlines() if line.startswith(f"job {longest['job']} ")]
+    assert "it would have started" in line
+    story = json.loads(ask(site, "explain", longest["job"], "--json"))
+    assert story["ended"]["time_limit"] == longest
+    assert line.split(": ", 1)[1] in ask(site, "explain", longest["job"])
+    rest = {f"j{n}" for n in range(120)} - {one["job"] for one in told["jobs"]}
+    assert json.loads(ask(site, "explain", min(rest), "--json"))["ended"]["time_limit"] is None
+
+
+def test_one_user_and_a_limit_of_ones_own(site: Path) -> None:
+    told = json.loads(ask(site, "efficiency", "--time-limits", "--user", "u0", "--time", "1:00:00", "--json"))[
+        "time_limits"
+    ]
+    assert {(row["user"], row["limit_s"]) for row in told["rows"]} == {("u0", 3600.0)}
+    assert "no time limit" in ask(site, "efficiency", "--time-limits", "--time", "soon", status=1)
+
+
+def test_each_user_gets_one_message(site: Path) -> None:
+    said = ask(site, "efficiency", "--time-limits", "--mail", status=1)
+    assert "u3: not sent" in said
+    assert "no such user" in said
+    for user in ("u0", "u1", "u2"):
+        assert f"{user}: sent" in said
+        text = (site / f"{user}.mail").read_text()
+        assert "With --time " in text
+        assert all(len(line) <= 78 for line in text.splitlines())
+
+
+@pytest.mark.parametrize(
+    "words", [["--time", "1:00"], ["--mail"], ["--time-limits", "--week"], ["--time-limits", "--mail", "--json"]]
+)
+def test_options_that_do_not_go_together_are_refused(site: Path, words: list[str]) -> None:
+    ask(site, "efficiency", *words, status=2)
+
+
+def test_without_records_the_command_says_why(site: Path, tmp_path: Path) -> None:
+    os.link(site / "lucid.db", tmp_path / "lucid.db")
+    (tmp_path / "lucid.toml").write_text(DAEMON.format(tmp_path))
+    assert "daemon.record_mib" in ask(tmp_path, "efficiency", "--time-limits", status=1)
