@@ -13,7 +13,8 @@ from lucid.core.decision import PartitionPlan, Start
 from lucid.core.job import Pending
 from lucid.core.reason import PlainOrder, Unranked, WaitOrder
 from lucid.orchestrator.order.starvation_bound import Turn
-from lucid.orchestrator.policies.lucid.wait_order import WaitQueue, mostly_large
+from lucid.orchestrator.policies.lucid.plain_with_pairs import mostly_large
+from lucid.orchestrator.policies.lucid.wait_order import WaitQueue
 from scenes.plans import decide
 
 DAY_S = 86400.0

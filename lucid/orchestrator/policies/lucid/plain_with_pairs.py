@@ -13,8 +13,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from lucid.core.decision import Start
+from lucid.core.job import Pending
 from lucid.core.reason import Reason, Unranked
-from lucid.core.snapshot import Snapshot
+from lucid.core.snapshot import Partition, Snapshot
 from lucid.orchestrator.order.queue_order import QueuedJob
 from lucid.orchestrator.policies.backfill import BackfillPolicy
 from lucid.orchestrator.policies.lucid.start_job import Starts
@@ -23,10 +24,13 @@ from lucid.orchestrator.policies.plain_queue import WaitingJob
 if TYPE_CHECKING:
     from lucid.config import PolicySettings
 
-__all__ = ["serve_plain", "unranked"]
+__all__ = ["goes_by_wait", "mostly_large", "serve_plain", "unranked"]
 
 _NEVER = Unranked("", 0, 0.0, 1.0)
 """The settings say so."""
+
+_ALL_BUT_RIGHT = 0.8
+"""From this gain on (``Unranked.gain``) estimates order better than waits do: true durations have 1."""
 
 
 def unranked(vc: str, snapshot: Snapshot, settings: PolicySettings) -> Unranked | None:
@@ -36,6 +40,22 @@ def unranked(vc: str, snapshot: Snapshot, settings: PolicySettings) -> Unranked 
         return _NEVER
     ranks = snapshot.unranked(vc) if how == "measured" else None
     return ranks or None
+
+
+def goes_by_wait(partition: Partition, snapshot: Snapshot, settings: PolicySettings, least: int) -> bool:
+    """Do the jobs that wait go in this order? Not in a pool that lends, nor before it is known how well estimates
+    rank jobs. ``least``: jobs of more GPUs are large."""
+    if partition.quotas or not settings.reservation.enabled or settings.fairness.estimates != "measured":
+        return False
+    ranks = snapshot.unranked(partition.name)
+    return ranks is not None and ranks.gain < _ALL_BUT_RIGHT and mostly_large(partition.pending, least)
+
+
+def mostly_large(pending: Sequence[Pending], least: int) -> bool:
+    """Do several jobs wait that need over ``least`` GPUs, and are they more than two of three? For one alone nodes
+    are kept anyway."""
+    large = sum(entry.job.gpus > least for entry in pending)
+    return large > 1 and 3 * large > 2 * len(pending)
 
 
 def serve_plain(

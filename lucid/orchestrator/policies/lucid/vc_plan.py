@@ -23,9 +23,9 @@ from lucid.orchestrator.order.queue_order import QueueOrder, QueueRow
 from lucid.orchestrator.policies.backfill import BackfillPolicy
 from lucid.orchestrator.policies.lucid.before_queue import ServedLarge, serve_large, serve_turns, turns_due
 from lucid.orchestrator.policies.lucid.before_window import serve_until
-from lucid.orchestrator.policies.lucid.plain_with_pairs import serve_plain, unranked
+from lucid.orchestrator.policies.lucid.plain_with_pairs import goes_by_wait, serve_plain, unranked
 from lucid.orchestrator.policies.lucid.start_job import Starts
-from lucid.orchestrator.policies.lucid.wait_order import DEPTH, WaitQueue, goes_by_wait
+from lucid.orchestrator.policies.lucid.wait_order import DEPTH, WaitQueue
 from lucid.orchestrator.policies.queue import SETTLE_S
 from lucid.orchestrator.policies.shadow.by_vc import split
 from lucid.orchestrator.policies.shadow.plain_order import Kept, Shadow

@@ -8,10 +8,9 @@ plain Slurm's backfilling (docs/decisions/0065).
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from lucid.core.job import Pending
 from lucid.core.reason import Reason, WaitOrder
 from lucid.core.snapshot import Partition, Snapshot
 from lucid.orchestrator.order.precedence import in_precedence
@@ -20,9 +19,9 @@ from lucid.orchestrator.order.starvation_bound import Turn
 from lucid.orchestrator.policies.plain_queue import Shapes, WaitingJob
 
 if TYPE_CHECKING:
-    from lucid.config import PolicySettings, ReservationSettings
+    from lucid.config import ReservationSettings
 
-__all__ = ["DEPTH", "WaitQueue", "goes_by_wait", "mostly_large"]
+__all__ = ["DEPTH", "WaitQueue"]
 
 DEPTH = 10
 """Of how many jobs that cannot start GPUs are kept, by time limits. With a hundred smaller jobs wait for longer."""
@@ -30,26 +29,6 @@ DEPTH = 10
 _POWER = 3
 _LEAST_S = 60.0
 """Shorter estimates count as this: the first seconds of a wait say nothing."""
-
-
-_ALL_BUT_RIGHT = 0.8
-"""From this gain on (``Unranked.gain``) estimates order better than waits do: true durations have 1."""
-
-
-def goes_by_wait(partition: Partition, snapshot: Snapshot, settings: PolicySettings, least: int) -> bool:
-    """Do the jobs that wait go in this order? Not in a pool that lends, nor before it is known how well estimates
-    rank jobs. ``least``: jobs of more GPUs are large."""
-    if partition.quotas or not settings.reservation.enabled or settings.fairness.estimates != "measured":
-        return False
-    ranks = snapshot.unranked(partition.name)
-    return ranks is not None and ranks.gain < _ALL_BUT_RIGHT and mostly_large(partition.pending, least)
-
-
-def mostly_large(pending: Sequence[Pending], least: int) -> bool:
-    """Do several jobs wait that need over ``least`` GPUs, and are they more than two of three? For one alone nodes
-    are kept anyway."""
-    large = sum(entry.job.gpus > least for entry in pending)
-    return large > 1 and 3 * large > 2 * len(pending)
 
 
 class WaitQueue:
