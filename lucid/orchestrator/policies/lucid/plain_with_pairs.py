@@ -16,6 +16,7 @@ from lucid.core.decision import Start
 from lucid.core.job import Pending
 from lucid.core.reason import Reason, Unranked
 from lucid.core.snapshot import Partition, Snapshot
+from lucid.orchestrator.capacity.large_jobs import above
 from lucid.orchestrator.order.queue_order import QueuedJob
 from lucid.orchestrator.policies.backfill import BackfillPolicy
 from lucid.orchestrator.policies.lucid.start_job import Starts
@@ -24,7 +25,7 @@ from lucid.orchestrator.policies.plain_queue import WaitingJob
 if TYPE_CHECKING:
     from lucid.config import PolicySettings
 
-__all__ = ["goes_by_wait", "mostly_large", "serve_plain", "unranked"]
+__all__ = ["large_above", "mostly_large", "ranked", "serve_plain"]
 
 _NEVER = Unranked("", 0, 0.0, 1.0)
 """The settings say so."""
@@ -33,22 +34,25 @@ _ALL_BUT_RIGHT = 0.8
 """From this gain on (``Unranked.gain``) estimates order better than waits do: true durations have 1."""
 
 
-def unranked(vc: str, snapshot: Snapshot, settings: PolicySettings) -> Unranked | None:
-    """The comparison by which the jobs of a VC go in plain order; ``None`` where they go by estimates."""
+def ranked(partition: Partition, snapshot: Snapshot, settings: PolicySettings) -> tuple[Unranked | None, bool]:
+    """The comparison by which the jobs that wait go in plain order, ``None`` where they do not; and where they do
+    not, do they go by waited / estimate (``wait_order``)? Neither in a pool that lends: plain Slurm lends nothing."""
     how = settings.fairness.estimates
+    if partition.quotas or how == "always":
+        return None, False
     if how == "never":
-        return _NEVER
-    ranks = snapshot.unranked(vc) if how == "measured" else None
-    return ranks or None
-
-
-def goes_by_wait(partition: Partition, snapshot: Snapshot, settings: PolicySettings, least: int) -> bool:
-    """Do the jobs that wait go in this order? Not in a pool that lends, nor before it is known how well estimates
-    rank jobs. ``least``: jobs of more GPUs are large."""
-    if partition.quotas or not settings.reservation.enabled or settings.fairness.estimates != "measured":
-        return False
+        return _NEVER, False
     ranks = snapshot.unranked(partition.name)
-    return ranks is not None and ranks.gain < _ALL_BUT_RIGHT and mostly_large(partition.pending, least)
+    if ranks is None or ranks:
+        return ranks, False
+    if ranks.gain >= _ALL_BUT_RIGHT or not settings.reservation.enabled:
+        return None, False
+    return None, mostly_large(partition.pending, large_above(partition, settings))
+
+
+def large_above(partition: Partition, settings: PolicySettings) -> int:
+    """A job of more GPUs than this is large."""
+    return above(max(node.gpus for node in partition.nodes), settings.reservation)
 
 
 def mostly_large(pending: Sequence[Pending], least: int) -> bool:

@@ -17,13 +17,12 @@ from lucid.core.job import Job
 from lucid.core.ledgers import Ledgers
 from lucid.core.ports import Predictor
 from lucid.core.snapshot import Partition, Snapshot
-from lucid.orchestrator.capacity.large_jobs import above
 from lucid.orchestrator.capacity.placement import Feasibility
 from lucid.orchestrator.order.queue_order import QueueOrder, QueueRow
 from lucid.orchestrator.policies.backfill import BackfillPolicy
 from lucid.orchestrator.policies.lucid.before_queue import ServedLarge, serve_large, serve_turns, turns_due
 from lucid.orchestrator.policies.lucid.before_window import serve_until
-from lucid.orchestrator.policies.lucid.plain_with_pairs import goes_by_wait, serve_plain, unranked
+from lucid.orchestrator.policies.lucid.plain_with_pairs import large_above, ranked, serve_plain
 from lucid.orchestrator.policies.lucid.start_job import Starts
 from lucid.orchestrator.policies.lucid.wait_order import DEPTH, WaitQueue
 from lucid.orchestrator.policies.queue import SETTLE_S
@@ -112,13 +111,13 @@ def plan_vc(
         _part_sweeps(starts, starts.sweeps)
     if not partition.pending:
         return _made(starts, shadow, by_vc or {}, starts.now_s + SETTLE_S if starts.actions else None)
-    why = None if partition.quotas else unranked(partition.name, snapshot, settings)  # plain Slurm lends nothing
+    why, by_wait = ranked(partition, snapshot, settings)
     if why is not None:
         wake_s = serve_plain(starts, snapshot, books.plain, (why,))
         return _made(starts, shadow, by_vc or {}, starts.now_s + SETTLE_S if parted else wake_s)
     due = turns_due(starts, shadow)
-    least = above(ledger.gpus_per_node, settings.reservation)
-    if goes_by_wait(partition, snapshot, settings, least):
+    if by_wait:
+        least = large_above(partition, settings)
         line = books.by_wait.of(partition, snapshot, due.turns, settings.reservation, least)
         wake_s = earliest(due.changes_s, serve_plain(starts, snapshot, books.backfill, (), line))
         return _made(starts, shadow, by_vc or {}, starts.now_s + SETTLE_S if parted else wake_s)
