@@ -122,7 +122,8 @@ class ReservationSettings(Section):
     """A reservation is made once the job has waited this long."""
     oldest_after_s: float = fixed(172800.0, ge=0)
     """A large job that has waited this long goes before all other large jobs, the oldest first. Before that, the one
-    whose wait is the greatest multiple of its estimate goes first, outside pools. 0: always the oldest."""
+    whose wait is the greatest multiple of its estimate goes first, outside pools. 0: always the oldest. Where most
+    jobs that wait are large, any job that has waited this long goes first."""
     patience_s: float = fixed(43200.0, gt=0)
     """Another job may start on kept nodes if its estimate ends before they are needed; once the job that they are
     kept for has waited for n times this long, if n times its estimate does. Where the other jobs of the VC have

@@ -415,6 +415,11 @@ _WORDS: dict[str, Callable[[Any], str]] = {
     ),
     "Reserved": _reserved,
     "Unranked": _unranked,
+    "WaitOrder": lambda r: (
+        f"most jobs that wait need more than {_gpus(r.above)}: place by (waited / estimate)³ x GPUs, after "
+        f"{duration(r.oldest_after_s)} the oldest first; estimate {duration(r.estimate_s)} by {r.source}, "
+        f"{_gpus(r.gpus)}"
+    ),
     "LargeShare": _large_share,
     "Quota": quota,
     "Borrows": lambda r: borrows(r, duration),

@@ -17,6 +17,7 @@ from lucid.simulator.traces import Trace, TraceJob
 ALONE: Mapping[str, Any] = {"profiling": {"enabled": False}, "packing": {"gss": 0}}
 """Nothing but order."""
 LARGE = 8
+_FEW = 0.1
 Lie = Callable[[random.Random, float], float]
 LIES: Mapping[str, Lie] = {
     "noise": lambda rng, true_s: rng.lognormvariate(7.5, 1.8),
@@ -25,13 +26,15 @@ LIES: Mapping[str, Lie] = {
 }
 
 
-def jammed(seed: int, jobs: int, users: int = 0) -> tuple[Trace, dict[str, tuple[Node, ...]]]:
-    """One job in ten of several nodes, for six nodes that have more to do than they can while jobs come. All have
-    limits, above what they take. ``users``: the jobs of each take about as long as each other."""
+def jammed(seed: int, jobs: int, users: int = 0, large: float = _FEW) -> tuple[Trace, dict[str, tuple[Node, ...]]]:
+    """One job in ten of several nodes, or the share ``large``, for six nodes that have more to do than they can while
+    jobs come. All have limits, above what they take. ``users``: the jobs of each take about as long as each other."""
     rng, items, submit_s = random.Random(seed), [], 0.0
     for at in range(jobs):
         submit_s += rng.expovariate(1 / 500.0)
         gpus = rng.choice([1, 1, 1, 2, 2, 4, 4, 8, 8, rng.choice([16, 24])])
+        if large > _FEW and rng.random() < large:
+            gpus = rng.choice([16, 24, 32])
         user = rng.randrange(users) if users else 0
         usual = random.Random(user).lognormvariate(7.5, 1.6) * rng.lognormvariate(0, 0.8) if users else 0.0
         lasts_s = round(min(usual or rng.lognormvariate(7.5, 1.8), 86400.0))
@@ -41,9 +44,11 @@ def jammed(seed: int, jobs: int, users: int = 0) -> tuple[Trace, dict[str, tuple
     return a_trace(*items), {"vc": nodes(6, 8)}
 
 
-def measured(name: str, seed: int, jobs: int, lie: Lie | None, users: int = 0) -> tuple[float, float]:
+def measured(
+    name: str, seed: int, jobs: int, lie: Lie | None, users: int = 0, share: float = _FEW
+) -> tuple[float, float]:
     """Average JCT of all jobs and of those larger than a node, s."""
-    trace, layout = jammed(seed, jobs, users)
+    trace, layout = jammed(seed, jobs, users, share)
     rng = random.Random(seed)
     said = {one.job.id: one.duration_s if lie is None else lie(rng, one.duration_s) for one in trace.jobs}
     ended, _ = replay(name, trace, layout, predictor=FixedPredictor(said), naive=naive_for(name, settings()), **ALONE)
@@ -66,6 +71,21 @@ def check(seeds: range, jobs: int) -> None:
 
 def test_lies_cost_next_to_nothing_and_true_durations_gain() -> None:
     check(range(2, 5), 200)
+
+
+def test_where_most_jobs_are_large_rough_estimates_still_gain() -> None:
+    """They go by waited / estimate there (docs/decisions/0065)."""
+
+    def rough(rng: random.Random, true_s: float) -> float:
+        return true_s * rng.lognormvariate(0, 1.5)
+
+    for seed in (2, 3):
+        (mine, mine_large), (its, its_large) = (
+            measured(name, seed, 200, lie, share=0.8) for name, lie in (("lucid", rough), ("backfill", None))
+        )
+        print(seed, f"{mine / its:.3f}/{mine_large / its_large:.3f}")
+        assert mine <= 0.8 * its
+        assert mine_large <= 0.8 * its_large
 
 
 def test_a_history_that_ranks_gains_whatever_lie_is_given() -> None:

@@ -55,6 +55,7 @@ from lucid.core.reason.queue import (
     TooLarge,
     Unranked,
     Unsafe,
+    WaitOrder,
 )
 from lucid.core.reason.sharing import (
     BestPartner,
@@ -161,6 +162,7 @@ __all__ = [
     "Unsafe",
     "UserAllows",
     "Victim",
+    "WaitOrder",
     "WaitedForProfiling",
     "reason_from_dict",
     "reason_to_dict",

@@ -40,6 +40,7 @@ __all__ = [
     "TooLarge",
     "Unranked",
     "Unsafe",
+    "WaitOrder",
 ]
 
 
@@ -91,6 +92,18 @@ class Unranked(Reason):
 
     def __bool__(self) -> bool:
         return self.gain < self.needed
+
+
+@dataclass(frozen=True, slots=True)
+class WaitOrder(Reason):
+    """The place in line where most jobs that wait need more than ``above`` GPUs: those first that have waited for
+    the greatest multiple of their estimate, and larger ones; before them the oldest, after ``oldest_after_s``."""
+
+    above: int
+    estimate_s: float
+    gpus: int
+    source: Shown
+    oldest_after_s: float
 
 
 @dataclass(frozen=True, slots=True)

@@ -90,11 +90,18 @@ class BackfillPolicy(PartitionPolicy):
         """Start jobs from the front; behind the first that does not fit, jobs that delay no other."""
         return self.plan_because(partition, snapshot, ())
 
-    def plan_because(self, partition: Partition, snapshot: Snapshot, because: tuple[Reason, ...]) -> PartitionPlan:
-        """The same. ``because``: why jobs go in plain order, told of each before all else."""
+    def plan_because(
+        self,
+        partition: Partition,
+        snapshot: Snapshot,
+        because: tuple[Reason, ...],
+        queue: Sequence[WaitingJob] | None = None,
+    ) -> PartitionPlan:
+        """The same. ``because``: why jobs go in plain order, told of each before all else. ``queue``: the jobs in
+        another order."""
         if not partition.pending:
             return PartitionPlan({})
-        queue = self.queue(partition, snapshot, because)
+        queue = self.queue(partition, snapshot, because) if queue is None else queue
         ledger = self._ledgers.of(partition, snapshot.now_s)
         plan = _Plan(partition, snapshot, self._settings, queue, ledger, because)
         plan.start()

@@ -178,6 +178,10 @@ SAID: list[tuple[Reason, str]] = [
         "estimates by what the same user's last jobs took (those given rank worse) ranked the last 240 jobs (gain",
     ),
     (why.Unranked("", 0, 0.0, 1.0), "policy.fairness.estimates is never: plain order"),
+    (
+        why.WaitOrder(8, 7200.0, 16, "history", 172800.0),
+        "most jobs that wait need more than 8 GPUs: place by (waited / estimate)³ x GPUs, after 2.0 d the",
+    ),
     (why.Quota("a", 2, 6, 8), "VC a holds 6 of its quota of 8 GPUs: there is room for the 2 of this job"),
     (why.Quota("a", 4, 6, 8), "VC a holds 6 of its quota of 8 GPUs: no room for the 4 of this job"),
     (

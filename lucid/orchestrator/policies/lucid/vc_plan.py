@@ -22,8 +22,9 @@ from lucid.orchestrator.order.queue_order import QueueOrder, QueueRow
 from lucid.orchestrator.policies.backfill import BackfillPolicy
 from lucid.orchestrator.policies.lucid.before_queue import ServedLarge, serve_large, serve_turns, turns_due
 from lucid.orchestrator.policies.lucid.before_window import serve_until
-from lucid.orchestrator.policies.lucid.plain_with_pairs import serve_plain, unranked
+from lucid.orchestrator.policies.lucid.plain_with_pairs import large_above, ranked, serve_plain
 from lucid.orchestrator.policies.lucid.start_job import Starts
+from lucid.orchestrator.policies.lucid.wait_order import DEPTH, WaitQueue
 from lucid.orchestrator.policies.queue import SETTLE_S
 from lucid.orchestrator.policies.shadow.by_vc import split
 from lucid.orchestrator.policies.shadow.plain_order import Kept, Shadow
@@ -71,7 +72,7 @@ def promises_by_vc(memory: Mapping[str, object]) -> dict[str, Kept]:
 class VcBooks:
     """What the plans of one VC take over from each other. It saves work, and decides nothing: all of it follows from
     the snapshot. ``order``: the queue's order; ``ledgers``: who holds what; ``partings``: the pairs to part;
-    ``plain``: plans where estimates do not rank jobs."""
+    ``plain``: plans where estimates do not rank jobs; ``by_wait`` and ``backfill``: where most who wait are large."""
 
     def __init__(self, settings: PolicySettings) -> None:
         packing, restarts = settings.packing, settings.profiling.restarts
@@ -80,6 +81,8 @@ class VcBooks:
         self.ledgers = Ledgers()
         self.partings = Partings(packing.part_below_speed, restarts)
         self.plain = BackfillPolicy(settings.backfill)
+        self.by_wait = WaitQueue(settings.fairness.share_bound)
+        self.backfill = BackfillPolicy(settings.backfill.model_copy(update={"depth": DEPTH}))
 
 
 def plan_vc(
@@ -108,21 +111,26 @@ def plan_vc(
         _part_sweeps(starts, starts.sweeps)
     if not partition.pending:
         return _made(starts, shadow, by_vc or {}, starts.now_s + SETTLE_S if starts.actions else None)
-    why = None if partition.quotas else unranked(partition.name, snapshot, settings)  # plain Slurm lends nothing
+    why, by_wait = ranked(partition, snapshot, settings)
     if why is not None:
-        wake_s = serve_plain(starts, snapshot, books.plain, why)
+        wake_s = serve_plain(starts, snapshot, books.plain, (why,))
         return _made(starts, shadow, by_vc or {}, starts.now_s + SETTLE_S if parted else wake_s)
     due = turns_due(starts, shadow)
+    if by_wait:
+        least = large_above(partition, settings)
+        line = books.by_wait.of(partition, snapshot, due.turns, settings.reservation, least)
+        wake_s = earliest(due.changes_s, serve_plain(starts, snapshot, books.backfill, (), line))
+        return _made(starts, shadow, by_vc or {}, starts.now_s + SETTLE_S if parted else wake_s)
     large = serve_large(starts, due.turns)
     turns = serve_turns(starts, due, large.holders)
     if shadow is not None:
         shadow = replace(shadow, fences=turns.fences)
     served = {*turns.ids, *large.holders}
     queue = books.order(partition, starts.predictions, snapshot.fair_share)
-    line = [row for row in queue if row[4] not in served] if served else queue
-    _serve_queue(starts, books.order, line)
+    rest = [row for row in queue if row[4] not in served] if served else queue
+    _serve_queue(starts, books.order, rest)
     if starts.quotas is not None and starts.quotas.lend():  # who stays within the VC's own goes before all who borrow
-        _serve_queue(starts, books.order, [row for row in line if isinstance(starts.decisions[row[4]], Hold)])
+        _serve_queue(starts, books.order, [row for row in rest if isinstance(starts.decisions[row[4]], Hold)])
     serve_until(starts, queue)
     _tell_who_gave_way(starts, large)
     due_s = starts.now_s + SETTLE_S if parted else earliest(large.changes_s, turns.changes_s, starts.look_again_s())
