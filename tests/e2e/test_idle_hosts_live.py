@@ -20,6 +20,10 @@ from lucid.profiler.shares import HostUse
 
 GPUS = 4
 """Of the only node of vc-b."""
+SESSION = "sys/dashboard/sys/jupyter"
+"""Named as Open OnDemand names the batch job of a session."""
+SERVER = "python3 -c 'import socket, time; s = socket.create_server((\"127.0.0.1\", 0)); time.sleep(900)' & wait"
+"""What its script is about: a server in the background, which waits for its user."""
 
 
 class Sessions(Emulated):
@@ -37,7 +41,7 @@ class Sessions(Emulated):
         return {number: JobSpec(number, ("vc-b/0",)) for number in self.names}
 
     def works(self, number: str) -> bool:
-        return self.awake or self.names.get(number) != "session"
+        return self.awake or self.names.get(number) != SESSION
 
     def read(self, uuids: Collection[str]) -> Mapping[str, GpuReading]:
         util = 90.0 if any(map(self.works, self.names)) else 0.0
@@ -82,7 +86,7 @@ def test_a_guest_comes_beside_an_idle_session_and_leaves_when_it_wakes(
     beside = SamplerBeside(box, tmp_path, lucidd.profiles, sessions, Itself(), Cpus(sessions))
     asks = ("-p", "vc-b", f"--gres=gpu:{GPUS}")
     try:
-        session = box.sbatch(*asks, "-J", "session", script="sleep 600")
+        session = box.sbatch(*asks, "-J", SESSION, "--export=NONE", "--time=60", script=SERVER)
         box.wait("the session runs in slots", lambda: box.state(session) == "RUNNING", 60)
         assert "shard" in box.job(session)["tres_per_node"]
         stubborn = box.sbatch(*asks, "-J", "guest", script="sleep 600")
