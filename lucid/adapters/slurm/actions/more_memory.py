@@ -18,7 +18,8 @@ from lucid.adapters.slurm.actions.job_writer import JobWriter
 from lucid.adapters.slurm.clients.port import Changes
 from lucid.adapters.slurm.records.field_parsers import says
 from lucid.adapters.slurm.records.jobs_and_nodes import SlurmJob
-from lucid.adapters.slurm.snapshot.observation import Observation
+from lucid.adapters.slurm.snapshot.node_constraints import nodes_met
+from lucid.adapters.slurm.snapshot.observation import Observation, users_nodes
 from lucid.adapters.store.port import JobNote
 from lucid.config import Mode
 from lucid.errors import ActionRefused
@@ -90,10 +91,12 @@ class MoreMemory:
         return note is not None and note.grown_mib > 0 and note.requeued == record.restarts + 1
 
     def _most_mib(self, record: SlurmJob, note: JobNote | None, facts: Observation) -> float:
-        """No more than the site allows, and than the largest node has on which the job may run."""
+        """No more than the site allows, and than the largest node has on which the job may run: with more it would
+        wait for ever."""
         home = self._writer.ownership.home(record, note)
-        nodes = [node.mem_mib for node in facts.nodes if home in node.partitions and node.available]
-        return min(self._bound_mib, max(nodes, default=0))
+        met = nodes_met(record, users_nodes(record, note), facts.nodes)
+        nodes = [n for n in facts.nodes if n.name in met and home in n.partitions and n.available]
+        return min(self._bound_mib, max((node.mem_mib for node in nodes), default=0))
 
     def grow(self, record: SlurmJob, note: JobNote | None, facts: Observation) -> str:
         """Put the job back into the queue with more memory; what was done, in words, empty where nothing was."""
