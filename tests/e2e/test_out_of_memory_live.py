@@ -46,6 +46,7 @@ def test_a_job_gets_more_memory_until_it_has_enough(box: Box, lucidd: Lucidd) ->
     box.wait("it ends well", lambda: box.state(job) == "COMPLETED", 120)
     assert (mem_mib(box, job), box.job(job)["restart_cnt"]) == (225, 2)
     box.wait_ended(silent, needed, after, limit_s=60)
+    assert (mem_mib(box, needed), box.job(needed)["restart_cnt"]) == (100, 0)
     assert (box.state(silent), box.job(silent)["restart_cnt"]) == ("OUT_OF_MEMORY", 0)
     assert (box.state(needed), box.state(after)) == ("OUT_OF_MEMORY", "COMPLETED"), "another job was to come after it"
     told = lucidd.ctl("explain", job)

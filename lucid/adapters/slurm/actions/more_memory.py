@@ -8,7 +8,7 @@ memory it is to have: a lucidd that dies between the two steps leaves a job that
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from math import ceil
@@ -18,8 +18,7 @@ from lucid.adapters.slurm.actions.job_writer import JobWriter
 from lucid.adapters.slurm.clients.port import Changes
 from lucid.adapters.slurm.records.field_parsers import says
 from lucid.adapters.slurm.records.jobs_and_nodes import SlurmJob
-from lucid.adapters.slurm.snapshot.node_constraints import nodes_met
-from lucid.adapters.slurm.snapshot.observation import Observation, users_nodes
+from lucid.adapters.slurm.snapshot.observation import Observation
 from lucid.adapters.store.port import JobNote
 from lucid.config import Mode
 from lucid.errors import ActionRefused
@@ -34,10 +33,17 @@ _ID = re.compile(r"\d+(?:_\d+)?")
 
 
 class MoreMemory:
-    """``bound_gib``: the most that a job is given on its node."""
+    """``bound_gib``: the most that a job is given on its node. ``may_have``: the names of the nodes that a job's user
+    allows."""
 
-    def __init__(self, writer: JobWriter, bound_gib: float) -> None:
+    def __init__(
+        self,
+        writer: JobWriter,
+        bound_gib: float,
+        may_have: Callable[[SlurmJob, JobNote | None, Observation], frozenset[str]],
+    ) -> None:
         self._writer = writer
+        self._may_have = may_have
         self._bound_mib = bound_gib * 1024.0
         self._needed: set[str] = set()
         """Jobs and arrays on whose end others waited."""
@@ -94,7 +100,7 @@ class MoreMemory:
         """No more than the site allows, and than the largest node has on which the job may run: with more it would
         wait for ever."""
         home = self._writer.ownership.home(record, note)
-        met = nodes_met(record, users_nodes(record, note), facts.nodes)
+        met = self._may_have(record, note, facts)
         nodes = [n for n in facts.nodes if n.name in met and home in n.partitions and n.available]
         return min(self._bound_mib, max((node.mem_mib for node in nodes), default=0))
 
