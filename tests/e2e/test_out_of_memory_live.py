@@ -68,6 +68,18 @@ def test_no_more_than_twice_nor_than_the_site_allows_and_a_lucidd_that_dies_betw
     assert (mem_mib(box, bounded), box.job(bounded)["restart_cnt"]) == (1024, 1)
 
 
+def test_each_task_of_an_array_by_itself(box: Box, lucidd: Lucidd) -> None:
+    """Task 0 needs more than it asked for, and task 1 does not."""
+    script = f'test "$SLURM_ARRAY_TASK_ID" = 1 && exit 0; {NEEDS}'
+    array = box.sbatch(*GROW, "--mem=100M", "--array=0-1", script=script)
+
+    def tasks() -> list[tuple[str, int]]:
+        mine = [one for one in box.jobs().values() if one["array_job_id"]["number"] == int(array)]
+        return sorted((str(one["job_state"][0]), int(one["restart_cnt"])) for one in mine)
+
+    box.wait("both end well", lambda: tasks() == [("COMPLETED", 0), ("COMPLETED", 2)], 120)
+
+
 def _over(box: Box, job: str) -> bool:
     most = {225, 1024}
     return box.state(job) == "OUT_OF_MEMORY" and mem_mib(box, job) in most
