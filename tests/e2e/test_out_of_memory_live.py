@@ -46,6 +46,7 @@ def test_a_job_gets_more_memory_until_it_has_enough(box: Box, lucidd: Lucidd) ->
     box.wait("it ends well", lambda: box.state(job) == "COMPLETED", 120)
     assert (mem_mib(box, job), box.job(job)["restart_cnt"]) == (225, 2)
     box.wait_ended(silent, needed, after, limit_s=60)
+    assert (mem_mib(box, needed), box.job(needed)["restart_cnt"]) == (100, 0)
     assert (box.state(silent), box.job(silent)["restart_cnt"]) == ("OUT_OF_MEMORY", 0)
     assert (box.state(needed), box.state(after)) == ("OUT_OF_MEMORY", "COMPLETED"), "another job was to come after it"
     told = lucidd.ctl("explain", job)
@@ -65,6 +66,18 @@ def test_no_more_than_twice_nor_than_the_site_allows_and_a_lucidd_that_dies_betw
     box.wait("both have ended for good", lambda: all(_over(box, job) for job in (twice, bounded)), 120)
     assert (mem_mib(box, twice), box.job(twice)["restart_cnt"]) == (225, 2)
     assert (mem_mib(box, bounded), box.job(bounded)["restart_cnt"]) == (1024, 1)
+
+
+def test_each_task_of_an_array_by_itself(box: Box, lucidd: Lucidd) -> None:
+    """Task 0 needs more than it asked for, and task 1 does not."""
+    script = f'test "$SLURM_ARRAY_TASK_ID" = 1 && exit 0; {NEEDS}'
+    array = box.sbatch(*GROW, "--mem=100M", "--array=0-1", script=script)
+
+    def tasks() -> list[tuple[str, int]]:
+        mine = [one for one in box.jobs().values() if one["array_job_id"]["number"] == int(array)]
+        return sorted((str(one["job_state"][0]), int(one["restart_cnt"])) for one in mine)
+
+    box.wait("both end well", lambda: tasks() == [("COMPLETED", 0), ("COMPLETED", 2)], 120)
 
 
 def _over(box: Box, job: str) -> bool:

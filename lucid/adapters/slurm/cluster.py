@@ -129,7 +129,9 @@ class SlurmCluster:
         self._left_out: Mapping[str, GpuOut] = {}
         self.placeholders = Placeholders(client, self._writer, daemon.gpu_health.placeholder_s)
         """Jobs that keep Slurm off single GPUs."""
-        self._memory = MoreMemory(self._writer, daemon.oom_grow_gib) if daemon.oom_grow_gib else None
+        self._memory: MoreMemory | None = None
+        if daemon.oom_grow_gib:
+            self._memory = MoreMemory(self._writer, daemon.oom_grow_gib, self._viewer.may_have)
         self._repair = Repair(self._writer, Released(Path(daemon.state_dir)), claims, self._memory)
         self._machines = NodeLooks(client, store, slurm.nodes_every_s)
         self._defaults: Mapping[str, JobDefaults] | None = None

@@ -116,6 +116,18 @@ def test_the_site_and_the_nodes_bound_it() -> None:
     assert f"again with {most} MiB" in turn(stage)[1][0]
 
 
+def test_no_more_than_the_nodes_have_that_its_user_allows() -> None:
+    """Else it would wait for a node that never comes."""
+    stage = scene(bound_gib=1000.0)
+    stage.slurm.node("n1", mem_mib=1200)
+    stage.jobs("1", **ASKED, excludes="n2")
+    fails(stage)
+    assert "again with 1200 MiB (1 of 2)" in turn(stage)[1][0]
+    turn(stage)
+    fails(stage)
+    assert turn(stage)[0] == ["1"], "no node that it may have has more"
+
+
 @pytest.mark.parametrize(
     "more",
     [

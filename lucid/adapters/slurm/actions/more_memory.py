@@ -8,7 +8,7 @@ memory it is to have: a lucidd that dies between the two steps leaves a job that
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from math import ceil
@@ -33,10 +33,17 @@ _ID = re.compile(r"\d+(?:_\d+)?")
 
 
 class MoreMemory:
-    """``bound_gib``: the most that a job is given on its node."""
+    """``bound_gib``: the most that a job is given on its node. ``may_have``: the names of the nodes that a job's user
+    allows."""
 
-    def __init__(self, writer: JobWriter, bound_gib: float) -> None:
+    def __init__(
+        self,
+        writer: JobWriter,
+        bound_gib: float,
+        may_have: Callable[[SlurmJob, JobNote | None, Observation], frozenset[str]],
+    ) -> None:
         self._writer = writer
+        self._may_have = may_have
         self._bound_mib = bound_gib * 1024.0
         self._needed: set[str] = set()
         """Jobs and arrays on whose end others waited."""
@@ -90,10 +97,12 @@ class MoreMemory:
         return note is not None and note.grown_mib > 0 and note.requeued == record.restarts + 1
 
     def _most_mib(self, record: SlurmJob, note: JobNote | None, facts: Observation) -> float:
-        """No more than the site allows, and than the largest node has on which the job may run."""
+        """No more than the site allows, and than the largest node has on which the job may run: with more it would
+        wait for ever."""
         home = self._writer.ownership.home(record, note)
-        nodes = [node.mem_mib for node in facts.nodes if home in node.partitions and node.available]
-        return min(self._bound_mib, max(nodes, default=0))
+        met = self._may_have(record, note, facts)
+        nodes = [n for n in facts.nodes if n.name in met and home in n.partitions and n.available]
+        return min(self._bound_mib, max((node.mem_mib for node in nodes), default=0))
 
     def grow(self, record: SlurmJob, note: JobNote | None, facts: Observation) -> str:
         """Put the job back into the queue with more memory; what was done, in words, empty where nothing was."""

@@ -16,7 +16,7 @@ from lucid.adapters.store.port import JobNote
 from lucid.core.job import Pending
 from lucid.core.node import Node
 
-__all__ = ["NodesAskedFor", "met_by"]
+__all__ = ["NodesAskedFor", "met_by", "nodes_met"]
 
 _TOKENS = re.compile(r"[\w.:+=/-]+|[&|()\[\],]")
 _MOST = 1024
@@ -42,7 +42,7 @@ class NodesAskedFor:
         if not asked or facts is None:
             return ""
         if asked not in self._met:
-            self._met[asked] = _met(record, listed, facts.nodes)
+            self._met[asked] = nodes_met(record, listed, facts.nodes)
         vcs = facts.pool.quotas if facts.pool is not None and home in facts.pool.quotas else (home,)
         met = [
             node.name in self._met[asked]
@@ -63,8 +63,9 @@ class NodesAskedFor:
         return any(n.name in self._met[constraint] for n in self._facts.nodes if partition in n.partitions)
 
 
-def _met(record: SlurmJob, users_list: str, nodes: Sequence[SlurmNode]) -> frozenset[str]:
-    """What cannot be read rules out no node."""
+def nodes_met(record: SlurmJob, users_list: str, nodes: Sequence[SlurmNode]) -> frozenset[str]:
+    """The names of the nodes that meet what a job's user asks. ``users_list``: the node list of its user, empty where
+    there is none. What cannot be read rules out no node."""
     listed, excluded = frozenset(hosts(users_list)), frozenset(hosts(record.excludes))
     if len(listed) < record.min_nodes:
         listed = frozenset()  # besides those it gets others
