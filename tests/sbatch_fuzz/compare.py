@@ -46,13 +46,18 @@ heterogeneous job has each of them once more, with _HET_GROUP_ and its number at
 _ELAPSED_S = 20
 """Two runs of one line take as long as each other, but for a busy machine."""
 
+_LISTS = {"-w": r"\b(Req)?NodeList=", "-x": r"\bExc(lude)?NodeList="}
+"""How ``scontrol update`` changes the list of an option."""
+
 
 def strays(case: Case, got: Got) -> list[str]:
-    """Nodes that a job had against its user's list; the job before it has none."""
+    """Nodes that a job had against its user's list; the job before it has none, and a line typed then may change it."""
     found = []
+    then = " ".join(case.then)
     own = got.runs[1:] if case.first in ("ends", "fails", "meets") else got.runs
     for word in {word[:2]: word for word in case.words}.values():  # of two the last counts
-        named = set(hosts(word[2:])) if word[:2] in ("-w", "-x") else set()
+        changed = re.search(_LISTS[word[:2]], then) if word[:2] in _LISTS else None
+        named = set(hosts(word[2:])) if word[:2] in _LISTS and not changed else set()
         for run in own:
             had = set(hosts(run.hosts))
             if had and named and (named & had if word[:2] == "-x" else not named <= had):
