@@ -51,7 +51,7 @@ _LISTS = {"-w": r"\b(Req)?NodeList=", "-x": r"\bExc(lude)?NodeList="}
 
 
 def strays(case: Case, got: Got) -> list[str]:
-    """Nodes that a job had against its user's list; the job before it has none, and a line typed then may change it."""
+    """Nodes that a job had against its user's list; the job before it has none. A later line may change the list."""
     found = []
     then = " ".join(case.then)
     own = got.runs[1:] if case.first in ("ends", "fails", "meets") else got.runs
