@@ -99,3 +99,18 @@ def test_a_line_is_shrunk_to_what_differs() -> None:
 def test_a_job_that_leaves_its_users_nodes_is_told(option: str, had: str, told: int) -> None:
     got = Got(0, "", (Run("COMPLETED", 0, hosts=had),))
     assert len(compared(Case("sbatch", (option,)), got, got)) == told
+
+
+@pytest.mark.parametrize(
+    ("option", "change", "told"),
+    [
+        ("-xn2", "ExcNodeList=n1", 0),
+        ("-wn1", "ReqNodeList=n2", 0),
+        ("-wn1", "NodeList=n2", 0),
+        ("-xn2", "ReqNodeList=n2", 1),
+    ],
+)
+def test_a_list_that_is_changed_then_is_not_judged(option: str, change: str, told: int) -> None:
+    got = Got(0, "", (Run("COMPLETED", 0, hosts="n2"),))
+    case = Case("sbatch", (option,), then=(f"alice: scontrol update JobId=JOB {change}",))
+    assert len(compared(case, got, got)) == told

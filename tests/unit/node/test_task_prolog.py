@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
+import pytest
+
 PROLOG = Path(__file__).resolve().parents[3] / "slurm/task_prolog"
 
 
@@ -99,6 +101,20 @@ def test_a_mapped_step_has_its_variables_as_on_plain_slurm(tmp_path: Path) -> No
     assert "SLURM_MEM_PER_NODE" not in after
     assert after["SLURM_DISTRIBUTION"] == "block"
     assert after["CUDA_VISIBLE_DEVICES"] == "1,3"
+
+
+@pytest.mark.parametrize(
+    ("asked", "way"),
+    [
+        ({}, "cyclic"),
+        ({"SLURM_CPUS_PER_TASK": "1"}, "block"),
+        ({"SLURM_CPUS_PER_GPU": "2", "SLURM_CPUS_PER_TASK": "2", "SLURM_TRES_PER_TASK": "cpu:2"}, "cyclic"),
+        ({"SLURM_NTASKS": "2"}, "block"),
+    ],
+)
+def test_memory_by_gpu_has_the_distribution_of_plain_slurm(tmp_path: Path, asked: dict[str, str], way: str) -> None:
+    after = environment(tmp_path, **STEP, SLURM_MEM_PER_GPU="100", **asked)
+    assert after["SLURM_DISTRIBUTION"] == way
 
 
 def test_cpus_by_gpu_stay_by_gpu_in_a_mapped_step(tmp_path: Path) -> None:
