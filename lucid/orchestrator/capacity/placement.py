@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Final
 
 from lucid.core.job import Job
 from lucid.core.ledger import Ledger, gpus_by_node
-from lucid.core.node import Node
 from lucid.core.placement import NodeGpus, Placement
 from lucid.core.reason import AsksForGpus, EverFits, TooLarge
 from lucid.core.snapshot import Partition
@@ -159,11 +158,44 @@ def _remainder(ledger: Ledger, gpus: int, allowed: Callable[[int], bool], on_emp
     return None
 
 
-_Known = dict[tuple[object, ...], bool]
 _MOST_SHAPES = 4096
-_KNOWN: Final[dict[tuple[str, bool], tuple[Sequence[Node], Mapping[str, Sequence[str]], _Known]]] = {}
-"""By partition and ``up_only``: the nodes that it had last, and which shapes of jobs could run there. Each plan asks
-for the same few, and trying one makes a ledger of all nodes. It follows from the nodes, so it decides nothing."""
+
+
+class _EmptyNodes:
+    """The nodes of a partition as if nothing ran there, and which shapes of jobs could."""
+
+    def __init__(self, partition: Partition, up_only: bool) -> None:
+        self.nodes, self.fitting = partition.nodes, partition.fitting
+        nodes = [node for node in partition.nodes if node.available or not up_only]
+        if not up_only:
+            nodes = [replace(node, left_out=()) if node.left_out else node for node in nodes]
+        self.gpus = sum(node.gpus - len(node.left_out) for node in nodes)
+        alike = len({node.gpus for node in nodes}) <= 1 and not any(node.left_out for node in nodes)
+        self.plain = alike and not any(n.cpus or n.mem_mib for n in nodes)
+        self._name, self._up_only, self._up = partition.name, up_only, nodes
+        self._known: dict[tuple[object, ...], bool] = {}
+        self._ledger: Ledger | None = None
+
+    def possible(self, job: Job) -> bool:
+        shape = (job.gpus, job.cpus, job.mem_mib, job.min_nodes, job.constraint)
+        possible = self._known.get(shape)
+        if possible is None:
+            if len(self._known) >= _MOST_SHAPES:
+                self._known.clear()
+            possible = self._known[shape] = consolidated(self._empty(), job) is not None
+        return possible
+
+    def _empty(self) -> Ledger:
+        if self._ledger is None:
+            held: dict[str, Any] = {} if self._up_only else {"available": True, "cpus_used": 0, "mem_used_mib": 0}
+            nodes = [replace(node, windows=(), shut=None, boot_s=0.0, switches=(), **held) for node in self._up]
+            self._ledger = Ledger(Partition(self._name, tuple(nodes), fitting=self.fitting))
+        return self._ledger
+
+
+_KNOWN: Final[dict[tuple[str, bool], _EmptyNodes]] = {}
+"""By partition and ``up_only``. Each plan asks for the same few shapes, and trying one makes a ledger of all nodes.
+It follows from the nodes, so it decides nothing."""
 
 
 class Feasibility:
@@ -174,42 +206,21 @@ class Feasibility:
     """
 
     def __init__(self, partition: Partition, up_only: bool = False) -> None:
-        nodes = [node for node in partition.nodes if node.available or not up_only]
-        if not up_only:
-            nodes = [replace(node, left_out=()) if node.left_out else node for node in nodes]
-        self._up_only = up_only
-        self._partition = partition
-        self._nodes = nodes
-        self._gpus = sum(node.gpus - len(node.left_out) for node in nodes)
-        alike = len({node.gpus for node in nodes}) <= 1 and not any(node.left_out for node in nodes)
-        self._plain = alike and not any(n.cpus or n.mem_mib for n in nodes)
-        before, fitting, known = _KNOWN.get((partition.name, up_only), ((), {}, {}))
-        if before != partition.nodes or fitting != partition.fitting or len(known) > _MOST_SHAPES:
-            known = {}
-            _KNOWN[partition.name, up_only] = partition.nodes, partition.fitting, known
-        self._known = known
-        self._empty: Ledger | None = None
+        known = _KNOWN.get((partition.name, up_only))
+        if known is None or known.nodes != partition.nodes or known.fitting != partition.fitting:
+            known = _KNOWN[partition.name, up_only] = _EmptyNodes(partition, up_only)
+        self._quotas, self._nodes = partition.quotas, known
 
     def bar(self, job: Job) -> AsksForGpus | TooLarge | EverFits | None:
         """Why the job can never run here; ``None`` if it can."""
+        nodes = self._nodes
         if job.gpus <= 0:
             return AsksForGpus(job.gpus)
-        if job.gpus > self._gpus:
-            return TooLarge(job.gpus, self._gpus)
-        quota = self._partition.quotas.get(job.vc)
+        if job.gpus > nodes.gpus:
+            return TooLarge(job.gpus, nodes.gpus)
+        quota = self._quotas.get(job.vc) if self._quotas else None
         if quota is not None and job.gpus > quota:
             return TooLarge(job.gpus, quota)
-        if self._plain and job.min_nodes <= 1 and not job.constraint:
+        if (nodes.plain and job.min_nodes <= 1 and not job.constraint) or nodes.possible(job):
             return None
-        shape = (job.gpus, job.cpus, job.mem_mib, job.min_nodes, job.constraint)
-        possible = self._known.get(shape)
-        if possible is None:
-            possible = self._known[shape] = self._try(job)
-        return None if possible else EverFits(job.gpus, job.cpus, job.mem_mib, False)
-
-    def _try(self, job: Job) -> bool:
-        if self._empty is None:
-            held: dict[str, Any] = {} if self._up_only else {"available": True, "cpus_used": 0, "mem_used_mib": 0}
-            nodes = [replace(node, windows=(), shut=None, boot_s=0.0, switches=(), **held) for node in self._nodes]
-            self._empty = Ledger(Partition(self._partition.name, tuple(nodes), fitting=self._partition.fitting))
-        return consolidated(self._empty, job) is not None
+        return EverFits(job.gpus, job.cpus, job.mem_mib, False)

@@ -83,6 +83,7 @@ class PlainQueue:
         self._partition: Partition | None = None
         self._because: tuple[Reason, ...] = ()
         self._entries: list[Pending] = []
+        self._ids: list[str] = []
         self._rows: list[WaitingJob] | None = None
         """The same jobs, where somebody asked for them so."""
         self._said = 0
@@ -93,12 +94,17 @@ class PlainQueue:
         before, self._partition = self._partition, None
         if before is None or not self._follows(partition, before):
             self._entries, self._rows = sorted(partition.pending, key=SUBMITTED), None
+            self._ids = [entry.job.id for entry in self._entries]
             jobs = [entry.job for entry in partition.pending]
             # whole lists at a time: in most queues of thousands nobody has said anything
             said = any(map(_TIER, jobs)) or any(map(_NICE, jobs))
             self._said = sum(map(_is_said, jobs)) if said else 0
         self._partition = partition
         return in_precedence(self._entries, [e.job for e in self._entries]) if self._said else self._entries
+
+    def ids(self, queue: Sequence[Pending], at: int) -> list[str]:
+        """The ids of those in ``queue``, as ``entries`` gave it, from the one at this place on."""
+        return self._ids[at:] if queue is self._entries else [entry.job.id for entry in queue[at:]]
 
     def of(self, partition: Partition, because: tuple[Reason, ...]) -> Sequence[WaitingJob]:
         """The jobs that wait, in order. ``because``: what is told before all else of each that waits."""
@@ -118,7 +124,7 @@ class PlainQueue:
                 at = bisect_left(entries, SUBMITTED(entry), key=SUBMITTED)
                 if at == len(entries) or entries[at] is not entry:
                     return False
-                del entries[at]
+                del entries[at], self._ids[at]
                 if rows is not None:
                     del rows[at]
                 self._said -= _is_said(entry.job)
@@ -129,6 +135,7 @@ class PlainQueue:
                 if at < len(entries) and SUBMITTED(entries[at]) == place:
                     return False
                 entries.insert(at, entry)
+                self._ids.insert(at, entry.job.id)
                 if rows is not None:
                     rows.insert(at, _waiting(entry, self._shapes))
                 self._said += _is_said(entry.job)

@@ -133,7 +133,7 @@ class QueuePolicy(PartitionPolicy):
             line = "" if quotas is None else job.vc  # each VC of a pool has a line of its own
             if line in behind:
                 if quotas is None:  # all others are behind it, thousands at times
-                    decisions |= dict.fromkeys([waits.job.id for waits in queue[at:]], behind[line])
+                    decisions |= dict.fromkeys(self._queues[partition.name].ids(queue, at), behind[line])
                     break
                 decisions[job.id] = behind[line]
                 continue
