@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import field
 from typing import Final
 
+from lucid.core.changes import Versioned
 from lucid.core.frozen import dataclass
 from lucid.core.placement import Placement, show_placement
 from lucid.core.reason import Reason
-from lucid.core.versioned import Versioned
 
 __all__ = [
     "Action",

@@ -9,6 +9,7 @@ import time
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Final
 
 from lucid.adapters.gpu.profile_files import prune_profiles
 from lucid.adapters.slurm.clients.port import FIRST_TO_PACK, TOO_OLD
@@ -20,7 +21,6 @@ from lucid.core.snapshot import Snapshot
 from lucid.daemon.build import Parts
 from lucid.daemon.cycles import Cycles
 from lucid.daemon.leader import Leader
-from lucid.daemon.looks import Looks
 from lucid.daemon.report import beat, tell_status
 from lucid.errors import ClusterError, ClusterUnavailable, StoreError, UnsafePlan
 from lucid.live.modes import modes_from
@@ -35,7 +35,7 @@ from lucid.live.resilience.trouble_file import TroubleFile
 from lucid.live.switches import settle_switches
 from lucid.orchestrator.cycle import CycleResult
 
-__all__ = ["Daemon"]
+__all__ = ["STORED", "Daemon", "Looks"]
 
 _LOG = logging.getLogger("lucidd")
 _EMPTIED_S = 0.3
@@ -256,3 +256,34 @@ class Daemon:
         if wake_s is not None:
             wait_s = min(wait_s, max(wake_s - self.parts.clock.now_s(), slurm.poll_busy_s))
         return max(wait_s, self.least_wait_s)
+
+
+STORED: Final = 30
+"""Most looks that a quiet time stores. A storm of submissions makes lucidd look so many times more, and no more."""
+_EARLY_S: Final = 0.1
+"""Jobs submitted within so short a time share a look."""
+
+
+class Looks:
+    """Looks stored; one that begins is paid from them."""
+
+    def __init__(self, every_s: float) -> None:
+        """``every_s``: looks are so far apart on the average."""
+        self._every_s = every_s
+        self._stored = float(STORED)
+        self._last_s: float | None = None
+
+    def looked(self, now_s: float) -> None:
+        """A look begins."""
+        passed_s = 0.0 if self._last_s is None else now_s - self._last_s
+        self._stored = max(min(self._stored + passed_s / self._every_s, STORED) - 1.0, 0.0)
+        self._last_s = now_s
+
+    def forget(self) -> None:
+        """The look failed, or another lucidd acts: none is worth an early look now."""
+        self._stored = 0.0
+
+    @property
+    def least_s(self) -> float:
+        """Seconds until the next look at the least, if something wakes lucidd."""
+        return min(_EARLY_S, self._every_s) if self._stored >= 1.0 else self._every_s

@@ -7,12 +7,15 @@ come from a `ShareTree`, pair speeds from a `PairModel`; for what there is no mo
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from lucid.core.job import Ended, Job, JobProfile
 from lucid.core.ports import PairSpeeds, Predictor
 from lucid.core.prediction import DurationTerms, Prediction, Split, Term
 from lucid.errors import ModelError
+from lucid.models.additive import AdditiveModel, Axis
 from lucid.models.duration.features import LOG_OFFSET_S
 from lucid.models.duration.history import DurationHistory
 from lucid.models.duration.jobtable import PROFILE_COLUMNS, JobTable
@@ -22,10 +25,9 @@ from lucid.models.packing.kind import PAIRS, SHARE
 from lucid.models.packing.measured import Usage
 from lucid.models.packing.pair_speed import PairModel, pair_columns
 from lucid.models.packing.share_score import ShareTree
-from lucid.models.row import RowScorer
 from lucid.models.upkeep.serving import Served
 
-__all__ = ["LearnedPredictor", "ended_table", "usage_of"]
+__all__ = ["LearnedPredictor", "RowScorer", "ended_table", "usage_of"]
 
 _MOST_PAIRS = 200_000
 
@@ -205,3 +207,42 @@ def _columns(
         limit_s=[nan if job.time_limit_s is None else job.time_limit_s for job in jobs],
         submit_s=[job.submit_s + epoch_s for job in jobs],
     )
+
+
+class RowScorer:
+    """Scores rows given as a mapping of feature to value; text, number, or None (missing)."""
+
+    def __init__(self, model: AdditiveModel) -> None:
+        self.names = tuple(term.name for term in model.terms)
+        self.features = model.features
+        self.intercept = model.intercept
+        axes: dict[int, int] = {}
+        self._axes: list[Axis] = []
+        self._terms: list[tuple[tuple[int, ...], Any]] = []
+        for term in model.terms:
+            for axis in term.axes:
+                if id(axis) not in axes:
+                    axes[id(axis)] = len(self._axes)
+                    self._axes.append(axis)
+            self._terms.append((tuple(axes[id(axis)] for axis in term.axes), term.scores.tolist()))
+        self._last = [axis.size - 1 for axis in self._axes]
+
+    def terms(self, row: Mapping[str, Any]) -> list[float]:
+        """Every term's addend, in the model's order."""
+        bins = [self._bin(axis, last, row[axis.feature]) for axis, last in zip(self._axes, self._last, strict=True)]
+        return [
+            scores[bins[axes[0]]] if len(axes) == 1 else scores[bins[axes[0]]][bins[axes[1]]]
+            for axes, scores in self._terms
+        ]
+
+    def __call__(self, row: Mapping[str, Any]) -> float:
+        """Intercept and addends together (link space)."""
+        return self.intercept + math.fsum(self.terms(row))
+
+    @staticmethod
+    def _bin(axis: Axis, last: int, value: Any) -> int:
+        if value is None or value != value:
+            return 0
+        if axis.kind == "categorical":
+            return axis.categories.get(value, last)
+        return bisect_right(axis.cuts, value) + 1

@@ -7,11 +7,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from types import MappingProxyType
 
+from lucid.core.changes import changed_names, key_of
 from lucid.core.job import Job, JobProfile, Pending, Running
 from lucid.core.ports import Forecaster, Predictor
 from lucid.core.prediction import Prediction
 from lucid.core.snapshot import Partition, Snapshot
-from lucid.core.versioned import changed_names, key_of
 from lucid.orchestrator.order.estimate_ranking import TrustBook
 
 __all__ = ["Annotator"]

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from lucid.core.changes import changed_names, key_of
 from lucid.core.decision import Decision, Hold, PartitionPlan
 from lucid.core.job import Pending
 from lucid.core.reason import SlurmBars
 from lucid.core.snapshot import Partition, Snapshot
-from lucid.core.versioned import changed_names, key_of
 
 __all__ = ["BlockedJobs"]
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import heapq
 from collections.abc import Collection, Mapping
 
+from lucid.core.changes import changed_names, key_of
 from lucid.core.decision import PartitionPlan, Parts
 from lucid.core.snapshot import Partition
-from lucid.core.versioned import changed_names, key_of
 
 __all__ = ["KeptParts"]
 

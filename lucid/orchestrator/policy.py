@@ -19,8 +19,7 @@ from lucid.core.snapshot import Partition, Snapshot
 from lucid.errors import ConfigError
 from lucid.orchestrator.blocked_jobs import BlockedJobs
 from lucid.orchestrator.boot_reasons import with_boots
-from lucid.orchestrator.leave_bad_gpu import off_bad_gpus
-from lucid.orchestrator.leave_before_window import with_leaving
+from lucid.orchestrator.must_leave import off_bad_gpus, with_leaving
 from lucid.orchestrator.plan_reuse import KeptParts
 from lucid.orchestrator.rules import PolicyRules, rules_of
 

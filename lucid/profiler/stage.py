@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
 from lucid.core.arrivals import ArrivalForecast
 from lucid.core.decision import Action, Decision, EndProfiling, Hold, Keep, PartitionPlan, Start
+from lucid.core.frozen import dataclass
 from lucid.core.job import Job, Pending, Running, Stage
 from lucid.core.ledger import Ledger
 from lucid.core.placement import NodeGpus
@@ -20,6 +21,7 @@ from lucid.core.reason import (
     HomeHasRoom,
     HomeWaits,
     NobodyWaits,
+    ProfilerPressure,
     ProfileTime,
     ProfilingFits,
     ProfilingTaken,
@@ -30,7 +32,6 @@ from lucid.core.reason import (
 from lucid.core.restart import may_restart
 from lucid.core.rounding import reached
 from lucid.core.snapshot import Partition
-from lucid.profiler.scaling import profiling_scale
 
 if TYPE_CHECKING:
     from lucid.config import ProfilingSettings
@@ -79,7 +80,7 @@ def plan_profiling(
     set aside for that; or where it may not be started over. A job that ended within T_prof is simply gone
     (L6). Queue order: GPU demand ascending, then time of arrival (L4); placement is exclusive and consolidated
     on one node. A job that no profiling node could ever hold, or that has waited too long behind smaller ones,
-    is released unprofiled: it will be measured where it runs. In a burst (``profiling_scale``, which looks at
+    is released unprofiled: it will be measured where it runs. In a burst (``_profiling_scale``, which looks at
     ``arrivals`` too) T_prof and N_prof are lower, and a job that cannot start now goes home if ``room_at_home`` says
     (and notes) that the job could start there. With ``home_if_room`` that holds outside of bursts, too, and for a job
     that could be profiled now, if home has GPUs to spare. Nor does a job wait for GPUs that jobs of others than Lucid
@@ -94,7 +95,7 @@ def plan_profiling(
     carry_nodes = {node.name for node in partition.nodes[: int(settings.carry_on_share * len(partition.nodes))]}
     wakes: list[float] = []
     leaving: list[Running] = []
-    scale = profiling_scale(partition, partition.pending, settings, arrivals or ArrivalForecast())
+    scale = _profiling_scale(partition, partition.pending, settings, arrivals or ArrivalForecast())
     shorter = scale.t_prof_s / settings.t_prof_s
     for entry in partition.running:
         if entry.stage is not Stage.PROFILE:
@@ -230,3 +231,50 @@ def _skips(
         return None
     waited = WaitedForProfiling(now_s - pending.since_s, settings.max_wait_s)
     return waited if waited else None
+
+
+# Time-aware profiling (acceptance row L5): T_prof, N_prof and capacity follow the profiler's queue, and what is
+# forecast to join it.
+#
+# In a burst, jobs that their own VC could start at once are sent there and measured where they run: that is the
+# paper's 'borrow idle VC nodes', without a node ever changing hands, so that no job has to move when they are
+# wanted back (docs/decisions/0007).
+
+
+@dataclass(frozen=True, slots=True)
+class _ProfilingScale:
+    """What profiling is at present. ``borrow``: jobs may be sent home to be measured there."""
+
+    t_prof_s: float
+    n_prof: int
+    borrow: bool
+    pressure: ProfilerPressure
+
+
+def _profiling_scale(
+    partition: Partition, waiting: Sequence[Pending], settings: ProfilingSettings, arrivals: ArrivalForecast
+) -> _ProfilingScale:
+    """T_prof and N_prof for the queue there is, and the one that is forecast.
+
+    The pressure is how long the queue would take at the usual T_prof if GPUs could be filled without gaps: the sum
+    of waiting GPUs x T_prof over the GPUs there are. To the waiting GPUs are added those that ``arrivals`` expects
+    within one T_prof, so that a forecast alone makes a burst where more is to come than the nodes can measure at the
+    usual T_prof, if ``burst_wait_s`` is one T_prof. Up to ``burst_wait_s`` nothing changes. Beyond it T_prof
+    shrinks in proportion, never under ``least_t_prof_s``, and N_prof halves with each doubling, never under 1.
+    """
+    gpus = sum(node.gpus for node in partition.nodes if node.available)
+    per_hour = arrivals.profiled_per_hour if settings.time_aware else 0.0
+    wanted = sum(entry.job.gpus for entry in waiting) + per_hour * settings.t_prof_s / 3600.0
+    pressure_s = wanted * settings.t_prof_s / gpus if gpus else 0.0
+    pressure = ProfilerPressure(pressure_s, settings.burst_wait_s, per_hour, arrivals.by if per_hour else "")
+    if not settings.time_aware or not pressure:
+        return _ProfilingScale(settings.t_prof_s, settings.n_prof, False, pressure)
+    times = pressure_s / settings.burst_wait_s
+    least_s = min(settings.least_t_prof_s, settings.t_prof_s)
+    halvings = int(times).bit_length() - 1  # 2: one, 4: two, 8: three ...
+    return _ProfilingScale(
+        max(least_s, settings.t_prof_s / times),
+        max(min(settings.n_prof, 1), settings.n_prof >> halvings),
+        True,
+        pressure,
+    )

@@ -13,11 +13,11 @@ from dataclasses import replace
 
 from lucid.config import OverheadSettings, ProfilingSettings
 from lucid.core.arrivals import ArrivalForecast
+from lucid.core.changes import Versioned
 from lucid.core.job import Ended, Job, Pending, Running, Stage
 from lucid.core.node import Node
 from lucid.core.ports import Capability
 from lucid.core.snapshot import Partition, Snapshot
-from lucid.core.versioned import Versioned
 from lucid.errors import ConfigError
 from lucid.models.packing.pair_memory import PairMemory
 from lucid.simulator.ground_truth import Interference

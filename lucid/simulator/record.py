@@ -8,13 +8,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
+from lucid.core.changes import changed_names, key_of
 from lucid.core.decision import DecisionRow, Hold, PartitionPlan, Plan, row_of
 from lucid.core.placement import show_placement
 from lucid.core.ports import Applied
 from lucid.core.prediction import Prediction, prediction_from_dict, prediction_to_dict
 from lucid.core.reason import reason_from_dict, reason_to_dict
 from lucid.core.snapshot import Snapshot
-from lucid.core.versioned import changed_names, key_of
 from lucid.errors import TraceError
 from lucid.escaping import csv_cell
 from lucid.simulator.engine import Run

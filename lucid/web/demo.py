@@ -16,6 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from lucid.adapters.gpu.profile_files import write_summary
 from lucid.adapters.slurm.clients.port import Breaker
 from lucid.adapters.slurm.heartbeat import Heartbeat, write_heartbeat
 from lucid.adapters.store.port import ProfileRow
@@ -23,7 +24,7 @@ from lucid.adapters.store.recorder import StoreRecorder
 from lucid.adapters.store.sqlite import SqliteStore
 from lucid.config import Mode, Settings, load_settings, profiles_folder
 from lucid.core.decision import Plan, row_of
-from lucid.core.job import Ended, JobProfile
+from lucid.core.job import Ended, Job, JobProfile
 from lucid.core.ports import Applied
 from lucid.core.snapshot import Snapshot
 from lucid.live.plans.start_log import StartLog
@@ -34,6 +35,8 @@ from lucid.models.history import HistoryPredictor
 from lucid.models.packing.pair_memory import PairMemory, WithMemory
 from lucid.orchestrator.cycle import Cycle, CycleResult
 from lucid.orchestrator.policy_host import PolicyHost
+from lucid.profiler.summary import Summary
+from lucid.profiler.use import GpuUse, IdleStretch
 from lucid.simulator.cluster import Layout, SimulatedCluster
 from lucid.simulator.estimates import GivenPredictor
 from lucid.simulator.ground_truth import ContentionTruth
@@ -41,7 +44,6 @@ from lucid.simulator.layout import NodeShape, build_layout, lend_profiling_nodes
 from lucid.simulator.traces.record import Trace, TraceJob
 from lucid.simulator.traces.synth import preset, synthesise
 from lucid.web.demo_settings import VCS
-from lucid.web.demo_uses import DemoUses
 
 __all__ = ["SPEED", "Demo", "main"]
 
@@ -115,7 +117,7 @@ class Demo:
         self._starts = StartLog(self._store, live.make(predictor), predictor.pair_speed)
         self._counters = Counters()
         host = PolicyHost(lambda _: policy, predictor, took=self._counters.planned, clock_s=time.perf_counter)
-        self._uses = DemoUses(profiles_folder(settings))
+        self._uses = _DemoUses(profiles_folder(settings))
         told = _Told(self._recorder, self._store, self._token)
         self._cycle = Cycle(self._cluster, predictor, host, settings.policy, told)
         self._wake_s: float | None = None
@@ -259,3 +261,38 @@ def main() -> None:
 
 if __name__ == "__main__":
     main()
+
+_WORKS = 0.97
+"""Share of an ordinary job's time in which its GPUs work."""
+_LEAST_S = 1800.0
+"""Shorter jobs waste nothing."""
+
+
+class _DemoUses:
+    """Writes a summary of each job into the folder that samplers write to. Every 17th job stops working half-way,
+    every 19th does nothing at first, and every 13th of several GPUs leaves one of them alone."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def write(self, job: Job, begin_s: float, end_s: float) -> None:
+        """One run of a job, up to ``end_s``."""
+        ran_s, number = end_s - begin_s, job.rank
+        if ran_s <= 0:
+            return
+        stretch: tuple[float, float] | None = None
+        if ran_s >= _LEAST_S and number % 17 == 0:
+            stretch = begin_s + 0.55 * ran_s, end_s
+        elif ran_s >= _LEAST_S and number % 19 == 0:
+            stretch = begin_s, begin_s + 0.4 * ran_s
+        uses = []
+        for gpu in range(job.gpus):
+            idle = stretch
+            if gpu == job.gpus - 1 > 0 and number % 13 == 0 and ran_s >= _LEAST_S:
+                idle = begin_s, end_s
+            idle_s = 0.0 if idle is None else idle[1] - idle[0]
+            stretches = () if idle is None else (IdleStretch(*idle),)
+            uses.append(GpuUse(f"GPU-{gpu}", begin_s, end_s, ran_s, _WORKS * (ran_s - idle_s), stretches))
+        gpus = tuple(use.gpu for use in uses)
+        write_summary(self._folder, Summary(job.id, "demo", gpus, begin_s, end_s, int(ran_s), use=tuple(uses)))

@@ -11,10 +11,10 @@ from examples import tried
 from lucid.adapters.slurm.snapshot.builder import Viewer
 from lucid.adapters.slurm.snapshot.reuse_unchanged import handed_on
 from lucid.config import Mode
+from lucid.core.changes import changed_names, key_of
 from lucid.core.decision import EndProfiling, Keep, Requeue
 from lucid.core.job import Pending, Running
 from lucid.core.snapshot import Partition
-from lucid.core.versioned import changed_names, key_of
 from scenes.plans import part
 from scenes.slurm import WHY, Scene
 

@@ -7,16 +7,18 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import click
 
+from lucid.adapters.slurm.clients.job_array import array_left, submit_array
+from lucid.atomic import write_atomic
 from lucid.cli.console import Table, say, stdout_console
 from lucid.cli.learn.past_jobs import scenario_of_log, scenario_of_store
-from lucid.cli.learn.tune_array import run_array
 from lucid.cli.live.status import live_places
 from lucid.cli.options import config_option
 from lucid.cli.progress import progress
@@ -29,7 +31,7 @@ from lucid.tuner.page import verdict, write_page
 from lucid.tuner.proposal import Proposal, apply_proposal, load_proposal, rollback, save_proposal, toml_diff
 from lucid.tuner.search import Journal
 from lucid.tuner.space import Dimension, choose
-from lucid.tuner.spread import Spread, load_spread, run_element, save_spread
+from lucid.tuner.spread import Spread, gather, load_spread, run_element, save_spread, short_elements
 from lucid.tuner.tune import tune as run_tuning
 
 __all__ = ["tune", "write_proposal"]
@@ -102,7 +104,7 @@ def search(
         asked = {"history": history, "only": list(only), **{k: str(v) for k, v in options.items()}}
         wanted = (elements, trials, options["seed"])
         spread = _spread(out, asked, wanted, dimensions, lambda: _scenario(history, options))
-        if not run_array(out, spread, shlex.split(sbatch), _on_node(on_node), wait):
+        if not _run_array(out, spread, shlex.split(sbatch), _on_node(on_node), wait):
             return
         scenario, trials = spread.scenario, spread.trials
     with progress("trying settings") as report:
@@ -240,3 +242,50 @@ def apply(folder: Path, config: Path, even_so: bool) -> None:
 def roll_back(config: Path) -> None:
     """Restore the configuration as it was before the last apply."""
     say(f"{config}: restored from {rollback(config)}")
+
+
+# ``lucidctl tune --slurm``: a search as a job array, looked after over several calls of the same command.
+
+
+_LOOK_S = 5.0
+_JOB = "array.json"
+
+
+def _run_array(folder: Path, spread: Spread, options: Sequence[str], on_node: Sequence[str], wait: bool) -> bool:
+    """See to it that all trials get done. True once they are there, and gathered for the judgement.
+
+    Raises:
+        ClusterError: sbatch or squeue does not answer, or refuses.
+        LucidError: an array that was waited for ended without all of its trials.
+    """
+    prefix = spread.scenario.settings.slurm.prefix
+    left = short_elements(folder, spread)
+    job_id = _known(folder)
+    if left and not (job_id and array_left(prefix, job_id)):
+        command = [*on_node, "tune", "element", str(folder.resolve())]
+        job_id = submit_array(prefix, sorted(left), command, options, str(folder.resolve() / "element-%a.log"))
+        write_atomic(folder / _JOB, json.dumps({"job_id": job_id}).encode())
+        say(f"job array {job_id}: {len(left)} elements for {sum(left.values())} trials", err=True)
+    if left and wait:
+        with progress("waiting for the array") as report:
+            while array_left(prefix, job_id):
+                report(spread.trials - sum(short_elements(folder, spread).values()), spread.trials)
+                time.sleep(_LOOK_S)
+        left = short_elements(folder, spread)
+        if left:
+            lost = ", ".join(map(str, left))
+            raise LucidError(
+                f"job array {job_id} is over, and {sum(left.values())} trials of elements {lost} are missing; look "
+                f"at {folder / 'element-*.log'}, then give the same command again"
+            )
+    if left:
+        done = spread.trials - sum(left.values())
+        say(f"{done} of {spread.trials} trials done; the same command again judges once all are", err=True)
+        return False
+    gather(folder, spread)
+    return True
+
+
+def _known(folder: Path) -> str:
+    path = folder / _JOB
+    return str(json.loads(path.read_text())["job_id"]) if path.exists() else ""

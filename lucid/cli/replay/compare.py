@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import json
+import os
+import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import click
 
-from lucid.cli.console import Console, Table, say, stdout_console
+from lucid.cli.console import Console, Table, say, stderr_console, stdout_console
 from lucid.cli.progress import many_bars
 from lucid.cli.replay.replay_options import cluster_options, read_scenario
 from lucid.cli.replay.simulate import promise_note, promise_option, run_summary, write_run
-from lucid.cli.replay.suite import compare_suite
 from lucid.cli.replay.trace_options import scene_options
 from lucid.errors import ConfigError
 from lucid.explain.reasons import duration
 from lucid.orchestrator.policy import find_policy
 from lucid.simulator.compare import Comparison, compare_policies, default_policies
 from lucid.simulator.gains import times_baseline
+from lucid.simulator.suite import Cell, run_cells, suite_data, traces_at_hand, write_suite
 
 __all__ = ["compare"]
 
@@ -73,7 +76,7 @@ def compare(
     if suite:
         if trace_file is not None:
             raise ConfigError(f"--suite replays the traces at hand; leave {trace_file} out, or --suite")
-        compare_suite(data, only, policies or default_policies(ablations), workers, out or Path("suite"), as_json)
+        _compare_suite(data, only, policies or default_policies(ablations), workers, out or Path("suite"), as_json)
         return
     if trace_file is None:
         raise click.UsageError("Missing argument 'TRACE' (or --suite).")
@@ -141,3 +144,49 @@ def _cell(seconds: float | None, ratio: float | None) -> str:
     if seconds is None:
         return "-"
     return duration(seconds) if ratio is None else f"{duration(seconds)} ({ratio:.2f})"
+
+
+def _compare_suite(
+    data: Path | None, only: Sequence[str], policies: Sequence[str], workers: int | None, out: Path, as_json: bool
+) -> None:
+    """Replay what is not yet replayed, then write the page and show the figures.
+
+    Raises:
+        ConfigError: no such folder, or no such trace.
+    """
+    if data is not None and not data.is_dir():
+        raise ConfigError(f"--data {data}: is not a folder; give the folder with the traces, or leave it out")
+    entries = traces_at_hand(data)
+    unknown = set(only) - {entry.name for entry in entries}
+    if unknown:
+        known = ", ".join(entry.name for entry in entries)
+        raise ConfigError(f"--trace {', '.join(sorted(unknown))}: not at hand (at hand: {known})")
+    entries = [entry for entry in entries if not only or entry.name in only]
+    console, began_s = stderr_console(), time.monotonic()
+
+    def report(cell: Cell | None, done: int, total: int) -> None:
+        if cell is None:
+            if done:
+                console.print(f"{done} of {total} cells are done already in {out}", highlight=False)
+            return
+        what = cell.reason or f"average JCT {duration(cell.figures['avg_jct_s'])}"
+        passed = duration(time.monotonic() - began_s)
+        console.print(f"{done}/{total} {cell.trace} {cell.policy}: {what} (after {passed})", highlight=False)
+
+    cells = run_cells(entries, data, policies, out, workers or os.cpu_count() or 1, report)
+    write_suite(out / "suite.html", entries, cells)
+    if as_json:
+        say(json.dumps(suite_data(entries, cells), indent=1))
+        return
+    shown = stdout_console()
+    for entry in entries:
+        table = Table(title=f"{entry.name}: {entry.about}")
+        for column in ("policy", "avg JCT", "published", "difference"):
+            table.add_column(column, justify="left" if column == "policy" else "right")
+        for cell in (c for c in cells if c.trace == entry.name and c.figures):
+            published, ours = entry.published.get(cell.policy), cell.figures["avg_jct_s"]
+            beside = ("-", "-") if published is None else (duration(published), f"{ours / published - 1:+.1%}")
+            table.add_row(cell.policy, duration(ours), *beside)
+        shown.print(table)
+    shown.print(f"written: {out / 'suite.html'}", highlight=False)
+    shown.print("the papers' claims, row by row: docs/papers.md; in a checkout: python -m benchmarks.papers")

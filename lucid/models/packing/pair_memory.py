@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from itertools import islice
 from typing import Final
@@ -9,9 +10,8 @@ from typing import Final
 from lucid.core.job import Ended, Job, JobProfile, Running
 from lucid.core.ports import PairSpeeds, Predictor
 from lucid.core.prediction import Prediction
-from lucid.models.packing.pair_misses import PAIRS_KEPT, PairMisses
 
-__all__ = ["PairMemory", "WithMemory"]
+__all__ = ["PAIRS_KEPT", "PairMemory", "WithMemory"]
 
 _PAIRS_KEPT: Final = 8
 _WORKLOADS_KEPT: Final = 10_000
@@ -105,13 +105,13 @@ def _alike(one: JobProfile, other: JobProfile) -> bool:
 
 class WithMemory:
     """Another predictor, whose guess of a pair's speed gives way to what was seen of such pairs. Of others it is
-    corrected by what was seen of the newest pairs (``PairMisses``)."""
+    corrected by what was seen of the newest pairs (``_PairMisses``)."""
 
     def __init__(self, otherwise: Predictor, memory: PairMemory) -> None:
         self.name = otherwise.name
         self._otherwise = otherwise
         self._memory = memory
-        self._misses, self._counted = PairMisses(), 0
+        self._misses, self._counted = _PairMisses(), 0
 
     def predict(self, job: Job, profile: JobProfile | None, now_s: float) -> Prediction:
         """The other's."""
@@ -146,3 +146,46 @@ class WithMemory:
     def learn(self, ended: Sequence[Ended]) -> None:
         """The other learns."""
         self._otherwise.learn(ended)
+
+
+PAIRS_KEPT: Final = 200
+"""Newest pairs that count."""
+_AS_EXPECTED: Final = 5
+"""So many jobs that ran as expected count beside those seen, of all jobs and of each workload."""
+_UNIT: Final = 1e-6
+"""Misses are added up as whole numbers of this, so that the order in which pairs come and go leaves no trace."""
+
+Side = tuple[str, float]
+"""The workload of one job of a pair, and its speed less the expected one."""
+
+
+class _PairMisses:
+    """The mean miss of all jobs, and of each workload beyond that."""
+
+    def __init__(self) -> None:
+        self._kept: dict[str, Sequence[Side]] = {}
+        self._all = [0, 0]
+        self._by: defaultdict[str, list[int]] = defaultdict(lambda: [0, 0])
+
+    def note(self, jobs: str, sides: Sequence[Side]) -> None:
+        """Count a pair, which ``jobs`` names; of each the latest counts."""
+        self._count(self._kept.pop(jobs, ()), -1)
+        self._kept[jobs] = sides
+        self._count(sides, 1)
+        if len(self._kept) > PAIRS_KEPT:
+            self._count(self._kept.pop(next(iter(self._kept))), -1)
+
+    def expected(self, workload: str) -> float:
+        """What to add to the expected speed of a job of this workload (empty: not known which)."""
+        total, jobs = self._all
+        miss = total / (jobs + _AS_EXPECTED)
+        if workload in self._by:
+            own, known = self._by[workload]
+            miss += (own - known * miss) / (known + _AS_EXPECTED)
+        return miss * _UNIT
+
+    def _count(self, sides: Sequence[Side], sign: int) -> None:
+        for workload, miss in sides:
+            for sums in (self._all, self._by[workload]) if workload else (self._all,):
+                sums[0] += sign * round(miss / _UNIT)
+                sums[1] += sign

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from lucid.config import PolicySettings
+from lucid.core.changes import changed_names, key_of
 from lucid.core.decision import (
     Action,
     Decision,
@@ -29,7 +30,6 @@ from lucid.core.decision import (
 from lucid.core.job import Pending, Running, Stage
 from lucid.core.reason import Unsafe
 from lucid.core.snapshot import Partition, Snapshot
-from lucid.core.versioned import changed_names, key_of
 from lucid.errors import UnsafeAction, UnsafePlan
 from lucid.orchestrator.rules import PolicyRules
 from lucid.orchestrator.safety.group_rules import check_groups

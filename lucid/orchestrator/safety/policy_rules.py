@@ -8,7 +8,7 @@ from lucid.core.restart import Restarts, may_restart
 from lucid.core.rounding import reached
 from lucid.core.snapshot import Partition
 from lucid.errors import UnsafePlan
-from lucid.orchestrator.leave_bad_gpu import bad_gpu_of
+from lucid.orchestrator.must_leave import bad_gpu_of
 from lucid.orchestrator.rules import PolicyRules
 
 __all__ = ["check_rules"]

@@ -24,8 +24,7 @@ from lucid.core.job import Ended, Job, JobProfile
 from lucid.daemon import Daemon, Parts, build, process
 from lucid.doctor.state import look_over_state
 from lucid.errors import ModelError
-from lucid.live.learning.job_log import write_job_log
-from lucid.live.learning.model_upkeep import Upkeep, model_timer
+from lucid.live.learning.model_upkeep import Upkeep, model_timer, write_job_log
 from lucid.live.learning.models import LiveModels
 from lucid.models.duration.jobtable import PROFILE_COLUMNS, read_jobs
 from lucid.models.duration.model import DurationModel

@@ -38,8 +38,7 @@ from lucid.models.duration.model import DurationModel
 from lucid.models.history import HistoryPredictor
 from lucid.models.packing.pair_speed import fit_pairs
 from lucid.models.packing.share_score import Node, ShareTree
-from lucid.models.predictor import LearnedPredictor, ended_table, usage_of
-from lucid.models.row import RowScorer
+from lucid.models.predictor import LearnedPredictor, RowScorer, ended_table, usage_of
 from lucid.models.upkeep.library import Library
 from lucid.models.upkeep.serving import Served
 from lucid.simulator.learned_predictor import WalkForward

@@ -15,7 +15,7 @@ from lucid.core.reason import FairOrder, GpusOut
 from lucid.errors import UnsafePlan
 from lucid.orchestrator.capacity.placement import Feasibility
 from lucid.orchestrator.capacity.timeline import Timeline
-from lucid.orchestrator.leave_bad_gpu import off_bad_gpus
+from lucid.orchestrator.must_leave import off_bad_gpus
 from lucid.orchestrator.safety.check import SafetyCheck
 from scenes.jobs import at, runs, waits
 from scenes.plans import ANYTHING, part, settings, snap

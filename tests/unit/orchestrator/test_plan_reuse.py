@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from lucid.core.changes import Versioned
 from lucid.core.decision import Action, Hold, PartitionPlan, Requeue
 from lucid.core.snapshot import Partition
-from lucid.core.versioned import Versioned
 from lucid.orchestrator.plan_reuse import KeptParts
 
 VCS = {name: Partition(name, (), (), ()) for name in ("a", "b", "c", "d")}

@@ -6,7 +6,7 @@ import pytest
 
 from daemon_site import Site
 from lucid.adapters.slurm.cluster import SlurmCluster
-from lucid.daemon.looks import STORED, Looks
+from lucid.daemon.loop import STORED, Looks
 
 
 def test_after_a_quiet_time_a_chain_of_jobs_is_looked_at_at_once_and_a_storm_once_a_second() -> None:

@@ -10,8 +10,7 @@ import pytest
 from lucid.adapters.slurm.pending.pending_reasons import Outlook, outlook
 from lucid.adapters.slurm.records.request import JobDefaults
 from lucid.adapters.slurm.records.reservations import Reservation
-from lucid.adapters.slurm.snapshot.recurring_reservations import times_of
-from lucid.adapters.slurm.snapshot.reservation_windows import Closings
+from lucid.adapters.slurm.snapshot.reservation_windows import Closings, times_of
 from lucid.core.decision import Action, Start
 from lucid.core.node import Window
 from lucid.errors import ClusterError

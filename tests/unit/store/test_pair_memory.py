@@ -14,8 +14,7 @@ from lucid.adapters.left_out import LeftOut
 from lucid.adapters.store.pair_memory import PairMemoryFile
 from lucid.core.job import JobProfile, Running
 from lucid.models.history import HistoryPredictor
-from lucid.models.packing.pair_memory import PairMemory, WithMemory
-from lucid.models.packing.pair_misses import PAIRS_KEPT
+from lucid.models.packing.pair_memory import PAIRS_KEPT, PairMemory, WithMemory
 
 
 def seen(name: str, partner: str, workload: str, speed: float | None, beside: str | None = None) -> Running:

@@ -32,12 +32,12 @@ from lucid.adapters.slurm.snapshot.power_saving import begins_s
 from lucid.adapters.slurm.snapshot.reuse_unchanged import handed_on
 from lucid.adapters.store.port import JobNote, Store
 from lucid.config import DaemonSettings, Mode
+from lucid.core.changes import Versioned
 from lucid.core.job import Idle, Job, JobProfile, Pending, Progress, Running, Stage
 from lucid.core.node import Node, Window
 from lucid.core.placement import NodeGpus, Placement
 from lucid.core.prediction import StageTimes
 from lucid.core.snapshot import Partition
-from lucid.core.versioned import Versioned
 
 __all__ = ["IdleSince", "InVc", "KnownProfile", "Profiled", "Viewer", "gpu_mem_mib", "never_idle", "nowhere"]
 

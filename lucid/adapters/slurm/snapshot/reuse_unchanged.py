@@ -8,8 +8,8 @@ from dataclasses import replace
 from operator import attrgetter, is_
 from typing import TypeVar
 
+from lucid.core.changes import Versioned
 from lucid.core.snapshot import Partition
-from lucid.core.versioned import Versioned
 
 __all__ = ["handed_on"]
 

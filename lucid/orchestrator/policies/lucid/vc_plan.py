@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import field, replace
 from typing import TYPE_CHECKING
 
@@ -16,12 +17,14 @@ from lucid.core.frozen import dataclass
 from lucid.core.job import Job
 from lucid.core.ledgers import Ledgers
 from lucid.core.ports import Predictor
+from lucid.core.reason import FreeGpus, StartsUntil
+from lucid.core.restart import may_restart
+from lucid.core.rounding import reached
 from lucid.core.snapshot import Partition, Snapshot
-from lucid.orchestrator.capacity.placement import Feasibility
+from lucid.orchestrator.capacity.placement import Feasibility, consolidated
 from lucid.orchestrator.order.queue_order import QueueOrder, QueueRow
 from lucid.orchestrator.policies.backfill import BackfillPolicy
 from lucid.orchestrator.policies.lucid.before_queue import ServedLarge, serve_large, serve_turns, turns_due
-from lucid.orchestrator.policies.lucid.before_window import serve_until
 from lucid.orchestrator.policies.lucid.plain_with_pairs import large_above, ranked, serve_plain
 from lucid.orchestrator.policies.lucid.start_job import Starts
 from lucid.orchestrator.policies.lucid.wait_order import DEPTH, WaitQueue
@@ -131,7 +134,7 @@ def plan_vc(
     _serve_queue(starts, books.order, rest)
     if starts.quotas is not None and starts.quotas.lend():  # who stays within the VC's own goes before all who borrow
         _serve_queue(starts, books.order, [row for row in rest if isinstance(starts.decisions[row[4]], Hold)])
-    serve_until(starts, queue)
+    _serve_until(starts, queue)
     _tell_who_gave_way(starts, large)
     due_s = starts.now_s + SETTLE_S if parted else earliest(large.changes_s, turns.changes_s, starts.look_again_s())
     return _made(starts, shadow, by_vc or {}, due_s)
@@ -217,3 +220,61 @@ def _made(starts: Starts, shadow: Shadow | None, by_vc: Mapping[str, Shadow], wa
         shadow = replace(shadow, told_s=told_s)
         memory = LucidMemory(shadow, calm, split(by_vc, shadow, starts.partition))
     return PartitionPlan(starts.decisions, tuple(starts.actions), wake_s, memory)
+
+
+# Jobs that are started before a window although their time limit reaches into it, to be requeued just before.
+#
+# Nodes that close soon stand empty: hardly a time limit is short enough. A job whose user asked that it may be
+# started over need not wait for that. If it ends by then, as most do long before their limit, the GPUs did its work;
+# if not, it goes back to the queue, with its work where it writes checkpoints.
+
+
+def _serve_until(starts: Starts, queue: Iterable[QueueRow]) -> None:
+    """Give GPUs that no job has, on nodes that close, to the jobs of the queue that may be started over, in order.
+    Not in a pool, whose GPUs are given out by quotas."""
+    settings, ledger = starts.settings.before_windows, starts.ledger
+    if not settings.fill or not ledger.closing or not ledger.free or starts.quotas is not None:
+        return
+    restarts = starts.settings.profiling.restarts
+    closes_s = sorted(
+        {node.closes_s(starts.now_s) for i, node in enumerate(ledger.nodes) if ledger.free_count[i]} - {math.inf},
+        reverse=True,
+    )
+    full: set[tuple[float, ...]] = set()
+    """Of which sizes no more find room, and until when: a plan only uses room up."""
+    for _, _, _, duration_s, job_id, entry, _ in queue:
+        if not ledger.free:
+            return
+        job = entry.job
+        if not isinstance(starts.decisions.get(job_id), Hold) or not (
+            may_restart(job, "asked") and may_restart(job, restarts)
+        ):
+            continue
+        for at_s in closes_s:
+            until_s = at_s - settings.margin_s
+            keeps = job.elastic is not None
+            room_s, needed_s = until_s - starts.now_s, settings.least_s
+            if not keeps:
+                needed_s = max(needed_s, settings.sure * duration_s)
+            if job.time_limit_s is not None and reached(room_s, job.time_limit_s):
+                continue  # it ends by its limit, and something else is in its way
+            why = StartsUntil(until_s, room_s, needed_s, keeps)
+            size = (at_s, job.gpus, job.min_nodes, job.cpus, job.mem_mib)
+            if not why or size in full:
+                continue
+            if _start(starts, job, why):
+                break
+            full.add(size)
+
+
+def _start(starts: Starts, job: Job, why: StartsUntil) -> bool:
+    ledger = starts.ledger
+    nodes = starts.fences.nodes[starts.fences.level(why.room_s)]  # it is gone by then
+    short = replace(job, time_limit_s=why.room_s)  # as Slurm is told, or it would not start the job
+    placement = consolidated(ledger, short, lambda i: i not in nodes)
+    if placement is None:
+        return False
+    free = FreeGpus(job.gpus, ledger.largest, ledger.free, True)
+    ledger.take(job, placement)
+    starts.act(job.id, Start(placement, (why, free), until_s=why.until_s))
+    return True
