@@ -451,6 +451,21 @@ class FakeSlurm:
     def number(self, job_id: str) -> int:
         return self.records[job_id].number
 
+    @property
+    def at_once(self) -> int:
+        return 50
+
+    def set_begin(self, job_ids: Sequence[str], begin_s: float) -> None:
+        """As scontrol with a list: what it declines for one does not keep it from the others."""
+        refused: list[ActionRefused] = []
+        for job_id in job_ids:
+            try:
+                self.update(job_id, Changes(start_at_s=begin_s))
+            except ActionRefused as error:
+                refused.append(error)
+        if refused:
+            raise refused[0]
+
     def hold(self, job_id: str, begin_s: float = 0.0) -> None:
         if not self._write(job_id, "hold").pending:
             raise declined("Job is no longer pending execution")

@@ -195,6 +195,13 @@ class NamedClient:
     def number(self, job_id: str) -> int:
         return self.rest.number(self.numbers[job_id])
 
+    @property
+    def at_once(self) -> int:
+        return self.rest.at_once
+
+    def set_begin(self, job_ids: Sequence[str], begin_s: float) -> None:
+        self.rest.set_begin([self.numbers[job_id] for job_id in job_ids], begin_s)
+
     def hold(self, job_id: str, begin_s: float = 0.0) -> None:
         self.rest.hold(self.numbers[job_id], begin_s)
 

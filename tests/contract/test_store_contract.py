@@ -94,7 +94,7 @@ def test_nothing_is_written_with_an_old_token(store: Store, token: int) -> None:
     store.take_lease("other", 10.0, 10.0)
     action = Ended(a_job("1"), 1.0, 1.0)
     for write in (
-        lambda: store.put_note(JobNote("1"), token),
+        lambda: store.put_notes([JobNote("1")], token),
         lambda: store.forget(["1"], token),
         lambda: store.put_profile(profile_row(), "a", token),
         lambda: store.put_decisions([], token),
@@ -111,9 +111,9 @@ def test_notes_come_back_as_they_were(store: Store, token: int) -> None:
     note = JobNote(
         "3_1", "ada", "a 'name' \"ü\"\n;rm", "main", {"tres_per_node": "gres/gpu:2"}, alone=True, where="n1:0"
     )
-    store.put_note(JobNote("3_1"), token)
-    store.put_note(note, token)
-    store.put_note(JobNote("4"), token)
+    store.put_notes([JobNote("3_1")], token)
+    store.put_notes([note], token)
+    store.put_notes([JobNote("4")], token)
     assert store.note("3_1") == note
     assert set(store.notes()) == {"3_1", "4"}
     store.forget(["3_1"], token)

@@ -132,7 +132,7 @@ def store(tmp_path: Path) -> SqliteStore:
     lease = made.take_lease("x", 0.0, 1e9)
     assert lease is not None
     for job in ("7", "900001"):
-        made.put_note(JobNote(**{**asdict(NOTE), "job_id": job}), lease.token)
+        made.put_notes([JobNote(**{**asdict(NOTE), "job_id": job})], lease.token)
         made.put_profile(ProfileRow(job, "ada", "x", 1, PROFILE, 5.0), job, lease.token)
         made.put_predictions([PredictionRow(job, 5.0, "ada", Prediction(5.0, "x"))], lease.token)
     made.put_decisions([DecisionRow(5.0, "7", "vc", "start", ())], lease.token)

@@ -264,7 +264,7 @@ class Store(Protocol):
         """All notes by job id."""
         ...
 
-    def put_note(self, note: JobNote, token: int) -> None:
+    def put_notes(self, notes: Sequence[JobNote], token: int) -> None:
         """Remember."""
         ...
 

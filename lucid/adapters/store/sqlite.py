@@ -62,10 +62,11 @@ class SqliteStore(LeasedFile):
                     found[job_id] = note_of(job_id, data, partial(look.add, f"job {job_id}"))
         return found
 
-    def put_note(self, note: JobNote, token: int) -> None:
+    def put_notes(self, notes: Sequence[JobNote], token: int) -> None:
         """Insert or replace."""
+        rows = [(note.job_id, json.dumps(to_json(note))) for note in notes]
         with self.writing(token) as db:
-            db.execute("INSERT OR REPLACE INTO notes VALUES (?, ?)", (note.job_id, json.dumps(to_json(note))))
+            db.executemany("INSERT OR REPLACE INTO notes VALUES (?, ?)", rows)
 
     def forget(self, job_ids: Sequence[str], token: int) -> None:
         """Delete notes."""

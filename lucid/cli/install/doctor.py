@@ -189,7 +189,7 @@ def _store_to_leave(settings: Settings) -> Store:
     lease = lease or Lease("nobody", 0, 0.0)
     taken = memory.take_lease(lease.holder, 0.0, lease.until_s)
     for note in notes.values():
-        memory.put_note(note, taken.token if taken else 0)
+        memory.put_notes([note], taken.token if taken else 0)
     return memory
 
 

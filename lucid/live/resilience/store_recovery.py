@@ -39,7 +39,7 @@ class Carried:
         noted = {} if self.newer else store.notes()
         for note in self.notes.values():
             if note.job_id not in noted:
-                store.put_note(note, token)
+                store.put_notes([note], token)
         for row in self.profiles.values():
             store.put_profile(row, f"carried over: job {row.job_id}", token)
 

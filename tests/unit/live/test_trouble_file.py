@@ -35,7 +35,7 @@ def full(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: Any, **__: Any) -> None:
         raise StoreError(FULL)
 
-    for name in ("take_lease", "put_view", "put_note", "set_setting"):
+    for name in ("take_lease", "put_view", "put_notes", "set_setting"):
         monkeypatch.setattr(SqliteStore, name, refuse)
 
 

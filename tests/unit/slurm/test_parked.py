@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
+from itertools import count
 
 import pytest
 
@@ -70,6 +72,34 @@ def test_it_is_in_the_queue_all_the_while_its_lease_is_renewed(stage: Scene) -> 
             assert stage.cluster.aside() == {}
             assert waiting(stage) == ["1"]
     assert len(written(stage)) > 3
+
+
+def test_many_are_renewed_by_one_command_and_one_that_slurm_declines_keeps_none_of_them(stage: Scene) -> None:
+    told: list[int] = []
+    tell = stage.slurm.set_begin
+
+    def listed(job_ids: Sequence[str], begin_s: float) -> None:
+        told.append(len(job_ids))
+        tell(job_ids, begin_s)
+
+    stage.slurm.set_begin = listed
+    jobs = [str(n) for n in range(1, 121)]
+    for job_id in jobs:
+        parked(stage, job_id)
+    stage.slurm.advance(61.0)
+    stage.look()
+    assert stage.mend() == []
+    assert told == [50, 50, 20]
+    assert {stage.slurm.records[job_id].eligible_s for job_id in jobs} == {61.0 + LEASE_S}
+
+    tries = count()
+    stage.slurm.fails_at_write = lambda n: ActionRefused("Job violates policy") if next(tries) % 40 == 7 else None
+    for _ in range(30):
+        stage.slurm.advance(20.0)
+        stage.look()
+        stage.mend()
+        assert all(stage.slurm.records[job_id].eligible_s > stage.slurm.now for job_id in jobs)
+        assert len(waiting(stage)) == len(jobs)
 
 
 def test_without_lucidd_it_starts_by_itself(stage: Scene) -> None:

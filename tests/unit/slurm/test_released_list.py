@@ -70,7 +70,7 @@ def test_what_is_not_lucids_to_take_up_stays_as_it_is(site: Site, how: str) -> N
     else:
         lease = site.store.take_lease("one", site.slurm.now, 15.0)
         assert lease is not None
-        site.store.put_note(JobNote("w0", home="vc", released=True, given_up="Requested node configuration"), 1)
+        site.store.put_notes([JobNote("w0", home="vc", released=True, given_up="Requested node configuration")], 1)
         site.start()
     site.slurm.records["w0"] = record
     site.turns(10.0)

@@ -237,7 +237,7 @@ def test_one_who_wakes_up_leaves_the_notes_of_the_next_as_they_are(tmp_path: Pat
     assert second.cluster is not None
     lease = site.store.lease()
     assert lease is not None
-    site.store.put_note(replace(site.store.notes().get("1", JobNote("1")), refusal="newer"), lease.token)
+    site.store.put_notes([replace(site.store.notes().get("1", JobNote("1")), refusal="newer")], lease.token)
     first.turn()
     first.turn()
     assert first.cluster is None
@@ -293,15 +293,15 @@ def test_closing_the_deleted_file_leaves_the_journal_of_the_new_one_alone(tmp_pa
     store = SqliteStore(tmp_path / "lucid.db")
     lease = store.take_lease("me", 0.0, 10.0)
     assert lease is not None
-    store.put_note(JobNote("old"), lease.token)
+    store.put_notes([JobNote("old")], lease.token)
     (tmp_path / "lucid.db").unlink()
     other = SqliteStore(tmp_path / "lucid.db")
     lease = other.take_lease("other", 0.0, 10.0)
     assert lease is not None
-    other.put_note(JobNote("new"), lease.token)
+    other.put_notes([JobNote("new")], lease.token)
     store.renew(0.0)
     assert set(store.notes()) == set(SqliteStore(tmp_path / "lucid.db").notes()) == {"new"}
-    other.put_note(JobNote("newer"), lease.token)
+    other.put_notes([JobNote("newer")], lease.token)
     assert set(store.notes()) == {"new", "newer"}
 
 

@@ -53,7 +53,7 @@ def test_a_shared_store_has_no_write_ahead_log(tmp_path: Path) -> None:
     one, other = SqliteStore(path, shared=True), SqliteStore(path, shared=True)
     lease = one.take_lease("one", 0.0, 10.0)
     assert lease is not None
-    one.put_note(JobNote("1"), lease.token)
+    one.put_notes([JobNote("1")], lease.token)
     assert other.note("1") == JobNote("1")
     assert other.journal == "truncate"
     assert not path.with_name("lucid.db-shm").exists()

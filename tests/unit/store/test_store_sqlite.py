@@ -31,7 +31,7 @@ def test_it_outlives_its_writer_and_a_reader_may_look_on(tmp_path: Path) -> None
     lease = writer.take_lease("me", 0.0, 10.0)
     assert lease is not None
     reader = SqliteStore(path, read_only=True)
-    writer.put_note(JobNote("1", where="n1:0"), lease.token)
+    writer.put_notes([JobNote("1", where="n1:0")], lease.token)
     assert reader.note("1") == JobNote("1", where="n1:0")
     with pytest.raises(StoreError, match="cannot be written"):
         reader.set_setting("paused", "1")

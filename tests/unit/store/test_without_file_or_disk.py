@@ -148,7 +148,7 @@ class TestUninstall:
             store = SqliteStore(small_disk / "lucid.db")
             lease = store.take_lease("host:1:gone", 0.0, 1.0)
             assert lease is not None
-            store.put_note(JobNote("1", home="vc"), lease.token)
+            store.put_notes([JobNote("1", home="vc")], lease.token)
             store.close()
         fill(small_disk)
         assert slurm.records["1"].held

@@ -5,7 +5,7 @@ Policies' plans go through it (``apply_plan``), and what went wrong (``repair``)
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -88,10 +88,10 @@ class JobWriter:
         most = self.settings.writes_per_cycle
         return self._writes + count > most - (max(most // 4, ONE_JOB) if start else 0)
 
-    def put(self, note: JobNote) -> None:
+    def put(self, *notes: JobNote) -> None:
         """Remember."""
-        self.store.put_note(note, self.token)
-        self.notes[note.job_id] = note
+        self.store.put_notes(notes, self.token)
+        self.notes.update({note.job_id: note for note in notes})
 
     def do(self, job_id: str, verb: str, detail: str, *steps: Callable[[], None]) -> None:
         """Note, do, note what came of it.
@@ -206,18 +206,28 @@ class JobWriter:
             ActionRefused: Slurm declined.
         """
         known = self.notes.get(record.id) or JobNote(record.id, submit_s=record.submit_s)
-        known = replace(known, where="", shards=False)
-        before_s = record.eligible_s if record.eligible_s in known.leases else known.parked_s
-        depends = bool(record.dependency)
-        self.put(replace(known, parked_s=until_s, parked_before_s=before_s, depends=depends))
+        self.put(_parked(known, record, until_s))
         steps: list[Callable[[], None]] = [lambda: self.client.update(record.id, Changes(start_at_s=until_s))]
         if record.held:
             steps.append(lambda: self.client.release(record.id))
         try:
             self.do(record.id, "park", "its begin time is set", *steps)
         except ActionRefused:
-            self.put(known)
+            self.put(replace(known, where="", shards=False))
             raise
+
+    def park_on(self, records: Sequence[SlurmJob], until_s: float) -> None:
+        """Set the begin times of parked jobs anew, all to ``until_s`` (Unix s), by one command.
+
+        Raises:
+            ActionRefused: Slurm declined for one of them. Which, it does not tell; either begin time is known for
+                Lucid's own.
+        """
+        known = [self.notes.get(one.id) or JobNote(one.id, submit_s=one.submit_s) for one in records]
+        self.put(*(_parked(note, record, until_s) for note, record in zip(known, records, strict=True)))
+        self._writes += 1
+        with self.listening():
+            self.client.set_begin([record.id for record in records], until_s)
 
     def hold(self, job_id: str, target: str, begin_s: float) -> None:
         """Hold a task of a parked array; ``target``: the task's own id, or the array's; ``begin_s``: the begin time
@@ -276,3 +286,10 @@ class JobWriter:
         if note is not None or record.unread or left_to_slurm(record):
             note = note or JobNote(record.id, submit_s=record.submit_s)
             self.put(replace(note, where="", shards=False, released=True, restarts=record.restarts))
+
+
+def _parked(note: JobNote, record: SlurmJob, until_s: float) -> JobNote:
+    """The note of a job that is about to be parked until then."""
+    before_s = record.eligible_s if record.eligible_s in note.leases else note.parked_s
+    depends = bool(record.dependency)
+    return replace(note, where="", shards=False, parked_s=until_s, parked_before_s=before_s, depends=depends)

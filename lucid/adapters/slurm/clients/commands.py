@@ -61,6 +61,7 @@ _TRY_AGAIN = (
 """Slurm's words where it does not answer at present, rather than declines."""
 
 _MANY = 1_000
+_AT_ONCE = 50
 _WHOLE = "--json=v0.0.44"
 """Where the default form leaves something out that matters here."""
 
@@ -343,6 +344,16 @@ class CommandClient:
         words = [f"{key}={value}" for key, value in fields.items() if value is not None]
         if words:
             self._write(["scontrol", "update", f"JobId={checked_id(job_id)}", *words])
+
+    @property
+    def at_once(self) -> int:
+        """One process for so many jobs: it costs slurmctld a fifth of what a process for each does."""
+        return _AT_ONCE
+
+    def set_begin(self, job_ids: Sequence[str], begin_s: float) -> None:
+        """``scontrol update`` with a list of jobs."""
+        listed = ",".join(map(checked_id, job_ids))
+        self._write(["scontrol", "update", f"JobId={listed}", f"StartTime=uts{begin_s:.0f}"])
 
     def who(self) -> tuple[int, str]:
         """By ``id``."""

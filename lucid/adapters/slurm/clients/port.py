@@ -196,6 +196,16 @@ class SlurmClient(Protocol):
         """Change a pending job (or only the site factor of any)."""
         ...
 
+    @property
+    def at_once(self) -> int:
+        """Of so many jobs ``set_begin`` changes the begin time by one command."""
+        ...
+
+    def set_begin(self, job_ids: Sequence[str], begin_s: float) -> None:
+        """Another begin time (Unix s) for pending jobs. Where Slurm declines for one of them, it may have done it for
+        the others."""
+        ...
+
     def seal(self, text: str) -> str:
         """Words that only root on the cluster's hosts can open, and that show who sealed them (munge). Raises
         ``ActionRefused`` where there is no munge."""

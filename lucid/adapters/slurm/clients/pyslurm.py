@@ -180,6 +180,15 @@ class PyslurmClient:
             return
         self._modify(job_id, site_factor=changes.site_factor)
 
+    @property
+    def at_once(self) -> int:
+        """As ``scontrol`` can."""
+        return self._commands.at_once
+
+    def set_begin(self, job_ids: Sequence[str], begin_s: float) -> None:
+        """By ``scontrol``."""
+        self._commands.set_begin(job_ids, begin_s)
+
     def hold(self, job_id: str, begin_s: float = 0.0) -> None:
         """A whole job by pyslurm."""
         if "_" in checked_id(job_id):

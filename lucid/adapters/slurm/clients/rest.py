@@ -233,6 +233,16 @@ class RestClient:
         else:
             self._by_command(job_id, "changes an array only as a whole").update(job_id, changes)
 
+    @property
+    def at_once(self) -> int:
+        """slurmrestd changes a list of jobs by a list of changes only from 26.05 on."""
+        return 1
+
+    def set_begin(self, job_ids: Sequence[str], begin_s: float) -> None:
+        """One after the other."""
+        for job_id in job_ids:
+            self.update(job_id, Changes(start_at_s=begin_s))
+
     def hold(self, job_id: str, begin_s: float = 0.0) -> None:
         """Write ``hold`` with a begin time."""
         if "_" in checked_id(job_id):
