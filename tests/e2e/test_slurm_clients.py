@@ -156,6 +156,18 @@ def test_a_pending_job_is_held_and_released(client: Inspector, box: Box) -> None
     box.wait_ended(number)  # the hold set its begin time: by that job_submit.lua tells who holds
 
 
+@pytest.mark.any_slurm
+def test_many_are_given_another_begin_time_whether_or_not_one_is_gone(client: Inspector, box: Box) -> None:
+    ids = [box.sbatch("--gres=gpu:1", "--begin=now+1hour") for _ in range(3)]
+    begin_s = float(round(time.time()) + 1800)
+    client.set_begin(ids, begin_s)
+    assert {see(client, number).eligible_s for number in ids} == {begin_s}
+    with pytest.raises(ActionRefused):
+        client.set_begin([ids[0], "999999", *ids[1:]], begin_s + 60)
+    if not isinstance(client, RestClient):  # that one stops there
+        assert {see(client, number).eligible_s for number in ids} == {begin_s + 60}
+
+
 def priority(box: Box, number: str) -> int:
     words = box.run("scontrol", "show", "job", number).stdout.split()
     return int(next(word for word in words if word.startswith("Priority=")).partition("=")[2])
