@@ -113,17 +113,19 @@ def plan_vc(
     if starts.sweeps is not None:
         _part_sweeps(starts, starts.sweeps)
     if not partition.pending:
-        return _made(starts, shadow, by_vc or {}, starts.now_s + SETTLE_S if starts.actions else None)
+        return _made(
+            starts, starts.calm_since(), shadow, by_vc or {}, starts.now_s + SETTLE_S if starts.actions else None
+        )
     why, by_wait = ranked(partition, snapshot, settings)
     if why is not None:
         wake_s = serve_plain(starts, snapshot, books.plain, (why,))
-        return _made(starts, shadow, by_vc or {}, starts.now_s + SETTLE_S if parted else wake_s)
+        return _made(starts, starts.calm_since(), shadow, by_vc or {}, starts.now_s + SETTLE_S if parted else wake_s)
     due = turns_due(starts, shadow)
     if by_wait:
         least = large_above(partition, settings)
         line = books.by_wait.of(partition, snapshot, due.turns, settings.reservation, least)
         wake_s = earliest(due.changes_s, serve_plain(starts, snapshot, books.backfill, (), line))
-        return _made(starts, shadow, by_vc or {}, starts.now_s + SETTLE_S if parted else wake_s)
+        return _made(starts, starts.calm_since(), shadow, by_vc or {}, starts.now_s + SETTLE_S if parted else wake_s)
     large = serve_large(starts, due.turns)
     turns = serve_turns(starts, due, large.holders)
     if shadow is not None:
@@ -137,7 +139,7 @@ def plan_vc(
     _serve_until(starts, queue)
     _tell_who_gave_way(starts, large)
     due_s = starts.now_s + SETTLE_S if parted else earliest(large.changes_s, turns.changes_s, starts.look_again_s())
-    return _made(starts, shadow, by_vc or {}, due_s)
+    return _made(starts, starts.calm_since(), shadow, by_vc or {}, due_s)
 
 
 def _serve_queue(starts: Starts, order: QueueOrder, queue: Sequence[QueueRow]) -> None:
@@ -211,9 +213,10 @@ def _tell_who_gave_way(starts: Starts, large: ServedLarge) -> None:
             starts.decisions[job_id] = Hold((share, *decision.reasons))
 
 
-def _made(starts: Starts, shadow: Shadow | None, by_vc: Mapping[str, Shadow], wake_s: float | None) -> PartitionPlan:
+def _made(
+    starts: Starts, calm: CalmSince | None, shadow: Shadow | None, by_vc: Mapping[str, Shadow], wake_s: float | None
+) -> PartitionPlan:
     wake_s = earliest(wake_s, starts.binder.changes_s, starts.wakes_s, starts.yielding.changes_s)
-    calm = starts.calm_since()
     memory: LucidMemory | CalmSince | None = calm
     if shadow is not None:
         told_s = {a.job_id: starts.now_s for a in starts.actions if isinstance(a.decision, Start)}
