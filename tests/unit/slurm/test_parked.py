@@ -89,7 +89,7 @@ def test_many_are_renewed_by_one_command_and_one_that_slurm_declines_keeps_none_
     stage.slurm.advance(61.0)
     stage.look()
     assert stage.mend() == []
-    assert told == [50, 50, 20]
+    assert told == [8, 16, 32, 50, 14]
     assert {stage.slurm.records[job_id].eligible_s for job_id in jobs} == {61.0 + LEASE_S}
 
     tries = count()

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from lucid.adapters.slurm.actions.emptied_gpus import Emptied
 from lucid.adapters.slurm.actions.job_writer import GIVEN_UP, ONE_JOB, JobWriter
+from lucid.adapters.slurm.actions.lease_renewal import LeaseRenewal
 from lucid.adapters.slurm.actions.more_memory import MoreMemory, complete
 from lucid.adapters.slurm.actions.preempting_starts import ClaimWatch
 from lucid.adapters.slurm.actions.released_list import Released
@@ -44,7 +44,7 @@ from lucid.adapters.slurm.records.jobs_and_nodes import SlurmJob
 from lucid.adapters.slurm.snapshot.observation import Observation
 from lucid.adapters.store.port import GivenUp, JobNote
 from lucid.config import Mode
-from lucid.errors import ActionRefused, ClusterUnavailable, LucidError, StoreError
+from lucid.errors import ClusterUnavailable, LucidError, StoreError
 
 __all__ = ["Repair"]
 
@@ -85,11 +85,7 @@ class Repair:
         self._released = released
         self._resizes = Resizes(writer)
         self._taken = 0
-        self._leases: defaultdict[float, list[SlurmJob]] = defaultdict(list)
-        """Of this round: parked jobs, by until when they are parked on."""
-        self._alone: set[str] = set()
-        """Jobs that are parked on one by one in this round, since Slurm declined for a list of the last one that had
-        them: those for which it did not decline are not due any more."""
+        self._leases = LeaseRenewal(writer)
         self._later: dict[str, tuple[float, float]] = {}
         """Jobs at which Slurm declined: not before when, and how long to wait the next time."""
         self._served: tuple[int, str] | None = None
@@ -99,6 +95,7 @@ class Repair:
         """One round over all jobs, within the cap on writes; returns what was done, in words."""
         done: list[str] = []
         self._hold_order = None
+        self._leases.new_round()
         self._go = LetGo(self._writer.ownership, facts)
         self._crowded = self._cpu_starvation.saw(self._writer.ownership, facts)
         self._taken, listed, whole = 0, self._released.look(), True
@@ -125,28 +122,9 @@ class Repair:
                 words = f"job {record.id}: cannot be repaired yet ({said})"
             if words:
                 done.append(words)
-        self._alone = set()
-        done += self._park_on()
+        done += self._leases.renew()
         if listed and whole and not self._taken and self._released.settled:
             self._released.done()
-        return done
-
-    def _park_on(self) -> list[str]:
-        """Renew the leases that end soonest, within the cap on writes. Those that are left come with the next look: a
-        lease is renewed long before its end."""
-        due, done = self._leases, list[str]()
-        self._leases = defaultdict(list)
-        most = self._writer.client.at_once
-        for until_s, jobs in sorted(due.items(), key=lambda item: min(job.eligible_s for job in item[1])):
-            for at in range(0, len(jobs), most):
-                if self._writer.full(1):
-                    return done
-                listed = jobs[at : at + most]
-                try:
-                    self._writer.park_on(listed, until_s)
-                except ActionRefused as error:
-                    self._alone.update(record.id for record in listed)
-                    done.append(f"{len(listed)} jobs: parked on one by one, since Slurm declined ({error})")
         return done
 
     def _in_order(self, jobs: Sequence[SlurmJob]) -> Sequence[SlurmJob]:
@@ -280,8 +258,7 @@ class Repair:
             if not until_s:
                 return ""
             first = record.dependency and not parked(record, note, now_s)
-            if not first and writer.client.at_once > 1 and record.id not in self._alone:
-                self._leases[until_s].append(record)
+            if not first and self._leases.takes(record, until_s):
                 writer.touched.add(record.id)  # what comes next in this round would go by the old lease
                 return ""
             writer.park(record, until_s)
