@@ -75,6 +75,7 @@ PARTS: dict[str, tuple[Part, str]] = {
     "sleep": (nodes.sleep, "node-hours awake where nodes sleep, beside SuspendTime alone, on months and P1"),
     "preempt": (preempt.figures, "what jobs lose that are preempted, and owners' waits, beside Slurm's own victims"),
     "public": (public.figures, "published logs (LUCID_PUBLIC) in one pool, beside plain Slurm (an hour)"),
+    "lies": (public.lies, "the same logs with estimates that are noise, inverted, constant and true (ten minutes)"),
     "timeaware": (
         timeaware.figures,
         "pairs in a calm VC and time-aware profiling on P1 and synthetic months and bursts",
@@ -113,11 +114,14 @@ PARTS: dict[str, tuple[Part, str]] = {
 }
 
 
-ON_REQUEST = ("million", "scale", "sbatch", "sia", "public", "capacity", "load", "cards")
+ON_REQUEST = ("million", "scale", "sbatch", "sia", "public", "lies", "capacity", "load", "cards")
 """Parts that take too long to be measured unless they are asked for."""
 
 
-TABLES: dict[str, Callable[[Iterable[Figure]], str]] = {"public": public.tables}
+TABLES: dict[str, Callable[[Iterable[Figure]], str]] = {
+    "public": public.tables,
+    "lies": public.lies_table,
+}
 """Parts with a table of their own."""
 
 

@@ -1,4 +1,5 @@
-"""Logs that others have published: Lucid as it is by default beside plain Slurm with backfilling on the same nodes.
+"""Logs that others have published: Lucid as it is by default beside plain Slurm with backfilling on the same nodes,
+and with estimates that lie.
 
 The logs are not part of this repository. LUCID_PUBLIC names a folder that has them under the names that their
 publishers gave them (docs/traces.md, Public logs, says where they are); what is absent is left out.
@@ -6,12 +7,14 @@ publishers gave them (docs/traces.md, Public logs, says where they are); what is
 
 from __future__ import annotations
 
+import math
 import os
-from collections.abc import Iterable, Iterator
+import random
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from benchmarks.figure import Absent, Figure
 from benchmarks.helios import CLUSTERS, cluster_of
@@ -24,12 +27,20 @@ from lucid.simulator.traces import read_trace
 from lucid.simulator.traces.record import Trace
 from lucid.simulator.traces.synth import with_workloads
 
-__all__ = ["VARIANTS", "figures", "pool", "tables", "window"]
+__all__ = ["LIES", "VARIANTS", "figures", "lies", "lies_table", "pool", "tables", "window"]
 
 _PER_NODE: Final = 8
 VARIANTS: Final = ("backfill", "qssf", "lucid", "without profiling", "as live", "workloads synthetic")
 """Columns of the table. All but the first two are lucid."""
+LIES: Final[Mapping[str, Callable[[random.Random, float], float]]] = {
+    "noise": lambda rng, _: math.exp(rng.gauss(8.0, 2.0)),
+    "inverted": lambda _, true_s: 1e7 / max(true_s, 1.0),
+    "constant": lambda _, __: 3600.0,
+    "true": lambda _, true_s: true_s,
+}
+"""Estimates in s that are made of true durations in s. The last one does not lie."""
 _AVERAGE, _LARGE, _TAIL = "average JCT", f"JCT of jobs > {LARGE_GPUS} GPUs", "p99.9 of waiting"
+_KEYS: Final = {_AVERAGE: "avg_jct_s", _LARGE: "avg_jct_large_s", _TAIL: "p999_queue_s"}
 _SEED: Final = 1
 _IDLE_S: Final = 3600.0
 """Where jobs wait for less on average under plain Slurm, nobody queues."""
@@ -100,20 +111,64 @@ def figures(runs: int) -> Iterator[Figure]:
         Absent: none of the logs is at hand.
     """
     del runs  # the same every time
-    folder = os.environ.get("LUCID_PUBLIC", "")
-    root = Path(folder)
-    at_hand = [one for one in _POOLS if folder and (root / one.file).is_file()]
-    clusters = [name for name in CLUSTERS if folder and (root / name).is_dir()]
-    if not at_hand and not clusters:
-        files = ", ".join(dict.fromkeys(one.file for one in _POOLS))
-        raise Absent(f"set LUCID_PUBLIC to a folder with one of {files}, or with {' or '.join(CLUSTERS)}")
-    for one in at_hand:
-        trace = window(_whole(root / one.file), one.at - 1, one.of, one.first)
-        nodes = one.nodes or pool(trace, one.load)
-        scenario = Scenario(trace, {trace.jobs[0].job.vc: nodes})  # such a log has one VC
-        yield from _beside(f"{one.name}, {nodes} nodes", scenario, one.held_out, one.most)
+    found = _at_hand()
+    clusters = [name for name in CLUSTERS if (_folder() / name).is_dir()] if _folder() != Path() else []
+    if not found and not clusters:
+        raise Absent(f"set LUCID_PUBLIC to a folder with one of {_FILES}, or with {' or '.join(CLUSTERS)}")
+    for one in found:
+        scenario, name = _scenario(one)
+        yield from _beside(name, scenario, one.held_out, one.most)
     for name in clusters:
-        yield from _beside(f"{name}, its VCs", cluster_of(root / name), held_out=True, most=0.8)
+        yield from _beside(f"{name}, its VCs", cluster_of(_folder() / name), held_out=True, most=0.8)
+
+
+def lies(runs: int) -> Iterator[Figure]:
+    """The same figures under plain Slurm, under Lucid, and under Lucid with each of `LIES` as estimates.
+
+    Raises:
+        Absent: none of the logs is at hand.
+    """
+    del runs  # the same every time
+    found = _at_hand()
+    if not found:
+        raise Absent(f"set LUCID_PUBLIC to a folder with one of {_FILES}")
+    for one in found:
+        scenario, name = _scenario(one)
+        plain = run_metrics(simulate(scenario, "backfill"))
+        idle = plain["avg_queue_s"] < _IDLE_S
+        for variant in ("backfill", "lucid", *LIES):
+            asked = {_AVERAGE: 1.02, _LARGE: 1.05} if variant in LIES and variant != "true" else {}
+            told = plain if variant == "backfill" else run_metrics(simulate(_told(scenario, variant), "lucid"))
+            yield from _rows(name, variant, told, plain, asked, held_out=one.held_out, idle=idle)
+
+
+def _told(scenario: Scenario, lie: str) -> Scenario:
+    """The scenario with these estimates; any other name leaves it as it is."""
+    if lie not in LIES:
+        return scenario
+    rng = random.Random(_SEED)
+    said = {one.job.id: LIES[lie](rng, one.duration_s) for one in scenario.trace.jobs}
+    return replace(scenario, durations_s={"lucid": said}, estimates_name=lie)
+
+
+_FILES: Final = ", ".join(dict.fromkeys(one.file for one in _POOLS))
+
+
+def _folder() -> Path:
+    """LUCID_PUBLIC; ``Path()`` where it is not set."""
+    return Path(os.environ.get("LUCID_PUBLIC", ""))
+
+
+def _at_hand() -> list[_Pool]:
+    folder = _folder()
+    return [one for one in _POOLS if folder != Path() and (folder / one.file).is_file()]
+
+
+def _scenario(one: _Pool) -> tuple[Scenario, str]:
+    """A window on its nodes, and how it is called."""
+    trace = window(_whole(_folder() / one.file), one.at - 1, one.of, one.first)
+    nodes = one.nodes or pool(trace, one.load)
+    return Scenario(trace, {trace.jobs[0].job.vc: nodes}), f"{one.name}, {nodes} nodes"  # such a log has one VC
 
 
 @cache
@@ -135,51 +190,85 @@ def _run(scenario: Scenario, variant: str) -> Run:
 
 
 def _beside(name: str, scenario: Scenario, held_out: bool, most: float) -> Iterator[Figure]:
-    plain: dict[str, float] = {}
-    idle = False
+    plain: Mapping[str, Any] = {}
     for variant in VARIANTS:
         found = run_metrics(_run(scenario, variant))
-        of = {_AVERAGE: found["avg_jct_s"], _LARGE: found["avg_jct_large_s"], _TAIL: found["p999_queue_s"]}
-        hours = {what: seconds / 3600 for what, seconds in of.items() if seconds is not None}
-        if not plain:
-            plain, idle = hours, found["avg_queue_s"] < _IDLE_S
+        plain = plain or found
+        idle = plain["avg_queue_s"] < _IDLE_S
         bounds = {_AVERAGE: 1.002, _LARGE: 1.005} if idle else {_AVERAGE: most, _LARGE: 1.0, _TAIL: 1.2}
-        for what, value in hours.items():
-            bound = bounds.get(what) if variant == "lucid" else None
-            yield Figure(
-                f"{name}, {variant}, {what}", value, "h", 1, plain[what], "backfill",
-                at_most=None if bound is None else bound * plain[what],
-                detail={
-                    "pool": name, "variant": variant, "measure": what, "jobs": found["jobs"], "held_out": held_out,
-                    "queues": not idle,
-                },
-            )  # fmt: skip
+        asked = bounds if variant == "lucid" else {}
+        yield from _rows(name, variant, found, plain, asked, held_out=held_out, idle=idle)
+
+
+def _rows(
+    name: str,
+    variant: str,
+    found: Mapping[str, Any],
+    plain: Mapping[str, Any],
+    asked: Mapping[str, float],
+    *,
+    held_out: bool,
+    idle: bool,
+) -> Iterator[Figure]:
+    """A figure of each measure that there is. ``asked``: at most so many times plain Slurm's."""
+    for what, key in _KEYS.items():
+        if found[key] is None:
+            continue
+        base = plain[key] / 3600
+        yield Figure(
+            f"{name}, {variant}, {what}", found[key] / 3600, "h", 1, base, "backfill",
+            at_most=asked[what] * base if what in asked else None,
+            detail={
+                "pool": name, "variant": variant, "measure": what, "jobs": found["jobs"], "held_out": held_out,
+                "queues": not idle,
+            },
+        )  # fmt: skip
 
 
 def tables(found: Iterable[Figure]) -> str:
     """Average JCT (that of large jobs) and p99.9 of waiting: in hours, and as multiples of plain Slurm's. What misses
     its target is bold."""
+    pools = _by_pool(found)
+    return (
+        "Average JCT (of jobs > 8 GPUs), p99.9 of waiting, in hours. †: held out, nothing may be chosen on it.\n\n"
+        f"{_table(pools, VARIANTS)}\n\nThe same as multiples of plain Slurm's; bold: lucid as it is misses the "
+        f"target.\n\n{_table(pools, VARIANTS, times=True)}"
+    )
+
+
+def lies_table(found: Iterable[Figure]) -> str:
+    """What lies cost: plain Slurm's hours, all others as multiples of them. What misses its target is bold."""
+    return (
+        "Average JCT (of jobs > 8 GPUs), p99.9 of waiting: of plain Slurm in hours, of Lucid as multiples of these.\n"
+        "†: held out, nothing may be chosen on it. Bold: misses the target.\n\n"
+        f"{_table(_by_pool(found), ('backfill', 'lucid', *LIES), times=True, hours=('backfill',))}"
+    )
+
+
+_Pools = Mapping[str, Mapping[str, Mapping[str, Figure]]]
+"""Figures by pool, variant and measure."""
+
+
+def _by_pool(found: Iterable[Figure]) -> _Pools:
     pools: dict[str, dict[str, dict[str, Figure]]] = {}
     for figure in found:
         detail = figure.detail
         pools.setdefault(detail["pool"], {}).setdefault(detail["variant"], {})[detail["measure"]] = figure
-    head = f"| pool | jobs | {' | '.join(VARIANTS)} |\n|{'---|' * (len(VARIANTS) + 2)}"
-    made = []
-    for times in (False, True):
-        rows = []
-        for name, variants in pools.items():
-            first = variants["backfill"][_AVERAGE].detail
-            marks = ("" if first["queues"] else ", nobody queues") + (" †" if first["held_out"] else "")
-            cells = [_cell(variants[variant], times) for variant in VARIANTS]
-            rows.append(f"| {name}{marks} | {first['jobs']:,} | {' | '.join(cells)} |")
-        made.append("\n".join([head, *rows]))
-    return (
-        "Average JCT (of jobs > 8 GPUs), p99.9 of waiting, in hours. †: held out, nothing may be chosen on it.\n\n"
-        f"{made[0]}\n\nThe same as multiples of plain Slurm's; bold: lucid as it is misses the target.\n\n{made[1]}"
-    )
+    return pools
 
 
-def _cell(figures: dict[str, Figure], times: bool) -> str:
+def _table(pools: _Pools, variants: Sequence[str], *, times: bool = False, hours: Sequence[str] = ()) -> str:
+    """``hours``: the variants that are told in hours although all others are told as multiples (``times``)."""
+    lines = [f"| pool | jobs | {' | '.join(variants)} |", f"|{'---|' * (len(variants) + 2)}"]
+    for name, of in pools.items():
+        first = of["backfill"][_AVERAGE].detail
+        marks = ("" if first["queues"] else ", nobody queues") + (" †" if first["held_out"] else "")
+        cells = [_cell(of[variant], times and variant not in hours) for variant in variants]
+        lines.append(f"| {name}{marks} | {first['jobs']:,} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def _cell(figures: Mapping[str, Figure], times: bool) -> str:
     def shown(what: str) -> str:
         figure = figures.get(what)
         if figure is None or (times and figure.ratio is None):

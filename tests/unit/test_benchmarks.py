@@ -70,15 +70,19 @@ def test_every_part_that_reads_the_reference_data_is_asked_without_it() -> None:
         "plan", "starts", "timeaware", "forecaster", "restarts", "sampler", "systems", "tuner", "clusters", "models",
         "growth", "million", "fair", "durations", "light", "metrics", "report", "web", "scale", "sbatch",
         "turns", "elastic", "first", "windows", "sleep", "preempt", "commands", "commands-large", "look", "public",
-        "capacity", "load",
+        "capacity", "load", "lies",
     }  # fmt: skip
     assert set(NEED_DATA) | bring_their_own == set(PARTS), "sort the new part into one of the two"
 
 
+PHILLY = "u_id,user,gpu_num,cpu_num,node_num,interval,run_time,wall_time,new_status\n" + "\n".join(
+    f"{n},{n % 3},{16 if n % 9 == 0 else 1 + n % 8},8,1,60,{600 + 97 * (n % 13)},0,Pass" for n in range(60)
+)
+
+
 def test_public_logs_are_replayed_beside_plain_slurm(tmp_path: Path) -> None:
-    rows = [f"{n},{n % 3},{16 if n % 9 == 0 else 1 + n % 8},8,1,60,{600 + 97 * (n % 13)},0,Pass" for n in range(60)]
     log = tmp_path / "philly_data_training.csv"
-    log.write_text("u_id,user,gpu_num,cpu_num,node_num,interval,run_time,wall_time,new_status\n" + "\n".join(rows))
+    log.write_text(PHILLY)
     env = {"LUCID_PUBLIC": str(tmp_path)}
     done = CliRunner().invoke(main, ["--only", "public", "--json"], env=env)
     assert done.exit_code == 0, done.output
@@ -97,6 +101,23 @@ def test_public_logs_are_replayed_beside_plain_slurm(tmp_path: Path) -> None:
     assert " † |" not in first
     absent = CliRunner().invoke(main, ["--only", "public", "--json"], env={"LUCID_PUBLIC": ""})
     assert "set LUCID_PUBLIC to a folder" in json.loads(absent.stdout)["skipped"]["public"]
+
+
+def test_public_logs_are_replayed_with_estimates_that_lie(tmp_path: Path) -> None:
+    log = tmp_path / "philly_data_training.csv"
+    log.write_text(PHILLY)
+    env = {"LUCID_PUBLIC": str(tmp_path)}
+    done = CliRunner().invoke(main, ["--only", "lies", "--json"], env=env)
+    assert done.exit_code == 0, done.output
+    told = json.loads(done.stdout)["results"]
+    assert {row["detail"]["variant"] for row in told} == {"backfill", "lucid", *public.LIES}
+    judged = {row["detail"]["variant"] for row in told if row["target"]}
+    assert judged == {"noise", "inverted", "constant"}
+    assert not any(row["target"] for row in told if row["detail"]["measure"] == "p99.9 of waiting")
+    shown = CliRunner().invoke(main, ["--only", "lies"], env=env).stdout
+    assert "| pool | jobs | backfill | lucid | noise | inverted | constant | true |" in shown
+    absent = CliRunner().invoke(main, ["--only", "lies", "--json"], env={"LUCID_PUBLIC": ""})
+    assert "set LUCID_PUBLIC to a folder" in json.loads(absent.stdout)["skipped"]["lies"]
 
 
 def test_a_window_leaves_out_the_first_jobs_of_a_log_and_begins_with_the_next() -> None:
