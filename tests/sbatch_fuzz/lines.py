@@ -25,11 +25,13 @@ _SIZES = (
     "--mincpus=5", "--mem=3000", "--mem=4G", "--mem=0", "--mem-per-cpu=300", "--mem-per-gpu=700", "--mem-per-gpu=2G",
     "--mem-per-gpu=20G", "--tmp=10",
 )  # fmt: skip
+# No limit of a minute: Slurm sends --signal up to a minute early, so that some such jobs end at once on plain Slurm,
+# too. Its backfilling gives the least limit of --time-min, its main scheduler the whole one.
 _REST = (
-    "-t5", "-t5 --time-min=1", "--exclusive", "--oversubscribe", "-wn1", "-wn2", "-xn1", "-xn2", "-Ca100", "-Cib",
+    "-t5", "-t5 --time-min=3", "--exclusive", "--oversubscribe", "-wn1", "-wn2", "-xn1", "-xn2", "-Ca100", "-Cib",
     "--gpu-bind=single:1", "--gpu-bind=none", "--gres-flags=enforce-binding", "--no-requeue", "--requeue",
     "--export=NONE", "--export=ALL,MINE=7", "--signal=B:USR1@30", "--nice=10", "--no-kill", "--hint=nomultithread",
-    "-pvc-b", "-pvc-a", "-pvc-a,vc-b", "--begin=now+6", "--deadline=now+20minutes -t1", "--comment=for-a-paper",
+    "-pvc-b", "-pvc-a", "-pvc-a,vc-b", "--begin=now+6", "--deadline=now+20minutes -t3", "--comment=for-a-paper",
     "--use-min-nodes", "--immediate", "--distribution=cyclic", "--cpus-per-task=1", "--wait-all-nodes=1",
     "--threads-per-core=1",
 )  # fmt: skip
