@@ -18,7 +18,7 @@ from lucid.core.placement import NodeGpus, Placement
 from lucid.core.reason import Claims, Reason, Victim
 from lucid.core.snapshot import Partition
 
-__all__ = ["Claim", "Yielding", "without_yielding"]
+__all__ = ["Claim", "Yielding"]
 
 _YIELDS = attrgetter("yields")
 _Loss = tuple[float, float, int]
@@ -257,15 +257,6 @@ class Yielding:
         goes_on = yields.saves and not yields.ends
         lost = 0.0 if goes_on or job.id in self._doomed else max(entry.elapsed_s(self._now_s), 0.0) * entry.gpus
         return Victim(job.id, job.vc, entry.gpus, lost, goes_on, yields.ends)
-
-
-def without_yielding(partition: Partition) -> Partition:
-    """The partition as if the jobs were not there that give way to all of its own; the same object where there are
-    none."""
-    if not any(map(_YIELDS, partition.running)):
-        return partition
-    stay = tuple(e for e in partition.running if e.yields is None or e.yields.to is not None)
-    return replace(partition, running=stay)
 
 
 def _plus(one: _Loss, other: _Loss) -> _Loss:

@@ -12,8 +12,7 @@ from lucid.simulator.engine import Run
 from lucid.simulator.gains import Gains, gains_headline, loss_text
 from lucid.simulator.metrics import LARGE_GPUS, SIZES
 from lucid.simulator.record import DecisionLog
-from lucid.simulator.report import charts, policies, summary, tables
-from lucid.simulator.report.bars import bar_chart
+from lucid.simulator.report import charts, summary, tables
 from lucid.simulator.report.jobs import TellStory, pack_jobs
 from lucid.simulator.report.series import TimeLines, completion_grid, jct_of, time_lines
 
@@ -66,7 +65,7 @@ def _context(
     trace_name: str, runs: Sequence[Run], metrics: Mapping[str, dict[str, Any]], notes: Sequence[str]
 ) -> dict[str, Any]:
     names = [run.policy for run in runs]
-    styles = policies.styles(names)
+    styles = summary.styles(names)
     figures = [metrics[name] for name in names]
     sections = _charts(runs, names, styles, figures)
     readouts = {key: chart.readout for key, chart in sections["lines"].items() if chart is not None}
@@ -83,9 +82,9 @@ def _context(
                 "policy": run.policy,
                 "style": style,
                 "cells": [
-                    policies.about(run.policy),
-                    policies.estimates(run.policy, run.predictor),
-                    *policies.habits(run, found),
+                    summary.about(run.policy),
+                    summary.estimates(run.policy, run.predictor),
+                    *summary.habits(run, found),
                 ],
             }
             for run, style, found in zip(runs, styles, figures, strict=True)
@@ -142,8 +141,8 @@ def _charts(
         "panels": [(f"gpus{i}", name, style) for i, (name, style) in enumerate(zip(names, styles, strict=True))],
         "sampled": _sampled(lines),
         "bars": {
-            "vc": bar_chart("Queueing delay in each VC", vcs[:most], names, styles, by_vc),
-            "size": bar_chart("Queueing delay by size of job", sizes, names, styles, by_size),
+            "vc": charts.bar_chart("Queueing delay in each VC", vcs[:most], names, styles, by_vc),
+            "size": charts.bar_chart("Queueing delay by size of job", sizes, names, styles, by_size),
         },
         "more_vcs": max(0, len(vcs) - most),
         "tables": {

@@ -8,8 +8,8 @@ time limits; a column ``wall_time`` (seconds, 0 for none) is one.
 from __future__ import annotations
 
 from lucid.simulator.traces.collect import Draft, collect_csv
+from lucid.simulator.traces.pack import profile_of
 from lucid.simulator.traces.record import Trace
-from lucid.simulator.traces.workload import profile_of
 from lucid.slurmlog.rows import ReadOptions, Row, Source
 
 __all__ = ["ABOUT", "NEEDED", "read"]

@@ -23,7 +23,7 @@ from lucid.core.snapshot import Snapshot
 from lucid.errors import ConfigError, TraceError
 from lucid.explain.replayed_story import run_story, story_teller
 from lucid.orchestrator.capacity.placement import consolidated
-from lucid.orchestrator.capacity.victims import without_yielding
+from lucid.orchestrator.policies.shadow.advance import without_yielding
 from lucid.simulator.cluster import SimulatedCluster
 from lucid.simulator.engine import run
 from lucid.simulator.layout import NodeShape

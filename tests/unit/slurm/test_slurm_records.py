@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from builders import at
+from lucid.adapters.slurm.actions.start_changes import shard_request
 from lucid.adapters.slurm.clients.before_23_02 import (
     clock_document,
     nodes_document,
@@ -27,7 +28,6 @@ from lucid.adapters.slurm.records.field_parsers import (
     is_shards,
     memory_mib,
     parse_mark,
-    shard_request,
     shard_types,
 )
 from lucid.adapters.slurm.records.from_json import JOB_NEEDS, jobs_from, nodes_from, reads_whole, version_of

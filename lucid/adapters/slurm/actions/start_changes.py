@@ -9,7 +9,7 @@ from lucid.adapters.bounded import digits
 from lucid.adapters.slurm.actions.prolog_extra import free_extra, is_batch_item
 from lucid.adapters.slurm.clients.port import Changes
 from lucid.adapters.slurm.elastic.opt_in import sized
-from lucid.adapters.slurm.records.field_parsers import gpu_count, hosts, shard_request, split_outside
+from lucid.adapters.slurm.records.field_parsers import gpu_count, hosts, split_outside
 from lucid.adapters.slurm.records.jobs_and_nodes import SlurmJob, SlurmNode
 from lucid.adapters.slurm.records.request import (
     EXCLUSIVE,
@@ -26,7 +26,7 @@ from lucid.adapters.store.port import JobNote
 from lucid.core.placement import Placement, placement_gpus
 from lucid.errors import ActionRefused
 
-__all__ = ["back_to", "start_changes"]
+__all__ = ["back_to", "shard_request", "start_changes"]
 
 
 def start_changes(
@@ -232,3 +232,8 @@ def _without_gpus(tres: str) -> str:
         for item in split_outside(tres)
         if not item.startswith(("gres/gpu", "gres:gpu", "gres/shard", "gres:shard"))
     )
+
+
+def shard_request(types: list[str], slots: int = 1) -> str:
+    """The TRES string for ``slots`` shards on each of these GPUs."""
+    return ",".join(f"gres/shard:{kind}:{slots}" for kind in types)

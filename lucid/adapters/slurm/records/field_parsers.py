@@ -30,7 +30,6 @@ __all__ = [
     "resized",
     "says",
     "shard_counts",
-    "shard_request",
     "shard_types",
     "split_outside",
     "tasks_together",
@@ -173,11 +172,6 @@ def gpu_types(gres: str) -> tuple[list[str], list[str]]:
 def shard_counts(gres: str) -> dict[str, int]:
     """From a node's ``gres``: how many shards the GPU of each type has."""
     return {kind: count for name, kind, count in _entries(gres) if name == "shard" and kind}
-
-
-def shard_request(types: list[str], slots: int = 1) -> str:
-    """The TRES string for ``slots`` shards on each of these GPUs."""
-    return ",".join(f"gres/shard:{kind}:{slots}" for kind in types)
 
 
 def memory_mib(tres: str) -> int:

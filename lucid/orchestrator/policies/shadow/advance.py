@@ -5,18 +5,19 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from operator import attrgetter
 
 from lucid.core.decision import Start
 from lucid.core.frozen import dataclass
 from lucid.core.job import Ended, Pending, Running, Stage
 from lucid.core.rounding import ROUNDING, past
 from lucid.core.snapshot import Partition, Snapshot
-from lucid.orchestrator.capacity.victims import without_yielding
 from lucid.orchestrator.policies.backfill import BackfillPolicy
 from lucid.orchestrator.policies.shadow.plain_order import Kept, Shadow
 
-__all__ = ["Seen", "advance"]
+__all__ = ["Seen", "advance", "without_yielding"]
 
+_YIELDS = attrgetter("yields")
 _LEAST_S = 1.0
 """No job is over in less: time goes on with every start."""
 _TESTED = 500
@@ -82,6 +83,15 @@ def advance(
     if kept is not None:
         kept[partition.name] = step.seen()
     return shadow
+
+
+def without_yielding(partition: Partition) -> Partition:
+    """The partition as if the jobs were not there that give way to all of its own; the same object where there are
+    none."""
+    if not any(map(_YIELDS, partition.running)):
+        return partition
+    stay = tuple(e for e in partition.running if e.yields is None or e.yields.to is not None)
+    return replace(partition, running=stay)
 
 
 class _Advance:
