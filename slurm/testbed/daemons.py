@@ -189,7 +189,7 @@ def _add_accounts(layout: Layout) -> None:
         return
     for qos, limits in _QOS.items():
         _manage(layout, "add", "qos", qos, *limits)
-    _manage(layout, "add", "account", _CAPPED, "Cluster=testbed", "GrpTRES=gres/gpu=2,gres/shard=4")
+    _manage(layout, "add", "account", _CAPPED, "Cluster=testbed", "GrpTRES=gres/gpu=2,gres/shard=2")
     _manage(layout, "add", "user", "alice,bob", f"Account={_CAPPED}", "Cluster=testbed")
     _manage(layout, "modify", "account", ",".join((*_ACCOUNTS, _CAPPED)), "set", f"QosLevel+={','.join(_QOS)}")
 
