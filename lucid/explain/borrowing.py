@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from lucid.core import reason as why
+from lucid.explain.quantities import duration
 
 __all__ = ["borrows", "large_borrows", "own_turn", "quota", "vc_words"]
 
@@ -21,8 +22,8 @@ def quota(r: why.Quota) -> str:
     return f"{holds}{kept}: no room for the {r.gpus} of this job"
 
 
-def borrows(r: why.Borrows, duration: Callable[[float], str]) -> str:
-    """Whether the job may have GPUs of other VCs, and whose. ``duration`` says seconds in words."""
+def borrows(r: why.Borrows) -> str:
+    """Whether the job may have GPUs of other VCs, and whose."""
     if r.longest_s is not None and not r:
         return (
             f"may not borrow idle GPUs of other VCs: its estimate of {duration(r.estimate_s)} is longer than that of "
@@ -32,7 +33,7 @@ def borrows(r: why.Borrows, duration: Callable[[float], str]) -> str:
     return f"{_lent(r)}: estimate {duration(r.estimate_s)}{most}"
 
 
-def own_turn(r: why.OwnTurn, duration: Callable[[float], str]) -> str:
+def own_turn(r: why.OwnTurn) -> str:
     """Whether the job goes before all others because its VC's own GPUs are lent."""
     waited = f"VC {r.vc} stays within its quota with this job, which has waited {duration(r.waited_s)}"
     if r:
@@ -40,7 +41,7 @@ def own_turn(r: why.OwnTurn, duration: Callable[[float], str]) -> str:
     return f"{waited}: it goes before all others from {duration(r.after_s)} on (policy.lending.turn_s)"
 
 
-def large_borrows(r: why.LargeBorrows, duration: Callable[[float], str]) -> str:
+def large_borrows(r: why.LargeBorrows) -> str:
     """Whether the job may have GPUs of other VCs as the large job that has waited longest, and whose."""
     if not r:
         return f"may not borrow idle GPUs of other VCs as a large job: it asks for {r.job_gpus}, not above {r.above}"

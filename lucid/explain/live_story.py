@@ -13,12 +13,11 @@ from lucid.adapters.store.sqlite import SqliteStore
 from lucid.core import reason as why
 from lucid.core.decision import DecisionRow
 from lucid.errors import ConfigError
+from lucid.explain.node_states import boots, ends_in_time_s, reaches_words
 from lucid.explain.predictions import prediction_data, prediction_lines
-from lucid.explain.reasons import duration, reason_text
-from lucid.explain.sleeping_nodes import boots
+from lucid.explain.reasons import reason_text
 from lucid.explain.starts import guess_words, kept_words, observed_words, starts_of
 from lucid.explain.story import Story, row_to_dict
-from lucid.explain.windows import ends_in_time_s, reaches_words
 from lucid.live.plans.stored_plan import read_stored_starts, stored_picture, stored_plan
 from lucid.live.reporting.public_view import Published
 from lucid.live.told_settings import told_settings
@@ -86,7 +85,7 @@ def _now_lines(store: SqliteStore, job_id: str) -> list[str]:
     boot = (status.get("boots") or {}).get(job_id)
     if boot:
         left_s = max(boot["until_s"] - status.get("at_s", 0.0), 0.0)
-        lines.append(f"now: {boots(why.Boots(boot['node'], False, left_s), duration)}")
+        lines.append(f"now: {boots(why.Boots(boot['node'], False, left_s))}")
     return [*lines, *_bad_gpu(store, job_id)]
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from lucid.core.prediction import DurationTerms, Prediction, Split, Term, prediction_to_dict
 from lucid.escaping import shown
-from lucid.explain.reasons import duration
+from lucid.explain.quantities import duration
 
 __all__ = ["effects_s", "prediction_data", "prediction_lines"]
 

@@ -13,7 +13,7 @@ from lucid.core.prediction import Prediction
 from lucid.errors import TraceError
 from lucid.escaping import csv_text
 from lucid.explain.predictions import prediction_data, prediction_lines
-from lucid.explain.reasons import duration
+from lucid.explain.quantities import duration
 from lucid.explain.story import UNBROKEN, Story, row_to_dict
 from lucid.orchestrator.policy import import_policy
 from lucid.simulator.cluster import PROFILING

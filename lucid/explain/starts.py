@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from lucid.core.reason import Reserved
-from lucid.explain.reasons import duration
+from lucid.explain.quantities import duration
 from lucid.orchestrator.forecast.start_times import StartRange
 from lucid.places import Mode
 

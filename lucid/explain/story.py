@@ -10,7 +10,8 @@ from lucid.core.decision import DecisionRow
 from lucid.core.frozen import dataclass
 from lucid.core.reason import reason_to_dict
 from lucid.escaping import shown
-from lucid.explain.reasons import decision_text, reason_text, when
+from lucid.explain.quantities import when
+from lucid.explain.reasons import decision_text, reason_text
 
 __all__ = ["UNBROKEN", "WIDTH", "Story", "row_to_dict"]
 

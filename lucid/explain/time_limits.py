@@ -17,8 +17,8 @@ from lucid.core.job import Ended
 from lucid.core.reason import Backfill, Closes, Reserved
 from lucid.efficiency.time_limits import FittingLimit, fitting_limits
 from lucid.escaping import shown
-from lucid.explain.reasons import duration
-from lucid.explain.windows import limit_words
+from lucid.explain.node_states import limit_words
+from lucid.explain.quantities import duration
 from lucid.live.plans.limit_replay import Earlier, Replayed, recorded_s, replay_limits
 from lucid.live.plans.plan_recording import records_folder
 from lucid.live.reporting.waste_inputs import job_uses

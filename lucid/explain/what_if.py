@@ -12,10 +12,10 @@ from lucid.core.frozen import dataclass
 from lucid.core.job import Pending
 from lucid.core.snapshot import Snapshot
 from lucid.errors import ConfigError
+from lucid.explain.node_states import ends_in_time_s, limit_words
 from lucid.explain.reasons import decision_line
 from lucid.explain.starts import starts_of
 from lucid.explain.story import row_to_dict
-from lucid.explain.windows import ends_in_time_s, limit_words
 from lucid.live.plans.replan import LastPlan
 from lucid.live.plans.stored_plan import row_in
 from lucid.live.plans.stored_starts import StartsAhead

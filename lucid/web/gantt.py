@@ -7,7 +7,7 @@ from typing import Any, TypedDict
 
 from lucid.core.node import Node
 from lucid.core.placement import NodeGpus
-from lucid.explain.reasons import duration, when
+from lucid.explain.quantities import duration, when
 from lucid.web.history import Span
 from lucid.web.site import Site
 from lucid.web.viewer import Sight, Viewer

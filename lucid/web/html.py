@@ -12,7 +12,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from starlette.responses import HTMLResponse, Response
 
 from lucid.escaping import for_html
-from lucid.explain.reasons import duration
+from lucid.explain.quantities import duration
 from lucid.web.site import Site, ago, clock
 from lucid.web.viewer import Viewer
 

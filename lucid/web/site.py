@@ -15,7 +15,8 @@ from lucid.core.decision import DecisionRow
 from lucid.core.job import Job
 from lucid.core.names import without_names
 from lucid.core.reason import Reason, reason_from_dict, reason_to_dict
-from lucid.explain.reasons import duration, reason_text
+from lucid.explain.quantities import duration
+from lucid.explain.reasons import reason_text
 from lucid.web.picture import Picture
 from lucid.web.planner_client import Planning
 from lucid.web.source import Source

@@ -10,7 +10,7 @@ from lucid.cli.install.setup_machine import Machine
 from lucid.cli.install.setup_pool import Pool
 from lucid.config import Settings
 from lucid.errors import LucidError
-from lucid.explain.reasons import duration
+from lucid.explain.quantities import duration
 from lucid.simulator.engine import Progress
 from lucid.simulator.layout import NodeShape
 from lucid.simulator.scenario import Scenario, simulate, with_promise

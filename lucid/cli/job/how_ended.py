@@ -12,7 +12,7 @@ from lucid.config import Settings
 from lucid.core.job import Ended
 from lucid.efficiency.ending import Ending, why_ended
 from lucid.explain.how_ended import plain_ending, with_readings
-from lucid.explain.reasons import duration
+from lucid.explain.quantities import duration
 from lucid.explain.story import Story
 from lucid.explain.time_limits import earlier_of, earlier_to_dict, earlier_words
 

@@ -15,7 +15,7 @@ from lucid.core.job import Job, Pending
 from lucid.core.ports import Predictor
 from lucid.core.snapshot import Partition
 from lucid.errors import ConfigError, StoreError
-from lucid.explain.reasons import duration
+from lucid.explain.quantities import duration
 from lucid.explain.starts import guess_words, observed_words, start_words
 from lucid.live.plans.expected_starts import expected_start
 from lucid.live.plans.replan import LastPlan, last_plan

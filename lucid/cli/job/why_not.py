@@ -10,7 +10,8 @@ from lucid.cli.console import say
 from lucid.cli.job.when import seconds_of
 from lucid.cli.live.status import seen_store, told_live
 from lucid.explain.live_story import check_waits_for_lucid
-from lucid.explain.reasons import decision_line, duration
+from lucid.explain.quantities import duration
+from lucid.explain.reasons import decision_line
 from lucid.explain.what_if import OTHER_PLAN, Changes, asked_again
 from lucid.live.plans.replan import last_plan
 from lucid.live.plans.stored_starts import STARTS, told_starts

@@ -24,7 +24,7 @@ from lucid.cli.options import config_option
 from lucid.cli.progress import progress
 from lucid.cli.replay.replay_options import cluster_options
 from lucid.errors import ConfigError, LucidError
-from lucid.explain.reasons import duration
+from lucid.explain.quantities import duration
 from lucid.live.learning.tuner_reports import latest_report
 from lucid.simulator.scenario import Scenario
 from lucid.tuner.page import verdict, write_page

@@ -15,7 +15,7 @@ from lucid.cli.learn.past_jobs import scenario_of_log, scenario_of_store
 from lucid.cli.progress import many_bars
 from lucid.cli.replay.replay_options import cluster_options
 from lucid.errors import ConfigError, LucidError
-from lucid.explain.reasons import duration
+from lucid.explain.quantities import duration
 from lucid.orchestrator.policy import find_policy
 from lucid.tuner.regret import PLAIN, WARM_UP_S, Group, Regret, regret
 from lucid.tuner.regret_page import regret_sentence, threshold, write_regret_page

@@ -20,7 +20,7 @@ from lucid.cli.options import DEFAULT_CONFIG, config_option
 from lucid.config import Settings, load_settings, profiles_folder
 from lucid.core.readings import GpuReading
 from lucid.errors import MetricsError
-from lucid.explain.reasons import duration
+from lucid.explain.quantities import duration
 from lucid.profiler.summary import Spell, Summary
 
 __all__ = ["GpuRow", "gpu", "rows_of"]

@@ -18,7 +18,7 @@ from lucid.core.as_json import to_json
 from lucid.core.gpu_health import GpuOut
 from lucid.errors import ConfigError
 from lucid.escaping import shown
-from lucid.explain.reasons import when
+from lucid.explain.quantities import when
 from lucid.live.gpu_health import BACK, OUT, outs_in
 
 __all__ = ["health", "out", "returned"]

@@ -16,7 +16,7 @@ from lucid.cli.live.status import live_settings, live_store
 from lucid.config import IdleSettings, Settings, profiles_folder
 from lucid.efficiency.judge import JobUse
 from lucid.efficiency.ladder import Met, Step, idle_since, measured, meets
-from lucid.explain.reasons import duration, when
+from lucid.explain.quantities import duration, when
 from lucid.live.idle_jobs import VIEW
 from lucid.live.reporting.waste_inputs import job_uses
 

@@ -9,10 +9,10 @@ from pathlib import Path
 from lucid.cli.console import Table, say, stdout_console
 from lucid.cli.live.status import live_places, seen_store
 from lucid.escaping import shown
+from lucid.explain.node_states import window_dicts, window_words, windows_ahead
+from lucid.explain.quantities import duration
 from lucid.explain.queue_rows import line_of, queue_row_to_dict, queue_rows, why_words
-from lucid.explain.reasons import duration
 from lucid.explain.starts import guess_words, observed_words, start_words
-from lucid.explain.windows import window_dicts, window_words, windows_ahead
 from lucid.live.plans.stored_plan import read_stored_starts
 
 __all__ = ["tell_queue"]

@@ -17,7 +17,8 @@ from lucid.core.reason import reason_from_dict
 from lucid.errors import ConfigError
 from lucid.escaping import shown
 from lucid.explain.borrowing import vc_words
-from lucid.explain.reasons import duration, reason_text
+from lucid.explain.quantities import duration
+from lucid.explain.reasons import reason_text
 from lucid.live.learning.tuner_reports import latest_report
 from lucid.live.reporting.public_view import Published
 from lucid.live.reporting.status import words_of_left_out

@@ -22,9 +22,9 @@ from lucid.efficiency.judge import JobUse
 from lucid.efficiency.time_limits import fitting_limits
 from lucid.errors import ConfigError
 from lucid.escaping import shown
-from lucid.explain.reasons import duration
+from lucid.explain.node_states import limit_words
+from lucid.explain.quantities import duration
 from lucid.explain.time_limits import LimitRow, earlier_words, limit_letter, limit_rows, limits_to_dict
-from lucid.explain.windows import limit_words
 from lucid.live.idle_jobs import Message, teller
 from lucid.live.plans.limit_replay import Replayed, replay_limits
 from lucid.live.plans.plan_recording import records_folder

@@ -14,9 +14,9 @@ from lucid.core.node import Node
 from lucid.errors import LucidError
 from lucid.escaping import shown
 from lucid.explain.live_story import live_story, with_expected_start
+from lucid.explain.node_states import power_words
+from lucid.explain.quantities import duration
 from lucid.explain.queue_rows import QueueRow, line_of, queue_rows, why_words
-from lucid.explain.reasons import duration
-from lucid.explain.sleeping_nodes import power_words
 from lucid.explain.starts import start_words
 from lucid.live.plans.stored_plan import StoredPlan, read_stored_starts
 from lucid.live.plans.stored_starts import StartsAhead
@@ -114,7 +114,7 @@ def _nodes(last: StoredPlan) -> list[Row]:
 def _node(partition: str, node: Node, on: defaultdict[int, list[str]], now_s: float) -> Row:
     idle = sum(not on[gpu] for gpu in range(node.gpus)) if node.available else 0
     places = "  ".join("+".join(on[gpu]) or "·" for gpu in range(node.gpus))
-    state = power_words(node, now_s, duration) if node.available else node.out or "not available"
+    state = power_words(node, now_s) if node.available else node.out or "not available"
     words = f"{state}: {places}" if state else places
     cells = (partition, node.name, str(idle), words)
     return Row(f"{partition}/{node.name}", tuple(map(shown, cells)), (partition, node.name, float(idle), words))

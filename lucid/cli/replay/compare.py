@@ -17,7 +17,7 @@ from lucid.cli.replay.replay_options import cluster_options, read_scenario
 from lucid.cli.replay.simulate import promise_note, promise_option, run_summary, write_run
 from lucid.cli.replay.trace_options import scene_options
 from lucid.errors import ConfigError
-from lucid.explain.reasons import duration
+from lucid.explain.quantities import duration
 from lucid.orchestrator.policy import find_policy
 from lucid.simulator.compare import Comparison, compare_policies, default_policies
 from lucid.simulator.gains import times_baseline

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from lucid.cli.console import Console, Table
-from lucid.explain.reasons import duration
+from lucid.explain.quantities import duration
 from lucid.simulator.gains import Gains, Party, gains_headline, loss_text
 
 __all__ = ["print_gains"]

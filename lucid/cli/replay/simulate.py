@@ -16,7 +16,7 @@ from lucid.cli.replay.realism import print_realism, read_against
 from lucid.cli.replay.replay_options import read_scenario, scenario_options
 from lucid.cli.replay.trace_options import scene_options
 from lucid.errors import ConfigError
-from lucid.explain.reasons import duration
+from lucid.explain.quantities import duration
 from lucid.explain.replayed_story import story_teller
 from lucid.orchestrator.policy import find_policy
 from lucid.simulator.engine import Run

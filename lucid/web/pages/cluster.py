@@ -9,9 +9,8 @@ from typing import Any, cast
 from lucid.core.job import Running, Stage
 from lucid.core.node import Node
 from lucid.core.snapshot import Partition
-from lucid.explain.reasons import duration
-from lucid.explain.sleeping_nodes import power_words
-from lucid.explain.windows import window_dicts, window_words, windows_ahead
+from lucid.explain.node_states import power_words, window_dicts, window_words, windows_ahead
+from lucid.explain.quantities import duration
 from lucid.web.gantt import gantt
 from lucid.web.pages.asked import number, text
 from lucid.web.pages.pairs import pairs_of
@@ -121,7 +120,7 @@ def _node(site: Site, viewer: Viewer, part: Partition, node: Node) -> NodeCells:
         "gpus": node.gpus,
         "available": node.available,
         "out": node.out,
-        "power": power_words(node, site.picture.now_s, duration) if node.available else "",
+        "power": power_words(node, site.picture.now_s) if node.available else "",
         "slots": _slots(site, viewer, node, here),
     }
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from lucid.adapters.slurm.heartbeat import read_heartbeat
 from lucid.doctor.state import look_over_state
-from lucid.explain.reasons import duration
+from lucid.explain.quantities import duration
 from lucid.explain.starts import told_of
 from lucid.live.learning.model_upkeep import UPKEEP
 from lucid.live.reporting.counters import BUCKETS_S

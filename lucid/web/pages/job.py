@@ -15,7 +15,7 @@ from lucid.core.reason import PlainOrder
 from lucid.efficiency.ending import Cause, why_ended
 from lucid.explain.how_ended import plain_ending, with_readings
 from lucid.explain.live_story import known_story, why_nothing
-from lucid.explain.reasons import when
+from lucid.explain.quantities import when
 from lucid.explain.starts import guess_words, kept_words, observed_words, told_of, told_words
 from lucid.explain.story import Story
 from lucid.explain.waste import account_to_dict

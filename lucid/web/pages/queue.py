@@ -12,8 +12,9 @@ from lucid.core.decision import DecisionRow
 from lucid.core.job import Job, Pending
 from lucid.core.prediction import DurationTerms
 from lucid.errors import StoreError
+from lucid.explain.quantities import duration
 from lucid.explain.queue_rows import QueueRow, queue_row_to_dict
-from lucid.explain.reasons import decision_text, duration, reason_text
+from lucid.explain.reasons import decision_text, reason_text
 from lucid.explain.starts import start_words
 from lucid.web.pages.asked import number, text
 from lucid.web.pages.shown import Change, ChangesPage, QueueLine, QueuePage

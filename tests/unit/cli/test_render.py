@@ -11,7 +11,8 @@ from lucid.binder.contention import contention_speeds
 from lucid.core import reason as why
 from lucid.core.decision import Decision, DecisionRow
 from lucid.core.reason import Reason
-from lucid.explain.reasons import decision_text, duration, reason_text, when
+from lucid.explain.quantities import duration, when
+from lucid.explain.reasons import decision_text, reason_text
 from lucid.explain.replayed_story import replayed
 
 SAID: list[tuple[Reason, str]] = [

@@ -1,4 +1,5 @@
-"""Windows in words: of the whole cluster under the queue, and what a job that is held by one could ask for."""
+"""Nodes in words: those that sleep or boot, and windows, of the whole cluster under the queue, and what a job that is
+held by one could ask for."""
 
 from __future__ import annotations
 
@@ -6,13 +7,23 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+from lucid.core import reason as why
 from lucid.core.ahead import Seen, windows_of
-from lucid.core.node import Window
+from lucid.core.node import Node, Window
 from lucid.core.reason import Closes, Reason
 from lucid.core.snapshot import Snapshot
-from lucid.explain.reasons import when
+from lucid.explain.quantities import duration, when
 
-__all__ = ["ends_in_time_s", "limit_words", "reaches_words", "window_dicts", "window_words", "windows_ahead"]
+__all__ = [
+    "boots",
+    "ends_in_time_s",
+    "limit_words",
+    "power_words",
+    "reaches_words",
+    "window_dicts",
+    "window_words",
+    "windows_ahead",
+]
 
 _SLACK_S = 60.0
 """A shorter limit that is proposed leaves so long to ask for it."""
@@ -79,3 +90,22 @@ def limit_words(limit_s: float) -> str:
     """As ``--time`` takes it: ``0:45:00``."""
     hours, rest = divmod(round(limit_s), 3600)
     return f"{hours}:{rest // 60:02}:{rest % 60:02}"
+
+
+# Nodes that sleep or boot, in words.
+
+
+def boots(r: why.Boots) -> str:
+    """``n3 sleeps; a boot takes about 4 min``."""
+    more = f"; {r.others} more of its nodes {'is' if r.others == 1 else 'are'} not awake" if r.others else ""
+    return f"{r.node} {_words(r.asleep, r.delay_s)}{more}"
+
+
+def power_words(node: Node, now_s: float) -> str:
+    """``sleeps; a boot takes about 4 min``, or ``boots, about 2 min``; empty for a node that is awake."""
+    return _words(node.boots_since_s is None, node.delay_s(now_s)) if node.boot_s else ""
+
+
+def _words(asleep: bool, delay_s: float) -> str:
+    left = f"about {duration(delay_s)}" if delay_s >= 1.0 else "any moment now"
+    return f"sleeps; a boot takes {left}" if asleep else f"boots, {left}"
