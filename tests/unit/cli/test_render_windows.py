@@ -15,7 +15,7 @@ from lucid.adapters.slurm.records.reservations import Reservation
 from lucid.core.ahead import Seen
 from lucid.core.node import Window
 from lucid.core.reason import Closes, NodesOut
-from lucid.explain import windows as window_words
+from lucid.explain import node_states as window_words
 
 
 @pytest.fixture
