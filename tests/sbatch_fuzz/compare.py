@@ -19,6 +19,7 @@ ALLOWED: Mapping[str, str] = {
     "gpu-model-misspelled": r"(says '.*with and without type identification.*; plain .*not available'"
     r"|line \d typed then: 0, ''; plain 1, '.*with and without type identification.*)",
     "deadline-judged-late": r"with a deadline: (exit code (0|124) .*; plain 1 |says '\w+: Job is in held state, ).*",
+    "step-distribution": r"step SLURM_DISTRIBUTION=(block; plain cyclic|cyclic; plain block)",
     "changed-memory": r"memory changed then: (batch|step) SLURM_MEM_PER_NODE=\(unset\); .*",
     "changed-gpus": r"line \d typed then: 1, .*Lucid: a waiting job's GPUs cannot be changed here\..*",
     "changed-partition": r"line \d typed then: 1, .*Lucid: (a job waits in one partition|this job has no place) .*",
