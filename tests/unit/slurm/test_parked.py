@@ -35,6 +35,22 @@ def written(stage: Scene) -> list[str]:
     return [what for _, what in stage.slurm.writes]
 
 
+def lists(stage: Scene, takes_s: float = 0.0, error: Exception | None = None) -> list[list[str]]:
+    """The lists of jobs that Slurm is told from now on; each takes so long, or is declined."""
+    told: list[list[str]] = []
+    tell = stage.slurm.set_begin
+
+    def listed(job_ids: Sequence[str], begin_s: float) -> None:
+        told.append(list(job_ids))
+        stage.slurm.now += takes_s
+        if error is not None:
+            raise error
+        tell(job_ids, begin_s)
+
+    stage.slurm.set_begin = listed
+    return told
+
+
 def test_it_is_in_the_queue_and_starts_with_one_write(stage: Scene) -> None:
     parked(stage, "1")
     assert waiting(stage) == ["1"]
@@ -75,21 +91,14 @@ def test_it_is_in_the_queue_all_the_while_its_lease_is_renewed(stage: Scene) -> 
 
 
 def test_many_are_renewed_by_one_command_and_one_that_slurm_declines_keeps_none_of_them(stage: Scene) -> None:
-    told: list[int] = []
-    tell = stage.slurm.set_begin
-
-    def listed(job_ids: Sequence[str], begin_s: float) -> None:
-        told.append(len(job_ids))
-        tell(job_ids, begin_s)
-
-    stage.slurm.set_begin = listed
+    told = lists(stage)
     jobs = [str(n) for n in range(1, 121)]
     for job_id in jobs:
         parked(stage, job_id)
     stage.slurm.advance(61.0)
     stage.look()
     assert stage.mend() == []
-    assert told == [8, 16, 32, 50, 14]
+    assert [len(listed) for listed in told] == [8, 16, 32, 50, 14]
     assert {stage.slurm.records[job_id].eligible_s for job_id in jobs} == {61.0 + LEASE_S}
 
     tries = count()
@@ -100,6 +109,51 @@ def test_many_are_renewed_by_one_command_and_one_that_slurm_declines_keeps_none_
         stage.mend()
         assert all(stage.slurm.records[job_id].eligible_s > stage.slurm.now for job_id in jobs)
         assert len(waiting(stage)) == len(jobs)
+
+
+def test_the_jobs_of_a_list_that_slurm_declines_are_told_one_by_one(stage: Scene) -> None:
+    jobs = ["1", "2", "3"]
+    for job_id in jobs:
+        parked(stage, job_id)
+    told = lists(stage, error=ActionRefused("Invalid job id specified"))
+    stage.slurm.advance(61.0)
+    for _ in range(2):
+        stage.look()
+        stage.mend()
+    assert told == [jobs]
+    assert {stage.slurm.records[job_id].eligible_s for job_id in jobs} == {61.0 + LEASE_S}
+
+
+def test_lists_are_shorter_where_slurm_is_slow(stage: Scene) -> None:
+    for n in range(15):
+        parked(stage, f"{n + 1}")
+    told = lists(stage, takes_s=5.0)
+    stage.slurm.now = 61.0
+    stage.look()
+    stage.mend()
+    assert [len(jobs) for jobs in told] == [8, 4, 2, 1]
+
+
+def test_what_ends_soonest_is_renewed_first_and_within_the_cap_on_writes() -> None:
+    stage = Scene(writes_per_cycle=8)
+    for n in range(18):  # each has a lease of its own
+        at_s = 1000.0 - n
+        parked(stage, f"{n + 1}", MINE.replace("300", f"{at_s:.0f}"), eligible_s=at_s, submit_s=-4400.0 * n)
+    told = lists(stage)
+    stage.slurm.now = 930.0
+    stage.look()
+    stage.mend()
+    assert told[0] == ["18"]
+    assert len(told) == 8
+
+
+def test_one_whose_lease_is_due_is_told_nothing_else_in_that_round(stage: Scene) -> None:
+    parked(stage, "1")
+    stage.slurm.now = 270.0
+    stage.slurm.records["1"] = replace(stage.slurm.records["1"], comment="lucid:off")
+    stage.look()
+    stage.mend()
+    assert written(stage) == ["update"]
 
 
 def test_without_lucidd_it_starts_by_itself(stage: Scene) -> None:

@@ -347,7 +347,7 @@ class CommandClient:
 
     @property
     def at_once(self) -> int:
-        """One process for so many jobs: it costs slurmctld a fifth of what a process for each does."""
+        """One process for so many jobs: slurmctld's CPU time is a sixth of that with one for each (docs/scale.md)."""
         return _AT_ONCE
 
     def set_begin(self, job_ids: Sequence[str], begin_s: float) -> None:

@@ -235,7 +235,7 @@ class RestClient:
 
     @property
     def at_once(self) -> int:
-        """slurmrestd changes a list of jobs by a list of changes only from 26.05 on."""
+        """One job a request."""
         return 1
 
     def set_begin(self, job_ids: Sequence[str], begin_s: float) -> None:

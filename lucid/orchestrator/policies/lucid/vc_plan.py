@@ -273,7 +273,7 @@ def _serve_until(starts: Starts, queue: Iterable[QueueRow]) -> None:
 def _start(starts: Starts, job: Job, why: StartsUntil) -> bool:
     ledger = starts.ledger
     nodes = starts.fences.nodes[starts.fences.level(why.room_s)]  # it is gone by then
-    short = replace(job, time_limit_s=why.room_s)  # as Slurm is told, or it would not start the job
+    short = replace(job, time_limit_s=why.room_s)  # Slurm gets this limit; with its own the job would not start
     placement = consolidated(ledger, short, lambda i: i not in nodes)
     if placement is None:
         return False
