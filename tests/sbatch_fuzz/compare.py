@@ -19,7 +19,7 @@ ALLOWED: Mapping[str, str] = {
     "gpu-model-misspelled": r"(says '.*with and without type identification.*; plain .*not available'"
     r"|line \d typed then: 0, ''; plain 1, '.*with and without type identification.*)",
     "deadline-judged-late": r"with a deadline: (exit code (0|124) .*; plain 1 |says '\w+: Job is in held state, ).*",
-    "step-distribution": r"step SLURM_DISTRIBUTION=(block; plain cyclic|cyclic; plain block)",
+    "step-distribution": r"one task: step SLURM_DISTRIBUTION=(block; plain cyclic|cyclic; plain block)",
     "changed-memory": r"memory changed then: (batch|step) SLURM_MEM_PER_NODE=\(unset\); .*",
     "changed-gpus": r"line \d typed then: 1, .*Lucid: a waiting job's GPUs cannot be changed here\..*",
     "changed-partition": r"line \d typed then: 1, .*Lucid: (a job waits in one partition|this job has no place) .*",
@@ -99,6 +99,11 @@ def compared(case: Case, plain: Got, lucid: Got) -> list[str]:
         found = [f"with a deadline: {words}" if words.startswith(("exit", "says")) else words for words in found]
     if any("MinMemory" in line for line in case.then):
         found = [f"memory changed then: {words}" if "_MEM_PER_NODE" in words else words for words in found]
+    if any("--mem-per-gpu" in word for word in case.words) and all(
+        run.step["SLURM_NTASKS"] == "1" for run in plain.runs if "SLURM_NTASKS" in run.step
+    ):
+        way = "step SLURM_DISTRIBUTION="
+        found = [f"one task: {words}" if words.startswith(way) else words for words in found]
     if any("--array" in word for word in case.words):
         found = [f"a task that {words}" if words.startswith("never started") else words for words in found]
     if case.command == "srun" and ":" in case.words:  # its parts are started at once, with each other's variables

@@ -114,3 +114,22 @@ def test_a_list_that_is_changed_then_is_not_judged(option: str, change: str, tol
     got = Got(0, "", (Run("COMPLETED", 0, hosts="n2"),))
     case = Case("sbatch", (option,), then=(f"alice: scontrol update JobId=JOB {change}",))
     assert len(compared(case, got, got)) == told
+
+
+@pytest.mark.parametrize(
+    ("line", "tasks", "row"),
+    [
+        ("sbatch --gpus=1 -c2 --mem-per-gpu=700", "1", "step-distribution"),
+        ("sbatch --gpus=1 -c2 --mem-per-gpu=700", "2", None),
+        ("sbatch --gpus=1 -c2", "1", None),
+    ],
+)
+def test_only_a_step_of_one_task_with_memory_by_gpu_may_be_distributed_otherwise(
+    line: str, tasks: str, row: str | None
+) -> None:
+    plain, lucid = (
+        Got(0, "", (Run("COMPLETED", 0, step={"SLURM_NTASKS": tasks, "SLURM_DISTRIBUTION": way}),))
+        for way in ("cyclic", "block")
+    )
+    (words,) = compared(parse(f"{line} --job-name=prog  # line, one, nothing"), plain, lucid)
+    assert named([words]).get(words) == row
