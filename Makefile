@@ -37,7 +37,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help install install-locked lock sbom audit deb rpm lint-packages release build-release demo cluster demo-slurm demo-elastic \
 	campaign slurm-suite cluster-down check guard test test-times test-adaptdl test-examples e2e \
-	nightly mutants bench lint types fast docs clean
+	nightly golden mutants bench lint types fast docs clean
 
 help: ## this list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14
@@ -161,6 +161,9 @@ nightly: $(STAMP) ## all that make test leaves out: slow tests, every example, l
 	LUCID_NIGHTLY=1 $(BIN)/python -m pytest -n 2 --ignore=tests/e2e
 	LUCID_EXAMPLES_SHARE=20 $(BIN)/python -m pytest tests/property
 	LUCID_FUZZ_SEED=$$(date +%s) LUCID_FUZZ_TIMES=20 $(BIN)/python -m pytest tests/fuzz
+
+golden: $(STAMP) ## what must not change: schedules of 40 replays, words, plan records, what b7b0384e left on disk (five minutes)
+	$(BIN)/python -m pytest tests/golden
 
 mutants: $(STAMP) ## small mistakes put into the deciding half: how many do tests notice? SAMPLE=n SEED=s, SAMPLE=0: all
 	@$(BIN)/python -m mutmut --version >/dev/null 2>&1 || \

@@ -1,24 +1,24 @@
 """Explanations of a small scripted run, word for word: text and JSON.
 
 After a change of words, look at what this writes before it is committed:
-``LUCID_WRITE_GOLDEN=1 python -m pytest tests/golden``.
+``LUCID_WRITE_GOLDEN=1 make golden``.
 """
 
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from kept import HERE, same_as
 
 from builders import HEAVY, LIGHT, a_trace, by
 from lucid.cli.main import lucidctl
 from lucid.core.job import JobProfile
 from lucid.simulator.traces import write_trace
 
-GOLDEN = Path(__file__).parent / "explain"
+GOLDEN = HERE / "explain"
 MIDDLE = JobProfile(gpu_util=40.0, mem_util=20.0, gpu_mem_mib=9000.0)
 SHAKY = JobProfile(gpu_util=12.0, mem_util=4.0, gpu_mem_mib=3000.0, unstable=True)
 
@@ -83,12 +83,6 @@ def told(run_dir: Path, name: str, *more: str) -> str:
     said = CliRunner(env={"COLUMNS": "100"}).invoke(lucidctl, command, catch_exceptions=False)
     assert said.exit_code == 0
     return said.stdout
-
-
-def same_as(path: Path, text: str) -> None:
-    if os.environ.get("LUCID_WRITE_GOLDEN"):
-        path.write_text(text, encoding="utf-8")
-    assert text == path.read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("name", CASES)
