@@ -36,7 +36,6 @@ from benchmarks import (
     report,
     restarts,
     sampler,
-    sia,
     starts,
     systems,
     timeaware,
@@ -94,7 +93,6 @@ PARTS: dict[str, tuple[Part, str]] = {
         elastic_stream.figures,
         "12 streams of make demo-elastic in the simulator: makespans beside fixed size and a bound",
     ),
-    "sia": (sia.measure, "Sia beside Pollux on workloads made from its paper's description (10 minutes a workload)"),
     "tuner": (tuner.search, "200 trials of a synthetic 10,000-job month on two processes, beside bare replays"),
     "clusters": (tuner.clusters, "the tuner on 20 synthetic clusters: how many of its proposals lose afterwards"),
     "durations": (durations.figures, "estimates of durations beside the running median, on every log at hand"),
@@ -114,7 +112,7 @@ PARTS: dict[str, tuple[Part, str]] = {
 }
 
 
-ON_REQUEST = ("million", "scale", "sbatch", "sia", "public", "lies", "capacity", "load", "cards")
+ON_REQUEST = ("million", "scale", "sbatch", "public", "lies", "capacity", "load", "cards")
 """Parts that take too long to be measured unless they are asked for."""
 
 
@@ -134,7 +132,7 @@ def _listed() -> str:
     "--only",
     multiple=True,
     type=click.Choice(list(PARTS)),
-    help="A part; repeat for more. Default: all but million, scale, sbatch, sia, public, capacity, load, cards.",
+    help="A part; repeat for more. Default: all but million, scale, sbatch, public, capacity, load, cards.",
 )
 @click.option("--runs", type=click.IntRange(min=1), default=3, show_default=True, help="Runs of what is timed.")
 @click.option("--json", "as_json", is_flag=True, help="Figures as JSON on stdout instead of tables.")

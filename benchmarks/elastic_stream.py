@@ -49,7 +49,7 @@ ROUND_S = 5.0
 """Between two decisions of a policy by rounds: jobs of one to four minutes would see only a few of the usual 60 s."""
 RESTART_S = 2.7
 """What a restart took in the runs of docs/systems/elastic-demo.md."""
-ADAPTING = ("pollux", "sia")
+ADAPTING = ("pollux",)
 """Policies under which a job chooses its batch."""
 
 EVERY_S, LOOK_S, START_S = 3.0, 1.0, 1.5

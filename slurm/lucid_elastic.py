@@ -79,7 +79,7 @@ class Job:
     in order or shuffled; its batch size is that of a step, over all GPUs. ``keep``: what else has state_dict and
     load_state_dict and belongs into a checkpoint, such as a scheduler of the learning rate. ``largest``: samples that
     a GPU holds in a pass; a larger share is taken in several, and ``optimizer.step()`` steps after the last one.
-    ``grow``: up to so many samples a step may have; under the policies pollux and sia Lucid chooses how many at each
+    ``grow``: up to so many samples a step may have; under the policy pollux Lucid chooses how many at each
     start, and ``rule`` multiplies the learning rate, as in ``lucid_torch.Training``. The job's comment says it, too:
     ``lucid:elastic=1-8,batch=256:4096``.
     """

@@ -148,7 +148,7 @@ class Training:
     learning rate, one of RULES, or None.
 
     ``batch_size``: samples that each process takes a pass, and ``passes`` of a step: what Lucid chose for this start
-    where the batch may grow (policies pollux and sia), else this process's part of ``batch``.
+    where the batch may grow (policy pollux), else this process's part of ``batch``.
     """
 
     def __init__(self, model, optimizer, batch, largest=None, atomic=None, rule="adascale"):

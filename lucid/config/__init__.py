@@ -27,7 +27,6 @@ from lucid.config.policy import (
     PolluxSettings,
     ProfilingSettings,
     ReservationSettings,
-    SiaSettings,
     TiresiasSettings,
     with_defaults,
 )
@@ -72,7 +71,6 @@ __all__ = [
     "Publish",
     "ReservationSettings",
     "Settings",
-    "SiaSettings",
     "SleepSettings",
     "SlurmSettings",
     "TiresiasSettings",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from pydantic import BaseModel, Field, field_validator
+from pydantic import BaseModel, Field
 
 from lucid.config.base import Section, defaults, fixed, simulated
 from lucid.config.idle import IdleHostSettings
@@ -24,7 +24,6 @@ __all__ = [
     "PolluxSettings",
     "ProfilingSettings",
     "ReservationSettings",
-    "SiaSettings",
     "TiresiasSettings",
     "with_defaults",
 ]
@@ -231,34 +230,6 @@ class PolluxSettings(Section):
     """Of the search's random numbers."""
 
 
-class SiaSettings(Section):
-    """Sia (decision 0037)."""
-
-    interval_s: float = Field(60.0, gt=0)
-    """Seconds between rounds."""
-    p: float = fixed(-0.5)
-    """Fairness: the power to which each job's normalised goodput is raised. Below 0 the sum is made as small as
-    possible, which looks at the jobs that have least; it must not be 0."""
-    restart_s: float = fixed(30.0, ge=0)
-    """What it assumes that a restart costs."""
-    speeds: dict[str, float] = Field(default_factory=dict)
-    """How fast a GPU of a type computes, relative to a type that is not named: ``{a100 = 2.5, t4 = 1.0}``."""
-
-    @field_validator("p")
-    @classmethod
-    def _not_zero(cls, value: float) -> float:
-        if value == 0:
-            raise ValueError("must not be 0: all bundles of GPUs would be worth the same")
-        return value
-
-    @field_validator("speeds")
-    @classmethod
-    def _above_zero(cls, value: dict[str, float]) -> dict[str, float]:
-        if any(not 0 < speed < float("inf") for speed in value.values()):
-            raise ValueError("each speed must be above 0")
-        return value
-
-
 class OptimusSettings(Section):
     """Optimus (rows O1-O18)."""
 
@@ -330,7 +301,6 @@ class PolicySettings(Section):
     backfill: BackfillSettings = defaults(BackfillSettings)
     tiresias: TiresiasSettings = defaults(TiresiasSettings, policy="tiresias")
     muri: MuriSettings = defaults(MuriSettings, policy="muri")
-    sia: SiaSettings = defaults(SiaSettings, policy="sia")
     pollux: PolluxSettings = defaults(PolluxSettings, policy="pollux")
     optimus: OptimusSettings = defaults(OptimusSettings, policy="optimus")
     restart_overhead_s: float = fixed(40.0, ge=0)

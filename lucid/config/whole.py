@@ -44,11 +44,14 @@ _NOBODY = "no site set it, and no measurement asked for another value; it is fix
 _GONE |= dict.fromkeys(
     (
         *(f"efficiency.{key}" for key in ("light_util", "light_mem", "limit_share", "limit_jobs", "limit_unused_h")),
-        *(f"policy.sia.{key}" for key in ("no_gpus", "gap", "most_nodes")),
         *("policy.profiling.cold_start_factor", "policy.sleep.settle_s", "web.plan_every_s"),
     ),
     _NOBODY,
 )
+_TAKEN_OUT = {
+    "policy.sia": "delete the section, and run the policy pollux",
+}
+_GONE |= {key: f"taken out (docs/decisions/0070-taken-out.md); {remedy}" for key, remedy in _TAKEN_OUT.items()}
 """Settings of earlier versions, and what stands in their place."""
 
 _S = TypeVar("_S", bound=Section)

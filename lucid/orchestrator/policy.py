@@ -39,7 +39,7 @@ __all__ = [
     "make_policy",
 ]
 
-_SOLVING = ("muri-", "elastic", "pollux", "sia", "optimus")
+_SOLVING = ("muri-", "elastic", "pollux", "optimus")
 """Beginnings of the names of our policies that go by solvers."""
 _SOLVERS = ("scipy", "rustworkx", "threadpoolctl")
 ENTRY_POINT_GROUP = "lucid.policies"

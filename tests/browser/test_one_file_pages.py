@@ -76,7 +76,7 @@ def write_all(folder: Path) -> None:
     write_suite(
         folder / "suite.html",
         [Entry(LONG, "a trace", lambda: None, published={"fifo": 100.0}, source="somebody", simplified=("much",))],  # type: ignore[arg-type, return-value]
-        [Cell(LONG, "fifo", {"avg_jct_s": 120.0}), Cell(LONG, "sia", reason="needs elastic jobs")],
+        [Cell(LONG, "fifo", {"avg_jct_s": 120.0}), Cell(LONG, "pollux", reason="needs elastic jobs")],
     )
     made = {policy: made_up(policy, slower) for policy, slower in (("fifo", 9.0), ("lucid", 1.0))}
     runs, logs = [run for run, _ in made.values()], {name: log for name, (_, log) in made.items()}

@@ -74,13 +74,13 @@ def _between_or_over(box: Box, numbers: Collection[str]) -> bool:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("policy", ["sia", "optimus-fitted", "optimus-drf"])
+@pytest.mark.parametrize("policy", ["optimus-fitted", "optimus-drf"])
 def test_the_other_policies_by_rounds_serve_jobs_too(box: Box, tmp_path: Path, policy: str) -> None:
     lucidd = elastic_lucidd(box, tmp_path / "state", policy, every_s=3.0, round_s=5.0)
     lucidd.start()
     try:
         jobs = Elastics(box)
-        numbers = [submit(jobs, "adapts" if policy == "sia" else "fixed", 30) for _ in range(2)]
+        numbers = [submit(jobs, "fixed", 30) for _ in range(2)]
         rigid = box.sbatch("-p", "vc-a", "--gres=gpu:2", script="sleep 5")
         box.wait("somebody is resized", lambda: any(box.job(n)["restart_cnt"] for n in numbers), 60)
         why = lucidd.ctl("explain", next(n for n in numbers if box.job(n)["restart_cnt"]))

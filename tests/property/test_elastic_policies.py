@@ -1,4 +1,4 @@
-"""Random clusters with elastic jobs and jobs that are not: Pollux, Sia and Optimus, every cycle judged."""
+"""Random clusters with elastic jobs and jobs that are not: Pollux and Optimus, every cycle judged."""
 
 from __future__ import annotations
 
@@ -28,12 +28,11 @@ from lucid.simulator.traces import Trace, TraceJob
 
 from builders import settings as rules  # isort: skip
 
-NAMES = ("pollux", "sia", "optimus", "optimus-fitted", "optimus-drf")
-AGENTS = ("pollux", "sia")
+NAMES = ("pollux", "optimus", "optimus-fitted", "optimus-drf")
+AGENTS = ("pollux",)
 ROUND_S = 100.0
 SECTIONS = {
     "pollux": {"interval_s": ROUND_S, "population": 12, "generations": 8},
-    "sia": {"interval_s": ROUND_S},
     "optimus": {"interval_s": ROUND_S},
 }
 

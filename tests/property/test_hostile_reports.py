@@ -48,7 +48,7 @@ def running(draw: random.Random, number: int) -> Running:
     )
 
 
-@pytest.mark.parametrize("name", ["pollux", "sia", "optimus-fitted", "optimus-drf", "elastic"])
+@pytest.mark.parametrize("name", ["pollux", "optimus-fitted", "optimus-drf", "elastic"])
 @pytest.mark.parametrize("seed", range(12))
 def test_no_report_brings_a_plan_down_or_makes_it_unsafe(name: str, seed: int) -> None:
     draw = random.Random(seed)

@@ -113,7 +113,7 @@ def test_any_older_memory_of_rounds_makes_a_safe_plan(name: str, rng: random.Ran
     trace = a_trace(*(some_elastic_job(rng, i, app, most) for i in range(rng.randint(2, 9))), elastic("last"))
     predictor = OraclePredictor(trace) if name == "optimus" else FixedPredictor()
     chosen, tape = make_policy(name, rules(**SECTIONS), predictor), Tape()
-    cluster = a_cluster(trace, {VC: machines}, agents=name in ("pollux", "sia"))
+    cluster = a_cluster(trace, {VC: machines}, agents=name == "pollux")
     run(cluster, chosen, predictor, tape, settings=rules(**SECTIONS))
     plan_by_old_memory(rng, tape, name, SECTIONS, predictor, times=3)
 

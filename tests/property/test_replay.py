@@ -34,7 +34,6 @@ ROUND_S = 100.0
 RULES: dict[str, dict[str, Any]] = {
     "profiling": {"t_prof_s": 60.0},
     "pollux": {"interval_s": ROUND_S, "population": 8, "generations": 4},
-    "sia": {"interval_s": ROUND_S},
     "optimus": {"interval_s": ROUND_S},
     "tiresias": {"threshold_gpu_s": 200.0},
     "reservation": {"after_wait_s": 50.0},
@@ -48,7 +47,7 @@ def app() -> Application:
 
 
 def some_jobs(rng: random.Random, policy: str, app: Application) -> list[TraceJob]:
-    kind = "elastic" if policy.startswith(("pollux", "sia", "optimus", "elastic")) else "rigid"
+    kind = "elastic" if policy.startswith(("pollux", "optimus", "elastic")) else "rigid"
     return [_job(rng, i, "staged" if policy.startswith("muri") else kind, app) for i in range(rng.randint(3, 12))]
 
 

@@ -49,7 +49,7 @@ def test_timed_calls_as_often_as_told_and_takes_the_median() -> None:
 
 
 NEED_DATA = (
-    "p1", "philly", "kept", "growth-p1", "quality", "best", "parity", "frontier", "contention", "sia", "cards",
+    "p1", "philly", "kept", "growth-p1", "quality", "best", "parity", "frontier", "contention", "cards",
 )  # fmt: skip
 """Parts that measure nothing without the reference data; the others make their own."""
 

@@ -61,7 +61,7 @@ def test_a_command_that_needs_an_extra_names_it(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", BUILT_IN)
 def test_a_policy_by_solvers_says_so_when_it_is_made(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(policies, "find_spec", lambda _: None)
-    solves = name.startswith(("muri", "elastic", "pollux", "sia", "optimus"))
+    solves = name.startswith(("muri", "elastic", "pollux", "optimus"))
     told = "needs scipy, rustworkx, threadpoolctl, of the extra 'peers'"
     with pytest.raises(ConfigError, match=told) if solves else nullcontext():
         policies.make_policy(name, PolicySettings(), FixedPredictor({}))

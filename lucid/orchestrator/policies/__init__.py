@@ -131,12 +131,6 @@ def _pollux(settings: PolicySettings, predictor: Predictor) -> Policy:  # noqa: 
     return PolluxPolicy(settings.pollux)
 
 
-def _sia(settings: PolicySettings, predictor: Predictor) -> Policy:  # noqa: ARG001
-    from lucid.orchestrator.policies.elastic.sia import SiaPolicy
-
-    return SiaPolicy(settings.sia)
-
-
 def _optimus(settings: PolicySettings, predictor: Predictor) -> Policy:  # noqa: ARG001
     from lucid.orchestrator.policies.elastic.optimus import OptimusPolicy
 
@@ -181,7 +175,6 @@ BUILT_IN: dict[str, PolicyFactory] = {
     "elastic-fcfs": _elastic_fcfs,
     "elastic-ef": _elastic_ef,
     "pollux": _pollux,
-    "sia": _sia,
     "optimus": _optimus,
     "optimus-fitted": _optimus_fitted,
     "optimus-drf": _drf,
@@ -206,7 +199,6 @@ ESTIMATES: dict[str, Estimates] = {
     "backfill": Estimates.LIMITS,
     "tiresias": Estimates.NONE,
     "pollux": Estimates.NONE,
-    "sia": Estimates.NONE,
     "optimus": Estimates.TRUE,
     "optimus-fitted": Estimates.NONE,
     "optimus-drf": Estimates.NONE,

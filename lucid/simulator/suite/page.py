@@ -23,7 +23,6 @@ _SIMPLIFIED = {
     "muri-s": "jobs of a group have stage times from the trace; no execution is interleaved",
     "muri-l": "jobs of a group have stage times from the trace; no execution is interleaved",
     "pollux": "one objective: the published one of utilisation, for a cluster that grows, is left out",
-    "sia": "one number for each type of GPU; every restart takes 30 s; no hybrid-parallel jobs",
     "optimus": "no parameter servers: one worker for each GPU",
     "optimus-fitted": "no parameter servers: one worker for each GPU; unknown jobs are tried out",
     "elastic": "epoch times by number of GPUs only, wherever these are",

@@ -270,7 +270,7 @@ BAD = {
     "an unknown policy": (
         {},
         ("pack.csv", "--policy", "fifo", "--policy", "lucd"),
-        ("no policy 'lucd'", "did you mean 'lucid'", "fifo, lucid", "qssf, sia, sjf, srsf, srtf, tiresias"),
+        ("no policy 'lucd'", "did you mean 'lucid'", "fifo, lucid", "qssf, sjf, srsf, srtf, tiresias"),
     ),
     "a VC without nodes": (
         {"vcs.csv": ",num\na,2\n"},

@@ -37,7 +37,7 @@ def test_what_is_written_counts(tmp_path: Path) -> None:
         ("[policy.profiling]\nt_prof_s = 0", ["policy.profiling.t_prof_s = 0", "greater than 0"]),
         ("policy = 3", ["policy = 3"]),
         ("[policy.packing]\ndynamic = true", ["line 2: 'policy.packing.dynamic' is gone: ", "packing.when_calm"]),
-        ("[policy.sia]\ngap = 0.1", ["line 2: 'policy.sia.gap' is gone: no site set it"]),
+        ("[policy.sia]\ninterval_s = 30", ["line 1: 'policy.sia' is gone: taken out"]),
     ],
 )
 def test_a_wrong_key_or_value_is_named_with_what_would_be_right(tmp_path: Path, text: str, words: list[str]) -> None:

@@ -130,7 +130,7 @@ def test_pollux_lets_a_job_with_an_agent_grow_beside_a_rigid_one(stage: Stage) -
     assert placement_gpus(rigid.placement) == 2
 
 
-@pytest.mark.parametrize("name", ["pollux", "sia", "optimus-fitted", "optimus-drf"])
+@pytest.mark.parametrize("name", ["pollux", "optimus-fitted", "optimus-drf"])
 def test_a_job_without_an_agent_is_served_too(stage: Stage, name: str) -> None:
     stage.running("1", comment="lucid:elastic=1-8,epochs=300", gpus=1, where="n1:0")
     stage.report("1", epoch_s=[[1, 10.0]], losses=[[1, 1.0], [2, 0.7]], epochs=2.0)
@@ -140,7 +140,7 @@ def test_a_job_without_an_agent_is_served_too(stage: Stage, name: str) -> None:
     assert any(isinstance(a.action.decision, Resize) for a in done), "8 idle GPUs, 298 epochs to go"
 
 
-@pytest.mark.parametrize("name", ["elastic", "pollux", "sia", "optimus-drf"])
+@pytest.mark.parametrize("name", ["elastic", "pollux", "optimus-drf"])
 def test_nobody_is_resized_for_less_than_a_restart_costs(tmp_path: Path, name: str) -> None:
     """Two epochs of 30 s on two GPUs are left: no growth saves 90 s."""
     stage = Stage(tmp_path, restart_s=90.0)

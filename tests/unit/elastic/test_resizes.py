@@ -468,7 +468,7 @@ def test_lucidd_refuses_a_policy_that_this_cluster_cannot_serve(tmp_path: Path) 
         check_policy(settings_from({"daemon": {"policy": "muri-l"}}, "t"), "lucid.toml")
     with pytest.raises(ConfigError, match=r"'optimus'.*only a replay knows.*optimus-fitted learns"):
         check_policy(_with(tmp_path, "optimus"), "lucid.toml")
-    for served in ("elastic", "pollux", "sia", "optimus-fitted", "optimus-drf", "muri-s", "muri-l"):
+    for served in ("elastic", "pollux", "optimus-fitted", "optimus-drf", "muri-s", "muri-l"):
         check_policy(_with(tmp_path, served), "lucid.toml")
 
 

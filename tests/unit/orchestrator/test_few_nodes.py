@@ -17,7 +17,7 @@ from lucid.errors import UnsafePlan
 from scenes.plans import check_plan
 from scenes.systems import AGENTS_LIMITS, gpus_given, holds, room, wants
 
-RESIZING = ("elastic", "pollux", "optimus-fitted", "optimus-drf", "sia")
+RESIZING = ("elastic", "pollux", "optimus-fitted", "optimus-drf")
 GROWING = tuple(name for name in RESIZING if name != "optimus-fitted")
 """Optimus first tries sizes by lot."""
 FIXED = ("elastic-fcfs", "elastic-ef")

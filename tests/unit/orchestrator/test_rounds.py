@@ -16,8 +16,8 @@ from lucid.core.snapshot import Partition
 from lucid.orchestrator.forecast.plan_ahead import Forecast, forecast
 from lucid.orchestrator.policy import Policy, make_policy
 
-ALL = ("pollux", "sia", "optimus", "optimus-fitted", "optimus-drf", "tiresias")
-EVERY_60 = {name: {"interval_s": 60.0} for name in ("pollux", "sia", "optimus", "tiresias")}
+ALL = ("pollux", "optimus", "optimus-fitted", "optimus-drf", "tiresias")
+EVERY_60 = {name: {"interval_s": 60.0} for name in ("pollux", "optimus", "tiresias")}
 
 
 def by_name(name: str) -> Policy:
@@ -100,7 +100,7 @@ def test_a_start_that_had_to_wait_for_gpus_to_be_left_is_made_between_rounds() -
     assert not over.actions
 
 
-@pytest.mark.parametrize("name", ["pollux", "sia", "optimus-fitted", "optimus-drf"])
+@pytest.mark.parametrize("name", ["pollux", "optimus-fitted", "optimus-drf"])
 def test_nobody_plans_such_a_policy_ahead(name: str) -> None:
     """A search for each round of a day would take minutes, and resized jobs are not followed."""
     made = by_name(name)
