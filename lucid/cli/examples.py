@@ -25,7 +25,6 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
         "lucidctl compare month.csv --vcs vcs.csv",
         "lucidctl compare month.csv --vcs vcs.csv --pool         # the same nodes without walls between VCs",
         "lucidctl compare month.csv --nodes 8 --ablations --out out",
-        "lucidctl compare --suite --data traces --out suite    # goes on where it was stopped",
     ),
     "experiment": ("lucidctl experiment elastic --sets 2",),
     "experiment elastic": ("lucidctl experiment elastic --sets 2 --mix workload2 --mean 15",),

@@ -23,7 +23,6 @@ from lucid.simulator.engine import Run, Series
 from lucid.simulator.metrics import run_metrics
 from lucid.simulator.record import DecisionLog
 from lucid.simulator.report import write_report
-from lucid.simulator.suite import Cell, Entry, write_suite
 from lucid.tuner.evidence import Change, Evidence, UserEffect
 from lucid.tuner.page import write_page
 from lucid.tuner.proposal import Proposal
@@ -36,7 +35,7 @@ CHROMIUM = shutil.which("chromium")
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed")
 
 SCROLLED = "document.scrollingElement.scrollWidth"
-PAGES = ("report", "week", "proposal", "model", "tree", "suite")
+PAGES = ("report", "week", "proposal", "model", "tree")
 LONG = "a-name-that-is-longer-than-any-phone-is-wide-and-has-no-place-to-break-it"
 
 
@@ -73,11 +72,6 @@ def made_up(policy: str, slower: float, jobs: int = 120) -> tuple[Run, Log]:
 
 
 def write_all(folder: Path) -> None:
-    write_suite(
-        folder / "suite.html",
-        [Entry(LONG, "a trace", lambda: None, published={"fifo": 100.0}, source="somebody", simplified=("much",))],  # type: ignore[arg-type, return-value]
-        [Cell(LONG, "fifo", {"avg_jct_s": 120.0}), Cell(LONG, "pollux", reason="needs elastic jobs")],
-    )
     made = {policy: made_up(policy, slower) for policy, slower in (("fifo", 9.0), ("lucid", 1.0))}
     runs, logs = [run for run, _ in made.values()], {name: log for name, (_, log) in made.items()}
     write_report(

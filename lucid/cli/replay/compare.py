@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
-import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import click
 
-from lucid.cli.console import Console, Table, say, stderr_console, stdout_console
+from lucid.cli.console import Console, Table, say, stdout_console
 from lucid.cli.progress import many_bars
 from lucid.cli.replay.replay_options import cluster_options, read_scenario
 from lucid.cli.replay.simulate import promise_note, promise_option, run_summary, write_run
@@ -21,25 +18,14 @@ from lucid.explain.quantities import duration
 from lucid.orchestrator.policy import find_policy
 from lucid.simulator.compare import Comparison, compare_policies, default_policies
 from lucid.simulator.gains import times_baseline
-from lucid.simulator.suite import Cell, run_cells, suite_data, traces_at_hand, write_suite
 
 __all__ = ["compare"]
 
 
 @click.command()
-@click.argument("trace_file", metavar="[TRACE]", type=click.Path(path_type=Path), required=False)
+@click.argument("trace_file", metavar="TRACE", type=click.Path(path_type=Path))
 @cluster_options
 @scene_options
-@click.option("--suite", is_flag=True, help="Every policy on every trace at hand, beside published figures.")
-@click.option(
-    "--data",
-    type=click.Path(path_type=Path),
-    envvar="LUCID_SHARED",
-    help="With --suite: folder of the traces. Default: $LUCID_SHARED. Without one: traces that Lucid generates.",
-)
-@click.option(
-    "--trace", "only", multiple=True, metavar="NAME", help="With --suite: only this trace; repeat for more."
-)
 @click.option("--policy", "policies", multiple=True, metavar="NAME", help="Only this one; repeat for more.")
 @promise_option
 @click.option("--ablations", is_flag=True, help="Also policies with a part of them taken out.")
@@ -47,10 +33,7 @@ __all__ = ["compare"]
 @click.option("--out", type=click.Path(path_type=Path), help="Folder for report.html, summary.json, per-job CSV.")
 @click.option("--json", "as_json", is_flag=True, help="Figures as JSON on stdout instead of a table.")
 def compare(
-    trace_file: Path | None,
-    suite: bool,
-    data: Path | None,
-    only: tuple[str, ...],
+    trace_file: Path,
     policies: tuple[str, ...],
     promise: bool,
     ablations: bool,
@@ -64,22 +47,12 @@ def compare(
     One column says what each policy assumes. A policy that cannot run on this trace is listed with the reason.
     All policies pay the same costs (--semantics honest), whichever simulator the trace comes from.
 
-    With --suite there is no TRACE: every trace at hand is replayed on the cluster that it was published with, by the
-    rules of the simulator that it was published with. --out (default: suite) holds suite.html, and each result as it
-    comes: the same command goes on where it was stopped. What the papers claim stands row by row in docs/papers.md;
-    in a checkout, python -m benchmarks.papers measures it.
+    What the papers claim stands row by row in docs/papers.md; in a checkout, python -m benchmarks.papers measures it.
     """
     for name in policies:
         find_policy(name)
     if out is not None and out.exists() and not out.is_dir():
         raise ConfigError(f"--out {out}: is not a folder; give another name")
-    if suite:
-        if trace_file is not None:
-            raise ConfigError(f"--suite replays the traces at hand; leave {trace_file} out, or --suite")
-        _compare_suite(data, only, policies or default_policies(ablations), workers, out or Path("suite"), as_json)
-        return
-    if trace_file is None:
-        raise click.UsageError("Missing argument 'TRACE' (or --suite).")
     scenario, notes = read_scenario(trace_file, **options, muris_own=False)
     with many_bars() as report:
         found = compare_policies(scenario, policies or default_policies(ablations), workers, report, promise)
@@ -144,49 +117,3 @@ def _cell(seconds: float | None, ratio: float | None) -> str:
     if seconds is None:
         return "-"
     return duration(seconds) if ratio is None else f"{duration(seconds)} ({ratio:.2f})"
-
-
-def _compare_suite(
-    data: Path | None, only: Sequence[str], policies: Sequence[str], workers: int | None, out: Path, as_json: bool
-) -> None:
-    """Replay what is not yet replayed, then write the page and show the figures.
-
-    Raises:
-        ConfigError: no such folder, or no such trace.
-    """
-    if data is not None and not data.is_dir():
-        raise ConfigError(f"--data {data}: is not a folder; give the folder with the traces, or leave it out")
-    entries = traces_at_hand(data)
-    unknown = set(only) - {entry.name for entry in entries}
-    if unknown:
-        known = ", ".join(entry.name for entry in entries)
-        raise ConfigError(f"--trace {', '.join(sorted(unknown))}: not at hand (at hand: {known})")
-    entries = [entry for entry in entries if not only or entry.name in only]
-    console, began_s = stderr_console(), time.monotonic()
-
-    def report(cell: Cell | None, done: int, total: int) -> None:
-        if cell is None:
-            if done:
-                console.print(f"{done} of {total} cells are done already in {out}", highlight=False)
-            return
-        what = cell.reason or f"average JCT {duration(cell.figures['avg_jct_s'])}"
-        passed = duration(time.monotonic() - began_s)
-        console.print(f"{done}/{total} {cell.trace} {cell.policy}: {what} (after {passed})", highlight=False)
-
-    cells = run_cells(entries, data, policies, out, workers or os.cpu_count() or 1, report)
-    write_suite(out / "suite.html", entries, cells)
-    if as_json:
-        say(json.dumps(suite_data(entries, cells), indent=1))
-        return
-    shown = stdout_console()
-    for entry in entries:
-        table = Table(title=f"{entry.name}: {entry.about}")
-        for column in ("policy", "avg JCT", "published", "difference"):
-            table.add_column(column, justify="left" if column == "policy" else "right")
-        for cell in (c for c in cells if c.trace == entry.name and c.figures):
-            published, ours = entry.published.get(cell.policy), cell.figures["avg_jct_s"]
-            beside = ("-", "-") if published is None else (duration(published), f"{ours / published - 1:+.1%}")
-            table.add_row(cell.policy, duration(ours), *beside)
-        shown.print(table)
-    shown.print(f"written: {out / 'suite.html'}", highlight=False)
-    shown.print("the papers' claims, row by row: docs/papers.md; in a checkout: python -m benchmarks.papers")
