@@ -9,13 +9,15 @@ from dataclasses import replace
 import numpy as np
 
 from benchmarks.figure import Figure, markdown, timed
+from benchmarks.papers.elastic_replay import replay
+from benchmarks.papers.elastic_workload import CLASSES, MIXES, MODELS, draw_set
 from lucid.config import PolluxSettings
 from lucid.core.decision import Start
 from lucid.core.job import Elastic, Job, Pending, Progress, Running
 from lucid.core.node import Node
 from lucid.core.snapshot import Partition, Snapshot
 from lucid.orchestrator.policies.elastic.pollux import PolluxPolicy
-from lucid.systems.elastic import CLASSES, MIXES, MODELS, draw_set, expand, replay
+from lucid.systems.elastic import expand
 from lucid.systems.muri import PUBLISHED, GroupingOptions, MuriJob, group_jobs
 from lucid.systems.optimus import OptimusJob, SpeedModel, allocate
 from lucid.systems.pollux import (

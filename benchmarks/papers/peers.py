@@ -13,12 +13,13 @@ import numpy as np
 
 from benchmarks.figure import Absent
 from benchmarks.packs import shared
+from benchmarks.papers.elastic_replay import replay
+from benchmarks.papers.elastic_sets import CASES
+from benchmarks.papers.elastic_workload import MIXES, draw_set
 from benchmarks.papers.replays import on_nodes, replayed
 from benchmarks.papers.row import Row
 from lucid.config import settings_from
-from lucid.simulator.elastic.sets import CASES
 from lucid.simulator.scenario import Semantics
-from lucid.systems.elastic import MIXES, draw_set, replay
 from lucid.systems.optimus import OptimusJob, SpeedModel, allocate
 
 __all__ = ["elastic", "elastic_parts", "optimus"]

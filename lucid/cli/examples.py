@@ -26,8 +26,6 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
         "lucidctl compare month.csv --vcs vcs.csv --pool         # the same nodes without walls between VCs",
         "lucidctl compare month.csv --nodes 8 --ablations --out out",
     ),
-    "experiment": ("lucidctl experiment elastic --sets 2",),
-    "experiment elastic": ("lucidctl experiment elastic --sets 2 --mix workload2 --mean 15",),
     "explain": (
         "lucidctl explain 17",
         "lucidctl explain --run out --policy lucid job-42",

@@ -26,10 +26,6 @@ _COMMANDS: Mapping[str, tuple[str, str]] = {
         "lucid.cli.replay.compare:compare",
         "Replay TRACE under every policy that can run on it, and compare the results.",
     ),
-    "experiment": (
-        "lucid.cli.replay.published_experiments:experiment",
-        "Repeat the experiments of published systems.",
-    ),
     "explain": (
         "lucid.cli.everyday_commands:explain",
         "Explain what was decided about JOB, from the values that were compared.",

@@ -1,7 +1,7 @@
 """What replays traces, and what looks at, converts and makes them.
 
 Read in this order: ``simulate``, ``replay_options``, ``week_options``, ``trace``, ``trace_options``, ``compare``,
-``gains``, ``realism``, ``published_experiments``, ``demo``, ``bench``.
-Others import ``simulate``, ``replay_options``, ``trace``, ``compare``, ``published_experiments``, ``demo``,
+``gains``, ``realism``, ``demo``, ``bench``.
+Others import ``simulate``, ``replay_options``, ``trace``, ``compare``, ``demo``,
 ``bench``.
 """

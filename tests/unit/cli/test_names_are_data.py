@@ -42,7 +42,6 @@ WALKED = {
     "efficiency", "idle",
 }  # fmt: skip
 NO_NAMES_OF_USERS = {
-    "experiment": "policies and figures alone",
     "when": "partitions of the configuration and figures, through say",
     "metrics": "VCs, partitions and job numbers, through shown; no user's name",
     "top": "cells through shown and styled; a hostile name is in test_top.py",

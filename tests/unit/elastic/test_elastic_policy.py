@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import random
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 
+from benchmarks.papers.elastic_replay import replay
+from benchmarks.papers.elastic_sets import compare_case, replay_set
+from benchmarks.papers.elastic_workload import draw_set
 from builders import (
     VC,
     a_cluster,
@@ -29,18 +30,15 @@ from builders import (
     snap,
     waits,
 )
-from lucid.cli.replay.published_experiments import experiment
 from lucid.config import PolicySettings
 from lucid.core.decision import Hold, PartitionPlan, Resize, Start
 from lucid.core.job import Elastic, Pending, Progress, Running
 from lucid.core.node import Node
 from lucid.core.reason import FreeGpus, Rescaled
 from lucid.orchestrator.policy import make_policy
-from lucid.simulator.elastic.sets import compare_case, replay_set
 from lucid.simulator.elastic.training import EpochTable
 from lucid.simulator.engine import run
 from lucid.simulator.ground_truth import OraclePredictor
-from lucid.systems.elastic import draw_set, replay
 from scenes.systems import gpus_given as gpus
 from scenes.systems import room
 
@@ -211,20 +209,6 @@ def test_the_experiment_reaches_its_margins() -> None:
     assert sum(case.change("fcfs") for case in cases) / 4 < -0.35
     assert sum(case.change("ef") for case in cases) / 4 < -0.50
     assert sum(case.change("fcfs", "makespan_s") for case in cases) / 4 < -0.25
-
-
-def test_the_command_prints_points_average_and_published_figures() -> None:
-    words = ["elastic", "--sets", "1", "--jobs", "5", "--mix", "workload2", "--mean", "10", "--mean", "20"]
-    table = CliRunner().invoke(experiment, words, catch_exceptions=False)
-    assert table.exit_code == 0
-    assert "published" in table.output
-    assert "mixes are invented" in " ".join(table.output.split()), "the figure itself says so (E17)"
-    data = json.loads(CliRunner().invoke(experiment, [*words, "--json"], catch_exceptions=False).output)
-    assert [(p["mix"], p["mean_min"]) for p in data["points"]] == [("workload2", 10.0), ("workload2", 20.0)]
-    one = data["points"][0]
-    assert one["jct_to_ef"] == pytest.approx(one["jct_s"]["elastic"] / one["jct_s"]["ef"] - 1)
-    assert data["published"]["jct_to_fcfs"] == -0.4
-    assert "mixes are invented" in data["invented"]
 
 
 def test_reported_times_alone_let_a_job_grow() -> None:

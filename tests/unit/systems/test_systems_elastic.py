@@ -9,24 +9,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks.papers.elastic_replay import Outcome, replay
+from benchmarks.papers.elastic_workload import CLASSES, MIXES, MODELS, ElasticModel, ElasticRequest, draw_set
 from examples import examples
 from lucid.errors import ConfigError
 from lucid.systems.elastic import (
-    CLASSES,
-    MIXES,
-    MODELS,
     ElasticJob,
-    ElasticModel,
-    ElasticRequest,
     EpochTimes,
     NotEnoughGpus,
-    Outcome,
     best_fit,
-    draw_set,
     ef_gpus,
     expand,
     reduce,
-    replay,
     rescale,
 )
 

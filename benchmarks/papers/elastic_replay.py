@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from benchmarks.papers.elastic_workload import ElasticRequest, Floats
 from lucid.systems.elastic.allocation import DEFAULT_RESCALE_S, EfRule, ElasticJob, ef_gpus, rescale
-from lucid.systems.elastic.workload import ElasticRequest, Floats
 
 __all__ = ["Outcome", "Rule", "replay"]
 
