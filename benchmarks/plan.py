@@ -1,17 +1,17 @@
-"""Latency of one ``plan()``, and how it grows with the queue. The measuring is ``lucidctl bench plan``'s own."""
+"""Latency of one ``plan()``, and how it grows with the queue. The measuring is that of ``benchmarks.bench``."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from benchmarks.busy import PLAN_SIZES, bench_plan
 from benchmarks.figure import Absent, Figure
-from lucid.simulator.bench import PLAN_SIZES, bench_plan
 
 __all__ = ["SIZES", "draw", "figures"]
 
 SIZES = sorted({*PLAN_SIZES, (1_000, 8_192), (2_048, 8_192)}, key=lambda size: (size[1], size[0]))
-"""(pending jobs, GPUs): those of ``lucidctl bench plan``, and short queues on the large cluster, to see growth."""
+"""(pending jobs, GPUs): those of ``benchmarks.bench``, and short queues on the large cluster, to see growth."""
 
 _AT_MOST_MS = {(2_048, 1_024): 10.0, (10_000, 8_192): 60.0}
 _REPEATS_A_RUN = 5

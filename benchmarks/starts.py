@@ -6,13 +6,13 @@ import statistics
 import time
 from collections.abc import Iterator
 
+from benchmarks.busy import busy_snapshot
 from benchmarks.figure import Figure
 from lucid.config import PolicySettings
 from lucid.models.history import HistoryPredictor
 from lucid.orchestrator.forecast.plan_ahead import forecast
 from lucid.orchestrator.forecast.start_times import StartTimes, Wait
 from lucid.orchestrator.policy import make_policy
-from lucid.simulator.bench import busy_snapshot
 
 __all__ = ["figures"]
 

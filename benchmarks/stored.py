@@ -7,6 +7,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
+from benchmarks.busy import busy_snapshot
 from lucid.adapters.left_out import LeftOut
 from lucid.adapters.store.pair_memory import PairMemoryFile
 from lucid.adapters.store.recorder import StoreRecorder
@@ -21,7 +22,6 @@ from lucid.daemon.process import say_checked
 from lucid.live.plans.policy_memory import PolicyMemory
 from lucid.live.plans.start_log import StartLog
 from lucid.live.policies import live_models, live_policy, live_predictor
-from lucid.simulator.bench import busy_snapshot
 
 __all__ = ["stored"]
 

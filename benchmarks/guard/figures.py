@@ -10,12 +10,12 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
+from benchmarks.busy import busy_snapshot
 from benchmarks.guard.measure import Between, Hot, Work
+from benchmarks.warm import Steady
 from lucid.config import PolicySettings
 from lucid.models.history import HistoryPredictor
 from lucid.orchestrator.policy import make_policy
-from lucid.simulator.bench import busy_snapshot
-from lucid.simulator.bench_warm import Steady
 from lucid.simulator.scenario import Scenario, simulate
 from lucid.simulator.traces.synth import preset, synthesise, vc_layout
 

@@ -161,8 +161,6 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "gpu out": ("lucidctl gpu out node7:3 --reason 'fan is noisy, ticket 4711'",),
     "gpu return": ("lucidctl gpu return node7:3",),
     "calibrate": ("lucidctl calibrate --quick --out calibration",),
-    "bench": ("lucidctl bench plan --size 1000:512",),
-    "bench plan": ("lucidctl bench plan --policy lucid --size 1000:512",),
     "demo": ("lucidctl demo --out out/demo --seed 1",),
     "web": (
         "lucidctl web --demo                       # a simulated cluster, without Slurm",

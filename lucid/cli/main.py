@@ -97,7 +97,6 @@ _COMMANDS: Mapping[str, tuple[str, str]] = {
         "lucid.cli.learn.calibrate:calibrate",
         "Measure how known kinds of jobs slow each other down on one GPU of this machine.",
     ),
-    "bench": ("lucid.cli.replay.bench:bench", "Measure the speed of Lucid on this machine."),
     "demo": ("lucid.cli.replay.demo:demo", "Simulate a SYNTHETIC month of a small cluster."),
     "web": ("lucid.web.command:web", "Serve read-only pages: cluster, queue, jobs, people, health."),
 }

@@ -11,6 +11,7 @@ from click.testing import CliRunner
 
 from benchmarks import capacity, helios, plan, public
 from benchmarks.__main__ import PARTS, main
+from benchmarks.bench import main as bench_command
 from benchmarks.figure import Figure, as_dict, markdown, timed
 from lucid.errors import TraceError
 from scenes.jobs import by
@@ -192,3 +193,27 @@ def test_wrong_options_are_named(options: list[str], said: str) -> None:
     done = CliRunner().invoke(main, options)
     assert done.exit_code == 2
     assert said in " ".join(done.output.replace("│", " ").split())
+
+
+def bench(*words: str) -> str:
+    """What ``python -m benchmarks.bench`` prints."""
+    return CliRunner().invoke(bench_command, [*words, "--repeat", "3"], catch_exceptions=False).output
+
+
+def test_a_plan_is_timed_by_policy_and_size() -> None:
+    asked = ("--size", "30:16", "--size", "60:32", "--policy", "fifo", "--policy", "lucid")
+    results = json.loads(bench(*asked, "--json"))["results"]
+    assert [(r["policy"], r["pending"], r["gpus"]) for r in results] == [
+        ("fifo", 30, 16), ("fifo", 60, 32), ("lucid", 30, 16), ("lucid", 60, 32),
+    ]  # fmt: skip
+    assert all(0.0 < r["median_ms"] <= r["p99_ms"] for r in results)
+    assert "median" in bench("--size", "30:16")
+    assert "write PENDING:GPUS" in bench("--size", "many")
+
+
+def test_a_warm_cycle_takes_less_than_one_with_nothing_kept() -> None:
+    asked = ("--warm", "--size", "400:64", "--vcs", "2")
+    (found,) = json.loads(bench(*asked, "--json"))["results"]
+    for change in ("waits", "starts"):
+        assert 0.0 < found[change]["warm_ms"] < found[change]["cold_ms"], "what did not change was worked out anew"
+    assert "a job ended, another starts" in bench(*asked)

@@ -378,38 +378,6 @@ def test_explain_says_what_is_wrong(lucid: Lucid, tmp_path: Path) -> None:
             assert word in said.err
 
 
-def test_bench_plan_json_gives_latencies(lucid: Lucid) -> None:
-    said = lucid("bench", "plan", "--size", "30:16", "--size", "60:32", "--policy", "fifo", "--policy", "lucid",
-                 "--repeat", "3", "--json")  # fmt: skip
-    assert said.code == 0
-    results = json.loads(said.out)["results"]
-    assert [(r["policy"], r["pending"], r["gpus"]) for r in results] == [
-        ("fifo", 30, 16), ("fifo", 60, 32), ("lucid", 30, 16), ("lucid", 60, 32),
-    ]  # fmt: skip
-    assert all(0.0 < r["median_ms"] <= r["p99_ms"] for r in results)
-
-
-def test_bench_plan_warm_times_a_cycle_after_one_change(lucid: Lucid) -> None:
-    asked = ("bench", "plan", "--warm", "--size", "400:64", "--vcs", "2", "--repeat", "3")
-    (found,) = json.loads(lucid(*asked, "--json").out)["results"]
-    assert (found["pending"], found["gpus"], found["vcs"]) == (400, 64, 2)
-    for change in ("waits", "starts"):
-        assert 0.0 < found[change]["warm_ms"] < found[change]["cold_ms"], "what did not change was worked out anew"
-    assert "a job ended, another starts" in lucid(*asked).out
-
-
-def test_bench_plan_prints_a_table_and_refuses_odd_sizes(lucid: Lucid) -> None:
-    assert "median" in lucid("bench", "plan", "--size", "30:16", "--repeat", "3").out
-    said = lucid("bench", "plan", "--size", "many")
-    assert (said.code, said.out) == (2, "")
-    assert "PENDING:GPUS" in said.err
-    assert "fifo, lucid" in lucid("bench", "plan", "--size", "30:16", "--policy", "nope").err
-    for options in (("--size", "5:4"), ("--warm", "--size", "40:8", "--vcs", "9")):
-        small = lucid("bench", "plan", *options, "--repeat", "3")
-        assert (small.code, small.out) == (2, "")
-        assert "a VC needs a node of 8 GPUs" in small.err
-
-
 def test_trace_synth_describe_and_convert_go_together(lucid: Lucid, tmp_path: Path) -> None:
     assert lucid("trace", "synth", "month-small", "--jobs", "200", "--seed", "4", "--out", "made.csv").code == 0
     figures = json.loads(lucid("trace", "describe", "made.csv", "--json").out)
@@ -423,7 +391,7 @@ def test_trace_synth_describe_and_convert_go_together(lucid: Lucid, tmp_path: Pa
 
 def test_there_is_help_for_every_command(lucid: Lucid) -> None:
     listed = lucid("--help").out
-    for command in ("simulate", "explain", "trace", "bench", "demo"):
+    for command in ("simulate", "explain", "trace", "demo"):
         assert command in listed
         said = lucid(command, "--help")
         assert said.code == 0

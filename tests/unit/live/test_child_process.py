@@ -18,7 +18,7 @@ _PARENT = """
 from datetime import timedelta
 import lucid.live.learning.child_process as child
 child._step_back = lambda: open({path!r}, "w").write(str(__import__("os").getpid()))
-child.Children().run(["bench", "plan", "--size", "2000:1024", "--repeat", "100000"], timedelta(minutes=5))
+child.Children().run("trace synth month-small --jobs 9000000 --out /dev/null".split(), timedelta(minutes=5))
 """
 
 
@@ -60,7 +60,7 @@ import lucid.live.learning.child_process as child
 children = child.Children()
 def work():
     try:
-        children.run(["bench", "plan", "--size", "2000:1024", "--repeat", "100000"], timedelta(minutes=5))
+        children.run("trace synth month-small --jobs 9000000 --out /dev/null".split(), timedelta(minutes=5))
     except TimeoutError as error:
         print(error, flush=True)
 thread = threading.Thread(target=work)

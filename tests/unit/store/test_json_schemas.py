@@ -49,8 +49,7 @@ def test_simulate(tmp_path: Path) -> None:
     assert run("explain", "--run", tmp_path / "out", first)["job"]["preempted_by"] == ""
 
 
-def test_bench_doctor_replay_calibrate_and_lending(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert run("bench", "plan", "--size", "30:16", "--repeat", 3)
+def test_doctor_replay_calibrate_and_lending(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     site = Site(tmp_path)
     site.turns(10.0)
     assert run("doctor", "--config", tmp_path / "lucid.toml")["findings"]

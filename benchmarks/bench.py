@@ -1,4 +1,4 @@
-"""``lucidctl bench``: how fast decisions are made."""
+"""How fast decisions are made on this machine: ``python -m benchmarks.bench``."""
 
 from __future__ import annotations
 
@@ -8,30 +8,22 @@ from typing import Any
 
 import click
 
+from benchmarks.busy import PLAN_SIZES, bench_plan
+from benchmarks.warm import WARM_SIZE, bench_warm
 from lucid.cli.console import Table, say, stdout_console
 from lucid.cli.progress import progress
-from lucid.errors import ConfigError
-from lucid.simulator.bench import PLAN_SIZES, bench_plan
-from lucid.simulator.bench_warm import WARM_SIZE, bench_warm
-
-__all__ = ["bench"]
 
 
-@click.group()
-def bench() -> None:
-    """Measure the speed of Lucid on this machine."""
-
-
-@bench.command("plan")
+@click.command()
 @click.option("--policy", "policies", multiple=True, default=("lucid",), show_default=True)
-@click.option("--size", "sizes", multiple=True, metavar="PENDING:GPUS", help="Default: the sizes of the README.")
+@click.option("--size", "sizes", multiple=True, metavar="PENDING:GPUS", help="Default: three sizes.")
 @click.option("--repeat", type=click.IntRange(min=3), default=15, show_default=True)
 @click.option("--warm", is_flag=True, help="Time a whole cycle of a steady daemon, in which one thing has changed.")
 @click.option(
     "--vcs", type=click.IntRange(min=1), default=10, show_default=True, help="With --warm: VCs, equal ones."
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def plan(policies: tuple[str, ...], sizes: tuple[str, ...], repeat: int, warm: bool, vcs: int, as_json: bool) -> None:
+def main(policies: tuple[str, ...], sizes: tuple[str, ...], repeat: int, warm: bool, vcs: int, as_json: bool) -> None:
     """Time one plan for a busy VC: PENDING jobs wait for GPUS GPUs.
 
     Almost all of the GPUs are held, some by pairs.
@@ -93,5 +85,9 @@ def _warm(policies: Sequence[str], sizes: Sequence[tuple[int, int]], repeat: int
 def _size(text: str) -> tuple[int, int]:
     pending, _, gpus = text.partition(":")
     if not (pending.isdigit() and gpus.isdigit() and int(pending) and int(gpus)):
-        raise ConfigError(f"--size {text!r}: write PENDING:GPUS, as in 2048:1024")
+        raise click.UsageError(f"--size {text!r}: write PENDING:GPUS, as in 2048:1024")
     return int(pending), int(gpus)
+
+
+if __name__ == "__main__":
+    main()

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Final, TypeVar
 
+from benchmarks.busy import busy_snapshot, place, some_job
 from lucid.config import PolicySettings
 from lucid.core.decision import Action, Plan
 from lucid.core.job import Ended, Pending, Running
@@ -23,7 +24,6 @@ from lucid.errors import ConfigError
 from lucid.models.history import HistoryPredictor
 from lucid.orchestrator.cycle import Cycle
 from lucid.orchestrator.policy import Policy, make_policy
-from lucid.simulator.bench import busy_snapshot, place, some_job
 from lucid.simulator.estimates import GivenPredictor
 from lucid.simulator.traces.record import Trace
 
