@@ -23,14 +23,13 @@ sys.path[:0] = [str(REPO), str(REPO / "slurm")]
 from rich.console import Console  # noqa: E402
 
 import demo_tables as tables  # noqa: E402
+from demo_realism import Realism, RealTimes, print_realism, realism  # noqa: E402
 from demo_stream import GPUS_PER_NODE, NODES, VC, Piece, stream, trace_of  # noqa: E402
 from lucid.adapters.gpu.profile_files import summary_to_dict  # noqa: E402
-from lucid.cli.replay.realism import print_realism  # noqa: E402
 from lucid.config import load_settings  # noqa: E402
 from lucid.errors import LucidError  # noqa: E402
 from lucid.profiler.summary import Summary  # noqa: E402
 from lucid.simulator.layout import NodeShape  # noqa: E402
-from lucid.simulator.realism import Realism, RealTimes, realism, write_real  # noqa: E402
 from lucid.simulator.scenario import Scenario, simulate  # noqa: E402
 from lucid.simulator.traces.own import write_trace  # noqa: E402
 from testbed import cli as testbed  # noqa: E402
@@ -225,7 +224,6 @@ def _both(given: argparse.Namespace, console: Console, site: Site) -> int:
     site.begin(console)
     console.print(f"{tables.described(pieces)}\nfirst on plain Slurm …", highlight=False)
     plain = site.play(pieces, console, f"{VC},prof")
-    write_real(out / "plain.csv", plain.real)
     site.begin(console)
     console.print(
         f"then with lucidd in pack mode: {GPUS_PER_NODE} of the GPUs profile, and it knows nothing yet …",
@@ -234,7 +232,6 @@ def _both(given: argparse.Namespace, console: Console, site: Site) -> int:
     lucidd = Lucidd(site, out)
     try:
         packed = site.play(pieces, console, VC)
-        write_real(out / "lucid.csv", packed.real)
         time.sleep(2.0)
         done = json.loads(lucidd.ctl("history", "--json", "--limit", "1000"))["jobs"]
         beside = {row["job"]: row["packed_beside"] for row in done if row["packed_beside"]}

@@ -10,9 +10,9 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from demo_realism import Realism, RealTimes
 from demo_stream import GPUS_PER_NODE, NODES, Piece
 from lucid.explain.reasons import duration
-from lucid.simulator.realism import Realism, RealTimes
 
 __all__ = ["Played", "as_data", "commands", "described", "figures", "show"]
 
@@ -100,8 +100,7 @@ def commands(out: Path, told: str) -> str:
     """What to type to look on."""
     replay = (
         f"lucidctl simulate {out}/trace.csv --vcs {out}/vcs.csv --gpus-per-node {GPUS_PER_NODE} --profiling-nodes 1 "
-        f"--config {out}/replay.toml --policy backfill --policy lucid --as-live "
-        f"--against backfill={out}/plain.csv --against lucid={out}/lucid.csv"
+        f"--config {out}/replay.toml --policy backfill --policy lucid --as-live"
     )
     look = f"lucidctl explain {told or 1} --config {out}/lucid.toml      # and: lucidctl history"
     return f"look on:\n  {replay}\n  {look}"

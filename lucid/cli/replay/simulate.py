@@ -12,7 +12,6 @@ import click
 from lucid.cli.console import Console, Table, say, stdout_console
 from lucid.cli.progress import progress
 from lucid.cli.replay.gains import print_gains
-from lucid.cli.replay.realism import print_realism, read_against
 from lucid.cli.replay.replay_options import read_scenario, scenario_options
 from lucid.cli.replay.trace_options import scene_options
 from lucid.errors import ConfigError
@@ -23,7 +22,6 @@ from lucid.simulator.engine import Run
 from lucid.simulator.gains import BASELINE, Gains, gains_to_dict, gains_told, times_baseline
 from lucid.simulator.layout import offered_load
 from lucid.simulator.metrics import run_metrics
-from lucid.simulator.realism import realism
 from lucid.simulator.record import DecisionLog, write_decisions, write_jobs
 from lucid.simulator.report import write_report
 from lucid.simulator.scenario import Scenario, with_promise
@@ -47,12 +45,6 @@ promise_option = click.option(
 @click.option("--policy", "policies", multiple=True, metavar="NAME", help="Policy to replay; repeat to compare.")
 @click.option("--out", type=click.Path(path_type=Path), help="Folder for report.html, per-job CSV, decisions.")
 @click.option(
-    "--against",
-    multiple=True,
-    metavar="[POLICY=]FILE",
-    help="CSV of job_id, start_s, end_s: what the jobs really did. Shows how far the prediction is from it.",
-)
-@click.option(
     "--forecasts",
     type=click.Choice(("off", "sampled", "all")),
     default="sampled",
@@ -64,7 +56,6 @@ promise_option = click.option(
 def simulate(
     policies: tuple[str, ...],
     out: Path | None,
-    against: tuple[str, ...],
     forecasts: Forecasts,
     promise: bool,
     as_json: bool,
@@ -80,7 +71,6 @@ def simulate(
         find_policy(name)
     if out is not None and out.exists() and not out.is_dir():
         raise ConfigError(f"--out {out}: is not a folder; give another name")
-    real = read_against(against, list(dict.fromkeys(chosen)))
     scenario, notes = read_scenario(**options)
     metrics, runs, logs = compare(
         scenario, chosen, keep_decisions=out is not None, forecasts=forecasts, promise=promise
@@ -89,17 +79,13 @@ def simulate(
     if out is not None:
         write_run(out, scenario, runs, metrics, logs, notes)
     told = gains_told(runs, logs)
-    compared = [realism(run, real[run.policy]) for run in runs if run.policy in real]
     if as_json:
-        errors = {"against": {one.policy: one.figures for one in compared}} if compared else {}
-        say(json.dumps({**run_summary(scenario, metrics, notes), **_told(told), **errors}, indent=1))
+        say(json.dumps({**run_summary(scenario, metrics, notes), **_told(told)}, indent=1))
         return
     console = stdout_console()
     print_table(console, metrics)
     for one in told:
         print_gains(console, one)
-    if compared:
-        print_realism(console, compared)
     for note in notes:
         console.print(f"note: {note}", highlight=False)
     if out is not None:

@@ -154,30 +154,9 @@ def test_a_replay_knows_windows_and_sleep(lucid: Lucid, tmp_path: Path) -> None:
     assert "--ready is of nodes that sleep; give --power SECONDS too" in lucid("simulate", "pack.csv", "--ready").err
 
 
-def test_a_replay_is_set_beside_what_really_happened(lucid: Lucid, tmp_path: Path) -> None:
-    assert lucid("simulate", "pack.csv", *ALL, "--policy", "fifo", "--out", "run").code == 0
-    with (tmp_path / "run" / "fifo" / "jobs.csv").open(newline="") as file:
-        rows = [(row["job_id"], float(row["start_s"]), float(row["end_s"])) for row in csv.DictReader(file)]
-    real = "".join(f"{job},{start_s},{end_s + 5}\n" for job, start_s, end_s in rows)
-    (tmp_path / "real.csv").write_text("job_id,start_s,end_s\n" + real)
-    said = lucid(
-        "simulate", "pack.csv", *ALL, "--policy", "fifo", "--policy", "lucid", "--against", "fifo=real.csv", "--json"
-    )
-    (figures,) = json.loads(said.out)["against"].values()
-    assert (figures["start_mae_s"], figures["jct_mae_s"]) == (0.0, pytest.approx(5.0))
-    assert figures["jct_bias_s"] == pytest.approx(-5.0)
-    told = lucid("simulate", "pack.csv", *ALL, "--policy", "fifo", "--against", "real.csv").out
-    assert "prediction and reality" in told
-    assert "mean absolute error of a job's JCT" in told
-    assert "-5" in told
-
-
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (("--against", "real.csv"), "of which policy? Write --against backfill=real.csv"),
-        (("--against", "srtf=real.csv"), "'srtf' is not replayed (--policy: backfill, lucid)"),
-        (("--against", "lucid=none.csv"), "none.csv: cannot be read"),
         (("--as-live", "--semantics", "published"), "--as-live is for --semantics honest"),
     ],
 )

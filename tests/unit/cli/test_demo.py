@@ -9,11 +9,11 @@ from rich.console import Console
 
 import demo
 import demo_tables
+from demo_realism import RealTimes
 from demo_stream import GPUS_PER_NODE, NODES, PROGRAMS, VC, stream, trace_of
 from lucid.config import load_settings
 from lucid.simulator.layout import NodeShape
 from lucid.simulator.metrics import run_metrics
-from lucid.simulator.realism import RealTimes
 from lucid.simulator.scenario import Scenario, simulate
 from lucid.simulator.traces import read_trace
 from lucid.simulator.traces.own import write_trace
@@ -62,4 +62,4 @@ def test_jct_is_reckoned_from_the_time_in_the_stream() -> None:
     assert "1 jobs started beside another; 12 were requeued" in said
     data = demo_tables.as_data(pieces, plain, packed, {"107": "103"}, [])
     assert (data["requeued"], data["guests"], round(data["lucid"]["p90 JCT"])) == (12, 1, 30)
-    assert "--against backfill=out/plain.csv" in demo_tables.commands(Path("out"), "17")
+    assert "--policy backfill --policy lucid --as-live" in demo_tables.commands(Path("out"), "17")

@@ -1,20 +1,27 @@
-"""How far a simulated run is from what the same jobs did on a real cluster."""
+"""How far the demonstration's replay is from what the same jobs did on the real Slurm."""
 
 from __future__ import annotations
 
-import csv
-import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from statistics import mean
 
+from lucid.cli.console import Console, Table
 from lucid.errors import TraceError
 from lucid.simulator.engine import Run
 
-__all__ = ["RealTimes", "Realism", "Row", "read_real", "realism", "write_real"]
+__all__ = ["RealTimes", "Realism", "Row", "print_realism", "realism"]
 
-_COLUMNS = ("job_id", "start_s", "end_s")
+_ROWS = (
+    ("avg JCT, predicted", "predicted_avg_jct_s"),
+    ("avg JCT, real", "real_avg_jct_s"),
+    ("makespan, predicted", "predicted_makespan_s"),
+    ("makespan, real", "real_makespan_s"),
+    ("mean absolute error of a job's start", "start_mae_s"),
+    ("mean absolute error of a job's JCT", "jct_mae_s"),
+    ("predicted later than real, on average", "jct_bias_s"),
+)
+_SHOWN = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,55 +107,25 @@ def realism(run: Run, real: Mapping[str, RealTimes]) -> Realism:
     return Realism(run.policy, tuple(rows))
 
 
-def write_real(path: Path, real: Mapping[str, RealTimes]) -> None:
-    """A CSV that ``read_real`` reads.
-
-    Raises:
-        TraceError: it cannot be written.
-    """
-    try:
-        with path.open("w", newline="", encoding="utf-8") as file:
-            writer = csv.writer(file, lineterminator="\n")
-            writer.writerow(_COLUMNS)
-            writer.writerows([job_id, f"{t.start_s:.3f}", f"{t.end_s:.3f}"] for job_id, t in real.items())
-    except OSError as error:
-        raise TraceError(f"{path}: cannot be written ({error.strerror})") from None
-
-
-def read_real(path: Path) -> dict[str, RealTimes]:
-    """Start and end of each job from a CSV with the columns job_id, start_s, end_s (seconds of the trace).
-
-    Raises:
-        TraceError: naming file, line, column and value.
-    """
-    found: dict[str, RealTimes] = {}
-    try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
-            reader = csv.DictReader(file)
-            missing = [name for name in _COLUMNS if name not in (reader.fieldnames or ())]
-            if missing:
-                raise TraceError(
-                    f"{path}: line 1: no column {', '.join(missing)} (found: "
-                    f"{', '.join(reader.fieldnames or ()) or 'nothing'}); write job_id,start_s,end_s"
-                )
-            for row in reader:
-                where = f"{path}: line {reader.line_num}"
-                times = [_seconds(row[name], name, where) for name in _COLUMNS[1:]]
-                if times[1] < times[0]:
-                    raise TraceError(f"{where}: column end_s: {row['end_s']!r} is before its start")
-                if not row["job_id"] or row["job_id"] in found:
-                    raise TraceError(f"{where}: column job_id: {row['job_id']!r} is empty or is in the file twice")
-                found[row["job_id"]] = RealTimes(times[0], times[1])
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise TraceError(f"{path}: cannot be read ({error}); give a CSV of job_id,start_s,end_s") from None
-    return found
-
-
-def _seconds(text: str | None, name: str, where: str) -> float:
-    try:
-        value = float(text or "")
-    except ValueError:
-        value = math.nan
-    if not math.isfinite(value):
-        raise TraceError(f"{where}: column {name}: {text!r} is not a number of seconds")
-    return value
+def print_realism(console: Console, compared: Sequence[Realism], names: Mapping[str, str] | None = None) -> None:
+    """Figures of each comparison, and the jobs with the largest errors. ``names``: headings by policy."""
+    shown = names or {}
+    table = Table(title="prediction and reality, s")
+    table.add_column("")
+    for one in compared:
+        table.add_column(shown.get(one.policy, one.policy), justify="right")
+    figures = [one.figures for one in compared]
+    for label, key in _ROWS:
+        table.add_row(label, *[f"{f[key]:.1f}" for f in figures])
+    table.add_row("  as a share of the real avg JCT", *[f"{f['jct_mae_share']:.0%}" for f in figures])
+    console.print(table)
+    for one in compared:
+        worst = sorted(one.rows, key=lambda row: -abs(row.jct_error_s))[:_SHOWN]
+        jobs = Table(title=f"{shown.get(one.policy, one.policy)}: the {len(worst)} jobs with the largest errors, s")
+        headings = ("job", "submitted", "start, predicted", "real", "end, predicted", "real", "JCT error")
+        for column in headings:
+            jobs.add_column(column, justify="right")
+        for row in worst:
+            times = (row.predicted.start_s, row.real.start_s, row.predicted.end_s, row.real.end_s)
+            jobs.add_row(row.job_id, f"{row.submit_s:.0f}", *[f"{t:.0f}" for t in times], f"{row.jct_error_s:+.0f}")
+        console.print(jobs)

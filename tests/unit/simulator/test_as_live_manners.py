@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from builders import a_trace, by
+from demo_realism import RealTimes, realism
 from lucid.config import Settings, settings_from
 from lucid.core.job import Job, JobProfile
 from lucid.errors import TraceError
 from lucid.simulator.cluster import JobOutcome
 from lucid.simulator.layout import NodeShape
-from lucid.simulator.realism import RealTimes, read_real, realism, write_real
 from lucid.simulator.scenario import Scenario, simulate
 from lucid.simulator.traces.record import Trace, TraceJob
 
@@ -112,30 +110,3 @@ def test_a_job_that_could_never_run_in_the_replay_is_said() -> None:
     run = simulate(Scenario(a_trace(by("a", 9, 100.0)), {"vc": 1}, NodeShape(8)), "fifo")
     with pytest.raises(TraceError, match="job 'a' ran on the cluster, but can never run in the replay"):
         realism(run, {"a": RealTimes(0, 1)})
-
-
-def test_what_really_happened_is_written_and_read_back(tmp_path: Path) -> None:
-    real = {"1": RealTimes(0.5, 20.25), "2": RealTimes(3.0, 3.0)}
-    write_real(tmp_path / "real.csv", real)
-    assert read_real(tmp_path / "real.csv") == real
-    with pytest.raises(TraceError, match="cannot be written"):
-        write_real(tmp_path / "none" / "real.csv", real)
-
-
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("job,start_s\n1,2\n", r"line 1: no column job_id, end_s \(found: job, start_s\)"),
-        ("job_id,start_s,end_s\n1,2,x\n", "line 2: column end_s: 'x' is not a number of seconds"),
-        ("job_id,start_s,end_s\n1,2\n", "line 2: column end_s: None is not a number"),
-        ("job_id,start_s,end_s\n1,2,inf\n", "'inf' is not a number"),
-        ("job_id,start_s,end_s\n1,2,1\n", "line 2: column end_s: '1' is before its start"),
-        ("job_id,start_s,end_s\n1,2,3\n1,2,3\n", "line 3: column job_id: '1' is empty or is in the file twice"),
-    ],
-)
-def test_a_bad_table_is_told_by_line_and_column(tmp_path: Path, text: str, words: str) -> None:
-    (tmp_path / "real.csv").write_text(text)
-    with pytest.raises(TraceError, match=words):
-        read_real(tmp_path / "real.csv")
-    with pytest.raises(TraceError, match="cannot be read"):
-        read_real(tmp_path / "absent.csv")
