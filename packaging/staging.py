@@ -247,7 +247,7 @@ def _papers(target: Target, name: str, root: Path) -> None:
     """Man pages, completion, documentation."""
     from manual import completions, man_pages
 
-    from lucid.config.reference import settings_example
+    from docs.site.settings_page import settings_example
 
     of_node = ("lucid-sampler.8",)
     for page, text in man_pages(REPO).items():

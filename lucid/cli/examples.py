@@ -149,10 +149,6 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
         "lucidctl slurm install --check",
         "lucidctl slurm install --units    # for observe and order mode",
     ),
-    "settings": (
-        "lucidctl settings > settings.md",
-        "lucidctl settings --example > lucid.toml",
-    ),
     "gpu": (
         "lucidctl gpu",
         "lucidctl gpu --once --cards",

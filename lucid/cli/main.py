@@ -85,10 +85,6 @@ _COMMANDS: Mapping[str, tuple[str, str]] = {
         "lucid.cli.install.slurm:slurm",
         "Write and check the parts of Slurm's configuration that Lucid needs.",
     ),
-    "settings": (
-        "lucid.cli.install.settings:settings",
-        "Print every setting with default, values and meaning, as Markdown (docs/settings.md).",
-    ),
     "gpu": (
         "lucid.cli.live.gpu:gpu",
         "Show the GPUs, their jobs and readings, and the expected and measured speed of each pair.",

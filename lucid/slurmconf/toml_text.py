@@ -13,7 +13,7 @@ from lucid.errors import ConfigError
 __all__ = ["NEW_TOML", "with_keys", "without_table"]
 
 NEW_TOML = """\
-# Written by `lucidctl setup`; yours to edit. Every key: docs/settings.md, or `lucidctl settings`.
+# Written by `lucidctl setup`; yours to edit. Every key: docs/settings.md.
 """
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
 

@@ -1,4 +1,4 @@
-"""docs/settings.md is what ``lucidctl settings`` prints; and lucidd takes no settings of simulations."""
+"""docs/settings.md is what docs/site/settings_page.py prints; and lucidd takes no settings of simulations."""
 
 from __future__ import annotations
 
@@ -8,14 +8,12 @@ from operator import attrgetter
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 from pydantic import BaseModel
 
+from docs.site.settings_page import field_texts, settings_example, settings_reference
 from lucid.cli.install.doctor import diagnose
-from lucid.cli.main import lucidctl
 from lucid.config import LIVE_DEFAULTS, Settings, load_settings, settings_from, simulation_keys, with_defaults
 from lucid.config.base import is_fixed, of_simulations
-from lucid.config.reference import field_texts
 from lucid.daemon import main
 from lucid.errors import ConfigError
 
@@ -62,12 +60,12 @@ def test_what_is_fixed_is_refused_by_line_and_name_in_a_file_and_taken_from_a_st
 
 
 def test_the_page_is_up_to_date() -> None:
-    printed = CliRunner().invoke(lucidctl, ["settings"]).output
-    assert PAGE.read_text(encoding="utf-8") == printed, "lucidctl settings > docs/settings.md"
+    page = settings_reference().rstrip() + "\n"
+    assert PAGE.read_text(encoding="utf-8") == page, "python docs/site/settings_page.py > docs/settings.md"
 
 
 def test_the_example_names_every_key_that_lucidd_reads_with_its_meaning_and_changes_nothing(tmp_path: Path) -> None:
-    text = CliRunner().invoke(lucidctl, ["settings", "--example"]).output
+    text = settings_example()
     path = tmp_path / "lucid.toml"
     path.write_text(text)
     assert load_settings(path, live=True) == Settings()

@@ -1,10 +1,14 @@
-"""The reference of all settings (docs/settings.md), made from the fields themselves."""
+"""The page of all settings, from the fields themselves: ``python docs/site/settings_page.py > docs/settings.md``.
+
+With ``--example`` it prints a lucid.toml with every key behind a #, which the packages bring.
+"""
 
 from __future__ import annotations
 
 import ast
 import inspect
 import json
+import sys
 import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -23,7 +27,7 @@ __all__ = ["field_texts", "settings_example", "settings_reference"]
 
 _HEAD: Final = """# Settings
 
-`lucidctl settings` prints this page from the settings themselves. Every key is optional. An unknown key is an error
+This page is written from the settings themselves. Every key is optional. An unknown key is an error
 that names the known ones. In TOML the key `gss` below `[policy.packing]` is written so, or as `policy.packing.gss`.
 In brackets: the default, and the values that are allowed.
 
@@ -40,7 +44,7 @@ takes those of the policies that `daemon.policy` and `daemon.policies` name.
 """
 _EXAMPLE: Final = """\
 # An example of /etc/lucid/lucid.toml: every key that lucidd reads, with its meaning and lucidd's default.
-# `lucidctl settings --example` prints this file. Every key is optional. To set one, remove the # in front of it.
+# Every key is optional. To set one, remove the # in front of it.
 # To begin, name the partitions to look after (docs/install.md); lucidd changes nothing in "observe":
 #
 #   [daemon.partitions]
@@ -183,3 +187,7 @@ def field_texts(section: type[BaseModel]) -> dict[str, str]:
         if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name) and isinstance(text, ast.Expr):
             found[field.target.id] = str(ast.literal_eval(text.value))
     return found
+
+
+if __name__ == "__main__":
+    print((settings_example() if "--example" in sys.argv else settings_reference()).rstrip())
