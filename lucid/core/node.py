@@ -82,7 +82,7 @@ class Node:
     def usable(self) -> int:
         """The GPUs that may get new starts, as a mask."""
         mask = (1 << self.gpus) - 1
-        return mask & ~mask_of(out.index for out in self.left_out) if self.left_out else mask
+        return mask & ~mask_of(out.bit for out in self.left_out) if self.left_out else mask
 
     def at(self, now_s: float) -> Node:
         """The node as its windows, and a boot that has begun, have it at another time: the same object where they

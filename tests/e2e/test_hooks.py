@@ -8,6 +8,7 @@ import pytest
 from box import Box
 
 from lucid.adapters.slurm.actions.prolog_extra import Items
+from nvml_emulator import smi as nvidia_smi
 
 
 @pytest.fixture
@@ -24,7 +25,7 @@ def hooked(box: Box) -> Iterator[Box]:
         path.write_text(note + then)
         path.chmod(0o755)
     smi = box.root / "usr/bin/nvidia-smi"
-    smi.write_text('#!/bin/sh\nfor last; do :; done\necho "$last" | tr , "\\n" | sed "s/^/GPU-aa/"\n')
+    smi.write_text(nvidia_smi({f"GPU-aa{minor}": minor for minor in (2, 3, 0, 1)}))
     smi.chmod(0o755)
     (box.root / "tmp/hooks.log").unlink(missing_ok=True)
     conf = box.root / "etc/slurm/lucid/node.conf"
