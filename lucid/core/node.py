@@ -77,6 +77,8 @@ class Node:
     """Since when it boots, Unix seconds; ``None`` while it sleeps, and for a node that is awake."""
     left_out: tuple[GpuOut, ...] = ()
     """Its GPUs that get no new start, since they are not well. Who runs there goes on."""
+    numbers: tuple[int, ...] = ()
+    """Numbers of its GPUs' device files by their places in masks; empty where they are 0, 1, 2 and so on."""
 
     @property
     def usable(self) -> int:
