@@ -57,7 +57,7 @@ class CardHealth:
 class NodeHealth:
     """What the sampler of a node tells. ``boot``: names the node's boot; ``since_s``: since when a sampler has looked
     in it. ``silent_s``: since when the driver as a whole does not answer, 0 while it does: nothing is known of single
-    GPUs then."""
+    GPUs then. ``order``: the device numbers of its GPUs as the driver lists them, which is CUDA's order."""
 
     node: Shown
     at_s: float
@@ -65,6 +65,7 @@ class NodeHealth:
     since_s: float = 0.0
     silent_s: float = 0.0
     cards: tuple[CardHealth, ...] = field(default=())
+    order: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

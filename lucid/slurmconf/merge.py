@@ -212,6 +212,11 @@ def _nodes(work: _Work, gres: Texts | None, packed: Collection[str], merged: Mer
                         "a NodeName line for each kind of node in slurm.conf, then run this again",
                     )
                 )
+            if any(each != (*range(len(each)),) for each in numbers):
+                merged.notes.append(
+                    f"device files of {host_list(node.hosts)} are not numbered 0, 1, 2 and so on: cgroup.conf needs "
+                    "ConstrainDevices=yes there (docs/gpu-health.md)"
+                )
             values["Gres"] = ",".join([addresses(min(numbers, default=()), slots), *rest])
             merged.hosts += node.hosts
             merged.models |= kinds

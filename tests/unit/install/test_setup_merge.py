@@ -411,7 +411,9 @@ def test_what_cannot_be_merged_is_refused_with_the_remedy(
 )  # fmt: skip
 def test_an_address_is_the_number_of_the_device_file(tmp_path: Path, files: str, numbers: tuple[int, ...]) -> None:
     site = Site(tmp_path, gres=GRES.replace("/dev/nvidia[0-3]", files))
-    texts = site.write(site.merged())
+    merged = site.merged()
+    assert ["device files of n[1-4] are not numbered 0, 1, 2" in note for note in merged.notes] == [True]
+    texts = site.write(merged)
     assert f"Gres={addresses(numbers)} " in texts["slurm.conf"]
     paths = hosts_in(files)
     for number, path in zip(numbers, paths, strict=True):

@@ -103,6 +103,8 @@ def test_each_of_five_injected_faults_of_a_kind_names_that_gpu_and_no_other(mach
         lasts_s = LASTS_S.get(kind, 0)
         machine.run(max(lasts_s - 10, 0), 5)
         assert machine.faults() == {}, "not before it is one"
+        told = read_health(health_folder(machine.profiles) / "n1.json").order
+        assert told == tuple(numbers)
         machine.run(20 if lasts_s else 9)
         found = machine.faults()
         assert {index: [one.kind for one in faults] for index, faults in found.items()} == {numbers[gpu]: [kind]}
