@@ -140,9 +140,11 @@ lucid_hook() {
                 </dev/null >/dev/null 2>&1
         elif [ -n "$gpus" ] && [ -n "$uid" ] && [ "$(lucid_item mps '0-9')" != 0 ]; then
             # By UUID: a daemon of MPS numbers its devices anew.
-            gpus=$(lucid_uuids)
+            uuids=$(lucid_uuids)
+            [ -n "$uuids" ] || logger -p authpriv.notice "lucid: job $job gets no MPS: nvidia-smi -q does not name each \
+of the GPUs with device numbers $gpus" 2>/dev/null
             # A job on whole GPUs has them to itself, and needs none.
-            [ -z "$gpus" ] || timeout -k 1 "$limit" "$mps/start" --job "$job" --uid "$uid" --gpus "$gpus" \
+            [ -z "$uuids" ] || timeout -k 1 "$limit" "$mps/start" --job "$job" --uid "$uid" --gpus "$uuids" \
                 --mem-limit "$mem" --within "$within" ${dir:+--dir "$dir"} ${protocol:+--protocol "$protocol"} \
                 </dev/null >/dev/null 2>&1
         fi

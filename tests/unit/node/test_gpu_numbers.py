@@ -120,6 +120,7 @@ def test_the_prolog_starts_mps_on_the_gpu_of_the_device_file_or_on_none(
         ("sampler", f'#!/bin/sh\necho "$@" >>{tmp_path}/log\n'),
         ("mps/start", f'#!/bin/sh\necho "$@" >>{tmp_path}/log\n'),
         ("mps/stop", "#!/bin/sh\n"),
+        ("logger", f'#!/bin/sh\necho "$@" >>{tmp_path}/said\n'),
     ):
         (tmp_path / name).write_text(text)
         (tmp_path / name).chmod(0o755)
@@ -136,6 +137,8 @@ def test_the_prolog_starts_mps_on_the_gpu_of_the_device_file_or_on_none(
     assert f" --gpus {numbers} " in sampled
     uuids = ",".join(host.uuids[file] for file in says.split(",") if file)
     assert [line.split(" --gpus ")[1].split()[0] for line in started] == ([uuids] if uuids else [])
+    said = (tmp_path / "said").read_text() if (tmp_path / "said").exists() else ""
+    assert ("of the GPUs with device numbers 128" in said) is not bool(uuids)
 
 
 @pytest.fixture(scope="module")
