@@ -13,8 +13,10 @@
 # the environment is read but Slurm's own (docs/hooks.md lists who can write which).
 #
 # Which GPUs: where each GPU has a type of its own, Slurm names only the last one of several to a prolog
-# (SLURM_JOB_GPUS; seen on 24.11), and the job's Extra is its user's to write. So lucidd seals them there with munge
-# (`lucid-seal=MUNGE:…:`), with the job's memory fence in MiB and the speed expected of it beside its partner.
+# (SLURM_JOB_GPUS; seen on 24.11), by its place in gres.conf, and the job's Extra is its user's to write. So lucidd
+# seals them there with munge (`lucid-seal=MUNGE:…:`), with the job's memory fence in MiB and the speed expected of it
+# beside its partner. Sealed GPUs have the numbers of their device files (3 for /dev/nvidia3), which are no places in
+# nvidia-smi's list: docs/gpu-health.md.
 # Without a seal that counts, the sampler finds a job's GPUs by its processes, and no MPS is started.
 
 lucid_setting() {
@@ -24,6 +26,23 @@ lucid_setting() {
 # lucid_item KEY DIGITS: the value of an item that was sealed, where it consists of these characters.
 lucid_item() {
     printf '%s\n' "$sealed" | sed -n "1s/^\(.* \)\{0,1\}$1=\([0-9][$2]*\)\( .*\)\{0,1\}\$/\2/p"
+}
+
+# lucid_uuids: the UUIDs of these GPUs, in the same order; nothing where nvidia-smi does not name each of them.
+lucid_uuids() {
+    timeout -k 1 "$limit" nvidia-smi -q 2>/dev/null | awk -F ' *: *' -v gpus="$gpus" '
+        /^GPU / { uuid = minor = "" }
+        /^ *GPU UUID *:/ { uuid = $2 }
+        /^ *Minor Number *:/ { minor = $2 }
+        uuid ~ /^GPU-[0-9A-Za-z-]+ *$/ && minor ~ /^[0-9]+ *$/ { sub(/ +$/, "", uuid); of[minor + 0] = uuid }
+        END {
+            count = split(gpus, number, ",")
+            for (i = 1; i <= count; i++) {
+                if (!(number[i] in of)) exit
+                found = found (i > 1 ? "," : "") of[number[i]]
+            }
+            print found
+        }'
 }
 
 # lucid_turns start|stop: the folder in which the jobs on one set of GPUs agree on turns, BASE/NODE/g0-1, writable for
@@ -121,10 +140,11 @@ lucid_hook() {
                 </dev/null >/dev/null 2>&1
         elif [ -n "$gpus" ] && [ -n "$uid" ] && [ "$(lucid_item mps '0-9')" != 0 ]; then
             # By UUID: a daemon of MPS numbers its devices anew.
-            gpus=$(timeout -k 1 "$limit" nvidia-smi --query-gpu=uuid --format=csv,noheader -i "$gpus" 2>/dev/null |
-                sed -n 's/^ *\(GPU-[0-9A-Za-z-]\{1,\}\) *$/\1/p' | paste -sd, -)
+            uuids=$(lucid_uuids)
+            [ -n "$uuids" ] || logger -p authpriv.notice "lucid: job $job gets no MPS: nvidia-smi -q does not name each \
+of the GPUs with device numbers $gpus" 2>/dev/null
             # A job on whole GPUs has them to itself, and needs none.
-            [ -z "$gpus" ] || timeout -k 1 "$limit" "$mps/start" --job "$job" --uid "$uid" --gpus "$gpus" \
+            [ -z "$uuids" ] || timeout -k 1 "$limit" "$mps/start" --job "$job" --uid "$uid" --gpus "$uuids" \
                 --mem-limit "$mem" --within "$within" ${dir:+--dir "$dir"} ${protocol:+--protocol "$protocol"} \
                 </dev/null >/dev/null 2>&1
         fi

@@ -11,6 +11,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -28,6 +29,7 @@ __all__ = [
     "build",
     "load",
     "node_environment",
+    "smi",
     "uuid_of",
 ]
 
@@ -82,6 +84,8 @@ class Gpu:
     energy: float | None = None
     """Joules since the driver was loaded; ``None``: the card does not count."""
     procs: list[Proc] = field(default_factory=list)
+    minor: int | None = None
+    """The number of its device file; ``None``: as it stands among the others."""
 
 
 @dataclass
@@ -102,6 +106,7 @@ class Board:
             line += f" util={gpu.util} mem_util={gpu.mem_util} mig={int(gpu.mig)} xid={gpu.xid}"
             line += f" ecc={gpu.ecc} remap_pending={int(gpu.remap_pending)} remap_failed={int(gpu.remap_failed)}"
             line += f" throttle={gpu.throttle}"
+            line += "" if gpu.minor is None else f" minor={gpu.minor}"
             line += "" if gpu.energy is None else f" energy={gpu.energy}"
             if gpu.gpm is not None:
                 line += " gpm=1 sm={} occ={} dram={}".format(*gpu.gpm)
@@ -116,6 +121,25 @@ class Board:
         temporary = self.path.with_suffix(".new")
         temporary.write_text("\n".join(lines) + "\n")
         temporary.replace(self.path)
+
+
+def smi(minors: Mapping[str, int]) -> str:
+    """The program ``nvidia-smi`` of a machine: minor numbers by UUID, in the driver's order. It knows ``-q``
+    alone, whose lines are those of public logs, shortened; of MIG mode it says nothing."""
+    cards = "".join(
+        f"GPU 00000000:{0x10 + place:02X}:00.0\n"
+        "    Product Name                          : NVIDIA A100-SXM4-40GB\n"
+        "    MIG Mode\n        Current                           : Disabled\n"
+        "    Serial Number                         : 1324000000000\n"
+        f"    GPU UUID                              : {uuid}\n"
+        f"    Minor Number                          : {minor}\n"
+        "    VBIOS Version                         : 92.00.45.00.03\n"
+        f"    PCI\n        Bus Id                            : 00000000:{0x10 + place:02X}:00.0\n"
+        "    Processes                             : None\n\n"
+        for place, (uuid, minor) in enumerate(minors.items())
+    )
+    head = f"\n==============NVSMI LOG==============\n\nAttached GPUs                             : {len(minors)}\n"
+    return f"#!/bin/sh\n[ \"$*\" = -q ] || exit 0\ncat <<'EOF'\n{head}{cards}EOF\n"
 
 
 def node_environment(library: Path, state: Path) -> dict[str, str]:

@@ -7,7 +7,10 @@ from dataclasses import field
 from lucid.core.frozen import dataclass
 from lucid.core.names import Shown
 
-__all__ = ["KINDS", "CardHealth", "GpuFault", "GpuOut", "NodeHealth"]
+__all__ = ["KINDS", "MOST_NUMBER", "CardHealth", "GpuFault", "GpuOut", "NodeHealth"]
+
+MOST_NUMBER = 999
+"""No device file of a GPU has a higher number: /dev/nvidia0, /dev/dri/renderD128."""
 
 KINDS = ("xid", "ecc", "row remap", "lost", "thermal", "power")
 """What a sampler sees of a GPU that is not well. ``xid``: an error that the driver reported. ``ecc``: uncorrected
@@ -40,7 +43,7 @@ class GpuFault:
 
 @dataclass(frozen=True, slots=True)
 class CardHealth:
-    """One GPU. ``index``: its number on the node as Slurm counts, that of its device file. ``uncorrected``: its count
+    """One GPU. ``index``: the number of its device file (3 for /dev/nvidia3). ``uncorrected``: its count
     of uncorrected memory errors, as last read. ``faults``: the oldest first."""
 
     index: int
@@ -54,7 +57,7 @@ class CardHealth:
 class NodeHealth:
     """What the sampler of a node tells. ``boot``: names the node's boot; ``since_s``: since when a sampler has looked
     in it. ``silent_s``: since when the driver as a whole does not answer, 0 while it does: nothing is known of single
-    GPUs then."""
+    GPUs then. ``order``: the device numbers of its GPUs as the driver lists them, which is CUDA's order."""
 
     node: Shown
     at_s: float
@@ -62,12 +65,14 @@ class NodeHealth:
     since_s: float = 0.0
     silent_s: float = 0.0
     cards: tuple[CardHealth, ...] = field(default=())
+    order: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class GpuOut:
-    """A GPU that gets no new start. ``by``: the person who said so, or empty where Lucid's rule did. ``words``: why.
-    ``uuid``: of the card that was there then. ``kind``, ``code``, ``whose``, ``needs``: as of the fault."""
+    """A GPU that gets no new start. ``index``: the number of its device file. ``by``: the person who said so, or
+    empty where Lucid's rule did. ``words``: why. ``uuid``: of the card that was there then. ``kind``, ``code``,
+    ``whose``, ``needs``: as of the fault."""
 
     node: Shown
     index: int
@@ -81,6 +86,13 @@ class GpuOut:
     uuid: Shown = ""
     ends_jobs: bool = False
     """Do jobs leave it that may be started over? Their fault it is not, and they would hardly go on."""
+    place: int | None = None
+    """Its place among the node's GPUs as Slurm counts them, where that is another number than ``index``."""
+
+    @property
+    def bit(self) -> int:
+        """Its place in masks of the node's GPUs."""
+        return self.index if self.place is None else self.place
 
     @property
     def name(self) -> str:

@@ -77,12 +77,14 @@ class Node:
     """Since when it boots, Unix seconds; ``None`` while it sleeps, and for a node that is awake."""
     left_out: tuple[GpuOut, ...] = ()
     """Its GPUs that get no new start, since they are not well. Who runs there goes on."""
+    numbers: tuple[int, ...] = ()
+    """Numbers of its GPUs' device files by their places in masks; empty where they are 0, 1, 2 and so on."""
 
     @property
     def usable(self) -> int:
         """The GPUs that may get new starts, as a mask."""
         mask = (1 << self.gpus) - 1
-        return mask & ~mask_of(out.index for out in self.left_out) if self.left_out else mask
+        return mask & ~mask_of(out.bit for out in self.left_out) if self.left_out else mask
 
     def at(self, now_s: float) -> Node:
         """The node as its windows, and a boot that has begun, have it at another time: the same object where they

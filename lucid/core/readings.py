@@ -18,8 +18,13 @@ class GpuCard:
     mig: bool = False
     """True in MIG mode: the card has no utilisation of its own then, and no two jobs are paired on it."""
     minor: int | None = None
-    """The number of its device file (/dev/nvidia3), by which Slurm counts. ``index`` moves when another card is lost,
-    this does not."""
+    """The minor number of its device file, the 3 of /dev/nvidia3. ``index`` moves when another card is lost, and on
+    some hosts counts in another order; this does neither."""
+
+    @property
+    def number(self) -> int:
+        """By which Lucid names the card on its node: ``minor``, or ``index`` where the source does not tell that."""
+        return self.index if self.minor is None else self.minor
 
 
 @dataclass(frozen=True, slots=True)

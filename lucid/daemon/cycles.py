@@ -118,7 +118,7 @@ class Cycles:
             self._catch_up = CatchUp(parts.store, parts.accounting, parts.clock, settings.daemon)
             self._catch_up.begin()
 
-    def _gpus_out(self, gpus: Mapping[str, int], now_s: float) -> Mapping[str, GpuOut]:
+    def _gpus_out(self, gpus: Mapping[str, Sequence[int]], now_s: float) -> Mapping[str, GpuOut]:
         """No trouble with the files of samplers keeps jobs from being scheduled."""
         try:
             self.gpu_health.look(gpus, now_s)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from lucid.adapters.gpu.health_files import HealthFolder, health_folder
 from lucid.adapters.slurm.clients.port import FIRST_TO_PACK, TOO_OLD, Inspector
 from lucid.adapters.slurm.heartbeat import read_heartbeat
 from lucid.adapters.slurm.pending.pending_state import parked
@@ -14,7 +15,7 @@ from lucid.adapters.slurm.records.field_parsers import parse_mark
 from lucid.adapters.slurm.records.jobs_and_nodes import SlurmJob, SlurmNode
 from lucid.adapters.slurm.records.preemption import NO_PREEMPTION, Preemption
 from lucid.adapters.slurm.records.request import JobDefaults
-from lucid.config import Mode, PoolSettings, Settings
+from lucid.config import Mode, PoolSettings, Settings, profiles_folder
 from lucid.doctor.config import look_over_config
 from lucid.doctor.lending import look_over_lending
 from lucid.doctor.power import as_lucidd_sees, look_over_power
@@ -168,6 +169,8 @@ def look_over_site(settings: Settings, modes: Mapping[str, Mode], site: Site) ->
     yield from look_over_preemption(modes, site.nodes, site.preemption)
     nodes = as_lucidd_sees(site.nodes, site.config, site.partitions, site.now_s)
     yield from _nodes(settings, modes, nodes, site.preemption or NO_PREEMPTION)
+    if site.config is not None and Mode.PACK in modes.values():
+        yield from _gpu_order(settings, site.config, nodes)
     yield from look_over_power(settings, modes, nodes, site.config, site.partitions, site.now_s)
     yield from look_over_lending(
         settings, modes, site.partitions, site.nodes, site.group_limits, site.config, site.defaults
@@ -305,6 +308,25 @@ def _way_there(home: Partition, room: Partition) -> Iterator[Finding]:
             f"partition {room.name!r}, to which Lucid moves jobs, has MaxTime {longest / 60:.0f} min, less than "
             f"{home.name!r}: a job with a longer limit waits there for ever (PartitionTimeLimit)",
             f"MaxTime of {room.name} as long as that of {home.name}",
+        )
+
+
+def _gpu_order(settings: Settings, config: Mapping[str, str], nodes: Sequence[SlurmNode]) -> Iterator[Finding]:
+    """Does CUDA count GPUs as Slurm does, where jobs see all of them?"""
+    if config.get("ConstrainDevices", "").lower() == "yes":
+        return
+    told = HealthFolder(health_folder(profiles_folder(settings))).look()
+    other = [
+        node.name
+        for node in nodes
+        if node.addressable and node.name in told and {*node.gpu_numbers} <= {*told[node.name].order}
+        and told[node.name].order[: len(node.gpu_numbers)] != node.gpu_numbers
+    ]  # fmt: skip
+    if other:
+        yield bad(
+            f"CUDA counts the GPUs of {', '.join(other[:5])} in another order than gres.conf, and as far as Slurm "
+            "tells jobs see all of them: a job without MPS runs on another GPU than Slurm gave it",
+            "ConstrainDevices=yes in cgroup.conf, with TaskPlugin=task/cgroup (docs/gpu-health.md)",
         )
 
 

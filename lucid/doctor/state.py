@@ -23,6 +23,7 @@ from lucid.config import Mode, Settings, profiles_folder
 from lucid.doctor.elastic import look_over_reports
 from lucid.doctor.failover import look_over_failover
 from lucid.errors import ClusterUnavailable, StoreError
+from lucid.live.gpu_health import odd_numbers
 from lucid.live.plans.stored_starts import START_TIMES, start_times_of
 from lucid.live.reporting.doctor_finding import Finding, bad, warn
 from lucid.live.reporting.status import words_of_left_out
@@ -120,6 +121,8 @@ def _gpus(told: Mapping[str, Any]) -> Iterator[Finding]:
         yield warn(f"{node}: its sampler has told nothing for minutes", "systemctl status lucid-sampler there")
     for one in told.get("driver_silent") or ():
         yield warn(f"{one['node']}: the driver as a whole does not answer", "nvidia-smi there; the node's log")
+    for one in told.get("odd_numbers") or ():
+        yield bad(odd_numbers(one), "gres.conf there: Type=g3 for File=/dev/nvidia3, and so on (docs/gpu-health.md)")
     if watched := told.get("watched"):
         yield Finding("ok", f"the GPUs of {len(watched)} nodes are watched")
 

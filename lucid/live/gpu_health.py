@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -18,10 +18,10 @@ from lucid.adapters.gpu.health_files import HealthFolder
 from lucid.adapters.store.port import Store
 from lucid.config import GpuHealthSettings
 from lucid.core.as_json import from_json, to_json
-from lucid.core.gpu_health import GpuOut, NodeHealth
+from lucid.core.gpu_health import MOST_NUMBER, GpuOut, NodeHealth
 from lucid.orchestrator.capacity.gpus_out import judge, words_of
 
-__all__ = ["BACK", "OUT", "GpuHealth", "backs_in", "outs_in"]
+__all__ = ["BACK", "OUT", "GpuHealth", "backs_in", "odd_numbers", "out_json", "outs_in"]
 
 _LOG = logging.getLogger("lucidd")
 OUT, BACK = "gpu.out.", "gpu.back."
@@ -37,7 +37,7 @@ def outs_in(switches: Mapping[str, str]) -> dict[str, GpuOut]:
                 out = checked(from_json(GpuOut, json.loads(text)))
             except Exception:
                 continue
-            if OUT + out.name == key and 0 <= out.index < 64:
+            if OUT + out.name == key and 0 <= out.index <= MOST_NUMBER:
                 found[out.name] = out
     return found
 
@@ -52,6 +52,20 @@ def backs_in(switches: Mapping[str, str]) -> dict[str, float]:
             except (ValueError, IndexError):
                 continue
     return found
+
+
+def out_json(out: GpuOut) -> dict[str, Any]:
+    """As it is kept and shown: by its device number alone, whose place among Slurm's GPUs may change."""
+    return {key: value for key, value in to_json(out).items() if key != "place"}
+
+
+def odd_numbers(one: Mapping[str, Any]) -> str:
+    """The words of an entry of ``odd_numbers`` (``GpuHealth.told``)."""
+    slurm, seen = (", ".join(map(str, one[key])) for key in ("slurm", "sampler"))
+    return (
+        f"{one['node']}: by their types Slurm's GPUs are those with the device numbers {slurm}, and its sampler sees "
+        f"{seen}: which is which is not known"
+    )
 
 
 def _ends_jobs(out: GpuOut) -> bool:
@@ -71,21 +85,22 @@ class GpuHealth:
         self.beyond: tuple[GpuOut, ...] = ()
         """Those that would be, but for the bound."""
         self._health: Mapping[str, NodeHealth] = {}
+        self._gpus: Mapping[str, Sequence[int]] = {}
         self._silent: list[str] = []
         self._said: frozenset[str] = frozenset()
 
-    def look(self, gpus: Mapping[str, int], now_s: float) -> Mapping[str, GpuOut]:
-        """``gpus``: of each node, as Slurm counts them. Returns the GPUs that are out.
+    def look(self, gpus: Mapping[str, Sequence[int]], now_s: float) -> Mapping[str, GpuOut]:
+        """``gpus``: of each node, the device numbers by which Slurm knows them. Returns the GPUs that are out.
 
         Raises:
             StoreError: the store cannot be read or written.
         """
-        self._health = self._folder.look()
+        self._health, self._gpus = self._folder.look(), gpus
         self._silent = self._folder.silent(now_s)
         switches = self._store.settings()
         judged = judge(outs_in(switches), backs_in(switches), self._health, gpus, now_s, self._rules)
         for out in judged.new:
-            self._store.set_setting(OUT + out.name, json.dumps(to_json(out)))
+            self._store.set_setting(OUT + out.name, json.dumps(out_json(out)))
             level = logging.ERROR if self._rules.leave_out else logging.WARNING
             _LOG.log(level, "GPU is not well", extra={"facts": {"gpu": out.name, "why": out.words, "kind": out.kind}})
         for out, why in judged.returned:
@@ -113,8 +128,8 @@ class GpuHealth:
         known = sorted(self._health.items())
         return {
             "leave_out": self._rules.leave_out,
-            "out": [to_json(self.outs[name]) for name in sorted(self.outs)],
-            "beyond": [to_json(out) for out in self.beyond],
+            "out": [out_json(self.outs[name]) for name in sorted(self.outs)],
+            "beyond": [out_json(out) for out in self.beyond],
             "not_kept": [{"gpu": name, "why": why} for name, why in sorted(not_kept.items())],
             "faults": [
                 {"gpu": f"{node}:{card.index}", "uuid": card.uuid, **to_json(replace(fault, words=words_of(fault)))}
@@ -123,7 +138,19 @@ class GpuHealth:
                 for fault in card.faults
             ],
             "watched": [{"node": node, "gpus": len(told.cards)} for node, told in known],
+            "odd_numbers": self._odd_numbers(known),
             "driver_silent": [{"node": node, "since_s": told.silent_s} for node, told in known if told.silent_s],
             "sampler_silent": self._silent,
             "unread": [{"file": name, "why": why} for name, why in sorted(self._folder.bad.items())],
         }
+
+    def _odd_numbers(self, known: Sequence[tuple[str, NodeHealth]]) -> list[dict[str, Any]]:
+        """Nodes of whose GPUs Slurm knows one by a number that no card there has, while a card has a number that
+        Slurm does not know: which is which cannot be told. (Where only the latter is so, the site keeps a card from
+        Slurm.)"""
+        found = []
+        for node, told in known:
+            slurm, seen = self._gpus.get(node, ()), [card.index for card in told.cards]
+            if {*slurm} - {*seen} and {*seen} - {*slurm}:
+                found.append({"node": node, "slurm": list(slurm), "sampler": seen})
+        return found

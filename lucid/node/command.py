@@ -38,7 +38,9 @@ def _parser() -> argparse.ArgumentParser:
     begin = verbs.add_parser("start", help="a job begins (prolog): announce it, start a sampler if none runs")
     begin.add_argument("--job", required=True, help="the job's name in Lucid: 123, or 123_4 for a task of an array")
     begin.add_argument(
-        "--gpus", default="", help="UUIDs or indices of its GPUs, with commas (default: those that its processes use)"
+        "--gpus",
+        default="",
+        help="its GPUs' UUIDs or device numbers, with commas (default: those that its processes use)",
     )
     begin.add_argument("--slurm-id", default="", help="the job's number in Slurm's cgroups, if it is not --job")
     begin.add_argument("--pids", default="", help="ids of its first processes, if there is no Slurm")

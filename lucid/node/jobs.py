@@ -15,7 +15,7 @@ __all__ = ["JobSpec", "read_job_specs", "remove_job_spec", "write_job_spec"]
 
 @dataclass(frozen=True, slots=True)
 class JobSpec:
-    """One job on this node. ``gpus`` are UUIDs or the driver's indices; empty: whatever GPUs its processes are
+    """One job on this node. ``gpus`` are UUIDs or numbers of device files; empty: whatever GPUs its processes are
     found on. ``slurm_id`` is the number that Slurm's cgroups carry (the job's own name for most; for a task of an
     array the task's raw number). ``pids``: ids of its first processes, if there is no Slurm to ask."""
 

@@ -103,7 +103,7 @@ class Sampler:
         self._mps = mps
         self._host = host or Host()
         self._watched: dict[str, _Watched] = {}
-        self._by_index: dict[str, str] = {}
+        self._by_number: dict[str, str] = {}
         self._energy_j: dict[str, float] = {}
         """By card, as counted at the last reading."""
 
@@ -262,16 +262,15 @@ class Sampler:
         return list(uuids)
 
     def _resolve(self, gpu: str) -> str | None:
-        """The UUID of the GPU that Slurm counts so; ``None`` while the driver does not say."""
+        """The UUID of the GPU whose device file has this number; ``None`` while the driver does not say."""
         if not gpu.isdecimal():
             return gpu
-        if gpu not in self._by_index:
+        if gpu not in self._by_number:
             try:
-                cards = self._metrics.cards()
-                self._by_index = {str(c.index if c.minor is None else c.minor): c.uuid for c in cards}
+                self._by_number = {str(card.number): card.uuid for card in self._metrics.cards()}
             except MetricsError as error:
                 self._log(str(error))
-        return self._by_index.get(gpu)
+        return self._by_number.get(gpu)
 
     def _owned(self, readings: Mapping[str, GpuReading | GpuLost]) -> dict[tuple[str, str], list[GpuProcess]]:
         """Processes by GPU and job."""

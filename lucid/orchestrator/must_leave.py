@@ -24,7 +24,7 @@ def bad_gpu_of(entry: Running, partition: Partition) -> GpuOut | None:
         for part in entry.placement
         if part.node in nodes
         for out in nodes[part.node].left_out
-        if out.ends_jobs and part.mask >> out.index & 1
+        if out.ends_jobs and part.mask >> out.bit & 1
     ]
     return min(found, key=lambda out: (out.since_s, out.name), default=None)
 

@@ -56,6 +56,7 @@ class HealthWatch:
         self._boot = boot
         self._silent_s = 0.0
         self._cards: dict[int, _Card] = {}
+        self._order: tuple[int, ...] = ()
         same = before is not None and before.boot == boot
         self._since_s = before.since_s if before is not None and same else 0.0
         for card in before.cards if before is not None else ():
@@ -94,6 +95,7 @@ class HealthWatch:
             self.silent(now_s)
             return
         self._silent_s = 0.0
+        self._order = tuple(one.index for one in seen if not one.lost)
         for index, card in self._cards.items():
             now = there.get(index)
             self._lost(card, "it is not there any more" if now is None else now.lost, now_s)
@@ -141,9 +143,13 @@ class HealthWatch:
         return changed
 
     def _told(self) -> tuple[object, ...]:
-        return self._silent_s, tuple(
-            (index, card.uuid, tuple((f.kind, f.code, f.lasts, f.times) for f in card.faults))
-            for index, card in sorted(self._cards.items())
+        return (
+            self._silent_s,
+            self._order,
+            tuple(
+                (index, card.uuid, tuple((f.kind, f.code, f.lasts, f.times) for f in card.faults))
+                for index, card in sorted(self._cards.items())
+            ),
         )
 
     def report(self, now_s: float) -> NodeHealth:
@@ -152,7 +158,7 @@ class HealthWatch:
             CardHealth(index, card.uuid, card.name, tuple(card.faults), card.uncorrected or 0)
             for index, card in sorted(self._cards.items())
         )
-        return NodeHealth(self._node, now_s, self._boot, self._since_s, self._silent_s, cards)
+        return NodeHealth(self._node, now_s, self._boot, self._since_s, self._silent_s, cards, self._order)
 
 
 def _happened(card: _Card, fault: GpuFault) -> None:

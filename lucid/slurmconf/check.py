@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from lucid.errors import ConfigError
 from lucid.slurmconf.conf_text import Texts, read_texts
+from lucid.slurmconf.gres_text import ADDRESS, misnamed
 from lucid.slurmconf.install import FILES, PROGRAMS, of_package, program_in, shipped_content
 from lucid.slurmconf.nodes import hosts_in
 from lucid.slurmconf.render import MOST_SLOTS, SLOTS
@@ -163,12 +164,12 @@ def _gres(root: Path, conf: Texts, path: Path) -> Iterator[Finding]:
     detected = [row.get("nodename", "") for row in rows if row.get("autodetect", "off").lower() not in ("off", "")]
     if any(not hosts or any("shard:" in declared.get(host, "") for host in _hosts(hosts)) for hosts in detected):
         yield Finding("gres.conf", False, "AutoDetect names GPUs by their model, which hides their addresses", remedy)
-    gpus: dict[str, set[str]] = {}
+    gpus: dict[str, dict[str, None]] = {}  # types in the order of their lines, which is Slurm's order
     slots: dict[str, dict[str, str]] = {}
     for row in rows:
         for host in _hosts(row.get("nodename", "")):
             if row.get("name") == "gpu":
-                gpus.setdefault(host, set()).add(row.get("type", ""))
+                gpus.setdefault(host, {})[row.get("type", "")] = None
             elif row.get("name") == "shard":
                 slots.setdefault(host, {})[row.get("type", "")] = row.get("count", "")
     if not gpus:
@@ -179,11 +180,14 @@ def _gres(root: Path, conf: Texts, path: Path) -> Iterator[Finding]:
     for host, types in sorted(gpus.items()):
         count = next(iter(slots.get(host, {}).values()), str(SLOTS))
         wanted = {f"gpu:{kind}:1" for kind in types} | {f"shard:{kind}:{count}" for kind in types}
-        if types != {f"g{number}" for number in range(len(types))}:
+        wrong = misnamed(row for row in rows if host in _hosts(row.get("nodename", "")))
+        if not all(ADDRESS.fullmatch(kind) for kind in types):
             says = f"GPU types are {', '.join(sorted(types)) or 'none'}; each GPU needs its own: g0, g1, …"
+        elif wrong:
+            says = f"an address is the number of its GPU's device file, and {', '.join(wrong)}"
         elif count not in _COUNTS or slots.get(host, {}) != dict.fromkeys(types, count):
             says = f"each GPU needs one line `Name=shard Type=gN Count={SLOTS}` (to {MOST_SLOTS}) with the same File"
-        elif set(declared.get(host, "").split(",")) != wanted:
+        elif set(declared.get(host, "").split(",")) != wanted or not _in_order(types, declared[host]):
             says = (
                 f"slurm.conf declares Gres={declared.get(host, '') or '(nothing)'}, which is not what gres.conf has"
             )
@@ -193,6 +197,10 @@ def _gres(root: Path, conf: Texts, path: Path) -> Iterator[Finding]:
         yield Finding(f"node {host}", False, says, remedy)
     if gpus and not bad:
         yield Finding("gres.conf", True, f"{len(gpus)} nodes with an address and slots for each GPU")
+
+
+def _in_order(types: Iterable[str], gres: str) -> bool:
+    return [word for word in gres.split(",") if word.startswith("gpu:")] == [f"gpu:{kind}:1" for kind in types]
 
 
 def _hosts(expression: str) -> list[str]:

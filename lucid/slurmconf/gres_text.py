@@ -9,22 +9,25 @@ from pathlib import Path
 
 from lucid.errors import ConfigError
 from lucid.slurmconf.conf_text import Edit, Statement, Texts, edited, with_values
-from lucid.slurmconf.nodes import host_list, hosts_in
+from lucid.slurmconf.nodes import device_number, host_list, hosts_in
 from lucid.slurmconf.render import SLOTS, gpu_lines
 
-__all__ = ["ADDRESS", "Gres", "addressed_gres", "hosts_or_none", "with_slots"]
+__all__ = ["ADDRESS", "RENAME", "Gres", "addressed_gres", "hosts_or_none", "misnamed", "with_slots"]
 
 ADDRESS = re.compile(r"g\d+")
+RENAME = "Type=g3 for File=/dev/nvidia3 and so on in gres.conf, the same in slurm.conf's Gres=, while no job is there"
 _KEPT = ("cores", "cpus", "links", "link", "flags")
 """Of a GPU's line: what is copied beside its address."""
 
 
 @dataclass(slots=True)
 class Gres:
-    """``files``: the texts that change. ``models``: the type that they give to GPUs, by host. ``problems`` say why a
-    host cannot be given addresses, each with its remedy."""
+    """``files``: the texts that change. ``numbers``: of the GPUs' device files, by host that gets addresses.
+    ``models``: the type that they give to GPUs, by host. ``problems`` say why a host cannot be given addresses, each
+    with its remedy."""
 
     files: dict[Path, str] = field(default_factory=dict)
+    numbers: dict[str, tuple[int, ...]] = field(default_factory=dict)
     models: dict[str, set[str]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     problems: list[tuple[str, str]] = field(default_factory=list)
@@ -36,6 +39,18 @@ def hosts_or_none(expression: str) -> list[str] | None:
         return hosts_in(expression)
     except ConfigError:
         return None
+
+
+def misnamed(rows: Iterable[Mapping[str, str]]) -> list[str]:
+    """Which addresses are not the number of their device file, in words: ``g2 is /dev/nvidia3``. Lucid, which sees no
+    gres.conf, takes the one for the other."""
+    return [
+        f"{pairs['type']} is {file}"
+        for pairs in rows
+        if pairs.get("name") in ("gpu", "shard") and ADDRESS.fullmatch(pairs.get("type", ""))
+        for file in hosts_or_none(pairs.get("file", "")) or ()
+        if pairs["type"] != f"g{device_number(file)}"
+    ]
 
 
 def with_slots(texts: Texts, hosts: Iterable[str], slots: int) -> dict[Path, str]:
@@ -53,11 +68,14 @@ def with_slots(texts: Texts, hosts: Iterable[str], slots: int) -> dict[Path, str
     return {path: edited(texts.files[path], made) for path, made in edits.items()}
 
 
-def addressed_gres(texts: Texts, wanted: Mapping[str, int], others: Iterable[str], slots: int = SLOTS) -> Gres:
+def addressed_gres(
+    texts: Texts, wanted: Mapping[str, int], others: Iterable[str], slots: int = SLOTS, ready: Iterable[str] = ()
+) -> Gres:
     """gres.conf, with what it includes, with addresses for the GPUs of the hosts *wanted* (GPUs by host). The hosts
     *others* keep theirs.
 
-    Hosts that have addresses already are left as they are.
+    Hosts that have addresses already are left as they are, also those that slurm.conf says are *ready*: an address
+    that is not the number of its device file is a problem.
     """
     result = Gres()
     rows = [(statement, _folded(statement.pairs)) for statement in texts.statements]
@@ -73,16 +91,25 @@ def addressed_gres(texts: Texts, wanted: Mapping[str, int], others: Iterable[str
             )
             return result
         covers[statement] = set(hosts)
+    for host in sorted({*wanted, *ready}):
+        if wrong := misnamed(
+            pairs for statement, pairs in rows if not covers[statement] or host in covers[statement]
+        ):
+            result.problems.append(
+                (f"node {host} has addresses of other files: {', '.join([*dict.fromkeys(wrong)])}", RENAME)
+            )
     devices: dict[str, tuple[str, ...]] = {}
     for host, count in wanted.items():
         mine = [(s, pairs) for s, pairs in rows if not covers[s] or host in covers[s]]
         types = {pairs["type"] for _, pairs in mine if pairs.get("name") == "gpu" and "type" in pairs}
         if types and all(ADDRESS.fullmatch(kind) for kind in types):
+            result.numbers[host] = tuple(sorted(int(kind[1:]) for kind in types))
             continue
         result.models[host] = types
         found = _devices(host, count, [pairs for _, pairs in mine], result)
         if found is not None:
             devices[host] = found
+            result.numbers[host] = tuple(device_number(device.split()[0]) or 0 for device in found)
     if not result.problems and devices:
         result.files = _rewritten(texts, rows, covers, devices, sorted(set(others) - set(wanted)), slots)
     return result
@@ -108,7 +135,8 @@ def _devices(host: str, count: int, rows: list[dict[str, str]], result: Gres) ->
     elif not gpus and any(pairs.get("autodetect", "off").lower() != "off" for pairs in rows):
         note = (
             "AutoDetect is switched off for nodes with addresses: their GPUs are taken to be /dev/nvidia0 and so on, "
-            "without the cores near them (add Cores= to the lines where jobs need it)"
+            "without the cores near them (add Cores= to the lines where jobs need it). Where nvidia-smi -q shows "
+            "Minor Number in another order, cgroup.conf needs ConstrainDevices=yes (docs/gpu-health.md)"
         )
         result.notes += [] if note in result.notes else [note]
         found = [f"/dev/nvidia{number}" for number in range(count)]
@@ -119,6 +147,11 @@ def _devices(host: str, count: int, rows: list[dict[str, str]], result: Gres) ->
         )
     elif len(found) != count:
         problem = f"has {len(found)} GPUs in gres.conf, {count} in slurm.conf", "one number in both files"
+    elif len({device_number(line.split()[0]) for line in found} - {None}) != count:
+        problem = (
+            f"has GPUs whose device files do not end in a number of their own ({', '.join(found[:8])})",
+            "File= with the numbered files (/dev/nvidia3, /dev/dri/renderD128): the number is the GPU's address",
+        )
     if problem is not None:
         result.problems.append((f"node {host} {problem[0]}", problem[1]))
         return None

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from lucid.slurmconf.conf_text import Edit, Statement, Texts, edited, with_values
-from lucid.slurmconf.gres_text import ADDRESS, addressed_gres, hosts_or_none, with_slots
+from lucid.slurmconf.gres_text import ADDRESS, Gres, addressed_gres, hosts_or_none, with_slots
 from lucid.slurmconf.nodes import host_list
 from lucid.slurmconf.render import SLOTS, addresses
 
@@ -179,12 +179,13 @@ def _nodes(work: _Work, gres: Texts | None, packed: Collection[str], merged: Mer
         )
     others = [host for _, node in found if node.gpus for host in node.hosts if host not in wanted]
     merged.hosts += sorted(ready)
-    models = _gres(gres, wanted, [host for host in others if host not in ready], merged, slots) if wanted else {}
+    mine = sorted(ready & set(packed))
+    found_gres = _gres(gres, wanted, [host for host in others if host not in ready], merged, slots, mine)
     for statement, node in found:
         if not node.gpus:
             continue
         kinds = {model for model, _ in node.gpus if model and not node.addressed}
-        kinds |= set().union(*(models.get(host, set()) for host in node.hosts))
+        kinds |= set().union(*(found_gres.models.get(host, set()) for host in node.hosts))
         values = {}
         if set(node.hosts) & wanted.keys():
             rest = [word for word in node.gres if word.split(":")[0] != "gpu"]
@@ -202,8 +203,21 @@ def _nodes(work: _Work, gres: Texts | None, packed: Collection[str], merged: Mer
                     )
                 )
                 continue
-            gpus = sum(count for _, count in node.gpus)
-            values["Gres"] = ",".join([addresses(gpus, slots), *rest])
+            numbers = {found_gres.numbers[host] for host in node.hosts if host in found_gres.numbers}
+            if len(numbers) > 1:
+                merged.refused.append(
+                    Refusal(
+                        f"nodes {host_list(node.hosts)} stand in one NodeName line, and their GPUs have different "
+                        "device files in gres.conf",
+                        "a NodeName line for each kind of node in slurm.conf, then run this again",
+                    )
+                )
+            if any(each != (*range(len(each)),) for each in numbers):
+                merged.notes.append(
+                    f"device files of {host_list(node.hosts)} are not numbered 0, 1, 2 and so on: cgroup.conf needs "
+                    "ConstrainDevices=yes there (docs/gpu-health.md)"
+                )
+            values["Gres"] = ",".join([addresses(min(numbers, default=()), slots), *rest])
             merged.hosts += node.hosts
             merged.models |= kinds
         have = [word for word in node.feature.split(",") if word]
@@ -255,8 +269,10 @@ def _feature_key(statement: Statement) -> str:
 
 
 def _gres(
-    gres: Texts | None, wanted: Mapping[str, int], others: list[str], merged: Merged, slots: int
-) -> dict[str, set[str]]:
+    gres: Texts | None, wanted: Mapping[str, int], others: list[str], merged: Merged, slots: int, ready: list[str]
+) -> Gres:
+    if not wanted and (gres is None or not ready):
+        return Gres()
     if gres is None:
         merged.refused.append(
             Refusal(
@@ -264,15 +280,15 @@ def _gres(
                 "put the gres.conf of the nodes here, with NodeName= in each line, and on every node the same",
             )
         )
-        return {}
-    found = addressed_gres(gres, wanted, others, slots)
+        return Gres()
+    found = addressed_gres(gres, wanted, others, slots, ready)
     merged.notes += found.notes
     by_remedy: dict[str, list[str]] = {}
     for what, remedy in found.problems:
         by_remedy.setdefault(remedy, []).append(what)
     merged.refused += [Refusal("; ".join(whats[:5]), remedy) for remedy, whats in by_remedy.items()]
     merged.files |= {path: text for path, text in found.files.items() if text != gres.files[path]}
-    return found.models
+    return found
 
 
 def _parameters(work: _Work, in_force: Mapping[str, str], site: Mapping[str, str], merged: Merged) -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from lucid.core.hostlist import hosts_in
 from lucid.errors import ConfigError
 
-__all__ = ["NodeSpec", "PartitionSpec", "host_list", "hosts_in", "parse_node", "parse_partition"]
+__all__ = ["NodeSpec", "PartitionSpec", "device_number", "host_list", "hosts_in", "parse_node", "parse_partition"]
 
 _NAME = re.compile(r"[A-Za-z0-9_.-]+")
 _HOSTS = re.compile(r"[A-Za-z0-9_.,\[\]-]+")
@@ -42,6 +42,13 @@ class PartitionSpec:
     profiling: bool = False
     default: bool = False
     options: dict[str, str] = field(default_factory=dict)
+
+
+def device_number(file: str) -> int | None:
+    """The number at the end of a device file's name: 3 of ``/dev/nvidia3``, 128 of ``/dev/dri/renderD128``. The GPU's
+    address is ``g3``, so that whoever has the address knows the file. ``None``: it has none, or one above 999."""
+    found = re.search(r"\d+$", file)
+    return int(found[0]) if found is not None and int(found[0]) < 1000 else None
 
 
 def host_list(hosts: Iterable[str]) -> str:
@@ -94,8 +101,8 @@ def parse_node(text: str) -> NodeSpec:
     if not 1 <= gpus <= 64:
         raise ConfigError(f"--nodes {text!r}: gpus={gpus} is not between 1 and 64")
     device = given.get("devices", "/dev/nvidia{}")
-    if not re.fullmatch(r"/[A-Za-z0-9_./-]*\{\}[A-Za-z0-9_./-]*", device):
-        raise ConfigError(f"--nodes {text!r}: devices={device} must be a path with {{}} for the GPU's number")
+    if not re.fullmatch(r"/[A-Za-z0-9_./-]*[A-Za-z_./-]\{\}", device):
+        raise ConfigError(f"--nodes {text!r}: devices={device} must be a path with {{}} at its end, for the number")
     cpus, mem_mib = (_whole(text, key, given.get(key, "0")) for key in ("cpus", "mem"))
     return NodeSpec(hosts, gpus, cpus, mem_mib, given.get("type", ""), features, device)
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from lucid.errors import ConfigError
-from lucid.slurmconf.nodes import NodeSpec, PartitionSpec, hosts_in
+from lucid.slurmconf.nodes import NodeSpec, PartitionSpec, device_number, hosts_in
 
 __all__ = ["MOST_SLOTS", "SLOTS", "Rendered", "addresses", "gpu_lines", "plugin_conf", "render"]
 
@@ -74,18 +74,21 @@ def render(
 
 def gpu_lines(hosts: str, devices: Sequence[str], slots: int = SLOTS) -> list[str]:
     """Lines of gres.conf: an address and slots for each GPU. A device is its File, and what else its line says."""
-    lines = [f"NodeName={hosts} Name=gpu Type=g{number} File={device}" for number, device in enumerate(devices)]
     files = [device.split()[0] for device in devices]
-    return lines + [
-        f"NodeName={hosts} Name=shard Type=g{number} Count={slots} File={file}" for number, file in enumerate(files)
+    types = [f"g{device_number(file)}" for file in files]
+    return [
+        *(f"NodeName={hosts} Name=gpu Type={kind} File={line}" for kind, line in zip(types, devices, strict=True)),
+        *(
+            f"NodeName={hosts} Name=shard Type={kind} Count={slots} File={file}"
+            for kind, file in zip(types, files, strict=True)
+        ),
     ]
 
 
-def addresses(gpus: int, slots: int = SLOTS) -> str:
-    """What ``Gres=`` of a NodeName line says for so many GPUs."""
-    return ",".join(
-        [*(f"gpu:g{number}:1" for number in range(gpus)), *(f"shard:g{number}:{slots}" for number in range(gpus))]
-    )
+def addresses(numbers: Iterable[int], slots: int = SLOTS) -> str:
+    """What ``Gres=`` of a NodeName line says for the GPUs whose device files have these numbers."""
+    types = [f"g{number}" for number in numbers]
+    return ",".join([*(f"gpu:{kind}:1" for kind in types), *(f"shard:{kind}:{slots}" for kind in types)])
 
 
 def plugin_conf(types: Iterable[str], heartbeat: str, *, filtered: bool = True) -> str:
@@ -136,7 +139,7 @@ def _slurm_conf(
         parts += [f"RealMemory={node.mem_mib}"] if node.mem_mib else []
         features = [*([node.gpu_type] if node.gpu_type else []), *node.features]
         parts += [f"Feature={','.join(features)}"] if features else []
-        parts += [f"Gres={addresses(node.gpus, slots)}"]
+        parts += [f"Gres={addresses(range(node.gpus), slots)}"]
         parts += [extra[node.hosts]] if node.hosts in extra else []
         lines.append(" ".join(parts))
     for partition in partitions:

@@ -6,7 +6,7 @@
     unseal --job ID --restarts N --node NAME --gpus 0,1 [--daemon USER]     (the job's Extra on standard input)
 
 ``start`` prints ``sharing=…``; it always exits 0 unless it is called wrongly (2), for a failing prolog would drain
-the node. ``unseal`` prints ``gpus=… mem=… speed=… turns=1 mps=0``, or nothing and why not.
+the node. ``unseal`` prints ``gpus=…`` (device numbers) ``mem=… speed=… turns=1 mps=0``, or nothing and why not.
 """
 
 from __future__ import annotations
@@ -115,8 +115,8 @@ def _mps(given: argparse.Namespace, path: str) -> list[str]:
 
 def _unseal(given: argparse.Namespace, path: str) -> list[str]:
     extra = sys.stdin.buffer.read(_LONGEST_EXTRA).decode("ascii", "replace")
-    devices = [int(text) for text in re.findall(r"[0-9]{1,3}", given.gpus, re.ASCII)]
+    places = [int(text) for text in re.findall(r"[0-9]{1,3}", given.gpus, re.ASCII)]
     text = seal.opened(extra, given.daemon, path, time.time(), Deadline(4.0))
-    sealed = seal.read(text, given.job, int(given.restarts), given.node, devices)
+    sealed = seal.read(text, given.job, int(given.restarts), given.node, places)
     items = f"gpus={','.join(map(str, sealed.gpus))} mem={sealed.mem} speed={sealed.speed}"
     return [items + " turns=1" * sealed.turns + " mps=0" * (not sealed.mps)]

@@ -21,7 +21,7 @@ __all__ = ["Refused", "Sealed", "opened", "read"]
 
 _PAYLOAD = re.compile(
     r"lucid 1 job=([0-9]{1,10}) restarts=([0-9]{1,5}) node=([A-Za-z0-9_.-]{1,64})"
-    r" gpus=([0-9]{1,3}(?:,[0-9]{1,3}){0,63})"
+    r" gpus=([0-9]{1,3}(?:,[0-9]{1,3}){0,63})(?: devices=([0-9]{1,3}(?:,[0-9]{1,3}){0,63}))?"
     r"(?: mem=([0-9]{1,9}))?(?: speed=([0-9]\.[0-9]{2}))?(?: turns=(1))?(?: mps=(0))?"
 )
 _IN_EXTRA = re.compile(r"(?:^|;)lucid-seal=(MUNGE:[A-Za-z0-9+/=]{16,1000}:)(?:;|$)")
@@ -38,8 +38,8 @@ class Refused(Exception):
 
 @dataclass(frozen=True)
 class Sealed:
-    """GPUs by the driver's index, the memory fence in MiB and the speed expected beside a partner (as text), whether
-    the job takes turns with others on these GPUs, and whether it may have MPS."""
+    """GPUs by the numbers of their device files, the memory fence in MiB and the speed expected beside a partner (as
+    text), whether the job takes turns with others on these GPUs, and whether it may have MPS."""
 
     gpus: Sequence[int]
     mem: str = ""
@@ -48,10 +48,11 @@ class Sealed:
     mps: bool = True
 
 
-def read(text: str, job: str, restarts: int, node: str, devices: Sequence[int]) -> Sealed:
+def read(text: str, job: str, restarts: int, node: str, places: Sequence[int]) -> Sealed:
     """The items of a payload, where it is for this start of this job here and names GPUs that the job has.
 
-    ``devices``: the job's GPUs as Slurm names them to a prolog; of several it may leave some out.
+    ``places``: the job's GPUs as Slurm names them to a prolog, by their places among the node's; of several it may
+    leave some out. Where the numbers of their device files are others, the seal says both.
 
     Raises:
         Refused: it is not.
@@ -65,12 +66,15 @@ def read(text: str, job: str, restarts: int, node: str, devices: Sequence[int]) 
         raise Refused(f"the seal is of start {found[2]} of the job, and this is start {restarts}")
     if found[3] != node:
         raise Refused(f"the seal is for node {found[3]}")
-    gpus = [int(index) for index in found[4].split(",")]
-    if not devices:
+    gpus = [int(place) for place in found[4].split(",")]
+    if not places:
         raise Refused("the job has no GPUs here")
-    if not set(devices) <= set(gpus):
-        raise Refused(f"the job has GPU {','.join(map(str, devices))}, and the seal names {found[4]}")
-    return Sealed(gpus, found[5] or "", found[6] or "", bool(found[7]), not found[8])
+    if not set(places) <= set(gpus):
+        raise Refused(f"the job has GPU {','.join(map(str, places))}, and the seal names {found[4]}")
+    numbers = [int(number) for number in found[5].split(",")] if found[5] else gpus
+    if len(numbers) != len(gpus):
+        raise Refused(f"the seal has {len(gpus)} GPUs and {len(numbers)} device numbers")
+    return Sealed(numbers, found[6] or "", found[7] or "", bool(found[8]), not found[9])
 
 
 def _uid_of(daemon: str) -> int:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from campaign.stream import FOLDER
+from nvml_emulator import smi as nvidia_smi
 from testbed import cli, controllers, daemons, host
 from testbed.settings import Layout, TestbedError
 
@@ -153,10 +154,7 @@ class Site:
         control.write_text(
             '#!/bin/sh\nFAKE_MPS=/tmp/fake-mps exec python3 /usr/bin/nvidia-cuda-mps-control.py "$@"\n'
         )
-        smi.write_text(
-            "#!/bin/sh\ncase $* in *mig*) exit 0 ;; esac\nfor last; do :; done\n"
-            'echo "$last" | tr , "\\n" | sed "s/^/GPU-aa/"\n'
-        )
+        smi.write_text(nvidia_smi({f"GPU-aa{minor}": minor for minor in reversed(range(8))}))
         for path in (control, smi):
             path.chmod(0o755)
         (self.root / "etc/slurm/lucid/node.conf").write_text("mps /etc/slurm/lucid/mps\nlimit 15\n")

@@ -9,6 +9,8 @@ from pathlib import Path
 
 from box import Box
 
+from nvml_emulator import smi as nvidia_smi
+
 FAKE = Path(__file__).parents[1] / "assets/mps/nvidia-cuda-mps-control"
 
 
@@ -24,11 +26,8 @@ def install_mps(box: Box) -> Path:
     shutil.copy(FAKE, bin_ / "nvidia-cuda-mps-control.py")
     control = bin_ / "nvidia-cuda-mps-control"
     control.write_text('#!/bin/sh\nFAKE_MPS=/tmp/fake-mps exec python3 /usr/bin/nvidia-cuda-mps-control.py "$@"\n')
-    smi = bin_ / "nvidia-smi"  # UUIDs of the GPUs asked for by index; no card is in MIG mode
-    smi.write_text(
-        "#!/bin/sh\ncase $* in *mig*) exit 0 ;; esac\nfor last; do :; done\n"
-        'echo "$last" | tr , "\\n" | sed "s/^/GPU-aa/"\n'
-    )
+    smi = bin_ / "nvidia-smi"
+    smi.write_text(nvidia_smi({f"GPU-aa{minor}": minor for minor in (2, 3, 0, 1)}))  # as on hosts of AMD
     for path in (control, smi):
         path.chmod(0o755)
     return folder

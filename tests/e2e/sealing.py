@@ -18,8 +18,9 @@ def seal(
     node: str = "n1",
     restarts: int = 0,
     user: str = "lucid",
+    numbers: tuple[int, ...] = (),
 ) -> str:
     """The Extra of a job's start on these GPUs, sealed by ``user``."""
-    items = Items(node, gpus, mem_mib, speed)
+    items = Items(node, gpus, mem_mib, speed, numbers=numbers)
     prefix = ["chroot", f"--userspec={user}", str(box.root)]
     return f"{items.plain()};lucid-seal={credential([*prefix, *MUNGE, items.payload(int(job), restarts)])}"

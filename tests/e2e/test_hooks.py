@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from box import Box
+from sealing import seal
 
 from lucid.adapters.slurm.actions.prolog_extra import Items
+from nvml_emulator import smi as nvidia_smi
 
 
 @pytest.fixture
@@ -24,7 +28,7 @@ def hooked(box: Box) -> Iterator[Box]:
         path.write_text(note + then)
         path.chmod(0o755)
     smi = box.root / "usr/bin/nvidia-smi"
-    smi.write_text('#!/bin/sh\nfor last; do :; done\necho "$last" | tr , "\\n" | sed "s/^/GPU-aa/"\n')
+    smi.write_text(nvidia_smi({f"GPU-aa{minor}": minor for minor in (2, 3, 0, 1)}))
     smi.chmod(0o755)
     (box.root / "tmp/hooks.log").unlink(missing_ok=True)
     conf = box.root / "etc/slurm/lucid/node.conf"
@@ -58,6 +62,45 @@ def test_what_a_user_writes_into_extra_counts_for_nothing(hooked: Box) -> None:
     passed = {line.split(" --gpus ")[1] for line in log(hooked) if line.startswith("sampler start")}
     assert passed == {" --nodes 1"}
     assert not [line for line in log(hooked) if line.startswith("start")]
+
+
+@pytest.fixture
+def holed(hooked: Box) -> Iterator[Box]:
+    """No node has /dev/nvidia2: the GPU of /dev/nvidia3 is the third of Slurm's."""
+    etc = hooked.root / "etc/slurm"
+    before = {path: path.read_text() for path in (etc / "gres.conf", etc / "lucid.slurm.conf")}
+
+    def have(texts: dict[Path, str], shown: str) -> None:
+        for path, text in texts.items():
+            path.write_text(text)
+        hooked.run("scontrol", "reconfigure")
+        hooked.wait("the GPUs", lambda: shown in hooked.run("sinfo", "-h", "-n", "n1", "-o", "%G").stdout)
+        hooked.wait("idle nodes", lambda: {*hooked.run("sinfo", "-h", "-o", "%t").stdout.split()} == {"idle"})
+
+    lacks = {
+        path: re.sub(r"(gpu|shard):g2:\d+,?|^.*Type=g2 .*\n", "", text, flags=re.M) for path, text in before.items()
+    }
+    have({path: re.sub(r",(?=\s)", "", text) for path, text in lacks.items()}, "gpu:g1:1,gpu:g3:1")
+    yield hooked
+    have(before, "gpu:g2:1")
+
+
+@pytest.mark.slow
+def test_behind_a_hole_slurm_counts_places_and_the_job_gets_the_gpu_of_the_device_file(holed: Box) -> None:
+    holed.beat()
+    job = holed.sbatch("--gres=gpu:2", script="env")
+    sealed = seal(holed, job, (1, 2), 9000, numbers=(1, 3))
+    holed.scontrol(
+        "update", f"JobId={job}", "TresPerNode=gres/shard:g1:1,gres/shard:g3:1", "ReqNodeList=n1", f"Extra={sealed}"
+    )
+    holed.scontrol("release", job)
+    holed.wait_ended(job)
+    uid = holed.run("id", "-u", "alice").stdout.strip()
+    assert [line for line in log(holed) if "start" in line] == [
+        f"sampler start --job {job} --slurm-id {job} --gpus 1,3 --nodes 1",
+        f"start --job {job} --uid {uid} --gpus GPU-aa1,GPU-aa3 --mem-limit 9000 --within 1",
+    ]
+    assert "SLURM_JOB_GPUS=1,2" in holed.output(job).splitlines()
 
 
 def test_the_task_prolog_tells_mps_clients_and_narrows_uuids_by_task(box: Box) -> None:

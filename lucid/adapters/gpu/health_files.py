@@ -16,7 +16,7 @@ from typing import Any, Final
 from lucid.adapters.checked import checked
 from lucid.atomic import read_regular, write_atomic
 from lucid.core.as_json import from_json, to_json
-from lucid.core.gpu_health import CardHealth, GpuFault, NodeHealth
+from lucid.core.gpu_health import MOST_NUMBER, CardHealth, GpuFault, NodeHealth
 from lucid.errors import MetricsError
 
 __all__ = ["ALIVE_S", "Evidence", "HealthFolder", "health_folder", "read_health", "touch_health", "write_health"]
@@ -89,7 +89,7 @@ def read_health(path: Path) -> NodeHealth:
 
 
 def _sound(card: CardHealth) -> None:
-    if not 0 <= card.index < _MOST_CARDS:
+    if not 0 <= card.index <= MOST_NUMBER:
         raise ValueError(f"a GPU has the number {card.index}")
     for fault in card.faults:
         one: GpuFault = checked(fault)

@@ -105,7 +105,7 @@ class NvmlMetrics:
         if self._count() != len(self._devices):  # handles that are known tell by themselves that a card is lost
             self._find()
         self._note_xids()
-        found = [GpuCondition(card.uuid, _number(card), card.name, words) for card, words in self._failing.items()]
+        found = [GpuCondition(card.uuid, card.number, card.name, words) for card, words in self._failing.items()]
         for device in list(self._devices.values()):
             try:
                 found.append(self._condition(device))
@@ -113,7 +113,7 @@ class NvmlMetrics:
                 if getattr(error, "value", None) in _DRIVER_GONE:
                     self.close()
                     raise MetricsError(f"NVML: {error}; the driver was restarted or is gone") from None
-                found.append(GpuCondition(device.card.uuid, _number(device.card), device.card.name, str(error)))
+                found.append(GpuCondition(device.card.uuid, device.card.number, device.card.name, str(error)))
         return found
 
     def _condition(self, device: _Device) -> GpuCondition:
@@ -129,7 +129,7 @@ class NvmlMetrics:
         reasons = self._absent(nvml.nvmlDeviceGetCurrentClocksThrottleReasons, handle) or 0
         return GpuCondition(
             device.card.uuid,
-            _number(device.card),
+            device.card.number,
             device.card.name,
             "",
             None if count is None else int(count),
@@ -303,7 +303,7 @@ class NvmlMetrics:
             for uuid, device in self._devices.items():
                 if _address(device.handle) == _address(event.device):
                     self._xids[uuid] = int(event.eventData)
-                    waiting = self._untold.setdefault(_number(device.card), [])
+                    waiting = self._untold.setdefault(device.card.number, [])
                     waiting[:] = [*waiting, int(event.eventData)][-_MOST_XIDS:]
 
     def _absent(self, call: Callable[..., Any], *given: Any) -> Any:
@@ -319,10 +319,6 @@ class NvmlMetrics:
         with contextlib.suppress(self._nvml.NVMLError):
             return call(*given)
         return None
-
-
-def _number(card: GpuCard) -> int:
-    return card.index if card.minor is None else card.minor
 
 
 def _address(handle: Any) -> int | None:

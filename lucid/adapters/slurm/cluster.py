@@ -7,6 +7,7 @@ goes on from there: a note is written before Slurm is told anything, and each st
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -51,7 +52,7 @@ from lucid.errors import ClusterError, ClusterUnavailable, Refusal
 
 __all__ = ["GpusOut", "SlurmCluster"]
 
-GpusOut = Callable[[Mapping[str, int], float], Mapping[str, GpuOut]]
+GpusOut = Callable[[Mapping[str, Sequence[int]], float], Mapping[str, GpuOut]]
 """Given how many GPUs each node has, and the time: those that get no new start, by name."""
 
 _NETWORK_EVERY_S = 600.0
@@ -63,15 +64,20 @@ _SHUT = ("PartitionDown", "PartitionInactive")
 _REPLAN = "a reservation was made, changed or deleted meanwhile: it is planned again in the next cycle"
 
 
-def _no_gpu(gpus: Mapping[str, int], now_s: float) -> Mapping[str, GpuOut]:  # noqa: ARG001 - a GpusOut
+def _no_gpu(gpus: Mapping[str, Sequence[int]], now_s: float) -> Mapping[str, GpuOut]:  # noqa: ARG001 - a GpusOut
     """None is left out."""
     return {}
 
 
-def _by_node(outs: Mapping[str, GpuOut]) -> dict[str, tuple[GpuOut, ...]]:
+def _by_node(outs: Mapping[str, GpuOut], machines: Sequence[SlurmNode]) -> dict[str, tuple[GpuOut, ...]]:
+    """With the place that Slurm gives to each: those that their node does not have, as far as Slurm knows, go."""
+    nodes = {node.name: node for node in machines} if outs else {}
     found: dict[str, tuple[GpuOut, ...]] = {}
     for out in sorted(outs.values(), key=lambda one: (one.node, one.index)):
-        found[out.node] = (*found.get(out.node, ()), out)
+        place = nodes[out.node].place_of(out.index)
+        if place is not None:
+            placed = out if place == out.index else replace(out, place=place)
+            found[out.node] = (*found.get(out.node, ()), placed)
     return found
 
 
@@ -230,7 +236,7 @@ class SlurmCluster:
             switch_wait_s=self._network.max_wait_s,
             windows=self._closings.windows(now_s),
             preemption=self._preemption,
-            gpus_out=_by_node(self._left_out),
+            gpus_out=_by_node(self._left_out, machines),
         )
         self.known.take(self._jobs, jobs, now_s, self.token)
         self._ownership.not_yet = {}
@@ -249,7 +255,7 @@ class SlurmCluster:
         self, machines: Sequence[SlurmNode], modes: Mapping[str, Mode], now_s: float
     ) -> Mapping[str, GpuOut]:
         """The GPUs that get no new start, of nodes that have a partition in pack mode."""
-        gpus = {node.name: len(node.gpu_types) for node in machines if node.gpu_types}
+        gpus = {node.name: node.gpu_numbers for node in machines if node.gpu_types}
         found = self._gpus_out(gpus, now_s)
         if not found:
             return {}

@@ -14,16 +14,15 @@ import click
 from lucid.cli.console import Table, say, stdout_console
 from lucid.cli.live.status import live_settings, live_store, lives
 from lucid.cli.options import config_option
-from lucid.core.as_json import to_json
-from lucid.core.gpu_health import GpuOut
+from lucid.core.gpu_health import MOST_NUMBER, GpuOut
 from lucid.errors import ConfigError
 from lucid.escaping import shown
 from lucid.explain.quantities import when
-from lucid.live.gpu_health import BACK, OUT, outs_in
+from lucid.live.gpu_health import BACK, OUT, odd_numbers, out_json, outs_in
 
 __all__ = ["health", "out", "returned"]
 
-_LISTS = ("beyond", "not_kept", "faults", "watched", "driver_silent", "sampler_silent", "unread")
+_LISTS = ("beyond", "not_kept", "faults", "watched", "driver_silent", "odd_numbers", "sampler_silent", "unread")
 
 
 @click.command()
@@ -35,7 +34,7 @@ def health(config: Path, everything: bool, as_json: bool) -> None:
     store = live_store(live_settings(config))
     told: dict[str, Any] = (store.view("status") or {}).get("gpu_health") or {}
     outs = outs_in(store.settings())
-    rows = [to_json(outs[name]) for name in sorted(outs)]
+    rows = [out_json(outs[name]) for name in sorted(outs)]
     if as_json:
         say(json.dumps({**{key: told.get(key, []) for key in _LISTS}, "out": rows}, indent=1))
         return
@@ -51,6 +50,8 @@ def health(config: Path, everything: bool, as_json: bool) -> None:
         say(shown(f"{node}: its sampler has told nothing for minutes"))
     for one in told.get("driver_silent") or ():
         say(shown(f"{one['node']}: the driver has not answered since {when(one['since_s'])}"))
+    for one in told.get("odd_numbers") or ():
+        say(shown(odd_numbers(one)))
     if everything:
         faults = told.get("faults") or ()
         _table([(one["gpu"], one["began_s"], one["words"], _whose(one)) for one in faults])
@@ -90,7 +91,7 @@ def out(gpu: str, reason: str, config: Path) -> None:
     store = live_store(live_settings(config), write=True)
     made = GpuOut(node, index, time.time(), " ".join(reason.split())[:200], by=_me())
     store.set_setting(BACK + made.name, None)
-    store.set_setting(OUT + made.name, json.dumps(to_json(made)))
+    store.set_setting(OUT + made.name, json.dumps(out_json(made)))
     say(shown(f"{made.name} is out, {_from_when(store)}"))
 
 
@@ -127,6 +128,6 @@ def _me() -> str:
 
 def _parsed(gpu: str) -> tuple[str, int]:
     node, _, index = gpu.rpartition(":")
-    if not node or not (index.isascii() and index.isdecimal()) or int(index) >= 64:
+    if not node or not (index.isascii() and index.isdecimal()) or int(index) > MOST_NUMBER:
         raise ConfigError(f"{gpu!r} names no GPU: write NODE:INDEX, as node7:3")
     return node, int(index)

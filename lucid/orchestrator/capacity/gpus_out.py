@@ -7,7 +7,7 @@ again waits for a person.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from lucid.config import GpuHealthSettings
@@ -66,12 +66,12 @@ def judge(
     before: Mapping[str, GpuOut],
     back: Mapping[str, float],
     health: Mapping[str, NodeHealth],
-    gpus: Mapping[str, int],
+    gpus: Mapping[str, Collection[int]],
     now_s: float,
     rules: GpuHealthSettings,
 ) -> Judged:
     """``before``: those that were out. ``back``: when persons returned GPUs, by name. ``gpus``: of each node of the
-    cluster, as Slurm counts them."""
+    cluster, the device numbers by which Slurm knows them."""
     outs = dict(before)
     returned: list[tuple[GpuOut, str]] = []
     wanted: list[GpuOut] = []
@@ -80,7 +80,7 @@ def judge(
             name = f"{node}:{card.index}"
             counting = [f for f in card.faults if _counts(f, told, back.get(name, 0.0), now_s, rules)]
             known = outs.get(name)
-            if known is None and counting and card.index < gpus.get(node, 0):
+            if known is None and counting and card.index in gpus.get(node, ()):
                 wanted.append(_out(told, card, counting[0]))
             elif known is not None and not known.by and not counting and not told.silent_s:
                 another = known.uuid != card.uuid
@@ -90,10 +90,10 @@ def judge(
     new: list[GpuOut] = []
     beyond: list[GpuOut] = []
     alone = [out for out in outs.values() if not out.by]
-    most = max(1, int(rules.most_share * sum(gpus.values())))
+    most = max(1, int(rules.most_share * sum(map(len, gpus.values()))))
     for out in sorted(wanted, key=lambda one: (one.since_s, one.name)):
         here = sum(other.node == out.node for other in alone)
-        if len(alone) >= most or here >= max(1, int(rules.most_of_node * gpus[out.node])):
+        if len(alone) >= most or here >= max(1, int(rules.most_of_node * len(gpus[out.node]))):
             beyond.append(out)
             continue
         alone.append(out)

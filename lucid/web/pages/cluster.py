@@ -118,6 +118,7 @@ def _node(site: Site, viewer: Viewer, part: Partition, node: Node) -> NodeCells:
         "partition": part.name,
         "profiling": part.profiling,
         "gpus": node.gpus,
+        "numbers": list(node.numbers or range(node.gpus)),
         "available": node.available,
         "out": node.out,
         "power": power_words(node, site.picture.now_s) if node.available else "",

@@ -47,12 +47,13 @@ class Cell(TypedDict):
 
 
 class NodeCells(TypedDict):
-    """One node."""
+    """One node. ``numbers``: of its GPUs' device files, in the order of the cells."""
 
     name: str
     partition: str
     profiling: bool
     gpus: int
+    numbers: list[int]
     available: bool
     out: str
     power: str

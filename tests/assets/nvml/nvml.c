@@ -7,7 +7,7 @@
  *   generation 1            a change means that the driver was restarted: handles and samples are void until
  *                           nvmlShutdown and nvmlInit
  *   gpu 0 uuid=GPU-a name=Emulated mem_total=24576 mem_used=512 util=0 mem_util=0 [gpm=1 sm=0 occ=0 dram=0]
- *         [mig=1] [xid=79]  (MiB, percent; on one line) a GPU without a line is not there; `xid` is reported once
+ *         [mig=1] [xid=79] [minor=0]  (MiB, percent; on one line) a GPU without a line is not there; `xid` is reported once
  *         [ecc=2] [remap_pending=1] [remap_failed=1] [throttle=64] [energy=7]   uncorrected errors; rows; bits of clock reasons; J
  *   proc 0 pid=1234 [mem=400] [sm=40] [mem_util=20]      a process on GPU 0; what is left out is unavailable
  *   fail FUNCTION CODE [gpu]                             this call returns CODE (on this GPU)
@@ -32,7 +32,7 @@
 enum { OK = 0, UNINITIALIZED = 1, INVALID = 2, NOT_SUPPORTED = 3, NOT_FOUND = 6, TOO_SMALL = 7, NO_DRIVER = 9,
        TIMED_OUT = 10, LOST = 15 };
 
-typedef struct { int there, gpm, mig; char uuid[80], name[96]; double total, used, util, mem, sm, occ, dram; int xid; double ecc, pending, failed, throttle, energy; } Gpu;
+typedef struct { int there, gpm, mig, minor; char uuid[80], name[96]; double total, used, util, mem, sm, occ, dram; int xid; double ecc, pending, failed, throttle, energy; } Gpu;
 typedef struct { int gpu; unsigned pid; double mem, sm, mem_util; } Proc;
 typedef struct { char function[64]; int code, gpu; } Fail;
 typedef struct { unsigned long long total, free, used; } Memory;
@@ -109,6 +109,7 @@ static int refresh(void) {
             g->dram = field(line, "dram", 0);
             g->mig = (int)field(line, "mig", 0);
             g->xid = (int)field(line, "xid", 0);
+            g->minor = (int)field(line, "minor", i);
             g->ecc = field(line, "ecc", 0);
             g->pending = field(line, "remap_pending", 0);
             g->failed = field(line, "remap_failed", 0);
@@ -230,7 +231,7 @@ API int nvmlDeviceGetHandleByUUID(const char *uuid, void **handle) {
 }
 API int nvmlDeviceGetUUID(void *handle, char *into, unsigned size) { ENTER(handle); snprintf(into, size, "%s", g->uuid); return OK; }
 API int nvmlDeviceGetName(void *handle, char *into, unsigned size) { ENTER(handle); snprintf(into, size, "%s", g->name); return OK; }
-API int nvmlDeviceGetMinorNumber(void *handle, unsigned *minor) { ENTER(handle); *minor = (unsigned)i; return OK; }
+API int nvmlDeviceGetMinorNumber(void *handle, unsigned *minor) { ENTER(handle); *minor = (unsigned)g->minor; return OK; }
 API int nvmlDeviceGetMemoryInfo(void *handle, Memory *into) {
     ENTER(handle);
     into->total = (unsigned long long)(g->total * 1048576.0);

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from fake_slurm import FakeSlurm, fake_node
+from lucid.adapters.gpu.health_files import health_folder, write_health
 from lucid.adapters.slurm.records.configuration import (
     Limits,
     Partition,
@@ -21,6 +22,7 @@ from lucid.adapters.slurm.records.configuration import (
 )
 from lucid.adapters.slurm.records.from_json import nodes_from
 from lucid.config import Mode, Settings, settings_from
+from lucid.core.gpu_health import NodeHealth
 from lucid.doctor.cluster import Site, look_over_site, see_site
 from lucid.errors import ClusterError, ClusterUnavailable
 from lucid.live.modes import modes_from
@@ -67,6 +69,21 @@ def test_a_sound_cluster_has_no_findings(site: Site) -> None:
     assert found(site) == []
     assert found(site, settings(partitions={"vc-a": "order"}, profiling_partition="")) == []
     assert found(site, settings(partitions={"vc-a": "observe"}, profiling_partition="")) == []
+
+
+@pytest.mark.parametrize(
+    ("order", "constrained", "says"),
+    [((0, 1, 2, 3), "no", False), ((2, 3, 0, 1), "no", True), ((2, 3, 0, 1), "yes", False), ((0, 1, 3), "no", False),
+     ((0, 1, 2, 3, 4), "no", False), ((4, 0, 1, 2, 3), "no", True)],
+)  # fmt: skip
+def test_where_cuda_counts_otherwise_jobs_have_to_be_kept_to_their_devices(
+    site: Site, tmp_path: Path, order: tuple[int, ...], constrained: str, says: bool
+) -> None:
+    (tmp_path / "profiles").mkdir()
+    write_health(health_folder(tmp_path / "profiles"), NodeHealth("n1", 1.0, "boot", 1.0, order=order))
+    site = replace(site, config={**(site.config or {}), "ConstrainDevices": constrained})
+    given = settings(profiles_dir=str(tmp_path / "profiles"))
+    assert ["CUDA counts the GPUs of n1 in another order" in one.what for one in found(site, given)] == [True] * says
 
 
 CONFIG = [

@@ -79,7 +79,7 @@ def test_a_plain_site_is_merged_line_by_line_and_a_second_time_nothing_changes(t
     site = Site(tmp_path)
     merged = site.merged()
     texts = site.write(merged)
-    gpus = addresses(4)
+    gpus = addresses(range(4))
     assert texts["slurm.conf"] == CONF.replace("GresTypes=gpu\n", "GresTypes=gpu,shard\n").replace(
         "TRES=gres/gpu\n", "TRES=gres/gpu,gres/shard\n"
     ).replace("Gres=gpu:a100:4 Feature=ib  # rack 1", f"Gres={gpus} Feature=ib,a100  # rack 1") + (
@@ -107,14 +107,14 @@ def test_slots_are_as_many_as_asked_for_and_change_on_a_site_that_has_them(tmp_p
     merged = site.merged(slots=6)
     texts = site.write(merged)
     assert merged.slotted == {"n1", "n2", "n3", "n4"}, "the whole line"
-    assert f"Gres={addresses(4, 6)} " in texts["slurm.conf"]
+    assert f"Gres={addresses(range(4), 6)} " in texts["slurm.conf"]
     assert texts["gres.conf"].count("Name=shard") == texts["gres.conf"].count("Count=6") == 4
     assert site.merged().files == {}, "without the option they stay as they are"
     install_files(tmp_path)
     (site.etc / "lucid.plugin.conf").write_text(plugin_conf({"a100"}, "/run/lucid/heartbeat"))
     assert [f for f in check_installation(tmp_path) if not f.ok and "written by others" not in f.says] == []
     site.write(site.merged(slots=2))
-    assert addresses(4) in (site.etc / "slurm.conf").read_text()
+    assert addresses(range(4)) in (site.etc / "slurm.conf").read_text()
     fresh = Site(tmp_path / "fresh")
     assert "Count=8" in fresh.write(fresh.merged(slots=8))["gres.conf"]
 
@@ -128,7 +128,7 @@ def test_what_is_included_is_edited_where_it_stands(tmp_path: Path) -> None:
     })  # fmt: skip
     texts = site.write(site.merged())
     assert texts["gres_types.conf"] == "GresTypes=gpu,nic,shard", "no line end came with it"
-    assert addresses(4) in texts["nodes.conf"]
+    assert addresses(range(4)) in texts["nodes.conf"]
     assert "NodeName" not in texts["slurm.conf"]
 
 
@@ -145,7 +145,7 @@ def test_line_ends_of_windows_stay(tmp_path: Path) -> None:
     for text in texts.values():
         assert text.count("\n") == text.count("\r\n")
         assert "\r\r" not in text
-    assert "Gres=" + addresses(4) + " Feature=ib,a100  # rack 1\r\n" in texts["slurm.conf"]
+    assert "Gres=" + addresses(range(4)) + " Feature=ib,a100  # rack 1\r\n" in texts["slurm.conf"]
     assert site.merged().files == {}
 
 
@@ -167,7 +167,7 @@ def test_continued_lines_keep_their_layout(tmp_path: Path) -> None:
     site = Site(tmp_path, broken)
     texts = site.write(site.merged())
     assert (
-        f"CPUs=16 \\\n   RealMemory=64000 \\\n   Gres={addresses(4)} Feature=ib,a100  # rack 1\n"
+        f"CPUs=16 \\\n   RealMemory=64000 \\\n   Gres={addresses(range(4))} Feature=ib,a100  # rack 1\n"
         in texts["slurm.conf"]
     )
     assert site.merged().files == {}
@@ -254,7 +254,7 @@ def test_other_plugins_prologs_and_gres_stay_beside_lucids(tmp_path: Path) -> No
     assert "JobSubmitPlugins=throttle,lua\n" in texts["slurm.conf"]
     assert "Prolog=/site/prolog\n" in texts["slurm.conf"]
     assert "\nProlog=/etc/slurm/lucid/prolog.d/*\n" in texts["slurm.conf"]
-    assert f"Gres={addresses(4)},nic:2 " in texts["slurm.conf"]
+    assert f"Gres={addresses(range(4))},nic:2 " in texts["slurm.conf"]
     assert "NodeName=n[1-4] Name=nic Count=2\n" in texts["gres.conf"]
     assert any("RunInJob" in note for note in merged.notes)
     assert (
@@ -373,7 +373,7 @@ def test_defaults_of_nodes_count(tmp_path: Path) -> None:
     )
     site = Site(tmp_path, conf)
     texts = site.write(site.merged())
-    assert f"\nNodeName=n[1-4] Gres={addresses(4)} Feature=ib,a100\n" in texts["slurm.conf"]
+    assert f"\nNodeName=n[1-4] Gres={addresses(range(4))} Feature=ib,a100\n" in texts["slurm.conf"]
     assert "NodeName=c[1-9] CPUs=64\n" in texts["slurm.conf"]
 
 
@@ -387,6 +387,10 @@ def test_defaults_of_nodes_count(tmp_path: Path) -> None:
         (CONF, "# nothing\n", "has no line for its GPUs"),
         (CONF, GRES.replace("[0-3]", "[0-1]"), "has 2 GPUs in gres.conf, 4 in slurm.conf"),
         (CONF, GRES.replace("File=/dev/nvidia[0-3]", "Count=4"), "without File="),
+        (CONF, GRES.replace("/dev/nvidia[0-3]", "/dev/a,/dev/b,/dev/c,/dev/d"), "do not end in a number of"),
+        (CONF, GRES.replace("/dev/nvidia[0-3]", "/dev/nvidia[0-1],/dev/other[0-1]"), "do not end in a number of"),
+        (CONF, "NodeName=n[1-3] Name=gpu File=/dev/nvidia[0-3]\nNodeName=n4 Name=gpu File=/dev/nvidia[0-2,5]\n",
+         "n[1-4] stand in one NodeName line, and their GPUs have different device files"),
         (CONF, GRES.replace("File=", "MultipleFiles="), "MultipleFiles"),
         (CONF, GRES + "NodeName=n[1-4] Name=shard Count=8\n", "has gres/shard already"),
         (CONF, GRES.replace("n[1-4]", "n[1-4"), "host list that setup does not read"),
@@ -398,6 +402,41 @@ def test_what_cannot_be_merged_is_refused_with_the_remedy(
     tmp_path: Path, conf: str, gres: str | None, what: str
 ) -> None:
     assert what in refused(Site(tmp_path, conf, gres).merged())
+
+
+@pytest.mark.parametrize(
+    ("files", "numbers"),
+    [("/dev/nvidia[0-1,3,5]", (0, 1, 3, 5)), ("/dev/dri/renderD[128-131]", (128, 129, 130, 131)),
+     ("/dev/nvidia[9-12]", (9, 10, 11, 12))],
+)  # fmt: skip
+def test_an_address_is_the_number_of_the_device_file(tmp_path: Path, files: str, numbers: tuple[int, ...]) -> None:
+    site = Site(tmp_path, gres=GRES.replace("/dev/nvidia[0-3]", files))
+    merged = site.merged()
+    assert ["device files of n[1-4] are not numbered 0, 1, 2" in note for note in merged.notes] == [True]
+    texts = site.write(merged)
+    assert f"Gres={addresses(numbers)} " in texts["slurm.conf"]
+    paths = hosts_in(files)
+    for number, path in zip(numbers, paths, strict=True):
+        assert f"Name=gpu Type=g{number} File={path}\n" in texts["gres.conf"]
+        assert f"Name=shard Type=g{number} Count=2 File={path}\n" in texts["gres.conf"]
+    assert site.merged().files == {}
+    install_files(tmp_path)
+    (site.etc / "lucid.plugin.conf").write_text(plugin_conf({"a100"}, "/run/lucid/heartbeat"))
+    assert [f for f in check_installation(tmp_path) if not f.ok and "written by others" not in f.says] == []
+
+
+def test_addresses_of_other_files_are_refused_by_setup_and_told_by_the_check(tmp_path: Path) -> None:
+    """As earlier versions wrote them where device files have holes: g2 was /dev/nvidia3."""
+    site = Site(tmp_path)
+    texts = site.write(site.merged())
+    old = texts["gres.conf"].replace("File=/dev/nvidia3", "File=/dev/nvidia5").replace("/dev/nvidia2", "/dev/nvidia3")
+    (site.etc / "gres.conf").write_text(old)
+    assert "node n1 has addresses of other files: g2 is /dev/nvidia3, g3 is /dev/nvidia5" in refused(site.merged())
+    (wrong,) = {f.says for f in check_installation(tmp_path) if f.about == "node n2"}
+    assert "the number of its GPU's device file, and g2 is /dev/nvidia3" in wrong
+    (site.etc / "gres.conf").write_text("\n".join(reversed(texts["gres.conf"].splitlines())) + "\n")
+    (wrong,) = {f.says for f in check_installation(tmp_path) if f.about == "node n2"}
+    assert "which is not what gres.conf has" in wrong, "Slurm counts in the order of gres.conf"
 
 
 def test_a_link_to_slurm_conf_is_read_through(tmp_path: Path) -> None:

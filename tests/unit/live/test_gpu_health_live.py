@@ -15,13 +15,14 @@ from lucid.adapters.slurm.actions.gpu_placeholders import NAME
 from lucid.config import GpuHealthSettings, profiles_folder
 from lucid.core.gpu_health import CardHealth, GpuFault, GpuOut, NodeHealth
 from lucid.core.placement import NodeGpus
+from lucid.doctor.state import look_over_state
 from lucid.errors import ClusterUnavailable
 from lucid.orchestrator.capacity.gpus_out import judge
 
 RULES = GpuHealthSettings()
 XID = GpuFault("xid", "fallen off the bus", 100.0, 100.0, 100.0, 79, needs="reboot")
 HOT = GpuFault("thermal", "the hardware slows it down because of heat", 100.0, 100.0, 100.0, lasts=True)
-GPUS = {f"n{i}": 8 for i in range(10)}
+GPUS = {f"n{i}": range(8) for i in range(10)}
 
 
 def told(*faults: GpuFault, node: str = "n1", index: int = 2, **rest: object) -> dict[str, NodeHealth]:
@@ -204,6 +205,55 @@ def test_a_persons_word_takes_a_gpu_out(site: Sick) -> None:
     assert site.held() == ["n2:0"]
     placeholder = next(r for r in site.slurm.records.values() if r.name.startswith(NAME))
     assert placeholder.comment == "GPU 0 of n2 is out: noisy fan"
+
+
+HOLES = ("g0", "g1", "g3", "g5")
+"""Addresses of /dev/nvidia0, 1, 3 and 5: what samplers and people call GPU 3 is the third of Slurm's."""
+
+
+def test_where_device_numbers_have_holes_the_gpu_of_that_file_is_out_and_no_other(site: Sick) -> None:
+    site.slurm.node("n1", gpu_types=HOLES, shard_types=frozenset(HOLES))
+    site.submit("0", 4, time_limit_s=6000.0, mark="lucid:vc=vc;restart=1")
+    site.turns(5)
+    (part,) = site.slurm.records["0"].placement
+    site.tell(XID, index=3 if part.node == "n1" else 2, node=part.node)
+    site.turns(30)
+    assert site.slurm.records["0"].restarts == 1, "it left the GPU that failed"
+    site.slurm.run_s["0"] = 0.0
+    site.tell(XID, index=3)
+    site.turns(30)
+    assert "n1:3" in site.held()
+    holder = next(r for r in site.slurm.records.values() if r.name == NAME + "n1:3")
+    assert holder.placement == (NodeGpus("n1", 1 << 2),)
+    for i in range(1, 12):
+        site.submit(str(i), time_limit_s=600.0)
+    site.turns(30)
+    assert [gpu for node, gpu in sorted(site.used()) if node == "n1"] == [0, 1, 3]
+    assert "GPU 3 of n1 is out since" in site.ctl("explain", "11")
+    site.ctl("gpu", "out", "n1:2", "--reason", "no such GPU")
+    site.turns(10)
+    assert "not kept off n1:2: Slurm knows no GPU of this number on its node (it has 0, 1, 3, 5)" in site.ctl(
+        "gpu", "health"
+    )
+    assert [gpu for node, gpu in sorted(site.used()) if node == "n1"] == [0, 1, 3]
+
+
+def test_numbers_that_do_not_fit_those_of_the_sampler_are_told(site: Sick) -> None:
+    site.turns(5)
+    site.tell()
+    folder = health_folder(profiles_folder(site.settings))
+    cards = {"n1": (0, 1, 3, 5), "n2": range(8)}  # of n2 the site keeps four from Slurm
+    for node, seen in cards.items():
+        told = tuple(CardHealth(number, f"GPU-{number}") for number in seen)
+        write_health(folder, NodeHealth(node, site.slurm.now, "boot", 1.0, cards=told))
+    site.turns(20)
+    (odd,) = json.loads(site.ctl("gpu", "health", "--json"))["odd_numbers"]
+    assert odd == {"node": "n1", "slurm": [0, 1, 2, 3], "sampler": [0, 1, 3, 5]}
+    assert json.loads(site.ctl("status", "--json"))["gpu_health"]["odd_numbers"] == [odd]
+    says = "n1: by their types Slurm's GPUs are those with the device numbers 0, 1, 2, 3, and its sampler sees 0, 1"
+    assert says in site.ctl("gpu", "health")
+    (bad,) = [one for one in look_over_state(site.settings, site.slurm.now) if says in one.what]
+    assert bad.level == "bad"
 
 
 @pytest.mark.parametrize("how", ["mode", "drained", "off"])

@@ -90,8 +90,9 @@ LASTS_S = {"thermal": 600, "power": 600}
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_each_of_five_injected_faults_of_a_kind_names_that_gpu_and_no_other(machine: Machine, kind: str) -> None:
+    numbers = random.Random(f"{kind} ").sample(range(2 * GPUS), GPUS)  # device files in another order, and with holes
     for gpu in random.Random(kind).sample(range(GPUS), 5):
-        machine.board.gpus = {i: Gpu(util=90.0) for i in range(GPUS)}
+        machine.board.gpus = {i: Gpu(util=90.0, minor=number) for i, number in enumerate(numbers)}
         machine.board.fail = {}
         for path in (health_folder(machine.profiles) / "n1.json", machine.spool / "gpu-health.jsonl"):
             path.unlink(missing_ok=True)
@@ -102,11 +103,13 @@ def test_each_of_five_injected_faults_of_a_kind_names_that_gpu_and_no_other(mach
         lasts_s = LASTS_S.get(kind, 0)
         machine.run(max(lasts_s - 10, 0), 5)
         assert machine.faults() == {}, "not before it is one"
+        told = read_health(health_folder(machine.profiles) / "n1.json").order
+        assert told == tuple(numbers)
         machine.run(20 if lasts_s else 9)
         found = machine.faults()
-        assert {index: [one.kind for one in faults] for index, faults in found.items()} == {gpu: [kind]}
+        assert {index: [one.kind for one in faults] for index, faults in found.items()} == {numbers[gpu]: [kind]}
         series = [json.loads(line) for line in (machine.spool / "gpu-health.jsonl").read_text().splitlines()]
-        assert {line["gpu"] for line in series} == {gpu}
+        assert {line["gpu"] for line in series} == {numbers[gpu]}
 
 
 def test_a_gpu_that_is_gone_keeps_its_number_and_the_others_keep_theirs(machine: Machine) -> None:

@@ -20,6 +20,7 @@ import pytest
 
 from lucid.adapters.slurm.actions.prolog_extra import Items
 from lucid_hooks.processes import seen
+from nvml_emulator import smi as nvidia_smi
 
 MPS = Path(__file__).parents[3] / "slurm" / "mps"
 FAKE = Path(__file__).parents[2] / "assets" / "mps"
@@ -307,15 +308,7 @@ class TestBehindTheProlog:
     @pytest.fixture
     def node(self, mps: Mps, tmp_path: Path) -> Mps:
         smi = mps.tools / "nvidia-smi"
-        names = "".join(f"*,{i},*) echo {uuid} ;; " for i, uuid in enumerate((G0, G1, G2)))
-        lines = [
-            "#!/bin/sh",
-            '[ "$1" = --query-gpu=uuid ] && [ "$3" = -i ] || exit 0',
-            "for i in $(echo $4 | tr , ' '); do",
-            f"case ,$i, in {names} esac",
-            "done",
-        ]
-        smi.write_text("\n".join(lines) + "\n")
+        smi.write_text(nvidia_smi({G2: 2, G0: 0, G1: 1}))  # the driver's order is not that of the device files
         smi.chmod(0o755)
         unmunge = mps.tools / "unmunge"
         unmunge.write_text(UNMUNGE)

@@ -306,7 +306,17 @@ class Actions:
             return None
         fence = memory_limit_mib(self._known.of(record), gpu_mem_mib(node, self._daemon))
         speed = None if start.speeds is None else start.speeds[0]
-        return Items(part.node, tuple(part.gpus), fence, speed, takes_turns(record), self._daemon.mps)
+        places, numbers = tuple(part.gpus), node.gpu_numbers
+        devices = tuple(numbers[place] for place in places if place < len(numbers))
+        return Items(
+            part.node,
+            places,
+            fence,
+            speed,
+            takes_turns(record),
+            self._daemon.mps,
+            () if devices == places else devices,
+        )
 
     def _tell(self, record: SlurmJob, changes: Changes, late: Items | None) -> None:
         """Write a start into Slurm. ``late``: what is still to be sealed for a task of an array, which has a number

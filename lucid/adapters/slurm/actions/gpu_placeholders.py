@@ -118,7 +118,12 @@ class Placeholders:
         return done
 
     def _begin(self, out: GpuOut, node: SlurmNode, facts: Observation) -> list[str]:
-        if facts.now_s < self._not_before_s.get(out.name, 0.0) or out.index >= len(node.gpu_types):
+        place = node.place_of(out.index)
+        if place is None:
+            have = ", ".join(map(str, node.gpu_numbers))
+            self.refused[out.name] = f"Slurm knows no GPU of this number on its node (it has {have or 'none'})"
+            return []
+        if facts.now_s < self._not_before_s.get(out.name, 0.0):
             return []
         if not node.addressable:
             self.refused[out.name] = "its node's GPUs cannot be asked for one by one (lucidctl setup --mode pack)"
@@ -126,14 +131,14 @@ class Placeholders:
         lasts_s = min(self._lasts_s, self._room_s(node, facts))
         tiers = facts.preemption.tiers
         packed = [name for name in node.partitions if facts.modes.get(name) is Mode.PACK]
-        after = tuple(_holders(out, facts))
+        after = tuple(_holders(node, place, facts))
         if lasts_s < _LEAST_S or not packed or not (after or _has_core(node, facts)):
             return []
         held = HeldGpu(
             NAME + out.name,
             node.name,
             min(packed, key=lambda name: (-tiers.get(name, 0), name)),
-            f"gres/gpu:{node.gpu_types[out.index]}:1",
+            f"gres/gpu:{node.gpu_types[place]}:1",
             int(lasts_s // 60),
             after,
             f"GPU {out.index} of {out.node} is out: {out.words}"[:200],
@@ -155,7 +160,9 @@ class Placeholders:
             if job.time_limit_s is not None and minutes * 60.0 <= job.time_limit_s:
                 return []  # a window begins
             return self._try(out.name, "", lambda: self._client.renew_held_gpu(job.id, minutes, ()))
-        holders = [name for name in _holders(out, facts) if name not in job.dependency.replace(":", ",").split(",")]
+        place = node.place_of(out.index)
+        after = [] if place is None else _holders(node, place, facts)
+        holders = [name for name in after if name not in job.dependency.replace(":", ",").split(",")]
         waits = bool(job.dependency) or facts.now_s < max(job.submit_s, job.eligible_s) + _PATIENCE_S
         if not holders or waits:
             return []
@@ -196,10 +203,10 @@ def _has_core(node: SlurmNode, facts: Observation) -> bool:
     return not facts.preemption.by or used < node.cpus
 
 
-def _holders(out: GpuOut, facts: Observation) -> list[str]:
-    """The jobs that run on the GPU."""
+def _holders(node: SlurmNode, place: int, facts: Observation) -> list[str]:
+    """The jobs that run on the node's GPU of this index."""
     return [
         job.id
         for job in facts.jobs
-        if job.running and any(part.node == out.node and part.mask >> out.index & 1 for part in job.placement)
+        if job.running and any(part.node == node.name and part.mask >> place & 1 for part in job.placement)
     ]

@@ -1,11 +1,11 @@
 """What a node's prolog is told of a job in slots: items in the job's Extra, and a seal that makes them count.
 
-``lucid-gpus=1,3;lucid-mem=9312;lucid-speed=0.93;lucid-seal=MUNGE:…:``. The plain items are for people: the indices of
-its GPUs on the node (Slurm names only the last of them to a prolog), its memory fence under MPS in MiB, and the speed
-expected of it beside its partner. ``lucid-turns=1``: it takes turns with others on its GPUs, and the prolog makes a
-folder for that. A user can write Extra, so the prolog trusts the seal alone
-(slurm/lucid_hooks/seal.py): a munge credential that only root opens, of the same items and of the job, the start and
-the node that they are for. A user's own Extra is never changed, nor sent anywhere.
+``lucid-gpus=1,3;lucid-mem=9312;lucid-speed=0.93;lucid-seal=MUNGE:…:``. The plain items are for people: the device
+numbers of its GPUs on the node, its memory fence under MPS in MiB, and the speed expected of it beside its partner.
+``lucid-turns=1``: it takes turns with others on its GPUs, and the prolog makes a folder for that. A user can write
+Extra, so the prolog trusts the seal alone (slurm/lucid_hooks/seal.py): a munge credential that only root opens, of
+the same items and of the job, the start and the node that they are for. A user's own Extra is never changed, nor sent
+anywhere.
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ def free_extra(extra: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Items:
-    """Of one start of a job in slots on one node: GPUs by index, memory fence in MiB, expected speed."""
+    """Of one start of a job in slots on one node: GPUs as Slurm counts them there, memory fence in MiB, expected
+    speed."""
 
     node: str
     gpus: tuple[int, ...]
@@ -50,16 +51,19 @@ class Items:
     turns: bool = False
     mps: bool = True
     """Is MPS wanted at all?"""
+    numbers: tuple[int, ...] = ()
+    """The same GPUs by the numbers of their device files, where those differ."""
 
     def plain(self) -> str:
         """As people read them."""
-        text = f"lucid-gpus={','.join(map(str, self.gpus))}"
+        text = f"lucid-gpus={','.join(map(str, self.numbers or self.gpus))}"
         text += "" if self.mem_mib is None else f";lucid-mem={self.mem_mib}"
         return text + ("" if self.speed is None else f";lucid-speed={self.speed:.2f}") + ";lucid-turns=1" * self.turns
 
     def payload(self, number: int, restarts: int) -> str:
         """What is sealed for the start of Slurm's job ``number`` that comes after so many restarts."""
         text = f"lucid 1 job={number} restarts={restarts} node={self.node} gpus={','.join(map(str, self.gpus))}"
+        text += f" devices={','.join(map(str, self.numbers))}" if self.numbers else ""
         text += "" if self.mem_mib is None else f" mem={self.mem_mib}"
         text += "" if self.speed is None else f" speed={min(self.speed, 9.99):.2f}"
         return text + " turns=1" * self.turns + " mps=0" * (not self.mps)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -193,6 +194,22 @@ class SlurmNode:
         """Can each of its GPUs be asked for by name, as a shard? Then two jobs can be put on the same one."""
         types = self.gpu_types
         return bool(types) and len(set(types)) == len(types) and set(types) <= self.shard_types
+
+    @property
+    def gpu_numbers(self) -> tuple[int, ...]:
+        """The number of each GPU's device file, by index: ``g3`` is the address of /dev/nvidia3. Without addresses
+        they are taken to be 0, 1, 2 and so on."""
+        found = [_ADDRESS.fullmatch(kind) for kind in self.gpu_types]
+        numbers = tuple(int(one[1]) for one in found if one is not None)
+        return numbers if len({*numbers}) == len(self.gpu_types) else tuple(range(len(self.gpu_types)))
+
+    def place_of(self, number: int) -> int | None:
+        """The index of the GPU with this device number; ``None`` where the node has none."""
+        numbers = self.gpu_numbers
+        return numbers.index(number) if number in numbers else None
+
+
+_ADDRESS = re.compile(r"g([0-9]{1,3})")
 
 
 def _time_s(tag: Mapping[str, str] | None, key: str) -> float:

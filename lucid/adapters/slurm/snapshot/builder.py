@@ -184,6 +184,7 @@ class Viewer:
     def _node(self, node: SlurmNode, used: Mapping[str, tuple[int, int]], facts: Observation) -> Node:
         """0 CPUs or MiB would mean 'no limit', so 1 is the least."""
         cpus, mem = used.get(node.name, (0, 0))
+        numbers = node.gpu_numbers
         return Node(
             node.name,
             len(node.gpu_types),
@@ -202,6 +203,7 @@ class Viewer:
             boot_s=node.boot_s,
             boots_since_s=node.boots_since_s,
             left_out=facts.gpus_out.get(node.name, ()),
+            numbers=() if numbers == tuple(range(len(numbers))) else numbers,
         ).at(facts.now_s)
 
     def job(self, record: SlurmJob, note: JobNote | None, facts: Observation) -> Job:

@@ -57,7 +57,7 @@ class Observation:
         """Those of these GPUs that get no new start."""
         if not self.gpus_out:
             return []
-        return [o for part in placement for o in self.gpus_out.get(part.node, ()) if part.mask >> o.index & 1]
+        return [o for part in placement for o in self.gpus_out.get(part.node, ()) if part.mask >> o.bit & 1]
 
     def open_to(self, node: str, job: SlurmJob) -> bool:
         """May the job be on this node until its time limit ends, if it starts now?"""
