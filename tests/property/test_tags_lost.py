@@ -83,7 +83,7 @@ def by_lot(rng: random.Random, folder: Path) -> tuple[Scene, list[str]]:
     return s, story
 
 
-@tried(150, least=12)
+@tried(100, least=8)
 def test_with_lucidd_alive_nothing_stays_outside_its_queue(rng: random.Random) -> None:
     with tempfile.TemporaryDirectory() as name:
         s, story = by_lot(rng, Path(name))
@@ -100,7 +100,7 @@ def test_with_lucidd_alive_nothing_stays_outside_its_queue(rng: random.Random) -
             assert not job.request.shards, (job.id, story)
 
 
-@tried(150, least=12)
+@tried(100, least=8)
 def test_nothing_is_held_after_lucid_release(rng: random.Random) -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)

@@ -355,7 +355,7 @@ class SlurmCluster:
             unread = numbers_unread(self._facts.jobs)
             gone = [job_id for job_id in self._notes if self._left(job_id, unread)]
             self._forget(gone)
-            self._writer.ours.drop(self._facts.jobs, unread)
+            self._writer.ours.drop(unread)
         return done
 
     def _forget(self, gone: Sequence[str]) -> None:

@@ -73,6 +73,8 @@ class OursList:
         self._ownership = ownership
         self._writes = writes
         self._entries: dict[int, _Entry] = {}
+        self._there: set[int] = set()
+        """Those of the last look."""
         self._left: tuple[int, int] | None = None
         """What the file looked like as it was left; ``None``: as a whole it is to be written anew."""
         self._restored: dict[str, tuple[SlurmJob, str, SlurmJob]] = {}
@@ -88,9 +90,10 @@ class OursList:
         """The jobs, each with its tag: what a note says counts, else the list. The same record becomes the same."""
         found, before = dict[str, tuple[SlurmJob, str, SlurmJob]](), self._restored
         for job in jobs:
-            if job.tag is not None or job.ended:
+            note = notes.get(job.id)
+            if job.tag is not None or (note is None and not job.asks and not job.held):
                 continue
-            tag = tagged(job, notes.get(job.id))
+            tag = tagged(job, note)
             if not tag and (entry := self._entries.get(_number(job))) is not None and entry.means(job):
                 tag = entry.tag
             if tag:
@@ -98,7 +101,7 @@ class OursList:
                 same = made is not None and made[0] is job and made[1] == tag
                 found[job.id] = made if made is not None and same else (job, tag, with_tag(job, tag))
         self._restored = found
-        self.lost = sorted(found)
+        self.lost = sorted(job_id for job_id, (job, _, _) in found.items() if not job.ended)
         return [found[job.id][2] if job.id in found else job for job in jobs] if found else jobs
 
     def look(self, jobs: Iterable[SlurmJob]) -> None:
@@ -106,22 +109,25 @@ class OursList:
         if not self._writes:
             return
         fresh: dict[int, _Entry] = {}
+        self._there = set()
         for job in jobs:
-            if job.tag is None or job.ended or not job.asks or not self._ownership.ours(job):
+            if job.tag is None or not self._ownership.ours(job):
                 continue
             number = _number(job)
+            self._there.add(number)
+            if job.ended or not job.asks:
+                continue
             known, tag = self._entries.get(number), _writable(job.admin_comment)
             if number not in fresh and not (known is not None and known.tag == tag and known.means(job)):
                 fresh[number] = _Entry(number, int(job.submit_s), job.uid, tag)
         if fresh or (self._entries and self._left != self._seen()):
             self._write(fresh)
 
-    def drop(self, jobs: Iterable[SlurmJob], unread: Collection[str]) -> None:
-        """Take out the jobs that have left. *unread*: the numbers of those that nothing else is known of."""
-        if not self._writes or not self._entries:
+    def drop(self, unread: Collection[str]) -> None:
+        """Take out the jobs that have left. *unread*: the numbers of those of which nothing else is known."""
+        if len(self._entries) <= len(self._there) + _KEPT_GONE:
             return
-        there = {_number(job) for job in jobs}
-        gone = [number for number in self._entries if number not in there and str(number) not in unread]
+        gone = [number for number in self._entries if number not in self._there and str(number) not in unread]
         if len(gone) > max(_KEPT_GONE, len(self._entries) // 4):
             for number in gone:
                 del self._entries[number]
