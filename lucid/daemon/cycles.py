@@ -84,6 +84,7 @@ class Cycles:
             lambda home: Capability.INTERLEAVE in needs(home),
             self._gpus_out,
             settings.policy.idle,
+            keeps_list=True,
         )
         self._parts = parts
         self._seen_modes = modes

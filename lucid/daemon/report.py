@@ -102,6 +102,7 @@ def tell_status(
         status["boots"] = cycles.cluster.boots()
         status["gpu_health"] = cycles.gpu_health.told(cycles.cluster.placeholders.refused)
         status["on_gpus_out"] = cycles.cluster.on_gpus_out()
+        status["lost_tags"], status["list_trouble"] = cycles.cluster.lost_tags(), cycles.cluster.list_trouble
         public = {key: status[key] for key in ("modes", "policies", "paused", "aside", "on_gpus_out")}
         publisher.write(now_s, {**public, "lasts_s": lasts_s})
     parts.store.put_view("status", status)

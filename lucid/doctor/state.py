@@ -89,6 +89,7 @@ def _store(settings: Settings, now_s: float) -> Iterator[Finding]:
     yield from told
     yield from look_over_reports(settings, seen)
     yield from _gpus(seen.get("gpu_health") or {})
+    yield from _tags(seen)
     if seen.get("last_error"):
         yield bad(f"the last cycle failed: {seen['last_error']}", "mend that; lucidd tries again")
     for words in words_of_left_out(seen):
@@ -101,6 +102,19 @@ def _store(settings: Settings, now_s: float) -> Iterator[Finding]:
                 f"the {kind} model in service cannot be used: {found.get('why', '')}",
                 f"lucidctl models rollback {kind}, or train anew",
             )
+
+
+def _tags(seen: Mapping[str, Any]) -> Iterator[Finding]:
+    """Jobs of ours that only lucidd's own notes tell."""
+    if lost := seen.get("lost_tags"):
+        some = ", ".join(lost[:5])
+        yield warn(
+            f"AdminComment of {len(lost)} jobs of ours is somebody else's ({some}{', …' if lost[5:] else ''}): "
+            "lucidd goes by its notes, but job_submit.lua no longer knows their users' holds and releases",
+            "let the site's prolog write behind what is there (lucid:… text), or elsewhere (docs/slurm-submit.md)",
+        )
+    if trouble := seen.get("list_trouble"):
+        yield bad(trouble, "make room there, and give the folder to lucidd's user")
 
 
 def _gpus(told: Mapping[str, Any]) -> Iterator[Finding]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any, Literal
 
 from builders import LIGHT, at
@@ -25,11 +26,18 @@ class Scene:
     """One VC with nodes n1 and n2, a profiling partition with p1; jobs measured light may be joined."""
 
     def __init__(
-        self, mps: bool = True, optout: Literal["free", "behind", "refused"] = "behind", **settings: Any
+        self,
+        mps: bool = True,
+        optout: Literal["free", "behind", "refused"] = "behind",
+        state: Path | None = None,
+        slurm: FakeSlurm | None = None,
+        **settings: Any,
     ) -> None:
+        """``state``: where lucidd's list of its jobs lies; without, there is none."""
+        self.state = state
         self.mps = mps
         self.optout = optout
-        self.slurm = FakeSlurm([fake_node("n1", "vc"), fake_node("n2", "vc"), fake_node("p1", "prof")])
+        self.slurm = slurm or FakeSlurm([fake_node("n1", "vc"), fake_node("n2", "vc"), fake_node("p1", "prof")])
         self.store = SqliteStore(IN_MEMORY)
         lease = self.store.take_lease("me", 0.0, 1e9)
         self.token = lease.token
@@ -43,13 +51,14 @@ class Scene:
 
     def restart(self) -> SlurmCluster:
         """A new daemon on the same store and Slurm."""
+        folder = {} if self.state is None else {"state_dir": str(self.state)}
         self.cluster = SlurmCluster(
             self.slurm, self.store, self.sampler, self.slurm, self.settings,
             DaemonSettings(
                 partitions=dict(self.modes), profiling_partition="prof", mps=self.mps, optout=self.optout,
-                oom_grow_gib=self.oom_grow_gib,
+                oom_grow_gib=self.oom_grow_gib, **folder,
             ),
-            lambda: self.modes, self.profiled, self.token, hosts=self.hosts,
+            lambda: self.modes, self.profiled, self.token, hosts=self.hosts, keeps_list=self.state is not None,
         )  # fmt: skip
         return self.cluster
 

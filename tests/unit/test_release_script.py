@@ -3,6 +3,7 @@ What it does with a real one: tests/e2e/test_fail_open.py and test_restart.py.""
 
 from __future__ import annotations
 
+import os
 import subprocess
 import time
 from pathlib import Path
@@ -17,7 +18,7 @@ echo "$*" >> {0}/calls
 case "$1 $*" in
 squeue*' Comment'*) ;;
 squeue*) cat {0}/jobs 2>/dev/null && exit
-  for n in $(seq {1}); do echo "$n 0 vc 0 N/A gres/gpu:1 lucid:vc=vc;held=1;node=gres/gpu:1;v=2"; done ;;
+  for n in $(seq {1}); do echo "$n 0 vc 0 N/A gres/gpu:1 $n 1000 900 lucid:vc=vc;held=1;node=gres/gpu:1;v=2"; done ;;
 sbatch*) cat {0}/said >&2; exit 1 ;;
 scontrol*release*) {2} ;;
 esac
@@ -142,10 +143,10 @@ def test_the_nodes_that_lucid_chose_for_a_job_that_ran_bind_it_no_longer(tmp_pat
     """Its node may be gone, and nobody else would ever choose another. A user's own choice stays."""
     fake = Fake(tmp_path, "no plugin\n")
     (tmp_path / "jobs").write_text(
-        "1 0 vc 2 N/A gres/gpu:4 lucid:vc=vc;held=1;node=gres/gpu:1;restart=1;elastic=1;v=2\n"
-        "2 0 vc 0 N/A gres/gpu:1 lucid:vc=vc;held=1;node=gres/gpu:1;v=2\n"
-        "3 0 vc 1 N/A gres/gpu:1 lucid:vc=vc;held=1;node=gres/gpu:1;share=0;why=nodes;v=2\n"
-        "4 7 vc 1 N/A gres/gpu:1 lucid:vc=vc;held=1;node=gres/gpu:1;v=2\n"
+        "1 0 vc 2 N/A gres/gpu:4 7 1000 900 lucid:vc=vc;held=1;node=gres/gpu:1;restart=1;elastic=1;v=2\n"
+        "2 0 vc 0 N/A gres/gpu:1 7 1000 900 lucid:vc=vc;held=1;node=gres/gpu:1;v=2\n"
+        "3 0 vc 1 N/A gres/gpu:1 7 1000 900 lucid:vc=vc;held=1;node=gres/gpu:1;share=0;why=nodes;v=2\n"
+        "4 7 vc 1 N/A gres/gpu:1 7 1000 900 lucid:vc=vc;held=1;node=gres/gpu:1;v=2\n"
     )
     assert fake.release().returncode == 0
     calls = (tmp_path / "calls").read_text().splitlines()
@@ -158,10 +159,10 @@ def test_a_parked_job_need_not_wait_for_its_lease(tmp_path: Path) -> None:
     now = int(time.time())
     fake = Fake(tmp_path, "no plugin\n")
     (tmp_path / "jobs").write_text(
-        f"1 9 vc 0 {now + 200} gres/gpu:1 lucid:vc=vc;held=1;park={now + 200};node=gres/gpu:1;v=2\n"
-        f"2 9 vc 0 {now + 300} gres/gpu:1 lucid:vc=vc;held=1;park={now + 300};begin={now + 50};v=2\n"
-        f"3 9 vc 0 {now + 500} gres/gpu:1 lucid:vc=vc;held=1;park={now + 500};begin={now + 500};v=2\n"
-        f"4 9 vc 0 {now - 5} gres/gpu:1 lucid:vc=vc;held=1;park={now + 200};node=gres/gpu:1;v=2\n"
+        f"1 9 vc 0 {now + 200} gres/gpu:1 7 1000 900 lucid:vc=vc;held=1;park={now + 200};node=gres/gpu:1;v=2\n"
+        f"2 9 vc 0 {now + 300} gres/gpu:1 7 1000 900 lucid:vc=vc;held=1;park={now + 300};begin={now + 50};v=2\n"
+        f"3 9 vc 0 {now + 500} gres/gpu:1 7 1000 900 lucid:vc=vc;held=1;park={now + 500};begin={now + 500};v=2\n"
+        f"4 9 vc 0 {now - 5} gres/gpu:1 7 1000 900 lucid:vc=vc;held=1;park={now + 200};node=gres/gpu:1;v=2\n"
     )
     assert fake.release().returncode == 0
     writes = [line for line in (tmp_path / "calls").read_text().splitlines() if line.startswith("scontrol")]
@@ -174,12 +175,97 @@ def test_a_request_goes_back_with_a_begin_time_or_the_plugin_takes_it_for_its_us
     now = int(time.time())
     fake = Fake(tmp_path, "no plugin\n")
     (tmp_path / "jobs").write_text(
-        f"1 9 vc 0 {now - 5} gres/shard:g0:1 lucid:vc=vc;held=1;node=gres/gpu:1;v=2\n"
-        "2 0 vc 0 N/A gres/shard:g0:1 lucid:vc=vc;held=1;node=gres/gpu:1;v=2\n"
-        f"3 9 vc 1 {now + 90} gres/shard:g0:1 lucid:vc=vc;held=1;node=gres/gpu:1;v=2\n"
-        f"4 0 vc 0 N/A gres/shard:g0:1 lucid:vc=vc;held=1;node=gres/gpu:1;begin={now + 50};v=2\n"
+        f"1 9 vc 0 {now - 5} gres/shard:g0:1 7 1000 900 lucid:vc=vc;held=1;node=gres/gpu:1;v=2\n"
+        "2 0 vc 0 N/A gres/shard:g0:1 7 1000 900 lucid:vc=vc;held=1;node=gres/gpu:1;v=2\n"
+        f"3 9 vc 1 {now + 90} gres/shard:g0:1 7 1000 900 lucid:vc=vc;held=1;node=gres/gpu:1;v=2\n"
+        f"4 0 vc 0 N/A gres/shard:g0:1 7 1000 900 lucid:vc=vc;held=1;node=gres/gpu:1;begin={now + 50};v=2\n"
     )
     assert fake.release().returncode == 0
     calls = (tmp_path / "calls").read_text().splitlines()
     begins = [line.rpartition(" ")[2] for line in calls if "TresPerNode=gres/gpu:1" in line]
     assert begins == ["StartTime=now", "StartTime=now", f"StartTime=uts{now + 90}", f"StartTime=uts{now + 50}"]
+
+
+SITES = '[{"vm_size": "x"}]'
+
+
+def rows(fake: Fake, *lines: str) -> list[str]:
+    """What is written of these jobs (number, priority, partition, restarts, earliest start, request, number of the
+    array, user, submit time, AdminComment)."""
+    (fake.folder / "jobs").write_text("".join(f"{line}\n" for line in lines))
+    done = fake.release()
+    assert done.returncode == 0, done.stderr
+    return [line for line in (fake.folder / "calls").read_text().splitlines() if line.startswith("scontrol")]
+
+
+def test_a_job_that_lost_its_tag_is_told_by_lucidds_list(tmp_path: Path) -> None:
+    """Number, submit time and user agree; of an array each task. It gets its request back as its user wrote it."""
+    fake = Fake(tmp_path, "no plugin\n")
+    (tmp_path / "ours").write_text(
+        "1 900 1000 lucid:vc=vc;held=1;node=gres/gpu:2;cpg=gres/gpu:4;v=2\n"
+        "2 900 1000 lucid:vc=vc;held=1;v=2\n3 900 1000 lucid:vc=vc;held=1;v=2\n4 900 1000 lucid:vc=vc;held=1;v=2\n"
+        "5 900 - lucid:vc=vc;held=1;v=2\n7 900 1000 lucid:vc=vc;held=1;v=2\n"
+    )
+    writes = rows(
+        fake,
+        f"1 0 vc 1 N/A gres/shard:g0:1,gres/shard:g2:1 1 1000 950 {SITES}",
+        f"2 0 vc 0 N/A gres/gpu:1 2 1001 900 {SITES}",  # another user's
+        f"3 0 vc 0 N/A gres/gpu:1 3 1000 901 {SITES}",  # the number came again
+        "4 0 vc 0 N/A gres/gpu:1 4 1000 900 (null)",
+        "5 0 vc 0 N/A gres/gpu:1 5 1009 900",
+        f"6 0 vc 0 N/A gres/gpu:1 6 1000 900 {SITES}",  # held by others
+        f"17 0 vc 0 N/A gres/gpu:1 7 1000 900 {SITES}",
+    )
+    assert writes == [
+        "scontrol update JobId=1 TresPerNode=gres/gpu:2 TresPerJob= TresPerTask= CpusPerTres=gres/gpu:4 ReqNodeList= "
+        "Extra= StartTime=now",
+        "scontrol update JobId=1 ReqNodeList=",
+        "scontrol update JobId=1 StartTime=now",
+        "scontrol release 1,17,4,5",
+    ]
+    assert listed(fake.list.read_text()) == {1, 17, 4, 5}
+
+
+@pytest.mark.parametrize("harm", ["none", "nonsense", "folder", "link to a pipe"])
+def test_without_tag_and_list_a_held_job_in_slots_is_ours(tmp_path: Path, harm: str) -> None:
+    fake = Fake(tmp_path, "no plugin\n")
+    if harm == "nonsense":
+        (tmp_path / "ours").write_bytes(
+            b"\xff\x00\n8 0\n9 900 1000 lucid:a b\n9 900 1000 rm;held=1\n9 1e9 1000 lucid:held=1;\njob 9 0 vc 0 N\n"
+        )
+    elif harm == "folder":
+        (tmp_path / "ours").mkdir()
+    elif harm == "link to a pipe":
+        os.mkfifo(tmp_path / "pipe")
+        (tmp_path / "ours").symlink_to(tmp_path / "pipe")
+    writes = rows(
+        fake,
+        f"1 0 vc 0 N/A gres/shard:g0:1,gres/shard:g2:1 1 1000 900 {SITES}",
+        f"2 5 vc 0 N/A gres/shard:g0:1 2 1000 900 {SITES}",
+        f"9 0 vc 0 N/A gres/gpu:1 9 1000 900 {SITES}",
+        f"4 0 vc 0 N/A gres/shard:4 4 1000 900 {SITES}",
+    )
+    assert writes == [
+        "scontrol update JobId=1 TresPerNode=gres/gpu:2 TresPerJob= TresPerTask= ReqNodeList= Extra= StartTime=now",
+        "scontrol release 1",
+    ]
+
+
+def test_what_a_user_holds_is_not_let_go_by_the_list(tmp_path: Path) -> None:
+    """job_submit.lua noted it in the comment, before the tag was lost."""
+    fake = Fake(tmp_path, "no plugin\n")
+    (tmp_path / "ours").write_text("1 900 1000 lucid:vc=vc;held=1;v=2\n")
+    program = tmp_path / "slurm"
+    program.write_text(
+        program.read_text().replace("squeue*' Comment'*) ;;", "squeue*Comment*) echo '1 lucid:held ' ;;")
+    )
+    assert rows(fake, f"1 0 vc 0 N/A gres/gpu:1 1 1000 900 {SITES}") == []
+
+
+def test_for_good_takes_the_list_away(tmp_path: Path) -> None:
+    fake = Fake(tmp_path, "no plugin\n")
+    (tmp_path / "ours").write_text("1 900 1000 lucid:vc=vc;held=1;v=2\n")
+    assert fake.release("--all", "--dry-run").returncode == 0
+    assert (tmp_path / "ours").exists()
+    assert fake.release("--all").returncode == 0
+    assert not (tmp_path / "ours").exists()

@@ -103,11 +103,12 @@ class SlurmCluster:
         interleaves: InVc = nowhere,
         gpus_out: GpusOut = _no_gpu,
         hosts: IdleHostSettings | None = None,
+        keeps_list: bool = False,
     ) -> None:
         """``slurm_knows_all``: does slurmctld know by now which jobs have ended, as far as can be told? ``lends``:
         have the VCs of ``daemon.pool`` their nodes in common? ``resizes``: does the policy of a VC resize jobs?
         ``interleaves``: does it form groups? ``gpus_out``: which GPUs get no new start. ``hosts``: when a job
-        counts as idle; ``None``: never."""
+        counts as idle; ``None``: never. ``keeps_list``: is a job listed in ``daemon.state_dir`` before it is held?"""
         self._client = client
         self._store = store
         self._clock = clock
@@ -119,7 +120,7 @@ class SlurmCluster:
         self.token = token
         self.known = KnownProfiles(store, profiles, clock, daemon.reuse_profiles_days)
         """Profiles, by job."""
-        self._writer = JobWriter(client, store, clock, slurm, daemon, token)
+        self._writer = JobWriter(client, store, clock, slurm, daemon, token, keeps_list)
         self._ownership = self._writer.ownership
         idle: IdleSince = never_idle
         if hosts is not None and hosts.host:
@@ -210,12 +211,13 @@ class SlurmCluster:
         if self._closings.look(jobs, machines, now_s):
             machines = self._machines.look(jobs, now_s, fresh=True)
         machines = with_network(machines, self._network)
-        self._writer.new_cycle()
-        self._writer.obstacles.saw(jobs, now_s)
-        self._boots.saw(jobs, now_s)
-        self._jobs = {job.id: job for job in jobs if job.id}
         noted = ((job, self._notes.get(job.id)) for job in jobs)
         self._forget([job.id for job, note in noted if note is not None and not job.unread and of_another(job, note)])
+        jobs = self._writer.ours.restored(jobs, self._notes)
+        self._jobs = {job.id: job for job in jobs if job.id}
+        self._writer.new_cycle(self._jobs)
+        self._writer.obstacles.saw(jobs, now_s)
+        self._boots.saw(jobs, now_s)
         # once for those that run: until then their requests could not be said in slots
         if any(job.gpus and (job.pending or (job.running and self._defaults is None)) for job in jobs):
             self._read_defaults(now_s, {job.partition for job in jobs if job.pending and job.reason in _SHUT})
@@ -359,6 +361,7 @@ class SlurmCluster:
             unread = numbers_unread(self._facts.jobs)
             gone = [job_id for job_id in self._notes if self._left(job_id, unread)]
             self._forget(gone)
+            self._writer.ours.drop(unread)
         return done
 
     def _forget(self, gone: Sequence[str]) -> None:
@@ -425,6 +428,15 @@ class SlurmCluster:
     def reports_trouble(self) -> Trouble:
         """What is wrong with the folder for reports."""
         return self._viewer.elastic.reports.trouble(self._facts.now_s)
+
+    def lost_tags(self) -> list[str]:
+        """Ids of jobs of ours whose AdminComment is somebody else's."""
+        return list(self._writer.ours.lost)
+
+    @property
+    def list_trouble(self) -> str:
+        """Why the list of ours cannot be written, in words; empty where it can."""
+        return self._writer.ours.trouble
 
     def turns(self) -> dict[str, str]:
         """How it stands with each job whose user opted in to take turns, in words, by id."""

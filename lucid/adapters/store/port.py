@@ -115,7 +115,7 @@ class JobNote:
     give way to it, from the moment in which it is told to start until it runs, their ids separated by blanks.
     ``visits``: the job beside which it was started because that one did nothing. ``grown``: so often it was started
     again with more memory, after an end out of memory; ``grown_mib``: what it is to have on its node, 0 once Slurm
-    was told.
+    was told. ``tag``: its AdminComment with job_submit.lua's tag: the site may write something else there later.
     """
 
     job_id: str
@@ -156,6 +156,7 @@ class JobNote:
     visits: str = ""
     grown: int = 0
     grown_mib: int = 0
+    tag: str = ""
 
     @property
     def leases(self) -> tuple[float, float]:

@@ -91,6 +91,16 @@ WRONG: list[tuple[Callable[[Home], Any], str, str]] = [
     (lambda home: home.store.set_setting("mode.gone", "pack"), "warn", "mode.gone = pack"),
     (lambda home: home.store.put_view("status", {"last_error": "it rained"}), "bad", "it rained"),
     (lambda home: home.store.put_view("status", {"breaker_why": "slow"}), "warn", "breaker is open: slow"),
+    (
+        lambda home: home.store.put_view("status", {"lost_tags": ["7", "9"]}),
+        "warn",
+        "AdminComment of 2 jobs of ours is somebody else's (7, 9)",
+    ),
+    (
+        lambda home: home.store.put_view("status", {"list_trouble": "/x/ours cannot be written (No space left)"}),
+        "bad",
+        "ours cannot be written",
+    ),
     (lambda home: let_go(home, "Invalid job 17", "Invalid job 4"), "warn", "did not start 2 jobs of the last day as"),
     (gave_less, "warn", "1 start of the last day gave less than the job asks for"),
     (lambda home: home.beat.unlink(), "bad", "no heartbeat"),

@@ -63,6 +63,16 @@ def test_a_job_waits_again_with_half_more_memory_twice_and_then_has_ended() -> N
     assert stage.slurm.records["1"].restarts == 2, "nor by the next lucidd"
 
 
+def test_so_does_one_whose_admin_comment_the_site_has_overwritten() -> None:
+    stage = scene()
+    stage.jobs("1", **ASKED)
+    fails(stage)
+    stage.slurm._set("1", admin_comment="the site's")
+    assert "again with 1500 MiB (1 of 2)" in turn(stage)[1][0]
+    turn(stage)
+    assert [entry.job.id for entry in stage.look().pending] == ["1"]
+
+
 def test_a_lucidd_that_dies_between_the_steps_leaves_the_rest_to_the_next() -> None:
     stage = scene()
     stage.jobs("1", **ASKED)

@@ -2,7 +2,7 @@
 
 Read in this order: ``apply_plan``, ``job_writer``, ``start_changes``, ``prolog_extra``, ``preempting_starts``,
 ``emptied_gpus``, ``requeue``, ``site_factors``, ``more_memory``, ``lease_renewal``, ``repair``, ``released_list``,
-``gpu_placeholders``.
+``ours_list``, ``gpu_placeholders``.
 Others import ``apply_plan``, ``job_writer``, ``start_changes``, ``preempting_starts``, ``site_factors``,
 ``more_memory``, ``repair``, ``released_list``, ``gpu_placeholders``.
 """

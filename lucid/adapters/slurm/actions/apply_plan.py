@@ -245,6 +245,8 @@ class Actions:
         empties = [victim for victim in goes if self._claims.lucid_stops(victim, home, self._facts)] if pinned else []
         let_in = not empties and not (pinned and any(victim.completing for victim in goes))
         claims = " ".join(start.preempts)
+        if not record.held:
+            self._writer.listed(job_id, Refusal.NODES_NOT_FREE_YET)
         self._writer.put(
             replace(
                 note,
@@ -272,7 +274,7 @@ class Actions:
         if let_in and (record.held or record.eligible_s < now_s + _LEAST_LEASE_S):
             steps.append(lambda: self._writer.client.release(job_id))
         if not record.held and (len(steps) > 1 or not let_in):
-            steps.insert(0, lambda: self._writer.client.hold(job_id))  # it could start by itself, half changed
+            steps.insert(0, lambda: self._writer.tell_hold(job_id))  # it could start by itself, half changed
         try:
             self._writer.do(job_id, "start", words, *steps)
         except ActionRefused as error:

@@ -8,7 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 
+from lucid.adapters.slurm.actions.ours_list import OursList
 from lucid.adapters.slurm.actions.start_changes import back_to
 from lucid.adapters.slurm.clients.port import Changes, SlurmClient
 from lucid.adapters.slurm.pending.ownership import Ownership
@@ -53,8 +55,9 @@ class JobWriter:
         settings: SlurmSettings,
         daemon: DaemonSettings,
         token: int,
+        keeps_list: bool = False,
     ) -> None:
-        """``token``: of the daemon's lease."""
+        """``token``: of the daemon's lease. ``keeps_list``: no job is held that is not in the list of ours."""
         self.client = client
         self.store = store
         self.clock = clock
@@ -66,8 +69,10 @@ class JobWriter:
         self.notes = {job_id: with_cause(note) for job_id, note in store.notes().items()}
         self.obstacles = Obstacles()
         self.ownership = Ownership(daemon, self.barred)
+        self.ours = OursList(Path(daemon.state_dir), self.ownership, keeps_list)
         self._profiling = daemon.profiling_partition
         self._rooms = daemon.rooms
+        self._jobs: Mapping[str, SlurmJob] = {}
         self._writes = 0
         self.silent_s = float("-inf")
         """When Slurm last was silent (Unix s): what it was told before it may only just have taken in."""
@@ -77,10 +82,12 @@ class JobWriter:
         """Of jobs that are being resized, the Extra with the batch that was chosen for them. A lucidd that starts
         anew in between has forgotten it: then the job takes its initial batch."""
 
-    def new_cycle(self) -> None:
-        """A new look at Slurm: nothing was written since."""
+    def new_cycle(self, jobs: Mapping[str, SlurmJob]) -> None:
+        """A new look at Slurm: nothing was written since. ``jobs``: what it showed, by id."""
+        self._jobs = jobs
         self._writes = 0
         self.touched.clear()
+        self.ours.look(jobs.values())
 
     def full(self, count: int, start: bool = False) -> bool:
         """Would ``count`` writes more be too many for one cycle? A quarter of them is kept for mending, which comes
@@ -89,9 +96,36 @@ class JobWriter:
         return self._writes + count > most - (max(most // 4, ONE_JOB) if start else 0)
 
     def put(self, *notes: JobNote) -> None:
-        """Remember."""
-        self.store.put_notes(notes, self.token)
-        self.notes.update({note.job_id: note for note in notes})
+        """Remember, with what tells whose the job is should AdminComment be written by others."""
+        signed = [self._signed(note) for note in notes]
+        self.store.put_notes(signed, self.token)
+        self.notes.update({note.job_id: note for note in signed})
+
+    def _signed(self, note: JobNote) -> JobNote:
+        record = self._jobs.get(note.job_id)
+        if record is None or record.tag is None or (note.tag == record.admin_comment and note.user):
+            return note
+        submit_s = note.submit_s or record.submit_s
+        return replace(note, tag=record.admin_comment, user=note.user or record.user, submit_s=submit_s)
+
+    def listed(self, job_id: str, cause: Refusal = Refusal.SLURM) -> None:
+        """Asked before Slurm is told to hold a job.
+
+        Raises:
+            ActionRefused: nobody would know that it is Lucid's, with lucidd gone and another's words in AdminComment.
+        """
+        record = self._jobs.get(job_id)
+        if not self.ours.has(job_id, -1 if record is None else record.number):
+            raise ActionRefused(self.ours.trouble or f"{self.ours.path} does not have it yet", cause)
+
+    def tell_hold(self, job_id: str, begin_s: float = 0.0) -> None:
+        """Tell Slurm to hold a job that is in the list; ``begin_s`` as the client has it.
+
+        Raises:
+            ActionRefused: it is not, or Slurm declined.
+        """
+        self.listed(job_id)
+        self.client.hold(job_id, begin_s)
 
     def do(self, job_id: str, verb: str, detail: str, *steps: Callable[[], None]) -> None:
         """Note, do, note what came of it.
@@ -236,7 +270,7 @@ class JobWriter:
         Raises:
             ActionRefused: Slurm declined.
         """
-        self.do(job_id, "hold", f"{target} waits until Lucid starts it", lambda: self.client.hold(target, begin_s))
+        self.do(job_id, "hold", f"{target} waits until Lucid starts it", lambda: self.tell_hold(target, begin_s))
 
     def take_over(self, record: SlurmJob, begin_s: float) -> None:
         """Hold a job that waited for something else than its turn; ``begin_s``: the begin time that its user set, 0
@@ -247,7 +281,7 @@ class JobWriter:
         """
         now_s = self.clock.now_s()
         ahead_s = begin_s if begin_s > now_s else 0.0
-        self.do(record.id, "take over", "it queues from now on", lambda: self.client.hold(record.id, ahead_s))
+        self.do(record.id, "take over", "it queues from now on", lambda: self.tell_hold(record.id, ahead_s))
         note = self.notes.get(record.id) or JobNote(record.id, submit_s=record.submit_s)
         since_s = max(now_s, begin_s)
         self.put(

@@ -110,6 +110,7 @@ class MoreMemory:
         if more_mib is None:
             return ""
         writer, now_s = self._writer, facts.now_s
+        writer.listed(record.id)
         known = note or JobNote(record.id, user=record.user, name=record.name, submit_s=record.submit_s)
         again = known.grown if self._noted(record, known) else known.grown + 1
         writer.put(

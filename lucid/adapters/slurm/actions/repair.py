@@ -187,7 +187,7 @@ class Repair:
             return ""
         if says(record.comment, "held") or writer.ownership.leaves(record, note, facts.now_s):
             return ""
-        writer.do(record.id, "take up", "lucid-release had let it go", lambda: writer.client.hold(record.id))
+        writer.do(record.id, "take up", "lucid-release had let it go", lambda: writer.tell_hold(record.id))
         if note is not None:
             writer.put(replace(note, where="", released=False, shards=False, restarts=record.restarts))
         self._taken += 1
@@ -210,7 +210,7 @@ class Repair:
         if not ended or says(record.comment, "held") or writer.ownership.leaves(record, note, now_s):
             return ""
         why, begin_s, target = note.given_up, begins_s(record, note, now_s), whole_array(record)
-        writer.do(record.id, "take up", f"may have ended: {why}", lambda: writer.client.hold(target, begin_s))
+        writer.do(record.id, "take up", f"may have ended: {why}", lambda: writer.tell_hold(target, begin_s))
         writer.put(
             replace(note, given_up="", given_up_for=None, retry_s=0.0, released=False, restarts=record.restarts)
         )
@@ -356,7 +356,7 @@ class Repair:
             back = replace(back, start_now=False, start_at_s=begin_s)
         steps = [lambda: writer.client.update(record.id, back)]
         if not record.held:
-            steps.insert(0, lambda: writer.client.hold(record.id))  # that update says 'start now'
+            steps.insert(0, lambda: writer.tell_hold(record.id))  # that update says 'start now'
         writer.do(record.id, "restore", "", *steps)
         return f"job {record.id}: given back the request that its user wrote"
 
@@ -402,7 +402,7 @@ class Repair:
         writer = self._writer
         begin_s = begins_s(record, note, writer.clock.now_s())  # as Slurm sets it for a job that it requeues
         words = f"{note.where} (Slurm: {record.reason})"
-        writer.do(record.id, "take back", words, lambda: writer.client.hold(record.id, begin_s))
+        writer.do(record.id, "take back", words, lambda: writer.tell_hold(record.id, begin_s))
         note = replace(note, where="", released=False, shards=False, restarts=record.restarts, claims="")
         writer.put(note)
         changes = back_to(record, note)

@@ -56,6 +56,7 @@ class Stops:
         the look that showed it to run."""
         self.unless_configuring(record)
         self.unless_unheard(record, ", so it may not know yet that the job has ended")
+        self._writer.listed(record.id)
         before = note
         ran_s = note.ran_s + max(now_s - record.start_s, 0.0)
         back = replace(note, where="", released=False, shards=False, wait_since_s=now_s, ran_s=ran_s)

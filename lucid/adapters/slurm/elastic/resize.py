@@ -69,6 +69,7 @@ class Resizes:
         writer, now_s = self._writer, self._writer.clock.now_s()
         if record.state != "RUNNING" or record.completing:
             raise ActionRefused(f"job {record.id} is not running", Refusal.JOB_MOVED_ON)
+        writer.listed(record.id)
         place, held = show_placement(placement), show_placement(record.placement)
         writer.put(
             replace(

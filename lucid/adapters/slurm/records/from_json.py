@@ -19,7 +19,6 @@ from lucid.adapters.bounded import MOST_GPUS, digits, moment, text_of
 from lucid.adapters.left_out import LeftOut, Look
 from lucid.adapters.slurm.records.field_parsers import (
     array_tasks,
-    gpu_count,
     gpu_types,
     memory_mib,
     parse_mark,
@@ -182,13 +181,7 @@ def _job(raw: Mapping[str, Any]) -> list[SlurmJob]:
         least := re.search(r"(?:^|,)node=(\d{1,6})(?!\d)", text_of(raw.get("tres_req_str")))
     ):
         nodes = max(min(nodes, int(least[1])), 1)  # of a range (-N1-2) that waits squeue shows the most
-    count = max(int(number_of(raw.get("tasks"), 1.0)), 1)
-    gpus = max(
-        gpu_count(asked.tres_per_node) * nodes,
-        gpu_count(asked.tres_per_job),
-        gpu_count(asked.tres_per_socket) * nodes,
-        gpu_count(asked.tres_per_task) * count,
-    )
+    gpus = asked.gpus(nodes, request.tasks)
     if not 0 <= gpus <= MOST_GPUS:
         raise ValueError(f"asks for {gpus} GPUs, and {MOST_GPUS} are the most that Lucid reads")
     used, placement = held_by(raw)

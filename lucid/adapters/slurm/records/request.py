@@ -107,6 +107,15 @@ class Request:
         """Does it leave nothing of its nodes to others?"""
         return EXCLUSIVE in self.others
 
+    def gpus(self, nodes: int, tasks: int) -> int:
+        """How many GPUs a job with so many nodes and tasks gets by it."""
+        return max(
+            gpu_count(self.tres_per_node) * nodes,
+            gpu_count(self.tres_per_job),
+            gpu_count(self.tres_per_socket) * nodes,
+            gpu_count(self.tres_per_task) * tasks,
+        )
+
     def written(self) -> dict[str, str]:
         """What is to be given back of it one day."""
         found = {key: getattr(self, key) for key in WRITTEN}

@@ -6,7 +6,7 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from lucid.adapters.slurm.records.field_parsers import hosts, parse_mark
+from lucid.adapters.slurm.records.field_parsers import MARK, hosts, parse_mark
 from lucid.adapters.slurm.records.jobs_and_nodes import SlurmJob, SlurmNode
 from lucid.adapters.slurm.records.preemption import NO_PREEMPTION, Preemption
 from lucid.adapters.slurm.records.request import PER_GPU, JobDefaults, Request, from_mark
@@ -25,7 +25,9 @@ __all__ = [
     "lists_of",
     "of_another",
     "submitted_s",
+    "tagged",
     "users_nodes",
+    "with_tag",
 ]
 
 
@@ -91,6 +93,25 @@ def of_another(record: SlurmJob, note: JobNote) -> bool:
     forgotten out again. Only a requeue changes the time of a job's submission."""
     elses = bool(note.user and record.user and note.user != record.user)
     return elses or bool(note.submit_s and not record.restarts and record.submit_s != note.submit_s)
+
+
+def tagged(record: SlurmJob, note: JobNote | None) -> str:
+    """The tag that a job has lost, as noted: a site's prolog may write AdminComment, too. Empty where the job was
+    never Lucid's: user and time of submission have to be those that are noted."""
+    if note is None or not note.user or record.user not in (note.user, "") or of_another(record, note):
+        return ""
+    if int(record.submit_s) < int(note.submit_s) or (not record.restarts and record.submit_s != note.submit_s):
+        return ""
+    # what an earlier version of Lucid noted has no tag, but the request of a job that Lucid once started
+    return note.tag or (f"{MARK}vc={note.home};held=1" if note.as_written else "")
+
+
+def with_tag(record: SlurmJob, tag: str) -> SlurmJob:
+    """A record as it would be, had the job kept its tag."""
+    gpus = record.gpus
+    if not gpus and record.request.emptied:
+        gpus = from_mark(parse_mark(tag) or {}).gpus(record.min_nodes, record.request.tasks)
+    return replace(record, admin_comment=tag, gpus=gpus)
 
 
 def gpus_taken(record: SlurmJob, home: str, facts: Observation) -> int:

@@ -1,0 +1,273 @@
+"""A site writes AdminComment at each start of a job, where job_submit.lua's tag was: the job stays Lucid's."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from fake_slurm import AHEAD_S, FakeSlurm
+from lucid.adapters.slurm.records.request import Request
+from lucid.adapters.store.leased import IN_MEMORY
+from lucid.adapters.store.port import JobNote
+from lucid.adapters.store.sqlite import SqliteStore
+from lucid.core.decision import EndProfiling, Requeue
+from scenes.released import lucid_release
+from scenes.slurm import WHY, Scene
+
+SITES = '[{"vm_size": "Standard_NC"}]'
+ASKED = "gres/gpu:2"
+MINE = f"lucid:vc=vc;held=1;node={ASKED};v=2"
+
+
+def ran(tag: str | None, scene: Scene | None = None, where: str = "n2:1,3") -> Scene:
+    """A job that runs in slots, and what its AdminComment is then (``None``: as job_submit.lua wrote it)."""
+    s = scene or Scene()
+    s.jobs("1", 2, request=Request(tres_per_node=ASKED, cpus_per_tres=""), light=True, mark=MINE)
+    assert s.start("1", where) is None
+    s.slurm.advance(100.0)
+    if tag is not None:
+        s.slurm._set("1", admin_comment=tag)
+    s.mend()
+    return s
+
+
+def requeued_by_slurm(s: Scene) -> None:
+    s.slurm._set(
+        "1", state="PENDING", placement=(), restarts=1, submit_s=s.slurm.now, eligible_s=s.slurm.now + AHEAD_S,
+        reason="BeginTime",
+    )  # fmt: skip
+
+
+def settle(s: Scene, seconds: float = 200.0) -> list[str]:
+    words: list[str] = []
+    while seconds > 0.0:
+        words += s.mend()
+        s.slurm.advance(5.0)
+        seconds -= 5.0
+    return words
+
+
+@pytest.mark.parametrize("tag", [None, SITES, "", "(null)"])
+def test_what_slurm_requeues_waits_in_lucids_queue_again(tag: str | None) -> None:
+    s = ran(tag)
+    requeued_by_slurm(s)
+    assert "was requeued, not by Lucid; waits again" in " ".join(settle(s))
+    assert (s.request("1").tres_per_node, s.request("1").req_nodes) == (ASKED, "")
+    assert [entry.job.id for entry in s.look().pending] == ["1"]
+
+
+@pytest.mark.parametrize("tag", [None, SITES])
+@pytest.mark.parametrize("restarted", [False, True], ids=["same lucidd", "the next one"])
+def test_what_lucid_starts_over_waits_in_its_queue_again(tag: str | None, restarted: bool) -> None:
+    s = ran(tag)
+    assert s.do("1", Requeue(WHY)) is None
+    if restarted:
+        s.restart()
+    settle(s)
+    assert s.request("1").tres_per_node == ASKED
+    assert [entry.job.id for entry in s.look().pending] == ["1"]
+    assert s.start("1", "n1:0,1") is None
+    s.slurm.advance(10.0)
+    assert s.slurm.records["1"].state == "RUNNING"
+
+
+def test_the_end_of_profiling_is_one() -> None:
+    s = Scene()
+    s.new.add("1")
+    s.jobs("1", 2, mark=MINE)
+    assert s.start("1", "p1:0,1", room="prof") is None
+    s.slurm.advance(10.0)
+    s.slurm._set("1", admin_comment=SITES)
+    assert s.do("1", EndProfiling(WHY), "prof") is None
+    settle(s)
+    assert [(entry.job.id, entry.job.vc) for entry in s.look().pending] == [("1", "vc")]
+
+
+def test_a_request_that_was_left_empty_is_written_again() -> None:
+    """Half-way between two requests a job asks for no GPU: what it asked for stood in the tag."""
+    s = ran(SITES)
+    assert s.do("1", Requeue(WHY)) is None
+    s.slurm._set("1", request=Request(), gpus=0)
+    settle(s)
+    assert s.request("1").tres_per_node == ASKED
+
+
+@pytest.mark.parametrize("how", ["user", "submit time", "older store"])
+def test_job_number_user_and_submit_time_decide_whose_it_is(how: str) -> None:
+    s = ran(SITES)
+    if how == "older store":
+        note = s.cluster.notes["1"]
+        s.store.put_notes([JobNote("1", user=note.user, home="vc", as_written=note.as_written, submit_s=0.0)], 1)
+    s.restart()
+    other = {"user": {"user": "bob"}, "submit time": {"submit_s": 77.0}, "older store": {}}[how]
+    s.slurm._set("1", state="PENDING", placement=(), held=True, **other)
+    before = s.slurm.records["1"]
+    settle(s)
+    left_alone = s.slurm.records["1"].request == before.request and not s.look().pending
+    assert left_alone is (how != "older store"), "a note of an earlier version has the request, and no tag"
+
+
+def test_jobs_whose_tag_is_lost_are_told() -> None:
+    s = ran(SITES)
+    assert s.cluster.lost_tags() == ["1"]
+    s.slurm._set("1", admin_comment=MINE)
+    s.look()
+    assert s.cluster.lost_tags() == []
+
+
+def entries(folder: Path) -> dict[int, str]:
+    """What lucidd's list has."""
+    lines = (folder / "ours").read_text().splitlines()
+    return {int(line.split(" ", 1)[0]): line.split(" ", 1)[1] for line in lines}
+
+
+def test_a_store_that_is_lost_is_made_up_for_by_the_list(tmp_path: Path) -> None:
+    s = ran(SITES, Scene(state=tmp_path))
+    assert entries(tmp_path) == {1: f"0 - {MINE}"}
+    s.store = SqliteStore(IN_MEMORY)
+    s.store.take_lease("me", 0.0, 1e9)
+    s.restart()
+    requeued_by_slurm(s)
+    s.slurm._set("1", held=True)
+    settle(s)
+    assert [entry.job.id for entry in s.look().pending] == ["1"]
+    assert s.request("1").tres_per_node == ASKED
+
+
+def test_a_number_that_comes_again_is_another_job(tmp_path: Path) -> None:
+    s = ran(SITES, Scene(state=tmp_path))
+    s.store = SqliteStore(IN_MEMORY)
+    s.store.take_lease("me", 0.0, 1e9)
+    s.restart()
+    s.slurm._set("1", state="PENDING", placement=(), held=True, submit_s=s.slurm.now)
+    settle(s)
+    assert not s.look().pending
+    s.slurm._set("1", admin_comment="lucid:vc=vc;held=1;v=2")
+    s.look()
+    assert entries(tmp_path) == {1: "100 - lucid:vc=vc;held=1;v=2"}
+
+
+class Watched(FakeSlurm):
+    """What is held stands in the list by then."""
+
+    folder: Path
+
+    def hold(self, job_id: str, begin_s: float = 0.0) -> None:
+        assert self.records[job_id].number in entries(self.folder)
+        super().hold(job_id, begin_s)
+
+    def requeue_hold(self, job_id: str) -> None:
+        assert self.records[job_id].number in entries(self.folder)
+        super().requeue_hold(job_id)
+
+    def requeue_ended(self, job_id: str) -> None:
+        assert self.records[job_id].number in entries(self.folder)
+        super().requeue_ended(job_id)
+
+
+def watched(folder: Path) -> Scene:
+    slurm = Watched(Scene().slurm.machines)
+    slurm.folder = folder
+    return Scene(state=folder, slurm=slurm)
+
+
+def test_a_job_is_listed_before_it_is_held(tmp_path: Path) -> None:
+    s = ran(None, watched(tmp_path))
+    assert s.do("1", Requeue(WHY)) is None
+    settle(s)
+    assert s.slurm.records["1"].held
+
+
+def test_what_cannot_be_listed_is_not_held(tmp_path: Path) -> None:
+    """Nor is anything noted of it: it goes on as it was, and is held once the list can be written again."""
+    (tmp_path / "ours").mkdir()
+    s = ran(None, watched(tmp_path))
+    before = s.cluster.notes["1"]
+    assert "ours cannot be written" in (s.do("1", Requeue(WHY)) or "")
+    assert s.slurm.records["1"].state == "RUNNING"
+    assert s.cluster.notes["1"] == before
+    assert "ours cannot be written" in s.cluster.list_trouble
+    (tmp_path / "ours").rmdir()
+    assert s.do("1", Requeue(WHY)) is None
+    assert not s.cluster.list_trouble
+
+
+def test_what_has_left_leaves_the_list(tmp_path: Path) -> None:
+    s = Scene(state=tmp_path)
+    for n in range(1, 101):
+        s.jobs(f"{n}", mark=MINE)
+    s.mend()
+    assert len(entries(tmp_path)) == 100
+    for n in range(1, 60):
+        del s.slurm.records[f"{n}"]
+    s.mend()
+    s.mend()
+    assert sorted(entries(tmp_path)) == list(range(60, 101))
+
+
+def test_a_list_that_was_tampered_with_is_written_anew(tmp_path: Path) -> None:
+    s = ran(None, Scene(state=tmp_path))
+    for harm in (b"", b"1 0 - lucid:vc=prof\xff\n2 0 0 lucid:held=1", None):
+        if harm is None:
+            (tmp_path / "ours").unlink()
+        else:
+            (tmp_path / "ours").write_bytes(harm)
+        s.look()
+        assert entries(tmp_path) == {1: f"0 - {MINE}"}
+    assert (tmp_path / "ours").stat().st_mode & 0o777 == 0o600
+    with (tmp_path / "ours").open("ab") as file:
+        file.write(b"2 0")  # half a line, as a full disk leaves it
+    s.restart()
+    s.jobs("2", mark=MINE)
+    s.look()
+    assert sorted(entries(tmp_path)) == [1, 2]
+
+
+@pytest.mark.parametrize("harm", ["pipe", "folder", "nonsense"])
+def test_a_list_that_is_none_is_passed_over(tmp_path: Path, harm: str) -> None:
+    path = tmp_path / "ours"
+    if harm == "pipe":
+        os.mkfifo(path)
+    elif harm == "folder":
+        path.mkdir()
+    else:
+        path.write_bytes(b"\x00\xff" * 1000 + b"\n1 0 - rm\n1 0 -1 lucid:\n99999999999999 0 - lucid:a\n")
+    s = Scene(state=tmp_path)
+    s.jobs("1", 2, mark=SITES)
+    settle(s)
+    assert s.slurm.records["1"].held
+    assert not s.look().pending
+
+
+@pytest.mark.parametrize("how", ["tag", "list", "neither"])
+def test_lucid_release_leaves_nothing_held(tmp_path: Path, how: str) -> None:
+    """lucidd is gone for good, just as it had started a job over."""
+    s = ran(SITES if how != "tag" else None, Scene(state=tmp_path))
+    assert s.do("1", Requeue(WHY)) is None
+    if how == "neither":
+        (tmp_path / "ours").unlink()
+    lucid_release(s.slurm, tmp_path, tmp_path)
+    record = s.slurm.records["1"]
+    assert not record.held
+    assert record.request.tres_per_node == ASKED
+
+
+def test_an_array_is_one_entry_and_each_of_its_tasks_counts(tmp_path: Path) -> None:
+    s = Scene(state=tmp_path)
+    for task in (1, 2):
+        s.jobs(f"7_{task}", light=True, mark=MINE)
+        s.slurm._set(f"7_{task}", number=6 + task)
+    s.look()
+    assert entries(tmp_path) == {7: f"0 - {MINE}"}
+    s.store = SqliteStore(IN_MEMORY)
+    s.store.take_lease("me", 0.0, 1e9)
+    s.restart()
+    for task in (1, 2):
+        record = s.slurm.records[f"7_{task}"]
+        s.slurm.records[record.id] = replace(
+            record, admin_comment=SITES, submit_s=50.0 * (task - 1), restarts=task - 1
+        )
+    assert [entry.job.id for entry in s.look().pending] == ["7_1", "7_2"]
