@@ -90,7 +90,7 @@ class Cluster(Protocol):
 
 
 class GpuMetrics(Protocol):
-    """Where readings of a node's GPUs come from: NVML, DCGM's exporter, or dcgmi."""
+    """Where readings of a node's GPUs come from: NVML, or DCGM's exporter."""
 
     @property
     def name(self) -> str:

@@ -26,7 +26,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--run-dir", type=Path, default=_PATHS.run, help="announced jobs, lock, log (%(default)s)")
     parser.add_argument("--spool", type=Path, default=_PATHS.spool, help="samples (%(default)s)")
     parser.add_argument("--profiles", type=Path, default=_PATHS.profiles, help="summaries (%(default)s)")
-    parser.add_argument("--source", default="nvml", help="nvml, dcgmi, or a dcgm-exporter's page (%(default)s)")
+    parser.add_argument("--source", default="nvml", help="nvml, or a dcgm-exporter's page (%(default)s)")
     parser.add_argument(
         "--interval", type=float, default=1.0, metavar="S", help="seconds between samples (%(default)s)"
     )

@@ -76,7 +76,7 @@ class NodePaths:
 
 
 def metrics_from(source: str) -> GpuMetrics:
-    """The source named ``nvml``, ``dcgmi``, or an exporter's page (an address or a file).
+    """The source named ``nvml``, or an exporter's page (an address or a file).
 
     DCGM knows no processes and NVML does, so NVML stands beside it; its GPM is left alone then, for two readers
     of profiling counters disturb each other.
@@ -86,12 +86,12 @@ def metrics_from(source: str) -> GpuMetrics:
     """
     if source == "nvml":
         return NvmlMetrics()
-    if source == "dcgmi" or "/" in source:
-        from lucid.adapters.gpu.dcgm import DcgmiMetrics, ExporterMetrics  # urllib and ssl are 10 MiB
+    if "/" in source:
+        from lucid.adapters.gpu.dcgm import ExporterMetrics  # urllib and ssl are 10 MiB
 
-        main: GpuMetrics = DcgmiMetrics() if source == "dcgmi" else ExporterMetrics(source)
+        main: GpuMetrics = ExporterMetrics(source)
         return JoinedMetrics(main, NvmlMetrics(gpm=False))
-    raise ConfigError(f"source {source!r}: known are nvml, dcgmi, and a dcgm-exporter's page (http://…, or a file)")
+    raise ConfigError(f"source {source!r}: known are nvml and a dcgm-exporter's page (http://…, or a file)")
 
 
 def become(user: str) -> None:

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import http.server
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from lucid.adapters.gpu.dcgm import DcgmiMetrics, ExporterMetrics, parse_dmon, parse_exporter
+from lucid.adapters.gpu.dcgm import ExporterMetrics, parse_exporter
 from lucid.adapters.gpu.nvml import NvmlMetrics
 from lucid.core.ports import GpuMetrics
 from lucid.core.readings import GpuLost, GpuProcess, GpuReading
@@ -78,7 +78,7 @@ def nvml(board: Board) -> Iterator[NvmlMetrics]:
     metrics.close()
 
 
-@pytest.fixture(params=["nvml", "exporter-file", "exporter-http", "dcgmi"])
+@pytest.fixture(params=["nvml", "exporter-file", "exporter-http"])
 def source(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Source]:
     if request.param == "nvml":
         board: Board = request.getfixturevalue("board")
@@ -100,26 +100,6 @@ def source(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Source]:
         yield Source(metrics, uuid_of(0), uuid_of(1), take_away, unload, load_again)
         return
     page = (DCGM / "exporter-h100.txt").read_text()
-    if request.param == "dcgmi":
-        outputs: dict[str, str | None] = {
-            "discovery": (DCGM / "discovery.txt").read_text(),
-            "dmon": (DCGM / "dmon.txt").read_text(),
-        }
-        silent: list[bool] = []
-
-        def run(arguments: Sequence[str]) -> str:
-            output = outputs[arguments[1]]
-            if silent or output is None:
-                raise MetricsError("dcgmi: exit code 1; is nv-hostengine running?")
-            return output
-
-        def drop_row() -> None:
-            outputs["dmon"] = "".join(
-                line for line in (DCGM / "dmon.txt").read_text().splitlines(True) if not line.startswith("GPU 0")
-            )
-
-        yield Source(DcgmiMetrics(run), BUSY, IDLE, drop_row, lambda: silent.append(True), silent.clear)
-        return
     path = tmp_path / "page.txt"
     path.write_text(page)
 
@@ -344,11 +324,6 @@ class TestDcgm:
         with pytest.raises(MetricsError, match=r"there:9400: line 2: .*dcgm-exporter"):
             parse_exporter("# HELP\n" + page, "there:9400")
 
-    def test_dmon_takes_the_newest_row_of_each_gpu_under_repeated_headers(self) -> None:
-        table = "#Entity   GPUTL  MCUTL\nID\nGPU 0  5  1\nGPU 1  7  2\n#Entity   GPUTL  MCUTL\nID\nGPU 0  6  3\n"
-        found = parse_dmon(table, "dmon")
-        assert [found[i]["DCGM_FI_DEV_GPU_UTIL"] for i in (0, 1)] == [6.0, 7.0]
-
     def test_a_page_of_the_newest_exporter(self) -> None:
         """Small letters in ``hostname``, a value that it could not convert, links that name no card of ours, MIG."""
         metrics = ExporterMetrics(str(DCGM / "exporter-4.8.2.txt"))
@@ -362,35 +337,3 @@ class TestDcgm:
         assert isinstance(mig, GpuReading)
         assert (plain.gpu_util, plain.mem_util, plain.mem_mib, plain.xid) == (46, None, 4630, None)
         assert (mig.gpu_util, mig.mem_mib) == (None, None)
-
-    @pytest.mark.parametrize(
-        ("version", "others"),
-        [
-            ("2.1", {1: {"GPU_UTIL": 0, "MEM_COPY_UTIL": 0, "FB_USED": 5}}),
-            (
-                "4.5",
-                {1: {"FB_USED": 5}, 2: {"GPU_UTIL": 3, "FB_USED": 77, "SM_ACTIVE": 0.001, "DRAM_ACTIVE": 0.002}},
-            ),
-        ],
-    )
-    def test_a_table_of_dmon_by_version(self, version: str, others: dict[int, dict[str, float]]) -> None:
-        """The newest leaves cells blank; a card without some of them must not take the readings of all the others."""
-        found = parse_dmon((DCGM / f"dmon-{version}.txt").read_text(), "dmon")
-        busy = {"GPU_UTIL": 97, "MEM_COPY_UTIL": 41, "FB_USED": 20518, "SM_ACTIVE": 0.735, "SM_OCCUPANCY": 0.25}
-        short = {gpu: {name.split("_", 3)[3]: v for name, v in values.items()} for gpu, values in found.items()}
-        assert short == {0: {**busy, "DRAM_ACTIVE": 0.31}, **others}
-
-    @pytest.mark.parametrize("table", ["", "Error: unable to connect", "#Entity GPUTL\nGPU 0 1 2\n", "GPU 0 1\n"])
-    def test_dmon_without_its_table_is_an_error(self, table: str) -> None:
-        with pytest.raises(MetricsError):
-            parse_dmon(table, "dmon")
-
-    def test_a_machine_without_dcgmi_says_so(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-        monkeypatch.setenv("PATH", str(tmp_path))
-        with pytest.raises(MetricsError, match="dcgmi is not installed"):
-            DcgmiMetrics().cards()
-        tool = tmp_path / "dcgmi"
-        tool.write_text("#!/bin/sh\necho 'Error: unable to establish a connection'\nexit 1\n")
-        tool.chmod(0o755)
-        with pytest.raises(MetricsError, match="exit code 1: Error: unable to establish"):
-            DcgmiMetrics().cards()

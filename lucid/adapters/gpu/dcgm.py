@@ -1,23 +1,22 @@
-"""Readings from DCGM: the page of a running dcgm-exporter, or ``dcgmi dmon`` where there is none.
+"""Readings from DCGM: the page of a running dcgm-exporter.
 
-Better than opening the profiling counters a second time where a site already exports them. Neither source knows of
+Better than opening the profiling counters a second time where a site already exports them. The page knows of no
 processes, so two jobs on one GPU cannot be told apart by it: the sampler then takes NVML beside it.
 """
 
 from __future__ import annotations
 
 import re
-import subprocess
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
 from lucid.core.readings import GpuCard, GpuCondition, GpuLost, GpuReading
 from lucid.errors import MetricsError
 
-__all__ = ["DcgmiMetrics", "ExporterMetrics", "parse_dmon", "parse_exporter"]
+__all__ = ["ExporterMetrics", "parse_exporter"]
 
 _BLANK: Final = 1e14
 """DCGM's blank values (0x7ffffff0 in 32 bits, 140737488355328.0, 9223372036854775792 …) mean 'not available'."""
@@ -167,142 +166,3 @@ class ExporterMetrics:
         except (OSError, urllib.error.URLError, UnicodeDecodeError, ValueError) as error:
             raise MetricsError(f"{source}: not a page of a dcgm-exporter ({error}); is it running there?") from None
         return parse_exporter(page, source)
-
-
-_FIELDS: Final = {
-    "GPUTL": (203, _UTIL),
-    "MCUTL": (204, _MEM_UTIL),
-    "FBUSD": (252, _MEM_MIB),
-    "SMACT": (1002, _SM),
-    "SMOCC": (1003, _OCCUPANCY),
-    "DRAMA": (1005, _DRAM),
-}
-"""Short name in dmon's header: field id, name."""
-
-
-def parse_dmon(output: str, where: str) -> dict[int, dict[str, float]]:
-    """Values of the newest line of each GPU by its DCGM id, from the table that ``dcgmi dmon`` prints.
-
-    The header's first line names the columns (``#Entity GPUTL …``), its second says ``ID`` and units; both are
-    repeated every few rows. ``N/A`` is left out, and so is a cell that is blank, as newer versions leave what a card
-    does not have: there the columns stand to the left, each below its name.
-
-    Raises:
-        MetricsError: there is no header, or a row does not fit it.
-    """
-    columns: list[tuple[str, int]] | None = None
-    found: dict[int, dict[str, float]] = {}
-    for number, line in enumerate(output.splitlines(), 1):
-        words = line.split()
-        if not words or words[0].upper() == "ID":
-            continue
-        if words[0].lstrip("#") in ("Entity", "Entity-ID") or words[0] == "#":
-            named = [(match[0], match.start()) for match in re.finditer(r"\S+", line)][1:]
-            columns = [item for item in named if item[0] != "Entity"]
-            continue
-        if words[0] != "GPU":
-            continue
-        cells = None if columns is None else _cells(line, words, columns)
-        if cells is None or not words[1].isdecimal():
-            names = [name for name, _ in columns or ()]
-            raise MetricsError(f"{where}: line {number}: {line.strip()!r} does not fit the header {names}")
-        values: dict[str, float] = {}
-        for column, word in cells.items():
-            if column in _FIELDS and word not in ("", "N/A"):
-                try:
-                    value = float(word)
-                except ValueError:
-                    raise MetricsError(f"{where}: line {number}: {column} is {word!r}, not a number") from None
-                if _known(value):
-                    values[_FIELDS[column][1]] = value
-        found[int(words[1])] = values
-    if columns is None:
-        raise MetricsError(f"{where}: no table ({output.strip()[:120]!r}); is nv-hostengine running?")
-    return found
-
-
-def _cells(line: str, words: Sequence[str], columns: Sequence[tuple[str, int]]) -> dict[str, str] | None:
-    """What stands in each column of a GPU's row; ``None`` where the row does not fit."""
-    names = [name for name, _ in columns]
-    if len(words) == len(columns) + 2:
-        return dict(zip(names, words[2:], strict=True))
-    if len(words) > len(columns) + 2 or not columns or line[: columns[0][1]].split() != list(words[:2]):
-        return None
-    starts = [start for _, start in columns]
-    cells = [line[start:end].strip() for start, end in zip(starts, [*starts[1:], None], strict=True)]
-    return None if any(" " in cell for cell in cells) else dict(zip(names, cells, strict=True))
-
-
-_LISTED: Final = re.compile(r"^\|\s*(\d+)\s*\|\s*Name:\s*(.*?)\s*\|?$")
-_LISTED_UUID: Final = re.compile(r"Device UUID:\s*(GPU-[\w-]+)")
-
-
-def _run(arguments: Sequence[str]) -> str:
-    command = " ".join(arguments)
-    try:
-        done = subprocess.run(arguments, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)
-    except FileNotFoundError:
-        raise MetricsError(f"{command}: dcgmi is not installed; use NVML, or a dcgm-exporter's page") from None
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise MetricsError(f"{command}: {error}; is nv-hostengine running?") from None
-    if done.returncode:
-        words = (done.stderr or done.stdout).strip()[:200]
-        raise MetricsError(f"{command}: exit code {done.returncode}: {words}; is nv-hostengine running?")
-    return done.stdout
-
-
-class DcgmiMetrics:
-    """``GpuMetrics`` through the ``dcgmi`` command: one process for each reading, so use it last.
-
-    ``run`` runs a command and returns what it prints (for tests).
-    """
-
-    name = "dcgmi"
-
-    def __init__(self, run: Callable[[Sequence[str]], str] = _run) -> None:
-        self._run = run
-        self._cards: dict[str, GpuCard] = {}
-
-    def cards(self) -> Sequence[GpuCard]:
-        """As the port says, from ``dcgmi discovery -l``; memory is not told there."""
-        command = ["dcgmi", "discovery", "-l"]
-        cards: dict[str, GpuCard] = {}
-        at: tuple[int, str] | None = None
-        for line in self._run(command).splitlines():
-            listed = _LISTED.match(line)
-            if listed:
-                at = (int(listed[1]), listed[2])
-            uuid = _LISTED_UUID.search(line)
-            if uuid and at is not None:
-                cards[uuid[1]] = GpuCard(uuid[1], *at)
-                at = None
-        self._cards = cards
-        return sorted(cards.values(), key=lambda card: card.index)
-
-    def read(self, uuids: Collection[str]) -> Mapping[str, GpuReading | GpuLost]:
-        """As the port says."""
-        if any(uuid not in self._cards for uuid in uuids):
-            self.cards()
-        fields = ",".join(str(number) for number, _ in _FIELDS.values())
-        command = ["dcgmi", "dmon", "-e", fields, "-c", "1"]
-        rows = parse_dmon(self._run(command), " ".join(command))
-        found: dict[str, GpuReading | GpuLost] = {}
-        for uuid in uuids:
-            card = self._cards.get(uuid)
-            values = None if card is None else rows.get(card.index)
-            if values is None:
-                found[uuid] = GpuLost(uuid, "not listed by dcgmi")
-            else:
-                found[uuid] = _reading(uuid, values, None)
-        return found
-
-    def conditions(self) -> Sequence[GpuCondition] | None:
-        """Not told: NVML stands beside it."""
-        return None
-
-    def xids(self) -> Mapping[int, Sequence[int]]:
-        """None: NVML stands beside it."""
-        return {}
-
-    def close(self) -> None:
-        """Nothing is held open."""

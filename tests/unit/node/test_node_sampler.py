@@ -222,7 +222,7 @@ def test_files_that_announce_nothing_are_passed_over(tmp_path: Path) -> None:
 
 
 def test_an_unknown_source_lists_the_known() -> None:
-    with pytest.raises(ConfigError, match="known are nvml, dcgmi"):
+    with pytest.raises(ConfigError, match="known are nvml and"):
         metrics_from("rocm")
     assert metrics_from("http://localhost:9400/metrics").name == "dcgm-exporter+nvml"
 
