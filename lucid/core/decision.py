@@ -187,7 +187,7 @@ class PartitionPlan:
     a plan made anew would decide the same, so the time up to ``wake_s`` is the time for which a plan may be kept.
     ``memory``: what the policy wants to find in the next snapshot, opaque to everybody else. A policy must do
     without it, too: after a restart there is none.
-    ``error``: why no plan could be made, in words, where this one stands in for it and all wait; else empty."""
+    ``error``: why no plan could be made, in words, and so all jobs wait; empty where one was made."""
 
     decisions: Mapping[str, Decision]
     actions: tuple[Action, ...] = ()

@@ -1,4 +1,4 @@
-"""A partition that cannot be planned stops no other: what stands in for its plan, and how the others are planned.
+"""A partition that cannot be planned stops no other: the plan that it gets, and how the others are planned.
 
 This is for a live cluster. A replay ends with what a policy raises: an error in research code is not hidden.
 """
@@ -15,19 +15,17 @@ from lucid.core.snapshot import Partition, Snapshot
 from lucid.errors import words_of
 from lucid.orchestrator.by_partition import PoliciesByPartition, planned_by
 from lucid.orchestrator.policy import PartitionPolicy, Planner, Policy
+from lucid.places import HELD_AT_MOST_S
 
-__all__ = ["HELD_AT_MOST_S", "Isolation", "isolated", "unplanned"]
+__all__ = ["Isolation", "isolated", "unplanned"]
 
-HELD_AT_MOST_S: Final = 300.0
-"""So long a job stays held for a plan that cannot be made: as long as for a lucidd that gives no sign of life
-(``LUCID_BOUND_S`` of lucid-release, as installed)."""
 _AGAIN_S: Final = 10.0
 """A partition in which nothing changes is tried again so often."""
 
 
 def unplanned(partition: Partition, snapshot: Snapshot, error: BaseException) -> PartitionPlan:
-    """What stands in for the plan of a partition whose plan raised ``error``: all jobs wait, and what the plan before
-    left stays for the next. Who has waited to be profiled for ``HELD_AT_MOST_S`` goes home, and is planned there."""
+    """The plan of a partition whose planning raised ``error``: all jobs wait, and what the plan before left stays for
+    the next. A job that has waited to be profiled for ``HELD_AT_MOST_S`` goes home, and is planned there."""
     words = words_of(error)
     waits, goes = Hold((Unplanned(words),)), EndProfiling((Unplanned(words),))
     decisions: dict[str, Decision] = {}
@@ -84,7 +82,7 @@ class Isolation:
         """Partitions that the policy of the others is not asked for."""
 
     def plan(self, snapshot: Snapshot) -> Plan:
-        """The plan, with stand-ins for what could not be planned."""
+        """The plan; in a partition that could not be planned all jobs wait."""
         if self._policy is None:
             self._policy = self._guarded()
         try:

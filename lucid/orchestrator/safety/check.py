@@ -67,7 +67,7 @@ class SafetyCheck:
 
     def _unsafe(self, snapshot: Snapshot, plan: Plan, bad: dict[str, PartitionPlan] | None) -> list[UnsafeAction]:
         """Actions that break a rule: not all of them, since one may be safe only as long as another is done. ``bad``:
-        takes what stands in for the plans of partitions with which something else is wrong; ``None``: that is raised.
+        takes new plans for partitions with which something else is wrong (``unplanned``); ``None``: that is raised.
 
         Raises:
             UnsafePlan: what is wrong is not the matter of single actions.

@@ -23,12 +23,13 @@ from lucid.core.snapshot import Partition, Snapshot
 from lucid.orchestrator.by_partition import PoliciesByPartition
 from lucid.orchestrator.cycle import Cycle
 from lucid.orchestrator.forecast.plan_ahead import forecast
-from lucid.orchestrator.isolation import HELD_AT_MOST_S, isolated
+from lucid.orchestrator.isolation import isolated
 from lucid.orchestrator.policies import BUILT_IN
 from lucid.orchestrator.policies.lucid.lucid_policy import LucidPolicy
 from lucid.orchestrator.policy import Policy, adding_policy, make_policy
 from lucid.orchestrator.policy_host import PolicyHost
 from lucid.orchestrator.rules import PolicyRules
+from lucid.places import HELD_AT_MOST_S
 
 RULES = settings(profiling={"enabled": False}, fairness={"beyond_plain_s": 3600.0})
 VCS = "abcde"
