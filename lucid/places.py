@@ -16,6 +16,7 @@ from typing import Any, Protocol
 
 __all__ = [
     "HEARTBEAT",
+    "HELD_AT_MOST_S",
     "STATE_DIR",
     "TOLD",
     "Mode",
@@ -31,6 +32,9 @@ __all__ = [
 
 STATE_DIR = "/var/lib/lucid"
 HEARTBEAT = "/run/lucid/heartbeat"
+HELD_AT_MOST_S = 300.0
+"""So long a job stays held for a lucidd that gives no sign of life (``LUCID_BOUND_S`` of lucid-release, as
+installed), or for a plan of its partition that cannot be made."""
 TOLD: Mapping[str, Set[str]] = {
     "daemon": {
         "state_dir", "shared_state", "partitions", "heartbeat", "profiles_dir", "keep_days", "gpu_mem_mib",

@@ -20,6 +20,7 @@ from lucid.live.modes import live_profiling, policy_settings
 from lucid.live.plans.plain_settings import plain_settings, settings_code
 from lucid.live.resilience.guarded_models import GuardedPredictor
 from lucid.orchestrator.by_partition import make_policies
+from lucid.orchestrator.isolation import isolated
 from lucid.orchestrator.policies import BUILT_IN
 from lucid.orchestrator.policy import Policy, known_policies, make_policy
 from lucid.places import library_folder
@@ -45,12 +46,12 @@ class LivePolicy:
     """By partition, the name of the policy of those that have another."""
 
     def make(self, predictor: Predictor) -> Policy:
-        """The policy; it asks ``predictor`` about pairs.
+        """The policy, which raises for no single partition; it asks ``predictor`` about pairs.
 
         Raises:
             ConfigError: there is no such policy.
         """
-        return make_policies(self.name, self.own, self.settings, predictor)
+        return isolated(make_policies(self.name, self.own, self.settings, predictor))
 
     def to_dict(self) -> dict[str, Any]:
         """JSON form."""

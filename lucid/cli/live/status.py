@@ -23,6 +23,7 @@ from lucid.live.learning.tuner_reports import latest_report
 from lucid.live.reporting.public_view import Published
 from lucid.live.reporting.status import words_of_left_out
 from lucid.live.resilience.failover import standby_of
+from lucid.live.resilience.plan_errors import words_of_plan_errors
 from lucid.live.resilience.trouble_file import lives_in_trouble
 from lucid.live.switches import words_of_switches
 from lucid.live.told_settings import told_settings
@@ -146,6 +147,8 @@ def tell_status(config: Path, as_json: bool) -> None:
         say(f"breaker open for {seen['breaker_open_s']} s: {shown(seen['breaker_why'])}")
     if seen.get("last_error"):
         say(f"last cycle failed: {shown(seen['last_error'])}")
+    for words in words_of_plan_errors(seen):
+        say(shown(words))
     if seen.get("too_old") and Mode.PACK in settings.daemon.partitions.values():
         say(f"partitions in pack mode are only ordered: {shown(seen['too_old'])}")
     for words in words_of_left_out(seen):

@@ -20,6 +20,7 @@ from lucid.explain.queue_rows import QueueRow, line_of, queue_rows, why_words
 from lucid.explain.starts import start_words
 from lucid.live.plans.stored_plan import StoredPlan, read_stored_starts
 from lucid.live.plans.stored_starts import StartsAhead
+from lucid.live.resilience.plan_errors import words_of_plan_errors
 
 __all__ = ["COLUMNS", "Look", "Row", "look", "story_text"]
 
@@ -75,6 +76,7 @@ def look(config: Path) -> Look:
     ]
     if seen.get("last_error"):
         head.append(shown(f"last cycle failed: {seen['last_error']}"))
+    head += map(shown, words_of_plan_errors(seen))
     tables = {
         "Nodes": tuple(_nodes(last)),
         "Running": tuple(_run(entry, running, last) for entry in running.values()),

@@ -52,7 +52,7 @@ def ranked(partition: Partition, snapshot: Snapshot, settings: PolicySettings) -
 
 def large_above(partition: Partition, settings: PolicySettings) -> int:
     """A job of more GPUs than this is large."""
-    return above(max(node.gpus for node in partition.nodes), settings.reservation)
+    return above(max((node.gpus for node in partition.nodes), default=0), settings.reservation)
 
 
 def mostly_large(pending: Sequence[Pending], least: int) -> bool:
