@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections import defaultdict
+from collections import Counter, defaultdict
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise
@@ -18,7 +18,7 @@ from examples import examples
 from lucid.binder import candidates, unpack
 from lucid.binder.comparisons import ALL_HOLD, Guest
 from lucid.binder.pairing import Binder
-from lucid.config import PolicySettings
+from lucid.config import PackingSettings, PolicySettings
 from lucid.core.decision import Action, Hold, PartitionPlan, Plan, Start
 from lucid.core.job import JobProfile, Pending, Running
 from lucid.core.ledger import Ledger
@@ -303,25 +303,44 @@ def _says(speeds: Any, _one: JobProfile, _other: JobProfile) -> Any:
     return speeds
 
 
+def some_packing(rng: random.Random) -> PackingSettings:
+    """Any limits to the rules between two jobs, in any order."""
+    limits = {
+        "unparted_harm": rng.choice([0.0, 0.3, 1.0]),
+        "priority_ratio": rng.choice([None, 0.5, 2.0]),
+        "least_pair_speed": rng.choice([0.0, 0.54, 0.85, 1.0]),
+        "waiting_pair_work": rng.choice([0.0, 0.57 + 0.53, 1.1, 1.7, 2.0]),
+        "least_partner_remaining_s": rng.choice([0.0, 300.0, 1e4]),
+    }
+    return some_rules(rng).packing.model_copy(update=limits)
+
+
 def test_a_pair_is_judged_as_the_reasons_tell_it() -> None:
     """A candidate passes if and only if all comparisons with it hold; who fails a later rule has more of them."""
-    passed = refused = 0
-    for seed in range(200):
+    passed, refused, scenes = 0, Counter[str](), examples(300, 100)
+    for seed in range(scenes):
         rng = random.Random(seed)
-        snapshot, harm = some_crowded_vc(rng), rng.choice([0.0, 1.0])
-        room, packing = snapshot.partitions[VC], some_rules(rng).packing
-        packing = packing.model_copy(update={"unparted_harm": harm, "priority_ratio": rng.choice([None, 0.5, 2.0])})
+        snapshot, packing = some_crowded_vc(rng), some_packing(rng)
+        room = snapshot.partitions[VC]
         for entry in room.pending:
             known = snapshot.predictions[entry.job.id]
             if entry.profile is None or known.share_score is None:
                 continue
-            predictor = FixedPredictor(speed=partial(_says, rng.choice([(0.8, 1.0), (1.0, 0.9), None])))
+            pairs = ((0.8, 1.0), (1.0, 0.9), (0.54, 0.54), (0.57, 0.53), (0.6, 0.3), (0.9, 0.2), "failed", None)
+            predictor = FixedPredictor(speed=partial(_says, rng.choice(pairs)))
             restarts = rng.choice(["allowed", "never"])
             ledger = Ledger(room, 1000.0)
             binder = Binder(room, ledger, snapshot.predictions, predictor, packing, 1000.0, restarts)
             gss = packing.gss
-            made = (known.duration_s, known.share_score, gss, packing.least_pair_speed)
-            wish = Guest(entry, entry.profile, *made, binder._compared.may_restart(entry.job))
+            made = (known.duration_s, known.share_score, gss, rng.choice([packing.least_pair_speed, 0.5]))
+            wish = Guest(
+                replace(entry, since_s=rng.choice([entry.since_s, 1000.0, -1e6])),
+                replace(entry.profile, gpu_mem_mib=rng.choice([entry.profile.gpu_mem_mib, 20000.0])),
+                *made,
+                binder._compared.may_restart(entry.job),
+                waits=rng.random() < 0.7,
+                duration_s=known.duration_s,
+            )
             found = binder._candidates(entry.job)
             far: list[tuple[int, int]] = []
             for other in (*found.lasting.values(), *found.ending.values()):
@@ -335,16 +354,17 @@ def test_a_pair_is_judged_as_the_reasons_tell_it() -> None:
                     continue
                 failed, speed = binder._compared.judge(wish, other)
                 assert (failed == ALL_HOLD) is all(told), f"seed {seed}: {told}"
-                passed, refused = passed + all(told), refused + (not all(told))
+                passed += all(told)
                 if failed < ALL_HOLD:
+                    refused[type(told[-1]).__name__] += 1
                     far.append((failed, len(told)))
                 else:
                     speeds = [(r.own, r.other) for r in told if isinstance(r, PairSpeed)]
                     assert speed == (2.0 if speeds[0][0] is None else sum(speeds[0]))
             for (failed, reasons), (later, more) in pairwise(sorted(far)):
                 assert (failed < later) is (reasons < more)
-    assert passed > 100
-    assert refused > 100
+    assert passed > scenes / 2
+    assert {*refused} == {"GpuMemory", "HostFits", "PartnerLeaves", "PairSpeed", "PairWork", "PairHarm"}
 
 
 def test_partings_look_only_at_pairs_with_something_to_look_at() -> None:
