@@ -23,7 +23,7 @@ from lucid.orchestrator.by_partition import make_policies
 from lucid.orchestrator.isolation import isolated
 from lucid.orchestrator.policies import BUILT_IN
 from lucid.orchestrator.policy import Policy, known_policies, make_policy
-from lucid.places import library_folder
+from lucid.places import Told, library_folder
 
 if TYPE_CHECKING:  # who reads the last plan needs no model, and checks no settings
     from lucid.config import PolicySettings, Settings
@@ -80,7 +80,7 @@ def live_policy(settings: Settings, able: frozenset[Capability]) -> LivePolicy:
     return LivePolicy(settings.daemon.policy, policy_settings(settings, able), settings.daemon.policies)
 
 
-def live_models(settings: Settings, config: Path, memory: PairMemory, profiled_s: float) -> LiveModels:
+def live_models(settings: Settings | Told, config: Path, memory: PairMemory, profiled_s: float) -> LiveModels:
     """The models of a lucidd whose configuration file is ``config``. ``profiled_s``: how long its policy profiles."""
     from lucid.live.learning.models import LiveModels
 
@@ -92,7 +92,7 @@ def live_models(settings: Settings, config: Path, memory: PairMemory, profiled_s
     )
 
 
-def live_predictor(settings: Settings, predictor: Predictor | LiveModels, left_out: LeftOut) -> Predictor:
+def live_predictor(settings: Settings | Told, predictor: Predictor | LiveModels, left_out: LeftOut) -> Predictor:
     """The predictor that lucidd plans by: no exception of a model comes out of it."""
     from lucid.live.learning.models import LiveModels
 
