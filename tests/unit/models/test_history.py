@@ -139,10 +139,11 @@ def test_a_group_forgets_its_oldest_jobs() -> None:
     assert predictor.predict(job, None, 0.0).duration_s == pytest.approx(6000.0, rel=0.02)
 
 
-@pytest.mark.parametrize("predictor", [HistoryPredictor(), PriorPredictor()], ids=lambda one: type(one).__name__)
-def test_names_of_one_job_each_do_not_add_up_for_ever(monkeypatch: pytest.MonkeyPatch, predictor: Any) -> None:
+@pytest.mark.parametrize("made", [HistoryPredictor, PriorPredictor])
+def test_names_of_one_job_each_do_not_add_up_for_ever(monkeypatch: pytest.MonkeyPatch, made: Any) -> None:
     """As many names as jobs: those of which a job ended last are remembered."""
     monkeypatch.setattr("lucid.models.history.GROUPS_KEPT", 20)
+    predictor = made()
     often = a_job("often", user="ada", name="often")
     for n in range(200):
         predictor.learn([Ended(a_job(f"{n}", user="ada", name=f"once-{n}"), 1.0, 50.0), Ended(often, 1.0, 500.0)])
