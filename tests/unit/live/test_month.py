@@ -158,19 +158,20 @@ class Month:
             self.slurm.cancel(job_id)
 
     def submit(self) -> None:
-        """Half of the jobs have a name of their own. Those that are cancelled are of users who have all that they may
-        have."""
+        """Most jobs are short, since a look is coarse. Half of them have a name of their own. Those that are to be
+        cancelled are of users who have all that they may have."""
         draw, number = self.random, 7_000_000 + len(self.ever)
         job_id = f"{number}_{number % 7}" if number % 10 == 0 else f"{number}"
         self.ever.add(job_id)
+        ran_s = 150.0 if number % 10 else 1500.0
         user = f"{'full' if number % 3 == 0 else 'u'}{draw.randrange(20)}"
         if user.startswith("full"):
-            self.cancels.append((self.slurm.now + 1800.0, job_id))
+            self.cancels.append((self.slurm.now + 1.5 * self.every_s, job_id))
         if draw.random() < 0.5:
             self.sampler.profiles[job_id] = LIGHT
         vc, name = draw.choice(("pack", "order", "watch")), f"train{draw.randrange(5)}"
         self.slurm.submit(
-            job_id, vc, draw.choice((1, 1, 2)), draw.expovariate(1 / 600.0), "" if vc == "pack" else "none",
+            job_id, vc, draw.choice((1, 1, 2)), draw.expovariate(1 / ran_s), "" if vc == "pack" else "none",
             held=vc == "pack", number=number, user=user,
             name=f"{name}-{number}" if draw.random() < 0.5 else name, time_limit_s=draw.choice((None, 3600.0)),
         )  # fmt: skip
