@@ -18,6 +18,7 @@ __all__ = [
     "TraceError",
     "UnsafeAction",
     "UnsafePlan",
+    "words_of",
 ]
 
 
@@ -106,3 +107,9 @@ class UnsafeAction(UnsafePlan):
     def __init__(self, words: str, job_id: str) -> None:
         super().__init__(words)
         self.job_id = job_id
+
+
+def words_of(error: BaseException) -> str:
+    """An error in words; one that Lucid did not raise on purpose with the name of its kind."""
+    said = str(error)[:500]
+    return said if isinstance(error, LucidError) and said else f"{type(error).__name__}: {said}".rstrip(": ")

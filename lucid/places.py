@@ -1,6 +1,6 @@
-"""Where lucidd keeps what it writes, and in which mode it is: what a command reads of ``lucid.toml`` that only shows
-what lucidd has written. The libraries that check a whole file take longer to load than such a command to answer, so
-it leaves out the check of a file that lucidd has checked already."""
+"""Where lucidd keeps what it writes, and in which mode it is: the settings that a command needs which only shows what
+lucidd has written, or plans again. The libraries that check a whole file take longer to load than such a command to
+answer, so it leaves out the check of a file that lucidd has checked already."""
 
 from __future__ import annotations
 
@@ -8,38 +8,36 @@ import hashlib
 import json
 import tomllib
 from collections.abc import Mapping, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from enum import StrEnum
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, Protocol
 
 __all__ = [
     "HEARTBEAT",
+    "HELD_AT_MOST_S",
     "STATE_DIR",
     "TOLD",
     "Mode",
     "Placed",
     "Places",
+    "Told",
+    "ToldDaemon",
+    "ToldEfficiency",
+    "ToldModels",
     "checked_file",
     "library_folder",
-    "places_in",
     "profiles_folder",
     "stamp_of",
     "told_in",
+    "told_of",
 ]
 
 STATE_DIR = "/var/lib/lucid"
 HEARTBEAT = "/run/lucid/heartbeat"
-TOLD: Mapping[str, Set[str]] = {
-    "daemon": {
-        "state_dir", "shared_state", "partitions", "heartbeat", "profiles_dir", "keep_days", "gpu_mem_mib",
-        "first_guess_s",
-    },
-    "models": {"library"},
-    "efficiency": {"days", "idle_start_s", "idle_after_s", "empty_s", "least_measured", "least_gpu_h"},
-}  # fmt: skip
-"""The settings that lucidd tells everybody, defaults and all, once it has checked them; none is a secret."""
+HELD_AT_MOST_S = 300.0
+"""So long a job stays held for a lucidd that gives no sign of life (``LUCID_BOUND_S`` of lucid-release, as
+installed), or for a plan of its partition that cannot be made."""
 
 
 class Mode(StrEnum):
@@ -92,17 +90,63 @@ class Placed(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class _Daemon:
+class ToldDaemon:
+    """Of ``DaemonSettings``."""
+
     partitions: Mapping[str, Mode]
     profiling_partition: str
     state_dir: str
     shared_state: bool
     heartbeat: str
+    profiles_dir: str
+    keep_days: float
+    gpu_mem_mib: int
+    first_guess_s: float
 
 
 @dataclass(frozen=True, slots=True)
-class _Settings:
-    daemon: _Daemon
+class ToldModels:
+    """Of ``ModelSettings``."""
+
+    library: str
+
+
+@dataclass(frozen=True, slots=True)
+class ToldEfficiency:
+    """Of ``EfficiencySettings``."""
+
+    days: float
+    idle_start_s: float
+    idle_after_s: float
+    empty_s: float
+    least_measured: float
+    least_gpu_h: float
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """The settings that lucidd tells everybody, defaults and all, once it has checked them; none is a secret. Each
+    field has the name and the value that it has in ``Settings``."""
+
+    daemon: ToldDaemon
+    models: ToldModels
+    efficiency: ToldEfficiency
+
+
+_SECTIONS: Mapping[str, type[Any]] = {"daemon": ToldDaemon, "models": ToldModels, "efficiency": ToldEfficiency}
+TOLD: Mapping[str, Set[str]] = {name: {f.name for f in fields(kind)} for name, kind in _SECTIONS.items()}
+"""The names of the fields of `Told`, by section."""
+
+
+def told_of(data: Mapping[str, Any]) -> Told:
+    """Those of all settings in JSON form.
+
+    Raises:
+        KeyError: one is not there.
+    """
+    made = {name: kind(**{key: data[name][key] for key in TOLD[name]}) for name, kind in _SECTIONS.items()}
+    partitions = {name: Mode(mode) for name, mode in made["daemon"].partitions.items()}
+    return Told(replace(made["daemon"], partitions=partitions), made["models"], made["efficiency"])
 
 
 def stamp_of(text: bytes) -> str:
@@ -115,49 +159,21 @@ def checked_file(heartbeat: str) -> Path:
     return Path(heartbeat).with_name("lucid.toml.checked")
 
 
-def places_in(config: Path) -> Placed | None:
-    """What ``config`` says of them; ``None`` where that is not as plain, or lucidd has not checked this very file:
+def told_in(config: Path) -> Told | None:
+    """Those that lucidd told of this very file; ``None`` where it has not checked that, or another version of it has:
     then the whole of it is to be read."""
     try:
         text = config.read_bytes()
-        daemon = tomllib.loads(text.decode()).get("daemon", {})
-        found = _Daemon(
-            {name: Mode(mode) for name, mode in _of(daemon, "partitions", dict, {}).items()},
-            _of(daemon, "profiling_partition", str, ""),
-            _of(daemon, "state_dir", str, STATE_DIR),
-            _of(daemon, "shared_state", bool, False),
-            _of(daemon, "heartbeat", str, HEARTBEAT),
-        )
-        known, _ = _checked(found.heartbeat)
-    except (OSError, ValueError, TypeError, AttributeError, RecursionError):
-        return None
-    return _Settings(found) if found.partitions and known == stamp_of(text) else None
-
-
-def told_in(config: Path) -> SimpleNamespace | None:
-    """The settings of `TOLD`, by section, with no other attributes; ``None`` where lucidd has not checked this very
-    file, or another version of it has."""
-    try:
-        text = config.read_bytes()
-        daemon = tomllib.loads(text.decode()).get("daemon", {})
-        known, told = _checked(_of(daemon, "heartbeat", str, HEARTBEAT))
-        read = json.loads(told)
-        sections = {name: SimpleNamespace(**{key: read[name][key] for key in keys}) for name, keys in TOLD.items()}
+        heartbeat = tomllib.loads(text.decode()).get("daemon", {}).get("heartbeat", HEARTBEAT)
+        known, _, told = checked_file(heartbeat).read_text(encoding="utf-8").partition("\n")
+        found = told_of(json.loads(told))
     except (KeyError, OSError, ValueError, TypeError, AttributeError, RecursionError):
         return None
-    if known != stamp_of(text) or not sections["daemon"].partitions:
-        return None
-    return SimpleNamespace(**sections)
-
-
-def _checked(heartbeat: str) -> tuple[str, str]:
-    """The two lines of `checked_file`."""
-    known, end, told = checked_file(heartbeat).read_text(encoding="utf-8").partition("\n")
-    return known + end, told
+    return found if f"{known}\n" == stamp_of(text) and found.daemon.partitions else None
 
 
 def library_folder(settings: Any, base: Path) -> Path | None:
-    """Where the versions of models are; ``None`` where nothing says so. ``settings``: all, or those of `TOLD`.
+    """Where the versions of models are; ``None`` where nothing says so. ``settings``: all, or `Told`.
     ``base``: folder of the configuration."""
     if settings.models.library:
         return base / str(settings.models.library)
@@ -165,12 +181,5 @@ def library_folder(settings: Any, base: Path) -> Path | None:
 
 
 def profiles_folder(settings: Any) -> Path:
-    """Where samplers put their summaries, by all settings, or by those of `TOLD`."""
+    """Where samplers put their summaries, by all settings, or by `Told`."""
     return Path(settings.daemon.profiles_dir or Path(settings.daemon.state_dir) / "profiles")
-
-
-def _of(daemon: Mapping[str, Any], key: str, kind: type, default: Any) -> Any:
-    value = daemon.get(key, default)
-    if not isinstance(value, kind):
-        raise TypeError(f"{key} is no {kind.__name__}")
-    return value

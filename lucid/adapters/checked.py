@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import fields, is_dataclass
 from functools import lru_cache
 from types import UnionType
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from lucid.adapters.bounded import MOST
+from lucid.core.as_json import from_json
 
 __all__ = ["checked", "fitting"]
 
@@ -17,15 +19,15 @@ _Check = Callable[[Any], bool]
 
 
 @lru_cache(maxsize=64)
-def _checks(kind: Any) -> tuple[tuple[str, _Check], ...]:
-    """For each field of a class, whether a value fits it: made once, for there may be 100,000 rows."""
+def _checks(kind: Any) -> tuple[tuple[str, Any, _Check], ...]:
+    """For each field of a class its type, and whether a value fits it: made once, for there may be 100,000 rows."""
     hints = get_type_hints(kind)
-    return tuple((f.name, _check(hints[f.name])) for f in fields(kind))
+    return tuple((f.name, hints[f.name], _check(hints[f.name])) for f in fields(kind))
 
 
-def _checks_of(noun: object) -> tuple[tuple[str, _Check], ...]:
+def _checks_of(noun: object) -> tuple[tuple[str, Any, _Check], ...]:
     kind: Any = type(noun)
-    found: tuple[tuple[str, _Check], ...] = _checks(kind)
+    found: tuple[tuple[str, Any, _Check], ...] = _checks(kind)
     return found
 
 
@@ -57,7 +59,7 @@ def _check(hint: Any) -> _Check:
 
 def _wrong(noun: object) -> list[str]:
     """Names of the fields that are not of their type, or beyond all bounds."""
-    return [name for name, fits in _checks_of(noun) if not fits(getattr(noun, name))]
+    return [name for name, _, fits in _checks_of(noun) if not fits(getattr(noun, name))]
 
 
 def checked(noun: _T) -> _T:
@@ -73,6 +75,13 @@ def checked(noun: _T) -> _T:
 
 
 def fitting(kind: type[Any], data: Mapping[str, Any]) -> dict[str, Any]:
-    """Of some named values those that are fields of a class, and fit them."""
+    """Of some named values in JSON form those that are fields of a class and fit them, as the class has them."""
     made: Any = kind
-    return {name: data[name] for name, fits in _checks(made) if name in data and fits(data[name])}
+    found: dict[str, Any] = {}
+    for name, hint, fits in _checks(made):
+        if name in data:
+            with suppress(TypeError, ValueError):
+                value = from_json(hint, data[name])
+                if fits(value):
+                    found[name] = value
+    return found

@@ -26,7 +26,7 @@ from lucid.core.reason import (
     ShareScores,
 )
 from lucid.core.restart import Restarts, may_restart
-from lucid.core.rounding import past, reached
+from lucid.core.rounding import reached
 
 if TYPE_CHECKING:
     from lucid.config import PackingSettings
@@ -115,14 +115,13 @@ class Comparisons:
         if found == "failed" or (found is not None and not min(own, its) >= guest.floor):
             return _VERDICTS[SPEED]
         if guest.waits and own + its < settings.waiting_pair_work:
-            first = _ends_first(guest, other, own, its)
-            at_s = guest.since_s + self._needs_s(guest, own, its) if first else other.outlived_s
-            if not first or not reached(self._now_s, at_s):
+            work = self._work(guest, other, own, its)
+            if not work:
+                at_s = other.outlived_s if work.needs_s is None else guest.since_s + work.needs_s
                 if at_s > self._now_s:
                     self.changes_s = min(self.changes_s, at_s)
                 return _VERDICTS[_WORK]
-        harm = 1.0 - _worst(own, its)
-        if past(harm, settings.unparted_harm) and not (guest.may_restart or self.may_restart(other.entry.job)):
+        if not (self._parts(guest, other) or self._harm(other, own, its)):
             return _VERDICTS[_HARM]
         return Verdict(ALL_HOLD, own + its)
 
@@ -149,12 +148,24 @@ class Comparisons:
         own, its = found if isinstance(found, tuple) else (None, None)
         yield PairSpeed(other_id, own, its, guest.floor, self._predictor.name, found == "failed")
         speeds = _speeds(found)
-        if guest.waits and sum(speeds) < settings.least_pair_speed * 2:  # else it says nothing
-            waited_s, needs_s = self._now_s - guest.since_s, self._needs_s(guest, *speeds)
-            first = _ends_first(guest, other, *speeds)
-            yield PairWork(other_id, sum(speeds), settings.waiting_pair_work, waited_s, needs_s if first else None)
-        if not (guest.may_restart or self.may_restart(other.entry.job)):
-            yield PairHarm(other_id, _worst(*_speeds(found)), settings.unparted_harm)
+        # above both limits it says nothing
+        if guest.waits and sum(speeds) < max(settings.waiting_pair_work, settings.least_pair_speed * 2):
+            yield self._work(guest, other, *speeds)
+        if not self._parts(guest, other):
+            yield self._harm(other, *speeds)
+
+    def _work(self, guest: Guest, other: Candidate, own: float, its: float) -> PairWork:
+        """Does a job that waits take this partner, by what the two do together, or by how long it has waited?"""
+        needs_s = self._needs_s(guest, own, its) if _ends_first(guest, other, own, its) else None
+        least, waited_s = self._settings.waiting_pair_work, self._now_s - guest.since_s
+        return PairWork(other.entry.job.id, own + its, least, waited_s, needs_s)
+
+    def _parts(self, guest: Guest, other: Candidate) -> bool:
+        """May one of the two be started over, so that the pair can be parted?"""
+        return guest.may_restart or self.may_restart(other.entry.job)
+
+    def _harm(self, other: Candidate, own: float, its: float) -> PairHarm:
+        return PairHarm(other.entry.job.id, _worst(own, its), self._settings.unparted_harm)
 
     def _needs_s(self, guest: Guest, own: float, its: float) -> float:
         """How long the job waits before it takes this partner. At half speed each a pair saves nothing, and the job

@@ -38,7 +38,8 @@ __all__ = ["Binder"]
 
 
 class Binder:
-    """Finds partners within one plan of one partition, and keeps book of the pairs made."""
+    """Finds partners within one plan of one partition, and keeps book of who may still be joined. The
+    ledger is only read."""
 
     def __init__(
         self,
@@ -249,21 +250,18 @@ class Binder:
         none = SameGpus(job.gpus, 0)
         return (none, SameUser(job.user, others)) if others else (none,)
 
-    def joined(self, entry: Pending, other: Running) -> tuple[float, float] | None:
-        """Note a pair; the speeds expected of the two, where the predictor has an opinion."""
-        self._candidates(entry.job).drop(other.job.id)
-        self._ledger.take(entry.job, other.placement)
+    def speeds(self, entry: Pending, other: Running) -> tuple[float, float] | None:
+        """The speeds expected of a pair, where the predictor has an opinion."""
         found = self._compared.pair_speed(entry.profile, other.profile)
         return found if isinstance(found, tuple) else None
 
     def left(self, gone: Iterable[Running]) -> None:
-        """Note jobs that the plan preempts: nobody joins them any more."""
+        """Note running jobs that the plan preempts or gives a partner: nobody joins them any more."""
         for entry in gone:
             self._candidates(entry.job).drop(entry.job.id)
 
     def started(self, entry: Pending, placement: Placement) -> None:
-        """Note a job that started alone: it may be joined in the same plan."""
-        self._ledger.take(entry.job, placement)
+        """Note a job that started alone: it may be joined in the same plan. Its GPUs are the ledger's to note."""
         fresh = Running(entry.job, self._now_s, placement, profile=entry.profile, alone=entry.alone)
         if self._unasked:
             self._unasked.append(fresh)

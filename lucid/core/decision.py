@@ -186,12 +186,14 @@ class PartitionPlan:
     ``wake_s``: when this plan should be made anew although nothing has changed by then; ``None``: never. Until then
     a plan made anew would decide the same, so the time up to ``wake_s`` is the time for which a plan may be kept.
     ``memory``: what the policy wants to find in the next snapshot, opaque to everybody else. A policy must do
-    without it, too: after a restart there is none."""
+    without it, too: after a restart there is none.
+    ``error``: why no plan could be made, in words, and so all jobs wait; empty where one was made."""
 
     decisions: Mapping[str, Decision]
     actions: tuple[Action, ...] = ()
     wake_s: float | None = None
     memory: object = None
+    error: str = ""
 
     @property
     def positions(self) -> dict[str, int]:

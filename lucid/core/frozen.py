@@ -2,8 +2,9 @@
 all others that commands load and nobody has to guard.
 
 For mypy, which every change goes through, it is ``dataclasses.dataclass``, so nobody assigns to their fields. At run
-time Python does not watch over them: with that it took four times as long to make one, and a tenth of a replay.
-What a policy is given to look at (snapshots, jobs) is watched over at run time, too.
+time Python watches over them only where the environment has ``LUCID_FROZEN=1``, as in all tests: with that it takes
+four times as long to make one, and a tenth of a replay. Who writes a policy may set it, too. What a policy is given
+to look at (snapshots, jobs) is always watched over.
 
 There are two hundred such classes, and each command of ``lucidctl`` makes many of them when it starts. So only
 ``__init__`` is compiled for each, which takes a third of the time; how they are compared and shown is the same code
@@ -13,6 +14,7 @@ for all.
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Callable
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Literal
@@ -22,12 +24,13 @@ __all__ = ["dataclass"]
 if TYPE_CHECKING:
     from dataclasses import dataclass
 else:
+    _WATCHED = os.environ.get("LUCID_FROZEN") == "1"
 
     def dataclass(*, frozen: Literal[True], slots: Literal[True], eq: bool = True) -> Callable[[type], type]:  # noqa: ARG001
         """Equal and hashed as frozen ones are."""
 
         def decorated(cls: type) -> type:
-            made = dataclasses.dataclass(slots=slots, eq=False, repr=False)(cls)
+            made = dataclasses.dataclass(frozen=_WATCHED, slots=slots, eq=False, repr=False)(cls)
             names = [field.name for field in dataclasses.fields(made) if field.compare]
             if eq:
                 made.__eq__, made.__hash__ = _compared(_values(names))

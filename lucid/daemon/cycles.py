@@ -35,6 +35,8 @@ from lucid.live.policies import live_policy, live_predictor, needs_of
 from lucid.live.reporting.counters import Counters
 from lucid.live.reporting.public_view import Publisher
 from lucid.live.resilience.failure_barrier import behind_barrier
+from lucid.live.resilience.guarded_models import GuardedPredictor
+from lucid.live.resilience.plan_errors import PlanErrors
 from lucid.models.history import naive_for
 from lucid.orchestrator.cycle import Cycle, CycleResult
 from lucid.orchestrator.order.site_factor import site_factors
@@ -58,6 +60,7 @@ class Cycles:
         publisher: Publisher,
         slurm_knows_all: Callable[[], bool],
         counters: Counters,
+        plan_errors: PlanErrors,
     ) -> None:
         """``modes``: in force now, by partition; ``token``: of the lease; ``slurm_knows_all``: see ``Leader``."""
         settings = parts.settings
@@ -92,6 +95,9 @@ class Cycles:
         self._trust = TrustLog(parts.store)
         self._publisher = publisher
         self._counters = counters
+        self._plan_errors = plan_errors
+        self._ordered: dict[str, dict[str, int]] = {}
+        """Site factors by the last plan of each partition in order mode."""
         self._predictor: Predictor | None = None
         self._forecaster: Forecaster | None = None
         self._cycle: Cycle | None = None
@@ -148,6 +154,7 @@ class Cycles:
         if self._cycle is None or (parts.models is not None and parts.models.changed()):
             self._cycle = self._make_cycle()
         result = self._cycle.run()
+        self._plan_errors.saw(result.plan)
         self._policy_memory.keep(self._cycle.memory)
         self._trust.keep(result.snapshot.now_s)
         if self._start_log is not None:
@@ -213,13 +220,19 @@ class Cycles:
         self._forecaster = forecaster = live_forecaster(parts.models, ended, self._profiled, parts.left_out)
         store = StoreRecorder(parts.store, self.token, self._modes, self._publisher.take, live.to_dict())
         policy = PolicyHost(
-            live.make, predictor, forgot=self._forgot, took=self._counters.planned, clock_s=time.perf_counter
+            live.make,
+            predictor,
+            forgot=self._forgot,
+            failed=self._plan_errors.failed,
+            took=self._counters.planned,
+            clock_s=time.perf_counter,
         )
         recorder = with_records(parts.settings, policy, live.settings, store)
         self._start_log = StartLog(parts.store, live.make(predictor), predictor.pair_speed)
         before = self._policy_memory.load() if self._cycle is None else self._cycle.memory
-        naive = naive_for(parts.settings.daemon.policy, live.settings)
-        if naive is not None:
+        means, naive = naive_for(parts.settings.daemon.policy, live.settings), None
+        if means is not None:
+            naive = GuardedPredictor(means, parts.left_out, parts.settings.daemon.first_guess_s)
             naive.learn(ended)
         return Cycle(
             self.cluster,
@@ -264,8 +277,12 @@ class Cycles:
         modes, bound = self._modes(), self._parts.settings.daemon.site_factor_bound
         factors: dict[str, int] = {}
         for name, plan in result.plan.partitions.items():
-            if modes.get(name) is Mode.ORDER:
-                factors.update(site_factors(plan, bound))
+            if modes.get(name) is not Mode.ORDER:
+                self._ordered.pop(name, None)
+                continue
+            if not plan.error:  # else the order that there is stays
+                self._ordered[name] = site_factors(plan, bound)
+            factors.update(self._ordered.get(name, {}))
         return factors
 
     def _log(self, result: CycleResult) -> None:

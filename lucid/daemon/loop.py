@@ -30,6 +30,7 @@ from lucid.live.reporting.counters import Counters
 from lucid.live.reporting.private_data import PrivateData
 from lucid.live.reporting.public_view import Publisher
 from lucid.live.resilience.failure_barrier import FailureBarrier, behind_barrier
+from lucid.live.resilience.plan_errors import PlanErrors, plan_errors_of
 from lucid.live.resilience.store_recovery import Carried, carried_from
 from lucid.live.resilience.trouble_file import TroubleFile
 from lucid.live.switches import settle_switches
@@ -66,12 +67,22 @@ class Daemon:
         self._publisher = Publisher(self._settings)
         self._private = PrivateData(parts.client.config)
         self._counters: Counters | None = None
+        self._plan_errors: PlanErrors | None = None
+        """``None``: as the daemon that acted last left them in the store."""
         self._trouble = TroubleFile(Path(self._settings.daemon.heartbeat))
 
     @property
     def modes(self) -> dict[str, Mode]:
         """As they are now."""
-        return modes_from(self._settings, self._switches, not self._too_old)
+        return modes_from(self._settings, self._switches, not self._too_old, self.plan_errors.let_go)
+
+    @property
+    def plan_errors(self) -> PlanErrors:
+        """The partitions of which no plan can be made."""
+        if self._plan_errors is None:
+            seen = self.parts.store.view("status")
+            self._plan_errors = PlanErrors(plan_errors_of(seen) if isinstance(seen, dict) else None)
+        return self._plan_errors
 
     @property
     def counters(self) -> Counters:
@@ -164,7 +175,7 @@ class Daemon:
             return self._wait_s(cycles, result)
         except LeaseLost as error:
             self._leader.step_down(str(error))
-            self._cycles = None
+            self._cycles = self._plan_errors = None
             return self._settings.daemon.lease_s / 3
         except (StoreGone, StoreDamaged) as error:
             return self._begin_anew(error)
@@ -173,7 +184,7 @@ class Daemon:
         """The cycles under the lease that this daemon has; ``None`` where it has none."""
         lease, store = self._leader.hold(), self.parts.store
         if lease is None:
-            self._cycles = None
+            self._cycles = self._plan_errors = None
             return None
         if self._cycles is None or self._cycles.token != lease.token:
             self._carried.put(store, lease.token)
@@ -186,6 +197,7 @@ class Daemon:
                 self._publisher,
                 self._leader.slurm_knows_all,
                 self.counters,
+                self.plan_errors,
             )
         if not self._file_read:
             for told in settle_switches(self._settings, store, self.parts.clock.now_s()):
@@ -245,7 +257,7 @@ class Daemon:
         publisher, private = self._publisher, self._private.words
         tell_status(
             self.parts, self.modes, paused, self._barrier, self._count, self._cycles, snapshot, publisher, lasts_s,
-            self._counters, private, self._too_old,
+            self._counters, private, self._too_old, self.plan_errors,
         )  # fmt: skip
 
     def _wait_s(self, cycles: Cycles, result: CycleResult) -> float:

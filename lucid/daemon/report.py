@@ -20,6 +20,7 @@ from lucid.live.reporting.public_view import Publisher
 from lucid.live.reporting.status import partitions_of, status_of
 from lucid.live.resilience.failover import Standby
 from lucid.live.resilience.failure_barrier import FailureBarrier
+from lucid.live.resilience.plan_errors import PlanErrors
 
 __all__ = ["beat", "tell_status"]
 
@@ -62,11 +63,12 @@ def tell_status(
     counters: Counters | None,
     private_data: Sequence[str] | None,
     too_old: str,
+    plan_errors: PlanErrors,
 ) -> None:
     """Put the picture into the store, and publish of it what names nobody. ``count``: cycles so far; ``cycles``:
     while this daemon has the lease; ``snapshot``: of this turn, if it went well; ``lasts_s``: how long a lease lasts;
     ``counters``: what this process has counted; ``private_data``: as ``PrivateData.words``; ``too_old``: why this
-    Slurm is not packed.
+    Slurm is not packed; ``plan_errors``: partitions of which no plan can be made.
 
     Raises:
         StoreError: it cannot be written.
@@ -82,6 +84,7 @@ def tell_status(
         "configured": {name: str(mode) for name, mode in parts.settings.daemon.partitions.items()},
         "last_error": barrier.last_error,
         "failed_turns": barrier.failed,
+        "plan_errors": plan_errors.to_dict(),
         "left_out": parts.left_out.told(),
         "private_data": private_data,
         "too_old": too_old,

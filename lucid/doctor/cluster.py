@@ -23,10 +23,10 @@ from lucid.doctor.preemption import look_over_preemption
 from lucid.doctor.served import look_over_served
 from lucid.errors import ClusterError
 from lucid.live.reporting.doctor_finding import Finding, bad, warn
+from lucid.places import HELD_AT_MOST_S
 
 __all__ = ["Site", "look_over_site", "see_site"]
 
-_HELD_S = 300.0
 _SKEW_WARN_S, _SKEW_BAD_S = 5.0, 60.0
 _SLOTS = tuple({count} for count in range(2, 9))
 """How many slots each GPU of a node may have: two for pairs, four where groups of up to four take turns (Muri)."""
@@ -396,7 +396,7 @@ def _held(settings: Settings, site: Site) -> Iterator[Finding]:
     marked = [job for job in site.jobs if job.pending and parse_mark(job.admin_comment) is not None]
     held = [job for job in marked if job.held or parked(job, None, site.now_s)]
     beat = read_heartbeat(Path(daemon.heartbeat))
-    if held and (beat is None or site.now_s - beat.at_s > _HELD_S):
+    if held and (beat is None or site.now_s - beat.at_s > HELD_AT_MOST_S):
         yield bad(
             f"{len(held)} jobs are held for a daemon that does not decide",
             "start lucidd, or release them: lucidctl uninstall (or slurm/lucid-release --all)",

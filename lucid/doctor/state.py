@@ -27,6 +27,7 @@ from lucid.live.gpu_health import odd_numbers
 from lucid.live.plans.stored_starts import START_TIMES, start_times_of
 from lucid.live.reporting.doctor_finding import Finding, bad, warn
 from lucid.live.reporting.status import words_of_left_out
+from lucid.live.resilience.plan_errors import words_of_plan_errors
 from lucid.live.resilience.trouble_file import why_nobody_decides
 from lucid.live.switches import words_of_switches
 from lucid.orchestrator.forecast.start_times import StartTimes
@@ -92,6 +93,9 @@ def _store(settings: Settings, now_s: float) -> Iterator[Finding]:
     yield from _tags(seen)
     if seen.get("last_error"):
         yield bad(f"the last cycle failed: {seen['last_error']}", "mend that; lucidd tries again")
+    for words in words_of_plan_errors(seen):
+        remedy = "lucidd's log has the traceback (journalctl -u lucidd); another daemon.policy, or daemon.policies"
+        yield bad(words, f"{remedy} for that partition; lucidd tries again by itself; please report it")
     for words in words_of_left_out(seen):
         yield warn(words, "docs/slurm-recovery.md tells what Lucid assumes of it; scontrol show job shows a job")
     if seen.get("breaker_why"):

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 from lucid.core.frozen import dataclass
 from lucid.core.job import JobProfile
 from lucid.efficiency.kinds import HELD, WasteKind
+from lucid.places import ToldEfficiency
 from lucid.profiler.use import GpuUse
 
 if TYPE_CHECKING:
@@ -113,7 +114,7 @@ class JobAccount:
         return sum(one.gpu_h for one in self.waste if one.kind in HELD)
 
 
-def judged(jobs: Iterable[JobUse], settings: EfficiencySettings) -> list[JobAccount]:
+def judged(jobs: Iterable[JobUse], settings: EfficiencySettings | ToldEfficiency) -> list[JobAccount]:
     """The account of each job, in order; time limits are judged over all jobs of a user and name."""
     found = [judge(job, settings) for job in jobs]
     groups: defaultdict[tuple[str, str], list[int]] = defaultdict(list)
@@ -134,7 +135,7 @@ def judged(jobs: Iterable[JobUse], settings: EfficiencySettings) -> list[JobAcco
     return found
 
 
-def judge(job: JobUse, settings: EfficiencySettings) -> JobAccount:
+def judge(job: JobUse, settings: EfficiencySettings | ToldEfficiency) -> JobAccount:
     """The account of one job; its time limit is judged by ``judged``, with its likes."""
     held_h = job.gpus * job.ran_s / _H
     asked_h = None if job.time_limit_s is None else job.gpus * job.time_limit_s / _H
@@ -166,7 +167,9 @@ def judge(job: JobUse, settings: EfficiencySettings) -> JobAccount:
     return JobAccount(job, asked_h, held_h, worked_h, share, tuple(found))
 
 
-def _idle(use: GpuUse, job: JobUse, settings: EfficiencySettings) -> Iterator[tuple[WasteKind, float]]:
+def _idle(
+    use: GpuUse, job: JobUse, settings: EfficiencySettings | ToldEfficiency
+) -> Iterator[tuple[WasteKind, float]]:
     """Stretches of one GPU that are waste, each with its seconds."""
     if _unused(use) and any(not _unused(other) for other in job.use):
         idle_s = sum(one.length_s for one in use.idle)

@@ -199,6 +199,7 @@ _WORDS: dict[str, Callable[[Any], str]] = {
     "MustLeave": lambda r: f"its nodes close: it was started to leave at {when(r.until_s)}",
     "Rests": _rests,
     "Boots": boots,
+    "Unplanned": lambda r: f"no plan of its partition can be made at present{f' ({r.words})' if r.words else ''}",
     "Unsafe": lambda r: f"the safety check stopped what was planned: {r.words}",
     "SlurmBars": lambda r: (
         f"Slurm would not start it now: {r.words}"

@@ -19,6 +19,7 @@ from lucid.explain.story import row_to_dict
 from lucid.live.plans.replan import LastPlan
 from lucid.live.plans.stored_plan import row_in
 from lucid.live.plans.stored_starts import StartsAhead
+from lucid.places import Told
 
 if TYPE_CHECKING:
     from lucid.config import Settings
@@ -69,7 +70,7 @@ class WhyNot:
 
 
 def asked_again(
-    last: LastPlan, settings: Settings, config: Path, job_id: str, changes: Changes, starts: StartsAhead | None
+    last: LastPlan, settings: Settings | Told, config: Path, job_id: str, changes: Changes, starts: StartsAhead | None
 ) -> WhyNot:
     """Plan lucidd's last snapshot again with only this job changed. ``starts``: where they are known already.
 

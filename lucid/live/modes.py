@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
 from lucid.core.ports import Capability
@@ -15,16 +15,21 @@ if TYPE_CHECKING:
 __all__ = ["live_profiling", "modes_from", "policy_settings"]
 
 
-def modes_from(settings: Settings, switches: Mapping[str, str], slurm_packs: bool = True) -> dict[str, Mode]:
+def modes_from(
+    settings: Settings, switches: Mapping[str, str], slurm_packs: bool = True, let_go: Collection[str] = ()
+) -> dict[str, Mode]:
     """The mode of each partition: from the configuration, overruled by what ``lucidctl mode`` set; all of them
-    ``observe`` while paused; at most ``order`` where the client cannot write what ``pack`` needs, or Slurm is too old
-    for it (not ``slurm_packs``)."""
+    ``observe`` while paused, and those in ``let_go``, of which no plan can be made (with a pool, all of its VCs); at
+    most ``order`` where the client cannot write what ``pack`` needs, or Slurm is too old for it (not
+    ``slurm_packs``)."""
     modes: dict[str, Mode] = {}
+    pool = settings.daemon.pool
+    observed = {*let_go, *(pool.quotas if pool.partition in let_go else ())}
     set_by_hand = switches_of(switches)
     paused = switches.get("paused") == "1"
     for name, configured in settings.daemon.partitions.items():
         text = set_by_hand[name].mode if name in set_by_hand else str(configured)
-        modes[name] = Mode.OBSERVE if paused or text not in set(Mode) else Mode(text)
+        modes[name] = Mode.OBSERVE if paused or name in observed or text not in set(Mode) else Mode(text)
         if modes[name] is Mode.PACK and not (settings.slurm.packs and slurm_packs):
             modes[name] = Mode.ORDER
     return modes

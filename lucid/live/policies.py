@@ -20,9 +20,10 @@ from lucid.live.modes import live_profiling, policy_settings
 from lucid.live.plans.plain_settings import plain_settings, settings_code
 from lucid.live.resilience.guarded_models import GuardedPredictor
 from lucid.orchestrator.by_partition import make_policies
+from lucid.orchestrator.isolation import isolated
 from lucid.orchestrator.policies import BUILT_IN
 from lucid.orchestrator.policy import Policy, known_policies, make_policy
-from lucid.places import library_folder
+from lucid.places import Told, library_folder
 
 if TYPE_CHECKING:  # who reads the last plan needs no model, and checks no settings
     from lucid.config import PolicySettings, Settings
@@ -45,12 +46,12 @@ class LivePolicy:
     """By partition, the name of the policy of those that have another."""
 
     def make(self, predictor: Predictor) -> Policy:
-        """The policy; it asks ``predictor`` about pairs.
+        """The policy, which raises for no single partition; it asks ``predictor`` about pairs.
 
         Raises:
             ConfigError: there is no such policy.
         """
-        return make_policies(self.name, self.own, self.settings, predictor)
+        return isolated(make_policies(self.name, self.own, self.settings, predictor))
 
     def to_dict(self) -> dict[str, Any]:
         """JSON form."""
@@ -79,7 +80,7 @@ def live_policy(settings: Settings, able: frozenset[Capability]) -> LivePolicy:
     return LivePolicy(settings.daemon.policy, policy_settings(settings, able), settings.daemon.policies)
 
 
-def live_models(settings: Settings, config: Path, memory: PairMemory, profiled_s: float) -> LiveModels:
+def live_models(settings: Settings | Told, config: Path, memory: PairMemory, profiled_s: float) -> LiveModels:
     """The models of a lucidd whose configuration file is ``config``. ``profiled_s``: how long its policy profiles."""
     from lucid.live.learning.models import LiveModels
 
@@ -91,7 +92,7 @@ def live_models(settings: Settings, config: Path, memory: PairMemory, profiled_s
     )
 
 
-def live_predictor(settings: Settings, predictor: Predictor | LiveModels, left_out: LeftOut) -> Predictor:
+def live_predictor(settings: Settings | Told, predictor: Predictor | LiveModels, left_out: LeftOut) -> Predictor:
     """The predictor that lucidd plans by: no exception of a model comes out of it."""
     from lucid.live.learning.models import LiveModels
 

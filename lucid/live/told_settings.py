@@ -1,27 +1,24 @@
-"""The settings that a command goes by: those that lucidd has checked and told, where it has, else the whole file."""
+"""The settings of a command that plans again, or shows what lucidd has written: the same few whether or not lucidd
+has checked the file, so that no command can come to need one that only a whole file has."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
 
-from lucid.places import told_in
-
-if TYPE_CHECKING:  # the library that checks a file is loaded only where nobody has checked it yet
-    from lucid.config import Settings
+from lucid.places import Told, told_in, told_of
 
 __all__ = ["told_settings"]
 
 
-def told_settings(config: Path) -> Settings:
-    """Those of ``lucid.places.TOLD``, with no other attributes; all, where lucidd has not checked this very file.
+def told_settings(config: Path) -> Told:
+    """As lucidd told them; read from the whole file where lucidd has not checked this very one.
 
     Raises:
         ConfigError: that file cannot be read, or is wrong.
     """
     told = told_in(config)
     if told is not None:
-        return cast("Settings", told)
-    from lucid.config import load_settings
+        return told
+    from lucid.config import load_settings  # the library that checks a file
 
-    return load_settings(config)
+    return told_of(load_settings(config).model_dump(mode="json"))

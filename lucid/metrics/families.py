@@ -17,6 +17,7 @@ from lucid.errors import Refusal
 from lucid.live.learning.model_upkeep import UPKEEP
 from lucid.live.plans.stored_starts import START_TIMES, start_times_of
 from lucid.live.reporting.counters import BUCKETS_S, RESTARTS, SPEEDS, promises_of
+from lucid.live.resilience.plan_errors import plan_errors_of
 from lucid.metrics.building import Labels, counter, few, gauge, number
 from lucid.metrics.partitions import partition_families
 from lucid.metrics.source import MetricsSource
@@ -71,6 +72,17 @@ def _daemon(status: Mapping[str, Any], counts: Mapping[str, Any]) -> Iterator[Me
         "Turns that failed since the last good one.",
         {(): number(status.get("failed_turns"))},
     )
+    at_s = number(status.get("at_s"))
+    if at_s is not None:
+        yield gauge(
+            "lucid_partition_unplanned_seconds",
+            "For so long no plan of the partition can be made, by kind of error; held jobs are released after 300 s.",
+            {
+                (name, one.why.partition(":")[0]): max(at_s - one.since_s, 0.0)
+                for name, one in plan_errors_of(status).items()
+            },
+            ("partition", "error"),
+        )
     yield from _times(
         "lucid_cycle_duration_seconds", "A whole cycle: look, plan, act, record.", counts.get("cycle_s")
     )

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
-from lucid.core.changes import changed_names, key_of
-from lucid.core.job import Job, JobProfile, Pending, Running
+from lucid.core.changes import Changes, changed_names, key_of
+from lucid.core.job import Ended, Job, JobProfile, Pending, Running
 from lucid.core.ports import Forecaster, Predictor
 from lucid.core.prediction import Prediction
 from lucid.core.snapshot import Partition, Snapshot
@@ -17,11 +17,28 @@ from lucid.orchestrator.order.estimate_ranking import TrustBook
 __all__ = ["Annotator"]
 
 
+@dataclass(frozen=True, slots=True)
+class _Said:
+    """What was said of a job, and from what: ``given`` by the predictor, ``naive`` by the other one,
+    both before time limits cut them, which plain Slurm knows as well."""
+
+    job: Job
+    profile: JobProfile | None
+    given: Prediction
+    naive: Prediction | None
+
+    @property
+    def seconds(self) -> tuple[float, float | None]:
+        """Both durations."""
+        return self.given.duration_s, None if self.naive is None else self.naive.duration_s
+
+
 class Annotator:
     """Fills in ``Snapshot.predictions``, and ``arrivals`` where there is a forecaster. A job is predicted when first
-    seen, and again when its profile comes, or its time limit or the stage times that it reports change. It is never
-    predicted to run beyond its limit. Estimates are held against how long jobs ran, for ``trust``. Partitions handed
-    out unchanged are not looked at again, and jobs that ended are forgotten.
+    seen, and again when its request, its profile or the stage times that it reports change. It is never predicted to
+    run beyond its limit. Estimates are held against how long jobs ran, for ``trust``. Partitions handed out unchanged
+    are not looked at again. Only the jobs in the snapshot are remembered: one that has left it, whatever became of
+    it, is forgotten.
 
     A snapshot's predictions can be read only, and stay as they are for as long as somebody keeps the snapshot."""
 
@@ -38,11 +55,8 @@ class Annotator:
         self._forecaster = forecaster
         self._trust = trust
         self._predictions: dict[str, Prediction] = {}
-        self._seen_with: dict[str, JobProfile | None] = {}
-        self._limits: dict[str, float | None] = {}
         self._naive = naive
-        self._said: dict[str, tuple[Prediction, Prediction | None]] = {}
-        """By the predictor and the naive one, before time limits cut them, which plain Slurm knows as well."""
+        self._said: dict[str, _Said] = {}
         self._by: Mapping[str, str] = {} if trust is None else trust.by
         """Whose estimates are used, by VC."""
         self._learnt: frozenset[str] = frozenset()
@@ -57,33 +71,14 @@ class Annotator:
         if self._handed_out is not None and self._handed_out() is not None:
             # a caller may keep the last snapshot: its predictions must not change, ours go on. Usually none does
             self._predictions = self._predictions.copy()
-        new = [ended for ended in snapshot.ended if ended.job.id not in self._learnt]
+        self._learn([ended for ended in snapshot.ended if ended.job.id not in self._learnt])
         self._learnt = frozenset(ended.job.id for ended in snapshot.ended)
-        if new:
-            self._predictor.learn(new)
-            if self._naive is not None:
-                self._naive.learn(new)
-            for ended in new:
-                self._predictions.pop(ended.job.id, None)
-                said = self._said.pop(ended.job.id, None)
-                if self._trust is not None and said is not None and ended.ran and ended.job.gpus:
-                    self._trust.ended(ended.job.vc, *_seconds(said), ended.ran_s)
-                self._seen_with.pop(ended.job.id, None)
-                self._limits.pop(ended.job.id, None)
-        names = changed_names(self._seen, snapshot.partitions)
-        self._seen = None  # a predictor that fails leaves some unseen
-        for name in names:
-            partition = snapshot.partitions[name]
-            before = self._partitions.get(name)
-            if before is not partition:
-                self._predict(partition.listed() if before is None else partition.since(before).came, snapshot.now_s)
-                self._partitions[name] = partition
-        self._seen = key_of(snapshot.partitions)
+        self._follow(snapshot)
         if self._trust is not None and self._trust.due:
             known, now_s = self._said, snapshot.now_s
             self._trust.look(
                 [
-                    (entry.job.vc, *_seconds(known[entry.job.id]), entry.ran_s + entry.elapsed_s(now_s))
+                    (entry.job.vc, *known[entry.job.id].seconds, entry.ran_s + entry.elapsed_s(now_s))
                     for part in snapshot.partitions.values()
                     for entry in part.running
                 ]
@@ -104,21 +99,60 @@ class Annotator:
         self._handed_out = weakref.ref(annotated)
         return annotated
 
+    def _learn(self, new: Sequence[Ended]) -> None:
+        if not new:
+            return
+        self._predictor.learn(new)
+        if self._naive is not None:
+            self._naive.learn(new)
+        for ended in new:
+            self._predictions.pop(ended.job.id, None)
+            said = self._said.pop(ended.job.id, None)
+            if self._trust is not None and said is not None and ended.ran and ended.job.gpus:
+                self._trust.ended(ended.job.vc, *said.seconds, ended.ran_s)
+
+    def _follow(self, snapshot: Snapshot) -> None:
+        """Predict the jobs that came, and forget those that went."""
+        seen, partitions, looked_at = self._seen, snapshot.partitions, self._partitions
+        self._seen = None  # a predictor that fails leaves some unseen
+        new: dict[str, Partition] = {}
+        came, went = set[str](), set[str]()
+        for name in changed_names(seen, partitions):
+            partition, before = partitions[name], looked_at.get(name)
+            if before is not partition:
+                new[name] = partition
+                changes = Changes(partition.listed(), ()) if before is None else partition.since(before)
+                self._predict(changes.came, snapshot.now_s)
+                came.update([entry.job.id for entry in changes.came])
+                went.update([entry.job.id for entry in changes.went])
+        looked_at.update(new)
+        if len(looked_at) > len(partitions):
+            for name in looked_at.keys() - partitions.keys():
+                went.update([entry.job.id for entry in looked_at.pop(name).listed()])
+        self._seen = key_of(partitions)
+        gone = (went - came) & self._said.keys()  # not those that ended, which are forgotten already
+        if gone:  # unless another partition shows them still
+            gone.difference_update(entry.job.id for part in partitions.values() for entry in part.listed())
+            for job_id in gone:
+                del self._said[job_id], self._predictions[job_id]
+
     def _predict(self, entries: Iterable[Pending | Running], now_s: float) -> None:
-        seen, limits, missing = self._seen_with, self._limits, _MISSING
         for entry in entries:
-            job = entry.job
-            known = seen.get(job.id, missing) is entry.profile and limits.get(job.id) == job.time_limit_s
-            if known and (entry.stages is None or entry.stages == self._predictions[job.id].stages):
+            job, known = entry.job, self._said.get(entry.job.id)
+            if (
+                known is not None
+                and known.profile is entry.profile
+                and (known.job is job or known.job == job)
+                and (entry.stages is None or entry.stages == known.given.stages)
+            ):
                 continue
-            if self._forecaster is not None and job.id not in seen:
+            if self._forecaster is not None and known is None:
                 self._forecaster.saw(job)
-            seen[job.id], limits[job.id] = entry.profile, job.time_limit_s
             said = self._predictor.predict(job, entry.profile, now_s)
             if entry.stages is not None:
                 said = replace(said, stages=entry.stages)
             naive = None if self._naive is None else self._naive.predict(job, entry.profile, now_s)
-            self._said[job.id] = said, naive
+            self._said[job.id] = _Said(job, entry.profile, said, naive)
             self._predictions[job.id] = self._chosen(job)
 
     def _choose(self, snapshot: Snapshot, by: Mapping[str, str]) -> None:
@@ -131,17 +165,10 @@ class Annotator:
                 self._predictions[entry.job.id] = self._chosen(entry.job)
 
     def _chosen(self, job: Job) -> Prediction:
-        said, naive = self._said[job.id]
+        known = self._said[job.id]
+        said, naive = known.given, known.naive
         if naive is not None and self._by.get(job.vc, self._by.get("", "")):
             said = replace(
                 said, duration_s=naive.duration_s, duration_source=naive.duration_source, duration_terms=None
             )
         return said.within(job.time_limit_s)
-
-
-def _seconds(said: tuple[Prediction, Prediction | None]) -> tuple[float, float | None]:
-    given, naive = said
-    return given.duration_s, None if naive is None else naive.duration_s
-
-
-_MISSING = JobProfile(-1.0, -1.0, -1.0)

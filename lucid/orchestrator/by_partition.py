@@ -17,7 +17,7 @@ from lucid.orchestrator.rules import rules_of
 if TYPE_CHECKING:
     from lucid.config import PolicySettings
 
-__all__ = ["PoliciesByPartition", "make_policies"]
+__all__ = ["PoliciesByPartition", "make_policies", "planned_by"]
 
 
 class PoliciesByPartition:
@@ -35,9 +35,18 @@ class PoliciesByPartition:
         self.needs: frozenset[Capability] = rest.needs.union(*(policy.needs for policy in own.values()))
         self.rules = replace(rules_of(rest), own={name: rules_of(policy) for name, policy in own.items()})
 
+    @property
+    def policies(self) -> tuple[Policy, ...]:
+        """All of them, each once."""
+        return tuple(dict.fromkeys((self._rest, *self._own.values())))
+
+    def policy_of(self, partition: str) -> Policy:
+        """The one that plans this partition."""
+        return self._own.get(partition, self._rest)
+
     def profiled(self, job: Job) -> bool:
         """As the policy of the job's partition has it."""
-        return self._own.get(job.vc, self._rest).profiled(job)
+        return self.policy_of(job.vc).profiled(job)
 
     def plan(self, snapshot: Snapshot) -> Plan:
         """Each policy's plan of its partitions, in one.
@@ -47,18 +56,27 @@ class PoliciesByPartition:
         """
         parts: dict[str, PartitionPlan] = {}
         for policy, seen in self.split(snapshot):
-            made = policy.plan(seen).partitions
-            for name in made.keys() - seen.partitions.keys():
-                raise UnsafePlan(f"policy {policy.name!r} plans partition {name!r}, which is not its own")
-            parts.update(made)
+            parts.update(planned_by(policy, seen))
         return Plan(snapshot.now_s, {name: parts[name] for name in snapshot.partitions if name in parts})
 
     def split(self, snapshot: Snapshot) -> Iterator[tuple[Policy, Snapshot]]:
         """Each policy that has partitions here, with what it sees."""
-        for policy in dict.fromkeys((self._rest, *self._own.values())):
-            mine = {name: p for name, p in snapshot.partitions.items() if self._own.get(name, self._rest) is policy}
+        for policy in self.policies:
+            mine = {name: p for name, p in snapshot.partitions.items() if self.policy_of(name) is policy}
             if mine:
                 yield policy, replace(snapshot, partitions=mine)
+
+
+def planned_by(policy: Policy, snapshot: Snapshot) -> Mapping[str, PartitionPlan]:
+    """A policy's plans of the partitions of a snapshot that holds only its own.
+
+    Raises:
+        UnsafePlan: it plans another one, by whose rules that would be checked.
+    """
+    made = policy.plan(snapshot).partitions
+    for name in made.keys() - snapshot.partitions.keys():
+        raise UnsafePlan(f"policy {policy.name!r} plans partition {name!r}, which is not its own")
+    return made
 
 
 def make_policies(name: str, own: Mapping[str, str], settings: PolicySettings, predictor: Predictor) -> Policy:

@@ -59,4 +59,4 @@ def with_leaving(plan: PartitionPlan, partition: Partition, now_s: float) -> Par
         if reached(now_s, at_s) and job_id not in decisions:
             decisions[job_id] = leaves = Requeue((MustLeave(at_s),))
             actions.append(Action(job_id, partition.name, leaves))
-    return PartitionPlan(decisions, tuple(actions), earliest(plan.wake_s, *ahead), plan.memory)
+    return replace(plan, decisions=decisions, actions=tuple(actions), wake_s=earliest(plan.wake_s, *ahead))

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "PartitionPolicy",
+    "Planner",
     "Policy",
     "PolicyFactory",
     "adding_policy",
@@ -73,6 +74,9 @@ class Policy(Protocol):
         ...
 
 
+Planner = Callable[[Partition, Snapshot], PartitionPlan]
+"""Plans one partition; the rest of the snapshot is there to look at."""
+
 PolicyFactory = Callable[["PolicySettings", Predictor], Policy]
 """Makes a policy from the settings; the predictor is for questions about pairs."""
 
@@ -90,6 +94,9 @@ class PartitionPolicy(ABC):
     name: str
     needs: frozenset[Capability] = frozenset()
     rules: PolicyRules = PolicyRules()
+    guard: Callable[[Planner, Partition, Snapshot], PartitionPlan] | None = None
+    """Calls ``plan_partition`` in the place of ``plan``, and says what is planned where that raises (``isolation``).
+    ``None``: ``plan`` raises it, too."""
 
     def __init__(self) -> None:
         self._kept: dict[str, tuple[Partition, tuple[object, ...], PartitionPlan, bool]] = {}
@@ -119,8 +126,11 @@ class PartitionPolicy(ABC):
             ):
                 looked[name] = kept[2]
                 continue
-            part = with_leaving(self.plan_partition(partition, snapshot), partition, now_s)
-            part = off_bad_gpus(part, partition)
+            if self.guard is None:
+                part = self.plan_partition(partition, snapshot)
+            else:
+                part = self.guard(self.plan_partition, partition, snapshot)
+            part = off_bad_gpus(with_leaving(part, partition, now_s), partition)
             if kept is not None and kept[0].nodes is partition.nodes:
                 plain = kept[3]
             else:

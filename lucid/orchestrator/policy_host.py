@@ -4,7 +4,7 @@ can be made again elsewhere."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from lucid.core.decision import PartitionPlan, Plan
 from lucid.core.job import Ended, Job, JobProfile
@@ -12,6 +12,7 @@ from lucid.core.ports import Capability, PairSpeeds, Predictor
 from lucid.core.prediction import Prediction
 from lucid.core.snapshot import Snapshot
 from lucid.orchestrator.by_partition import PoliciesByPartition
+from lucid.orchestrator.isolation import Isolation
 from lucid.orchestrator.policy import Policy
 from lucid.orchestrator.rules import rules_of
 
@@ -58,9 +59,9 @@ class RecordingPredictor:
 
 
 class PolicyHost:
-    """Runs the policy that ``make`` makes: tells how long each plan took, plans again without what earlier plans left
-    where the policy fails with it, and knows of each partition's plan what it was made from: of one that was kept,
-    what there was when it was made.
+    """Runs the policy that ``make`` makes: tells how long each plan took, keeps what is raised for one partition from
+    the others (``Isolation``), and knows of each partition's plan what it was made from: of one that was kept, what
+    there was when it was made.
 
     What earlier plans left (``Snapshot.memory``) outlives a restart of lucidd, so one wrong entry would fail every
     cycle of every later lucidd. Planning without it costs what it is for: a shadow of plain order, a round.
@@ -72,14 +73,17 @@ class PolicyHost:
         predictor: Predictor,
         *,
         forgot: Callable[[Mapping[str, object], Exception], None] | None = None,
+        failed: Callable[[str, Exception], None] = lambda _name, _error: None,
         took: Callable[[float], None] = lambda _: None,
         clock_s: Callable[[], float] = lambda: 0.0,
     ) -> None:
-        """``forgot`` is told of a memory that the policy failed with, and how; without it the plan fails. ``took`` is
-        told how long each plan took, by ``clock_s``."""
-        self._heard = RecordingPredictor(predictor)
-        self._inner = inner = make(self._heard)
-        self._forgot, self._took, self._clock_s = forgot, took, clock_s
+        """``forgot`` is told of a memory that the policy failed with, and how, and ``failed`` of a partition that it
+        could not plan; without ``forgot`` the plan raises what the policy raises. ``took`` is told how long each plan
+        took, by ``clock_s``."""
+        self._heard = heard = RecordingPredictor(predictor)
+        self._inner = inner = make(heard)
+        self._isolation = None if forgot is None else Isolation(lambda: make(heard), forgot, failed)
+        self._took, self._clock_s = took, clock_s
         self.name = inner.name
         self.needs: frozenset[Capability] = inner.needs
         self.rules = rules_of(inner)
@@ -94,27 +98,17 @@ class PolicyHost:
         """The policy's plan.
 
         Raises:
-            Exception: the policy fails without memory, too. The turn fails, and its daemon lets jobs go in time.
+            Exception: the policy raises it, and nobody is told (see ``forgot``).
         """
         began_s = self._clock_s()
         try:
-            return self._plan_guarded(snapshot)
+            return self._plan(snapshot)
         finally:
             self._took(self._clock_s() - began_s)
 
-    def _plan_guarded(self, snapshot: Snapshot) -> Plan:
-        try:
-            return self._plan(snapshot)
-        except Exception as error:
-            if not snapshot.memory or self._forgot is None:
-                raise
-            made = self._plan(replace(snapshot, memory={}))
-            self._forgot(snapshot.memory, error)
-            return made
-
     def _plan(self, snapshot: Snapshot) -> Plan:
         self._heard.answers = {}
-        plan = self._inner.plan(snapshot)
+        plan = (self._isolation or self._inner).plan(snapshot)
         now = Context(snapshot, self._heard.name, self._heard.answers)
         known, self._made = self._made, {}
         for name, part in plan.partitions.items():

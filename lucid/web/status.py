@@ -6,12 +6,10 @@ Each noun has a default for every field. A member of the store's view that is ab
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, TypeVar, get_type_hints
+from typing import Any, TypeVar
 
 from lucid.adapters.checked import fitting
-from lucid.core.as_json import from_json
 
 __all__ = ["Calls", "Counts", "Drift", "Judged", "Serves", "Status", "Times", "judged_of", "status_of"]
 
@@ -116,9 +114,4 @@ def judged_of(data: Any) -> tuple[Judged, ...]:
 
 
 def _read(kind: type[_T], data: Any) -> _T:
-    found: dict[str, Any] = {}
-    for name, hint in get_type_hints(kind).items() if isinstance(data, Mapping) else ():
-        if name in data:
-            with suppress(TypeError, ValueError):
-                found[name] = from_json(hint, data[name])
-    return kind(**fitting(kind, found))
+    return kind(**fitting(kind, data)) if isinstance(data, Mapping) else kind()

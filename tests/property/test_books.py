@@ -1,18 +1,29 @@
-"""Ledgers and partings that are carried from plan to plan, against those made anew."""
+"""Ledgers and partings that are carried from plan to plan, against those made anew; and what a plan books, against
+what it starts."""
 
 from __future__ import annotations
 
 import random
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 
+import pytest
+
+from builders import VC, FixedPredictor
+from builders import settings as rules_of
 from examples import examples
 from lucid.binder.unpack import Partings, partings
+from lucid.config import PolicySettings
+from lucid.core.decision import Action, Start
 from lucid.core.job import Job, JobProfile, Running
 from lucid.core.ledger import Ledger
 from lucid.core.ledgers import Ledgers
 from lucid.core.node import Node
 from lucid.core.placement import NodeGpus
 from lucid.core.snapshot import Partition
+from lucid.orchestrator.policy import make_policy
+from scenes.crowded import some_crowded_vc, some_idle_and_arrays
 
 _STEPS = 60
 _NODES = tuple(
@@ -111,3 +122,79 @@ def test_partings_carried_from_plan_to_plan_are_those_made_anew() -> None:
             assert found == watch(partition)
             parted += len(found)
     assert parted > 5
+
+
+def _rules(rng: random.Random) -> PolicySettings:
+    """Settings under which jobs are started in each way that there is."""
+    return rules_of(
+        profiling={"enabled": False},
+        packing={"gss": rng.choice([0, 2, 4]), "sweep_most": rng.choice([2, 4]), "when_calm": rng.random() < 0.5},
+        fairness={"estimates": rng.choice(["always", "never"])},
+        reservation={"enabled": rng.random() < 0.7, "after_wait_s": 0.0, "most_share": 0.9},
+        idle={"host": rng.random() < 0.5},
+        before_windows={"fill": True},
+    )
+
+
+def _booked(partition: Partition, actions: Sequence[Action]) -> Ledger:
+    """The book of a partition after these starts: who starts holds what it asked for; who is preempted for it holds
+    its CPUs and memory no more."""
+    jobs = {entry.job.id: entry.job for entry in partition.pending}
+    runs, gone = {entry.job.id: entry for entry in partition.running}, set[str]()
+    book = Ledger(partition, 1000.0)
+    for action in actions:
+        if isinstance(action.decision, Start):
+            for victim in set(action.decision.preempts) - gone:
+                book.give_back_host(runs[victim])
+            gone |= set(action.decision.preempts)
+            book.take(jobs[action.job_id], action.decision.placement)
+    return book
+
+
+WAYS = {
+    "lucid": ("alone", "beside", "visits", "stacked", "preempts", "until"),
+    "backfill": ("alone", "preempts"),
+    "fifo": ("alone", "preempts"),
+}
+
+
+def _way(start: Start) -> str:
+    ways = {
+        "visits": start.visits,
+        "stacked": bool(start.siblings),
+        "beside": start.beside is not None,
+        "preempts": bool(start.preempts),
+        "until": start.until_s is not None,
+    }
+    return next((name for name, holds in ways.items() if holds), "alone")
+
+
+class Handed:
+    """Hands ledgers out as ``Ledgers.of`` does, and keeps them."""
+
+    def __init__(self) -> None:
+        self.books: list[Ledger] = []
+        self._of = Ledgers.of
+
+    def __call__(self, partition: Partition, now_s: float) -> Ledger:
+        """As the method, which it stands for."""
+        self.books.append(self._of(Ledgers(), partition, now_s))
+        return self.books[-1]
+
+
+@pytest.mark.parametrize("name", ["lucid", "backfill", "fifo"])
+def test_what_a_plan_has_booked_is_what_its_starts_ask_for(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """GPUs, CPUs and memory, whichever way each job starts. A job that is booked twice keeps others waiting, and one
+    that is not booked has others started on what it holds."""
+    handed, ways, predictor = Handed(), Counter[str](), FixedPredictor(speed=lambda *_: (0.95, 0.95))
+    monkeypatch.setattr(Ledgers, "of", handed)
+    for seed in range(examples(1500, 150)):
+        rng = random.Random(seed)
+        snapshot, rules = some_idle_and_arrays(rng, some_crowded_vc(rng)), _rules(rng)
+        handed.books.clear()
+        actions = make_policy(name, rules, predictor).plan(snapshot).partitions[VC].actions
+        expected = _contents(_booked(snapshot.partitions[VC], actions))
+        for book in handed.books:
+            assert _contents(book) == expected, f"seed {seed}: {actions}"
+        ways.update(_way(action.decision) for action in actions if isinstance(action.decision, Start))
+    assert all(ways[way] for way in WAYS[name]), ways

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections import defaultdict
+from collections import Counter, defaultdict
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise
@@ -18,13 +18,12 @@ from examples import examples
 from lucid.binder import candidates, unpack
 from lucid.binder.comparisons import ALL_HOLD, Guest
 from lucid.binder.pairing import Binder
-from lucid.config import PolicySettings
+from lucid.config import PackingSettings, PolicySettings
 from lucid.core.decision import Action, Hold, PartitionPlan, Plan, Start
-from lucid.core.job import JobProfile, Pending, Running, Yields
+from lucid.core.job import JobProfile, Pending, Running
 from lucid.core.ledger import Ledger
-from lucid.core.node import Node, Window
+from lucid.core.node import Node
 from lucid.core.placement import NodeGpus
-from lucid.core.prediction import Prediction
 from lucid.core.reason import FairOrder, GpuMemory, PairSpeed, PartnerOutlasts, ShareScores, Stable
 from lucid.core.snapshot import Partition, Snapshot
 from lucid.errors import UnsafePlan
@@ -38,9 +37,9 @@ from lucid.orchestrator.policies.lucid.lucid_policy import LucidPolicy
 from lucid.orchestrator.policies.lucid.vc_plan import VcBooks, plan_vc
 from lucid.orchestrator.safety.check import SafetyCheck
 from safety_rules import outline
+from scenes.crowded import some_crowded_vc, some_traits, some_waiting
 
 SCENES = examples(300)
-USERS = ("ann", "bob")
 
 
 class EachByItself(QueueOrder):
@@ -64,101 +63,6 @@ def without_shapes(settings: PolicySettings, predictor: FixedPredictor) -> Lucid
     made = LucidPolicy(settings, predictor)
     made._books = defaultdict(lambda: BooksByItself(settings))
     return made
-
-
-Traits = dict[str, Any]
-
-
-def some_traits(rng: random.Random) -> Traits:
-    """All that a plan may look at in a job."""
-    mem_mib = rng.choice([3000.0, 9000.0, 14000.0])
-    return {
-        "gpus": rng.choice([1, 1, 2]),
-        "cpus": rng.choice([0, 0, 2, 6]),
-        "mem_mib": rng.choice([0, 0, 8000]),
-        "user": rng.choice(USERS),
-        "time_limit_s": rng.choice([None, 40.0, 480.0, 3600.0]),
-        "account": rng.choice(USERS),
-        "shareable": rng.random() > 0.2,
-        "requeueable": rng.random() > 0.3,
-        "restart_asked": rng.random() < 0.5,
-        "min_nodes": rng.choice([1, 1, 2]),
-        "alone": rng.random() < 0.3,
-        "score": rng.choice([0, 1, 2]),
-        "profile": JobProfile(20.0, 5.0, mem_mib, unstable=rng.random() < 0.2) if rng.random() > 0.2 else None,
-        "duration_s": rng.choice([100.0, 600.0, 4000.0]),
-    }
-
-
-def some_waiting(rng: random.Random, number: int, usual: Traits) -> tuple[Pending, Prediction]:
-    """A job like most others, but for one thing or two."""
-    drawn, gpus = some_traits(rng), rng.choice([usual["gpus"]] * 4 + [1, 4, 6])
-    said: Traits = {**usual, **{name: drawn[name] for name in rng.sample(sorted(drawn), rng.choice([0, 1, 1, 2]))}}
-    del said["gpus"]
-    alone, score, profile, duration_s = (said.pop(name) for name in ("alone", "score", "profile", "duration_s"))
-    said |= {
-        "cpus": gpus * said["cpus"],
-        "mem_mib": gpus * said["mem_mib"],
-        "min_nodes": min(gpus, said["min_nodes"]),
-    }
-    job = a_job(f"p{number}", gpus, 10.0 * number, rank=number, **said)
-    return Pending(job, job.submit_s, profile, alone=alone), guess(duration_s, None if profile is None else score)
-
-
-def some_windows(rng: random.Random, node: Node) -> Node:
-    """The node as it is where reservations and sleep come in."""
-    begins = sorted(rng.sample([900.0, 1050.0, 1500.0, 5000.0], rng.choice([0, 1, 1, 2])))
-    windows = tuple(Window(at_s, rng.choice([at_s + 300.0, at_s + 600.0, None]), "maintenance") for at_s in begins)
-    return replace(node, windows=windows, boot_s=rng.choice([0.0, 0.0, 120.0])).at(1000.0)
-
-
-def some_give_way(rng: random.Random, snapshot: Snapshot) -> Snapshot:
-    """The same, some of its running jobs being of another partition, whose jobs give way."""
-    part = snapshot.partitions[VC]
-    running = []
-    for entry in part.running:
-        if rng.random() < 0.6:
-            yields = Yields(rng.choice([0.0, 0.0, 1050.0]), rng.choice([None, None, ("high",)]), rng.random() < 0.2)
-            age_s = rng.choice([0.0, 10.0, 500.0, 990.0])
-            entry = replace(entry, yields=yields, start_s=1000.0 - age_s)
-            if yields.to is None or rng.random() < 0.5:  # by QOS jobs of the same partition give way, too
-                entry = replace(entry, job=replace(entry.job, vc="scav"), alone=True)
-        running.append(entry)
-    pending = [replace(e, job=replace(e.job, qos=rng.choice(["", "high"]))) for e in part.pending]
-    part = replace(part, running=tuple(running), pending=tuple(pending))
-    return replace(snapshot, partitions={VC: part})
-
-
-def some_crowded_vc(rng: random.Random) -> Snapshot:
-    """A VC in which most GPUs are taken, some by jobs that may be joined, and many jobs of few shapes wait."""
-    limits = {"cpus": 12, "mem_mib": 40000} if rng.random() < 0.4 else {}
-    nodes = tuple(Node(f"n{i}", 4, 24576, available=rng.random() > 0.05, **limits) for i in range(rng.randint(1, 4)))
-    if rng.random() < 0.3:
-        nodes = tuple(some_windows(rng, node) for node in nodes)
-    usual = {**some_traits(rng), "min_nodes": 1}
-    predictions: dict[str, Prediction] = {}
-    running: list[Running] = []
-    for node in nodes:
-        gpu = 0
-        while node.available and gpu < node.gpus:
-            gpus = min(rng.choice([usual["gpus"], usual["gpus"], 1, 2]), node.gpus - gpu)
-            if rng.random() > 0.1:
-                job = a_job(f"r{len(running)}", gpus, rank=len(running), user=rng.choice(USERS))
-                job = replace(job, requeueable=rng.random() > 0.6)
-                place = (NodeGpus(node.name, ((1 << gpus) - 1) << gpu),)
-                profile = JobProfile(20.0, 5.0, rng.choice([3000.0, 9000.0]))
-                running.append(Running(job, 0.0, place, profile=profile, alone=rng.random() < 0.2))
-                predictions[job.id] = guess(rng.choice([1100.0, 9000.0]), rng.choice([0, 0, 1]))
-            gpu += gpus
-    pending: list[Pending] = []
-    for number in range(rng.randint(4, 16)):
-        entry, prediction = some_waiting(rng, number, usual)
-        pending.append(entry)
-        predictions[entry.job.id] = prediction
-    factors = {(account, user): rng.random() for account in USERS for user in USERS}
-    partition = Partition(VC, nodes, tuple(pending), tuple(running))
-    snapshot = Snapshot(1000.0, {VC: partition}, predictions=predictions, fair_share=factors)
-    return some_give_way(rng, snapshot) if rng.random() < 0.3 else snapshot
 
 
 def some_rules(rng: random.Random) -> PolicySettings:
@@ -399,25 +303,44 @@ def _says(speeds: Any, _one: JobProfile, _other: JobProfile) -> Any:
     return speeds
 
 
+def some_packing(rng: random.Random) -> PackingSettings:
+    """Any limits to the rules between two jobs, in any order."""
+    limits = {
+        "unparted_harm": rng.choice([0.0, 0.3, 1.0]),
+        "priority_ratio": rng.choice([None, 0.5, 2.0]),
+        "least_pair_speed": rng.choice([0.0, 0.54, 0.85, 1.0]),
+        "waiting_pair_work": rng.choice([0.0, 0.57 + 0.53, 1.1, 1.7, 2.0]),
+        "least_partner_remaining_s": rng.choice([0.0, 300.0, 1e4]),
+    }
+    return some_rules(rng).packing.model_copy(update=limits)
+
+
 def test_a_pair_is_judged_as_the_reasons_tell_it() -> None:
     """A candidate passes if and only if all comparisons with it hold; who fails a later rule has more of them."""
-    passed = refused = 0
-    for seed in range(200):
+    passed, refused, scenes = 0, Counter[str](), examples(300, 100)
+    for seed in range(scenes):
         rng = random.Random(seed)
-        snapshot, harm = some_crowded_vc(rng), rng.choice([0.0, 1.0])
-        room, packing = snapshot.partitions[VC], some_rules(rng).packing
-        packing = packing.model_copy(update={"unparted_harm": harm, "priority_ratio": rng.choice([None, 0.5, 2.0])})
+        snapshot, packing = some_crowded_vc(rng), some_packing(rng)
+        room = snapshot.partitions[VC]
         for entry in room.pending:
             known = snapshot.predictions[entry.job.id]
             if entry.profile is None or known.share_score is None:
                 continue
-            predictor = FixedPredictor(speed=partial(_says, rng.choice([(0.8, 1.0), (1.0, 0.9), None])))
+            pairs = ((0.8, 1.0), (1.0, 0.9), (0.54, 0.54), (0.57, 0.53), (0.6, 0.3), (0.9, 0.2), "failed", None)
+            predictor = FixedPredictor(speed=partial(_says, rng.choice(pairs)))
             restarts = rng.choice(["allowed", "never"])
             ledger = Ledger(room, 1000.0)
             binder = Binder(room, ledger, snapshot.predictions, predictor, packing, 1000.0, restarts)
             gss = packing.gss
-            made = (known.duration_s, known.share_score, gss, packing.least_pair_speed)
-            wish = Guest(entry, entry.profile, *made, binder._compared.may_restart(entry.job))
+            made = (known.duration_s, known.share_score, gss, rng.choice([packing.least_pair_speed, 0.5]))
+            wish = Guest(
+                replace(entry, since_s=rng.choice([entry.since_s, 1000.0, -1e6])),
+                replace(entry.profile, gpu_mem_mib=rng.choice([entry.profile.gpu_mem_mib, 20000.0])),
+                *made,
+                binder._compared.may_restart(entry.job),
+                waits=rng.random() < 0.7,
+                duration_s=known.duration_s,
+            )
             found = binder._candidates(entry.job)
             far: list[tuple[int, int]] = []
             for other in (*found.lasting.values(), *found.ending.values()):
@@ -431,16 +354,17 @@ def test_a_pair_is_judged_as_the_reasons_tell_it() -> None:
                     continue
                 failed, speed = binder._compared.judge(wish, other)
                 assert (failed == ALL_HOLD) is all(told), f"seed {seed}: {told}"
-                passed, refused = passed + all(told), refused + (not all(told))
+                passed += all(told)
                 if failed < ALL_HOLD:
+                    refused[type(told[-1]).__name__] += 1
                     far.append((failed, len(told)))
                 else:
                     speeds = [(r.own, r.other) for r in told if isinstance(r, PairSpeed)]
                     assert speed == (2.0 if speeds[0][0] is None else sum(speeds[0]))
             for (failed, reasons), (later, more) in pairwise(sorted(far)):
                 assert (failed < later) is (reasons < more)
-    assert passed > 100
-    assert refused > 100
+    assert passed > scenes / 2
+    assert {*refused} == {"GpuMemory", "HostFits", "PartnerLeaves", "PairSpeed", "PairWork", "PairHarm"}
 
 
 def test_partings_look_only_at_pairs_with_something_to_look_at() -> None:

@@ -31,6 +31,7 @@ from lucid.core.prediction import Prediction
 from lucid.core.snapshot import Partition, Snapshot
 from lucid.errors import StoreError
 from lucid.orchestrator.by_partition import make_policies
+from lucid.orchestrator.isolation import isolated
 from lucid.orchestrator.policy import Policy, import_policy
 from lucid.orchestrator.policy_host import Context, PolicyHost
 
@@ -94,6 +95,7 @@ def plan_bytes(part: PartitionPlan) -> bytes:
         "actions": [[action.job_id, noun_to_json(action.decision)] for action in part.actions],
         "wake_s": part.wake_s,
         "memory": noun_to_json(part.memory),
+        **({"error": part.error} if part.error else {}),
     }
     return json.dumps(data, separators=(",", ":")).encode()
 
@@ -270,13 +272,23 @@ class RecordedPredictor:
 
 
 def record_policy(record: PlanRecord, context: Context) -> tuple[Policy, RecordedPredictor]:
-    """The policy that planned one of the record's contexts, and the predictor that it asks.
+    """The policy that planned one of the record's contexts, and the predictor that it asks. It raises for no single
+    partition.
 
     Raises:
         ConfigError: it is not known here.
     """
     predictor = RecordedPredictor(context)
-    return make_policies(record.policy, record.own, record.settings, predictor), predictor
+    return isolated(make_policies(record.policy, record.own, record.settings, predictor)), predictor
+
+
+def _host(record: PlanRecord, context: Context) -> PolicyHost:
+    """As in lucidd: what could not be planned comes out as it did there."""
+    return PolicyHost(
+        lambda heard: make_policies(record.policy, record.own, record.settings, heard),
+        RecordedPredictor(context),
+        forgot=lambda _memory, _error: None,
+    )
 
 
 def replan(record: PlanRecord) -> dict[str, bytes]:
@@ -287,8 +299,7 @@ def replan(record: PlanRecord) -> dict[str, bytes]:
     """
     found: dict[str, bytes] = {}
     for number, context in enumerate(record.contexts):
-        policy, _ = record_policy(record, context)
-        plan = policy.plan(context.snapshot)
+        plan = _host(record, context).plan(context.snapshot)
         for name, of in record.context.items():
             if of == number and name in plan.partitions:
                 found[name] = plan_bytes(plan.partitions[name])

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import replace
-from typing import Any
+from dataclasses import fields, replace
+from typing import Any, Final
 
 from lucid.adapters.slurm.records.field_parsers import parse_placement
 from lucid.core.arrivals import ArrivalForecast
@@ -43,41 +43,53 @@ __all__ = [
 ]
 
 
+_KINDS: Final[Mapping[str, type[Decision]]] = {
+    "start": Start,
+    "hold": Hold,
+    "requeue": Requeue,
+    "part": Requeue,
+    "resize": Resize,
+    "regroup": Regroup,
+    "release": EndProfiling,
+    "keep": Keep,
+}
+"""As ``verb_of``."""
+_ALWAYS = frozenset({"beside", "slots"})
+"""Written of each start, defaults and all."""
+_MORE: Final[Mapping[type, tuple[tuple[str, Any], ...]]] = {
+    kind: tuple((f.name, f.default) for f in fields(kind) if f.name not in ("placement", "reasons", "part"))
+    for kind in _KINDS.values()
+}
+"""By class, its fields that have a default, and that; without ``part``, which the verb tells."""
+
+
 def decision_to_dict(decision: Decision) -> dict[str, Any]:
-    """Verb, reasons, and where the job is to run."""
+    """Verb, reasons, where the job is to run, and all else that is not as by default."""
     data: dict[str, Any] = {"verb": verb_of(decision), "reasons": [reason_to_dict(r) for r in decision.reasons]}
     if isinstance(decision, Start | Resize | Regroup):
         data["placement"] = show_placement(decision.placement)
-    if isinstance(decision, Resize) and decision.batch:
-        data["batch"] = list(decision.batch)
-    if isinstance(decision, Start):
-        data["beside"] = decision.beside
-        data["slots"] = decision.slots
-        if decision.preempts:
-            data["preempts"] = list(decision.preempts)
+    for name, default in _MORE[type(decision)]:
+        value = getattr(decision, name)
+        if value != default or name in _ALWAYS:
+            data[name] = to_json(value)
     return data
 
 
 def decision_from_dict(data: Mapping[str, Any]) -> Decision:
-    """The inverse, groups aside.
+    """The inverse.
 
     Raises:
         KeyError: no such verb or kind of reason.
+        TypeError, ValueError: a field has another shape.
     """
     verb, reasons = data["verb"], tuple(reason_from_dict(item) for item in data["reasons"])
-    if verb in ("start", "resize", "regroup"):
-        where = parse_placement(data["placement"])
-        if verb == "start":
-            preempts = tuple(data.get("preempts", ()))
-            return Start(where, reasons, data["beside"], slots=data["slots"], preempts=preempts)
-        if verb == "regroup":
-            return Regroup(where, reasons)
-        batch = data.get("batch")
-        return Resize(where, reasons, (int(batch[0]), int(batch[1])) if batch else None)
-    if verb in ("requeue", "part"):
-        return Requeue(reasons, part=verb == "part")
-    plain: dict[str, type[Hold | EndProfiling | Keep]] = {"hold": Hold, "release": EndProfiling, "keep": Keep}
-    return plain[verb](reasons)
+    kind: Any = _KINDS[verb]
+    if not _MORE[kind]:
+        return kind(reasons)  # type: ignore[no-any-return]
+    given = {**data, "reasons": reasons, "part": verb == "part"}
+    if "placement" in data:
+        given["placement"] = parse_placement(data["placement"])
+    return from_json(kind, given)  # type: ignore[no-any-return]
 
 
 def plan_to_dict(plan: Plan) -> dict[str, Any]:

@@ -17,7 +17,7 @@ def tell_explain(job_id: str, run_dir: Path | None, policy: str | None, as_json:
     """As ``lucidctl explain`` is asked."""
     # what only one of the two needs is imported there: a live job's story needs no simulator
     if run_dir is None:
-        from lucid.cli.live.status import live_places, live_settings, seen_store
+        from lucid.cli.live.status import live_settings, seen_store, told_live
         from lucid.explain.live_story import live_story, with_expected_start
         from lucid.live.reporting.public_view import Published
 
@@ -26,7 +26,7 @@ def tell_explain(job_id: str, run_dir: Path | None, policy: str | None, as_json:
 
             return ask_slurm(live_settings(config), job_id)
 
-        places = live_places(config)
+        places = told_live(config)
         store = seen_store(places)
         story, data = live_story(store, job_id, places.daemon.profiling_partition, why_unknown)
         story = with_expected_start(story, data, store, config)

@@ -19,7 +19,7 @@ from lucid.adapters.slurm.clients.job_array import array_left, submit_array
 from lucid.atomic import write_atomic
 from lucid.cli.console import Table, say, stdout_console
 from lucid.cli.learn.past_jobs import scenario_of_log, scenario_of_store
-from lucid.cli.live.status import live_places
+from lucid.cli.live.status import told_live
 from lucid.cli.options import config_option
 from lucid.cli.progress import progress
 from lucid.cli.replay.replay_options import cluster_options
@@ -213,7 +213,7 @@ def _print(proposal: Proposal, out: Path) -> None:
 def show(folder: Path | None, config: Path, as_json: bool) -> None:
     """Show the proposal in FOLDER. Without FOLDER: lucidd's latest report (tuner.every_h)."""
     if folder is None:
-        report = latest_report(live_places(config))
+        report = latest_report(told_live(config))
         if report is None:
             raise ConfigError("lucidd has no report of the tuner yet; tuner.every_h says how often it makes one")
         folder = report[0]

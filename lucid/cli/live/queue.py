@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 from lucid.cli.console import Table, say, stdout_console
-from lucid.cli.live.status import live_places, seen_store
+from lucid.cli.live.status import seen_store, told_live
 from lucid.escaping import shown
 from lucid.explain.node_states import window_dicts, window_words, windows_ahead
 from lucid.explain.quantities import duration
@@ -20,7 +20,7 @@ __all__ = ["tell_queue"]
 
 def tell_queue(config: Path, as_json: bool) -> None:
     """As ``lucidctl queue`` is asked."""
-    store = seen_store(live_places(config))
+    store = seen_store(told_live(config))
     last, starts = read_stored_starts(store, config)
     snapshot = last.snapshot
     rows = queue_rows(last, starts)

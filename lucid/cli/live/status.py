@@ -23,16 +23,16 @@ from lucid.live.learning.tuner_reports import latest_report
 from lucid.live.reporting.public_view import Published
 from lucid.live.reporting.status import words_of_left_out
 from lucid.live.resilience.failover import standby_of
+from lucid.live.resilience.plan_errors import words_of_plan_errors
 from lucid.live.resilience.trouble_file import lives_in_trouble
 from lucid.live.switches import words_of_switches
 from lucid.live.told_settings import told_settings
-from lucid.places import Mode, Placed, places_in
+from lucid.places import Mode, Placed, Told
 
 if TYPE_CHECKING:
     from lucid.config import Settings
 
 __all__ = [
-    "live_places",
     "live_settings",
     "live_store",
     "lives",
@@ -41,6 +41,9 @@ __all__ = [
     "tell_status",
     "told_live",
 ]
+
+
+_NO_PARTITION = "{}: daemon.partitions is empty; name the partitions that lucidd looks after"
 
 
 def live_settings(config: Path) -> Settings:
@@ -53,27 +56,20 @@ def live_settings(config: Path) -> Settings:
 
     settings = load_settings(config)
     if not settings.daemon.partitions:
-        raise ConfigError(f"{config}: daemon.partitions is empty; name the partitions that lucidd looks after")
+        raise ConfigError(_NO_PARTITION.format(config))
     return settings
 
 
-def told_live(config: Path) -> Settings:
-    """Of lucidd's settings those of ``places.TOLD``, with no other attributes.
+def told_live(config: Path) -> Told:
+    """Of lucidd's settings those of ``places.Told``. Where lucidd has not checked this very file, it is checked here.
 
     Raises:
         ConfigError: as ``live_settings``.
     """
     settings = told_settings(config)
-    return settings if settings.daemon.partitions else live_settings(config)
-
-
-def live_places(config: Path) -> Placed:
-    """Where lucidd keeps what it writes. Where lucidd has not checked this very file, it is checked here.
-
-    Raises:
-        ConfigError: as ``live_settings``.
-    """
-    return places_in(config) or live_settings(config)
+    if not settings.daemon.partitions:
+        raise ConfigError(_NO_PARTITION.format(config))
+    return settings
 
 
 def live_store(settings: Placed, write: bool = False) -> SqliteStore:
@@ -105,7 +101,7 @@ def lives(lease: Lease | None, now_s: float) -> bool:
 
 def tell_status(config: Path, as_json: bool) -> None:
     """As ``lucidctl status`` is asked."""
-    settings = live_places(config)
+    settings = told_live(config)
     store = seen_store(settings)
     seen = store.view("status") or {}
     lease, beat, now_s = store.lease(), read_heartbeat(Path(settings.daemon.heartbeat)), time.time()
@@ -146,6 +142,8 @@ def tell_status(config: Path, as_json: bool) -> None:
         say(f"breaker open for {seen['breaker_open_s']} s: {shown(seen['breaker_why'])}")
     if seen.get("last_error"):
         say(f"last cycle failed: {shown(seen['last_error'])}")
+    for words in words_of_plan_errors(seen):
+        say(shown(words))
     if seen.get("too_old") and Mode.PACK in settings.daemon.partitions.values():
         say(f"partitions in pack mode are only ordered: {shown(seen['too_old'])}")
     for words in words_of_left_out(seen):
@@ -194,7 +192,7 @@ def tell_history(config: Path, days: float, limit: int, as_json: bool) -> None:
     from lucid.explain.starts import told_of, told_words  # imported here: `status` forecasts nothing
     from lucid.live.plans.stored_starts import START_TIMES, start_times_of
 
-    store = live_store(live_places(config))
+    store = live_store(told_live(config))
     ended = store.ended(time.time() - days * 86400.0)
     rows: list[dict[str, Any]] = []
     known = {one.job_id: one for one in start_times_of(store.view(START_TIMES)).known}

@@ -15,7 +15,7 @@ from lucid.adapters.store.plan_records import record_files
 from lucid.cli.console import Table, say, stdout_console
 from lucid.cli.job.when import seconds_of
 from lucid.cli.live.efficiency import efficiency_data
-from lucid.cli.live.status import live_store, told_live
+from lucid.cli.live.status import live_settings, live_store, told_live
 from lucid.cli.progress import progress
 from lucid.config import Settings
 from lucid.efficiency.judge import JobUse
@@ -72,7 +72,7 @@ def tell_time_limits(
         limits = limits_to_dict(rows, found)
         say(json.dumps(efficiency_data([one for one in accounts if told(one.job)], days, limits), indent=1))
     elif mail:
-        _mail(rows, settings, days)
+        _mail(rows, live_settings(config), days)
     else:
         _tell(rows, found, days)
 

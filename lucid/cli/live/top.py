@@ -6,7 +6,7 @@ import sys
 from importlib.util import find_spec
 from pathlib import Path
 
-from lucid.cli.live.status import live_places
+from lucid.cli.live.status import told_live
 from lucid.errors import ConfigError
 
 __all__ = ["tell_top"]
@@ -18,7 +18,7 @@ def tell_top(config: Path, every_s: float, user: str) -> None:
         raise ConfigError(
             "top needs a terminal; for programs there are lucidctl queue --json and lucidctl status --json"
         )
-    live_places(config)  # what is wrong with them is said before the screen is taken
+    told_live(config)  # what is wrong with them is said before the screen is taken
     if find_spec("textual") is None:
         raise ConfigError("lucidctl top needs the package textual: pip install 'lucid-scheduler[top]'")
     from lucid.cli.live.top_screen import TopApp

@@ -7,7 +7,7 @@ from collections import defaultdict
 from pathlib import Path
 
 from lucid.adapters.slurm.heartbeat import read_heartbeat
-from lucid.cli.live.status import live_places, lives, seen_store
+from lucid.cli.live.status import lives, seen_store, told_live
 from lucid.core.frozen import dataclass
 from lucid.core.job import Running
 from lucid.core.node import Node
@@ -20,6 +20,7 @@ from lucid.explain.queue_rows import QueueRow, line_of, queue_rows, why_words
 from lucid.explain.starts import start_words
 from lucid.live.plans.stored_plan import StoredPlan, read_stored_starts
 from lucid.live.plans.stored_starts import StartsAhead
+from lucid.live.resilience.plan_errors import words_of_plan_errors
 
 __all__ = ["COLUMNS", "Look", "Row", "look", "story_text"]
 
@@ -57,7 +58,7 @@ def look(config: Path) -> Look:
     Raises:
         LucidError: the configuration or the plan is missing, or cannot be read.
     """
-    settings = live_places(config)
+    settings = told_live(config)
     store = seen_store(settings)
     last, starts = read_stored_starts(store, config)
     seen = store.view("status") or {}
@@ -75,6 +76,7 @@ def look(config: Path) -> Look:
     ]
     if seen.get("last_error"):
         head.append(shown(f"last cycle failed: {seen['last_error']}"))
+    head += map(shown, words_of_plan_errors(seen))
     tables = {
         "Nodes": tuple(_nodes(last)),
         "Running": tuple(_run(entry, running, last) for entry in running.values()),
@@ -86,7 +88,7 @@ def look(config: Path) -> Look:
 def story_text(config: Path, job_id: str, width: int) -> str:
     """A job's story, as ``lucidctl explain`` tells it; what is wrong instead, where it cannot be told."""
     try:
-        settings = live_places(config)
+        settings = told_live(config)
         store = seen_store(settings)
         story, data = live_story(store, job_id, settings.daemon.profiling_partition)
         return with_expected_start(story, data, store, config).text(width)

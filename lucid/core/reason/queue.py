@@ -38,6 +38,7 @@ __all__ = [
     "Spread",
     "Switches",
     "TooLarge",
+    "Unplanned",
     "Unranked",
     "Unsafe",
     "WaitOrder",
@@ -372,6 +373,17 @@ class SlurmBars(Reason):
 
     words: Shown
     retry_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Unplanned(Reason):
+    """No plan could be made of the job's partition (a defect of Lucid or of its policy), for what ``words`` say. They
+    may hold anybody's names, so that not everybody reads them."""
+
+    words: str
+
+    def __bool__(self) -> bool:
+        return False
 
 
 @dataclass(frozen=True, slots=True)

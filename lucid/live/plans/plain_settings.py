@@ -21,10 +21,13 @@ _TABLES = frozenset({"shares", "speeds"})
 
 
 class _Section:
-    """What policies do with a section of ``lucid.config``: read, and copy with a change."""
+    """What policies do with a section of ``lucid.config``: read, and copy with a change. It is frozen like one."""
 
     def __init__(self, values: Mapping[str, Any]) -> None:
         self.__dict__.update(values)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError(f"settings are frozen: {name}")
 
     def model_copy(self, *, update: Mapping[str, Any]) -> _Section:
         """As of a section of ``lucid.config``."""

@@ -9,11 +9,12 @@ from lucid.adapters.store.recorder import Recorders
 from lucid.config import PolicySettings, Settings
 from lucid.core.ports import Recorder
 from lucid.orchestrator.policy_host import PolicyHost
+from lucid.places import Placed
 
 __all__ = ["records_folder", "with_records"]
 
 
-def records_folder(settings: Settings) -> Path:
+def records_folder(settings: Placed) -> Path:
     """Where lucidd keeps records of its plans."""
     return Path(settings.daemon.state_dir) / "plans"
 

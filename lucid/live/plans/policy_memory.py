@@ -5,10 +5,11 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Mapping
-from typing import Final
+from typing import Any, Final
 
 from lucid.adapters.store.nouns import noun_from_json, noun_to_json
 from lucid.adapters.store.port import Store
+from lucid.errors import StoreError
 
 __all__ = ["PolicyMemory"]
 
@@ -30,6 +31,7 @@ class PolicyMemory:
         self._kept: Mapping[str, object] = {}
         self._due_s = 0.0
         self._start: Mapping[str, object] | None = None
+        self._told: set[str] = set()
 
     def start_with(self, memory: Mapping[str, object]) -> None:
         """What ``load`` is to give instead of the store's, which is new: the memory of the cycles before."""
@@ -65,7 +67,19 @@ class PolicyMemory:
         began_s = time.monotonic()
         if memory is self._kept or (began_s < self._due_s and not now) or not (memory or self._kept):
             return
-        self._store.put_view(_VIEW, {"policy": self._policy, "own": self._own, "memory": noun_to_json(dict(memory))})
+        written = [[name, one] for name, left in memory.items() if (one := self._written(name, left)) is not None]
+        self._store.put_view(_VIEW, {"policy": self._policy, "own": self._own, "memory": {"map": written}})
         self._kept = memory
         took_s = time.monotonic() - began_s
         self._due_s = began_s + took_s + max(_LEAST_EVERY_S, _COST * took_s)
+
+    def _written(self, name: str, left: object) -> Any:
+        """What one partition's plan left, as it is kept; ``None`` where it is of a kind that cannot be."""
+        try:
+            return noun_to_json(left)
+        except StoreError as error:
+            if name not in self._told:
+                self._told.add(name)
+                facts = {"partition": name, "why": str(error)}
+                _LOG.warning("what a plan leaves for the next is not kept over a restart", extra={"facts": facts})
+            return None

@@ -20,6 +20,7 @@ from lucid.orchestrator.forecast.plan_ahead import Forecast, forecast
 from lucid.orchestrator.forecast.run_times import RunTimes
 from lucid.orchestrator.forecast.start_times import StartTimes
 from lucid.orchestrator.policy import Policy
+from lucid.places import Told
 
 if TYPE_CHECKING:
     from lucid.config import Settings
@@ -37,22 +38,22 @@ class LastPlan(StoredPlan):
     run_times: RunTimes = field(default_factory=RunTimes)
     """What came true of estimates of run times."""
 
-    def policy_again(self, settings: Settings, config: Path) -> Policy:
+    def policy_again(self, settings: Settings | Told, config: Path) -> Policy:
         """The policy as lucidd made it, with lucidd's models and its memory of pairs as far as this user may read
         them. ``config``: lucidd's configuration file."""
         return self.policy.make(self.predictor(settings, config))
 
-    def starts(self, settings: Settings, config: Path) -> StartsAhead:
+    def starts(self, settings: Settings | Told, config: Path) -> StartsAhead:
         """When the jobs that wait are expected to start, planned ahead here; ``config`` as above."""
         return starts_ahead(self.snapshot, self.ahead(settings, config), self.times)
 
-    def ahead(self, settings: Settings, config: Path) -> Forecast:
+    def ahead(self, settings: Settings | Told, config: Path) -> Forecast:
         """What planning ahead comes to; ``config`` as above."""
         predictor = self.predictor(settings, config)
         policy = self.policy.make(predictor)
         return forecast(self.snapshot, self.plan, policy, pair_speed=predictor.pair_speed, run_times=self.run_times)
 
-    def predictor(self, settings: Settings, config: Path) -> Predictor:
+    def predictor(self, settings: Settings | Told, config: Path) -> Predictor:
         """lucidd's predictor, as far as this user may read its models and its memory of pairs."""
         from lucid.adapters.left_out import LeftOut
         from lucid.adapters.store.pair_memory import PairMemoryFile

@@ -12,10 +12,11 @@ from lucid.adapters.store.sqlite import SqliteStore
 from lucid.core.as_json import from_json
 from lucid.core.job import Job, JobProfile, Running
 from lucid.efficiency.judge import JobAccount, JobUse, judged
+from lucid.places import Told
 from lucid.profiler.use import GpuUse
 
 if TYPE_CHECKING:
-    from lucid.config import EfficiencySettings, Settings
+    from lucid.config import Settings
 
 __all__ = ["job_accounts", "job_uses"]
 
@@ -25,7 +26,7 @@ _DAY_S = 86400.0
 def job_accounts(
     store: SqliteStore,
     uses: UseFolder,
-    settings: Settings,
+    settings: Settings | Told,
     now_s: float,
     days: float | None = None,
     running: Iterable[tuple[Running, float]] | None = None,
@@ -37,7 +38,7 @@ def job_accounts(
     Raises:
         StoreError: the store cannot be read.
     """
-    rules: EfficiencySettings = settings.efficiency
+    rules = settings.efficiency
     since_s = now_s - (rules.days if days is None else days) * _DAY_S
     return judged(job_uses(store, uses.uses(), settings, since_s, running), rules)
 
@@ -45,7 +46,7 @@ def job_accounts(
 def job_uses(
     store: SqliteStore,
     uses: Mapping[str, tuple[GpuUse, ...]],
-    settings: Settings,
+    settings: Settings | Told,
     since_s: float,
     running: Iterable[tuple[Running, float]] | None = None,
 ) -> list[JobUse]:

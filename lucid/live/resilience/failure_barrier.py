@@ -20,10 +20,10 @@ import traceback
 from collections.abc import Callable
 from typing import Final, TypeVar
 
-from lucid.errors import ClusterUnavailable, ClusterUnreadable, ConfigError, LucidError
+from lucid.errors import ClusterUnavailable, ClusterUnreadable, ConfigError, LucidError, words_of
 from lucid.live.resilience.systemd import tell_systemd
 
-__all__ = ["OWN_TURNS", "FailureBarrier", "behind_barrier", "persistently", "words_of"]
+__all__ = ["OWN_TURNS", "FailureBarrier", "behind_barrier", "persistently"]
 
 _T = TypeVar("_T")
 
@@ -112,12 +112,6 @@ class FailureBarrier:
         if not isinstance(error, ClusterUnavailable):  # where Slurm is silent, where we asked it says nothing
             facts["traceback"] = "".join(traceback.format_exception(error, limit=-12))
         _LOG.error(what, extra={"facts": facts})
-
-
-def words_of(error: BaseException) -> str:
-    """An error in words; one that Lucid did not raise on purpose with the name of its kind."""
-    said = str(error)[:500]
-    return said if isinstance(error, LucidError) and said else f"{type(error).__name__}: {said}".rstrip(": ")
 
 
 def _kind(error: BaseException) -> str:

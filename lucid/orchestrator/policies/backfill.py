@@ -96,13 +96,15 @@ class BackfillPolicy(PartitionPolicy):
         snapshot: Snapshot,
         because: tuple[Reason, ...],
         queue: Sequence[WaitingJob] | None = None,
+        ledger: Ledger | None = None,
     ) -> PartitionPlan:
         """The same. ``because``: why jobs go in plain order, told of each before all else. ``queue``: the jobs in
-        another order."""
+        another order. ``ledger``: what is free, in which the starts are booked; without one, what the partition
+        tells."""
         if not partition.pending:
             return PartitionPlan({})
         queue = self.queue(partition, snapshot, because) if queue is None else queue
-        ledger = self._ledgers.of(partition, snapshot.now_s)
+        ledger = self._ledgers.of(partition, snapshot.now_s) if ledger is None else ledger
         plan = _Plan(partition, snapshot, self._settings, queue, ledger, because)
         plan.start()
         plan.hold()

@@ -31,6 +31,7 @@ from lucid.core.job import Pending, Running, Stage
 from lucid.core.reason import Unsafe
 from lucid.core.snapshot import Partition, Snapshot
 from lucid.errors import UnsafeAction, UnsafePlan
+from lucid.orchestrator.isolation import unplanned
 from lucid.orchestrator.rules import PolicyRules
 from lucid.orchestrator.safety.group_rules import check_groups
 from lucid.orchestrator.safety.holdings import Holdings
@@ -61,11 +62,12 @@ class SafetyCheck:
         Raises:
             UnsafePlan: naming the rule, the job and the resource.
         """
-        for error in self._unsafe(snapshot, plan):
+        for error in self._unsafe(snapshot, plan, None):
             raise error
 
-    def _unsafe(self, snapshot: Snapshot, plan: Plan) -> list[UnsafeAction]:
-        """Actions that break a rule: not all of them, since one may be safe only as long as another is done.
+    def _unsafe(self, snapshot: Snapshot, plan: Plan, bad: dict[str, PartitionPlan] | None) -> list[UnsafeAction]:
+        """Actions that break a rule: not all of them, since one may be safe only as long as another is done. ``bad``:
+        takes new plans for partitions with which something else is wrong (``unplanned``); ``None``: that is raised.
 
         Raises:
             UnsafePlan: what is wrong is not the matter of single actions.
@@ -84,38 +86,48 @@ class SafetyCheck:
         for name in names:
             partition, part = snapshot.partitions[name], parts.get(name)
             self._open.add(name)
-            if part is None:
-                if partition.pending:
-                    raise UnsafePlan(
-                        f"partition {name!r}: the plan decides none of its {len(partition.pending)} pending jobs"
-                    )
-                continue
             passed = self._passed.get(name)
             if passed is not None and passed[0] is partition and passed[1] is part:
                 self._open.discard(name)
                 continue
             others = _Elsewhere(snapshot, plan, partition)
-            unsafe = _unsafe_of(
-                partition, part, self._rules.of(name), self._settings, snapshot, others, self._turns[name]
-            )
+            try:
+                if part is None:
+                    if partition.pending:
+                        raise UnsafePlan(
+                            f"partition {name!r}: the plan decides none of its {len(partition.pending)} pending jobs"
+                        )
+                    continue
+                found += _unsafe_of(
+                    partition, part, self._rules.of(name), self._settings, snapshot, others, self._turns[name]
+                )
+            except Exception as error:
+                if bad is None or (part is not None and part.error):
+                    raise
+                bad[name] = unplanned(partition, snapshot, error)
+                continue
             if not part.actions and not others.asked:
                 self._passed[name] = (partition, part)
                 self._open.discard(name)
-            found += unsafe
         self._seen = (key_of(snapshot.partitions), key_of(parts))
         return found or _twice(plan)
 
     def safe_part(self, snapshot: Snapshot, plan: Plan) -> tuple[Plan, list[UnsafeAction]]:
-        """The plan without the actions that break a rule, and what was wrong with each. Their jobs wait.
+        """The plan without the actions that break a rule, and what was wrong with each. Their jobs wait. Where more
+        is wrong with the plan of a partition, or it cannot be checked, all of its jobs wait (``unplanned``).
 
         Raises:
-            UnsafePlan: what is wrong is not the matter of single actions.
+            UnsafePlan: what is wrong is not the matter of one partition.
         """
         unsafe: list[UnsafeAction] = []
-        while found := self._unsafe(snapshot, plan):
+        while True:
+            bad: dict[str, PartitionPlan] = {}
+            found = self._unsafe(snapshot, plan, bad)
+            if not found and not bad:
+                return plan, unsafe
             unsafe += found
+            plan = replace(plan, partitions={**plan.partitions, **bad})
             plan = _without(snapshot, plan, {error.job_id: error for error in reversed(found)})
-        return plan, unsafe
 
 
 def _without(snapshot: Snapshot, plan: Plan, errors: Mapping[str, UnsafeAction]) -> Plan:

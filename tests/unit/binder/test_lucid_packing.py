@@ -456,6 +456,15 @@ def test_who_would_wait_waits_for_what_a_pair_lacks_of_a_tenth_more_work(
         assert (found.together, found.needs_s) == (1.0, wake_s)
 
 
+def test_a_pair_that_does_too_little_work_is_told_so_also_where_slow_pairs_are_fine() -> None:
+    """The least speed is below half of the work that a job which waits asks of a pair."""
+    known = {"guest": guess(1900.0, 0), "host": guess(9000.0, 0)}
+    vc = part(nodes(1, 1), [waits("guest", profile=LIGHT)], [runs("host", "n1:0", profile=LIGHT)])
+    slow = FixedPredictor(speed=lambda *_: (0.5, 0.59))
+    made = decide("lucid", snap(0.0, vc, predictions=known), slow, packing={"least_pair_speed": 0.54})
+    assert not reason(made.decisions["guest"], PairWork, Hold)
+
+
 @pytest.mark.xfail(strict=True, reason="what a plan remembers of a shape leaves out the speed of the pair")
 def test_a_heavy_job_that_is_refused_does_not_hold_back_a_light_one_of_its_shape() -> None:
     host = runs("host", "n1:0", profile=HEAVY)

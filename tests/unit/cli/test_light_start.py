@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import asdict
 from importlib import import_module
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from lucid.cli.main import _COMMANDS
 from lucid.config import load_settings
 from lucid.daemon.process import say_checked
 from lucid.live.told_settings import told_settings
-from lucid.places import places_in
+from lucid.places import told_in
 
 HEAVY = ("numpy", "scipy", "pandas", "sklearn", "interpret", "matplotlib", "apscheduler", "jinja2", "rapidfuzz")
 
@@ -101,25 +102,35 @@ def test_what_plans_again_loads_no_library_of_settings_and_none_that_trains(
 
 
 def test_a_file_is_checked_by_the_command_unless_lucidd_has_checked_that_very_file(config: Path) -> None:
-    found = places_in(config)
+    found = told_in(config)
     assert found is not None
     assert found.daemon.partitions == {"vc": "pack"}
     assert found.daemon.profiling_partition == "prof"
     other = config.with_name("other.toml")
     other.write_text(config.read_text() + "\n")
-    assert places_in(other) is None
+    assert told_in(other) is None
     settings = load_settings(other)
     say_checked(other, other.read_bytes(), settings)
-    assert places_in(other) is not None
-    told = told_settings(other)
-    assert told.daemon.keep_days == settings.daemon.keep_days
-    assert vars(told.efficiency) == settings.efficiency.model_dump()
+    assert told_in(other) is not None
     other.write_text("[daemon]\nstate_dir = 5\n")
-    assert places_in(other) is None
+    assert told_in(other) is None
     say_checked(config, b"what was there before", settings)
-    assert places_in(config) is None, "it was written while it was read"
+    assert told_in(config) is None, "it was written while it was read"
     say_checked(config, config.read_bytes(), settings)
-    assert places_in(config) is not None
+    assert told_in(config) is not None
+
+
+def test_a_command_has_the_same_settings_whether_or_not_lucidd_has_checked_the_file(config: Path) -> None:
+    """Else it can come to need one that is there only until lucidd has run."""
+    other = config.with_name("never.toml")
+    other.write_text(config.read_text() + "\n")
+    assert told_in(other) is None
+    found, settings = told_settings(other), load_settings(other)
+    say_checked(other, other.read_bytes(), settings)
+    assert told_in(other) == told_settings(other) == found
+    for name, section in asdict(found).items():
+        assert section == {key: getattr(getattr(settings, name), key) for key in section}
+    say_checked(config, config.read_bytes(), load_settings(config))
 
 
 @pytest.mark.parametrize("name", _COMMANDS)

@@ -150,6 +150,7 @@ def live(tmp_path_factory: pytest.TempPathFactory) -> Site:
     status |= {
         "last_error": words, "breaker_why": words, "breaker_open_s": 1.0, "no_fair_share": words,
         "aside": {str(n): name for n, name in enumerate(NAMES)},
+        "plan_errors": {name: {"why": name, "since_s": 5.0, "let_go_s": 0.0, "back_s": 0.0} for name in NAMES},
     }  # fmt: skip
     site.store.put_view("status", status)
     return site

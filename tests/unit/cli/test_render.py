@@ -301,6 +301,10 @@ SAID: list[tuple[Reason, str]] = [
         "its nodes close: 20 min left are too few to start it until then (2.0 h)",
     ),
     (why.MustLeave(1200.0), "its nodes close: it was started to leave at day 0 00:20:00"),
+    (
+        why.Unplanned("ValueError: it rained"),
+        "no plan of its partition can be made at present (ValueError: it rained)",
+    ),
     (why.Unsafe("job 1: no room"), "the safety check stopped what was planned: job 1: no room"),
     (why.WaitedForProfiling(15000.0, 14400.0), "has waited 4.2 h for a profiling node, at most 4.0 h is allowed"),
 ]

@@ -11,10 +11,12 @@ from click.testing import CliRunner
 
 from lucid.adapters.store.sqlite import SqliteStore
 from lucid.cli.main import lucidctl
+from lucid.config import load_settings
 from lucid.core.job import Ended
+from lucid.daemon.process import say_checked
 from scenes.limits import crowded, replayed
 
-DAEMON = '[daemon]\nstate_dir = "{}"\npartitions = {{ vc = "pack" }}\n'
+DAEMON = '[daemon]\nstate_dir = "{0}"\nheartbeat = "{0}/heartbeat"\npartitions = {{ vc = "pack" }}\n'
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +36,9 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
         f'#!/bin/sh\nif [ "$3" = u3 ]; then echo "no such user" >&2; exit 1; fi\ncat > {folder}/"$3".mail\n'
     )
     mailer.chmod(0o755)
-    (folder / "lucid.toml").write_text(DAEMON.format(folder) + f'[idle]\ntell = "{mailer}"\n')
+    config = folder / "lucid.toml"
+    config.write_text(DAEMON.format(folder) + f'[idle]\ntell = "{mailer}"\n')
+    say_checked(config, config.read_bytes(), load_settings(config))  # as lucidd does when it begins
     return folder
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from importlib.metadata import EntryPoint, EntryPoints
 from typing import Any
 
@@ -14,7 +15,7 @@ from lucid.core.ports import Capability
 from lucid.core.prediction import Prediction
 from lucid.core.reason import AsksForGpus
 from lucid.core.snapshot import Snapshot
-from lucid.errors import ConfigError
+from lucid.errors import ConfigError, ModelError
 from lucid.models.history import HistoryPredictor
 from lucid.orchestrator.annotate import Annotator
 from lucid.orchestrator.cycle import Cycle
@@ -141,6 +142,60 @@ def test_no_estimate_goes_beyond_the_time_limit() -> None:
     assert short.duration_source == "history: no job has ended yet; capped at its time limit"
     assert look(time_limit_s=7200.0).duration_source == "history: no job has ended yet", "its user changed it"
     assert look().duration_s == 3600.0
+
+
+def test_a_job_whose_request_changes_is_predicted_again() -> None:
+    """``scontrol update`` of a waiting job."""
+
+    class ByGpus(FixedPredictor):
+        def predict(self, job: Any, profile: Any, now_s: float) -> Prediction:
+            return guess(100.0 * job.gpus)
+
+    annotate = Annotator(ByGpus())
+
+    def look(*jobs: Any) -> Mapping[str, Prediction]:
+        return annotate(Snapshot(0.0, {"vc": part(nodes(1), jobs)})).predictions
+
+    assert look(waits("a", 1))["a"].duration_s == 100.0
+    assert look(waits("a", 8))["a"].duration_s == 800.0
+
+
+def test_jobs_that_leave_without_having_run_are_forgotten() -> None:
+    """Cancelled while they waited: no adapter tells them as ended."""
+    annotate = Annotator(FixedPredictor(), naive=FixedPredictor())
+
+    def look(**partitions: Any) -> set[str]:
+        return {
+            *annotate(Snapshot(0.0, {name: part(nodes(1), jobs) for name, jobs in partitions.items()})).predictions
+        }
+
+    for n in range(50):
+        assert look(vc=[waits(f"{n}")]) == {f"{n}"}
+    assert look(vc=[waits("a"), waits("b")], other=[waits("c")]) == {"a", "b", "c"}
+    assert look(vc=[waits("a")], other=[waits("b")]) == {"a", "b"}, "moved to another partition"
+    assert look(vc=[waits("a")]) == {"a"}, "the partition is no longer looked after"
+    assert look(vc=[waits("a")], other=[waits("a")]) == {"a"}
+    assert look(vc=[], other=[waits("a")]) == {"a"}, "another partition shows it still"
+    assert look(vc=[], other=[]) == set()
+
+
+def test_a_predictor_that_fails_leaves_no_job_unpredicted_and_none_remembered() -> None:
+    class Fails(FixedPredictor):
+        fails = True
+
+        def predict(self, job: Any, profile: Any, now_s: float) -> Prediction:
+            if job.id == "b" and self.fails:
+                raise ModelError("no such column")
+            return super().predict(job, profile, now_s)
+
+    predictor = Fails()
+    annotate = Annotator(predictor)
+    annotate(Snapshot(0.0, {"vc": part(nodes(1), [waits("gone")])}))
+    both = Snapshot(1.0, {"vc": part(nodes(1), [waits("a"), waits("b")])})
+    with pytest.raises(ModelError):
+        annotate(both)
+    predictor.fails = False
+    assert {*annotate(both).predictions} == {"a", "b"}
 
 
 @pytest.mark.parametrize("name", BUILT_IN)

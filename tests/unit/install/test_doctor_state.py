@@ -90,6 +90,11 @@ WRONG: list[tuple[Callable[[Home], Any], str, str]] = [
     (lambda home: home.store.set_setting("paused", "1"), "warn", "paused"),
     (lambda home: home.store.set_setting("mode.gone", "pack"), "warn", "mode.gone = pack"),
     (lambda home: home.store.put_view("status", {"last_error": "it rained"}), "bad", "it rained"),
+    (
+        lambda home: home.store.put_view("status", {"plan_errors": {"vc": {"why": "it rained", "since_s": 5.0}}}),
+        "bad",
+        "(it rained): its jobs wait",
+    ),
     (lambda home: home.store.put_view("status", {"breaker_why": "slow"}), "warn", "breaker is open: slow"),
     (
         lambda home: home.store.put_view("status", {"lost_tags": ["7", "9"]}),

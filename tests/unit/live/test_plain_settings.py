@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
 from pydantic import BaseModel
 
+import lucid
 from lucid.config import DaemonSettings, PolicySettings, Settings
+from lucid.config.base import Section
 from lucid.core.ports import Capability
 from lucid.live.plans.plain_settings import _TABLES
 from lucid.live.policies import LivePolicy, live_policy
@@ -22,6 +26,32 @@ def test_they_have_the_values_of_the_settings_that_lucidd_checked() -> None:
     changed = plain.settings.model_copy(update={"fairness": plain.settings.fairness.model_copy(update={"x": 1})})
     assert vars(changed.fairness).keys() - vars(plain.settings.fairness).keys() == {"x"}
     assert changed.packing is plain.settings.packing
+
+
+def test_they_lack_nothing_that_sections_of_policies_have_or_that_who_plans_asks_of_one() -> None:
+    """Else it is there until lucidd has written a plan, and not afterwards."""
+    for section in _sections(PolicySettings):
+        own = {name for name in dir(section) if not name.startswith("_")}
+        assert own - {*dir(Section)} - {*section.model_fields} == set(), section
+    asked = {
+        word
+        for room in ("orchestrator", "binder", "profiler", "systems")
+        for path in (Path(lucid.__file__).parent / room).rglob("*.py")
+        for word in re.findall(r"\.(model_\w+)\(", path.read_text(encoding="utf-8"))
+    }
+    assert asked == {"model_copy"}
+
+
+def test_they_are_frozen() -> None:
+    plain = LivePolicy.from_dict(live_policy(Settings(), frozenset()).to_dict()).settings
+    with pytest.raises(AttributeError, match="frozen: gss"):
+        plain.packing.gss = 4  # type: ignore[misc]
+
+
+def _sections(kind: type[BaseModel]) -> list[type[BaseModel]]:
+    own = [item.annotation for item in kind.model_fields.values()]
+    below = [one for one in own if isinstance(one, type) and issubclass(one, BaseModel)]
+    return [kind, *(deeper for one in below for deeper in _sections(one))]
 
 
 @pytest.mark.parametrize("change", [{"code": "of another version"}, {"own": {"vc": "of-another-package"}}])

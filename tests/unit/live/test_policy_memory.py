@@ -51,6 +51,17 @@ def test_it_is_written_when_due_and_at_the_end(store: SqliteStore) -> None:
     assert PolicyMemory(store, "lucid").load() == {}
 
 
+def test_what_cannot_be_kept_of_one_partition_costs_no_other(
+    store: SqliteStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    memory = PolicyMemory(store, "lucid")
+    for _ in range(2):
+        memory.keep({**CALM, "odd": object()}, now=True)
+    assert PolicyMemory(store, "lucid").load() == CALM
+    assert [record.message for record in caplog.records if "not kept" in record.message] != []
+    assert len(caplog.records) == 1
+
+
 def test_what_another_version_left_is_said_and_left_alone(
     store: SqliteStore, caplog: pytest.LogCaptureFixture
 ) -> None:

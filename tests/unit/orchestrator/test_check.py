@@ -23,7 +23,7 @@ from lucid.core.decision import (
 )
 from lucid.core.job import Elastic, Running, Stage
 from lucid.core.ports import Capability
-from lucid.core.reason import FairOrder
+from lucid.core.reason import FairOrder, Unplanned
 from lucid.core.snapshot import Snapshot
 from lucid.errors import UnsafePlan
 from lucid.orchestrator.cycle import Cycle
@@ -254,10 +254,22 @@ def test_a_guest_goes_with_its_unsafe_host() -> None:
     assert not left.actions
 
 
-def test_a_plan_that_leaves_a_job_undecided_is_refused_on_a_live_cluster_too() -> None:
-    room = part(nodes(1, 1), [waits("lost")])
-    with pytest.raises(UnsafePlan, match="does not decide it"):
-        SafetyCheck(ANYTHING, settings()).safe_part(Snapshot(0.0, {VC: room}), Plan(0.0, {VC: PartitionPlan({})}))
+@pytest.mark.parametrize("made", [PartitionPlan({}), None])
+def test_a_plan_that_leaves_a_job_undecided_stops_its_own_partition_alone_on_a_live_cluster(
+    made: PartitionPlan | None,
+) -> None:
+    scene = Snapshot(
+        0.0, {VC: part(nodes(1, 1), [waits("lost")]), "w": part(nodes(1, 1, "m"), [waits("a", vc="w")], name="w")}
+    )
+    good = start("m1:0")
+    plans = {"w": PartitionPlan({"a": good}, (Action("a", "w", good),)), **({VC: made} if made else {})}
+    with pytest.raises(UnsafePlan, match=r"does not decide it|decides none"):
+        SafetyCheck(ANYTHING, settings())(scene, Plan(0.0, plans))
+    left, unsafe = SafetyCheck(ANYTHING, settings()).safe_part(scene, Plan(0.0, plans))
+    assert not unsafe
+    assert ([action.job_id for action in left.actions], left.partitions["w"]) == (["a"], plans["w"])
+    assert [type(reason) for reason in left.partitions[VC].decisions["lost"].reasons] == [Unplanned]
+    assert left.partitions[VC].error
 
 
 def stretchy(where: str, **limits: int) -> Running:

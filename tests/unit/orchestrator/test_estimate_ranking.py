@@ -9,11 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from builders import FixedPredictor, a_job, decide, guess, nodes, part, snap, waits
+from builders import LIGHT, FixedPredictor, a_job, decide, guess, nodes, part, runs, snap, waits
 from lucid.adapters.store.snapshot_json import snapshot_from_dict, snapshot_to_dict
 from lucid.adapters.store.sqlite import SqliteStore
 from lucid.core.decision import Hold, Start
 from lucid.core.job import Ended
+from lucid.core.node import Node
 from lucid.core.reason import FairOrder, Priority, Unranked
 from lucid.core.snapshot import Snapshot
 from lucid.live.learning.estimate_ranking_log import TrustLog
@@ -166,3 +167,18 @@ def test_a_job_that_can_never_start_says_only_that() -> None:
     )
     hold = decide("lucid", seen).decisions["wide"]
     assert [type(one).__name__ for one in hold.reasons] == ["TooLarge"]
+
+
+@pytest.mark.parametrize("how", ["always", "never"])
+def test_a_job_that_starts_in_plain_order_takes_its_cpus_once(how: str) -> None:
+    """Eight CPUs: two for the job that runs, three for the first that waits, and three for the next beside it."""
+    room = part(
+        (Node("n0", 2, 24576, cpus=8),),
+        (waits("first", cpus=3), waits("next", submit_s=1.0, cpus=3, profile=LIGHT)),
+        (runs("host", "n0:0", profile=LIGHT, job={"cpus": 2}),),
+    )
+    seen = snap(10.0, room, predictions={i: guess(7200.0, 0) for i in ("host", "first", "next")})
+    made = decide("lucid", seen, FixedPredictor(speed=lambda *_: (0.95, 0.95)), fairness={"estimates": how})
+    start = made.decisions["next"]
+    assert isinstance(start, Start)
+    assert start.beside == "host"

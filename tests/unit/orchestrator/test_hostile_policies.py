@@ -22,7 +22,6 @@ from lucid.core.decision import (
 )
 from lucid.core.job import Elastic, JobProfile, Pending, Running, Stage
 from lucid.core.snapshot import Partition, Snapshot
-from lucid.errors import UnsafePlan
 from lucid.orchestrator.cycle import Cycle
 from lucid.orchestrator.rules import PolicyRules
 from scenes.hostile import LIES, WHY, Says, Still, done, start
@@ -282,5 +281,4 @@ def test_a_plan_that_passed_is_checked_again_where_nobody_decides_a_job_any_more
     cycle = Cycle(cluster, FixedPredictor(), Forgets({}, ANYTHING), settings(), tolerant=True)
     cycle.run()
     cluster.snapshot = snap(1.0, home, room)
-    with pytest.raises(UnsafePlan, match="does not decide it"):
-        cycle.run()
+    assert "does not decide it" in cycle.run().plan.partitions[VC].error

@@ -258,6 +258,15 @@ def test_leaving_pack_mode_lets_every_job_of_ours_go_as_written(stage: Scene) ->
     assert stage.mend() == [], "what Slurm has stays Slurm's"
 
 
+def test_a_job_that_lucid_is_about_to_let_go_is_seen_to_wait(stage: Scene) -> None:
+    """A plan of what waits there is then one of all that waits (``plan_errors``)."""
+    stage.slurm.submit("1", "vc", 1)
+    stage.slurm.submit("2", "vc", 1)
+    stage.slurm.records["2"] = replace(stage.slurm.records["2"], comment="lucid:held")  # by its user
+    stage.modes["vc"] = Mode.OBSERVE
+    assert [e.job.id for e in stage.look().pending] == ["1"]
+
+
 def test_a_job_known_from_an_earlier_run_is_not_profiled_again(stage: Scene) -> None:
     stage.sampler.profiles["1"] = HEAVY
     stage.new = {"1", "2"}

@@ -1,7 +1,8 @@
 """From Slurm's records and what Lucid remembers to the snapshot's nouns. Looks, and changes nothing.
 
 Who counts as waiting: in a partition in ``pack`` mode the jobs that job_submit.lua tagged and holds; in the
-other modes every GPU job that waits and that nobody holds. A job that was released and has not yet started
+other modes every GPU job that waits and that nobody holds, but for Lucid, which is about to let it go. A job that
+was released and has not yet started
 counts as running where it was released to; one that is COMPLETING still holds what it had. Jobs that Lucid never
 touched show as running, and nobody joins them.
 """
@@ -353,7 +354,7 @@ class Viewer:
                 if not self._ownership.decides(record, note, facts):
                     continue
                 words, retry_s = self._ownership.barred(record, facts.now_s) or ("", 0.0)
-            elif record.held or record.dependent:
+            elif record.dependent or (record.held and not self._ownership.holds(record, note)):
                 continue
             else:
                 words = record.reason if outlook(record.reason) is Outlook.BARRED else ""

@@ -52,7 +52,7 @@ def ranked(partition: Partition, snapshot: Snapshot, settings: PolicySettings) -
 
 def large_above(partition: Partition, settings: PolicySettings) -> int:
     """A job of more GPUs than this is large."""
-    return above(max(node.gpus for node in partition.nodes), settings.reservation)
+    return above(max((node.gpus for node in partition.nodes), default=0), settings.reservation)
 
 
 def mostly_large(pending: Sequence[Pending], least: int) -> bool:
@@ -69,11 +69,12 @@ def serve_plain(
     because: tuple[Reason, ...],
     queue: Sequence[WaitingJob] | None = None,
 ) -> float | None:
-    """Decide every pending job; when time alone may change this, s. The rest is as for ``plan_because``."""
+    """Decide every pending job; when time alone may change this, s. The rest is as for ``plan_because``, which books
+    whom it starts."""
     partition = starts.partition
     if queue is None:
         queue = plain.queue(partition, snapshot, because)
-    made = plain.plan_because(partition, snapshot, because, queue)
+    made = plain.plan_because(partition, snapshot, because, queue, starts.ledger)
     held = dict(made.decisions)
     claims = any(isinstance(action.decision, Start) and action.decision.preempts for action in made.actions)
     entries = {row.id: row.entry for row in queue} if made.actions else {}
@@ -83,7 +84,6 @@ def serve_plain(
         if start.preempts:
             starts.act(entry.job.id, start)
             continue
-        starts.ledger.take(entry.job, start.placement)
         score = starts.predictions[entry.job.id].share_score
         slots = starts.binder.in_slots(entry, score, len(start.placement))
         starts.binder.started(entry, start.placement)

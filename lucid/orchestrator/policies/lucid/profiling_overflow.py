@@ -67,7 +67,7 @@ def _waiting(
     found = []
     for name, part in plan.partitions.items():
         partition = snapshot.partitions[name]
-        if partition.profiling or not partition.acting:
+        if partition.profiling or not partition.acting or part.error:
             continue
         for entry in partition.pending:
             job = entry.job

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable, Collection, Container, Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -184,6 +184,7 @@ class Starts:
         free = FreeGpus(job.gpus, self.ledger.largest, self.ledger.free, True)
         near = self._spread(job, placement)
         slots = self.binder.in_slots(entry, queued.prediction.share_score, len(placement))
+        self.ledger.take(job, placement)
         self.binder.started(entry, placement)
         if self.quotas is not None:
             self.quotas.take(job)
@@ -261,12 +262,21 @@ class Starts:
         """Start the job on the GPUs of a running one."""
         job, mps = queued.entry.job, self.settings.packing.mps
         by = () if mps is None else (SharedBy(found.job.id, found.job.user == job.user, mps),)
-        speeds = self.binder.joined(queued.entry, found)
-        self._no_hosts((found.job.id,))
+        speeds = self.binder.speeds(queued.entry, found)
         self._no_gangs((found.job.id,))
-        self.yielding.keep(found.job.id)
+        self._join(job, found.placement, (found,))
         reasons = (_priority(queued), *why, *by)
         self.act(job.id, Start(found.placement, reasons, found.job.id, slots=True, speeds=speeds))
+
+    def _join(self, job: Job, placement: Placement, holders: Collection[Running]) -> None:
+        """Note that the job starts on GPUs of these running jobs: nobody else joins them as a pair or because they do
+        nothing, or claims their GPUs."""
+        self.ledger.take(job, placement)
+        self.binder.left(holders)
+        ids = [holder.job.id for holder in holders]
+        self._no_hosts(ids)
+        for job_id in ids:
+            self.yielding.keep(job_id)
 
     def _no_hosts(self, gone: Container[str]) -> None:
         """Nobody comes beside these jobs any more because they do nothing."""
@@ -289,11 +299,7 @@ class Starts:
         gang, told = found
         siblings = tuple(gang.ids)
         self.sweeps.joined(entry, gang)
-        self.binder.left(gang.members)
-        self._no_hosts({member.job.id for member in gang.members})
-        for member in gang.members:
-            self.yielding.keep(member.job.id)
-        self.ledger.take(job, gang.placement)
+        self._join(job, gang.placement, gang.members)
         reasons = (_priority(queued), *why, *told)
         self.act(job.id, Start(gang.placement, reasons, siblings=siblings, slots=True))
         return True
@@ -309,11 +315,8 @@ class Starts:
         if found is None:
             return False
         host, told = found
-        self._no_hosts((host.job.id,))
         self._no_gangs((host.job.id,))
-        self.binder.left((host,))
-        self.ledger.take(job, host.placement)
-        self.yielding.keep(host.job.id)
+        self._join(job, host.placement, (host,))
         reasons = (_priority(queued), *why, *told)
         self.act(job.id, Start(host.placement, reasons, host.job.id, visits=True, slots=True))
         return True

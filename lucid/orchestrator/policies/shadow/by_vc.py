@@ -98,7 +98,10 @@ def _by_vc(partition: Partition) -> dict[str, tuple[list[Pending], list[Running]
 
 
 def _nodes(vc: str, partition: Partition, now_s: float) -> tuple[Node, ...]:
-    """GPUs of the VC's own: as many as its quota, on nodes like the pool's, which close when all of them do."""
+    """GPUs of the VC's own: as many as its quota, on nodes like the pool's, which close when all of them do;
+    none where the pool has none."""
+    if not partition.nodes:
+        return ()
     like = max(partition.nodes, key=lambda node: node.gpus)
     whole, rest = divmod(partition.quotas[vc], max(like.gpus, 1))
     sizes = [*[like.gpus] * whole, *([rest] if rest else [])]

@@ -1,0 +1,148 @@
+"""What is stored comes back equal: any value of each class that is, made up from the types of its fields."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Mapping
+from dataclasses import MISSING, fields, is_dataclass, replace
+from enum import Enum
+from types import NoneType, UnionType
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+import pytest
+
+from examples import tried
+from lucid.adapters.store.nouns import noun_from_json, noun_to_json
+from lucid.adapters.store.port import JobNote
+from lucid.adapters.store.rows import note_of
+from lucid.adapters.store.snapshot_json import (
+    decision_from_dict,
+    decision_to_dict,
+    picture_from_text,
+    plan_from_dict,
+    plan_to_dict,
+    snapshot_from_dict,
+    snapshot_to_dict,
+)
+from lucid.core.arrivals import ArrivalForecast
+from lucid.core.as_json import from_json, to_json
+from lucid.core.decision import Action, Decision, Hold, PartitionPlan, Plan
+from lucid.core.gpu_health import GpuOut
+from lucid.core.job import Ended, JobProfile, Pending, Running
+from lucid.core.node import Node
+from lucid.core.placement import NodeGpus
+from lucid.core.prediction import Prediction
+from lucid.core.reason import REASONS, Reason, Unranked, reason_from_dict, reason_to_dict
+from lucid.core.snapshot import Partition, Snapshot
+
+_TEXTS = ("", "n1", "a-b_0.c", 'two "words"\n', "ü", "0:1")
+_NUMBERS = (0, 1, -1, 7, 1 << 40)
+_REASONS = [kind for name, kind in sorted(REASONS.items()) if kind.__module__.startswith("lucid.")]
+_DECISIONS = get_args(Decision)
+_NOUNS = (Ended, GpuOut, JobProfile, Node, Pending, Prediction, Running, Unranked, ArrivalForecast)
+
+
+def anything(rng: random.Random, hint: Any) -> Any:
+    """Some value of this type."""
+    origin, of = get_origin(hint), get_args(hint)
+    if origin in (Union, UnionType):
+        return anything(rng, rng.choice(of))
+    if origin is Literal:
+        return rng.choice(of)
+    if origin is tuple and of[1:] == (...,):
+        return tuple(anything(rng, of[0]) for _ in range(rng.choice((0, 1, 2))))
+    if origin is tuple:
+        return tuple(anything(rng, item) for item in of)
+    if isinstance(origin, type) and issubclass(origin, Mapping):
+        return {anything(rng, of[0]): anything(rng, of[1]) for _ in range(rng.choice((0, 1, 2)))}
+    if hint is NodeGpus:
+        return NodeGpus(rng.choice(("n1", "gpu-01.site", "a:b")), rng.randrange(1, 1 << rng.choice((1, 8, 16))))
+    if hint is Reason:
+        return anything(rng, rng.choice(_REASONS))
+    if is_dataclass(hint):
+        return _noun(rng, hint)
+    if issubclass(hint, Enum):
+        return rng.choice([*hint])
+    plain = {
+        bool: rng.random() < 0.5,
+        int: rng.choice(_NUMBERS),
+        float: rng.choice((float(rng.choice(_NUMBERS)), rng.uniform(-9.0, 2e9))),
+        str: rng.choice(_TEXTS),
+        NoneType: None,
+    }
+    return plain[hint]
+
+
+def _noun(rng: random.Random, kind: Any) -> Any:
+    hints = get_type_hints(kind)
+    while True:
+        given = {
+            f.name: anything(rng, hints[f.name])
+            for f in fields(kind)
+            if (f.default is MISSING and f.default_factory is MISSING) or rng.random() < 0.6
+        }
+        try:
+            return kind(**given)
+        except ValueError:  # some classes take no limits that contradict each other
+            continue
+
+
+def _through_text(data: Any) -> Any:
+    return json.loads(json.dumps(data))
+
+
+@pytest.mark.parametrize("kind", _DECISIONS)
+@tried(200, 20)
+def test_a_decision_comes_back_from_a_picture(kind: Any, rng: random.Random) -> None:
+    made = anything(rng, kind)
+    assert decision_from_dict(_through_text(decision_to_dict(made))) == made
+
+
+@tried(100, 20)
+def test_a_plan_and_what_it_was_made_of_come_back_from_a_picture(rng: random.Random) -> None:
+    """Read in one go, or piece by piece; of predictions without what they were made of."""
+    room = anything(rng, Partition)
+    ids = [entry.job.id for entry in room.listed()]
+    known = {i: replace(anything(rng, Prediction), duration_terms=None, share_splits=()) for i in ids}
+    shares = {("physics", "ann"): 0.25}
+    trust = anything(rng, Unranked)
+    arrivals = anything(rng, ArrivalForecast)
+    seen = Snapshot(7.0, {room.name: room}, (), known, {}, arrivals, shares, {trust.vc: trust})
+    made = {f"{n}": anything(rng, rng.choice(_DECISIONS)) for n in range(4)}
+    acts = tuple(Action(i, room.name, one) for i, one in made.items() if not isinstance(one, Hold))
+    plan = Plan(7.0, {room.name: PartitionPlan(made, acts, 9.0)})
+    text = json.dumps({**snapshot_to_dict(seen), "plan": plan_to_dict(plan)})
+    for picture in (json.loads(text), picture_from_text(text)):
+        again, part = snapshot_from_dict(picture), plan_from_dict(picture["plan"], 7.0, 9.0).partitions[room.name]
+        assert (part.decisions, part.actions, part.wake_s) == (made, acts, 9.0)
+        assert _values(again.partitions[room.name]) == _values(room)
+        assert (again.now_s, again.predictions, again.fair_share) == (7.0, known, shares)
+        assert (again.arrivals, again.trust) == (arrivals, {trust.vc: trust})
+
+
+def _values(noun: Any) -> dict[str, Any]:
+    """Of a noun that is only equal to itself."""
+    return {f.name: getattr(noun, f.name) for f in fields(noun)}
+
+
+def _fail(error: Exception) -> None:
+    raise error
+
+
+@tried(40)
+def test_all_else_that_is_stored_comes_back(rng: random.Random) -> None:
+    """Where the reader knows the class, and where the record names it."""
+    for kind in _REASONS:
+        why = anything(rng, kind)
+        assert reason_from_dict(_through_text(reason_to_dict(why))) == why
+        assert noun_from_json(_through_text(noun_to_json(why))) == why
+    for noun in _NOUNS:
+        made = anything(rng, noun)
+        assert from_json(noun, _through_text(to_json(made))) == made
+        assert noun_from_json(_through_text(noun_to_json(made))) == made
+    for kind in _DECISIONS:
+        decision = anything(rng, kind)
+        assert noun_from_json(_through_text(noun_to_json(decision))) == decision
+    note = anything(rng, JobNote)
+    assert note_of(note.job_id, json.dumps(to_json(note)), _fail) == note
