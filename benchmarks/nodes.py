@@ -71,7 +71,6 @@ def windows(runs: int) -> Iterator[Figure]:  # noqa: ARG001 - a replay is the sa
     variants: tuple[tuple[str, str, dict[str, Any]], ...] = (
         ("backfill", "backfill", {}),
         ("lucid", "lucid", {}),
-        ("lucid, before_windows.fill", "lucid", {"before_windows": {"fill": True}}),
     )
     for scene, history, days in _scenes():
         scenario, plain = _with_windows(history, days), None

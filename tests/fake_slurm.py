@@ -20,7 +20,7 @@ from lucid.adapters.slurm.records.network_topology import NO_NETWORK, Network
 from lucid.adapters.slurm.records.preemption import NO_PREEMPTION, Preemption
 from lucid.adapters.slurm.records.request import GPU_FIELDS, PER_GPU, WRITTEN, JobDefaults, Request
 from lucid.adapters.slurm.records.reservations import Reservation
-from lucid.core.job import Idle, JobProfile
+from lucid.core.job import JobProfile
 from lucid.core.placement import NodeGpus, Placement
 from lucid.errors import ActionRefused, ClusterUnavailable
 from lucid.profiler.use import GpuUse
@@ -520,7 +520,6 @@ class FakeSampler:
     after_s: float = 80.0
     measured: dict[str, list[GpuUse]] = field(default_factory=dict)
     """By job."""
-    idles: dict[str, tuple[Idle, float]] = field(default_factory=dict)
     """By job: since when it does nothing, and when that was said."""
     _told: set[tuple[str, int]] = field(default_factory=set)
 
@@ -528,9 +527,6 @@ class FakeSampler:
         """Its files are pruned."""
         self.profiles.pop(job, None)
         self._told = {told for told in self._told if told[0] != job}
-
-    def idle(self, job: str) -> tuple[Idle, float] | None:
-        return self.idles.get(job)
 
     def uses(self, job: str) -> list[GpuUse]:
         return self.measured.get(job, [])

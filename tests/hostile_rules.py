@@ -25,7 +25,6 @@ def judge(seen: Snapshot, plan: Plan, rules: PolicyRules, made: PolicySettings, 
         after: dict[str, tuple[Pending | Running, Placement]] = {e.job.id: (e, e.placement) for e in room.running}
         groups: dict[str, tuple[str, ...]] = {e.job.id: e.group for e in room.running}
         paired: set[str] = set()
-        swept: set[str] = set()
         placed: set[str] = set()
         for action in part.actions:
             assert action.job_id not in done
@@ -39,7 +38,6 @@ def judge(seen: Snapshot, plan: Plan, rules: PolicyRules, made: PolicySettings, 
                 assert not waits.barred
                 tally["lent"] += home != name
                 assert decision.beside is None or rules.pairs
-                assert not decision.siblings or rules.pairs
                 assert not decision.group or rules.interleaves
                 assert not decision.slots or rules.pairs or rules.interleaves
                 after[action.job_id] = waits, decision.placement
@@ -48,9 +46,6 @@ def judge(seen: Snapshot, plan: Plan, rules: PolicyRules, made: PolicySettings, 
                     paired.add(action.job_id)
                     tally["beside"] += 1
                 tally["group"] += bool(decision.group)
-                if decision.siblings:
-                    swept.add(action.job_id)
-                    tally["sweep"] += 1
             elif isinstance(decision, Requeue | EndProfiling) and isinstance(entry, Running):
                 job, rule = entry.job, made.profiling.restarts
                 protected = not job.requeueable or rule == "never" or (rule == "asked" and not job.restart_asked)
@@ -77,7 +72,7 @@ def judge(seen: Snapshot, plan: Plan, rules: PolicyRules, made: PolicySettings, 
                 assert room.profiling
             if isinstance(decision, Start | Resize | Regroup):
                 placed.add(action.job_id)
-        _judge_gpus(room, seen, after, groups, paired, placed, swept, made)
+        _judge_gpus(room, seen, after, groups, paired, placed, made)
         if room.quotas:
             _judge_quotas(room, part, seen, rules, made, tally)
     decided = Counter(job_id for part in plan.partitions.values() for job_id in part.decisions)
@@ -91,7 +86,6 @@ def _judge_gpus(
     groups: dict[str, tuple[str, ...]],
     paired: set[str],
     placed: set[str],
-    swept: set[str],
     made: PolicySettings,
 ) -> None:
     nodes = {node.name: node for node in room.nodes}
@@ -121,35 +115,11 @@ def _judge_gpus(
                         assert all(after[other][0].job.takes_turns and after[other][0].profile for other in here)
                         users = {after[other][0].job.user for other in here}
                         assert len(users) == 1 or not made.packing.same_user_only
-                elif here & swept:
-                    _judge_sweep([after[other] for other in here], nodes[name], made)
                 elif len(here) == 2:
                     assert here & paired
                     _judge_pair([after[other] for other in here], seen, nodes[name], made)
                 else:
                     assert here == {job_id}
-
-
-def _judge_sweep(tasks: list[tuple[Pending | Running, Placement]], node: Node, made: PolicySettings) -> None:
-    entries = [entry for entry, _ in tasks]
-    assert len({tuple(sorted(where)) for _, where in tasks}) == 1
-    assert len(tasks[0][1]) == 1
-    assert len({(entry.job.array, entry.job.user, entry.job.gpus) for entry in entries}) == 1
-    assert entries[0].job.array
-    assert made.packing.gss
-    assert 3 <= made.packing.sweep_most >= len(entries)
-    assert node.slots == 0 or len(entries) <= node.slots
-    assert all(entry.job.most_together in (0, *range(len(entries), 9)) for entry in entries)
-    fenced_mib = 0.0
-    for entry in entries:
-        assert entry.profile is not None
-        assert not entry.profile.unstable
-        assert entry.job.shareable
-        assert not entry.alone
-        assert entry.job.elastic is None
-        assert not entry.job.takes_turns
-        fenced_mib += entry.profile.gpu_mem_mib * 1.1 + 512
-    assert fenced_mib <= node.gpu_mem_mib
 
 
 def _judge_pair(
@@ -194,7 +164,7 @@ def _judge_quotas(
     for action in part.actions:
         decision, job = action.decision, jobs[action.job_id]
         if not isinstance(decision, Start | Resize | Regroup) or (
-            isinstance(decision, Start) and (decision.beside is not None or decision.siblings)
+            isinstance(decision, Start) and decision.beside is not None
         ):
             continue
         held[job.vc] += placement_gpus(decision.placement)

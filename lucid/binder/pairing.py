@@ -100,8 +100,6 @@ class Binder:
         profile, job = entry.profile, entry.job
         if entry.partner is not None or profile is None or profile.unstable or len(entry.placement) != 1:
             return
-        if entry.group and entry.in_sweep:
-            return  # tasks of one array: only others of it join them
         found = self._predictions[job.id]
         score = found.share_score
         if score is None or score > self._settings.gss or not job.shareable or entry.alone:

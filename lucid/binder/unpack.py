@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from lucid.binder.idle_hosts import VISITS
 from lucid.core.decision import Requeue
 from lucid.core.frozen import dataclass
 from lucid.core.job import Running
 from lucid.core.node import Node
-from lucid.core.reason import GpuMemory, HostIdle, Reason, SeenSpeed, Stable
+from lucid.core.reason import GpuMemory, Reason, SeenSpeed, Stable
 from lucid.core.restart import Restarts, may_restart
 from lucid.core.snapshot import Partition
 
@@ -29,16 +28,13 @@ def partings(
 ) -> list[Parting]:
     """One for each pair that one of these rules parts, in this order:
 
-    - the job beside which another was started because it did nothing (``Running.visits``) does something again, or
-      is not measured any more: the other leaves;
     - a job has shown an unstable pattern: it leaves;
     - its growing memory is predicted to leave no room for its partner (rule 1 over time): it leaves;
     - a job was measured to run slower than ``part_below_speed``: the one that began later leaves, which has less
       to lose.
 
-    The job that leaves runs alone from then on; a guest whose host woke does so once it was started over ``VISITS``
-    times. If the job may not be started over, its partner leaves instead. A pair of two such jobs stays: no job is
-    killed for the speed of another.
+    The job that leaves runs alone from then on. If it may not be started over, its partner leaves instead. A pair of
+    two such jobs stays: no job is killed for the speed of another.
     """
     return _partings(_telling(running), running, nodes, part_below_speed, restarts)
 
@@ -75,11 +71,7 @@ def _telling(running: Iterable[Running]) -> list[Running]:
         for entry in running
         if entry.partner is not None
         and (
-            entry.visits == entry.partner
-            or (
-                (seen := entry.profile) is not None
-                and (seen.seen_speed is not None or seen.unstable or seen.mem_growing)
-            )
+            (seen := entry.profile) is not None and (seen.seen_speed is not None or seen.unstable or seen.mem_growing)
         )
     ]
 
@@ -97,7 +89,7 @@ def _partings(
     by_id = {entry.job.id: entry for entry in running}
     capacity = {node.name: float(node.gpu_mem_mib) for node in nodes}
     done: set[str] = set()
-    for rule in (_woke, _unstable, _outgrows, _slowed):
+    for rule in (_unstable, _outgrows, _slowed):
         for entry in paired:
             partner = by_id.get(entry.partner or "")
             if partner is None or entry.job.id in done:
@@ -106,19 +98,13 @@ def _partings(
                 for leaver in leavers:
                     may = may_restart(leaver.job, restarts)
                     if may:
-                        again = rule is _woke and leaver.restarts + 1 < VISITS
-                        found.append(Parting(leaver, Requeue((why, may), part=True, again=again)))
+                        found.append(Parting(leaver, Requeue((why, may), part=True)))
                         done.update((entry.job.id, partner.job.id))
                         break
     return found
 
 
 _Found = Iterator[tuple[Reason, tuple[Running, ...]]]
-
-
-def _woke(entry: Running, partner: Running, capacity: dict[str, float], bound: float) -> _Found:  # noqa: ARG001
-    if entry.visits == partner.job.id and partner.idle is None:
-        yield HostIdle(partner.job.id, None), (entry,)
 
 
 def _unstable(entry: Running, partner: Running, capacity: dict[str, float], bound: float) -> _Found:  # noqa: ARG001

@@ -1,7 +1,7 @@
 """Settings: frozen, typed, from TOML. An unknown key is an error that lists the known ones."""
 
 from lucid.config.efficiency import EfficiencySettings
-from lucid.config.idle import IdleHostSettings, IdleSettings
+from lucid.config.idle import IdleSettings
 from lucid.config.live import (
     DaemonSettings,
     ElasticSettings,
@@ -13,7 +13,7 @@ from lucid.config.live import (
     SlurmSettings,
     TunerSettings,
 )
-from lucid.config.nodes import BeforeWindowsSettings, SleepSettings
+from lucid.config.nodes import SleepSettings
 from lucid.config.policy import (
     LIVE_DEFAULTS,
     BackfillSettings,
@@ -48,13 +48,11 @@ __all__ = [
     "OF_SIMULATIONS",
     "Anonymous",
     "BackfillSettings",
-    "BeforeWindowsSettings",
     "DaemonSettings",
     "EfficiencySettings",
     "ElasticSettings",
     "FairnessSettings",
     "GpuHealthSettings",
-    "IdleHostSettings",
     "IdleSettings",
     "LendingSettings",
     "Mode",

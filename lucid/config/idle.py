@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 from pydantic import Field, model_validator
 
 from lucid.config.base import Section, fixed
 
-__all__ = ["IdleHostSettings", "IdleSettings"]
+__all__ = ["IdleSettings"]
 
 
 class IdleSettings(Section):
@@ -33,18 +31,3 @@ class IdleSettings(Section):
         if self.cancel and not self.tell:
             raise ValueError("idle.cancel needs idle.tell: nobody's job is cancelled without two messages before")
         return self
-
-
-class IdleHostSettings(Section):
-    """A job whose GPUs do nothing as the host of another one, which leaves when it wakes."""
-
-    host: bool = False
-    """Jobs that would wait may start beside jobs that do nothing."""
-    after_s: float = Field(1800.0, ge=10)
-    """A job may be a host once it has done nothing for so long: nothing on its GPUs, hardly anything on its CPUs and
-    its storage, s."""
-    guests: Literal["own", "others"] = "own"
-    """Who may be a guest: jobs of the host's own user, or those of others, too, where other settings let users share
-    (`daemon.share_across_users`). Nothing fences the memory of two users' jobs against each other."""
-    memory_margin: float = fixed(0.1, ge=0, lt=1)
-    """This share of the GPU's memory stays free beside what the host has held and the guest may take."""

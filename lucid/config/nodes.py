@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from lucid.config.base import Section, fixed, simulated
+from lucid.config.base import Section
 
-__all__ = ["BeforeWindowsSettings", "SleepSettings"]
+__all__ = ["SleepSettings"]
 
 
 class SleepSettings(Section):
@@ -18,17 +18,3 @@ class SleepSettings(Section):
     ready_share: float = Field(0.9, ge=0, lt=1)
     """So many GPUs are kept ready on nodes that are awake that, as forecast, what is submitted while a node would
     boot finds them in this share of all such times. 0: none are kept."""
-
-
-class BeforeWindowsSettings(Section):
-    """GPUs that stand empty before nodes close, because time limits reach into the window."""
-
-    fill: bool = simulated(False)
-    """Start jobs there whose users asked that they may be started over, and requeue those that still run when the
-    nodes close."""
-    sure: float = fixed(2.0, ge=0)
-    """A job that writes no checkpoints starts there only if so many times its estimate is left."""
-    least_s: float = fixed(600.0, ge=0)
-    """No job starts there with less left than this, s."""
-    margin_s: float = fixed(60.0, ge=0)
-    """Jobs are requeued so long before their nodes close, s."""

@@ -8,8 +8,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, Field
 
 from lucid.config.base import Section, defaults, fixed, simulated
-from lucid.config.idle import IdleHostSettings
-from lucid.config.nodes import BeforeWindowsSettings, SleepSettings
+from lucid.config.nodes import SleepSettings
 
 __all__ = [
     "LIVE_DEFAULTS",
@@ -98,9 +97,6 @@ class PackingSettings(Section):
     mps: bool | None = fixed(None)
     """Say in the decision by what a pair will share: MPS is there for jobs of one user, or it is not. Unset: nothing
     is said. For lucidd daemon.mps says it."""
-    sweep_most: int = Field(2, ge=2, le=8)
-    """So many tasks of one array may share a GPU, once tasks of it were measured and as far as their memory fits and
-    their speed holds. 2: no more than any pair. A node needs as many slots for each GPU (docs/sweeps.md)."""
     when_calm: bool = False
     """Make pairs in a calm VC, too. Otherwise a job shares only if it would wait, where next to no job has waited
     for a day, and for as long as the job is expected to run (L17)."""
@@ -296,8 +292,6 @@ class PolicySettings(Section):
     fairness: FairnessSettings = defaults(FairnessSettings)
     lending: LendingSettings = defaults(LendingSettings)
     sleep: SleepSettings = defaults(SleepSettings)
-    before_windows: BeforeWindowsSettings = defaults(BeforeWindowsSettings)
-    idle: IdleHostSettings = defaults(IdleHostSettings)
     backfill: BackfillSettings = defaults(BackfillSettings)
     tiresias: TiresiasSettings = defaults(TiresiasSettings, policy="tiresias")
     muri: MuriSettings = defaults(MuriSettings, policy="muri")

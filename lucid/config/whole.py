@@ -49,6 +49,9 @@ _GONE |= dict.fromkeys(
     _NOBODY,
 )
 _TAKEN_OUT = {
+    "policy.packing.sweep_most": "delete the line; two tasks of an array share a GPU as any pair does",
+    "policy.idle": "delete the section; lucidctl efficiency lists idle jobs",
+    "policy.before_windows": "delete the section",
     "policy.sia": "delete the section, and run the policy pollux",
 }
 _GONE |= {key: f"taken out (docs/decisions/0070-taken-out.md); {remedy}" for key, remedy in _TAKEN_OUT.items()}

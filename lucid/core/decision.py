@@ -45,13 +45,9 @@ class Start:
     reasons: tuple[Reason, ...]
     beside: str | None = None
     """The job that already runs on these GPUs and from now on shares them."""
-    visits: bool = False
-    """That job does nothing at present: this one leaves when it wakes."""
     group: tuple[str, ...] = ()
     """Ids of all jobs that from now on take turns on these GPUs, itself among them; empty if it runs alone. The
     plan names the same group and GPUs for each of them."""
-    siblings: tuple[str, ...] = ()
-    """The tasks of its array that hold these GPUs, and from now on share them with it."""
     slots: bool = False
     """Start it in one of the two slots of each of its GPUs, so that another job may join it; else on whole GPUs."""
     preempts: tuple[str, ...] = ()
@@ -63,9 +59,6 @@ class Start:
     """Beside another job: the normalised speeds expected of the two, where the predictor has an opinion."""
     within_quota: bool = False
     """In a pool: its GPUs stay within its VC's quota. A job that joins another takes none of it."""
-    until_s: float | None = None
-    """Its nodes close before its time limit ends, and its user asked that it may be started over: it is requeued at
-    this time, Unix seconds, if it still runs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +76,6 @@ class Requeue:
 
     reasons: tuple[Reason, ...]
     part: bool = False
-    again: bool = False
 
 
 @dataclass(frozen=True, slots=True)

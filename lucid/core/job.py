@@ -15,7 +15,6 @@ from lucid.core.rounding import reached
 __all__ = [
     "Elastic",
     "Ended",
-    "Idle",
     "Job",
     "JobProfile",
     "Pending",
@@ -154,8 +153,6 @@ class Job:
     """Its QOS, where that decides whom it may preempt (``Yields.to``)."""
     array: Shown = ""
     """The array of which it is a task: the tasks run the same program. Empty for any other job."""
-    most_together: int = 0
-    """Its user's word on how many tasks of its array may share a GPU (``lucid:k=`` in its comment); 0: none said."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,15 +269,6 @@ class Yields:
 
 
 @dataclass(frozen=True, slots=True)
-class Idle:
-    """A running job that does nothing. ``since_s``: since when its GPUs have computed nothing for it, and it has used
-    hardly any CPU time or storage, Unix seconds. ``mem_mib``: the most that it has held of one GPU's memory."""
-
-    since_s: float
-    mem_mib: float
-
-
-@dataclass(frozen=True, slots=True)
 class Running:
     """A job on its GPUs. ``partner`` is the other job on exactly the same GPUs, if any; members of a ``group`` are
     no partners."""
@@ -296,35 +284,23 @@ class Running:
     alone: bool = False
     progress: Progress | None = None
     group: tuple[Shown, ...] = ()
-    """Ids of the jobs that take turns on these GPUs, itself among them; empty unless there are several. Or of three
-    or more tasks of one array that share them."""
+    """Ids of the jobs that take turns on these GPUs, itself among them; empty unless there are several."""
     work: Work | None = None
     restart_s: float | None = None
     """Of an elastic job: what a restart is expected to cost it, s, as measured; ``None`` in a replay, where policies
     go by their own settings."""
     stages: StageTimes | None = None
     """As of a pending job."""
-    until_s: float | None = None
-    """It was started to be requeued at this time (``Start.until_s``)."""
     in_turns: tuple[float, int] | None = None
     """What it reported of its group: seconds of one iteration, waiting for turns included, and how many jobs take
     turns there."""
     yields: Yields | None = None
     """``None`` for a job that jobs of this partition may not preempt, as for the partition's own."""
-    idle: Idle | None = None
-    """It has done nothing for so long that another may come beside it (``policy.idle``), by fresh readings."""
-    visits: Shown = ""
-    """The idle job beside which it was started: it leaves when that one wakes."""
 
     @property
     def gpus(self) -> int:
         """GPUs that it holds: those it asked for, unless it is elastic."""
         return self.job.gpus if self.job.elastic is None else placement_gpus(self.placement)
-
-    @property
-    def in_sweep(self) -> bool:
-        """Does it share its GPUs with two or more tasks of its array, which take no turns?"""
-        return len(self.group) > 2 and bool(self.job.array) and not self.job.takes_turns
 
     def elapsed_s(self, now_s: float) -> float:
         """Wall seconds since this run began; 0 while its nodes boot, when ``start_s`` lies ahead."""

@@ -86,7 +86,6 @@ class Cycles:
             lambda home: Capability.RESIZE in needs(home),
             lambda home: Capability.INTERLEAVE in needs(home),
             self._gpus_out,
-            settings.policy.idle,
             keeps_list=True,
         )
         self._parts = parts

@@ -334,7 +334,7 @@ def _nodes(
     settings: Settings, modes: Mapping[str, Mode], nodes: Sequence[SlurmNode], preemption: Preemption
 ) -> Iterator[Finding]:
     room, pool = settings.daemon.profiling_partition, settings.daemon.pool
-    lends, sweeps = settings.policy.lending.mode != "off", settings.policy.packing.sweep_most
+    lends = settings.policy.lending.mode != "off"
     wanted = [*modes, *([room] if room and room not in modes else [])]
     for name in wanted:
         policy = settings.daemon.policy_of(name)
@@ -353,17 +353,9 @@ def _nodes(
                 yield bad(
                     f"GPUs of {', '.join(odd[:5])} do not have 2 to 8 slots each, all as many: Slurm would keep "
                     "jobs apart that are to share",
-                    "Name=shard … Count=2 in gres.conf, and shard:gN:2 in slurm.conf; more for groups under "
-                    "Muri and for sweeps (docs/sweeps.md)",
+                    "Name=shard … Count=2 in gres.conf, and shard:gN:2 in slurm.conf; more for groups under Muri",
                 )
             pairs = [node.name for node in mine if node.addressable and node.slots == {2}]
-            few = [node.name for node in mine if node.addressable and 0 < max(node.slots, default=0) < sweeps]
-            if few and sweeps > 2:
-                yield warn(
-                    f"GPUs of {', '.join(few[:5])} have fewer slots than policy.packing.sweep_most = {sweeps}: no "
-                    "more tasks of an array share one",
-                    f"lucidctl setup --slots {sweeps}",
-                )
             if pairs and policy in ("muri-s", "muri-l"):
                 yield warn(
                     f"GPUs of {', '.join(pairs[:5])} have 2 slots each: under {policy} no "

@@ -126,15 +126,6 @@ def _rests(r: why.Rests) -> str:
     )
 
 
-def _starts_until(r: why.StartsUntil) -> str:
-    kept = "from its last checkpoint" if r.keeps else "from the beginning"
-    if not r:
-        return (
-            f"its nodes close: {duration(r.room_s)} left are too few to start it until then ({duration(r.needed_s)})"
-        )
-    return f"its nodes close: it runs until {when(r.until_s)} at the latest, and would then start over {kept}"
-
-
 def _ahead(count: int) -> str:
     return "the job ahead of it" if count == 1 else f"the {count} jobs ahead of it"
 
@@ -195,8 +186,6 @@ _WORDS: dict[str, Callable[[Any], str]] = {
     ),
     "Claims": _claims,
     "HeldBy": _held_by,
-    "StartsUntil": _starts_until,
-    "MustLeave": lambda r: f"its nodes close: it was started to leave at {when(r.until_s)}",
     "Rests": _rests,
     "Boots": boots,
     "Unplanned": lambda r: f"no plan of its partition can be made at present{f' ({r.words})' if r.words else ''}",

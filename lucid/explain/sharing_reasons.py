@@ -98,20 +98,6 @@ SHARING_WORDS: Mapping[str, Callable[[Any], str]] = {
         + f" in {r.capacity_mib:,.0f} MiB"
         + ("" if r else f" together with job {r.partner}")
     ),
-    "HostIdle": lambda r: (
-        f"job {r.host}, beside which it was, is at work again, or is not measured any more"
-        if r.idle_s is None
-        else f"beside job {r.host}, which has used no GPU for {duration(r.idle_s)}"
-    ),
-    "SweepFits": lambda r: (
-        f"joins {len(r.siblings)} other task{'s' if len(r.siblings) > 1 else ''} of its array: "
-        f"{len(r.siblings) + 1} of {r.most} at most, {r.fenced_mib:,.0f} of {r.gpu_mem_mib:,.0f} MiB fenced, each "
-        f"at {r.speed:.2f} of its speed (at least {r.least_speed:.2f}), {r.more_work:.2f} of a job's work more"
-    ),
-    "SlowsSweep": lambda r: (
-        f"{r.tasks} tasks of an array share these GPUs: {r.mem_mib:,.0f} of {r.gpu_mem_mib:,.0f} MiB used"
-        + ("" if r.seen is None else f", the slowest at {r.seen:.2f} of its speed (at least {r.least:.2f})")
-    ),
     "Stable": lambda r: f"job {r.job} has " + ("an unstable" if r.unstable else "a steady") + " utilisation pattern",
     "SharedBy": lambda r: (
         f"shares with job {r.partner} by "

@@ -13,7 +13,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
-from lucid.adapters.gpu.health_files import health_folder
 from lucid.adapters.gpu.profile_files import read_summary, write_summary
 from lucid.adapters.gpu.spool import SampleWriter
 from lucid.core.job import JobProfile
@@ -23,7 +22,6 @@ from lucid.errors import MetricsError
 from lucid.node.host import Host
 from lucid.node.jobs import JobSpec
 from lucid.node.owners import Owners
-from lucid.profiler.quiet import QuietMeter
 from lucid.profiler.samples import GpuSample
 from lucid.profiler.series import Series, point_of
 from lucid.profiler.summary import Summary, summarise
@@ -58,7 +56,6 @@ class _Watched:
     series: Series
     begun_s: float
     meter: UseMeter
-    quiet: QuietMeter
     gpus: tuple[str, ...] = ()
     due_s: float = 0.0
     partner: str | None = None
@@ -69,8 +66,6 @@ class _Watched:
     """The job's profile alone, of this run or an earlier one."""
     notes: dict[str, None] = field(default_factory=dict)
     """In order, each once."""
-    woke: bool = False
-    """It has just begun to work beside another job: lucidd is told at once."""
 
     def note(self, text: str) -> None:
         if text not in self.notes and len(self.notes) < _MOST_NOTES:
@@ -157,8 +152,7 @@ class Sampler:
         # samples that still lie there are of this run; without any, an earlier summary is of the run before
         same = next((found for found in earlier if found.node == self._node), None) if writer.recovered else None
         meter = UseMeter(self._interval_s, () if same is None else same.use)
-        quiet = QuietMeter(None if same is None or now_s - same.end_s > _AWAY_S else same.idle)
-        watched = _Watched(spec, writer, Series(), now_s, meter, quiet, alone=alone)
+        watched = _Watched(spec, writer, Series(), now_s, meter, alone=alone)
         for gpus, sample in writer.recovered:
             watched.gpus, watched.begun_s = gpus, min(watched.begun_s, sample.at_s)
             watched.meter.add(gpus, sample)
@@ -219,8 +213,6 @@ class Sampler:
             held_mib = self._host.held_mib(job)
             if held_mib is not None:
                 watched.meter.held(held_mib)
-            if watched.quiet.add(sample.gpus, host, now_s) and watched.partner is not None:
-                watched.woke, watched.due_s = True, now_s
             point = point_of(sample, self._interval_s, host)
             if point is not None:
                 watched.series.add(point)
@@ -345,7 +337,7 @@ class Sampler:
         # beside two others, a card's readings do not tell how fast anybody runs
         beside = self._watched.get(watched.partner or "") if len(watched.partners) == 1 else None
         found = with_partner(found, watched.alone, None if beside is None else beside.alone)
-        return replace(found, use=watched.meter.uses, idle=watched.quiet.idle)
+        return replace(found, use=watched.meter.uses)
 
     def _shares(self, spec: JobSpec) -> str:
         """How a job that may share does it, and why it is not under MPS, as slurm/mps/start found; empty where nobody
@@ -367,9 +359,3 @@ class Sampler:
             write_summary(self._profiles, self._summary(watched), several_nodes=watched.spec.several_nodes)
         except MetricsError as error:
             self._log(str(error))
-        if watched.woke:
-            watched.woke = False
-            with contextlib.suppress(OSError):  # lucidd looks at this folder's time; else it finds out by polling
-                folder = health_folder(self._profiles)
-                folder.mkdir(exist_ok=True)
-                os.utime(folder)

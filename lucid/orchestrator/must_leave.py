@@ -5,15 +5,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from lucid.core.decision import Action, Decision, PartitionPlan, Requeue, Start, earliest
+from lucid.core.decision import Action, Decision, PartitionPlan, Requeue
 from lucid.core.gpu_health import GpuOut
 from lucid.core.job import Running
-from lucid.core.reason import GpusOut, MustLeave
+from lucid.core.reason import GpusOut
 from lucid.core.restart import may_restart
-from lucid.core.rounding import reached
 from lucid.core.snapshot import Partition
 
-__all__ = ["bad_gpu_of", "off_bad_gpus", "with_leaving"]
+__all__ = ["bad_gpu_of", "off_bad_gpus"]
 
 
 def bad_gpu_of(entry: Running, partition: Partition) -> GpuOut | None:
@@ -43,20 +42,3 @@ def off_bad_gpus(plan: PartitionPlan, partition: Partition) -> PartitionPlan:
         decisions[entry.job.id] = leaves = Requeue((why,))
         actions.append(Action(entry.job.id, partition.name, leaves))
     return replace(plan, decisions=decisions, actions=tuple(actions))
-
-
-def with_leaving(plan: PartitionPlan, partition: Partition, now_s: float) -> PartitionPlan:
-    """The plan with those requeued whose time is up, whatever policy made it; it is made anew when the next one's
-    is."""
-    until = {entry.job.id: entry.until_s for entry in partition.running if entry.until_s is not None}
-    begun = [a.decision.until_s for a in plan.actions if isinstance(a.decision, Start)]
-    ahead = [at_s for at_s in (*until.values(), *begun) if at_s is not None and not reached(now_s, at_s)]
-    if not until and not ahead:
-        return plan
-    decisions: dict[str, Decision] = dict(plan.decisions)
-    actions = list(plan.actions)
-    for job_id, at_s in until.items():
-        if reached(now_s, at_s) and job_id not in decisions:
-            decisions[job_id] = leaves = Requeue((MustLeave(at_s),))
-            actions.append(Action(job_id, partition.name, leaves))
-    return replace(plan, decisions=decisions, actions=tuple(actions), wake_s=earliest(plan.wake_s, *ahead))

@@ -19,7 +19,7 @@ from lucid.core.snapshot import Partition, Snapshot
 from lucid.errors import ConfigError
 from lucid.orchestrator.blocked_jobs import BlockedJobs
 from lucid.orchestrator.boot_reasons import with_boots
-from lucid.orchestrator.must_leave import off_bad_gpus, with_leaving
+from lucid.orchestrator.must_leave import off_bad_gpus
 from lucid.orchestrator.plan_reuse import KeptParts
 from lucid.orchestrator.rules import PolicyRules, rules_of
 
@@ -130,7 +130,7 @@ class PartitionPolicy(ABC):
                 part = self.plan_partition(partition, snapshot)
             else:
                 part = self.guard(self.plan_partition, partition, snapshot)
-            part = off_bad_gpus(with_leaving(part, partition, now_s), partition)
+            part = off_bad_gpus(part, partition)
             if kept is not None and kept[0].nodes is partition.nodes:
                 plain = kept[3]
             else:

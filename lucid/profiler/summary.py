@@ -12,7 +12,7 @@ from math import inf
 from typing import Final
 
 from lucid.core.frozen import dataclass
-from lucid.core.job import Idle, JobProfile
+from lucid.core.job import JobProfile
 from lucid.profiler.series import Point, Series, mean_of
 from lucid.profiler.shape import (
     MemoryTrend,
@@ -97,8 +97,6 @@ class Summary:
     """What went wrong on the way, in words: a lost GPU, an Xid, samples dropped."""
     use: tuple[GpuUse, ...] = ()
     """How long each of its GPUs worked, and when they stood idle."""
-    idle: Idle | None = None
-    """Since when it does nothing on its GPUs, its CPUs and its storage."""
 
 
 def summarise(

@@ -58,8 +58,7 @@ class SimulatedCluster(YieldingFloor):
     (``LEAST_TOGETHER_S``), and the memory takes them in. With ``pooled`` the VCs have their nodes in common, and each
     a quota of as many GPUs as its own nodes have. ``outages``: when nodes are closed or down.
     ``power``: how nodes sleep. ``preemption``: whose jobs give way to others; with
-    ``slurm_chooses`` which of them is Slurm's own choice, whatever a plan says. ``idle_after_s``: how long a job does
-    nothing before it is shown as idle; ``None``: never.
+    ``slurm_chooses`` which of them is Slurm's own choice, whatever a plan says.
 
     Raises:
         ConfigError: a VC has no nodes, or is called like the profiling partition; or a job asks for no GPU.
@@ -86,7 +85,6 @@ class SimulatedCluster(YieldingFloor):
         power: Power | None = None,
         preemption: Preemption | None = None,
         slurm_chooses: bool = False,
-        idle_after_s: float | None = None,
     ) -> None:
         guests = {} if preemption is None or preemption.by_qos else preemption.groups
         missing = [vc for vc in trace.vcs if vc not in layout and vc not in guests]
@@ -132,7 +130,6 @@ class SimulatedCluster(YieldingFloor):
             nodes=None if outages is None and power is None else NodeBook(rooms, outages or Outages(), power),
             layers=None if preemption is None else Layers(preemption, rooms),
             agents=agents,
-            idle_after_s=idle_after_s,
         )
         self._slurm_chooses = slurm_chooses
         self._profiled = profiled
@@ -241,8 +238,6 @@ class SimulatedCluster(YieldingFloor):
                     self._schedule_end(live)
             elif event[1] == Event.PAIR_SEEN:
                 self._pair_seen(live)
-            elif event[1] >= Event.IDLE:
-                self._idle_changes(live, Event(event[1]))
             else:
                 self._measured(live)
         if self._nodes is not None:

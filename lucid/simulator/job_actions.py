@@ -14,9 +14,9 @@ from lucid.models.packing.pair_memory import PairMemory
 from lucid.profiler.stage import measured_after_s
 from lucid.profiler.watch import LEAST_TOGETHER_S
 from lucid.simulator.ground_truth import Interference
-from lucid.simulator.idle_hosts import IdleJobs
 from lucid.simulator.interleaving import Interleaving
 from lucid.simulator.nodes import NodeBook
+from lucid.simulator.running_jobs import RunningJobs
 from lucid.simulator.shared_nodes import Layers
 from lucid.simulator.state import Event, Live, Room
 from lucid.simulator.usage import UsageBook
@@ -28,7 +28,7 @@ _INSTABILITY_SHOWS_S = 600.0
 """An unstable utilisation pattern shows only after so long a run, not in a profiling run of a minute or two."""
 
 
-class JobActions(IdleJobs):
+class JobActions(RunningJobs):
     """Carries actions out. The arguments are those of ``SimulatedCluster``."""
 
     def __init__(
@@ -45,11 +45,9 @@ class JobActions(IdleJobs):
         nodes: NodeBook | None,
         layers: Layers | None = None,
         agents: bool = False,
-        idle_after_s: float | None = None,
     ) -> None:
         super().__init__(rooms, interleaving, nodes, layers)
         self._agents = agents
-        self._idle_after_s = idle_after_s
         self._interference = interference
         self._overheads = overheads
         self._profiling = profiling
@@ -105,15 +103,6 @@ class JobActions(IdleJobs):
             shown = None if partner is None else partner.view
             if not isinstance(shown, Running) or shown.placement != decision.placement:
                 return f"job {job_id}: {decision.beside} does not run on these GPUs"
-        return self._not_beside(job_id, decision) if isinstance(decision, Start) else None
-
-    def _not_beside(self, job_id: str, start: Start) -> str | None:
-        """Tasks of its array that the same plan starts there come before it."""
-        for sibling in start.siblings:
-            known = self._live.get(sibling)
-            shown = None if known is None else known.view
-            if not isinstance(shown, Running) or shown.placement != start.placement:
-                return f"job {job_id}: {sibling} does not run on these GPUs"
         return None
 
     def _overflows(self, action: Action) -> bool:
@@ -166,23 +155,18 @@ class JobActions(IdleJobs):
         stage = Stage.PROFILE if room.profiling else Stage.MAIN
         running = Running(
             job, begins_s, start.placement, stage, view.profile, view.ran_s, view.restarts, start.beside,
-            not start.slots, group=start.group, until_s=start.until_s,
-            visits=start.beside or "" if start.visits else "",
+            not start.slots, group=start.group,
         )  # fmt: skip
         self._hold(live, start.placement)
         self._charge(job, running.gpus)
         if start.beside is not None:
             self._pair(live, running, self._live[start.beside])
         self._show(live, running)
-        if start.siblings:
-            self._stack([*(self._live[job_id] for job_id in start.siblings), live])
-        elif start.beside is None:
+        if start.beside is None:
             self._begin(live, start.group)
         else:
             self._schedule_end(live)
         self._watch(live)
-        if live.item.idle:
-            self._watch_idle(live, running)
 
     def _charge(self, job: Job, gpus: int) -> None:
         if self._usage is not None:
@@ -195,39 +179,12 @@ class JobActions(IdleJobs):
         assert mine is not None
         assert others is not None
         self._catch_up(partner)
-        if not running.visits:
-            live.speed, partner.speed = self._interference.speeds(mine, others)
+        live.speed, partner.speed = self._interference.speeds(mine, others)
         live.outcome.packed = partner.outcome.packed = True
         self._schedule_end(partner)
         self._show(partner, replace(shown, partner=running.job.id))
-        if self._memory is not None and not running.visits:
+        if self._memory is not None:
             self._push(self._now_s + LEAST_TOGETHER_S, Event.PAIR_SEEN, live)
-
-    def _stack(self, members: Sequence[Live]) -> None:
-        """These tasks of an array, of which all but the newest may have run before, share their GPUs from now on.
-        What each costs another is what it costs it in a pair, added up (``lucid.binder.sweeps``)."""
-        ids = tuple(member.item.job.id for member in members)
-        truths = [member.item.profile for member in members]
-        for at, member in enumerate(members):
-            view = member.view
-            assert isinstance(view, Running)
-            self._catch_up(member)
-            slower = 0.0
-            for other, truth in enumerate(truths):
-                mine = truths[at]
-                if other != at and mine is not None and truth is not None:
-                    slower += 1.0 / max(self._interference.speeds(mine, truth)[0], _LEAST_SPEED) - 1.0
-            member.speed = 1.0 / (1.0 + slower)
-            member.outcome.packed = member.outcome.packed or len(ids) > 1
-            self._schedule_end(member)
-            partner = next((other for other in ids if other != ids[at]), None) if len(ids) == 2 else None
-            self._show(member, replace(view, group=ids if len(ids) > 2 else (), partner=partner))
-
-    def _ungroup(self, view: Running) -> None:
-        if view.group and self._interleaving is None:
-            self._stack([self._live[job_id] for job_id in view.group if job_id != view.job.id])
-        else:
-            super()._ungroup(view)
 
     def _pair_seen(self, live: Live) -> None:
         """A pair has been together for long enough for a sampler to judge it: both speeds show in the profiles."""
@@ -283,16 +240,14 @@ class JobActions(IdleJobs):
         if live.training is not None:
             live.training.leave()  # its work is in its checkpoint; the next start charges the restart
             live.outcome.preemptions += not decision.part
-        elif decision.part or view.until_s is not None:
+        elif decision.part:
             self._lost(view)
             live.work_s = live.item.duration_s + costs.requeue_s
         else:
             if live.item.stages is None:  # else the next start costs what is known of it
                 live.work_s += costs.preempt_small_s if view.job.gpus <= 8 else costs.preempt_large_s
             live.outcome.preemptions += 1
-        if self._nodes is not None and view.until_s is not None:
-            self._nodes.figures.left += 1
-        live.parted = live.parted or (decision.part and not decision.again)
+        live.parted = live.parted or decision.part
         ran_s = view.ran_s + view.elapsed_s(self._now_s)
         self._wait(live, Pending(view.job, self._now_s, view.profile, ran_s, view.restarts + 1, live.parted))
 
@@ -380,8 +335,6 @@ class JobActions(IdleJobs):
         if not self._mend_survivors and shown.start_s >= view.start_s:
             return  # a defect of the published simulator: the survivor stays slow, in a pair without partner
         self._catch_up(partner)
-        if self._idle_after_s is not None:
-            self._parts_from_host(live, view, partner)
         partner.speed = 1.0
         self._schedule_end(partner)
         self._show(partner, replace(shown, partner=None))

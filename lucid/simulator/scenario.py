@@ -268,7 +268,6 @@ def simulate(
         power=scenario.power,
         preemption=scenario.preemption,
         slurm_chooses=scenario.preemption is not None and policy in scenario.preemption.slurm_under,
-        idle_after_s=rules.idle.after_s if rules.idle.host else None,
     )
     forecaster = scenario.forecaster_for(rules, made.profiled)
     starts = None

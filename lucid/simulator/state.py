@@ -25,12 +25,6 @@ class Event(IntEnum):
     MEASURED = 1
     PAIR_SEEN = 2
     """The sampler judges a pair."""
-    IDLE = 3
-    """A job has done nothing for so long that it may be a host."""
-    WAKES = 4
-    """It goes on."""
-    SEEN_AWAKE = 5
-    """lucidd has seen that it goes on."""
 
 
 @dataclass(slots=True)
@@ -50,10 +44,6 @@ class JobOutcome:
     preempted_by: list[tuple[float, str]] = field(default_factory=list)
     """When it gave way to a job that claimed its GPUs, and to which."""
     resizes: int = 0
-    hosted_s: float = 0.0
-    """So long another job used its GPUs while it did nothing."""
-    slowed_s: list[float] = field(default_factory=list)
-    """For how long each of those slowed it after it went on."""
     placement: Placement = ()
     within_quota: bool | None = None
     """In a pool: did its VC hold no more than its quota when the job was submitted?"""
@@ -84,8 +74,6 @@ class Live:
     """``work_s`` when its run began, where jobs may be preempted."""
     parted: bool = False
     """Was it parted from a partner? It then runs alone."""
-    woke_s: float | None = None
-    """When it went on beside a guest that has not left yet."""
     home_only: bool = False
     """Did it come home from a profiling node? It is not lent to one again: it would be started over for ever."""
     epoch: int = 0

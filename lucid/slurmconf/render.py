@@ -15,7 +15,7 @@ from lucid.slurmconf.nodes import NodeSpec, PartitionSpec, device_number, hosts_
 __all__ = ["MOST_SLOTS", "SLOTS", "Rendered", "addresses", "gpu_lines", "plugin_conf", "render"]
 
 SLOTS = 2
-"""Jobs that may share one GPU, unless told: Lucid pairs. Groups that take turns (Muri) and sweeps need more."""
+"""Jobs that may share one GPU, unless told: Lucid pairs. Groups that take turns (Muri) need more."""
 MOST_SLOTS = 8
 
 STALE_S = 60

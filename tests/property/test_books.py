@@ -23,7 +23,7 @@ from lucid.core.node import Node
 from lucid.core.placement import NodeGpus
 from lucid.core.snapshot import Partition
 from lucid.orchestrator.policy import make_policy
-from scenes.crowded import some_crowded_vc, some_idle_and_arrays
+from scenes.crowded import some_crowded_vc
 
 _STEPS = 60
 _NODES = tuple(
@@ -128,11 +128,9 @@ def _rules(rng: random.Random) -> PolicySettings:
     """Settings under which jobs are started in each way that there is."""
     return rules_of(
         profiling={"enabled": False},
-        packing={"gss": rng.choice([0, 2, 4]), "sweep_most": rng.choice([2, 4]), "when_calm": rng.random() < 0.5},
+        packing={"gss": rng.choice([0, 2, 4]), "when_calm": rng.random() < 0.5},
         fairness={"estimates": rng.choice(["always", "never"])},
         reservation={"enabled": rng.random() < 0.7, "after_wait_s": 0.0, "most_share": 0.9},
-        idle={"host": rng.random() < 0.5},
-        before_windows={"fill": True},
     )
 
 
@@ -152,7 +150,7 @@ def _booked(partition: Partition, actions: Sequence[Action]) -> Ledger:
 
 
 WAYS = {
-    "lucid": ("alone", "beside", "visits", "stacked", "preempts", "until"),
+    "lucid": ("alone", "beside", "preempts"),
     "backfill": ("alone", "preempts"),
     "fifo": ("alone", "preempts"),
 }
@@ -160,11 +158,8 @@ WAYS = {
 
 def _way(start: Start) -> str:
     ways = {
-        "visits": start.visits,
-        "stacked": bool(start.siblings),
         "beside": start.beside is not None,
         "preempts": bool(start.preempts),
-        "until": start.until_s is not None,
     }
     return next((name for name, holds in ways.items() if holds), "alone")
 
@@ -190,7 +185,7 @@ def test_what_a_plan_has_booked_is_what_its_starts_ask_for(name: str, monkeypatc
     monkeypatch.setattr(Ledgers, "of", handed)
     for seed in range(examples(1500, 150)):
         rng = random.Random(seed)
-        snapshot, rules = some_idle_and_arrays(rng, some_crowded_vc(rng)), _rules(rng)
+        snapshot, rules = some_crowded_vc(rng), _rules(rng)
         handed.books.clear()
         actions = make_policy(name, rules, predictor).plan(snapshot).partitions[VC].actions
         expected = _contents(_booked(snapshot.partitions[VC], actions))

@@ -40,7 +40,6 @@ def a_job(rng: random.Random, name: str, gpus: int, vcs: tuple[str, ...]) -> Job
         cpus=rng.choice([0, 1, 2]), requeueable=rng.random() < 0.8, restart_asked=rng.random() < 0.5,
         shareable=rng.random() < 0.8, takes_turns=rng.random() < 0.7,
         elastic=Elastic(4) if rng.random() < 0.25 else None, array=rng.choice(["", "", "x"]),
-        most_together=rng.choice([*[0] * 8, 2, 4]),
     )  # fmt: skip
 
 
@@ -137,16 +136,6 @@ def some_group(rng: random.Random, room: Partition) -> dict[str, Decision]:
     return told | {job: Regroup(where, LIES, group) for job in members if rng.random() < 0.9}
 
 
-def some_sweep(rng: random.Random, room: Partition) -> dict[str, Decision]:
-    """One that waits joins those on some GPUs as a task of their array; now and then not all of them are named."""
-    guest = room.pending[0]
-    hosts = [other for other in room.running if other.job.array == guest.job.array] or room.running
-    where = rng.choice(hosts).placement
-    there = [other.job.id for other in room.running if other.placement == where]
-    told = there if rng.random() < 0.8 else rng.sample(there, rng.randint(1, len(there)))
-    return {guest.job.id: Start(where, LIES, siblings=tuple(told), slots=True)}
-
-
 def some_plan(rng: random.Random, seen: Snapshot) -> Plan:
     parts = {}
     everybody: list[Pending | Running] = []
@@ -159,8 +148,6 @@ def some_plan(rng: random.Random, seen: Snapshot) -> Plan:
             decisions[entry.job.id] = some_decision(rng, room, entry)
         if room.running and rng.random() < 0.4:
             decisions |= some_group(rng, room)
-        if room.running and rng.random() < 0.3:
-            decisions |= some_sweep(rng, room)
         if rng.random() < 0.3:
             stranger = rng.choice(everybody)
             decisions[stranger.job.id] = some_decision(rng, room, stranger)
@@ -190,7 +177,6 @@ def some_scene(rng: random.Random) -> tuple[Snapshot, PolicyRules, PolicySetting
         packing={
             "gss": rng.choice([0, 1, 2]),
             "same_user_only": rng.random() < 0.5,
-            "sweep_most": rng.choice([2, 4, 8, 8]),
         },
         profiling={"restarts": rng.choice(["never", "asked", "allowed"])},
         lending={
@@ -221,6 +207,6 @@ def test_hostile_plans_do_everything_there_is() -> None:
     for seed in range(900):
         one(random.Random(seed), tally)
     kinds = {"Start", "Requeue", "Requeue part", "Resize", "Regroup", "EndProfiling", "Keep"}
-    kinds |= {"beside", "group", "sweep", "beyond", "lent"}
+    kinds |= {"beside", "group", "beyond", "lent"}
     assert {kind for kind in kinds if tally[kind] < 3} == set(), tally
     assert tally["refused"] > 1000

@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any
 
-from lucid.core.job import Idle, JobProfile, Pending, Running, Yields
+from lucid.core.job import JobProfile, Pending, Running, Yields
 from lucid.core.node import Node, Window
 from lucid.core.placement import NodeGpus
 from lucid.core.prediction import Prediction
 from lucid.core.snapshot import Partition, Snapshot
 from scenes.jobs import VC, a_job
 from scenes.plans import guess
-from scenes.sweeps import SIXTH
 
-__all__ = ["some_crowded_vc", "some_idle_and_arrays", "some_traits", "some_waiting"]
+__all__ = ["some_crowded_vc", "some_traits", "some_waiting"]
 
 USERS = ("ann", "bob")
-Entry = TypeVar("Entry", Pending, Running)
 Traits = dict[str, Any]
 
 
@@ -112,26 +110,3 @@ def some_crowded_vc(rng: random.Random) -> Snapshot:
     partition = Partition(VC, nodes, tuple(pending), tuple(running))
     snapshot = Snapshot(1000.0, {VC: partition}, predictions=predictions, fair_share=factors)
     return some_give_way(rng, snapshot) if rng.random() < 0.3 else snapshot
-
-
-def some_idle_and_arrays(rng: random.Random, snapshot: Snapshot) -> Snapshot:
-    """The same with what few VCs have: running jobs that do nothing, small tasks of one array, or nodes that are half
-    empty and close within the hour."""
-    part, kind = snapshot.partitions[VC], rng.choice(["idle", "array", "closing", "none"])
-    running, pending, nodes = [*part.running], [*part.pending], part.nodes
-    if kind == "idle":
-        running = [replace(e, idle=Idle(100.0, 4000.0)) if rng.random() < 0.4 else e for e in running]
-    if kind == "array":
-        running = [_task(e) if rng.random() < 0.6 else e for e in running]
-        pending = [_task(e) if rng.random() < 0.9 else e for e in pending]
-    if kind == "closing":
-        running = [e for e in running if rng.random() < 0.5]
-        nodes = tuple(replace(node, windows=(Window(4000.0, None, "maintenance"),)) for node in nodes)
-    part = replace(part, nodes=nodes, running=tuple(running), pending=tuple(pending))
-    return replace(snapshot, partitions={VC: part})
-
-
-def _task(entry: Entry) -> Entry:
-    """The same as a task of the one array."""
-    job = replace(entry.job, array="s", user="ann", shareable=True, min_nodes=1, mem_mib=0)
-    return replace(entry, job=job, profile=SIXTH, alone=False)

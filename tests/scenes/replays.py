@@ -48,7 +48,6 @@ def a_cluster(
     preemption: Preemption | None = None,
     slurm_chooses: bool = False,
     measured_before: bool = False,
-    idle_after_s: float | None = None,
 ) -> SimulatedCluster:
     """The simulated cluster; one VC of one 8-GPU node unless told."""
     return SimulatedCluster(
@@ -69,7 +68,6 @@ def a_cluster(
         preemption=preemption,
         slurm_chooses=slurm_chooses,
         measured_before=measured_before,
-        idle_after_s=idle_after_s,
     )
 
 

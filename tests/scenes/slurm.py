@@ -11,7 +11,7 @@ from lucid.adapters.slurm.cluster import SlurmCluster
 from lucid.adapters.slurm.records.request import Request
 from lucid.adapters.store.leased import IN_MEMORY
 from lucid.adapters.store.sqlite import SqliteStore
-from lucid.config import DaemonSettings, IdleHostSettings, Mode, SlurmSettings
+from lucid.config import DaemonSettings, Mode, SlurmSettings
 from lucid.core.decision import Action, EndProfiling, Keep, Requeue, Start
 from lucid.core.job import Job
 from lucid.core.reason import FairOrder
@@ -45,7 +45,6 @@ class Scene:
         self.new: set[str] = set()
         self.sampler = FakeSampler(self.slurm, {})
         self.settings = SlurmSettings(**settings)
-        self.hosts: IdleHostSettings | None = None
         self.oom_grow_gib = 0.0
         self.cluster = self.restart()
 
@@ -58,7 +57,7 @@ class Scene:
                 partitions=dict(self.modes), profiling_partition="prof", mps=self.mps, optout=self.optout,
                 oom_grow_gib=self.oom_grow_gib, **folder,
             ),
-            lambda: self.modes, self.profiled, self.token, hosts=self.hosts, keeps_list=self.state is not None,
+            lambda: self.modes, self.profiled, self.token, keeps_list=self.state is not None,
         )  # fmt: skip
         return self.cluster
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from lucid.adapters.gpu.profiles import ProfileSource, labelled, says_more
 from lucid.adapters.slurm.records.jobs_and_nodes import SlurmJob
 from lucid.adapters.store.port import ProfileRow, Store
-from lucid.core.job import Idle, JobProfile
+from lucid.core.job import JobProfile
 from lucid.core.ports import Clock
 from lucid.models.packing.likeness import LikeProfiles
 
@@ -44,14 +44,6 @@ class KnownProfiles:
         sampler tells it."""
         uses = self._source.uses(str(job.number)) or self._source.uses(job.id)
         return (min(use.measured_s for use in uses), sum(use.worked_s for use in uses)) if uses else None
-
-    def idle(self, job: SlurmJob, now_s: float, after_s: float) -> Idle | None:
-        """Since when this run of a job does nothing, if for ``after_s`` by now and by fresh readings."""
-        told = self._source.idle(str(job.number)) or self._source.idle(job.id)
-        if told is None or now_s - told[1] > _FRESH_S:
-            return None
-        idle, start_s = told[0], job.start_s
-        return idle if idle.since_s >= start_s and now_s - idle.since_s >= after_s else None
 
     def take(self, jobs: Mapping[str, SlurmJob], among: Sequence[SlurmJob], now_s: float, token: int) -> None:
         """Read what is new; samplers know a job by its number."""

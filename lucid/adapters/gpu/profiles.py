@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Protocol
 
 from lucid.adapters.gpu.profile_files import read_summary
-from lucid.core.job import Idle, JobProfile, TimeShares
+from lucid.core.job import JobProfile, TimeShares
 from lucid.errors import MetricsError
 from lucid.profiler.summary import Summary, merged_profile
 from lucid.profiler.use import GpuUse
@@ -41,11 +41,6 @@ class ProfileSource(Protocol):
 
     def uses(self, job: str) -> Sequence[GpuUse]:
         """How long each GPU of a job worked, by the last summaries that ``new`` came by; none where none tells it."""
-        ...
-
-    def idle(self, job: str) -> tuple[Idle, float] | None:
-        """Since when a job on one node does nothing, as such a summary said, and when it said so; ``None``: it does
-        something, or nobody knows."""
         ...
 
 
@@ -97,11 +92,6 @@ class ProfileFolder:
     def uses(self, job: str) -> list[GpuUse]:
         """Of all files of the job."""
         return [use for summary in self._parts.get(job, {}).values() for use in summary.use]
-
-    def idle(self, job: str) -> tuple[Idle, float] | None:
-        """By the only file of the job."""
-        found = [*self._parts.get(job, {}).values()]
-        return (found[0].idle, found[0].end_s) if len(found) == 1 and found[0].idle is not None else None
 
 
 def labelled(profile: JobProfile, user: str, name: str, amp: bool | None = None) -> JobProfile:

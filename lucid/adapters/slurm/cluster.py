@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -35,14 +34,14 @@ from lucid.adapters.slurm.records.qos_priorities import QosTiers
 from lucid.adapters.slurm.records.request import JobDefaults
 from lucid.adapters.slurm.records.unreadable import numbers_unread, tells_all, without_unread
 from lucid.adapters.slurm.snapshot.boot_times import Boots
-from lucid.adapters.slurm.snapshot.builder import IdleSince, InVc, Profiled, Viewer, never_idle, nowhere
+from lucid.adapters.slurm.snapshot.builder import InVc, Profiled, Viewer, nowhere
 from lucid.adapters.slurm.snapshot.lending_pool import pool_of
 from lucid.adapters.slurm.snapshot.node_polling import NodeLooks
 from lucid.adapters.slurm.snapshot.observation import Observation, of_another
 from lucid.adapters.slurm.snapshot.power_saving import Power, boots_of
 from lucid.adapters.slurm.snapshot.reservation_windows import Closings
 from lucid.adapters.store.port import JobNote, Store
-from lucid.config import DaemonSettings, IdleHostSettings, Mode, SlurmSettings
+from lucid.config import DaemonSettings, Mode, SlurmSettings
 from lucid.core.decision import Action, Start
 from lucid.core.gpu_health import GpuOut
 from lucid.core.job import Ended
@@ -102,13 +101,12 @@ class SlurmCluster:
         resizes: InVc = nowhere,
         interleaves: InVc = nowhere,
         gpus_out: GpusOut = _no_gpu,
-        hosts: IdleHostSettings | None = None,
         keeps_list: bool = False,
     ) -> None:
         """``slurm_knows_all``: does slurmctld know by now which jobs have ended, as far as can be told? ``lends``:
         have the VCs of ``daemon.pool`` their nodes in common? ``resizes``: does the policy of a VC resize jobs?
-        ``interleaves``: does it form groups? ``gpus_out``: which GPUs get no new start. ``hosts``: when a job
-        counts as idle; ``None``: never. ``keeps_list``: is a job listed in ``daemon.state_dir`` before it is held?"""
+        ``interleaves``: does it form groups? ``gpus_out``: which GPUs get no new start.
+        ``keeps_list``: is a job listed in ``daemon.state_dir`` before it is held?"""
         self._client = client
         self._store = store
         self._clock = clock
@@ -122,11 +120,8 @@ class SlurmCluster:
         """Profiles, by job."""
         self._writer = JobWriter(client, store, clock, slurm, daemon, token, keeps_list)
         self._ownership = self._writer.ownership
-        idle: IdleSince = never_idle
-        if hosts is not None and hosts.host:
-            idle = partial(self.known.idle, after_s=hosts.after_s)
         self._viewer = Viewer(
-            daemon, self._ownership, self.known.of, profiled, resizes, interleaves, store, self.known.worked, idle
+            daemon, self._ownership, self.known.of, profiled, resizes, interleaves, store, self.known.worked
         )
         claims = ClaimWatch(self._writer)
         self._actions = Actions(self._writer, daemon, self.known, slurm_knows_all, claims)

@@ -84,9 +84,11 @@ def decision_from_dict(data: Mapping[str, Any]) -> Decision:
     """
     verb, reasons = data["verb"], tuple(reason_from_dict(item) for item in data["reasons"])
     kind: Any = _KINDS[verb]
+    if kind is Requeue:
+        return Requeue(reasons, part=verb == "part")
     if not _MORE[kind]:
         return kind(reasons)  # type: ignore[no-any-return]
-    given = {**data, "reasons": reasons, "part": verb == "part"}
+    given = {**data, "reasons": reasons}
     if "placement" in data:
         given["placement"] = parse_placement(data["placement"])
     return from_json(kind, given)  # type: ignore[no-any-return]

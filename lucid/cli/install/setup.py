@@ -49,7 +49,7 @@ _ROOT = Path("/")
 )  # fmt: skip
 @click.option(
     "--slots", type=click.IntRange(2, 8), metavar="N",
-    help="pack: jobs that may share a GPU, for sweeps (docs/sweeps.md).  [default: 2, or as it is]",
+    help="pack: jobs that may share a GPU, 4 for groups of Muri.  [default: 2, or as it is]",
 )  # fmt: skip
 @click.option("--nodes-have-files", is_flag=True, help="pack: the nodes see this /etc/slurm, or have a copy of it.")
 @click.option("--yes", is_flag=True, help="Do it without asking.")

@@ -44,7 +44,7 @@ def slurm() -> None:
     type=click.IntRange(2, 8),
     default=2,
     show_default=True,
-    help="jobs a GPU: 4 for groups of Muri, up to 8 for sweeps",
+    help="jobs a GPU: 4 for groups of Muri",
 )
 @click.option("--out", type=click.Path(path_type=Path, file_okay=False), help="write files there instead of printing")
 @click.option("--json", "as_json", is_flag=True, help="print the texts as JSON")

@@ -6,7 +6,7 @@ Each class is one question, its fields the values compared, its truth the answer
 """
 
 from lucid.core.reason.base import REASONS, Reason, reason_from_dict, reason_to_dict
-from lucid.core.reason.nodes import MustLeave, Rests, StartsUntil
+from lucid.core.reason.nodes import Rests
 from lucid.core.reason.preemption import Claims, HeldBy, Victim
 from lucid.core.reason.profiling import (
     CarryNode,
@@ -63,7 +63,6 @@ from lucid.core.reason.sharing import (
     Calm,
     DistributedAlone,
     GpuMemory,
-    HostIdle,
     InSlots,
     Interleaved,
     NotMeasured,
@@ -80,9 +79,7 @@ from lucid.core.reason.sharing import (
     SharedBy,
     ShareScores,
     SlowBefore,
-    SlowsSweep,
     Stable,
-    SweepFits,
     UserAllows,
 )
 
@@ -110,12 +107,10 @@ __all__ = [
     "HomeHasRoom",
     "HomeWaits",
     "HostFits",
-    "HostIdle",
     "InSlots",
     "Interleaved",
     "LargeBorrows",
     "LargeShare",
-    "MustLeave",
     "NextRound",
     "NobodyWaits",
     "NodesOut",
@@ -150,13 +145,10 @@ __all__ = [
     "SharedBy",
     "SkipsProfiling",
     "SlowBefore",
-    "SlowsSweep",
     "SlurmBars",
     "SlurmPriority",
     "Spread",
     "Stable",
-    "StartsUntil",
-    "SweepFits",
     "Switches",
     "TooLarge",
     "Unplanned",

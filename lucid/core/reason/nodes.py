@@ -6,7 +6,7 @@ from lucid.core.frozen import dataclass
 from lucid.core.reason.base import Reason
 from lucid.core.rounding import reached
 
-__all__ = ["MustLeave", "Rests", "StartsUntil"]
+__all__ = ["Rests"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,24 +25,3 @@ class Rests(Reason):
 
     def __bool__(self) -> bool:
         return not reached(self.waited_s, self.patience_s)
-
-
-@dataclass(frozen=True, slots=True)
-class StartsUntil(Reason):
-    """Is there room for a job that may be started over, before nodes close? It is requeued at ``until_s``, in
-    ``room_s``, of which it needs ``needed_s``; ``keeps``: it then keeps its work, for it writes checkpoints."""
-
-    until_s: float
-    room_s: float
-    needed_s: float
-    keeps: bool
-
-    def __bool__(self) -> bool:
-        return reached(self.room_s, self.needed_s)
-
-
-@dataclass(frozen=True, slots=True)
-class MustLeave(Reason):
-    """The job was started to be requeued at ``until_s``, because its nodes close."""
-
-    until_s: float

@@ -12,7 +12,6 @@ __all__ = [
     "Calm",
     "DistributedAlone",
     "GpuMemory",
-    "HostIdle",
     "InSlots",
     "Interleaved",
     "NotMeasured",
@@ -29,9 +28,7 @@ __all__ = [
     "Shareable",
     "SharedBy",
     "SlowBefore",
-    "SlowsSweep",
     "Stable",
-    "SweepFits",
     "UserAllows",
 ]
 
@@ -252,41 +249,6 @@ class SharedBy(Reason):
 
 
 @dataclass(frozen=True, slots=True)
-class SweepFits(Reason):
-    """May the job join the ``siblings``, tasks of its array on a GPU of ``gpu_mem_mib``? With it they are ``most`` at
-    the most, their fences take ``fenced_mib``, each is expected to run at ``speed``, and all to do ``more_work`` more
-    than without it, as a share of what one does alone."""
-
-    siblings: tuple[Shown, ...]
-    most: int
-    fenced_mib: float
-    gpu_mem_mib: float
-    speed: float
-    least_speed: float
-    more_work: float
-    least_work: float
-
-    def __bool__(self) -> bool:
-        fits = len(self.siblings) < self.most and self.fenced_mib <= self.gpu_mem_mib
-        return fits and self.speed >= self.least_speed and self.more_work >= self.least_work
-
-
-@dataclass(frozen=True, slots=True)
-class SlowsSweep(Reason):
-    """Do the tasks on a GPU still fit, and run fast enough? ``seen``: the slowest speed that was measured, ``None``
-    where none was; ``mem_mib``: their memory together, as measured."""
-
-    tasks: int
-    seen: float | None
-    least: float
-    mem_mib: float
-    gpu_mem_mib: float
-
-    def __bool__(self) -> bool:
-        return (self.seen is None or self.seen >= self.least) and self.mem_mib <= self.gpu_mem_mib
-
-
-@dataclass(frozen=True, slots=True)
 class SeenSpeed(Reason):
     """Does the job still run fast enough beside its partner, as measured (not as expected)?"""
 
@@ -297,18 +259,6 @@ class SeenSpeed(Reason):
 
     def __bool__(self) -> bool:
         return self.seen >= self.bound
-
-
-@dataclass(frozen=True, slots=True)
-class HostIdle(Reason):
-    """Does the job ``host`` do nothing, so that another may be beside it? ``idle_s``: for how long by now; ``None``
-    where it does something again, or is not measured any more."""
-
-    host: Shown
-    idle_s: float | None
-
-    def __bool__(self) -> bool:
-        return self.idle_s is not None
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,6 @@ from dataclasses import field, replace
 from math import inf, log
 from typing import Any
 
-from lucid.binder.sweeps import sweep_speed
 from lucid.core.decision import Action, EndProfiling, Keep, Plan, Requeue, Start
 from lucid.core.frozen import dataclass
 from lucid.core.job import Ended, JobProfile, Pending, Running, Stage, Yields
@@ -253,7 +252,7 @@ class _World:
                 self._leave(action.job_id, name)
                 if home not in self._pending:  # not among the partitions that are planned for
                     return
-                if isinstance(decision, Requeue) and decision.part and not decision.again:
+                if isinstance(decision, Requeue) and decision.part:
                     self._parted.add(action.job_id)
                 alone = action.job_id in self._parted
                 again = Pending(entry.job, self.now_s, entry.profile, entry.ran_s, entry.restarts + 1, alone)
@@ -280,7 +279,7 @@ class _World:
             stage = Stage.PROFILE if self._partitions[name].profiling else Stage.MAIN
             running[job_id] = Running(
                 entry.job, start_s, start.placement, stage, entry.profile, entry.ran_s, entry.restarts,
-                start.beside, not start.slots, group=start.group, until_s=start.until_s,
+                start.beside, not start.slots, group=start.group,
             )  # fmt: skip
             if start.beside in running:
                 running[start.beside] = replace(running[start.beside], partner=job_id)
@@ -289,8 +288,6 @@ class _World:
                 self._pace(name, job_id)
                 self._pace(name, start.beside)
             self._regroup(name, start.group)
-            if start.siblings:
-                self._stack(name, (*start.siblings, job_id))
             self._changed |= {home, name}
             for other, above in self._common.get(name, ()):
                 self._show(other, above, running[job_id])
@@ -341,10 +338,7 @@ class _World:
             self._pace(name, gone.partner)
         if gone is not None and gone.group:
             others = [other for other in gone.group if other != job_id]
-            if gone.in_sweep:
-                self._stack(name, others)
-            else:
-                self._regroup(name, others)
+            self._regroup(name, others)
         self._changed.add(name)
 
     def _regroup(self, name: str, ids: Sequence[str]) -> None:
@@ -352,16 +346,6 @@ class _World:
         here = tuple(job_id for job_id in ids if job_id in self._running[name])
         for job_id in here:
             self._running[name][job_id] = replace(self._running[name][job_id], group=here if len(here) > 1 else ())
-        for job_id in here:
-            self._pace(name, job_id)
-
-    def _stack(self, name: str, ids: Sequence[str]) -> None:
-        """These tasks of an array share their GPUs from now on, as far as they run: two as a pair."""
-        running = self._running[name]
-        here = tuple(job_id for job_id in ids if job_id in running)
-        for job_id in here:
-            partner = next((other for other in here if other != job_id), None) if len(here) == 2 else None
-            running[job_id] = replace(running[job_id], group=here if len(here) > 2 else (), partner=partner)
         for job_id in here:
             self._pace(name, job_id)
 
@@ -379,12 +363,6 @@ class _World:
             here = self._running[name]
             members = [here[job_id] for job_id in entry.group if job_id in here]
             return max(self._group_speeds(members, self._seen, self._partitions[name]).get(job_id, 1.0), _SLOWEST)
-        if entry.in_sweep:
-            if self._pair_speed is None or entry.profile is None:
-                return 1.0
-            said = self._pair_speed(entry.profile, entry.profile)
-            speed = sweep_speed(said[0], len(entry.group)) if isinstance(said, tuple) else 1.0
-            return max(speed, _SLOWEST)
         other = None if entry.partner is None else self._running[name].get(entry.partner)
         if self._pair_speed is None or other is None or entry.profile is None or other.profile is None:
             return 1.0

@@ -199,9 +199,8 @@ def check_partition(
     (``check_rules``); GPUs named exist on available nodes and are as many as the job asked for, or as its elastic
     limits allow, on no fewer nodes than it asked for, on no more if it is elastic, and on none that closes before
     the job's time limit ends; a GPU holds at most two jobs, both on exactly the same GPUs (so of equal count),
-    both willing and measured (``check_pairs``), unless they are tasks of one array (``check_sweep``) or one
-    interleaved group (``check_groups``); CPUs
-    and host memory of a node are not exceeded by what the plan starts; a VC of a pool keeps to its quota
+    both willing and measured (``check_pairs``), unless they are one interleaved group (``check_groups``);
+    CPUs and host memory of a node are not exceeded by what the plan starts; a VC of a pool keeps to its quota
     (``check_quotas``); who is preempted gives way to the job that starts (``check_victims``).
 
     Raises:
@@ -246,7 +245,7 @@ def _unsafe_of(
     for action in plan.actions:
         try:
             entry = _known(action, partition, decisions.get(action.job_id), pending, running)
-            check_rules(action, entry, partition, rules, settings.profiling.restarts, snapshot.now_s)
+            check_rules(action, entry, partition, rules, settings.profiling.restarts)
             if isinstance(action.decision, Start) and action.decision.preempts:
                 check_victims(entry.job, action.decision, running, leaving, snapshot.now_s)
         except UnsafePlan as error:
@@ -288,9 +287,6 @@ def _enter(book: Holdings, action: Action, pending: Mapping[str, Pending], runni
             decision.placement,
             decision.beside,
             decision.group,
-            decision.until_s,
-            decision.visits,
-            decision.siblings,
         )
     elif isinstance(decision, Resize):
         book.add(running[action.job_id], decision.placement, None)

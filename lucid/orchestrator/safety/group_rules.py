@@ -115,9 +115,7 @@ def _check_willing(group: tuple[str, ...], after: Mapping[str, _Member], same_us
 
 def _after(partition: Partition, plan: PartitionPlan, waiting: Mapping[str, Pending]) -> dict[str, _Member]:
     """Who holds what once the plan is carried out, by job id."""
-    after: dict[str, _Member] = {
-        e.job.id: (e.job, e.profile, e.placement, () if e.in_sweep else e.group) for e in partition.running
-    }
+    after: dict[str, _Member] = {e.job.id: (e.job, e.profile, e.placement, e.group) for e in partition.running}
     entries: dict[str, Pending | Running] = {**waiting, **{entry.job.id: entry for entry in partition.running}}
     for action in plan.actions:
         decision, entry = action.decision, entries[action.job_id]

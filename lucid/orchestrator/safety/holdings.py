@@ -10,12 +10,10 @@ from lucid.core.job import Job, Pending, Running
 from lucid.core.ledger import host_share
 from lucid.core.node import Node
 from lucid.core.placement import Placement, placement_gpus
-from lucid.core.restart import may_restart
 from lucid.core.rounding import reached
 from lucid.core.snapshot import Partition, Snapshot
 from lucid.errors import UnsafePlan
-from lucid.orchestrator.safety.pair_rules import check_pair, check_visit
-from lucid.orchestrator.safety.sweep_rules import check_sweep
+from lucid.orchestrator.safety.pair_rules import check_pair
 
 __all__ = ["Holdings"]
 
@@ -79,12 +77,8 @@ class Holdings:
         placement: Placement,
         beside: str | None,
         group: Sequence[str] = (),
-        until_s: float | None = None,
-        visits: bool = False,
-        siblings: Sequence[str] = (),
     ) -> None:
-        """Note that the job holds these GPUs, beside another (which does nothing, where it ``visits`` it), beside
-        ``siblings`` or in a group where these are named, and until ``until_s`` where that is given; nothing is noted
+        """Note that the job holds these GPUs, beside another, or in a group where these are named; nothing is noted
         where a rule forbids it.
 
         Raises:
@@ -112,21 +106,17 @@ class Holdings:
                 raise UnsafePlan(f"job {job.id}: GPUs {mask:#b} of node {name!r} are not available")
             if mask & ~node.usable:
                 raise UnsafePlan(f"job {job.id}: of GPUs {mask:#b} of node {name!r} one is left out of new starts")
-            self._stays_open(job, node, until_s)
+            self._stays_open(job, node)
             bits = mask
             while bits:
                 bit = bits & -bits
                 bits ^= bit
                 others.update(self.on_gpu.get((name, bit), ()))
-        if beside is None and not siblings and not others <= set(group):
+        if beside is None and not others <= set(group):
             held = f"its GPUs are held by {sorted(others)}"
             raise UnsafePlan(f"job {job.id}: {held}, and the plan does not let them share")
         if beside is not None:
-            self._pair(entry, placement, beside, others, visits)
-        if siblings:
-            if beside is not None or group:
-                raise UnsafePlan(f"job {job.id}: the plan names tasks of its array and others that share its GPUs")
-            self._sweep(entry, placement, siblings, others)
+            self._pair(entry, placement, beside, others)
         for name, mask in placement:
             node, here = self.nodes[name], mask.bit_count()
             cpus_left = self.cpus[name] - host_share(job.cpus, here, job.gpus)
@@ -135,36 +125,13 @@ class Holdings:
                 raise UnsafePlan(f"job {job.id}: node {name!r} has too few CPUs or too little host memory for it")
         self._put(entry, placement)
 
-    def _stays_open(self, job: Job, node: Node, until_s: float | None) -> None:
+    def _stays_open(self, job: Job, node: Node) -> None:
         closes_s = node.closes_s(self._now_s) - self._now_s
-        if until_s is not None:
-            if not may_restart(job, "asked"):
-                raise UnsafePlan(
-                    f"job {job.id}: it would be requeued before a window, and its user did not ask for it"
-                )
-            if not reached(closes_s, until_s - self._now_s):
-                raise UnsafePlan(f"job {job.id}: it would leave after node {node.name!r} closes")
-        elif closes_s < math.inf and (job.time_limit_s is None or not reached(closes_s, job.time_limit_s)):
+        if closes_s < math.inf and (job.time_limit_s is None or not reached(closes_s, job.time_limit_s)):
             limit = "no time limit" if job.time_limit_s is None else f"a time limit of {job.time_limit_s:g} s"
             raise UnsafePlan(f"job {job.id}: it has {limit}, and node {node.name!r} closes in {closes_s:g} s")
 
-    def _sweep(
-        self, entry: Pending | Running, placement: Placement, siblings: Sequence[str], others: set[str]
-    ) -> None:
-        if len(set(siblings)) != len(siblings) or set(siblings) != others:
-            raise UnsafePlan(
-                f"job {entry.job.id}: it would share its GPUs with {sorted(others)}, and the plan names "
-                f"{sorted(siblings)} as tasks of its array"
-            )
-        for job_id in siblings:
-            if self.masks[job_id] != tuple(sorted(placement)):
-                raise UnsafePlan(f"job {entry.job.id}: it and task {job_id} of its array would hold different GPUs")
-        used = [self.nodes[name] for name, _ in placement]
-        check_sweep(entry, [self.jobs[job_id] for job_id in siblings], used, self._settings.packing)
-
-    def _pair(
-        self, entry: Pending | Running, placement: Placement, beside: str, others: set[str], visits: bool
-    ) -> None:
+    def _pair(self, entry: Pending | Running, placement: Placement, beside: str, others: set[str]) -> None:
         job = entry.job
         if others != {beside}:
             raise UnsafePlan(
@@ -175,7 +142,4 @@ class Holdings:
         if self.masks[beside] != tuple(sorted(placement)) or host.job.gpus != job.gpus:
             raise UnsafePlan(f"job {job.id}: it and its partner {beside} would hold different GPUs")
         used = [self.nodes[name] for name, _ in placement]
-        if visits:
-            check_visit(entry, host, used, self._settings)
-        else:
-            check_pair(entry, host, used, self._settings.packing, self._predictions)
+        check_pair(entry, host, used, self._settings.packing, self._predictions)

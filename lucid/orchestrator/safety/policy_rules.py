@@ -5,7 +5,6 @@ from __future__ import annotations
 from lucid.core.decision import Action, EndProfiling, Regroup, Requeue, Resize, Start
 from lucid.core.job import Job, Pending, Running
 from lucid.core.restart import Restarts, may_restart
-from lucid.core.rounding import reached
 from lucid.core.snapshot import Partition
 from lucid.errors import UnsafePlan
 from lucid.orchestrator.must_leave import bad_gpu_of
@@ -20,7 +19,6 @@ def check_rules(
     partition: Partition,
     rules: PolicyRules,
     restarts: Restarts,
-    now_s: float,
 ) -> None:
     """Check one action on a job that is in the state for it. Nothing is believed but ``rules``, and these only where
     they forbid.
@@ -31,7 +29,6 @@ def check_rules(
         partition: where it is to be done.
         rules: what the policy of that partition states.
         restarts: whom the settings let it start over.
-        now_s: the time of the snapshot.
 
     Raises:
         UnsafePlan: naming the job, and the rule that is not stated or not kept.
@@ -41,12 +38,9 @@ def check_rules(
         _start(decision, entry, rules)
     elif isinstance(decision, Requeue) and decision.part:
         _stated(rules.pairs, "pairs", job, "parts it from another")
-        if isinstance(entry, Running) and entry.partner is None and not entry.in_sweep:
+        if isinstance(entry, Running) and entry.partner is None:
             raise UnsafePlan(f"job {job.id}: the plan parts it from another, and it is alone on its GPUs")
         _restarted(job, restarts)
-    elif isinstance(decision, Requeue) and isinstance(entry, Running) and entry.until_s is not None:
-        if not reached(now_s, entry.until_s):
-            raise UnsafePlan(f"job {job.id}: it may run for {entry.until_s - now_s:g} s more before its nodes close")
     elif isinstance(decision, Requeue) and isinstance(entry, Running) and bad_gpu_of(entry, partition) is not None:
         _restarted(job, "asked")
     elif isinstance(decision, Requeue):
@@ -70,7 +64,7 @@ def _start(decision: Start, entry: Pending | Running, rules: PolicyRules) -> Non
     job = entry.job
     if isinstance(entry, Pending) and entry.barred:
         raise UnsafePlan(f"job {job.id}: the plan starts it, and Slurm would not: {entry.barred}")
-    if decision.beside is not None or decision.siblings:
+    if decision.beside is not None:
         _stated(rules.pairs, "pairs", job, "starts it beside another")
     if decision.preempts:
         _stated(rules.claims, "claims", job, "starts it on GPUs of jobs that Slurm then preempts")

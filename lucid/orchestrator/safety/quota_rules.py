@@ -82,7 +82,7 @@ def check_quotas(
 def _takes_gpus(action: Action) -> bool:
     decision = action.decision
     if isinstance(decision, Start):
-        return decision.beside is None and not decision.siblings
+        return decision.beside is None
     return isinstance(decision, Resize | Regroup)
 
 

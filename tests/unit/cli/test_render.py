@@ -97,20 +97,8 @@ SAID: list[tuple[Reason, str]] = [
     (why.ShareScores(1, 2, 2), "share scores 1 + 2 exceed GSS 2"),
     (why.GpuMemory("p", 9000.0, 4000.0, 24576.0), "GPU memory 9,000 + 4,000 MiB fits in 24,576 MiB"),
     (why.GpuMemory("p", 9.0, 4.0, 10.0), "GPU memory 9 + 4 MiB does not fit in 10 MiB together with job p"),
-    (why.HostIdle("h", 3 * 3600.0), "beside job h, which has used no GPU for 3.0 h"),
-    (why.HostIdle("h", None), "job h, beside which it was, is at work again, or is not measured any more"),
     (why.Stable("a", True), "job a has an unstable utilisation pattern"),
     (why.Stable("a", False), "job a has a steady utilisation pattern"),
-    (
-        why.SweepFits(("a", "b"), 6, 14736.0, 24576.0, 0.97, 0.5, 0.94, 0.1),
-        "joins 2 other tasks of its array: 3 of 6 at most, 14,736 of 24,576 MiB fenced, each at 0.97 of its speed "
-        "(at least 0.50), 0.94 of a job's work more",
-    ),
-    (
-        why.SlowsSweep(4, 0.4, 0.5, 9000.0, 24576.0),
-        "4 tasks of an array share these GPUs: 9,000 of 24,576 MiB used, the slowest at 0.40 of its speed (at least "
-        "0.50)",
-    ),
     (why.SharedBy("p", True, True), "shares with job p by MPS, where the node has it"),
     (why.SharedBy("p", False, True), "by time-slicing: MPS serves one user, and that job is another's"),
     (why.SharedBy("p", True, False), "by time-slicing: there is no MPS here"),
@@ -291,16 +279,6 @@ SAID: list[tuple[Reason, str]] = [
         "no GPUs on nodes that are awake; a node is woken for it after 12 min (10% of its estimate of 2.0 h)",
     ),
     (why.Rests(900.0, 7200.0, 0.1), "has waited 15 min for GPUs on nodes that are awake: a node is woken for it"),
-    (
-        why.StartsUntil(1200.0, 1200.0, 600.0, True),
-        "its nodes close: it runs until day 0 00:20:00 at the latest, "
-        "and would then start over from its last checkpoint",
-    ),
-    (
-        why.StartsUntil(1200.0, 1200.0, 7200.0, False),
-        "its nodes close: 20 min left are too few to start it until then (2.0 h)",
-    ),
-    (why.MustLeave(1200.0), "its nodes close: it was started to leave at day 0 00:20:00"),
     (
         why.Unplanned("ValueError: it rained"),
         "no plan of its partition can be made at present (ValueError: it rained)",

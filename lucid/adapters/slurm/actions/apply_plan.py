@@ -208,8 +208,6 @@ class Actions:
             self._partner(job_id, start)
         if start.group:
             self._members(job_id, start.group, start.placement, turns=True)
-        if start.siblings:
-            self._members(job_id, start.siblings, start.placement, turns=False)
         note = self._note(record, note)
         shards = start.slots
         if shards:
@@ -258,13 +256,11 @@ class Actions:
                 stopped_s=0.0,
                 listed=lists_of(record, note, changes.req_nodes),
                 claims=claims if let_in else "",
-                visits=start.beside or "" if start.visits else "",
             )
         )
         words = f"{place}{f' beside {start.beside}' if start.beside else ''}{' in slots' if shards else ''}"
         words += f", preempting {' '.join(start.preempts)}" if start.preempts else ""
         words += f" in turns with {_others(start.group, job_id)}" if start.group else ""
-        words += f" beside {' '.join(start.siblings)} of its array" if start.siblings else ""
         if items is not None and not free_extra(record.extra):
             words += ", without MPS, because the user has set the job's Extra field"
         elif unsealed:
@@ -383,7 +379,7 @@ class Actions:
         if not record.running or record.completing:
             raise ActionRefused(f"job {record.id} is not running", Refusal.JOB_MOVED_ON)
         note = self._note(record, note)
-        note = replace(note, alone=note.alone or (decision.part and not decision.again))
+        note = replace(note, alone=note.alone or decision.part)
         self._stops.put_back(record, note, "part" if decision.part else "requeue", self._facts.now_s)
 
     def _end_profiling(self, record: SlurmJob, note: JobNote | None, room: str) -> None:

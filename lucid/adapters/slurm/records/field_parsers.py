@@ -32,7 +32,6 @@ __all__ = [
     "shard_counts",
     "shard_types",
     "split_outside",
-    "tasks_together",
     "wrong_start",
 ]
 
@@ -198,13 +197,6 @@ def parse_mark(admin_comment: str) -> Mapping[str, str] | None:
 def says(comment: str, word: str) -> bool:
     """Does a job's comment have ``lucid:WORD`` as a word of its own? As job_submit.lua reads it."""
     return _word(comment, re.escape(word)) is not None
-
-
-@lru_cache(maxsize=_KEPT)
-def tasks_together(comment: str) -> int:
-    """How many tasks of its array may share a GPU by its user's word ``lucid:k=1..8``; 0: no such word."""
-    found = _word(comment, r"k=([1-8])")
-    return 0 if found is None else int(found[1])
 
 
 def resized(comment: str) -> bool:

@@ -21,7 +21,7 @@ from lucid.adapters.slurm.elastic.resizable_jobs import NOT_ELASTIC, Elasticity,
 from lucid.adapters.slurm.pending.job_state import TOLD
 from lucid.adapters.slurm.pending.ownership import Ownership
 from lucid.adapters.slurm.pending.pending_reasons import Outlook, outlook
-from lucid.adapters.slurm.records.field_parsers import parse_placement, tasks_together
+from lucid.adapters.slurm.records.field_parsers import parse_placement
 from lucid.adapters.slurm.records.jobs_and_nodes import SlurmJob, SlurmNode
 from lucid.adapters.slurm.records.preemption import Preemption
 from lucid.adapters.slurm.records.request import NO_DEFAULTS, JobDefaults, whole_because
@@ -34,16 +34,15 @@ from lucid.adapters.slurm.snapshot.reuse_unchanged import handed_on
 from lucid.adapters.store.port import JobNote, Store
 from lucid.config import DaemonSettings, Mode
 from lucid.core.changes import Versioned
-from lucid.core.job import Idle, Job, JobProfile, Pending, Progress, Running, Stage
+from lucid.core.job import Job, JobProfile, Pending, Progress, Running, Stage
 from lucid.core.node import Node, Window
 from lucid.core.placement import NodeGpus, Placement
 from lucid.core.prediction import StageTimes
 from lucid.core.snapshot import Partition
 
-__all__ = ["IdleSince", "InVc", "KnownProfile", "Profiled", "Viewer", "gpu_mem_mib", "never_idle", "nowhere"]
+__all__ = ["InVc", "KnownProfile", "Profiled", "Viewer", "gpu_mem_mib", "nowhere"]
 
 KnownProfile = Callable[[SlurmJob], JobProfile | None]
-IdleSince = Callable[[SlurmJob, float], Idle | None]
 """Of a running job, at this time: since when it does nothing, if for long enough to be a host."""
 Profiled = Callable[[Job], bool]
 """Does a new job go through profiling first? The policy's rule."""
@@ -86,10 +85,6 @@ def nowhere(vc: str) -> bool:  # noqa: ARG001 - an InVc
     return False
 
 
-def never_idle(job: SlurmJob, now_s: float) -> None:
-    """Where no job is a host."""
-
-
 class Viewer:
     """Makes partitions. ``profile_of`` answers what is known of a job's profile, its own or an earlier one's."""
 
@@ -103,11 +98,9 @@ class Viewer:
         interleaves: InVc = nowhere,
         store: Store | None = None,
         worked: Worked = unmeasured,
-        idle: IdleSince = never_idle,
     ) -> None:
         """``resizes``, ``interleaves``: does the policy of a VC resize jobs, form groups? ``store``: where what jobs
-        reported is kept for later ones. ``worked``: what samplers tell of the work of a job's GPUs.
-        ``idle``: … and of jobs that do nothing."""
+        reported is kept for later ones. ``worked``: what samplers tell of the work of a job's GPUs."""
         self.elastic = ElasticJobs(settings.elastic, resizes, worked)
         """Which jobs may be resized."""
         self.turns = TurnJobs(self.elastic.reports, interleaves, store)
@@ -117,7 +110,6 @@ class Viewer:
         self._ownership = ownership
         self._profiled = profiled
         self._profile_of = profile_of
-        self._idle = idle
         self._places: dict[str, Placement] = {}
         """Where each job was last seen to run: Slurm forgets it while the job completes."""
         self._shown: Versioned[Partition] | None = None
@@ -276,7 +268,6 @@ class Viewer:
             takes_turns=self._interleaves(home) and takes_turns(record) and not whole and record.min_nodes <= 1,
             qos=record.qos if facts.preemption.by == "qos" else "",
             array=record.id.partition("_")[0] if "_" in record.id else "",
-            most_together=tasks_together(record.comment) if "lucid:k=" in record.comment else 0,
         )
 
     @staticmethod
@@ -434,8 +425,7 @@ class Viewer:
         stages = self.turns.of(record, job.vc, facts.now_s, job.whole_because, profile)
         in_turns = self.turns.in_turns(record, job.vc, facts.now_s)
         out = bool(facts.outs_under(placement))
-        idle = self._idle(record, facts.now_s) if record.running else None
-        made_from = (record, note, job, start_s, placement, packs, out, profile, asks, stages, in_turns, idle)
+        made_from = (record, note, job, start_s, placement, packs, out, profile, asks, stages, in_turns)
         return _kept(self._ran, record.id, self._runs, made_from)
 
     def _runs(
@@ -451,7 +441,6 @@ class Viewer:
         asks: Elasticity,
         stages: StageTimes | None,
         in_turns: tuple[float, int] | None,
-        idle: Idle | None,
     ) -> Running:
         known = note or _NOTHING_NOTED
         settled = record.state == "RUNNING" and not record.completing
@@ -479,8 +468,6 @@ class Viewer:
             restart_s=asks.restart_s,
             stages=stages,
             in_turns=in_turns,
-            idle=idle,
-            visits=known.visits,
         )
 
 
@@ -552,7 +539,7 @@ def _whole(placement: Placement, gpus: Mapping[str, int]) -> Placement:
 
 def _together(entries: Iterable[Running]) -> list[Running]:
     """Jobs on exactly the same GPUs know of each other: two are partners, unless they take turns; more are a group,
-    whatever the policy is now. Nobody joins that but a task of the same array, or by the policy that forms groups."""
+    whatever the policy is now. Nobody joins that but by the policy that forms groups."""
     found = list(entries)
     at: dict[Placement, list[int]] = {}
     for i, entry in enumerate(found):
@@ -561,11 +548,10 @@ def _together(entries: Iterable[Running]) -> list[Running]:
         if len(here) == 1:
             continue
         turns = all(found[i].job.takes_turns for i in here)
-        sweep = len({(found[i].job.array, found[i].job.user) for i in here}) == 1 and bool(found[here[0]].job.array)
         ids = tuple(found[i].job.id for i in here)
         for i in here:
             if len(here) == 2 and not turns:
                 found[i] = replace(found[i], partner=next(other for other in ids if other != found[i].job.id))
             else:
-                found[i] = replace(found[i], group=ids, alone=found[i].alone or not (turns or sweep))
+                found[i] = replace(found[i], group=ids, alone=found[i].alone or not turns)
     return found

@@ -96,8 +96,6 @@ def serve_plain(
         if row.entry.profile is None or row.id not in held:
             continue
         queued = QueuedJob(row.entry, starts.predictions[row.id])
-        if starts.visit(queued, 0, because) or starts.stack(queued, 0, because):
-            continue
         if starts.binder.offered_to(row.entry.job):
             beside, terms = starts.partner_to_wait_no_more(queued, 0)
             if beside is not None:

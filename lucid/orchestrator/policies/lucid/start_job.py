@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Container, Iterable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from lucid.binder.calm import CalmSince, calm_for, calm_since, looks_at_calm
-from lucid.binder.idle_hosts import IdleHosts
 from lucid.binder.pairing import Binder
-from lucid.binder.sweeps import Sweeps
 from lucid.core.decision import Action, Decision, Hold, Requeue, Start, earliest
 from lucid.core.job import Job, Pending, Running
 from lucid.core.ledger import Ledger, gpus_by_node
@@ -64,9 +62,6 @@ class Starts:
             self.now_s,
             settings.profiling.restarts,
         )
-        self.hosts = IdleHosts(partition, self.ledger, settings, self.now_s) if settings.idle.host else None
-        packing = settings.packing
-        self.sweeps = Sweeps(partition, self.ledger, predictor, packing) if packing.sweep_most > 2 else None
         self.yielding = Yielding(partition, self.ledger, snapshot.now_s)
         self.fences = NodeReservations()
         self.decisions: dict[str, Decision] = {}
@@ -223,8 +218,6 @@ class Starts:
         free = FreeGpus(job.gpus, self.ledger.largest, self.ledger.free, False)
         self.yielding.take(job, claim)
         self.binder.left(claim.victims)
-        self._no_hosts({victim.job.id for victim in claim.victims})
-        self._no_gangs({victim.job.id for victim in claim.victims})
         if self.quotas is not None:
             self.quotas.take(job)
         reasons = (_priority(queued), *why, *quota, free)
@@ -263,7 +256,6 @@ class Starts:
         job, mps = queued.entry.job, self.settings.packing.mps
         by = () if mps is None else (SharedBy(found.job.id, found.job.user == job.user, mps),)
         speeds = self.binder.speeds(queued.entry, found)
-        self._no_gangs((found.job.id,))
         self._join(job, found.placement, (found,))
         reasons = (_priority(queued), *why, *by)
         self.act(job.id, Start(found.placement, reasons, found.job.id, slots=True, speeds=speeds))
@@ -274,52 +266,8 @@ class Starts:
         self.ledger.take(job, placement)
         self.binder.left(holders)
         ids = [holder.job.id for holder in holders]
-        self._no_hosts(ids)
         for job_id in ids:
             self.yielding.keep(job_id)
-
-    def _no_hosts(self, gone: Container[str]) -> None:
-        """Nobody comes beside these jobs any more because they do nothing."""
-        if self.hosts is not None:
-            self.hosts.drop(gone)
-
-    def _no_gangs(self, gone: Iterable[str]) -> None:
-        """No further task joins one of these jobs."""
-        if self.sweeps is not None:
-            self.sweeps.drop(gone)
-
-    def stack(self, queued: QueuedJob, level: int, why: tuple[Reason, ...]) -> bool:
-        """Start the job, for which there are no free GPUs, beside tasks of its array, if it fits there."""
-        entry, job = queued.entry, queued.entry.job
-        if self.sweeps is None or not job.array or self._place(job, level) is not None:
-            return False
-        found = self.sweeps.find(entry, self.fences.names[level], self.decisions)
-        if found is None:
-            return False
-        gang, told = found
-        siblings = tuple(gang.ids)
-        self.sweeps.joined(entry, gang)
-        self._join(job, gang.placement, gang.members)
-        reasons = (_priority(queued), *why, *told)
-        self.act(job.id, Start(gang.placement, reasons, siblings=siblings, slots=True))
-        return True
-
-    def visit(self, queued: QueuedJob, level: int, why: tuple[Reason, ...]) -> bool:
-        """Start the job, for which there are no free GPUs, beside one that does nothing, if there is one for it."""
-        entry, job = queued.entry, queued.entry.job
-        if not self.hosts or self._place(job, level) is not None:
-            return False
-        if self.binder.bars(entry, queued.prediction.share_score, self.settings.packing.gss) is not None:
-            return False
-        found = self.hosts.find(entry, self.fences.names[level])
-        if found is None:
-            return False
-        host, told = found
-        self._no_gangs((host.job.id,))
-        self._join(job, host.placement, (host,))
-        reasons = (_priority(queued), *why, *told)
-        self.act(job.id, Start(host.placement, reasons, host.job.id, visits=True, slots=True))
-        return True
 
     def partner(
         self, queued: QueuedJob, level: int, gss: int, floor: float | None = None, waits: bool = False
@@ -355,8 +303,6 @@ class Starts:
             within = self.quotas.within(queued.entry.job, queued.prediction.duration_s)
             if within.kept and not within:  # a guest that outlasts its host holds GPUs of the quota, too
                 return Hold((*fair, within))
-        if self.visit(queued, level, fair):
-            return None
         calm = self._calm_for(queued)
         found, why = self.partner(queued, level, packing.gss, _HARMLESS if calm else None)
         if found is not None:
@@ -365,7 +311,7 @@ class Starts:
         if calm and self.quotas is not None and self.quotas.lends_later(queued.entry.job):
             return Hold((*fair, *why, *self.no_room(queued)))
         asleep = bool(self.ledger.asleep)
-        if self.alone(queued, level, (*fair, *calm, *why), awake=True) or self.stack(queued, level, (*fair, *why)):
+        if self.alone(queued, level, (*fair, *calm, *why), awake=True):
             return None
         # no sharing, or only fast pairs: not for a job that would wait for it
         if self.binder.too_slow and (calm or self.yields or asleep):

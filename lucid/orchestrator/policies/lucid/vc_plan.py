@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-import math
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field, replace
 from typing import TYPE_CHECKING
 
 from lucid.binder.calm import CalmSince
-from lucid.binder.idle_hosts import own_user_only
-from lucid.binder.sweeps import Sweeps, sweep_partings
 from lucid.binder.unpack import Partings
 from lucid.core.decision import Hold, PartitionPlan, Start, earliest
 from lucid.core.frozen import dataclass
 from lucid.core.job import Job
 from lucid.core.ledgers import Ledgers
 from lucid.core.ports import Predictor
-from lucid.core.reason import FreeGpus, StartsUntil
-from lucid.core.restart import may_restart
-from lucid.core.rounding import reached
 from lucid.core.snapshot import Partition, Snapshot
-from lucid.orchestrator.capacity.placement import Feasibility, consolidated
+from lucid.orchestrator.capacity.placement import Feasibility
 from lucid.orchestrator.order.queue_order import QueueOrder, QueueRow
 from lucid.orchestrator.policies.backfill import BackfillPolicy
 from lucid.orchestrator.policies.lucid.before_queue import ServedLarge, serve_large, serve_turns, turns_due
@@ -79,8 +73,7 @@ class VcBooks:
 
     def __init__(self, settings: PolicySettings) -> None:
         packing, restarts = settings.packing, settings.profiling.restarts
-        by_user = packing.same_user_only or (settings.idle.host and own_user_only(settings))
-        self.order = QueueOrder(by_user, settings.fairness.share_bound, restarts)
+        self.order = QueueOrder(packing.same_user_only, settings.fairness.share_bound, restarts)
         self.ledgers = Ledgers()
         self.partings = Partings(packing.part_below_speed, restarts)
         self.plain = BackfillPolicy(settings.backfill)
@@ -110,8 +103,6 @@ def plan_vc(
     for parting in parted:
         starts.act(parting.entry.job.id, parting.requeue)
         starts.yielding.keep(parting.entry.job.id)
-    if starts.sweeps is not None:
-        _part_sweeps(starts, starts.sweeps)
     if not partition.pending:
         return _made(
             starts, starts.calm_since(), shadow, by_vc or {}, starts.now_s + SETTLE_S if starts.actions else None
@@ -136,7 +127,6 @@ def plan_vc(
     _serve_queue(starts, books.order, rest)
     if starts.quotas is not None and starts.quotas.lend():  # who stays within the VC's own goes before all who borrow
         _serve_queue(starts, books.order, [row for row in rest if isinstance(starts.decisions[row[4]], Hold)])
-    _serve_until(starts, queue)
     _tell_who_gave_way(starts, large)
     due_s = starts.now_s + SETTLE_S if parted else earliest(large.changes_s, turns.changes_s, starts.look_again_s())
     return _made(starts, starts.calm_since(), shadow, by_vc or {}, due_s)
@@ -182,28 +172,15 @@ def _serve_queue(starts: Starts, order: QueueOrder, queue: Sequence[QueueRow]) -
 def _told_apart(starts: Starts) -> Callable[[Job, float], tuple[object, ...]] | None:
     """What else tells jobs of one shape apart in this plan; ``None``: nothing."""
     quotas, closing, by_qos = starts.quotas, starts.ledger.closing, starts.yielding.by_qos
-    sweeps = starts.sweeps is not None
-    if quotas is None and not closing and not by_qos and not sweeps:
+    if quotas is None and not closing and not by_qos:
         return None
 
     def told(job: Job, duration_s: float) -> tuple[object, ...]:
         vc = None if quotas is None or quotas.open_to(job, duration_s) else job.vc
         limit_s, qos = job.time_limit_s if closing else None, job.qos if by_qos else None
-        return vc, limit_s, qos, job.array if sweeps else None
+        return vc, limit_s, qos
 
     return told
-
-
-def _part_sweeps(starts: Starts, sweeps: Sweeps) -> None:
-    """Take the newest task off GPUs whose tasks have outgrown them."""
-    partition, settings = starts.partition, starts.settings
-    nodes, vcs = {node.name: node for node in partition.nodes}, partition.vcs
-    bound, restarts = settings.packing.part_below_speed, settings.profiling.restarts
-    for entry, requeue in sweep_partings(partition.running, nodes, bound, restarts):
-        if entry.job.vc in vcs:
-            starts.act(entry.job.id, requeue)
-            starts.yielding.keep(entry.job.id)
-            sweeps.drop(entry.group)
 
 
 def _tell_who_gave_way(starts: Starts, large: ServedLarge) -> None:
@@ -223,61 +200,3 @@ def _made(
         shadow = replace(shadow, told_s=told_s)
         memory = LucidMemory(shadow, calm, split(by_vc, shadow, starts.partition))
     return PartitionPlan(starts.decisions, tuple(starts.actions), wake_s, memory)
-
-
-# Jobs that are started before a window although their time limit reaches into it, to be requeued just before.
-#
-# Nodes that close soon stand empty: hardly a time limit is short enough. A job whose user asked that it may be
-# started over need not wait for that. If it ends by then, as most do long before their limit, the GPUs did its work;
-# if not, it goes back to the queue, with its work where it writes checkpoints.
-
-
-def _serve_until(starts: Starts, queue: Iterable[QueueRow]) -> None:
-    """Give GPUs that no job has, on nodes that close, to the jobs of the queue that may be started over, in order.
-    Not in a pool, whose GPUs are given out by quotas."""
-    settings, ledger = starts.settings.before_windows, starts.ledger
-    if not settings.fill or not ledger.closing or not ledger.free or starts.quotas is not None:
-        return
-    restarts = starts.settings.profiling.restarts
-    closes_s = sorted(
-        {node.closes_s(starts.now_s) for i, node in enumerate(ledger.nodes) if ledger.free_count[i]} - {math.inf},
-        reverse=True,
-    )
-    full: set[tuple[float, ...]] = set()
-    """Of which sizes no more find room, and until when: a plan only uses room up."""
-    for _, _, _, duration_s, job_id, entry, _ in queue:
-        if not ledger.free:
-            return
-        job = entry.job
-        if not isinstance(starts.decisions.get(job_id), Hold) or not (
-            may_restart(job, "asked") and may_restart(job, restarts)
-        ):
-            continue
-        for at_s in closes_s:
-            until_s = at_s - settings.margin_s
-            keeps = job.elastic is not None
-            room_s, needed_s = until_s - starts.now_s, settings.least_s
-            if not keeps:
-                needed_s = max(needed_s, settings.sure * duration_s)
-            if job.time_limit_s is not None and reached(room_s, job.time_limit_s):
-                continue  # it ends by its limit, and something else is in its way
-            why = StartsUntil(until_s, room_s, needed_s, keeps)
-            size = (at_s, job.gpus, job.min_nodes, job.cpus, job.mem_mib)
-            if not why or size in full:
-                continue
-            if _start(starts, job, why):
-                break
-            full.add(size)
-
-
-def _start(starts: Starts, job: Job, why: StartsUntil) -> bool:
-    ledger = starts.ledger
-    nodes = starts.fences.nodes[starts.fences.level(why.room_s)]  # it is gone by then
-    short = replace(job, time_limit_s=why.room_s)  # Slurm gets this limit; with its own the job would not start
-    placement = consolidated(ledger, short, lambda i: i not in nodes)
-    if placement is None:
-        return False
-    free = FreeGpus(job.gpus, ledger.largest, ledger.free, True)
-    ledger.take(job, placement)
-    starts.act(job.id, Start(placement, (why, free), until_s=why.until_s))
-    return True
