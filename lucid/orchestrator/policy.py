@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,7 +15,7 @@ from lucid.core.job import Job, Running
 from lucid.core.node import next_edge_s
 from lucid.core.ports import Capability, Predictor
 from lucid.core.snapshot import Partition, Snapshot
-from lucid.errors import ConfigError
+from lucid.errors import ConfigError, did_you_mean
 from lucid.orchestrator.blocked_jobs import BlockedJobs
 from lucid.orchestrator.boot_reasons import with_boots
 from lucid.orchestrator.must_leave import off_bad_gpus, with_leaving
@@ -260,9 +259,7 @@ def find_policy(name: str) -> PolicyFactory:
         return BUILT_IN[name]
     known = known_policies()
     if name not in known:
-        near = difflib.get_close_matches(name, known, n=1)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
-        raise ConfigError(f"no policy {name!r}{hint}; known: {', '.join(sorted(known))}")
+        raise ConfigError(f"no policy {name!r}{did_you_mean(name, known)}; known: {', '.join(sorted(known))}")
     return known[name]
 
 

@@ -73,7 +73,10 @@ def paths_of(word: str) -> list[str]:
         return _git("ls-files", "--", str(path))
     if path.exists() or not _is_revision(word):
         return [str(path.relative_to(REPO))]
-    return [*_git("diff", "--name-only", "--merge-base", word), *_git("ls-files", "--others", "--exclude-standard")]
+    return [
+        *_git("diff", "--name-only", "--no-renames", "--merge-base", word),
+        *_git("ls-files", "--others", "--exclude-standard"),
+    ]
 
 
 def _is_revision(word: str) -> bool:

@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from lucid.cli.console import Table, say, stdout_console
+from lucid.cli.options import Group
 from lucid.cli.progress import progress
 from lucid.errors import ConfigError
 from lucid.simulator.bench import PLAN_SIZES, bench_plan
@@ -17,7 +18,7 @@ from lucid.simulator.bench_warm import WARM_SIZE, bench_warm
 __all__ = ["bench"]
 
 
-@click.group()
+@click.group(cls=Group)
 def bench() -> None:
     """Measure the speed of Lucid on this machine."""
 

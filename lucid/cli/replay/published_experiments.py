@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from lucid.cli.console import Table, say, stdout_console
+from lucid.cli.options import Group
 from lucid.cli.progress import progress
 from lucid.simulator.elastic.sets import CASES, Comparison, compare_case
 
@@ -28,7 +29,7 @@ _INVENTED = (
 )
 
 
-@click.group()
+@click.group(cls=Group)
 def experiment() -> None:
     """Repeat the experiments of published systems."""
 
