@@ -7,7 +7,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Protocol
 
 from lucid.core.decision import PartitionPlan, Plan, earliest
@@ -39,9 +38,6 @@ __all__ = [
     "make_policy",
 ]
 
-_SOLVING = ("muri-", "elastic", "pollux", "sia", "optimus")
-"""Beginnings of the names of our policies that go by solvers."""
-_SOLVERS = ("scipy", "rustworkx", "threadpoolctl")
 ENTRY_POINT_GROUP = "lucid.policies"
 
 
@@ -267,13 +263,9 @@ def make_policy(name: str, settings: PolicySettings, predictor: Predictor) -> Po
     """The policy called ``name``.
 
     Raises:
-        ConfigError: there is none, as ``find_policy``; the package that adds it, or a solver that it needs, cannot be
-            imported; or it does not state its rules as they are read.
+        ConfigError: there is none, as ``find_policy``; the package that adds it cannot be imported; its factory lacks
+            what it needs (ours: a solver); or it does not state its rules as they are read.
     """
-    if lacking := [solver for solver in _SOLVERS if name.startswith(_SOLVING) and find_spec(solver) is None]:
-        raise ConfigError(
-            f"policy {name} needs {', '.join(lacking)}, of the extra 'peers': pip install 'lucid-scheduler[peers]'"
-        )
     made = find_policy(name)(settings, predictor)
     rules_of(made)
     return made

@@ -12,6 +12,7 @@ from lucid.adapters.slurm.records.network_topology import Network
 from lucid.adapters.slurm.records.preemption import Preemption
 from lucid.adapters.slurm.records.request import JobDefaults
 from lucid.adapters.slurm.records.reservations import Reservation
+from lucid.core.doubling import doubled_s
 from lucid.errors import ActionRefused, ClusterUnavailable, Refusal
 from lucid.slurmlog.value_formats import JOB_NUMBER
 
@@ -330,7 +331,7 @@ class Breaker:
 
     def _open(self, why: str) -> None:
         self.why = why
-        self._open_until_s = self.monotonic_s() + min(self.rest_s * 2 ** min(self._opened, 30), self.most_s)
+        self._open_until_s = self.monotonic_s() + doubled_s(self.rest_s, self._opened, self.most_s)
         self._opened += 1
 
 
