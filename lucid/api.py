@@ -6,7 +6,6 @@ The options are those of ``lucidctl simulate``, under the same names (``pool=Tru
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from inspect import signature
@@ -17,7 +16,7 @@ import click
 
 from lucid.cli.replay.replay_options import read_scenario
 from lucid.cli.replay.simulate import compare, simulate
-from lucid.errors import ConfigError
+from lucid.errors import ConfigError, did_you_mean
 from lucid.explain.replayed_story import story_teller
 from lucid.orchestrator.policy import PolicyFactory, adding_policy
 from lucid.simulator.engine import Run
@@ -156,8 +155,7 @@ def _asked(options: Mapping[str, Any]) -> dict[str, Any]:
     words = ["a trace"]
     for name, value in options.items():
         if name not in by_name:
-            near = difflib.get_close_matches(name, by_name, n=1)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
+            hint = did_you_mean(name, by_name)
             raise ConfigError(f"no option {name!r}{hint} (lucidctl simulate --help has them)")
         words += _typed(by_name[name], value)
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from enum import StrEnum
 
 __all__ = [
@@ -18,8 +19,18 @@ __all__ = [
     "TraceError",
     "UnsafeAction",
     "UnsafePlan",
+    "did_you_mean",
     "words_of",
 ]
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """``; did you mean 'queue'?``: part of a message about a word that is not known. Empty where no known one is like
+    it."""
+    from difflib import get_close_matches  # imported here: most commands start without a mistake
+
+    near = get_close_matches(word, [*known], n=1)
+    return f"; did you mean {near[0]!r}?" if near else ""
 
 
 class LucidError(Exception):

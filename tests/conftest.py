@@ -17,7 +17,7 @@ os.environ.setdefault("LUCID_FROZEN", "1")
 
 from json_schemas import FOLDER, Recorder, name_of, trouble_with
 
-pytest_plugins = ["mutants.choice", "times.choice", "times.plugin"]
+pytest_plugins = ["mutants.choice", "skips", "times.choice", "times.plugin"]
 
 # A time limit for each example would make tests hang on how busy the machine is.
 # LUCID_SAME_EXAMPLES=1 tries the same examples in every run: what a mutant is judged by must not be luck.

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from lucid.cli.options import config_option
+from lucid.cli.options import config_option, job_number
 
 __all__ = ["efficiency", "explain", "history", "idle", "queue", "status", "top", "when", "why_not"]
 
@@ -58,7 +58,7 @@ def explain(job_id: str, run_dir: Path | None, policy: str | None, as_json: bool
     """
     from lucid.cli.job.explain import tell_explain
 
-    tell_explain(job_id, run_dir, policy, as_json, config)
+    tell_explain(job_number(job_id) if run_dir is None else job_id, run_dir, policy, as_json, config)
 
 
 @click.command()
@@ -119,7 +119,7 @@ def why_not(
     _one_thread()
     from lucid.cli.job.why_not import tell_why_not
 
-    tell_why_not(job_id, gpus, share, vc, limit, config, as_json)
+    tell_why_not(job_number(job_id), gpus, share, vc, limit, config, as_json)
 
 
 @click.command()
@@ -162,6 +162,8 @@ def efficiency(
     Counted are jobs that ended in the last days, and those that run, each over its whole run. With --time-limits, the
     command plans lucidd's recorded plans again, with one job's time limit changed.
     """
+    if job_id is not None:
+        job_number(job_id)
     if time_limits:
         from lucid.cli.live.time_limits import tell_time_limits
 

@@ -13,6 +13,7 @@ import click
 
 from lucid.cli.console import say, warn_on_stderr
 from lucid.cli.examples import with_examples
+from lucid.cli.options import Group
 from lucid.errors import LucidError, ModelError
 
 __all__ = ["lucidctl", "main"]
@@ -114,7 +115,7 @@ _EXTRAS: Mapping[str, str] = {
 _INTERRUPTED = 130  # 128 + SIGINT
 
 
-class _Lazy(click.Group):
+class _Lazy(Group):
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
         return list(_COMMANDS)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 import tomllib
 from collections.abc import Iterator, Mapping
@@ -17,7 +16,7 @@ from lucid.config.idle import IdleSettings
 from lucid.config.live import DaemonSettings, Mode, ModelSettings, SlurmSettings, TunerSettings
 from lucid.config.policy import OverheadSettings, PolicySettings
 from lucid.config.web import WebSettings
-from lucid.errors import ConfigError
+from lucid.errors import ConfigError, did_you_mean
 from lucid.places import library_folder, profiles_folder
 
 __all__ = [
@@ -172,8 +171,7 @@ def _explain(item: dict[str, Any]) -> str:
         if gone is not None:
             return f"{'.'.join(path)!r} is gone: {gone}"
         known = _keys_at(path[:-1])
-        near = difflib.get_close_matches(path[-1], known, n=1)
-        hint = f", did you mean {near[0]!r}?" if near else ""
+        hint = did_you_mean(path[-1], known)
         return f"unknown key {'.'.join(path)!r}{hint} (known here: {', '.join(known)})"
     given, says = repr(item["input"]), item["msg"].removeprefix("Value error, ")
     return f"{'.'.join(path)} = {given if len(given) <= 200 else given[:200] + '…'}: {says}"

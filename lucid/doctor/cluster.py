@@ -21,7 +21,7 @@ from lucid.doctor.lending import look_over_lending
 from lucid.doctor.power import as_lucidd_sees, look_over_power
 from lucid.doctor.preemption import look_over_preemption
 from lucid.doctor.served import look_over_served
-from lucid.errors import ClusterError
+from lucid.errors import ClusterError, did_you_mean
 from lucid.live.reporting.doctor_finding import Finding, bad, warn
 from lucid.places import HELD_AT_MOST_S
 
@@ -238,8 +238,9 @@ def _partitions(settings: Settings, modes: Mapping[str, Mode], site: Site) -> It
         if found is None and name == pool.partition:
             continue  # told with the other limits of lending
         if found is None:
+            hint = did_you_mean(name, known)
             yield bad(
-                f"partition {name!r} does not exist (there are: {', '.join(sorted(known))})",
+                f"partition {name!r} does not exist{hint} (there are: {', '.join(sorted(known))})",
                 "correct daemon.profiling_partition" if name == room else "correct daemon.partitions",
             )
             continue

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-__all__ = ["duration", "gpus", "jobs", "when"]
+__all__ = ["ago", "duration", "gpus", "jobs", "when"]
 
 
 def duration(seconds: float) -> str:
@@ -16,6 +16,17 @@ def duration(seconds: float) -> str:
             whole = unit == "min" and abs(value) >= 10
             return f"{value:.0f} {unit}" if whole else f"{value:.1f} {unit}".replace(".0 min", " min")
     return f"{seconds:.0f} s"
+
+
+_CLOCKS_AGREE_S = 5.0
+
+
+def ago(seconds: float) -> str:
+    """``2 min ago``. What is stored may be by another host's clock: where that is ahead, by how much is told, and no
+    age."""
+    if seconds < -_CLOCKS_AGREE_S:
+        return f"{duration(-seconds)} from now: the clock that wrote it and this one differ"
+    return f"{duration(max(seconds, 0.0))} ago"
 
 
 _UNIX_TIME_S = 1e9

@@ -11,7 +11,7 @@ from lucid.core.decision import DecisionRow, Plan, Start, verb_of
 from lucid.core.frozen import dataclass
 from lucid.core.job import Pending
 from lucid.core.snapshot import Snapshot
-from lucid.errors import ConfigError
+from lucid.errors import ConfigError, did_you_mean
 from lucid.explain.node_states import ends_in_time_s, limit_words
 from lucid.explain.reasons import decision_line
 from lucid.explain.starts import starts_of
@@ -126,8 +126,11 @@ def _variants(snapshot: Snapshot, name: str, entry: Pending, changes: Changes) -
     if changes.vc is not None:
         home = snapshot.home(changes.vc)
         if home is None or home.profiling:
-            known = (vc for part in snapshot.partitions.values() if not part.profiling for vc in part.vcs)
-            raise ConfigError(f"--vc {changes.vc}: lucidd looks after no such VC; it does after: {', '.join(known)}")
+            known = [vc for part in snapshot.partitions.values() if not part.profiling for vc in part.vcs]
+            hint = did_you_mean(changes.vc, known)
+            raise ConfigError(
+                f"--vc {changes.vc}: lucidd looks after no such VC{hint}; it does after: {', '.join(known)}"
+            )
         room = name if snapshot.partitions[name].profiling else home.name
         found[f"in VC {changes.vc}"] = room, replace(entry, job=replace(entry.job, vc=changes.vc))
     return found

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from lucid.core.snapshot import Partition
-from lucid.errors import ConfigError
+from lucid.errors import ConfigError, did_you_mean
 
 if TYPE_CHECKING:  # commands that only show what lucidd has written load no library of settings
     from lucid.config import Settings
@@ -39,7 +39,8 @@ def check_lending(settings: Settings, where: str) -> None:
     for vc in pool.quotas:
         if vc not in daemon.partitions:
             known = ", ".join(daemon.partitions)
-            raise ConfigError(f"{where}: daemon.pool.quotas.{vc}: not in daemon.partitions (there: {known})")
+            hint = did_you_mean(vc, daemon.partitions)
+            raise ConfigError(f"{where}: daemon.pool.quotas.{vc}: not in daemon.partitions{hint} (there: {known})")
     from lucid.models.history import HistoryPredictor  # imported here: `status` asks for no policy
     from lucid.orchestrator.policy import known_policies, make_policy
     from lucid.orchestrator.rules import rules_of

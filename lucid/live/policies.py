@@ -5,7 +5,6 @@ There is one way to make it: lucidd makes its policy so, and ``lucidctl`` makes 
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Mapping
 from dataclasses import field
 from pathlib import Path
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from lucid.adapters.left_out import LeftOut
 from lucid.core.frozen import dataclass
 from lucid.core.ports import Capability, Predictor
-from lucid.errors import ConfigError
+from lucid.errors import ConfigError, did_you_mean
 from lucid.live.lending import check_lending
 from lucid.live.modes import live_profiling, policy_settings
 from lucid.live.plans.plain_settings import plain_settings, settings_code
@@ -116,7 +115,8 @@ def check_policy(settings: Settings, where: str) -> None:
             raise ConfigError(f"{key}: this is the profiling partition, which daemon.policy uses; leave it out")
         if partition not in daemon.partitions:
             known = ", ".join(daemon.partitions)
-            raise ConfigError(f"{key}: not in daemon.partitions (there: {known}); say there what lucidd may do")
+            hint = did_you_mean(partition, daemon.partitions)
+            raise ConfigError(f"{key}: not in daemon.partitions{hint} (there: {known}); say there what lucidd may do")
         if partition in daemon.pool.quotas:
             raise ConfigError(
                 f"{key}: this VC lends GPUs (daemon.pool.quotas), and one policy has to plan all that lend; leave it "
@@ -129,9 +129,8 @@ def _check_one(settings: Settings, name: str, key: str) -> None:
     """``key``: the file and the setting that names the policy."""
     able = _most(settings)
     if name not in known_policies():
-        near = difflib.get_close_matches(name, _runnable(settings, able), n=1)
-        hint = f"did you mean {near[0]!r}? " if near else ""
-        raise ConfigError(f"{key}: there is no such policy; {hint}{_known(settings, able)}")
+        hint = did_you_mean(name, _runnable(settings, able))
+        raise ConfigError(f"{key}: there is no such policy{hint}; {_known(settings, able)}")
     lacking = _lacking(name, settings, able)
     if lacking == [Capability.PREEMPT] and settings.slurm.packs:
         raise ConfigError(

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Protocol
 
 from lucid.core.decision import PartitionPlan, Plan, earliest
@@ -16,7 +14,7 @@ from lucid.core.job import Job, Running
 from lucid.core.node import next_edge_s
 from lucid.core.ports import Capability, Predictor
 from lucid.core.snapshot import Partition, Snapshot
-from lucid.errors import ConfigError
+from lucid.errors import ConfigError, did_you_mean
 from lucid.orchestrator.blocked_jobs import BlockedJobs
 from lucid.orchestrator.boot_reasons import with_boots
 from lucid.orchestrator.must_leave import off_bad_gpus
@@ -40,9 +38,6 @@ __all__ = [
     "make_policy",
 ]
 
-_SOLVING = ("muri-", "elastic", "pollux", "optimus")
-"""Beginnings of the names of our policies that go by solvers."""
-_SOLVERS = ("scipy", "rustworkx", "threadpoolctl")
 ENTRY_POINT_GROUP = "lucid.policies"
 
 
@@ -260,9 +255,7 @@ def find_policy(name: str) -> PolicyFactory:
         return BUILT_IN[name]
     known = known_policies()
     if name not in known:
-        near = difflib.get_close_matches(name, known, n=1)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
-        raise ConfigError(f"no policy {name!r}{hint}; known: {', '.join(sorted(known))}")
+        raise ConfigError(f"no policy {name!r}{did_you_mean(name, known)}; known: {', '.join(sorted(known))}")
     return known[name]
 
 
@@ -270,13 +263,9 @@ def make_policy(name: str, settings: PolicySettings, predictor: Predictor) -> Po
     """The policy called ``name``.
 
     Raises:
-        ConfigError: there is none, as ``find_policy``; the package that adds it, or a solver that it needs, cannot be
-            imported; or it does not state its rules as they are read.
+        ConfigError: there is none, as ``find_policy``; the package that adds it cannot be imported; its factory lacks
+            what it needs (ours: a solver); or it does not state its rules as they are read.
     """
-    if lacking := [solver for solver in _SOLVERS if name.startswith(_SOLVING) and find_spec(solver) is None]:
-        raise ConfigError(
-            f"policy {name} needs {', '.join(lacking)}, of the extra 'peers': pip install 'lucid-scheduler[peers]'"
-        )
     made = find_policy(name)(settings, predictor)
     rules_of(made)
     return made

@@ -14,7 +14,7 @@ from pathlib import Path
 from lucid.config import BackfillSettings
 from lucid.core.hostlist import hosts_in
 from lucid.core.node import Node, Window
-from lucid.errors import ConfigError, TraceError
+from lucid.errors import ConfigError, TraceError, did_you_mean
 from lucid.simulator.traces.record import Trace
 
 __all__ = ["Outages", "named_nodes", "read_events", "slurm_seconds", "with_limits"]
@@ -142,7 +142,10 @@ def named_nodes(text: str, where: str, layout: Mapping[str, Sequence[Node]]) -> 
     for word in [text] if text in every else _hosts(text, where):
         if word not in every and word not in known:
             vcs = ", ".join(f"{vc} ({names[0]} to {names[-1]})" for vc, names in every.items() if names)
-            raise TraceError(f"{where}: column nodes: there is no VC or node {word!r}; write *, or of these: {vcs}")
+            hint = did_you_mean(word, [*every, *known])
+            raise TraceError(
+                f"{where}: column nodes: there is no VC or node {word!r}{hint}; write *, or of these: {vcs}"
+            )
         found += every.get(word, [word])
     return list(dict.fromkeys(found))
 

@@ -1,4 +1,4 @@
-"""How Slurm writes durations, sizes and trackable resources (TRES)."""
+"""How Slurm writes numbers of jobs, durations, sizes and trackable resources (TRES)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ import math
 import re
 from collections.abc import Mapping
 
-__all__ = ["NO_LIMIT_S", "NO_TIME", "elapsed_s", "gres_count", "limit_s", "mem_mib", "tres"]
+__all__ = ["JOB_NUMBER", "NO_LIMIT_S", "NO_TIME", "elapsed_s", "gres_count", "limit_s", "mem_mib", "tres"]
+
+JOB_NUMBER = re.compile("[0-9]{1,12}([_+][0-9]{1,9})?")
+"""A job, a task of an array (``49469_3``), or a part of a heterogeneous job (``49469+1``)."""
 
 NO_TIME = frozenset({"", "unknown", "none", "n/a"})
 """What stands in place of a time that is not known, in lower case."""

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from lucid.config import Settings, settings_from
-from lucid.errors import ConfigError
+from lucid.errors import ConfigError, did_you_mean
 
 __all__ = ["SPACE", "Dimension", "choose", "value_at", "with_values"]
 
@@ -54,8 +53,7 @@ def choose(keys: Sequence[str]) -> tuple[Dimension, ...]:
         found = [d for d in SPACE if f".{d.key}.".find(f".{key}.") >= 0]
         if not found:
             known = [d.key for d in SPACE]
-            near = difflib.get_close_matches(key, known, n=1)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
+            hint = did_you_mean(key, known)
             raise ConfigError(f"--only {key}: not a setting that can be tuned{hint}; known: {', '.join(known)}")
         chosen.extend(d for d in found if d not in chosen)
     return tuple(chosen)

@@ -12,8 +12,8 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from starlette.responses import HTMLResponse, Response
 
 from lucid.escaping import for_html
-from lucid.explain.quantities import duration
-from lucid.web.site import Site, ago, clock
+from lucid.explain.quantities import ago, duration
+from lucid.web.site import Site, clock
 from lucid.web.viewer import Viewer
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def templates() -> Environment:
         lstrip_blocks=True,
     )
     made.filters.update(
-        duration=duration, clock=clock, percent=_percent, speed=_speed, count=_count, hm=_hm, hours=_hours
+        duration=duration, age=ago, clock=clock, percent=_percent, speed=_speed, count=_count, hm=_hm, hours=_hours
     )
     return made
 
@@ -68,7 +68,7 @@ def on_every_page(site: Site, viewer: Viewer, section: str, path: str) -> dict[s
         "sections": _SECTIONS,
         "section": section,
         "viewer": viewer,
-        "ago": lambda at_s: ago(now_s - at_s),
+        "ago": lambda at_s: "just now" if abs(now_s - at_s) < 5 else ago(now_s - at_s),
         "now_s": now_s,
         "seen_s": None if picture is None else max(picture.now_s, site.source.status.at_s or 0.0),
         "json_link": to(path if path != "/" else "/cluster", suffix=".json"),

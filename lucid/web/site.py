@@ -15,14 +15,13 @@ from lucid.core.decision import DecisionRow
 from lucid.core.job import Job
 from lucid.core.names import without_names
 from lucid.core.reason import Reason, reason_from_dict, reason_to_dict
-from lucid.explain.quantities import duration
 from lucid.explain.reasons import reason_text
 from lucid.web.picture import Picture
 from lucid.web.planner_client import Planning
 from lucid.web.source import Source
 from lucid.web.viewer import Sight, Viewer
 
-__all__ = ["Site", "ago", "clock", "obstacles"]
+__all__ = ["Site", "clock", "obstacles"]
 
 
 @dataclass(frozen=True)
@@ -88,11 +87,6 @@ def obstacles(reasons: Sequence[Reason]) -> list[str]:
     """In words, the comparisons that keep a job from starting; all of them where none does by itself."""
     against = [reason for reason in reasons if not reason]
     return [reason_text(reason) for reason in against or reasons]
-
-
-def ago(seconds: float) -> str:
-    """``2 min ago``."""
-    return "just now" if seconds < 5 else f"{duration(seconds)} ago"
 
 
 def clock(at_s: float) -> str:

@@ -243,7 +243,7 @@ def test_lucid_toml(tmp_path: Path) -> None:
     [
         ("[slurm]\n\npoll_idle_s = 'x'\n", "line 3: slurm.poll_idle_s"),
         ("[slurm]\npoll_idle_s = nan\n", "line 2: slurm.poll_idle_s"),
-        ("[daemon]\nlease = 5\n", "line 2: unknown key 'daemon.lease', did you mean 'lease_s'"),
+        ("[daemon]\nlease = 5\n", "line 2: unknown key 'daemon.lease'; did you mean 'lease_s'"),
         ("[daemon.partitions]\na = 'pack'\nb = 'no'\n", "line 3: daemon.partitions.b"),
         ("a = \n", "line 1"),
     ],

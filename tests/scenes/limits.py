@@ -35,7 +35,7 @@ def crowded(seed: int) -> Trace:
         user = rng.randrange(4)
         lasts_s = round((user + 1) * 1200 * rng.uniform(0.5, 1.5))
         limit_s = float(rng.choice([6, 12, 24]) * H)
-        job = a_job(f"j{number}", rng.choice([1, 2, 4, 8, 16]), round(submit_s), rank=number, time_limit_s=limit_s)
+        job = a_job(str(number), rng.choice([1, 2, 4, 8, 16]), round(submit_s), rank=number, time_limit_s=limit_s)
         items.append(TraceJob(replace(job, user=f"u{user}", name="train"), float(lasts_s)))
     return a_trace(*items)
 

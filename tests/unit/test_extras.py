@@ -8,12 +8,15 @@ from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
+from hypothesis import assume, example, given, settings
+from hypothesis import strategies as st
 
 from builders import FixedPredictor
 from lucid.config import PolicySettings
 from lucid.errors import ConfigError
-from lucid.orchestrator import policy as policies
+from lucid.orchestrator import policies as built_in
 from lucid.orchestrator.policies import BUILT_IN
+from lucid.orchestrator.policy import adding_policy, make_policy
 
 PLAIN = """
 import sys
@@ -58,8 +61,20 @@ def test_a_command_that_needs_an_extra_names_it(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", BUILT_IN)
 def test_a_policy_by_solvers_says_so_when_it_is_made(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(policies, "find_spec", lambda _: None)
+    monkeypatch.setattr(built_in, "find_spec", lambda _: None)
     solves = name.startswith(("muri", "elastic", "pollux", "optimus"))
     told = "needs scipy, rustworkx, threadpoolctl, of the extra 'peers'"
     with pytest.raises(ConfigError, match=told) if solves else nullcontext():
-        policies.make_policy(name, PolicySettings(), FixedPredictor({}))
+        make_policy(name, PolicySettings(), FixedPredictor({}))
+
+
+@settings(max_examples=15)
+@given(st.sampled_from([*BUILT_IN]), st.text("-abcmes0", max_size=4), st.text("-abcmes0", max_size=4))
+@example("sia", "", "mese")
+@example("pollux", "", "-lite")
+def test_what_a_third_partys_policy_needs_does_not_hang_on_its_name(name: str, before: str, after: str) -> None:
+    called = f"{before}{name}{after}"
+    assume(called not in BUILT_IN)
+    with pytest.MonkeyPatch.context() as patch, adding_policy(called, BUILT_IN["fifo"]):
+        patch.setattr(built_in, "find_spec", lambda _: None)
+        assert make_policy(called, PolicySettings(), FixedPredictor({})).name == "fifo"

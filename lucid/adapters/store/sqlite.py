@@ -147,7 +147,7 @@ class SqliteStore(LeasedFile):
         with self.reading() as db:
             rows = db.execute(
                 "SELECT at_s, job_id, partition, verb, '[]', placement, beside, mode FROM decisions "
-                "WHERE at_s >= ? AND verb != 'hold' ORDER BY at_s DESC LIMIT ?",
+                "WHERE at_s >= ? AND verb != 'hold' ORDER BY at_s DESC, id DESC LIMIT ?",
                 (since_s, limit),
             ).fetchall()
         with self.left_out.look("decisions") as look:

@@ -14,7 +14,7 @@ from lucid.config import DaemonSettings, Mode, settings_from
 from lucid.doctor.power import power_note
 from lucid.doctor.preemption import look_over_preemption, without_layers
 from lucid.doctor.served import look_over_served, taken_whole
-from lucid.errors import ConfigError
+from lucid.errors import ConfigError, did_you_mean
 from lucid.slurmconf.conf_text import Texts, read_text, read_texts
 from lucid.slurmconf.install import FILES, is_lucids, of_package, shipped_content
 from lucid.slurmconf.journal import Change
@@ -93,7 +93,8 @@ def make_plan(root: Path, machine: Machine, running: Running, options: Options, 
     """
     unknown = [name for name in (*options.partitions, options.profiling) if name and name not in running.partitions]
     if unknown:
-        raise ConfigError(f"Slurm has no partition {unknown[0]!r}; it has {', '.join(running.partitions)}")
+        hint = did_you_mean(unknown[0], running.partitions)
+        raise ConfigError(f"Slurm has no partition {unknown[0]!r}{hint}; it has {', '.join(running.partitions)}")
     mode = options.mode
     plan = Plan(mode, options.partitions)
     if not machine.has_user():

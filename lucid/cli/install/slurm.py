@@ -13,7 +13,7 @@ from lucid.adapters.slurm.clients.factory import make_client
 from lucid.adapters.slurm.clients.port import Breaker
 from lucid.cli.console import say
 from lucid.cli.live.status import live_settings
-from lucid.cli.options import config_option
+from lucid.cli.options import Group, config_option
 from lucid.errors import ConfigError
 from lucid.live.lending import POOL_EXAMPLE
 from lucid.slurmconf.check import check_installation
@@ -25,7 +25,7 @@ from lucid.slurmconf.render import SLOTS, render
 __all__ = ["slurm"]
 
 
-@click.group()
+@click.group(cls=Group)
 def slurm() -> None:
     """Write and check the parts of Slurm's configuration that Lucid needs."""
 

@@ -14,8 +14,8 @@ from lucid.cli.live.status import lives, seen_store, told_live
 from lucid.core.job import Job, Pending
 from lucid.core.ports import Predictor
 from lucid.core.snapshot import Partition
-from lucid.errors import ConfigError, StoreError
-from lucid.explain.quantities import duration
+from lucid.errors import ConfigError, StoreError, did_you_mean
+from lucid.explain.quantities import ago, duration
 from lucid.explain.starts import guess_words, observed_words, start_words
 from lucid.live.plans.expected_starts import expected_start
 from lucid.live.plans.replan import LastPlan, last_plan
@@ -48,7 +48,7 @@ def tell_when(gpus: int, limit: str | None, user: str, partition: str | None, co
     for words in (guess_words(len(last.times.known)), observed_words(last.modes, found)):
         if words:
             say(words)
-    say(f"by what lucidd saw {duration(max(time.time() - last.snapshot.now_s, 0.0))} ago")
+    say(f"by what lucidd saw {ago(time.time() - last.snapshot.now_s)}")
 
 
 def seconds_of(limit: str) -> float:
@@ -67,7 +67,10 @@ def _candidates(last: LastPlan, gpus: int, name: str | None) -> dict[str, Partit
     """The VCs to ask about, each with where its jobs run: those that could hold the job, were they empty."""
     known = {vc: part for part in last.snapshot.partitions.values() if not part.profiling for vc in part.vcs}
     if name is not None and name not in known:
-        raise ConfigError(f"--partition {name}: lucidd does not look after it; it does after: {', '.join(known)}")
+        hint = did_you_mean(name, known)
+        raise ConfigError(
+            f"--partition {name}: lucidd does not look after it{hint}; it does after: {', '.join(known)}"
+        )
     asked = known if name is None else {name: known[name]}
     most = {vc: part.quotas.get(vc, part.gpus) for vc, part in known.items()}
     fitting = {vc: part for vc, part in asked.items() if gpus <= most[vc]}

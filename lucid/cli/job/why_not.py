@@ -10,7 +10,7 @@ from lucid.cli.console import say
 from lucid.cli.job.when import seconds_of
 from lucid.cli.live.status import seen_store, told_live
 from lucid.explain.live_story import check_waits_for_lucid
-from lucid.explain.quantities import duration
+from lucid.explain.quantities import ago
 from lucid.explain.reasons import decision_line
 from lucid.explain.what_if import OTHER_PLAN, Changes, asked_again
 from lucid.live.plans.replan import last_plan
@@ -33,7 +33,7 @@ def tell_why_not(
     if as_json:
         say(json.dumps(found.to_dict(), indent=1))
         return
-    say(f"job {job_id}, by what lucidd saw {duration(time.time() - found.at_s)} ago")
+    say(f"job {job_id}, by what lucidd saw {ago(time.time() - found.at_s)}")
     if found.starts is not None:
         say(f"starts: {found.starts[1]}")
     for words, row in found.rows.items():

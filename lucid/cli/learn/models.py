@@ -12,6 +12,7 @@ import click
 from lucid.calibrate.tables import shipped
 from lucid.cli.console import Table, say, stdout_console
 from lucid.cli.learn.models_evaluate import evaluate
+from lucid.cli.options import Group
 from lucid.cli.progress import progress
 from lucid.config import Settings, library_folder, load_settings, own_job_log
 from lucid.errors import ConfigError
@@ -35,7 +36,7 @@ _config = click.option("--config", type=click.Path(path_type=Path), help="TOML s
 _json = click.option("--json", "as_json", is_flag=True, help="The same as JSON.")
 
 
-@click.group()
+@click.group(cls=Group)
 def models() -> None:
     """Train and evaluate the learned models, and choose the version in service."""
 

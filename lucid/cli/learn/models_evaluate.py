@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import click
 
 from lucid.cli.console import Table, say, stdout_console
+from lucid.cli.options import Group
 from lucid.cli.progress import progress
 from lucid.core.prediction import MEDIUM_FROM, TINY_ABOVE
 from lucid.errors import ModelError
@@ -56,7 +57,7 @@ def _test_from(rows: str, *earlier: str) -> Callable[[_Command], _Command]:
     )
 
 
-@click.group()
+@click.group(cls=Group)
 def evaluate() -> None:
     """Evaluate a kind of model on data that it was not trained on."""
 

@@ -20,7 +20,7 @@ from lucid.atomic import write_atomic
 from lucid.cli.console import Table, say, stdout_console
 from lucid.cli.learn.past_jobs import scenario_of_log, scenario_of_store
 from lucid.cli.live.status import told_live
-from lucid.cli.options import config_option
+from lucid.cli.options import Group, config_option
 from lucid.cli.progress import progress
 from lucid.cli.replay.replay_options import cluster_options
 from lucid.errors import ConfigError, LucidError
@@ -37,11 +37,11 @@ from lucid.tuner.tune import tune as run_tuning
 __all__ = ["tune", "write_proposal"]
 
 
-class _DefaultGroup(click.Group):
+class _DefaultGroup(Group):
     """``tune --history …`` runs the search; ``tune apply`` and ``tune rollback`` are commands."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        if args and args[0] not in self.commands and args[0] not in ("-h", "--help"):
+        if args and args[0].startswith("-") and args[0] not in ("-h", "--help"):
             args = ["search", *args]
         return super().parse_args(ctx, args)
 

@@ -16,7 +16,7 @@ from lucid.adapters.gpu.nvml import NvmlMetrics
 from lucid.adapters.gpu.profile_files import read_profile_files
 from lucid.cli.console import Table, say, stdout_console, styled
 from lucid.cli.live.gpu_health import health, out, returned
-from lucid.cli.options import DEFAULT_CONFIG, config_option
+from lucid.cli.options import DEFAULT_CONFIG, Group, config_option
 from lucid.config import Settings, load_settings, profiles_folder
 from lucid.core.readings import GpuReading
 from lucid.errors import MetricsError
@@ -97,7 +97,7 @@ def _state(summary: Summary) -> str:
     return ", ".join(words) or "steady"
 
 
-@click.group(invoke_without_command=True)
+@click.group(cls=Group, invoke_without_command=True)
 @config_option
 @click.option(
     "--profiles",

@@ -16,6 +16,7 @@ from lucid.cli.live.status import live_settings, live_store
 from lucid.config import IdleSettings, Settings, profiles_folder
 from lucid.efficiency.judge import JobUse
 from lucid.efficiency.ladder import Met, Step, idle_since, measured, meets
+from lucid.errors import ConfigError, did_you_mean
 from lucid.explain.quantities import duration, when
 from lucid.live.idle_jobs import VIEW
 from lucid.live.reporting.waste_inputs import job_uses
@@ -63,6 +64,11 @@ def tell_dry_run(config: Path, days: float, cancel_in: Sequence[str], user: str 
     settings = live_settings(config)
     rules = settings.idle.model_copy(update={"cancel": (*settings.idle.cancel, *cancel_in)})
     jobs = _uses(live_store(settings), settings, days, user)
+    known = {*settings.daemon.partitions, *(job.vc for job in jobs)}
+    for vc in cancel_in:
+        if vc not in known:
+            there = ", ".join(sorted(known))
+            raise ConfigError(f"--cancel-in {vc}: there is no such VC{did_you_mean(vc, known)} (there are: {there})")
     found = [met for job in jobs for met in meets(job, rules)]
     data = dry_run(jobs, found, days, rules)
     if as_json:

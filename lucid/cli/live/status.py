@@ -17,7 +17,7 @@ from lucid.core.reason import reason_from_dict
 from lucid.errors import ConfigError
 from lucid.escaping import shown
 from lucid.explain.borrowing import vc_words
-from lucid.explain.quantities import duration
+from lucid.explain.quantities import ago, duration
 from lucid.explain.reasons import reason_text
 from lucid.live.learning.tuner_reports import latest_report
 from lucid.live.reporting.public_view import Published
@@ -120,7 +120,7 @@ def tell_status(config: Path, as_json: bool) -> None:
     if as_json:
         say(json.dumps(data, indent=1))
         return
-    beats = "no heartbeat" if beat is None else f"last good cycle {duration(now_s - beat.at_s)} ago"
+    beats = "no heartbeat" if beat is None else f"last good cycle {ago(now_s - beat.at_s)}"
     troubles = [] if alive else lives_in_trouble(Path(settings.daemon.heartbeat), now_s)
     if troubles:
         say(f"{'; '.join(shown(one.words) for one in troubles)}; {beats}")
@@ -129,8 +129,8 @@ def tell_status(config: Path, as_json: bool) -> None:
     other = data["standby"]
     if other is not None:
         say(
-            f"standby: {shown(other['host'])} (pid {other['pid']}), since {duration(now_s - other['since_s'])}, "
-            f"last heard of {duration(max(now_s - other['at_s'], 0.0))} ago"
+            f"standby: {shown(other['host'])} (pid {other['pid']}), since "
+            f"{duration(other['at_s'] - other['since_s'])}, last heard of {ago(now_s - other['at_s'])}"
         )
     elif settings.daemon.shared_state:
         say("no standby lucidd")

@@ -14,7 +14,7 @@ from lucid.cli.install.manual_release import RELEASE, by_hand_where
 from lucid.cli.live.status import live_settings, live_store, lives
 from lucid.cli.options import config_option
 from lucid.config import Mode, Settings
-from lucid.errors import ConfigError
+from lucid.errors import ConfigError, did_you_mean
 from lucid.escaping import shown
 from lucid.live.switches import KEY, Switch, overtaken, switches_of
 
@@ -111,8 +111,10 @@ def _list(settings: Settings, partition: str | None, as_json: bool) -> None:
 
 
 def _unknown(partition: str | None, settings: Settings, where: str) -> ConfigError:
-    known = ", ".join(settings.daemon.partitions)
-    return ConfigError(f"no partition {partition!r} in {where} (known: {known}); add it there, and restart lucidd")
+    known, hint = ", ".join(settings.daemon.partitions), did_you_mean(partition or "", settings.daemon.partitions)
+    return ConfigError(
+        f"no partition {partition!r} in {where}{hint} (known: {known}); add it there, and restart lucidd"
+    )
 
 
 def _rows(settings: Settings, store: Store) -> list[dict[str, str | None]]:

@@ -15,7 +15,7 @@ from lucid.errors import LucidError
 from lucid.escaping import shown
 from lucid.explain.live_story import live_story, with_expected_start
 from lucid.explain.node_states import power_words
-from lucid.explain.quantities import duration
+from lucid.explain.quantities import ago, duration
 from lucid.explain.queue_rows import QueueRow, line_of, queue_rows, why_words
 from lucid.explain.starts import start_words
 from lucid.live.plans.stored_plan import StoredPlan, read_stored_starts
@@ -69,7 +69,7 @@ def look(config: Path) -> Look:
     held = len({(part.node, i) for entry in running.values() for part in entry.placement for i in part.gpus})
     paired = sum(entry.partner is not None for entry in running.values())
     state = "runs" if lives(store.lease(), now_s) else "is DOWN"
-    beats = "no heartbeat" if beat is None else f"last good cycle {duration(max(now_s - beat.at_s, 0.0))} ago"
+    beats = "no heartbeat" if beat is None else f"last good cycle {ago(now_s - beat.at_s)}"
     head = [
         f"lucidd {state}, {beats}; as of {time.strftime('%F %T', time.localtime(last.snapshot.now_s))}",
         f"GPUs {_bar(held, gpus)} {held} of {gpus} held; {len(running)} jobs run ({paired} in pairs), {waiting} wait",

@@ -11,13 +11,14 @@ import click
 from lucid.cli.console import Console, Table, say, stdout_console
 from lucid.cli.progress import many_bars
 from lucid.cli.replay.replay_options import cluster_options, read_scenario
-from lucid.cli.replay.simulate import promise_note, promise_option, run_summary, write_run
+from lucid.cli.replay.simulate import check_any_ran, promise_note, promise_option, run_summary, write_run
 from lucid.cli.replay.trace_options import scene_options
 from lucid.errors import ConfigError
 from lucid.explain.quantities import duration
 from lucid.orchestrator.policy import find_policy
 from lucid.simulator.compare import Comparison, compare_policies, default_policies
 from lucid.simulator.gains import times_baseline
+from lucid.simulator.report.summary import never_ran
 
 __all__ = ["compare"]
 
@@ -58,14 +59,15 @@ def compare(
         found = compare_policies(scenario, policies or default_policies(ablations), workers, report, promise)
     if not found.runs:
         raise ConfigError("none of the policies can run on this trace: " + "; ".join(_reasons(found)))
+    check_any_ran(scenario, found.runs.values())
     notes += promise_note(promise, found.runs.values())
-    shown = list(notes)
+    shown = [*notes, *never_ran(found.metrics)]
     notes += [f"not applicable: {line}" for line in _reasons(found)]
     notes += [f"{name} assumes {found.assumptions[name].text()}" for name in found.runs]
     if out is not None:
         write_run(out, scenario, list(found.runs.values()), found.metrics, {}, notes, _extra(found))
     if as_json:
-        summary = {**run_summary(scenario, found.metrics, notes), **_extra(found)}
+        summary = {**run_summary(scenario, found.metrics, [*notes, *never_ran(found.metrics)]), **_extra(found)}
         say(json.dumps(summary, indent=1))
         return
     console = stdout_console()

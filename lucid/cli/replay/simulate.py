@@ -15,7 +15,7 @@ from lucid.cli.replay.gains import print_gains
 from lucid.cli.replay.replay_options import read_scenario, scenario_options
 from lucid.cli.replay.trace_options import scene_options
 from lucid.errors import ConfigError
-from lucid.explain.quantities import duration
+from lucid.explain.quantities import duration, gpus
 from lucid.explain.replayed_story import story_teller
 from lucid.orchestrator.policy import find_policy
 from lucid.simulator.engine import Run
@@ -24,11 +24,21 @@ from lucid.simulator.layout import offered_load
 from lucid.simulator.metrics import run_metrics
 from lucid.simulator.record import DecisionLog, write_decisions, write_jobs
 from lucid.simulator.report import write_report
+from lucid.simulator.report.summary import never_ran
 from lucid.simulator.scenario import Scenario, with_promise
 from lucid.simulator.scenario import simulate as replay
 from lucid.simulator.start_forecast import Forecasts
 
-__all__ = ["compare", "print_table", "promise_note", "promise_option", "run_summary", "simulate", "write_run"]
+__all__ = [
+    "check_any_ran",
+    "compare",
+    "print_table",
+    "promise_note",
+    "promise_option",
+    "run_summary",
+    "simulate",
+    "write_run",
+]
 
 promise_option = click.option(
     "--promise",
@@ -75,10 +85,12 @@ def simulate(
     metrics, runs, logs = compare(
         scenario, chosen, keep_decisions=out is not None, forecasts=forecasts, promise=promise
     )
+    check_any_ran(scenario, runs)
     notes += promise_note(promise, runs)
     if out is not None:
         write_run(out, scenario, runs, metrics, logs, notes)
     told = gains_told(runs, logs)
+    notes += never_ran(metrics)  # the page has a place of its own for them
     if as_json:
         say(json.dumps({**run_summary(scenario, metrics, notes), **_told(told)}, indent=1))
         return
@@ -90,6 +102,21 @@ def simulate(
         console.print(f"note: {note}", highlight=False)
     if out is not None:
         console.print(f"written: {out / 'report.html'}, and a folder for each policy", highlight=False)
+
+
+def check_any_ran(scenario: Scenario, runs: Iterable[Run]) -> None:
+    """Raises:
+    ConfigError: no job ever ended under any policy, so that there is nothing to tell.
+    """
+    outcomes = [outcome for run in runs for outcome in run.outcomes]
+    if any(outcome.end_s >= 0 for outcome in outcomes):
+        return
+    least = min((outcome.job for outcome in outcomes), key=lambda job: job.gpus)
+    there = (scenario.vcs or {}).get(least.vc, 0) * scenario.shape.gpus
+    raise ConfigError(
+        f"none of the {len(scenario.trace.jobs)} jobs can ever run on these nodes: the smallest, {least.id}, asks "
+        f"for {gpus(least.gpus)} of VC {least.vc}, which has {there}; give --vcs or --nodes more nodes"
+    )
 
 
 def promise_note(promise: bool, runs: Iterable[Run]) -> list[str]:

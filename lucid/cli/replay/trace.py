@@ -12,6 +12,7 @@ from typing import Any
 import click
 
 from lucid.cli.console import Table, say, stdout_console
+from lucid.cli.options import Group
 from lucid.cli.progress import progress
 from lucid.cli.replay.trace_options import window_options
 from lucid.errors import TraceError
@@ -79,7 +80,7 @@ def _read(
     return read if window == (None, None) else days_of(read, *window)
 
 
-@click.group()
+@click.group(cls=Group)
 def trace() -> None:
     """Describe job traces, convert them, and make synthetic traces."""
 

@@ -84,7 +84,6 @@ class Failover:
         self._other = LeaseWatch(monotonic_s)
         self._waits_since_s: float | None = None
         self._told_s = float("-inf")
-        self._offers = False
 
     # -- that waits ------------------------------------------------------------------------------------------
 
@@ -136,21 +135,21 @@ class Failover:
         return found if self._other.unchanged_s(seen) < _GONE_S and found is not None else None
 
     def offer(self, store: Store, token: int) -> None:
-        """This one does not reach Slurm: whoever stands by and does may have the lease at once.
+        """This one does not reach Slurm: whoever stands by and does may have the lease at once. What the store says
+        decides whether it has to be told: the offer of a lease that this one had before is none of this one.
 
         Raises:
-            StoreError: it cannot be written.
+            StoreError: it cannot be read or written.
         """
-        if not self._offers:
-            store.put_view(_UNREACHED, {"token": token})
-            self._offers = True
+        offer = {"token": token}
+        if store.view(_UNREACHED) != offer:
+            store.put_view(_UNREACHED, offer)
 
     def withdraw(self, store: Store) -> None:
         """It reaches Slurm.
 
         Raises:
-            StoreError: it cannot be written.
+            StoreError: it cannot be read or written.
         """
-        if self._offers:
+        if store.view(_UNREACHED) is not None:
             store.put_view(_UNREACHED, None)
-            self._offers = False

@@ -20,6 +20,7 @@ import traceback
 from collections.abc import Callable
 from typing import Final, TypeVar
 
+from lucid.core.doubling import doubled_s
 from lucid.errors import ClusterUnavailable, ClusterUnreadable, ConfigError, LucidError, words_of
 from lucid.live.resilience.systemd import tell_systemd
 
@@ -97,7 +98,7 @@ class FailureBarrier:
         self.feed()
         if isinstance(error, ClusterUnavailable):
             return self._least_s  # the breaker before Slurm keeps the pauses
-        return min(self._least_s * 2.0 ** min(self.failed - 1, 30), max(_MOST_S, self._least_s))
+        return doubled_s(self._least_s, self.failed - 1, max(_MOST_S, self._least_s))
 
     def tell(self, what: str, error: BaseException) -> None:
         """Log a kind of trouble, once an hour at most."""

@@ -5,11 +5,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Literal
 
 from lucid.core.job import Pending, Running
 from lucid.core.ports import Predictor
 from lucid.core.prediction import Prediction
+from lucid.errors import ConfigError
 
 if TYPE_CHECKING:
     from lucid.config import PolicySettings
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["BUILT_IN", "ESTIMATES", "Estimates"]
 
 _LAST = float("inf")
+_SOLVERS = ("scipy", "rustworkx", "threadpoolctl")
 
 
 _Entries = Sequence[Pending | Running]
@@ -96,8 +99,21 @@ def _srsf(settings: PolicySettings, predictor: Predictor) -> Policy:  # noqa: AR
     return PreemptiveQueuePolicy("srsf", "remaining time x GPUs", keys)
 
 
+def _need_solvers(policy: str) -> None:
+    """Called first by each factory of a policy that goes by solvers.
+
+    Raises:
+        ConfigError: one is not installed.
+    """
+    if lacking := [solver for solver in _SOLVERS if find_spec(solver) is None]:
+        raise ConfigError(
+            f"policy {policy} needs {', '.join(lacking)}, of the extra 'peers': pip install 'lucid-scheduler[peers]'"
+        )
+
+
 def _muri(name: str, by: Literal["attained", "remaining"], **changes: object) -> PolicyFactory:
     def make(settings: PolicySettings, predictor: Predictor) -> Policy:  # noqa: ARG001
+        _need_solvers(name)
         from lucid.orchestrator.policies.muri.muri_policy import ATTAINED, REMAINING, MuriPolicy
 
         rule = ATTAINED if by == "attained" else REMAINING
@@ -108,42 +124,49 @@ def _muri(name: str, by: Literal["attained", "remaining"], **changes: object) ->
 
 
 def _elastic(settings: PolicySettings, predictor: Predictor) -> Policy:  # noqa: ARG001
+    _need_solvers("elastic")
     from lucid.orchestrator.policies.elastic.data_sharing import ElasticPolicy
 
     return ElasticPolicy("elastic")
 
 
 def _elastic_fcfs(settings: PolicySettings, predictor: Predictor) -> Policy:  # noqa: ARG001
+    _need_solvers("elastic-fcfs")
     from lucid.orchestrator.policies.elastic.data_sharing import ElasticPolicy
 
     return ElasticPolicy("elastic-fcfs", "fcfs")
 
 
 def _elastic_ef(settings: PolicySettings, predictor: Predictor) -> Policy:  # noqa: ARG001
+    _need_solvers("elastic-ef")
     from lucid.orchestrator.policies.elastic.data_sharing import ElasticPolicy
 
     return ElasticPolicy("elastic-ef", "ef")
 
 
 def _pollux(settings: PolicySettings, predictor: Predictor) -> Policy:  # noqa: ARG001
+    _need_solvers("pollux")
     from lucid.orchestrator.policies.elastic.pollux import PolluxPolicy
 
     return PolluxPolicy(settings.pollux)
 
 
 def _optimus(settings: PolicySettings, predictor: Predictor) -> Policy:  # noqa: ARG001
+    _need_solvers("optimus")
     from lucid.orchestrator.policies.elastic.optimus import OptimusPolicy
 
     return OptimusPolicy("optimus", settings.optimus, fitted=False)
 
 
 def _optimus_fitted(settings: PolicySettings, predictor: Predictor) -> Policy:  # noqa: ARG001
+    _need_solvers("optimus-fitted")
     from lucid.orchestrator.policies.elastic.optimus import OptimusPolicy
 
     return OptimusPolicy("optimus-fitted", settings.optimus, fitted=True)
 
 
 def _drf(settings: PolicySettings, predictor: Predictor) -> Policy:  # noqa: ARG001
+    _need_solvers("optimus-drf")
     from lucid.orchestrator.policies.elastic.drf import DrfPolicy
 
     return DrfPolicy(settings.optimus)

@@ -74,7 +74,7 @@ def _context(
         "synthetic": summary.synthetic(notes),
         "notes": notes,
         "facts": summary.facts(runs),
-        "warnings": summary.warnings(names, figures),
+        "warnings": summary.never_ran(dict(zip(names, figures, strict=True))),
         "headline": summary.headline(runs, figures),
         "changes": summary.changes(runs, figures),
         "ran": [

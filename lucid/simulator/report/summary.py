@@ -4,7 +4,7 @@ appears throughout the page."""
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from lucid.orchestrator.policies import ESTIMATES, Estimates
@@ -21,9 +21,9 @@ __all__ = [
     "habits",
     "headline",
     "knows_truth",
+    "never_ran",
     "styles",
     "synthetic",
-    "warnings",
 ]
 
 _STYLES = 8
@@ -70,13 +70,16 @@ def facts(runs: Sequence[Run]) -> list[str]:
     ]
 
 
-def warnings(names: Sequence[str], figures: Sequence[dict[str, Any]]) -> list[str]:
-    """Jobs that are in no figure."""
+def never_ran(figures: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Jobs that are in no figure, told once of policies that leave out as many. ``figures``: by policy."""
+    by_count: dict[int, list[str]] = {}
+    for name, found in figures.items():
+        by_count.setdefault(found.get("impossible_jobs", 0), []).append(name)
     return [
-        f"{name}: {show_many(found['impossible_jobs'], 'job')} could never run on these nodes and "
-        f"{'is' if found['impossible_jobs'] == 1 else 'are'} left out of every figure."
-        for name, found in zip(names, figures, strict=True)
-        if found.get("impossible_jobs")
+        f"{', '.join(those)}: {show_many(count, 'job')} could never run on these nodes and "
+        f"{'is' if count == 1 else 'are'} left out of every figure."
+        for count, those in by_count.items()
+        if count
     ]
 
 

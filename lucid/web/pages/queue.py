@@ -180,24 +180,31 @@ def changes(site: Site, viewer: Viewer, _path: Mapping[str, str], asked: Mapping
     with site.source.store() as store:
         rows = store.moves(since_s, _CHANGES)
         ended = store.ended(since_s, limit=_CHANGES)
-    told: list[Change] = []
-    for row in rows:
-        user = _user(site, row.job_id)
-        if viewer.sees("" if user is None else user) is Sight.OWN:
-            continue
-        told.append(
-            {"at_s": row.at_s, "job": row.job_id, "words": decision_text(row, _profiles(picture, row.partition))}
-        )
-    for item in ended:
-        if viewer.sees(item.job.user) is not Sight.OWN:
-            words = f"ended ({item.state.lower()}) after {duration(item.ran_s)}"
-            told.append({"at_s": item.end_s, "job": item.job.id, "words": words})
-    new: list[Change] = [
+    told: list[Change] = [
         {"at_s": entry.job.submit_s, "job": entry.job.id, "words": "submitted, and waits"}
         for _, entry in picture.waiting.values()
         if entry.job.submit_s > since_s and viewer.sees(entry.job.user) is not Sight.OWN
     ]
-    told = sorted([*told, *new], key=lambda one: -one["at_s"])
+    ends: list[Change] = [
+        {
+            "at_s": item.end_s,
+            "job": item.job.id,
+            "words": f"ended ({item.state.lower()}) after {duration(item.ran_s)}",
+        }
+        for item in ended
+        if viewer.sees(item.job.user) is not Sight.OWN
+    ]
+    # Slurm tells whole seconds. Within one, a job is submitted before anything is decided about it, its end makes
+    # room for what starts, and a job that ended at once had started before.
+    at_once = {(row.job_id, int(row.at_s)) for row in rows}
+    told += [end for end in ends if (end["job"], int(end["at_s"])) not in at_once]
+    for row in rows:
+        user = _user(site, row.job_id)
+        if viewer.sees("" if user is None else user) is not Sight.OWN:
+            words = decision_text(row, _profiles(picture, row.partition))
+            told.append({"at_s": row.at_s, "job": row.job_id, "words": words})
+    told += [end for end in ends if (end["job"], int(end["at_s"])) in at_once]
+    told = sorted(told, key=lambda one: int(one["at_s"]))[::-1]
     return {"since_s": since_s, "at_s": picture.now_s, "of": len(told), "changes": told[:_CHANGES]}
 
 

@@ -324,6 +324,33 @@ def test_bad_input_ends_in_one_message_and_status_2(lucid: Lucid, tmp_path: Path
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before, "something written"
 
 
+LARGE = "90,,b,32,5,60,,ResNet18,CIFAR-10,64,0,1,10,20,3000,0\n"
+
+
+def test_a_job_larger_than_its_vc_is_counted(lucid: Lucid, tmp_path: Path) -> None:
+    """One of 32 GPUs in a VC of 8: it could never run."""
+    (tmp_path / "pack.csv").write_text("\n".join(PACK.splitlines()[:3]) + "\n" + LARGE)
+    told = "fifo, srtf: 1 job could never run on these nodes and is left out of every figure."
+    words = ("pack.csv", "--vcs", "vcs.csv", "--policy", "fifo", "--policy", "srtf")
+    said = lucid("simulate", *words)
+    assert (said.code, f"note: {told}" in said.out) == (0, True)
+    assert f"note: {told}" in lucid("compare", *words, "--workers", "1").out
+    assert told in json.loads(lucid("compare", *words, "--workers", "1", "--json").out)["notes"]
+    assert told in json.loads(lucid("simulate", *words, "--json", "--out", "run").out)["notes"]
+    assert (tmp_path / "run/report.html").read_text().count(told) == 1
+
+
+@pytest.mark.parametrize("command", ["simulate", "compare"])
+def test_where_no_job_can_run_the_replay_says_so_and_writes_nothing(
+    lucid: Lucid, tmp_path: Path, command: str
+) -> None:
+    (tmp_path / "pack.csv").write_text(HEADER + LARGE)
+    said = lucid(command, "pack.csv", "--vcs", "vcs.csv", "--policy", "fifo", "--out", "run")
+    assert (said.code, said.out, (tmp_path / "run").exists()) == (2, "", False)
+    assert "none of the 1 jobs can ever run on these nodes: the smallest, 90, asks for 32 GPUs of VC b" in said.err
+    assert "which has 8; give --vcs or --nodes more nodes" in said.err
+
+
 def test_an_unknown_option_is_status_2(lucid: Lucid) -> None:
     assert lucid("simulate", "pack.csv", "--polcy", "fifo").code == 2
 

@@ -67,11 +67,11 @@ def test_why_not_plans_again(site: Site) -> None:
 def test_why_not_plans_by_the_policy_that_lucidd_runs(tmp_path: Path) -> None:
     """Under fifo nobody passes the head of the queue, though two GPUs are free."""
     site = Site(tmp_path, restarts=None, policy="fifo", profiling_partition="")
-    for name, gpus in (("a", 4), ("b", 2), ("head", 4), ("small", 1)):
-        site.submit(name, gpus, run_s=5000.0, name=name)
+    for number, gpus in (("1", 4), ("2", 2), ("3", 4), ("4", 1)):
+        site.submit(number, gpus, run_s=5000.0, name=f"j{number}")
         site.turns(5.0)
-    assert "as it is: waits (vc): behind job head" in site.ctl("why-not", "small", "--share")
-    data = json.loads(site.ctl("why-not", "small", "--gpus", "1", "--json"))
+    assert "as it is: waits (vc): behind job 3" in site.ctl("why-not", "4", "--share")
+    data = json.loads(site.ctl("why-not", "4", "--gpus", "1", "--json"))
     assert {data["as_it_is"]["verb"], data["if"]["with 1 GPU"]["verb"]} == {"hold"}
 
 

@@ -27,6 +27,7 @@ LIGHT = (
     "lucid.core",
     "lucid.orchestrator",
     "lucid.places",
+    "lucid.slurmlog",
 )
 NOT_LIGHT = (
     "lucid.orchestrator.forecast.plan_ahead", "lucid.orchestrator.policy", "lucid.orchestrator.policies.",

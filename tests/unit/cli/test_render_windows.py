@@ -17,6 +17,8 @@ from lucid.core.node import Window
 from lucid.core.reason import Closes, NodesOut
 from lucid.explain import node_states as window_words
 
+LONG, ENDLESS, SHORT = "1", "2", "3"
+
 
 @pytest.fixture
 def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
@@ -27,40 +29,40 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
     site.slurm.reserved = [
         Reservation("m", nodes, start_s, start_s + 7200.0, frozenset(["MAINT"]), node_list="n[1-2],p1")
     ]
-    site.submit("long", 1, time_limit_s=3600.0)
-    site.submit("endless", 1)
-    site.submit("short", 1, run_s=3000.0, time_limit_s=600.0)
+    site.submit(LONG, 1, time_limit_s=3600.0)
+    site.submit(ENDLESS, 1)
+    site.submit(SHORT, 1, run_s=3000.0, time_limit_s=600.0)
     site.turns(30.0)
     monkeypatch.setattr(window_words, "time", SimpleNamespace(time=lambda: site.slurm.now))
     return site
 
 
 def test_explain_says_with_which_limit_it_would_start_now(site: Site) -> None:
-    told = site.ctl("explain", "long")
+    told = site.ctl("explain", LONG)
     window = "maintenance of n[1-2],p1 (m) from day 0 00:36:40 to day 0 02:36:40"
     assert f"{window}; its time limit of 60 min ends after that begins" in told.replace("1.0 h", "60 min")
     assert "with --time 0:18:00 it would start now" in told
-    assert json.loads(site.ctl("explain", "long", "--json"))["sooner"] == {"limit_s": 1080.0}
-    early_s, likely_s, _ = json.loads(site.ctl("explain", "long", "--json"))["starts_in_s"]
+    assert json.loads(site.ctl("explain", LONG, "--json"))["sooner"] == {"limit_s": 1080.0}
+    early_s, likely_s, _ = json.loads(site.ctl("explain", LONG, "--json"))["starts_in_s"]
     assert early_s == likely_s >= 8370, "it cannot be before the end"
-    assert "this job has no time limit, so it cannot start before" in site.ctl("explain", "endless")
-    assert site.slurm.writes == [("short", "update"), ("short", "release")], "and nothing was written because of it"
+    assert "this job has no time limit, so it cannot start before" in site.ctl("explain", ENDLESS)
+    assert site.slurm.writes == [(SHORT, "update"), (SHORT, "release")], "and nothing was written because of it"
 
 
 def test_why_not_plans_with_a_shorter_limit(site: Site) -> None:
-    assert "with --time 0:18:00: start" in site.ctl("why-not", "long")
-    assert "with --time 0:30:00: waits" in site.ctl("why-not", "long", "--time", "30")
+    assert "with --time 0:18:00: start" in site.ctl("why-not", LONG)
+    assert "with --time 0:30:00: waits" in site.ctl("why-not", LONG, "--time", "30")
 
 
 def test_a_running_job_that_may_last_into_it_is_named(site: Site) -> None:
     window = site.slurm.reserved[0]
     site.slurm.reserved = [replace(window, start_s=site.slurm.now + 300.0)]
     site.turns(70.0)
-    assert "may last into: maintenance of n[1-2],p1 (m) from" in site.ctl("explain", "short")
-    assert len(json.loads(site.ctl("explain", "short", "--json"))["reaches"]) == 1
-    assert "job short may still run then" in site.ctl("queue")
+    assert "may last into: maintenance of n[1-2],p1 (m) from" in site.ctl("explain", SHORT)
+    assert len(json.loads(site.ctl("explain", SHORT, "--json"))["reaches"]) == 1
+    assert f"job {SHORT} may still run then" in site.ctl("queue")
     (told,) = json.loads(site.ctl("queue", "--json"))["windows"]
-    assert (told["nodes"], told["reaching"]) == (["n1", "n2", "p1"], ["short"])
+    assert (told["nodes"], told["reaching"]) == (["n1", "n2", "p1"], [SHORT])
 
 
 def test_words_of_windows() -> None:

@@ -191,7 +191,11 @@ CLUSTER: list[tuple[Callable[[Site], Site], str, str]] = [
     (with_partition("prof", allowed=(("groups", "ml"),)), "bad", "allows groups ml"),
     (with_partition("prof", allowed=(("no accounts", "guests"),)), "bad", "allows no accounts guests"),
     (with_partition("prof", max_time_s=600.0), "bad", "MaxTime 10 min"),
-    (with_partition("prof", name="profiling"), "bad", "'prof' does not exist (there are: profiling, vc-a, vc-b)"),
+    (
+        with_partition("prof", name="profiling"),
+        "bad",
+        "'prof' does not exist; did you mean 'profiling'? (there are: profiling, vc-a, vc-b)",
+    ),
     (without_memory, "bad", "no default memory"),
     (with_nodes("n1", gpu_types=("a100", "a100")), "bad", "have no address"),
     (with_nodes("n1", shard_types=frozenset()), "bad", "have no address"),

@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ import pytest
 
 from lucid.adapters.store.snapshot_json import plan_from_dict, plan_to_dict, snapshot_from_dict, snapshot_to_dict
 from lucid.config import Anonymous, Others, Settings, WebSettings
+from lucid.core.job import Ended
 from lucid.errors import ConfigError
 from lucid.live.reporting.private_data import PrivateData
 from lucid.web.app import build_app
@@ -265,6 +267,41 @@ def test_without_a_name_the_pages_name_nobody(pages: Pages) -> None:
     assert rows
     assert {row["user"][:5] for row in rows} == {"user "}
     assert pages.client("").get("/job/9").status_code == 200
+
+
+def test_what_changed_within_one_second_is_told_newest_first(own_pages: Pages) -> None:
+    """Slurm tells whole seconds, lucidd parts of them, and one turn decides many things at one time."""
+    store = own_pages.slurm.store
+    old = store.moves(0.0, 1)[0]
+    decided = [(0.4, "41", "start"), (0.4, "42", "requeue"), (0.4, "42", "start"), (0.7, "43", "start")]
+    rows = [replace(old, at_s=1000.0 + part, job_id=job, verb=verb) for part, job, verb in decided]
+    waits = next(iter(own_pages.source.picture.waiting.values()))[1].job
+    assert waits.submit_s == 1000.0
+    token = store.lease().token
+    store.put_decisions(rows, token)
+    store.put_ended([Ended(replace(waits, id=name), 1000.0, 9.0) for name in ("44", "43")], token)
+    asked = own_pages.client("root-ish").get("/queue/changes.json", params={"since": 999}).json()
+    told = [(row["job"], row["words"].split()[0]) for row in asked["changes"]]
+    assert [(job, word) for job, word in told if job in ("41", "42", "43", "44", waits.id)] == [
+        ("43", "ended"), ("43", "starts"), ("42", "starts"), ("42", "is"), ("41", "starts"), ("44", "ended"),
+        (waits.id, "submitted,"),
+    ]  # fmt: skip
+
+
+def test_no_page_tells_an_age_of_what_is_yet_to_come(own_pages: Pages) -> None:
+    """lucidd's host is 15.8 h ahead of this one."""
+    site = own_pages.slurm
+    source = Source(own_pages.settings, site.folder / "lucid.toml", lambda: site.slurm.now - 57_000.0)
+    source.look()
+    source.account()
+    app = build_app(source, Planning(source), "")
+    client = WebClient(app, {"x-remote-user": "root-ish"}, "10.0.0.1")
+    texts = {address: client.get(address).text for address in (*ADDRESSES, "/health")}
+    assert {
+        address for address, text in texts.items() if re.search(r"[^\w.–-]-\d[\d.]* (s|min|h|d)\b", text)
+    } == set()
+    assert "last good cycle 15.8 h from now: the clock that wrote it and this one differ" in texts["/health"]
+    source.stop()
 
 
 def test_a_header_is_believed_from_named_proxies_alone(pages: Pages) -> None:

@@ -28,6 +28,7 @@ from lucid.adapters.slurm.records.jobs_and_nodes import SlurmJob
 from lucid.adapters.slurm.records.request import NO_DEFAULTS, JobDefaults
 from lucid.adapters.store.port import LET_GO, SEEN, GivenUp, JobNote, Store
 from lucid.config import DaemonSettings, SlurmSettings
+from lucid.core.doubling import doubled_s
 from lucid.core.ports import Clock
 from lucid.errors import ActionRefused, ClusterUnavailable, Refusal
 
@@ -195,7 +196,7 @@ class JobWriter:
         if note.tries < self.settings.start_tries:
             self.put(note)
             return f"job {record.id}: did not start (Slurm: {words}); tried again in {_RETRY_S:.0f} s"
-        pause_s = min(_BACK_S * 2.0 ** min(note.tries - self.settings.start_tries, 30), MOST_PAUSE_S)
+        pause_s = doubled_s(_BACK_S, note.tries - self.settings.start_tries, MOST_PAUSE_S)
         self.put(replace(note, given_up=words, given_up_for=GivenUp.SLURM, retry_s=now_s + pause_s))
         return (
             f"job {record.id}: did not start {note.tries} times (Slurm: {words}): it is released as its user wrote it"
@@ -210,7 +211,7 @@ class JobWriter:
         """Slurm holds a job itself that was let go: it is let go again after pauses that grow. Returns what was done,
         in words."""
         note = self.notes[record.id]
-        pause_s = min(_RETRY_S * 2.0 ** min(note.tries, 30), _MOST_RETRY_S)
+        pause_s = doubled_s(_RETRY_S, note.tries, _MOST_RETRY_S)
         self.put(
             replace(
                 note,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
@@ -13,7 +12,9 @@ from lucid.adapters.slurm.records.network_topology import Network
 from lucid.adapters.slurm.records.preemption import Preemption
 from lucid.adapters.slurm.records.request import JobDefaults
 from lucid.adapters.slurm.records.reservations import Reservation
+from lucid.core.doubling import doubled_s
 from lucid.errors import ActionRefused, ClusterUnavailable, Refusal
+from lucid.slurmlog.value_formats import JOB_NUMBER
 
 __all__ = [
     "FIRST_TO_PACK",
@@ -39,8 +40,6 @@ _NOT_LEFT = ("pending execution", "temporarily unavailable", "already completing
 
 T = TypeVar("T")
 
-_ID = re.compile(r"[0-9]{1,12}(_[0-9]{1,9})?")
-
 
 def declined(words: str) -> ActionRefused:
     """The error for what Slurm declined in these words."""
@@ -54,7 +53,7 @@ def checked_id(job_id: str) -> str:
     Raises:
         ActionRefused: it is not.
     """
-    if not _ID.fullmatch(job_id):
+    if not JOB_NUMBER.fullmatch(job_id):
         raise ActionRefused(f"{job_id!r} is not a Slurm job id")
     return job_id
 
@@ -332,7 +331,7 @@ class Breaker:
 
     def _open(self, why: str) -> None:
         self.why = why
-        self._open_until_s = self.monotonic_s() + min(self.rest_s * 2 ** min(self._opened, 30), self.most_s)
+        self._open_until_s = self.monotonic_s() + doubled_s(self.rest_s, self._opened, self.most_s)
         self._opened += 1
 
 

@@ -15,6 +15,7 @@ from enum import Enum
 from lucid.adapters.slurm.pending.pending_state import to_come
 from lucid.adapters.slurm.records.jobs_and_nodes import SlurmJob
 from lucid.adapters.store.port import GivenUp, JobNote
+from lucid.core.doubling import doubled_s
 
 __all__ = [
     "CROWDED",
@@ -216,7 +217,7 @@ class Obstacles:
         found = self._found.setdefault(_key(job, reason), {})
         before = found.get(reason)
         times = 1 if before is None else before.times + 1
-        wait_s = min(self._first_s * 2.0 ** (times - 1), self._most_s)
+        wait_s = doubled_s(self._first_s, times - 1, self._most_s)
         gpus = job.gpus if before is None else min(before.gpus, job.gpus)
         trying = set() if before is None else before.trying - {job.id}
         found[reason] = Obstacle(reason, gpus, now_s + wait_s, times, 1, trying)

@@ -1,0 +1,98 @@
+"""Pauses that double stay pauses, however often: lucidd runs for months, and Slurm may be away for days."""
+
+from __future__ import annotations
+
+import ast
+import math
+import re
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import lucid
+from fake_slurm import FakeSlurm, fake_node
+from lucid.adapters.slurm.clients.port import Breaker, guarded
+from lucid.adapters.slurm.pending.pending_reasons import Obstacles
+from lucid.core.doubling import doubled_s
+from lucid.errors import ClusterUnavailable
+from lucid.live.resilience.failure_barrier import FailureBarrier
+
+DAY_S = 86400.0
+ROOT = Path(lucid.__file__).parent.parent
+
+GROWS = {
+    "lucid/core/doubling.py": "the one that is bounded",
+    "lucid/adapters/slurm/pending/pending_state.py": "a float's own exponent, five bits down",
+    "lucid/adapters/slurm/pending/pending_reasons.py": "whole numbers, by the jobs of one look; forgotten at a bound",
+    "lucid/pages/picture.py": "the power of ten below a number of a chart",
+    "lucid/pages/scales.py": "the power of ten below a number of a chart",
+    "slurm/lucid_turns.py": "its count stops at 10; a job's own library imports nothing of Lucid",
+}
+"""Files that raise a number above 1 to a power that is worked out, and why that never overflows."""
+
+
+def test_the_breaker_keeps_its_pause_for_a_month_without_slurm() -> None:
+    now = [0.0]
+    breaker, asked = Breaker(lambda: now[0]), 0
+
+    def silent() -> None:
+        nonlocal asked
+        asked += 1
+        raise ClusterUnavailable("down")
+
+    while now[0] < 30 * DAY_S:
+        with pytest.raises(ClusterUnavailable):
+            guarded(breaker, silent)
+        assert breaker.open_s <= 300.0
+        now[0] += max(breaker.open_s, 1.0)
+    assert asked < 9000, "at most every five minutes"
+    guarded(breaker, lambda: None)
+    assert breaker.open_s == 0.0
+
+
+def test_a_limit_that_bars_a_job_for_a_month_is_tried_every_ten_minutes() -> None:
+    slurm = FakeSlurm([fake_node("n1", "a")])
+    job = slurm.records[slurm.submit("1", "a")]
+    found, now_s = Obstacles(), 0.0
+    while now_s < 30 * DAY_S:
+        now_s = found.met(job, "AssocGrpGRES", now_s).retry_s
+    assert found.met(job, "AssocGrpGRES", 0.0).retry_s == 600.0
+
+
+@pytest.mark.parametrize("error", [ValueError("own"), ClusterUnavailable("silent")])
+def test_the_pause_after_a_failed_turn_is_bounded_whatever_the_count(error: Exception) -> None:
+    barrier = FailureBarrier(1.0, lambda: 0.0, lambda _: None)
+    barrier.failed = 10**7
+    assert barrier.bad("cycle failed", error) <= 30.0
+
+
+@given(st.floats(0.0, 1e6), st.integers(0, 10**12), st.floats(0.0, 1e9))
+def test_a_pause_that_doubles_never_shrinks_and_never_exceeds_its_bound(
+    first_s: float, times: int, most_s: float
+) -> None:
+    pause_s = doubled_s(first_s, times, most_s)
+    assert math.isfinite(pause_s)
+    assert min(first_s, most_s) <= pause_s <= most_s
+    assert pause_s <= doubled_s(first_s, times + 1, most_s)
+
+
+def test_nothing_else_grows_by_a_power_without_a_bound() -> None:
+    """``2.0 ** 1024`` raises, and ``1.0 * 2 ** 1024`` too: what is counted up gets there one day."""
+    found = set()
+    for path in [*ROOT.glob("lucid/**/*.py"), *ROOT.glob("slurm/**/*.py")]:
+        text = path.read_text()
+        if re.search(r"[0-9] ?\*\*", text) is None:  # parsing them all takes a second
+            continue
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.BinOp | ast.AugAssign) and isinstance(node.op, ast.Pow) and _grows(node):
+                found.add(path.relative_to(ROOT).as_posix())
+    assert found == GROWS.keys()
+
+
+def _grows(node: ast.BinOp | ast.AugAssign) -> bool:
+    base, power = (node.left, node.right) if isinstance(node, ast.BinOp) else (node.target, node.value)
+    falls = isinstance(power, ast.UnaryOp) and isinstance(power.op, ast.USub)
+    above_one = isinstance(base, ast.Constant) and isinstance(base.value, int | float) and base.value > 1
+    return above_one and not falls and not isinstance(power, ast.Constant)
