@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 from scipy.optimize import curve_fit
 
-import lucid.calibrate
 from benchmarks.figure import Figure
 from benchmarks.packs import shared
 from lucid.binder.contention import BANDWIDTH_COST, SM_COST, contention_speeds
@@ -23,8 +22,8 @@ _KEYS = ("model", "dataset", "batchsize", "amp")
 
 def figures(runs: int) -> Iterator[Figure]:  # noqa: ARG001 - deterministic
     """Root mean square error over both sides of every pair, against saying the mean for all; for the published pairs,
-    and for those that were measured on one H100 (lucid/calibrate/measured)."""
-    ours = Path(lucid.calibrate.__file__).parent / "measured" / "h100-mps"
+    and for those that were measured on one H100 (benchmarks/calibrate/measured)."""
+    ours = Path(__file__).parent / "calibrate" / "measured" / "h100-mps"
     for where, profiles, pairs in (
         ("", shared("profiles.csv"), shared("pairs.csv")),
         (" of one H100", ours / "profiles.csv", ours / "pairs.csv"),

@@ -22,8 +22,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from benchmarks.calibrate.measure import steps_between
 from lucid.adapters.gpu.nvml import NvmlMetrics
-from lucid.calibrate.measure import steps_between
 from lucid.core.readings import GpuReading
 from lucid.errors import MetricsError
 
@@ -100,7 +100,7 @@ class _Node:
         report = self.folder / f"{job}-{time.monotonic_ns()}"
         report.touch()
         report.chmod(0o666)
-        worker = [sys.executable, "-m", "lucid.calibrate.worker", "--seconds", "120", "--workload", _WORKLOAD]
+        worker = [sys.executable, "-m", "benchmarks.calibrate.worker", "--seconds", "120", "--workload", _WORKLOAD]
         with subprocess.Popen(
             [*worker, "--report", str(report)], env=self.environ(job), user=self.who.pw_uid,
             group=self.who.pw_gid, extra_groups=[], cwd="/tmp", stderr=subprocess.PIPE,

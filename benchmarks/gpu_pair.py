@@ -20,10 +20,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from benchmarks.calibrate.measure import steps_between
+from benchmarks.calibrate.mps import sharing_environment
 from lucid.adapters.gpu.nvml import NvmlMetrics
 from lucid.adapters.gpu.profile_files import read_profile_files
-from lucid.calibrate.measure import steps_between
-from lucid.calibrate.mps import sharing_environment
 from lucid.errors import LucidError
 from lucid.node.jobs import JobSpec, remove_job_spec, write_job_spec
 from lucid.node.service import NodePaths
@@ -40,7 +40,7 @@ def _job(name: str, workload: str, paths: NodePaths, gpu: str, environment: Mapp
     report = paths.run / f"{name}.steps"
     report.unlink(missing_ok=True)
     words = ["--workload", workload, "--seconds", "300", "--report", str(report)]
-    with subprocess.Popen([sys.executable, "-m", "lucid.calibrate.worker", *words], env=environment) as process:
+    with subprocess.Popen([sys.executable, "-m", "benchmarks.calibrate.worker", *words], env=environment) as process:
         try:
             while process.poll() is None and not (report.exists() and report.stat().st_size):
                 time.sleep(0.1)

@@ -1,6 +1,6 @@
 """NVML and GPM readings of loads that were built to a known use, on a real GPU.
 
-    pip install 'lucid-scheduler[calibrate]'; python -m benchmarks.gpu_readings
+    pip install torch; python -m benchmarks.gpu_readings
 
 Each load runs for some seconds in this process while ``NvmlMetrics`` reads once a second; a reading should lie within
 10 % of what the load was built to use:
@@ -63,7 +63,7 @@ def main() -> int:
     try:
         import torch
     except ModuleNotFoundError:
-        print("torch is not installed: pip install 'lucid-scheduler[calibrate]'", file=sys.stderr)
+        print("torch is not installed: pip install torch", file=sys.stderr)
         return 2
     metrics = NvmlMetrics()
     try:

@@ -1,6 +1,6 @@
 """The same pairs under MPS and under time-slicing on a real GPU: speeds of both, and their sum.
 
-pip install 'lucid-scheduler[calibrate]'; python -m benchmarks.gpu_sharing [--only time-slicing]
+pip install torch; python -m benchmarks.gpu_sharing [--only time-slicing]
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from benchmarks.calibrate.measure import Calibration, Rates
+from benchmarks.calibrate.mps import sharing_environment
+from benchmarks.calibrate.suite import suite
 from lucid.adapters.gpu.nvml import NvmlMetrics
-from lucid.calibrate.measure import Calibration, Rates
-from lucid.calibrate.mps import sharing_environment
-from lucid.calibrate.suite import suite
 from lucid.errors import ConfigError, MetricsError
 
 __all__ = ["main"]

@@ -156,7 +156,6 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "gpu health": ("lucidctl gpu health", "lucidctl gpu health --all"),
     "gpu out": ("lucidctl gpu out node7:3 --reason 'fan is noisy, ticket 4711'",),
     "gpu return": ("lucidctl gpu return node7:3",),
-    "calibrate": ("lucidctl calibrate --quick --out calibration",),
     "demo": ("lucidctl demo --out out/demo --seed 1",),
     "web": (
         "lucidctl web --demo                       # a simulated cluster, without Slurm",

@@ -90,10 +90,6 @@ _COMMANDS: Mapping[str, tuple[str, str]] = {
         "lucid.cli.live.gpu:gpu",
         "Show the GPUs, their jobs and readings, and the expected and measured speed of each pair.",
     ),
-    "calibrate": (
-        "lucid.cli.learn.calibrate:calibrate",
-        "Measure how known kinds of jobs slow each other down on one GPU of this machine.",
-    ),
     "demo": ("lucid.cli.replay.demo:demo", "Simulate a SYNTHETIC month of a small cluster."),
     "web": ("lucid.web.command:web", "Serve read-only pages: cluster, queue, jobs, people, health."),
 }
@@ -107,7 +103,6 @@ _EXTRAS: Mapping[str, str] = {
     **dict.fromkeys(("starlette", "uvicorn", "prometheus_client"), "web"),
     **dict.fromkeys(("scipy", "rustworkx", "threadpoolctl"), "peers"),
     "textual": "top",
-    "torch": "calibrate",
     "httpx": "rest",
     "pynvml": "node",
 }

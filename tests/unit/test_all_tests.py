@@ -26,7 +26,7 @@ def test_no_two_files_of_tests_have_one_name() -> None:
     ("reason", "online", "offline"),
     [
         ("no muri*.json in /shared/vectors (set LUCID_VECTORS)", True, True),
-        ("torch is not installed (the extra calibrate)", True, True),
+        ("torch is not installed", True, True),
         ("no pyslurm in this testbed: LUCID_TESTBED_PYSLURM (docs/testbed.md)", True, True),
         ("the testbed needs root (chroot, mount, mknod): run it as root", True, True),
         ("only root can be somebody else", True, True),

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from lucid.calibrate.tables import shipped
 from lucid.cli.console import Table, say, stdout_console
 from lucid.cli.learn.models_evaluate import evaluate
 from lucid.cli.options import Group
 from lucid.cli.progress import progress
 from lucid.config import Settings, library_folder, load_settings, own_job_log
 from lucid.errors import ConfigError
+from lucid.models.packing.shipped import shipped
 from lucid.models.upkeep.library import Library
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ models.add_command(evaluate)
 @click.option(
     "--synthetic",
     is_flag=True,
-    help="Train share and pairs on the synthetic table of the package. Use it until you have measured (calibrate).",
+    help="Train share and pairs on the synthetic table of the package. Use it until you have measured.",
 )
 @click.option("--due", is_flag=True, help="Train only what is due, for cron. Skips what is being trained already.")
 @_library

@@ -13,13 +13,13 @@ from typing import Final
 
 from lucid.adapters.estimates import WithContention
 from lucid.adapters.left_out import LeftOut
-from lucid.calibrate.tables import shipped
 from lucid.core.job import Ended, Job
 from lucid.core.ports import Forecaster, Predictor
 from lucid.live.resilience.guarded_models import GuardedForecaster
 from lucid.models.duration.history import DurationHistory
 from lucid.models.packing.pair_memory import PairMemory, WithMemory
 from lucid.models.packing.share_score import ShareTree
+from lucid.models.packing.shipped import shipped
 from lucid.models.predictor import LearnedPredictor
 from lucid.models.prior import PriorPredictor
 from lucid.models.throughput.arrivals import ArrivalForecaster

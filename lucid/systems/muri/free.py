@@ -8,7 +8,7 @@ it. Then each is a customer of a closed network of queues whose stations are the
 moment. The other is slowed by the same factor. This holds where a resource divides itself among those who want it,
 as a GPU does that switches between processes every few milliseconds; where each waits for the whole stage of the
 other, the one of shorter stages is slower than this says. On one H100 under MPS 15 measured pairs ran as fast as
-this says, or faster: by means of both jobs from 2 points below to 20 above (lucid/calibrate/measured).
+this says, or faster: by means of both jobs from 2 points below to 20 above (benchmarks/calibrate/measured).
 """
 
 from __future__ import annotations

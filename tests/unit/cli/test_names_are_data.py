@@ -55,7 +55,6 @@ NO_NAMES_OF_USERS = {
     "setup": "files and partitions that an administrator wrote, through say",
     "slurm": "files that an administrator wrote, through say",
     "gpu": "UUIDs and figures, through Table",
-    "calibrate": "figures of this machine",
     "demo": "a synthetic month",
     "web": "an address, through say; hostile names on the pages are in test_web.py",
 }

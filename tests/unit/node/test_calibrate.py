@@ -15,17 +15,18 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from benchmarks.calibrate.__main__ import calibrate
+from benchmarks.calibrate.measure import Calibration, Rates, steps_between
+from benchmarks.calibrate.mps import sharing_environment
+from benchmarks.calibrate.suite import MODELS, pairs_of, suite, workload_of
+from benchmarks.calibrate.tables import Circumstances, tables
+from benchmarks.calibrate.worker import train_step
 from lucid.binder.contention import contention_speeds
-from lucid.calibrate.measure import Calibration, Rates, steps_between
-from lucid.calibrate.mps import sharing_environment
-from lucid.calibrate.suite import MODELS, pairs_of, suite, workload_of
-from lucid.calibrate.tables import Circumstances, shipped, tables
-from lucid.calibrate.worker import train_step
-from lucid.cli.learn.calibrate import calibrate
 from lucid.core.job import JobProfile
 from lucid.core.readings import GpuCard, GpuLost, GpuReading
 from lucid.errors import ConfigError
 from lucid.models.packing.measured import read_pairs, read_profiles
+from lucid.models.packing.shipped import shipped
 from lucid.simulator.ground_truth import read_pairs as read_truth
 from nvml_emulator import Board, Gpu, build, node_environment
 
@@ -180,7 +181,7 @@ def test_the_command_resumes_after_it_was_killed(tmp_path: Path) -> None:
     library = build(tmp_path / "lib")
     board = Board(tmp_path / "state", {0: Gpu(60, 20, 3000)})
     board.write()
-    command = [sys.executable, "-m", "lucid.cli.main", "calibrate", "--out", str(tmp_path / "out"), "--quick"]
+    command = [sys.executable, "-m", "benchmarks.calibrate", "--out", str(tmp_path / "out"), "--quick"]
     command += ["--device", "none", "--sharing", "time-slicing", "--settle", "0", "--measure", "0.6"]
     command += ["--only", "rl", "--json"]
     environment = node_environment(library, board.path)
@@ -204,7 +205,7 @@ def test_the_command_resumes_after_it_was_killed(tmp_path: Path) -> None:
 def test_without_a_gpu_only_the_synthetic_table_is_offered(tmp_path: Path) -> None:
     environment = {**os.environ, "LUCID_NVML_STATE": str(tmp_path / "none")}
     done = subprocess.run(
-        [sys.executable, "-m", "lucid.cli.main", "calibrate", "--out", str(tmp_path / "out")],
+        [sys.executable, "-m", "benchmarks.calibrate", "--out", str(tmp_path / "out")],
         env=environment,
         capture_output=True,
         text=True,
@@ -217,10 +218,10 @@ def test_without_a_gpu_only_the_synthetic_table_is_offered(tmp_path: Path) -> No
 @pytest.mark.slow
 @pytest.mark.parametrize("workload", [w for w in suite(quick=False) if w.batchsize == 64 or w.model in ("rnn", "rl")])
 def test_every_kind_of_job_trains_on_the_cpu(workload: object) -> None:
-    torch = pytest.importorskip("torch", reason="torch is not installed (the extra calibrate)")
+    torch = pytest.importorskip("torch", reason="torch is not installed")
     from dataclasses import replace
 
-    from lucid.calibrate.suite import Workload
+    from benchmarks.calibrate.suite import Workload
 
     assert isinstance(workload, Workload)
     torch.set_num_threads(1)

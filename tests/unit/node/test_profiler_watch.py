@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-import lucid.calibrate
+import benchmarks.calibrate
 from lucid.core.job import JobProfile
 from lucid.profiler.samples import GpuSample, Sample
 from lucid.profiler.series import Series, point_of
@@ -46,7 +46,7 @@ def test_each_rule_finds_the_speed_that_made_the_readings(speed: float) -> None:
 
 def test_on_measured_pairs_sm_activity_finds_the_speed_and_traffic_says_somewhat_too_much() -> None:
     """The shipped table of one H100 under MPS: 15 pairs, steps a second against readings of the card."""
-    folder = Path(lucid.calibrate.__file__).parent / "measured" / "h100-mps"
+    folder = Path(benchmarks.calibrate.__file__).parent / "measured" / "h100-mps"
     with (folder / "profiles.csv").open() as file:
         alone = {row["model"]: alone_of(row) for row in csv.DictReader(file)}
     with (folder / "pairs.csv").open() as file:

@@ -49,12 +49,11 @@ def test_simulate(tmp_path: Path) -> None:
     assert run("explain", "--run", tmp_path / "out", first)["job"]["preempted_by"] == ""
 
 
-def test_doctor_replay_calibrate_and_lending(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_doctor_replay_and_lending(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     site = Site(tmp_path)
     site.turns(10.0)
     assert run("doctor", "--config", tmp_path / "lucid.toml")["findings"]
     assert run("replay", written(tmp_path))["records"] == 1
-    assert run("calibrate", "--synthetic", "--out", tmp_path / "c")["source"] == "synthetic"
     pool = '[daemon.pool]\npartition = "over"\nquotas = { vc = 4 }\n'
     (tmp_path / "lucid.toml").write_text((tmp_path / "lucid.toml").read_text() + pool)
     monkeypatch.setattr("lucid.cli.install.slurm.make_client", lambda *_: site.slurm)

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-import lucid.calibrate
+import benchmarks.calibrate
 from lucid.systems.muri import MOST_CONFLICT, MuriJob, conflict
 
-MEASURED = Path(lucid.calibrate.__file__).parent / "measured/h100-mps"
+MEASURED = Path(benchmarks.calibrate.__file__).parent / "measured/h100-mps"
 
 
 def job(*shares: float, iteration: float | None = 1.0) -> MuriJob:

@@ -1,8 +1,12 @@
-"""``lucidctl calibrate``: measure a suite of jobs alone and in pairs, and write the tables that models train on."""
+"""Measure a suite of jobs alone and in pairs, and write the tables that models train on.
+
+``pip install torch; python -m benchmarks.calibrate --quick --out calibration``, on a machine with a GPU.
+"""
 
 from __future__ import annotations
 
 import json
+import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,14 +14,14 @@ from typing import Any
 
 import click
 
+from benchmarks.calibrate.measure import Calibration, Rates
+from benchmarks.calibrate.mps import sharing_environment
+from benchmarks.calibrate.suite import suite
+from benchmarks.calibrate.tables import Circumstances, synthetic_share, synthetic_tables, tables, write_tables
 from lucid.adapters.gpu.nvml import NvmlMetrics
-from lucid.calibrate.measure import Calibration, Rates
-from lucid.calibrate.mps import sharing_environment
-from lucid.calibrate.suite import suite
-from lucid.calibrate.tables import Circumstances, synthetic_share, synthetic_tables, tables, write_tables
 from lucid.cli.console import say
 from lucid.core.readings import GpuCard
-from lucid.errors import ConfigError, MetricsError
+from lucid.errors import ConfigError, LucidError, MetricsError
 
 __all__ = ["calibrate"]
 
@@ -117,3 +121,11 @@ def _tell(done: Mapping[str, Any], as_json: bool) -> None:
         say(f"{path} ({done['source']})")
     if "alone" in done:
         say(f"{done['alone']} workloads alone, {done['pairs']} pairs, {len(done['failed'])} failed")
+
+
+if __name__ == "__main__":
+    try:
+        calibrate()
+    except LucidError as error:
+        say(str(error), err=True)
+        sys.exit(error.exit_code)

@@ -13,9 +13,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from benchmarks.calibrate.suite import Workload, pairs_of, workload_of
+from benchmarks.calibrate.tables import Alone, Together
 from lucid.adapters.gpu.profile_files import profile_from_dict, profile_to_dict
-from lucid.calibrate.suite import Workload, pairs_of, workload_of
-from lucid.calibrate.tables import Alone, Together
 from lucid.core.ports import GpuMetrics
 from lucid.core.readings import GpuReading
 from lucid.errors import ConfigError, MetricsError
@@ -172,7 +172,7 @@ class Calibration:
     def _command(self, workload: Workload, report: Path) -> list[str]:
         seconds = 2 * (self._rates.settle_s + self._rates.measure_s) + _SPARE_S
         options = ["--workload", workload.key, "--device", self._device, "--report", str(report)]
-        return [sys.executable, "-m", "lucid.calibrate.worker", *options, "--seconds", str(seconds)]
+        return [sys.executable, "-m", "benchmarks.calibrate.worker", *options, "--seconds", str(seconds)]
 
     def _watch(self, task: Task, reports: Sequence[Path], workers: Sequence[_Worker]) -> dict[str, Any]:
         end = time.monotonic() + _SPARE_S

@@ -1,7 +1,7 @@
-"""One training job of the suite, as a process of its own: ``python -m lucid.calibrate.worker``.
+"""One training job of the suite, as a process of its own: ``python -m benchmarks.calibrate.worker``.
 
 It trains on random data for as long as it is told, and appends the number of steps done and the time to a file once
-a quarter of a second, for its speed to be read off. Needs torch (the extra ``calibrate``); ``--device cpu`` is for
+a quarter of a second, for its speed to be read off. Needs torch ; ``--device cpu`` is for
 trying the mechanism, its speeds say nothing about GPUs.
 """
 
@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from lucid.calibrate.suite import Workload, workload_of
+from benchmarks.calibrate.suite import Workload, workload_of
 
 __all__ = ["main", "train_step"]
 
@@ -124,7 +124,7 @@ def _stand_in(workload: Workload) -> Callable[[], None]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Train until the time is up."""
-    parser = argparse.ArgumentParser(prog="lucid.calibrate.worker", description="One training job of the suite.")
+    parser = argparse.ArgumentParser(prog="benchmarks.calibrate.worker", description="One training job of the suite.")
     parser.add_argument("--workload", required=True, help="model/data/batch/amp")
     parser.add_argument("--device", choices=("cuda", "cpu", "none"), default="cuda", help="none: no torch, no GPU")
     parser.add_argument("--seconds", type=float, required=True)

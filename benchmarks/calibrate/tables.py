@@ -10,12 +10,11 @@ import csv
 import io
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+from benchmarks.calibrate.suite import Workload, pairs_of, suite
 from lucid.binder.contention import contention_speeds
-from lucid.calibrate.suite import Workload, pairs_of, suite
 from lucid.core.frozen import dataclass
 from lucid.core.job import JobProfile
 from lucid.errors import ConfigError
@@ -26,7 +25,6 @@ __all__ = [
     "Alone",
     "Circumstances",
     "Together",
-    "shipped",
     "synthetic_share",
     "synthetic_tables",
     "tables",
@@ -157,12 +155,6 @@ def synthetic_share(profiles: Path, pairs: Path) -> str:
     known = [(usage, label) for usage, label in zip(usages, labels, strict=True) if label is not None]
     tree = fit_share([usage for usage, _ in known], [label for _, label in known])
     return json.dumps(tree.to_json(), indent=1) + "\n"
-
-
-def shipped(name: str) -> Path:
-    """Path of a file that comes with the package: ``profiles.csv``, ``pairs.csv`` or ``share.json``, synthetic all.
-    Made anew by ``lucidctl calibrate --synthetic --out lucid/calibrate/synthetic``."""
-    return Path(str(files("lucid.calibrate"))) / "synthetic" / name
 
 
 def write_tables(found: Mapping[str, str], out: Path) -> list[Path]:
