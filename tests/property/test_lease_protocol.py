@@ -154,8 +154,7 @@ class Two(RuleBasedStateMachine):
         if took is not None and held is not None and other.leader is not None and held.holder == other.leader.holder:
             idle_s = self.time[0] - self.renewed_s[held.holder]
             assert other.failed or idle_s >= LASTS_S, "it was taken from one that renews it and reaches Slurm"
-        if host.in_turn:
-            self.renewed_s[host.leader.holder] = self.time[0]
+        self.renewed_s[host.leader.holder] = self.time[0]  # of nobody that has no lease is it asked
 
     @rule(i=st.integers(0, 1), turns=st.integers(1, 4))
     def turns(self, i: int, turns: int) -> None:
@@ -230,7 +229,7 @@ def _run(examples: int) -> None:
 
 
 def test_who_reaches_slurm_has_the_lease_soon_and_no_two_act_at_once() -> None:
-    _run(25)
+    _run(15)
 
 
 @pytest.mark.slow
