@@ -229,7 +229,7 @@ def _run(examples: int) -> None:
 
 
 def test_who_reaches_slurm_has_the_lease_soon_and_no_two_act_at_once() -> None:
-    _run(15)
+    _run(8)
 
 
 @pytest.mark.slow

@@ -69,7 +69,7 @@ class Slurm:
         return [self.jobs.pop(i).placement[0].node for i in over]
 
 
-@settings(max_examples=12)
+@settings(max_examples=8)
 @given(
     gpus=st.integers(1, 40),
     refuses=st.integers(0, 12),
