@@ -9,7 +9,7 @@ from __future__ import annotations
 import csv
 import math
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -145,15 +145,14 @@ class Application:
 
         return self._mix(batch, of)
 
-    def _mix(self, batch: int, of: object) -> float:
-        assert callable(of)
+    def _mix(self, batch: int, of: Callable[[_Run], float]) -> float:
         size = min(max(batch, self.init_batch), self.most_batch)
         above = next(b for b in self.batches if b >= size)
         if above == size:
-            return float(of(self._runs[above]))
+            return of(self._runs[above])
         below = max(b for b in self.batches if b <= size)
         part = (size - below) / (above - below)
-        return float((1 - part) * of(self._runs[below]) + part * of(self._runs[above]))
+        return (1 - part) * of(self._runs[below]) + part * of(self._runs[above])
 
     def passes(self, batch: int, gpus: int) -> tuple[int, int]:
         """Samples a GPU a pass, and extra passes, with which so many GPUs make up a total batch size."""

@@ -299,10 +299,7 @@ def test_bad_configurations_are_told(tmp_path: Path, capsys: pytest.CaptureFixtu
             '[daemon]\npolicy = "srtf"\n[daemon.partitions]\nvc = "pack"\n',
             'it stops running jobs, which then start over; that takes policy.profiling.restarts = "allowed"',
         ),
-        (
-            '[daemon]\npolicy = "lucyd"\n[daemon.partitions]\nvc = "order"\n',
-            "mean 'lucid'?; lucidd can run: ",
-        ),
+        ('[daemon]\npolicy = "lucyd"\n[daemon.partitions]\nvc = "order"\n', "mean 'lucid'?; lucidd can run: "),
         (
             '[daemon]\npolicy = "pollux"\n[daemon.partitions]\nvc = "order"\n',
             "it resizes jobs, and lacks resize here: set daemon.elastic.reports_dir",

@@ -12,8 +12,9 @@ and is gone while its node is drained or reserved.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 from lucid.adapters.slurm.actions.job_writer import JobWriter
 from lucid.adapters.slurm.clients.port import HeldGpu, SlurmClient
@@ -29,9 +30,9 @@ __all__ = ["NAME", "Placeholders"]
 NAME = "lucid-gpu-out:"
 """Before ``node7:3``: how such jobs are called."""
 _MOST_WRITES = 4
-"""Of one cycle."""
-_AGAIN_S = 300.0
-"""After Slurm refused one, it is tried again."""
+"""Of one cycle, those that Slurm refuses among them."""
+_AGAIN_S = 120.0
+"""After Slurm refused something, or did not answer, it is tried again: a few times before a placeholder ends."""
 _LEAST_S = 60.0
 """None is begun for less before a window."""
 _PATIENCE_S = 5.0
@@ -54,6 +55,8 @@ class Placeholders:
         self.unannounced = False
         """Is a placeholder wanted, and begun after the next heartbeat?"""
         self._not_before_s: dict[str, float] = {}
+        self._sent = 0
+        """Writes of this cycle."""
         self.refused: dict[str, str] = {}
         """By GPU, why Slurm cannot be kept off it."""
 
@@ -98,22 +101,24 @@ class Placeholders:
         nodes = {node.name: node for node in facts.nodes}
         done: list[str] = []
         kept: set[str] = set()
+        self._sent = 0
         self.refused = {name: why for name, why in self.refused.items() if name in wanted}
         alive = [job for job in self._jobs if not job.ended and not job.completing]
         for job in sorted(alive, key=lambda one: (not one.running, one.number)):
             name = job.name.removeprefix(NAME)
             out = wanted.get(name)
             node = None if out is None else nodes.get(out.node)
-            if len(done) >= _MOST_WRITES:
+            if self._full or facts.now_s < self._not_before_s.get(name, 0.0):
                 kept.add(name)
             elif out is None or node is None or name in kept or not self._may(node, facts) or not _asks(job):
-                done += self._try(name, f"GPU {name} is Slurm's again", lambda job=job: self._client.cancel(job.id))
+                end = partial(self._client.cancel, job.id)
+                done += self._try(name, f"GPU {name} is Slurm's again", end, facts.now_s)
             else:
                 kept.add(name)
                 done += self._renew(job, out, node, facts)
         for name in sorted(wanted.keys() - kept):
             out, node = wanted[name], nodes.get(wanted[name].node)
-            if len(done) < _MOST_WRITES and node is not None and self._may(node, facts):
+            if not self._full and node is not None and self._may(node, facts):
                 done += self._begin(out, node, facts)
         return done
 
@@ -143,11 +148,8 @@ class Placeholders:
             after,
             f"GPU {out.index} of {out.node} is out: {out.words}"[:200],
         )
-        self._not_before_s[out.name] = facts.now_s + _AGAIN_S
-        began = self._try(out.name, f"GPU {out.name} is kept from Slurm", lambda: self._client.hold_gpu(held))
-        if began:
-            self._not_before_s[out.name] = facts.now_s + _PATIENCE_S  # it may not show at the next look
-        return began
+        hold = partial(self._client.hold_gpu, held)
+        return self._try(out.name, f"GPU {out.name} is kept from Slurm", hold, facts.now_s)
 
     def _renew(self, job: SlurmJob, out: GpuOut, node: SlurmNode, facts: Observation) -> list[str]:
         if job.running:
@@ -159,23 +161,30 @@ class Placeholders:
             minutes = int((ran_s + lasts_s) // 60) + (lasts_s == self._lasts_s)  # Slurm counts whole minutes
             if job.time_limit_s is not None and minutes * 60.0 <= job.time_limit_s:
                 return []  # a window begins
-            return self._try(out.name, "", lambda: self._client.renew_held_gpu(job.id, minutes, ()))
+            renew = partial(self._client.renew_held_gpu, job.id, minutes, ())
+            return self._try(out.name, "", renew, facts.now_s)
         place = node.place_of(out.index)
         after = [] if place is None else _holders(node, place, facts)
         holders = [name for name in after if name not in job.dependency.replace(":", ",").split(",")]
         waits = bool(job.dependency) or facts.now_s < max(job.submit_s, job.eligible_s) + _PATIENCE_S
         if not holders or waits:
             return []
-        return self._try(out.name, "", lambda: self._client.renew_held_gpu(job.id, None, tuple(holders)))
+        wait = partial(self._client.renew_held_gpu, job.id, None, tuple(holders))
+        return self._try(out.name, "", wait, facts.now_s)
 
-    def _try(self, name: str, words: str, step: object) -> list[str]:
-        assert callable(step)
+    @property
+    def _full(self) -> bool:
+        return self._sent >= _MOST_WRITES or self._writer.full(1)
+
+    def _try(self, name: str, words: str, step: Callable[[], object], now_s: float) -> list[str]:
+        self._sent += 1
+        self._not_before_s[name] = now_s + _AGAIN_S
         try:
-            with self._writer.listening():
-                step()
+            self._writer.tell(step)
         except ActionRefused as error:
             self.refused[name] = str(error)
             return []
+        self._not_before_s[name] = now_s + _PATIENCE_S  # what came of it may not show at the next look
         self.refused.pop(name, None)
         return [words] if words else []
 

@@ -128,7 +128,7 @@ class JobWriter:
         self.listed(job_id)
         self.client.hold(job_id, begin_s)
 
-    def do(self, job_id: str, verb: str, detail: str, *steps: Callable[[], None]) -> None:
+    def do(self, job_id: str, verb: str, detail: str, *steps: Callable[[], object]) -> None:
         """Note, do, note what came of it.
 
         Raises:
@@ -137,14 +137,22 @@ class JobWriter:
         self.touched.add(job_id)
         action = self.store.begin_action(self.clock.now_s(), job_id, verb, detail, self.token)
         try:
-            with self.listening():
-                for step in steps:
-                    self._writes += 1
-                    step()
+            self.tell(*steps)
         except ActionRefused as error:
             self.store.end_action(action, f"refused: {error}", self.token)
             raise ActionRefused(f"job {job_id}: {error}", error.cause) from None
         self.store.end_action(action, "done", self.token)
+
+    def tell(self, *steps: Callable[[], object]) -> None:
+        """Tell Slurm, one command a step; each try counts for the cap, whatever comes of it.
+
+        Raises:
+            ActionRefused: Slurm declined.
+        """
+        with self.listening():
+            for step in steps:
+                self._writes += 1
+                step()
 
     def note_seen(self, job_id: str, verb: str, detail: str) -> None:
         """Keep for a job's story what happened to it without Slurm being told anything."""
@@ -260,9 +268,7 @@ class JobWriter:
         """
         known = [self.notes.get(one.id) or JobNote(one.id, submit_s=one.submit_s) for one in records]
         self.put(*(_parked(note, record, until_s) for note, record in zip(known, records, strict=True)))
-        self._writes += 1
-        with self.listening():
-            self.client.set_begin([record.id for record in records], until_s)
+        self.tell(lambda: self.client.set_begin([record.id for record in records], until_s))
 
     def hold(self, job_id: str, target: str, begin_s: float) -> None:
         """Hold a task of a parked array; ``target``: the task's own id, or the array's; ``begin_s``: the begin time
