@@ -36,7 +36,7 @@ export LUCID_SHARED ?= $(abspath ../shared)
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help install install-locked lock sbom audit deb rpm lint-packages release build-release demo cluster demo-slurm demo-elastic \
-	campaign slurm-suite cluster-down check guard test test-times test-adaptdl test-examples e2e \
+	campaign slurm-suite cluster-down check guard test typed test-times test-adaptdl test-examples e2e \
 	nightly golden mutants bench lint types fast docs clean
 
 help: ## this list
@@ -144,6 +144,9 @@ guard: $(STAMP) ## has a hot figure become worse than benchmarks/guard/record.js
 test: lint types ## everything CI runs; on a real Slurm too, where it is root and debootstrap is installed
 	LUCID_SAME_EXAMPLES=1 LUCID_EXAMPLES_SHARE=0.1 $(BIN)/python -m pytest $(QUICK)
 	$(BIN)/python -m pytest $(LIVE)
+
+typed: $(STAMP) ## every command of every page, from the wheel in environments of their own (three minutes)
+	$(BIN)/python -m pytest -rs -n 2 --dist loadgroup --timeout 300 tests/unit/test_typed_from_a_wheel.py
 
 test-times: $(STAMP) ## what each test and fixture of make test takes: tests/times/table.csv anew (a quiet machine, please)
 	@rm -rf out/times

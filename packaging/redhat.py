@@ -65,7 +65,7 @@ Summary: {short}
 License: Apache-2.0
 Group: System Environment/Daemons
 Packager: {_MAINTAINER}
-URL: https://pypi.org/project/lucid-scheduler/
+URL: {target.homepage}
 {"BuildArch: noarch" if noarch else ""}
 AutoReqProv: no
 {"".join(f"Requires: {need}{chr(10)}" for need in needs)}Requires: systemd

@@ -17,6 +17,7 @@ import time
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 __all__ = ["PACKAGES", "REPO", "Target", "source_files", "stage", "uv"]
 
@@ -52,7 +53,12 @@ class Target:
     @property
     def version(self) -> str:
         """Of Lucid."""
-        return str(tomllib.loads((REPO / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"])
+        return str(_project()["version"])
+
+    @property
+    def homepage(self) -> str:
+        """Where Lucid is published."""
+        return str(_project()["urls"]["Homepage"])
 
     @property
     def schema(self) -> int:
@@ -95,6 +101,11 @@ def stage(target: Target, work: Path) -> dict[str, Path]:
         _papers(target, name, root)
         _modes(target, root)
     return roots
+
+
+def _project() -> dict[str, Any]:
+    project: dict[str, Any] = tomllib.loads((REPO / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    return project
 
 
 def _run(*words: str | Path, cwd: Path = REPO) -> str:

@@ -10,6 +10,7 @@ import sys
 import tomllib
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -19,6 +20,8 @@ def obstacles(root: Path, version: str) -> list[str]:
     found = []
     if not re.fullmatch(r"\d+\.\d+\.\d+", version):
         found.append(f"pyproject.toml: version {version!r} is not MAJOR.MINOR.PATCH")
+    if ".invalid" in _project(root).get("urls", {}).get("Homepage", ""):
+        found.append("pyproject.toml: Homepage is still to be filled in: where is the repository published?")
     if changed := _git(root, "status", "--porcelain"):
         found.append(f"the tree is not clean: {len(changed.splitlines())} files")
     if _git(root, "tag", "--list", f"v{version}"):
@@ -43,7 +46,12 @@ def checksums(folder: Path) -> str:
 
 def version_of(root: Path) -> str:
     """The one place where it stands."""
-    return str(tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"])
+    return str(_project(root)["version"])
+
+
+def _project(root: Path) -> dict[str, Any]:
+    project: dict[str, Any] = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    return project
 
 
 def steps(root: Path, out: Path, quick: bool) -> list[list[str]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import subprocess
 import sys
 import tempfile
@@ -64,7 +65,18 @@ def _settings(config: Path, store: Path | None) -> Settings:
 
 def _with(settings: Settings, given: dict[str, Any]) -> Settings:
     update = {key: value for key, value in given.items() if value is not None}
+    if update.get("port") == 0:
+        update["port"] = _free_port(update.get("host", settings.web.host))
     return settings.model_copy(update={"web": settings.web.model_copy(update=update)})
+
+
+def _free_port(host: str) -> int:
+    """Which one is taken for ``--port 0``: known before it is said."""
+    try:
+        with socket.create_server((host, 0), family=socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
+            return int(probe.getsockname()[1])
+    except OSError as error:
+        raise ConfigError(f"{host}: cannot be listened on ({error}); choose another --host") from None
 
 
 def _say(settings: Settings, *, demo: bool) -> None:

@@ -88,7 +88,7 @@ def test_every_command_counts_and_none_ends_for_want_of_a_turn(
     outs = {f"n{i}:0": GpuOut(f"n{i}", 0, 0.0, "Xid 79") for i in range(gpus)}
     for cycle in range(240):
         before = len(slurm.sent)
-        writer.new_cycle()
+        writer.new_cycle({})
         writer.tell(*[lambda: None] * spent)  # what plans and mending wrote before
         jobs = tuple(slurm.jobs.values())
         facts = Observation(jobs, tuple(slurm.fake.nodes()), {}, {"vc": Mode.PACK}, slurm.fake.now)

@@ -7,11 +7,9 @@ from collections import Counter
 from functools import cache
 from pathlib import Path
 
-import click
 import pytest
 
 from benchmarks.__main__ import PARTS
-from lucid.cli.main import lucidctl
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
@@ -75,7 +73,6 @@ def test_no_merge_left_its_marks(page: Path) -> None:
 def test_commands_exist(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
     assert set(re.findall(r"python -m benchmarks --only (\w+)", text)) <= set(PARTS)
-    assert set(re.findall(r"`lucidctl ([a-z0-9-]+)", text)) <= set(lucidctl.list_commands(click.Context(lucidctl)))
     targets = set(re.findall(r"^([a-z0-9-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
     assert set(re.findall(r"`make ([a-z0-9-]+)", text)) <= targets
 

@@ -60,6 +60,13 @@ def test_each_obstacle_is_named(tree: Path) -> None:
     assert any("there already" in words for words in release.obstacles(tree, "1.2.3"))
 
 
+def test_an_address_that_is_still_to_be_filled_in_stops_a_release(tree: Path) -> None:
+    address = '[project.urls]\nHomepage = "https://lucid.invalid/"\n'
+    (tree / "pyproject.toml").write_text('[project]\nversion = "1.2.3"\n' + address)
+    commit(tree)
+    assert ["Homepage" in words for words in release.obstacles(tree, "1.2.3")] == [True]
+
+
 def test_checksums_are_as_sha256sum_reads_them(tmp_path: Path) -> None:
     (tmp_path / "b.whl").write_bytes(b"b")
     (tmp_path / "a.deb").write_bytes(b"a")

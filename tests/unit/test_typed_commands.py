@@ -1,0 +1,112 @@
+"""What the pages tell a reader to type can be typed: ``test_typed_from_a_wheel.py`` types it."""
+
+from __future__ import annotations
+
+import re
+import sys
+import tomllib
+
+import pytest
+
+from sdists import tracked
+from typed import REPO, Command, commands_of, first_page, pages, refusals, typed
+
+PAGE = """# A page
+
+Say `lucidctl explain JOB`, or `lucidctl
+queue`; `lucidctl … --json` is no whole command, and `sbatch x` none of ours.
+
+```
+$ lucidctl web --demo      # it's a comment
+lucidctl slurm render --nodes 'n[1-4]:gpus=4' \\
+  --out conf               # and this
+sudo lucidctl efficiency --week > week.txt 2> errors && make test | tee log
+lucidctl trace describe TRACE [--json] [--format sacct]
+lucidctl simulate [OPTIONS] TRACE
+```
+
+    A=1 job=$(sbatch x); until lucidctl explain "${job}_2"; do sleep 1; done
+
+- a list:
+    `make docs` in it
+"""
+
+
+def words(page: str) -> list[tuple[str, ...]]:
+    return [command.words for command in commands_of(page)]
+
+
+def test_commands_are_taken_out_of_a_page() -> None:
+    assert [(command.line, command.words, command.mention) for command in commands_of(PAGE)] == [
+        (3, ("lucidctl", "explain", "JOB"), True),
+        (3, ("lucidctl", "queue"), True),
+        (7, ("lucidctl", "web", "--demo"), False),
+        (8, ("lucidctl", "slurm", "render", "--nodes", "n[1-4]:gpus=4", "--out", "conf"), False),
+        (10, ("lucidctl", "efficiency", "--week"), False),
+        (10, ("make", "test"), False),
+        (11, ("lucidctl", "trace", "describe", "TRACE", "--json", "--format", "sacct"), False),
+        (15, ("lucidctl", "explain", "${job}_2"), False),
+        (18, ("make", "docs"), True),
+    ]
+
+
+def test_a_page_that_marks_what_is_typed_shows_the_rest() -> None:
+    assert words("```sh as=alice\nlucidctl queue\n```\n\n```\nlucidd runs here\n```\n") == [("lucidctl", "queue")]
+
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        ("lucidctl when JOB", "Missing option '--gpus'"),
+        ("lucidctl when --gpus 4 JOB", "unexpected extra argument"),
+        ("lucidctl status --colour", "No such option"),
+        ("lucidctl statsu", "statsu"),
+        ("lucidctl explain 17 why it's so", "unexpected extra arguments"),
+        ("lucidctl web --port http", "not a valid integer"),
+        ("lucidctl models", "Usage:"),
+        ("lucidd --chek", "unrecognized"),
+        ("lucid-sampler start", "required"),
+        ("make dmeo", "no target dmeo"),
+        ("make cluster SUIT=sid", "no variable SUIT"),
+        ("python -m benchmarks.yardstik", "no module"),
+        ("python benchmarks/windows.py", "no file"),
+        ("pip install '.[web,tpo]'", "no extra tpo"),
+    ],
+)
+def test_what_cannot_be_typed_is_refused(line: str, why: str) -> None:
+    (refusal,) = refusals(commands_of(f"```\n{line}\n```\n"))
+    assert why in refusal
+
+
+@pytest.mark.parametrize("line", ["lucidctl when", "lucidctl simulate --config", "lucidctl models", "lucidd --check"])
+def test_a_mention_may_leave_something_out(line: str) -> None:
+    assert refusals(commands_of(f"Say `{line}`.")) == []
+    assert refusals(commands_of("Say `lucidctl when JOB`.")) != []
+
+
+def test_every_command_of_every_page_is_parsed() -> None:
+    commands = typed()
+    assert refusals(commands) == []
+    programs = {command.words[0] for command in commands if isinstance(command, Command)}
+    assert programs >= {"lucidctl", "lucidd", "lucid-sampler", "make", "python", "pip"}
+    assert {page.name for page in pages()} >= {"README.md", "differences.md", "researcher.md", "elastic.md"}
+    assert len(commands) > 500
+
+
+def test_the_demonstration_starts_and_serves_its_page() -> None:
+    page = first_page([sys.executable, "-m", "lucid.cli.main", "web", "--demo", "--port", "0"], 120)
+    assert "Lucid (demonstration)" in page
+
+
+def test_no_page_installs_by_a_name_under_which_nothing_is_published() -> None:
+    for page in pages():
+        lines = re.findall(r"^.*pip install.*lucid-scheduler\[.*$", page.read_text(encoding="utf-8"), re.MULTILINE)
+        assert [line for line in lines if "--find-links" not in line] == [], page
+
+
+def test_the_address_of_the_repository_stands_in_one_place() -> None:
+    urls = tomllib.loads((REPO / "pyproject.toml").read_text(encoding="utf-8"))["project"]["urls"]
+    address = urls["Homepage"].removeprefix("https://").rstrip("/")
+    texts = [name for name in tracked() if name.endswith((".md", ".py", ".cff", ".toml", ".yml", ".html.j2"))]
+    assert [name for name in texts if address in (REPO / name).read_text(encoding="utf-8")] == ["pyproject.toml"]
+    assert len(urls) == 1
