@@ -27,7 +27,6 @@ from lucid.simulator.traces import Trace
 
 if TYPE_CHECKING:
     import pandas as pd
-    from matplotlib.figure import Figure
 
 __all__ = ["Replay", "Runs", "replay"]
 
@@ -109,23 +108,6 @@ class Runs(Mapping[str, Replay]):
             row |= {f"{_BESIDE[key]}, times {beside['policy']}": ratio for key, ratio in ratios.items()}
             rows[name] = row
         return pd.DataFrame.from_dict(rows, orient="index")
-
-    def plot(self) -> Figure:
-        """How long jobs waited (share of jobs that waited no longer) and their average JCT, by policy."""
-        try:
-            from matplotlib.figure import Figure
-        except ModuleNotFoundError:
-            raise ConfigError("plots need matplotlib: pip install 'lucid-scheduler[notebooks]'") from None
-        figure = Figure(figsize=(9.0, 3.5), layout="constrained")
-        waits, bars = figure.subplots(1, 2)
-        for name, one in self._replays.items():
-            hours = sorted(row.queue_s / _HOUR_S for row in one._run.outcomes if row.end_s >= 0)
-            waits.step(hours, [(at + 1) / len(hours) for at in range(len(hours))], where="post", label=name)
-        waits.set(xlabel="queueing (h)", ylabel="share of jobs", xscale="symlog", ylim=(0, 1.02))
-        waits.legend()
-        bars.bar(list(self), [one.metrics.get("avg_jct_s", 0.0) / _HOUR_S for one in self.values()])
-        bars.set(ylabel="average JCT (h)")
-        return figure
 
     def __repr__(self) -> str:
         return "\n".join(map(repr, self._replays.values()))

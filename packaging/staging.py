@@ -34,7 +34,6 @@ _NOT_NEEDED = (
     r"interpret/root/bld/lib/(?!libebm_linux_{wheel}\.so$).*",
     r"(.*/)?tests?/.*",
     r".*\.(pyi|pyx|pxd|pxi|h|hpp|c|cpp|a|map|f90|tp)",
-    r"matplotlib/mpl-data/sample_data/.*",
     r"[^/]+\.dist-info/(RECORD|INSTALLER|REQUESTED|direct_url\.json|uv_.*\.json|sboms/.*)",
     r"bin/.*",
     r"(.*/)?__pycache__/.*",

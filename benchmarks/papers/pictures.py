@@ -50,8 +50,8 @@ def _impurity(counts: tuple[int, ...]) -> float:
 
 
 def draw(folder: Path) -> Iterator[Path]:
-    """Write the pictures; needs matplotlib (the extra ``plots``)."""
-    from lucid.models.plots import draw_pictures, draw_tree, save_figure
+    """Write the pictures; needs matplotlib."""
+    from benchmarks.papers.plots import draw_pictures, draw_tree, save_figure
 
     tree = share_tree()
     path = folder / "share-tree.png"
@@ -73,7 +73,7 @@ def draw(folder: Path) -> Iterator[Path]:
 def _bars(values: Mapping[str, float], label: str, title: str, path: Path) -> None:
     from matplotlib.figure import Figure
 
-    from lucid.models.plots import save_figure
+    from benchmarks.papers.plots import save_figure
 
     figure = Figure(figsize=(7.5, 1.4 + 0.32 * len(values)), layout="constrained", facecolor="white")
     axes = figure.add_subplot()

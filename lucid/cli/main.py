@@ -109,7 +109,6 @@ _EXTRAS: Mapping[str, str] = {
     **dict.fromkeys(("optuna", "tomlkit"), "tuner"),
     **dict.fromkeys(("starlette", "uvicorn", "prometheus_client"), "web"),
     **dict.fromkeys(("scipy", "rustworkx", "threadpoolctl"), "peers"),
-    "matplotlib": "plots",
     "textual": "top",
     "torch": "calibrate",
     "httpx": "rest",

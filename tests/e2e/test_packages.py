@@ -182,7 +182,7 @@ def test_the_life_of_a_package_on_a_host_with_slurm(host: Host, packages: Packag
     # each library of the private environment can be loaded, and none of the host's gets in
     host.sh(
         "cd /tmp; echo 'raise SystemExit(\"the wrong numpy\")' > numpy.py; PYTHONPATH=/tmp lucidctl demo --help; "
-        "/usr/lib/lucid/bin/python3 -I -c 'import interpret.glassbox, matplotlib.pyplot, optuna, pandas, rapidfuzz, "
+        "/usr/lib/lucid/bin/python3 -I -c 'import interpret.glassbox, optuna, pandas, rapidfuzz, "
         "rustworkx, scipy.optimize, scipy.stats, sklearn.ensemble, starlette, textual, uvicorn, httpx'; rm numpy.py",
         user="alice",
     )

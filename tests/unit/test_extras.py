@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from builders import FixedPredictor
-from lucid.cli.main import _EXTRAS
 from lucid.config import PolicySettings
 from lucid.errors import ConfigError
 from lucid.orchestrator import policy as policies
@@ -55,7 +54,6 @@ def test_a_command_that_needs_an_extra_names_it(tmp_path: Path) -> None:
     done = plain(CODE, str(tmp_path / "month.csv"), "muri-l")
     assert "of the extra 'peers'; pip install 'lucid-scheduler[peers]'" in done.stderr
     assert "Traceback" not in done.stderr
-    assert _EXTRAS["matplotlib"] == "plots"
 
 
 @pytest.mark.parametrize("name", BUILT_IN)

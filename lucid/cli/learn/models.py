@@ -190,7 +190,7 @@ def list_command(folder: Path | None, config: Path | None, as_json: bool) -> Non
 @models.command()
 @click.argument("name")
 @click.option("--version", "number", type=click.IntRange(min=1), help="Default: the one in service.")
-@click.option("--plots", type=click.Path(path_type=Path), help="Folder for PNG pictures and one HTML page.")
+@click.option("--plots", type=click.Path(path_type=Path), help="Folder for the model as one HTML page.")
 @_library
 @_config
 @_json
@@ -198,7 +198,7 @@ def show(
     name: str, number: int | None, plots: Path | None, folder: Path | None, config: Path | None, as_json: bool
 ) -> None:
     """Print the model NAME: its terms by importance or its tree, its facts and its history."""
-    from lucid.cli.learn.models_show import draw, text
+    from lucid.cli.learn.models_show import text, write_page
     from lucid.models.upkeep.kinds import find_kind
 
     library = _open(folder, config)
@@ -209,7 +209,7 @@ def show(
     if plots is not None:
         with progress("drawing") as report:
             report(0, 1)
-            drawn = draw(kind, model, plots, {"version": version.number, **_shown_facts(version.facts)})
+            drawn = write_page(kind, model, plots, {"version": version.number, **_shown_facts(version.facts)})
     if as_json:
         data: dict[str, Any] = {
             "name": name,

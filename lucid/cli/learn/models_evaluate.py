@@ -141,7 +141,6 @@ def duration(jobs_file: Path, test_from: int | datetime, refits: int, as_json: b
 @evaluate.command()
 @click.option("--profiles", type=click.Path(path_type=Path), required=True, help="CSV of configurations alone.")
 @click.option("--pairs", type=click.Path(path_type=Path), required=True, help="CSV of pairs measured together.")
-@click.option("--curve", type=click.Path(path_type=Path), help="Draw precision over recall into this PNG.")
 @click.option("--recall", type=click.FloatRange(0, 1, min_open=True), default=0.87, show_default=True)
 @click.option(
     "--tiny", type=float, default=TINY_ABOVE, show_default=True, help="Average speed above which a job is Tiny."
@@ -150,17 +149,13 @@ def duration(jobs_file: Path, test_from: int | datetime, refits: int, as_json: b
     "--medium", type=float, default=MEDIUM_FROM, show_default=True, help="Average speed above which it is Medium."
 )
 @_json
-def packing(
-    profiles: Path, pairs: Path, curve: Path | None, recall: float, tiny: float, medium: float, as_json: bool
-) -> None:
+def packing(profiles: Path, pairs: Path, recall: float, tiny: float, medium: float, as_json: bool) -> None:
     """Evaluate share scores and the pair model on workloads and configurations left out of training."""
     from lucid.models.packing.evaluate import evaluate as judge
     from lucid.models.packing.share_score import Thresholds
 
     with progress("training without each workload") as report:
-        figures = judge(
-            profiles, pairs, curve=curve, thresholds=Thresholds(tiny, medium), recall=recall, progress=report
-        )
+        figures = judge(profiles, pairs, thresholds=Thresholds(tiny, medium), recall=recall, progress=report)
     if as_json:
         say(json.dumps(figures))
         return

@@ -1,4 +1,4 @@
-"""Models in words and pictures, for ``lucidctl models show``."""
+"""Models in words and as a page, for ``lucidctl models show``."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from lucid.models.packing.share_score import ShareTree
 from lucid.models.upkeep.kind import Kind
 
-__all__ = ["draw", "text"]
+__all__ = ["text", "write_page"]
 
 _MOST_TERMS = 15
 
@@ -26,27 +26,17 @@ def text(kind: Kind[Any, Any], model: Any) -> str:
     return "\n".join(lines)
 
 
-def draw(kind: Kind[Any, Any], model: Any, folder: Path, facts: Mapping[str, Any]) -> list[Path]:
-    """Pictures as PNG files (the tree as SVG too) and one HTML page of all of them; returns the paths."""
-    # Imported here: matplotlib takes a second, and only pictures need it.
-    from lucid.models.page import additive_page, tree_page
-    from lucid.models.plots import draw_pictures, draw_tree, save_figure
+def write_page(kind: Kind[Any, Any], model: Any, folder: Path, facts: Mapping[str, Any]) -> list[Path]:
+    """Write the model as one HTML page, and return its path; nothing for a model without tables."""
+    from lucid.models.page import additive_page, tree_page  # loads jinja2, which only pages need
 
+    page = folder / f"{kind.name}.html"
     if isinstance(model, ShareTree):
-        paths = [folder / "tree.png", folder / "tree.svg"]
-        for path in paths:
-            save_figure(draw_tree(model), path)
-        paths.append(folder / f"{kind.name}.html")
-        tree_page(model, paths[-1], f"Model {kind.name}", facts)
-        return paths
-    paths = []
+        tree_page(model, page, f"Model {kind.name}", facts)
+        return [page]
     parts = kind.tables(model)
-    for number, (title, unit, tables) in enumerate(parts):
-        place = folder if number == 0 else folder / f"part{number + 1}"
-        paths += draw_pictures(tables, place, title, unit)
-    if parts:
-        (title, unit, tables), *more = parts
-        page = folder / f"{kind.name}.html"
-        additive_page(tables, page, title, unit, facts, more)
-        paths.append(page)
-    return paths
+    if not parts:
+        return []
+    (title, unit, tables), *more = parts
+    additive_page(tables, page, title, unit, facts, more)
+    return [page]

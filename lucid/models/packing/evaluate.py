@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 import threadpoolctl  # type: ignore[import-untyped]  # comes with sklearn, needed to train
 
-from lucid.models.packing.crossval import Honest, Leaving, judge, sides_by
+from lucid.models.packing.crossval import Leaving, judge, sides_by
 from lucid.models.packing.measured import Pairing, Usage, read_pairs, read_profiles
 from lucid.models.packing.pair_speed import RECALL_GOAL, PairDesign
 from lucid.models.packing.share_score import Thresholds, fit_share, share_labels
@@ -36,12 +36,11 @@ def evaluate(
     profiles: Path,
     pairs: Path,
     *,
-    curve: Path | None = None,
     thresholds: Thresholds | None = None,
     recall: float = RECALL_GOAL,
     progress: Callable[[int, int], None] | None = None,
 ) -> dict[str, Any]:
-    """All figures, by name; `curve` also draws precision over recall there (PNG).
+    """All figures, by name.
 
     `progress` is called with (steps done, steps in all).
 
@@ -52,13 +51,12 @@ def evaluate(
     pairings = read_pairs(pairs, usages)
     # Thousands of small systems: threads would wait for each other longer than they compute.
     with threadpoolctl.threadpool_limits(1):
-        return _evaluate(usages, pairings, curve, thresholds, recall, progress)
+        return _evaluate(usages, pairings, thresholds, recall, progress)
 
 
 def _evaluate(
     usages: Sequence[Usage],
     pairings: Sequence[Pairing],
-    curve: Path | None,
     thresholds: Thresholds | None,
     recall: float,
     progress: Callable[[int, int], None] | None,
@@ -78,8 +76,6 @@ def _evaluate(
     for name, decisions in honest.items():
         judged[f"pair_precision_{name}"] = round(decisions.precision, 4)
         judged[f"pair_recall_{name}"] = round(decisions.recall, 4)
-    if curve is not None:
-        _draw(honest, curve)
     return judged | {"configurations": len(usages), "pairs": len(pairings)}
 
 
@@ -108,15 +104,3 @@ def _share_figures(usages: Sequence[Usage], computed: Sequence[int | None]) -> d
     both = [(a, b) for a, b in zip(given, computed, strict=True) if a is not None and b is not None]
     figures["labels_agree"] = round(float(np.mean([a == b for a, b in both])), 4) if both else None
     return figures
-
-
-def _draw(honest: dict[str, Honest], path: Path) -> None:
-    # Imported here: only drawing needs matplotlib.
-    from lucid.models.plots import draw_tradeoff
-
-    named = {
-        "lomo": "both workloads new",
-        "loco_both": "both configurations new",
-        "loco": "one configuration new",
-    }
-    draw_tradeoff({named[name]: decisions for name, decisions in honest.items()}, path)

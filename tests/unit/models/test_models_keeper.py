@@ -315,7 +315,7 @@ def _draw_few(library: Library) -> None:
     library.promote("duration", library.add("duration", damaged(data, ("tables", "terms"), kept), {}))
 
 
-def test_show_draws_pictures_and_one_page(tmp_path: Path, jobs: JobTable) -> None:
+def test_show_writes_one_page(tmp_path: Path, jobs: JobTable) -> None:
     library = Library(tmp_path / "library")
     usages, pairings = measured(9)
     DURATION.train(library, by_end(jobs, 300))
@@ -325,10 +325,8 @@ def test_show_draws_pictures_and_one_page(tmp_path: Path, jobs: JobTable) -> Non
     for name in ("duration", "share", "pairs"):
         out = invoke("show", name, "--plots", tmp_path / name, "--library", library.root)
         assert "written:" in out
-    assert (tmp_path / "duration" / "importances.png").exists()
     assert len(list((tmp_path / "duration").rglob("*.html"))) == 1
     assert "same_request" in (tmp_path / "duration" / "duration.html").read_text()
-    assert (tmp_path / "share" / "tree.svg").exists()
 
 
 def test_the_rules_are_the_administrators() -> None:

@@ -8,18 +8,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lucid.models.additive import AdditiveModel, Axis, Term
-from lucid.models.packing.crossval import Honest
-from lucid.models.packing.share_score import Node, ShareTree
-from lucid.models.page import additive_page, picture_of_term, tree_page
-from lucid.models.plots import (
+from benchmarks.papers.plots import (
     draw_importances,
     draw_pictures,
     draw_term,
-    draw_tradeoff,
     draw_tree,
     save_figure,
 )
+from lucid.models.additive import AdditiveModel, Axis, Term
+from lucid.models.packing.share_score import Node, ShareTree
+from lucid.models.page import additive_page, picture_of_term, tree_page
 
 PNG = b"\x89PNG\r\n\x1a\n"
 GPUS = Axis("gpus", "continuous", cuts=(1.5, 4.5, 64.0))
@@ -105,10 +103,3 @@ def test_the_tree_names_every_node(tmp_path: Path, suffix: str) -> None:
     path = tmp_path / f"tree.{suffix}"
     save_figure(figure, path)
     assert path.read_bytes().startswith(PNG) or re.search(b"<svg", path.read_bytes())
-
-
-def test_the_tradeoff_is_drawn(tmp_path: Path) -> None:
-    free = np.array([True, True, False, True, False])
-    honest = Honest(np.array([0.9, 0.8, 0.7, 0.6, 0.5]), np.full(5, 0.65), free)
-    draw_tradeoff({"one": honest, "two": honest}, tmp_path / "curve.png")
-    assert (tmp_path / "curve.png").read_bytes().startswith(PNG)

@@ -68,7 +68,6 @@ def test_a_replay_says_what_the_command_says(month: Path) -> None:
     assert f"job {jobs.index[5]}" in runs["lucid"].explain(jobs.index[5])
     with pytest.raises(ConfigError, match="the trace has no job 'x'"):
         runs["lucid"].explain("x")
-    assert len(runs.plot().axes) == 2
 
 
 def test_a_policy_of_ones_own_runs_beside_the_others_and_is_forgotten(month: Path) -> None:

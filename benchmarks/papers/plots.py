@@ -1,4 +1,4 @@
-"""Pictures of models for documents: importances, shape functions, the share tree, the packing trade-off.
+"""Pictures of models for documents: importances, shape functions, the share tree.
 
 Everything is drawn without a display (matplotlib's Agg canvas, no pyplot state) and returned or written as PNG or
 SVG. ``lucid.models.page`` is for browsers.
@@ -7,7 +7,6 @@ SVG. ``lucid.models.page`` is for browsers.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,13 +19,12 @@ from lucid.models.bins import MOST_SHOWN, bin_names, in_unit, places_of, ranked,
 from lucid.models.packing.share_score import LABELS, ShareTree
 
 if TYPE_CHECKING:
-    from lucid.models.packing.crossval import Honest
+    pass
 
 __all__ = [
     "draw_importances",
     "draw_pictures",
     "draw_term",
-    "draw_tradeoff",
     "draw_tree",
     "save_figure",
 ]
@@ -101,28 +99,6 @@ def draw_tree(tree: ShareTree, title: str = "Share score") -> Figure:
     axes.axis("off")
     axes.set_title(title, loc="left", fontsize=11)
     return figure
-
-
-def draw_tradeoff(honest: Mapping[str, Honest], path: Path) -> None:
-    """Precision over recall for every bar (lines) and where the chosen bars land (dots)."""
-    figure = _figure(7.5, 5.0)
-    axes = figure.add_subplot()
-    for colour, (name, decisions) in zip((_RED, _GREY, _BLUE), honest.items(), strict=False):
-        recall, precision, _ = decisions.curve()
-        axes.plot(recall, precision, color=colour, linewidth=1.6, label=name)
-        axes.plot([decisions.recall], [decisions.precision], "o", color=colour, markersize=7)
-    base = next(iter(honest.values())).free.mean()
-    axes.axhline(base, color="black", linewidth=0.8, linestyle=":")
-    axes.text(0.005, base - 0.008, "packing every pair", fontsize=9, va="top")
-    axes.set_xlim(0, 1)
-    axes.set_ylim(max(0.0, base - 0.05), 1.005)
-    axes.set_xlabel("recall: share of the interference-free pairs that are packed")
-    axes.set_ylabel("precision: share of the packed pairs\nthat are interference-free")
-    axes.set_title("Pair model on pairs left out (dots: bar set in training)", loc="left", fontsize=11)
-    axes.legend(frameon=False, loc="lower left", bbox_to_anchor=(0.0, 0.16))
-    axes.grid(color="#e4e6ea", linewidth=0.7)
-    _plain(axes)
-    save_figure(figure, path)
 
 
 def draw_pictures(model: AdditiveModel, folder: Path, title: str, unit: str = "") -> list[Path]:
