@@ -181,8 +181,6 @@ def packing(profiles: Path, pairs: Path, recall: float, tiny: float, medium: flo
             ("both labellings agree", _share(figures["labels_agree"])),
         ],
     )
-    if curve is not None:
-        say(f"written: {curve}")
 
 
 def _print_durations(figures: Mapping[str, Any]) -> None:
