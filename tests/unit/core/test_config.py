@@ -38,6 +38,7 @@ def test_what_is_written_counts(tmp_path: Path) -> None:
         ("policy = 3", ["policy = 3"]),
         ("[policy.packing]\ndynamic = true", ["line 2: 'policy.packing.dynamic' is gone: ", "packing.when_calm"]),
         ("[policy.sia]\ninterval_s = 30", ["line 1: 'policy.sia' is gone: taken out"]),
+        ("[tuner]\nevery_h = 24", ["line 1: 'tuner' is gone: taken out", "lucidctl tune search"]),
     ],
 )
 def test_a_wrong_key_or_value_is_named_with_what_would_be_right(tmp_path: Path, text: str, words: list[str]) -> None:
