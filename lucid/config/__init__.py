@@ -11,7 +11,6 @@ from lucid.config.live import (
     PoolSettings,
     Publish,
     SlurmSettings,
-    TunerSettings,
 )
 from lucid.config.nodes import SleepSettings
 from lucid.config.policy import (
@@ -72,7 +71,6 @@ __all__ = [
     "SleepSettings",
     "SlurmSettings",
     "TiresiasSettings",
-    "TunerSettings",
     "WebSettings",
     "library_folder",
     "load_settings",

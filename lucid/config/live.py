@@ -1,4 +1,4 @@
-"""Settings of a live cluster: Slurm, the daemon, the upkeep of models, the tuner."""
+"""Settings of a live cluster: Slurm, the daemon, the upkeep of models."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ __all__ = [
     "PoolSettings",
     "Publish",
     "SlurmSettings",
-    "TunerSettings",
 ]
 
 
@@ -48,25 +47,6 @@ class ModelSettings(Section):
     """Finished jobs not yet learned from that call for training."""
     most_age_days: float = fixed(7.0, gt=0)
     """A version older than this calls for training."""
-
-
-class TunerSettings(Section):
-    """The tuner beside lucidd: searches the cluster's own past now and then, and leaves a report."""
-
-    every_h: float = Field(0.0, ge=0)
-    """How often, hours; 0: never."""
-    history_days: float = fixed(30.0, gt=0)
-    """How much of the past is searched."""
-    trials: int = Field(60, ge=2)
-    """Settings tried in one search."""
-    workers: int = fixed(1, ge=1)
-    """Processes at a time, of the lowest priority."""
-    only: tuple[str, ...] = ()
-    """Settings, or tables of them, to search; empty: all that can be tuned."""
-    apply: bool = False
-    """Also write a change whose gain survives on later data into the configuration, for lucidd's next start."""
-    keep: int = fixed(10, ge=1)
-    """Reports kept."""
 
 
 class Publish(StrEnum):

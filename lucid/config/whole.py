@@ -13,7 +13,7 @@ from pydantic import BaseModel, ValidationError
 from lucid.config.base import Section, defaults, is_fixed, of_simulations
 from lucid.config.efficiency import EfficiencySettings
 from lucid.config.idle import IdleSettings
-from lucid.config.live import DaemonSettings, Mode, ModelSettings, SlurmSettings, TunerSettings
+from lucid.config.live import DaemonSettings, Mode, ModelSettings, SlurmSettings
 from lucid.config.policy import OverheadSettings, PolicySettings
 from lucid.config.web import WebSettings
 from lucid.errors import ConfigError, did_you_mean
@@ -52,6 +52,7 @@ _TAKEN_OUT = {
     "policy.idle": "delete the section; lucidctl efficiency lists idle jobs",
     "policy.before_windows": "delete the section",
     "policy.sia": "delete the section, and run the policy pollux",
+    "tuner": "delete the section, and run lucidctl tune search from cron",
 }
 _GONE |= {key: f"taken out (docs/decisions/0070-taken-out.md); {remedy}" for key, remedy in _TAKEN_OUT.items()}
 """Settings of earlier versions, and what stands in their place."""
@@ -65,7 +66,6 @@ class Settings(Section):
     policy: PolicySettings = defaults(PolicySettings)
     overheads: OverheadSettings = defaults(OverheadSettings, policy="")
     models: ModelSettings = defaults(ModelSettings)
-    tuner: TunerSettings = defaults(TunerSettings)
     slurm: SlurmSettings = defaults(SlurmSettings)
     daemon: DaemonSettings = defaults(DaemonSettings)
     web: WebSettings = defaults(WebSettings)

@@ -9,7 +9,6 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
@@ -27,7 +26,6 @@ from lucid.escaping import shown
 from lucid.live.learning.child_process import Children
 from lucid.live.learning.model_timer import ModelTimer
 from lucid.live.learning.model_upkeep import model_timer
-from lucid.live.learning.tuning import tune_timer
 from lucid.live.reporting.log import log_handler
 from lucid.live.resilience.failure_barrier import behind_barrier, persistently
 from lucid.live.resilience.systemd import tell_systemd
@@ -84,7 +82,7 @@ def main(arguments: list[str] | None = None) -> int:
     if parts is None:
         return 0
     children = Children()
-    beside: list[ModelTimer] = [] if given.once else _timers(settings, given.config, parts.store, children)
+    beside = None if given.once else _timer(settings, given.config, parts.store, children)
     # a GPU that is not well is left out at once, however seldom an idle lucidd looks at Slurm
     wake = WakeFile(Path(settings.daemon.heartbeat).with_name("wake"), parts.health.folder)
     try:
@@ -120,30 +118,26 @@ def say_checked(config: Path, text: bytes, settings: Settings) -> None:
         path.unlink(missing_ok=True)
 
 
-def _timers(settings: Settings, config: Path, store: Store, children: Children) -> list[ModelTimer]:
-    """Those that can be made: training and search are worth less than scheduling."""
-    found: list[ModelTimer | None] = []
+def _timer(settings: Settings, config: Path, store: Store, children: Children) -> ModelTimer | None:
+    """The timer of models, if it can be made: training is worth less than scheduling."""
+    found: list[ModelTimer | None] = [None]
     behind_barrier(
         "models are not trained: their timer cannot be made",
         lambda: found.append(model_timer(settings, config, store, children)),
     )
-    behind_barrier(
-        "the policy is not tuned: its timer cannot be made",
-        lambda: found.append(tune_timer(settings, config, children)),
-    )
-    return [timer for timer in found if timer is not None]
+    return found[-1]
 
 
 def turn_until(
-    daemon: Daemon, stop: threading.Event, wake: WakeFile, once: bool, beside: Sequence[ModelTimer] = ()
+    daemon: Daemon, stop: threading.Event, wake: WakeFile, once: bool, beside: ModelTimer | None = None
 ) -> int:
-    """Turn until *stop* is set, or ``once``; ``beside``: timers that run meanwhile. Returns the exit status."""
+    """Turn until *stop* is set, or ``once``; ``beside`` runs meanwhile. Returns the exit status."""
     timers = BackgroundScheduler(daemon=True)
     timers.add_job(daemon.prune, "interval", hours=_PRUNE_EVERY_H, max_instances=1, coalesce=True)
     timers.add_job(daemon.renew_lease, "interval", seconds=_RENEW_EVERY_S, max_instances=1, coalesce=True)
     behind_barrier("timers not started: no pruning, and no renewal of the lease within a long turn", timers.start)
-    for timer in beside:
-        behind_barrier("a timer of models or tuning is not started", timer.start)
+    if beside is not None:
+        behind_barrier("the timer of models is not started", beside.start)
     _LOG.info("started")
     ready = False
     try:
@@ -161,8 +155,8 @@ def turn_until(
     finally:
         tell_systemd("STOPPING=1")
         behind_barrier("timers not stopped", lambda: timers.shutdown(wait=False))
-        for timer in beside:
-            behind_barrier("a timer of models or tuning is not stopped", timer.stop)
+        if beside is not None:
+            behind_barrier("the timer of models is not stopped", beside.stop)
         daemon.stop()
     _LOG.info("stopped")
     return 0

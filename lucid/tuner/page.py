@@ -3,16 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import lucid.pages.page as pages
-from lucid.pages.picture import Plain, columns, points
-from lucid.tuner.drawing import Drawing, hours
+from lucid.pages.picture import Picture, Plain, columns, points
 from lucid.tuner.evidence import Evidence
 from lucid.tuner.proposal import Proposal, toml_diff
 from lucid.tuner.search import Trial
 
 __all__ = ["verdict", "write_page"]
+
+
+@dataclass(frozen=True, slots=True)
+class _Drawing:
+    """One figure, what stands over and under it, and its values."""
+
+    picture: Picture
+    heading: str
+    note: str = ""
+    table: Plain | None = None
+
+
+def _hours(seconds: float) -> str:
+    return f"{seconds / 3600:.2f} h"
 
 
 def verdict(proposal: Proposal) -> str:
@@ -51,7 +65,7 @@ def write_page(path: Path, proposal: Proposal, trials: Sequence[Trial]) -> None:
 
 def _changes(evidence: Evidence) -> Plain:
     rows = [
-        [c.name, hours(c.before_s), hours(c.after_s), f"{c.relative:+.1%}", f"{c.low:+.1%} to {c.high:+.1%}"]
+        [c.name, _hours(c.before_s), _hours(c.after_s), f"{c.relative:+.1%}", f"{c.low:+.1%} to {c.high:+.1%}"]
         for c in evidence.changes
     ]
     return Plain(
@@ -64,13 +78,13 @@ def _changes(evidence: Evidence) -> Plain:
 def _losers(evidence: Evidence) -> Plain:
     rows = []
     for u in evidence.losers:
-        later = hours(u.jobs * (u.after_s - u.before_s))
-        rows.append([u.user or "(unnamed)", f"{u.jobs:,}", hours(u.before_s), hours(u.after_s), later])
+        later = _hours(u.jobs * (u.after_s - u.before_s))
+        rows.append([u.user or "(unnamed)", f"{u.jobs:,}", _hours(u.before_s), _hours(u.after_s), later])
     head = ["user", "jobs", "average JCT now", "proposed", "all jobs, later by"]
     return Plain("Of each user's jobs together, most first", head, rows)
 
 
-def _search(trials: Sequence[Trial]) -> Drawing:
+def _search(trials: Sequence[Trial]) -> _Drawing:
     scores = [t.score_s / 3600 for t in trials]
     best = [min(scores[: i + 1]) for i in range(len(scores))]
     picture = points(
@@ -85,24 +99,24 @@ def _search(trials: Sequence[Trial]) -> Drawing:
         keys=(("tried", "point"), ("best so far", "best"), ("present settings", "now")),
     )
     note = "Score: average JCT, and a tenth of large jobs' queueing, on the earlier data."
-    return Drawing(picture, "The search", note)
+    return _Drawing(picture, "The search", note)
 
 
-def _days(evidence: Evidence) -> Drawing:
+def _days(evidence: Evidence) -> _Drawing:
     days = [(d, before, after, 100 * (after / before - 1) if before else 0.0) for d, before, after in evidence.by_day]
     picture = columns(
         "The later data day by day",
         "Change of the average JCT of each day's jobs in percent; below zero the proposal was better that day.",
-        [(str(d), c, f"day {d}: {hours(now)} instead of {hours(was)}, {c:+.1f} %") for d, was, now, c in days],
+        [(str(d), c, f"day {d}: {_hours(now)} instead of {_hours(was)}, {c:+.1f} %") for d, was, now, c in days],
         "average JCT, change in %",
         "day of submission",
     )
-    rows = [[str(d), hours(before), hours(after), f"{change:+.1f} %"] for d, before, after, change in days]
+    rows = [[str(d), _hours(before), _hours(after), f"{change:+.1f} %"] for d, before, after, change in days]
     table = Plain("Average JCT by day of submission", ["day", "now", "proposed", "change"], rows)
-    return Drawing(picture, "Day by day", "Below zero, the proposal was better that day.", table)
+    return _Drawing(picture, "Day by day", "Below zero, the proposal was better that day.", table)
 
 
-def _settings(trials: Sequence[Trial]) -> list[Drawing]:
+def _settings(trials: Sequence[Trial]) -> list[_Drawing]:
     """Score over the values of each setting that was varied."""
     made, first = [], trials[0].score_s / 3600
     for key in trials[0].values:
@@ -118,5 +132,5 @@ def _settings(trials: Sequence[Trial]) -> list[Drawing]:
             f"Score by {short}", f"Score in hours of each trial over its value of {key}.", at, "", "hours",
             names=names, most=2 * first, now=first, height=170,
         )  # fmt: skip
-        made.append(Drawing(picture, short))
+        made.append(_Drawing(picture, short))
     return made

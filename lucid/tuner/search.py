@@ -89,15 +89,10 @@ def search(
     seed: int,
     workers: int,
     progress: Callable[[int, int], None] | None = None,
-    *,
-    others: Callable[[], Sequence[Trial]] = tuple,
-    begins: bool = True,
-    simplify: bool = True,
 ) -> Trial:
     """Try settings until the journal holds ``trials`` of them, the present ones first; the best of all.
 
-    Of a search that is shared out: ``others`` gives the trials of all others so far, ``begins`` says whether this one
-    tries the present settings, and ``simplify`` whether changes without which the best is as good are taken back.
+    Changes without which the best is as good are taken back.
 
     Tree-structured Parzen estimator (Bergstra et al. 2011), as optuna has it. Equal scores: the earlier one, so
     that the present settings stay where nothing is better.
@@ -115,27 +110,20 @@ def search(
     study = optuna.create_study(
         sampler=optuna.samplers.TPESampler(seed=seed + len(journal.trials), multivariate=True)
     )
-    heard: set[str] = set()
     for known in journal.trials:
         study.add_trial(_frozen(optuna, known, distributions))
     with _workers(scenario, workers) as tell:
-        if begins and not journal.trials:
+        if not journal.trials:
             journal.add(Trial(present, next(iter(tell([present])))))
             study.add_trial(_frozen(optuna, journal.trials[0], distributions))
         while len(journal.trials) < trials:
             if progress is not None:
                 progress(len(journal.trials), trials)
-            for known in others():
-                if (key := json.dumps(dict(known.values), sort_keys=True)) not in heard:
-                    heard.add(key)
-                    study.add_trial(_frozen(optuna, known, distributions))
             asked = [study.ask(distributions) for _ in range(min(_BATCH, trials - len(journal.trials)))]
             for trial, found in zip(asked, tell([dict(t.params) for t in asked]), strict=True):
                 study.tell(trial, found)
                 journal.add(Trial(dict(trial.params), found))
         best = min(journal.trials, key=lambda t: t.score_s)
-        if not simplify:
-            return best
         return _simplified(best, present, lambda values: next(iter(tell([values]))))
 
 

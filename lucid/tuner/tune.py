@@ -15,25 +15,13 @@ from lucid.tuner.proposal import Proposal, changed_values
 from lucid.tuner.search import Journal, search
 from lucid.tuner.space import Dimension, value_at, with_values
 
-__all__ = ["FOUND_SHARE", "about_search", "earlier_part", "tune"]
+__all__ = ["FOUND_SHARE", "tune"]
 
 FOUND_SHARE = 0.6
 """Share of the jobs that the search may see; the rest judges what it found."""
 
 
-def earlier_part(scenario: Scenario) -> Scenario:
-    """What the search may see.
-
-    Raises:
-        ConfigError: the history is too short to be divided.
-    """
-    trace, split_s = scenario.trace, split_time_s(scenario.trace, FOUND_SHARE)
-    if split_s >= trace.jobs[-1].job.submit_s:
-        raise ConfigError(f"{trace.name}: the history is too short to keep whole days for the judgement; give more")
-    return replace(scenario, trace=before(trace, split_s))
-
-
-def about_search(scenario: Scenario, dimensions: Sequence[Dimension], seed: int) -> dict[str, Any]:
+def _about(scenario: Scenario, dimensions: Sequence[Dimension], seed: int) -> dict[str, Any]:
     """What tells one search from another, as JSON."""
     trace = scenario.trace
     return {
@@ -65,8 +53,10 @@ def tune(
         ConfigError: the folder holds another search, or the history is too short to be divided.
     """
     trace, split_s = scenario.trace, split_time_s(scenario.trace, FOUND_SHARE)
-    earlier = earlier_part(scenario)
-    journal = Journal(folder / "trials.jsonl", about_search(scenario, dimensions, seed))
+    if split_s >= trace.jobs[-1].job.submit_s:
+        raise ConfigError(f"{trace.name}: the history is too short to keep whole days for the judgement; give more")
+    earlier = replace(scenario, trace=before(trace, split_s))
+    journal = Journal(folder / "trials.jsonl", _about(scenario, dimensions, seed))
     best = search(earlier, dimensions, journal, trials, seed, workers, progress)
     present_s = journal.trials[0].score_s
     changes = changed_values(scenario.settings, best.values)

@@ -26,8 +26,6 @@ from lucid.simulator.report import write_report
 from lucid.tuner.evidence import Change, Evidence, UserEffect
 from lucid.tuner.page import write_page
 from lucid.tuner.proposal import Proposal
-from lucid.tuner.regret import PLAIN, Figures, Group, Loss, Regret
-from lucid.tuner.regret_page import write_regret_page
 from lucid.tuner.search import Trial
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
@@ -35,7 +33,7 @@ CHROMIUM = shutil.which("chromium")
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed")
 
 SCROLLED = "document.scrollingElement.scrollWidth"
-PAGES = ("report", "week", "proposal", "model", "tree")
+PAGES = ("report", "proposal", "model", "tree")
 LONG = "a-name-that-is-longer-than-any-phone-is-wide-and-has-no-place-to-break-it"
 
 
@@ -78,19 +76,6 @@ def write_all(folder: Path) -> None:
         folder / "report.html", LONG, runs, {run.policy: run_metrics(run) for run in runs}, ["A note."], (), logs,
         lambda run, o: f"job {o.job.id} under {run.policy}\nday 0 00:00:01  starts\n               - it was first",
     )  # fmt: skip
-
-    def group(name: str, lost_s: float) -> Group:
-        plain = Figures(36_000.0, 30_000.0, 90_000.0, 5000.0)
-        lucid = Figures(36_000.0 + lost_s / 4, 30_000.0, 90_000.0, 4000.0)
-        return Group(name, 4, {PLAIN: plain, "lucid": lucid}, lost_s, 1, max(lost_s, 0.0))
-
-    users = (group(LONG, 40_000.0), *(group(f"user{i}", -1000.0 * i) for i in range(30)))
-    loss = Loss("1", LONG, "vc", 4, {PLAIN: 60.0, "lucid": 7200.0}, {PLAIN: 0.0, "lucid": 7000.0})
-    week = Regret(
-        LONG, 0.0, 7 * 86400.0, None, (PLAIN, "lucid"), group("everybody", -90_000.0), (group(LONG, -9e4),), users,
-        (loss,), 0.02, ("a note",),
-    )  # fmt: skip
-    write_regret_page(folder / "week.html", week, ["a note"])
     evidence = Evidence(
         9, 100, (Change("avg JCT", 3600.0, 3000.0, -0.2, -0.1),), (UserEffect(LONG, 3, 60.0, 90.0),),
         tuple((day, 3600.0, 3000.0 + 200 * day) for day in range(9)), True, "the average JCT falls",
@@ -150,7 +135,7 @@ def test_a_page_fits_a_phone_and_a_desk_is_dark_where_the_reader_is_and_says_val
     assert light == "rgb(255, 255, 255)"
     assert dark == "rgb(20, 23, 27)"
     assert ink != ink_in_the_dark
-    if name in ("week", "proposal", "model", "tree"):
+    if name in ("proposal", "model", "tree"):
         mark = page.locator("svg rect[data-tip], svg circle[data-tip]").first
         mark.hover()
         assert page.locator("#tip").inner_text() == mark.get_attribute("data-tip")

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +10,15 @@ import click
 
 from lucid.cli.console import Table, say, stdout_console
 from lucid.cli.learn.past_jobs import scenario_of_log, scenario_of_store
+from lucid.cli.learn.past_week import WARM_UP_S, PastWeek, past_week
 from lucid.cli.progress import many_bars
 from lucid.cli.replay.replay_options import cluster_options
+from lucid.cli.replay.simulate import run_summary
 from lucid.errors import ConfigError, LucidError
 from lucid.explain.quantities import duration
 from lucid.orchestrator.policy import find_policy
-from lucid.tuner.regret import PLAIN, WARM_UP_S, Group, Regret, regret
-from lucid.tuner.regret_page import regret_sentence, threshold, write_regret_page
+from lucid.simulator.gains import gains_to_dict, loss_text
+from lucid.simulator.report import write_report
 
 __all__ = ["report"]
 
@@ -49,9 +49,9 @@ def report(
 ) -> None:
     """Show what plain Slurm order, fifo and Lucid would have made of the past week.
 
-    The report has figures for each VC and user. It says who would have waited longer under Lucid, and by how
-    much. The log is --jobs FILE, or with --history the store of lucidd (--config, else LUCID_CONFIG). The two
-    weeks before the log's last days are replayed too. Estimates use only jobs that had ended by then.
+    The report says what the site would have gained under Lucid, and which users would have lost. The log is --jobs
+    FILE, or with --history the store of lucidd (--config, else LUCID_CONFIG). The two weeks before the log's last
+    days are replayed too. Estimates use only jobs that had ended by then.
     """
     if week and days not in (None, _WEEK_DAYS):
         raise ConfigError("--week and --days both say how long; give one of them")
@@ -65,77 +65,59 @@ def report(
     else:
         scenario, notes = scenario_of_store(span + WARM_UP_S / 86400.0, options)
     with many_bars() as bars:
-        found = regret(scenario, span, policies, workers, bars)
-    told = ("left out of the trace", "no job is profiled first")
-    notes = [*found.notes, *(note for note in notes if not note.startswith(told))]
+        found = past_week(scenario, span, policies, workers, bars)
+    notes = [*found.notes, *notes]
     if html is not None:
+        title = f"{scenario.trace.name}, {found.period}"
         try:
-            write_regret_page(html, found, notes)
+            write_report(html, title, found.runs, found.metrics, notes, [found.gains], answer=found.answer)
         except OSError as error:
             raise LucidError(f"{html}: cannot be written ({error.strerror}); give --html another place") from None
     if as_json:
-        say(json.dumps({"summary": regret_sentence(found), **asdict(found), "notes": notes}, indent=1))
+        told = {"summary": found.answer, "period": found.period, "realism": found.realism}
+        run = run_summary(found.scenario, found.metrics, notes)
+        say(json.dumps({**told, **run, "gains": {"lucid": gains_to_dict(found.gains)}}, indent=1))
         return
     _print(found, notes)
     if html is not None:
         say(f"written: {html}")
 
 
-def _print(found: Regret, notes: list[str]) -> None:
+def _print(found: PastWeek, notes: list[str]) -> None:
     console = stdout_console()
-    if found.epoch_s is not None:
-        first, last = (time.strftime("%F %R", time.gmtime(found.epoch_s + s)) for s in (found.from_s, found.until_s))
-        console.print(f"{found.trace}: jobs submitted from {first} to {last}", highlight=False)
-    console.print(regret_sentence(found) + "\n", highlight=False)
-    console.print(_table("By VC", found, [found.everybody, *found.vcs]))
-    losing = found.losers
-    gaining = sorted((g for g in found.users if g.lost_s < 0), key=lambda g: g.lost_s)
-    if losing:
-        console.print(_table("Users who lose under Lucid, the most hours first", found, losing[:_MOST_USERS]))
-        if len(losing) > _MOST_USERS:
-            console.print(f"and {len(losing) - _MOST_USERS} more; --json has all", highlight=False)
-    else:
-        console.print(f"No user loses {threshold()} under Lucid.", highlight=False)
-    if gaining:
-        console.print(_table("Users who gain, most first", found, gaining[:_MOST_USERS]))
-    if found.worst:
-        table = Table(title="Jobs that would have come out later under Lucid, most first")
-        for column in ("job", "user", "VC", "GPUs", "waits in plain order", "under Lucid", "JCT later by"):
-            table.add_column(column, justify="left" if column in ("job", "user", "VC") else "right")
-        for loss in found.worst:
-            table.add_row(
-                loss.job, loss.user, loss.vc, str(loss.gpus), duration(loss.wait_s[PLAIN]),
-                duration(loss.wait_s["lucid"]), duration(loss.lost_s),
-            )  # fmt: skip
+    console.print(f"{found.scenario.trace.name}: jobs submitted {found.period}", highlight=False)
+    console.print(found.answer + "\n", highlight=False)
+    table = _table("All jobs", "", "avg JCT", "median JCT", "p99.9 JCT", "avg wait", "median wait", "GPU use")
+    for name, m in found.metrics.items():
+        times = (m[f"{key}_s"] for key in ("avg_jct", "median_jct", "p999_jct", "avg_queue", "median_queue"))
+        table.add_row(name, *map(duration, times), f"{m['gpu_use']:.1%}")
+    console.print(table)
+    table = _table("By VC: avg JCT (wait)", "", "jobs", *found.metrics)
+    for vc, first in next(iter(found.metrics.values()))["by_vc"].items():
+        of = (m["by_vc"][vc] for m in found.metrics.values())
+        cells = (f"{duration(m['avg_jct_s'])} ({duration(m['avg_queue_s'])})" for m in of)
+        table.add_row(vc, f"{first['jobs']:,}", *cells)
+    console.print(table)
+    losers = found.losers
+    if losers:
+        columns = ("jobs", "avg JCT in plain order", "under Lucid", "jobs over 1 min later")
+        table = _table("Users who lose under Lucid, the most hours first", "", *columns)
+        for user in losers[:_MOST_USERS]:
+            means = (duration(user.baseline_s), duration(user.jct_s))
+            table.add_row(user.name or "(unnamed)", f"{user.jobs:,}", *means, f"{user.later:,}")
         console.print(table)
-    if found.restarts:
-        console.print(_restarts(found))
+        if len(losers) > _MOST_USERS:
+            console.print(f"and {len(losers) - _MOST_USERS} more; --json has all", highlight=False)
+    for job in found.gains.losing:
+        who = f"job {job.job} of {job.user or '(unnamed)'}"
+        console.print(f"{who}: {duration(job.lost_s)} later; {loss_text(job, duration)}", highlight=False)
     for note in notes:
         console.print(f"note: {note}", highlight=False)
 
 
-def _restarts(found: Regret) -> Table:
-    """What it costs to start no job over, on this history."""
-    table = Table(title="Under Lucid as lucidd works, by who may be started over (policy.profiling.restarts)")
-    for column in ("restarts", "avg JCT", "median JCT", "p99 JCT", "avg wait"):
-        table.add_column(column, justify="left" if column == "restarts" else "right")
-    for rule, figures in found.restarts.items():
-        times = (figures.avg_jct_s, figures.median_jct_s, figures.p99_jct_s, figures.avg_wait_s)
-        table.add_row(rule, *map(duration, times))
-    return table
-
-
-def _table(title: str, found: Regret, groups: list[Group]) -> Table:
+def _table(title: str, first: str, *columns: str) -> Table:
     table = Table(title=title)
-    table.add_column("")
-    table.add_column("jobs", justify="right")
-    for order in found.orders:
-        table.add_column(f"{order}: JCT (waits)", justify="right")
-    table.add_column("against plain order, a job", justify="right")
-    table.add_column("wait over 1 min longer", justify="right")
-    for g in groups:
-        cells = [f"{duration(g.by[o].avg_jct_s)} ({duration(g.by[o].avg_wait_s)})" for o in found.orders]
-        mean_s = g.lost_s / g.jobs
-        change = f"{'+' if mean_s > 0 else '-'}{duration(abs(mean_s))}"
-        table.add_row(g.name or "(unnamed)", str(g.jobs), *cells, change, str(g.longer))
+    table.add_column(first)
+    for column in columns:
+        table.add_column(column, justify="right")
     return table

@@ -19,7 +19,6 @@ from lucid.escaping import shown
 from lucid.explain.borrowing import vc_words
 from lucid.explain.quantities import ago, duration
 from lucid.explain.reasons import reason_text
-from lucid.live.learning.tuner_reports import latest_report
 from lucid.live.reporting.public_view import Published
 from lucid.live.reporting.status import words_of_left_out
 from lucid.live.resilience.failover import standby_of
@@ -106,7 +105,6 @@ def tell_status(config: Path, as_json: bool) -> None:
     seen = store.view("status") or {}
     lease, beat, now_s = store.lease(), read_heartbeat(Path(settings.daemon.heartbeat)), time.time()
     alive = lives(lease, now_s)
-    report = latest_report(settings)
     waits = standby_of(store)
     data = {
         "alive": alive,
@@ -114,7 +112,6 @@ def tell_status(config: Path, as_json: bool) -> None:
         "heartbeat_age_s": round(now_s - beat.at_s, 1) if beat else None,
         "standby": None if waits is None or not waits.stands_by(lease, now_s) else asdict(waits),
         "switches": {key: text for key, text in store.settings().items() if not key.startswith("gpu.")},
-        "tuner": None if report is None else {"folder": str(report[0]), **report[1]},
         **seen,
     }
     if as_json:
@@ -158,8 +155,6 @@ def tell_status(config: Path, as_json: bool) -> None:
         say(shown(reason_text(reason_from_dict(one))))
     if seen.get("no_fair_share"):
         say(f"no fair-share factors: {shown(seen['no_fair_share'])}")
-    if report is not None:
-        say(f"tuner ({report[0].name} UTC): {report[1]['verdict']} lucidctl tune show says more")
     serving = seen.get("models", {})
     if serving:
         say("models: " + ", ".join(f"{kind} by {found['version']}" for kind, found in serving.items()))

@@ -55,7 +55,7 @@ class ChildTick:
 class ModelTimer:
     """Ticks now and then ``every`` so often, never twice at once. A tick that fails is logged; the next tries again.
 
-    ``report`` is called, in the timer's thread, with the result of each tick. ``what`` names the work in the log.
+    ``report`` is called, in the timer's thread, with the result of each tick.
     """
 
     def __init__(
@@ -63,12 +63,10 @@ class ModelTimer:
         tick: Callable[[], Sequence[Any]],
         every: timedelta,
         report: Callable[[Sequence[Any]], None] = lambda _: None,
-        what: str = "models",
     ) -> None:
         # Imported here: commands that read what was tuned run no timer.
         from apscheduler.schedulers.background import BackgroundScheduler
 
-        self._what = what
         self._tick = tick
         self._report = report
         self._scheduler = BackgroundScheduler(daemon=True, timezone=UTC)
@@ -94,6 +92,6 @@ class ModelTimer:
         try:
             self._report(self._tick())
         except ModelError as error:
-            _LOG.warning("%s: %s", self._what, error)
+            _LOG.warning("models: %s", error)
         except Exception:
-            _LOG.exception("%s: a tick failed; the next one tries again", self._what)
+            _LOG.exception("models: a tick failed; the next one tries again")

@@ -32,6 +32,7 @@ def write_report(
     told: Sequence[Gains] = (),
     logs: Mapping[str, DecisionLog] | None = None,
     tell: TellStory | None = None,
+    answer: str = "",
 ) -> None:
     """Write one HTML page that needs nothing beside itself, the same bytes for the same runs.
 
@@ -39,6 +40,7 @@ def write_report(
     that the trace is synthetic, so does the page's title. The others are measured against ``baseline_of`` the runs.
     ``told``: who gains and who loses; the page shows lucid, or the last policy where lucid was not replayed.
     ``logs``: the decisions by policy, for the timeline of nodes; ``tell`` makes the story of a job of them.
+    ``answer``: stands first in place of the best policy's figures, over those of lucid.
 
     Raises:
         ValueError: there are no runs.
@@ -47,6 +49,9 @@ def write_report(
     if not runs:
         raise ValueError("a report needs at least one run")
     context = {**_context(trace_name, runs, metrics, notes), "gains": _gains(told)}
+    if answer:
+        of = [metrics[run.policy] for run in runs]
+        context |= {"headline": answer, "changes": summary.changes(runs, of, "lucid")}
     styles = [style for _, style in context["keys"]]
     context["pack"] = pack_jobs(runs, styles, logs or {}, tell, _looked_at(runs)) if runs[0].outcomes else None
     context["looked_at"] = _looked_at(runs)

@@ -52,7 +52,9 @@ _WITHOUT_ESTIMATES = frozenset(name for name, kind in ESTIMATES.items() if kind 
 
 def synthetic(notes: Sequence[str]) -> bool:
     """Does a note say that the trace is synthetic?"""
-    return any(re.search(r"(?<!not )(?<!not a )\bsynthetic\b", note, re.IGNORECASE) for note in notes)
+    return any(
+        re.search(r"(?<!not )(?<!not a )(?<!--workloads )\bsynthetic\b", note, re.IGNORECASE) for note in notes
+    )
 
 
 def facts(runs: Sequence[Run]) -> list[str]:
@@ -155,13 +157,13 @@ _HEADLINE_FIGURES = (
 )
 
 
-def changes(runs: Sequence[Run], figures: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
-    """The policy of the headline against the baseline, where they differ: for better and for worse."""
+def changes(runs: Sequence[Run], figures: Sequence[dict[str, Any]], policy: str = "") -> dict[str, Any] | None:
+    """``policy``, or that of the headline, against the baseline, where they differ: for better and for worse."""
     base = _base(runs)
     if "avg_jct_s" not in figures[base]:
         return None
-    best = _best(runs, figures)
-    if best == base:
+    best = next((i for i, run in enumerate(runs) if run.policy == policy), None) if policy else _best(runs, figures)
+    if best is None or best == base:
         return None
     cards = []
     for title, key in _HEADLINE_FIGURES:

@@ -252,7 +252,7 @@ def test_the_daemon_starts_the_timer_and_ends_it(site: LearnedSite, tmp_path: Pa
 
     turn = site.daemon.turn
     site.daemon.turn = lambda: stop.set() or turn()  # type: ignore[method-assign,func-returns-value]
-    assert process.turn_until(site.daemon, stop, wake, False, [Timer()]) == 0  # type: ignore[list-item]
+    assert process.turn_until(site.daemon, stop, wake, False, Timer()) == 0  # type: ignore[arg-type]
     assert told == ["start", "stop"]
 
 

@@ -223,6 +223,7 @@ def test_assumptions_are_on_the_page(tmp_path: Path) -> None:
         ("The trace is synthetic: preset month-small, seed 1.", True),
         ("Synthetic trace.", True),
         ("This is a real trace, not a synthetic one.", False),
+        ("the trace has no GPU readings; --workloads synthetic supplies some", False),
         ("Pairs as measured.", False),
     ],
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,8 +11,10 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
+from lucid.adapters.store.sqlite import SqliteStore
 from lucid.cli.main import lucidctl
 from lucid.config import Settings, load_settings
+from lucid.core.job import Ended, Job
 from lucid.errors import ConfigError
 from lucid.simulator.scenario import Scenario
 from lucid.tuner.evaluate import DAY_S, JobTimes
@@ -143,8 +146,8 @@ def test_a_search_goes_on_where_it_stopped_and_starts_with_the_present_settings(
 def test_the_number_of_processes_changes_nothing(tmp_path: Path, scenario: Scenario) -> None:
     one = Journal(tmp_path / "one", {})
     two = Journal(tmp_path / "two", {})
-    search(scenario, SPACE, one, 4, 1, 1, simplify=False)
-    search(scenario, SPACE, two, 4, 1, 2, simplify=False)
+    search(scenario, choose(["packing"]), one, 4, 1, 1)
+    search(scenario, choose(["packing"]), two, 4, 1, 2)
     assert one.trials == two.trials
 
 
@@ -235,3 +238,35 @@ def test_the_command(tmp_path: Path) -> None:
     refused = runner.invoke(lucidctl, ["tune", "apply", str(tmp_path / "o"), "--config", str(tmp_path / "c.toml")])
     assert refused.exit_code != 0
     assert not (tmp_path / "c.toml").exists()
+
+
+def test_the_command_on_the_store_of_lucidd(tmp_path: Path) -> None:
+    config, now_s = tmp_path / "lucid.toml", time.time()
+    config.write_text(f'[daemon]\nstate_dir = "{tmp_path}"\n[daemon.partitions]\nvc = "observe"\n')
+    store = SqliteStore(tmp_path / "lucid.db")
+    lease = store.take_lease("me", now_s, 60.0)
+    assert lease is not None
+    begun_s = [now_s - (12 - n / 5) * DAY_S for n in range(50)]
+    jobs = [
+        Ended(Job(str(n), "vc", 1 + n % 4, at_s, n, "ab"[n % 2]), at_s + DAY_S, 5e4) for n, at_s in enumerate(begun_s)
+    ]
+    store.put_ended(jobs, lease.token)
+    store.close()
+    words = [
+        "tune",
+        "search",
+        "--history",
+        "30d",
+        "--config",
+        config,
+        "--out",
+        tmp_path / "o",
+        "--trials",
+        2,
+        "--only",
+        "gss",
+    ]
+    done = CliRunner().invoke(lucidctl, [*map(str, words), "--workers", "1", "--nodes", "4"])
+    assert done.exit_code == 0, done.output
+    shown = CliRunner().invoke(lucidctl, ["tune", "show", str(tmp_path / "o")])
+    assert "Nothing that was tried beats the present settings" in shown.output
