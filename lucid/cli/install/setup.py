@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,6 @@ from lucid.cli.console import say
 from lucid.cli.install.doctor import diagnose, show_findings
 from lucid.cli.install.setup_apply import apply_plan
 from lucid.cli.install.setup_machine import Machine, Running, see_running
-from lucid.cli.install.setup_offer import offer_of
 from lucid.cli.install.setup_plan import TOML, Options, Plan, make_plan
 from lucid.cli.install.setup_undo import undo_setup
 from lucid.cli.live.status import live_settings
@@ -45,7 +44,7 @@ _ROOT = Path("/")
 )
 @click.option(
     "--lending", type=click.Choice(["borrow", "off"]),
-    help="pack: make the pool in which VCs lend each other idle GPUs, or take it away.  [default: it is offered]",
+    help="pack: make the pool in which VCs lend each other idle GPUs, or take it away.",
 )  # fmt: skip
 @click.option(
     "--slots", type=click.IntRange(2, 8), metavar="N",
@@ -98,14 +97,6 @@ def setup(
     told = _told(plan, journal, drain)
     if not as_json:
         _show(plan, running)
-    if plan.pool is not None and not plan.refused:
-        offer = offer_of(_ROOT, machine, running, options, plan, plan.pool)
-        told["lending"] = offer.told()
-        if not as_json:
-            offer.show()
-        if asks and not lending and click.confirm("Let these VCs lend?", default=offer.past.speaks_for_it):
-            options, plan = replace(options, lending="borrow"), offer.plan
-            told = {**_told(plan, journal, drain), "lending": offer.told()}
     if plan.refused:
         _end(told, as_json, changed=False)
         raise SystemExit(1)

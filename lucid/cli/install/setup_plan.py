@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from lucid.cli.install.setup_machine import LINK, USER, Machine, Running, program_link
-from lucid.cli.install.setup_pool import Lending, Pool, Tables, could_lend, lending_of
+from lucid.cli.install.setup_pool import Lending, Tables, could_lend, lending_of
 from lucid.config import DaemonSettings, Mode, settings_from
 from lucid.doctor.power import power_note
 from lucid.doctor.preemption import look_over_preemption, without_layers
@@ -46,7 +46,7 @@ class Options:
     past_days: int | None = None
     """Days of the site's past that lucidd learns durations from at its first start."""
     lending: str = ""
-    """Pack mode: ``borrow`` makes the pool in which VCs lend, ``off`` takes it away; empty: it is offered."""
+    """Pack mode: ``borrow`` makes the pool in which VCs lend, ``off`` takes it away; empty: a note tells of it."""
     made: tuple[str, ...] = ()
     """Partitions that an earlier run has made."""
     slots: int | None = None
@@ -71,8 +71,6 @@ class Plan:
     wanted: dict[str, str] = field(default_factory=dict)
     node_files: list[tuple[str, str]] = field(default_factory=list)
     """What the nodes need in pack mode: paths and modes."""
-    pool: Pool | None = None
-    """The VCs that can lend to each other and do not yet: the pool is offered, or made by this plan."""
     partition: str = ""
     """The pool's partition, which slurmctld has to have afterwards; ``gone``: which it must not have any more."""
     gone: str = ""
@@ -162,8 +160,7 @@ def _lending(plan: Plan, root: Path, running: Running, options: Options) -> Lend
     known = rules_of(texts)
     left = next((name for name in options.made if name in running.partitions and name not in known), "")
     found = lending_of(options.lending, settings, texts, packed, running.nodes, running.jobs, left)
-    plan.pool, plan.partition = found.offer, found.partition
-    plan.gone, plan.again = found.gone, found.again
+    plan.partition, plan.gone, plan.again = found.partition, found.gone, found.again
     plan.notes += found.notes
     plan.refused += found.refused
     return found

@@ -1,5 +1,6 @@
-"""Which partitions could lend idle GPUs to each other: ``lucidctl setup --mode pack`` offers one more partition over
-all their nodes, in which only lucidd starts jobs. Users keep their partitions, and each VC has its nodes as quota."""
+"""Which partitions could lend idle GPUs to each other: ``lucidctl setup --mode pack --lending borrow`` makes one more
+partition over all their nodes, in which only lucidd starts jobs. Users keep their partitions, and each VC has its
+nodes as quota."""
 
 from __future__ import annotations
 
@@ -23,20 +24,22 @@ Tables = Mapping[str, Mapping[str, str | int | Mapping[str, int]]]
 _NAMES = ("overflow", "lucid-overflow")
 _BY_HAND = "docs/slurm-lending.md says how VCs of another kind lend; or leave out --lending"
 
+_COULD = (
+    "{} could lend each other idle GPUs: --lending borrow makes the pool, --lending off ends this note. "
+    "`lucidctl report --jobs sacct.txt --vcs vcs.csv` (or --history, once lucidd has run) says what it would have "
+    "brought here: once with --lending borrow, once with --lending off"
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Pool:
     """``quotas``: GPUs of each VC; empty where no two of them could lend to each other. ``lines`` of slurm.conf.
-    ``left_out``: why each of the others stays outside, in words. ``nodes`` of each VC, and what each of them has."""
+    ``left_out``: why each of the others stays outside, in words."""
 
     partition: str
     quotas: Mapping[str, int]
     lines: Sequence[str]
     left_out: Sequence[str]
-    nodes: Mapping[str, int]
-    gpus: int = 0
-    cpus: int = 0
-    mem_mib: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +50,6 @@ class Lending:
     tables: Tables = field(default_factory=dict)
     files: Mapping[Path, str] = field(default_factory=dict)
     leaves: str = ""
-    offer: Pool | None = None
     partition: str = ""
     gone: str = ""
     again: bool = False
@@ -64,7 +66,7 @@ def lending_of(
     jobs: Sequence[SlurmJob],
     left: str = "",
 ) -> Lending:
-    """Make the pool (*asked* is ``borrow``), take it away (``off``), or offer it.
+    """Make the pool (*asked* is ``borrow``), take it away (``off``), or say that it could be made.
 
     Args:
         asked: what the administrator said, or nothing.
@@ -86,7 +88,7 @@ def lending_of(
         return Lending()
     pool = pool_for(texts, packed, nodes)
     if not asked:
-        return Lending(offer=pool if pool.quotas else None)
+        return Lending(notes=[_COULD.format(", ".join(pool.quotas))] if pool.quotas else ())
     if not pool.quotas:
         what = "; ".join(pool.left_out) or f"{', '.join(packed)} is one partition alone"
         return Lending(refused=[Refusal(f"no two partitions could lend to each other: {what}", _BY_HAND)])
@@ -96,7 +98,6 @@ def lending_of(
             "policy.lending": {"mode": "borrow"},
         },
         {texts.main: edited(texts.files[texts.main], (), pool.lines)},
-        offer=pool,
         partition=pool.partition,
         notes=[
             f"{', '.join(pool.quotas)} lend each other idle GPUs, in partition {pool.partition}, where only lucidd "
@@ -149,7 +150,7 @@ def could_lend(conf: Path, root: Path, vcs: Sequence[str], nodes: Sequence[Slurm
     names = ",".join(pool.quotas)
     return [
         f"{names} have like nodes, and could lend each other idle GPUs in pack mode: `lucidctl setup --mode pack "
-        f"--partitions {names} --dry-run` shows how, and what it would have brought here"
+        f"--partitions {names} --lending borrow --dry-run` shows how"
     ]
 
 
@@ -184,19 +185,15 @@ def pool_for(texts: Texts, vcs: Sequence[str], nodes: Sequence[SlurmNode]) -> Po
         )
     left_out = [f"{vc} lends and borrows nothing: {words[vc]}" for vc in vcs if vc in words]
     if len(best) < 2:
-        return Pool("", {}, (), left_out, {})
+        return Pool("", {}, (), left_out)
     taken = frozenset(rules).union(*(node.partitions for node in nodes))
     name = next((name for name in _NAMES if name not in taken), _NAMES[-1])
-    hosts, like = [node.name for vc in best for node in own[vc]], own[best[0]][0]
+    hosts = [node.name for vc in best for node in own[vc]]
     return Pool(
         name,
         {vc: sum(len(node.gpu_types) for node in own[vc]) for vc in best},
         pool_line(name, hosts, best, texts),
         left_out,
-        {vc: len(own[vc]) for vc in best},
-        len(like.gpu_types),
-        like.cpus,
-        like.mem_mib,
     )
 
 

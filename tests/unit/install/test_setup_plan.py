@@ -134,7 +134,10 @@ def test_order_mode_says_which_vcs_could_lend_in_pack_mode(root: Path) -> None:
     def told(plan: Plan) -> list[str]:
         return [note for note in plan.notes if "could lend each other idle GPUs in pack mode" in note]
 
-    assert "--partitions vc-a,vc-b --dry-run" in told(plan_for(root, "order", None, None, "vc-a", "vc-b"))[0]
+    assert (
+        "--partitions vc-a,vc-b --lending borrow --dry-run"
+        in told(plan_for(root, "order", None, None, "vc-a", "vc-b"))[0]
+    )
     assert not told(plan_for(root, "order"))
     (root / "etc/slurm/slurm.conf").unlink()
     assert not told(plan_for(root, "order", None, None, "vc-a", "vc-b")), "order mode needs no file of Slurm's"

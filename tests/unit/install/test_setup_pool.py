@@ -1,17 +1,14 @@
-"""The pool that setup offers: which VCs could lend, the line in slurm.conf, its way in and out, a cluster's past."""
+"""The pool of VCs that lend: which VCs could lend, the line in slurm.conf, its way in and out."""
 
 from __future__ import annotations
 
-import subprocess
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from lucid.adapters.slurm.records.jobs_and_nodes import SlurmNode
-from lucid.cli.install.setup_machine import Machine
-from lucid.cli.install.setup_past import Past, past_of
-from lucid.cli.install.setup_pool import Lending, Pool, lending_of, pool_for
+from lucid.cli.install.setup_pool import Lending, lending_of, pool_for
 from lucid.config import Settings, settings_from
 from lucid.errors import ConfigError
 from lucid.slurmconf.conf_text import Texts, read_texts
@@ -84,17 +81,18 @@ def test_vcs_over_common_nodes_are_left_to_an_administrator(tmp_path: Path) -> N
     assert "only a QOS can be its quota" in made.refused[0].what
 
 
-def test_the_pool_is_offered_made_and_ended(tmp_path: Path) -> None:
-    """Whoever has said something about lending already is offered nothing."""
-    offered = lending(tmp_path, "")
-    assert offered.offer is not None
-    assert (offered.tables, offered.files) == ({}, {})
+def test_the_pool_is_told_of_made_and_ended(tmp_path: Path) -> None:
+    """Whoever has said something about lending already is told nothing."""
+    could = lending(tmp_path, "")
+    assert could == Lending(notes=could.notes), "nothing but a note"
+    assert "vc-a, vc-b, vc-c could lend each other idle GPUs: --lending borrow" in could.notes[0]
+    assert "`lucidctl report --jobs sacct.txt --vcs vcs.csv`" in could.notes[0]
     assert lending(tmp_path, "", {"policy": {"lending": {"mode": "off"}}}) == Lending()
     made = lending(tmp_path, "borrow")
     (text,) = made.files.values()
     assert text.startswith(CONF)
     there = {"daemon": {"pool": made.tables["daemon.pool"]}, "policy": {"lending": made.tables["policy.lending"]}}
-    assert lending(tmp_path, "", there, text).offer is None
+    assert not lending(tmp_path, "", there, text).notes
     assert lending(tmp_path, "borrow", there, text).tables == {"policy.lending": {}}, "all of it is done"
     ending = lending(tmp_path, "off", there, text)
     assert (ending.again, ending.files, ending.leaves) == (True, {}, ""), "jobs may run there"
@@ -126,59 +124,3 @@ def test_a_table_leaves_lucid_toml_and_all_other_lines_stay() -> None:
     assert without_table(text, "web") == text
     with pytest.raises(ConfigError, match="take it out there yourself"):
         without_table('[daemon]\npool = { partition = "x" }\n', "daemon.pool")
-
-
-class Accounting(Machine):
-    """A machine whose sacct prints this."""
-
-    says = ""
-
-    def tried(self, *words: str, limit_s: float = 180.0) -> subprocess.CompletedProcess[str]:
-        return subprocess.CompletedProcess(words, 0 if self.says else 1, self.says, "no slurmdbd")
-
-
-POOL = Pool("overflow", {"a": 4, "b": 4}, (), (), {"a": 1, "b": 1}, 4)
-HEAD = "JobID|JobName|User|Account|Partition|Submit|Start|ElapsedRaw|State|NCPUS|NNodes|ReqMem|AllocTRES|Timelimit\n"
-
-
-def row(number: int, vc: str, gpus: int = 4, day: int = 1) -> str:
-    at = f"2026-01-{day:02}T00:00:00"
-    return f"{number}|x|u|acc|{vc}|{at}|{at}|3600|COMPLETED|1|1|1G|gres/gpu={gpus}|UNLIMITED\n"
-
-
-def past(says: str) -> Past:
-    machine = Accounting()
-    machine.says = says
-    return past_of(POOL, Settings(), machine)
-
-
-def test_the_past_is_replayed_with_and_without_lending() -> None:
-    found = past(HEAD + row(1, "a") + row(2, "a") + row(3, "b", day=11) + row(4, "a", gpus=8) + row(5, "elsewhere"))
-    assert (found.jobs, round(found.days)) == (3, 10), "a job beyond its VC's quota never ran there"
-    assert found.by_vc == {"a": (pytest.approx(3600, rel=0.1), pytest.approx(5400, rel=0.1)), "b": (3600, 3600)}
-    assert found.speaks_for_it
-    assert "the 3 GPU jobs of the last 10 days, replayed under Lucid" in found.words()
-    assert "% shorter), no VC worse" in found.words()
-
-
-def test_a_past_that_speaks_against_it_says_so() -> None:
-    worse = Past(9, 30.0, 80.0, 100.0, {"a": (40.0, 90.0), "b": (120.0, 110.0)})
-    assert "(20% shorter), b 9% worse" in worse.words()
-    assert not worse.speaks_for_it
-    assert "(5% longer)" in replace(worse, lends_s=105.0).words()
-    assert "(the same)" in replace(worse, lends_s=100.1).words()
-
-
-@pytest.mark.parametrize(
-    ("says", "why"),
-    [
-        ("", "no slurmdbd"),
-        (HEAD, "accounting has no GPU job of a, b that ended in the last 30 days"),
-        (HEAD + row(1, "a", gpus=8), "accounting has no GPU job of a, b that ended in the last 30 days"),
-    ],
-)
-def test_where_there_is_no_past_setup_says_so(says: str, why: str) -> None:
-    found = past(says)
-    assert why in found.words()
-    assert "cannot be said" in found.words()
-    assert not found.speaks_for_it
