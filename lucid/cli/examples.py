@@ -34,10 +34,6 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
         "lucidctl status",
         "lucidctl status --json",
     ),
-    "report-bug": (
-        "lucidctl report-bug",
-        "lucidctl report-bug --log lucidd.log --out report.json",
-    ),
     "queue": (
         "lucidctl queue",
         "lucidctl queue --json",

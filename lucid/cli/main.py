@@ -66,7 +66,6 @@ _COMMANDS: Mapping[str, tuple[str, str]] = {
         "lucid.cli.install.doctor:doctor",
         "Look for common configuration mistakes, and name the remedy of each.",
     ),
-    "report-bug": ("lucid.cli.install.report_bug:report_bug", "Write a bundle for a bug report, without names."),
     "uninstall": (
         "lucid.cli.install.doctor:uninstall",
         "Release every job that Lucid holds, and check that no held job is left.",

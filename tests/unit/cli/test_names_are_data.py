@@ -47,7 +47,6 @@ NO_NAMES_OF_USERS = {
     "top": "cells through shown and styled; a hostile name is in test_top.py",
     "pause": "one sentence by Lucid",
     "resume": "one sentence by Lucid",
-    "report-bug": "placeholders in place of all names, in ASCII (test_report_bug.py)",
     "uninstall": "job numbers, and Slurm's words through say",
     "models": "versions and features, through Table and say",
     "tune": "settings and figures, through Table and say",
