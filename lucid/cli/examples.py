@@ -56,13 +56,7 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
         "lucidctl efficiency",
         "lucidctl efficiency --user ada --days 30",
         "lucidctl efficiency --job 17",
-        "lucidctl efficiency --week > week.txt    # to be mailed",
         "lucidctl efficiency --time-limits        # who would have started earlier with a shorter limit",
-    ),
-    "idle": (
-        "lucidctl idle",
-        "lucidctl idle --dry-run --days 30",
-        "lucidctl idle --dry-run --cancel-in gpu --user ada",
     ),
     "metrics": (
         "lucidctl metrics",

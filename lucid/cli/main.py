@@ -50,10 +50,6 @@ _COMMANDS: Mapping[str, tuple[str, str]] = {
         "lucid.cli.everyday_commands:efficiency",
         "Tell which GPU-hours were wasted, from what samplers measured.",
     ),
-    "idle": (
-        "lucid.cli.everyday_commands:idle",
-        "List running jobs whose GPUs do nothing, and what their users were told.",
-    ),
     "metrics": ("lucid.cli.live.metrics:metrics", "Print lucidd's metrics for Prometheus, from its store."),
     "pause": (
         "lucid.cli.live.switch_commands:pause",

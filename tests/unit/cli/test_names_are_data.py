@@ -39,7 +39,7 @@ HOSTILE = (
 NAMES = tuple(dict.fromkeys(HOSTILE))
 WALKED = {
     "simulate", "compare", "explain", "status", "queue", "why-not", "history", "mode", "doctor", "trace", "report",
-    "efficiency", "idle",
+    "efficiency",
 }  # fmt: skip
 NO_NAMES_OF_USERS = {
     "when": "partitions of the configuration and figures, through say",
@@ -166,13 +166,10 @@ def test_what_the_daemon_has_seen(live: Site, as_json: bool, monkeypatch: pytest
     story = run("explain", "1", *config, *flag)
     waiting = [e["job"]["id"] for e in live.store.view("snapshot")["partitions"]["vc"]["pending"]]
     efficiency = run("efficiency", *config, *flag)
-    run("efficiency", "--week", *config)
-    idle = run("idle", *config, *flag)
-    run("idle", "--dry-run", *config, *flag)
     run("metrics", *config)
     others = [run("why-not", waiting[-1], *config, *flag), run("mode", *config, *flag), run("doctor", *config, *flag)]
     if as_json:
-        for text in (history, status, queue, story, efficiency, idle, *others):
+        for text in (history, status, queue, story, efficiency, *others):
             json.loads(text)
         assert [row["name"] for row in json.loads(history)["jobs"]] == list(NAMES)
         return
