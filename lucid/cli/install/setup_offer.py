@@ -14,9 +14,8 @@ from lucid.cli.install.setup_plan import TOML, Options, Plan, make_plan
 from lucid.cli.install.setup_pool import Pool
 from lucid.cli.progress import progress
 from lucid.config import settings_from
-from lucid.slurmconf.diff import diff_of
+from lucid.slurmconf.diff import Change, diff_of
 from lucid.slurmconf.install import programs_here
-from lucid.slurmconf.journal import Change
 
 __all__ = ["Offer", "offer_of"]
 
