@@ -50,7 +50,7 @@ _EXAMPLE: Final = """\
 #   [daemon.partitions]
 #   vc-a = "observe"
 """
-_ORDER: Final = ("daemon", "slurm", "policy", "models", "efficiency", "idle", "web", "overheads")
+_ORDER: Final = ("daemon", "slurm", "policy", "models", "efficiency", "web", "overheads")
 _BOUNDS: Final = (("ge", "at least"), ("gt", "more than"), ("le", "at most"), ("lt", "less than"))
 
 

@@ -10,7 +10,7 @@ import click
 
 from lucid.cli.options import config_option, job_number
 
-__all__ = ["efficiency", "explain", "history", "idle", "queue", "status", "top", "when", "why_not"]
+__all__ = ["efficiency", "explain", "history", "queue", "status", "top", "when", "why_not"]
 
 
 def _one_thread() -> None:
@@ -140,10 +140,8 @@ def history(config: Path, days: float, limit: int, as_json: bool) -> None:
 @click.option("--account", help="One account's jobs alone.")
 @click.option("--job", "job_id", help="One job alone.")
 @click.option("--days", type=click.FloatRange(min=0, min_open=True), help="How far back.  [default: 7]")
-@click.option("--week", is_flag=True, help="The last seven days, as a text that can be mailed.")
 @click.option("--time-limits", is_flag=True, help="Which jobs would have started earlier with a shorter time limit.")
 @click.option("--time", "limit", help="With --time-limits: this limit, as sbatch takes it.  [default: by run times]")
-@click.option("--mail", is_flag=True, help="With --time-limits: tell these users, as idle.tell says.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def efficiency(
     config: Path,
@@ -151,56 +149,25 @@ def efficiency(
     account: str | None,
     job_id: str | None,
     days: float | None,
-    week: bool,
     time_limits: bool,
     limit: str | None,
-    mail: bool,
     as_json: bool,
 ) -> None:
     """Tell which GPU-hours were wasted, from what samplers measured. No job is changed.
 
-    Counted are jobs that ended in the last days, and those that run, each over its whole run. With --time-limits, the
-    command plans lucidd's recorded plans again, with one job's time limit changed.
+    Counted are jobs that ended in the last days, and those that run, each over its whole run. Running jobs whose GPUs
+    do nothing now are listed. With --time-limits, the command plans lucidd's recorded plans again, with one job's
+    time limit changed.
     """
     if job_id is not None:
         job_number(job_id)
     if time_limits:
         from lucid.cli.live.time_limits import tell_time_limits
 
-        if week or (mail and as_json):
-            raise click.UsageError("--time-limits takes no --week, and --mail prints no JSON")
-        tell_time_limits(config, user, account, job_id, days, limit, mail, as_json)
+        tell_time_limits(config, user, account, job_id, days, limit, as_json)
         return
-    if limit is not None or mail:
-        raise click.UsageError("--time and --mail belong to --time-limits")
+    if limit is not None:
+        raise click.UsageError("--time belongs to --time-limits")
     from lucid.cli.live.efficiency import tell_efficiency
 
-    tell_efficiency(config, user, account, job_id, days, week, as_json)
-
-
-@click.command()
-@config_option
-@click.option("--dry-run", is_flag=True, help="Whom the steps would have met in the past, and what had come back.")
-@click.option(
-    "--days",
-    type=click.FloatRange(min=0, min_open=True),
-    default=30.0,
-    show_default=True,
-    help="With --dry-run: how far back.",
-)
-@click.option("--cancel-in", multiple=True, metavar="VC", help="With --dry-run: as if idle.cancel named this VC.")
-@click.option("--user", help="One user's jobs alone.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def idle(
-    config: Path, dry_run: bool, days: float, cancel_in: tuple[str, ...], user: str | None, as_json: bool
-) -> None:
-    """List running jobs whose GPUs do nothing, and what their users were told.
-
-    Nothing is sent and no job is changed by this command. docs/idle.md
-    """
-    from lucid.cli.live.idle import tell_dry_run, tell_idle
-
-    if dry_run:
-        tell_dry_run(config, days, cancel_in, user, as_json)
-    else:
-        tell_idle(config, user, as_json)
+    tell_efficiency(config, user, account, job_id, days, as_json)

@@ -34,10 +34,6 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
         "lucidctl status",
         "lucidctl status --json",
     ),
-    "report-bug": (
-        "lucidctl report-bug",
-        "lucidctl report-bug --log lucidd.log --out report.json",
-    ),
     "queue": (
         "lucidctl queue",
         "lucidctl queue --json",
@@ -60,13 +56,7 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
         "lucidctl efficiency",
         "lucidctl efficiency --user ada --days 30",
         "lucidctl efficiency --job 17",
-        "lucidctl efficiency --week > week.txt    # to be mailed",
         "lucidctl efficiency --time-limits        # who would have started earlier with a shorter limit",
-    ),
-    "idle": (
-        "lucidctl idle",
-        "lucidctl idle --dry-run --days 30",
-        "lucidctl idle --dry-run --cancel-in gpu --user ada",
     ),
     "metrics": (
         "lucidctl metrics",

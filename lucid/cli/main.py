@@ -50,10 +50,6 @@ _COMMANDS: Mapping[str, tuple[str, str]] = {
         "lucid.cli.everyday_commands:efficiency",
         "Tell which GPU-hours were wasted, from what samplers measured.",
     ),
-    "idle": (
-        "lucid.cli.everyday_commands:idle",
-        "List running jobs whose GPUs do nothing, and what their users were told.",
-    ),
     "metrics": ("lucid.cli.live.metrics:metrics", "Print lucidd's metrics for Prometheus, from its store."),
     "pause": (
         "lucid.cli.live.switch_commands:pause",
@@ -66,7 +62,6 @@ _COMMANDS: Mapping[str, tuple[str, str]] = {
         "lucid.cli.install.doctor:doctor",
         "Look for common configuration mistakes, and name the remedy of each.",
     ),
-    "report-bug": ("lucid.cli.install.report_bug:report_bug", "Write a bundle for a bug report, without names."),
     "uninstall": (
         "lucid.cli.install.doctor:uninstall",
         "Release every job that Lucid holds, and check that no held job is left.",

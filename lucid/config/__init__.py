@@ -1,7 +1,6 @@
 """Settings: frozen, typed, from TOML. An unknown key is an error that lists the known ones."""
 
 from lucid.config.efficiency import EfficiencySettings
-from lucid.config.idle import IdleSettings
 from lucid.config.live import (
     DaemonSettings,
     ElasticSettings,
@@ -52,7 +51,6 @@ __all__ = [
     "ElasticSettings",
     "FairnessSettings",
     "GpuHealthSettings",
-    "IdleSettings",
     "LendingSettings",
     "Mode",
     "ModelSettings",

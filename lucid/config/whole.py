@@ -12,7 +12,6 @@ from pydantic import BaseModel, ValidationError
 
 from lucid.config.base import Section, defaults, is_fixed, of_simulations
 from lucid.config.efficiency import EfficiencySettings
-from lucid.config.idle import IdleSettings
 from lucid.config.live import DaemonSettings, Mode, ModelSettings, SlurmSettings
 from lucid.config.policy import OverheadSettings, PolicySettings
 from lucid.config.web import WebSettings
@@ -51,6 +50,7 @@ _TAKEN_OUT = {
     "policy.packing.sweep_most": "delete the line; two tasks of an array share a GPU as any pair does",
     "policy.idle": "delete the section; lucidctl efficiency lists idle jobs",
     "policy.before_windows": "delete the section",
+    "idle": "delete the section; lucidctl efficiency lists idle jobs, and tells and cancels nobody",
     "policy.sia": "delete the section, and run the policy pollux",
     "tuner": "delete the section, and run lucidctl tune search from cron",
 }
@@ -70,7 +70,6 @@ class Settings(Section):
     daemon: DaemonSettings = defaults(DaemonSettings)
     web: WebSettings = defaults(WebSettings)
     efficiency: EfficiencySettings = defaults(EfficiencySettings)
-    idle: IdleSettings = defaults(IdleSettings)
 
 
 def own_job_log(settings: Settings) -> Path:

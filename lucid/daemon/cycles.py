@@ -8,21 +8,19 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from lucid.adapters.gpu.use_files import UseFolder
 from lucid.adapters.slurm.cluster import SlurmCluster
 from lucid.adapters.slurm.records.fair_shares import FairShares
 from lucid.adapters.slurm.snapshot.lending_pool import modes_with_pool
 from lucid.adapters.slurm.snapshot.power_saving import excepted_in
 from lucid.adapters.store.recorder import StoreRecorder
-from lucid.config import Mode, profiles_folder
+from lucid.config import Mode
 from lucid.core.decision import kind_of
 from lucid.core.gpu_health import GpuOut
-from lucid.core.job import Job, Running, Stage
+from lucid.core.job import Job, Stage
 from lucid.core.ports import Capability, Forecaster, Predictor
 from lucid.daemon.build import Parts
 from lucid.errors import StoreError
 from lucid.live.gpu_health import GpuHealth
-from lucid.live.idle_jobs import IdleJobs, teller
 from lucid.live.keep_awake import KeepAwake
 from lucid.live.learning.catch_up import CatchUp
 from lucid.live.learning.estimate_ranking_log import TrustLog
@@ -111,14 +109,6 @@ class Cycles:
             parts.client.except_from_sleep,
             lambda: excepted_in(parts.client.config()),
         )
-        self._idle = IdleJobs(
-            settings.idle,
-            parts.store,
-            token,
-            UseFolder(profiles_folder(settings)).uses,
-            teller(settings, parts.client),
-            parts.client.cancel,
-        )
         self._catch_up: CatchUp | None = None
         if parts.accounting is not None:
             self._catch_up = CatchUp(parts.store, parts.accounting, parts.clock, settings.daemon)
@@ -175,15 +165,8 @@ class Cycles:
         self._counters.undone += cluster.factors.undone - undone
         self._counters.cycle(result, self._cycle.memory, self._modes(), parts.monotonic_s() - began_s)
         behind_barrier("nodes not kept awake", lambda: self._awake.look(result.snapshot, cluster.power.usual_s))
-        behind_barrier("idle jobs not looked at", lambda: self._look_for_idle(running, result.snapshot.now_s))
         self._log(result)
         return result
-
-    def _look_for_idle(self, running: Sequence[Running], now_s: float) -> None:
-        if not self._idle.due(now_s):
-            return
-        packed = [name for name, mode in self._modes().items() if mode is Mode.PACK]
-        self._idle.look(running, {job.id: job.comment for job in self.cluster.facts.jobs}, packed, now_s)
 
     def stop(self) -> None:
         """What was kept for as long as lucidd decides is given back."""

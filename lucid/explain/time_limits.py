@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
@@ -30,12 +29,10 @@ __all__ = [
     "earlier_to_dict",
     "earlier_words",
     "held_back",
-    "limit_letter",
     "limit_rows",
     "limits_to_dict",
 ]
 
-_WIDE: Final = 78
 _DAY_S: Final = 86400.0
 _MOST_RECORDS: Final = 200
 """Of one job, so that nobody waits long for the answer."""
@@ -128,56 +125,6 @@ def earlier_words(one: Earlier) -> str:
 
 def _by(one: Earlier) -> str:
     return f"{duration(one.earlier_s)} earlier"
-
-
-def _row_words(row: LimitRow) -> str:
-    """``with --time 4:00:00, 3 of the 10 jobs that waited would have started earlier, by 2.1 h on average``."""
-    jobs = f"{len(row.earlier)} of the {row.waited} jobs that waited"
-    words = f"with --time {limit_words(row.limit_s)}, {jobs} would have started earlier"
-    if not row.earlier:
-        return words
-    counts = {why: sum(held_back(one.held)[0] is why for one in row.earlier) for why in HeldBack}
-    where = ", ".join(f"{count} {_BEFORE[why]}" for why, count in counts.items() if count)
-    return f"{words}, by {duration(row.mean_earlier_s)} on average: {where}"
-
-
-def limit_letter(rows: Sequence[LimitRow], days: float) -> str:
-    """What a user is told, as plain text of at most 78 columns."""
-    lines = [
-        *textwrap.wrap(
-            f"Some of your jobs of the last {days:g} days would have started earlier with a shorter time limit. "
-            "Slurm and Lucid start a job with a short limit in gaps into which a job with a long one does not fit.",
-            _WIDE,
-        )
-    ]
-    for row in rows:
-        asked_s = max((one.job.time_limit_s or 0.0 for one in row.asked), default=0.0)
-        longest_s = max(one.job.ran_s for one in row.asked)
-        limit = f"asked for up to {limit_words(asked_s)}" if asked_s else "had no time limit"
-        lines += [
-            "",
-            *textwrap.wrap(
-                f"{shown(row.name)}: {len(row.asked)} jobs {limit}, and ran for {duration(longest_s)} at most.", _WIDE
-            ),
-        ]
-        lines += textwrap.wrap(_row_words(row)[0].upper() + _row_words(row)[1:] + ".", _WIDE)
-        for one in sorted(row.earlier, key=lambda one: -one.earlier_s)[:3]:
-            lines += textwrap.wrap(
-                f"job {one.asked.job.job_id}: {earlier_words(one)}",
-                _WIDE,
-                initial_indent="  ",
-                subsequent_indent="    ",
-            )
-    lines += [
-        "",
-        *textwrap.wrap(
-            "This was found by planning again what was planned then, with one job changed. Slurm ends a job at its "
-            "limit: leave a margin. The limits above are twice the longest run. When a job would start now, with a "
-            "limit of your own, says: lucidctl when --gpus N --time TIME",
-            _WIDE,
-        ),
-    ]
-    return "\n".join(lines) + "\n"
 
 
 def limits_to_dict(rows: Sequence[LimitRow], found: Replayed) -> dict[str, Any]:

@@ -4,10 +4,23 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
 
-from lucid.slurmconf.journal import Change
+__all__ = ["Change", "diff_of"]
 
-__all__ = ["diff_of"]
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One file to write; *path* is where the bytes really lie, behind all links. ``own``: the file is Lucid's alone
+    (lucid.toml): it stays until a purge. ``shipped``: its text is one of this version's files."""
+
+    path: Path
+    before: bytes | None
+    after: bytes
+    mode: int = 0o644
+    own: bool = False
+    shipped: bool = False
 
 
 def diff_of(changes: Iterable[Change]) -> str:

@@ -19,9 +19,9 @@ from pathlib import Path
 
 from lucid.atomic import write_atomic
 from lucid.errors import ConfigError
-from lucid.slurmconf.threeway import taken_back
+from lucid.slurmconf.diff import Change, diff_of
 
-__all__ = ["FOLDER", "Change", "Journal", "Restore"]
+__all__ = ["FOLDER", "Journal", "Restore"]
 
 FOLDER = Path("etc/lucid/setup")
 """Below the root of the file system."""
@@ -29,28 +29,13 @@ _FORMAT = 1
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
-    """One file to write; *path* is where the bytes really lie, behind all links. ``own``: the file is Lucid's alone
-    (lucid.toml): it stays until a purge. ``shipped``: its text is one of this version's files."""
-
-    path: Path
-    before: bytes | None
-    after: bytes
-    mode: int = 0o644
-    own: bool = False
-    shipped: bool = False
-
-
-@dataclass(frozen=True, slots=True)
 class Restore:
-    """What undoing does to one file: its bytes afterwards, or ``None`` to remove it. ``kept``: an edit that was made
-    since stays in it."""
+    """What undoing does to one file: its bytes afterwards, or ``None`` to remove it."""
 
     path: Path
     content: bytes | None
     mode: int
     owner: tuple[int, int]
-    kept: bool = False
 
 
 @dataclass(slots=True)
@@ -199,30 +184,26 @@ class Journal:
         """What undoing would do to each file. Nothing is changed.
 
         Raises:
-            ConfigError: files were edited since in a way that cannot be kept; the message names each of them.
+            ConfigError: files were edited since; the message has each edit as a diff.
         """
-        found, in_the_way = list[Restore](), list[str]()
+        found, edited = list[Restore](), list[Change]()
         for name, record in self.files.items():
             if record.own and not purge:
                 continue
             path = Path(name)
             before = self._copy(record.before)
             now = path.read_bytes() if path.is_file() else None
-            kept = False
             if now is not None and not record.own and _hash(now) not in (record.before, *record.after):
-                merged = None if before is None else taken_back(before, self._copy(record.after[-1]) or b"", now)
-                if merged is None:
-                    in_the_way.append(name)
-                    continue
-                before, kept = merged, True
-            if now != before:
-                found.append(Restore(path, before, record.mode, (record.uid, record.gid), kept))
-        if in_the_way:
-            copies = ", ".join(str(self._place(self.files[name].before)) for name in in_the_way if self._had(name))
+                edited.append(Change(path, self._copy(record.after[-1]), now))
+            elif now != before:
+                found.append(Restore(path, before, record.mode, (record.uid, record.gid)))
+        if edited:
+            names = [str(change.path) for change in edited]
+            copies = ", ".join(str(self._place(self.files[name].before)) for name in names if self._had(name))
             raise ConfigError(
-                f"edited by hand since setup, where setup changed it too: {', '.join(in_the_way)}. Nothing was "
-                "undone. Move each of them away (mv FILE FILE.mine), run this again, and put your edit into what is "
-                "there then" + (f"; as before setup: {copies}" if copies else "")
+                f"edited since setup: {', '.join(names)}. Nothing was undone. Take the edits below out, or move each "
+                "of these files away (mv FILE FILE.mine); run this again, and put your edits into what is there then"
+                f"{f'; as before setup: {copies}' if copies else ''}\n{diff_of(edited)}"
             )
         return found
 

@@ -251,10 +251,7 @@ def _undo(
         say(json.dumps(told, indent=1) if as_json else "nothing to undo: setup has changed nothing here")
         return
     restores = journal.restores(purge=purge)
-    lines = [
-        f"{'remove ' if r.content is None else 'restore'}  {r.path}" + (" (your edit stays in it)" if r.kept else "")
-        for r in restores
-    ]
+    lines = [f"{'remove ' if r.content is None else 'restore'}  {r.path}" for r in restores]
     if not as_json:
         say("\n".join(lines) or "no file is to be restored")
     if dry_run:

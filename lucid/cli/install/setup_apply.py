@@ -90,19 +90,25 @@ def _reconfigure(machine: Machine, journal: Journal, plan: Plan, say: Callable[[
     machine.ran.append("scontrol reconfigure")
     left = dict(plan.wanted) if done.returncode else machine.in_force(plan.wanted, plan.partition, plan.gone)
     if left:
+        why = f": {done.stderr.strip()}" if done.stderr.strip() else ""
         if plan.changes:
             journal.revert(plan.changes)
         else:
-            journal.undo(journal.restores())
+            try:
+                restores = journal.restores()
+            except ConfigError as error:
+                raise ConfigError(
+                    f"slurmctld could not use the new files, and its log says why{why}. They stay as they are: mend "
+                    f"them and start slurmctld, or undo. As to that, {error}"
+                ) from None
+            journal.undo(restores)
         words = ("scontrol", "reconfigure") if machine.answers() else ("systemctl", "restart", "slurmctld")
         machine.tried(*words)
         machine.ran.append(" ".join(words))
         runs = not machine.in_force({})
         drained = resume_nodes(machine, journal)
         raise ConfigError(
-            "slurmctld could not use the new files, and its log says why"
-            + (f": {done.stderr.strip()}" if done.stderr.strip() else "")
-            + ". Every file is as it was before"
+            f"slurmctld could not use the new files, and its log says why{why}. Every file is as it was before"
             + (", and slurmctld runs with them" if runs else "; slurmctld does not run: start it")
             + (f". {host_list(drained)} stay drained until 'lucidctl setup --undo'" if drained else "")
         )

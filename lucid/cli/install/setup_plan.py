@@ -16,8 +16,8 @@ from lucid.doctor.preemption import look_over_preemption, without_layers
 from lucid.doctor.served import look_over_served, taken_whole
 from lucid.errors import ConfigError, did_you_mean
 from lucid.slurmconf.conf_text import Texts, read_text, read_texts
+from lucid.slurmconf.diff import Change
 from lucid.slurmconf.install import FILES, is_lucids, of_package, shipped_content
-from lucid.slurmconf.journal import Change
 from lucid.slurmconf.lending import rules_of
 from lucid.slurmconf.merge import HOOKS, Refusal, merge_pack
 from lucid.slurmconf.nodes import host_list

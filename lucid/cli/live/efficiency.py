@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from lucid.adapters.gpu.use_files import UseFolder
 from lucid.cli.console import Table, say, stdout_console
 from lucid.cli.live.status import live_store, told_live
-from lucid.efficiency.judge import JobAccount
+from lucid.efficiency.idle import idle_since
+from lucid.efficiency.judge import JobAccount, JobUse
 from lucid.efficiency.kinds import ADVICE, HELD, TITLES, WasteKind
-from lucid.efficiency.letter import letter
 from lucid.efficiency.totals import Total, total_of, totals
 from lucid.errors import ConfigError
 from lucid.escaping import shown
+from lucid.explain.quantities import duration, when
 from lucid.explain.waste import account_to_dict, total_to_dict
 from lucid.live.reporting.waste_inputs import job_accounts
 from lucid.places import profiles_folder
@@ -31,16 +33,13 @@ def tell_efficiency(
     account: str | None,
     job_id: str | None,
     days: float | None,
-    week: bool,
     as_json: bool,
 ) -> None:
     """As ``lucidctl efficiency`` is asked."""
-    if week and days is not None:
-        raise ConfigError("--week and --days say the same; give one of them")
     settings = told_live(config)
     uses = UseFolder(profiles_folder(settings))
     store = live_store(settings)
-    days = 7.0 if week else settings.efficiency.days if days is None else days
+    days = settings.efficiency.days if days is None else days
     now_s = float((store.view("status") or {}).get("at_s", time.time()))
     # a job that is named is looked for as far back as anything is known
     found = job_accounts(store, uses, settings, now_s, settings.daemon.keep_days if job_id else days)
@@ -57,8 +56,6 @@ def tell_efficiency(
         )
     if as_json:
         say(json.dumps(efficiency_data(found, days), indent=1))
-    elif week:
-        say(letter(found, now_s, days), nl=False)
     elif job_id is not None:
         for one in found:
             _tell_job(one)
@@ -76,8 +73,18 @@ def efficiency_data(
         "users": [total_to_dict(one) for one in totals(accounts, lambda account: account.job.user)],
         "accounts": [total_to_dict(one) for one in totals(accounts, lambda account: account.job.account)],
         "jobs": [account_to_dict(one) for one in accounts],
+        "idle": [
+            {"job": job.job_id, "user": job.user, "vc": job.vc, "gpus": job.gpus, "since_s": since_s}
+            for job, since_s in _idle_jobs(accounts)
+        ],
         "time_limits": time_limits,
     }
+
+
+def _idle_jobs(accounts: Sequence[JobAccount]) -> list[tuple[JobUse, float]]:
+    """Those that do nothing now, with the time since when; the longest first."""
+    found = [(one.job, since_s) for one in accounts if (since_s := idle_since(one.job)) is not None]
+    return sorted(found, key=lambda item: (item[1], item[0].job_id))
 
 
 def _tell_job(one: JobAccount) -> None:
@@ -148,3 +155,11 @@ def tell_accounts(accounts: list[JobAccount], days: float, first: str) -> None:
         if len(some) > _JOBS_SHOWN:
             say(f"  and {len(some) - _JOBS_SHOWN} more: --json lists all")
         say(f"  What to do: {ADVICE[kind]}")
+    idle = _idle_jobs(accounts)
+    if idle:
+        say(f"{len(idle)} running jobs whose GPUs do nothing now:")
+    for job, since_s in idle[:_JOBS_SHOWN]:
+        for_s = duration(job.end_s - since_s)
+        say(shown(f"  {job.job_id} ({job.user}, {job.vc}): {job.gpus} GPUs since {when(since_s)}, for {for_s}"))
+    if len(idle) > _JOBS_SHOWN:
+        say(f"  and {len(idle) - _JOBS_SHOWN} more: --json lists all")

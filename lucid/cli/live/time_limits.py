@@ -4,28 +4,23 @@ from __future__ import annotations
 
 import json
 import time
-from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 
 from lucid.adapters.gpu.use_files import UseFolder
-from lucid.adapters.slurm.clients.commands import CommandClient
-from lucid.adapters.slurm.clients.port import Breaker
 from lucid.adapters.store.plan_records import record_files
 from lucid.cli.console import Table, say, stdout_console
 from lucid.cli.job.when import seconds_of
 from lucid.cli.live.efficiency import efficiency_data
-from lucid.cli.live.status import live_settings, live_store, told_live
+from lucid.cli.live.status import live_store, told_live
 from lucid.cli.progress import progress
-from lucid.config import Settings
 from lucid.efficiency.judge import JobUse
 from lucid.efficiency.time_limits import fitting_limits
 from lucid.errors import ConfigError
 from lucid.escaping import shown
 from lucid.explain.node_states import limit_words
 from lucid.explain.quantities import duration
-from lucid.explain.time_limits import LimitRow, earlier_words, limit_letter, limit_rows, limits_to_dict
-from lucid.live.idle_jobs import Message, teller
+from lucid.explain.time_limits import LimitRow, earlier_words, limit_rows, limits_to_dict
 from lucid.live.plans.limit_replay import Replayed, replay_limits
 from lucid.live.plans.plan_recording import records_folder
 from lucid.live.reporting.waste_inputs import job_accounts
@@ -34,7 +29,6 @@ from lucid.places import profiles_folder
 __all__ = ["tell_time_limits"]
 
 _ROWS_SHOWN, _JOBS_SHOWN = 20, 10
-_PATIENCE_S = 30.0
 
 
 def tell_time_limits(
@@ -44,7 +38,6 @@ def tell_time_limits(
     job_id: str | None,
     days: float | None,
     limit: str | None,
-    mail: bool,
     as_json: bool,
 ) -> None:
     """As ``lucidctl efficiency --time-limits`` is asked."""
@@ -71,8 +64,6 @@ def tell_time_limits(
     if as_json:
         limits = limits_to_dict(rows, found)
         say(json.dumps(efficiency_data([one for one in accounts if told(one.job)], days, limits), indent=1))
-    elif mail:
-        _mail(rows, live_settings(config), days)
     else:
         _tell(rows, found, days)
 
@@ -122,27 +113,3 @@ def _tell(rows: Sequence[LimitRow], found: Replayed, days: float) -> None:
             f"{found.unlike} of {found.records} records were left out: another version of Lucid made them, or they "
             "cannot be read"
         )
-
-
-def _mail(rows: Sequence[LimitRow], settings: Settings, days: float) -> None:
-    """One message for each user who would have gained. What cannot be sent is told, and ends with status 1."""
-    if not settings.idle.tell:
-        raise ConfigError("--mail: idle.tell is empty; set it to 'mail' (Slurm's MailProg) or to a program of yours")
-    client = CommandClient(settings.slurm.prefix, Breaker(time.monotonic), _PATIENCE_S)
-    tell, failed = teller(settings, client), 0
-    by_user: defaultdict[str, list[LimitRow]] = defaultdict(list)
-    for row in rows:
-        if row.earlier:
-            by_user[row.user].append(row)
-    for user, own in by_user.items():
-        try:
-            tell(Message(user, "Your jobs could have started earlier", limit_letter(own, days)))
-        except ConfigError as error:
-            failed += 1
-            say(f"{shown(user)}: not sent: {error}")
-        else:
-            say(f"{shown(user)}: sent")
-    if not by_user:
-        say("No message: nobody would have started earlier.")
-    if failed:
-        raise SystemExit(1)

@@ -12,7 +12,6 @@ from lucid.cli.live.efficiency import tell_accounts
 from lucid.config import EfficiencySettings
 from lucid.efficiency.judge import judge, judged
 from lucid.efficiency.kinds import ADVICE, TITLES, WasteKind
-from lucid.efficiency.letter import letter
 from lucid.efficiency.totals import total_of, totals
 from waste_readings import MadeJob, Phase, at_work, ordinary, planted
 
@@ -138,21 +137,6 @@ def test_the_table_says_no_limit_where_there_was_none(capsys: pytest.CaptureFixt
     lines = {line.split()[1]: line for line in capsys.readouterr().out.splitlines() if len(line.split()) > 1}
     assert "4.0 (1 without limit)" in lines["bob"]
     assert "no limit" in lines["cyd"]
-
-
-def test_the_letter_is_plain_text_that_names_jobs_and_what_to_do() -> None:
-    jobs = [job for kind in KINDS for number in range(2) for job in planted(kind, number)[0]]
-    jobs.append(MadeJob("dark", [[Phase(3 * H, 0.0, known=False)]], user="e\x1b[31mve\n"))
-    text = letter(judged([job.job_use() for job in jobs], RULES), 1_700_000_000.0, 7.0)
-    assert text.startswith("GPU-hours from 2023-11-07 to 2023-11-14\n")
-    assert max(map(len, text.splitlines())) <= 78
-    assert "\x1b" not in text
-    flat = " ".join(text.split())
-    for kind in WasteKind:
-        assert TITLES[kind].lower() in flat.lower()
-        assert " ".join(ADVICE[kind].split()) in flat
-    assert "job idle_from_start-0 of ada" in flat
-    assert "1 jobs with 3 GPU-hours were not measured" in flat
 
 
 def test_every_kind_has_a_title_and_advice() -> None:

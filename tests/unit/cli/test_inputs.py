@@ -106,7 +106,6 @@ def test_a_mistyped_option_is_told_which_one_it_may_mean() -> None:
         ("mode", "vcc", "order"),
         ("when", "--gpus", "1", "--partition", "vcc"),
         ("why-not", "4", "--vc", "vcc"),
-        ("idle", "--dry-run", "--cancel-in", "vcc"),
     ],
 )
 def test_a_mistyped_partition_is_told_which_one_it_may_mean(
@@ -142,7 +141,6 @@ def test_an_age_is_never_negative() -> None:
         (("explain", "4"), False),
         (("history",), False),
         (("efficiency",), False),
-        (("idle",), False),
         (("gpu", "--once"), False),
         (("gpu", "health"), False),
         (("mode",), False),

@@ -39,7 +39,7 @@ HOSTILE = (
 NAMES = tuple(dict.fromkeys(HOSTILE))
 WALKED = {
     "simulate", "compare", "explain", "status", "queue", "why-not", "history", "mode", "doctor", "trace", "report",
-    "efficiency", "idle",
+    "efficiency",
 }  # fmt: skip
 NO_NAMES_OF_USERS = {
     "when": "partitions of the configuration and figures, through say",
@@ -47,7 +47,6 @@ NO_NAMES_OF_USERS = {
     "top": "cells through shown and styled; a hostile name is in test_top.py",
     "pause": "one sentence by Lucid",
     "resume": "one sentence by Lucid",
-    "report-bug": "placeholders in place of all names, in ASCII (test_report_bug.py)",
     "uninstall": "job numbers, and Slurm's words through say",
     "models": "versions and features, through Table and say",
     "tune": "settings and figures, through Table and say",
@@ -166,13 +165,10 @@ def test_what_the_daemon_has_seen(live: Site, as_json: bool, monkeypatch: pytest
     story = run("explain", "1", *config, *flag)
     waiting = [e["job"]["id"] for e in live.store.view("snapshot")["partitions"]["vc"]["pending"]]
     efficiency = run("efficiency", *config, *flag)
-    run("efficiency", "--week", *config)
-    idle = run("idle", *config, *flag)
-    run("idle", "--dry-run", *config, *flag)
     run("metrics", *config)
     others = [run("why-not", waiting[-1], *config, *flag), run("mode", *config, *flag), run("doctor", *config, *flag)]
     if as_json:
-        for text in (history, status, queue, story, efficiency, idle, *others):
+        for text in (history, status, queue, story, efficiency, *others):
             json.loads(text)
         assert [row["name"] for row in json.loads(history)["jobs"]] == list(NAMES)
         return

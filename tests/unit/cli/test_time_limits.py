@@ -21,7 +21,7 @@ DAEMON = '[daemon]\nstate_dir = "{0}"\nheartbeat = "{0}/heartbeat"\npartitions =
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """State of a lucidd after two days: its records, and the jobs that ended. Its mail goes into files."""
+    """State of a lucidd after two days: its records, and the jobs that ended."""
     folder = tmp_path_factory.mktemp("site")
     outcomes = replayed("backfill", crowded(3), folder / "plans")
     store = SqliteStore(folder / "lucid.db")
@@ -31,13 +31,8 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     store.put_ended(sorted(ended, key=lambda one: one.end_s), lease.token)
     store.put_view("status", {"at_s": max(one.end_s for one in ended), "modes": {"vc": "pack"}})
     store.close()
-    mailer = folder / "mailer"
-    mailer.write_text(
-        f'#!/bin/sh\nif [ "$3" = u3 ]; then echo "no such user" >&2; exit 1; fi\ncat > {folder}/"$3".mail\n'
-    )
-    mailer.chmod(0o755)
     config = folder / "lucid.toml"
-    config.write_text(DAEMON.format(folder) + f'[idle]\ntell = "{mailer}"\n')
+    config.write_text(DAEMON.format(folder))
     say_checked(config, config.read_bytes(), load_settings(config))  # as lucidd does when it begins
     return folder
 
@@ -75,22 +70,8 @@ def test_one_user_and_a_limit_of_ones_own(site: Path) -> None:
     assert "no time limit" in ask(site, "efficiency", "--time-limits", "--time", "soon", status=1)
 
 
-def test_each_user_gets_one_message(site: Path) -> None:
-    said = ask(site, "efficiency", "--time-limits", "--mail", status=1)
-    assert "u3: not sent" in said
-    assert "no such user" in said
-    for user in ("u0", "u1", "u2"):
-        assert f"{user}: sent" in said
-        text = (site / f"{user}.mail").read_text()
-        assert "With --time " in text
-        assert all(len(line) <= 78 for line in text.splitlines())
-
-
-@pytest.mark.parametrize(
-    "words", [["--time", "1:00"], ["--mail"], ["--time-limits", "--week"], ["--time-limits", "--mail", "--json"]]
-)
-def test_options_that_do_not_go_together_are_refused(site: Path, words: list[str]) -> None:
-    ask(site, "efficiency", *words, status=2)
+def test_a_limit_without_time_limits_is_refused(site: Path) -> None:
+    ask(site, "efficiency", "--time", "1:00", status=2)
 
 
 def test_without_records_the_command_says_why(site: Path, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What setup changed can be taken back, wherever a run was killed and whatever was edited since."""
+"""What setup changed can be taken back, wherever a run was killed, and never over an edit."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import pytest
 
 from lucid.errors import ConfigError
 from lucid.slurmconf import journal as module
-from lucid.slurmconf.journal import FOLDER, Change, Journal
-from lucid.slurmconf.threeway import taken_back
+from lucid.slurmconf.diff import Change
+from lucid.slurmconf.journal import FOLDER, Journal
 
 ROOT_ONLY = pytest.mark.skipif(os.geteuid() != 0, reason="files are given back to their owners by root alone")
 pytestmark = ROOT_ONLY
@@ -151,31 +151,35 @@ def test_an_undo_that_was_killed_goes_on(tmp_path: Path) -> None:
     pytest.fail("it never comes to its end")
 
 
-def test_a_file_edited_by_hand_elsewhere_keeps_the_edit(tmp_path: Path) -> None:
-    set_up(tmp_path, site(tmp_path))
-    conf = tmp_path / "etc/slurm/slurm.conf"
-    conf.write_text("# mine\n" + WANTED)
-    [restore] = [r for r in Journal.read(tmp_path).restores() if r.path == conf]
-    assert restore.kept
-    undo(tmp_path)
-    assert conf.read_text() == "# mine\n" + SLURM
+EDITS = {
+    "elsewhere": lambda text: "# mine\n" + text,
+    "on the same line": lambda text: text.replace("GresTypes=gpu,shard", "GresTypes=gpu,shard,nic"),
+    "at the end": lambda text: text + "mine",
+    "emptied": lambda _text: "",
+    "in no encoding": lambda _text: "\udcff\n",
+}
 
 
-def test_a_file_edited_where_setup_changed_it_is_named_and_nothing_is_undone(tmp_path: Path) -> None:
-    set_up(tmp_path, site(tmp_path))
+@pytest.mark.parametrize("edit", EDITS)
+def test_a_file_edited_since_is_named_with_the_edit_and_nothing_is_undone(tmp_path: Path, edit: str) -> None:
+    todo = site(tmp_path)
+    before = picture(tmp_path)
+    set_up(tmp_path, todo)
     conf, hook = tmp_path / "etc/slurm/slurm.conf", tmp_path / "etc/slurm/lucid/deep/hook"
-    conf.write_text(WANTED.replace("GresTypes=gpu,shard", "GresTypes=gpu,shard,nic"))
+    conf.write_text(EDITS[edit](WANTED), errors="surrogateescape")
     hook.write_text("#!/bin/sh\nmine\n")
     now = picture(tmp_path)
     with pytest.raises(ConfigError) as told:
         Journal.read(tmp_path).restores()
-    assert str(conf) in str(told.value)
-    assert str(hook) in str(told.value)
+    for path in (conf, hook):
+        assert f"\n--- {path}\n+++ {path}\n" in str(told.value)
+    assert "\n+mine\n" in str(told.value)
+    assert "-GresTypes=gpu\n" not in str(told.value), "what setup changed is no edit"
     assert picture(tmp_path) == now
-    conf.rename(conf.with_name("slurm.conf.mine"))
-    hook.rename(hook.with_name("hook.mine"))
-    undo(tmp_path)
-    assert conf.read_text() == SLURM
+    conf.rename(tmp_path / "slurm.conf.mine")
+    hook.write_text("#!/bin/sh\n")
+    undo(tmp_path, purge=True)
+    assert picture(tmp_path) == {**before, "slurm.conf.mine": now["etc/slurm/slurm.conf"]}
 
 
 def test_a_second_mode_is_undone_to_what_was_before_the_first(tmp_path: Path) -> None:
@@ -236,19 +240,3 @@ def test_a_copy_that_was_tampered_with_is_not_written_back(tmp_path: Path) -> No
 def test_the_record_is_roots_alone(tmp_path: Path) -> None:
     set_up(tmp_path, site(tmp_path))
     assert stat.S_IMODE((tmp_path / FOLDER).stat().st_mode) == 0o700
-
-
-@pytest.mark.parametrize(
-    ("before", "after", "now", "expected"),
-    [
-        (b"a\nb\n", b"a\nB\n", b"a\nB\nd\n", None),  # side by side
-        (b"a\nb\nc\nd\n", b"a\nB\nc\nd\n", b"a\nB\nc\nd\ne\n", b"a\nb\nc\nd\ne\n"),
-        (b"a\nb\nc\n", b"a\nb\nc\nnew\n", b"first\na\nb\nc\nnew\n", b"first\na\nb\nc\n"),
-        (b"a\nb\n", b"a\nb\nnew\n", b"a\nb\nNEW\n", None),
-        (b"a\r\nb\r\nc", b"a\r\nB\r\nc", b"z\r\nq\r\na\r\nB\r\nc", b"z\r\nq\r\na\r\nb\r\nc"),
-    ],
-)
-def test_a_change_is_taken_back_where_the_edit_lies_elsewhere(
-    before: bytes, after: bytes, now: bytes, expected: bytes | None
-) -> None:
-    assert taken_back(before, after, now) == expected

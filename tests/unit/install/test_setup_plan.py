@@ -10,12 +10,12 @@ import pytest
 
 from lucid.adapters.slurm.records.jobs_and_nodes import SlurmNode
 from lucid.adapters.slurm.records.preemption import Preemption
-from lucid.cli.install.setup_apply import resume_nodes
+from lucid.cli.install.setup_apply import apply_plan, resume_nodes
 from lucid.cli.install.setup_machine import Machine, Running
 from lucid.cli.install.setup_plan import Options, Plan, make_plan
 from lucid.config import Mode
 from lucid.errors import ConfigError
-from lucid.slurmconf.diff import diff_of
+from lucid.slurmconf.diff import Change, diff_of
 from lucid.slurmconf.journal import Journal
 
 PROGRAMS = Path("/opt/lucid/bin")
@@ -250,6 +250,23 @@ def test_a_drained_node_is_remembered_until_slurmctld_has_resumed_it(tmp_path: P
         head.answers_now = True
         assert resume_nodes(head, journal) == []
         assert journal.has("drained") == []
+
+
+def test_files_that_slurmctld_refuses_are_not_taken_back_over_an_edit(tmp_path: Path) -> None:
+    """They were written by a run before, and edited since: the message says both, and nothing is lost."""
+    conf = tmp_path / "etc/slurm/slurm.conf"
+    conf.parent.mkdir(parents=True)
+    conf.write_text("a\n")
+    journal = Journal(tmp_path)
+    with journal.locked():
+        journal.begin("pack")
+        journal.apply([Change(conf, b"a\n", b"a\nb\n")])
+        conf.write_text("a\nb\nmine\n")
+        plan = Plan(Mode.PACK, ("vc-a",), [], [("reconfigure", "")], wanted={"GresTypes": "gpu,shard"})
+        with pytest.raises(ConfigError, match=r"(?s)could not use the new files.*\n\+mine\n"):
+            apply_plan(tmp_path, Deaf(), journal, plan, {}, drain=False, nodes_have_files=True, say=print)
+    assert conf.read_text() == "a\nb\nmine\n"
+    assert Journal.read(tmp_path).state == "applying", "it can be undone"
 
 
 def test_setup_offers_the_past_of_the_site_for_estimates(root: Path) -> None:

@@ -188,7 +188,7 @@ class SlurmClient(Protocol):
         ...
 
     def cancel(self, job_id: str) -> None:
-        """End a job for good: one of lucidd's own, or a user's where ``idle.cancel`` names its VC."""
+        """End one of lucidd's own jobs for good."""
         ...
 
     def update(self, job_id: str, changes: Changes) -> None:
