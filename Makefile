@@ -8,7 +8,7 @@ TOOLS := build/supply/.installed
 TOOLS_BIN := build/supply/bin
 LOCK := requirements-dev.lock
 # The extras of lucidctl, lucidd and lucid-web in the packages.
-PACKED := models peers tuner web top rest
+PACKED := models peers tuner web top
 # Environment of the program that builds packages: the same lock, for the Python at hand.
 PACK := build/packages/tools/.installed
 PACK_FLAGS ?=

@@ -107,7 +107,6 @@ _EXTRAS: Mapping[str, str] = {
     **dict.fromkeys(("scipy", "rustworkx", "threadpoolctl"), "peers"),
     "textual": "top",
     "torch": "calibrate",
-    "httpx": "rest",
     "pynvml": "node",
 }
 """Libraries that a plain installation lacks, and the extra that brings each."""

@@ -50,6 +50,10 @@ _GONE |= dict.fromkeys(
 )
 _TAKEN_OUT = {
     "policy.sia": "delete the section, and run the policy pollux",
+    **dict.fromkeys(
+        ("slurm.rest_url", "slurm.rest_token_file", "slurm.rest_commands"),
+        'slurm.client = "command", and slurm.prefix where Slurm is on another host',
+    ),
 }
 _GONE |= {key: f"taken out (docs/decisions/0070-taken-out.md); {remedy}" for key, remedy in _TAKEN_OUT.items()}
 """Settings of earlier versions, and what stands in their place."""

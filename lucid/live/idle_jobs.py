@@ -52,7 +52,7 @@ def teller(settings: Settings, client: SlurmClient) -> Tell:
         if _NAME.fullmatch(sent.user) is None:
             raise ConfigError(f"the name {shown(sent.user)!r} cannot be given to a mail program")
         if settings.idle.tell == "mail":
-            program = (client.config() or {}).get("MailProg", "").strip()
+            program = client.config().get("MailProg", "").strip()
             if not program:
                 raise ConfigError("idle.tell = 'mail', and Slurm does not tell its MailProg: name a program there")
             command = [*settings.slurm.prefix, program]

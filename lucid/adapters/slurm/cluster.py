@@ -272,7 +272,7 @@ class SlurmCluster:
             return
         self._network_at_s = now_s
         try:
-            self._network = self._client.network() or self._network
+            self._network = self._client.network()
         except ClusterUnavailable:
             raise
         except ClusterError:
@@ -289,10 +289,9 @@ class SlurmCluster:
             return
         self._defaults_at_s = now_s - _DEFAULTS_EVERY_S + _SAID_EVERY_S
         try:
-            read = self._client.job_defaults()
-            self._defaults = self._defaults if read is None else read
+            self._defaults = self._client.job_defaults()
             preemption = self._client.preemption()
-            if preemption and preemption != self._preemption:  # what is made of it is kept as long as it is the same
+            if preemption != self._preemption:  # what is made of it is kept as long as it is the same
                 self._preemption = preemption
             self._defaults_at_s = now_s
         except ClusterUnavailable:

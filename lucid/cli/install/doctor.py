@@ -83,8 +83,7 @@ def diagnose(settings: Settings, root: Path | None = None) -> list[Finding]:
     try:
         site = see_site(client, time.time, _lucidds_user(settings))
     except ClusterError as error:
-        way = "rest_url" if settings.slurm.client == "rest" else "prefix"
-        findings.append(bad(f"Slurm does not answer: {error}", f"check slurm.{way}; does slurmctld run?"))
+        findings.append(bad(f"Slurm does not answer: {error}", "check slurm.prefix; does slurmctld run?"))
     else:
         in_force = site.config
         findings += look_over_site(settings, modes, site)

@@ -67,7 +67,7 @@ def see_running() -> Running:
     """
     client = make_client(SlurmSettings(), Breaker(time.monotonic))
     try:
-        config = client.config() or {}
+        config = client.config()
         parts = tuple(partition.name for partition in client.partitions())
         try:
             limits = client.gpu_limits()
@@ -79,7 +79,7 @@ def see_running() -> Running:
             client.nodes(),
             client.jobs(),
             parts,
-            client.preemption() or NO_PREEMPTION,
+            client.preemption(),
             client.partition_settings(),
             limits,
         )

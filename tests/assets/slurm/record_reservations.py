@@ -2,8 +2,7 @@
 
     python tests/assets/slurm/record_reservations.py OUT -- chroot DIR     # an idle testbed, as its root
 
-Writes OUT/<version>/reservations.txt and .json as ``scontrol`` prints them (no JSON before 23.02), and
-OUT/<version>-<interface>/reservations.json with slurmrestd's answers.
+Writes OUT/<version>/reservations.txt and .json as ``scontrol`` prints them (no JSON before 23.02).
 """
 
 from __future__ import annotations
@@ -13,11 +12,9 @@ import sys
 import time
 from pathlib import Path
 
-import httpx
-from record import answer, put, run
+from record import put, run
 
 from lucid.adapters.slurm.clients.before_23_02 import FIRST_JSON
-from lucid.adapters.slurm.clients.rest_connection import VERSIONS
 from lucid.adapters.slurm.records.from_json import version_of
 
 WHOLE = {
@@ -57,14 +54,6 @@ def main() -> None:
         document = json.loads(run(prefix, "scontrol", "show", "reservation", "--json"))
         assert version_of(document) == version
         put(folder, reservations=document)
-        socket = Path(prefix[-1]) / "run/slurmrestd/slurmrestd.sock"
-        with httpx.Client(
-            transport=httpx.HTTPTransport(uds=str(socket)), base_url="http://slurm", timeout=60
-        ) as local:
-            for interface in VERSIONS:
-                said = answer(local, "GET", f"/slurm/{interface}/reservations/")
-                if said["status"] == 200:
-                    put(out / f"{name}-{interface}", reservations=said["says"])
 
 
 if __name__ == "__main__":

@@ -37,6 +37,7 @@ def test_what_is_written_counts(tmp_path: Path) -> None:
         ("[policy.profiling]\nt_prof_s = 0", ["policy.profiling.t_prof_s = 0", "greater than 0"]),
         ("policy = 3", ["policy = 3"]),
         ("[policy.packing]\ndynamic = true", ["line 2: 'policy.packing.dynamic' is gone: ", "packing.when_calm"]),
+        ('[slurm]\nrest_url = "x"', ["line 2: 'slurm.rest_url' is gone: taken out", "slurm.prefix"]),
         ("[policy.sia]\ninterval_s = 30", ["line 1: 'policy.sia' is gone: taken out"]),
     ],
 )

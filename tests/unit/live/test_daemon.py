@@ -309,8 +309,7 @@ def test_bad_configurations_are_told(tmp_path: Path, capsys: pytest.CaptureFixtu
             "line 2: policy.packing.same_user_only: lucidd does not read such settings of simulations",
         ),
         (
-            '[slurm]\nclient = "rest"\nrest_url = "http://h:1"\n[daemon]\npolicy = "srtf"\n'
-            '[daemon.partitions]\nvc = "order"\n',
+            '[slurm]\nclient = "pyslurm"\n[daemon]\npolicy = "srtf"\n[daemon.partitions]\nvc = "order"\n',
             "it needs preempt, which",
         ),
     ):

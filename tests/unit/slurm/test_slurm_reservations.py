@@ -32,7 +32,7 @@ def read(path: Path) -> dict[str, Reservation]:
 
 
 @pytest.mark.parametrize("path", [*JSON, *TEXT], ids=lambda path: f"{path.parent.name}{path.suffix}")
-def test_every_release_and_interface_tells_the_same(path: Path) -> None:
+def test_every_release_tells_the_same(path: Path) -> None:
     found = read(path)
     assert found["maint"].nodes == tuple(f"n{i}" for i in range(1, 7))
     assert {one.end_s - one.start_s for one in found.values()} == {900.0}

@@ -1,4 +1,4 @@
-"""What Lucid asks of Slurm, whatever way it asks (commands, slurmrestd), and the breaker before it."""
+"""What Lucid asks of Slurm, whatever way it asks (commands, pyslurm), and the breaker before it."""
 
 from __future__ import annotations
 
@@ -133,38 +133,36 @@ class SlurmClient(Protocol):
         """All nodes."""
         ...
 
-    def reservations(self) -> Sequence[Reservation] | None:
-        """Those in force and ahead; ``None`` where this way of asking does not tell."""
+    def reservations(self) -> Sequence[Reservation]:
+        """Those in force and ahead."""
         ...
 
-    def node_states(self) -> str | None:
-        """A text that is another one when a node's state is, and that costs less than all nodes; ``None`` where this
-        way of asking has none."""
+    def node_states(self) -> str:
+        """A text that is another one when a node's state is, and that costs less than all nodes."""
         ...
 
-    def job_defaults(self) -> Mapping[str, JobDefaults] | None:
-        """JobDefaults in force by partition; ``None`` where this way of asking does not tell."""
+    def job_defaults(self) -> Mapping[str, JobDefaults]:
+        """JobDefaults in force by partition."""
         ...
 
-    def network(self) -> Network | None:
-        """The switches above the nodes; ``None`` where this way of asking does not tell."""
+    def network(self) -> Network:
+        """The switches above the nodes."""
         ...
 
-    def preemption(self) -> Preemption | None:
-        """Who may preempt whom; ``None`` where this way of asking does not tell."""
+    def preemption(self) -> Preemption:
+        """Who may preempt whom."""
         ...
 
-    def qos_priorities(self) -> Mapping[str, int] | None:
-        """Priorities of QOS other than 0, where Slurm goes by them; ``None`` where this way does not tell."""
+    def qos_priorities(self) -> Mapping[str, int]:
+        """Priorities of QOS other than 0, where Slurm goes by them."""
         ...
 
     def fair_shares(self) -> Mapping[tuple[str, str], float]:
         """Slurm's fair-share factors (0 to 1) by account and user. Raises ``ClusterError`` where it has none."""
         ...
 
-    def config(self) -> Mapping[str, str] | None:
-        """slurmctld's configuration in force, by key as ``scontrol show config`` has it; ``None`` where this way of
-        asking does not tell."""
+    def config(self) -> Mapping[str, str]:
+        """slurmctld's configuration in force, by key as ``scontrol show config`` has it."""
         ...
 
     def partitions(self) -> Sequence[Partition]:
@@ -251,15 +249,15 @@ class Inspector(SlurmClient, Protocol):
         ...
 
     def partition_settings(self) -> Mapping[str, Mapping[str, str]]:
-        """Settings of partitions, as Slurm words them; empty where this way of asking does not tell."""
+        """Settings of partitions, as Slurm words them."""
         ...
 
     def gpu_limits(self) -> Limits:
-        """Of QOS and accounts; none where this way of asking does not tell."""
+        """Of QOS and accounts."""
         ...
 
-    def group_limits(self) -> Mapping[str, GroupLimit] | None:
-        """GrpTRES on GPUs, by ``QOS name`` and ``account name``; ``None`` where this way of asking does not tell."""
+    def group_limits(self) -> Mapping[str, GroupLimit]:
+        """GrpTRES on GPUs, by ``QOS name`` and ``account name``."""
         ...
 
     def close(self) -> None:

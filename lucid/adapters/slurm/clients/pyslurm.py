@@ -106,7 +106,7 @@ class PyslurmClient:
         """By Slurm's commands."""
         return self._commands.preemption()
 
-    def qos_priorities(self) -> Mapping[str, int] | None:
+    def qos_priorities(self) -> dict[str, int]:
         """By commands."""
         return self._commands.qos_priorities()
 

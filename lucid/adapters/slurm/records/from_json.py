@@ -1,8 +1,8 @@
 """Slurm's answers in JSON, translated into records of our own: the only place that knows its field names.
 
 Read: ``squeue --json`` (jobs), ``scontrol show nodes --json`` (before 23.02 ``sinfo --json``: ``before_23_02``), and
-slurmrestd's answers, which have the same shape. Versions differ in wrappers (a number is 5, or {"set": true,
-"number": 5}) and in fields that are absent. A record that lacks what every version has told (``JOB_NEEDS``,
+what pyslurm tells, in the same shape. Versions differ in wrappers (a number is 5, or {"set": true, "number": 5}) and
+in fields that are absent. A record that lacks what every version has told (``JOB_NEEDS``,
 ``NODE_NEEDS``) cannot be read; what else is missing falls back to "unknown". A document
 without jobs or nodes, or with errors, is one. A record that cannot be read is left out (``left_out``); of a job's
 there remains what can still be told of it, since it may hold GPUs (``unreadable``).

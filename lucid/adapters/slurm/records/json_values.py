@@ -1,7 +1,7 @@
 """When an answer of Slurm can be used: it holds the list, and no error but that accounting does not answer.
 
 Slurm 24.11 asks slurmdbd for the names of TRES while it prints partitions. With slurmdbd down the answer is whole all
-the same, and names an error (slurmrestd sends it with status 500). The list is slurmctld's own, and right.
+the same, and names an error. The list is slurmctld's own, and right.
 """
 
 from __future__ import annotations

@@ -52,7 +52,7 @@ class Reservation:
 
 
 def reservations_from(document: Any, left_out: LeftOut | None = None) -> list[Reservation]:
-    """Reservations of one answer, of ``scontrol show reservation --json`` or slurmrestd.
+    """Reservations of one answer, of ``scontrol show reservation --json``.
 
     Raises:
         ClusterError: the answer is none, or says that it failed.
