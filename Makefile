@@ -18,7 +18,7 @@ SITE := build/docs/.installed
 ANSIBLE := build/ansible/.installed
 # Each drives a testbed of its own (about 300 MB); the tests mostly wait.
 E2E_PROCESSES ?= 3
-# Debian suite of the testbed, and of the packages where it is given to make: bookworm has Slurm 22.05, trixie 24.11, sid 26.05; others: docs/testbed.md.
+# Debian suite of the testbed, and of the packages where it is given to make: trixie has Slurm 24.11, sid 26.05; others: docs/testbed.md.
 SUITE ?= $(or $(LUCID_TESTBED_SUITE),trixie)
 export LUCID_TESTBED_SUITE := $(SUITE)
 SEED ?= 1
@@ -150,7 +150,7 @@ test-times: $(STAMP) ## what each test and fixture of make test takes: tests/tim
 	@LUCID_TEST_TIMES=out/times $(MAKE) --no-print-directory test
 	@$(BIN)/python tests/times out/times
 
-e2e: $(STAMP) ## every test on a real Slurm, SUITE=bookworm|trixie|sid; FOR="path…": those that go with it: docs/testbed.md
+e2e: $(STAMP) ## every test on a real Slurm, SUITE=trixie|sid; FOR="path…": those that go with it: docs/testbed.md
 	@files=tests/e2e; $(if $(FOR),files=$$($(BIN)/python tests/e2e/rooms.py $(FOR)) || exit; test -n "$$files" || exit 0;) set -x; \
 	LUCID_E2E_PROCESSES=1 $(BIN)/python -m pytest -rs -n $(E2E_PROCESSES) --dist worksteal -m e2e --durations=40 $$files
 

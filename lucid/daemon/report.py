@@ -61,12 +61,10 @@ def tell_status(
     lasts_s: float,
     counters: Counters | None,
     private_data: Sequence[str] | None,
-    too_old: str,
 ) -> None:
     """Put the picture into the store, and publish of it what names nobody. ``count``: cycles so far; ``cycles``:
     while this daemon has the lease; ``snapshot``: of this turn, if it went well; ``lasts_s``: how long a lease lasts;
-    ``counters``: what this process has counted; ``private_data``: as ``PrivateData.words``; ``too_old``: why this
-    Slurm is not packed.
+    ``counters``: what this process has counted; ``private_data``: as ``PrivateData.words``.
 
     Raises:
         StoreError: it cannot be written.
@@ -84,7 +82,6 @@ def tell_status(
         "failed_turns": barrier.failed,
         "left_out": parts.left_out.told(),
         "private_data": private_data,
-        "too_old": too_old,
     }
     if counters is not None:
         status["counts"] = counters.to_dict()

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from lucid.adapters.gpu.health_files import HealthFolder, health_folder
-from lucid.adapters.slurm.clients.port import FIRST_TO_PACK, TOO_OLD, Inspector
+from lucid.adapters.slurm.clients.port import Inspector, served
 from lucid.adapters.slurm.heartbeat import read_heartbeat
 from lucid.adapters.slurm.pending.pending_state import parked
 from lucid.adapters.slurm.records.configuration import GroupLimit, Limits, Partition
@@ -66,8 +66,9 @@ def see_site(client: Inspector, now_s: Callable[[], float], lucidd: str | None =
     """Ask for all of it, once. ``lucidd``: as ``Site`` has it.
 
     Raises:
-        ClusterError: Slurm does not answer, or not with what it should.
+        ClusterError: Slurm does not answer, or not with what it should, or is too old.
     """
+    version = served(client.version())
     asked_s, clock_s = now_s(), client.clock_s()
     asked_s = (asked_s + now_s()) / 2
     try:
@@ -92,7 +93,7 @@ def see_site(client: Inspector, now_s: Callable[[], float], lucidd: str | None =
     except ClusterError as error:
         unsealed = str(error)
     return Site(
-        client.version(),
+        version,
         client.config(),
         client.nodes(),
         client.partitions(),
@@ -133,8 +134,6 @@ def look_over_site(settings: Settings, modes: Mapping[str, Mode], site: Site) ->
             f"accounting does not answer ({site.accounting}): jobs go on, and Lucid learns later from those that end",
             "start slurmdbd, and the data base behind it",
         )
-    if Mode.PACK in modes.values() and site.version < FIRST_TO_PACK:
-        yield bad(TOO_OLD.format(*site.version), "lucidd orders there, and packs nothing: use order")
     yield from _job_defaults(modes, site)
     yield from look_over_config(settings, modes, site.config)
     yield from look_over_served(

@@ -15,17 +15,16 @@ if TYPE_CHECKING:
 __all__ = ["live_profiling", "modes_from", "policy_settings"]
 
 
-def modes_from(settings: Settings, switches: Mapping[str, str], slurm_packs: bool = True) -> dict[str, Mode]:
+def modes_from(settings: Settings, switches: Mapping[str, str]) -> dict[str, Mode]:
     """The mode of each partition: from the configuration, overruled by what ``lucidctl mode`` set; all of them
-    ``observe`` while paused; at most ``order`` where the client cannot write what ``pack`` needs, or Slurm is too old
-    for it (not ``slurm_packs``)."""
+    ``observe`` while paused; at most ``order`` where the client cannot write what ``pack`` needs."""
     modes: dict[str, Mode] = {}
     set_by_hand = switches_of(switches)
     paused = switches.get("paused") == "1"
     for name, configured in settings.daemon.partitions.items():
         text = set_by_hand[name].mode if name in set_by_hand else str(configured)
         modes[name] = Mode.OBSERVE if paused or text not in set(Mode) else Mode(text)
-        if modes[name] is Mode.PACK and not (settings.slurm.packs and slurm_packs):
+        if modes[name] is Mode.PACK and not settings.slurm.packs:
             modes[name] = Mode.ORDER
     return modes
 

@@ -29,7 +29,7 @@ pytestmark = pytest.mark.slow
 REPO = Path(__file__).resolve().parents[2]
 TOOLS = REPO / "build/supply/bin/python"
 SUITE = layout_from(os.environ).suite
-SUITES = {"bookworm": ("3.11", "~deb12"), "trixie": ("3.13", "~deb13")}
+SUITES = {"trixie": ("3.13", "~deb13")}
 PYTHON, MARK = SUITES.get(SUITE, ("", ""))
 """The chroot's Python, and what a version made for it ends in."""
 LIBRARY = f"usr/lib/lucid/lib/python{PYTHON}/site-packages"

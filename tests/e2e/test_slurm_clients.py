@@ -48,7 +48,6 @@ def see(client: Inspector, number: str) -> SlurmJob:
     return next(job for job in client.jobs() if job.id == number)
 
 
-@pytest.mark.any_slurm
 def test_all_see_the_same(client: Inspector, box: Box) -> None:
     ids = [
         box.sbatch("--gres=gpu:1", "-H"),
@@ -64,7 +63,6 @@ def test_all_see_the_same(client: Inspector, box: Box) -> None:
     assert client.partitions() == other.partitions()
 
 
-@pytest.mark.any_slurm
 def test_all_see_the_same_reservations(client: Inspector, box: Box) -> None:
     assert not client.reservations(), "none is an answer"
     other = commands(box, Breaker(time.monotonic))
@@ -116,14 +114,12 @@ def test_cpus_and_memory_by_gpu_are_taken_away_and_given_back(client: Inspector,
     assert (job.placement, job.hosts_used) == (at("n2:1,3"), (("n2", 6, 2000),))
 
 
-@pytest.mark.any_slurm
 def test_a_field_that_is_cleared_is_empty(client: Inspector, box: Box) -> None:
     number = box.sbatch("--gres=gpu:1", "-H", "-w", "n1")
     client.update(number, Changes(req_nodes=""))
     assert see(client, number).request.req_nodes == ""
 
 
-@pytest.mark.any_slurm
 def test_a_pending_job_is_held_and_released(client: Inspector, box: Box) -> None:
     number = box.sbatch("--gres=gpu:1", "--begin=now+1hour", script="sleep 2")
     client.hold(number)
@@ -133,7 +129,6 @@ def test_a_pending_job_is_held_and_released(client: Inspector, box: Box) -> None
     box.wait_ended(number)  # the hold set its begin time: by that job_submit.lua tells who holds
 
 
-@pytest.mark.any_slurm
 def test_many_are_given_another_begin_time_whether_or_not_one_is_gone(client: Inspector, box: Box) -> None:
     ids = [box.sbatch("--gres=gpu:1", "--begin=now+1hour") for _ in range(3)]
     begin_s = float(round(time.time()) + 1800)
@@ -149,7 +144,6 @@ def priority(box: Box, number: str) -> int:
     return int(next(word for word in words if word.startswith("Priority=")).partition("=")[2])
 
 
-@pytest.mark.any_slurm
 def test_a_site_factor_adds_to_the_priority_and_is_taken_back(client: Inspector, box: Box) -> None:
     box.sbatch("--gres=gpu:4", "-p", "vc-b", script="sleep 600")
     one = box.sbatch("--gres=gpu:4", "-p", "vc-b")
@@ -162,7 +156,6 @@ def test_a_site_factor_adds_to_the_priority_and_is_taken_back(client: Inspector,
         assert abs(priority(box, target) - before) <= 100
 
 
-@pytest.mark.any_slurm
 def test_a_running_job_is_requeued(client: Inspector, box: Box) -> None:
     number = box.sbatch("--gres=gpu:1", script="sleep 60")
     box.wait("the start", lambda: box.state(number) == "RUNNING")
@@ -176,7 +169,6 @@ def test_a_running_job_is_requeued(client: Inspector, box: Box) -> None:
     assert see(client, over).ended
 
 
-@pytest.mark.any_slurm
 def test_what_slurm_declines_is_a_refusal(client: Inspector, box: Box) -> None:
     number = box.sbatch("--gres=gpu:1", script="sleep 60")
     box.wait("the start", lambda: box.state(number) == "RUNNING")
@@ -185,7 +177,6 @@ def test_what_slurm_declines_is_a_refusal(client: Inspector, box: Box) -> None:
             client.update(target, changes)
 
 
-@pytest.mark.any_slurm
 def test_what_the_doctor_asks_is_answered(client: Inspector, box: Box) -> None:
     config = client.config()
     assert {"gpu", "shard"} <= set(config["GresTypes"].split(","))
@@ -221,7 +212,6 @@ def test_a_dead_slurmctld_is_no_answer_to_every_client(box: Box) -> None:
         client.close()
 
 
-@pytest.mark.any_slurm
 def test_shares_are_told_by_account_and_user(client: Inspector, box: Box) -> None:
     found = client.fair_shares()
     assert {("research", "alice"), ("research", "bob"), ("teaching", "carol")} <= found.keys()

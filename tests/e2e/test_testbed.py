@@ -18,7 +18,6 @@ from testbed.ports import claimed
 from testbed.settings import TestbedError, layout_from
 from testbed.tree import apt_mirror
 
-pytestmark = pytest.mark.any_slurm
 PROGRAM = Path(cli.__file__).parent
 
 

@@ -22,7 +22,7 @@ from lucid.adapters.slurm.actions.preempting_starts import ClaimWatch
 from lucid.adapters.slurm.actions.released_list import Released
 from lucid.adapters.slurm.actions.repair import Repair
 from lucid.adapters.slurm.actions.site_factors import SiteFactors
-from lucid.adapters.slurm.clients.port import FIRST_TO_PACK, SlurmClient
+from lucid.adapters.slurm.clients.port import SlurmClient
 from lucid.adapters.slurm.elastic.reports_folder import Trouble
 from lucid.adapters.slurm.pending.hold_order import not_yet
 from lucid.adapters.slurm.pending.job_state import TOLD, JobState
@@ -160,18 +160,15 @@ class SlurmCluster:
 
     @property
     def capabilities(self) -> frozenset[Capability]:
-        """Sharing needs a Slurm that replaces requests; profiling a partition for it; all of it a client that can
-        requeue; elastic jobs and groups a folder for reports. Members of a group are never moved: others join them
-        where they run."""
+        """All of it needs a client that can requeue; profiling a partition for it; elastic jobs and groups a folder
+        for reports. Members of a group are never moved: others join them where they run."""
         if not self._slurm.packs:
             return frozenset()
-        able = {Capability.PREEMPT}
-        if self._client.version() >= FIRST_TO_PACK:
-            able.add(Capability.SHARE)
-            if self._daemon.profiling_partition:
-                able.add(Capability.PROFILE)
-            if self._daemon.elastic.reports_dir:
-                able |= {Capability.RESIZE, Capability.ADAPT, Capability.INTERLEAVE}
+        able = {Capability.PREEMPT, Capability.SHARE}
+        if self._daemon.profiling_partition:
+            able.add(Capability.PROFILE)
+        if self._daemon.elastic.reports_dir:
+            able |= {Capability.RESIZE, Capability.ADAPT, Capability.INTERLEAVE}
         return frozenset(able)
 
     @property

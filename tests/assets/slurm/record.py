@@ -19,7 +19,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-from lucid.adapters.slurm.clients.before_23_02 import FIRST_JSON
 from lucid.adapters.slurm.records.from_json import reads_whole, version_of
 
 BATCH = "#!/bin/sh\nsleep 600\n"
@@ -52,11 +51,6 @@ def put(folder: Path, **documents: Any) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for name, document in documents.items():
         (folder / f"{name}.json").write_text(json.dumps(document, separators=(",", ":"), sort_keys=True) + "\n")
-
-
-def nodes_command(version: tuple[int, int]) -> list[str]:
-    """What prints the nodes as JSON."""
-    return ["sinfo", "--json"] if version < FIRST_JSON else ["scontrol", "show", "nodes", "--json"]
 
 
 def only(document: Any, ids: dict[str, str]) -> Any:
@@ -92,7 +86,7 @@ def main() -> None:
     by_pyslurm = pyslurm_look(prefix)
     version = version_of(jobs) or (0, 0)
     release = f"{version[0]}.{version[1]:02}"
-    nodes = json.loads(run(prefix, *nodes_command(version)))
+    nodes = json.loads(run(prefix, "scontrol", "show", "nodes", "--json"))
     put(out / release, jobs=only(jobs, ids), nodes=nodes)
     if less is not None:
         put(out / f"{release}-v0.0.45", jobs=only(less, ids), nodes=nodes)

@@ -204,7 +204,6 @@ CLUSTER: list[tuple[Callable[[Site], Site], str, str]] = [
     (lambda site: replace(site, clock_s=site.now_s - 20), "warn", "differ by 20 s"),
     (lambda site: replace(site, clock_s=site.now_s + 300), "bad", "differ by 300 s"),
     (lambda site: replace(site, rights=("lucid", "none")), "bad", "has AdminLevel none, so it cannot"),
-    (lambda site: replace(site, version=(23, 2)), "bad", "adds to a waiting job's request"),
 ]
 
 

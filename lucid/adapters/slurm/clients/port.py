@@ -13,11 +13,9 @@ from lucid.adapters.slurm.records.network_topology import Network
 from lucid.adapters.slurm.records.preemption import Preemption
 from lucid.adapters.slurm.records.request import JobDefaults
 from lucid.adapters.slurm.records.reservations import Reservation
-from lucid.errors import ActionRefused, ClusterUnavailable, Refusal
+from lucid.errors import ActionRefused, ClusterUnavailable, ClusterUnreadable, Refusal
 
 __all__ = [
-    "FIRST_TO_PACK",
-    "TOO_OLD",
     "Breaker",
     "Calls",
     "Changes",
@@ -27,12 +25,11 @@ __all__ = [
     "checked_id",
     "declined",
     "guarded",
+    "served",
 ]
 
-FIRST_TO_PACK = (23, 11)
-"""First Slurm on which a pending job's request can be replaced (seen on 24.11, 25.11 and 26.05; 22.05 adds to it;
-23.11 was never packed by a test)."""
-TOO_OLD = "Slurm {}.{:02} adds to a waiting job's request instead of replacing it: pack mode needs 23.11 or later"
+_OLDEST = (23, 11)
+"""First Slurm on which a pending job's request can be replaced (22.05 adds to it)."""
 
 _NOT_LEFT = ("pending execution", "temporarily unavailable", "already completing", "in progress")
 """Slurm's words to a job that has not left COMPLETING: no fault of its request."""
@@ -40,6 +37,17 @@ _NOT_LEFT = ("pending execution", "temporarily unavailable", "already completing
 T = TypeVar("T")
 
 _ID = re.compile(r"[0-9]{1,12}(_[0-9]{1,9})?")
+
+
+def served(version: tuple[int, int]) -> tuple[int, int]:
+    """The release of a Slurm, if Lucid serves it.
+
+    Raises:
+        ClusterUnreadable: it is too old.
+    """
+    if version < _OLDEST:
+        raise ClusterUnreadable(f"this is Slurm {version[0]}.{version[1]:02}, and Lucid needs Slurm 23.11 or later")
+    return version
 
 
 def declined(words: str) -> ActionRefused:
