@@ -104,9 +104,6 @@ class NamedClient(CommandClient):
     def requeue_hold(self, job_id: str) -> None:
         super().requeue_hold(self.numbers[job_id])
 
-    def requeue_ended(self, job_id: str) -> None:
-        super().requeue_ended(self.numbers[job_id])
-
     def cancel(self, job_id: str) -> None:
         super().cancel(self.numbers[job_id])
 
@@ -135,10 +132,8 @@ class NamedClient(CommandClient):
             self._update(dict(word.split("=", 1) for word in words[2:]))
         elif words[1] == "release":
             self.slurm.release(self._name(words[2]))
-        elif words[2] == "Incomplete":
-            self.slurm.requeue_hold(self._name(words[3]))
         else:
-            self.slurm.requeue_ended(self._name(words[2]))
+            self.slurm.requeue_hold(self._name(words[3]))
         return ""
 
     def _shown(self, words: Sequence[str]) -> str:

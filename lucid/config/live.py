@@ -230,9 +230,6 @@ class DaemonSettings(Section):
     how much of the site's past its estimates begin with. 0: not at all."""
     keep_days: float = Field(90.0, ge=1)
     """How long decisions, actions, ended jobs, summaries of samplers and records of plans are kept."""
-    oom_grow_gib: float = Field(0.0, ge=0)
-    """A job that ended out of host memory, and whose user put ``lucid:oom=grow`` into its comment, is started again
-    with 1.5 times its memory, twice at the most and up to so many GiB on a node. 0: never."""
     record_every_s: float = fixed(30.0, ge=0)
     """At most one plan in so many seconds is recorded, with all that it was made from (lucidctl replay)."""
     record_mib: float = Field(200.0, ge=0)

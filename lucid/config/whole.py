@@ -49,6 +49,7 @@ _GONE |= dict.fromkeys(
     _NOBODY,
 )
 _TAKEN_OUT = {
+    "daemon.oom_grow_gib": "lucidctl explain says what a job that ended out of memory should ask for",
     "policy.sia": "delete the section, and run the policy pollux",
     **dict.fromkeys(
         ("slurm.rest_url", "slurm.rest_token_file", "slurm.rest_commands"),

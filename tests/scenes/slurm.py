@@ -46,7 +46,6 @@ class Scene:
         self.sampler = FakeSampler(self.slurm, {})
         self.settings = SlurmSettings(**settings)
         self.hosts: IdleHostSettings | None = None
-        self.oom_grow_gib = 0.0
         self.cluster = self.restart()
 
     def restart(self) -> SlurmCluster:
@@ -56,7 +55,7 @@ class Scene:
             self.slurm, self.store, self.sampler, self.slurm, self.settings,
             DaemonSettings(
                 partitions=dict(self.modes), profiling_partition="prof", mps=self.mps, optout=self.optout,
-                oom_grow_gib=self.oom_grow_gib, **folder,
+                **folder,
             ),
             lambda: self.modes, self.profiled, self.token, hosts=self.hosts, keeps_list=self.state is not None,
         )  # fmt: skip

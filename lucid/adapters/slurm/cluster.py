@@ -17,7 +17,6 @@ from lucid.adapters.gpu.profiles import ProfileSource
 from lucid.adapters.slurm.actions.apply_plan import Actions
 from lucid.adapters.slurm.actions.gpu_placeholders import Placeholders
 from lucid.adapters.slurm.actions.job_writer import JobWriter
-from lucid.adapters.slurm.actions.more_memory import MoreMemory
 from lucid.adapters.slurm.actions.preempting_starts import ClaimWatch
 from lucid.adapters.slurm.actions.released_list import Released
 from lucid.adapters.slurm.actions.repair import Repair
@@ -136,10 +135,7 @@ class SlurmCluster:
         self._left_out: Mapping[str, GpuOut] = {}
         self.placeholders = Placeholders(client, self._writer, daemon.gpu_health.placeholder_s)
         """Jobs that keep Slurm off single GPUs."""
-        self._memory: MoreMemory | None = None
-        if daemon.oom_grow_gib:
-            self._memory = MoreMemory(self._writer, daemon.oom_grow_gib, self._viewer.may_have)
-        self._repair = Repair(self._writer, Released(Path(daemon.state_dir)), claims, self._memory)
+        self._repair = Repair(self._writer, Released(Path(daemon.state_dir)), claims)
         self._machines = NodeLooks(client, store, slurm.nodes_every_s)
         self._defaults: Mapping[str, JobDefaults] | None = None
         self._defaults_at_s = float("-inf")
@@ -245,8 +241,6 @@ class SlurmCluster:
         self._viewer.elastic.forget_all_but(self._jobs.keys())
         self._viewer.turns.forget_all_but(self._jobs.keys())
         self._actions.saw(self._facts, self._jobs)
-        if self._memory is not None:
-            self._memory.saw(jobs)
         fair_share = {} if self._shares is None else self._shares(now_s)
         return Snapshot(now_s, partitions, self._ended(jobs), fair_share=fair_share)
 
@@ -313,13 +307,9 @@ class SlurmCluster:
             note = self._notes.get(record.id)
             if record.id in self._ended_told or record.id in self._untold:
                 continue
-            if self._goes_on(record, note):
-                continue
             if self._ownership.home(record, note) not in self._facts.modes or not record.start_s:
                 self._ended_told.add(record.id)
                 continue
-            if self._memory is not None:
-                self._memory.over(record.id)
             job, ran_s = self._viewer.job(record, note, self._facts), self._boots.ran_s(record)
             self._untold[record.id] = Ended(job, record.end_s, ran_s, record.state, self.known.of(record))
         self._untold = {job_id: one for job_id, one in self._untold.items() if job_id not in self._ended_told}
@@ -375,13 +365,7 @@ class SlurmCluster:
         record = self._jobs.get(job_id)
         if record is None:
             return job_id.partition("_")[0] not in unread
-        if not record.ended or job_id in self._writer.touched:
-            return False
-        return not self._goes_on(record, self._notes.get(job_id))
-
-    def _goes_on(self, record: SlurmJob, note: JobNote | None) -> bool:
-        """Is a job that has ended started again with more memory?"""
-        return self._memory is not None and self._memory.wanted_mib(record, note, self._facts) is not None
+        return record.ended and job_id not in self._writer.touched
 
     @property
     def settling(self) -> bool:

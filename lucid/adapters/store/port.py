@@ -113,9 +113,8 @@ class JobNote:
     and has not joined the queue since; ``requeued``: its number of restarts after
     the last requeue that Lucid asked for, whose begin time nobody has to wait for. ``claims``: the jobs that are to
     give way to it, from the moment in which it is told to start until it runs, their ids separated by blanks.
-    ``visits``: the job beside which it was started because that one did nothing. ``grown``: so often it was started
-    again with more memory, after an end out of memory; ``grown_mib``: what it is to have on its node, 0 once Slurm
-    was told. ``tag``: its AdminComment with job_submit.lua's tag: the site may write something else there later.
+    ``visits``: the job beside which it was started because that one did nothing. ``tag``: its AdminComment with
+    job_submit.lua's tag: the site may write something else there later.
     """
 
     job_id: str
@@ -154,8 +153,6 @@ class JobNote:
     requeued: int = 0
     claims: str = ""
     visits: str = ""
-    grown: int = 0
-    grown_mib: int = 0
     tag: str = ""
 
     @property

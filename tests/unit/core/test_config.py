@@ -38,6 +38,7 @@ def test_what_is_written_counts(tmp_path: Path) -> None:
         ("policy = 3", ["policy = 3"]),
         ("[policy.packing]\ndynamic = true", ["line 2: 'policy.packing.dynamic' is gone: ", "packing.when_calm"]),
         ('[slurm]\nrest_url = "x"', ["line 2: 'slurm.rest_url' is gone: taken out", "slurm.prefix"]),
+        ("[daemon]\noom_grow_gib = 64", ["line 2: 'daemon.oom_grow_gib' is gone: taken out", "lucidctl explain"]),
         ("[policy.sia]\ninterval_s = 30", ["line 1: 'policy.sia' is gone: taken out"]),
     ],
 )

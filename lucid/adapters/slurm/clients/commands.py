@@ -404,10 +404,6 @@ class CommandClient:
         """``scontrol requeuehold``. Without ``Incomplete`` it would run a job that has just ended a second time."""
         self._write(["scontrol", "requeuehold", "Incomplete", checked_id(job_id)])
 
-    def requeue_ended(self, job_id: str) -> None:
-        """``scontrol requeuehold``."""
-        self._write(["scontrol", "requeuehold", checked_id(job_id)])
-
     def _write(self, command: Sequence[str]) -> None:
         self._breaker.calls.writes += 1
         self._run(command)

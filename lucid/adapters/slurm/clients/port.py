@@ -234,10 +234,6 @@ class SlurmClient(Protocol):
         """Stop a running batch job and put it back, held; one that has ended meanwhile stays as it is."""
         ...
 
-    def requeue_ended(self, job_id: str) -> None:
-        """Put a batch job that has ended, and that Slurm remembers, back into the queue, held."""
-        ...
-
 
 class Inspector(SlurmClient, Protocol):
     """A client that can also be asked how Slurm is set up, for ``lucidctl doctor``."""

@@ -207,10 +207,6 @@ class PyslurmClient:
         """By ``scontrol``: pyslurm would also run a job that has just ended a second time."""
         self._commands.requeue_hold(job_id)
 
-    def requeue_ended(self, job_id: str) -> None:
-        """By ``scontrol``."""
-        self._commands.requeue_ended(job_id)
-
     def number(self, job_id: str) -> int:
         """By ``squeue``."""
         return self._commands.number(job_id)
