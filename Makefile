@@ -8,7 +8,7 @@ TOOLS := build/supply/.installed
 TOOLS_BIN := build/supply/bin
 LOCK := requirements-dev.lock
 # The extras of lucidctl, lucidd and lucid-web in the packages.
-PACKED := models peers tuner web top rest
+PACKED := models peers tuner web top
 # Environment of the program that builds packages: the same lock, for the Python at hand.
 PACK := build/packages/tools/.installed
 PACK_FLAGS ?=
@@ -18,7 +18,7 @@ SITE := build/docs/.installed
 ANSIBLE := build/ansible/.installed
 # Each drives a testbed of its own (about 300 MB); the tests mostly wait.
 E2E_PROCESSES ?= 3
-# Debian suite of the testbed, and of the packages where it is given to make: bookworm has Slurm 22.05, trixie 24.11, sid 26.05; others: docs/testbed.md.
+# Debian suite of the testbed, and of the packages where it is given to make: trixie has Slurm 24.11, sid 26.05; others: docs/testbed.md.
 SUITE ?= $(or $(LUCID_TESTBED_SUITE),trixie)
 export LUCID_TESTBED_SUITE := $(SUITE)
 SEED ?= 1
@@ -153,7 +153,7 @@ test-times: $(STAMP) ## what each test and fixture of make test takes: tests/tim
 	@LUCID_TEST_TIMES=out/times $(MAKE) --no-print-directory test
 	@$(BIN)/python tests/times out/times
 
-e2e: $(STAMP) ## every test on a real Slurm, SUITE=bookworm|trixie|sid; FOR="path…": those that go with it: docs/testbed.md
+e2e: $(STAMP) ## every test on a real Slurm, SUITE=trixie|sid; FOR="path…": those that go with it: docs/testbed.md
 	@files=tests/e2e; $(if $(FOR),files=$$($(BIN)/python tests/e2e/rooms.py $(FOR)) || exit; test -n "$$files" || exit 0;) set -x; \
 	LUCID_E2E_PROCESSES=1 $(BIN)/python -m pytest -rs -n $(E2E_PROCESSES) --dist worksteal -m e2e --durations=40 $$files
 

@@ -2,10 +2,10 @@
 
     python -m benchmarks.slurm_clients [--jobs 10000] -- chroot DIR        # as root; a testbed with nothing queued
 
-Each client has a process of its own inside the testbed, so that all three run under one Python and one libslurm
-(``LUCID_TESTBED_PYSLURM``; without it only the commands and slurmrestd are measured). The jobs are tasks of held
-arrays, each with a record of its own. CPU: of the process, of the commands that it starts, of slurmctld and of
-slurmrestd. Not among ``python -m benchmarks``: it needs a Slurm.
+Each client has a process of its own inside the testbed, so that both run under one Python and one libslurm
+(``LUCID_TESTBED_PYSLURM``; without it only the commands are measured). The jobs are tasks of held
+arrays, each with a record of its own. CPU: of the process, of the commands that it starts, and of
+slurmctld. Not among ``python -m benchmarks``: it needs a Slurm.
 """
 
 from __future__ import annotations
@@ -51,11 +51,7 @@ def look(kind: str) -> dict[str, Any]:
     breaker = Breaker(time.monotonic, latency_s=1e9)
     commands = CommandClient([], breaker, 120.0)
     client: Any = commands
-    if kind == "slurmrestd":
-        from lucid.adapters.slurm.clients.rest import RestClient
-
-        client = RestClient("unix:/run/slurmrestd/slurmrestd.sock", breaker, timeout_s=120.0)
-    elif kind == "pyslurm":
+    if kind == "pyslurm":
         from lucid.adapters.slurm.clients.pyslurm import PyslurmClient
 
         client = PyslurmClient(breaker, commands)
@@ -81,9 +77,9 @@ def _cpu_s() -> float:
     )
 
 
-def daemons(root: Path) -> dict[str, float]:
-    """CPU seconds so far of the testbed's slurmctld and slurmrestd."""
-    found: dict[str, float] = {"slurmctld": 0.0, "slurmrestd": 0.0}
+def slurmctld_s(root: Path) -> float:
+    """CPU seconds so far of the testbed's slurmctld."""
+    found = 0.0
     for entry in Path("/proc").glob("[0-9]*"):
         try:
             if (entry / "root").readlink() != root:
@@ -94,8 +90,8 @@ def daemons(root: Path) -> dict[str, float]:
             )
         except OSError:
             continue
-        if name in found:
-            found[name] += (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        if name == "slurmctld":
+            found += (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
     return found
 
 
@@ -115,9 +111,9 @@ def main() -> None:
     began = time.monotonic()
     submit(root, given.jobs)
     print(f"{given.jobs} held jobs submitted in {time.monotonic() - began:.0f} s", flush=True)
-    kinds = ["commands", "slurmrestd", *(["pyslurm"] if (root / LIBRARY.lstrip("/")).is_dir() else [])]
+    kinds = ["commands", *(["pyslurm"] if (root / LIBRARY.lstrip("/")).is_dir() else [])]
     for kind in kinds:
-        before = daemons(root)
+        before_s = slurmctld_s(root)
         done = subprocess.run(
             ["chroot", "--userspec=lucid", str(root), "env", f"PYTHONPATH={HERE}:{LIBRARY}", "LC_ALL=C.UTF-8",
              "python3", f"{HERE}/slurm_clients.py", "--inside", kind],
@@ -127,8 +123,7 @@ def main() -> None:
             print(f"{kind}: {done.stderr.strip().splitlines()[-1]}", flush=True)
             continue
         told = json.loads(done.stdout.splitlines()[-1])
-        after = daemons(root)
-        told |= {f"{name}_cpu_s": (after[name] - before[name]) / LOOKS for name in before}
+        told["slurmctld_cpu_s"] = (slurmctld_s(root) - before_s) / LOOKS
         print(json.dumps({key: round(v, 3) if isinstance(v, float) else v for key, v in told.items()}), flush=True)
 
 

@@ -483,15 +483,6 @@ class FakeSlurm:
             self._set(job_id, state="CANCELLED", placement=(), end_s=self.now)
             self._schedule()
 
-    def requeue_ended(self, job_id: str) -> None:
-        record = self._write(job_id, "requeuehold")
-        if not record.ended or not record.requeue:
-            raise ActionRefused("Requested operation is presently disabled")
-        self._set(
-            job_id, state="PENDING", held=True, restarts=record.restarts + 1, submit_s=self.now, start_s=0.0,
-            end_s=0.0, eligible_s=self.now, reason="job requeued in held state", placement=(), flags=frozenset(),
-        )  # fmt: skip
-
     def requeue_hold(self, job_id: str) -> None:
         record = self._write(job_id, "requeuehold")
         if record.ended:

@@ -98,7 +98,6 @@ _EXTRAS: Mapping[str, str] = {
     **dict.fromkeys(("starlette", "uvicorn", "prometheus_client"), "web"),
     **dict.fromkeys(("scipy", "rustworkx", "threadpoolctl"), "peers"),
     "textual": "top",
-    "httpx": "rest",
     "pynvml": "node",
 }
 """Libraries that a plain installation lacks, and the extra that brings each."""

@@ -61,21 +61,13 @@ class Publish(StrEnum):
 class SlurmSettings(Section):
     """How the daemon talks to Slurm."""
 
-    client: Literal["command", "rest", "pyslurm"] = "command"
-    """By Slurm's own commands, by slurmrestd, or by pyslurm 25.11.2 or later. You install pyslurm yourself
-    (it is under GPL-2, and no part of Lucid). Over pyslurm lucidd observes and orders, and needs the commands
-    besides."""
-    rest_url: str = ""
-    """unix:/run/slurmrestd/slurmrestd.sock, or http://host:6820."""
-    rest_token_file: str = ""
-    """Holds the JSON web token that slurmrestd wants over HTTP; read anew for every request."""
-    rest_commands: bool = False
-    """What slurmrestd cannot do (changing one task of an array; before 26.05, requeueing) goes through the
-    commands. Without it, pack mode is not to be had over slurmrestd."""
+    client: Literal["command", "pyslurm"] = "command"
+    """By Slurm's own commands, or by pyslurm 25.11.2 or later. You install pyslurm yourself (it is under GPL-2, and
+    no part of Lucid). Over pyslurm lucidd observes and orders, and needs the commands besides."""
     prefix: tuple[str, ...] = ()
     """Words before every Slurm command: ["chroot", "/srv/slurm"] or ["ssh", "head"]."""
     timeout_s: float = Field(20.0, gt=0)
-    """A command, or a request to slurmrestd, that takes longer counts as no answer, s."""
+    """A command that takes longer counts as no answer, s."""
     poll_busy_s: float = Field(1.0, gt=0)
     """Seconds between looks while jobs wait for Lucid or are being profiled."""
     poll_idle_s: float = Field(7.0, ge=1)
@@ -98,21 +90,16 @@ class SlurmSettings(Section):
     @property
     def packs(self) -> bool:
         """Can every change that pack mode makes be written this way?"""
-        return self.client == "command" or (self.client == "rest" and self.rest_commands)
+        return self.client == "command"
 
     @property
     def not_packed(self) -> str:
         """Why pack mode is not to be had this way, and what to do; empty: it is."""
         if self.packs:
             return ""
-        if self.client == "pyslurm":
-            return (
-                "pyslurm does not tell all of what a job asks for (--gpu-bind, exact CPUs and memory): set "
-                "slurm.client = 'command', or observe or order here"
-            )
         return (
-            "slurmrestd cannot change one task of an array, nor requeue before 26.05: set slurm.rest_commands = true "
-            "(scontrol, behind slurm.prefix, does that), or slurm.client = 'command', or observe or order here"
+            "pyslurm does not tell all of what a job asks for (--gpu-bind, exact CPUs and memory): set "
+            "slurm.client = 'command', or observe or order here"
         )
 
 
@@ -223,9 +210,6 @@ class DaemonSettings(Section):
     how much of the site's past its estimates begin with. 0: not at all."""
     keep_days: float = Field(90.0, ge=1)
     """How long decisions, actions, ended jobs, summaries of samplers and records of plans are kept."""
-    oom_grow_gib: float = Field(0.0, ge=0)
-    """A job that ended out of host memory, and whose user put ``lucid:oom=grow`` into its comment, is started again
-    with 1.5 times its memory, twice at the most and up to so many GiB on a node. 0: never."""
     record_every_s: float = fixed(30.0, ge=0)
     """At most one plan in so many seconds is recorded, with all that it was made from (lucidctl replay)."""
     record_mib: float = Field(200.0, ge=0)

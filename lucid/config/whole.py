@@ -53,6 +53,11 @@ _TAKEN_OUT = {
     "idle": "delete the section; lucidctl efficiency lists idle jobs, and tells and cancels nobody",
     "policy.sia": "delete the section, and run the policy pollux",
     "tuner": "delete the section, and run lucidctl tune search from cron",
+    "daemon.oom_grow_gib": "lucidctl explain says what a job that ended out of memory should ask for",
+    **dict.fromkeys(
+        ("slurm.rest_url", "slurm.rest_token_file", "slurm.rest_commands"),
+        'slurm.client = "command", and slurm.prefix where Slurm is on another host',
+    ),
 }
 _GONE |= {key: f"taken out (docs/decisions/0070-taken-out.md); {remedy}" for key, remedy in _TAKEN_OUT.items()}
 """Settings of earlier versions, and what stands in their place."""

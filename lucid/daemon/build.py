@@ -99,10 +99,8 @@ def make_parts(settings: Settings, config: Path, monotonic_s: Callable[[], float
     memory = PairMemoryFile(state / "pairs.json", left_out)
     models = live_models(settings, config, memory, settings.policy.profiling.t_prof_s)
     client = make_client(slurm, breaker, left_out)
-    accounting = None
-    if slurm.client != "rest" or slurm.rest_commands:
-        # slow accounting is no reason to ask slurmctld less often
-        accounting = SacctClient(CommandClient(slurm.prefix, Breaker(monotonic_s), slurm.timeout_s, left_out))
+    # slow accounting is no reason to ask slurmctld less often
+    accounting = SacctClient(CommandClient(slurm.prefix, Breaker(monotonic_s), slurm.timeout_s, left_out))
     health = HealthFolder(health_folder(profiles_folder(settings)))
     return Parts(
         settings, client, breaker, store, source, clock, models, memory, accounting, left_out, monotonic_s, health

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from lucid.adapters.gpu.profile_files import prune_profiles
-from lucid.adapters.slurm.clients.port import FIRST_TO_PACK, TOO_OLD
+from lucid.adapters.slurm.clients.port import served
 from lucid.adapters.slurm.cluster import SlurmCluster
 from lucid.adapters.store.plan_records import prune_records
 from lucid.adapters.store.port import LeaseLost, StoreDamaged, StoreGone
@@ -57,8 +57,6 @@ class Daemon:
         self._turn_began_s: float | None = None
         self._cycles: Cycles | None = None
         self._count = 0
-        self._too_old = ""
-        """Why this Slurm is not packed; empty: it can be."""
         self._switches: dict[str, str] = {}
         self._file_read = False
         """Have the switches been held against lucid.toml as it was read? Those set later are newer than the file."""
@@ -74,7 +72,7 @@ class Daemon:
     @property
     def modes(self) -> dict[str, Mode]:
         """As they are now."""
-        return modes_from(self._settings, self._switches, not self._too_old, self.plan_errors.let_go)
+        return modes_from(self._settings, self._switches, self.plan_errors.let_go)
 
     @property
     def plan_errors(self) -> PlanErrors:
@@ -163,7 +161,7 @@ class Daemon:
                 self._trouble.over()
                 return min(self._settings.daemon.lease_s / 3, 2.0)
             self._switches = self.parts.store.settings()
-            self._learn_age()
+            served(self.parts.client.version())
             result = cycles.run()
             self._count += 1
             self._private.look(self.parts.clock.now_s())
@@ -204,13 +202,6 @@ class Daemon:
                 _LOG.warning("mode switched by hand", extra={"facts": {"what": told}})
             self._file_read = True
         return self._cycles
-
-    def _learn_age(self) -> None:
-        """Is Slurm too old for pack mode? Partitions in that mode are ordered there, and their jobs not held."""
-        version, before = self.parts.client.version(), self._too_old
-        self._too_old = "" if version >= FIRST_TO_PACK else TOO_OLD.format(*version)
-        if self._too_old and self._too_old != before:
-            _LOG.error("partitions in pack mode are only ordered", extra={"facts": {"why": self._too_old}})
 
     def _failed(self, error: Exception) -> float:
         if self._counters is not None:
@@ -257,7 +248,7 @@ class Daemon:
         publisher, private = self._publisher, self._private.words
         tell_status(
             self.parts, self.modes, paused, self._barrier, self._count, self._cycles, snapshot, publisher, lasts_s,
-            self._counters, private, self._too_old, self.plan_errors,
+            self._counters, private, self.plan_errors,
         )  # fmt: skip
 
     def _wait_s(self, cycles: Cycles, result: CycleResult) -> float:

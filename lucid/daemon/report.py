@@ -62,13 +62,12 @@ def tell_status(
     lasts_s: float,
     counters: Counters | None,
     private_data: Sequence[str] | None,
-    too_old: str,
     plan_errors: PlanErrors,
 ) -> None:
     """Put the picture into the store, and publish of it what names nobody. ``count``: cycles so far; ``cycles``:
     while this daemon has the lease; ``snapshot``: of this turn, if it went well; ``lasts_s``: how long a lease lasts;
-    ``counters``: what this process has counted; ``private_data``: as ``PrivateData.words``; ``too_old``: why this
-    Slurm is not packed; ``plan_errors``: partitions of which no plan can be made.
+    ``counters``: what this process has counted; ``private_data``: as ``PrivateData.words``; ``plan_errors``: the
+    partitions of which no plan can be made.
 
     Raises:
         StoreError: it cannot be written.
@@ -87,7 +86,6 @@ def tell_status(
         "plan_errors": plan_errors.to_dict(),
         "left_out": parts.left_out.told(),
         "private_data": private_data,
-        "too_old": too_old,
     }
     if counters is not None:
         status["counts"] = counters.to_dict()

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from lucid.adapters.gpu.health_files import HealthFolder, health_folder
-from lucid.adapters.slurm.clients.port import FIRST_TO_PACK, TOO_OLD, Inspector
+from lucid.adapters.slurm.clients.port import Inspector, served
 from lucid.adapters.slurm.heartbeat import read_heartbeat
 from lucid.adapters.slurm.pending.pending_state import parked
 from lucid.adapters.slurm.records.configuration import GroupLimit, Limits, Partition
@@ -39,7 +39,7 @@ class Site:
     ``clock_s`` was asked for."""
 
     version: tuple[int, int]
-    config: Mapping[str, str] | None
+    config: Mapping[str, str]
     nodes: Sequence[SlurmNode]
     partitions: Sequence[Partition]
     jobs: Sequence[SlurmJob]
@@ -48,7 +48,7 @@ class Site:
     now_s: float
     accounting: str = ""
     """Slurm's words where slurmdbd is silent."""
-    defaults: Mapping[str, JobDefaults] | None = field(default_factory=dict)
+    defaults: Mapping[str, JobDefaults] = field(default_factory=dict)
     gpu_limits: Limits = field(default_factory=Limits)
     group_limits: Mapping[str, GroupLimit] | None = field(default_factory=dict)
     """GrpTRES of QOS and accounts."""
@@ -66,8 +66,9 @@ def see_site(client: Inspector, now_s: Callable[[], float], lucidd: str | None =
     """Ask for all of it, once. ``lucidd``: as ``Site`` has it.
 
     Raises:
-        ClusterError: Slurm does not answer, or not with what it should.
+        ClusterError: Slurm does not answer, or not with what it should, or is too old.
     """
+    version = served(client.version())
     asked_s, clock_s = now_s(), client.clock_s()
     asked_s = (asked_s + now_s()) / 2
     try:
@@ -92,7 +93,7 @@ def see_site(client: Inspector, now_s: Callable[[], float], lucidd: str | None =
     except ClusterError as error:
         unsealed = str(error)
     return Site(
-        client.version(),
+        version,
         client.config(),
         client.nodes(),
         client.partitions(),
@@ -112,16 +113,10 @@ def see_site(client: Inspector, now_s: Callable[[], float], lucidd: str | None =
 
 
 def _job_defaults(modes: Mapping[str, Mode], site: Site) -> Iterator[Finding]:
-    """What partitions give to each GPU is said with slots, too; where that cannot be, jobs do not share."""
+    """What partitions give to each GPU is said with slots, too."""
     packed = sorted(name for name, mode in modes.items() if mode is Mode.PACK)
-    if packed and site.defaults is None:
-        yield warn(
-            "it cannot be told what partitions give to each GPU (JobDefaults): no job shares its GPUs",
-            "let lucidd use Slurm's commands as well: slurm.rest_commands = true",
-        )
-        return
     for name in packed:
-        given = (site.defaults or {}).get(name)
+        given = site.defaults.get(name)
         if given is not None and given.cpus is not None:
             yield Finding(
                 "ok",
@@ -139,20 +134,12 @@ def look_over_site(settings: Settings, modes: Mapping[str, Mode], site: Site) ->
             f"accounting does not answer ({site.accounting}): jobs go on, and Lucid learns later from those that end",
             "start slurmdbd, and the data base behind it",
         )
-    if Mode.PACK in modes.values() and site.version < FIRST_TO_PACK:
-        yield bad(TOO_OLD.format(*site.version), "lucidd orders there, and packs nothing: use order")
     yield from _job_defaults(modes, site)
-    if site.config is None:
-        yield warn(
-            f"slurmrestd of Slurm {version} does not tell the configuration in force: it was not looked at",
-            "run lucidctl doctor once where scontrol is, with slurm.client = 'command'",
-        )
-    else:
-        yield from look_over_config(settings, modes, site.config)
+    yield from look_over_config(settings, modes, site.config)
     yield from look_over_served(
         modes,
         site.partition_settings,
-        site.config or {},
+        site.config,
         site.gpu_limits,
         site.nodes,
         (settings.daemon.profiling_partition,),
@@ -169,7 +156,7 @@ def look_over_site(settings: Settings, modes: Mapping[str, Mode], site: Site) ->
     yield from look_over_preemption(modes, site.nodes, site.preemption)
     nodes = as_lucidd_sees(site.nodes, site.config, site.partitions, site.now_s)
     yield from _nodes(settings, modes, nodes, site.preemption or NO_PREEMPTION)
-    if site.config is not None and Mode.PACK in modes.values():
+    if Mode.PACK in modes.values():
         yield from _gpu_order(settings, site.config, nodes)
     yield from look_over_power(settings, modes, nodes, site.config, site.partitions, site.now_s)
     yield from look_over_lending(
@@ -195,7 +182,7 @@ def _rights(modes: Mapping[str, Mode], site: Site) -> Iterator[Finding]:
     if site.lucidd is None:
         return
     writes = set(modes.values()) - {Mode.OBSERVE}
-    config = site.config or {}
+    config = site.config
     owner, private = config.get("SlurmUser", "").partition("(")[0], "jobs" in config.get("PrivateData", "")
     if site.rights is None:
         if (
@@ -270,7 +257,7 @@ def _partitions(settings: Settings, modes: Mapping[str, Mode], site: Site) -> It
         )
 
 
-def _packed(name: str, found: Partition, config: Mapping[str, str] | None) -> Iterator[Finding]:
+def _packed(name: str, found: Partition, config: Mapping[str, str]) -> Iterator[Finding]:
     if found.exclusive:
         yield bad(
             f"partition {name!r} has OverSubscribe=EXCLUSIVE: each job has its nodes alone, so none shares",
@@ -282,7 +269,7 @@ def _packed(name: str, found: Partition, config: Mapping[str, str] | None) -> It
             "which Lucid does not reckon with",
             f"OverSubscribe=NO in the line of {name}",
         )
-    if config is None or "MEMORY" not in config.get("SelectTypeParameters", "").upper():
+    if "MEMORY" not in config.get("SelectTypeParameters", "").upper():
         return
     site_has = any(config.get(key, "0") not in ("", "0") for key in ("DefMemPerCPU", "DefMemPerNode"))
     if not (found.def_mem_mib or site_has or "DefMemPerGPU" in config.get("JobDefaults", "")):

@@ -29,8 +29,6 @@ def root_of(settings: Settings) -> Path | None:
     """Where slurmctld's files lie, seen from here: ``/``, or the folder of a ``chroot`` prefix; ``None`` where the
     prefix leads to another machine."""
     words = settings.slurm.prefix
-    if settings.slurm.client == "rest" and not settings.slurm.rest_commands:
-        return Path("/") if settings.slurm.rest_url.startswith("unix:") else None
     if not words:
         return Path("/")
     program = words[0].rpartition("/")[2]

@@ -24,8 +24,8 @@ def look_over_lending(
     partitions: Sequence[Partition],
     nodes: Sequence[SlurmNode],
     limits: Mapping[str, GroupLimit] | None,
-    config: Mapping[str, str] | None,
-    defaults: Mapping[str, JobDefaults] | None,
+    config: Mapping[str, str],
+    defaults: Mapping[str, JobDefaults],
 ) -> Iterator[Finding]:
     """Of VCs that lend; nothing where ``policy.lending`` is off.
 
@@ -35,8 +35,8 @@ def look_over_lending(
         partitions: Slurm's.
         nodes: Slurm's.
         limits: GrpTRES of QOS and accounts, as ``group_limits_from`` has them; ``None`` where they are not known.
-        config: slurmctld's configuration in force, if it is known.
-        defaults: JobDefaults by partition, if they are known.
+        config: slurmctld's configuration in force.
+        defaults: JobDefaults by partition.
     """
     rules = settings.daemon.pool
     if settings.policy.lending.mode == "off" or not (rules.partition and rules.quotas):
@@ -89,8 +89,8 @@ def _alike(
         )
 
 
-def _given(defaults: Mapping[str, JobDefaults] | None, vcs: Sequence[str], room: str) -> Iterator[Finding]:
-    if defaults is None or room not in defaults:
+def _given(defaults: Mapping[str, JobDefaults], vcs: Sequence[str], room: str) -> Iterator[Finding]:
+    if room not in defaults:
         return
     other = [name for name in vcs if name in defaults and defaults[name] != defaults[room]]
     if other:
@@ -107,7 +107,7 @@ def _limits(
     room: Partition | None,
     nodes: Sequence[SlurmNode],
     limits: Mapping[str, GroupLimit] | None,
-    config: Mapping[str, str] | None,
+    config: Mapping[str, str],
 ) -> Iterator[Finding]:
     """Slurm's own limits: those that keep a VC whose partition has more nodes to its quota, and that of borrowing."""
     quotas = settings.daemon.pool.quotas
@@ -115,14 +115,13 @@ def _limits(
     bounded = [name for name in quotas if pool is not None and name in pool.bounded and name in known]
     if not bounded:
         return
-    if config is not None:
-        enforced = {word.strip() for word in config.get("AccountingStorageEnforce", "").lower().split(",")}
-        if not enforced & {"limits", "all", "safe"}:
-            yield bad(
-                f"AccountingStorageEnforce has no limits: nothing keeps {', '.join(bounded)} to their quotas while "
-                "no lucidd decides",
-                "AccountingStorageEnforce=associations,limits,qos in slurm.conf",
-            )
+    enforced = {word.strip() for word in config.get("AccountingStorageEnforce", "").lower().split(",")}
+    if not enforced & {"limits", "all", "safe"}:
+        yield bad(
+            f"AccountingStorageEnforce has no limits: nothing keeps {', '.join(bounded)} to their quotas while "
+            "no lucidd decides",
+            "AccountingStorageEnforce=associations,limits,qos in slurm.conf",
+        )
     if limits is None:
         yield warn(
             "it cannot be told which GrpTRES QOS and accounts have: quotas were not compared with Slurm's limits",

@@ -19,7 +19,7 @@ _SILENT_S = 300.0
 
 
 def as_lucidd_sees(
-    nodes: Sequence[SlurmNode], config: Mapping[str, str] | None, partitions: Sequence[Partition], now_s: float
+    nodes: Sequence[SlurmNode], config: Mapping[str, str], partitions: Sequence[Partition], now_s: float
 ) -> Sequence[SlurmNode]:
     """The nodes, those available that Slurm wakes."""
     power = Power()
@@ -31,7 +31,7 @@ def look_over_power(
     settings: Settings,
     modes: Mapping[str, Mode],
     nodes: Sequence[SlurmNode],
-    config: Mapping[str, str] | None,
+    config: Mapping[str, str],
     partitions: Sequence[Partition],
     now_s: float,
 ) -> Iterator[Finding]:
@@ -69,7 +69,7 @@ def look_over_power(
         )
 
 
-def power_note(config: Mapping[str, str] | None, in_partition: bool = False) -> str:
+def power_note(config: Mapping[str, str], in_partition: bool = False) -> str:
     """What Lucid does where nodes sleep; empty where Slurm puts none to sleep."""
     rules = PowerRules.of(config, in_partition)
     if not rules.wakes:

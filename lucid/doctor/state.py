@@ -1,4 +1,4 @@
-"""What may be wrong with the daemon's own files: its store, lease, heartbeat, profiles, token, models."""
+"""What may be wrong with the daemon's own files: its store, lease, heartbeat, profiles, models."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from typing import Any
 
 from lucid.adapters.gpu.profiles import ProfileFolder
 from lucid.adapters.slurm.actions.job_writer import GIVEN_UP
-from lucid.adapters.slurm.clients.rest_token import Token
 from lucid.adapters.slurm.heartbeat import read_heartbeat
 from lucid.adapters.slurm.pending.pending_state import GAVE_LESS
 from lucid.adapters.store.port import LET_GO, ActionRow, StoreUnreadable, holder_is_dead
@@ -22,7 +21,7 @@ from lucid.adapters.store.sqlite import SqliteStore
 from lucid.config import Mode, Settings, profiles_folder
 from lucid.doctor.elastic import look_over_reports
 from lucid.doctor.failover import look_over_failover
-from lucid.errors import ClusterUnavailable, StoreError
+from lucid.errors import StoreError
 from lucid.live.gpu_health import odd_numbers
 from lucid.live.plans.stored_starts import START_TIMES, start_times_of
 from lucid.live.reporting.doctor_finding import Finding, bad, warn
@@ -38,7 +37,6 @@ _STALE_S = 60.0
 _STARTS, _INSIDE_LEAST = 50, 0.65
 """Starts from which on forecasts are judged, and the share inside their ranges below which that is told."""
 _LEAST_FREE_MIB = 512
-_TOKEN_WARN_S = 86400.0
 _DAY_S = 86400.0
 _ACTIONS = 20_000
 
@@ -48,7 +46,6 @@ def look_over_state(settings: Settings, now_s: float) -> Iterator[Finding]:
     yield from _store(settings, now_s)
     yield from _heartbeat(Path(settings.daemon.heartbeat), now_s)
     yield from _profiles(settings)
-    yield from _token(settings, now_s)
     lacking = [name for name in ("sklearn", "interpret", "rapidfuzz") if find_spec(name) is None]
     if settings.models.every_h and lacking:
         yield warn(
@@ -245,22 +242,3 @@ def _profiles(settings: Settings) -> Iterator[Finding]:
     files.new()
     for words in files.bad.values():
         yield Finding("warn", words)
-
-
-def _token(settings: Settings, now_s: float) -> Iterator[Finding]:
-    slurm = settings.slurm
-    if slurm.client != "rest" or not slurm.rest_token_file:
-        return
-    token = Token(Path(slurm.rest_token_file))
-    renew = f"scontrol token username=… lifespan=… > {token.path}, from a timer"
-    try:
-        left_s = token.left_s(now_s)
-    except ClusterUnavailable as error:
-        yield bad(str(error), renew)
-        return
-    if token.readable_by_others:
-        yield bad(f"{token.path} can be read by everybody: who reads it acts as lucidd", f"chmod 0400 {token.path}")
-    if left_s is not None and left_s <= 0:
-        yield bad(token.story(now_s), renew)
-    elif left_s is not None and left_s < _TOKEN_WARN_S:
-        yield warn(f"the token in {token.path} expires in {left_s / 3600:.1f} h", renew)

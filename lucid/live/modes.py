@@ -15,13 +15,10 @@ if TYPE_CHECKING:
 __all__ = ["live_profiling", "modes_from", "policy_settings"]
 
 
-def modes_from(
-    settings: Settings, switches: Mapping[str, str], slurm_packs: bool = True, let_go: Collection[str] = ()
-) -> dict[str, Mode]:
+def modes_from(settings: Settings, switches: Mapping[str, str], let_go: Collection[str] = ()) -> dict[str, Mode]:
     """The mode of each partition: from the configuration, overruled by what ``lucidctl mode`` set; all of them
     ``observe`` while paused, and those in ``let_go``, of which no plan can be made (with a pool, all of its VCs); at
-    most ``order`` where the client cannot write what ``pack`` needs, or Slurm is too old for it (not
-    ``slurm_packs``)."""
+    most ``order`` where the client cannot write what ``pack`` needs."""
     modes: dict[str, Mode] = {}
     pool = settings.daemon.pool
     observed = {*let_go, *(pool.quotas if pool.partition in let_go else ())}
@@ -30,7 +27,7 @@ def modes_from(
     for name, configured in settings.daemon.partitions.items():
         text = set_by_hand[name].mode if name in set_by_hand else str(configured)
         modes[name] = Mode.OBSERVE if paused or name in observed or text not in set(Mode) else Mode(text)
-        if modes[name] is Mode.PACK and not (settings.slurm.packs and slurm_packs):
+        if modes[name] is Mode.PACK and not settings.slurm.packs:
             modes[name] = Mode.ORDER
     return modes
 

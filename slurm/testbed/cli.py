@@ -80,7 +80,7 @@ def up(layout: Layout, say: tree.Say) -> dict[str, Any]:
             host.mount(layout)
             cgroups.prepare(layout)
             conf.write(layout, base, FILES)
-            daemons.start(layout, base, say)
+            daemons.start(layout, say)
         return described
 
 
@@ -151,8 +151,6 @@ def _describe(layout: Layout, base: int) -> dict[str, Any]:
         "root": str(layout.root),
         "prefix": ["chroot", str(layout.root)],
         "port": base,
-        "rest_http": f"http://127.0.0.1:{base + conf.REST_PORT}",
-        "rest_socket": str(layout.root / "run/slurmrestd/slurmrestd.sock"),
         "heartbeat": str(layout.root / "run/lucid/heartbeat"),
         "logs": str(layout.home / "log"),
         "users": ["alice", "bob", "carol"],
@@ -175,8 +173,6 @@ def _usage(d: dict[str, Any]) -> str:
   partitions    {", ".join(f"{name} ({hosts})" for name, hosts in d["partitions"].items())}
   fake GPUs     {gpus}; {d["slots"]} slots each
   Slurm prefix  {json.dumps(d["prefix"])}   (for lucid.toml)
-  REST          {d["rest_socket"]}
-                {d["rest_http"]}  with a token: {prefix} scontrol token username=lucid
   logs          {d["logs"]} and {d["root"]}/var/log/slurm
   submit        {alice} sbatch -D /tmp {job}
   look          {prefix} squeue; {prefix} scontrol show job -d 1

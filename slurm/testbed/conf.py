@@ -13,11 +13,10 @@ from lucid.slurmconf.render import render
 from testbed import cgroups, controllers, power, tree
 from testbed.settings import USERS, Layout
 
-__all__ = ["DBD_PORT", "LICENCES", "NODE_PORTS", "REST_PORT", "write"]
+__all__ = ["DBD_PORT", "LICENCES", "NODE_PORTS", "write"]
 
 DBD_PORT = 1
 """Ports are offsets from the testbed's base: slurmctld has the base itself."""
-REST_PORT = 2
 NODE_PORTS = 10
 LICENCES = "matlab:2"
 _AT_ONCE = (
@@ -54,7 +53,6 @@ def write(layout: Layout, base: int, files: Path) -> None:
     (etc / "cgroup.conf").write_text(cgroups.cgroup_conf(layout, tree.release(layout)))
     if layout.accounting:
         _secret(etc / "slurmdbd.conf", _slurmdbd_conf(base), owner=(root, _SLURM))
-    _secret(etc / "jwt.key", secrets.token_bytes(32), owner=(root, _SLURM))
     _secret(root / "etc/munge/munge.key", secrets.token_bytes(128), owner=(root, _MUNGE))
     (root / "etc/mysql/conf.d/testbed.cnf").write_text(
         "[mariadbd]\nskip-networking\ninnodb_flush_log_at_trx_commit=0\ninnodb_buffer_pool_size=64M\n"
@@ -68,7 +66,6 @@ def write(layout: Layout, base: int, files: Path) -> None:
         ("run/mariadbd", _MYSQL),  # where sid's MariaDB has its socket
         ("run/slurm", _SLURM),
         ("run/lucid", "lucid"),
-        ("run/slurmrestd", "lucid"),
         ("run/lock", "root"),
         *((str(controllers.run_folder(layout, name).relative_to(root)), _SLURM) for name in layout.controllers),
     ):
@@ -105,8 +102,6 @@ def _slurm_conf(layout: Layout, base: int) -> str:
         "AuthType=auth/munge",
         "# A requeued job may not start for as long as a credential lives: 120 s at most sites.",
         "AuthInfo=socket=/run/munge/munge.socket.2,cred_expire=30",
-        "AuthAltTypes=auth/jwt",
-        "AuthAltParameters=jwt_key=/etc/slurm/jwt.key",
         "StateSaveLocation=/var/spool/slurmctld",
         "SlurmdSpoolDir=/var/spool/slurmd.%n",
         "SlurmctldPidFile=/run/slurm/slurmctld.pid",
@@ -162,8 +157,6 @@ def _slurmdbd_conf(base: int) -> str:
         "\n".join(
             [
                 "AuthType=auth/munge",
-                "AuthAltTypes=auth/jwt",
-                "AuthAltParameters=jwt_key=/etc/slurm/jwt.key",
                 "DbdHost=localhost",
                 "DbdAddr=127.0.0.1",
                 f"DbdPort={base + DBD_PORT}",

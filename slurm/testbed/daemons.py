@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from testbed import controllers, host, power
-from testbed.conf import REST_PORT
 from testbed.settings import USERS, Layout, TestbedError
 
 __all__ = [
@@ -19,7 +18,6 @@ __all__ = [
     "start_slurmctld",
     "start_slurmd",
     "start_slurmdbd",
-    "token",
     "wait_for",
 ]
 
@@ -55,7 +53,7 @@ def inside(layout: Layout, *command: str, user: str | None = None, check: bool =
     return done.stdout
 
 
-def start(layout: Layout, base: int, say: Callable[[str], None]) -> None:
+def start(layout: Layout, say: Callable[[str], None]) -> None:
     """Start everything. The testbed's root must be mounted, and its configuration written."""
     _start_munged(layout)
     if layout.accounting:
@@ -71,8 +69,6 @@ def start(layout: Layout, base: int, say: Callable[[str], None]) -> None:
         start_slurmd(layout, node)
     if layout.suspend_s:
         _spawn(layout, "powerd", power.POWERD)
-    _start_rest_socket(layout)
-    _start_rest_http(layout, base)
     limit_s = 60 + 0.3 * len(layout.hosts)
     wait_for("every node", lambda: _idle_nodes(layout) == len(layout.awake), _log(layout, "slurmctld"), limit_s)
     say(f"slurm {inside(layout, 'sinfo', '--version').split()[-1]}, {len(layout.awake)} nodes idle")
@@ -83,7 +79,6 @@ def missing(layout: Layout) -> list[str]:
     wanted = ["munged", *(["mariadbd", "slurmdbd"] if layout.accounting else [])]
     wanted += [f"slurmctld.{name}" for name in layout.controllers] or ["slurmctld"]
     wanted += [f"slurmd.{node}" for node in layout.awake]
-    wanted += ["slurmrestd-unix", "slurmrestd-http"]
     running = set()
     for pid, name in host.processes_in(layout.root).items():
         try:
@@ -94,13 +89,11 @@ def missing(layout: Layout) -> list[str]:
             name = f"slurmd.{words[words.index('-N') + 1]}"
         elif name == "slurmctld" and layout.controllers:
             name = f"slurmctld.{controllers.of_process(layout, pid)}"
-        elif name == "slurmrestd":
-            name = "slurmrestd-unix" if words[-1].startswith("unix:") else "slurmrestd-http"
         running.add(name)
     return [name for name in wanted if name not in running]
 
 
-def start_missing(layout: Layout, base: int) -> list[str]:
+def start_missing(layout: Layout) -> list[str]:
     """Start what of the testbed's daemons does not run; returns their names, as ``missing`` has them."""
     gone = missing(layout)
     for name in gone:
@@ -116,10 +109,6 @@ def start_missing(layout: Layout, base: int) -> list[str]:
                 start_slurmctld(layout, node)
             case "slurmd":
                 start_slurmd(layout, node)
-            case "slurmrestd-unix":
-                _start_rest_socket(layout)
-            case "slurmrestd-http":
-                _start_rest_http(layout, base)
     return gone
 
 
@@ -144,12 +133,6 @@ def start_slurmdbd(layout: Layout) -> None:
     """Start slurmdbd, also after it was ended on purpose, and wait until it answers."""
     _spawn(layout, "slurmdbd", "/usr/sbin/slurmdbd", "-D", user="slurm")
     wait_for("slurmdbd", lambda: _works(layout, "sacctmgr", "-n", "show", "cluster"), _log(layout, "slurmdbd"))
-
-
-def token(layout: Layout, user: str, lifespan_s: int = 86400) -> str:
-    """A JWT for *user*, good for slurmrestd over HTTP."""
-    said = inside(layout, "scontrol", "token", f"username={user}", f"lifespan={lifespan_s}")
-    return said.strip().partition("=")[2]
 
 
 def wait_for(what: str, ready: Callable[[], bool], log: Path, limit_s: float = 60.0) -> None:
@@ -209,18 +192,6 @@ def _runs(layout: Layout, controller: str) -> bool:
 def _manage(layout: Layout, *arguments: str) -> None:
     # sacctmgr exits 1 where there is nothing left to do, too; what is missing shows in the listing afterwards.
     inside(layout, "sacctmgr", "-i", "-Q", *arguments, check=False)
-
-
-def _start_rest_socket(layout: Layout) -> None:
-    socket_path = "unix:/run/slurmrestd/slurmrestd.sock"
-    _spawn(layout, "slurmrestd-unix", "/usr/sbin/slurmrestd", "-a", "rest_auth/local", socket_path, user="lucid")
-
-
-def _start_rest_http(layout: Layout, base: int) -> None:
-    address = f"127.0.0.1:{base + REST_PORT}"
-    # `env` and not the environment of all: only the HTTP server must not fall back on munge as its own user.
-    jwt = ("/usr/bin/env", "SLURM_JWT=daemon", "/usr/sbin/slurmrestd", "-a", "rest_auth/jwt", address)
-    _spawn(layout, "slurmrestd-http", *jwt, user="slurmrest")
 
 
 def _idle_nodes(layout: Layout) -> int:

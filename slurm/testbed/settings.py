@@ -24,8 +24,8 @@ BLOCK = 100
 """Ports that one testbed keeps for itself, counted from its base."""
 MOST_NODES = 2000
 """A slurmd needs 3 MiB and a dozen threads."""
-USERS = {"lucid": 2000, "alice": 2001, "bob": 2002, "carol": 2003, "slurmrest": 2009}
-"""User numbers inside the testbed. ``lucid`` is a Slurm operator and nothing more; ``slurmrest`` serves HTTP."""
+USERS = {"lucid": 2000, "alice": 2001, "bob": 2002, "carol": 2003}
+"""User numbers inside the testbed. ``lucid`` is a Slurm operator and nothing more."""
 _NODES = {
     "bare": "n[1-4]:gpus=4,cpus=16,mem=64000,type=a100",
     "site": "n[1,3-4]:gpus=4,cpus=16,mem=64000,type=a100 n2:gpus=4,cpus=16,mem=64000,type=a100,features=ib "

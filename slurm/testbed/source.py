@@ -22,9 +22,7 @@ SLURM_PACKAGES = (
     "python3",
     "libmunge-dev",
     "libmariadb-dev",
-    "libjwt-dev",
     "libjson-c-dev",
-    "libhttp-parser-dev",
     "libyaml-dev",
     "liblua5.4-dev",
     "libreadline-dev",
@@ -44,7 +42,7 @@ PYTHON_PATH = "/usr/local/lib/lucid-testbed"
 
 _FLAGS = "-O1 -g0 -w"
 _STEPS = (
-    "./configure --prefix=/usr --sysconfdir=/etc/slurm --disable-static --enable-multiple-slurmd --enable-slurmrestd "
+    "./configure --prefix=/usr --sysconfdir=/etc/slurm --disable-static --enable-multiple-slurmd "
     "--with-munge --without-hwloc --without-pmix --without-bpf "
     "--without-freeipmi --without-rdkafka --without-hdf5",
     "make -j2 -C src",
@@ -81,7 +79,7 @@ def install_needs(root: Path, out: IO[str]) -> None:
         TestbedError: pip failed; its output stands in *out*.
     """
     project = tomllib.loads((Path(__file__).resolve().parents[2] / "pyproject.toml").read_text())["project"]
-    wanted = [*project["dependencies"], *project["optional-dependencies"]["rest"]]
+    wanted = project["dependencies"]
     python = max(path.name.removeprefix("python") for path in (root / "usr/lib").glob("python3.*"))
     words = [sys.executable, "-m", "pip", "install", "-q", "--only-binary=:all:", "--python-version", python]
     words += ["--target", str(root / PYTHON_PATH.lstrip("/")), *wanted]

@@ -29,9 +29,7 @@ PACKAGES = (
 _SLURM = (
     "slurm-wlm",
     "slurm-wlm-basic-plugins",
-    "slurmrestd",
     "slurmdbd",
-    "slurm-wlm-jwt-plugin",
 )
 """Debian's Slurm, where it is not built from source …"""
 _HEADERS = ("libslurm-dev", "slurm-wlm-basic-plugins-dev")

@@ -66,7 +66,6 @@ class Site:
         self.config = layout.home / "lucid.toml"
         self.profiles = self.state / "profiles"
         self.wound = self.root / "run/campaign/wound"
-        self.port = 0
 
     # -- up and down -----------------------------------------------------------------------------------------
 
@@ -77,7 +76,7 @@ class Site:
             TestbedError: it cannot be made here.
         """
         cli.down(self.layout)
-        self.port = int(cli.up(self.layout, say)["port"])
+        cli.up(self.layout, say)
         for name, mode in (("runs", 0o1777), ("out", 0o1777)):
             folder = self.root / FOLDER.lstrip("/") / name
             folder.mkdir(parents=True)
@@ -279,7 +278,7 @@ class Site:
 
     def mend(self) -> list[str]:
         """Start what of Slurm's daemons does not run, and bring back nodes that were given up; returns what was."""
-        done = daemons.start_missing(self.layout, self.port)
+        done = daemons.start_missing(self.layout)
         return done + self.resume_nodes()
 
     def ask_node(self, node: str) -> None:

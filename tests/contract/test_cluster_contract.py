@@ -9,8 +9,8 @@ from typing import Protocol
 import pytest
 
 from builders import LIGHT, VC, a_cluster, a_trace, at, by, elastic, nodes
+from fake_commands import NamedClient
 from fake_slurm import FakeSampler, FakeSlurm, fake_node
-from fake_slurmrestd import NamedClient
 from lucid.adapters.slurm.clients.port import SlurmClient
 from lucid.adapters.slurm.cluster import SlurmCluster
 from lucid.adapters.store.leased import IN_MEMORY
@@ -121,8 +121,8 @@ class Live:
         self.pass_time = slurm.advance
 
 
-class LiveOverRest(Live):
-    """The same over slurmrestd: requests, JSON and all."""
+class LiveByCommands(Live):
+    """The same by Slurm's commands: words, JSON and all."""
 
     client = staticmethod(NamedClient)
 
@@ -133,7 +133,7 @@ STAGED = {
     for at, name in enumerate("xyz")
 }
 
-STAGES: list[Callable[[], Scene]] = [Simulated, Live, LiveOverRest]
+STAGES: list[Callable[[], Scene]] = [Simulated, Live, LiveByCommands]
 
 
 @pytest.fixture(params=STAGES, ids=lambda factory: factory.__name__)

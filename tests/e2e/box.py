@@ -12,9 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lucid.adapters.slurm.clients.before_23_02 import FIRST_JSON
-from lucid.adapters.slurm.records.json_values import states_of
-
 PATIENCE = 4.0
 """Limits are what a quiet machine needs at most; a busy one gets this many times as long before a test gives up."""
 OVER = frozenset(
@@ -70,9 +67,6 @@ class Box:
     def jobs(self) -> dict[str, dict[str, Any]]:
         """Every job that Slurm remembers, by number. Beside Slurm's words: ``tag``, job_submit.lua's without the time
         until which it has parked the job, and ``waits``: is it held, or parked with a begin time ahead?"""
-        if self.release < FIRST_JSON:  # its squeue names one state as a word
-            jobs = json.loads(self.run("squeue", "--json", "-a", "--states=all").stdout)["jobs"]
-            return {str(job["job_id"]): _kept(_as_later(job)) for job in jobs}
         jobs = json.loads(self.run("squeue", "--json", "-a").stdout)["jobs"]
         jobs += json.loads(self.run("scontrol", "show", "jobs", "--json").stdout)["jobs"]
         return {str(job["job_id"]): _kept(job) for job in jobs}
@@ -168,13 +162,6 @@ class Box:
         for user in ("alice", "bob", "carol", "root"):
             self.run("scancel", f"--user={user}", check=False)
         self.wait("an empty queue", lambda: not self.run("squeue", "-h", "-a").stdout.strip())
-
-
-def _as_later(job: dict[str, Any]) -> dict[str, Any]:
-    """A job of Slurm 22.05 in the form that later versions print."""
-    numbers = ("priority", "start_time", "end_time", "submit_time", "eligible_time")
-    wrapped = {key: {"set": job[key] is not None, "infinite": False, "number": job[key]} for key in numbers}
-    return {**job, **wrapped, "job_state": states_of(job["job_state"])}
 
 
 def _kept(job: dict[str, Any]) -> dict[str, Any]:

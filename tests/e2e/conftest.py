@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,7 +15,6 @@ from box import Box
 from mps_box import mps_on
 from warden import Warden
 
-from lucid.adapters.slurm.clients.port import FIRST_TO_PACK, TOO_OLD
 from testbed import cli, tree
 from testbed.lifetime import watched
 from testbed.settings import TestbedError, layout_from
@@ -67,35 +65,6 @@ def testbed(pytestconfig: pytest.Config) -> Iterator[Box]:
         del pytestconfig.stash[WARDEN]
         if os.environ.get("LUCID_TESTBED_KEEP") != "1":
             cli.down(layout)
-
-
-@pytest.fixture(autouse=True)
-def slurm_packs(request: pytest.FixtureRequest) -> None:
-    """On a Slurm that Lucid only observes and orders, tests without the mark ``any_slurm`` are skipped."""
-    if request.node.get_closest_marker("any_slurm") or "testbed" not in request.fixturenames:
-        return
-    testbed: Box = request.getfixturevalue("testbed")
-    if testbed.release < FIRST_TO_PACK:
-        pytest.skip(f"{TOO_OLD.format(*testbed.release)}; this test is not marked any_slurm")
-
-
-@pytest.fixture(scope="session")
-def release() -> tuple[int, int]:
-    """That of the Slurm in the tree, as (24, 11), for tests that bring up testbeds of their own."""
-    layout = layout_from(os.environ)
-    if reason := cli.unfit(layout):
-        pytest.skip(reason)
-    tree.build(layout, print)
-    said = subprocess.run(["chroot", layout.tree, "slurmd", "-V"], capture_output=True, text=True, check=True)
-    major, minor, *_ = said.stdout.split()[-1].split(".")
-    return int(major), int(minor)
-
-
-@pytest.fixture
-def packs(release: tuple[int, int]) -> None:
-    """A test that wants a Slurm that Lucid packs, and a testbed of its own."""
-    if release < FIRST_TO_PACK:
-        pytest.skip(TOO_OLD.format(*release))
 
 
 @pytest.fixture(autouse=True)

@@ -16,14 +16,12 @@ from urllib.error import HTTPError, URLError
 from urllib.request import Request, urlopen
 
 import lucid_tree
-import pytest
 from box import Box
 from mps_box import install_mps
 from own_testbed import own_testbed
 from plain_slurm import PATH, make_plain, slurms_own, typed
 
 from lucid.adapters.gpu.profile_files import summary_to_dict
-from lucid.adapters.slurm.clients.port import FIRST_TO_PACK, TOO_OLD
 from lucid.core.job import JobProfile
 from lucid.profiler.summary import Summary
 from lucid.slurmconf.toml_text import with_keys
@@ -76,8 +74,6 @@ class Site:
 
     def reach(self, mode: str) -> None:
         """By ``lucidctl setup``, unless it is there; and lucidd runs."""
-        if mode == "pack" and self.box.release < FIRST_TO_PACK:
-            pytest.skip(TOO_OLD.format(*self.box.release))
         if list(SETUP).index(mode) < list(SETUP).index(self.mode or mode):
             self.undo()  # the steps are run in another order
         if self.mode != mode:

@@ -18,8 +18,6 @@ from box import Box
 from make_once import why_not_made
 from plain_slurm import REPO, give_wheel, plain_slurm, slurms_own, typed
 
-from lucid.adapters.slurm.clients.port import FIRST_TO_PACK
-
 pytestmark = pytest.mark.slow
 TOOLS = REPO / "build/ansible/bin"
 ROLE = REPO / "packaging/ansible"
@@ -89,16 +87,13 @@ def test_ansible_lint_finds_nothing(tools: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_each_mode_changes_once_and_away_leaves_nothing(
-    tools: Path, site: Box, tmp_path: Path, release: tuple[int, int]
-) -> None:
+def test_each_mode_changes_once_and_away_leaves_nothing(tools: Path, site: Box, tmp_path: Path) -> None:
     before = slurms_own(site)
     first = play(tools, site, tmp_path)
     assert first["changed"] > 0
     assert first["failed"] == 0
     assert play(tools, site, tmp_path)["changed"] == 0
-    modes = ("order", "pack") if release >= FIRST_TO_PACK else ("order",)
-    for mode in modes:
+    for mode in ("order", "pack"):
         words = {"lucid_mode": mode, "lucid_drain": True, "lucid_gpu_mem": {"a100": 40960}}
         now = slurms_own(site)
         assert play(tools, site, tmp_path, "--check", **words)["changed"] > 0, "--check says that there is something"
@@ -109,8 +104,7 @@ def test_each_mode_changes_once_and_away_leaves_nothing(
         assert play(tools, site, tmp_path, "--check", **words)["changed"] == 0
     job = site.sbatch("--gres=gpu:a100:1", "-p", "vc-a")
     site.wait_ended(job)
-    if "pack" in modes:
-        assert "held=1" in site.tag(job)
+    assert "held=1" in site.tag(job)
     gone = {"lucid_state": "absent", "lucid_drain": True}
     assert play(tools, site, tmp_path, **gone)["changed"] > 0
     assert slurms_own(site) == before

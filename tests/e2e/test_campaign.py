@@ -14,7 +14,7 @@ import pytest
 from testbed import cli
 from testbed.settings import layout_from
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("packs")]
+pytestmark = pytest.mark.slow
 CAMPAIGN = Path(__file__).resolve().parents[1] / "campaign"
 
 

@@ -21,19 +21,12 @@ def wait_idle(box: Box) -> None:
     box.wait("idle nodes", lambda: set(box.run("sinfo", "-h", "-N", "-o", "%T").stdout.split()) == {"idle"})
 
 
-@pytest.fixture(params=["commands", "http"])
-def config(request: pytest.FixtureRequest, box: Box, tmp_path: Path) -> Path:
+@pytest.fixture
+def config(box: Box, tmp_path: Path) -> Path:
     """lucidd has never run: its own state is told as missing, and is not what these tests look at."""
     wait_idle(box)
     prefix = ["chroot", "--userspec=lucid", str(box.root)]
     slurm = f"prefix = {json.dumps(prefix)}\n"
-    if request.param == "http":
-        described = json.loads((box.root.parent / "testbed.json").read_text())
-        path = tmp_path / "token"
-        path.touch(0o400)
-        path.write_text(box.run("scontrol", "token", "username=lucid", "lifespan=90000").stdout)
-        slurm += f'client = "rest"\nrest_url = "{described["rest_http"]}"\nrest_token_file = "{path}"\n'
-        slurm += "rest_commands = true\n"
     (tmp_path / "lucid.toml").write_text(
         f'[slurm]\n{slurm}[daemon]\nstate_dir = "{tmp_path}/state"\nheartbeat = "{box.root}/run/lucid/heartbeat"\n'
         'profiling_partition = "prof"\n[daemon.partitions]\nvc-a = "pack"\nvc-b = "pack"\n'

@@ -1,4 +1,4 @@
-"""Jobs of hostile users on a real Slurm: lucidd keeps turning, by commands and by slurmrestd, and serves the rest."""
+"""Jobs of hostile users on a real Slurm: lucidd keeps turning, and serves the rest."""
 
 from __future__ import annotations
 
@@ -50,14 +50,9 @@ def attack(box: Box) -> list[str]:
     return [number for number in sent if number]
 
 
-@pytest.fixture(params=["commands", "slurmrestd"])
-def lucidd(request: pytest.FixtureRequest, box: Box, tmp_path: Path) -> Iterator[Lucidd]:
+@pytest.fixture
+def lucidd(box: Box, tmp_path: Path) -> Iterator[Lucidd]:
     made = Lucidd(box, tmp_path / "lucid")
-    if request.param == "slurmrestd":
-        config = tmp_path / "lucid/lucid.toml"
-        socket = json.loads((box.root.parent / "testbed.json").read_text())["rest_socket"]
-        rest = f'[slurm]\nclient = "rest"\nrest_commands = true\nrest_url = "unix:{socket}"\n'
-        config.write_text(config.read_text().replace("[slurm]\n", rest))
     yield made
     made.close()
 

@@ -20,8 +20,6 @@ import pytest
 from box import Box
 from plain_slurm import PATH, plain_slurm, ports_of, slurms_own
 
-from lucid.adapters.slurm.clients.port import FIRST_TO_PACK
-
 pytestmark = pytest.mark.slow
 REPO = Path(__file__).resolve().parents[2]
 GUIDE = "".join((REPO / f"docs/{page}.md").read_text() for page in ("install", "install-by-hand"))
@@ -102,12 +100,10 @@ def test_observe_mode_takes_three_commands_and_pack_mode_ten_lines() -> None:
     assert not [line for line in commands("1. ", "3. ", "4. ") if "&&" in line or ";" in line], "one command a line"
 
 
-def test_every_line_of_the_install_guide_works_in_its_order(host: Host, release: tuple[int, int]) -> None:
+def test_every_line_of_the_install_guide_works_in_its_order(host: Host) -> None:
     box, part, jobs = host.box, "", dict[str, str]()
     before = slurms_own(box)
     typed = blocks(GUIDE)
-    if release < FIRST_TO_PACK:  # there the page ends before the part by hand
-        typed = [block for block in typed if block.heading.startswith(("1. ", "2. ", "3. ", "5. "))]
     for block in typed:
         if block.heading != part:
             promised(part, host, jobs, before)

@@ -188,7 +188,6 @@ def test_a_damaged_store_is_replaced_and_the_jobs_go_on(box: Box, lucidd: Lucidd
     assert list(lucidd.folder.glob("lucid.db.damaged-*"))
 
 
-@pytest.mark.any_slurm
 @pytest.mark.slow
 def test_order_mode_puts_short_jobs_first_within_its_bound(box: Box, tmp_path: Path) -> None:
     daemon = Lucidd(box, tmp_path / "order", mode="order")

@@ -18,7 +18,7 @@ from story_box import GATE, Site, story_site
 from json_schemas import trouble_with
 from lucid.slurmconf.toml_text import with_keys
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("packs")]
+pytestmark = pytest.mark.slow
 LIKE = (
     "PartitionName=DEFAULT MaxTime=2-0\n"
     "PartitionName=vc-a Nodes=n1 Default=YES\nPartitionName=vc-b Nodes=n2 AllowGroups=users,alice,bob,root\n"

@@ -14,7 +14,6 @@ from own_testbed import own_testbed
 
 from testbed import cli
 
-pytestmark = pytest.mark.usefixtures("packs")
 LATE_S = 5.0
 """So much later than on plain Slurm a job may start that has to wait for a boot."""
 

@@ -15,11 +15,9 @@ from box import Box
 from plain_slurm import PATH, give_wheel, plain_slurm, slurms_own, typed
 
 from json_schemas import trouble_with
-from lucid.adapters.slurm.clients.port import FIRST_TO_PACK
 
 pytestmark = pytest.mark.slow
 SETUP = "/opt/lucid/bin/lucidctl setup"
-NEEDS_PACK = pytest.mark.usefixtures("packs")
 PACK = f"{SETUP} --mode pack --partitions vc-a --nodes-have-files --drain --yes"
 
 
@@ -74,18 +72,6 @@ def test_without_pack_mode_slurm_is_as_it_was_and_a_second_run_changes_nothing(p
     assert typed(plain, line).returncode == 0, "it brings back what was lost"
 
 
-def test_an_old_slurm_is_not_packed_and_nothing_is_changed(plain: Box, release: tuple[int, int]) -> None:
-    if release >= FIRST_TO_PACK:
-        pytest.skip("this Slurm is packed")
-    before = slurms_own(plain)
-    done = typed(plain, PACK)
-    assert done.returncode == 1
-    assert "instead of replacing it" in done.stdout
-    assert "--mode order" in done.stdout
-    assert slurms_own(plain) == before
-
-
-@NEEDS_PACK
 @pytest.mark.parametrize("then", ["continue", "undo"])
 def test_killed_between_two_files_it_is_continued_or_undone(plain: Box, then: str) -> None:
     """As kill -9 finds it: some files of Slurm are new, others old."""
@@ -110,7 +96,6 @@ def test_killed_between_two_files_it_is_continued_or_undone(plain: Box, then: st
         assert "held=1" in plain.tag(job)
 
 
-@NEEDS_PACK
 def test_an_edit_is_shown_and_nothing_is_undone_until_it_is_out(plain: Box) -> None:
     assert typed(plain, PACK).returncode == 0
     conf = plain.root / "etc/slurm/slurm.conf"
@@ -127,7 +112,6 @@ def test_an_edit_is_shown_and_nothing_is_undone_until_it_is_out(plain: Box) -> N
     assert done.returncode == 0, done.stderr
 
 
-@NEEDS_PACK
 def test_what_slurmctld_refuses_is_taken_back_at_once(plain: Box) -> None:
     """A line that was wrong before shows when slurmctld reads its files again."""
     conf = plain.root / "etc/slurm/slurm.conf"
@@ -155,7 +139,6 @@ def test_a_slurm_conf_that_no_command_can_read_is_left_alone(plain: Box) -> None
     conf.write_text(own)
 
 
-@NEEDS_PACK
 def test_jobs_on_nodes_whose_gpus_change_are_not_hurt(plain: Box) -> None:
     job = plain.sbatch("--gres=gpu:2", "-p", "vc-a", script="sleep 30")
     plain.wait("start", lambda: plain.state(job) == "RUNNING")
@@ -169,8 +152,6 @@ def test_jobs_on_nodes_whose_gpus_change_are_not_hurt(plain: Box) -> None:
     assert plain.state(job) == "COMPLETED"
 
 
-@NEEDS_PACK
-@NEEDS_PACK
 def test_slots_change_on_a_site_that_is_packed_and_are_taken_back_with_the_rest(plain: Box) -> None:
     done = typed(plain, PACK)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -196,7 +177,6 @@ def test_without_the_nodes_files_slurm_is_not_told(plain: Box) -> None:
     assert "mode vc-a pack" in (plain.root / "run/lucid/heartbeat").read_text(), "lucidd has read its file, too"
 
 
-@NEEDS_PACK
 def test_a_slurm_conf_behind_a_link_stays_a_link(plain: Box) -> None:
     conf = plain.root / "etc/slurm/slurm.conf"
     shared = plain.root / "srv/shared"
@@ -216,7 +196,6 @@ def test_a_slurm_conf_behind_a_link_stays_a_link(plain: Box) -> None:
         shared.rmdir()
 
 
-@NEEDS_PACK
 def test_on_a_read_only_etc_nothing_is_changed(plain: Box) -> None:
     etc = str(plain.root / "etc/slurm")
     subprocess.run(["mount", "--bind", etc, etc], check=True)

@@ -1,12 +1,9 @@
-"""What every client of a real Slurm keeps to: by its commands, by slurmrestd's socket, by slurmrestd over HTTP."""
+"""What every client of a real Slurm keeps to: by its commands, by pyslurm."""
 
 from __future__ import annotations
 
-import json
 import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -15,54 +12,34 @@ from typing import cast
 
 import pytest
 from box import Box
-from click.testing import CliRunner
 from pyslurm_box import PyslurmProcess, no_pyslurm
 
 from builders import at
 from lucid.adapters.slurm.clients.commands import CommandClient
-from lucid.adapters.slurm.clients.port import FIRST_TO_PACK, Breaker, Changes, Inspector
-from lucid.adapters.slurm.clients.rest import RestClient
+from lucid.adapters.slurm.clients.port import Breaker, Changes, Inspector
 from lucid.adapters.slurm.records.jobs_and_nodes import SlurmJob
-from lucid.cli.main import lucidctl
-from lucid.errors import ActionRefused, ClusterError, ClusterUnavailable
+from lucid.errors import ActionRefused, ClusterUnavailable
 from testbed import daemons, host
 from testbed.settings import layout_from
 
 REPO = Path(__file__).resolve().parents[2]
 
 
-def described(box: Box) -> dict[str, str]:
-    return json.loads((box.root.parent / "testbed.json").read_text())  # type: ignore[no-any-return]
-
-
 def commands(box: Box, breaker: Breaker) -> CommandClient:
     return CommandClient(["chroot", "--userspec=lucid", str(box.root)], breaker)
 
 
-def token(box: Box, folder: Path, *options: str) -> str:
-    path = folder / "token"
-    path.write_text(box.run("scontrol", "token", "username=lucid", *options).stdout)
-    return str(path)
-
-
-def make(box: Box, kind: str, folder: Path) -> Inspector:
-    breaker = Breaker(time.monotonic)
+def make(box: Box, kind: str) -> Inspector:
     if kind == "commands":
-        return commands(box, breaker)
-    if kind == "pyslurm":
-        return cast("Inspector", PyslurmProcess(box))
-    if kind == "socket":
-        return RestClient(f"unix:{described(box)['rest_socket']}", breaker)
-    return RestClient(described(box)["rest_http"], breaker, token(box, folder))
+        return commands(box, Breaker(time.monotonic))
+    return cast("Inspector", PyslurmProcess(box))
 
 
-@pytest.fixture(params=["commands", "socket", "http", "pyslurm"])
-def client(request: pytest.FixtureRequest, box: Box, tmp_path: Path) -> Iterator[Inspector]:
-    if box.release < FIRST_TO_PACK and request.param in ("socket", "http"):
-        pytest.skip("Lucid speaks slurmrestd's interface from 23.11 on")
+@pytest.fixture(params=["commands", "pyslurm"])
+def client(request: pytest.FixtureRequest, box: Box) -> Iterator[Inspector]:
     if request.param == "pyslurm" and (why := no_pyslurm(box)):
         pytest.skip(why)
-    made = make(box, request.param, tmp_path)
+    made = make(box, request.param)
     yield made
     made.close()
 
@@ -71,7 +48,6 @@ def see(client: Inspector, number: str) -> SlurmJob:
     return next(job for job in client.jobs() if job.id == number)
 
 
-@pytest.mark.any_slurm
 def test_all_see_the_same(client: Inspector, box: Box) -> None:
     ids = [
         box.sbatch("--gres=gpu:1", "-H"),
@@ -87,7 +63,6 @@ def test_all_see_the_same(client: Inspector, box: Box) -> None:
     assert client.partitions() == other.partitions()
 
 
-@pytest.mark.any_slurm
 def test_all_see_the_same_reservations(client: Inspector, box: Box) -> None:
     assert not client.reservations(), "none is an answer"
     other = commands(box, Breaker(time.monotonic))
@@ -139,14 +114,12 @@ def test_cpus_and_memory_by_gpu_are_taken_away_and_given_back(client: Inspector,
     assert (job.placement, job.hosts_used) == (at("n2:1,3"), (("n2", 6, 2000),))
 
 
-@pytest.mark.any_slurm
 def test_a_field_that_is_cleared_is_empty(client: Inspector, box: Box) -> None:
     number = box.sbatch("--gres=gpu:1", "-H", "-w", "n1")
     client.update(number, Changes(req_nodes=""))
     assert see(client, number).request.req_nodes == ""
 
 
-@pytest.mark.any_slurm
 def test_a_pending_job_is_held_and_released(client: Inspector, box: Box) -> None:
     number = box.sbatch("--gres=gpu:1", "--begin=now+1hour", script="sleep 2")
     client.hold(number)
@@ -156,7 +129,6 @@ def test_a_pending_job_is_held_and_released(client: Inspector, box: Box) -> None
     box.wait_ended(number)  # the hold set its begin time: by that job_submit.lua tells who holds
 
 
-@pytest.mark.any_slurm
 def test_many_are_given_another_begin_time_whether_or_not_one_is_gone(client: Inspector, box: Box) -> None:
     ids = [box.sbatch("--gres=gpu:1", "--begin=now+1hour") for _ in range(3)]
     begin_s = float(round(time.time()) + 1800)
@@ -164,8 +136,7 @@ def test_many_are_given_another_begin_time_whether_or_not_one_is_gone(client: In
     assert {see(client, number).eligible_s for number in ids} == {begin_s}
     with pytest.raises(ActionRefused):
         client.set_begin([ids[0], "999999", *ids[1:]], begin_s + 60)
-    if not isinstance(client, RestClient):  # that one stops there
-        assert {see(client, number).eligible_s for number in ids} == {begin_s + 60}
+    assert {see(client, number).eligible_s for number in ids} == {begin_s + 60}
 
 
 def priority(box: Box, number: str) -> int:
@@ -173,7 +144,6 @@ def priority(box: Box, number: str) -> int:
     return int(next(word for word in words if word.startswith("Priority=")).partition("=")[2])
 
 
-@pytest.mark.any_slurm
 def test_a_site_factor_adds_to_the_priority_and_is_taken_back(client: Inspector, box: Box) -> None:
     box.sbatch("--gres=gpu:4", "-p", "vc-b", script="sleep 600")
     one = box.sbatch("--gres=gpu:4", "-p", "vc-b")
@@ -186,15 +156,9 @@ def test_a_site_factor_adds_to_the_priority_and_is_taken_back(client: Inspector,
         assert abs(priority(box, target) - before) <= 100
 
 
-@pytest.mark.any_slurm
-def test_a_running_job_is_requeued_or_the_client_says_that_it_cannot(client: Inspector, box: Box) -> None:
+def test_a_running_job_is_requeued(client: Inspector, box: Box) -> None:
     number = box.sbatch("--gres=gpu:1", script="sleep 60")
     box.wait("the start", lambda: box.state(number) == "RUNNING")
-    if isinstance(client, RestClient) and client.version() < (26, 5):
-        with pytest.raises(ActionRefused, match="rest_commands"):
-            client.requeue_hold(number)
-        assert see(client, number).state == "RUNNING"
-        return
     client.requeue_hold(number)
     box.wait("the requeue", lambda: see(client, number).pending)
     assert (see(client, number).held, see(client, number).restarts) == (True, 1)
@@ -205,7 +169,6 @@ def test_a_running_job_is_requeued_or_the_client_says_that_it_cannot(client: Ins
     assert see(client, over).ended
 
 
-@pytest.mark.any_slurm
 def test_what_slurm_declines_is_a_refusal(client: Inspector, box: Box) -> None:
     number = box.sbatch("--gres=gpu:1", script="sleep 60")
     box.wait("the start", lambda: box.state(number) == "RUNNING")
@@ -214,76 +177,20 @@ def test_what_slurm_declines_is_a_refusal(client: Inspector, box: Box) -> None:
             client.update(target, changes)
 
 
-@pytest.mark.any_slurm
 def test_what_the_doctor_asks_is_answered(client: Inspector, box: Box) -> None:
     config = client.config()
-    if config is None:
-        assert isinstance(client, RestClient)
-        assert client.version() < (26, 5)
-    else:
-        assert {"gpu", "shard"} <= set(config["GresTypes"].split(","))
-        assert config["Prolog"] == "/etc/slurm/lucid/prolog.d/*"
-        assert "lua" in config["JobSubmitPlugins"]
+    assert {"gpu", "shard"} <= set(config["GresTypes"].split(","))
+    assert config["Prolog"] == "/etc/slurm/lucid/prolog.d/*"
+    assert "lua" in config["JobSubmitPlugins"]
     assert {partition.name for partition in client.partitions()} == {"vc-a", "vc-b", "vc-c", "prof"}
     assert abs((client.clock_s() or 0.0) - time.time()) < 60
-    told = client.rights()
-    if not (isinstance(client, RestClient) and client.server.url.startswith("unix:")):
-        assert told == ("lucid", "operator")
-
-
-@pytest.mark.any_slurm
-def test_a_slurmrestd_too_old_is_said(box: Box) -> None:
-    if box.release >= FIRST_TO_PACK:
-        pytest.skip("this one is not")
-    client = make(box, "socket", Path())
-    with pytest.raises(ClusterError, match=r"knows none of v0\.0\.44.* belongs to Slurm 23\.11"):
-        client.jobs()
-
-
-def test_a_token_that_has_expired_is_said(box: Box, tmp_path: Path) -> None:
-    path = token(box, tmp_path, "lifespan=1")
-    client = RestClient(described(box)["rest_http"], Breaker(time.monotonic), path)
-    time.sleep(2.1)
-    with pytest.raises(ClusterUnavailable, match=r"expired .* renew it"):
-        client.jobs()
-    token(box, tmp_path)
-    client.jobs()
-    client.close()
-
-
-def test_lucidd_orders_a_queue_over_slurmrestd_alone(box: Box, tmp_path: Path) -> None:
-    """One cycle, without any Slurm command: its prefix leads nowhere."""
-    box.sbatch("--gres=gpu:4", "-p", "vc-b", script="sleep 60")
-    small = box.sbatch("--gres=gpu:1", "-p", "vc-b")
-    large = box.sbatch("--gres=gpu:4", "-p", "vc-b")
-    before = {number: priority(box, number) for number in (small, large)}
-    for kind in ("socket", "http"):
-        folder = tmp_path / kind
-        folder.mkdir()
-        url = f"unix:{described(box)['rest_socket']}" if kind == "socket" else described(box)["rest_http"]
-        secret = f'rest_token_file = "{token(box, folder)}"\n' if kind == "http" else ""
-        (folder / "lucid.toml").write_text(
-            f'[slurm]\nclient = "rest"\nrest_url = "{url}"\nprefix = ["/no/such/program"]\n{secret}'
-            f'[daemon]\nstate_dir = "{folder}"\nheartbeat = "{folder}/heartbeat"\n'
-            '[daemon.partitions]\nvc-b = "order"\n'
-        )
-        done = subprocess.run(
-            [sys.executable, "-m", "lucid.daemon", "--once", "--config", str(folder / "lucid.toml")],
-            capture_output=True, text=True, check=False, cwd=REPO, env=os.environ, timeout=120,
-        )  # fmt: skip
-        assert done.returncode == 0, done.stderr
-        gained = {number: priority(box, number) - before[number] for number in (small, large)}
-        assert gained[small] >= gained[large] > 100, done.stderr
-        left = CliRunner().invoke(lucidctl, ["uninstall", "--config", str(folder / "lucid.toml")])
-        assert left.exit_code == 0, left.output
-        assert all(priority(box, number) - before[number] < gained[number] - 100 for number in (small, large))
+    assert client.rights() == ("lucid", "operator")
 
 
 @pytest.mark.slow
-def test_a_dead_slurmctld_is_no_answer_to_every_client(box: Box, tmp_path: Path) -> None:
+def test_a_dead_slurmctld_is_no_answer_to_every_client(box: Box) -> None:
     layout = layout_from({"LUCID_TESTBED_NAME": "pytest", **os.environ})
-    kinds = ["commands", "socket", "http", *([] if no_pyslurm(box) else ["pyslurm"])]
-    clients = [make(box, kind, tmp_path) for kind in kinds]
+    clients = [make(box, kind) for kind in ("commands", *(() if no_pyslurm(box) else ("pyslurm",)))]
     number = box.sbatch("--gres=gpu:1", "-H")
     for client in clients:
         client.jobs()
@@ -305,7 +212,6 @@ def test_a_dead_slurmctld_is_no_answer_to_every_client(box: Box, tmp_path: Path)
         client.close()
 
 
-@pytest.mark.any_slurm
 def test_shares_are_told_by_account_and_user(client: Inspector, box: Box) -> None:
     found = client.fair_shares()
     assert {("research", "alice"), ("research", "bob"), ("teaching", "carol")} <= found.keys()

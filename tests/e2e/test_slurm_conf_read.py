@@ -15,7 +15,7 @@ from lucid.errors import ConfigError
 from lucid.slurmconf.conf_text import read_texts
 from testbed.settings import layout_from
 
-pytestmark = [pytest.mark.slow, pytest.mark.any_slurm]
+pytestmark = pytest.mark.slow
 FILES = int(os.environ.get("LUCID_CONF_FILES", "200"))
 BASE = """\
 ClusterName=Oracle

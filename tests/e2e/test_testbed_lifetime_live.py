@@ -15,7 +15,7 @@ from testbed.owner import MARK, mark_of, marked
 from testbed.settings import layout_from
 
 REPO = Path(__file__).resolve().parents[2]
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("packs")]
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(autouse=True)

@@ -66,7 +66,6 @@ def shell(tmp_path: Path) -> Iterator[Shell]:
                 subprocess.run(["kill", pid.read_text().strip()], check=False, capture_output=True)
 
 
-@pytest.mark.usefixtures("packs")
 def test_every_line_of_the_tutorials_on_slurm_works_in_its_order(shell: Shell) -> None:
     administrator = blocks((PAGES / "administrator.md").read_text())
     last = [block for block in administrator if block.heading.startswith("6.")]

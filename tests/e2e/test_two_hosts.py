@@ -14,7 +14,7 @@ from two_hosts import Stream, TwoHosts
 
 from testbed import cli
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("packs")]
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 from box import Box
@@ -16,14 +15,13 @@ class Warden:
 
     def __init__(self, box: Box, layout: Layout) -> None:
         self._box, self._layout = box, layout
-        self._base = int(json.loads((layout.home / "testbed.json").read_text())["port"])
         self._files = self._configuration()
         self._partitions = self._asked("show", "partitions", "-o")
         self._found: list[str] = []
 
     def mend(self) -> None:
         """Bring back what is not as it was, and remember what that was, for ``blame``."""
-        self._found += [f"{name} was dead" for name in daemons.start_missing(self._layout, self._base)]
+        self._found += [f"{name} was dead" for name in daemons.start_missing(self._layout)]
         changed = self._restored()
         self._found += [f"{name} was changed" for name in changed]
         if changed or self._asked("show", "partitions", "-o") != self._partitions:

@@ -1,10 +1,9 @@
-"""Everything that lies in files: spool, summaries, heartbeat, token, rows of the store, switches, lucid.toml."""
+"""Everything that lies in files: spool, summaries, heartbeat, rows of the store, switches, lucid.toml."""
 
 from __future__ import annotations
 
 import json
 import sqlite3
-import time
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,6 @@ from lucid.adapters.bounded import MOST
 from lucid.adapters.gpu.profile_files import summary_to_dict
 from lucid.adapters.gpu.profiles import ProfileFolder
 from lucid.adapters.gpu.spool import SampleWriter, read_run
-from lucid.adapters.slurm.clients.rest_token import Token
 from lucid.adapters.slurm.heartbeat import Heartbeat, read_heartbeat, write_heartbeat
 from lucid.adapters.store.pair_memory import PairMemoryFile
 from lucid.adapters.store.port import JobNote, ProfileRow, holder_is_dead
@@ -90,18 +88,16 @@ def test_a_fifo_in_place_of_a_file_stops_nobody(tmp_path: Path) -> None:
     assert "no regular file" in source.bad["7.json"]
 
 
-def test_heartbeat_token_pairs_and_holders(tmp_path: Path) -> None:
+def test_heartbeat_pairs_and_holders(tmp_path: Path) -> None:
     path = tmp_path / "file"
     write_heartbeat(path, Heartbeat(5.0, {"vc": Mode.PACK}, "prof", 4, {"vc": 8}))
     beat = path.read_bytes()
     pairs = json.dumps([["a", "b", {"1 2": [0.5, 0.6]}], ["c", "d", {"3 4": [0.5, 0.6]}]]).encode()
     for draw in inputs("small files"):
-        given = draw.garbled(draw.choice([beat, pairs, b"SLURM_JWT=a.eyJzdW4iOiAieCIsICJleHAiOiAxZTQwMH0.c"]))
+        given = draw.garbled(draw.choice([beat, pairs]))
         path.write_bytes(given)
         with only_our_errors("heartbeat", given):
             read_heartbeat(path)
-        with only_our_errors("token", given):
-            Token(path).story(time.time())
         with only_our_errors("pairs", given):
             PairMemoryFile(path)
         with only_our_errors("holder", given):

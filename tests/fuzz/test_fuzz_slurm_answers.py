@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 from hostile import COUNTS, inputs, only_our_errors, short
 
@@ -14,10 +13,8 @@ from lucid.adapters.left_out import LeftOut
 from lucid.adapters.slurm.clients.accounting import accounted_from
 from lucid.adapters.slurm.clients.commands import CommandClient
 from lucid.adapters.slurm.clients.port import Breaker
-from lucid.adapters.slurm.clients.rest import RestClient
 from lucid.adapters.slurm.records.configuration import (
     clock_from,
-    config_from_json,
     config_from_text,
     gpu_limits_from,
     partitions_from,
@@ -102,8 +99,6 @@ def test_whole_documents() -> None:
         for read in readers:
             with only_our_errors("documents", given):
                 read(given)
-        with only_our_errors("documents", given):
-            config_from_json(given if isinstance(given, dict) else {})
 
 
 class Said(CommandClient):
@@ -117,24 +112,14 @@ class Said(CommandClient):
         return self.said.decode("utf-8", "replace")
 
 
-def test_bytes_of_commands_and_of_slurmrestd() -> None:
+def test_bytes_of_commands() -> None:
     said = Said()
-    rest = RestClient(
-        "unix:/x",
-        Breaker(lambda: 0.0),
-        transport=httpx.MockTransport(lambda _: httpx.Response(200, content=said.said)),
-    )
-    rest.server._interface, rest.server._newer = "v0.0.42", True
-    asks = [
-        getattr(c, n)
-        for c in (said, rest)
-        for n in ("jobs", "nodes", "partitions", "fair_shares", "clock_s", "config")
-    ]
-    asks += [said.job_defaults, said.version, lambda: rest.hold("5"), rest.rights]
+    asks = [getattr(said, n) for n in ("jobs", "nodes", "partitions", "fair_shares", "clock_s", "config")]
+    asks += [said.job_defaults, said.version, said.rights]
     body = json.dumps({"jobs": [GOOD[0], {**GOOD[1], "name": "a"}], "errors": [], "meta": {}}).encode()
     for draw in inputs("bytes"):
         said.said = draw.garbled(body) if draw.random() < 0.8 else draw.raw(200)
-        said._version = rest.server._version = None
+        said._version = None
         with only_our_errors("bytes", said.said):
             draw.choice(asks)()
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from hostile import SEED, Hostile, inputs, short
 
+from fake_commands import job_json, node_json
 from fake_slurm import FakeSampler, FakeSlurm, fake_node
-from fake_slurmrestd import job_json, node_json
 from lucid.adapters.estimates import WithContention
 from lucid.adapters.left_out import LeftOut
 from lucid.adapters.slurm.clients.port import Breaker, Changes

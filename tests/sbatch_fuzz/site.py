@@ -3,7 +3,6 @@ program."""
 
 from __future__ import annotations
 
-import json
 import re
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -44,7 +43,7 @@ def make_plain(layout: Layout) -> None:
     gpus = [line for line in (etc / "gres.conf").read_text().splitlines() if "Name=shard" not in line]
     (etc / "gres.conf").write_text(re.sub(r"Type=g\d+", "Type=a100", "\n".join(gpus)) + "\n")
     host.stop(layout.root)
-    daemons.start_missing(layout, json.loads((layout.home / "testbed.json").read_text())["port"])
+    daemons.start_missing(layout)
     box, count = Box(layout.root), len(layout.hosts)
     box.wait("every node", lambda: box.run("sinfo", "-h", "-N", "-t", "idle").stdout.count("\n") >= count)
 

@@ -45,7 +45,6 @@ class Scene:
         self.new: set[str] = set()
         self.sampler = FakeSampler(self.slurm, {})
         self.settings = SlurmSettings(**settings)
-        self.oom_grow_gib = 0.0
         self.cluster = self.restart()
 
     def restart(self) -> SlurmCluster:
@@ -55,7 +54,7 @@ class Scene:
             self.slurm, self.store, self.sampler, self.slurm, self.settings,
             DaemonSettings(
                 partitions=dict(self.modes), profiling_partition="prof", mps=self.mps, optout=self.optout,
-                oom_grow_gib=self.oom_grow_gib, **folder,
+                **folder,
             ),
             lambda: self.modes, self.profiled, self.token, keeps_list=self.state is not None,
         )  # fmt: skip

@@ -15,7 +15,7 @@ from click.testing import CliRunner
 
 import lucid
 from daemon_site import Site
-from fake_slurmrestd import NamedClient
+from fake_commands import NamedClient
 from lucid.adapters.slurm.clients.port import Breaker
 from lucid.cli.main import lucidctl
 from lucid.daemon import Daemon, Parts
@@ -104,8 +104,8 @@ def test_from_sbatch_to_the_started_job(tmp_path: Path) -> None:
     slurm.submit("a", "vc", 1)
     way = Way(site.daemon.turn)
     assert [job for _, job, _ in slurm.starts] == ["a"]
-    last = ("adapters/slurm/clients/rest.py", "RestClient.release")
-    first = ("adapters/slurm/clients/rest.py", "RestClient.jobs")
+    last = ("adapters/slurm/clients/commands.py", "CommandClient.release")
+    first = ("adapters/slurm/clients/commands.py", "CommandClient.jobs")
     own = [step for step in way.between(first, last) if step not in without.steps]
     walk, recorded = the_walk("From one sbatch to the started job")
     assert len(walk) > 12

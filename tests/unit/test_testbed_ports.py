@@ -33,7 +33,7 @@ def begun_at_once(monkeypatch: pytest.MonkeyPatch, *layouts: Layout) -> list[int
     """The first port of each, in order, or why it did not come up. None listens before all have chosen."""
     got: list[int | str] = [""] * len(layouts)
     chosen = threading.Barrier(len(layouts), timeout=5)
-    monkeypatch.setattr(cli.daemons, "start", lambda layout, base, say: chosen.wait())
+    monkeypatch.setattr(cli.daemons, "start", lambda layout, say: chosen.wait())
 
     def begin(number: int) -> None:
         try:

@@ -16,12 +16,11 @@ from lucid.adapters.gpu.profiles import ProfileSource
 from lucid.adapters.slurm.actions.apply_plan import Actions
 from lucid.adapters.slurm.actions.gpu_placeholders import Placeholders
 from lucid.adapters.slurm.actions.job_writer import JobWriter
-from lucid.adapters.slurm.actions.more_memory import MoreMemory
 from lucid.adapters.slurm.actions.preempting_starts import ClaimWatch
 from lucid.adapters.slurm.actions.released_list import Released
 from lucid.adapters.slurm.actions.repair import Repair
 from lucid.adapters.slurm.actions.site_factors import SiteFactors
-from lucid.adapters.slurm.clients.port import FIRST_TO_PACK, SlurmClient
+from lucid.adapters.slurm.clients.port import SlurmClient
 from lucid.adapters.slurm.elastic.reports_folder import Trouble
 from lucid.adapters.slurm.pending.hold_order import not_yet
 from lucid.adapters.slurm.pending.job_state import TOLD, JobState
@@ -131,10 +130,7 @@ class SlurmCluster:
         self._left_out: Mapping[str, GpuOut] = {}
         self.placeholders = Placeholders(client, self._writer, daemon.gpu_health.placeholder_s)
         """Jobs that keep Slurm off single GPUs."""
-        self._memory: MoreMemory | None = None
-        if daemon.oom_grow_gib:
-            self._memory = MoreMemory(self._writer, daemon.oom_grow_gib, self._viewer.may_have)
-        self._repair = Repair(self._writer, Released(Path(daemon.state_dir)), claims, self._memory)
+        self._repair = Repair(self._writer, Released(Path(daemon.state_dir)), claims)
         self._machines = NodeLooks(client, store, slurm.nodes_every_s)
         self._defaults: Mapping[str, JobDefaults] | None = None
         self._defaults_at_s = float("-inf")
@@ -155,18 +151,15 @@ class SlurmCluster:
 
     @property
     def capabilities(self) -> frozenset[Capability]:
-        """Sharing needs a Slurm that replaces requests; profiling a partition for it; all of it a client that can
-        requeue; elastic jobs and groups a folder for reports. Members of a group are never moved: others join them
-        where they run."""
+        """All of it needs a client that can requeue; profiling a partition for it; elastic jobs and groups a folder
+        for reports. Members of a group are never moved: others join them where they run."""
         if not self._slurm.packs:
             return frozenset()
-        able = {Capability.PREEMPT}
-        if self._client.version() >= FIRST_TO_PACK:
-            able.add(Capability.SHARE)
-            if self._daemon.profiling_partition:
-                able.add(Capability.PROFILE)
-            if self._daemon.elastic.reports_dir:
-                able |= {Capability.RESIZE, Capability.ADAPT, Capability.INTERLEAVE}
+        able = {Capability.PREEMPT, Capability.SHARE}
+        if self._daemon.profiling_partition:
+            able.add(Capability.PROFILE)
+        if self._daemon.elastic.reports_dir:
+            able |= {Capability.RESIZE, Capability.ADAPT, Capability.INTERLEAVE}
         return frozenset(able)
 
     @property
@@ -243,8 +236,6 @@ class SlurmCluster:
         self._viewer.elastic.forget_all_but(self._jobs.keys())
         self._viewer.turns.forget_all_but(self._jobs.keys())
         self._actions.saw(self._facts, self._jobs)
-        if self._memory is not None:
-            self._memory.saw(jobs)
         fair_share = {} if self._shares is None else self._shares(now_s)
         return Snapshot(now_s, partitions, self._ended(jobs), fair_share=fair_share)
 
@@ -267,7 +258,7 @@ class SlurmCluster:
             return
         self._network_at_s = now_s
         try:
-            self._network = self._client.network() or self._network
+            self._network = self._client.network()
         except ClusterUnavailable:
             raise
         except ClusterError:
@@ -284,10 +275,9 @@ class SlurmCluster:
             return
         self._defaults_at_s = now_s - _DEFAULTS_EVERY_S + _SAID_EVERY_S
         try:
-            read = self._client.job_defaults()
-            self._defaults = self._defaults if read is None else read
+            self._defaults = self._client.job_defaults()
             preemption = self._client.preemption()
-            if preemption and preemption != self._preemption:  # what is made of it is kept as long as it is the same
+            if preemption != self._preemption:  # what is made of it is kept as long as it is the same
                 self._preemption = preemption
             self._defaults_at_s = now_s
         except ClusterUnavailable:
@@ -312,13 +302,9 @@ class SlurmCluster:
             note = self._notes.get(record.id)
             if record.id in self._ended_told or record.id in self._untold:
                 continue
-            if self._goes_on(record, note):
-                continue
             if self._ownership.home(record, note) not in self._facts.modes or not record.start_s:
                 self._ended_told.add(record.id)
                 continue
-            if self._memory is not None:
-                self._memory.over(record.id)
             job, ran_s = self._viewer.job(record, note, self._facts), self._boots.ran_s(record)
             self._untold[record.id] = Ended(job, record.end_s, ran_s, record.state, self.known.of(record))
         self._untold = {job_id: one for job_id, one in self._untold.items() if job_id not in self._ended_told}
@@ -376,13 +362,7 @@ class SlurmCluster:
         record = self._jobs.get(job_id)
         if record is None:
             return job_id.partition("_")[0] not in unread
-        if not record.ended or job_id in self._writer.touched:
-            return False
-        return not self._goes_on(record, self._notes.get(job_id))
-
-    def _goes_on(self, record: SlurmJob, note: JobNote | None) -> bool:
-        """Is a job that has ended started again with more memory?"""
-        return self._memory is not None and self._memory.wanted_mib(record, note, self._facts) is not None
+        return record.ended and job_id not in self._writer.touched
 
     @property
     def settling(self) -> bool:

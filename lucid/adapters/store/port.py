@@ -113,9 +113,7 @@ class JobNote:
     and has not joined the queue since; ``requeued``: its number of restarts after
     the last requeue that Lucid asked for, whose begin time nobody has to wait for. ``claims``: the jobs that are to
     give way to it, from the moment in which it is told to start until it runs, their ids separated by blanks.
-    ``grown``: so often it was started again with more memory, after an end out of memory; ``grown_mib``: what it is
-    to have on its node, 0 once Slurm was told. ``tag``: its AdminComment with job_submit.lua's tag: the site may
-    write something else there later.
+    ``tag``: its AdminComment with job_submit.lua's tag: the site may write something else there later.
     """
 
     job_id: str
@@ -153,8 +151,6 @@ class JobNote:
     listed: str = ""
     requeued: int = 0
     claims: str = ""
-    grown: int = 0
-    grown_mib: int = 0
     tag: str = ""
 
     @property

@@ -28,7 +28,7 @@ from lucid.config import OF_SIMULATIONS, Mode, Settings, simulation_keys
 from lucid.doctor.cluster import look_over_site, see_site
 from lucid.doctor.files import look_over_files, root_of
 from lucid.doctor.state import look_over_state
-from lucid.errors import ClusterError, ConfigError, LucidError, StoreError
+from lucid.errors import ClusterError, ClusterUnreadable, ConfigError, LucidError, StoreError
 from lucid.escaping import shown
 from lucid.live.modes import modes_from
 from lucid.live.policies import check_policy
@@ -82,9 +82,10 @@ def diagnose(settings: Settings, root: Path | None = None) -> list[Finding]:
     client = make_client(settings.slurm, Breaker(time.monotonic))
     try:
         site = see_site(client, time.time, _lucidds_user(settings))
+    except ClusterUnreadable as error:
+        findings.append(bad(str(error), "docs/slurm-versions.md says which versions of Slurm were seen"))
     except ClusterError as error:
-        way = "rest_url" if settings.slurm.client == "rest" else "prefix"
-        findings.append(bad(f"Slurm does not answer: {error}", f"check slurm.{way}; does slurmctld run?"))
+        findings.append(bad(f"Slurm does not answer: {error}", "check slurm.prefix; does slurmctld run?"))
     else:
         in_force = site.config
         findings += look_over_site(settings, modes, site)

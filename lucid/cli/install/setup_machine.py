@@ -14,12 +14,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from lucid.adapters.slurm.clients.factory import make_client
-from lucid.adapters.slurm.clients.port import Breaker
+from lucid.adapters.slurm.clients.port import Breaker, served
 from lucid.adapters.slurm.records.configuration import Limits
 from lucid.adapters.slurm.records.jobs_and_nodes import SlurmJob, SlurmNode
 from lucid.adapters.slurm.records.preemption import NO_PREEMPTION, Preemption
 from lucid.config import SlurmSettings
-from lucid.errors import ClusterError, ConfigError
+from lucid.errors import ClusterError, ClusterUnreadable, ConfigError
 from lucid.slurmconf.journal import Journal
 from lucid.slurmconf.nodes import host_list
 
@@ -67,22 +67,24 @@ def see_running() -> Running:
     """
     client = make_client(SlurmSettings(), Breaker(time.monotonic))
     try:
-        config = client.config() or {}
+        version, config = served(client.version()), client.config()
         parts = tuple(partition.name for partition in client.partitions())
         try:
             limits = client.gpu_limits()
         except ClusterError:
             limits = Limits()  # slurmdbd is silent, or there is none: nothing is enforced, or setup says so
         return Running(
-            client.version(),
+            version,
             config,
             client.nodes(),
             client.jobs(),
             parts,
-            client.preemption() or NO_PREEMPTION,
+            client.preemption(),
             client.partition_settings(),
             limits,
         )
+    except ClusterUnreadable as error:
+        raise ConfigError(str(error)) from None
     except ClusterError as error:
         raise ConfigError(
             f"Slurm does not answer on this host: {error}. Run it on slurmctld's host, as root, while slurmctld runs"

@@ -29,7 +29,6 @@ __all__ = ["PROFILES", "TOML", "Options", "Plan", "make_plan"]
 TOML = Path("etc/lucid/lucid.toml")
 PROFILES = Path("var/lib/lucid/profiles")
 _SLURM = Path("etc/slurm")
-_REPLACES = (23, 11)
 _IN_FORCE = ("GresTypes", "JobSubmitPlugins", "CliFilterPlugins", "Prolog", "Epilog", "TaskProlog")
 _GPU_MEM_MIB = 24576
 _KEEPS = "AccountingStorageType"
@@ -220,12 +219,6 @@ def _rights(plan: Plan, machine: Machine, running: Running) -> None:
 
 def _no_pack(plan: Plan, root: Path, running: Running) -> bool:
     """Is this Slurm, as a whole, one that pack mode is refused on?"""
-    if running.version < _REPLACES:
-        version = f"{running.version[0]}.{running.version[1]:02}"
-        plan.refused.append(
-            Refusal(f"Slurm {version} adds to a waiting job's request instead of replacing it", "--mode order")
-        )
-        return True
     if running.conf.parent != Path("/") / _SLURM:
         plan.refused.append(
             Refusal(

@@ -98,11 +98,15 @@ def lives(lease: Lease | None, now_s: float) -> bool:
     return lease is not None and lease.until_s > now_s and not holder_is_dead(lease.holder)
 
 
+_GONE = ("too_old",)
+"""What earlier versions told: it stands in the store until lucidd's next turn."""
+
+
 def tell_status(config: Path, as_json: bool) -> None:
     """As ``lucidctl status`` is asked."""
     settings = told_live(config)
     store = seen_store(settings)
-    seen = store.view("status") or {}
+    seen = {key: told for key, told in (store.view("status") or {}).items() if key not in _GONE}
     lease, beat, now_s = store.lease(), read_heartbeat(Path(settings.daemon.heartbeat)), time.time()
     alive = lives(lease, now_s)
     waits = standby_of(store)
@@ -141,8 +145,6 @@ def tell_status(config: Path, as_json: bool) -> None:
         say(f"last cycle failed: {shown(seen['last_error'])}")
     for words in words_of_plan_errors(seen):
         say(shown(words))
-    if seen.get("too_old") and Mode.PACK in settings.daemon.partitions.values():
-        say(f"partitions in pack mode are only ordered: {shown(seen['too_old'])}")
     for words in words_of_left_out(seen):
         say(shown(words))
     for out in (seen.get("gpu_health") or {}).get("out", ()):

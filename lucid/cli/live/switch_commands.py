@@ -15,7 +15,6 @@ from lucid.cli.live.status import live_settings, live_store, lives
 from lucid.cli.options import config_option
 from lucid.config import Mode, Settings
 from lucid.errors import ConfigError, did_you_mean
-from lucid.escaping import shown
 from lucid.live.switches import KEY, Switch, overtaken, switches_of
 
 __all__ = ["mode", "pause", "resume"]
@@ -78,9 +77,6 @@ def mode(partition: str | None, to: str | None, config: Path, as_json: bool) -> 
         raise _unknown(partition, settings, str(config))
     if to == Mode.PACK and not settings.slurm.packs:
         raise ConfigError(f"{partition} cannot be packed: {settings.slurm.not_packed}")
-    too_old = (store.view("status") or {}).get("too_old")
-    if to == Mode.PACK and too_old:
-        raise ConfigError(f"{partition} cannot be packed: {shown(too_old)}; use order")
     if to == "configured":
         store.set_setting(KEY + partition, None)
         says = f"{configured[partition]}, as {config} says" if partition in configured else "its switch is gone"

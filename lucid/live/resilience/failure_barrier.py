@@ -4,7 +4,7 @@ Nothing that happens in a turn ends the daemon. A kind of trouble is told once a
 Turns that fail are tried again after a pause that doubles.
 
 systemd's watchdog is fed as long as lucidd is well. Three kinds of trouble leave it well, and starting it anew would
-not help: slurmctld or slurmrestd does not answer (``ClusterUnavailable``), or in a form that this version does not
+not help: slurmctld does not answer (``ClusterUnavailable``), or in a form that this version does not
 know (``ClusterUnreadable``), or another lucidd has the lease. All other trouble is its own: after `OWN_TURNS` such
 turns in a row the watchdog is no longer fed, and systemd ends lucidd and starts it anew. The heartbeat is written by
 good turns only, so the plugin stops holding jobs and the timer lets held ones go, whatever the trouble is.

@@ -2,10 +2,9 @@
 
     python tests/assets/slurm/record.py OUT PARTITION -- chroot DIR     # an idle testbed, as its root
 
-Writes OUT/<version>/jobs.json, nodes.json and sacct.json as the commands print them, and OUT/<version>-<interface>/
-with what slurmrestd answers through each version of its interface that Lucid speaks: jobs and nodes, and refusals
-(answers.json); and OUT/pyslurm-<version>.json where the testbed has a pyslurm. Needs a partition of two nodes with
-four GPUs each, and slots. The recordings here were made on
+Writes OUT/<version>/jobs.json, nodes.json and sacct.json as the commands print them, from 26.05 on
+OUT/<version>-v0.0.45/ with the form that tells less, and OUT/pyslurm-<version>.json where the testbed has a pyslurm.
+Needs a partition of two nodes with four GPUs each, and slots. The recordings here were made on
 
     LUCID_TESTBED_NODES='n[1-3],p1:gpus=4,cpus=16,mem=64000,type=a100' LUCID_TESTBED_PLUGIN=0 \\
         LUCID_TESTBED_PARTITIONS='vc=n[1-2] other=n3 prof=p1' LUCID_TESTBED_PROFILING=prof make cluster
@@ -20,10 +19,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-import httpx
-
-from lucid.adapters.slurm.clients.before_23_02 import FIRST_JSON
-from lucid.adapters.slurm.clients.rest_connection import REQUEUES, VERSIONS
 from lucid.adapters.slurm.records.from_json import reads_whole, version_of
 
 BATCH = "#!/bin/sh\nsleep 600\n"
@@ -58,33 +53,9 @@ def put(folder: Path, **documents: Any) -> None:
         (folder / f"{name}.json").write_text(json.dumps(document, separators=(",", ":"), sort_keys=True) + "\n")
 
 
-def nodes_command(version: tuple[int, int]) -> list[str]:
-    """What prints the nodes as JSON."""
-    return ["sinfo", "--json"] if version < FIRST_JSON else ["scontrol", "show", "nodes", "--json"]
-
-
 def only(document: Any, ids: dict[str, str]) -> Any:
     document["jobs"] = [job for job in document["jobs"] if str(job["job_id"]) in ids.values()]
     return document
-
-
-def answer(http: httpx.Client, method: str, path: str, body: Any = None, **headers: str) -> dict[str, Any]:
-    reply = http.request(method, path, json=body, headers=headers)
-    try:
-        says = reply.json()
-    except ValueError:
-        says = reply.text
-    return {"method": method, "path": path, "body": body, "status": reply.status_code, "says": says}
-
-
-def looks(local: httpx.Client) -> dict[str, tuple[Any, Any]]:
-    """(jobs, nodes) through each version of the interface that this slurmrestd knows."""
-    replies = {interface: local.get(f"/slurm/{interface}/jobs/") for interface in (REQUEUES, *VERSIONS)}
-    return {
-        interface: (reply.json(), local.get(f"/slurm/{interface}/nodes/").json())
-        for interface, reply in replies.items()
-        if reply.status_code != 404
-    }
 
 
 def pyslurm_look(prefix: list[str]) -> Any:
@@ -96,29 +67,8 @@ def pyslurm_look(prefix: list[str]) -> Any:
     return json.loads(run(prefix, "env", f"PYTHONPATH={library}", "python3", "-", text=program))
 
 
-def answers(root: str, ids: dict[str, str], local: httpx.Client, remote: httpx.Client, stale: str) -> Any:
-    waiting, running, array = (ids[name] for name in ("stays", "gpus", "array"))
-    requeue = {"jobs": [waiting], "flags": ["Hold"]}
-    return {
-        "ping": answer(local, "GET", f"{root}/ping/"),
-        "no such version": answer(local, "GET", "/slurm/v0.0.1/ping/"),
-        "no such job": answer(local, "POST", f"{root}/job/999999", {"hold": True}),
-        "runs already": answer(local, "POST", f"{root}/job/{running}", {"tres_per_node": "gres/gpu:1"}),
-        "one task": answer(local, "POST", f"{root}/job/{array}_2", {"hold": True}),
-        "unknown field": answer(local, "POST", f"{root}/job/{waiting}", {"nonsense": 1}),
-        "written": answer(local, "POST", f"{root}/job/{waiting}", {"site_factor": 0}),
-        "requeue": answer(local, "POST", f"{root}/jobs/requeue", requeue),
-        "no token": answer(remote, "GET", f"{root}/ping/"),
-        "token expired": answer(remote, "GET", f"{root}/jobs/", **{"X-SLURM-USER-TOKEN": stale}),
-    }
-
-
 def main() -> None:
     out, partition, prefix = Path(sys.argv[1]), sys.argv[2], sys.argv[sys.argv.index("--") + 1 :]
-    described = json.loads((Path(prefix[-1]).parent / "testbed.json").read_text())
-    local = httpx.Client(transport=httpx.HTTPTransport(uds=described["rest_socket"]), base_url="http://slurmrestd")
-    remote = httpx.Client(base_url=described["rest_http"], timeout=30)
-    stale = run(prefix, "scontrol", "token", "username=lucid", "lifespan=1").strip().removeprefix("SLURM_JWT=")
     ids = {}
     for options in JOBS:
         script = STUBBORN if options[-1] == "gres" else BATCH
@@ -130,17 +80,16 @@ def main() -> None:
     time.sleep(8)  # until it has left COMPLETING
     run(prefix, "scontrol", "requeuehold", ids["gres"])
     jobs = json.loads(run(prefix, "squeue", "--json", "--states=all"))
-    if not reads_whole(jobs):
-        jobs = json.loads(run(prefix, "squeue", f"--json={VERSIONS[0]}", "--states=all"))
-    seen = looks(local)
+    less = None if reads_whole(jobs) else jobs
+    if less is not None:
+        jobs = json.loads(run(prefix, "squeue", "--json=v0.0.44", "--states=all"))
     by_pyslurm = pyslurm_look(prefix)
     version = version_of(jobs) or (0, 0)
     release = f"{version[0]}.{version[1]:02}"
-    nodes = json.loads(run(prefix, *nodes_command(version)))
+    nodes = json.loads(run(prefix, "scontrol", "show", "nodes", "--json"))
     put(out / release, jobs=only(jobs, ids), nodes=nodes)
-    for interface, (rest_jobs, rest_nodes) in seen.items():
-        said_no = answers(f"/slurm/{interface}", ids, local, remote, stale)
-        put(out / f"{release}-{interface}", jobs=only(rest_jobs, ids), nodes=rest_nodes, answers=said_no)
+    if less is not None:
+        put(out / f"{release}-v0.0.45", jobs=only(less, ids), nodes=nodes)
     if by_pyslurm is not None:
         by_pyslurm["jobs"] = [job for job in by_pyslurm["jobs"] if str(job["id"]) in ids.values()]
         (out / f"pyslurm-{release}.json").write_text(json.dumps(by_pyslurm, separators=(",", ":")) + "\n")

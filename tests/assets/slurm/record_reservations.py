@@ -2,8 +2,7 @@
 
     python tests/assets/slurm/record_reservations.py OUT -- chroot DIR     # an idle testbed, as its root
 
-Writes OUT/<version>/reservations.txt and .json as ``scontrol`` prints them (no JSON before 23.02), and
-OUT/<version>-<interface>/reservations.json with slurmrestd's answers.
+Writes OUT/<version>/reservations.json as ``scontrol`` prints them.
 """
 
 from __future__ import annotations
@@ -13,11 +12,8 @@ import sys
 import time
 from pathlib import Path
 
-import httpx
-from record import answer, put, run
+from record import put, run
 
-from lucid.adapters.slurm.clients.before_23_02 import FIRST_JSON
-from lucid.adapters.slurm.clients.rest_connection import VERSIONS
 from lucid.adapters.slurm.records.from_json import version_of
 
 WHOLE = {
@@ -40,7 +36,6 @@ PARTIAL = {
     "cores": "starttime=now+10hours users=bob nodes=n1 corecnt=4",
     "gres": "starttime=now+12hours users=bob nodes=n2 trespernode=gres/gpu=1",
 }
-"""From 23.11 on."""
 
 
 def main() -> None:
@@ -48,23 +43,12 @@ def main() -> None:
     words = run(prefix, "scontrol", "--version").split()[1].split(".")
     version = int(words[0]), int(words[1])
     name = f"{words[0]}.{words[1]}"
-    for kind, given in (WHOLE | (PARTIAL if version >= FIRST_JSON else {})).items():
+    for kind, given in (WHOLE | PARTIAL).items():
         run(prefix, "scontrol", "create", f"reservation={kind}", "duration=15", *given.split())
     time.sleep(1)
-    folder = out / name
-    (folder / "reservations.txt").write_text(run(prefix, "scontrol", "-o", "show", "reservation"))
-    if version >= FIRST_JSON:
-        document = json.loads(run(prefix, "scontrol", "show", "reservation", "--json"))
-        assert version_of(document) == version
-        put(folder, reservations=document)
-        socket = Path(prefix[-1]) / "run/slurmrestd/slurmrestd.sock"
-        with httpx.Client(
-            transport=httpx.HTTPTransport(uds=str(socket)), base_url="http://slurm", timeout=60
-        ) as local:
-            for interface in VERSIONS:
-                said = answer(local, "GET", f"/slurm/{interface}/reservations/")
-                if said["status"] == 200:
-                    put(out / f"{name}-{interface}", reservations=said["says"])
+    document = json.loads(run(prefix, "scontrol", "show", "reservation", "--json"))
+    assert version_of(document) == version
+    put(out / name, reservations=document)
 
 
 if __name__ == "__main__":

@@ -12,9 +12,8 @@ import json
 import sys
 from pathlib import Path
 
-from record import nodes_command, put, run
+from record import put, run
 
-from lucid.adapters.slurm.clients.before_23_02 import FIRST_JSON
 from lucid.adapters.slurm.records.from_json import version_of
 
 ODD = (
@@ -28,18 +27,10 @@ def main() -> None:
     config = run(prefix, "scontrol", "show", "config")
     version = version_of(json.loads(run(prefix, "squeue", "--json"))) or (0, 0)
     folder = out / f"{version[0]}.{version[1]:02}"
-    put(folder, site_nodes=json.loads(run(prefix, *nodes_command(version))))
+    put(folder, site_nodes=json.loads(run(prefix, "scontrol", "show", "nodes", "--json")))
     (folder / "config.txt").write_text(config)
     run(prefix, "scontrol", "update", "PartitionName=vc-b", *ODD)
-    if version >= FIRST_JSON:
-        put(folder, partitions=json.loads(run(prefix, "scontrol", "show", "partitions", "--json")))
-        return
-    for name, words in (
-        ("partitions", ["scontrol", "-o", "show", "partition"]),
-        ("sdiag", ["sdiag"]),
-        ("sshare", ["sshare", "-a", "-P"]),
-    ):
-        (folder / f"{name}.txt").write_text(run(prefix, *words))
+    put(folder, partitions=json.loads(run(prefix, "scontrol", "show", "partitions", "--json")))
 
 
 if __name__ == "__main__":

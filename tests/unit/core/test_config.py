@@ -40,6 +40,8 @@ def test_what_is_written_counts(tmp_path: Path) -> None:
         ("[policy.idle]\nhost = true", ["line 1: 'policy.idle' is gone: taken out"]),
         ("[policy.packing]\nsweep_most = 4", ["line 2: 'policy.packing.sweep_most' is gone: taken out"]),
         ("[idle]\ntell = 'mail'", ["line 1: 'idle' is gone: taken out", "lucidctl efficiency"]),
+        ('[slurm]\nrest_url = "x"', ["line 2: 'slurm.rest_url' is gone: taken out", "slurm.prefix"]),
+        ("[daemon]\noom_grow_gib = 64", ["line 2: 'daemon.oom_grow_gib' is gone: taken out", "lucidctl explain"]),
         ("[policy.sia]\ninterval_s = 30", ["line 1: 'policy.sia' is gone: taken out"]),
         ("[tuner]\nevery_h = 24", ["line 1: 'tuner' is gone: taken out", "lucidctl tune search"]),
     ],

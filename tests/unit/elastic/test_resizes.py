@@ -478,8 +478,6 @@ def _with(folder: Path, policy: str) -> Any:
 
 def test_the_cluster_can_resize_where_jobs_report(stage: Stage) -> None:
     assert stage.cluster.capabilities >= {Capability.RESIZE, Capability.ADAPT}
-    stage.slurm.slurm_version = (22, 5)
-    assert Capability.RESIZE not in stage.cluster.capabilities
 
 
 def test_a_job_on_its_way_is_never_shown_on_the_gpus_that_slurm_gave_to_another(stage: Stage) -> None:

@@ -16,7 +16,6 @@ from lucid.adapters.slurm.records.configuration import (
     Limits,
     Partition,
     clock_from,
-    config_from_json,
     config_from_text,
     partitions_from,
 )
@@ -209,8 +208,6 @@ CLUSTER: list[tuple[Callable[[Site], Site], str, str]] = [
     (lambda site: replace(site, clock_s=site.now_s - 20), "warn", "differ by 20 s"),
     (lambda site: replace(site, clock_s=site.now_s + 300), "bad", "differ by 300 s"),
     (lambda site: replace(site, rights=("lucid", "none")), "bad", "has AdminLevel none, so it cannot"),
-    (lambda site: replace(site, version=(23, 2)), "bad", "adds to a waiting job's request"),
-    (lambda site: replace(site, config=None), "warn", "does not tell the configuration"),
 ]
 
 
@@ -300,15 +297,9 @@ def test_forced_oversubscription_is_read_in_both_forms() -> None:
         partitions_from({"jobs": []})
 
 
-def test_configuration_reads_alike_from_text_and_json() -> None:
+def test_configuration_is_read_from_text() -> None:
     text = "A = b\nProlog[0] = /x\nProlog[1] = /y\nTaskProlog = (null)\nDefMemPerNode = UNLIMITED\nno pair\n"
     assert config_from_text(text) == {"A": "b", "Prolog": "/x,/y", "TaskProlog": "", "DefMemPerNode": ""}
-    data = {"Prolog": ["/x", "/y"], "JobRequeue": True, "DefMemPerCPU": {"set": True, "number": 5}, "MinJobAge": 300,
-            "MaxMem": {"set": False, "number": 0}, "controllers": [{"a": 1}], "TaskProlog": ""}  # fmt: skip
-    assert config_from_json(data) == {
-        "Prolog": "/x,/y", "JobRequeue": "1", "DefMemPerCPU": "5", "MinJobAge": "300", "MaxMem": "",
-        "controllers": "", "TaskProlog": "",
-    }  # fmt: skip
 
 
 @pytest.mark.parametrize("answer", [None, {}, {"statistics": {}}, {"statistics": {"req_time": {"number": 0}}}])

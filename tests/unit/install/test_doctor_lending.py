@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -40,9 +41,9 @@ def told(
     partitions: Sequence[Partition] = PARTITIONS,
     nodes: Sequence[SlurmNode] = NODES,
     limits: Mapping[str, GroupLimit] | None = LIMITS,
-    config: Mapping[str, str] | None = ENFORCED,
+    config: Mapping[str, str] = ENFORCED,
     modes: Mapping[str, Mode] = PACK,
-    defaults: Mapping[str, JobDefaults] | None = None,
+    defaults: Mapping[str, JobDefaults] = MappingProxyType({}),
 ) -> list[str]:
     found = [*look_over_lending(given, modes, partitions, nodes, limits, config, defaults)]
     assert all(item.remedy and item.level in ("bad", "warn") for item in found)

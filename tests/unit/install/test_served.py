@@ -17,7 +17,13 @@ from lucid.doctor.served import Limits, look_over_served
 
 __all__ = ["root"]
 
-SHOWN = (Path(__file__).parents[2] / "assets/slurm/22.05/partitions.txt").read_text()
+SHOWN = (
+    "PartitionName=vc-a AllowGroups=ALL AllowAccounts=ALL AllowQos=ALL AllocNodes=ALL Default=YES QoS=N/A "
+    "DefaultTime=NONE DisableRootJobs=NO ExclusiveUser=NO GraceTime=0 Hidden=NO MaxNodes=UNLIMITED MaxTime=UNLIMITED "
+    "MinNodes=0 LLN=NO MaxCPUsPerNode=UNLIMITED Nodes=n[1-2] PriorityJobFactor=1 PriorityTier=1 RootOnly=NO "
+    "ReqResv=NO OverSubscribe=NO OverTimeLimit=NONE PreemptMode=OFF State=UP TotalCPUs=32 TotalNodes=2 "
+    "SelectTypeParameters=NONE JobDefaults=(null) DefMemPerNode=UNLIMITED MaxMemPerNode=UNLIMITED\n"
+)
 LIMITS = {"AccountingStorageEnforce": "associations,limits"}
 
 

@@ -51,7 +51,7 @@ def node(name: str, partition: str) -> SlurmNode:
     )
 
 
-def running(version: tuple[int, int] = (24, 11), **config: str) -> Running:
+def running(**config: str) -> Running:
     known = {
         "SLURM_CONF": "/etc/slurm/slurm.conf",
         "AccountingStorageType": "accounting_storage/slurmdbd",
@@ -59,7 +59,7 @@ def running(version: tuple[int, int] = (24, 11), **config: str) -> Running:
         "SelectType": "select/cons_tres",
         "GresTypes": "gpu",
     }
-    return Running(version, {**known, **config}, [node("n1", "vc-a"), node("n2", "vc-b")], [], ("vc-a", "vc-b"))
+    return Running((24, 11), {**known, **config}, [node("n1", "vc-a"), node("n2", "vc-b")], [], ("vc-a", "vc-b"))
 
 
 @pytest.fixture
@@ -175,7 +175,6 @@ def test_a_site_with_lines_of_its_own_in_the_plugins_settings_keeps_them(root: P
 @pytest.mark.parametrize(
     ("seen", "what"),
     [
-        (running((22, 5)), "Slurm 22.05 adds to a waiting job's request"),
         (running(SLURM_CONF="/opt/slurm/etc/slurm.conf"), "slurm.conf is /opt/slurm/etc/slurm.conf"),
         (running(AccountingStorageType=""), "no slurmdbd"),
     ],

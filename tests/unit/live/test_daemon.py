@@ -8,13 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
 from builders import at
 from daemon_site import Site
 from lucid.adapters.slurm.heartbeat import read_heartbeat
+from lucid.cli.main import lucidctl
 from lucid.config import Mode, settings_from
 from lucid.daemon import main
-from lucid.errors import ClusterUnavailable, ConfigError
+from lucid.errors import ClusterUnavailable
 from lucid.live.modes import modes_from, policy_settings
 from scenes.slurm import MINE
 
@@ -196,21 +198,27 @@ def test_order_mode_writes_one_site_factor_a_job(tmp_path: Path) -> None:
     assert len(site.slurm.writes) == 2 * len(waiting), "and takes them back"
 
 
-def test_a_slurm_too_old_for_pack_mode_is_ordered_and_says_so(tmp_path: Path) -> None:
+def test_a_slurm_before_23_11_is_refused_by_lucidd_and_by_doctor(tmp_path: Path) -> None:
     site = Site(tmp_path)
     site.slurm.slurm_version = (22, 5)
     unmarked(site, 6)
     site.turns(30.0)
-    assert read_heartbeat(tmp_path / "run/heartbeat").modes == {"vc": Mode.ORDER}  # type: ignore[union-attr]
-    assert {what for _, what in site.slurm.writes} == {"update"}
-    assert all(r.request.tres_per_node == "gres/gpu:4" for r in site.slurm.records.values())
-    assert "only ordered: Slurm 22.05 adds to a waiting job's request" in site.ctl("status")
-    with pytest.raises(ConfigError, match=r"vc cannot be packed: Slurm 22\.05 adds to"):
-        site.ctl("mode", "vc", "pack")
+    words = "this is Slurm 22.05, and Lucid needs Slurm 23.11 or later"
+    assert words in site.ctl("status")
+    assert not site.slurm.writes
+    assert read_heartbeat(tmp_path / "run/heartbeat") is None
+    old = tmp_path / "old-slurm"
+    old.write_text("#!/bin/sh\necho slurm 22.05.8\n")
+    old.chmod(0o755)
+    (tmp_path / "old.toml").write_text(
+        f'[slurm]\nprefix = ["{old}"]\n[daemon]\nstate_dir = "{tmp_path}"\nheartbeat = "{tmp_path}/beat"\n'
+        '[daemon.partitions]\nvc = "observe"\n'
+    )
+    done = CliRunner().invoke(lucidctl, ["doctor", "--config", str(tmp_path / "old.toml")])
+    assert (done.exit_code, words in done.output, "docs/slurm-versions.md" in done.output) == (1, True, True)
     site.slurm.slurm_version = (23, 11)
     site.turns(30.0)
     assert read_heartbeat(tmp_path / "run/heartbeat").modes == {"vc": Mode.PACK}  # type: ignore[union-attr]
-    assert "vc: pack" in site.ctl("mode", "vc", "pack")
 
 
 def test_site_factors_that_slurm_took_back_are_counted(tmp_path: Path) -> None:
@@ -309,8 +317,7 @@ def test_bad_configurations_are_told(tmp_path: Path, capsys: pytest.CaptureFixtu
             "line 2: policy.packing.same_user_only: lucidd does not read such settings of simulations",
         ),
         (
-            '[slurm]\nclient = "rest"\nrest_url = "http://h:1"\n[daemon]\npolicy = "srtf"\n'
-            '[daemon.partitions]\nvc = "order"\n',
+            '[slurm]\nclient = "pyslurm"\n[daemon]\npolicy = "srtf"\n[daemon.partitions]\nvc = "order"\n',
             "it needs preempt, which",
         ),
     ):

@@ -11,7 +11,6 @@ from lucid.adapters.slurm.actions.prolog_extra import free_extra
 from lucid.adapters.slurm.clients.commands import CommandClient
 from lucid.adapters.slurm.clients.munge import credential
 from lucid.adapters.slurm.clients.port import Breaker
-from lucid.adapters.slurm.clients.rest import RestClient
 from lucid.errors import ActionRefused
 
 SEAL = "MUNGE:AwQFAAD9+RbZYggCWNzWjwGw8LULZUya/Q==:"
@@ -58,10 +57,3 @@ def test_munge_that_hangs_or_is_not_there_is_given_up() -> None:
         credential(["sleep", "60"], 0.1)
     with pytest.raises(ActionRefused, match="cannot be run"):
         credential(["/nowhere/munge"])
-
-
-def test_slurmrestd_alone_seals_nothing() -> None:
-    rest = RestClient("unix:/nowhere", Breaker(time.monotonic))
-    with pytest.raises(ActionRefused, match="rest_commands = true, so that munge does it"):
-        rest.seal("x")
-    rest.close()

@@ -175,7 +175,7 @@ SHARES = {
         ]
     }
 }
-"""As sshare and slurmrestd of 24.11 list them, cut down to what is read."""
+"""As sshare of 24.11 lists them, cut down to what is read."""
 
 
 def test_slurms_own_factors_are_read() -> None:

@@ -163,10 +163,6 @@ class Watched(FakeSlurm):
         assert self.records[job_id].number in entries(self.folder)
         super().requeue_hold(job_id)
 
-    def requeue_ended(self, job_id: str) -> None:
-        assert self.records[job_id].number in entries(self.folder)
-        super().requeue_ended(job_id)
-
 
 def watched(folder: Path) -> Scene:
     slurm = Watched(Scene().slurm.machines)

@@ -47,7 +47,7 @@ def test_a_sleeping_node_is_available_after_its_boot(stage: Scene) -> None:
             PowerRules.of({"ResumeProgram": "a", "SuspendProgram": "b", "SuspendTime": "INFINITE"}),
             "powered_down: SuspendTime is not set, so Slurm does not wake it",
         ),
-        ("IDLE POWERED_DOWN", PowerRules.of(None), "powered_down: it is not known whether Slurm wakes it"),
+        ("IDLE POWERED_DOWN", PowerRules(), "powered_down: it is not known whether Slurm wakes it"),
         ("DOWN POWERED_DOWN NOT_RESPONDING", WAKES, "down"),
         ("IDLE DRAIN POWERING_DOWN", WAKES, "drain"),
         ("IDLE POWERING_DOWN NOT_RESPONDING", WAKES, "powers down"),

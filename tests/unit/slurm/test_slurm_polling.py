@@ -1,4 +1,4 @@
-"""How often lucidd asks Slurm, counted where the requests leave; and what it may do over slurmrestd alone."""
+"""How often lucidd asks Slurm, counted where the requests leave; and what it may do over pyslurm."""
 
 from __future__ import annotations
 
@@ -8,15 +8,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 from click.testing import CliRunner
 
 from fake_slurm import FakeSampler, FakeSlurm
 from lucid.adapters.slurm.clients import commands as slurm_cli
 from lucid.adapters.slurm.clients.commands import CommandClient
-from lucid.adapters.slurm.clients.port import Breaker, SlurmClient
-from lucid.adapters.slurm.clients.rest import RestClient
+from lucid.adapters.slurm.clients.port import Breaker
 from lucid.adapters.slurm.cluster import SlurmCluster
 from lucid.adapters.store.leased import IN_MEMORY
 from lucid.adapters.store.sqlite import SqliteStore
@@ -28,7 +26,7 @@ from lucid.live.modes import modes_from
 from lucid.models.history import HistoryPredictor
 
 ASSETS = Path(__file__).parents[2] / "assets/slurm"
-REST = {"client": "rest", "rest_url": "unix:/run/slurmrestd.sock"}
+PYSLURM = {"client": "pyslurm"}
 
 
 class Watch:
@@ -41,7 +39,7 @@ class Watch:
 
 
 class Idle:
-    """A Slurm of this release on which nothing waits, asked one way or the other; counts what leaves."""
+    """A Slurm of this release on which nothing waits; counts what leaves."""
 
     def __init__(self, release: str, monkeypatch: pytest.MonkeyPatch) -> None:
         self.release, self.asked = release, 0
@@ -63,34 +61,18 @@ class Idle:
         document = self.document(folder, "jobs" if words[0] == "squeue" else shown)
         return subprocess.CompletedProcess(words, 0, json.dumps(document), "")
 
-    def request(self, request: httpx.Request) -> httpx.Response:
-        self.asked += 1
-        _, _, interface, name, *_ = request.url.path.split("/")
-        folder = f"{self.release}-{interface}"
-        if not (ASSETS / folder).is_dir():
-            return httpx.Response(404, text="Unable to find requested URL")
-        if name == "ping":
-            return httpx.Response(200, json=self.document(folder, "answers")["ping"]["says"])
-        return httpx.Response(200, json=self.document(folder, name))
-
 
 @pytest.mark.parametrize("release", ["24.11", "26.05"])
-@pytest.mark.parametrize("way", ["commands", "slurmrestd"])
 def test_an_idle_cluster_is_asked_at_most_thirteen_times_a_minute(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, release: str, way: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, release: str
 ) -> None:
     idle, watch = Idle(release, monkeypatch), Watch()
     breaker = Breaker(watch.now_s)
-    client: SlurmClient
-    if way == "commands":
-        client = CommandClient([], breaker)
-    else:
-        client = RestClient(REST["rest_url"], breaker, transport=httpx.MockTransport(idle.request))
+    client = CommandClient([], breaker)
     settings = settings_from(
         {
-            "slurm": REST if way == "slurmrestd" else {},
             "daemon": {
-                "partitions": {"vc": "order" if way == "slurmrestd" else "pack", "other": "observe"},
+                "partitions": {"vc": "pack", "other": "observe"},
                 "state_dir": str(tmp_path), "heartbeat": str(tmp_path / "heartbeat"),
             },
         },
@@ -113,25 +95,24 @@ def test_an_idle_cluster_is_asked_at_most_thirteen_times_a_minute(
     store.close()
 
 
-def over_rest(**slurm: Any) -> Settings:
-    data = {"slurm": {**REST, **slurm}, "daemon": {"partitions": {"a": "order", "b": "observe"}}}
-    return settings_from(data, "test")
+def over(**slurm: Any) -> Settings:
+    return settings_from({"slurm": slurm, "daemon": {"partitions": {"a": "order", "b": "observe"}}}, "test")
 
 
-def test_over_slurmrestd_alone_no_partition_is_packed() -> None:
-    settings = over_rest()
+def test_over_pyslurm_no_partition_is_packed() -> None:
+    settings = over(**PYSLURM)
     assert modes_from(settings, {"mode.a": "pack", "mode.b": "pack"}) == {"a": Mode.ORDER, "b": Mode.ORDER}
     assert modes_from(settings, {"mode.b": "observe"})["b"] is Mode.OBSERVE
-    assert modes_from(over_rest(rest_commands=True), {"mode.a": "pack"})["a"] is Mode.PACK
-    with pytest.raises(ConfigError, match=r"daemon\.partitions\.vc = 'pack'.*rest_commands"):
-        settings_from({"slurm": REST, "daemon": {"partitions": {"vc": "pack"}}}, "test")
+    assert modes_from(over(), {"mode.a": "pack"})["a"] is Mode.PACK
+    with pytest.raises(ConfigError, match=r"daemon\.partitions\.vc = 'pack'.*slurm\.client = 'command'"):
+        settings_from({"slurm": PYSLURM, "daemon": {"partitions": {"vc": "pack"}}}, "test")
 
 
-def test_over_slurmrestd_alone_a_cluster_says_that_it_can_do_less() -> None:
-    for slurm, able in ((SlurmSettings(**REST), 0), (SlurmSettings(**REST, rest_commands=True), 2)):
+def test_over_pyslurm_a_cluster_says_that_it_can_do_less() -> None:
+    for slurm, able in ((SlurmSettings(client="pyslurm"), 0), (SlurmSettings(), 2)):
         cluster = SlurmCluster(
             FakeSlurm([]), SqliteStore(IN_MEMORY), FakeSampler(FakeSlurm([]), {}), Watch(), slurm,
-            over_rest().daemon, dict, lambda job: False, 0,
+            over().daemon, dict, lambda job: False, 0,
         )  # fmt: skip
         assert len(cluster.capabilities) == able
 
@@ -139,11 +120,10 @@ def test_over_slurmrestd_alone_a_cluster_says_that_it_can_do_less() -> None:
 def test_pack_is_refused_where_it_cannot_be_had(tmp_path: Path) -> None:
     path = tmp_path / "lucid.toml"
     path.write_text(
-        f'[slurm]\nclient = "rest"\nrest_url = "{REST["rest_url"]}"\n'
-        f'[daemon]\nstate_dir = "{tmp_path}"\n[daemon.partitions]\nvc = "order"\n'
+        f'[slurm]\nclient = "pyslurm"\n[daemon]\nstate_dir = "{tmp_path}"\n[daemon.partitions]\nvc = "order"\n'
     )
     SqliteStore(tmp_path / "lucid.db").close()
     done = CliRunner().invoke(lucidctl, ["mode", "vc", "pack", "--config", str(path)])
     assert isinstance(done.exception, ConfigError)
-    assert "rest_commands" in str(done.exception)
+    assert "slurm.client = 'command'" in str(done.exception)
     assert CliRunner().invoke(lucidctl, ["mode", "vc", "observe", "--config", str(path)]).exit_code == 0

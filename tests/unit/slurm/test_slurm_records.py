@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,14 +11,6 @@ import pytest
 
 from builders import at
 from lucid.adapters.slurm.actions.start_changes import shard_request
-from lucid.adapters.slurm.clients.before_23_02 import (
-    clock_document,
-    nodes_document,
-    partitions_document,
-    shares_document,
-)
-from lucid.adapters.slurm.records.configuration import Partition, clock_from, config_from_text, partitions_from
-from lucid.adapters.slurm.records.fair_shares import fair_shares_from
 from lucid.adapters.slurm.records.field_parsers import (
     array_tasks,
     gpu_count,
@@ -35,8 +26,6 @@ from lucid.adapters.slurm.records.jobs_and_nodes import SlurmJob, SlurmNode
 from lucid.adapters.slurm.records.request import Request
 from lucid.errors import ClusterError
 
-EARLY = "22.05"
-"""There a flag such as COMPLETING stands in place of a job's state."""
 RECORDED = sorted(path for path in (Path(__file__).parents[2] / "assets/slurm").iterdir() if path.is_dir())
 
 
@@ -45,8 +34,7 @@ def answer(folder: Path, name: str) -> Any:
 
 
 def nodes_of(folder: Path) -> list[SlurmNode]:
-    document = answer(folder, "nodes")
-    return nodes_from(nodes_document(document) if folder.name == EARLY else document)
+    return nodes_from(answer(folder, "nodes"))
 
 
 @pytest.fixture(params=RECORDED, ids=lambda path: path.name)
@@ -112,13 +100,8 @@ def test_two_jobs_in_slots_stand_on_the_same_gpus(jobs: dict[str, SlurmJob]) -> 
     assert jobs["slots"].placement == jobs["guest"].placement == at("n2:2-3")
 
 
-def test_a_requeued_job_completes_before_it_waits(folder: Path, jobs: dict[str, SlurmJob]) -> None:
+def test_a_requeued_job_completes_before_it_waits(jobs: dict[str, SlurmJob]) -> None:
     job = jobs["gres"]
-    if folder.name == EARLY:
-        assert (job.state, job.completing, job.pending, job.running, job.ended) == (
-            "COMPLETED", True, False, True, False,
-        )  # fmt: skip
-        return
     assert (job.state, job.completing, job.pending, job.running, job.held, job.restarts) == (
         "PENDING", True, False, True, True, 1,
     )  # fmt: skip
@@ -169,40 +152,15 @@ def plain(job: SlurmJob) -> SlurmJob:
     return replace(changed, start_s=0.0, end_s=0.0) if job.state == "PENDING" else changed
 
 
-def test_slurmrestd_and_the_commands_tell_the_same(folder: Path, jobs: dict[str, SlurmJob]) -> None:
-    release, _, interface = folder.name.partition("-")
-    told = {job.name: job for job in jobs_from(answer(folder.parent / release, "jobs"))}
+def test_both_forms_of_26_05_tell_the_same_but_of_exclusive_jobs() -> None:
+    whole, less = (folder for folder in RECORDED if folder.name.startswith("26.05"))
+    jobs, told = ({job.name: job for job in jobs_from(answer(folder, "jobs"))} for folder in (whole, less))
     assert jobs.keys() == told.keys()
-    for name in jobs:
-        if name == "exclusive" and interface == "v0.0.45":
-            continue
+    for name in jobs.keys() - {"exclusive"}:
         # Of the flags, only whether it completes is read; others come and go with versions.
         assert plain(jobs[name]) == plain(told[name])
         assert jobs[name].completing == told[name].completing
-    assert nodes_of(folder) == nodes_of(folder.parent / release)
-
-
-def test_what_22_05_prints_as_text_is_read_as_later_documents_are() -> None:
-    folder = RECORDED[0]
-    assert folder.name == EARLY
-    text = {path.stem: path.read_text() for path in folder.glob("*.txt")}
-    plain, odd, *_ = partitions_from(partitions_document(text["partitions"]))
-    assert plain == Partition("vc-a", "UP", False, False, (), 0, None, False)
-    assert odd == Partition(
-        "vc-b", "DOWN", True, False, (("groups", "bob"), ("accounts", "research")), 100, 600.0, True
-    )  # fmt: skip
-    assert 1.7e9 < (clock_from(clock_document(text["sdiag"])) or 0.0) < 2e9
-    shares = fair_shares_from(shares_document(text["sshare"]))
-    assert {("research", "alice"), ("teaching", "carol"), ("root", "lucid")} <= shares.keys()
-    assert "gpu,shard" in config_from_text(text["config"])["GresTypes"]
-
-
-@pytest.mark.parametrize("text", ["", "no table", "Account|User\nresearch|alice\n", "\0|\n|||"], ids=repr)
-def test_text_that_is_none_of_slurms_tells_nothing(text: str) -> None:
-    assert partitions_document(text) == {"partitions": []}
-    assert clock_from(clock_document(text)) is None
-    with suppress(ClusterError):
-        assert fair_shares_from(shares_document(text)) == {}
+    assert nodes_of(whole) == nodes_of(less)
 
 
 @pytest.mark.parametrize(

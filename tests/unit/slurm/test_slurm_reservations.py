@@ -1,4 +1,4 @@
-"""Reservations as real Slurms print them, in JSON and as text (tests/assets/slurm/record_reservations.py)."""
+"""Reservations as real Slurms print them (tests/assets/slurm/record_reservations.py)."""
 
 from __future__ import annotations
 
@@ -9,12 +9,11 @@ from typing import Any
 import pytest
 
 from lucid.adapters.left_out import LeftOut
-from lucid.adapters.slurm.records.reservations import Reservation, reservations_document, reservations_from
+from lucid.adapters.slurm.records.reservations import Reservation, reservations_from
 from lucid.errors import ClusterError
 
 ASSETS = Path(__file__).parents[2] / "assets/slurm"
-JSON = sorted(ASSETS.glob("*/reservations.json"))
-TEXT = sorted(ASSETS.glob("*/reservations.txt"))
+RECORDED = sorted(ASSETS.glob("*/reservations.json"))
 KINDS = {
     "maint": "MAINT IGNORE_JOBS", "flex": "FLEX", "magnet": "MAGNETIC PURGE_COMP", "daily": "DAILY",
     "weekly": "WEEKLY", "weekday": "WEEKDAY", "weekend": "WEEKEND", "hourly": "HOURLY", "float": "TIME_FLOAT",
@@ -23,16 +22,15 @@ KINDS = {
 
 
 def read(path: Path) -> dict[str, Reservation]:
-    text = path.read_text()
-    document = json.loads(text) if path.suffix == ".json" else reservations_document(text)
+    document = json.loads(path.read_text())
     left_out = LeftOut()
     found = {one.name: one for one in reservations_from(document, left_out)}
     assert left_out.told() == {}
     return found
 
 
-@pytest.mark.parametrize("path", [*JSON, *TEXT], ids=lambda path: f"{path.parent.name}{path.suffix}")
-def test_every_release_and_interface_tells_the_same(path: Path) -> None:
+@pytest.mark.parametrize("path", RECORDED, ids=lambda path: path.parent.name)
+def test_every_release_tells_the_same(path: Path) -> None:
     found = read(path)
     assert found["maint"].nodes == tuple(f"n{i}" for i in range(1, 7))
     assert {one.end_s - one.start_s for one in found.values()} == {900.0}
@@ -45,16 +43,6 @@ def test_every_release_and_interface_tells_the_same(path: Path) -> None:
     assert found["licence"].nodes == ()
     assert {name for name, one in found.items() if one.gres} == {"gres"} & found.keys()
     assert {name: one.cores for name, one in found.items() if one.cores} in ({"cores": (("n1", 4),)}, {})
-
-
-def test_text_and_json_say_the_same_where_there_are_both() -> None:
-    both = [path for path in TEXT if path.with_suffix(".json") in JSON]
-    assert both
-    for path in both:
-        text, told = read(path), read(path.with_suffix(".json"))
-        assert {n: (o.nodes, o.users, o.cores) for n, o in text.items()} == {
-            n: (o.nodes, o.users, o.cores) for n, o in told.items()
-        }
 
 
 def raw(**changed: Any) -> dict[str, Any]:
@@ -84,4 +72,3 @@ def test_an_answer_that_is_none_is_an_error_and_one_without_reservations_is_not(
     with pytest.raises(ClusterError):
         reservations_from({"errors": []})
     assert reservations_from({"reservations": [], "errors": []}) == []
-    assert reservations_from(reservations_document("No reservations in the system\n")) == []

@@ -202,8 +202,6 @@ class Actions:
             raise ActionRefused(
                 f"job {job_id}: Slurm did not start this job, or one like it ({bar[0]}); tried again later"
             )
-        if note is not None and note.grown_mib > record.mem_mib:
-            raise ActionRefused(f"job {job_id}: waits until Slurm was told its memory", Refusal.NODES_NOT_FREE_YET)
         if start.beside is not None:
             self._partner(job_id, start)
         if start.group:

@@ -9,7 +9,6 @@ from dataclasses import replace
 from lucid.adapters.slurm.actions.emptied_gpus import Emptied
 from lucid.adapters.slurm.actions.job_writer import GIVEN_UP, ONE_JOB, JobWriter
 from lucid.adapters.slurm.actions.lease_renewal import LeaseRenewal
-from lucid.adapters.slurm.actions.more_memory import MoreMemory, complete
 from lucid.adapters.slurm.actions.preempting_starts import ClaimWatch
 from lucid.adapters.slurm.actions.released_list import Released
 from lucid.adapters.slurm.actions.start_changes import back_to
@@ -69,11 +68,9 @@ class Repair:
         writer: JobWriter,
         released: Released,
         claims: ClaimWatch | None = None,
-        memory: MoreMemory | None = None,
     ) -> None:
         """``released``: what lucid-release let go while no lucidd decided. ``claims``: the starts that preempt
-        others. ``memory``: the jobs that are started again with more of it, where there are any."""
-        self._memory = memory
+        others."""
         self._writer = writer
         self._claims = claims or ClaimWatch(writer)
         self.emptied = Emptied(writer, self._claims, self._take_back)
@@ -155,12 +152,8 @@ class Repair:
                 writer.put(replace(note, released=True, tries=tries, refusal=refusal))
             if note.claims:
                 return self._claims.ran(record, writer.notes[record.id], self._jobs)
-        if record.ended:
-            return "" if self._memory is None else self._memory.grow(record, note, facts)
         if not record.pending or not record.asks or not ownership.ours(record):
             return ""
-        if note is not None and note.grown_mib and (words := complete(writer, record, note)):
-            return words
         state = ownership.state(record, note, facts.now_s)
         if note is not None and state in TOLD:
             return self._under_way(record, note, facts, packs)

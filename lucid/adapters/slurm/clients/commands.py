@@ -14,7 +14,6 @@ from typing import Any
 
 from lucid.adapters.bounded import digits
 from lucid.adapters.left_out import LeftOut
-from lucid.adapters.slurm.clients import before_23_02 as early
 from lucid.adapters.slurm.clients.changed_jobs import KnownJobs
 from lucid.adapters.slurm.clients.munge import MUNGE, credential
 from lucid.adapters.slurm.clients.port import Breaker, Changes, HeldGpu, checked_id, declined, guarded
@@ -40,7 +39,7 @@ from lucid.adapters.slurm.records.network_topology import Network, network_from
 from lucid.adapters.slurm.records.preemption import QOS_PREEMPTION, Preemption, preemption_from
 from lucid.adapters.slurm.records.qos_priorities import QOS_FIELDS, tiers_from
 from lucid.adapters.slurm.records.request import JobDefaults, defaults_from
-from lucid.adapters.slurm.records.reservations import Reservation, reservations_document, reservations_from
+from lucid.adapters.slurm.records.reservations import Reservation, reservations_from
 from lucid.errors import ActionRefused, ClusterError, ClusterUnavailable
 
 __all__ = ["CommandClient", "silent"]
@@ -130,10 +129,6 @@ class CommandClient:
             self._version = major, minor
         return self._version
 
-    def _early(self) -> bool:
-        """Does only ``squeue`` print JSON?"""
-        return self.version() < early.FIRST_JSON
-
     def jobs(self) -> list[SlurmJob]:
         """One ``squeue`` over all states; where there are many jobs, one listing of them and one ``squeue`` of those
         that changed. The first on 26.05 is asked again in a form that tells more."""
@@ -176,18 +171,13 @@ class CommandClient:
         return jobs_from(document)
 
     def nodes(self) -> list[SlurmNode]:
-        """One ``scontrol show nodes``, or one ``sinfo`` (``before_23_02``)."""
+        """One ``scontrol show nodes``."""
         self._breaker.calls.reads += 1
-        if self._early():
-            return nodes_from(early.nodes_document(self.ask(["sinfo", "--json"])), self.left_out)
         return nodes_from(self.ask(["scontrol", "show", "nodes", "--json"]), self.left_out)
 
     def reservations(self) -> list[Reservation]:
         """One ``scontrol show reservation``."""
         self._breaker.calls.reads += 1
-        if self._early():
-            text = self._run(["scontrol", "-o", "show", "reservation"])
-            return reservations_from(reservations_document(text), self.left_out)
         return reservations_from(self.ask(["scontrol", "show", "reservation", "--json"]), self.left_out)
 
     def node_states(self) -> str:
@@ -235,8 +225,6 @@ class CommandClient:
     def fair_shares(self) -> dict[tuple[str, str], float]:
         """One ``sshare``."""
         self._breaker.calls.reads += 1
-        if self._early():
-            return fair_shares_from(early.shares_document(self._run(["sshare", "-a", "-P"])), self.left_out)
         return fair_shares_from(self.ask(["sshare", "-a", "--json"]), self.left_out)
 
     def config(self) -> dict[str, str]:
@@ -247,9 +235,6 @@ class CommandClient:
     def partitions(self) -> list[Partition]:
         """``scontrol show partitions``."""
         self._breaker.calls.reads += 1
-        if self._early():
-            text = self._run(["scontrol", "-o", "show", "partition"])
-            return partitions_from(early.partitions_document(text), self.left_out)
         document = self.ask(["scontrol", "show", "partitions", "--json"])
         self._accounting["partitions"] = accounting_trouble(document)
         return partitions_from(document, self.left_out)
@@ -257,8 +242,6 @@ class CommandClient:
     def clock_s(self) -> float | None:
         """From ``sdiag``."""
         self._breaker.calls.reads += 1
-        if self._early():
-            return clock_from(early.clock_document(self._run(["sdiag"])))
         return clock_from(self.ask(["sdiag", "--json"]))
 
     def rights(self, user: str = "") -> tuple[str, str] | None:
@@ -392,7 +375,7 @@ class CommandClient:
         self._write(["scancel", checked_id(job_id)])
 
     def except_from_sleep(self, nodes: Sequence[str], kept: bool) -> None:
-        """``scontrol update``, from 23.02."""
+        """``scontrol update``."""
         self._write(["scontrol", "update", f"SuspendExcNodes{'+' if kept else '-'}={','.join(nodes)}"])
 
     def seal(self, text: str) -> str:
@@ -420,10 +403,6 @@ class CommandClient:
     def requeue_hold(self, job_id: str) -> None:
         """``scontrol requeuehold``. Without ``Incomplete`` it would run a job that has just ended a second time."""
         self._write(["scontrol", "requeuehold", "Incomplete", checked_id(job_id)])
-
-    def requeue_ended(self, job_id: str) -> None:
-        """``scontrol requeuehold``."""
-        self._write(["scontrol", "requeuehold", checked_id(job_id)])
 
     def _write(self, command: Sequence[str]) -> None:
         self._breaker.calls.writes += 1

@@ -1,4 +1,4 @@
-"""What Lucid asks of Slurm, whatever way it asks (commands, slurmrestd), and the breaker before it."""
+"""What Lucid asks of Slurm, whatever way it asks (commands, pyslurm), and the breaker before it."""
 
 from __future__ import annotations
 
@@ -13,12 +13,10 @@ from lucid.adapters.slurm.records.preemption import Preemption
 from lucid.adapters.slurm.records.request import JobDefaults
 from lucid.adapters.slurm.records.reservations import Reservation
 from lucid.core.doubling import doubled_s
-from lucid.errors import ActionRefused, ClusterUnavailable, Refusal
+from lucid.errors import ActionRefused, ClusterUnavailable, ClusterUnreadable, Refusal
 from lucid.slurmlog.value_formats import JOB_NUMBER
 
 __all__ = [
-    "FIRST_TO_PACK",
-    "TOO_OLD",
     "Breaker",
     "Calls",
     "Changes",
@@ -28,17 +26,27 @@ __all__ = [
     "checked_id",
     "declined",
     "guarded",
+    "served",
 ]
 
-FIRST_TO_PACK = (23, 11)
-"""First Slurm on which a pending job's request can be replaced (seen on 24.11, 25.11 and 26.05; 22.05 adds to it;
-23.11 was never packed by a test)."""
-TOO_OLD = "Slurm {}.{:02} adds to a waiting job's request instead of replacing it: pack mode needs 23.11 or later"
+_OLDEST = (23, 11)
+"""First Slurm on which a pending job's request can be replaced (22.05 adds to it)."""
 
 _NOT_LEFT = ("pending execution", "temporarily unavailable", "already completing", "in progress")
 """Slurm's words to a job that has not left COMPLETING: no fault of its request."""
 
 T = TypeVar("T")
+
+
+def served(version: tuple[int, int]) -> tuple[int, int]:
+    """The release of a Slurm, if Lucid serves it.
+
+    Raises:
+        ClusterUnreadable: it is too old.
+    """
+    if version < _OLDEST:
+        raise ClusterUnreadable(f"this is Slurm {version[0]}.{version[1]:02}, and Lucid needs Slurm 23.11 or later")
+    return version
 
 
 def declined(words: str) -> ActionRefused:
@@ -132,38 +140,36 @@ class SlurmClient(Protocol):
         """All nodes."""
         ...
 
-    def reservations(self) -> Sequence[Reservation] | None:
-        """Those in force and ahead; ``None`` where this way of asking does not tell."""
+    def reservations(self) -> Sequence[Reservation]:
+        """Those in force and ahead."""
         ...
 
-    def node_states(self) -> str | None:
-        """A text that is another one when a node's state is, and that costs less than all nodes; ``None`` where this
-        way of asking has none."""
+    def node_states(self) -> str:
+        """A text that is another one when a node's state is, and that costs less than all nodes."""
         ...
 
-    def job_defaults(self) -> Mapping[str, JobDefaults] | None:
-        """JobDefaults in force by partition; ``None`` where this way of asking does not tell."""
+    def job_defaults(self) -> Mapping[str, JobDefaults]:
+        """JobDefaults in force by partition."""
         ...
 
-    def network(self) -> Network | None:
-        """The switches above the nodes; ``None`` where this way of asking does not tell."""
+    def network(self) -> Network:
+        """The switches above the nodes."""
         ...
 
-    def preemption(self) -> Preemption | None:
-        """Who may preempt whom; ``None`` where this way of asking does not tell."""
+    def preemption(self) -> Preemption:
+        """Who may preempt whom."""
         ...
 
-    def qos_priorities(self) -> Mapping[str, int] | None:
-        """Priorities of QOS other than 0, where Slurm goes by them; ``None`` where this way does not tell."""
+    def qos_priorities(self) -> Mapping[str, int]:
+        """Priorities of QOS other than 0, where Slurm goes by them."""
         ...
 
     def fair_shares(self) -> Mapping[tuple[str, str], float]:
         """Slurm's fair-share factors (0 to 1) by account and user. Raises ``ClusterError`` where it has none."""
         ...
 
-    def config(self) -> Mapping[str, str] | None:
-        """slurmctld's configuration in force, by key as ``scontrol show config`` has it; ``None`` where this way of
-        asking does not tell."""
+    def config(self) -> Mapping[str, str]:
+        """slurmctld's configuration in force, by key as ``scontrol show config`` has it."""
         ...
 
     def partitions(self) -> Sequence[Partition]:
@@ -227,10 +233,6 @@ class SlurmClient(Protocol):
         """Stop a running batch job and put it back, held; one that has ended meanwhile stays as it is."""
         ...
 
-    def requeue_ended(self, job_id: str) -> None:
-        """Put a batch job that has ended, and that Slurm remembers, back into the queue, held."""
-        ...
-
 
 class Inspector(SlurmClient, Protocol):
     """A client that can also be asked how Slurm is set up, for ``lucidctl doctor``."""
@@ -250,15 +252,15 @@ class Inspector(SlurmClient, Protocol):
         ...
 
     def partition_settings(self) -> Mapping[str, Mapping[str, str]]:
-        """Settings of partitions, as Slurm words them; empty where this way of asking does not tell."""
+        """Settings of partitions, as Slurm words them."""
         ...
 
     def gpu_limits(self) -> Limits:
-        """Of QOS and accounts; none where this way of asking does not tell."""
+        """Of QOS and accounts."""
         ...
 
-    def group_limits(self) -> Mapping[str, GroupLimit] | None:
-        """GrpTRES on GPUs, by ``QOS name`` and ``account name``; ``None`` where this way of asking does not tell."""
+    def group_limits(self) -> Mapping[str, GroupLimit]:
+        """GrpTRES on GPUs, by ``QOS name`` and ``account name``."""
         ...
 
     def close(self) -> None:

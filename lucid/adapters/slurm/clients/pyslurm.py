@@ -106,7 +106,7 @@ class PyslurmClient:
         """By Slurm's commands."""
         return self._commands.preemption()
 
-    def qos_priorities(self) -> Mapping[str, int] | None:
+    def qos_priorities(self) -> dict[str, int]:
         """By commands."""
         return self._commands.qos_priorities()
 
@@ -206,10 +206,6 @@ class PyslurmClient:
     def requeue_hold(self, job_id: str) -> None:
         """By ``scontrol``: pyslurm would also run a job that has just ended a second time."""
         self._commands.requeue_hold(job_id)
-
-    def requeue_ended(self, job_id: str) -> None:
-        """By ``scontrol``."""
-        self._commands.requeue_ended(job_id)
 
     def number(self, job_id: str) -> int:
         """By ``squeue``."""

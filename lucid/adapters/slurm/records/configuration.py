@@ -18,7 +18,6 @@ __all__ = [
     "Limits",
     "Partition",
     "clock_from",
-    "config_from_json",
     "config_from_text",
     "gpu_limits_from",
     "group_limits_from",
@@ -61,7 +60,7 @@ class GroupLimit:
 
 
 def partitions_from(document: Any, left_out: LeftOut | None = None) -> list[Partition]:
-    """Partitions of one answer, of ``scontrol show partitions --json`` or slurmrestd.
+    """Partitions of one answer, of ``scontrol show partitions --json``.
 
     Raises:
         ClusterError: the answer is none, or says that it failed.
@@ -169,20 +168,6 @@ def config_from_text(text: str) -> dict[str, str]:
         key, eq, value = line.partition("=")
         if eq:
             _add(found, re.sub(r"\[\d+\]$", "", key.strip()), value.strip())
-    return found
-
-
-def config_from_json(document: Mapping[str, Any]) -> dict[str, str]:
-    """``slurm_conf`` of slurmrestd's answer (v0.0.45), as `config_from_text` gives it."""
-    found: dict[str, str] = {}
-    for key, value in document.items():
-        if isinstance(value, list):
-            text = ",".join(str(item) for item in value if not isinstance(item, Mapping))
-        elif isinstance(value, Mapping):
-            text = str(value.get("number", "")) if value.get("set") and not value.get("infinite") else ""
-        else:
-            text = str(int(value)) if isinstance(value, bool) else str(value)
-        _add(found, key, text)
     return found
 
 

@@ -14,7 +14,7 @@ __all__ = ["FairShares", "fair_shares_from"]
 
 
 def fair_shares_from(document: Any, left_out: LeftOut | None = None) -> dict[tuple[str, str], float]:
-    """The factors (0 to 1) of all users of all accounts, as ``sshare -a --json`` and slurmrestd's ``shares`` have
+    """The factors (0 to 1) of all users of all accounts, as ``sshare -a --json`` has
     them. Entries without a factor are left out.
 
     Raises:

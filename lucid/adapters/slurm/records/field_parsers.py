@@ -100,7 +100,7 @@ def array_tasks(text: str, most: int) -> tuple[list[int], int | None]:
 
 def gpu_mask(detail: str) -> int:
     """GPU indices that one node's entry of ``gres_detail`` says the job holds, as a mask. Its forms are
-    ``gpu:g0:1(IDX:0),gpu:a:2(IDX:1-2)`` and ``shard:g1:1(0/2,1/2,0/2,0/2)``, on 22.05 ``shard:g1:1(IDX:1)``."""
+    ``gpu:g0:1(IDX:0),gpu:a:2(IDX:1-2)`` and ``shard:g1:1(0/2,1/2,0/2,0/2)``."""
     mask = 0
     for item in split_outside(detail):
         name, _, rest = item.partition("(")

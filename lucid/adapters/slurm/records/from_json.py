@@ -1,11 +1,10 @@
 """Slurm's answers in JSON, translated into records of our own: the only place that knows its field names.
 
-Read: ``squeue --json`` (jobs), ``scontrol show nodes --json`` (before 23.02 ``sinfo --json``: ``before_23_02``), and
-slurmrestd's answers, which have the same shape. Versions differ in wrappers (a number is 5, or {"set": true,
-"number": 5}) and in fields that are absent. A record that lacks what every version has told (``JOB_NEEDS``,
-``NODE_NEEDS``) cannot be read; what else is missing falls back to "unknown". A document
-without jobs or nodes, or with errors, is one. A record that cannot be read is left out (``left_out``); of a job's
-there remains what can still be told of it, since it may hold GPUs (``unreadable``).
+Read: ``squeue --json`` (jobs), ``scontrol show nodes --json``, and what pyslurm tells, in the same shape. Versions
+differ in wrappers (a number is 5, or {"set": true, "number": 5}) and in fields that are absent. A record that lacks
+what every version has told (``JOB_NEEDS``, ``NODE_NEEDS``) cannot be read; what else is missing falls back to
+"unknown". A document without jobs or nodes, or with errors, is one. A record that cannot be read is left out
+(``left_out``); of a job's there remains what can still be told of it, since it may hold GPUs (``unreadable``).
 """
 
 from __future__ import annotations
@@ -45,7 +44,6 @@ __all__ = [
 
 _MOST_TASKS = 1000
 """Tasks shown of one array that still waits: what bounds a snapshot."""
-_NICE_OFFSET = 1 << 31
 _LONGEST = 8192
 """Characters of one field of a request; a list of all nodes of a large cluster is shorter."""
 
@@ -233,7 +231,7 @@ def _job(raw: Mapping[str, Any]) -> list[SlurmJob]:
             excludes=_request(raw, "excluded_nodes"),
             comment=text_of(raw.get("comment")),
             qos=text_of(raw.get("qos")),
-            nice=_nice(raw.get("nice")),
+            nice=int(number_of(raw.get("nice"))),
             reservation=text_of(raw.get("resv_name")),
             dependency=text_of(raw.get("dependency")),
             het=int(number_of(raw.get("het_job_id"))),
@@ -257,18 +255,12 @@ def _reason(raw: Mapping[str, Any]) -> str:
     return said if said.startswith("ReqNodeNotAvail,") else reason.replace("_", " ")
 
 
-def _nice(value: Any) -> int:
-    """``--nice``: 22.05 tells it as a number beyond 2^31."""
-    number = int(number_of(value))
-    return number - _NICE_OFFSET if number >= _NICE_OFFSET // 2 else number
-
-
 def _request(raw: Mapping[str, Any], key: str) -> str:
     """A field of the request. It is read character by character at every look, so a user must not make it long."""
     text = text_of(raw.get(key))
     if len(text) > _LONGEST:
         raise ValueError(f"{key} has {len(text)} characters, and {_LONGEST} are the most that Lucid reads")
-    return text.replace("gres:", "gres/") if "gres:" in text else text  # 22.05's way to write it
+    return text
 
 
 def _others(raw: Mapping[str, Any]) -> list[str]:
@@ -318,15 +310,11 @@ def _node(raw: Mapping[str, Any]) -> SlurmNode:
         shard_types=frozenset(shards),
         cpus=int(number_of(raw.get("effective_cpus")) or number_of(raw.get("cpus"))),
         mem_mib=int(number_of(raw.get("real_memory"))) - int(number_of(raw.get("specialized_memory"))),
-        features=frozenset(_features(raw.get("active_features") or raw.get("features"))),
+        features=frozenset(_words(raw.get("active_features") or raw.get("features"))),
         partitions=frozenset(_words(raw.get("partitions"))),
         states=states,
         reason=text_of(raw.get("reason")),
         slots=frozenset(shard_counts(gres).values()),
-        available_features=frozenset(_features(raw.get("features"))),
+        available_features=frozenset(_words(raw.get("features"))),
         weight=int(number_of(raw.get("weight"), 1.0)),
     )
-
-
-def _features(value: Any) -> list[str]:
-    return text_of(value).split(",") if isinstance(value, str) else _words(value)

@@ -1,7 +1,7 @@
 """When an answer of Slurm can be used: it holds the list, and no error but that accounting does not answer.
 
 Slurm 24.11 asks slurmdbd for the names of TRES while it prints partitions. With slurmdbd down the answer is whole all
-the same, and names an error (slurmrestd sends it with status 500). The list is slurmctld's own, and right.
+the same, and names an error. The list is slurmctld's own, and right.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def time_limit_s(value: Any) -> float | None:
 
 
 def words_of(value: Any) -> list[str]:
-    """States come as a list, or in old versions as one word."""
+    """States come as a list, or over pyslurm as one word."""
     if isinstance(value, str):
         return clean(value).replace("+", " ").split()
     return [clean(str(item)) for item in value] if isinstance(value, list) else []
@@ -53,7 +53,7 @@ _FLAG_ALONE = {
     "SPECIAL_EXIT": "PENDING",
     "RESV_DEL_HOLD": "PENDING",
 }
-"""Slurm 22.05 names a flag in place of the state that has it."""
+"""pyslurm names a flag in place of the state that has it."""
 
 
 def states_of(value: Any) -> list[str]:
@@ -70,7 +70,7 @@ def checked_list(document: Any, key: str, what: str, *, of_slurmctld: bool = Tru
         ClusterError: the answer is none, or says that it failed.
     """
     if not isinstance(document, Mapping) or not isinstance(document.get(key), list):
-        raise ClusterError(f"{what}: no {key!r} in the answer; is this Slurm 22.05 or later?")
+        raise ClusterError(f"{what}: no {key!r} in the answer; is this Slurm 23.11 or later?")
     errors = _errors(document)
     if errors and not (of_slurmctld and document[key] and accounting_trouble(document)):
         raise ClusterError(f"{what}: Slurm answers with an error: {_words(errors[0])}")

@@ -1,8 +1,8 @@
 """JSON of others, read as far as it can be.
 
-Slurm's answers hold texts of its users as they wrote them: bytes that are no UTF-8 (slurmrestd sends those as they
-are), control characters. One of them must not make a whole answer unreadable. An answer that was cut short stays an
-error: half a list of jobs is not a list of fewer jobs.
+Slurm's answers hold texts of its users as they wrote them: bytes that are no UTF-8, control characters. One of them
+must not make a whole answer unreadable. An answer that was cut short stays an error: half a list of jobs is not a
+list of fewer jobs.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ def tiers_from(rows: str, config: Mapping[str, str]) -> dict[str, int]:
 class QosTiers:
     """Asks now and then. Where it cannot be told, what was told before counts."""
 
-    def __init__(self, ask: Callable[[], Mapping[str, int] | None]) -> None:
+    def __init__(self, ask: Callable[[], Mapping[str, int]]) -> None:
         self._ask = ask
         self._known: Mapping[str, int] = {}
         self._at_s = float("-inf")
@@ -44,10 +44,9 @@ class QosTiers:
         if not 0 <= now_s - self._at_s < _EVERY_S:
             self._at_s = now_s
             try:
-                read = self._ask()
+                self._known = self._ask()
             except ClusterUnavailable:
                 raise
             except ClusterError:
-                read = None
-            self._known = self._known if read is None else read
+                return self._known
         return self._known

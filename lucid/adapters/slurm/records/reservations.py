@@ -1,4 +1,4 @@
-"""Slurm's reservations, read from its JSON (from 23.02 on) or from the text of ``scontrol`` (22.05).
+"""Slurm's reservations, read from its JSON.
 
 A record that cannot be read is left out: its nodes then are what their states say (RESERVED and MAINTENANCE: nothing
 starts there), and a job that Slurm does not start because of it waits and is tried again (``pending_reasons``).
@@ -6,8 +6,6 @@ starts there), and a job that Slurm does not start because of it waits and is tr
 
 from __future__ import annotations
 
-import re
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -17,9 +15,7 @@ from lucid.adapters.left_out import LeftOut
 from lucid.adapters.slurm.records.json_values import checked_list, number_of, words_of
 from lucid.core.hostlist import hosts_in
 
-__all__ = ["Reservation", "reservations_document", "reservations_from"]
-
-_NONE = ("(null)", "N/A", "n/a", "")
+__all__ = ["Reservation", "reservations_from"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +48,7 @@ class Reservation:
 
 
 def reservations_from(document: Any, left_out: LeftOut | None = None) -> list[Reservation]:
-    """Reservations of one answer, of ``scontrol show reservation --json`` or slurmrestd.
+    """Reservations of one answer, of ``scontrol show reservation --json``.
 
     Raises:
         ClusterError: the answer is none, or says that it failed.
@@ -101,32 +97,3 @@ def _counted(ranges: str) -> int:
             raise ValueError(f"its cores cannot be read: {ranges[:60]!r}")
         count += high - low + 1
     return count
-
-
-def reservations_document(text: str) -> dict[str, Any]:
-    """``scontrol -o show reservation`` of 22.05 as later versions print it in JSON."""
-    return {"reservations": [_told(line) for line in text.splitlines() if line.startswith("ReservationName=")]}
-
-
-def _told(line: str) -> dict[str, Any]:
-    cores = re.findall(r"\sNodeName=(\S+) CoreIDs=(\S+)", line)
-    given = {key: "" if value in _NONE else value for key, _, value in (word.partition("=") for word in line.split())}
-    return {
-        "name": given["ReservationName"],
-        "start_time": _unix_s(given.get("StartTime", "")),
-        "end_time": _unix_s(given.get("EndTime", "")),
-        "node_list": given.get("Nodes", ""),
-        "flags": [flag for flag in given.get("Flags", "").split(",") if flag],
-        "tres": given.get("TRES", ""),
-        "users": given.get("Users", ""),
-        "accounts": given.get("Accounts", ""),
-        "core_specializations": [{"node": node, "core": core} for node, core in cores],
-    }
-
-
-def _unix_s(text: str) -> float:
-    """A time as ``scontrol`` prints it, in local time; 0 for what is none."""
-    try:
-        return time.mktime(time.strptime(text, "%Y-%m-%dT%H:%M:%S"))
-    except (ValueError, OverflowError):
-        return 0.0

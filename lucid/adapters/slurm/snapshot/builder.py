@@ -26,7 +26,7 @@ from lucid.adapters.slurm.records.jobs_and_nodes import SlurmJob, SlurmNode
 from lucid.adapters.slurm.records.preemption import Preemption
 from lucid.adapters.slurm.records.request import NO_DEFAULTS, JobDefaults, whole_because
 from lucid.adapters.slurm.snapshot.lending_pool import Pool
-from lucid.adapters.slurm.snapshot.node_constraints import NodesAskedFor, nodes_met
+from lucid.adapters.slurm.snapshot.node_constraints import NodesAskedFor
 from lucid.adapters.slurm.snapshot.observation import Observation, gpus_taken, submitted_s, users_nodes
 from lucid.adapters.slurm.snapshot.placement_clashes import without_clashes
 from lucid.adapters.slurm.snapshot.power_saving import begins_s
@@ -286,11 +286,6 @@ class Viewer:
             return None
         wait_s = min(record.switch_wait_s or math.inf, facts.switch_wait_s)
         return (note.wait_since_s if note and note.wait_since_s else record.submit_s) + wait_s
-
-    @staticmethod
-    def may_have(record: SlurmJob, note: JobNote | None, facts: Observation) -> frozenset[str]:
-        """The names of the nodes that meet what a job's user asks of nodes."""
-        return nodes_met(record, users_nodes(record, note), facts.nodes)
 
     def whole_because(self, record: SlurmJob, note: JobNote | None, home: str, facts: Observation) -> str:
         """Why its request cannot become slots, in words; empty where it can. Not where its user or job_submit.lua

@@ -66,16 +66,15 @@ class NodeLooks:
         return any(job.pending and job.asks for job in jobs) and self._changed(now_s, _WAITS_S)
 
     def _changed(self, now_s: float, every_s: float) -> bool:
-        """Has a node another state than at the last listing? Where there is no short listing, nodes are taken to have
-        changed while they are on their way up or down."""
+        """Has a node another state than at the last listing?"""
         if 0 <= now_s - max(self._states_at_s, self._at_s) < every_s:
             return False
         self._states_at_s = now_s
         before, self._states = self._states, self._client.node_states()
-        if self._states == before and self._states is not None:
+        if self._states == before:
             self._same_s = now_s
             return False
-        return self._states is not None or every_s == _MOVES_S
+        return True
 
     def _read_rules(self, now_s: float) -> None:
         if 0 <= now_s - self._rules_at_s < _RULES_S:

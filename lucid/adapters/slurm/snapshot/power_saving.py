@@ -61,11 +61,8 @@ class PowerRules:
     why_not: str = "it is not known whether Slurm wakes it"
 
     @staticmethod
-    def of(config: Mapping[str, str] | None, in_partition: bool = False) -> PowerRules:
-        """From ``scontrol show config``; ``None`` where that is not told. ``in_partition``: has a partition a
-        SuspendTime of its own?"""
-        if config is None:
-            return PowerRules()
+    def of(config: Mapping[str, str], in_partition: bool = False) -> PowerRules:
+        """From ``scontrol show config``. ``in_partition``: has a partition a SuspendTime of its own?"""
         why_not = ""
         if not (config.get("ResumeProgram") and config.get("SuspendProgram")):
             why_not = "Slurm has no ResumeProgram and does not wake it"

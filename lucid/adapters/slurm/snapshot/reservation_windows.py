@@ -90,7 +90,7 @@ class Closings:
                 _LOG.warning("reservations cannot be read", extra={"facts": {"why": self._trouble}})
             return False
         self._trouble = ""
-        before, self._found = self._found, () if found is None else tuple(found)
+        before, self._found = self._found, tuple(found)
         return _to_come(before, now_s) != _to_come(self._found, now_s)
 
     def windows(self, now_s: float) -> Mapping[str, tuple[Window, ...]]:

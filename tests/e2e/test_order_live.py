@@ -1,4 +1,4 @@
-"""What Lucid does on every Slurm that is in use: it observes, orders, says what it cannot do, and leaves."""
+"""Order mode on a real Slurm: it orders, writes its factors again, and leaves."""
 
 from __future__ import annotations
 
@@ -9,10 +9,6 @@ from pathlib import Path
 import pytest
 from box import Box
 from daemon_box import Lucidd
-
-from lucid.adapters.slurm.clients.port import FIRST_TO_PACK
-
-pytestmark = pytest.mark.any_slurm
 
 
 @pytest.fixture
@@ -59,23 +55,3 @@ def test_a_site_factor_that_is_taken_back_is_written_again_and_counted(box: Box,
     box.scontrol("update", f"JobId={small}", "SiteFactor=0")
     box.wait("it is written again", lambda: shown_priority(box, small) >= before + 900)
     assert ordering.json("status")["counts"]["factors_undone"] == 1
-
-
-def test_pack_mode_is_refused_where_slurm_cannot_serve_it(box: Box, tmp_path: Path) -> None:
-    lucidd = Lucidd(box, tmp_path / "lucidd", mode="pack")
-    lucidd.start()
-    try:
-        modes = lucidd.json("status")["modes"]
-        number = box.sbatch("--gres=gpu:2", "-p", "vc-b")
-        box.wait_ended(number)
-        said = lucidd.ctl("status") + lucidd.ctl("doctor") + lucidd.ctl("mode", "vc-a", "pack")
-        if box.release >= FIRST_TO_PACK:
-            assert set(modes.values()) == {"pack"}
-            assert "needs 23.11" not in said
-            return
-        assert set(modes.values()) == {"order"}
-        assert box.tag(number) == "", "no job is held for a lucidd that does not pack"
-        assert said.count("pack mode needs 23.11 or later") >= 3
-    finally:
-        lucidd.close()
-        box.stop_beating()
