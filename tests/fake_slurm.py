@@ -524,6 +524,11 @@ class FakeSampler:
     """By job: since when it does nothing, and when that was said."""
     _told: set[tuple[str, int]] = field(default_factory=set)
 
+    def forget(self, job: str) -> None:
+        """Its files are pruned."""
+        self.profiles.pop(job, None)
+        self._told = {told for told in self._told if told[0] != job}
+
     def idle(self, job: str) -> tuple[Idle, float] | None:
         return self.idles.get(job)
 

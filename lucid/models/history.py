@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
 from math import exp, fsum, log
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 from lucid.core.job import Ended, Job, JobProfile
 from lucid.core.prediction import JUMBO, Prediction
@@ -13,28 +13,50 @@ from lucid.core.prediction import JUMBO, Prediction
 if TYPE_CHECKING:
     from lucid.config import PolicySettings
 
-__all__ = ["NEWEST", "HistoryPredictor", "jobs_alike", "naive_for"]
+__all__ = ["GROUPS_KEPT", "NEWEST", "Groups", "HistoryPredictor", "jobs_alike", "naive_for"]
+
+_Group = TypeVar("_Group")
 
 NEWEST: Final = 20
 """So many of a group's jobs say more of the next one than all that ever ended (docs/decisions/0054)."""
+GROUPS_KEPT: Final = 10_000
+"""Groups of jobs that are remembered. A name may be of one job alone: there are as many groups as jobs then."""
 _FLOOR_S = 10.0
 """Added before logarithms are taken: seconds do not matter."""
+
+
+class Groups(OrderedDict[tuple[str, ...], _Group], Generic[_Group]):
+    """What was learned of groups of jobs, by group, those of which something was learned last at the end. Of more
+    than ``GROUPS_KEPT`` the first are forgotten."""
+
+    def learning(self, key: tuple[str, ...], make: Callable[[], _Group]) -> _Group:
+        """The group, of which something is learned now."""
+        found = self.get(key)
+        if found is None:
+            found = self[key] = make()
+            if len(self) > GROUPS_KEPT:
+                self.popitem(last=False)
+        else:
+            self.move_to_end(key)
+        return found
 
 
 class _Mean:
     """Of all values, or of the ``newest``."""
 
-    __slots__ = ("count", "kept", "total")
+    __slots__ = ("count", "kept", "newest", "total")
     kind = "mean"
 
     def __init__(self, newest: int | None) -> None:
         self.count = 0
         self.total = 0.0
-        self.kept: deque[float] | None = None if newest is None else deque(maxlen=newest)
+        self.newest = newest
+        self.kept: list[float] = []
 
     def add(self, value: float) -> None:
-        if self.kept is not None:
+        if self.newest is not None:
             self.kept.append(value)
+            del self.kept[: -self.newest]
             self.count, self.total = len(self.kept), fsum(self.kept)
         else:
             self.count += 1
@@ -46,7 +68,7 @@ class _Mean:
 
     @property
     def last(self) -> str:
-        return "the last " if self.kept and self.count == self.kept.maxlen else ""
+        return "the last " if self.count == self.newest else ""
 
 
 def jobs_alike(count: int, what: str) -> str:
@@ -82,7 +104,7 @@ class HistoryPredictor:
         self._first_guess_s = first_guess_s
         self._group = _GeometricMean if geometric else _Mean
         self._newest = newest
-        self._means: dict[tuple[str, ...], _Mean] = {}
+        self._means: Groups[_Mean] = Groups()
 
     @staticmethod
     def _keys(job: Job) -> list[tuple[str, ...]]:
@@ -112,10 +134,10 @@ class HistoryPredictor:
         """Add finished jobs to every group that they belong to."""
         for item in ended:
             for key in self._keys(item.job):
-                mean = self._means.get(key)
-                if mean is None:
-                    mean = self._means[key] = self._group(self._newest)
-                mean.add(item.ran_s)
+                self._means.learning(key, self._made).add(item.ran_s)
+
+    def _made(self) -> _Mean:
+        return self._group(self._newest)
 
 
 def naive_for(policy: str, settings: PolicySettings) -> HistoryPredictor | None:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left, insort
-from collections import defaultdict, deque
 from collections.abc import Sequence
 from typing import Final
 
 from lucid.core.job import Ended, Job, JobProfile
 from lucid.core.prediction import JUMBO, Prediction
 from lucid.models.duration.features import LOG_OFFSET_S
-from lucid.models.history import jobs_alike
+from lucid.models.history import Groups, jobs_alike
 
 __all__ = ["PriorPredictor"]
 
@@ -26,7 +25,7 @@ class _Median:
     __slots__ = ("_order", "_sorted")
 
     def __init__(self) -> None:
-        self._order: deque[float] = deque()
+        self._order: list[float] = []
         self._sorted: list[float] = []
 
     def __len__(self) -> int:
@@ -34,7 +33,7 @@ class _Median:
 
     def add(self, value: float) -> None:
         if len(self._order) == _KEPT:
-            del self._sorted[bisect_left(self._sorted, self._order.popleft())]
+            del self._sorted[bisect_left(self._sorted, self._order.pop(0))]
         self._order.append(value)
         insort(self._sorted, value)
 
@@ -61,7 +60,7 @@ class PriorPredictor:
         self.others_weight = others_weight
         self.own_weight = own_weight
         self._first_guess_s = first_guess_s
-        self._known: dict[_Key, _Median] = defaultdict(_Median)
+        self._known: Groups[_Median] = Groups()
 
     def predict(self, job: Job, profile: JobProfile | None, now_s: float) -> Prediction:  # noqa: ARG002
         """The source names the prior and the narrowest group that corrected it."""
@@ -91,9 +90,9 @@ class PriorPredictor:
         for item in ended:
             value = _log(item.ran_s)
             everybody, own = _groups(item.job)
-            self._known[everybody].add(value - _log(self._prior(item.job)[0]))
+            self._known.learning(everybody, _Median).add(value - _log(self._prior(item.job)[0]))
             for key in own:
-                self._known[key].add(value)
+                self._known.learning(key, _Median).add(value)
 
     def _prior(self, job: Job) -> tuple[float, str]:
         if job.time_limit_s:

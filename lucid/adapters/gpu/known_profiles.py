@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
 
 from lucid.adapters.gpu.profiles import ProfileSource, labelled, says_more
@@ -74,6 +74,11 @@ class KnownProfiles:
             if self._store.put_profile(row, reading.source, token):
                 self.set(job.id, profile)
                 self._like.note(job.user, job.name, job.gpus, profile, now_s)
+
+    @property
+    def measured(self) -> Set[str]:
+        """Jobs that have a profile of their own, as long as they are not forgotten."""
+        return self._own.keys()
 
     def set(self, job_id: str, profile: JobProfile) -> None:
         """From now on this is the job's own."""

@@ -351,8 +351,10 @@ class SlurmCluster:
         done += self.placeholders.settle(self._left_out, self._facts)
         if (self._facts.jobs or self._facts.nodes) and tells_all(self._facts.jobs):
             unread = numbers_unread(self._facts.jobs)
-            gone = [job_id for job_id in self._notes if self._left(job_id, unread)]
-            self._forget(gone)
+            self._forget([job_id for job_id in self._notes if self._left(job_id, unread)])
+            for job_id in self.known.measured - self._notes.keys():
+                if self._left(job_id, unread):
+                    self.known.forget(job_id)
         return done
 
     def _forget(self, gone: Sequence[str]) -> None:
@@ -360,9 +362,9 @@ class SlurmCluster:
         if not gone:
             return
         self._store.forget(gone, self.token)
-        self._repair.forget(gone)
         for job_id in gone:
             del self._notes[job_id]
+            self._writer.batches.pop(job_id, None)
             self.known.forget(job_id)
 
     def _left(self, job_id: str, unread: Collection[str]) -> bool:

@@ -81,9 +81,16 @@ class StoreRecorder:
             for row in rows:
                 self._last.pop(row.job_id, None)
             raise
-        for ended in snapshot.ended:
-            self._last.pop(ended.job.id, None)
+        self._forget(snapshot, plan)
         self._draw(snapshot, plan)
+
+    def _forget(self, snapshot: Snapshot, plan: Plan) -> None:
+        """What was decided last of jobs that have left: of those that never ran no snapshot tells that they ended."""
+        parts, decided = snapshot.partitions.values(), [part.decisions for part in plan.partitions.values()]
+        jobs = sum(len(part.pending) + len(part.running) for part in parts)
+        if len(self._last) > 2 * max(jobs, sum(map(len, decided))):
+            there = {entry.job.id for part in parts for entry in part.listed()}.union(*decided)
+            self._last = {job_id: last for job_id, last in self._last.items() if job_id in there}
 
     def _row(self, now_s: float, job_id: str, name: str, decision: Decision, mode: Mode) -> DecisionRow | None:
         row = row_of(now_s, job_id, name, decision, str(mode))

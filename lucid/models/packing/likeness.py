@@ -14,7 +14,7 @@ from typing import Final
 from lucid.core.job import JobProfile
 from lucid.models.duration.features import name_stem
 
-__all__ = ["LikeProfiles"]
+__all__ = ["KINDS_KEPT", "LikeProfiles"]
 
 _Key = tuple[str, ...]
 
@@ -28,13 +28,16 @@ class _Known:
     at_s: float
 
 
+KINDS_KEPT: Final = 10_000
+"""Kinds of jobs that are remembered. A name may be of one job alone: there are as many kinds as jobs then."""
 _MARGINS: Final = (1.0, 1.1, 1.25)
 """On the largest peak of memory, by level: the same name and GPU count, the same program on as many GPUs, and the
 same program on another number of GPUs."""
 
 
 class LikeProfiles:
-    """What was measured, by likeness. ``keep_s``: what is older is forgotten. ``similar``: programs with similar
+    """What was measured, by likeness, of the ``KINDS_KEPT`` kinds that were measured last. ``keep_s``: what is older
+    is not known any more. ``similar``: programs with similar
     names are alike, too, not only those of the same name and GPU count."""
 
     def __init__(self, keep_s: float = float("inf"), similar: bool = True) -> None:
@@ -42,7 +45,7 @@ class LikeProfiles:
         self._similar = similar
         self._known: dict[_Key, _Known] = {}
         self._users: set[str] = set()
-        """Those of whom anything was measured: each look asks about every job."""
+        """Those of whom anything was ever measured: each look asks about every job."""
         self._told: dict[_Key, tuple[_Known, JobProfile]] = {}
 
     def note(self, user: str, name: str, gpus: int, profile: JobProfile, at_s: float) -> None:
@@ -51,11 +54,15 @@ class LikeProfiles:
             return
         self._users.add(user)
         for key in self._keys(user, name, gpus):
-            before = self._known.get(key)
+            before = self._known.pop(key, None)
             fresh = before is not None and at_s - before.at_s <= self._keep_s
             most_mib = max(profile.gpu_mem_mib, before.most_mib if before is not None and fresh else 0.0)
             latest = profile if before is None or at_s >= before.at_s else before.profile
             self._known[key] = _Known(latest, most_mib, at_s if before is None else max(at_s, before.at_s))
+            if len(self._known) > KINDS_KEPT:  # the kind that was measured longest ago
+                gone = next(iter(self._known))
+                del self._known[gone]
+                self._told.pop(gone, None)
 
     def of(self, user: str, name: str, gpus: int, now_s: float) -> JobProfile | None:
         """The profile predicted for such a job: the same object as long as it says the same; ``None`` if no similar

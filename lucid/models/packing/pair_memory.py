@@ -189,3 +189,5 @@ class _PairMisses:
             for sums in (self._all, self._by[workload]) if workload else (self._all,):
                 sums[0] += sign * round(miss / _UNIT)
                 sums[1] += sign
+            if workload and not self._by[workload][1]:
+                del self._by[workload]  # no pair of it is left

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -136,3 +137,16 @@ def test_a_group_forgets_its_oldest_jobs() -> None:
     predictor, job = PriorPredictor(), asks_for(86_400.0, user="ann", name="train")
     predictor.learn([Ended(job, 60.0, 60.0)] * 1000 + [Ended(job, 6000.0, 6000.0)] * 1000)
     assert predictor.predict(job, None, 0.0).duration_s == pytest.approx(6000.0, rel=0.02)
+
+
+@pytest.mark.parametrize("made", [HistoryPredictor, PriorPredictor])
+def test_names_of_one_job_each_do_not_add_up_for_ever(monkeypatch: pytest.MonkeyPatch, made: Any) -> None:
+    """As many names as jobs: those of which a job ended last are remembered."""
+    monkeypatch.setattr("lucid.models.history.GROUPS_KEPT", 20)
+    predictor = made()
+    often = a_job("often", user="ada", name="often")
+    for n in range(200):
+        predictor.learn([Ended(a_job(f"{n}", user="ada", name=f"once-{n}"), 1.0, 50.0), Ended(often, 1.0, 500.0)])
+    groups = getattr(predictor, "_means", None) or predictor._known
+    assert len(groups) == 20
+    assert "same user and name" in predictor.predict(often, None, 0.0).duration_source

@@ -183,3 +183,15 @@ def test_only_a_job_of_the_same_name_and_gpus_has_the_same_shares() -> None:
             like.of("ada", "train-1", 4, 1.0),
         )
     ] == [PROFILE.shares, None, None]
+
+
+def test_kinds_of_one_job_each_do_not_add_up_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lucid.models.packing.likeness.KINDS_KEPT", 20)
+    like = LikeProfiles()
+    for n in range(200):
+        like.note("ada", f"once {'x' * n}", 1, PROFILE, float(n))
+        like.note("ada", "often", 2, PROFILE, float(n))
+        assert like.of("ada", f"once {'x' * n}", 1, float(n)) is not None
+    assert (len(like._known), len(like._told)) <= (20, 20)
+    assert like.of("ada", "often", 2, 200.0) is not None
+    assert like.of("ada", "once x", 1, 200.0) is None

@@ -70,6 +70,16 @@ def test_the_predictor_says_what_was_seen_and_else_guesses() -> None:
     assert predictor.name == plain.name
 
 
+def test_workloads_of_which_no_pair_is_left_are_forgotten() -> None:
+    memory = PairMemory()
+    predictor = WithMemory(WithContention(HistoryPredictor(3600.0)), memory)
+    new = JobProfile(50, 20, 1000, workload="new")
+    for n in range(0, 4 * PAIRS_KEPT, 2):
+        memory.take([seen(f"{n}", f"{n + 1}", f"a{n}", 0.5), seen(f"{n + 1}", f"{n}", f"b{n}", 0.5)])
+        predictor.pair_speed(new, new)
+    assert len(predictor._misses._by) == 2 * PAIRS_KEPT
+
+
 def test_a_damaged_file_is_named(tmp_path: Path) -> None:
     path = tmp_path / "pairs.json"
     for text in ("{}", "nil", "[" * 100_000, b"\xff"):

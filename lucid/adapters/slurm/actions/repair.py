@@ -100,6 +100,9 @@ class Repair:
         self._crowded = self._cpu_starvation.saw(self._writer.ownership, facts)
         self._taken, listed, whole = 0, self._released.look(), True
         self._jobs = {job.id: job for job in facts.jobs} if facts.preemption.by else {}
+        if self._later:
+            there = {job.id for job in facts.jobs}
+            self._later = {job_id: later for job_id, later in self._later.items() if job_id in there}
         jobs, served, self._served = self._in_order(facts.jobs), self._served, None
         for record in jobs:
             if self._writer.full(ONE_JOB):
@@ -134,11 +137,6 @@ class Repair:
         ordered = sorted(jobs, key=_place)
         begin = bisect_right(ordered, self._served, key=_place)
         return [*ordered[begin:], *ordered[:begin]]
-
-    def forget(self, gone: Sequence[str]) -> None:
-        """Jobs that have left."""
-        for job_id in gone:
-            self._later.pop(job_id, None)
 
     def _mend(self, record: SlurmJob, note: JobNote | None, facts: Observation) -> str:
         writer, ownership = self._writer, self._writer.ownership

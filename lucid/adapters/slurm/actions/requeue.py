@@ -71,4 +71,6 @@ class Stops:
     def victim(self, record: SlurmJob, note: JobNote, now_s: float) -> None:
         """Put back a job whose GPUs another one gets."""
         self.put_back(record, note, "requeue", now_s)
-        self._revoked[record.id] = self._writer.clock.now_s(), record.placement
+        requeued_s = self._writer.clock.now_s()
+        self._revoked = {job: one for job, one in self._revoked.items() if requeued_s - one[0] < _REVOKED_S}
+        self._revoked[record.id] = requeued_s, record.placement

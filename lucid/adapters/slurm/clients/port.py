@@ -332,7 +332,7 @@ class Breaker:
 
     def _open(self, why: str) -> None:
         self.why = why
-        self._open_until_s = self.monotonic_s() + min(self.rest_s * 2**self._opened, self.most_s)
+        self._open_until_s = self.monotonic_s() + min(self.rest_s * 2 ** min(self._opened, 30), self.most_s)
         self._opened += 1
 
 

@@ -1,0 +1,267 @@
+"""What a lucidd keeps that runs for a month: no more than of the jobs that Slurm knows."""
+
+from __future__ import annotations
+
+import gc
+import random
+import resource
+import sys
+from collections import OrderedDict, deque
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from builders import LIGHT
+from fake_slurm import FakeSampler, FakeSlurm, fake_node
+from lucid.adapters.slurm.clients.port import Breaker, guarded
+from lucid.adapters.store.sqlite import SqliteStore
+from lucid.config import settings_from
+from lucid.daemon import Daemon, Parts
+from lucid.errors import ClusterUnavailable
+from lucid.live.policies import live_models
+from lucid.models.duration.history import DurationHistory
+from lucid.models.packing.pair_memory import PairMemory
+from reachable import ids_in, walk
+
+DAY_S = 86400.0
+FIRST = 7_000_000
+"""Number of the first job."""
+
+
+@dataclass
+class Slurm(FakeSlurm):
+    """Forgets jobs as slurmctld does (MinJobAge), and starts none while it is away."""
+
+    away: bool = False
+
+    def _schedule(self, backfill: bool = False) -> None:
+        if not self.away:
+            super()._schedule(backfill)
+
+    def forget(self, after_s: float) -> list[str]:
+        """Those that ended so long ago go; returns which."""
+        self.starts.clear()
+        self.writes.clear()
+        gone = [one.id for one in self.records.values() if one.ended and one.end_s < self.now - after_s]
+        for job_id in gone:
+            for kept in (self.records, self.run_s, self.factors, self._preempted_s):
+                kept.pop(job_id, None)
+        return gone
+
+    def changed(self, job_id: str, gpus: int, limit_s: float | None) -> None:
+        """``scontrol update`` by a job's user."""
+        request = replace(self.records[job_id].request, tres_per_node=f"gres/gpu:{gpus}")
+        self._set(job_id, gpus=gpus, request=request, time_limit_s=limit_s)
+
+
+class Asked:
+    """A client of it behind a breaker, as the real ones are."""
+
+    def __init__(self, slurm: Slurm, breaker: Breaker) -> None:
+        self._slurm, self._breaker = slurm, breaker
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._slurm, name)
+        return (lambda *given, **named: self._ask(lambda: found(*given, **named))) if callable(found) else found
+
+    def _ask(self, call: Callable[[], Any]) -> Any:
+        def answer() -> Any:
+            if self._slurm.away:
+                raise ClusterUnavailable("slurmctld does not answer")
+            return call()
+
+        return guarded(self._breaker, answer)
+
+
+@dataclass
+class Kept:
+    """What lucidd keeps at one time."""
+
+    resident: int
+    """Bytes of the process."""
+    reached: int = 0
+    """Bytes of all objects that are reached from the daemon."""
+    gone: dict[str, int] = field(default_factory=dict)
+    """Jobs that Slurm does not know any more, by the way to the container that has them."""
+    rows: dict[str, int] = field(default_factory=dict)
+    """Of the store, by table."""
+
+
+class Month:
+    """``days`` in which ``jobs`` are submitted. A third of them is cancelled while it waits, others are changed by
+    ``scontrol update``. slurmctld does not answer from day ``away[0]`` to day ``away[1]``, and nobody can submit.
+    lucidd looks every ``every_s``, which is coarse: so a month takes minutes."""
+
+    def __init__(
+        self, folder: Path, days: float, jobs: int, away: tuple[float, float], every_s: float = 300.0
+    ) -> None:
+        self.every_s, self.begin_s = every_s, 1.7e9
+        self.away_s = tuple(self.begin_s + day * DAY_S for day in away)
+        self.jobs, self.per_look = jobs, jobs * every_s / ((days - away[1] + away[0]) * DAY_S)
+        self.random = random.Random(1)
+        self.submitted = 0
+        self.cancels: deque[tuple[float, str]] = deque()
+        self.cancelled = self.most = 0
+        """Jobs that were cancelled while they waited, and the most that Slurm knew at once."""
+        machines = [fake_node(f"{name}{n}", name) for name in ("pack", "order", "watch") for n in (1, 2)]
+        self.slurm = slurm = Slurm([*machines, fake_node("p1", "prof")], now=self.begin_s)
+        slurm.limits = lambda record: "AssocGrpGRES" * record.user.startswith("full")
+        self.sampler = FakeSampler(slurm, {}, 30.0)
+        modes = {"pack": "pack", "order": "order", "watch": "observe"}
+        daemon = {"partitions": modes, "profiling_partition": "prof", "state_dir": str(folder), "keep_days": 1.0}
+        settings = settings_from({"daemon": {**daemon, "heartbeat": str(folder / "run/heartbeat")}}, "test")
+        breaker, memory = Breaker(slurm.now_s), PairMemory()
+        models = live_models(settings, folder / "lucid.toml", memory, settings.policy.profiling.t_prof_s)
+        self.client: Any = Asked(slurm, breaker)
+        self.store = SqliteStore(folder / "lucid.db")
+        parts = Parts(settings, self.client, breaker, self.store, self.sampler, slurm, models, memory)
+        self.daemon = Daemon(replace(parts, monotonic_s=slurm.now_s), "one")
+
+    def run(self, until_day: float) -> Kept:
+        """Live until that day, and say what is kept then."""
+        slurm, until_s, pruned_s = self.slurm, self.begin_s + until_day * DAY_S, self.slurm.now
+        while slurm.now < until_s:
+            slurm.away = self.away_s[0] <= slurm.now < self.away_s[1]
+            if not slurm.away:
+                self.people()
+            self.turn()
+            if slurm.now - pruned_s >= 6 * 3600.0:
+                pruned_s = slurm.now
+                self.daemon.prune()
+            slurm.advance(self.every_s)
+        self.turn()
+        return self.kept()
+
+    def turn(self) -> None:
+        self.daemon.turn()
+        assert self.daemon._barrier.own == 0, f"a turn failed of itself: {self.daemon._barrier.last_error}"
+        self.most = max(self.most, len(self.slurm.records))
+
+    def people(self) -> None:
+        """What users and slurmctld do until the next look."""
+        for job_id in self.slurm.forget(2 * self.every_s):  # each is seen to have ended
+            self.sampler.forget(job_id)
+        while self.cancels and self.cancels[0][0] <= self.slurm.now:
+            self.cancel(self.cancels.popleft()[1])
+        waiting = [one for one in self.slurm.records.values() if one.pending]
+        for one in self.random.sample(waiting, len(waiting) // 8):
+            self.slurm.changed(one.id, self.random.choice((1, 2, 4, 8)), self.random.choice((None, 3600.0, 7200.0)))
+        due = self.per_look + self.random.random()
+        for _ in range(min(int(due), self.jobs - self.submitted)):
+            self.submit()
+
+    def cancel(self, job_id: str) -> None:
+        record = self.slurm.records.get(job_id)
+        if record is not None and not record.ended:
+            self.cancelled += record.pending
+            self.slurm.cancel(job_id)
+
+    def submit(self) -> None:
+        """Most jobs are short, since a look is coarse. Half of them have a name of their own. Those that are to be
+        cancelled are of users who have all that they may have."""
+        draw, number = self.random, FIRST + self.submitted
+        job_id = f"{number}_{number % 7}" if number % 10 == 0 else f"{number}"
+        self.submitted += 1
+        ran_s = 150.0 if number % 10 else 1500.0
+        user = f"{'full' if number % 3 == 0 else 'u'}{draw.randrange(20)}"
+        if user.startswith("full"):
+            self.cancels.append((self.slurm.now + 1.5 * self.every_s, job_id))
+        if draw.random() < 0.5:
+            self.sampler.profiles[job_id] = LIGHT
+        vc, name = draw.choice(("pack", "order", "watch")), f"train{draw.randrange(5)}"
+        self.slurm.submit(
+            job_id, vc, draw.choice((1, 1, 2)), draw.expovariate(1 / ran_s), "" if vc == "pack" else "none",
+            held=vc == "pack", number=number, user=user,
+            name=f"{name}-{number}" if draw.random() < 0.5 else name, time_limit_s=draw.choice((None, 3600.0)),
+        )  # fmt: skip
+
+    def is_job(self, text: str) -> bool:
+        number = text.partition("_")[0]
+        return number.isdecimal() and FIRST <= int(number) < FIRST + self.submitted
+
+    def kept(self) -> Kept:
+        gc.collect()
+        found = Kept(int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize())
+        for way, one in walk(self.daemon, self.slurm, self.sampler, self.client):
+            found.reached += sys.getsizeof(one, 0)
+            if gone := ids_in(one, self.is_job) - self.slurm.records.keys():
+                found.gone[way] = max(len(gone), found.gone.get(way, 0))
+        with self.store.reading() as db:
+            tables = [
+                name for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
+            ]
+            found.rows = {name: db.execute(f"SELECT count(*) FROM {name}").fetchone()[0] for name in tables}
+        return found
+
+    def check(self, early: Kept, late: Kept) -> None:
+        """Nothing has grown but by what Slurm knows."""
+        mib = {name: (one.resident >> 20, one.reached >> 20) for name, one in (("early", early), ("late", late))}
+        print(f"{self.submitted} jobs, {self.cancelled} cancelled, at most {self.most} known at once; MiB: {mib}")
+        assert self.submitted > 0.95 * self.jobs
+        assert self.cancelled > 0.3 * self.jobs
+        assert {way: jobs for way, jobs in late.gone.items() if jobs > self.most} == {}
+        assert {table: rows for table, rows in late.rows.items() if rows > 2 * early.rows[table] + 10} == {}
+        assert late.resident <= 1.2 * early.resident
+
+
+def test_two_days_leave_no_more_than_slurm_knows(tmp_path: Path) -> None:
+    month = Month(tmp_path, 2.0, 2000, (1.0, 1.2), 600.0)
+    month.check(month.run(0.9), month.run(2.0))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_a_month_leaves_no_more_than_slurm_knows(tmp_path: Path) -> None:
+    month = Month(tmp_path, 30.0, 100_000, (10.0, 14.0))
+    early = month.run(2.0)
+    for day in (6.0, 10.0, 18.0, 24.0):
+        now = month.run(day)
+        print(f"day {day:g}: {now.resident >> 20} MiB, {now.reached >> 20} MiB reached")
+    month.check(early, month.run(30.0))
+
+
+def test_estimates_rest_on_no_more_than_twice_the_jobs_that_the_store_keeps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lucid.daemon.cycles._MOST_NEW", 20)
+    month = Month(tmp_path, 0.3, 450, (1.0, 1.0))
+    for day in (0.1, 0.2):
+        month.run(day)
+        month.store.prune(month.slurm.now)
+    month.run(0.3)
+    kept = len(month.store.ended())
+    histories = [one for _, one in walk(month.daemon, month.client) if isinstance(one, DurationHistory)]
+    assert [len(one) <= 2 * kept for one in histories] == [True]
+
+
+def test_the_walk_finds_what_is_kept_wherever_it_is_kept() -> None:
+    class Slots:
+        __slots__ = ("held",)
+
+    @dataclass
+    class Root:
+        parts: list[Any]
+
+    slots, ids = Slots(), {f"{n}" for n in range(8)}
+    slots.held = {"0": 1}
+    closed = {"1"}
+    root = Root(
+        [
+            slots,
+            lambda: closed,
+            partial(len, deque(["2"])),
+            OrderedDict({("3", "a part"): None}),
+            [{}, ({"x": frozenset({4})},)],
+            (lambda kept=["5"]: kept),
+            {"6": 0}.get,
+        ]
+    )
+    found = {job_id: way for way, one in walk(root) for job_id in ids_in(one, ids.__contains__)}
+    assert set(found) == ids - {"7"}
+    assert found["0"] == "Root.parts[].held"
+    apart = {job_id for _, one in walk(root, slots) for job_id in ids_in(one, ids.__contains__)}
+    assert apart == ids - {"0", "7"}
