@@ -203,7 +203,8 @@ class Month:
         print(f"{self.submitted} jobs, {self.cancelled} cancelled, at most {self.most} known at once; MiB: {mib}")
         assert self.submitted > 0.95 * self.jobs
         assert self.cancelled > 0.3 * self.jobs
-        assert {way: jobs for way, jobs in late.gone.items() if jobs > self.most} == {}
+        most = max(self.most, 60)  # the list of ours is written anew once 50 have left
+        assert {way: jobs for way, jobs in late.gone.items() if jobs > most} == {}
         assert {table: rows for table, rows in late.rows.items() if rows > 2 * early.rows[table] + 10} == {}
         assert late.resident <= 1.2 * early.resident
 
