@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Collection, Iterator
-from collections.abc import Set as AbstractSet
+from collections.abc import Callable, Collection, Iterator
 from types import BuiltinMethodType, CodeType, FrameType, FunctionType, MethodType, ModuleType
 from typing import Any
 
@@ -51,9 +50,9 @@ def _named(one: Any) -> Iterator[tuple[int, str]]:
         yield id(value), f".{name}"
 
 
-def ids_in(one: Any, ever: AbstractSet[str]) -> set[str]:
-    """The ids among the keys or entries of a container, alone or as part of a tuple. ``ever``: all ids."""
+def ids_in(one: Any, is_id: Callable[[str], bool]) -> set[str]:
+    """The ids among the keys or entries of a container, alone or as part of a tuple."""
     if not isinstance(one, Collection) or isinstance(one, _PLAIN) or not hasattr(one, "__iter__"):
         return set()
     parts = (part for key in tuple(one) for part in (key if isinstance(key, tuple) else (key,)))
-    return {str(part) for part in parts if isinstance(part, str | int) and str(part) in ever}
+    return {str(part) for part in parts if isinstance(part, str | int) and is_id(str(part))}

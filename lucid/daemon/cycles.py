@@ -44,6 +44,8 @@ from lucid.profiler.stage import goes_through_profiling
 __all__ = ["Cycles"]
 
 _LOG = logging.getLogger("lucidd")
+_MOST_NEW = 2_000
+"""Jobs that may end before predictions are made anew, where the store has fewer."""
 
 
 class Cycles:
@@ -98,6 +100,8 @@ class Cycles:
         self._predictor: Predictor | None = None
         self._forecaster: Forecaster | None = None
         self._cycle: Cycle | None = None
+        self._known = self._new = 0
+        """Jobs that had ended when it was made, and that have since."""
         self._start_log: StartLog | None = None
         self._mended = False
         self._trouble = ""
@@ -140,10 +144,11 @@ class Cycles:
             LucidError: Slurm or the store does not answer, or the lease is lost.
         """
         parts, cluster, began_s = self._parts, self.cluster, self._parts.monotonic_s()
-        if self._cycle is None or (parts.models is not None and parts.models.changed()):
+        if self._cycle is None or (parts.models is not None and parts.models.changed()) or self._outgrown:
             self._cycle = self._make_cycle()
         result = self._cycle.run()
         self._plan_errors.saw(result.plan)
+        self._new += len(result.snapshot.ended)
         self._policy_memory.keep(self._cycle.memory)
         self._trust.keep(result.snapshot.now_s)
         if self._start_log is not None:
@@ -188,6 +193,12 @@ class Cycles:
             )
         )
 
+    @property
+    def _outgrown(self) -> bool:
+        """Has as much been learned again as was in the store? What that has dropped since (``daemon.keep_days``) is
+        to be forgotten: lucidd knows no more after a year than if it had just been started."""
+        return self._new > max(self._known, _MOST_NEW)
+
     def _make_cycle(self) -> Cycle:
         """Everything that a prediction goes into, from the models that serve now and the jobs that have ended."""
         parts = self._parts
@@ -197,6 +208,7 @@ class Cycles:
         if isinstance(parts.predictor, LiveModels):
             self._tell_models(parts.predictor)
         ended = parts.store.ended()
+        self._known, self._new = len(ended), 0
         predictor.learn(ended)
         live = live_policy(parts.settings, able)
         self._forecaster = forecaster = live_forecaster(parts.models, ended, self._profiled, parts.left_out)
@@ -249,6 +261,7 @@ class Cycles:
         if self._catch_up is None:
             return
         missed = self._catch_up.run({job.id for job in self.cluster.facts.jobs}, self.cluster.notes, self.token)
+        self._new += len(missed)
         if self._predictor is not None and self._forecaster is not None:
             self._predictor.learn(missed)
             for item in missed:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from math import exp, fsum, log
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
@@ -19,26 +19,22 @@ _Group = TypeVar("_Group")
 
 NEWEST: Final = 20
 """So many of a group's jobs say more of the next one than all that ever ended (docs/decisions/0054)."""
-GROUPS_KEPT: Final = 5_000
+GROUPS_KEPT: Final = 10_000
 """Groups of jobs that are remembered. A name may be of one job alone: there are as many groups as jobs then."""
 _FLOOR_S = 10.0
 """Added before logarithms are taken: seconds do not matter."""
 
 
-class Groups(OrderedDict[Hashable, _Group], Generic[_Group]):
+class Groups(OrderedDict[tuple[str, ...], _Group], Generic[_Group]):
     """What was learned of groups of jobs, by group, those of which something was learned last at the end. Of more
-    than ``most`` the first are forgotten."""
+    than ``GROUPS_KEPT`` the first are forgotten."""
 
-    def __init__(self, most: int | None = None) -> None:
-        super().__init__()
-        self._most = GROUPS_KEPT if most is None else most
-
-    def learning(self, key: Hashable, make: Callable[[], _Group]) -> _Group:
+    def learning(self, key: tuple[str, ...], make: Callable[[], _Group]) -> _Group:
         """The group, of which something is learned now."""
         found = self.get(key)
         if found is None:
             found = self[key] = make()
-            if len(self) > self._most:
+            if len(self) > GROUPS_KEPT:
                 self.popitem(last=False)
         else:
             self.move_to_end(key)

@@ -46,8 +46,6 @@ _KEEP_STATISTICS: Final = 0.98
 _KEEP_OPTIONS: Final = 0.99
 _KEEP_ISSUED: Final = 0.998
 _FLOOR: Final = 1e-6
-_KEPT: Final = 20_000
-"""Jobs of a user that are looked back on at the least: as in `lucid.models.duration.running`."""
 _S, _O = len(STATISTICS), len(OPTIONS)
 _SUMS: Final = 3 * _S + 3 * _O + 4 + 2
 _TWICE: Final = math.log(2.0) + 1e-12
@@ -80,26 +78,27 @@ class Serving(NamedTuple):
     judged: float
 
 
-_FIELDS: Final = len(Serving._fields)
 NOBODY: Final = Serving(0, 0, 0, 1.0, 0.0)
 
 
 class Record:
     """How each estimate has done on one user's jobs, and what serves for that reason, now and at earlier moments."""
 
-    __slots__ = ("_choices", "_sums", "_times", "choice")
+    __slots__ = ("_choices", "_sums", "_times")
 
     def __init__(self, sums: Sequence[float] = ()) -> None:
         self._sums = list(sums) or [0.0] * _SUMS
-        self.choice = self._now()
+        self._times = array("d")
+        self._choices: list[Serving] = [self._now()]
+
+    @property
+    def choice(self) -> Serving:
         """What serves now."""
-        self._times, self._choices = array("d"), array("d", self.choice)
+        return self._choices[-1]
 
     def choice_at(self, time_s: float) -> Serving:
         """`choice` as it stood before the end of any job that ended at `time_s` or later."""
-        at = _FIELDS * bisect_left(self._times, time_s)
-        best, option, served, ratio, judged = self._choices[at : at + _FIELDS]
-        return Serving(int(best), int(option), int(served), ratio, judged)
+        return self._choices[bisect_left(self._times, time_s)]
 
     def add(
         self, statistics: Sequence[float], tables: float, truth: float, limit: float, submit_s: float, end_s: float
@@ -123,11 +122,8 @@ class Record:
             sums[at + number] = sums[at + number] * _KEEP_ISSUED + error
         sums[-2] += 1.0
         sums[-1] += tables == tables
-        self.choice = self._now()
         self._times.append(end_s)
-        self._choices.extend(self.choice)
-        if len(self._times) > 2 * _KEPT:
-            del self._times[:_KEPT], self._choices[: _FIELDS * _KEPT]
+        self._choices.append(self._now())
 
     def to_json(self) -> list[float]:
         """The sums, ready for JSON."""

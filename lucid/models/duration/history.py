@@ -17,15 +17,12 @@ from lucid.models.duration.features import FACT_NAMES, LEVELS, name_stem, to_log
 from lucid.models.duration.gate import NOBODY, STATISTICS, Record, Serving, statistics_of
 from lucid.models.duration.jobtable import FloatArray, JobTable
 from lucid.models.duration.running import EMPTY, Near, Running
-from lucid.models.history import Groups
 
 __all__ = ["DurationHistory", "Said", "replay"]
 
 Said = Callable[[JobTable, FloatArray], FloatArray]
 """What tables say of jobs with these facts: log(duration + 10), shape (n,)."""
 _Keys = tuple[Hashable, ...]
-_GROUPS_KEPT: Final = 30_000
-"""Users, requests and names that are remembered: a name may be of one job alone."""
 _KEPT: Final = len(LEVELS) * len(EMPTY)
 _CHOSEN: Final = FACT_NAMES.index("champion")
 _USED: Final = tuple(FACT_NAMES.index(name) for name in STATISTICS)
@@ -37,7 +34,7 @@ class DurationHistory:
     limit; and, per user, the record of each estimate (`lucid.models.duration.gate`)."""
 
     def __init__(self) -> None:
-        self._running: Groups[Running] = Groups(_GROUPS_KEPT)
+        self._running: dict[Hashable, Running] = {}
         self._near = Near()
         self._demand: dict[float, tuple[int, float]] = {}
         self._all = (0, 0.0)
@@ -137,7 +134,10 @@ class DurationHistory:
 
     def _add(self, keys: _Keys, gpus: float, limit_s: float, value: float, end_s: float) -> None:
         for key in keys:
-            self._running.learning(key, Running).add(value, end_s)
+            running = self._running.get(key)
+            if running is None:
+                running = self._running[key] = Running()
+            running.add(value, end_s)
         self._near.add(_user(keys), limit_s, value)
         count, total = self._demand.get(gpus, (0, 0.0))
         self._demand[gpus] = (count + 1, total + value)
@@ -162,8 +162,7 @@ class DurationHistory:
         """The statistics of each level as they stood at a submission."""
         row: tuple[float, ...] = ()
         for key in keys:
-            running = self._running.get(key)
-            row += EMPTY if running is None else running.at(submit_s)
+            row += self._running[key].at(submit_s)
         return row
 
     def _judge(self, ended: JobTable, keys: Sequence[_Keys], said: FloatArray | None = None) -> None:

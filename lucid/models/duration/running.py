@@ -1,7 +1,7 @@
 """Running statistics of finished jobs, as they stand now and as they stood at any earlier moment.
 
 A job is judged by what was known when it was submitted, and that is asked for only when it has ended. So every
-key knows the statistics after each of its jobs: looking them up by time gives the same answer whether or not
+key keeps the statistics after each of its jobs: looking them up by time gives the same answer whether or not
 anybody predicted the job meanwhile, and the same after a restart.
 """
 
@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from array import array
 from bisect import bisect_left, insort
+from collections import deque
 from collections.abc import Sequence
 from typing import Final
 
@@ -31,76 +32,58 @@ _RECENT: Final = 11
 _SLOW: Final = 0.02
 _FAST: Final = 0.1
 _WIDTH: Final = len(STAT_NAMES)
-_NEWEST: Final = 64
-"""Jobs of a key after each of which the statistics are kept, at the least: most jobs are of so short a life."""
 
 
 class Running:
-    """Statistics of one key's log durations, in the order of `STAT_NAMES`. Those after each of the newest jobs are
-    kept, as far back as is asked for; earlier ones are worked out again."""
+    """Statistics of one key's log durations, in the order of `STAT_NAMES`."""
 
-    __slots__ = ("_ends", "_fast", "_newest", "_slow", "_sorted", "_states", "_values", "stats")
+    __slots__ = ("_ends", "_fast", "_order", "_recent", "_slow", "_sorted", "_states", "stats")
 
     def __init__(self) -> None:
-        self._values, self._sorted = array("d"), array("d")
-        self._ends, self._slow, self._fast, self._states = array("d"), array("d"), array("d"), array("d")
-        self._newest = _NEWEST
+        self._order: deque[float] = deque()
+        self._sorted: list[float] = []
+        self._recent: deque[float] = deque(maxlen=_RECENT)
+        self._slow = self._fast = math.nan
+        self._ends = array("d")
+        self._states = array("d")
         self.stats: tuple[float, ...] = EMPTY
 
     def add(self, value: float, end_s: float) -> None:
         """Add the log duration of a job that ended at `end_s`."""
-        slow = self._slow[-1] + _SLOW * (value - self._slow[-1]) if self._slow else value
-        fast = self._fast[-1] + _FAST * (value - self._fast[-1]) if self._fast else value
-        self._values.append(value)
+        self._order.append(value)
         insort(self._sorted, value)
-        if len(self._sorted) > _WINDOW:
-            del self._sorted[bisect_left(self._sorted, self._values[-_WINDOW - 1])]
-        self.stats = _stats(self._sorted, self._values[-_RECENT:], slow, fast, end_s)
-        for kept, last in ((self._ends, end_s), (self._slow, slow), (self._fast, fast)):
-            kept.append(last)
-            if len(kept) > 2 * _WINDOW:
-                del kept[:_WINDOW]
-        if len(self._values) > 3 * _WINDOW:  # each statistic that can be asked for has its window
-            del self._values[:_WINDOW]
+        self._recent.append(value)
+        first = len(self._order) == 1
+        self._slow = value if first else self._slow + _SLOW * (value - self._slow)
+        self._fast = value if first else self._fast + _FAST * (value - self._fast)
+        if len(self._order) > _WINDOW:
+            del self._sorted[bisect_left(self._sorted, self._order.popleft())]
+        recent, ordered = list(self._recent), self._sorted
+        upper = _quantile(ordered, 0.75)
+        self.stats = (
+            float(len(ordered)),
+            _median(ordered),
+            upper,
+            upper - _quantile(ordered, 0.25),
+            value,
+            _median(sorted(recent[-3:])),
+            _median(sorted(recent)),
+            self._slow,
+            self._fast,
+            _quantile(ordered, 0.1),
+            _quantile(ordered, 0.9),
+            end_s,
+        )
+        self._ends.append(end_s)
         self._states.extend(self.stats)
-        if len(self._states) > 2 * self._newest * _WIDTH:
-            del self._states[: -self._newest * _WIDTH]
+        if len(self._ends) > 2 * _WINDOW:
+            del self._ends[:_WINDOW]
+            del self._states[: _WINDOW * _WIDTH]
 
     def at(self, time_s: float) -> tuple[float, ...]:
         """The statistics of the jobs that had ended before `time_s` (`EMPTY`: none had)."""
         known = bisect_left(self._ends, time_s)
-        if not known:
-            return EMPTY
-        since = len(self._ends) - known
-        self._newest = max(self._newest, 2 * (since + 1))
-        state = len(self._states) - (since + 1) * _WIDTH
-        if state >= 0:
-            return tuple(self._states[state : state + _WIDTH])
-        upto = len(self._values) - since
-        values = self._values[max(upto - _WINDOW, 0) : upto]
-        return _stats(
-            sorted(values), values[-_RECENT:], self._slow[known - 1], self._fast[known - 1], self._ends[known - 1]
-        )
-
-
-def _stats(
-    ordered: Sequence[float], recent: Sequence[float], slow: float, fast: float, end_s: float
-) -> tuple[float, ...]:
-    upper = _quantile(ordered, 0.75)
-    return (
-        float(len(ordered)),
-        _median(ordered),
-        upper,
-        upper - _quantile(ordered, 0.25),
-        recent[-1],
-        _median(sorted(recent[-3:])),
-        _median(sorted(recent)),
-        slow,
-        fast,
-        _quantile(ordered, 0.1),
-        _quantile(ordered, 0.9),
-        end_s,
-    )
+        return tuple(self._states[(known - 1) * _WIDTH : known * _WIDTH]) if known else EMPTY
 
 
 class Near:
@@ -111,15 +94,12 @@ class Near:
     """
 
     def __init__(self) -> None:
-        self._voices: dict[int, dict[str | None, array[float]]] = {}
+        self._voices: dict[int, dict[str | None, list[float]]] = {}
 
     def add(self, user: str | None, limit_s: float, value: float) -> None:
         """Add one log duration of a job with this limit; without a limit nothing is kept."""
         if limit_s > 0.0 and math.isfinite(limit_s):
-            voice = self._voices.setdefault(_octave(limit_s), {}).setdefault(user, array("d"))
-            insort(voice, value)
-            if len(voice) > 2 * _WINDOW:
-                del voice[::2]  # the median stays where it is
+            insort(self._voices.setdefault(_octave(limit_s), {}).setdefault(user, []), value)
 
     def median(self, limit_s: float) -> tuple[float, float]:
         """The median over the voices near a limit, in logs, and how many users they are; NaN of fewer than eight."""

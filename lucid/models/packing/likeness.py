@@ -28,7 +28,7 @@ class _Known:
     at_s: float
 
 
-KINDS_KEPT: Final = 5_000
+KINDS_KEPT: Final = 10_000
 """Kinds of jobs that are remembered. A name may be of one job alone: there are as many kinds as jobs then."""
 _MARGINS: Final = (1.0, 1.1, 1.25)
 """On the largest peak of memory, by level: the same name and GPU count, the same program on as many GPUs, and the

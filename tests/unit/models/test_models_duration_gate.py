@@ -5,8 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-import random
-from collections.abc import Sized
 
 import numpy as np
 import pytest
@@ -21,8 +19,7 @@ from lucid.models.duration.gate import FEWEST_BY_TABLES, FEWEST_JUDGED, OPTION_W
 from lucid.models.duration.history import DurationHistory, replay
 from lucid.models.duration.jobtable import FloatArray, JobTable
 from lucid.models.duration.model import DurationModel
-from lucid.models.duration.running import EMPTY, FEWEST_NEAR, Near, Running
-from reachable import walk
+from lucid.models.duration.running import FEWEST_NEAR, Near, Running
 
 OPTION, BEST = FACT_NAMES.index("option"), FACT_NAMES.index("champion_number")
 OTHER = STATISTICS.index("request_median")
@@ -129,36 +126,6 @@ def test_states_of_before_are_found_by_time() -> None:
         running.add(value, end_s)
     assert [running.at(time_s)[0] for time_s in (5.0, 10.0, 10.1, 20.0, 21.0)] == [0.0, 0.0, 1.0, 1.0, 3.0]
     assert running.at(math.inf) == running.stats
-
-
-@pytest.mark.parametrize("window", [5, 30, 20_000])
-def test_states_long_before_are_worked_out_as_they_were(monkeypatch: pytest.MonkeyPatch, window: int) -> None:
-    """Only the newest are kept. Of more than two windows nobody asks."""
-    monkeypatch.setattr("lucid.models.duration.running._WINDOW", window)
-    draw, running, seen = random.Random(window), Running(), [EMPTY]
-    for number in range(700):
-        running.add(draw.choice((draw.gauss(6.0, 2.0), float(draw.randrange(5)))), float(number))
-        seen.append(running.stats)
-        back = draw.randrange(min(number + 1, window, 10 if number < 500 else 500))
-        assert running.at(number - back + 0.5) == seen[-1 - back]
-    assert len(running._states) <= 2 * 12 * running._newest
-
-
-def test_what_is_kept_of_a_user_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lucid.models.duration.running._WINDOW", 50)
-    monkeypatch.setattr("lucid.models.duration.gate._KEPT", 50)
-    monkeypatch.setattr("lucid.models.duration.history._GROUPS_KEPT", 40)
-    ended = np.arange(2000.0)
-    history = DurationHistory()
-    history.add(
-        JobTable.of(
-            user=np.full(2000, "ann"), name=np.array([chr(97 + n % 26) * (n % 97 + 1) for n in range(2000)]),
-            limit_s=np.full(2000, 3600.0), submit_s=ended - 1.0, duration_s=ended % 7.0 + 1.0, end_s=ended,
-        )
-    )  # fmt: skip
-    for way, one in walk(history):
-        if isinstance(one, Sized) and not isinstance(one, str | DurationHistory):
-            assert len(one) <= 12 * 2 * 64, way
 
 
 def test_a_user_whose_requests_tell_is_served_by_them_and_another_by_the_median() -> None:
