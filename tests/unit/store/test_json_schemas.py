@@ -82,6 +82,6 @@ def test_a_member_that_goes_comes_or_changes_its_kind_is_noticed() -> None:
 
 
 def test_a_call_is_known_by_its_words() -> None:
-    assert name_of(lucidctl, ["models", "evaluate", "duration", "x.csv", "--json"]) == "models evaluate duration"
+    assert name_of(lucidctl, ["models", "evaluate", "duration", "x.csv", "--json"]) == "models evaluate"
     assert name_of(lucidctl, ["--help"]) is None
     assert name_of(commands()["gpu"], ["--json"]) == "gpu"
