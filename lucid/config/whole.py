@@ -51,6 +51,7 @@ _TAKEN_OUT = {
     "policy.packing.sweep_most": "delete the line; two tasks of an array share a GPU as any pair does",
     "policy.idle": "delete the section; lucidctl efficiency lists idle jobs",
     "policy.before_windows": "delete the section",
+    "daemon.optout": "delete the line; what Lucid cannot order in detail waits behind the jobs that came earlier",
     "web.connections_per_client": "delete the line; limit_conn of nginx keeps clients apart",
     "policy.sia": "delete the section, and run the policy pollux",
 }

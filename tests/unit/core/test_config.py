@@ -39,6 +39,7 @@ def test_what_is_written_counts(tmp_path: Path) -> None:
         ("[policy.packing]\ndynamic = true", ["line 2: 'policy.packing.dynamic' is gone: ", "packing.when_calm"]),
         ("[policy.idle]\nhost = true", ["line 1: 'policy.idle' is gone: taken out"]),
         ("[policy.packing]\nsweep_most = 4", ["line 2: 'policy.packing.sweep_most' is gone: taken out"]),
+        ("[daemon]\noptout = 'free'", ["line 2: 'daemon.optout' is gone: taken out"]),
         ("[web]\nconnections_per_client = 8", ["line 2: 'web.connections_per_client' is gone: taken out"]),
         ("[policy.sia]\ninterval_s = 30", ["line 1: 'policy.sia' is gone: taken out"]),
     ],
