@@ -44,8 +44,6 @@ def figures(runs: int) -> Iterator[Figure]:
             yield Figure("memory of the pages' process, peak", _memory_mib(child.pid), "MiB", at_most=_MOST_MIB)
             yield _page(child.pid, port, "/metrics", 2, _MOST_MS)
             yield Figure("the same, once /metrics was asked", _memory_mib(child.pid), "MiB", at_most=_MOST_MIB)
-            planners = [_memory_mib(pid) for pid in _children(child.pid)]
-            yield Figure("memory of the process that plans, while somebody looks", sum(planners), "MiB")
             yield Figure("ready after", ready_s, "s")
         finally:
             child.send_signal(signal.SIGINT)
@@ -101,12 +99,3 @@ def _memory_mib(pid: int) -> float:
         if line.startswith("VmHWM"):
             return int(line.split()[1]) / 1024.0
     return 0.0
-
-
-def _children(pid: int) -> list[int]:
-    found = Path(f"/proc/{pid}/task/{pid}/children")
-    own = found.read_text().split() if found.exists() else []
-    of_threads = [
-        child for thread in Path(f"/proc/{pid}/task").iterdir() for child in (thread / "children").read_text().split()
-    ]
-    return [int(child) for child in {*own, *of_threads}]

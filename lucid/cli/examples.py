@@ -104,12 +104,11 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
     ),
     "models promote": ("lucidctl models promote duration 3 --why 'better on our jobs'",),
     "models rollback": ("lucidctl models rollback duration",),
-    "models evaluate": ("lucidctl models evaluate duration jobs.log --test-from 3500",),
-    "models evaluate throughput": (
+    "models evaluate": (
+        "lucidctl models evaluate duration jobs.log --test-from 3500",
         "lucidctl models evaluate throughput bins.csv --test-from 2020-09-01 --newest-bin 1",
+        "lucidctl models evaluate packing profiles.csv pairs.csv",
     ),
-    "models evaluate duration": ("lucidctl models evaluate duration jobs.log --test-from 3500",),
-    "models evaluate packing": ("lucidctl models evaluate packing --profiles profiles.csv --pairs pairs.csv",),
     "tune": (
         "lucidctl tune --history sacct.txt --vcs vcs.csv --out tune     # search",
         "lucidctl tune show tune                                        # the proposal",

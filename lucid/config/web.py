@@ -54,9 +54,6 @@ class WebSettings(Section):
     anonymous: Anonymous = Anonymous.NO_NAMES
     """What a reader without a name sees, on loopback too: everybody with an account on that host can reach it. Where
     PrivateData has jobs, no job is shown to such a reader either way, unless this is everything."""
-    connections_per_client: int = fixed(64, ge=4, le=256)
-    """Connections that wait, requests under way and listeners of one client at a time: an address, an IPv6 network of
-    64 bits, loopback, or a user at the other end of the socket. Trusted proxies are not counted."""
     metrics_token_file: str = ""
     """A file with a token: who sends it (Authorization: Bearer …) reads /metrics, though anonymous is nothing."""
     rows: int = fixed(200, ge=10, le=2000)

@@ -6,8 +6,7 @@ import asyncio
 import json
 import os
 from collections.abc import AsyncIterator, Callable, Mapping
-from functools import lru_cache, partial
-from importlib.metadata import version
+from functools import lru_cache
 from importlib.resources import files
 from typing import Any
 
@@ -21,14 +20,11 @@ from lucid.config import WebSettings
 from lucid.core.as_json import to_json
 from lucid.errors import LucidError
 from lucid.web.html import page_response, templates
-from lucid.web.limits import EVENTS, METRICS, Gate, Gated, Limits
-from lucid.web.openapi import openapi_of, twin_of
 from lucid.web.pages import PAGES, NotShown, Page
-from lucid.web.planner_client import Planning
 from lucid.web.scrapes import scrapes
 from lucid.web.site import Site
 from lucid.web.source import Source
-from lucid.web.viewer import Viewer, client_of, viewer_of
+from lucid.web.viewer import Viewer, viewer_of
 
 __all__ = ["build_app"]
 
@@ -36,6 +32,7 @@ _STATIC = {"lucid.js": "text/javascript", "lucid.css": "text/css", "icon.svg": "
 _EVENT_EVERY_S = 2.0
 _BEAT_EVERY_S = 15.0
 _MOST_LISTENERS = 256
+"""Half of what the server answers at a time: pages stand beside those who wait for news."""
 _HEADERS = {
     "content-security-policy": "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; "
     "img-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
@@ -48,19 +45,18 @@ _HEADERS = {
 }
 
 
-def build_app(source: Source, planning: Planning, root_path: str = "") -> ASGIApp:
+def build_app(source: Source, root_path: str = "") -> ASGIApp:
     """The application over a source of pictures.
 
     Args:
         source: lucidd's store as the pages see it.
-        planning: what plans ahead and again.
         root_path: the path under which a proxy shows the pages; requests may have it or not.
 
     Raises:
         ConfigError: the file with the token for /metrics cannot be read.
     """
     root = "/" + root_path.strip("/") if root_path.strip("/") else ""
-    site = Site(source, planning, root, templates())
+    site = Site(source, root, templates())
     own_uid = os.geteuid()
 
     def viewer(request: Request) -> Viewer:
@@ -78,19 +74,16 @@ def build_app(source: Source, planning: Planning, root_path: str = "") -> ASGIAp
 
         return answer
 
-    web = source.settings.web
-    holder = partial(client_of, web)
-    listeners = _Listeners(source, web.connections_per_client)
+    listeners = _Listeners(source)
     scraped = scrapes(source, viewer)
-    routes = [Route(twin_of(page), as_json(page)) for page in PAGES]
+    routes = [Route(page.twin, as_json(page)) for page in PAGES]
     routes += [Route(page.path, as_html(page)) for page in PAGES]
     routes += [
         Route("/cluster", lambda _: RedirectResponse(f"{root}/", 308)),
         Route("/job", lambda request: _to_job(root, request)),
-        Route(EVENTS, lambda request: listeners.stream(viewer(request), holder(request.scope.get("client")))),
-        Route("/openapi.json", lambda _: JSONResponse(openapi_of(version("lucid-scheduler")))),
+        Route("/events", lambda request: listeners.stream(viewer(request))),
         Route("/static/{name}", _static),
-        *([] if scraped is None else [Route(METRICS, scraped)]),
+        *([] if scraped is None else [Route("/metrics", scraped)]),
     ]
     app = Starlette(
         routes=routes,
@@ -99,7 +92,7 @@ def build_app(source: Source, planning: Planning, root_path: str = "") -> ASGIAp
             Exception: lambda request, _: _failed(site, viewer, request),
         },
     )
-    return _Shell(Gated(app, Limits(of_client=web.connections_per_client), holder), root)
+    return _Shell(app, root)
 
 
 class _Shell:
@@ -213,22 +206,19 @@ def _asset(name: str) -> str:
 class _Listeners:
     """Those who wait for news."""
 
-    def __init__(self, source: Source, of_client: int) -> None:
-        self._source = source
-        self._gate = Gate(of_client, _MOST_LISTENERS)
+    def __init__(self, source: Source) -> None:
+        self._source, self._count = source, 0
 
-    def stream(self, viewer: Viewer, client: str) -> Response:
-        """One reader's stream: an event whenever there is another picture. ``client``: as ``client_of``."""
+    def stream(self, viewer: Viewer) -> Response:
+        """One reader's stream: an event whenever there is another picture."""
         if viewer.refused:
             return PlainTextResponse("Say who you are.\n", 403)
-        reader = f"user {viewer.name}" if viewer.name else client
-        if not self._gate.has_room(reader):
+        if self._count >= _MOST_LISTENERS:
             return PlainTextResponse("Too many listen: load the page again from time to time.\n", 503)
-        return StreamingResponse(self._events(reader), media_type="text/event-stream")
+        return StreamingResponse(self._events(), media_type="text/event-stream")
 
-    async def _events(self, reader: str) -> AsyncIterator[str]:
-        if not self._gate.enter(reader):  # others were faster
-            return
+    async def _events(self) -> AsyncIterator[str]:
+        self._count += 1
         try:
             known, quiet_s = "", 0.0
             yield "retry: 5000\n\n"
@@ -243,7 +233,7 @@ class _Listeners:
                 await asyncio.sleep(_EVENT_EVERY_S)
                 quiet_s += _EVENT_EVERY_S
         finally:
-            self._gate.leave(reader)
+            self._count -= 1
 
     def _news(self) -> str:
         picture = self._source.picture

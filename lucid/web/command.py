@@ -51,7 +51,7 @@ def web(
         return
     settings = _with(_settings(config, store), given)
     _say(settings, demo=False)
-    serve(Source(settings, config), settings.web)
+    serve(Source(settings, config if store is None else None), settings.web)
 
 
 def _settings(config: Path, store: Path | None) -> Settings:

@@ -16,33 +16,9 @@ from lucid.live.plans.stored_plan import StoredPlan
 from lucid.orchestrator.forecast.start_times import StartTimes
 from lucid.web.status import Status
 
-__all__ = ["Ahead", "Entry", "Picture"]
+__all__ = ["Entry", "Picture"]
 
 Entry = Pending | Running
-
-
-@dataclass(frozen=True, slots=True)
-class Ahead:
-    """When waiting jobs are expected to start, as of ``at_s``. ``starts``: seconds until the start, early, likely and
-    late, by job; ``None`` where no start is foreseen. ``ahead_s``, ``own_ahead_s``: as in ``Forecast``."""
-
-    at_s: float
-    ahead_s: float
-    starts: Mapping[str, tuple[int, int, int] | None]
-    own_ahead_s: Mapping[str, float] = field(default_factory=dict)
-
-    def ahead_of(self, job_id: str) -> float:
-        """How far ahead was planned where this job waits, s."""
-        return self.own_ahead_s.get(job_id, self.ahead_s)
-
-    def starts_in_s(self, job_id: str, now_s: float) -> tuple[int, int, int] | None:
-        """The same as of ``now_s``."""
-        found = self.starts.get(job_id)
-        if found is None or found[1] == 0:
-            return found
-        passed = max(int(now_s - self.at_s), 0)
-        early, likely, late = (max(value - passed, 1) for value in found)
-        return early, likely, late
 
 
 @dataclass(frozen=True)

@@ -17,9 +17,9 @@ from lucid.core.names import without_names
 from lucid.core.reason import Reason, reason_from_dict, reason_to_dict
 from lucid.explain.reasons import reason_text
 from lucid.web.picture import Picture
-from lucid.web.planner_client import Planning
 from lucid.web.source import Source
 from lucid.web.viewer import Sight, Viewer
+from lucid.web.what_if import WhatIf
 
 __all__ = ["Site", "clock", "obstacles"]
 
@@ -29,9 +29,9 @@ class Site:
     """``root``: the path under which a proxy shows the pages, without a slash at its end."""
 
     source: Source
-    planning: Planning
     root: str
     environment: Environment
+    what_if: WhatIf = field(default_factory=WhatIf)
     findings: dict[str, Any] = field(default_factory=dict)
     """What doctor found last, with the time."""
 

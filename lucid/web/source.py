@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 from lucid.adapters.gpu.use_files import UseFolder
 from lucid.adapters.store.sqlite import SqliteStore
@@ -19,8 +20,9 @@ from lucid.config import Settings, profiles_folder
 from lucid.efficiency.judge import JobAccount
 from lucid.errors import LucidError, StoreError
 from lucid.live.plans.stored_plan import StoredPlan, stored_picture, stored_plan
-from lucid.live.plans.stored_starts import START_TIMES, start_times_of
+from lucid.live.plans.stored_starts import START_TIMES, STARTS, start_times_of, told_starts
 from lucid.live.reporting.waste_inputs import job_accounts
+from lucid.web.forecasts import Forecasts
 from lucid.web.history import History
 from lucid.web.picture import Picture
 from lucid.web.status import Status, status_of
@@ -39,8 +41,8 @@ DEMO = "demo"
 class Source:
     """Lucidd's store as the pages see it. ``picture`` is replaced, never changed."""
 
-    def __init__(self, settings: Settings, config: Path, clock_s: Callable[[], float] = time.time) -> None:
-        """``config``: the file that the settings were read from; models lie in its folder."""
+    def __init__(self, settings: Settings, config: Path | None, clock_s: Callable[[], float] = time.time) -> None:
+        """``config``: lucidd's configuration, by which a command reads the same store; ``None`` where none does."""
         self.settings = settings
         self.config = config
         self.path = Path(settings.daemon.state_dir) / "lucid.db"
@@ -50,6 +52,7 @@ class Source:
         self.status = Status()
         """As lucidd wrote it last: newer than the picture's, which is drawn only when something has changed."""
         self.history = History()
+        self.forecasts = Forecasts()
         self.uses = UseFolder(profiles_folder(settings))
         self.accounts: list[JobAccount] = []
         """Of every job of the last efficiency.days, and of those that run: what it held and what it wasted."""
@@ -61,6 +64,7 @@ class Source:
         self._lock = threading.Lock()
         self._identity: tuple[int, int] | None = None
         self._head = ""
+        self._foreseen: Any = None
         self._seen_version = -1
         self._version = 0
         self._next_s = 0.0
@@ -158,19 +162,27 @@ class Source:
             self.history.take(store, self.now_s())
             head = str(row)
             if head == self._head and self.picture is not None:
+                self._foresee(store, self.picture)
                 self._seen_version, self.trouble = version, ""
                 return
             began_s = time.monotonic()
             if began_s < self._next_s:
                 return
             seen, times = stored_plan(store, stored_picture(store)), start_times_of(store.view(START_TIMES))
-        self._version += 1
-        picture = Picture(self._version, seen, status, times)
+            picture = Picture(self._version + 1, seen, status, times)
+            self._foresee(store, picture)
         picture.warm()
-        self.picture = picture
+        self._version, self.picture = picture.version, picture
         self._head, self._seen_version, self.trouble = head, version, ""
         took_s = time.monotonic() - began_s
         self._next_s = began_s + took_s + _SHARE * took_s
+
+    def _foresee(self, store: SqliteStore, picture: Picture) -> None:
+        """lucidd foresees starts some seconds after it has drawn the picture."""
+        data = store.view(STARTS)
+        if data != self._foreseen or picture is not self.picture:
+            self._foreseen, seen = data, picture.seen
+            self.forecasts.take(told_starts(data, seen.snapshot, seen.plan), picture.now_s)
 
     @contextmanager
     def store(self) -> Iterator[SqliteStore]:

@@ -7,11 +7,11 @@ import pwd
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from ipaddress import IPv6Address, ip_address, ip_network
+from ipaddress import ip_address, ip_network
 
 from lucid.config import Anonymous, Others, WebSettings
 
-__all__ = ["UNIX", "Sight", "Viewer", "client_of", "peer_name", "viewer_of"]
+__all__ = ["UNIX", "Sight", "Viewer", "peer_name", "viewer_of"]
 
 UNIX = "unix"
 """In place of a client's address: the peer of a Unix socket, its uid in place of the port."""
@@ -87,27 +87,6 @@ def viewer_of(
         return Viewer("", False, Sight.ALL, Sight.ALL)
     jobs = Sight.OWN if "jobs" in hidden or settings.anonymous is Anonymous.NOTHING else Sight.NAMELESS
     return Viewer("", False, jobs, Sight.OWN, settings.anonymous is Anonymous.NOTHING)
-
-
-def client_of(settings: WebSettings, client: tuple[str, int] | None) -> str:
-    """Who holds a connection, as far as others may be kept apart from him: an IPv4 address, the network of an IPv6
-    address, everybody on loopback, or a user at the other end of a Unix socket. Empty for a trusted proxy, behind
-    which there are many. ``client``: as in ``viewer_of``."""
-    if client is None or _trusted(settings, client):
-        return ""
-    host, port = client
-    if host == UNIX:
-        return f"{UNIX}:{port}"
-    try:
-        address = ip_address(host)
-    except ValueError:
-        return host
-    if isinstance(address, IPv6Address):
-        mapped = address.ipv4_mapped
-        if mapped is None and not address.is_loopback:
-            return str(ip_network((address, 64), strict=False))
-        address = mapped or address
-    return "loopback" if address.is_loopback else str(address)
 
 
 def _trusted(settings: WebSettings, client: tuple[str, int] | None) -> bool:

@@ -42,8 +42,7 @@ pytestmark = [
 def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Pages over a few jobs, served by a thread: what a click does shows there as well."""
     pages = Pages(tmp_path_factory.mktemp("site"), {"anonymous": "everything"})
-    pages.planning.start()
-    app = build_app(pages.source, pages.planning, "/lucid")
+    app = build_app(pages.source, "/lucid")
     server = uvicorn.Server(uvicorn.Config(app, port=0, lifespan="off", log_level="error"))
     with socket.create_server(("127.0.0.1", 0)) as listening:
         thread = threading.Thread(target=server.run, args=([listening],), daemon=True)
@@ -51,7 +50,6 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield f"http://127.0.0.1:{listening.getsockname()[1]}/lucid"
         server.should_exit = server.force_exit = True
         thread.join(30)
-    pages.planning.stop()
     pages.source.stop()
 
 

@@ -10,7 +10,6 @@ from builders import LIGHT
 from daemon_site import Site as SlurmSite
 from lucid.config import Settings, WebSettings
 from lucid.web.app import build_app
-from lucid.web.planner_client import Planning
 from lucid.web.source import Source
 from web_client import WebClient
 
@@ -36,9 +35,8 @@ class Pages:
         self.source = Source(self.settings, folder / "lucid.toml", lambda: self.slurm.slurm.now)
         self.source.look()
         self.source.account()
-        self.planning = Planning(self.source)
 
     def client(self, user: str = "", root: str = "", address: str = "10.0.0.1") -> WebClient:
-        app = build_app(self.source, self.planning, root)
+        app = build_app(self.source, root)
         headers = {"x-remote-user": user} if user else {}
         return WebClient(app, headers, address)

@@ -23,7 +23,7 @@ import threadpoolctl  # type: ignore[import-untyped]  # comes with sklearn, need
 from lucid.models.packing.crossval import Leaving, judge, sides_by
 from lucid.models.packing.measured import Pairing, Usage, read_pairs, read_profiles
 from lucid.models.packing.pair_speed import RECALL_GOAL, PairDesign
-from lucid.models.packing.share_score import Thresholds, fit_share, share_labels
+from lucid.models.packing.share_score import fit_share, share_labels
 
 __all__ = ["evaluate", "leave_workload_out"]
 
@@ -32,14 +32,7 @@ IntArray = npt.NDArray[np.intp]
 _FOLDS = 8
 
 
-def evaluate(
-    profiles: Path,
-    pairs: Path,
-    *,
-    thresholds: Thresholds | None = None,
-    recall: float = RECALL_GOAL,
-    progress: Callable[[int, int], None] | None = None,
-) -> dict[str, Any]:
+def evaluate(profiles: Path, pairs: Path, *, progress: Callable[[int, int], None] | None = None) -> dict[str, Any]:
     """All figures, by name.
 
     `progress` is called with (steps done, steps in all).
@@ -51,17 +44,15 @@ def evaluate(
     pairings = read_pairs(pairs, usages)
     # Thousands of small systems: threads would wait for each other longer than they compute.
     with threadpoolctl.threadpool_limits(1):
-        return _evaluate(usages, pairings, thresholds, recall, progress)
+        return _evaluate(usages, pairings, progress)
 
 
 def _evaluate(
     usages: Sequence[Usage],
     pairings: Sequence[Pairing],
-    thresholds: Thresholds | None,
-    recall: float,
     progress: Callable[[int, int], None] | None,
 ) -> dict[str, Any]:
-    judged = _share_figures(usages, share_labels(usages, pairings, thresholds))
+    judged = _share_figures(usages, share_labels(usages, pairings))
     design = PairDesign(pairings)
     asked: dict[str, tuple[IntArray, Leaving]] = {
         "lomo": (sides_by(pairings, "workload"), "both"),
@@ -72,7 +63,7 @@ def _evaluate(
     for number, (name, (sides, leaving)) in enumerate(asked.items(), start=1):
         if progress is not None:
             progress(number, len(asked) + 1)
-        honest[name] = judge(design, pairings, sides, leaving, recall)
+        honest[name] = judge(design, pairings, sides, leaving, RECALL_GOAL)
     for name, decisions in honest.items():
         judged[f"pair_precision_{name}"] = round(decisions.precision, 4)
         judged[f"pair_recall_{name}"] = round(decisions.recall, 4)

@@ -30,6 +30,11 @@ class Page:
     template: str
     data: Data
 
+    @property
+    def twin(self) -> str:
+        """The path of the page's JSON."""
+        return f"{self.path if self.path != '/' else '/cluster'}.json"
+
 
 PAGES = (
     Page("/", "cluster", "cluster.html.j2", cluster),

@@ -58,7 +58,6 @@ def health(site: Site, viewer: Viewer, _path: Mapping[str, str], _asked: Mapping
         "refused": status.counts.refused,
         "restarts": status.counts.restarts,
         "starts": _starts(site),
-        "planning_trouble": site.planning.trouble,
     }
 
 

@@ -11,13 +11,14 @@ from lucid.config import Mode
 from lucid.core.as_json import to_json
 from lucid.core.decision import DecisionRow
 from lucid.core.job import Ended, Job, JobProfile, Pending, Running
-from lucid.core.reason import PlainOrder
+from lucid.core.reason import PlainOrder, reason_from_dict
 from lucid.efficiency.ending import Cause, why_ended
 from lucid.explain.how_ended import plain_ending, with_readings
 from lucid.explain.live_story import known_story, why_nothing
 from lucid.explain.quantities import when
+from lucid.explain.reasons import decision_line
 from lucid.explain.starts import guess_words, kept_words, observed_words, told_of, told_words
-from lucid.explain.story import Story
+from lucid.explain.story import Story, row_to_dict
 from lucid.explain.waste import account_to_dict
 from lucid.web.pages.asked import NotShown, number, text
 from lucid.web.pages.pairs import pair_of
@@ -159,11 +160,10 @@ def _start_notes(site: Site, partition: str, entry: Pending) -> list[str]:
 
 
 def _forecasts(site: Site, job_id: str) -> Forecasts:
-    site.planning.look()
     times = site.picture.times
     known = {one.job_id: one for one in (*times.known, *times.open.values())}
     first = told_of(known, job_id)
-    points = [list(point) for point in site.planning.forecasts.of(job_id)]
+    points = [list(point) for point in site.source.forecasts.of(job_id)]
     return {"first": first, "_words": told_words(first), "since": points}
 
 
@@ -201,11 +201,33 @@ def _against_plain(rows: Sequence[DecisionRow], began_s: float) -> tuple[float |
 def _why_not(site: Site, viewer: Viewer, shown: Job | None, asked: Mapping[str, str]) -> WhyNot:
     gpus, share, vc = number(asked, "gpus", 0, 0, 100_000), asked.get("share") == "1", text(asked, "vc")
     found: WhyNot = {
-        "gpus": gpus or None, "share": share, "vc": vc, "asked": "ask" in asked, "planning": False, "answer": None
+        "gpus": gpus or None, "share": share, "vc": vc, "asked": "ask" in asked, "answer": None
     }  # fmt: skip
     if shown is None or not found["asked"]:
         return found
-    if viewer.sees(shown.user) is not Sight.ALL and viewer.jobs is not Sight.ALL:
-        return {**found, "answer": {"error": "only those who may see the job's names can ask that"}}
-    answer = site.planning.why_not(shown.id, gpus or None, share, vc or None)
-    return {**found, "planning": answer is None, "answer": answer}
+    return {**found, "answer": _answer(site, viewer, shown, gpus or None, share, vc or None)}
+
+
+def _answer(site: Site, viewer: Viewer, shown: Job, gpus: int | None, share: bool, vc: str | None) -> dict[str, Any]:
+    """As ``lucidctl why-not --json``; every decision without the names that this viewer may not read."""
+    if viewer.sees(shown.user) is not Sight.ALL:
+        return {"error": "Only those who may see the job's names can ask that."}
+    if site.source.config is None:
+        return {"error": f"lucid-web runs with --store: ask lucidctl why-not {shown.id}."}
+    if vc is not None and all(vc not in part.vcs for part in site.picture.seen.snapshot.partitions.values()):
+        return {"error": "There is no such VC."}
+    told = site.what_if.ask(site.source.config, shown.id, gpus, share, vc)
+    if "error" in told:
+        return told
+    answer: dict[str, Any] = {key: told[key] for key in ("job", "starts_in_s", "why_no_if") if key in told}
+    made = {words: _row(site, viewer, shown.id, row) for words, row in told["if"].items()}
+    return {**answer, "as_it_is": _row(site, viewer, shown.id, told["as_it_is"]), "if": made}
+
+
+def _row(site: Site, viewer: Viewer, job_id: str, data: dict[str, Any] | None) -> dict[str, Any] | None:
+    if data is None:
+        return None
+    reasons = tuple(reason_from_dict(reason) for reason in data["reasons"])
+    rest = data["placement"], data["beside"], data.get("mode", "")
+    row = site.row_of(DecisionRow(data["at_s"], job_id, data["partition"], data["verb"], reasons, *rest), viewer)
+    return {**row_to_dict(row), "words": decision_line(row)}

@@ -32,7 +32,7 @@ def queue(site: Site, viewer: Viewer, _path: Mapping[str, str], asked: Mapping[s
     """``user``, ``vc``, ``least`` and ``most`` GPUs and ``text`` in the address choose jobs, ``sort`` and ``down``
     order them, ``page`` goes on among them."""
     picture = site.picture
-    ahead = site.planning.look()
+    ahead = site.source.forecasts.ahead
     wanted = {key: text(asked, key) for key in ("user", "vc", "text")}
     least, most = number(asked, "least", 0), number(asked, "most", 0)
     sort = asked.get("sort", "order")
@@ -53,7 +53,6 @@ def queue(site: Site, viewer: Viewer, _path: Mapping[str, str], asked: Mapping[s
     return {
         "at_s": picture.now_s,
         "starts_at_s": None if ahead is None else ahead.at_s,
-        "starts_trouble": site.planning.trouble,
         "waiting": len(picture.waiting),
         "of": len(chosen),
         "page": page,
@@ -90,7 +89,7 @@ def _fits(partition: str, job: Job, wanted: Mapping[str, str], least: int, most:
 
 def _key(site: Site, sort: str, entry: Pending, job: Job) -> Any:
     if sort == "start":
-        ahead = site.planning.ahead
+        ahead = site.source.forecasts.ahead
         found = None if ahead is None else ahead.starts.get(job.id)
         return math.inf if found is None else found[1]
     if sort == "estimate":
@@ -120,7 +119,7 @@ def _ranges(site: Site, job_ids: Sequence[str]) -> dict[str, DurationTerms]:
 
 def row_of(site: Site, partition: str, entry: Pending) -> QueueRow:
     """The job as ``lucidctl queue`` has it, its start as of the last forecast."""
-    picture, ahead = site.picture, site.planning.ahead
+    picture, ahead = site.picture, site.source.forecasts.ahead
     starts = None if ahead is None else ahead.starts_in_s(entry.job.id, picture.now_s)
     position = picture.positions.get(entry.job.id)
     return QueueRow(partition, position, entry, picture.decision(partition, entry.job.id), starts)
@@ -128,7 +127,7 @@ def row_of(site: Site, partition: str, entry: Pending) -> QueueRow:
 
 def starts_words(site: Site, row: QueueRow) -> str:
     """When it is expected to start, in words."""
-    ahead = site.planning.ahead
+    ahead = site.source.forecasts.ahead
     if ahead is None or row.entry.job.id not in ahead.starts:
         return ""
     return start_words(row.starts_in_s, ahead.ahead_of(row.entry.job.id), bool(row.entry.barred))

@@ -163,7 +163,6 @@ class QueuePage(TypedDict):
 
     at_s: float
     starts_at_s: float | None
-    starts_trouble: str
     waiting: int
     of: int
     page: int
@@ -245,8 +244,8 @@ class Outcome(TypedDict):
 
 
 class Forecasts(TypedDict):
-    """``first``: what lucidd forecast when the wait began, and what came true. ``since``: what these pages have
-    forecast since they run: when it was said, and the start as then expected, early, likely, late."""
+    """``first``: what lucidd forecast when the wait began, and what came true. ``since``: what lucidd has
+    forecast since these pages run: when it was said, and the start as then expected, early, likely, late."""
 
     first: dict[str, Any] | None
     since: list[list[float]]
@@ -254,13 +253,12 @@ class Forecasts(TypedDict):
 
 
 class WhyNot(TypedDict):
-    """``answer``: as ``lucidctl why-not --json``; ``None`` while it is being planned, or nothing was asked."""
+    """``answer``: as ``lucidctl why-not --json``, less the names hidden from this reader; ``None``: not asked."""
 
     gpus: int | None
     share: bool
     vc: str
     asked: bool
-    planning: bool
     answer: dict[str, Any] | None
 
 
@@ -376,4 +374,3 @@ class HealthPage(TypedDict):
     refused: Mapping[str, int]
     restarts: Mapping[str, int]
     starts: Starts
-    planning_trouble: str

@@ -94,7 +94,9 @@
     if (stopped || document.hidden) return;
     due = Date.now() + 5000;
     let answer;
-    try { answer = await fetch(location.href, { headers: { Accept: "text/html" } }); } catch { return; }
+    const address = new URL(location.href);
+    address.searchParams.delete("ask");  // what the form asked is not planned again with each picture
+    try { answer = await fetch(address, { headers: { Accept: "text/html" } }); } catch { return; }
     if (!answer.ok) return;
     const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
     for (const part of document.querySelectorAll("[data-live]")) {

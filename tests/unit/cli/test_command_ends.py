@@ -39,7 +39,7 @@ def test_ctrl_c_ends_with_the_status_of_shells() -> None:
     ("library", "arguments", "extra"),
     [
         ("interpret", ("throughput", "bins.csv", "--test-from", "2024-02-01"), "models"),
-        ("sklearn", ("packing", "--profiles", "p.csv", "--pairs", "q.csv"), "models"),
+        ("sklearn", ("packing", "p.csv", "q.csv"), "models"),
     ],
 )
 def test_evaluating_without_the_extra_names_the_extra(

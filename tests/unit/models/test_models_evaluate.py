@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import itertools
 import json
+import re
 from collections.abc import Iterator
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -62,7 +63,7 @@ def measured(tmp_path: Path) -> tuple[Path, Path]:
 
 def test_packing_prints_every_figure(measured: tuple[Path, Path]) -> None:
     profiles, pairs = measured
-    figures = json.loads(run("packing", "--profiles", profiles, "--pairs", pairs, "--json"))
+    figures = json.loads(run("packing", profiles, pairs, "--json"))
     for kind, way in itertools.product(("precision", "recall"), ("lomo", "loco", "loco_both")):
         assert 0.7 <= figures[f"pair_{kind}_{way}"] <= 1
     assert 0 <= figures["accuracy_lomo"] <= 1
@@ -71,7 +72,7 @@ def test_packing_prints_every_figure(measured: tuple[Path, Path]) -> None:
 
 def test_packing_names_the_file_that_is_missing(tmp_path: Path) -> None:
     absent = tmp_path / "none.csv"
-    error = refused("packing", "--profiles", absent, "--pairs", absent)
+    error = refused("packing", absent, absent)
     assert isinstance(error, ModelError)
     assert "none.csv: cannot be read" in str(error)
 
@@ -105,10 +106,13 @@ def test_duration_json_and_table_tell_the_same(tmp_path: Path) -> None:
     arguments = ("duration", path, "--test-from", "250", "--refits", "1")
     figures = json.loads(run(*arguments, "--json"))
     assert {"mae_s", "within_2x", "spearman", "coverage_80"} <= set(figures)
-    assert figures["jobs"] == 50
+    assert (figures["kind"], figures["jobs"]) == ("duration", 50)
+    median = figures["running_median"]
     table = run(*arguments)
-    for words in (f"{figures['mae_s']:,.1f} s", f"{figures['coverage_80']:.1%}", "durations of 50 jobs"):
-        assert words in table
+    told = {"mae_s": figures["mae_s"], "coverage_80": figures["coverage_80"], "running_median.mae_s": median["mae_s"]}
+    for name, value in told.items():
+        assert re.search(rf"│ {name} +│ +{value:,.{1 if value >= 1000 else 3}f} │", table), name
+    assert re.search(r"│ jobs +│ +50 │", table)
 
 
 @pytest.mark.parametrize(
@@ -132,3 +136,20 @@ def test_a_wrong_date_is_a_usage_error() -> None:
     result = CliRunner().invoke(evaluate, ["throughput", "bins.csv", "--test-from", "September"])
     assert result.exit_code == 2
     assert "'September' is neither a row number nor a time such as 2020-09-01" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("duration a.csv", "duration needs --test-from"),
+        ("duration a.csv b.csv --test-from 1", "duration takes 1 file, and 2 are given"),
+        ("packing a.csv", "packing takes 2 files, and 1 are given"),
+        ("packing a.csv b.csv --test-from 1", "--test-from is not for packing"),
+        ("throughput a.csv --test-from 1 --refits 2", "--refits is not for throughput"),
+        ("speed a.csv", "'speed' is not one of 'duration', 'throughput', 'packing'"),
+    ],
+)
+def test_each_kind_has_its_own_files_and_options(words: str, said: str) -> None:
+    result = CliRunner().invoke(evaluate, words.split())
+    assert result.exit_code == 2
+    assert said in result.stderr

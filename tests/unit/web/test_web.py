@@ -6,8 +6,6 @@ import json
 import os
 import re
 import socket
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -23,9 +21,8 @@ from lucid.core.job import Ended
 from lucid.errors import ConfigError
 from lucid.live.reporting.private_data import PrivateData
 from lucid.web.app import build_app
+from lucid.web.forecasts import Ahead
 from lucid.web.pages import PAGES
-from lucid.web.picture import Ahead
-from lucid.web.planner_client import Planning
 from lucid.web.source import Source
 from lucid.web.viewer import Sight, viewer_of
 from scenes.pages import ADDRESSES, HOSTILE, Pages
@@ -151,7 +148,7 @@ def test_without_a_store_the_pages_say_so(tmp_path: Path) -> None:
     settings = settings.model_copy(update={"daemon": settings.daemon.model_copy(update={"state_dir": str(tmp_path)})})
     source = Source(settings, tmp_path / "lucid.toml")
     source.look()
-    answer = WebClient(build_app(source, Planning(source))).get("/")
+    answer = WebClient(build_app(source)).get("/")
     assert answer.status_code == 503
     assert "there is no store" in answer.text
 
@@ -294,7 +291,7 @@ def test_no_page_tells_an_age_of_what_is_yet_to_come(own_pages: Pages) -> None:
     source = Source(own_pages.settings, site.folder / "lucid.toml", lambda: site.slurm.now - 57_000.0)
     source.look()
     source.account()
-    app = build_app(source, Planning(source), "")
+    app = build_app(source)
     client = WebClient(app, {"x-remote-user": "root-ish"}, "10.0.0.1")
     texts = {address: client.get(address).text for address in (*ADDRESSES, "/health")}
     assert {
@@ -378,14 +375,11 @@ def test_private_data_is_asked_for_once_an_hour_and_kept() -> None:
 def test_over_a_unix_socket_the_reader_is_its_peer(pages: Pages, tmp_path: Path) -> None:
     import uvicorn
 
-    from lucid.web.limits import Limits
-    from lucid.web.server import limited
+    from lucid.web.server import PeerProtocol
 
     place = tmp_path / "web.sock"
-    app = build_app(pages.source, pages.planning)
-    config = uvicorn.Config(
-        app, uds=str(place), http=limited(pages.web, Limits()), ws="none", lifespan="off", log_level="error"
-    )
+    app = build_app(pages.source)
+    config = uvicorn.Config(app, uds=str(place), http=PeerProtocol, ws="none", lifespan="off", log_level="error")
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
@@ -411,7 +405,7 @@ def test_starts_are_shown_as_planned(own_pages: Pages) -> None:
     assert own_pages.source.picture is not None
     waiting = list(own_pages.source.picture.waiting)
     now_s = own_pages.source.picture.now_s
-    own_pages.planning.ahead = Ahead(now_s - 30.0, 5000.0, {waiting[0]: (40, 100, 400), waiting[1]: None})
+    own_pages.source.forecasts.ahead = Ahead(now_s - 30.0, 5000.0, {waiting[0]: (40, 100, 400), waiting[1]: None})
     rows = {row["job"]: row for row in own_pages.client("root-ish").get("/queue.json").json()["queue"]}
     assert rows[waiting[0]]["starts_in_s"] == [10, 70, 370], "half a minute later"
     assert rows[waiting[1]]["starts_words"] == "in more than 1.4 h"
@@ -467,14 +461,3 @@ def test_what_if_it_had_been_submitted_to_another_vc(pages: Pages) -> None:
     assert answer["if"]["in VC vc"]["verb"] == answer["as_it_is"]["verb"], "it is there already"
     with pytest.raises(ConfigError, match="no such VC"):
         pages.slurm.ctl("why-not", waiting, "--vc", "nowhere")
-
-
-def test_a_planner_whose_reader_has_gone_ends_without_a_word() -> None:
-    code = (
-        "import lucid.web.planner_process as planner\n"
-        "def gone(*_): raise BrokenPipeError\n"
-        "planner.serve = gone\n"
-        "planner.main()\n"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr) == (0, "")

@@ -25,9 +25,7 @@ from lucid.live.learning.model_upkeep import UPKEEP
 from lucid.models.upkeep.keeper import Outcome
 from lucid.web.app import build_app
 from lucid.web.html import on_every_page, page_response, templates
-from lucid.web.openapi import twin_of
 from lucid.web.pages import PAGES, Page
-from lucid.web.planner_client import Planning
 from lucid.web.site import Site
 from lucid.web.source import Source
 from lucid.web.status import Judged, Status
@@ -52,7 +50,7 @@ def source_of(settings: Settings, folder: Path, now_s: float) -> Source:
 def troubles(source: Source, readers: Sequence[str] = READERS, json: bool = True) -> dict[str, str]:
     """What went wrong, by page and reader: every page as HTML, and as JSON, for a job in each state."""
     picture = source.picture
-    app = build_app(source, Planning(source))
+    app = build_app(source)
     jobs = ["999"]
     if picture is not None:
         jobs += [*list(picture.waiting)[:1], *list(picture.running)[:1]]
@@ -61,7 +59,7 @@ def troubles(source: Source, readers: Sequence[str] = READERS, json: bool = True
     addresses = []
     for page in PAGES:
         for job in jobs if "{job_id}" in page.path else jobs[:1]:
-            forms = (page.path, twin_of(page)) if json else (page.path,)
+            forms = (page.path, page.twin) if json else (page.path,)
             addresses += [form.replace("{job_id}", job).replace("{user}", "ada") for form in forms]
     found: dict[str, str] = {}
     for reader in readers if picture is not None else readers[:1]:  # without a picture nothing is shown to anybody
@@ -267,7 +265,7 @@ def put(data: Any, way: Way, value: Any) -> Any:
 def test_every_page_stands_without_any_one_member_that_may_be_absent(page: Page, whole: Pages) -> None:
     picture = whole.source.picture
     assert picture is not None
-    site = Site(whole.source, whole.planning, "", templates())
+    site = Site(whole.source, "", templates())
     ways = [*absences(get_type_hints(page.data)["return"])]
     assert len(ways) > 1
     one_of_each = [next(iter(picture.waiting)), next(iter(picture.running)), whole.slurm.store.ended()[0].job.id]
@@ -283,7 +281,7 @@ def test_every_page_stands_without_any_one_member_that_may_be_absent(page: Page,
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.path)
 def test_a_template_asks_for_nothing_that_its_page_does_not_have(page: Page, whole: Pages) -> None:
-    site = Site(whole.source, whole.planning, "", templates())
+    site = Site(whole.source, "", templates())
     assert site.environment.loader is not None
     text, _, _ = site.environment.loader.get_source(site.environment, page.template)
     tree = site.environment.parse(text)
