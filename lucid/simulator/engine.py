@@ -21,7 +21,6 @@ from lucid.simulator.lending_cost import LendingCost
 from lucid.simulator.lent_gpus import LentByVc
 from lucid.simulator.nodes import WindowFigures
 from lucid.simulator.power import PowerFigures
-from lucid.simulator.preemption import PreemptFigures
 from lucid.simulator.start_forecast import StartForecasts
 
 __all__ = ["Progress", "Run", "Series", "run"]
@@ -107,8 +106,6 @@ class Run:
     """What windows and failing nodes did, where there were any."""
     power: PowerFigures | None = None
     """What being awake cost, where nodes sleep."""
-    preempt: PreemptFigures | None = None
-    """What preemption did, where jobs may be preempted."""
     promise: Mapping[str, LendingCost] = field(default_factory=dict)
     """What lending cost by VC, and under "" all; empty where that was not asked for (``scenario.with_promise``)."""
 
@@ -176,5 +173,4 @@ def run(
         None if starts is None else starts.figures(),
         cluster.window_figures(),
         cluster.power_figures(),
-        cluster.preempt_figures(),
     )

@@ -17,7 +17,6 @@ from lucid.simulator.ground_truth import Interference
 from lucid.simulator.interleaving import Interleaving
 from lucid.simulator.nodes import NodeBook
 from lucid.simulator.running_jobs import RunningJobs
-from lucid.simulator.shared_nodes import Layers
 from lucid.simulator.state import Event, Live, Room
 from lucid.simulator.usage import UsageBook
 
@@ -43,10 +42,9 @@ class JobActions(RunningJobs):
         usage: UsageBook | None,
         memory: PairMemory | None,
         nodes: NodeBook | None,
-        layers: Layers | None = None,
         agents: bool = False,
     ) -> None:
-        super().__init__(rooms, interleaving, nodes, layers)
+        super().__init__(rooms, interleaving, nodes)
         self._agents = agents
         self._interference = interference
         self._overheads = overheads
@@ -55,16 +53,12 @@ class JobActions(RunningJobs):
         self._usage = usage
         self._memory = memory
         self.moved = False
-        """A job changed partition in the last ``apply``, or one partition took what another had planned with: plan
-        again at once."""
-        self.clashed: set[str] = set()
-        """Partitions of which the last ``apply`` refused a start, since another partition took its GPUs."""
+        """A job changed partition in the last ``apply``: plan again at once."""
 
     def apply(self, actions: Sequence[Action]) -> list[Applied]:
         """Carry out what leaves first, then what starts, each in order. As Slurm does, it refuses what does not
         fit the state of the job; whether a plan is safe is not asked here."""
         self.moved = False
-        self.clashed.clear()
         refused: dict[int, str] = {}
         for starts in (False, True):
             for i, action in enumerate(actions):
@@ -79,7 +73,6 @@ class JobActions(RunningJobs):
                     self._lift(self._live[action.job_id])
                 else:
                     self._carry_out(self._live[action.job_id], action)
-        self.moved = self.moved or (bool(self.clashed) and len(refused) < len(actions))
         return [Applied(action, refused.get(i)) for i, action in enumerate(actions)]
 
     def _refusal(self, action: Action) -> str | None:
@@ -314,8 +307,6 @@ class JobActions(RunningJobs):
         """Take a job off its GPUs."""
         room = self._rooms[live.partition]
         room.drop(view)
-        if self._layers is not None:
-            self._layers.left(view.job.id, room.name)
         self._charge(view.job, -view.gpus)
         room.elastic.discard(view.job.id)
         outcome = live.outcome

@@ -45,8 +45,9 @@ class WindowFigures:
 
 @dataclass(slots=True)
 class _State:
-    places: list[tuple[str, int]]
-    """Rooms that it is in, each with its place there; the first has the say of whether it sleeps."""
+    room: str
+    place: int
+    """Its place among the nodes of its room."""
     node: Node
     windows: list[Window]
     """Those that are not over."""
@@ -64,19 +65,16 @@ class NodeBook:
 
     def __init__(self, rooms: Mapping[str, Room], outages: Outages, power: Power | None = None) -> None:
         self._rooms = rooms
-        names = list(dict.fromkeys(node.name for room in rooms.values() for node in room.nodes))
+        names = [node.name for room in rooms.values() for node in room.nodes]
         self._power = None if power is None else PowerBook(names, power)
         self._states: dict[str, _State] = {}
         self.figures = WindowFigures()
         edges: set[float] = set()
         for name, room in rooms.items():
             for i, node in enumerate(room.nodes):
-                if node.name in self._states:
-                    self._states[node.name].places.append((name, i))
-                    continue
                 windows, downs = outages.windows.get(node.name, ()), outages.downs.get(node.name, ())
                 closes = sorted({w.from_s for w in windows}, reverse=True)
-                self._states[node.name] = _State([(name, i)], node, [*windows], [*downs], closes=closes)
+                self._states[node.name] = _State(name, i, node, [*windows], [*downs], closes=closes)
                 edges.update(edge for w in (*windows, *downs) for edge in (w.from_s, w.end_s) if edge < math.inf)
         self.figures.windows = len({edge for state in self._states.values() for edge in state.closes})
         self._edges = sorted(edges, reverse=True)
@@ -121,8 +119,7 @@ class NodeBook:
             node = _as_of(now_s, state, self._power)
             if node is not state.node:
                 state.node = node
-                for name, at in state.places:
-                    changed[name].append((at, node))
+                changed[state.room].append((state.place, node))
         for name, members in changed.items():
             room = self._rooms[name]
             nodes = list(room.nodes)
@@ -160,7 +157,7 @@ class NodeBook:
             shown = room.show()
             keep = ready_nodes(shown, arrivals.of(*shown.vcs), power.rules.boot_s, power.rules.ready).nodes
             free = [self._states[node.name] for node in room.nodes if node.available]
-            free = [state for state in free if not state.held and state.places[0][0] == room.name]
+            free = [state for state in free if not state.held]
             free.sort(key=lambda state: state.node.boot_s > 0.0)
             changed = []
             for i, state in enumerate(free):

@@ -40,7 +40,6 @@ from lucid.simulator.lending_cost import lending_costs
 from lucid.simulator.live_like_cluster import AsLive, LiveLikeCluster
 from lucid.simulator.outages import Outages
 from lucid.simulator.power import Power
-from lucid.simulator.preemption import Preemption
 from lucid.simulator.published.muri import EventChargedCluster, lengthened, published_policy
 from lucid.simulator.semantics import Semantics
 from lucid.simulator.start_forecast import Forecasts, StartForecasts
@@ -88,8 +87,7 @@ class Scenario:
     forecasts submissions; without it seasonal means do, or with ``learned`` a model of the trace's own past.
     ``recent``: under ``lucid`` the history looks back on the newest jobs alone.
     ``lends``: whoever can borrow beyond a quota does, unless the settings have another ``policy.lending.mode``.
-    ``outages``: when nodes are closed or down, ``power``: how they sleep, ``preemption``: whose jobs give way to
-    others; the honest semantics alone know that.
+    ``outages``: when nodes are closed or down, ``power``: how they sleep; the honest semantics alone know that.
     """
 
     trace: Trace
@@ -110,7 +108,6 @@ class Scenario:
     recent: bool = True
     outages: Outages | None = None
     power: Power | None = None
-    preemption: Preemption | None = None
 
     def layout(self) -> Layout:
         """Nodes by VC, profiling nodes included."""
@@ -212,7 +209,6 @@ def simulate(
     for option, asked in (
         ("--events", scenario.outages),
         ("--power", scenario.power),
-        ("--preempt", scenario.preemption),
     ):
         if asked is not None and scenario.semantics is not Semantics.HONEST:
             raise ConfigError(
@@ -238,11 +234,6 @@ def simulate(
         made = make_policy(policy, rules, predictor)
     if rules.lending.mode != "off" and not rules_of(made).quotas:
         raise ConfigError(f"policy {policy!r} knows no quotas: it cannot run with lending (policy.lending.mode)")
-    if scenario.preemption is not None and not rules_of(made).claims:
-        raise ConfigError(
-            f"policy {policy!r} claims no GPUs of jobs that may be preempted; with --preempt the policies are "
-            "lucid, backfill, fifo, sjf and qssf"
-        )
     if scenario.as_live:
         kind = partial(LiveLikeCluster, AsLive(scenario.settings.overheads.start_s))
     if scenario.semantics is Semantics.MURI:
@@ -266,8 +257,6 @@ def simulate(
         pooled=rules.lending.mode != "off",
         outages=scenario.outages,
         power=scenario.power,
-        preemption=scenario.preemption,
-        slurm_chooses=scenario.preemption is not None and policy in scenario.preemption.slurm_under,
     )
     forecaster = scenario.forecaster_for(rules, made.profiled)
     starts = None

@@ -18,7 +18,6 @@ from lucid.simulator.ground_truth import ContentionTruth, Interference
 from lucid.simulator.interleaving import Interleaving
 from lucid.simulator.outages import Outages
 from lucid.simulator.power import Power
-from lucid.simulator.preemption import Preemption
 from lucid.simulator.traces import Trace, TraceJob
 from scenes.jobs import nodes
 from scenes.plans import FixedPredictor, policy, settings
@@ -45,8 +44,6 @@ def a_cluster(
     pooled: bool = False,
     outages: Outages | None = None,
     power: Power | None = None,
-    preemption: Preemption | None = None,
-    slurm_chooses: bool = False,
     measured_before: bool = False,
 ) -> SimulatedCluster:
     """The simulated cluster; one VC of one 8-GPU node unless told."""
@@ -65,8 +62,6 @@ def a_cluster(
         pooled=pooled,
         outages=outages,
         power=power,
-        preemption=preemption,
-        slurm_chooses=slurm_chooses,
         measured_before=measured_before,
     )
 
@@ -96,8 +91,6 @@ def replay(
     overheads: OverheadSettings | None = None,
     outages: Outages | None = None,
     power: Power | None = None,
-    preemption: Preemption | None = None,
-    slurm_chooses: bool = False,
     naive: Predictor | None = None,
     **sections: Any,
 ) -> tuple[dict[str, JobOutcome], Tape]:
@@ -115,8 +108,6 @@ def replay(
         pooled=settings(**sections).lending.mode != "off",
         outages=outages,
         power=power,
-        preemption=preemption,
-        slurm_chooses=slurm_chooses,
     )
     tape = Tape()
     result = run(cluster, chosen, predictor, tape, settings=settings(**sections), naive=naive)

@@ -1,4 +1,4 @@
-"""The options of what a site's ordinary week brings beside jobs: windows, nodes that sleep, preemption."""
+"""The options of what a site's ordinary week brings beside jobs: windows, nodes that sleep."""
 
 from __future__ import annotations
 
@@ -42,18 +42,6 @@ WEEK_OPTIONS = (
         "--ready",
         is_flag=True,
         help="With --power: as many free nodes stay awake as forecast submissions ask for; all others sleep at once.",
-    ),
-    click.option(
-        "--preempt",
-        type=click.Path(path_type=Path),
-        help="CSV of which jobs may be preempted: name,jobs,nodes,mode,tier,exempt,grace,checkpoint "
-        "(docs/simulator-events.md). The policies are lucid, backfill, fifo, sjf and qssf.",
-    ),
-    click.option(
-        "--preempt-youngest-first",
-        "youngest_first",
-        is_flag=True,
-        help="With --preempt: backfill and fifo preempt as Slurm does with preempt_youngest_first.",
     ),
 )
 """Options of ``read_scenario``."""
