@@ -186,9 +186,6 @@ class NamedClient:
     def update(self, job_id: str, changes: Changes) -> None:
         self.rest.update(self.numbers[job_id], changes)
 
-    def except_from_sleep(self, nodes: Sequence[str], kept: bool) -> None:
-        self.rest.except_from_sleep(nodes, kept)
-
     def seal(self, text: str) -> str:
         return self.rest.seal(text)
 

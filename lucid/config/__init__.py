@@ -13,7 +13,6 @@ from lucid.config.live import (
     SlurmSettings,
     TunerSettings,
 )
-from lucid.config.nodes import SleepSettings
 from lucid.config.policy import (
     LIVE_DEFAULTS,
     BackfillSettings,
@@ -69,7 +68,6 @@ __all__ = [
     "Publish",
     "ReservationSettings",
     "Settings",
-    "SleepSettings",
     "SlurmSettings",
     "TiresiasSettings",
     "TunerSettings",

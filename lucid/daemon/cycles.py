@@ -6,13 +6,11 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
-from pathlib import Path
 
 from lucid.adapters.gpu.use_files import UseFolder
 from lucid.adapters.slurm.cluster import SlurmCluster
 from lucid.adapters.slurm.records.fair_shares import FairShares
 from lucid.adapters.slurm.snapshot.lending_pool import modes_with_pool
-from lucid.adapters.slurm.snapshot.power_saving import excepted_in
 from lucid.adapters.store.recorder import StoreRecorder
 from lucid.config import Mode, profiles_folder
 from lucid.core.decision import kind_of
@@ -23,7 +21,6 @@ from lucid.daemon.build import Parts
 from lucid.errors import StoreError
 from lucid.live.gpu_health import GpuHealth
 from lucid.live.idle_jobs import IdleJobs, teller
-from lucid.live.keep_awake import KeepAwake
 from lucid.live.learning.catch_up import CatchUp
 from lucid.live.learning.estimate_ranking_log import TrustLog
 from lucid.live.learning.models import LiveModels, live_forecaster
@@ -104,13 +101,6 @@ class Cycles:
         self._mended = False
         self._trouble = ""
         """What was wrong with the folder for reports when that was told last."""
-        self._awake = KeepAwake(
-            Path(settings.daemon.state_dir),
-            settings.policy.sleep,
-            settings.slurm.keep_awake,
-            parts.client.except_from_sleep,
-            lambda: excepted_in(parts.client.config()),
-        )
         self._idle = IdleJobs(
             settings.idle,
             parts.store,
@@ -174,7 +164,6 @@ class Cycles:
         cluster.order(self._site_factors(result))
         self._counters.undone += cluster.factors.undone - undone
         self._counters.cycle(result, self._cycle.memory, self._modes(), parts.monotonic_s() - began_s)
-        behind_barrier("nodes not kept awake", lambda: self._awake.look(result.snapshot, cluster.power.usual_s))
         behind_barrier("idle jobs not looked at", lambda: self._look_for_idle(running, result.snapshot.now_s))
         self._log(result)
         return result
@@ -184,10 +173,6 @@ class Cycles:
             return
         packed = [name for name, mode in self._modes().items() if mode is Mode.PACK]
         self._idle.look(running, {job.id: job.comment for job in self.cluster.facts.jobs}, packed, now_s)
-
-    def stop(self) -> None:
-        """What was kept for as long as lucidd decides is given back."""
-        self._awake.take_back()
 
     def busy(self, result: CycleResult) -> bool:
         """Is the next look to come soon: does a job wait, for GPUs or for another job, or is it profiled, or was

@@ -12,7 +12,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from lucid.config import OverheadSettings, ProfilingSettings
-from lucid.core.arrivals import ArrivalForecast
 from lucid.core.changes import Versioned
 from lucid.core.job import Ended, Job, Pending, Running, Stage
 from lucid.core.node import Node
@@ -26,7 +25,6 @@ from lucid.simulator.job_actions import JobActions
 from lucid.simulator.lent_gpus import LentByVc
 from lucid.simulator.nodes import NodeBook, WindowFigures
 from lucid.simulator.outages import Outages
-from lucid.simulator.power import Power, PowerFigures
 from lucid.simulator.state import Event, JobOutcome, Live, Room
 from lucid.simulator.traces.record import Trace, TraceJob
 from lucid.simulator.usage import UsageBook
@@ -55,7 +53,6 @@ class SimulatedCluster(JobActions):
     ``memory`` the speeds of a pair show in its jobs' profiles once a sampler could have judged them
     (``LEAST_TOGETHER_S``), and the memory takes them in. With ``pooled`` the VCs have their nodes in common, and each
     a quota of as many GPUs as its own nodes have. ``outages``: when nodes are closed or down.
-    ``power``: how nodes sleep.
 
     Raises:
         ConfigError: a VC has no nodes, or is called like the profiling partition; or a job asks for no GPU.
@@ -79,7 +76,6 @@ class SimulatedCluster(JobActions):
         memory: PairMemory | None = None,
         pooled: bool = False,
         outages: Outages | None = None,
-        power: Power | None = None,
     ) -> None:
         missing = [vc for vc in trace.vcs if vc not in layout]
         if missing:
@@ -115,7 +111,7 @@ class SimulatedCluster(JobActions):
             interleaving=interleaving,
             usage=usage,
             memory=memory,
-            nodes=None if outages is None and power is None else NodeBook(rooms, outages or Outages(), power),
+            nodes=None if outages is None else NodeBook(rooms, outages),
             agents=agents,
         )
         self._profiled = profiled
@@ -157,15 +153,6 @@ class SimulatedCluster(JobActions):
     def window_figures(self) -> WindowFigures | None:
         """What windows and failing nodes have done so far, where there are any."""
         return None if self._nodes is None else self._nodes.figures
-
-    def power_figures(self) -> PowerFigures | None:
-        """What being awake has cost so far, where nodes sleep."""
-        return None if self._nodes is None else self._nodes.power_figures(self._now_s)
-
-    def keep_ready(self, arrivals: ArrivalForecast) -> None:
-        """Let free nodes sleep, or wake them, where Lucid says which."""
-        if self._nodes is not None:
-            self._nodes.keep_ready(arrivals, self._now_s)
 
     def lent(self) -> dict[str, LentByVc]:
         """What the VCs of a pool have lent and borrowed so far; empty without a pool."""

@@ -136,18 +136,17 @@ class JobActions(RunningJobs):
         room.drop(view)
         self.pending_gpus -= job.gpus
         outcome = live.outcome
-        begins_s = now_s + self._boot_s(start.placement)
-        outcome.queue_s += begins_s - view.since_s
+        outcome.queue_s += now_s - view.since_s
         if outcome.start_s < 0:
-            outcome.start_s = begins_s
+            outcome.start_s = now_s
         outcome.placement = start.placement
-        live.since_s, live.speed, live.ready_s = now_s, 1.0, begins_s
+        live.since_s, live.speed, live.ready_s = now_s, 1.0, now_s
         if live.training is not None:
             costs = self._overheads
             self._place(live, start.placement, costs.rescale_s if view.restarts else costs.elastic_start_s)
         stage = Stage.PROFILE if room.profiling else Stage.MAIN
         running = Running(
-            job, begins_s, start.placement, stage, view.profile, view.ran_s, view.restarts, start.beside,
+            job, now_s, start.placement, stage, view.profile, view.ran_s, view.restarts, start.beside,
             not start.slots, group=start.group,
         )  # fmt: skip
         self._hold(live, start.placement)
@@ -211,7 +210,7 @@ class JobActions(RunningJobs):
         assert training is not None
         self._catch_up(live)
         training.leave()
-        live.ready_s = max(live.ready_s, self._now_s + self._boot_s(resize.placement))
+        live.ready_s = max(live.ready_s, self._now_s)
         self._place(live, resize.placement, self._overheads.rescale_s)
         shown = replace(view, placement=resize.placement, restarts=view.restarts + 1, progress=training.progress())
         self._give_up(live, view.placement)

@@ -48,8 +48,7 @@ def run_metrics(run: Run) -> dict[str, Any]:
     Where there was a starvation bound: ``starvation_bound_s``, ``jobs_past_bound`` and ``worst_past_bound_s``, the
     tally of the policy itself. With lending, ``by_vc`` says for each VC its quota, the GPU-hours that it lent and
     borrowed, and its jobs past their bound; where the same was replayed between walls, ``promise`` has the figures of
-    ``promise.Promise``, of each VC and of all. With events, ``windows`` has ``nodes.WindowFigures``,
-    and where nodes sleep ``power`` has ``power.PowerFigures``.
+    ``promise.Promise``, of each VC and of all. With events, ``windows`` has ``nodes.WindowFigures``.
     """
     done = [o for o in run.outcomes if o.end_s >= 0]
     found = group_metrics(done)
@@ -86,13 +85,6 @@ def run_metrics(run: Run) -> dict[str, Any]:
             "runs_left": run.windows.left,
             "lost_gpu_h": run.windows.lost_gpu_s / 3600.0,
             "runs_failed": run.windows.failed,
-        }
-    if run.power is not None:
-        found["power"] = {
-            "node_h_awake": run.power.awake_s / 3600.0,
-            "node_h_idle": run.power.idle_s / 3600.0,
-            "idle_kwh": run.power.idle_s / 3600.0 * run.power.idle_w / 1000.0,
-            "boots": run.power.boots,
         }
     if "" in run.promise:
         found["promise"] = asdict(run.promise[""])

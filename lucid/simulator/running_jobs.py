@@ -93,10 +93,6 @@ class RunningJobs:
         if not count:
             del self._holders[placement]
 
-    def _boot_s(self, placement: Placement) -> float:
-        """How long a job that is started there waits for nodes that boot."""
-        return 0.0 if self._nodes is None else self._nodes.delay_s(placement, self._now_s)
-
     def _done_s(self, live: Live) -> float:
         """Work done since it was last brought up to date."""
         return max(self._now_s - max(live.since_s, live.ready_s), 0.0) * live.speed
@@ -155,13 +151,12 @@ class RunningJobs:
         """Start the clock of a job just placed; a group begins with the last of its members to be placed."""
         members = [self._live[job_id] for job_id in group] if group else [live]
         views = [member.view for member in members]
-        boot_s = max((self._boot_s(view.placement) for view in views if isinstance(view, Running)), default=0.0)
         if not all(isinstance(view, Running) and view.group == group for view in views):
             return
         self._pace(members)
         for member, view in zip(members, views, strict=True):
             assert isinstance(view, Running)
-            member.since_s, member.ready_s = self._now_s, self._now_s + boot_s + member.cold_s
+            member.since_s, member.ready_s = self._now_s, self._now_s + member.cold_s
             self._schedule_end(member)
             if self._interleaving is not None:
                 member.outcome.packed = member.outcome.packed or bool(group)

@@ -11,7 +11,6 @@ import click
 
 from lucid.cli.progress import progress
 from lucid.cli.replay.trace_options import Sizing
-from lucid.cli.replay.week_options import WEEK_OPTIONS
 from lucid.config import Settings, library_folder, load_settings
 from lucid.errors import ConfigError
 from lucid.models.throughput.kind import THROUGHPUT
@@ -24,7 +23,6 @@ from lucid.simulator.ground_truth import ContentionTruth, read_pairs
 from lucid.simulator.layout import NodeShape, offered_load
 from lucid.simulator.learned_predictor import PackingModels, train_packing
 from lucid.simulator.outages import read_events, with_limits
-from lucid.simulator.power import Power
 from lucid.simulator.scenario import PREDICTORS, Scenario, Semantics, Throughput
 from lucid.simulator.traces import Trace, read_trace
 from lucid.simulator.traces.synth import with_workloads
@@ -115,7 +113,11 @@ _OPTIONS = (
         "nodes, 'borrow' lets jobs have beyond these what other VCs do not want. Default, where nothing sets the "
         "mode: 'borrow' under policies that can (lucid), 'off' under all others.",
     ),
-    *WEEK_OPTIONS,
+    click.option(
+        "--events",
+        type=click.Path(path_type=Path),
+        help="CSV of when nodes are closed or down: event,nodes,from,until,every,name (docs/simulator-events.md).",
+    ),
     click.option(
         "--skip-bad",
         is_flag=True,
@@ -161,10 +163,6 @@ def read_scenario(
     muris_own: bool = True,
     applications: Path | None = None,
     events: Path | None = None,
-    suspend_s: float | None = None,
-    boot_s: float = 240.0,
-    idle_w: float = 500.0,
-    ready: bool = False,
     pool: bool = False,
     load: float | None = None,
     begin: str | None = None,
@@ -227,10 +225,6 @@ def read_scenario(
     )
     if events is not None:
         scenario = _with_events(scenario, events, notes)
-    if suspend_s is not None:
-        scenario = replace(scenario, power=Power(suspend_s, boot_s, idle_w, settings.policy.sleep if ready else None))
-    elif ready:
-        raise ConfigError("--ready is of nodes that sleep; give --power SECONDS too")
     if as_live and scenario.semantics is not Semantics.HONEST:
         raise ConfigError(f"--as-live is for --semantics honest; {scenario.semantics.value} reproduces a simulator")
     scenario, lends = with_lending_by_default(scenario)

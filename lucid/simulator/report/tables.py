@@ -70,10 +70,8 @@ _BOUND = (
 _PARTS = (
     Column("24 h before windows", "GPU-hours unused", "unused_before_gpu_h", show_count, part="windows"),
     Column("24 h before windows", "GPU-hours of lost work", "lost_gpu_h", show_count, part="windows"),
-    Column("Nodes that sleep", "node-hours awake", "node_h_awake", show_count, part="power"),
-    Column("Nodes that sleep", "boots", "boots", show_count, part="power"),
 )
-"""Where the replay had windows, nodes that sleep."""
+"""Where the replay had windows."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,9 +41,9 @@ def test_simulate(tmp_path: Path) -> None:
     assert run("simulate", path, "--nodes", "10", "--policy", "fifo", "--policy", "lucid")
     events = tmp_path / "events.csv"
     events.write_text("event,nodes,from,until\nwindow,*,1-00:00,1-01:00\n")
-    week = ("--events", events, "--power", 600)
+    week = ("--events", events)
     week += ("--out", tmp_path / "out")
-    assert run("simulate", path, "--nodes", "10", "--policy", "fifo", *week)["results"]["fifo"]["power"]
+    assert run("simulate", path, "--nodes", "10", "--policy", "fifo", *week)["results"]["fifo"]["windows"]
     first = (tmp_path / "out/fifo/jobs.csv").read_text().splitlines()[1].partition(",")[0]
     assert run("explain", "--run", tmp_path / "out", first)["job"]["job_id"] == first
 

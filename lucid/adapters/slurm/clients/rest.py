@@ -140,12 +140,6 @@ class RestClient:
             raise ActionRefused("set slurm.rest_commands = true, so that sbatch keeps Slurm off single GPUs")
         return self._commands
 
-    def except_from_sleep(self, nodes: Sequence[str], kept: bool) -> None:
-        """By ``scontrol``, where commands are given."""
-        if self._commands is None:
-            raise ActionRefused("slurmrestd does not change SuspendExcNodes: slurm.rest_commands = true does")
-        self._commands.except_from_sleep(nodes, kept)
-
     def node_states(self) -> str | None:
         """By ``sinfo``, where commands are given."""
         return self._commands.node_states() if self._commands else None
