@@ -29,7 +29,6 @@ from benchmarks import (
     models,
     nodes,
     plan,
-    preempt,
     public,
     quality,
     replay,
@@ -71,8 +70,6 @@ PARTS: dict[str, tuple[Part, str]] = {
     "cards": (cards.figures, "sharing on P1 by the card whose pairs are true, beside no sharing (minutes)"),
     "fair": (fair.figures, "who loses under lucid against plain Slurm, on an idle cluster, P0 and synthetic months"),
     "windows": (nodes.windows, "GPU-hours unused before maintenance windows, beside plain Slurm's, on months and P1"),
-    "sleep": (nodes.sleep, "node-hours awake where nodes sleep, beside SuspendTime alone, on months and P1"),
-    "preempt": (preempt.figures, "what jobs lose that are preempted, and owners' waits, beside Slurm's own victims"),
     "public": (public.figures, "published logs (LUCID_PUBLIC) in one pool, beside plain Slurm (an hour)"),
     "lies": (public.lies, "the same logs with estimates that are noise, inverted, constant and true (ten minutes)"),
     "timeaware": (

@@ -1,8 +1,4 @@
-"""What nodes that close and nodes that sleep cost: beside plain Slurm order (``backfill``), as live.
-
-The rules (``policy.before_windows.sure``, ``policy.sleep``) were chosen on the synthetic months of seeds 1 and 2.
-These figures are of other months, and of P1.
-"""
+"""What nodes that close cost: beside plain Slurm order (``backfill``), as live, on two synthetic months and on P1."""
 
 from __future__ import annotations
 
@@ -21,15 +17,13 @@ from lucid.core.node import Window
 from lucid.simulator.elastic.training import EpochTable
 from lucid.simulator.metrics import run_metrics
 from lucid.simulator.outages import Outages, with_limits
-from lucid.simulator.power import Power
 from lucid.simulator.scenario import Scenario, simulate
 from lucid.simulator.traces.record import TraceJob
 
-__all__ = ["sleep", "windows"]
+__all__ = ["windows"]
 
 _HOUR, _DAY = 3600.0, 86400.0
 _SEEDS = (3, 4)
-_SUSPEND_S = 600.0
 
 
 def _scenes() -> Iterator[tuple[str, Scenario, tuple[int, ...]]]:
@@ -85,25 +79,3 @@ def windows(runs: int) -> Iterator[Figure]:  # noqa: ARG001 - a replay is the sa
             )
             unused, before = of["unused_before_gpu_h"], plain["unused_before_gpu_h"]
             yield Figure(f"{scene}: {name}, unused before windows", unused, "GPU h", 1, before, "backfill", note=note)
-
-
-def sleep(runs: int) -> Iterator[Figure]:  # noqa: ARG001
-    """Node-hours awake, with the average JCT: nodes sleep after ten minutes, or as Lucid says."""
-    variants: tuple[tuple[str, str, bool, dict[str, Any]], ...] = (
-        ("backfill, SuspendTime alone", "backfill", False, {}),
-        ("lucid, SuspendTime alone", "lucid", False, {}),
-        ("lucid, nodes ready by forecast", "lucid", True, {}),
-        ("lucid, SuspendTime, wake_share 0.3", "lucid", False, {"sleep": {"wake_share": 0.3}}),
-        ("lucid, SuspendTime, wake_share 1, VCs lend", "lucid", False,
-         {"sleep": {"wake_share": 1.0}, "lending": {"mode": "borrow"}}),
-    )  # fmt: skip
-    for scene, history, _ in _scenes():
-        plain = None
-        for name, policy, ready, sections in variants:
-            rules = settings_from({"policy": sections}, "benchmark").policy.sleep if ready else None
-            found = _run(replace(history, power=Power(_SUSPEND_S, ready=rules)), policy, sections)
-            of = found["power"]
-            plain = plain or of["node_h_awake"]
-            jct_h = found["avg_jct_s"] / _HOUR
-            note = f"avg JCT {jct_h:.2f} h; {of['node_h_idle']:,.0f} without a job; {of['boots']} boots"
-            yield Figure(f"{scene}: {name}, awake", of["node_h_awake"], "node h", 1, plain, "backfill", note=note)

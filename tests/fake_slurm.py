@@ -85,10 +85,6 @@ class FakeSlurm:
     woken: list[tuple[float, str]] = field(default_factory=list)
     booted: list[tuple[str, list[str]]] = field(default_factory=list)
     """Nodes that came up, and the jobs that were there for them."""
-    excepted: set[str] = field(default_factory=set)
-    """SuspendExcNodes."""
-    no_admin: str = ""
-    """Slurm's words to who may not change it; empty: lucidd may."""
     held: int = 0
     """How many jobs were submitted to hold a single GPU."""
     refuses_held: str = ""
@@ -107,7 +103,6 @@ class FakeSlurm:
             "ResumeProgram": self.resume_program,
             "SuspendProgram": self.resume_program,
             "SuspendTime": "600 sec",
-            "SuspendExcNodes": ",".join(sorted(self.excepted)),
             "ResumeTimeout": "300 sec",
             "SuspendTimeout": "30 sec",
         }
@@ -376,11 +371,6 @@ class FakeSlurm:
             self.run_s[job_id] = limit_min * 60.0
         if after:
             self._set(job_id, dependency=_after(after))
-
-    def except_from_sleep(self, nodes: Sequence[str], kept: bool) -> None:
-        if self.no_admin:
-            raise ActionRefused(self.no_admin)
-        self.excepted = self.excepted | {*nodes} if kept else self.excepted - {*nodes}
 
     def node_states(self) -> str:
         self.asked_states += 1

@@ -11,7 +11,6 @@ from lucid.config.live import (
     Publish,
     SlurmSettings,
 )
-from lucid.config.nodes import SleepSettings
 from lucid.config.policy import (
     LIVE_DEFAULTS,
     BackfillSettings,
@@ -66,7 +65,6 @@ __all__ = [
     "Publish",
     "ReservationSettings",
     "Settings",
-    "SleepSettings",
     "SlurmSettings",
     "TiresiasSettings",
     "WebSettings",

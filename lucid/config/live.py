@@ -75,9 +75,6 @@ class SlurmSettings(Section):
     nodes_every_s at most 13 requests a minute; below 6, more."""
     nodes_every_s: float = Field(30.0, ge=1)
     """Seconds between looks at the nodes; at one that changed, lucidd looks at once while jobs wait."""
-    keep_awake: bool = False
-    """Keep free nodes from falling asleep, as many as policy.sleep.ready_share says, by SuspendExcNodes: from Slurm
-    23.02, and only where lucidd's user is a Slurm administrator (AdminLevel=Admin), which lucidd else need not be."""
     writes_per_cycle: int = Field(60, ge=8)
     """Most commands that change something in one cycle; the rest waits for the next. A quarter of them, four at the
     least, is kept for putting jobs right that Slurm did not start, or that are to be let go."""

@@ -8,7 +8,6 @@ from typing import Any, Literal
 from pydantic import BaseModel, Field
 
 from lucid.config.base import Section, defaults, fixed, simulated
-from lucid.config.nodes import SleepSettings
 
 __all__ = [
     "LIVE_DEFAULTS",
@@ -291,7 +290,6 @@ class PolicySettings(Section):
     simulator does) instead of the tightest that fits."""
     fairness: FairnessSettings = defaults(FairnessSettings)
     lending: LendingSettings = defaults(LendingSettings)
-    sleep: SleepSettings = defaults(SleepSettings)
     backfill: BackfillSettings = defaults(BackfillSettings)
     tiresias: TiresiasSettings = defaults(TiresiasSettings, policy="tiresias")
     muri: MuriSettings = defaults(MuriSettings, policy="muri")

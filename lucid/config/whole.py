@@ -42,7 +42,7 @@ _NOBODY = "no site set it, and no measurement asked for another value; it is fix
 _GONE |= dict.fromkeys(
     (
         *(f"efficiency.{key}" for key in ("light_util", "light_mem", "limit_share", "limit_jobs", "limit_unused_h")),
-        *("policy.profiling.cold_start_factor", "policy.sleep.settle_s", "web.plan_every_s"),
+        *("policy.profiling.cold_start_factor", "web.plan_every_s"),
     ),
     _NOBODY,
 )
@@ -60,6 +60,8 @@ _TAKEN_OUT = {
         ("slurm.rest_url", "slurm.rest_token_file", "slurm.rest_commands"),
         'slurm.client = "command", and slurm.prefix where Slurm is on another host',
     ),
+    "policy.sleep": "delete the section; a node is woken at once for a job that needs it",
+    "slurm.keep_awake": "delete the line; SuspendExcNodes in slurm.conf keeps nodes awake",
 }
 _GONE |= {key: f"taken out (docs/decisions/0070-taken-out.md); {remedy}" for key, remedy in _TAKEN_OUT.items()}
 """Settings of earlier versions, and what stands in their place."""

@@ -6,12 +6,10 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
-from pathlib import Path
 
 from lucid.adapters.slurm.cluster import SlurmCluster
 from lucid.adapters.slurm.records.fair_shares import FairShares
 from lucid.adapters.slurm.snapshot.lending_pool import modes_with_pool
-from lucid.adapters.slurm.snapshot.power_saving import excepted_in
 from lucid.adapters.store.recorder import StoreRecorder
 from lucid.config import Mode
 from lucid.core.decision import kind_of
@@ -21,7 +19,6 @@ from lucid.core.ports import Capability, Forecaster, Predictor
 from lucid.daemon.build import Parts
 from lucid.errors import StoreError
 from lucid.live.gpu_health import GpuHealth
-from lucid.live.keep_awake import KeepAwake
 from lucid.live.learning.catch_up import CatchUp
 from lucid.live.learning.estimate_ranking_log import TrustLog
 from lucid.live.learning.models import LiveModels, live_forecaster
@@ -32,7 +29,6 @@ from lucid.live.plans.start_log import StartLog
 from lucid.live.policies import live_policy, live_predictor, needs_of
 from lucid.live.reporting.counters import Counters
 from lucid.live.reporting.public_view import Publisher
-from lucid.live.resilience.failure_barrier import behind_barrier
 from lucid.live.resilience.guarded_models import GuardedPredictor
 from lucid.live.resilience.plan_errors import PlanErrors
 from lucid.models.history import naive_for
@@ -106,13 +102,6 @@ class Cycles:
         self._mended = False
         self._trouble = ""
         """What was wrong with the folder for reports when that was told last."""
-        self._awake = KeepAwake(
-            Path(settings.daemon.state_dir),
-            settings.policy.sleep,
-            settings.slurm.keep_awake,
-            parts.client.except_from_sleep,
-            lambda: excepted_in(parts.client.config()),
-        )
         self._catch_up: CatchUp | None = None
         if parts.accounting is not None:
             self._catch_up = CatchUp(parts.store, parts.accounting, parts.clock, settings.daemon)
@@ -169,13 +158,8 @@ class Cycles:
         cluster.order(self._site_factors(result))
         self._counters.undone += cluster.factors.undone - undone
         self._counters.cycle(result, self._cycle.memory, self._modes(), parts.monotonic_s() - began_s)
-        behind_barrier("nodes not kept awake", lambda: self._awake.look(result.snapshot, cluster.power.usual_s))
         self._log(result)
         return result
-
-    def stop(self) -> None:
-        """What was kept for as long as lucidd decides is given back."""
-        self._awake.take_back()
 
     def busy(self, result: CycleResult) -> bool:
         """Is the next look to come soon: does a job wait, for GPUs or for another job, or is it profiled, or was

@@ -137,8 +137,6 @@ class Daemon:
         if cycles is not None and cycles.memory is not None:
             with suppress(Exception):  # what was kept last will do; the lease matters more
                 self._policy_memory.keep(cycles.memory, now=True)
-        if cycles is not None:
-            behind_barrier("nodes are kept awake still", cycles.stop)
         behind_barrier("lease not given back", lambda: self.parts.store.drop_lease(lease.token))
 
     def prune(self) -> None:

@@ -158,7 +158,7 @@ def look_over_site(settings: Settings, modes: Mapping[str, Mode], site: Site) ->
     yield from _nodes(settings, modes, nodes, site.preemption or NO_PREEMPTION)
     if Mode.PACK in modes.values():
         yield from _gpu_order(settings, site.config, nodes)
-    yield from look_over_power(settings, modes, nodes, site.config, site.partitions, site.now_s)
+    yield from look_over_power(settings, modes, nodes, site.config, site.partitions)
     yield from look_over_lending(
         settings, modes, site.partitions, site.nodes, site.group_limits, site.config, site.defaults
     )

@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 
-from lucid.adapters.slurm.heartbeat import read_heartbeat
 from lucid.adapters.slurm.records.configuration import Partition
 from lucid.adapters.slurm.records.jobs_and_nodes import SlurmNode
 from lucid.adapters.slurm.snapshot.power_saving import ASLEEP, FAILED, Power, PowerRules
 from lucid.config import Mode, Settings
-from lucid.live.keep_awake import kept_in
 from lucid.live.reporting.doctor_finding import Finding, warn
 
 __all__ = ["as_lucidd_sees", "look_over_power", "power_note"]
-
-_SILENT_S = 300.0
 
 
 def as_lucidd_sees(
@@ -33,7 +28,6 @@ def look_over_power(
     nodes: Sequence[SlurmNode],
     config: Mapping[str, str],
     partitions: Sequence[Partition],
-    now_s: float,
 ) -> Iterator[Finding]:
     """*nodes*: as lucidd sees them."""
     rules = PowerRules.of(config, any(p.suspends for p in partitions))
@@ -53,12 +47,6 @@ def look_over_power(
             f"{', '.join(failed[:5])}: did not come up within ResumeTimeout ({rules.resume_s:g} s): "
             "nothing starts there",
             "what ResumeProgram does with it, a longer ResumeTimeout, then scontrol update nodename=… state=resume",
-        )
-    kept, beat = kept_in(Path(settings.daemon.state_dir)), read_heartbeat(Path(settings.daemon.heartbeat))
-    if kept and (beat is None or now_s - beat.at_s > _SILENT_S):
-        yield warn(
-            f"{', '.join(kept[:5])}: kept awake (SuspendExcNodes) by a lucidd that does not decide any more",
-            "start lucidd, or lucid-release, or scontrol update SuspendExcNodes-=…",
         )
     profiling = [node for node in mine if room in node.partitions and node.available]
     wakes = settings.policy.profiling.wake_nodes

@@ -117,15 +117,6 @@ def _closes(r: why.Closes) -> str:
     return f"{gpus(r.gpus)} on nodes that close: {window}; {ends}"
 
 
-def _rests(r: why.Rests) -> str:
-    if not r:
-        return f"has waited {duration(r.waited_s)} for GPUs on nodes that are awake: a node is woken for it"
-    return (
-        f"no GPUs on nodes that are awake; a node is woken for it after {duration(r.patience_s)} "
-        f"({r.share:.0%} of its estimate of {duration(r.estimate_s)})"
-    )
-
-
 def _ahead(count: int) -> str:
     return "the job ahead of it" if count == 1 else f"the {count} jobs ahead of it"
 
@@ -186,7 +177,6 @@ _WORDS: dict[str, Callable[[Any], str]] = {
     ),
     "Claims": _claims,
     "HeldBy": _held_by,
-    "Rests": _rests,
     "Boots": boots,
     "Unplanned": lambda r: f"no plan of its partition can be made at present{f' ({r.words})' if r.words else ''}",
     "Unsafe": lambda r: f"the safety check stopped what was planned: {r.words}",

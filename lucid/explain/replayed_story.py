@@ -110,11 +110,10 @@ def replayed(
     what = f" ({job['name']})" if job["name"] else ""
     gpus = int(job["gpus"])
     head = f"job {job['job_id']}{what}: {gpus} GPU{'s' if gpus != 1 else ''}, VC {job['vc']}{who}; policy {policy}"
-    gave_way = json.loads(job.get("preempted_by") or "[]")
-    events = [(float(at_s), f"gives way to job {other}, and waits again") for at_s, other in gave_way]
+    events: list[tuple[float, str]] = []
     outcome = "it never ran"
     if job["end_s"]:
-        events.append((float(job["end_s"]), "ends in profiling" if job["ended_in_profiling"] == "1" else "ends"))
+        events = [(float(job["end_s"]), "ends in profiling" if job["ended_in_profiling"] == "1" else "ends")]
         outcome = (
             f"JCT {duration(float(job['jct_s']))}, of which {duration(float(job['queue_s']))} queueing; "
             f"alone it takes {duration(float(job['duration_s']))}"

@@ -1,5 +1,5 @@
 """What lucidd does beside the cycle, and what commands read of it.
 
-Read in this order: ``policies``, ``modes``, ``switches``, ``lending``, ``keep_awake``,
-``gpu_health``, ``told_settings``. Folders: ``plans``, ``reporting``, ``resilience``, ``learning``.
+Read in this order: ``policies``, ``modes``, ``switches``, ``lending``, ``gpu_health``,
+``told_settings``. Folders: ``plans``, ``reporting``, ``resilience``, ``learning``.
 """

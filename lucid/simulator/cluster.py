@@ -12,7 +12,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from lucid.config import OverheadSettings, ProfilingSettings
-from lucid.core.arrivals import ArrivalForecast
 from lucid.core.changes import Versioned
 from lucid.core.job import Ended, Job, Pending, Running, Stage
 from lucid.core.node import Node
@@ -22,16 +21,13 @@ from lucid.errors import ConfigError
 from lucid.models.packing.pair_memory import PairMemory
 from lucid.simulator.ground_truth import Interference
 from lucid.simulator.interleaving import Interleaving
+from lucid.simulator.job_actions import JobActions
 from lucid.simulator.lent_gpus import LentByVc
 from lucid.simulator.nodes import NodeBook, WindowFigures
 from lucid.simulator.outages import Outages
-from lucid.simulator.power import Power, PowerFigures
-from lucid.simulator.preemption import PreemptFigures, Preemption
-from lucid.simulator.shared_nodes import Layers, guest_rooms
 from lucid.simulator.state import Event, JobOutcome, Live, Room
 from lucid.simulator.traces.record import Trace, TraceJob
 from lucid.simulator.usage import UsageBook
-from lucid.simulator.yielding import YieldingFloor
 
 __all__ = ["POOL", "PROFILING", "JobOutcome", "Layout", "SimulatedCluster"]
 
@@ -45,7 +41,7 @@ Layout = Mapping[str, Sequence[Node]]
 """Nodes by VC."""
 
 
-class SimulatedCluster(YieldingFloor):
+class SimulatedCluster(JobActions):
     """Replays a trace on a layout of nodes.
 
     ``profiled`` says which new jobs enter through the profiling partition (job_submit's rule). With ``agents``
@@ -57,8 +53,6 @@ class SimulatedCluster(YieldingFloor):
     ``memory`` the speeds of a pair show in its jobs' profiles once a sampler could have judged them
     (``LEAST_TOGETHER_S``), and the memory takes them in. With ``pooled`` the VCs have their nodes in common, and each
     a quota of as many GPUs as its own nodes have. ``outages``: when nodes are closed or down.
-    ``power``: how nodes sleep. ``preemption``: whose jobs give way to others; with
-    ``slurm_chooses`` which of them is Slurm's own choice, whatever a plan says.
 
     Raises:
         ConfigError: a VC has no nodes, or is called like the profiling partition; or a job asks for no GPU.
@@ -82,12 +76,8 @@ class SimulatedCluster(YieldingFloor):
         memory: PairMemory | None = None,
         pooled: bool = False,
         outages: Outages | None = None,
-        power: Power | None = None,
-        preemption: Preemption | None = None,
-        slurm_chooses: bool = False,
     ) -> None:
-        guests = {} if preemption is None or preemption.by_qos else preemption.groups
-        missing = [vc for vc in trace.vcs if vc not in layout and vc not in guests]
+        missing = [vc for vc in trace.vcs if vc not in layout]
         if missing:
             raise ConfigError(
                 f"trace {trace.name!r} has jobs of VC {', '.join(missing)}, for which there are no nodes "
@@ -105,17 +95,11 @@ class SimulatedCluster(YieldingFloor):
                 "the VC another name in the trace and the --vcs file, or set policy.profiling.enabled = false"
             )
         if pooled:
-            lenders = {name: nodes for name, nodes in layout.items() if name not in guests}
-            everything = tuple(node for nodes in lenders.values() for node in nodes)
-            quotas = {name: sum(node.gpus for node in nodes) for name, nodes in lenders.items()}
+            everything = tuple(node for nodes in layout.values() for node in nodes)
+            quotas = {name: sum(node.gpus for node in nodes) for name, nodes in layout.items()}
             rooms = {POOL: Room(POOL, everything, False, quotas)}
         else:
-            rooms = {name: Room(name, tuple(nodes), False) for name, nodes in layout.items() if name not in guests}
-        if guests and preemption is not None:  # after those who go before them
-            clash = next((name for name in (PROFILING, POOL) if name in guests), None)
-            if clash:
-                raise ConfigError(f"a group of jobs that may be preempted is called {clash!r}; give it another name")
-            rooms |= guest_rooms(preemption, rooms, layout)
+            rooms = {name: Room(name, tuple(nodes), False) for name, nodes in layout.items()}
         if profiling_nodes:
             rooms[PROFILING] = Room(PROFILING, tuple(profiling_nodes), True)
         super().__init__(
@@ -127,11 +111,9 @@ class SimulatedCluster(YieldingFloor):
             interleaving=interleaving,
             usage=usage,
             memory=memory,
-            nodes=None if outages is None and power is None else NodeBook(rooms, outages or Outages(), power),
-            layers=None if preemption is None else Layers(preemption, rooms),
+            nodes=None if outages is None else NodeBook(rooms, outages),
             agents=agents,
         )
-        self._slurm_chooses = slurm_chooses
         self._profiled = profiled
         self._elastic = any(item.learning is not None for item in trace.jobs)
         self._measured_before = measured_before
@@ -166,25 +148,11 @@ class SimulatedCluster(YieldingFloor):
     @property
     def total_gpus(self) -> int:
         """GPUs of all nodes."""
-        nodes = {node.name: node for room in self._rooms.values() for node in room.nodes}
-        return sum(node.gpus for node in nodes.values())
+        return sum(node.gpus for room in self._rooms.values() for node in room.nodes)
 
     def window_figures(self) -> WindowFigures | None:
         """What windows and failing nodes have done so far, where there are any."""
         return None if self._nodes is None else self._nodes.figures
-
-    def power_figures(self) -> PowerFigures | None:
-        """What being awake has cost so far, where nodes sleep."""
-        return None if self._nodes is None else self._nodes.power_figures(self._now_s)
-
-    def preempt_figures(self) -> PreemptFigures | None:
-        """What preemption has done so far, where jobs may be preempted."""
-        return None if self._layers is None else self._layers.figures
-
-    def keep_ready(self, arrivals: ArrivalForecast) -> None:
-        """Let free nodes sleep, or wake them, where Lucid says which."""
-        if self._nodes is not None:
-            self._nodes.keep_ready(arrivals, self._now_s)
 
     def lent(self) -> dict[str, LentByVc]:
         """What the VCs of a pool have lent and borrowed so far; empty without a pool."""

@@ -20,8 +20,6 @@ from lucid.simulator.cluster import JobOutcome, SimulatedCluster
 from lucid.simulator.lending_cost import LendingCost
 from lucid.simulator.lent_gpus import LentByVc
 from lucid.simulator.nodes import WindowFigures
-from lucid.simulator.power import PowerFigures
-from lucid.simulator.preemption import PreemptFigures
 from lucid.simulator.start_forecast import StartForecasts
 
 __all__ = ["Progress", "Run", "Series", "run"]
@@ -105,10 +103,6 @@ class Run:
     """``StartForecasts.figures``, where starts were forecast."""
     windows: WindowFigures | None = None
     """What windows and failing nodes did, where there were any."""
-    power: PowerFigures | None = None
-    """What being awake cost, where nodes sleep."""
-    preempt: PreemptFigures | None = None
-    """What preemption did, where jobs may be preempted."""
     promise: Mapping[str, LendingCost] = field(default_factory=dict)
     """What lending cost by VC, and under "" all; empty where that was not asked for (``scenario.with_promise``)."""
 
@@ -151,7 +145,6 @@ def run(
             cycles += 1
             wake_s = result.plan.wake_s
             memory = result.plan.memory
-            cluster.keep_ready(result.snapshot.arrivals)
             done = not (result.applied and cluster.moved)
             if starts is not None:
                 coming = [t for t in (cluster.next_event_s(), wake_s) if t is not None] if done else [at_s]
@@ -175,6 +168,4 @@ def run(
         cluster.lent(),
         None if starts is None else starts.figures(),
         cluster.window_figures(),
-        cluster.power_figures(),
-        cluster.preempt_figures(),
     )

@@ -17,7 +17,6 @@ from lucid.simulator.ground_truth import Interference
 from lucid.simulator.interleaving import Interleaving
 from lucid.simulator.nodes import NodeBook
 from lucid.simulator.running_jobs import RunningJobs
-from lucid.simulator.shared_nodes import Layers
 from lucid.simulator.state import Event, Live, Room
 from lucid.simulator.usage import UsageBook
 
@@ -43,10 +42,9 @@ class JobActions(RunningJobs):
         usage: UsageBook | None,
         memory: PairMemory | None,
         nodes: NodeBook | None,
-        layers: Layers | None = None,
         agents: bool = False,
     ) -> None:
-        super().__init__(rooms, interleaving, nodes, layers)
+        super().__init__(rooms, interleaving, nodes)
         self._agents = agents
         self._interference = interference
         self._overheads = overheads
@@ -55,16 +53,12 @@ class JobActions(RunningJobs):
         self._usage = usage
         self._memory = memory
         self.moved = False
-        """A job changed partition in the last ``apply``, or one partition took what another had planned with: plan
-        again at once."""
-        self.clashed: set[str] = set()
-        """Partitions of which the last ``apply`` refused a start, since another partition took its GPUs."""
+        """A job changed partition in the last ``apply``: plan again at once."""
 
     def apply(self, actions: Sequence[Action]) -> list[Applied]:
         """Carry out what leaves first, then what starts, each in order. As Slurm does, it refuses what does not
         fit the state of the job; whether a plan is safe is not asked here."""
         self.moved = False
-        self.clashed.clear()
         refused: dict[int, str] = {}
         for starts in (False, True):
             for i, action in enumerate(actions):
@@ -79,7 +73,6 @@ class JobActions(RunningJobs):
                     self._lift(self._live[action.job_id])
                 else:
                     self._carry_out(self._live[action.job_id], action)
-        self.moved = self.moved or (bool(self.clashed) and len(refused) < len(actions))
         return [Applied(action, refused.get(i)) for i, action in enumerate(actions)]
 
     def _refusal(self, action: Action) -> str | None:
@@ -143,18 +136,17 @@ class JobActions(RunningJobs):
         room.drop(view)
         self.pending_gpus -= job.gpus
         outcome = live.outcome
-        begins_s = now_s + self._boot_s(start.placement)
-        outcome.queue_s += begins_s - view.since_s
+        outcome.queue_s += now_s - view.since_s
         if outcome.start_s < 0:
-            outcome.start_s = begins_s
+            outcome.start_s = now_s
         outcome.placement = start.placement
-        live.since_s, live.speed, live.ready_s = now_s, 1.0, begins_s
+        live.since_s, live.speed, live.ready_s = now_s, 1.0, now_s
         if live.training is not None:
             costs = self._overheads
             self._place(live, start.placement, costs.rescale_s if view.restarts else costs.elastic_start_s)
         stage = Stage.PROFILE if room.profiling else Stage.MAIN
         running = Running(
-            job, begins_s, start.placement, stage, view.profile, view.ran_s, view.restarts, start.beside,
+            job, now_s, start.placement, stage, view.profile, view.ran_s, view.restarts, start.beside,
             not start.slots, group=start.group,
         )  # fmt: skip
         self._hold(live, start.placement)
@@ -218,7 +210,7 @@ class JobActions(RunningJobs):
         assert training is not None
         self._catch_up(live)
         training.leave()
-        live.ready_s = max(live.ready_s, self._now_s + self._boot_s(resize.placement))
+        live.ready_s = max(live.ready_s, self._now_s)
         self._place(live, resize.placement, self._overheads.rescale_s)
         shown = replace(view, placement=resize.placement, restarts=view.restarts + 1, progress=training.progress())
         self._give_up(live, view.placement)
@@ -314,8 +306,6 @@ class JobActions(RunningJobs):
         """Take a job off its GPUs."""
         room = self._rooms[live.partition]
         room.drop(view)
-        if self._layers is not None:
-            self._layers.left(view.job.id, room.name)
         self._charge(view.job, -view.gpus)
         room.elastic.discard(view.job.id)
         outcome = live.outcome

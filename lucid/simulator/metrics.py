@@ -10,7 +10,6 @@ import numpy as np
 
 from lucid.simulator.cluster import JobOutcome
 from lucid.simulator.engine import Run
-from lucid.simulator.preemption import PreemptFigures
 
 __all__ = ["LARGE_GPUS", "SIZES", "group_metrics", "run_metrics"]
 
@@ -49,9 +48,7 @@ def run_metrics(run: Run) -> dict[str, Any]:
     Where there was a starvation bound: ``starvation_bound_s``, ``jobs_past_bound`` and ``worst_past_bound_s``, the
     tally of the policy itself. With lending, ``by_vc`` says for each VC its quota, the GPU-hours that it lent and
     borrowed, and its jobs past their bound; where the same was replayed between walls, ``promise`` has the figures of
-    ``promise.Promise``, of each VC and of all. With events, ``windows`` has ``nodes.WindowFigures``,
-    where nodes sleep ``power`` has ``power.PowerFigures``, and where jobs may be preempted ``preempt`` has
-    ``preemption.PreemptFigures``, and of owners and scavengers the waits and JCT.
+    ``promise.Promise``, of each VC and of all. With events, ``windows`` has ``nodes.WindowFigures``.
     """
     done = [o for o in run.outcomes if o.end_s >= 0]
     found = group_metrics(done)
@@ -89,15 +86,6 @@ def run_metrics(run: Run) -> dict[str, Any]:
             "lost_gpu_h": run.windows.lost_gpu_s / 3600.0,
             "runs_failed": run.windows.failed,
         }
-    if run.power is not None:
-        found["power"] = {
-            "node_h_awake": run.power.awake_s / 3600.0,
-            "node_h_idle": run.power.idle_s / 3600.0,
-            "idle_kwh": run.power.idle_s / 3600.0 * run.power.idle_w / 1000.0,
-            "boots": run.power.boots,
-        }
-    if run.preempt is not None:
-        found["preempt"] = _preempt(run.preempt, done)
     if "" in run.promise:
         found["promise"] = asdict(run.promise[""])
     if run.kept is not None:
@@ -106,26 +94,6 @@ def run_metrics(run: Run) -> dict[str, Any]:
             "jobs_past_bound": run.kept.past,
             "worst_past_bound_s": run.kept.worst_s,
         }
-    return found
-
-
-def _preempt(figures: PreemptFigures, done: Sequence[JobOutcome]) -> dict[str, Any]:
-    """What preemption cost those who gave way, and how long both sides waited."""
-    found: dict[str, Any] = {
-        "preempted": figures.preempted,
-        "jobs_preempted": len(figures.jobs),
-        "cancelled": figures.cancelled,
-        "lost_gpu_h": figures.lost_gpu_s / 3600.0,
-    }
-    owners = [o for o in done if figures.rules.group_of(o.job) is None]
-    scavengers = [o for o in done if figures.rules.group_of(o.job) is not None]
-    for name, members, keys in (
-        ("owners", owners, ("avg_queue_s", "p999_queue_s", "avg_jct_s")),
-        ("scavengers", scavengers, ("avg_queue_s", "avg_jct_s")),
-    ):
-        of = group_metrics(members)
-        found[name] = of["jobs"]
-        found |= {f"{name}_{key}": of.get(key) for key in keys}
     return found
 
 

@@ -7,12 +7,9 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from lucid.core.arrivals import ArrivalForecast
 from lucid.core.node import Node, Window
 from lucid.core.placement import Placement
-from lucid.orchestrator.capacity.ready_nodes import ready_nodes
 from lucid.simulator.outages import Outages
-from lucid.simulator.power import SETTLE_S, Power, PowerBook, PowerFigures
 from lucid.simulator.state import Room
 
 __all__ = ["BEFORE_S", "NodeBook", "WindowFigures"]
@@ -45,8 +42,9 @@ class WindowFigures:
 
 @dataclass(slots=True)
 class _State:
-    places: list[tuple[str, int]]
-    """Rooms that it is in, each with its place there; the first has the say of whether it sleeps."""
+    room: str
+    place: int
+    """Its place among the nodes of its room."""
     node: Node
     windows: list[Window]
     """Those that are not over."""
@@ -62,21 +60,16 @@ class _State:
 class NodeBook:
     """Keeps the nodes of the rooms up to date: a partition is new whenever one of its nodes is."""
 
-    def __init__(self, rooms: Mapping[str, Room], outages: Outages, power: Power | None = None) -> None:
+    def __init__(self, rooms: Mapping[str, Room], outages: Outages) -> None:
         self._rooms = rooms
-        names = list(dict.fromkeys(node.name for room in rooms.values() for node in room.nodes))
-        self._power = None if power is None else PowerBook(names, power)
         self._states: dict[str, _State] = {}
         self.figures = WindowFigures()
         edges: set[float] = set()
         for name, room in rooms.items():
             for i, node in enumerate(room.nodes):
-                if node.name in self._states:
-                    self._states[node.name].places.append((name, i))
-                    continue
                 windows, downs = outages.windows.get(node.name, ()), outages.downs.get(node.name, ())
                 closes = sorted({w.from_s for w in windows}, reverse=True)
-                self._states[node.name] = _State([(name, i)], node, [*windows], [*downs], closes=closes)
+                self._states[node.name] = _State(name, i, node, [*windows], [*downs], closes=closes)
                 edges.update(edge for w in (*windows, *downs) for edge in (w.from_s, w.end_s) if edge < math.inf)
         self.figures.windows = len({edge for state in self._states.values() for edge in state.closes})
         self._edges = sorted(edges, reverse=True)
@@ -85,8 +78,7 @@ class NodeBook:
 
     def next_s(self) -> float:
         """When a node next changes by itself; infinite if none does."""
-        edge_s = self._edges[-1] if self._edges else math.inf
-        return edge_s if self._power is None else min(edge_s, self._power.next_s())
+        return self._edges[-1] if self._edges else math.inf
 
     def advance(self, now_s: float) -> tuple[set[str], set[str]]:
         """Let the edges up to now happen.
@@ -94,8 +86,6 @@ class NodeBook:
         Returns:
             Names of the nodes that are closed from now on, and of those that are down.
         """
-        if self._power is not None:
-            self._turn(now_s, [self._states[name] for name in self._power.advance(now_s)])
         if not self._edges or self._edges[-1] > now_s:
             return set(), set()
         while self._edges and self._edges[-1] <= now_s:
@@ -118,11 +108,10 @@ class NodeBook:
                 self._count(state, now_s)
                 while state.closes and state.closes[-1] <= now_s:
                     state.closes.pop()
-            node = _as_of(now_s, state, self._power)
+            node = _as_of(now_s, state)
             if node is not state.node:
                 state.node = node
-                for name, at in state.places:
-                    changed[name].append((at, node))
+                changed[state.room].append((state.place, node))
         for name, members in changed.items():
             room = self._rooms[name]
             nodes = list(room.nodes)
@@ -139,40 +128,6 @@ class NodeBook:
             state = self._states[name]
             self._count(state, now_s)
             state.held += sign * mask.bit_count()
-            if self._power is not None and self._power.hold(name, state.held > 0, now_s):
-                self._turn(now_s, [state])
-
-    def delay_s(self, placement: Placement, now_s: float) -> float:
-        """How long a job that is started there waits for nodes that boot."""
-        return max((self._states[part.node].node.delay_s(now_s) for part in placement), default=0.0)
-
-    def power_figures(self, now_s: float) -> PowerFigures | None:
-        """What being awake has cost so far, where nodes sleep."""
-        return None if self._power is None else self._power.figures(now_s)
-
-    def keep_ready(self, arrivals: ArrivalForecast, now_s: float) -> None:
-        """Put free nodes to sleep, or wake them, as Lucid would have it (``ready_nodes``). Those stay awake that
-        placement takes first."""
-        power = self._power
-        if power is None or power.rules.ready is None:
-            return
-        for room in self._rooms.values():
-            shown = room.show()
-            keep = ready_nodes(shown, arrivals.of(*shown.vcs), power.rules.boot_s, power.rules.ready).nodes
-            free = [self._states[node.name] for node in room.nodes if node.available]
-            free = [state for state in free if not state.held and state.places[0][0] == room.name]
-            free.sort(key=lambda state: state.node.boot_s > 0.0)
-            changed = []
-            for i, state in enumerate(free):
-                name, asleep = state.node.name, state.node.boot_s > 0.0 and state.node.boots_since_s is None
-                if i < keep and asleep:
-                    power.wake(name, now_s)
-                elif i >= keep and power.rests_s(name, now_s) >= SETTLE_S:
-                    power.suspend(name, now_s)
-                else:
-                    continue
-                changed.append(state)
-            self._turn(now_s, changed)
 
     def _count(self, state: _State, now_s: float) -> None:
         """What was held since the last change, so far as a window was to begin within a day."""
@@ -185,7 +140,7 @@ class NodeBook:
         state.since_s = now_s
 
 
-def _as_of(now_s: float, state: _State, power: PowerBook | None) -> Node:
+def _as_of(now_s: float, state: _State) -> Node:
     """The node as it is at a time: the same object where nothing has changed."""
     state.downs = [down for down in state.downs if down.end_s > now_s]
     node = replace(state.node, windows=tuple(state.windows))
@@ -197,7 +152,4 @@ def _as_of(now_s: float, state: _State, power: PowerBook | None) -> Node:
     down = next((down for down in state.downs if down.from_s <= now_s), None)
     if down is not None:
         node = replace(node, available=False, out=down.why, shut=None)
-    if power is not None:
-        boot_s, boots_since_s = power.shown(node)
-        node = replace(node, boot_s=boot_s, boots_since_s=boots_since_s)
     return state.node if node == state.node else node

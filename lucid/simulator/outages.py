@@ -17,7 +17,7 @@ from lucid.core.node import Node, Window
 from lucid.errors import ConfigError, TraceError, did_you_mean
 from lucid.simulator.traces.record import Trace
 
-__all__ = ["Outages", "named_nodes", "read_events", "slurm_seconds", "with_limits"]
+__all__ = ["Outages", "read_events", "with_limits"]
 
 _COLUMNS = ("event", "nodes", "from", "until", "every", "name")
 _NEEDED = frozenset({"event", "nodes", "from"})
@@ -60,7 +60,7 @@ def read_events(path: Path, trace: Trace, layout: Mapping[str, Sequence[Node]]) 
                 if kind not in found:
                     raise TraceError(f"{where}: column event: {kind!r} is neither 'window' nor 'down'")
                 times = list(_times(values, where, trace.epoch_s, last_s))
-                for node in named_nodes(values["nodes"], where, layout):
+                for node in _named_nodes(values["nodes"], where, layout):
                     found[kind][node] += times
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise TraceError(f"{path}: cannot be read: {error}; give --events a CSV of {','.join(_COLUMNS)}") from None
@@ -95,7 +95,7 @@ def _times(values: Mapping[str, str], where: str, epoch_s: float | None, last_s:
 
 def _seconds(text: str, column: str, where: str, epoch_s: float | None) -> float:
     """Seconds of the trace: a number of them, Slurm's [DAYS-]HH:MM[:SS], or a date where the trace has dates."""
-    found_s = slurm_seconds(text)
+    found_s = _slurm_seconds(text)
     if found_s is not None:
         return found_s
     try:
@@ -115,7 +115,7 @@ def _seconds(text: str, column: str, where: str, epoch_s: float | None) -> float
     )
 
 
-def slurm_seconds(text: str) -> float | None:
+def _slurm_seconds(text: str) -> float | None:
     """A time: seconds, or Slurm's [DAYS-]HH:MM[:SS]; ``None`` if it is neither."""
     try:
         value = float(text)
@@ -128,7 +128,7 @@ def slurm_seconds(text: str) -> float | None:
     return value if math.isfinite(value) and value >= 0 else None
 
 
-def named_nodes(text: str, where: str, layout: Mapping[str, Sequence[Node]]) -> list[str]:
+def _named_nodes(text: str, where: str, layout: Mapping[str, Sequence[Node]]) -> list[str]:
     """Names of nodes, as the column ``nodes`` of a file says: all (``*``), those of VCs, or those of a host list.
 
     Raises:

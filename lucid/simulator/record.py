@@ -170,7 +170,6 @@ def _load(path: Path, job_id: str, read: Callable[[dict[str, Any]], _T]) -> _T:
 _JOB_COLUMNS = (
     "job_id", "user", "vc", "name", "gpus", "submit_s", "start_s", "end_s", "duration_s", "jct_s", "queue_s",
     "profiled_s", "ended_in_profiling", "packed", "packed_s", "preemptions", "resizes", "placement",
-    "preempted_by",
 )  # fmt: skip
 
 
@@ -197,7 +196,6 @@ def _row(o: JobOutcome) -> tuple[tuple[str, ...], list[str | int]]:
         o.job.gpus, _s(o.job.submit_s), _s(o.start_s) if o.start_s >= 0 else "", _s(o.end_s) if ran else "",
         _s(o.duration_s), _s(o.jct_s) if ran else "", _s(o.queue_s), _s(o.profiled_s), int(o.ended_in_profiling),
         int(o.packed), _s(o.packed_s), o.preemptions, o.resizes, show_placement(o.placement),
-        json.dumps(o.preempted_by) if o.preempted_by else "",
     ]  # fmt: skip
 
 

@@ -13,7 +13,6 @@ from lucid.core.rounding import past
 from lucid.simulator.interleaving import Interleaving
 from lucid.simulator.lent_gpus import LentBook
 from lucid.simulator.nodes import NodeBook
-from lucid.simulator.shared_nodes import Layers
 from lucid.simulator.state import Event, Live, Room
 
 __all__ = ["RunningJobs"]
@@ -27,12 +26,10 @@ class RunningJobs:
         rooms: Mapping[str, Room],
         interleaving: Interleaving | None,
         nodes: NodeBook | None = None,
-        layers: Layers | None = None,
     ) -> None:
         self._now_s = 0.0
         self._rooms = rooms
         self._nodes = nodes
-        self._layers = layers
         self._interleaving = interleaving
         quotas = next((room.quotas for room in rooms.values() if room.quotas), {})
         self._lent = LentBook(quotas) if quotas else None
@@ -72,10 +69,7 @@ class RunningJobs:
             done_s = live.item.duration_s - live.work_s
             view = replace(view, work=Work(done_s, max(live.since_s, live.ready_s), live.speed))
         live.view = view
-        room = self._rooms[live.partition]
-        room.put(view)
-        if self._layers is not None:
-            self._layers.show(view, room.name)
+        self._rooms[live.partition].put(view)
 
     def _hold(self, live: Live, placement: Placement) -> None:
         """One job more on these GPUs."""
@@ -84,8 +78,6 @@ class RunningJobs:
         count = self._holders[placement] = self._holders.get(placement, 0) + 1
         if self._nodes is not None and count == 1:
             self._nodes.hold(placement, 1, self._now_s)
-        if self._layers is not None and count == 1:
-            self._layers.hold(placement)
         self.busy_gpus += placement_gpus(placement) if count == 1 else 0
         self.shared_gpus += placement_gpus(placement) if count == 2 else 0
 
@@ -96,16 +88,10 @@ class RunningJobs:
         count = self._holders[placement] = self._holders[placement] - 1
         if self._nodes is not None and not count:
             self._nodes.hold(placement, -1, self._now_s)
-        if self._layers is not None and not count:
-            self._layers.give_up(placement)
         self.busy_gpus -= placement_gpus(placement) if count == 0 else 0
         self.shared_gpus -= placement_gpus(placement) if count == 1 else 0
         if not count:
             del self._holders[placement]
-
-    def _boot_s(self, placement: Placement) -> float:
-        """How long a job that is started there waits for nodes that boot."""
-        return 0.0 if self._nodes is None else self._nodes.delay_s(placement, self._now_s)
 
     def _done_s(self, live: Live) -> float:
         """Work done since it was last brought up to date."""
@@ -165,13 +151,12 @@ class RunningJobs:
         """Start the clock of a job just placed; a group begins with the last of its members to be placed."""
         members = [self._live[job_id] for job_id in group] if group else [live]
         views = [member.view for member in members]
-        boot_s = max((self._boot_s(view.placement) for view in views if isinstance(view, Running)), default=0.0)
         if not all(isinstance(view, Running) and view.group == group for view in views):
             return
         self._pace(members)
         for member, view in zip(members, views, strict=True):
             assert isinstance(view, Running)
-            member.since_s, member.ready_s = self._now_s, self._now_s + boot_s + member.cold_s
+            member.since_s, member.ready_s = self._now_s, self._now_s + member.cold_s
             self._schedule_end(member)
             if self._interleaving is not None:
                 member.outcome.packed = member.outcome.packed or bool(group)

@@ -39,8 +39,6 @@ from lucid.simulator.learned_predictor import PackingModels, WalkForward, WalkFo
 from lucid.simulator.lending_cost import lending_costs
 from lucid.simulator.live_like_cluster import AsLive, LiveLikeCluster
 from lucid.simulator.outages import Outages
-from lucid.simulator.power import Power
-from lucid.simulator.preemption import Preemption
 from lucid.simulator.published.muri import EventChargedCluster, lengthened, published_policy
 from lucid.simulator.semantics import Semantics
 from lucid.simulator.start_forecast import Forecasts, StartForecasts
@@ -88,8 +86,7 @@ class Scenario:
     forecasts submissions; without it seasonal means do, or with ``learned`` a model of the trace's own past.
     ``recent``: under ``lucid`` the history looks back on the newest jobs alone.
     ``lends``: whoever can borrow beyond a quota does, unless the settings have another ``policy.lending.mode``.
-    ``outages``: when nodes are closed or down, ``power``: how they sleep, ``preemption``: whose jobs give way to
-    others; the honest semantics alone know that.
+    ``outages``: when nodes are closed or down; the honest semantics alone know that.
     """
 
     trace: Trace
@@ -109,8 +106,6 @@ class Scenario:
     lends: bool = False
     recent: bool = True
     outages: Outages | None = None
-    power: Power | None = None
-    preemption: Preemption | None = None
 
     def layout(self) -> Layout:
         """Nodes by VC, profiling nodes included."""
@@ -156,8 +151,7 @@ class Scenario:
 
     def forecaster_for(self, rules: PolicySettings, profiled: Callable[[Job], bool]) -> Forecaster | None:
         """What forecasts submissions, where a policy under these rules looks at forecasts."""
-        keeps_ready = self.power is not None and self.power.ready is not None
-        if not (rules.profiling.time_aware or keeps_ready):
+        if not rules.profiling.time_aware:
             return None
         means, epoch_s = ArrivalForecaster(profiled), self.trace.epoch_s or 0.0
         if self.throughput is None:
@@ -209,15 +203,8 @@ def simulate(
         ConfigError: an unknown policy or predictor, a VC without nodes, or settings the cluster cannot honour.
     """
     find_policy(policy)
-    for option, asked in (
-        ("--events", scenario.outages),
-        ("--power", scenario.power),
-        ("--preempt", scenario.preemption),
-    ):
-        if asked is not None and scenario.semantics is not Semantics.HONEST:
-            raise ConfigError(
-                f"{option} is for --semantics honest; {scenario.semantics.value} reproduces a simulator"
-            )
+    if scenario.outages is not None and scenario.semantics is not Semantics.HONEST:
+        raise ConfigError(f"--events is for --semantics honest; {scenario.semantics.value} reproduces a simulator")
     if scenario.semantics not in (Semantics.HONEST, Semantics.MURI):
         return _published(scenario, policy, recorder, progress)
     kind: Callable[..., SimulatedCluster] = SimulatedCluster
@@ -238,11 +225,6 @@ def simulate(
         made = make_policy(policy, rules, predictor)
     if rules.lending.mode != "off" and not rules_of(made).quotas:
         raise ConfigError(f"policy {policy!r} knows no quotas: it cannot run with lending (policy.lending.mode)")
-    if scenario.preemption is not None and not rules_of(made).claims:
-        raise ConfigError(
-            f"policy {policy!r} claims no GPUs of jobs that may be preempted; with --preempt the policies are "
-            "lucid, backfill, fifo, sjf and qssf"
-        )
     if scenario.as_live:
         kind = partial(LiveLikeCluster, AsLive(scenario.settings.overheads.start_s))
     if scenario.semantics is Semantics.MURI:
@@ -265,9 +247,6 @@ def simulate(
         memory=memory,
         pooled=rules.lending.mode != "off",
         outages=scenario.outages,
-        power=scenario.power,
-        preemption=scenario.preemption,
-        slurm_chooses=scenario.preemption is not None and policy in scenario.preemption.slurm_under,
     )
     forecaster = scenario.forecaster_for(rules, made.profiled)
     starts = None

@@ -41,8 +41,6 @@ class JobOutcome:
     packed: bool = False
     packed_s: float = 0.0
     preemptions: int = 0
-    preempted_by: list[tuple[float, str]] = field(default_factory=list)
-    """When it gave way to a job that claimed its GPUs, and to which."""
     resizes: int = 0
     placement: Placement = ()
     within_quota: bool | None = None
@@ -70,8 +68,6 @@ class Live:
     """What the last start of it, and of its group, cost."""
     ready_s: float = 0.0
     """No work is done before: it is starting."""
-    saved_s: float = 0.0
-    """``work_s`` when its run began, where jobs may be preempted."""
     parted: bool = False
     """Was it parted from a partner? It then runs alone."""
     home_only: bool = False
@@ -95,8 +91,6 @@ class Room:
     quotas: Mapping[str, int] = field(default_factory=dict)
     pending: dict[str, Pending] = field(default_factory=dict)
     running: dict[str, Running] = field(default_factory=dict)
-    guests: dict[str, Running] = field(default_factory=dict)
-    """Jobs of other rooms on its nodes."""
     stale: set[str] = field(default_factory=set)
     """The names of all rooms of which something new is to be shown."""
     elastic: set[str] = field(default_factory=set)
@@ -133,13 +127,11 @@ class Room:
         """What policies see: the same object as before where nothing has changed."""
         if self._shown is None:
             running = tuple(self.running.values())
-            if self.guests:
-                running = tuple(sorted((*running, *self.guests.values()), key=lambda e: (e.start_s, e.job.rank)))
             pending = tuple(self.pending.values())
             self._shown = Partition(self.name, self.nodes, pending, running, self.profiling, quotas=self.quotas)
-            if self._before is not None and not self.guests:
+            if self._before is not None:
                 self._shown.follows(self._before, self._changes())
-            self._before = None if self.guests else self._shown
+            self._before = self._shown
             self._touched.clear()
         return self._shown
 

@@ -17,8 +17,6 @@ from lucid.simulator.engine import run
 from lucid.simulator.ground_truth import ContentionTruth, Interference
 from lucid.simulator.interleaving import Interleaving
 from lucid.simulator.outages import Outages
-from lucid.simulator.power import Power
-from lucid.simulator.preemption import Preemption
 from lucid.simulator.traces import Trace, TraceJob
 from scenes.jobs import nodes
 from scenes.plans import FixedPredictor, policy, settings
@@ -44,9 +42,6 @@ def a_cluster(
     memory: PairMemory | None = None,
     pooled: bool = False,
     outages: Outages | None = None,
-    power: Power | None = None,
-    preemption: Preemption | None = None,
-    slurm_chooses: bool = False,
     measured_before: bool = False,
 ) -> SimulatedCluster:
     """The simulated cluster; one VC of one 8-GPU node unless told."""
@@ -64,9 +59,6 @@ def a_cluster(
         memory=memory,
         pooled=pooled,
         outages=outages,
-        power=power,
-        preemption=preemption,
-        slurm_chooses=slurm_chooses,
         measured_before=measured_before,
     )
 
@@ -95,9 +87,6 @@ def replay(
     interference: Interference | None = None,
     overheads: OverheadSettings | None = None,
     outages: Outages | None = None,
-    power: Power | None = None,
-    preemption: Preemption | None = None,
-    slurm_chooses: bool = False,
     naive: Predictor | None = None,
     **sections: Any,
 ) -> tuple[dict[str, JobOutcome], Tape]:
@@ -114,9 +103,6 @@ def replay(
         profiling=settings(**sections).profiling,
         pooled=settings(**sections).lending.mode != "off",
         outages=outages,
-        power=power,
-        preemption=preemption,
-        slurm_chooses=slurm_chooses,
     )
     tape = Tape()
     result = run(cluster, chosen, predictor, tape, settings=settings(**sections), naive=naive)

@@ -70,7 +70,7 @@ def test_every_part_that_reads_the_reference_data_is_asked_without_it() -> None:
     bring_their_own = {
         "plan", "starts", "timeaware", "forecaster", "restarts", "sampler", "systems", "tuner", "clusters", "models",
         "growth", "million", "fair", "durations", "light", "metrics", "report", "web", "scale", "sbatch",
-        "turns", "elastic", "first", "windows", "sleep", "preempt", "commands", "commands-large", "look", "public",
+        "turns", "elastic", "first", "windows", "commands", "commands-large", "look", "public",
         "capacity", "load", "lies",
     }  # fmt: skip
     assert set(NEED_DATA) | bring_their_own == set(PARTS), "sort the new part into one of the two"

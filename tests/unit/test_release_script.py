@@ -123,15 +123,6 @@ def test_a_job_that_has_started_meanwhile_is_no_failure(tmp_path: Path, words: s
     assert ("no longer" in done.stderr, bool(done.stderr)) == (False, bool(code))
 
 
-def test_nodes_that_lucidd_kept_awake_may_sleep_again(tmp_path: Path) -> None:
-    (tmp_path / "kept_awake").write_text("n1\nn-2\nx y $(id)\n")
-    fake = Fake(tmp_path, "")
-    assert fake.release("--all", "--dry-run").stdout.endswith("would run: scontrol update SuspendExcNodes-=n1,n-2\n")
-    assert fake.release("--all").returncode == 0
-    assert "scontrol update SuspendExcNodes-=n1,n-2" in (tmp_path / "calls").read_text().splitlines()
-    assert not (tmp_path / "kept_awake").exists()
-
-
 def test_for_good_lists_nothing(tmp_path: Path) -> None:
     fake = Fake(tmp_path, "no plugin\n")
     fake.list.write_text("7 0 900\n")

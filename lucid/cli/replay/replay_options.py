@@ -11,7 +11,6 @@ import click
 
 from lucid.cli.progress import progress
 from lucid.cli.replay.trace_options import Sizing
-from lucid.cli.replay.week_options import WEEK_OPTIONS
 from lucid.config import Settings, library_folder, load_settings
 from lucid.errors import ConfigError
 from lucid.models.throughput.kind import THROUGHPUT
@@ -21,11 +20,9 @@ from lucid.orchestrator.policies import ESTIMATES, Estimates
 from lucid.orchestrator.policy import known_policies
 from lucid.simulator.estimates import read_estimates
 from lucid.simulator.ground_truth import ContentionTruth, read_pairs
-from lucid.simulator.layout import NodeShape, build_layout, offered_load
+from lucid.simulator.layout import NodeShape, offered_load
 from lucid.simulator.learned_predictor import PackingModels, train_packing
 from lucid.simulator.outages import read_events, with_limits
-from lucid.simulator.power import Power
-from lucid.simulator.preemption import read_preemption
 from lucid.simulator.scenario import PREDICTORS, Scenario, Semantics, Throughput
 from lucid.simulator.traces import Trace, read_trace
 from lucid.simulator.traces.synth import with_workloads
@@ -116,7 +113,11 @@ _OPTIONS = (
         "nodes, 'borrow' lets jobs have beyond these what other VCs do not want. Default, where nothing sets the "
         "mode: 'borrow' under policies that can (lucid), 'off' under all others.",
     ),
-    *WEEK_OPTIONS,
+    click.option(
+        "--events",
+        type=click.Path(path_type=Path),
+        help="CSV of when nodes are closed or down: event,nodes,from,until,every,name (docs/simulator-events.md).",
+    ),
     click.option(
         "--skip-bad",
         is_flag=True,
@@ -162,12 +163,6 @@ def read_scenario(
     muris_own: bool = True,
     applications: Path | None = None,
     events: Path | None = None,
-    suspend_s: float | None = None,
-    boot_s: float = 240.0,
-    idle_w: float = 500.0,
-    ready: bool = False,
-    preempt: Path | None = None,
-    youngest_first: bool = False,
     pool: bool = False,
     load: float | None = None,
     begin: str | None = None,
@@ -183,8 +178,8 @@ def read_scenario(
         TraceError: a file that cannot be read.
     """
     sizing = Sizing(vcs, nodes, load, pool, gpus_per_node, profiling_nodes)
-    if pool and (preempt is not None or (lending or "off") != "off"):
-        raise ConfigError("--pool leaves one VC, and --lending and --preempt are of several; leave one of them out")
+    if pool and (lending or "off") != "off":
+        raise ConfigError("--pool leaves one VC, and --lending is of several; leave one of them out")
     settings = load_settings(config) if config else Settings()
     if lending is not None:
         settings = _lending(settings, lending)
@@ -206,20 +201,12 @@ def read_scenario(
     walled = trace
     if pool:
         trace = pooled(walled)
-    preemption = None
-    if preempt is not None:
-        preemption, trace = read_preemption(
-            preempt, trace, lambda owners: build_layout(sizing.nodes_of(owners), shape)
-        )
-        preemption = replace(preemption, youngest_first=youngest_first)
-    elif youngest_first:
-        raise ConfigError("--preempt-youngest-first is of jobs that may be preempted; give --preempt FILE too")
     given = _estimates(estimate_specs, trace, skip_bad)
     for estimates in given.values():
         lacking = sum(item.job.id not in estimates for item in trace.jobs)
         if lacking:
             notes.append(f"{lacking} jobs have no estimate; the history of the trace estimates them")
-    layout = sizing.nodes_of(trace if preemption is None else preemption.residents(trace), walled if pool else None)
+    layout = sizing.nodes_of(trace, walled if pool else None)
     scenario = Scenario(
         trace,
         layout,
@@ -235,14 +222,9 @@ def read_scenario(
         as_live,
         remember_pairs,
         _throughput(settings, config, notes) if as_live else None,
-        preemption=preemption,
     )
     if events is not None:
         scenario = _with_events(scenario, events, notes)
-    if suspend_s is not None:
-        scenario = replace(scenario, power=Power(suspend_s, boot_s, idle_w, settings.policy.sleep if ready else None))
-    elif ready:
-        raise ConfigError("--ready is of nodes that sleep; give --power SECONDS too")
     if as_live and scenario.semantics is not Semantics.HONEST:
         raise ConfigError(f"--as-live is for --semantics honest; {scenario.semantics.value} reproduces a simulator")
     scenario, lends = with_lending_by_default(scenario)
@@ -259,13 +241,12 @@ def read_scenario(
 def with_lending_by_default(scenario: Scenario) -> tuple[Scenario, bool]:
     """The scenario, in which VCs lend under policies that can borrow; and do they? They do where a replay charges
     everything and there are several, unless the settings say otherwise. Not in a replay of what lucidd does, which
-    needs a partition of Slurm's for it; nor beside jobs that may be preempted, which have idle GPUs already."""
+    needs a partition of Slurm's for it."""
     several = scenario.vcs is not None and len(scenario.vcs) > 1
     lends = (
         several
         and scenario.semantics is Semantics.HONEST
         and not scenario.as_live
-        and scenario.preemption is None
         and "mode" not in scenario.settings.policy.lending.model_fields_set
     )
     return replace(scenario, lends=lends), lends

@@ -244,10 +244,9 @@ def print_table(console: Console, metrics: Mapping[str, Mapping[str, Any]]) -> N
     if any(m.get("start_forecast") for m in metrics.values()):
         for label, key, form in _FORECAST_ROWS:
             table.add_row(label, *[_figure(m.get("start_forecast"), key, form) for m in metrics.values()])
-    for part, listed in (("windows", _WINDOW_ROWS), ("power", _POWER_ROWS), ("preempt", _PREEMPT_ROWS)):
-        if any(part in m for m in metrics.values()):
-            for label, key, form in listed:
-                table.add_row(label, *[_figure(m.get(part), key, form) for m in metrics.values()])
+    if any("windows" in m for m in metrics.values()):
+        for label, key, form in _WINDOW_ROWS:
+            table.add_row(label, *[_figure(m.get("windows"), key, form) for m in metrics.values()])
     table.add_row("simulated in", *[f"{m['wall_s']:.1f} s" for m in metrics.values()])
     console.print(table)
     for key, title in (("by_size", "GPUs of the job"), ("by_vc", "VC")):
@@ -333,30 +332,10 @@ _WINDOW_ROWS = (
     ("runs lost with their nodes", "runs_failed", "{:,}"),
 )
 
-_POWER_ROWS = (
-    ("node-hours awake", "node_h_awake", "{:,.0f}"),
-    ("of these without a job", "node_h_idle", "{:,.0f}"),
-    ("energy of these", "idle_kwh", "{:,.0f} kWh"),
-    ("boots", "boots", "{:,}"),
-)
-
-
-_PREEMPT_ROWS = (
-    ("runs preempted", "preempted", "{:,}"),
-    ("of these cancelled", "cancelled", "{:,}"),
-    ("GPU-hours of their lost work", "lost_gpu_h", "{:,.0f}"),
-    ("avg queueing of owners", "owners_avg_queue_s", ""),
-    ("p99.9 queueing of owners", "owners_p999_queue_s", ""),
-    ("avg JCT of owners", "owners_avg_jct_s", ""),
-    ("avg queueing of scavengers", "scavengers_avg_queue_s", ""),
-    ("avg JCT of scavengers", "scavengers_avg_jct_s", ""),
-)
-"""An empty form: a time."""
-
 
 def _figure(found: Mapping[str, Any] | None, key: str, form: str) -> str:
     value = None if found is None else found[key]
-    return "-" if value is None else form.format(value) if form else _time(value)
+    return "-" if value is None else form.format(value)
 
 
 def _times(ratio: float | None) -> str:

@@ -6,7 +6,6 @@ Each class is one question, its fields the values compared, its truth the answer
 """
 
 from lucid.core.reason.base import REASONS, Reason, reason_from_dict, reason_to_dict
-from lucid.core.reason.nodes import Rests
 from lucid.core.reason.preemption import Claims, HeldBy, Victim
 from lucid.core.reason.profiling import (
     CarryNode,
@@ -136,7 +135,6 @@ __all__ = [
     "Requeueable",
     "Rescaled",
     "Reserved",
-    "Rests",
     "SameGpus",
     "SameUser",
     "SeenSpeed",

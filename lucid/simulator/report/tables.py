@@ -70,14 +70,8 @@ _BOUND = (
 _PARTS = (
     Column("24 h before windows", "GPU-hours unused", "unused_before_gpu_h", show_count, part="windows"),
     Column("24 h before windows", "GPU-hours of lost work", "lost_gpu_h", show_count, part="windows"),
-    Column("Nodes that sleep", "node-hours awake", "node_h_awake", show_count, part="power"),
-    Column("Nodes that sleep", "boots", "boots", show_count, part="power"),
-    Column("Preemption", "runs preempted", "preempted", show_count, part="preempt"),
-    Column("Preemption", "GPU-hours of lost work", "lost_gpu_h", show_count, part="preempt"),
-    Column("Preemption", "queueing of owners", "owners_avg_queue_s", part="preempt"),
-    Column("Preemption", "JCT of scavengers", "scavengers_avg_jct_s", part="preempt"),
 )
-"""Where the replay had windows, nodes that sleep, jobs that may be preempted."""
+"""Where the replay had windows."""
 
 
 @dataclass(frozen=True, slots=True)

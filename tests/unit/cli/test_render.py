@@ -275,11 +275,6 @@ SAID: list[tuple[Reason, str]] = [
         "which does not suffice now",
     ),
     (
-        why.Rests(60.0, 7200.0, 0.1),
-        "no GPUs on nodes that are awake; a node is woken for it after 12 min (10% of its estimate of 2.0 h)",
-    ),
-    (why.Rests(900.0, 7200.0, 0.1), "has waited 15 min for GPUs on nodes that are awake: a node is woken for it"),
-    (
         why.Unplanned("ValueError: it rained"),
         "no plan of its partition can be made at present (ValueError: it rained)",
     ),

@@ -46,6 +46,8 @@ def test_what_is_written_counts(tmp_path: Path) -> None:
         ("[web]\nconnections_per_client = 8", ["line 2: 'web.connections_per_client' is gone: taken out"]),
         ("[policy.sia]\ninterval_s = 30", ["line 1: 'policy.sia' is gone: taken out"]),
         ("[tuner]\nevery_h = 24", ["line 1: 'tuner' is gone: taken out", "lucidctl tune search"]),
+        ("[policy.sleep]\nwake_share = 1", ["line 1: 'policy.sleep' is gone: taken out"]),
+        ("[slurm]\nkeep_awake = true", ["line 2: 'slurm.keep_awake' is gone: taken out"]),
     ],
 )
 def test_a_wrong_key_or_value_is_named_with_what_would_be_right(tmp_path: Path, text: str, words: list[str]) -> None:

@@ -373,12 +373,6 @@ def test_nodes_that_sleep_are_no_trouble_where_slurm_wakes_them(site: Site) -> N
     assert [words for words in told if "power saving is on" in words and words.endswith("; 2 of 4 nodes sleep now")]
 
 
-def test_nodes_that_a_dead_lucidd_kept_awake_are_told(site: Site, tmp_path: Path) -> None:
-    (tmp_path / "kept_awake").write_text("n1\nn2\n$(id)\n")
-    (item,) = found(site, settings(state_dir=str(tmp_path)))
-    assert item.what.startswith("n1, n2: kept awake (SuspendExcNodes) by a lucidd that does not decide any more")
-
-
 def test_what_of_power_saving_is_not_served_is_told(site: Site) -> None:
     words = [item.what for item in found(asleep(site, {**POWER, "SuspendTime": "INFINITE"}, "n1"))]
     assert any("n1: asleep, and SuspendTime is not set, so Slurm does not wake it" in what for what in words)

@@ -39,14 +39,13 @@ def test_simulate(tmp_path: Path) -> None:
     made = CliRunner().invoke(lucidctl, ["trace", "synth", "month-small", "--jobs", "60", "--out", str(path)])
     assert made.exit_code == 0, made.output
     assert run("simulate", path, "--nodes", "10", "--policy", "fifo", "--policy", "lucid")
-    events, rules = tmp_path / "events.csv", tmp_path / "preempt.csv"
+    events = tmp_path / "events.csv"
     events.write_text("event,nodes,from,until\nwindow,*,1-00:00,1-01:00\n")
-    rules.write_text("name,jobs,nodes,mode\nscav,account=vision-a,*,REQUEUE\n")
-    week = ("--events", events, "--power", 600, "--preempt", rules)
+    week = ("--events", events)
     week += ("--out", tmp_path / "out")
-    assert run("simulate", path, "--nodes", "10", "--policy", "fifo", *week)["results"]["fifo"]["preempt"]
+    assert run("simulate", path, "--nodes", "10", "--policy", "fifo", *week)["results"]["fifo"]["windows"]
     first = (tmp_path / "out/fifo/jobs.csv").read_text().splitlines()[1].partition(",")[0]
-    assert run("explain", "--run", tmp_path / "out", first)["job"]["preempted_by"] == ""
+    assert run("explain", "--run", tmp_path / "out", first)["job"]["job_id"] == first
 
 
 def test_doctor_replay_and_lending(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

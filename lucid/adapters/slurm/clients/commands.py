@@ -374,10 +374,6 @@ class CommandClient:
         """``scancel``."""
         self._write(["scancel", checked_id(job_id)])
 
-    def except_from_sleep(self, nodes: Sequence[str], kept: bool) -> None:
-        """``scontrol update``."""
-        self._write(["scontrol", "update", f"SuspendExcNodes{'+' if kept else '-'}={','.join(nodes)}"])
-
     def seal(self, text: str) -> str:
         """By ``munge``. Its troubles are not Slurm's, so the breaker is not told of them."""
         words = [*MUNGE, text]

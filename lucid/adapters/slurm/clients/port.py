@@ -176,11 +176,6 @@ class SlurmClient(Protocol):
         """All partitions."""
         ...
 
-    def except_from_sleep(self, nodes: Sequence[str], kept: bool) -> None:
-        """Put nodes into SuspendExcNodes, or take them out. Raises ``ActionRefused`` unless this client is a Slurm
-        administrator, and where this way of asking cannot do it."""
-        ...
-
     def who(self) -> tuple[int, str]:
         """Number and name of the user whom Slurm takes this client for."""
         ...

@@ -130,10 +130,6 @@ class PyslurmClient:
         """By ``scancel``."""
         self._commands.cancel(job_id)
 
-    def except_from_sleep(self, nodes: Sequence[str], kept: bool) -> None:
-        """By ``scontrol``."""
-        self._commands.except_from_sleep(nodes, kept)
-
     def node_states(self) -> str:
         """By ``sinfo``."""
         return self._commands.node_states()

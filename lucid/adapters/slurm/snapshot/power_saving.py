@@ -16,10 +16,8 @@ from statistics import median
 from typing import Any
 
 from lucid.adapters.bounded import digits
-from lucid.adapters.slurm.records.field_parsers import hosts, split_outside
 from lucid.adapters.slurm.records.jobs_and_nodes import SlurmJob, SlurmNode
 from lucid.core.node import Window
-from lucid.errors import ActionRefused
 
 __all__ = [
     "ASLEEP",
@@ -31,7 +29,6 @@ __all__ = [
     "begins_s",
     "booting",
     "boots_of",
-    "excepted_in",
 ]
 
 ASLEEP, BOOTS, FALLS_ASLEEP = "POWERED_DOWN", "POWERING_UP", "POWERING_DOWN"
@@ -73,18 +70,6 @@ class PowerRules:
             _seconds(config.get("SuspendTimeout"), _SUSPEND_S),
         )
         return PowerRules(not why_not, resume_s, suspend_s, why_not)
-
-
-def excepted_in(config: Mapping[str, str] | None) -> frozenset[str]:
-    """Nodes of SuspendExcNodes, which do not fall asleep (of ``n[1-4]:2`` all that are named).
-
-    Raises:
-        ActionRefused: it is not told.
-    """
-    if config is None:
-        raise ActionRefused("Slurm does not tell its SuspendExcNodes here")
-    items = (item.partition(":")[0] for item in split_outside(config.get("SuspendExcNodes", "")))
-    return frozenset(name for item in items for name in hosts(item))
 
 
 def _seconds(text: str | None, otherwise: float) -> float:
@@ -210,12 +195,6 @@ class Power:
             return median(self.boots[node.name])
         known = [self._by_partition[p] for p in node.partitions if p in self._by_partition]
         return max(known, default=self.rules.resume_s)
-
-    @property
-    def usual_s(self) -> float:
-        """How long a boot takes here, whichever node's."""
-        every = [took_s for times in self.boots.values() for took_s in times]
-        return median(every) if every else self.rules.resume_s
 
     def told(
         self, nodes: Sequence[SlurmNode], now_s: float, since: Mapping[str, float] | None = None

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 from lucid.binder.calm import CalmSince, calm_for, calm_since, looks_at_calm
 from lucid.binder.pairing import Binder
-from lucid.core.decision import Action, Decision, Hold, Requeue, Start, earliest
+from lucid.core.decision import Action, Decision, Hold, Requeue, Start
 from lucid.core.job import Job, Pending, Running
 from lucid.core.ledger import Ledger, gpus_by_node
 from lucid.core.placement import Placement
 from lucid.core.ports import Predictor
-from lucid.core.reason import FreeGpus, Priority, Reason, Rests, SharedBy
+from lucid.core.reason import FreeGpus, Priority, Reason, SharedBy
 from lucid.core.snapshot import Partition, Snapshot
 from lucid.orchestrator.capacity.large_jobs import LOOK_AGAIN_S
 from lucid.orchestrator.capacity.node_reservations import NodeReservation, NodeReservations
@@ -67,12 +67,8 @@ class Starts:
         self.decisions: dict[str, Decision] = {}
         self.actions: list[Action] = []
         self._room: tuple[int, Timeline] | None = None
-        self.resting: set[str] = set()
-        """Jobs that wait for nodes that are awake: for how long is a matter of each one's own wait."""
         self.held: list[Job] = []
         """Jobs that wait, one of each shape at least, without those that nodes are kept for."""
-        self.wakes_s: float | None = None
-        """When a node is next woken for a job that waits for one that is awake, s."""
 
     # -- what is decided -----------------------------------------------------------------------------------
 
@@ -319,16 +315,8 @@ class Starts:
             if found is not None:
                 self.beside(queued, found, (*fair, *why))
                 return None
-        if asleep:
-            rests = Rests(
-                self.now_s - queued.entry.since_s, queued.prediction.duration_s, self.settings.sleep.wake_share
-            )
-            if rests and self._place(queued.entry.job, level) is not None:
-                self.wakes_s = earliest(self.wakes_s, queued.entry.since_s + rests.patience_s)
-                self.resting.add(queued.entry.job.id)
-                return Hold((*fair, *why, rests))
-            if not rests and self.alone(queued, level, (*fair, *why, *((rests,) if rests.share else ()))):
-                return None
+        if asleep and self.alone(queued, level, (*fair, *why)):
+            return None
         if self.claim(queued, level, (*fair, *why)):
             return None
         fenced: tuple[Reason, ...] = (self.fences.why(level),) if level else ()

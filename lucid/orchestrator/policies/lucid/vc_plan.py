@@ -164,7 +164,7 @@ def _serve_queue(starts: Starts, order: QueueOrder, queue: Sequence[QueueRow]) -
             hold = Hold((hopeless,))
         steady = entry.profile is None or not entry.profile.unstable
         # the reason of an unsteady job names that job, so no other job can have it
-        if steady and job_id not in starts.resting:
+        if steady:
             stopped[level][shape] = (gpu_mem_mib, hold)
         decisions[job_id] = hold
 
@@ -193,7 +193,7 @@ def _tell_who_gave_way(starts: Starts, large: ServedLarge) -> None:
 def _made(
     starts: Starts, calm: CalmSince | None, shadow: Shadow | None, by_vc: Mapping[str, Shadow], wake_s: float | None
 ) -> PartitionPlan:
-    wake_s = earliest(wake_s, starts.binder.changes_s, starts.wakes_s, starts.yielding.changes_s)
+    wake_s = earliest(wake_s, starts.binder.changes_s, starts.yielding.changes_s)
     memory: LucidMemory | CalmSince | None = calm
     if shadow is not None:
         told_s = {a.job_id: starts.now_s for a in starts.actions if isinstance(a.decision, Start)}
