@@ -101,12 +101,33 @@ _EXTRAS: Mapping[str, str] = {
     "pynvml": "node",
 }
 """Libraries that a plain installation lacks, and the extra that brings each."""
+_GONE: Mapping[str, str] = {
+    "experiment": "in a checkout: python -m benchmarks.papers --only elastic",
+    "bench": "in a checkout: python -m benchmarks.bench",
+    "calibrate": "in a checkout: python -m benchmarks.calibrate",
+    "settings": "docs/settings.md has every setting",
+    "idle": "lucidctl efficiency lists the running jobs whose GPUs do nothing",
+    "report-bug": "lucidctl doctor --json says what a report of a bug needs",
+}
+"""Commands of 0.1 that were taken out, and what to type instead. For one release."""
 _INTERRUPTED = 130  # 128 + SIGINT
 
 
 class _Lazy(Group):
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
         return list(_COMMANDS)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """As a group does it; of a command that is gone it says what took its place.
+
+        Raises:
+            UsageError: there is no such command.
+        """
+        if instead := _GONE.get(args[0]):
+            ctx.fail(f"{args[0]} was taken out; {instead}")
+        return super().resolve_command(ctx, args)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
         if cmd_name not in _COMMANDS:

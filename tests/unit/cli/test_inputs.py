@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from daemon_site import Site
-from lucid.cli.main import lucidctl
+from lucid.cli.main import _GONE, lucidctl
 from lucid.cli.options import job_number
 from lucid.errors import ConfigError
 from lucid.explain.quantities import ago
@@ -155,3 +155,10 @@ def test_nothing_is_told_to_be_older_than_the_future(
     assert done.exception is None
     assert not re.search(r"(?<![\w.–-])-\d[\d.]* (s|min|h|d)\b", done.output), done.output
     assert ("15.8 h from now" in " ".join(done.output.split())) is tells
+
+
+@pytest.mark.parametrize(("command", "instead"), _GONE.items())
+def test_a_command_that_was_taken_out_says_what_took_its_place(command: str, instead: str) -> None:
+    said = CliRunner().invoke(lucidctl, [command, "--json"])
+    assert said.exit_code == 2
+    assert f"{command} was taken out; {instead}" in " ".join(said.output.split())
