@@ -146,7 +146,7 @@ test: lint types ## everything CI runs; on a real Slurm too, where it is root an
 	$(BIN)/python -m pytest $(LIVE)
 
 typed: $(STAMP) ## every command of every page, from the wheel in environments of their own (three minutes)
-	$(BIN)/python -m pytest -rs -n 2 --dist loadgroup --timeout 300 tests/unit/test_typed_from_a_wheel.py
+	$(BIN)/python -m pytest -rs -n 2 --dist loadgroup tests/unit/test_typed_from_a_wheel.py
 
 test-times: $(STAMP) ## what each test and fixture of make test takes: tests/times/table.csv anew (a quiet machine, please)
 	@rm -rf out/times
