@@ -28,7 +28,7 @@ from typed import REPO, Command, bare, blocks_of, copy_data, first_page
 pytestmark = pytest.mark.slow  # three minutes: six environments, and some hundred processes
 PARSED = re.compile(
     r"(lucidd|lucid-sampler|make|pip|python3?) "  # a daemon, a node's service, the checkout
-    r"|lucidctl (setup|uninstall|slurm install|calibrate|experiment|bench|compare|tune)\b"
+    r"|lucidctl (setup|uninstall|slurm install|compare|tune)\b"
     r"|lucidctl demo $"  # demo --out is the same again
     r"|.* (/(etc|var|srv|opt|shared)/|@).*|.*\$"
 )
@@ -55,8 +55,8 @@ PAGES = [page for page in (str(page.relative_to(REPO)) for page in typed.pages()
 BLOCKS = ("docs/tutorials/researcher.md", "docs/tutorials/models.md")
 """Pages whose blocks go on from each other: typed as a whole, and compared with what they show."""
 DONE = {
-    "trace", "status", "queue", "explain", "demo", "simulate", "when", "why-not", "history", "efficiency", "idle",
-    "pause", "resume", "report-bug", "report", "slurm", "settings", "gpu",
+    "trace", "status", "queue", "explain", "demo", "simulate", "when", "why-not", "history", "efficiency",
+    "pause", "resume", "report", "slurm", "gpu",
 }  # fmt: skip
 """Of these commands one at least ends well in a plain installation."""
 EXTRAS = sorted({extras_of(page) for page in PAGES if page not in BLOCKS})
