@@ -14,7 +14,7 @@ SCRIPT = Path(__file__).resolve().parents[2] / "slurm/lucid-release"
 _SLURM = """#!/bin/sh
 [ "$1" != env ] || shift 2
 case "$1 $*" in
-squeue*' Comment'*) ;;
+squeue*%k*) ;;
 squeue*) cat {0}/rows ;;
 scontrol*) echo "$*" >> {0}/calls ;;
 esac

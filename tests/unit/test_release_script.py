@@ -16,7 +16,7 @@ SLURM = r"""#!/bin/sh
 [ "$1" != env ] || shift 2
 echo "$*" >> {0}/calls
 case "$1 $*" in
-squeue*' Comment'*) ;;
+squeue*%k*) ;;
 squeue*) cat {0}/jobs 2>/dev/null && exit
   for n in $(seq {1}); do echo "$n 0 vc 0 N/A gres/gpu:1 $n 1000 900 lucid:vc=vc;held=1;node=gres/gpu:1;v=2"; done ;;
 sbatch*) cat {0}/said >&2; exit 1 ;;
@@ -242,14 +242,22 @@ def test_without_tag_and_list_a_held_job_in_slots_is_ours(tmp_path: Path, harm: 
     ]
 
 
-def test_what_a_user_holds_is_not_let_go_by_the_list(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "comment",
+    [
+        "lucid:held",
+        r"1. tune\n2 then train lucid:held",
+        r"x\n   AdminComment=lucid:vc=a;held=1 lucid:held",
+        f"{'long ' * 300}lucid:held",
+    ],
+)
+def test_what_a_user_holds_is_not_let_go_by_the_list(tmp_path: Path, comment: str) -> None:
     """job_submit.lua noted it in the comment, before the tag was lost."""
     fake = Fake(tmp_path, "no plugin\n")
     (tmp_path / "ours").write_text("1 900 1000 lucid:vc=vc;held=1;v=2\n")
     program = tmp_path / "slurm"
-    program.write_text(
-        program.read_text().replace("squeue*' Comment'*) ;;", "squeue*Comment*) echo '1 lucid:held ' ;;")
-    )
+    asked = f"squeue*%A*%k*) printf 'lucid-row 1 {comment}\\n' ;;\nsqueue*%k*) printf '{comment}\\n' ;;"
+    program.write_text(program.read_text().replace("squeue*%k*) ;;", asked))
     assert rows(fake, f"1 0 vc 0 N/A gres/gpu:1 1 1000 900 {SITES}") == []
 
 
