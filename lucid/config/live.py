@@ -193,10 +193,6 @@ class DaemonSettings(Section):
     share_across_users: bool = False
     """Jobs of different users may share GPUs. Under MPS one user's program can hurt another's, and MPS serves one
     user at a time, so such pairs share by time-slicing."""
-    optout: Literal["free", "behind", "refused"] = "behind"
-    """What becomes of jobs that Lucid cannot order in detail (``lucid:off``, several partitions, srun, large arrays):
-    Slurm starts them at once, or they wait until no job of their VC that was held earlier asks for as many GPUs or
-    fewer, or job_submit.lua refuses them."""
     mps: bool = True
     """Tell the nodes' prolog, in the job's Extra, the GPUs and the memory fence of a job in slots, so that it starts
     MPS where node.conf names it. Off: nothing is written, and pairs share by time-slicing."""

@@ -51,6 +51,7 @@ _TAKEN_OUT = {
     "policy.idle": "delete the section; lucidctl efficiency lists idle jobs",
     "policy.before_windows": "delete the section",
     "idle": "delete the section; lucidctl efficiency lists idle jobs, and tells and cancels nobody",
+    "daemon.optout": "delete the line; what Lucid cannot order in detail waits behind the jobs that came earlier",
     "web.connections_per_client": "delete the line; limit_conn of nginx keeps clients apart",
     "policy.sia": "delete the section, and run the policy pollux",
     "tuner": "delete the section, and run lucidctl tune search from cron",

@@ -42,7 +42,6 @@ def beat(parts: Parts, modes: Mapping[str, Mode], cycles: Cycles, standby: Stand
             cycles.cluster.most_gpus,
             socket.gethostname(),
             "" if standby is None else standby.host,
-            daemon.optout,
             daemon.pool.partition,
             tuple(name for name in sorted(modes) if not cycles.profiles_in(name)),
             cycles.cluster.placeholders.uid,

@@ -71,16 +71,8 @@ def look_over_files(settings: Settings, root: Path | None, config: Mapping[str, 
 
 
 def _order(settings: Settings, root: Path) -> Iterator[Finding]:
-    """Does job_submit.lua keep the order that daemon.optout promises?"""
+    """Does lucid.plugin.conf let job_submit.lua keep the order?"""
     folder = (root / _CONF).parent
-    plugins = [folder / "lucid/job_submit.lua", folder / "job_submit.lua"]
-    texts = [path.read_text(errors="replace") for path in plugins if path.is_file()]
-    if settings.daemon.optout != "free" and texts and not any("optout" in text for text in texts):
-        yield bad(
-            f"daemon.optout = {settings.daemon.optout!r}, and job_submit.lua is older than that: who opts out goes "
-            "past the queue",
-            "lucidctl slurm install",
-        )
     conf = folder / "lucid.plugin.conf"
     lines = conf.read_text(errors="replace").splitlines() if conf.is_file() else []
     words = [line.split() for line in lines]

@@ -16,23 +16,12 @@ local SAYS = {
     .. "scontrol hold.",
   admin = "Lucid: an administrator holds this job. Ask them to release it.",
   late = "Lucid: this job was submitted past the queue and cannot be released into it. scancel it and submit it again.",
+  tasks = "Lucid: say --ntasks and --gpus in place of --ntasks-per-gpu.",
   request = "Lucid: a waiting job's GPUs cannot be changed here. scancel it and submit it again.",
   size = "Lucid: this job has left the queue for Slurm to start and cannot be made larger. scancel it and submit it again.",
   move = "Lucid: this job has no place in the queue of that partition. scancel it and submit it again with -p.",
   moves = "Lucid: a job waits in one partition here. Name one, or scancel it and submit it again.",
   reservation = "Lucid: this job went past the queue to its reservation. To do without that, scancel it and submit it "
     .. "again.",
-}
--- The same where the site refuses what Lucid cannot order (daemon.optout = "refused"), by the word in the tag.
-local REFUSES = {
-  asked = "Lucid: lucid:off is not allowed on this cluster. Leave it out; lucid:exclusive keeps your GPUs to yourself.",
-  partitions = "Lucid: name one partition (-p); Lucid does not choose between several.",
-  array = "Lucid: an array may have 1000 tasks at the most. Submit it as several arrays.",
-  address = "Lucid: ask for one kind of GPU, by its model (--gres=gpu:a100:1) or by none.",
-  socket = "Lucid: ask for GPUs by node or by job (--gres=gpu:1, --gpus=1), not by socket.",
-  tasks = "Lucid: say --ntasks and --gpus in place of --ntasks-per-gpu.",
-  het = "Lucid: heterogeneous jobs with GPUs are not allowed on this cluster. Submit the parts as jobs of their own.",
-  whole = "Lucid: whole nodes have GPUs. Ask for them (--gres=gpu:N) beside --exclusive.",
-  request = "Lucid: this request for GPUs cannot be read. Ask for a number of GPUs (--gres=gpu:1).",
 }
 

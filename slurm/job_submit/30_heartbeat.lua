@@ -60,7 +60,6 @@ local function heartbeat(known, now)
   beat.uid = tonumber(text:match("\nuid (%d+)\n"))
   beat.pool = text:match("\npool ([%w_.-]+)\n")
   beat.n_prof = tonumber(text:match("\nn_prof (%d+)\n")) or 0
-  beat.optout = text:match("\noptout (%l+)\n") or "free"
   for name, gpus in text:gmatch("most ([%w_.-]+) (%d+)\n") do
     beat.most[name] = tonumber(gpus)
   end

@@ -1,29 +1,5 @@
 ---- Submission
 
--- Where opt-outs are free: why Lucid has nothing to do with this job, or nil.
-local function untouched(job, request)
-  if not request.gpus then
-    return "no GPUs"
-  elseif not unset(job.het_job_offset) then
-    return "heterogeneous"
-  elseif not given(job.script) then
-    return "interactive"
-  elseif job.priority == 0 then
-    return "held by its user"
-  end
-  return nil
-end
-
--- Where opt-outs are free: why Slurm alone handles it though its partition is Lucid's; or nil.
-local function skipped(job, request, now)
-  if says(job.comment, "off") then
-    return "asked"
-  elseif given(job.dependency) then
-    return "dependency"
-  end
-  return begins(job, now) and "begin" or nil
-end
-
 -- What to write into the job: a list of {field, value}, a word on why, and what its user is told if it is refused.
 local function decide(job, part_list, uid, now)
   local known = settings()
@@ -54,7 +30,6 @@ local function decide(job, part_list, uid, now)
   end
   local name = packed(names, beat)
   local whole = job.shared == 0 -- Slurm gives it all GPUs of its nodes, whether or not it asks for any
-  local free = beat.optout == "free"
   if not name or not (request.gpus or request.shard or whole) then
     return edits, name and "no GPUs" or "partition"
   elseif given(job.admin_comment) then
@@ -64,15 +39,9 @@ local function decide(job, part_list, uid, now)
   elseif #names == 1 and request.address and not request.single then
     return edits, "nobody has such a GPU" -- the same: the types of packed nodes are models, and addresses of single GPUs
   end
-  local reason = free and (#names > 1 and "partition" or untouched(job, request))
-  if reason then
-    return edits, reason
-  end
-  local skip = free and skipped(job, request, now) or opaque(job, request, names)
-  if given(job.reservation) then
-    skip, free = skip == "asked" and skip or "reservation", true -- an administrator's grant
-  end
-  if skip and free then
+  local skip = opaque(job, request, names)
+  if given(job.reservation) then -- an administrator's grant
+    skip = skip == "asked" and skip or "reservation"
     edits[#edits + 1] = { "admin_comment", "lucid:vc=" .. name .. ";skip=" .. skip }
     return edits, skip
   elseif skip == "tasks" and not policed then
@@ -86,7 +55,7 @@ local function decide(job, part_list, uid, now)
     tasks = job.num_tasks
   end
   if not tasks then
-    return {}, "refused", REFUSES.tasks -- the release that must follow a hold would change its number of tasks
+    return {}, "refused", SAYS.tasks -- the release that must follow a hold would change its number of tasks
   elseif job.cron_job then
     return {}, "refused", SAYS.cron -- Slurm lets nobody update it, so that a hold would never end
   elseif not unset(job.immediate) and job.immediate == 1 then
@@ -102,9 +71,6 @@ local function decide(job, part_list, uid, now)
   local tag = not skip and tag_of(job, request, known, name, entry, begin)
   if not tag then
     skip = skip or "request"
-    if policed and beat.optout == "refused" and REFUSES[skip] then
-      return {}, "refused", REFUSES[skip]
-    end
     tag = string.format("lucid:vc=%s;%s;skip=%s;", name, entry, skip) .. (tasks > 0 and "tasks=" .. tasks .. ";" or "")
     tag = tag .. (begin and string.format("begin=%d;", begin) or "") .. "v=2"
   end

@@ -40,7 +40,7 @@ local function released(job, record, tag, beat, owner, now)
     edits[1] = { "comment", left == "" and " " or left } -- an empty string would leave it as it is
   end
   if is_parked(record, tag) then
-    if not (name and owner and beat.optout ~= "free") then
+    if not (name and owner) then
       edits[#edits + 1] = { "begin_time", now } -- as a release of a held job: it starts
     end
     return edits
@@ -48,7 +48,7 @@ local function released(job, record, tag, beat, owner, now)
     return edits
   elseif ours and was_held then
     edits[2] = { "priority", NO_VAL }
-  elseif owner and beat.optout ~= "free" then
+  elseif owner then
     if ours and (record.restart_cnt or 0) == 0 then
       return nil, SAYS.release
     elseif ours then
@@ -103,8 +103,6 @@ local function forbidden(job, record, tag, beat, now)
     return SAYS.move
   elseif changes_request(job) then
     return SAYS.request
-  elseif says(job.comment, "off") and beat.optout == "refused" then
-    return REFUSES.asked
   elseif queues then
     return nil
   elseif job.reservation ~= nil and (has(tag, "skip=reservation") or (job.reservation == "" and tag ~= "")) then
@@ -142,7 +140,7 @@ local function change(job, record, uid, now)
   local owner = uid ~= 0 and not known.exempt[uid] and not daemon and (known.exempts or uid == record.user_id)
   if owner then
     local names = partitions_of(given(job.partition) and job.partition or record.partition)
-    local binds = beat and beat.optout ~= "free" and (record.job_state or 0) % 256 == 0 -- it waits
+    local binds = beat and (record.job_state or 0) % 256 == 0 -- it waits
     local refusal = reserved(job, read_request(job, known.types), known, names, beat)
       or (binds and forbidden(job, record, tag, beat, now))
     if refusal then

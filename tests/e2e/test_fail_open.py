@@ -67,7 +67,7 @@ def test_nobody_elses_hold_is_touched(box: Box) -> None:
 
 
 def test_what_waits_for_others_or_for_its_time_is_let_go_too(box: Box) -> None:
-    box.beat(extra="optout behind\n")
+    box.beat()
     first = box.sbatch("--gres=gpu:1", script="sleep 2")
     after = box.sbatch("--gres=gpu:1", f"--dependency=afterok:{first}")
     later = box.sbatch("--gres=gpu:1", "--begin=now+1hour")

@@ -53,27 +53,16 @@ def test_a_batch_job_is_held_and_tagged_with_what_its_user_wrote(box: Box, reque
 @pytest.mark.parametrize(
     ("options", "tag"),
     [
-        ("--dependency=singleton", "lucid:vc=vc-a;skip=dependency"),
-        ("--begin=now+1hour", "lucid:vc=vc-a;skip=begin"),
-        ("--comment=x,lucid:off", "lucid:vc=vc-a;skip=asked"),
-        ("--array=0-2000", "lucid:vc=vc-a;skip=array"),
-        ("--gpus-per-socket=1 --sockets-per-node=1", "lucid:vc=vc-a;skip=socket"),
-        ("--gpus=2 --ntasks-per-gpu=2", "lucid:vc=vc-a;skip=tasks"),
-        ("--exclusive --gpus=0", ""),
         ("--gpus=0", ""),
-        ("--hold", ""),
-        ("--partition=vc-a,vc-b", ""),
         ("--partition=vc-b", ""),
     ],
 )
-def test_where_opting_out_is_free_jobs_that_slurm_alone_handles_are_not_held(
-    box: Box, options: str, tag: str
-) -> None:
+def test_jobs_that_are_not_lucids_are_not_held(box: Box, options: str, tag: str) -> None:
     box.beat({"vc-a": "pack", "vc-b": "order"})
     gpus = [] if "--g" in options else ["--gres=gpu:1"]
     job = box.job(box.sbatch(*gpus, *options.split()))
     assert job["tag"] == tag
-    assert job["waits"] == (options == "--hold")
+    assert not job["waits"]
 
 
 def test_a_job_larger_than_any_node_is_refused_as_without_lucid(box: Box) -> None:
@@ -98,18 +87,6 @@ def test_a_reservation_is_left_to_slurm(box: Box) -> None:
         box.wait_ended(number)
     finally:
         box.run("scontrol", "delete", "ReservationName=class")
-
-
-def test_where_opting_out_is_free_interactive_and_heterogeneous_jobs_pass_untouched(box: Box) -> None:
-    box.beat()
-    assert box.tag(box.sbatch()) == ""
-    done = box.run("srun", "-D", "/tmp", "--gres=gpu:2", "sh", "-c", "echo $CUDA_VISIBLE_DEVICES", user="alice")
-    assert done.stdout == "0,1\n"
-    assert box.run("salloc", "--gres=gpu:1", "true", user="alice").returncode == 0
-    number = box.run(
-        "sbatch", "--parsable", "-D", "/tmp", "--gres=gpu:1", "--wrap=true", ":", "--gres=gpu:1", user="alice"
-    ).stdout.strip()
-    assert {job["tag"] for job in box.jobs().values() if job["het_job_id"]["number"] == int(number)} == {""}
 
 
 @pytest.mark.parametrize(

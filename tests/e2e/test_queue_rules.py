@@ -13,8 +13,8 @@ MODES = {"vc-a": "pack", "vc-b": "order"}
 GPU = "--gres=gpu:1"
 
 
-def policy(box: Box, optout: str) -> None:
-    box.beat(MODES, extra=f"optout {optout}\nprofiling prof\nn_prof 0\n")
+def beat(box: Box) -> None:
+    box.beat(MODES, extra="profiling prof\nn_prof 0\n")
 
 
 def refused(box: Box, *command: str, user: str = "alice") -> str:
@@ -27,7 +27,7 @@ def submits(box: Box, options: str, user: str = "alice") -> str:
     return refused(box, "sbatch", "-D", "/tmp", *options.split(), "--wrap=true", user=user)
 
 
-@pytest.mark.parametrize("heart", ["fresh", "free", "none"])
+@pytest.mark.parametrize("heart", ["fresh", "none"])
 @pytest.mark.parametrize(
     ("options", "words"),
     [
@@ -44,7 +44,7 @@ def submits(box: Box, options: str, user: str = "alice") -> str:
 )
 def test_nobody_takes_single_gpus_or_shares_of_them(box: Box, heart: str, options: str, words: str) -> None:
     if heart != "none":
-        policy(box, "behind" if heart == "fresh" else "free")
+        beat(box)
     said = submits(box, options)
     assert words in said
     assert re.search(r"Ask for|Leave them out", said), "it says what to do instead"
@@ -55,7 +55,7 @@ def test_a_site_with_shards_of_its_own_keeps_them_where_lucid_packs_nothing(box:
     before = settings.read_text()
     settings.write_text(before + "shards users\n")
     try:
-        policy(box, "behind")
+        beat(box)
         assert submits(box, "-p vc-b --gres=shard:1") == ""
         assert "shards of GPUs" in submits(box, "-p vc-b --gres=shard:g0:1")
         assert "shards of GPUs" in submits(box, "-p vc-a --gres=shard:1")
@@ -67,7 +67,7 @@ def test_a_site_with_shards_of_its_own_keeps_them_where_lucid_packs_nothing(box:
     "options", ["-p prof", "-p prof --gres=gpu:1", "-p vc-a,prof --gres=gpu:1", "-p prof -N1 --exclusive"]
 )
 def test_users_do_not_submit_to_the_profiling_partition(box: Box, options: str) -> None:
-    policy(box, "behind")
+    beat(box)
     assert "Submit to your own partition" in submits(box, options)
     assert submits(box, options, user="root") == ""
 
@@ -84,25 +84,15 @@ SKIPS = {
 
 @pytest.mark.parametrize("options", SKIPS)
 def test_what_lucid_cannot_order_in_detail_is_held_all_the_same(box: Box, options: str) -> None:
-    policy(box, "behind")
+    beat(box)
     job = box.job(box.sbatch(*options.split()))
     assert (job["tag"], job["waits"]) == (f"lucid:vc=vc-a;held=1;skip={SKIPS[options]};v=2", True)
-
-
-@pytest.mark.parametrize("options", SKIPS)
-def test_where_the_site_refuses_it_its_user_reads_what_to_do_instead(box: Box, options: str) -> None:
-    policy(box, "refused")
-    said = submits(box, options)
-    assert "Lucid: " in said
-    assert re.search(r"Leave it out|name one|Submit|[Aa]sk for|say --ntasks", said)
-    assert submits(box, "--gres=gpu:1 --begin=now+1hour") == ""
-    assert submits(box, "--gres=gpu:1 --dependency=singleton") == ""
 
 
 @pytest.mark.parametrize("options", ["--gpus=2 --ntasks-per-gpu=2", "-N2 --gpus-per-node=1 --ntasks-per-gpu=2"])
 def test_tasks_by_gpu_keep_their_number_while_they_queue(box: Box, options: str) -> None:
     """At any update of such a job, a release too, Slurm would work the number out anew, by nodes."""
-    policy(box, "behind")
+    beat(box)
     number = box.sbatch(*options.split())
     job = box.job(number)
     assert (job["tag"], job["waits"]) == ("lucid:vc=vc-a;held=1;skip=tasks;tasks=4;v=2", True)
@@ -113,7 +103,7 @@ def test_tasks_by_gpu_keep_their_number_while_they_queue(box: Box, options: str)
 
 
 def test_tasks_by_gpu_that_nobody_can_count_before_they_start_are_slurms(box: Box) -> None:
-    policy(box, "behind")
+    beat(box)
     assert "tasks=" not in box.tag(box.sbatch("-N1-2", "--gpus-per-node=2", "--ntasks-per-gpu=2"))
     assert box.tag(box.sbatch("--gpus=2", "--ntasks-per-gpu=2", user="root")) == "lucid:vc=vc-a;skip=tasks"
 
@@ -122,14 +112,14 @@ def test_who_held_a_job_while_no_lucidd_decided_can_release_it_later(box: Box) -
     box.stop_beating()
     number = box.sbatch(GPU, "--hold")
     assert box.tag(number) == ""
-    policy(box, "behind")
+    beat(box)
     assert box.run("scontrol", "release", number, user="alice", check=False).returncode == 0
     box.wait_ended(number)
     assert box.state(number) == "COMPLETED"
 
 
 def test_begin_times_dependencies_and_users_holds_queue_too(box: Box) -> None:
-    policy(box, "behind")
+    beat(box)
     later = box.job(box.sbatch(GPU, "--begin=now+1hour"))
     assert later["tag"] == f"lucid:vc=vc-a;held=1;begin={later['eligible_time']['number']};node=gres/gpu:1;v=2"
     assert later["waits"]
@@ -143,9 +133,8 @@ def test_begin_times_dependencies_and_users_holds_queue_too(box: Box) -> None:
 
 
 def test_interactive_and_heterogeneous_jobs_queue_too(box: Box) -> None:
-    policy(box, "refused")
+    beat(box)
     assert "Leave it out" in refused(box, "srun", GPU, "--immediate", "true")
-    policy(box, "behind")
     number = box.run("sbatch", "--parsable", GPU, "--wrap=true", ":", GPU, user="alice").stdout.strip()
     tags = {job["tag"] for job in box.jobs().values() if job["het_job_id"]["number"] == int(number)}
     assert tags == {"lucid:vc=vc-a;held=1;skip=het;v=2"}
@@ -156,7 +145,7 @@ def let_go(box: Box, *options: str) -> str:
     box.stop_beating()
     full = box.sbatch("-p", "vc-a", "--exclusive", "-N2", script="sleep 600", user="root")
     box.wait("a full VC", lambda: box.state(full) == "RUNNING")
-    policy(box, "behind")
+    beat(box)
     job = box.sbatch(GPU, "--comment=lucid:deadline", *options)  # not parked, so that no lease is in its tag
     box.run("scontrol", "release", job, user="lucid")
     assert not box.job(job)["waits"]
@@ -197,7 +186,7 @@ def parked(box: Box) -> str:
     ],
 )
 def test_no_change_takes_a_job_past_the_queue(box: Box, make: Callable[[Box], str], change: str, words: str) -> None:
-    policy(box, "behind")
+    beat(box)
     job = make(box)
     before = box.job(job)
     said = refused(box, "scontrol", *change.format(job=job).split())
@@ -218,14 +207,14 @@ def test_no_change_takes_a_job_past_the_queue(box: Box, make: Callable[[Box], st
 
 @pytest.mark.parametrize("where", ["vc-b", "vc-a,vc-b"])
 def test_a_job_without_gpus_goes_where_it_likes(box: Box, where: str) -> None:
-    policy(box, "behind")
+    beat(box)
     job = box.sbatch("--begin=now+1hour")
     box.run("scontrol", "update", f"JobId={job}", f"Partition={where}", user="alice")
     assert (box.job(job)["partition"], box.tag(job)) == (where, "")
 
 
 def test_a_change_of_size_is_noted_for_the_task_prolog(box: Box) -> None:
-    policy(box, "behind")
+    beat(box)
     job = box.sbatch(GPU, "-n2", "--comment=mine")
     box.run("scontrol", "update", f"JobId={job}", "TimeLimit=9", user="alice")
     assert box.job(job)["comment"] == "mine"
@@ -237,7 +226,7 @@ def test_a_change_of_size_is_noted_for_the_task_prolog(box: Box) -> None:
 
 
 def test_a_change_of_size_takes_no_hold_away(box: Box) -> None:
-    policy(box, "behind")
+    beat(box)
     job = box.sbatch(GPU, "-n2")
     box.run("scontrol", "hold", job)
     box.run("scontrol", "update", f"JobId={job}", "NumTasks=1", "Comment=other", user="alice")
@@ -246,14 +235,14 @@ def test_a_change_of_size_takes_no_hold_away(box: Box) -> None:
 
 
 def test_a_release_gives_back_to_lucid_what_its_user_held(box: Box) -> None:
-    policy(box, "behind")
+    beat(box)
     for job in (box.sbatch(GPU, "--hold"), box.sbatch("-p", "vc-a,vc-b", GPU, "--hold")):
         box.run("scontrol", "release", job, user="alice")
         assert (box.job(job)["waits"], box.job(job)["comment"].strip()) == (True, "")
 
 
 def test_a_user_does_not_lift_an_administrators_hold(box: Box) -> None:
-    policy(box, "behind")
+    beat(box)
     job = box.sbatch(GPU, "--comment=mine")
     box.run("scontrol", "hold", job)
     assert "An administrator" in refused(box, "scontrol", "release", job).replace("an admin", "An admin")
@@ -265,7 +254,7 @@ def test_a_user_does_not_lift_an_administrators_hold(box: Box) -> None:
 
 
 def test_a_job_that_was_requeued_and_held_comes_back_into_the_queue(box: Box) -> None:
-    policy(box, "behind")
+    beat(box)
     job = box.sbatch(GPU, script="sleep 100")
     box.run("scontrol", "release", job, user="lucid")
     box.wait("a start", lambda: box.state(job) == "RUNNING")
@@ -278,7 +267,7 @@ def test_a_job_that_was_requeued_and_held_comes_back_into_the_queue(box: Box) ->
 def test_a_coordinators_hands_are_bound_where_the_site_names_who_is_exempt(box: Box) -> None:
     settings = box.root / "etc/slurm/lucid.plugin.conf"
     before = settings.read_text()
-    policy(box, "behind")
+    beat(box)
     job = box.sbatch(GPU)
     settings.write_text(before + "exempt 0\n")
     try:

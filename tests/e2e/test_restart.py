@@ -83,7 +83,7 @@ def test_a_restart_keeps_the_queue_and_a_stop_is_taken_back(box: Box, lucidd: Lu
     box.scontrol("release", mine)
 
     lucidd.start()
-    box.wait("what waits is held again, that too", lambda: held(box, ids) == ids, 30)  # optout = "behind"
+    box.wait("what waits is held again, that too", lambda: held(box, ids) == ids, 30)
     box.wait("the list is done with", lambda: not (lucidd.folder / "released").exists(), 20)
     box.run("scancel", blocker, profiled)
     box.wait_ended(*ids, limit_s=200)

@@ -87,7 +87,7 @@ def test_the_plugin_tags_what_users_ask_for_and_refuses_what_would_pass_the_queu
 
     def beating(options: str) -> list[str]:
         """However long all of it takes, each is submitted to a lucidd that lives."""
-        box.beat({"vc-a": "pack", "vc-b": "pack"}, extra="optout behind\nprofiling prof\nn_prof 0\nmost vc-a 4\n")
+        box.beat({"vc-a": "pack", "vc-b": "pack"}, extra="profiling prof\nn_prof 0\nmost vc-a 4\n")
         return options.split()
 
     jobs = {options: box.sbatch(*beating(options)) for options in TAGS}

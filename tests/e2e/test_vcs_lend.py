@@ -193,7 +193,7 @@ def test_without_lending_each_vc_keeps_to_itself_and_a_borrower_of_before_is_sti
 
 
 def test_users_do_not_submit_to_the_pools_partition(overflow: Box) -> None:
-    overflow.beat({"vc-a": "pack"}, extra="optout behind\npool overflow\n")
+    overflow.beat({"vc-a": "pack"}, extra="pool overflow\n")
     done = overflow.run(
         "sbatch", "-D", "/tmp", "-p", "overflow", "--gres=gpu:1", "--wrap=true", user="alice", check=False
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from builders import LIGHT, at
 from fake_slurm import FakeSampler, FakeSlurm, fake_node
@@ -28,7 +28,6 @@ class Scene:
     def __init__(
         self,
         mps: bool = True,
-        optout: Literal["free", "behind", "refused"] = "behind",
         state: Path | None = None,
         slurm: FakeSlurm | None = None,
         **settings: Any,
@@ -36,7 +35,6 @@ class Scene:
         """``state``: where lucidd's list of its jobs lies; without, there is none."""
         self.state = state
         self.mps = mps
-        self.optout = optout
         self.slurm = slurm or FakeSlurm([fake_node("n1", "vc"), fake_node("n2", "vc"), fake_node("p1", "prof")])
         self.store = SqliteStore(IN_MEMORY)
         lease = self.store.take_lease("me", 0.0, 1e9)
@@ -53,7 +51,7 @@ class Scene:
         self.cluster = SlurmCluster(
             self.slurm, self.store, self.sampler, self.slurm, self.settings,
             DaemonSettings(
-                partitions=dict(self.modes), profiling_partition="prof", mps=self.mps, optout=self.optout,
+                partitions=dict(self.modes), profiling_partition="prof", mps=self.mps,
                 **folder,
             ),
             lambda: self.modes, self.profiled, self.token, keeps_list=self.state is not None,

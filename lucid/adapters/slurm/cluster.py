@@ -229,9 +229,8 @@ class SlurmCluster:
             gpus_out=_by_node(self._left_out, machines),
         )
         self.known.take(self._jobs, jobs, now_s, self.token)
-        self._ownership.not_yet = {}
-        if self._daemon.optout != "free":
-            self._ownership.not_yet = not_yet(self._ownership, self._facts)
+        self._ownership.not_yet = {}  # it asks whom Lucid decides
+        self._ownership.not_yet = not_yet(self._ownership, self._facts)
         partitions = self._viewer.partitions(self._facts)
         self._viewer.elastic.forget_all_but(self._jobs.keys())
         self._viewer.turns.forget_all_but(self._jobs.keys())

@@ -22,10 +22,10 @@ class Heartbeat:
     """``at_s``: when the last good cycle ended (Unix time). ``profiling``: where new jobs are profiled, up to
     ``n_prof`` GPUs; empty where they are not. ``most``: GPUs of the largest node, by partition: a job that asks for
     more on one is Slurm's to refuse, which it does not do once the job is held. ``host``: of the lucidd that wrote
-    it, ``standby``: of the one that would go on in its place; both are for lucid-release. ``optout``: as in the
-    settings. ``pool``: the partition of the VCs that lend to each other; empty where there is none. ``unrouted``:
-    partitions whose jobs are not profiled, by the policy there. ``uid``: of lucidd's user on the cluster, whose own
-    jobs may name a single GPU; -1 where it is not known."""
+    it, ``standby``: of the one that would go on in its place; both are for lucid-release. ``pool``: the partition of
+    the VCs that lend to each other; empty where there is none. ``unrouted``: partitions whose jobs are not profiled,
+    by the policy there. ``uid``: of lucidd's user on the cluster, whose own jobs may name a single GPU; -1 where it
+    is not known."""
 
     at_s: float
     modes: Mapping[str, Mode] = field(default_factory=dict)
@@ -34,7 +34,6 @@ class Heartbeat:
     most: Mapping[str, int] = field(default_factory=dict)
     host: str = ""
     standby: str = ""
-    optout: str = "behind"
     pool: str = ""
     unrouted: tuple[str, ...] = ()
     uid: int = -1
@@ -47,7 +46,7 @@ def write_heartbeat(path: Path, beat: Heartbeat) -> None:
         StoreError: the folder cannot be written.
     """
     lines = [f"time {beat.at_s:.0f}", *(f"mode {name} {mode}" for name, mode in sorted(beat.modes.items()))]
-    lines.append(f"optout {beat.optout}")
+    lines.append("optout behind")  # a job_submit.lua of before takes a heartbeat without it for "free"
     lines += [f"most {name} {gpus}" for name, gpus in sorted(beat.most.items())]
     if beat.profiling:
         lines += [f"profiling {beat.profiling}", f"n_prof {beat.n_prof}"]
@@ -75,7 +74,7 @@ def read_heartbeat(path: Path) -> Heartbeat | None:
         most = {words[1]: int(words[2]) for words in lines if len(words) == 3 and words[0] == "most"}
         return Heartbeat(
             float(pairs["time"]), modes, pairs.get("profiling", ""), int(pairs.get("n_prof", "0")), most,
-            pairs.get("host", ""), pairs.get("standby", ""), pairs.get("optout", "free"),
+            pairs.get("host", ""), pairs.get("standby", ""),
             pairs.get("pool", ""), tuple(words[1] for words in lines if len(words) == 2 and words[0] == "unrouted"),
             int(pairs.get("uid", "-1")),
         )  # fmt: skip

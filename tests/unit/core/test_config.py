@@ -42,6 +42,7 @@ def test_what_is_written_counts(tmp_path: Path) -> None:
         ("[idle]\ntell = 'mail'", ["line 1: 'idle' is gone: taken out", "lucidctl efficiency"]),
         ('[slurm]\nrest_url = "x"', ["line 2: 'slurm.rest_url' is gone: taken out", "slurm.prefix"]),
         ("[daemon]\noom_grow_gib = 64", ["line 2: 'daemon.oom_grow_gib' is gone: taken out", "lucidctl explain"]),
+        ("[daemon]\noptout = 'free'", ["line 2: 'daemon.optout' is gone: taken out"]),
         ("[web]\nconnections_per_client = 8", ["line 2: 'web.connections_per_client' is gone: taken out"]),
         ("[policy.sia]\ninterval_s = 30", ["line 1: 'policy.sia' is gone: taken out"]),
         ("[tuner]\nevery_h = 24", ["line 1: 'tuner' is gone: taken out", "lucidctl tune search"]),

@@ -222,13 +222,6 @@ def test_a_plugin_whose_settings_undo_the_order_is_found(root: Path, line: str, 
 
 
 @ROOT_ONLY
-def test_a_plugin_that_knows_nothing_of_optout_is_found(root: Path) -> None:
-    plugin = root / "etc/slurm/job_submit.lua"
-    plugin.write_text(plugin.read_text().replace("optout", "otherwise"))
-    assert any("job_submit.lua is older than that" in words for words in files(root, IN_FORCE))
-
-
-@ROOT_ONLY
 @pytest.mark.parametrize("key", IN_FORCE)
 def test_a_slurmctld_that_runs_with_an_older_file_is_found(root: Path, key: str) -> None:
     (words,) = files(root, {**IN_FORCE, key: ""})

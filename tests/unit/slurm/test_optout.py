@@ -145,10 +145,6 @@ def test_who_joined_the_queue_late_is_behind_first_and_then_an_ordinary_job(stag
     stage.known("1")
     assert stage.start("1", "n1:0") is None
     assert waiting(stage) == ["2", "3", "4"]
-    free = Scene(optout="free")
-    free.slurm.submit("1", "vc", 1, mark=MINE)
-    free.slurm.submit("3", "vc", 1, mark=f"{MINE};{how}")
-    assert waiting(free) == ["1", "3"]
 
 
 # -- begin times and dependencies -------------------------------------------------------------------------------

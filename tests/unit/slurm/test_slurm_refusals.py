@@ -449,16 +449,11 @@ def test_a_hold_while_the_start_is_under_way_counts_and_ends_when_its_user_says_
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        ({"comment": "x,lucid:off"}, "its comment says lucid:off"),
-        ({"dependency": "afterany:9"}, "it has a dependency"),
         ({"reservation": "maint"}, "it asks for reservation maint"),
-        ({"eligible_s": 3600.0}, "it has a begin time"),
         ({"partition": "elsewhere"}, "partition 'elsewhere' is not packed"),
-        ({"partition": "vc,elsewhere"}, "it names several partitions"),
     ],
 )
-def test_where_opting_out_is_free_a_change_lets_a_waiting_job_go(change: dict[str, object], why: str) -> None:
-    stage = Scene(optout="free")
+def test_a_change_lets_a_waiting_job_go(stage: Scene, change: dict[str, object], why: str) -> None:
     stage.slurm.submit("1", "vc", 1, mark=MINE)
     assert [e.job.id for e in stage.look().pending] == ["1"]
     stage.slurm._set("1", **change)

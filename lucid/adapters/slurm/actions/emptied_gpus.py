@@ -46,7 +46,7 @@ class Emptied:
     def let_in(self, record: SlurmJob, note: JobNote, jobs: Mapping[str, SlurmJob], facts: Observation) -> str:
         """The next step of one of them, in words; empty where it has only to wait."""
         writer, ownership = self._writer, self._writer.ownership
-        changed = ownership.leaves(record, note, facts.now_s) or ownership.waits_for(record, note, facts.now_s)
+        changed = ownership.leaves(record) or ownership.waits_for(record, note, facts.now_s)
         if changed or left_to_slurm(record):
             self._take_back(record, note)
             return f"job {record.id}: is not let to its GPUs, its user has changed it"

@@ -64,7 +64,6 @@ class JobWriter:
         self.clock = clock
         self.settings = settings
         self.token = token
-        self.optout = daemon.optout
         self.rules: Mapping[str, JobDefaults] = {}
         """By partition: may its jobs start at all?"""
         self.notes = {job_id: with_cause(note) for job_id, note in store.notes().items()}

@@ -158,8 +158,7 @@ class Repair:
         if note is not None and state in TOLD:
             return self._under_way(record, note, facts, packs)
         if not record.held:
-            free = writer.optout == "free" and bool(record.dependency or begins_s(record, note, facts.now_s))
-            queues = packs and not record.reservation and not free
+            queues = packs and not record.reservation
             words = self._parked(record, note, facts) if queues else self._unparked(record, note, facts.now_s)
             words = words or self._comes_back(record, note, facts, packs)
             if words or record.id in writer.touched:  # what was seen of it is not so any more
@@ -167,16 +166,16 @@ class Repair:
         if state is JobState.QUEUED:
             return self._held(record, note, facts)
         if not record.held:
-            return self._taken_up(record, note, facts, packs)
+            return self._taken_up(record, note, packs)
         return self._restored(record, note)  # its user or an administrator holds it
 
-    def _taken_up(self, record: SlurmJob, note: JobNote | None, facts: Observation, packs: bool) -> str:
+    def _taken_up(self, record: SlurmJob, note: JobNote | None, packs: bool) -> str:
         """A job that lucid-release let go while no lucidd decided, and that waits still, is held again, unless its
         user wants it out or Slurm did not start it as Lucid asked."""
         writer = self._writer
         if not packs or not self._released.has(record) or (note is not None and note.given_up):
             return ""
-        if says(record.comment, "held") or writer.ownership.leaves(record, note, facts.now_s):
+        if says(record.comment, "held") or writer.ownership.leaves(record):
             return ""
         writer.do(record.id, "take up", "lucid-release had let it go", lambda: writer.tell_hold(record.id))
         if note is not None:
@@ -198,7 +197,7 @@ class Repair:
             )
         else:
             ended = self._go.ended(record, note)
-        if not ended or says(record.comment, "held") or writer.ownership.leaves(record, note, now_s):
+        if not ended or says(record.comment, "held") or writer.ownership.leaves(record):
             return ""
         why, begin_s, target = note.given_up, begins_s(record, note, now_s), whole_array(record)
         writer.do(record.id, "take up", f"may have ended: {why}", lambda: writer.tell_hold(target, begin_s))
@@ -221,7 +220,7 @@ class Repair:
             note = replace(note, given_up="", given_up_for=None, released=False, restarts=record.restarts)
             writer.put(note)
         unpacked = self._go.unpacked(record, note)
-        why = unpacked or writer.ownership.leaves(record, note, facts.now_s)
+        why = unpacked or writer.ownership.leaves(record)
         if not why and note is not None and note.given_up and not note.released:
             if record.never_runs and to_come(note.retry_s, facts.now_s):
                 return ""

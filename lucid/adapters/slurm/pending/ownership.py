@@ -77,18 +77,15 @@ class Ownership:
             return JobState.HELD_BY_USER
         return JobState.PARKED if parked(job, note, now_s) else JobState.LET_GO
 
-    def leaves(self, job: SlurmJob, note: JobNote | None, now_s: float) -> str:
+    def leaves(self, job: SlurmJob) -> str:
         """Why a job that Lucid holds is Slurm's alone from now on, by what its user changed since; empty if it is
         not. The rules are those that job_submit.lua has for new jobs."""
         if job.unread:
             return UNREAD
         if job.reservation:
             return f"it asks for reservation {job.reservation}"
-        if drawn := self.draws(job):
-            return f"Slurm may start it in reservation {drawn}, which is for its user or account (MAGNETIC)"
-        if self._settings.optout != "free":
-            return ""
-        return left_to_slurm(job) or self.waits_for(job, note, now_s)
+        drawn = self.draws(job)
+        return drawn and f"Slurm may start it in reservation {drawn}, which is for its user or account (MAGNETIC)"
 
     def waits_for(self, job: SlurmJob, note: JobNote | None, now_s: float) -> str:
         """Why a job that Lucid holds is not in the queue yet, by what its user asked for; empty if it is."""
@@ -98,7 +95,7 @@ class Ownership:
 
     def decides(self, job: SlurmJob, note: JobNote | None, facts: Observation) -> bool:
         """Is this a waiting job that Lucid holds and is to decide, in a partition that it packs?"""
-        if self.state(job, note, facts.now_s) is not JobState.QUEUED or self.leaves(job, note, facts.now_s):
+        if self.state(job, note, facts.now_s) is not JobState.QUEUED or self.leaves(job):
             return False
         if job.id in self.not_yet or left_to_slurm(job) or self.waits_for(job, note, facts.now_s):
             return False
