@@ -42,6 +42,10 @@ class StartsAhead:
         """How far ahead was planned where this job waits, s."""
         return self.own_ahead_s.get(job_id, self.ahead_s)
 
+    def in_s(self, job_id: str, now_s: float) -> Span | None:
+        """Seconds until the job's start as of ``now_s``; ``None`` where no start is foreseen."""
+        return _later(self.starts_in_s.get(job_id), max(now_s - self.at_s, 0.0))
+
     def to_dict(self) -> dict[str, Any]:
         """JSON form."""
         own = {job_id: _finite(ahead_s) for job_id, ahead_s in self.own_ahead_s.items()}
@@ -93,10 +97,17 @@ def _as_of(
             span = _AT_ONCE
         elif span == _AT_ONCE and later_s >= 0.0:
             raise KeyError(job_id)
-        elif span is not None and later_s:
-            early_s, likely_s, late_s = (max(math.ceil(at_s - later_s), 1) for at_s in span)
-            span = early_s, likely_s, late_s
+        else:
+            span = _later(span, later_s)
         yield job_id, span
+
+
+def _later(span: Span | None, later_s: float) -> Span | None:
+    """The same span so many seconds later. A job that was to start at once still is."""
+    if span is None or span == _AT_ONCE or not later_s:
+        return span
+    early_s, likely_s, late_s = (max(math.ceil(at_s - later_s), 1) for at_s in span)
+    return early_s, likely_s, late_s
 
 
 def _span(early_s: int, likely_s: int, late_s: int) -> Span:

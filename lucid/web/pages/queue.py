@@ -90,7 +90,7 @@ def _fits(partition: str, job: Job, wanted: Mapping[str, str], least: int, most:
 def _key(site: Site, sort: str, entry: Pending, job: Job) -> Any:
     if sort == "start":
         ahead = site.source.forecasts.ahead
-        found = None if ahead is None else ahead.starts.get(job.id)
+        found = None if ahead is None else ahead.starts_in_s.get(job.id)
         return math.inf if found is None else found[1]
     if sort == "estimate":
         said = site.picture.seen.snapshot.predictions.get(job.id)
@@ -120,7 +120,7 @@ def _ranges(site: Site, job_ids: Sequence[str]) -> dict[str, DurationTerms]:
 def row_of(site: Site, partition: str, entry: Pending) -> QueueRow:
     """The job as ``lucidctl queue`` has it, its start as of the last forecast."""
     picture, ahead = site.picture, site.source.forecasts.ahead
-    starts = None if ahead is None else ahead.starts_in_s(entry.job.id, picture.now_s)
+    starts = None if ahead is None else ahead.in_s(entry.job.id, picture.now_s)
     position = picture.positions.get(entry.job.id)
     return QueueRow(partition, position, entry, picture.decision(partition, entry.job.id), starts)
 
@@ -128,7 +128,7 @@ def row_of(site: Site, partition: str, entry: Pending) -> QueueRow:
 def starts_words(site: Site, row: QueueRow) -> str:
     """When it is expected to start, in words."""
     ahead = site.source.forecasts.ahead
-    if ahead is None or row.entry.job.id not in ahead.starts:
+    if ahead is None or row.entry.job.id not in ahead.starts_in_s:
         return ""
     return start_words(row.starts_in_s, ahead.ahead_of(row.entry.job.id), bool(row.entry.barred))
 

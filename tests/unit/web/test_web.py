@@ -19,9 +19,9 @@ from lucid.adapters.store.snapshot_json import plan_from_dict, plan_to_dict, sna
 from lucid.config import Anonymous, Others, Settings, WebSettings
 from lucid.core.job import Ended
 from lucid.errors import ConfigError
+from lucid.live.plans.stored_starts import StartsAhead
 from lucid.live.reporting.private_data import PrivateData
 from lucid.web.app import build_app
-from lucid.web.forecasts import Ahead
 from lucid.web.pages import PAGES
 from lucid.web.source import Source
 from lucid.web.viewer import Sight, viewer_of
@@ -402,10 +402,10 @@ def test_over_a_unix_socket_the_reader_is_its_peer(pages: Pages, tmp_path: Path)
 
 
 def test_starts_are_shown_as_planned(own_pages: Pages) -> None:
-    assert own_pages.source.picture is not None
-    waiting = list(own_pages.source.picture.waiting)
-    now_s = own_pages.source.picture.now_s
-    own_pages.source.forecasts.ahead = Ahead(now_s - 30.0, 5000.0, {waiting[0]: (40, 100, 400), waiting[1]: None})
+    assert (picture := own_pages.source.picture) is not None
+    waiting, now_s = list(picture.waiting), picture.now_s
+    spans = {waiting[0]: (40, 100, 400), waiting[1]: None}
+    own_pages.source.forecasts.ahead = StartsAhead(now_s - 30.0, spans, 5000.0)
     rows = {row["job"]: row for row in own_pages.client("root-ish").get("/queue.json").json()["queue"]}
     assert rows[waiting[0]]["starts_in_s"] == [10, 70, 370], "half a minute later"
     assert rows[waiting[1]]["starts_words"] == "in more than 1.4 h"
