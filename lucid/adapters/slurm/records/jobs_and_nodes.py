@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from lucid.adapters.slurm.records.field_parsers import parse_mark
 from lucid.adapters.slurm.records.request import Request
@@ -199,9 +200,7 @@ class SlurmNode:
     def gpu_numbers(self) -> tuple[int, ...]:
         """The number of each GPU's device file, by index: ``g3`` is the address of /dev/nvidia3. Without addresses
         they are taken to be 0, 1, 2 and so on."""
-        found = [_ADDRESS.fullmatch(kind) for kind in self.gpu_types]
-        numbers = tuple(int(one[1]) for one in found if one is not None)
-        return numbers if len({*numbers}) == len(self.gpu_types) else tuple(range(len(self.gpu_types)))
+        return _numbers(self.gpu_types)
 
     def place_of(self, number: int) -> int | None:
         """The index of the GPU with this device number; ``None`` where the node has none."""
@@ -210,6 +209,13 @@ class SlurmNode:
 
 
 _ADDRESS = re.compile(r"g([0-9]{1,3})")
+
+
+@lru_cache(maxsize=1024)  # asked for each node at each look, and nodes of a kind have the same types
+def _numbers(types: tuple[str, ...]) -> tuple[int, ...]:
+    found = [_ADDRESS.fullmatch(kind) for kind in types]
+    numbers = tuple(int(one[1]) for one in found if one is not None)
+    return numbers if len({*numbers}) == len(types) else tuple(range(len(types)))
 
 
 def _time_s(tag: Mapping[str, str] | None, key: str) -> float:
