@@ -41,7 +41,7 @@ def unplanned(partition: Partition, snapshot: Snapshot, error: BaseException) ->
 
 
 def isolated(policy: Policy) -> Policy:
-    """The policy, which from now on raises for no single partition: for looks ahead, which nothing is done by."""
+    """The policy, changed so that it raises for no single partition. For forecasts, which nobody carries out."""
 
     def guard(plan: Planner, partition: Partition, snapshot: Snapshot) -> PartitionPlan:
         try:
@@ -60,11 +60,11 @@ def _each(policy: Policy) -> tuple[Policy, ...]:
 
 
 class Isolation:
-    """Plans as the policy that ``make`` makes, and what raises for one partition is about that one alone.
+    """Plans as the policy that ``make`` makes; an error in one partition leaves the others planned.
 
-    What a policy keeps between plans may be half done where it raised. So a partition that it failed to plan is tried
-    again by a policy made for that, with what earlier plans left for it and then without. The policy of the others is
-    made anew, once, and not asked for that partition until a plan of it was made.
+    A policy that raised may have left its own state half changed. So a new policy tries the partition again: first
+    with what earlier plans left for it, then without. The policy of the other partitions is made anew, once. It does
+    not plan the failed partition until a plan of that one succeeds.
     """
 
     def __init__(
@@ -73,9 +73,9 @@ class Isolation:
         forgot: Callable[[Mapping[str, object], Exception], None],
         failed: Callable[[str, Exception], None],
     ) -> None:
-        """``forgot``: told of what earlier plans left, where no plan was made with it and one without it.
-        ``failed``: told of each partition that no plan could be made of; and, as of "", of what a policy raises for
-        several together, and for none of them alone."""
+        """``forgot`` is called with what earlier plans left, if a plan fails with it and succeeds without it.
+        ``failed`` is called with the name and error of each partition that cannot be planned, and with the name ""
+        if a policy raises for several partitions together and for none of them alone."""
         self._make, self._forgot, self._failed = make, forgot, failed
         self._policy: Policy | None = None
         self._out: set[str] = set()

@@ -242,15 +242,7 @@ def test_without_tag_and_list_a_held_job_in_slots_is_ours(tmp_path: Path, harm: 
     ]
 
 
-@pytest.mark.parametrize(
-    "comment",
-    [
-        "lucid:held",
-        r"1. tune\n2 then train lucid:held",
-        r"x\n   AdminComment=lucid:vc=a;held=1 lucid:held",
-        f"{'long ' * 300}lucid:held",
-    ],
-)
+@pytest.mark.parametrize("comment", ["lucid:held", r"1. tune\n2 then train lucid:held", f"{'long ' * 300}lucid:held"])
 def test_what_a_user_holds_is_not_let_go_by_the_list(tmp_path: Path, comment: str) -> None:
     """job_submit.lua noted it in the comment, before the tag was lost."""
     fake = Fake(tmp_path, "no plugin\n")

@@ -1,9 +1,8 @@
-"""Partitions of which no plan can be made: for what, since when, and whose held jobs are let go for it.
+"""Partitions that cannot be planned: the error, since when, and whether their held jobs are released.
 
-A partition that cannot be planned makes no failed turn: the others are planned (``orchestrator.isolation``). Its own
-held jobs wait as they would for a lucidd that gives no sign of life, and are then let go: Lucid only observes there
-until the first plan is made. Where the error comes back as soon as they were taken back, they are let go at once, and
-stay so for as long again.
+The turn does not fail, and the other partitions are planned (``orchestrator.isolation``). Held jobs of the partition
+wait for as long as they would for a lucidd without a sign of life. Then they are released: Lucid only observes there
+until a plan succeeds. If the error returns soon after that, the jobs are released at once, for as long again.
 """
 
 from __future__ import annotations

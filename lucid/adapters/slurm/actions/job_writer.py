@@ -109,10 +109,10 @@ class JobWriter:
         return replace(note, tag=record.admin_comment, user=note.user or record.user, submit_s=submit_s)
 
     def listed(self, job_id: str, cause: Refusal = Refusal.SLURM) -> None:
-        """Asked before Slurm is told to hold a job.
+        """Check that a job is in the list of ours. Callers do so before they tell Slurm to hold it.
 
         Raises:
-            ActionRefused: nobody would know that it is Lucid's, with lucidd gone and another's words in AdminComment.
+            ActionRefused: it is not there. Without lucidd and tag nobody would know it as Lucid's.
         """
         record = self._jobs.get(job_id)
         if not self.ours.has(job_id, -1 if record is None else record.number):
