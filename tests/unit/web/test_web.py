@@ -402,14 +402,14 @@ def test_over_a_unix_socket_the_reader_is_its_peer(pages: Pages, tmp_path: Path)
 
 
 def test_starts_are_shown_as_planned(own_pages: Pages) -> None:
-    assert (picture := own_pages.source.picture) is not None
-    waiting, now_s = list(picture.waiting), picture.now_s
-    spans = {waiting[0]: (40, 100, 400), waiting[1]: None}
-    own_pages.source.forecasts.ahead = StartsAhead(now_s - 30.0, spans, 5000.0)
+    picture = own_pages.source.picture
+    assert picture is not None
+    first, second, *_ = picture.waiting
+    own_pages.source.forecasts.ahead = StartsAhead(picture.now_s - 30.0, {first: (40, 100, 400), second: None}, 5000.0)
     rows = {row["job"]: row for row in own_pages.client("root-ish").get("/queue.json").json()["queue"]}
-    assert rows[waiting[0]]["starts_in_s"] == [10, 70, 370], "half a minute later"
-    assert rows[waiting[1]]["starts_words"] == "in more than 1.4 h"
-    page = own_pages.client("root-ish").get(f"/job/{waiting[0]}").text
+    assert rows[first]["starts_in_s"] == [10, 70, 370], "half a minute later"
+    assert rows[second]["starts_words"] == "in more than 1.4 h"
+    page = own_pages.client("root-ish").get(f"/job/{first}").text
     assert "It starts within 10 min." in page
     assert "A first guess: " in page
 
