@@ -405,7 +405,7 @@ def test_starts_are_shown_as_planned(own_pages: Pages) -> None:
     picture = own_pages.source.picture
     assert picture is not None
     first, second, *_ = picture.waiting
-    own_pages.source.forecasts.ahead = StartsAhead(picture.now_s - 30.0, {first: (40, 100, 400), second: None}, 5000.0)
+    own_pages.source.forecasts.ahead = StartsAhead(picture.now_s - 30.0, {first: (40, 100, 400), second: None}, 5e3)
     rows = {row["job"]: row for row in own_pages.client("root-ish").get("/queue.json").json()["queue"]}
     assert rows[first]["starts_in_s"] == [10, 70, 370], "half a minute later"
     assert rows[second]["starts_words"] == "in more than 1.4 h"
