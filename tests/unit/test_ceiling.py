@@ -16,8 +16,7 @@ def _files(pattern: str) -> list[Path]:
     """Those that git knows; without git (an unpacked sdist) those that are there."""
     listed = subprocess.run(["git", "ls-files", pattern], cwd=ROOT, capture_output=True, text=True, check=False)
     if listed.returncode:
-        folder, _, name = pattern.partition("/")
-        return sorted((ROOT / folder).rglob(name))
+        return sorted(ROOT.glob(pattern.replace("/", "/**/")))
     return [path for line in listed.stdout.splitlines() if (path := ROOT / line).exists()]
 
 

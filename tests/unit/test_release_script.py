@@ -242,15 +242,16 @@ def test_without_tag_and_list_a_held_job_in_slots_is_ours(tmp_path: Path, harm: 
     ]
 
 
-@pytest.mark.parametrize("comment", ["lucid:held", r"1. tune\n2 then train lucid:held", f"{'long ' * 300}lucid:held"])
+@pytest.mark.parametrize("comment", ["lucid:held", r"a\nrow-0 9 b\n2 c,lucid:held", f"{'long ' * 300} lucid:held"])
 def test_what_a_user_holds_is_not_let_go_by_the_list(tmp_path: Path, comment: str) -> None:
-    """job_submit.lua noted it in the comment, before the tag was lost."""
-    fake = Fake(tmp_path, "no plugin\n")
+    """job_submit.lua noted it in the comment, before the tag was lost. Without comments nobody is let go."""
+    fake, program = Fake(tmp_path, "no plugin\n"), tmp_path / "slurm"
     (tmp_path / "ours").write_text("1 900 1000 lucid:vc=vc;held=1;v=2\n")
-    program = tmp_path / "slurm"
-    asked = f"squeue*%A*%k*) printf 'lucid-row 1 {comment}\\n' ;;\nsqueue*%k*) printf '{comment}\\n' ;;"
+    asked = f'squeue*%k*) printf "${{6%% *}} 2 lucid:off\\n${{6%% *}} 1 {comment}\\n" ;;'
     program.write_text(program.read_text().replace("squeue*%k*) ;;", asked))
     assert rows(fake, f"1 0 vc 0 N/A gres/gpu:1 1 1000 900 {SITES}") == []
+    program.write_text(program.read_text().replace(asked, "squeue*%k*) exit 1 ;;"))
+    assert (fake.release().returncode, fake.let_go()) == (1, 0)
 
 
 def test_for_good_takes_the_list_away(tmp_path: Path) -> None:
