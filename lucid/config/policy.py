@@ -158,15 +158,6 @@ class LendingSettings(Section):
     turn_s: float | None = Field(14400.0, ge=0)
     """A job with which its VC stays within its quota goes before all others of the pool once it has waited for so
     long, and nodes are kept for it. Unset: never."""
-    longest_s: float | None = Field(None, gt=0)
-    """Jobs expected to take longer than this do not borrow. Unset: any job may."""
-    large: bool = fixed(True)
-    """Where ``longest_s`` is set: of each VC's jobs larger than one node (``policy.reservation.above_gpus``), the
-    one that has waited longest borrows whatever its estimate."""
-    bound_s: float | None = Field(None, gt=0)
-    """A starvation bound of the pool's own: none of its jobs waits for more than this beyond when plain Slurm order
-    would have started it on GPUs of the VC's own. From ``policy.fairness.keep_from`` of it on, the job goes before
-    all others of the pool. Unset: ``policy.fairness.beyond_plain_s`` holds, where it is set."""
 
 
 class BackfillSettings(Section):

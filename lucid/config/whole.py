@@ -61,6 +61,9 @@ _TAKEN_OUT = {
         'slurm.client = "command", and slurm.prefix where Slurm is on another host',
     ),
     "policy.sleep": "delete the section; a node is woken at once for a job that needs it",
+    "policy.lending.longest_s": "delete the line; any job may borrow",
+    "policy.lending.large": "delete the line; any job may borrow",
+    "policy.lending.bound_s": "policy.fairness.beyond_plain_s bounds waiting in pools as well",
     "slurm.keep_awake": "delete the line; SuspendExcNodes in slurm.conf keeps nodes awake",
 }
 _GONE |= {key: f"taken out (docs/decisions/0070-taken-out.md); {remedy}" for key, remedy in _TAKEN_OUT.items()}

@@ -9,7 +9,7 @@ from lucid.core import reason as why
 from lucid.core.decision import DecisionRow
 from lucid.core.reason import Reason
 from lucid.escaping import shown
-from lucid.explain.borrowing import borrows, large_borrows, own_turn, quota
+from lucid.explain.borrowing import borrows, own_turn, quota
 from lucid.explain.node_states import boots
 from lucid.explain.quantities import duration, gpus, when
 from lucid.explain.sharing_reasons import SHARING_WORDS
@@ -226,7 +226,6 @@ _WORDS: dict[str, Callable[[Any], str]] = {
     "LargeShare": _large_share,
     "Quota": quota,
     "Borrows": borrows,
-    "LargeBorrows": large_borrows,
     "OwnTurn": own_turn,
 }
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from lucid.core.decision import Action, Decision, Hold, PartitionPlan, Plan, Start
 from lucid.core.ports import Applied, Capability
-from lucid.core.reason import Borrows, FairOrder, LargeBorrows, PlainOrder, ShareScores
+from lucid.core.reason import Borrows, FairOrder, PlainOrder, ShareScores
 from lucid.core.snapshot import Snapshot
 from lucid.orchestrator.cycle import Cycle
 from lucid.orchestrator.rules import PolicyRules
@@ -20,8 +20,7 @@ WHY = (FairOrder(0.0),)
 LIES = (
     FairOrder(0.0),
     PlainOrder(0.0, 9e9, 1.0, 2.0),
-    LargeBorrows(99, 1, 9e9),
-    Borrows(0.0, 9e9),
+    Borrows(0.0),
     ShareScores(0, 0, 4),
 )
 

@@ -19,9 +19,9 @@ from lucid.orchestrator.capacity.placement import Feasibility
 from lucid.orchestrator.order.quotas import Quotas
 
 if TYPE_CHECKING:
-    from lucid.config import FairnessSettings, PolicySettings
+    from lucid.config import FairnessSettings
 
-__all__ = ["Turn", "own_turns", "promised_s", "turns"]
+__all__ = ["Turn", "own_turns", "turns"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,13 +30,6 @@ class Turn:
 
     entry: Pending
     why: PlainOrder | OwnTurn
-
-
-def promised_s(settings: PolicySettings, pool: bool) -> float | None:
-    """The bound that holds in a partition, s: in a pool of VCs that lend that of the lenders, too. ``None``: there is
-    none."""
-    bound_s = settings.fairness.beyond_plain_s or None
-    return earliest(bound_s, settings.lending.bound_s) if pool else bound_s
 
 
 def turns(
