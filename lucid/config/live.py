@@ -41,8 +41,6 @@ class ModelSettings(Section):
     """CSV of configurations measured together."""
     bins: str | None = None
     """CSV of submissions per bin of time: throughput."""
-    monotone: dict[str, Literal[-1, 1]] = fixed({})
-    """Features along which durations may only rise (1) or fall (-1)."""
     new_jobs: int = fixed(1000, ge=1)
     """Finished jobs not yet learned from that call for training."""
     most_age_days: float = fixed(7.0, gt=0)
@@ -150,9 +148,6 @@ class GpuHealthSettings(Section):
     placeholder_s: float = fixed(900.0, ge=60)
     """Slurm is kept off such a GPU by a job of lucidd's user with this time limit, which lucidd renews: so long after
     lucidd is gone for good the GPU is Slurm's again."""
-    start_over: bool = fixed(True)
-    """A job on a GPU whose fault is the GPU's or the driver's is started over on others, if its user asked for that
-    (lucid:restart). No other job is."""
 
 
 class DaemonSettings(Section):

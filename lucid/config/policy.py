@@ -245,8 +245,6 @@ class MuriSettings(Section):
     overheads: bool = fixed(True)
     """Reckon with the overheads of interleaving that Muri's authors measured (a factor by group size); lucidd with
     those of taking turns here, corrected by what members report."""
-    split_pairs: bool = fixed(False)
-    """With groups of at most three: take pairs apart to make threes, which the published rounds cannot do."""
     patience_s: float = fixed(3600.0, ge=0)
     """lucidd: once a job has waited so long, s, no other job starts or joins a group before it has started."""
 

@@ -22,7 +22,6 @@ from lucid.simulator.usage import UsageBook
 
 __all__ = ["JobActions"]
 
-_LEAST_SPEED = 0.01
 _INSTABILITY_SHOWS_S = 600.0
 """An unstable utilisation pattern shows only after so long a run, not in a profiling run of a minute or two."""
 

@@ -11,6 +11,7 @@ from vector_files import files, load, pollux_profile
 
 from lucid.systems.pollux import (
     BatchLimits,
+    FitObjective,
     GoodputModel,
     GradParams,
     Objective,
@@ -18,7 +19,6 @@ from lucid.systems.pollux import (
     PerfParams,
     PolluxJob,
     SpeedupTable,
-    fit_objective,
     fit_perf_params,
     restart_factors,
     search,
@@ -91,7 +91,7 @@ def test_synthetic_fits_are_no_worse(vectors: Path) -> None:
             case["accum_step_time"],
             case["optim_step_time"],
         )
-        objective = fit_objective(fit_perf_params(seen).params, seen)[0]
+        objective = FitObjective(seen)(np.asarray(fit_perf_params(seen).params))[0]
         # Without noise both end in the corner of the root; 1e-4 is 0.01 % of a step's time.
         assert objective <= case["objective"] * (1 + 1e-6) + 1e-4, number
 

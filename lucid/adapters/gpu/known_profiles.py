@@ -14,9 +14,6 @@ from lucid.models.packing.likeness import LikeProfiles
 
 __all__ = ["KnownProfiles"]
 
-_FRESH_S = 180.0
-"""A sampler writes every minute. What it has not said for longer is not known any more."""
-
 
 class KnownProfiles:
     """Takes readings in, and answers. A profile stays the same object as long as it does not change."""

@@ -267,11 +267,9 @@ def _open(folder: Path | None, config: Path | None) -> Library:
 
 def _keeper(folder: Path | None, config: Path | None, given: dict[str, Path | None]) -> Keeper:
     # Imported here: `list` and `promote` need none of the models.
-    from lucid.models.duration.estimate import FitSettings
     from lucid.models.packing.measured import read_pairs, read_profiles
     from lucid.models.throughput.bins import bins_of_jobs, read_bins
     from lucid.models.upkeep.keeper import Keeper, Source, rules_from
-    from lucid.models.upkeep.kinds import kinds_with
     from lucid.simulator.traces.finished import read_finished
 
     whole, base = _settings(config)
@@ -298,8 +296,7 @@ def _keeper(folder: Path | None, config: Path | None, given: dict[str, Path | No
             return usages, read_pairs(pairs, usages)
 
         sources["measured"] = Source(measured, f"{profiles}, {pairs}")
-    kinds = kinds_with(FitSettings(monotone=settings.monotone))
-    return Keeper(_open(folder, config), sources, rules_from(settings), kinds)
+    return Keeper(_open(folder, config), sources, rules_from(settings))
 
 
 def _trained(keeper: Keeper, kind: str) -> Outcome:

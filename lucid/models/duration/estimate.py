@@ -1,4 +1,4 @@
-"""What a duration model is asked for and answers: settings of training, the choice made, estimates, explanations."""
+"""What a duration model is asked for and answers: the choice made, estimates, explanations."""
 
 from __future__ import annotations
 
@@ -10,18 +10,7 @@ from lucid.core.frozen import dataclass
 from lucid.models.additive import TermScore
 from lucid.models.duration.jobtable import FloatArray, TextArray
 
-__all__ = ["Choice", "Estimates", "Explanation", "FitSettings"]
-
-
-@dataclass(frozen=True, slots=True)
-class FitSettings:
-    """How to train. `pairs`: pairwise terms of the wide table; `monotone`: feature to +1 (rising) or -1."""
-
-    pairs: int = 0
-    monotone: Mapping[str, int] = field(default_factory=dict)
-    most_jobs: int = 100_000
-    seed: int = 0
-    n_jobs: int = 1
+__all__ = ["Choice", "Estimates", "Explanation"]
 
 
 @dataclass(frozen=True, slots=True)

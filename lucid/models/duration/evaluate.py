@@ -23,7 +23,6 @@ import numpy as np
 
 from lucid.errors import TraceError
 from lucid.models.duration.anchor import BoolArray, running_median_log
-from lucid.models.duration.estimate import FitSettings
 from lucid.models.duration.features import FACT_NAMES, LOG_OFFSET_S, from_log, to_log
 from lucid.models.duration.fit import rank_correlation
 from lucid.models.duration.history import DurationHistory
@@ -163,7 +162,6 @@ def walk_forward(
     test_from: int,
     *,
     refits: int = REFITS,
-    settings: FitSettings | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> WalkForward:
     """Estimate the rows of `jobs` (ordered by submission) from `test_from`, refitting before each block."""
@@ -178,7 +176,7 @@ def walk_forward(
     for start, end in zip(starts, [*starts[1:], len(jobs)], strict=True):
         # Only the past goes in: ended by now. (What had not ended has no duration to learn from.)
         past = np.flatnonzero(jobs.end_s < jobs.submit_s[start])
-        model = DurationModel.fit(jobs.take(past), settings)
+        model = DurationModel.fit(jobs.take(past))
         choices.append(model.choice.name)
         block = np.arange(start, end)
         # What ended since the training is judged job by job; no job is seen before it had ended.

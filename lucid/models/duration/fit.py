@@ -25,7 +25,7 @@ import numpy as np
 from lucid.errors import ModelError
 from lucid.models.additive import AdditiveModel
 from lucid.models.duration.anchor import COUNT, DECILES, anchor_log, measured
-from lucid.models.duration.estimate import Choice, FitSettings
+from lucid.models.duration.estimate import Choice
 from lucid.models.duration.features import (
     FACT_NAMES,
     feature_columns,
@@ -45,6 +45,7 @@ from lucid.models.duration.tables import IntArray, TableTrainer
 __all__ = ["fit", "rank_correlation", "relative_loss"]
 
 FEWEST_JOBS: Final = 100
+_MOST_JOBS: Final = 100_000
 _CHAMPION, _OPTION = FACT_NAMES.index("champion"), FACT_NAMES.index("option")
 # Shares of the finished jobs: trained on up to the first, checked on jobs submitted from then to the second.
 FOLDS: Final = ((0.25, 0.5), (0.5, 0.75), (0.75, 1.0))
@@ -54,18 +55,18 @@ _STANDARD_ERRORS: Final = 3.0
 _CANDIDATES: Final = (("habit", 1.0), ("wide", 0.5))
 
 
-def fit(jobs: JobTable, settings: FitSettings) -> DurationModel:
+def fit(jobs: JobTable, monotone: Mapping[str, int]) -> DurationModel:
     """Train on the jobs of `jobs` that have a duration; with fewer than a hundred, the fallback alone.
 
     Raises:
-        ModelError: the training libraries are not installed, or `settings` names no known feature.
+        ModelError: the training libraries are not installed, or `monotone` names no ordered feature.
     """
-    _check(settings)
+    _check(monotone)
     ended = np.isfinite(jobs.duration_s) & np.isfinite(jobs.end_s)
     if int(ended.sum()) < FEWEST_JOBS:
         return DurationModel.untrained()
     jobs = jobs.take(ended)
-    jobs = jobs.take(np.sort(np.argsort(jobs.end_s, kind="stable")[-settings.most_jobs :]))
+    jobs = jobs.take(np.sort(np.argsort(jobs.end_s, kind="stable")[-_MOST_JOBS:]))
     history = DurationHistory()
     facts = history.replay(jobs)
     order = np.argsort(jobs.end_s, kind="stable")
@@ -74,7 +75,7 @@ def fit(jobs: JobTable, settings: FitSettings) -> DurationModel:
     anchor = anchor_log(facts, default)
     names = NameBuckets.fit(jobs.name.tolist())
     columns = {**feature_columns(jobs, facts, anchor, names(jobs.name.tolist())), **profile_columns(jobs)}
-    train = TableTrainer(columns, feature_types(), truth - anchor, settings)
+    train = TableTrainer(columns, feature_types(), truth - anchor, monotone)
 
     known = order[facts[order, COUNT] > 0]
     choice, tables = Choice(), None
@@ -209,9 +210,9 @@ def _profiled(
     return train(rows, features, target), 1.0
 
 
-def _check(settings: FitSettings) -> None:
+def _check(monotone: Mapping[str, int]) -> None:
     known = feature_types()
-    for name, sign in settings.monotone.items():
+    for name, sign in monotone.items():
         if known.get(name) != "continuous" or sign not in (-1, 1):
             numeric = ", ".join(name for name, kind in known.items() if kind == "continuous")
             raise ModelError(

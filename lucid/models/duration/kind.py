@@ -10,7 +10,6 @@ from typing import Any, Final
 import numpy as np
 
 from lucid.models.duration.anchor import running_median_log
-from lucid.models.duration.estimate import FitSettings
 from lucid.models.duration.features import from_log, to_log
 from lucid.models.duration.fit import relative_loss
 from lucid.models.duration.gate import OPTIONS, Record
@@ -38,14 +37,11 @@ _WORDS: Final = {
 
 
 class DurationKind(Kind[DurationModel, JobTable]):
-    """``fit`` says how to train."""
+    """How long jobs take."""
 
     name = "duration"
     data = "jobs"
     stand_in = "history means"
-
-    def __init__(self, fit: FitSettings | None = None) -> None:
-        self._fit = fit
 
     def load(self, data: Mapping[str, Any], source: str) -> DurationModel:
         """The model from its JSON."""
@@ -99,7 +95,7 @@ class DurationKind(Kind[DurationModel, JobTable]):
             "judged_on": len(judged),
             "inputs": _inputs(past),
         }
-        return Task(lambda: DurationModel.fit(past, self._fit), loss, known, MOST_LOSS)
+        return Task(lambda: DurationModel.fit(past), loss, known, MOST_LOSS)
 
     def evidence(self, library: Library, data: JobTable, now: datetime) -> Evidence:
         """New jobs, the age of the version in service, drift of its error (against the running median, over the same

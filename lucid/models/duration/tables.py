@@ -10,7 +10,6 @@ import numpy as np
 import numpy.typing as npt
 
 from lucid.models.additive import AdditiveModel
-from lucid.models.duration.estimate import FitSettings
 from lucid.models.duration.features import HABIT_FEATURES
 from lucid.models.duration.jobtable import PROFILE_COLUMNS, FloatArray
 from lucid.models.duration.model import MOST_LOG
@@ -28,11 +27,13 @@ IntArray = npt.NDArray[np.intp]
 class TableTrainer:
     """Fits additive tables of the log-ratio `target` on chosen rows and features."""
 
-    def __init__(self, columns: Columns, types: Mapping[str, str], target: FloatArray, settings: FitSettings) -> None:
+    def __init__(
+        self, columns: Columns, types: Mapping[str, str], target: FloatArray, monotone: Mapping[str, int]
+    ) -> None:
         self.columns = columns
         self._types = {**types, **dict.fromkeys(PROFILE_COLUMNS, "continuous")}
         self._target = np.clip(target, -MOST_LOG, MOST_LOG)
-        self._settings = settings
+        self._monotone = monotone
         self.features = {"habit": HABIT_FEATURES, "wide": tuple(types)}
 
     def __call__(
@@ -68,20 +69,18 @@ class TableTrainer:
         import pandas as pd
         from interpret.glassbox import ExplainableBoostingRegressor
 
-        wide = len(columns) > len(HABIT_FEATURES)
-        wanted = {name: sign for name, sign in self._settings.monotone.items() if name in columns}
+        wanted = {name: sign for name, sign in self._monotone.items() if name in columns}
         ebm = ExplainableBoostingRegressor(
             feature_types=[self._types[name] for name in columns],
-            interactions=self._settings.pairs if wide and not wanted else 0,
+            interactions=0,
             outer_bags=4,
             max_bins=32,
-            max_interaction_bins=16,
             max_rounds=150,
             learning_rate=0.02,
             min_samples_leaf=20,
             early_stopping_rounds=20,
-            n_jobs=self._settings.n_jobs,
-            random_state=self._settings.seed,
+            n_jobs=1,
+            random_state=0,
         )
         with warnings.catch_warnings():
             # Our tables keep the bin of missing values, which interpret's own plots would leave out.

@@ -50,14 +50,6 @@ class Honest:
         """Share of the free pairs that were packed."""
         return float((self.scores >= self.bars)[self.free].mean())
 
-    def curve(self) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """The whole trade-off: recall, precision and bar for every bar, from strictest to loosest."""
-        order = np.argsort(-self.scores, kind="stable")
-        found = np.cumsum(self.free[order])
-        last = np.append(np.diff(self.scores[order]) != 0, True)  # equal scores stand or fall together
-        packed = np.arange(1, len(order) + 1)
-        return (found / max(1, found[-1]))[last], (found / packed)[last], self.scores[order][last]
-
 
 def sides_by(pairings: Sequence[Pairing], what: Literal["workload", "config"], folds: int = 0) -> IntArray:
     """A group number for both sides of every pairing, shape (n, 2).

@@ -200,7 +200,7 @@ class PairDesign:
         return np.asarray((first[:, :, None] * second[:, None, :]).reshape(len(first), -1))
 
 
-def fit_pairs(pairings: Sequence[Pairing], *, recall: float = RECALL_GOAL) -> PairModel:
+def fit_pairs(pairings: Sequence[Pairing]) -> PairModel:
     """Fit the pair model and set its bar from predictions for configurations left out.
 
     Raises:
@@ -212,13 +212,13 @@ def fit_pairs(pairings: Sequence[Pairing], *, recall: float = RECALL_GOAL) -> Pa
     design = PairDesign(pairings)
     free = free_pairs(pairings)
     held = leave_one_out(design, sides_by(pairings, "config"))
-    threshold = recall_threshold(held.scores, free[held.pairs], recall)
+    threshold = recall_threshold(held.scores, free[held.pairs], RECALL_GOAL)
     return PairModel(design.tables(design.solver.fit()), threshold)
 
 
-def free_pairs(pairings: Iterable[Pairing], floor: float = FREE_SPEED) -> npt.NDArray[np.bool_]:
-    """Which pairings left both sides at `floor` of their speed alone or more, shape (n,)."""
-    return np.array([pairing.slower >= floor for pairing in pairings], dtype=np.bool_)
+def free_pairs(pairings: Iterable[Pairing]) -> npt.NDArray[np.bool_]:
+    """Which pairings left both sides at `FREE_SPEED` of their speed alone or more, shape (n,)."""
+    return np.array([pairing.slower >= FREE_SPEED for pairing in pairings], dtype=np.bool_)
 
 
 def recall_threshold(scores: FloatArray, free: npt.NDArray[np.bool_], recall: float) -> float:

@@ -62,17 +62,11 @@ class Outcome:
 class Keeper:
     """Keeps the models of one library. ``sources``: by sort of data (``Kind.data``)."""
 
-    def __init__(
-        self,
-        library: Library,
-        sources: Mapping[str, Source],
-        rules: Rules | None = None,
-        kinds: Sequence[Kind[Any, Any]] = KINDS,
-    ) -> None:
+    def __init__(self, library: Library, sources: Mapping[str, Source], rules: Rules | None = None) -> None:
         self.library = library
         self._sources = sources
         self._rules = rules or Rules()
-        self._kinds = {kind.name: kind for kind in kinds if kind.data in sources}
+        self._kinds = {kind.name: kind for kind in KINDS if kind.data in sources}
         self._read: dict[str, Any] = {}
 
     @property

@@ -5,20 +5,14 @@ from __future__ import annotations
 from typing import Any, Final
 
 from lucid.errors import ModelError
-from lucid.models.duration.estimate import FitSettings
-from lucid.models.duration.kind import DURATION, DurationKind
+from lucid.models.duration.kind import DURATION
 from lucid.models.packing.kind import PAIRS, SHARE
 from lucid.models.throughput.kind import THROUGHPUT
 from lucid.models.upkeep.kind import Kind
 
-__all__ = ["KINDS", "find_kind", "kinds_with"]
+__all__ = ["KINDS", "find_kind"]
 
 KINDS: Final[tuple[Kind[Any, Any], ...]] = (DURATION, SHARE, PAIRS, THROUGHPUT)
-
-
-def kinds_with(fit: FitSettings) -> tuple[Kind[Any, Any], ...]:
-    """All kinds; durations are trained as the settings say."""
-    return (DurationKind(fit), *KINDS[1:])
 
 
 def find_kind(name: str) -> Kind[Any, Any]:

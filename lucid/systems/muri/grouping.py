@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Container, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -52,8 +51,6 @@ class GroupingOptions:
         ordering: ordering used in the weights; "worst" is the ablation (M22).
         overhead: factors on the period (M8).
         matching: "by_priority" is the ablation without Blossom: consecutive jobs (M22).
-        split_pairs: with groups of at most 3, take pairs apart to make threes of the others, which
-            the rounds alone cannot do (M10).
         rel_gap: fraction by which a matching of more than 64 groups may fall short of the optimum; 0
             proves it optimal, which can take 15 s on 1,000 jobs of as many profiles.
     """
@@ -63,7 +60,6 @@ class GroupingOptions:
     ordering: Ordering = "best"
     overhead: Overhead = NO_OVERHEAD
     matching: Matching = "blossom"
-    split_pairs: bool = False
     rel_gap: float = 1e-3
 
     def __post_init__(self) -> None:
@@ -162,8 +158,6 @@ def group_jobs(
         merged, required = _one_round(buckets, required, cluster_gpus, chosen, gammas)
         if not merged:
             break
-    if chosen.split_pairs and chosen.limit == 3:
-        _split_pairs(buckets, required, cluster_gpus, gammas)
     return [group for groups in buckets.values() for group in groups]
 
 
@@ -225,33 +219,6 @@ def _one_round(
         else:
             buckets[gpus] += parts
     return merges, required
-
-
-def _split_pairs(buckets: dict[int, list[Group]], required: int, cluster_gpus: int, table: GammaTable) -> None:
-    """Take the least efficient pairs apart and give their jobs to other pairs, while GPUs lack (M10)."""
-    for gpus, groups in buckets.items():
-        if required <= cluster_gpus:
-            return
-        pairs = [g for g in groups if len(g.jobs) == 2]
-        splits = min(len(pairs) // 3, math.ceil((required - cluster_gpus) / gpus))
-        if splits == 0:
-            continue
-        own = table.own(np.array([table.group_id(g.jobs) for g in pairs], dtype=np.intp))
-        order = np.argsort(own, kind="stable")
-        singles = [(job,) for index in order[:splits] for job in pairs[index].jobs]
-        hosts = [pairs[index] for index in order[splits:]]
-        gain = table.between(
-            np.array([table.group_id(s) for s in singles], dtype=np.intp),
-            np.array([table.group_id(h.jobs) for h in hosts], dtype=np.intp),
-            3,
-        )
-        from scipy.optimize import linear_sum_assignment
-
-        rows, columns = linear_sum_assignment(gain, maximize=True)
-        for row, column in zip(rows.tolist(), columns.tolist(), strict=True):
-            hosts[column] = Group(gpus, hosts[column].jobs + singles[row])
-        groups[:] = [g for g in groups if len(g.jobs) != 2] + hosts
-        required -= gpus * splits
 
 
 def unpack(groups: Iterable[Group], options: GroupingOptions) -> list[Group]:

@@ -42,7 +42,6 @@ class GammaTable:
     def _clear(self) -> None:
         self._profile_ids: dict[tuple[tuple[float, ...], float], int] = {}
         self._profiles: list[tuple[float, ...]] = []
-        self._solo: list[float] = []
         self._group_ids: dict[tuple[int, ...], int] = {}
         self._groups: list[tuple[int, ...]] = []
         self._gamma: Floats = np.full((0, 0), np.nan)
@@ -56,7 +55,6 @@ class GammaTable:
             if number is None:
                 number = self._profile_ids[profile] = len(self._profiles)
                 self._profiles.append(job.stages)
-                self._solo.append(job.solo_s)
             key.append(number)
         key.sort()
         known = tuple(key)
@@ -71,39 +69,24 @@ class GammaTable:
         if len(self._groups) > _MOST_GROUPS:
             self._clear()
 
-    def own(self, groups: Ints) -> Floats:
-        """(n,) gamma of each group by itself."""
-        out = np.empty(len(groups))
-        members = [self._groups[g] for g in groups]
-        sizes = np.array([len(m) for m in members])
-        for size in np.unique(sizes):
-            rows = np.flatnonzero(sizes == size)
-            out[rows] = self._evaluate(np.array([members[r] for r in rows], dtype=np.intp))
-        return out
-
     def merged(self, groups: Ints, limit: int) -> Floats:
         """(n, n) gamma of each two groups merged; 0 where they would hold more than ``limit`` jobs."""
-        return self.between(groups, groups, limit)
-
-    def between(self, rows: Ints, columns: Ints, limit: int) -> Floats:
-        """(n, m) gamma of each row's group merged with each column's; 0 beyond ``limit`` jobs."""
         self._grow()
-        gamma = self._gamma[np.ix_(rows, columns)]
-        total = self._sizes(rows)[:, None] + self._sizes(columns)[None, :]
+        gamma = self._gamma[np.ix_(groups, groups)]
+        sizes = self._sizes(groups)
+        total = sizes[:, None] + sizes[None, :]
         missing = np.isnan(gamma) & (total <= limit)
         if missing.any():
-            self._fill(rows, columns, missing)
-            gamma = self._gamma[np.ix_(rows, columns)]
+            self._fill(groups, missing)
+            gamma = self._gamma[np.ix_(groups, groups)]
         return np.where(total <= limit, gamma, 0.0)
 
     def _sizes(self, groups: Ints) -> Ints:
         return np.array([len(self._groups[g]) for g in groups.tolist()], dtype=np.intp)
 
-    def _fill(self, rows: Ints, columns: Ints, missing: NDArray[np.bool_]) -> None:
-        r, c = np.nonzero(missing)
-        low, high = np.minimum(rows[r], columns[c]), np.maximum(rows[r], columns[c])
-        if rows is columns:  # each unordered pair once
-            low, high = low[r <= c], high[r <= c]
+    def _fill(self, groups: Ints, missing: NDArray[np.bool_]) -> None:
+        r, c = np.nonzero(np.triu(missing))  # each unordered pair once
+        low, high = np.minimum(groups[r], groups[c]), np.maximum(groups[r], groups[c])
         used = np.unique(np.concatenate([low, high]))
         size = np.zeros(len(self._groups), dtype=np.intp)
         size[used] = self._sizes(used)
@@ -123,11 +106,10 @@ class GammaTable:
         """Gamma of groups of one size, given as rows of profile numbers. Members stand by their times, so that the
         last digit does not depend on which profile the table saw first."""
         profiles = np.array(self._profiles, dtype=np.float64)
-        solo = np.array(self._solo)[members[:, 0]] if members.shape[1] == 1 else None
         rank = np.empty(len(profiles), dtype=np.intp)
         rank[np.lexsort(profiles.T)] = np.arange(len(profiles))
         members = np.take_along_axis(members, np.argsort(rank[members], axis=1, kind="stable"), axis=1)
-        return efficiencies(profiles[members], self.k, ordering=self.ordering, overhead=self.overhead, solo_s=solo)
+        return efficiencies(profiles[members], self.k, ordering=self.ordering, overhead=self.overhead)
 
     def _grow(self) -> None:
         n, had = len(self._groups), len(self._gamma)

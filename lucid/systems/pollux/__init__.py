@@ -1,6 +1,6 @@
 """Pollux: jobs change GPUs and batch sizes together, to make the most progress a second."""
 
-from lucid.systems.pollux.fit import FitResult, Observations, fit_objective, fit_perf_params
+from lucid.systems.pollux.fit import FitObjective, FitResult, Observations, fit_perf_params
 from lucid.systems.pollux.goodput import BatchChoice, BatchLimits, GoodputModel, GradParams, PerfParams
 from lucid.systems.pollux.search import Objective, SearchOptions, SearchResult, carry_over, search
 from lucid.systems.pollux.speedup import Goodputs, PolluxJob, SpeedupTable, growth_cap, restart_factors
@@ -8,6 +8,7 @@ from lucid.systems.pollux.speedup import Goodputs, PolluxJob, SpeedupTable, grow
 __all__ = [
     "BatchChoice",
     "BatchLimits",
+    "FitObjective",
     "FitResult",
     "GoodputModel",
     "Goodputs",
@@ -20,7 +21,6 @@ __all__ = [
     "SearchResult",
     "SpeedupTable",
     "carry_over",
-    "fit_objective",
     "fit_perf_params",
     "growth_cap",
     "restart_factors",

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from lucid.systems.pollux.goodput import PerfParams, log_step_time
 from lucid.systems.threads import one_thread
 
-__all__ = ["FitResult", "Observations", "fit_objective", "fit_perf_params"]
+__all__ = ["FitObjective", "FitResult", "Observations", "fit_perf_params"]
 
 Floats = NDArray[np.float64]
 
@@ -68,25 +68,12 @@ class FitResult:
     objective: float
 
 
-def fit_objective(params: ArrayLike, seen: Observations, smooth: float = 0.0) -> tuple[float, Floats]:
-    """The objective and its gradient (P16).
+class FitObjective:
+    """The objective and its gradient (P16), with all that depends on the observations alone worked out once.
 
     RMSLE(pass time) + RMSLE(step time) + 1e-3 (gamma-1)^2 + 1e-2 ((beta_n/alpha_n)^2 +
     (beta_r/alpha_r)^2): the regularisers prefer little overlap and a small cost of more replicas.
-
-    Args:
-        params: (7,) in the order of :class:`PerfParams`.
-        seen: the observations.
-        smooth: added under the roots, squared: rounds off the corner that each root has at a perfect fit.
-
-    Returns:
-        The value, and its (7,) derivatives.
     """
-    return _Objective(seen)(np.asarray(params, dtype=np.float64), smooth)
-
-
-class _Objective:
-    """The objective, with all that depends on the observations alone worked out once."""
 
     def __init__(self, seen: Observations) -> None:
         self._atomic = seen.atomic
@@ -97,7 +84,9 @@ class _Objective:
         self._link = np.where(across, 0, np.where(seen.replicas > 1, 1, 2))
         self._extra = np.maximum(seen.replicas - 2, _LEAST)
 
-    def __call__(self, params: Floats, smooth: float) -> tuple[float, Floats]:
+    def __call__(self, params: Floats, smooth: float = 0.0) -> tuple[float, Floats]:
+        """The value at (7,) parameters in the order of :class:`PerfParams`, and its derivatives. ``smooth``: added
+        under the roots, squared: rounds off the corner that each root has at a perfect fit."""
         p = PerfParams(*params.tolist())
         compute = p.alpha_c + p.beta_c * self._atomic
         # as sync_time, of which link is in use is known
@@ -182,7 +171,7 @@ def fit_perf_params(seen: Observations, *, warm: PerfParams | None = None, multi
     if not across:
         fixed |= {2: _LEAST, 3: _LEAST}
     free = np.array([i for i in range(7) if i not in fixed])
-    objective = _Objective(seen)
+    objective = FitObjective(seen)
     whole = np.zeros(7)
     whole[list(fixed)] = list(fixed.values())
 
@@ -221,5 +210,5 @@ def fit_perf_params(seen: Observations, *, warm: PerfParams | None = None, multi
         whole_x = complete(x)
         if not across:
             whole_x[2:4] = np.maximum(whole_x[2:4], _ACROSS * whole_x[4:6])
-        results.append(FitResult(PerfParams(*whole_x.tolist()), fit_objective(whole_x, seen)[0]))
+        results.append(FitResult(PerfParams(*whole_x.tolist()), objective(whole_x)[0]))
     return min(results, key=lambda result: result.objective)

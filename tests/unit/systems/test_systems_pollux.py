@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from examples import examples
 from lucid.systems.pollux import (
     BatchLimits,
+    FitObjective,
     GoodputModel,
     GradParams,
     Objective,
@@ -22,7 +23,6 @@ from lucid.systems.pollux import (
     SearchOptions,
     SpeedupTable,
     carry_over,
-    fit_objective,
     fit_perf_params,
     growth_cap,
     restart_factors,
@@ -117,11 +117,12 @@ def observe(perf: PerfParams, places: list[tuple[int, int]], sizes: tuple[int, .
 def test_the_gradient_is_that_of_the_objective() -> None:  # P16
     seen = observe(PERF, [(1, 1), (1, 4), (2, 4), (4, 16)])
     at = np.array([0.12, 0.004, 0.2, 0.03, 0.06, 0.01, 1.7])
-    value, gradient = fit_objective(at, seen)
+    objective = FitObjective(seen)
+    value, gradient = objective(at)
     for index in range(7):
         up = at.copy()
         up[index] += 1e-6
-        assert gradient[index] == pytest.approx((fit_objective(up, seen)[0] - value) / 1e-6, rel=1e-3, abs=1e-5)
+        assert gradient[index] == pytest.approx((objective(up)[0] - value) / 1e-6, rel=1e-3, abs=1e-5)
 
 
 def test_a_noiseless_fit_predicts_what_was_not_seen() -> None:

@@ -84,7 +84,6 @@ def grouping_options(settings: MuriSettings) -> GroupingOptions:
         settings.ordering,
         matched if settings.overheads else NO_OVERHEAD,
         settings.matching,
-        settings.split_pairs,
     )
 
 
