@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from benchmarks.papers.elastic_replay import RESCALE_S
 from benchmarks.papers.elastic_workload import MIXES, ElasticRequest, draw_set
 from lucid.config import OverheadSettings, Settings
 from lucid.core.job import Elastic, Job
@@ -14,7 +15,6 @@ from lucid.simulator.elastic.training import EpochTable
 from lucid.simulator.layout import NodeShape
 from lucid.simulator.scenario import Scenario, simulate
 from lucid.simulator.traces.record import Trace, TraceJob
-from lucid.systems.elastic import DEFAULT_RESCALE_S
 
 __all__ = ["CASES", "Comparison", "compare_case", "elastic_trace", "replay_set"]
 
@@ -45,7 +45,7 @@ def elastic_trace(requests: Sequence[ElasticRequest], name: str = "elastic") -> 
 
 def replay_set(requests: Sequence[ElasticRequest], policy: str) -> tuple[float, float, int]:
     """Mean JCT (s), makespan from the first arrival (s) and resizes of one set, on three servers of four GPUs."""
-    overheads = OverheadSettings(rescale_s=DEFAULT_RESCALE_S, elastic_start_s=0.0)
+    overheads = OverheadSettings(rescale_s=RESCALE_S, elastic_start_s=0.0)
     scenario = Scenario(
         elastic_trace(requests), {_VC: _SERVERS}, NodeShape(gpus=_GPUS_EACH), settings=Settings(overheads=overheads)
     )

@@ -179,8 +179,6 @@ class DaemonSettings(Section):
     lease_s: float = Field(15.0, ge=3)
     """A standby takes over once the lucidd that acts has not renewed its lease for this long, s; at least twice
     slurm.poll_idle_s."""
-    site_factor_bound: int = fixed(1000, ge=1, le=1_000_000)
-    """Most that order mode adds to a job's priority."""
     gpu_mem_mib: int = Field(24576, ge=1)
     """Memory of a GPU, MiB, where no feature of the node says otherwise."""
     gpu_mem_mib_by_feature: dict[str, int] = Field(default_factory=dict)

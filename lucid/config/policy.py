@@ -232,10 +232,8 @@ class OptimusSettings(Section):
 class MuriSettings(Section):
     """Interleaved groups (rows M3-M22)."""
 
-    resources: int = fixed(4, ge=2, le=4)
-    """k: storage, CPU, GPU, network, or the first of them."""
     group_size: int | None = fixed(None, ge=1, le=4)
-    """Most jobs in a group; unset: as many as there are resources."""
+    """Most jobs in a group; unset: as many as there are resources (storage, CPU, GPU, network)."""
     ordering: Literal["best", "worst"] = fixed("best")
     """In which order the members of a group enter a round; "worst" is an ablation."""
     matching: Literal["blossom", "by_priority"] = fixed("blossom")

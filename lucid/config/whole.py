@@ -43,7 +43,8 @@ _GONE |= dict.fromkeys(
     (
         *(f"efficiency.{key}" for key in ("light_util", "light_mem", "limit_share", "limit_jobs", "limit_unused_h")),
         *("policy.profiling.cold_start_factor", "web.plan_every_s"),
-        *("policy.muri.split_pairs", "models.monotone", "daemon.gpu_health.start_over"),
+        *("policy.muri.split_pairs", "policy.muri.resources", "models.monotone", "daemon.gpu_health.start_over"),
+        "daemon.site_factor_bound",
     ),
     _NOBODY,
 )

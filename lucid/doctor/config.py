@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 
 from lucid.config import Mode, Publish, Settings
 from lucid.live.reporting.doctor_finding import Finding, bad, warn
+from lucid.orchestrator.order.site_factor import BOUND
 
 __all__ = ["look_over_config"]
 
@@ -17,7 +18,7 @@ _SHORT_JOB_AGE_S = 120
 def look_over_config(settings: Settings, modes: Mapping[str, Mode], config: Mapping[str, str]) -> Iterator[Finding]:
     """Of the keys that Lucid's modes rest on; *modes* by partition, as they are now."""
     used = set(modes.values())
-    yield from _priorities(settings, used, config)
+    yield from _priorities(used, config)
     yield from _jobs(settings, config)
     if settings.daemon.catch_up_days:
         yield from _accounting(config)
@@ -62,7 +63,7 @@ def _accounting(config: Mapping[str, str]) -> Iterator[Finding]:
         )
 
 
-def _priorities(settings: Settings, used: set[Mode], config: Mapping[str, str]) -> Iterator[Finding]:
+def _priorities(used: set[Mode], config: Mapping[str, str]) -> Iterator[Finding]:
     if used <= {Mode.OBSERVE}:
         return
     if "multifactor" not in config.get("PriorityType", ""):
@@ -80,11 +81,10 @@ def _priorities(settings: Settings, used: set[Mode], config: Mapping[str, str]) 
             "do without one of the two: pack mode writes no site factors",
         )
     weights = sum(_number(config, f"PriorityWeight{name}") or 0 for name in _WEIGHTS)
-    bound = settings.daemon.site_factor_bound
-    if bound > weights:
+    if weights < BOUND:
         yield warn(
-            f"a site factor of up to {bound} outweighs age, fair-share and QOS together ({weights})",
-            "a smaller daemon.site_factor_bound, or larger PriorityWeight…",
+            f"a site factor of up to {BOUND} outweighs age, fair-share and QOS together ({weights})",
+            "larger PriorityWeight…",
         )
 
 

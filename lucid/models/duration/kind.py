@@ -42,14 +42,7 @@ class DurationKind(Kind[DurationModel, JobTable]):
     name = "duration"
     data = "jobs"
     stand_in = "history means"
-
-    def load(self, data: Mapping[str, Any], source: str) -> DurationModel:
-        """The model from its JSON."""
-        return DurationModel.from_json(data, source=source)
-
-    def dump(self, model: DurationModel) -> Mapping[str, Any]:
-        """The model as JSON-ready data."""
-        return model.to_json()
+    model = DurationModel
 
     def words(self, model: DurationModel) -> list[str]:
         """How much it was trained on, and how each candidate did in validation."""

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from lucid.models.packing.measured import Pairing
 from lucid.models.packing.pair_speed import PairDesign, free_pairs, recall_threshold
 
-__all__ = ["Held", "Honest", "Leaving", "judge", "leave_both_out", "leave_one_out", "sides_by"]
+__all__ = ["Held", "Honest", "Leaving", "judge", "leave_out", "sides_by"]
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.intp]
@@ -62,18 +62,14 @@ def sides_by(pairings: Sequence[Pairing], what: Literal["workload", "config"], f
     return groups % folds if folds else groups
 
 
-def leave_both_out(design: PairDesign, sides: IntArray, absent: Sequence[int] = ()) -> Held:
-    """Predict every pair from the pairs that share no group with either of its jobs."""
-    return _held(design, sides, _both(sides, absent), absent)
+def leave_out(design: PairDesign, sides: IntArray, leaving: Leaving, absent: Sequence[int] = ()) -> Held:
+    """Predict every pair from the pairs that share no group with either of its jobs (``both``); or every pairing
+    twice, each time with one side's group unknown and the other's known (``one``).
 
-
-def leave_one_out(design: PairDesign, sides: IntArray, absent: Sequence[int] = ()) -> Held:
-    """Predict every pairing twice, each time with one side's group unknown and the other's known.
-
-    A pairing within one group is predicted once. This is the new configuration that arrives in a cluster
+    A pairing within one group is then predicted once. This is the new configuration that arrives in a cluster
     where its partner has been measured before.
     """
-    return _held(design, sides, _one(sides, absent), absent)
+    return _held(design, sides, _CELLS[leaving](sides, absent), absent)
 
 
 def judge(
@@ -81,12 +77,10 @@ def judge(
 ) -> Honest:
     """Decide every pairing with its groups left out and a bar set without them."""
     free = free_pairs(pairings)
-    cells = _both(sides, ()) if leaving == "both" else _one(sides, ())
-    leave = leave_both_out if leaving == "both" else leave_one_out
     scores, bars, truths = [], [], []
-    for groups, pairs in cells:
+    for groups, pairs in _CELLS[leaving](sides, ()):
         held = _held(design, sides, [(groups, pairs)], ())
-        inner = leave(design, sides, groups)
+        inner = leave_out(design, sides, leaving, groups)
         bar = recall_threshold(inner.scores, free[inner.pairs], recall)
         scores.append(held.scores)
         bars.append(np.full(len(pairs), bar))
@@ -115,6 +109,9 @@ def _one(sides: IntArray, absent: Sequence[int]) -> list[_Cell]:
         if group not in absent and inside.any():
             cells.append(((group,), np.flatnonzero(inside)))
     return cells
+
+
+_CELLS = {"both": _both, "one": _one}
 
 
 def _held(design: PairDesign, sides: IntArray, cells: Sequence[_Cell], absent: Sequence[int]) -> Held:

@@ -207,11 +207,11 @@ def fit_pairs(pairings: Sequence[Pairing]) -> PairModel:
         ModelError: no pairing at all, or none that is free of interference to set the bar by.
     """
     # Imported here: the cross-validation itself is built from this module's design.
-    from lucid.models.packing.crossval import leave_one_out, sides_by
+    from lucid.models.packing.crossval import leave_out, sides_by
 
     design = PairDesign(pairings)
     free = free_pairs(pairings)
-    held = leave_one_out(design, sides_by(pairings, "config"))
+    held = leave_out(design, sides_by(pairings, "config"), "one")
     threshold = recall_threshold(held.scores, free[held.pairs], RECALL_GOAL)
     return PairModel(design.tables(design.solver.fit()), threshold)
 

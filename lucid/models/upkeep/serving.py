@@ -7,13 +7,13 @@ from typing import Any, TypeVar
 
 from lucid.core.frozen import dataclass
 from lucid.errors import ModelError
-from lucid.models.upkeep.kind import Kind
+from lucid.models.upkeep.kind import Kind, Stored
 from lucid.models.upkeep.kinds import KINDS
 from lucid.models.upkeep.library import Library
 
 __all__ = ["Served", "Serving"]
 
-M = TypeVar("M")
+M = TypeVar("M", bound=Stored)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,6 @@
 """The elastic data-sharing platform: GPUs of running jobs grow and shrink by dynamic programming."""
 
 from lucid.systems.elastic.allocation import (
-    DEFAULT_RESCALE_S,
     EfRule,
     ElasticJob,
     Resize,
@@ -13,7 +12,6 @@ from lucid.systems.elastic.placement import NotEnoughGpus, best_fit
 from lucid.systems.elastic.speed import EpochTimes
 
 __all__ = [
-    "DEFAULT_RESCALE_S",
     "EfRule",
     "ElasticJob",
     "EpochTimes",

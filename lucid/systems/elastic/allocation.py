@@ -12,7 +12,6 @@ from numpy.typing import ArrayLike, NDArray
 from lucid.systems.elastic.dp import expand, reduce
 
 __all__ = [
-    "DEFAULT_RESCALE_S",
     "EfRule",
     "ElasticJob",
     "Resize",
@@ -21,9 +20,6 @@ __all__ = [
 ]
 
 Floats = NDArray[np.float64]
-
-DEFAULT_RESCALE_S = 10.0
-"""Seconds to stop, save, redeploy and resume a job (E20)."""
 
 EfRule = Literal["all", "free", "earliest"]
 

@@ -7,8 +7,6 @@ from lucid.systems.muri.grouping import (
     choose_candidates,
     group_jobs,
     group_period,
-    priority_2dlas,
-    priority_srsf,
     unpack,
 )
 from lucid.systems.muri.interleave import (
@@ -52,8 +50,6 @@ __all__ = [
     "match_by_kind",
     "max_weight_matching",
     "periods",
-    "priority_2dlas",
-    "priority_srsf",
     "start_overhead_s",
     "unpack",
 ]

@@ -20,8 +20,6 @@ __all__ = [
     "choose_candidates",
     "group_jobs",
     "group_period",
-    "priority_2dlas",
-    "priority_srsf",
     "unpack",
 ]
 
@@ -70,16 +68,6 @@ class GroupingOptions:
     def limit(self) -> int:
         """Most jobs in a group."""
         return self.k if self.group_size is None else self.group_size
-
-
-def priority_srsf(remaining_s: float, gpus: int) -> float:
-    """Muri-S: remaining time x GPUs, smaller first (M14)."""
-    return remaining_s * gpus
-
-
-def priority_2dlas(attained_s: float, gpus: int) -> float:
-    """Muri-L: attained time x GPUs, smaller first; needs no duration (M15)."""
-    return attained_s * gpus
 
 
 def choose_candidates(

@@ -22,7 +22,6 @@ _MOST_GAMMA = 10.0
 _ACROSS = 1.1  # an untried network across nodes is this much slower than the one within
 _PUBLISHED = {"ftol": 2.22e-9, "gtol": 1e-5, "maxiter": 15000}
 _EXACT = {"ftol": 1e-12, "gtol": 1e-8, "maxiter": 150}
-_FAST = {"ftol": 1e-6, "gtol": 1e-5, "maxiter": 60}
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +137,7 @@ def _starts(seen: Observations) -> list[Floats]:
     return [np.array([0.1, 0.01] * 3 + [1.001])] + [np.array([*read, gamma]) for gamma in (1.2, 3.0)]
 
 
-def fit_perf_params(seen: Observations, *, warm: PerfParams | None = None, multi_start: bool = True) -> FitResult:
+def fit_perf_params(seen: Observations, *, multi_start: bool = True) -> FitResult:
     """theta_sys that explains the observations best (P16-P19).
 
     Bounded quasi-Newton search (L-BFGS-B) with the exact gradient. Parameters about which nothing was
@@ -149,8 +148,6 @@ def fit_perf_params(seen: Observations, *, warm: PerfParams | None = None, multi
 
     Args:
         seen: the observations.
-        warm: an earlier fit of the same job; the search then starts there only, which is some ten times
-            faster when one observation is added to many.
         multi_start: start also from parameters read off the data, with a smoothed objective first, and
             keep the best; the authors start from one point, from where the search can get stuck in a
             corner of the objective.
@@ -194,17 +191,14 @@ def fit_perf_params(seen: Observations, *, warm: PerfParams | None = None, multi
 
     candidates = []
     with one_thread():
-        if warm is not None:
-            candidates.append(search(np.array(warm)[free], 0.0, _FAST))
-        else:
-            for number, start in enumerate(_starts(seen) if multi_start else _starts(seen)[:1]):
-                x = start[free]
-                if number == 0:
-                    x = search(x, 0.0, _PUBLISHED)  # with noiseless data, going on from there can do harm
-                    candidates.append(x)
-                for smooth in (0.0,) if number == 0 else (3e-2, 1e-3, 0.0):
-                    x = search(x, smooth, _EXACT)
+        for number, start in enumerate(_starts(seen) if multi_start else _starts(seen)[:1]):
+            x = start[free]
+            if number == 0:
+                x = search(x, 0.0, _PUBLISHED)  # with noiseless data, going on from there can do harm
                 candidates.append(x)
+            for smooth in (0.0,) if number == 0 else (3e-2, 1e-3, 0.0):
+                x = search(x, smooth, _EXACT)
+            candidates.append(x)
     results = []
     for x in candidates:
         whole_x = complete(x)

@@ -14,9 +14,9 @@ from lucid.config import MuriSettings
 from lucid.core.decision import Hold, PartitionPlan, Regroup, Requeue, Start
 from lucid.core.job import Pending, Running, Work
 from lucid.core.node import Node
-from lucid.core.prediction import StageTimes
+from lucid.core.prediction import Prediction, StageTimes
 from lucid.core.reason import FreeGpus, Interleaved, Priority
-from lucid.orchestrator.policies.muri.muri_policy import grouping_options
+from lucid.orchestrator.policies.muri.muri_policy import ATTAINED, REMAINING, grouping_options
 from lucid.systems.muri.grouping import group_jobs
 from lucid.systems.muri.stages import MuriJob
 from lucid.systems.muri.weights import GammaTable
@@ -54,6 +54,12 @@ def test_nobody_shares_where_there_is_room() -> None:
     made = plan("muri-l", nodes(1, 4), [waits(name) for name in "abcd"], dict.fromkeys("abcd", STORE))
     assert groups(made) == set()
     assert all(isinstance(d, Start) for d in made.decisions.values())
+
+
+def test_priorities_are_times_times_gpus() -> None:  # M14, M15
+    entry = runs("r", "n1:0-3")
+    assert REMAINING.value(entry, Prediction(40.0, "test"), 10.0) == 4 * 30.0
+    assert ATTAINED.value(entry, None, 10.0) == 4 * 10.0
 
 
 def test_sharing_stops_when_the_gpus_suffice() -> None:

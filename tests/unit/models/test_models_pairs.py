@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from examples import examples
 from lucid.errors import ModelError
 from lucid.models._ridge import FallingRidge
-from lucid.models.packing.crossval import Honest, judge, leave_both_out, leave_one_out, sides_by
+from lucid.models.packing.crossval import Honest, judge, leave_out, sides_by
 from lucid.models.packing.measured import Pairing, Usage, read_pairs, read_profiles
 from lucid.models.packing.pair_speed import PairDesign, PairModel, fit_pairs, free_pairs, recall_threshold
 
@@ -161,18 +161,18 @@ def test_what_is_left_out_moves_no_prediction() -> None:
         replace(p, speed_first=0.1, speed_second=0.1) if hit else p
         for p, hit in zip(pairings, touched.tolist(), strict=True)
     ]
-    one = leave_one_out(PairDesign(pairings), sides)
-    other = leave_one_out(PairDesign(changed), sides)
+    one = leave_out(PairDesign(pairings), sides, "one")
+    other = leave_out(PairDesign(changed), sides, "one")
     cell = slice(*np.searchsorted(_groups(one.pairs, sides), [2, 3]).tolist())
     np.testing.assert_allclose(one.scores[cell], other.scores[cell], atol=1e-9)
-    both = [leave_both_out(PairDesign(x), sides) for x in (pairings, changed)]
+    both = [leave_out(PairDesign(x), sides, "both") for x in (pairings, changed)]
     within = touched[both[0].pairs]
     np.testing.assert_allclose(both[0].scores[within], both[1].scores[within], atol=1e-9)
     assert np.abs(both[0].scores[~within] - both[1].scores[~within]).max() > 0.01
 
 
 def _groups(pairs: np.ndarray, sides: np.ndarray) -> np.ndarray:
-    """Which held-out group each prediction of `leave_one_out` belongs to: cells come group by group."""
+    """Which held-out group each prediction of `leave_out` belongs to: cells come group by group."""
     sizes = [int((sides == g).any(axis=1).sum()) for g in range(sides.max() + 1)]
     assert sum(sizes) == len(pairs)
     return np.repeat(np.arange(len(sizes)), sizes)

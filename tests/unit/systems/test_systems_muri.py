@@ -25,8 +25,6 @@ from lucid.systems.muri import (
     match_by_kind,
     max_weight_matching,
     periods,
-    priority_2dlas,
-    priority_srsf,
     start_overhead_s,
     unpack,
 )
@@ -174,11 +172,6 @@ def test_every_job_is_in_exactly_one_group(n: int, gpus: int, seed: int, k: int)
         groups = group_jobs(jobs, gpus, options)
         assert sorted(j.job_id for g in groups for j in g.jobs) == list(range(n))
         assert all(len(g.jobs) <= k for g in groups)
-
-
-def test_priorities() -> None:  # M14, M15
-    assert priority_srsf(10.0, 4) == 40.0
-    assert priority_2dlas(3.0, 2) == 6.0
 
 
 def test_candidates_are_whole_groups_of_what_fits() -> None:  # M17

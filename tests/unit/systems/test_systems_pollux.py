@@ -145,13 +145,6 @@ def test_priors_hold_what_was_not_seen() -> None:  # P17-P19
     assert one_size.alpha_c == pytest.approx((0.1 + 0.005 * 32) / 2)
 
 
-def test_a_warm_start_reaches_the_same_fit() -> None:
-    seen = observe(PERF, [(1, 1), (1, 2), (1, 4), (2, 8)])
-    cold = fit_perf_params(seen)
-    warm = fit_perf_params(seen, warm=PerfParams(*(1.1 * np.array(cold.params))))
-    assert warm.objective <= cold.objective + 0.01
-
-
 @pytest.mark.parametrize(("rule", "factor"), [("linear", 4.0), ("sqrt", 2.0), ("adascale", 11 / (10 / 4 + 1))])
 def test_learning_rate_rules(rule: str, factor: float) -> None:  # P9, P22
     assert learning_rate_factor(rule, 64, 256, GradParams(1.0, 10.0)) == pytest.approx(factor)
