@@ -7,6 +7,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 
 from lucid.slurmlog.rows import DELIMITERS, BadCell, Source, bad_encoding, split_line
 from lucid.slurmlog.states import is_state, state_of
@@ -31,10 +32,10 @@ _HOLDS: dict[str, Callable[[str], object]] = {
     **dict.fromkeys(("Submit", "Eligible", "Start", "End"), _DATE),
     **dict.fromkeys(("ElapsedRaw", "NCPUS", "NNodes", "ReqCPUS", "AllocCPUS", "AllocNodes", "UID", "GID"), _COUNT),
     "Elapsed": re.compile("[0-9:.-]*").fullmatch,
-    "State": lambda cell: is_state(state_of(cell)),
+    "State": lru_cache(1000)(lambda cell: is_state(state_of(cell))),
     "ReqMem": re.compile("[0-9.]*[KMGTP]?[nc?]?", re.IGNORECASE).fullmatch,
     **dict.fromkeys(("ReqTRES", "AllocTRES"), _TRES),
-    "Timelimit": lambda cell: limit_s(cell) is not None,
+    "Timelimit": lru_cache(1000)(lambda cell: limit_s(cell) is not None),
     **dict.fromkeys(
         ("Partition", "Cluster", "QOS", "Account", "Group", "JobIDRaw"), re.compile(r"[^\s=|]*").fullmatch
     ),
