@@ -1,4 +1,4 @@
-"""``sacct --json`` as the lines of ``sacct --parsable2``: one job, one line."""
+"""``sacct --json`` as the lines of ``sacct --parsable2``: one job, one line; one file may hold several answers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["as_lines"]
 
 _COLUMNS = (
     *("JobID", "User", "Account", "Partition", "QOS", "Submit", "Start", "End", "ElapsedRaw", "State", "NNodes"),
-    *("ReqTRES", "AllocTRES", "TimelimitRaw", "JobName"),
+    *("Cluster", "ReqTRES", "AllocTRES", "TimelimitRaw", "JobName"),
 )
 
 
@@ -23,11 +23,19 @@ def as_lines(source: Source) -> Source:
     Raises:
         TraceError: it is JSON, but not sacct's.
     """
+    if source.text.lstrip().startswith("["):
+        philly = " (Philly's own: job_log of msr-fiddle/philly-traces)" if '"attempts"' in source.text else ""
+        raise TraceError(
+            f"{source.path}: is a JSON list{philly}, which is not read; write CSV with a line for each job and the "
+            "header timestamp,duration,num_gpus,cluster: when it was submitted, for how many seconds it ran in all "
+            "its attempts, its GPUs, and its virtual cluster"
+        )
     if not source.text.lstrip().startswith("{"):
         return source
     try:
-        jobs = json.loads(source.text)["jobs"]
-        lines = ["|".join(_COLUMNS), *map(_line, jobs)]
+        lines = ["|".join(_COLUMNS)]
+        for answer in _answers(source.text):
+            lines += map(_line, answer["jobs"])
     except (ValueError, RecursionError) as error:  # no JSON, or JSON that no Python number or stack holds
         where = f", line {error.lineno}, column {error.colno}" if isinstance(error, json.JSONDecodeError) else ""
         raise TraceError(
@@ -40,6 +48,13 @@ def as_lines(source: Source) -> Source:
             "and its times; give the output of sacct --json, or of sacct --parsable2"
         ) from None
     return Source(source.path, "\n".join(lines), source.sound)
+
+
+def _answers(text: str) -> Iterator[Any]:
+    decoder, end = json.JSONDecoder(), 0
+    while (at := end + len(text[end:]) - len(text[end:].lstrip())) < len(text):
+        answer, end = decoder.raw_decode(text, at)
+        yield answer
 
 
 def _line(job: Mapping[str, Any]) -> str:
@@ -61,6 +76,7 @@ def _line(job: Mapping[str, Any]) -> str:
         _number(time["elapsed"]),
         state[0] if isinstance(state, list) and state else state,
         _number(job.get("allocation_nodes")),
+        job.get("cluster"),
         ",".join(_things(tres.get("requested"))),
         ",".join(_things(tres.get("allocated"))),
         "UNLIMITED" if limit is None else limit,
