@@ -210,7 +210,7 @@ def test_pack_mode_waits_for_a_word_on_scripts_that_look_for_processes_or_gpus(r
     assert "site-run always /opt/prolog.sh\n" in node.read_text()
     (root / "opt/epilog.d/20-kill").write_text("#!/bin/sh\npkill -u $SLURM_JOB_USER\n")
     assert "/opt/epilog.d/20-kill" in plan_for(root, "pack").refused[0].what
-    with pytest.raises(ConfigError, match="did you mean .*/opt/prolog.sh"):
+    with pytest.raises(ConfigError, match=r"did you mean .*/opt/prolog.sh"):
         chosen(**{"prolog.sj": "always"})
 
 
