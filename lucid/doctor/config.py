@@ -182,6 +182,12 @@ def _scripts(settings: Settings, config: Mapping[str, str]) -> Iterator[Finding]
             "no Prolog: nothing starts MPS, so pairs share by time-slicing",
             "Prolog=…/prolog.d/* and mps in node.conf, or daemon.mps = false",
         )
+    for key in ("Prolog", "Epilog"):
+        if theirs := [word for word in _words(config, key) if not re.search("/lucid[a-z-]*/", word)]:
+            yield warn(
+                f"{key}={','.join(theirs)} is told only the last GPU of a job, and takes a pair's GPUs for one job's",
+                "lucidctl setup --mode pack lets it run through Lucid's site_scripts (docs/hooks.md)",
+            )
     if not config.get("TaskProlog"):
         yield warn(
             "no TaskProlog: an inner srun fails in a job that shares and has --gpus…",

@@ -16,6 +16,7 @@ from lucid.adapters.gpu.profiles import ProfileFolder
 from lucid.adapters.slurm.actions.job_writer import GIVEN_UP
 from lucid.adapters.slurm.heartbeat import read_heartbeat
 from lucid.adapters.slurm.pending.pending_state import GAVE_LESS
+from lucid.adapters.slurm.snapshot.failed_pairs import failed_pairs_in, unpaired
 from lucid.adapters.store.port import LET_GO, ActionRow, StoreUnreadable, holder_is_dead
 from lucid.adapters.store.sqlite import SqliteStore
 from lucid.config import Mode, Settings, profiles_folder
@@ -34,6 +35,7 @@ from lucid.orchestrator.forecast.start_times import StartTimes
 __all__ = ["look_over_state"]
 
 _STALE_S = 60.0
+_SITE_SCRIPTS = "a Prolog or Epilog of yours takes a GPU for one job's: docs/hooks.md, 'Your own Prolog and Epilog'"
 _STARTS, _INSIDE_LEAST = 50, 0.65
 """Starts from which on forecasts are judged, and the share inside their ranges below which that is told."""
 _LEAST_FREE_MIB = 512
@@ -82,6 +84,7 @@ def _store(settings: Settings, now_s: float) -> Iterator[Finding]:
     yield from words_of_switches(settings, switches, seen.get("configured", {}))
     if switches.get("paused") == "1":
         yield warn("lucidd is paused", "lucidctl resume")
+    yield from _failed_pairs(switches)
     yield from failover
     yield from let_go
     yield from told
@@ -103,6 +106,21 @@ def _store(settings: Settings, now_s: float) -> Iterator[Finding]:
                 f"the {kind} model in service cannot be used: {found.get('why', '')}",
                 f"lucidctl models rollback {kind}, or train anew",
             )
+
+
+def _failed_pairs(switches: Mapping[str, str]) -> Iterator[Finding]:
+    """Where no more pairs are made, and why."""
+    failed = failed_pairs_in(switches)
+    for name in sorted(unpaired(failed)):
+        yield bad(f"no more pairs are made in {name}: Slurm drained several of its nodes over pairs", _SITE_SCRIPTS)
+    for one in sorted(failed.values(), key=lambda one: one.node):
+        since = time.strftime("%F %H:%M", time.localtime(one.since_s))
+        yield bad(
+            f"no more pairs are made on {one.node} since {since}: job {one.job} was to share GPUs there, and Slurm "
+            f"drained the node with {one.reason!r}",
+            f"{_SITE_SCRIPTS}; then scontrol update NodeName={one.node} State=RESUME, and "
+            f"lucidctl mode {min(one.partitions, default='PARTITION')} configured",
+        )
 
 
 def _tags(seen: Mapping[str, Any]) -> Iterator[Finding]:

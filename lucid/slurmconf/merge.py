@@ -12,10 +12,13 @@ from lucid.slurmconf.conf_text import Edit, Statement, Texts, edited, with_value
 from lucid.slurmconf.gres_text import ADDRESS, Gres, addressed_gres, hosts_or_none, with_slots
 from lucid.slurmconf.nodes import host_list
 from lucid.slurmconf.render import SLOTS, addresses
+from lucid.slurmconf.site_scripts import generated
 
-__all__ = ["HOOKS", "Merged", "Refusal", "merge_pack"]
+__all__ = ["HOOKS", "WRAPPER", "Merged", "Refusal", "merge_pack"]
 
 HOOKS = "/etc/slurm/lucid"
+WRAPPER = f"{HOOKS}/site_scripts"
+"""Runs the site's own prologs and epilogs."""
 _MERGED = {
     "GresTypes": ("gpu", "shard"),
     "AccountingStorageTRES": (
@@ -54,6 +57,10 @@ class Merged:
     filtered: bool = True
     hosts: list[str] = field(default_factory=list)
     slotted: set[str] = field(default_factory=set)
+    site_scripts: dict[str, list[str]] = field(default_factory=dict)
+    """``Prolog`` and ``Epilog`` of the site's own that the wrapper takes over now, …"""
+    wrapped: dict[str, bool] = field(default_factory=dict)
+    """… and whether it is named already."""
     notes: list[str] = field(default_factory=list)
     refused: list[Refusal] = field(default_factory=list)
 
@@ -384,8 +391,7 @@ def _parameters(work: _Work, in_force: Mapping[str, str], site: Mapping[str, str
         ours = f"{HOOKS}/{key.lower()}.d/*"
         if ours not in words(key):
             work.added.append(f"{key}={ours}")
-            if words(key):
-                merged.notes.append(f"{key}={settings[key.lower()]} stays; Slurm runs Lucid's beside it")
+        _wrap(work, key, ours, merged)
     task = settings.get("taskprolog", "")
     if not task:
         work.added.append(f"TaskProlog={HOOKS}/task_prolog")
@@ -396,6 +402,28 @@ def _parameters(work: _Work, in_force: Mapping[str, str], site: Mapping[str, str
         )
     if "runinjob" in settings.get("prologflags", "").lower():
         merged.notes.append("PrologFlags has RunInJob: the MPS daemon of a pair may end with the job that came first")
+
+
+def _wrap(work: _Work, key: str, ours: str, merged: Merged) -> None:
+    """The site's own scripts run through Lucid's wrapper, which stands where the first of them stood."""
+    statements = work.texts.of(key)
+    merged.wrapped[key] = any(one.pairs[key.lower()] == WRAPPER for one in statements)
+    theirs = [one for one in statements if one.pairs[key.lower()] not in (ours, WRAPPER, "")]
+    merged.site_scripts[key] = [one.pairs[key.lower()] for one in theirs]
+    for number, one in enumerate(theirs):
+        text = work.texts.files[one.path]
+        first = number == 0 and not merged.wrapped[key]
+        edit = with_values(one, text, {key: WRAPPER}) if first else Edit(one.first, one.after, ())
+        work.edits.setdefault(one.path, []).append(edit)
+    if theirs:
+        merged.notes.append(
+            f"{key}={', '.join(merged.site_scripts[key])} runs through {WRAPPER}, with all GPUs of the job"
+        )
+    for path in sorted({one.path for one in theirs if generated(work.texts.files[one.path])}):
+        merged.notes.append(
+            f"{path} says that a tool writes it: put {key}={WRAPPER} and {key}={ours} into that tool in place of "
+            f"{', '.join(f'{key}={one}' for one in merged.site_scripts[key])}, or it takes them back"
+        )
 
 
 def _join(work: _Work, key: str, wanted: list[str]) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lucid.adapters.slurm.heartbeat import read_heartbeat
+from lucid.adapters.slurm.snapshot.failed_pairs import KEY as PAIRS_OFF
 from lucid.adapters.store.port import Lease, StoreUnreadable, holder_is_dead
 from lucid.adapters.store.sqlite import SqliteStore
 from lucid.cli.console import Table, say, stdout_console
@@ -115,7 +116,7 @@ def tell_status(config: Path, as_json: bool) -> None:
         "holder": lease.holder if lease else "",
         "heartbeat_age_s": round(now_s - beat.at_s, 1) if beat else None,
         "standby": None if waits is None or not waits.stands_by(lease, now_s) else asdict(waits),
-        "switches": {key: text for key, text in store.settings().items() if not key.startswith("gpu.")},
+        "switches": {key: text for key, text in store.settings().items() if not key.startswith(("gpu.", PAIRS_OFF))},
         **seen,
     }
     if as_json:

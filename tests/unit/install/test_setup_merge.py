@@ -252,15 +252,31 @@ def test_other_plugins_prologs_and_gres_stay_beside_lucids(tmp_path: Path) -> No
     merged = site.merged()
     texts = site.write(merged)
     assert "JobSubmitPlugins=throttle,lua\n" in texts["slurm.conf"]
-    assert "Prolog=/site/prolog\n" in texts["slurm.conf"]
-    assert "\nProlog=/etc/slurm/lucid/prolog.d/*\n" in texts["slurm.conf"]
+    assert merged.site_scripts == {"Prolog": ["/site/prolog"], "Epilog": ["/site/epilog.d/*"]}
     assert f"Gres={addresses(range(4))},nic:2 " in texts["slurm.conf"]
     assert "NodeName=n[1-4] Name=nic Count=2\n" in texts["gres.conf"]
     assert any("RunInJob" in note for note in merged.notes)
     assert (
-        read_texts(tmp_path, site.etc / "slurm.conf").settings["prolog"] == "/site/prolog,/etc/slurm/lucid/prolog.d/*"
-    )
+        read_texts(tmp_path, site.etc / "slurm.conf").settings["prolog"]
+        == "/etc/slurm/lucid/site_scripts,/etc/slurm/lucid/prolog.d/*"
+    ), "in the order of before"
     assert site.merged().files == {}
+
+
+def test_prologs_of_the_site_run_through_the_wrapper_where_the_first_of_them_stood(tmp_path: Path) -> None:
+    conf = '# Written by ansible. Do not edit.\nProlog = "/site/a" # why\n' + CONF + "Prolog=/site/b.d/*\nprolog=/c\n"
+    site = Site(tmp_path, conf)
+    merged = site.merged()
+    texts = site.write(merged)
+    assert merged.site_scripts["Prolog"] == ["/site/a", "/site/b.d/*", "/c"]
+    assert texts["slurm.conf"].startswith(
+        '# Written by ansible. Do not edit.\nProlog = "/etc/slurm/lucid/site_scripts" # why\n'
+    )
+    assert not {"Prolog=/site/b.d/*", "prolog=/c"} & {*texts["slurm.conf"].splitlines()}
+    assert any("a tool writes it: put Prolog=/etc/slurm/lucid/site_scripts and" in note for note in merged.notes)
+    assert not any("tool" in note for note in Site(tmp_path / "own", CONF + "Prolog=/site/a\n").merged().notes)
+    again = site.merged()
+    assert (again.files, again.site_scripts, again.wrapped["Prolog"]) == ({}, {"Prolog": [], "Epilog": []}, True)
 
 
 def test_a_task_prolog_of_the_site_has_to_call_lucids(tmp_path: Path) -> None:
