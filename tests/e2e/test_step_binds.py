@@ -16,7 +16,8 @@ STEPS = (
     "bash -c 'A=(-n2 --gpu-bind=single:1); srun \"${{A[@]}}\" {seen}';:", "srun -n2 --gres=gpu:1 --gpu-bind=single:1",
     "srun -n2 --gres=none --gpu-bind=single:1", "srun -n2 --gres=gpu:1 --gpu-bind=closest",
     "srun --ntasks-per-gpu=2 --gpus=2", "SLURM_NTASKS_PER_GPU=1 srun", "srun --ntasks-per-gpu=1 --gres=gpu:1",
-    "SLURM_NTASKS_PER_TRES=2 srun", "SLURM_MEM_PER_GPU=200 srun -n2", "SLURM_CPUS_PER_GPU=2 srun -n2 --gpus=2",
+    "SLURM_NTASKS_PER_TRES=2 srun", "env -u SLURM_MEM_PER_NODE SLURM_MEM_PER_GPU=200 srun -n2",
+    "SLURM_CPUS_PER_GPU=2 srun -n2 --gpus=2",
 )  # fmt: skip
 """On four tasks and two GPUs."""
 REFUSED = {
@@ -41,8 +42,10 @@ def lines_of(box: Box, job: str) -> list[str]:
 
 
 def _by_place(line: str, gpus: list[str]) -> str:
+    if not line.startswith("task "):
+        return line
     task, _, rest = line.partition(": ")
-    seen, step, *more = rest.split(", ") if ", " in rest else ("", "", rest)
+    seen, step, *more = rest.split(", ")
     return f"{task}: {[gpus.index(n) for one in (seen, step) for n in one.split(',') if n]} {more}"
 
 
