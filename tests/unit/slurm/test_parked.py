@@ -248,6 +248,7 @@ def test_one_that_its_user_requeued_held_and_released_waits_for_no_begin_time(st
     """job_submit.lua gives it a lease at its release, and says so in the comment: AdminComment it may not change."""
     parked(stage, "1")
     assert stage.start("1", "n1:0") is None
+    stage.slurm.advance(40.0)
     stage.slurm.requeue_hold("1")
     stage.look()
     stage.mend()
