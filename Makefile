@@ -157,8 +157,8 @@ e2e: $(STAMP) ## every test on a real Slurm, SUITE=trixie|sid; FOR="path…": th
 	@files=tests/e2e; $(if $(FOR),files=$$($(BIN)/python tests/e2e/rooms.py $(FOR)) || exit; test -n "$$files" || exit 0;) set -x; \
 	LUCID_E2E_PROCESSES=1 $(BIN)/python -m pytest -rs -n $(E2E_PROCESSES) --dist worksteal -m e2e --durations=40 $$files
 
-sbatch-fuzz: $(STAMP) ## random sbatch, srun and salloc lines on plain Slurm and under Lucid: SEED=n CASES=n, CASE=n, LINE="…", PLAIN=1 (root; 2 s a line)
-	@$(BIN)/python tests/sbatch_fuzz --seed $(SEED) --cases $(or $(CASES),100) $(if $(CASE),--case $(CASE)) $(if $(LINE),--line '$(LINE)') $(if $(PLAIN),--plain) $(if $(JSON),--json)
+sbatch-fuzz: $(STAMP) ## random sbatch, srun and salloc lines on plain Slurm and under Lucid: SEED=n CASES=n, CASE=n, LINE="…", PLAIN=1, or WALK=150 operations (root; 2 s a line)
+	@$(BIN)/python tests/sbatch_fuzz --seed $(SEED) --cases $(or $(CASES),100) $(if $(CASE),--case $(CASE)) $(if $(LINE),--line '$(LINE)') $(if $(WALK),--walk $(WALK)) $(if $(PLAIN),--plain) $(if $(JSON),--json)
 
 nightly: $(STAMP) ## all that make test leaves out: slow tests, every example, large randomised safety runs
 	LUCID_NIGHTLY=1 $(BIN)/python -m pytest -n 2 --ignore=tests/e2e

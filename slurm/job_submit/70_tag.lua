@@ -122,6 +122,16 @@ local function with_resized(comment, tasks)
   return with_words(left, tasks == "" and "lucid:resized" or "lucid:resized=" .. tasks)
 end
 
+-- A comment without a release's word on its begin time, and with it.
+local function without_lease(comment)
+  local left = (" " .. comment .. " "):gsub("[%s,;]lucid:lease=%d*([%s,;])", "%1")
+  return (left:gsub("^%s+", ""):gsub("%s+$", ""))
+end
+
+local function with_lease(comment, until_s)
+  return with_words(without_lease(comment), string.format("lucid:lease=%d", until_s))
+end
+
 -- A comment without cli_filter.lua's word on a deadline.
 local function without_deadline(comment)
   local left = (" " .. comment .. " "):gsub("[%s,;]lucid:deadline([%s,;])", "%1")

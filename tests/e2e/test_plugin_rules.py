@@ -95,7 +95,11 @@ def test_a_reservation_is_left_to_slurm(box: Box) -> None:
         ("--exclude=n2", "true", "nodes"),
         ("--exclusive", "true", "exclusive"),
         ("--constraint=a100&a100", "true", "constraint"),
-        ("", "srun --gpu-bind=single:1 hostname", "srun"),
+        ("", "srun --gpu-bind=closest hostname", "srun"),
+        ("", "args=(\n  -n2\n  --gpu-bind=closest\n)\nsrun hostname", "srun"),
+        ("", "SRUN_ARGS='--cpus-per-gpu=1 --gpus=1'; srun $SRUN_ARGS hostname", "srun"),
+        ("", "export SLURM_GPU_BIND=closest; srun hostname", "variables"),
+        ("--gpu-bind=closest", "srun hostname", "variables"),
         ("", "srun \\\n  --mem-per-gpu=100 hostname", "srun"),
         ("", "echo " + "x" * 70000, "long"),
     ],
@@ -157,7 +161,12 @@ def test_words_for_lucid_stand_among_those_of_other_tools_which_stay(box: Box) -
 
 def test_words_that_only_look_like_it_do_not_keep_a_job_from_sharing(box: Box) -> None:
     box.beat()
-    script = "srun hostname; nvidia-smi --gpus; echo $SLURM_GPUS_ON_NODE; echo lucid:off"
+    script = (
+        "srun hostname; nvidia-smi --gpus; echo $SLURM_GPUS_ON_NODE; echo lucid:off; srun --gpu-bind=single:1 true\n"
+        "# srun --gpu-bind=closest was slower\necho no srun --cpus-per-gpu=1 here\n"
+        "srun python tools/train.py --samples-per-gpu=8 --imgs-per-gpu 4 --cpus-per-gpu 2\n"
+        "srun true # --gpu-bind=closest"
+    )
     number = box.sbatch("--gres=gpu:1", "--comment=not-lucid:offline", "--constraint=a100", script=script)
     assert box.tag(number) == "lucid:vc=vc-a;held=1;node=gres/gpu:1;v=2"
 

@@ -16,6 +16,7 @@ sys.path[:0] = [str(ROOT), *(str(ROOT / part) for part in ("tests", "tests/e2e",
 from sbatch_fuzz.lines import cases, parse  # noqa: E402
 from sbatch_fuzz.play import Result, play  # noqa: E402
 from sbatch_fuzz.site import knowing, up  # noqa: E402
+from sbatch_fuzz.walk import steps, walk  # noqa: E402
 
 
 def main() -> int:
@@ -26,6 +27,7 @@ def main() -> int:
     parser.add_argument("--case", type=int, help="only this one of them")
     parser.add_argument("--line", help="only this line, as a finding shows it")
     parser.add_argument("--plain", action="store_true", help="plain Slurm twice: what differs does so by itself")
+    parser.add_argument("--walk", type=int, help="in place of lines: a random walk of so many operations on jobs")
     parser.add_argument("--no-shrink", action="store_true")
     parser.add_argument("--json", action="store_true")
     asked = parser.parse_args()
@@ -37,6 +39,10 @@ def main() -> int:
         print(words, file=sys.stderr, flush=True)
 
     with up(os.environ, plain=asked.plain) as (plain, other), nullcontext() if asked.plain else knowing(other):
+        if asked.walk:
+            differs = walk(plain, other, steps(asked.walk, asked.seed), say)
+            print(*differs, f"{asked.walk} steps of seed {asked.seed}: {len(differs)} jobs differ", sep="\n")
+            return 1 if differs else 0
         result = play(plain, other, wanted, say, not asked.no_shrink)
     if asked.json:
         print(json.dumps({**asdict(result), "seed": asked.seed}, indent=1))

@@ -24,7 +24,6 @@ ALLOWED: Mapping[str, str] = {
     "changed-gpus": r"line \d typed then: 1, .*Lucid: a waiting job's GPUs cannot be changed here\..*",
     "changed-partition": r"line \d typed then: 1, .*Lucid: (a job waits in one partition|this job has no place) .*",
     "changed-priority": r"line \d typed then: 1, '(Access/permission|Job is in held).*; plain .*priority.*",
-    "admin-hold": r"line \d typed then: 1, '.*Lucid: an administrator holds this job\. .*; plain 1, .*denied.*",
     "task-accounting": r"a task that never started is unknown to sacct",
     "slots-accounting": r"sacct \S+ (Req|Alloc)TRES has slots in place of GPUs",
 }

@@ -11,6 +11,7 @@ import pytest
 from sbatch_fuzz.compare import ALLOWED, LEFT_OUT, compared, differences, named, unnamed
 from sbatch_fuzz.lines import Case, cases, parse
 from sbatch_fuzz.play import shortest
+from sbatch_fuzz.walk import Done, judge, steps
 from sbatch_fuzz.watch import Got, Run
 
 PAGE = Path(__file__).resolve().parents[2] / "docs/differences.md"
@@ -133,3 +134,27 @@ def test_only_a_step_of_one_task_with_memory_by_gpu_may_be_distributed_otherwise
     )
     (words,) = compared(parse(f"{line} --job-name=prog  # line, one, nothing"), plain, lucid)
     assert named([words]).get(words) == row
+
+
+def test_a_walk_is_its_seeds_and_leaves_no_job_held() -> None:
+    drawn = steps(150, 3)
+    assert drawn == steps(150, 3) != steps(150, 4)
+    jobs = {at for at, step in enumerate(drawn) if step.words.startswith("sbatch")}
+    assert all(step.job in jobs and (step.job < at or step.job == at) for at, step in enumerate(drawn))
+    for at, step in enumerate(drawn):
+        if step.words.startswith(("hold", "uhold", "requeuehold", "suspend")):
+            assert {"release JOB", "resume JOB"} <= {s.words for s in drawn[at:] if s.job == step.job}
+    assert all("JOB" not in step.words or step.job < at for at, step in enumerate(drawn))
+
+
+def test_a_walk_judges_a_job_until_its_steps_met_it_in_two_states() -> None:
+    new, waits, runs = Done("", 0, ""), Done("PENDING", 0, ""), Done("RUNNING", 0, "")
+    assert judge([new, waits], [new, waits], ("COMPLETED 0", "COMPLETED 0")) == []
+    assert judge([new, waits], [new, waits], ("COMPLETED 0", "FAILED 3")) == ["ends FAILED 3; plain COMPLETED 0"]
+    assert judge([new, waits], [new, runs], ("COMPLETED 0", "FAILED 3")) == []
+    assert judge([new, waits], [new, runs], ("FAILED 3", "PENDING")) == ["waits for ever; plain FAILED 3"]
+    assert judge([waits], [replace(waits, code=1, said="no")], ("x", "x")) == [
+        "line 0 typed then: 1, 'no'; plain 0, ''"
+    ]
+    known = "Lucid: a waiting job's GPUs cannot be changed here. scancel it"
+    assert judge([waits], [replace(waits, code=1, said=known)], ("x", "x")) == []

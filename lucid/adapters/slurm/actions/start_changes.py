@@ -177,9 +177,11 @@ def back_to(record: SlurmJob, note: JobNote | None) -> Changes | None:
     """To give a waiting job the request that its user wrote, and take back what its prolog was to be told; ``None``
     where there is nothing to do."""
     extra = _extra(record, "")
+    # of an earlier start, of which nothing is noted any more
+    ours = record.restarts > 0 and users_nodes(record, note) != record.request.req_nodes
     if note is not None and note.as_written:
         written = {**note.as_written, "req_nodes": users_nodes(record, note)}
-    elif record.request.shards or record.request.emptied or record.request.addressed:
+    elif record.request.shards or record.request.emptied or record.request.addressed or ours:
         written = as_written(record).written()
     else:
         return _whole(Changes(), extra=extra) if extra is not None else None

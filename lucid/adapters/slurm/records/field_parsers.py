@@ -24,6 +24,7 @@ __all__ = [
     "gpu_types",
     "hosts",
     "is_shards",
+    "lease_s",
     "memory_mib",
     "parse_mark",
     "parse_placement",
@@ -202,6 +203,12 @@ def says(comment: str, word: str) -> bool:
 def resized(comment: str) -> bool:
     """Did job_submit.lua note there that the job's size was changed while it waited?"""
     return _word(comment, r"resized(?:=\d{1,9})?") is not None
+
+
+def lease_s(comment: str) -> float:
+    """The begin time that job_submit.lua gave a job at its release, for Lucid to take it over (Unix s); 0 if none."""
+    found = _word(comment, r"lease=(\d{1,12})")
+    return float(found[1]) if found else 0.0
 
 
 def wrong_start(comment: str) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 
-from lucid.adapters.slurm.records.field_parsers import parse_mark
+from lucid.adapters.slurm.records.field_parsers import lease_s, parse_mark
 from lucid.adapters.slurm.records.request import Request
 from lucid.core.node import Window
 from lucid.core.placement import Placement
@@ -109,7 +109,8 @@ class SlurmJob:
         tag = parse_mark(self.admin_comment)
         object.__setattr__(self, "tag", tag)
         object.__setattr__(self, "tagged_begin_s", _time_s(tag, "begin"))
-        object.__setattr__(self, "leased", self.eligible_s > 0 and self.eligible_s == _time_s(tag, "park"))
+        leases = (_time_s(tag, "park"), lease_s(self.comment))
+        object.__setattr__(self, "leased", self.eligible_s > 0 and self.eligible_s in leases)
 
     @property
     def asks(self) -> bool:
