@@ -378,20 +378,15 @@ def _passed_over(modes: Mapping[str, Mode], site: Site) -> Iterator[Finding]:
     """Jobs that are in no queue of Lucid, and jobs that never share, by what they say."""
     packed = {name for name, mode in modes.items() if mode is Mode.PACK}
     mine = [job for job in site.jobs if job.asks and not job.ended and packed & {*job.partition.split(",")}]
-    for words, others in (("and an AdminComment of others", True), ("(it came while no lucidd decided)", False)):
-        past = [
-            job.id
-            for job in mine
-            if job.pending and not (job.tag or job.restarts) and bool(job.admin_comment) == others
-        ]
-        if past:
-            yield warn(
-                f"{len(past)} waiting jobs have no tag {words}: Slurm starts them past Lucid's queue "
-                f"({', '.join(past[:5])}{', …' if past[5:] else ''})",
-                "Lucid's plugin has to be the last that writes AdminComment at submission (docs/slurm-submit.md)"
-                if others
-                else "nothing, if they are few; else, does slurmctld call Lucid's plugin (slurm install --check)?",
-            )
+    past = [job for job in mine if job.pending and not (job.tag or job.restarts)]
+    if past:
+        others = sum(bool(job.admin_comment) for job in past)
+        yield warn(
+            f"{len(past)} waiting jobs have no tag ({others} an AdminComment of others): Slurm starts them past "
+            f"Lucid's queue ({', '.join(job.id for job in past[:5])}{', …' if past[5:] else ''})",
+            "jobs that came while no lucidd decided are few, and end; else Lucid's plugin has to be called, as the "
+            "last that writes AdminComment at submission (docs/slurm-submit.md)",
+        )
     tagged, whole = [job for job in mine if job.tag], dict[str, list[str]]()
     for job in tagged:
         there = [node.features for node in site.nodes if node.gpu_types and job.partition in node.partitions]
