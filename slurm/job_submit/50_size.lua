@@ -69,8 +69,8 @@ local function keeps_its_gpus(job, request, known)
     return "exclusive"
   elseif (job.req_nodes and job.req_nodes ~= "") or (job.exc_nodes and job.exc_nodes ~= "") then
     return "nodes"
-  elseif features and features ~= "" and features ~= request.feature and not known.types[features] then
-    return "constraint"
+  elseif features and features:find("[|()%[%]*!]") then
+    return "constraint" -- more than a list of features; the daemon knows which features every node has
   elseif #job.script > SCRIPT_BYTES then
     return "long"
   elseif known.steps and request.fields.task and given(job.cpus_per_tres) then

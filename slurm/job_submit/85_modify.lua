@@ -5,8 +5,7 @@ local function has(tag, item)
 end
 
 local function tagged(record)
-  local tag = record.admin_comment or ""
-  return tag:sub(1, 6) == "lucid:" and tag or ""
+  return (record.admin_comment or ""):match("^lucid:%S*") or "" -- what is behind it is others'
 end
 
 local function changes_request(job)

@@ -231,6 +231,11 @@ def test_a_start_that_gives_less_goes_back_before_its_first_line(tmp_path: Path)
         assert f"print Lucid: this start gives {wrong}" in printed
 
 
+def test_a_comment_that_is_json_stays_json(tmp_path: Path) -> None:
+    _, told, _ = sent_back(tmp_path, "tasks=5", comment='{"reaper": {"exempt": true}}')
+    assert told.startswith('update JobId=7 Comment={"reaper": {"exempt": true}," lucid:wrong=4-of-5-tasks ":1}\n')
+
+
 def test_a_start_that_gives_what_was_asked_goes_on(tmp_path: Path) -> None:
     two = {"SLURM_JOB_NUM_NODES": "2", "SLURM_JOB_CPUS_PER_NODE": "4(x2),2", "SLURM_GPUS_ON_NODE": "1"}
     wrong = "nodes=1,tasks=5,cpus=8,gpus=2,here=2"

@@ -9,7 +9,7 @@ from lucid.adapters.bounded import digits
 from lucid.adapters.slurm.actions.prolog_extra import free_extra, is_batch_item
 from lucid.adapters.slurm.clients.port import Changes
 from lucid.adapters.slurm.elastic.opt_in import sized
-from lucid.adapters.slurm.records.field_parsers import gpu_count, hosts, split_outside
+from lucid.adapters.slurm.records.field_parsers import features_of, gpu_count, hosts, split_outside
 from lucid.adapters.slurm.records.jobs_and_nodes import SlurmJob, SlurmNode
 from lucid.adapters.slurm.records.request import (
     EXCLUSIVE,
@@ -113,7 +113,7 @@ def _by_address(written: Mapping[str, str], placement: Placement, nodes: Sequenc
 
 def _have(features: str, placement: Placement, nodes: Sequence[SlurmNode]) -> bool:
     """Has each of these nodes all that is asked for? No where that is more than a list of features."""
-    asked, names = {item.strip() for item in features.split("&")}, {part.node for part in placement}
+    asked, names = features_of(features), {part.node for part in placement}
     return all(asked <= node.features for node in nodes if node.name in names)
 
 

@@ -19,6 +19,7 @@ from lucid.errors import ConfigError
 __all__ = [
     "MARK",
     "array_tasks",
+    "features_of",
     "gpu_count",
     "gpu_mask",
     "gpu_types",
@@ -180,14 +181,20 @@ def memory_mib(tres: str) -> int:
     return int(finite(float(found[1]) * _UNITS[found[2]], float(MOST))) if found else 0
 
 
+def features_of(constraint: str) -> set[str]:
+    """The features that a constraint lists, which has no operator but "and"."""
+    return {item.strip() for item in re.split("[&,]", constraint)} - {""}
+
+
 @lru_cache(maxsize=_KEPT)
 def parse_mark(admin_comment: str) -> Mapping[str, str] | None:
-    """The pairs of our mark (``lucid:vc=main;held=1``), or ``None`` where the job does not bear it. Nothing in
-    it is trusted: a comment of 1,024 strange characters is just pairs that nobody asks for."""
+    """The pairs of our mark (``lucid:vc=main;held=1``), or ``None`` where the job does not bear it. What stands
+    behind the first blank is the site's. Nothing in it is trusted: a comment of 1,024 strange characters is just
+    pairs that nobody asks for."""
     if not admin_comment.startswith(MARK):
         return None
     pairs: dict[str, str] = {}
-    for item in re.split(r"[;\s]+", admin_comment[len(MARK) :]):
+    for item in re.split(r"\s", admin_comment[len(MARK) :], maxsplit=1)[0].split(";"):
         key, eq, value = item.partition("=")
         if eq:
             pairs[key] = value

@@ -21,7 +21,7 @@ from lucid.adapters.slurm.elastic.resizable_jobs import NOT_ELASTIC, Elasticity,
 from lucid.adapters.slurm.pending.job_state import TOLD
 from lucid.adapters.slurm.pending.ownership import Ownership
 from lucid.adapters.slurm.pending.pending_reasons import Outlook, outlook
-from lucid.adapters.slurm.records.field_parsers import parse_placement
+from lucid.adapters.slurm.records.field_parsers import features_of, parse_placement
 from lucid.adapters.slurm.records.jobs_and_nodes import SlurmJob, SlurmNode
 from lucid.adapters.slurm.records.preemption import Preemption
 from lucid.adapters.slurm.records.request import NO_DEFAULTS, JobDefaults, whole_because
@@ -306,7 +306,7 @@ class Viewer:
             return f"{home} is not set up for sharing (lucidctl setup --mode pack)"
         if any(c in record.features for c in "|[]()*!"):
             return "its constraint is more than a list of features"
-        lacking = {item.strip() for item in record.features.split("&") if item.strip()} - common
+        lacking = features_of(record.features) - common
         return f"not every node of {home} has the feature {min(lacking)}" if lacking else ""
 
     def _beside(self, partition: str, facts: Observation) -> frozenset[str]:
