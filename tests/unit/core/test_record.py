@@ -1,15 +1,24 @@
-"""What a run leaves behind: decisions kept only when their reasons change, and read again as they were."""
+"""Records: frozen, compared, and as JSON."""
 
 from __future__ import annotations
 
 import json
+from dataclasses import FrozenInstanceError
 from pathlib import Path
+from typing import Any, get_args
 
 import pytest
 
-from builders import VC, Tape, a_trace, at, by, nodes, part, replay, snap, waits
+from builders import LIGHT, VC, Tape, a_trace, at, by, guess, nodes, part, replay, snap, waits
+from lucid.adapters.store.snapshot_json import snapshot_from_dict, snapshot_to_dict
+from lucid.core.as_json import from_json, to_json
 from lucid.core.decision import Action, Decision, EndProfiling, Hold, PartitionPlan, Plan, Requeue, Start
-from lucid.core.reason import BehindHead, FreeGpus, NextRound, Preempted, ProfileTime
+from lucid.core.job import Elastic, Ended, Job, JobProfile, Pending, Running, Stage
+from lucid.core.node import Node
+from lucid.core.placement import NodeGpus
+from lucid.core.prediction import DurationTerms, Prediction, Split, StageTimes, Term
+from lucid.core.reason import REASONS, BehindHead, FreeGpus, NextRound, Preempted, ProfileTime
+from lucid.core.snapshot import Partition, Snapshot
 from lucid.errors import TraceError
 from lucid.simulator.record import DecisionLog, load_decisions, write_decisions
 
@@ -98,3 +107,56 @@ def test_every_job_of_a_run_has_its_decisions_and_its_start_among_them() -> None
     for job, outcome in outcomes.items():
         assert log.of(job)[-1].verb == "start"
         assert log.of(job)[-1].at_s == outcome.start_s
+
+
+@pytest.mark.parametrize(
+    ("made", "field"),
+    [(Start(at("n1:0"), ()), "beside"), (FreeGpus(1, 1, 1, True), "needed"), (guess(9.0), "duration_s")],
+    ids=lambda item: type(item).__name__,
+)
+def test_no_test_assigns_to_a_field_of_what_was_decided(made: Any, field: str) -> None:
+    with pytest.raises(FrozenInstanceError):
+        setattr(made, field, None)
+
+
+def test_all_that_is_decided_is_watched_over_in_tests() -> None:
+    kinds: list[Any] = [*get_args(Decision), *REASONS.values()]
+    assert [kind.__name__ for kind in kinds if not kind.__dataclass_params__.frozen] == []
+
+
+ELASTIC = Job("9", "vc", 2, 5.0, elastic=Elastic(64, 32))
+RUNNING = Running(ELASTIC, 3.0, (NodeGpus("n1", 3), NodeGpus("n2", 1)), stage=Stage.PROFILE, profile=LIGHT)
+PREDICTION = Prediction(
+    60.0, "x", 1, "y", epochs=3.0, epoch_s=(2.0, 1.0), stages=StageTimes((0.1, 0.2), 0.3),
+    duration_terms=DurationTerms(0.5, (Term("a", "b", 4.0),), 4.4, 10.0, 20.0, None),
+    share_splits=(Split("gpu_util", 20.0, True, 50.0),),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "noun",
+    [ELASTIC, RUNNING, PREDICTION, Pending(ELASTIC, 2.0, profile=LIGHT), Ended(ELASTIC, 9.0, 4.0, "FAILED", LIGHT)],
+    ids=lambda noun: type(noun).__name__,
+)
+def test_a_noun_comes_back_equal(noun: object) -> None:
+    assert from_json(type(noun), json.loads(json.dumps(to_json(noun)))) == noun
+
+
+def test_a_picture_gives_elastic_jobs_back_whole() -> None:
+    part = Partition("vc", (Node("n1", 4),), (Pending(ELASTIC, 5.0),), (RUNNING,))
+    seen = snapshot_from_dict(json.loads(json.dumps(snapshot_to_dict(Snapshot(9.0, {"vc": part})))))
+    again = seen.partitions["vc"]
+    assert (again.nodes, again.pending, again.running) == (part.nodes, part.pending, part.running)
+
+
+def test_what_is_not_there_has_its_default_and_what_is_not_known_is_passed_over() -> None:
+    least = {"gpu_util": 1.0, "mem_util": 2.0, "gpu_mem_mib": 3.0, "of_later_versions": 4}
+    assert from_json(JobProfile, least) == JobProfile(1.0, 2.0, 3.0)
+
+
+@pytest.mark.parametrize(
+    "data", [5, [], {"id": "1"}, {"id": "1", "vc": "v", "gpus": 1, "submit_s": 0.0, "elastic": 3}]
+)
+def test_another_shape_is_refused(data: object) -> None:
+    with pytest.raises((TypeError, ValueError)):
+        from_json(Job, data)
