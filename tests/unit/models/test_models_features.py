@@ -1,8 +1,14 @@
-"""Features of jobs, and the table that holds them."""
+"""Features of jobs, the table that holds them, and throughput."""
 
 from __future__ import annotations
 
+import json
 import math
+import os
+import warnings
+from dataclasses import replace
+from datetime import datetime, timedelta
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -12,11 +18,18 @@ from hypothesis import strategies as st
 
 from examples import examples
 from lucid.errors import ModelError, TraceError
+from lucid.models.additive import AdditiveModel
 from lucid.models.duration import names
 from lucid.models.duration.features import FACT_NAMES, from_log, name_stem, to_log
 from lucid.models.duration.history import DurationHistory, replay
 from lucid.models.duration.jobtable import JobTable, read_jobs
 from lucid.models.duration.names import NameBuckets
+from lucid.models.throughput.bins import Bins, bins_of_jobs, read_bins
+from lucid.models.throughput.fit import _lasting, fit_throughput
+from lucid.models.throughput.inputs import newest_columns, throughput_columns
+from lucid.models.throughput.model import TargetModel, ThroughputModel
+from lucid.models.upkeep.kind import TooFew
+from scenes.models import damaged, light_training
 
 COUNT, MEDIAN, DEMAND = (FACT_NAMES.index(n) for n in ("user_count", "user_median", "demand_mean"))
 
@@ -236,3 +249,212 @@ def test_tables_refuse_unknown_and_uneven_columns() -> None:
         JobTable.of(colour=["red"])
     with pytest.raises(ModelError, match="differ in length"):
         JobTable.of(user=["a"], submit_s=[1.0, 2.0])
+
+
+START = datetime(2024, 1, 1)
+FLAT = TargetModel(AdditiveModel(3.0, "identity", ()), False, 50.0, 0.5)
+
+
+def some(count: int, seed: int = 0, minutes: int = 60) -> Bins:
+    """Hourly by default, so that a few hundred bins hold weeks; busy at noon."""
+    rng = np.random.default_rng(seed)
+    start = tuple(START + number * timedelta(minutes=minutes) for number in range(count))
+    level = np.array([6 + 5 * np.sin((time.hour - 6) / 24 * 2 * np.pi) for time in start])
+    jobs = rng.poisson(level).astype(float)
+    return Bins(start, jobs, jobs * rng.integers(1, 9, count), {"ended": rng.poisson(level).astype(float)})
+
+
+@cache
+def trained() -> ThroughputModel:
+    with light_training():
+        return fit_throughput(some(1400), 1)
+
+
+@pytest.mark.parametrize("age", [1, 3])
+def test_inputs_do_not_move_when_the_future_changes(age: int) -> None:
+    bins = some(900)
+    changed = replace(bins, jobs=bins.jobs.copy(), gpus=bins.gpus.copy(), others={"ended": bins.others["ended"] + 0})
+    changed.jobs[600:] += 100
+    changed.gpus[600:] += 100
+    changed.others["ended"][600:] += 100
+    before, after = throughput_columns(bins, age), throughput_columns(changed, age)
+    for name, column in before.items():
+        np.testing.assert_array_equal(column[:600], after[name][:600], err_msg=name)
+    moved = [name for name in before if (before[name][600:] != after[name][600:]).any()]
+    assert set(moved) == set(before) - {"hour", "weekday"}
+
+
+def test_inputs_are_what_their_names_say() -> None:
+    bins = some(700)
+    columns = throughput_columns(bins, 2)
+    row, x = 650, bins.jobs
+    assert columns["hour"][row] == bins.start[row + 2 - 24].hour
+    assert columns["jobs_lag1"][row] == x[row - 1]
+    assert columns["jobs_mean6"][row] == pytest.approx(x[row - 5 : row + 1].mean())
+    assert columns["jobs_median18"][row] == np.median(x[row - 17 : row + 1])
+    assert columns["jobs_std6"][row] == pytest.approx(x[row - 5 : row + 1].std(ddof=1))
+    same_time_yesterday = row + 2 - 24
+    assert columns["jobs_day_ago"][row] == pytest.approx(x[same_time_yesterday - 2 : same_time_yesterday + 3].mean())
+    weights = 0.5 ** (np.arange(16) / 2)
+    assert columns["jobs_soft2"][row] == pytest.approx((weights * x[row - 15 : row + 1][::-1]).sum() / weights.sum())
+
+
+def test_learns_the_day() -> None:
+    bins = some(2000, seed=1)
+    forecast = trained().predict(bins)[1400:-1, 0]
+    truth = bins.jobs[1401:]
+    assert np.abs(forecast - truth).mean() < 0.8 * np.abs(np.median(truth) - truth).mean()
+    assert trained().predict(bins).shape == (2000, 2)
+
+
+def test_terms_are_the_score() -> None:
+    bins = some(900, seed=2)
+    for name in ("jobs", "gpus"):
+        forecaster: TargetModel = getattr(trained(), name)
+        score = forecaster.model.intercept + sum(t.score for t in trained().explain(bins, name))
+        got = max(score, 0.0) ** 2 - 0.25 if forecaster.root else score
+        expected = trained().predict(bins)[-1, 0 if name == "jobs" else 1]
+        assert max(got, 0.0) == pytest.approx(expected, abs=1e-9)
+    with pytest.raises(ModelError, match="no target 'cpus'"):
+        trained().explain(bins, "cpus")
+
+
+def test_json_comes_back_equal() -> None:
+    again = ThroughputModel.from_json(json.loads(json.dumps(trained().to_json())))
+    bins = some(800, seed=3)
+    np.testing.assert_array_equal(again.predict(bins), trained().predict(bins))
+
+
+@pytest.mark.parametrize(
+    ("where", "value"),
+    [
+        (("format",), "x"), (("age",), 0), (("age",), True), (("width_s",), 0), (("jobs",), None),
+        (("gpus", "root"), 1), (("gpus", "persistence"), -1), (("jobs", "model"), {}),
+    ],
+)  # fmt: skip
+def test_damage_is_refused_by_name(where: tuple[str, ...], value: object) -> None:
+    with pytest.raises(ModelError, match="somewhere"):
+        ThroughputModel.from_json(damaged(trained().to_json(), where, value), source="somewhere")
+
+
+def test_a_burst_is_carried_beyond_the_tables() -> None:
+    newest = np.array([10.0, 50.0, 150.0])
+    assert FLAT.burst(newest).tolist() == [0.0, 0.0, 50.0]
+    assert FLAT.predict({"x": newest}, newest).tolist() == [3.0, 3.0, 53.0]
+
+
+@given(st.floats(0, 1e6), st.floats(-50, 50))
+def test_a_forecast_is_never_negative(newest: float, intercept: float) -> None:
+    for root in (True, False):
+        one = replace(FLAT, model=AdditiveModel(intercept, "identity", ()), root=root)
+        assert one.predict({"x": [newest]}, np.array([newest]))[0] >= 0
+
+
+def test_the_rate_at_which_bursts_last_is_the_l1_slope() -> None:
+    rng = np.random.default_rng(0)
+    burst = rng.uniform(-1, 5, 400)
+    coming = 0.6 * burst + rng.normal(scale=0.1, size=400)
+    assert _lasting(burst, coming) == pytest.approx(0.6, abs=0.03)
+    assert _lasting(burst, -coming) == 0.0
+    assert _lasting(burst[:10], coming[:10]) == 0.0  # too few to tell
+
+
+def test_too_little_data_and_wrong_ages_and_widths_are_refused() -> None:
+    with pytest.raises(ModelError, match="when more have come"):
+        fit_throughput(some(600), 1)
+    for age in (0, 23):
+        with pytest.raises(ModelError, match="age of the newest bin"):
+            fit_throughput(some(600), age)
+    with pytest.raises(ModelError, match="bins of 3600 s"):
+        trained().predict(some(700, minutes=30))
+    with pytest.raises(ModelError, match="equally many"):
+        Bins((START, START), np.ones(2), np.ones(3))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("2024-01-01 00:00:00,1,x\n", "line 4: submit_gpu_num is 'x'"),
+        ("2024-01-01 00:00:00,1,-1\n", "line 4: submit_gpu_num is"),
+        ("yesterday,1,1\n", "line 4: time is 'yesterday'"),
+        ("2024-01-01 00:30:00,1,1\n", "line 4: bin .* not one step"),
+    ],
+)
+def test_a_bad_bin_is_refused_with_its_line(tmp_path: Path, text: str, message: str) -> None:
+    path = tmp_path / "bins.csv"
+    good = "time,submit_gpu_job,submit_gpu_num\n2024-01-01 00:00:00,1,8\n2024-01-01 00:10:00,2,9\n"
+    path.write_text(good)
+    assert read_bins(path).gpus.tolist() == [8.0, 9.0]
+    path.write_text(good + text)
+    with pytest.raises(ModelError, match=message):
+        read_bins(path)
+
+
+@settings(max_examples=examples(20), deadline=None)  # the first example trains the model
+@given(st.integers(2, 300))
+def test_short_histories_give_forecasts_too(count: int) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert np.isfinite(trained().predict(some(count))).all()
+
+
+@pytest.mark.parity
+@pytest.mark.slow
+@pytest.mark.parametrize(("age", "jobs", "gpus"), [(1, 3.15, 34.0), (5, 3.8, 41.0)])
+def test_figures_on_a_real_cluster(age: int, jobs: float, gpus: float) -> None:
+    path = Path(os.environ.get("LUCID_SHARED", "../shared")) / "data" / "venus_throughput.csv"
+    if not path.exists():
+        pytest.skip(f"{path} is absent; set LUCID_SHARED")
+    from lucid.models.throughput.evaluate import evaluate
+
+    figures = evaluate(read_bins(path), datetime(2020, 9, 1), age)
+    assert figures["mae_jobs"] <= jobs
+    assert figures["mae_gpus"] <= gpus
+
+
+# -- what lucidd counts ---------------------------------------------------------------------------------------------
+
+
+def finished(hours: int, per_hour: int) -> JobTable:
+    """Jobs of 2 GPUs that each run an hour."""
+    submit = np.repeat(np.arange(hours) * 3600.0 + 1.7e9 // 3600 * 3600, per_hour)
+    size = len(submit)
+    return JobTable.of(submit_s=submit, end_s=submit + 3600.0, duration_s=[3600.0] * size, gpus=[2.0] * size)
+
+
+def test_bins_of_a_job_log_stop_before_those_whose_jobs_still_run() -> None:
+    bins = bins_of_jobs(finished(48, 3), 3600.0)
+    assert len(bins.start) == 47, "the newest hour is left out"
+    assert bins.jobs.tolist() == [3.0] * 47
+    assert bins.gpus.tolist() == [6.0] * 47
+    assert bins.start[0].tzinfo is not None
+    for jobs in (finished(1, 3), JobTable.of(submit_s=[1.0], end_s=[9.0], duration_s=[8.0], gpus=[0.0])):
+        with pytest.raises(TooFew):
+            bins_of_jobs(jobs, 3600.0)
+
+
+def test_expected_gpus_have_the_mean_of_what_came_although_forecasts_are_medians() -> None:
+    model = trained()
+    bins = some(1400)
+    expected = [model.gpus_per_hour(bins.upto(bins.start[at])) for at in range(600, 1400, 4)]
+    medians = model.predict(some(1400))[599:1399:4, 1]
+    assert abs(np.mean(expected) / bins.gpus[600:].mean() - 1) < 0.1
+    assert np.mean(medians) < np.mean(expected)
+
+
+def test_versions_written_before_are_read() -> None:
+    data = trained().to_json()
+    for target in ("jobs", "gpus"):
+        del data[target]["mean_factor"]
+    before = ThroughputModel.from_json(data)
+    np.testing.assert_array_equal(before.predict(some(800)), trained().predict(some(800)))
+    assert before.gpus.mean_factor == 1.0
+
+
+@pytest.mark.parametrize("minutes", [10, 60])
+@pytest.mark.parametrize("age", [1, 3])
+def test_the_newest_row_alone_is_the_last_of_all(minutes: int, age: int) -> None:
+    bins = some(22 * 24 * 60 // minutes, seed=5, minutes=minutes)
+    newest = newest_columns(bins, age)
+    for name, column in throughput_columns(bins, age).items():
+        np.testing.assert_allclose(newest[name], column[-1:], rtol=1e-12, err_msg=name)
