@@ -1,12 +1,16 @@
 """pytest plugin: which tests of ``make test`` judge mutants (LUCID_MUTANTS=1, as ``make mutants`` sets it).
 
-All but those of modules that start processes: mutmut runs the tests that were seen to reach a function, and sees its
-own process only.
+All but those that start processes: mutmut runs the tests that were seen to reach a function, and sees its own process
+only.
 """
 
 from __future__ import annotations
 
+import ast
 import os
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
 
 import pytest
 
@@ -24,4 +28,27 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Func
 
 
 def _starts_processes(item: pytest.Function) -> bool:
-    return bool(_PROCESSES & vars(item.module).keys()) or item.path.stem in _BY_OTHERS
+    return item.path.stem in _BY_OTHERS or bool(_PROCESSES & _reached(item.path, item.originalname))
+
+
+@cache
+def _reached(path: Path, test: str) -> frozenset[str]:
+    """Names in a test, in what it names of its module, its fixtures there included, and so on."""
+    uses, seen, left = _uses(path), {test}, [test]
+    while left:
+        more = uses.get(left.pop(), frozenset()) - seen
+        seen |= more
+        left += more
+    return frozenset(seen)
+
+
+@cache
+def _uses(path: Path) -> Mapping[str, frozenset[str]]:
+    """By function, class or constant of a module, the names in it."""
+    found = {}
+    for node in ast.parse(path.read_bytes()).body:
+        names = {one.id for one in ast.walk(node) if isinstance(one, ast.Name)}
+        names |= {one.arg for one in ast.walk(node) if isinstance(one, ast.arg)}
+        defined = [node.name] if isinstance(node, ast.FunctionDef | ast.ClassDef) else names
+        found |= {name: frozenset(names) | found.get(name, frozenset()) for name in defined}
+    return found
