@@ -180,7 +180,7 @@ def test_phrases_that_were_given_up_do_not_come_back(phrase: str) -> None:
 )
 def test_modules_and_files_that_docs_name_exist(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
-    paths = re.findall(r"(?<![\w/.-])((?:lucid|slurm|tests|benchmarks)/[\w./-]*\w)", text)
+    paths = re.findall(r"(?<![\w/.-])((?:lucid|slurm|tests|tools|benchmarks)/[\w./-]*\w)", text)
     own = tuple(f"lucid/{name}" for name in ("slurm", "lucid", "wake", "testbed", "samples"))  # folders of a host
     own += ("tests/e2e/FILE",)
     missing = [path for path in paths if not (ROOT / path).exists() and not path.startswith(own)]

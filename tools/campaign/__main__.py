@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 REPO = Path(__file__).resolve().parents[2]
-sys.path[:1] = [str(REPO / "tests"), str(REPO / "tests/e2e"), str(REPO / "slurm"), str(REPO)]
+sys.path[:1] = [str(REPO / "tools"), str(REPO / "tests"), str(REPO / "tests/e2e"), str(REPO / "slurm"), str(REPO)]
 
 from campaign import faults_commands, faults_lucidd, faults_slurm, faults_store, faults_week, told  # noqa: E402, F401
 from campaign.fault import FAULTS  # noqa: E402

@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 REPO = Path(__file__).resolve().parents[2]
-sys.path[:1] = [str(REPO / "tests"), str(REPO / "tests/e2e"), str(REPO / "slurm"), str(REPO)]
+sys.path[:1] = [str(REPO / "tools"), str(REPO / "tests"), str(REPO / "tests/e2e"), str(REPO / "slurm"), str(REPO)]
 
 from slurm_suite.choice import Test, chosen, found_in, version_of  # noqa: E402
 from slurm_suite.difference import Result, as_text, compare, limit_of, named_in  # noqa: E402

@@ -11,7 +11,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT), *(str(ROOT / part) for part in ("tests", "tests/e2e", "slurm"))]
+sys.path[:0] = [str(ROOT), *(str(ROOT / part) for part in ("tools", "tests", "tests/e2e", "slurm"))]
 
 from sbatch_fuzz.lines import cases, parse  # noqa: E402
 from sbatch_fuzz.play import Result, play  # noqa: E402

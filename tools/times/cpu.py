@@ -1,4 +1,4 @@
-"""``python tests/times/cpu.py COMMAND…``: runs it; says its CPU time, and that as a multiple of a fixed loop's.
+"""``python tools/times/cpu.py COMMAND…``: runs it; says its CPU time, and that as a multiple of a fixed loop's.
 
 The loop is the guard's of plain Python. It runs every few seconds beside the command, so that what slows the machine
 slows both.

@@ -1,4 +1,4 @@
-"""``python tests/times FOLDER``: table.csv anew from what the plugin wrote into FOLDER; prints the longest."""
+"""``python tools/times FOLDER``: table.csv anew from what the plugin wrote into FOLDER; prints the longest."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 
 REPO = Path(__file__).resolve().parents[2]
-sys.path[:1] = [str(REPO / "tests")]
+sys.path[:1] = [str(REPO / "tools")]
 
 from mutants.score import Score, by_room, noticed, verdicts  # noqa: E402
 
