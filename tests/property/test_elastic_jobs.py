@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from applications import INIT, an_application, learning
+from applications import INIT, learning
 from builders import VC, FixedPredictor, a_cluster, a_job, a_trace, by, decided, elastic, nodes
 from examples import examples
 from lucid.config import OverheadSettings
@@ -165,11 +165,6 @@ SECTIONS = {
     "pollux": {"interval_s": POLICY_ROUND_S, "population": 12, "generations": 8},
     "optimus": {"interval_s": POLICY_ROUND_S},
 }
-
-
-@pytest.fixture(scope="module")
-def app() -> Application:
-    return an_application()
 
 
 def some_nodes(rng: random.Random) -> tuple[Node, ...]:

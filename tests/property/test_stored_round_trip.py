@@ -17,7 +17,6 @@ from test_elastic_jobs import some_nodes as some_elastic_nodes
 from test_pools import LONGEST_S, some_pool, wrong
 from test_safety import VARIANTS, some_scene
 
-from applications import an_application
 from builders import VC, FixedPredictor, Tape, a_cluster, a_trace, elastic, nodes, replay
 from builders import settings as rules
 from examples import tried
@@ -165,11 +164,6 @@ def test_all_else_that_is_stored_comes_back(rng: random.Random) -> None:
 KEEPS_MEMORY = [name for name, (policy, made) in VARIANTS.items() if policy == "tiresias" or "fairness" in made] + [
     "lucid, time-aware"
 ]
-
-
-@pytest.fixture(scope="module")
-def app() -> Application:
-    return an_application()
 
 
 def some_cancelled(rng: random.Random, snapshot: Snapshot) -> Snapshot:

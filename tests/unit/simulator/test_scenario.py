@@ -22,7 +22,7 @@ from lucid.simulator.layout import NodeShape
 from lucid.simulator.learned_predictor import PackingModels
 from lucid.simulator.report.series import time_lines
 from lucid.simulator.scenario import Scenario, Semantics, simulate
-from lucid.simulator.traces import Trace, read_trace, write_trace
+from lucid.simulator.traces import read_trace, write_trace
 from lucid.simulator.traces.synth import preset, synthesise, vc_layout
 
 ONE = a_trace(by("j", 1, 100.0))
@@ -68,11 +68,6 @@ def test_lucid_looks_back_on_20_jobs_and_what_others_published_on_all(policy: st
 def test_an_unknown_predictor_is_an_error_that_lists_the_known() -> None:
     with pytest.raises(ConfigError, match=r"no predictor 'tarot' \(known: history, learned, oracle\)"):
         simulate(Scenario(ONE, predictor="tarot"), "qssf")
-
-
-def test_an_unknown_policy_is_an_error_that_lists_the_known() -> None:
-    with pytest.raises(ConfigError, match="no policy 'fifa'; did you mean 'fifo'"):
-        simulate(Scenario(ONE), "fifa")
 
 
 @pytest.mark.parametrize(
@@ -185,13 +180,6 @@ def test_published_profiling_ends_short_jobs_and_delays_nobody() -> None:
     assert (outcomes["two"].queue_s, outcomes["two"].jct_s) == (50.0, 301.0)
     assert (outcomes["wide"].queue_s, outcomes["wide"].jct_s) == (0.0, 401.0)
     assert simulate(scenario, "lucid").total_gpus == 34
-
-
-def test_a_trace_is_replayed_the_same_twice() -> None:
-    trace: Trace = a_trace(*(by(f"j{i}", 1 + i % 3, 100.0 * i + 60.0, 7.0 * i, profile=WORKLOAD) for i in range(40)))
-    scenario = Scenario(trace, {"vc": 2}, NodeShape(4))
-    for policy in ("lucid", "tiresias", "srtf"):
-        assert ran(scenario, policy) == ran(replace(scenario), policy)
 
 
 HEADER = "job_id,user,vc,gpu_num,submit_time,duration,state,gpu_util,gmem_util,gmem"

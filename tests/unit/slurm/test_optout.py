@@ -30,11 +30,6 @@ MINE = "lucid:vc=vc;held=1;v=2"
 OPAQUE = "lucid:vc=vc;held=1;skip=interactive;v=2"
 
 
-@pytest.fixture
-def stage() -> Scene:
-    return Scene()
-
-
 def held(stage: Scene, *jobs: str) -> list[bool]:
     return [stage.slurm.records[job].held for job in jobs]
 

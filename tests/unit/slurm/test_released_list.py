@@ -20,11 +20,6 @@ from scenes.slurm import MINE, Scene
 MARK = "lucid:vc=vc;held=1;v=2"
 
 
-@pytest.fixture
-def site(tmp_path: Path) -> Site:
-    return Site(tmp_path)
-
-
 def fill(site: Site, held: bool = False) -> list[int]:
     """No GPU of the VC is free; seven jobs wait, all let go by lucid-release, unless it is still to come (*held*).
     Their numbers."""

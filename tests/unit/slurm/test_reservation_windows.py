@@ -28,11 +28,6 @@ def reserved(start_s: float, end_s: float, *flags: str, name: str = "w", **rest:
                           "flags": frozenset(flags), "node_list": "n[1-2],p1"} | rest)  # fmt: skip
 
 
-@pytest.fixture
-def stage() -> Scene:
-    return Scene()
-
-
 def test_a_reservation_ahead_is_a_window_of_its_nodes(stage: Scene) -> None:
     stage.slurm.reserved = [reserved(1200.0, 8400.0, "MAINT", "IGNORE_JOBS")]
     window = Window(1200.0, 8400.0, "maintenance of n[1-2],p1 (w)", 10.0)

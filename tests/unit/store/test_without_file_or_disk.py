@@ -14,7 +14,6 @@ from click.testing import CliRunner
 
 from fake_slurm import FakeSlurm, fake_node
 from lucid.adapters.slurm.heartbeat import Heartbeat, write_heartbeat
-from lucid.adapters.store.file import set_aside
 from lucid.adapters.store.place import network_file_system
 from lucid.adapters.store.port import JobNote
 from lucid.adapters.store.sqlite import SqliteStore
@@ -246,14 +245,6 @@ def test_a_shared_store_has_no_write_ahead_log(tmp_path: Path) -> None:
     assert other.journal == "truncate"
     assert not path.with_name("lucid.db-shm").exists()
     assert SqliteStore(path, read_only=True).note("1") == JobNote("1")
-
-
-def test_the_journal_goes_aside_with_a_damaged_store(tmp_path: Path) -> None:
-    path = tmp_path / "lucid.db"
-    for name in ("lucid.db", "lucid.db-journal"):
-        (tmp_path / name).write_bytes(b"x")
-    aside = set_aside(path, 7.0)
-    assert sorted(p.name for p in tmp_path.iterdir()) == [aside.name, f"{aside.name}-journal"]
 
 
 def told(folder: Path, now_s: float, shared: bool = True, **daemon: Any) -> list[str]:
