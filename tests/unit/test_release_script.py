@@ -19,7 +19,8 @@ case "$1 $*" in
 squeue*%k*) ;;
 squeue*) mark=$(echo "$*" | grep -o 'row-[0-9a-f]*')
   [ ! -f {0}/jobs ] || {{ sed "/^[0-9]/s/ / $mark /" {0}/jobs; exit; }}
-  for n in $(seq {1}); do echo "$n $mark 0 vc 0 N/A gres/gpu:1 $n 1000 900 lucid:vc=vc;held=1;node=gres/gpu:1;v=2"; done ;;
+  tag="lucid:vc=vc;held=1;node=gres/gpu:1;v=2"
+  for n in $(seq {1}); do echo "$n $mark 0 vc 0 N/A gres/gpu:1 $n 1000 900 $tag"; done ;;
 sbatch*) cat {0}/said >&2; exit 1 ;;
 scontrol*release*) {2} ;;
 esac

@@ -20,11 +20,6 @@ from lucid.live.plans.stored_starts import START_TIMES, start_times_of
 from lucid.live.policies import live_models
 
 
-@pytest.fixture
-def site(tmp_path: Path) -> Site:
-    return Site(tmp_path)
-
-
 def _crowded(site: Site) -> str:
     """Three jobs that share with nobody, and room for two: which of them waits."""
     for n in range(3):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,11 +19,6 @@ from lucid.errors import ClusterUnavailable
 from lucid.models.history import HistoryPredictor
 
 TURN_S = 2.0
-
-
-@pytest.fixture
-def site(tmp_path: Path) -> Site:
-    return Site(tmp_path)
 
 
 class Wrong:

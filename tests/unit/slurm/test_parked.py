@@ -7,8 +7,6 @@ from contextlib import suppress
 from dataclasses import replace
 from itertools import count
 
-import pytest
-
 from lucid.adapters.slurm.pending.pending_state import LEASE_S
 from lucid.adapters.slurm.records.request import Request
 from lucid.config import Mode
@@ -16,11 +14,6 @@ from lucid.errors import ActionRefused, ClusterUnavailable
 from scenes.slurm import Scene
 
 MINE = f"lucid:vc=vc;held=1;park={LEASE_S:.0f};node=gres/gpu:1;v=2"
-
-
-@pytest.fixture
-def stage() -> Scene:
-    return Scene()
 
 
 def parked(stage: Scene, job_id: str, /, mark: str = MINE, **rest: object) -> None:

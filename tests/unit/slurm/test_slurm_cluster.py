@@ -22,11 +22,6 @@ from lucid.errors import ClusterError, ClusterUnavailable
 from scenes.slurm import WHY, Scene
 
 
-@pytest.fixture
-def stage() -> Scene:
-    return Scene()
-
-
 def test_a_job_that_nobody_may_join_runs_exactly_as_its_user_wrote_it(stage: Scene) -> None:
     stage.slurm.submit("1", "vc", 2, request=Request(tres_per_job="gres/gpu:2"))
     assert stage.start("1", "n2:0-1") is None
