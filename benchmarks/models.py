@@ -17,7 +17,8 @@ from benchmarks.figure import Figure, markdown
 from lucid.models.duration.jobtable import JobTable
 from lucid.simulator.metrics import run_metrics
 from lucid.simulator.scenario import Scenario, simulate
-from lucid.simulator.traces.synth import preset, synthesise, vc_layout
+from lucid.simulator.traces.presets import preset, vc_layout
+from lucid.simulator.traces.synth import synthesise
 
 __all__ = ["figures", "many_jobs"]
 

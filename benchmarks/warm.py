@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import Any, Final, TypeVar
 
 from benchmarks.busy import busy_snapshot, place, some_job
-from lucid.config import PolicySettings
+from lucid.config.policy import PolicySettings
 from lucid.core.decision import Action, Plan
 from lucid.core.job import Ended, Pending, Running
 from lucid.core.ports import Applied, Capability
@@ -24,7 +24,7 @@ from lucid.errors import ConfigError
 from lucid.models.history import HistoryPredictor
 from lucid.orchestrator.cycle import Cycle
 from lucid.orchestrator.policy import Policy, make_policy
-from lucid.simulator.estimates import GivenPredictor
+from lucid.simulator.predictors import GivenPredictor
 from lucid.simulator.traces.record import Trace
 
 __all__ = ["WARM_SIZE", "Steady", "bench_warm"]

@@ -1,16 +1,25 @@
 """Settings: frozen, typed, from TOML. An unknown key is an error that lists the known ones."""
 
-from lucid.config.efficiency import EfficiencySettings
 from lucid.config.live import (
     DaemonSettings,
     ElasticSettings,
     GpuHealthSettings,
-    Mode,
     ModelSettings,
     PoolSettings,
     Publish,
     SlurmSettings,
 )
+from lucid.config.load import (
+    OF_SIMULATIONS,
+    Settings,
+    load_settings,
+    own_job_log,
+    settings_from,
+    simulation_keys,
+    still_there,
+)
+from lucid.config.other import Anonymous, EfficiencySettings, Others, WebSettings
+from lucid.config.places import Mode, library_folder, profiles_folder
 from lucid.config.policy import (
     LIVE_DEFAULTS,
     BackfillSettings,
@@ -26,18 +35,6 @@ from lucid.config.policy import (
     ReservationSettings,
     TiresiasSettings,
     with_defaults,
-)
-from lucid.config.web import Anonymous, Others, WebSettings
-from lucid.config.whole import (
-    OF_SIMULATIONS,
-    Settings,
-    library_folder,
-    load_settings,
-    own_job_log,
-    profiles_folder,
-    settings_from,
-    simulation_keys,
-    still_there,
 )
 
 __all__ = [

@@ -1,6 +1,6 @@
 """Which files of tests/e2e go with which paths: ``make e2e FOR="path…"``, by the table in ``rooms.toml``.
 
-    python tests/e2e/rooms.py lucid/adapters/slurm/snapshot/builder.py     # or a folder, or a revision: what differs
+    python tests/e2e/rooms.py lucid/slurm/view/snapshot.py     # or a folder, or a revision: what differs
     from it
 
 The files go to stdout; why they are chosen, to stderr.

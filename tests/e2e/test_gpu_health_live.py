@@ -13,7 +13,7 @@ import pytest
 from box import Box
 from daemon_box import LIGHT, REPO, Lucidd, has_measured, with_fixed
 
-from lucid.adapters.gpu.profile_files import write_summary
+from lucid.node.reports import write_summary
 from lucid.profiler.summary import Summary
 from nvml_emulator import GPU_IS_LOST, Board, Gpu, build, node_environment, uuid_of
 

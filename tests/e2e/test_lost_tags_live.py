@@ -13,7 +13,7 @@ from box import Box
 from daemon_box import LIGHT, Lucidd, has_measured
 from test_fail_open import release
 
-from lucid.adapters.gpu.profile_files import write_summary
+from lucid.node.reports import write_summary
 from lucid.profiler.summary import Summary
 
 SITES = '[{"vm_size": "Standard_NC24"}]'

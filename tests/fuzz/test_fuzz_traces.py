@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from hostile import inputs, only_our_errors
 
-from lucid.simulator.traces import read_trace
-from lucid.simulator.traces.table import columns_from
+from lucid.simulator.traces.formats.table import columns_from
+from lucid.simulator.traces.read import read_trace
 
 ASSETS = Path(__file__).parents[1] / "assets"
 TABLE = "job;arrived;n;ran;limit;mem;state\n1;2024-03-01;5;1-02:00:00;60;16G;FAILED\n2;9;1;3.5;;;\n"

@@ -7,10 +7,11 @@ from dataclasses import replace
 import pytest
 
 from lucid.core.snapshot import Snapshot
-from lucid.simulator.cluster import SimulatedCluster
+from lucid.simulator.cluster.cluster import SimulatedCluster
 from lucid.simulator.record import DecisionLog
 from lucid.simulator.scenario import Scenario, simulate
-from lucid.simulator.traces.synth import preset, synthesise, vc_layout
+from lucid.simulator.traces.presets import preset, vc_layout
+from lucid.simulator.traces.synth import synthesise
 
 
 @pytest.mark.parametrize("policy", ["fifo", "lucid", "backfill"])

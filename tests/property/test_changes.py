@@ -7,12 +7,12 @@ from dataclasses import replace
 import pytest
 
 from builders import a_job
-from lucid.core.changes import Changes
 from lucid.core.job import Pending
-from lucid.core.snapshot import Partition, Snapshot
-from lucid.simulator.cluster import SimulatedCluster
+from lucid.core.snapshot import Changes, Partition, Snapshot
+from lucid.simulator.cluster.cluster import SimulatedCluster
 from lucid.simulator.scenario import Scenario, simulate
-from lucid.simulator.traces.synth import preset, synthesise, vc_layout
+from lucid.simulator.traces.presets import preset, vc_layout
+from lucid.simulator.traces.synth import synthesise
 
 
 def test_an_entry_of_which_anything_is_new_came_and_the_one_before_it_went() -> None:

@@ -12,15 +12,14 @@ from hypothesis import strategies as st
 
 from builders import VC, FixedPredictor, a_cluster, a_trace, elastic, nodes
 from examples import examples
-from lucid.config import OverheadSettings
+from lucid.config.policy import OverheadSettings
 from lucid.core.decision import Action, Decision, Hold, PartitionPlan, Plan, Requeue, Resize, Start
 from lucid.core.job import Pending, Running
 from lucid.core.placement import NodeGpus, Placement
 from lucid.core.ports import Applied, Capability
-from lucid.core.reason import NextRound
+from lucid.core.reasons.queue import NextRound
 from lucid.core.snapshot import Partition, Snapshot
-from lucid.orchestrator.policy import PartitionPolicy
-from lucid.orchestrator.rules import PolicyRules
+from lucid.orchestrator.policy import PartitionPolicy, PolicyRules
 from lucid.simulator.engine import run
 
 ROUND_S = 50.0

@@ -20,11 +20,11 @@ from lucid.core.node import Node
 from lucid.core.ports import Applied
 from lucid.core.snapshot import Snapshot
 from lucid.orchestrator.policy import Policy, make_policy
-from lucid.simulator.cluster import JobOutcome
-from lucid.simulator.elastic.applications import Application
+from lucid.simulator.cluster.state import JobOutcome
+from lucid.simulator.cluster.training import Application
+from lucid.simulator.cluster.truth import OraclePredictor
 from lucid.simulator.engine import run
-from lucid.simulator.ground_truth import OraclePredictor
-from lucid.simulator.traces import Trace, TraceJob
+from lucid.simulator.traces.record import Trace, TraceJob
 
 from builders import settings as rules  # isort: skip
 

@@ -11,16 +11,16 @@ from test_starvation_bound import ALONE, shadow_of, some_stream, wrong
 
 from builders import Tape, a_job, a_trace, guess, nodes, part, policy, replay, runs, snap
 from examples import tried
-from lucid.config import BackfillSettings
+from lucid.config.policy import BackfillSettings
 from lucid.core.decision import PartitionPlan, Start
 from lucid.core.job import Pending
 from lucid.core.snapshot import Snapshot
 from lucid.orchestrator.capacity.timeline import Timeline
 from lucid.orchestrator.policies import backfill
 from lucid.orchestrator.policies.backfill import BackfillPolicy
-from lucid.orchestrator.policies.lucid import lucid_policy as lucid
-from lucid.orchestrator.policies.plain_queue import WaitingJob
-from lucid.orchestrator.policies.shadow.advance import advance
+from lucid.orchestrator.policies.lucid import policy as lucid
+from lucid.orchestrator.policies.shadow import advance
+from lucid.orchestrator.policies.waiting import WaitingJob
 
 NOW_S = 1000.0
 

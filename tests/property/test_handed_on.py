@@ -8,13 +8,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
 
 from examples import tried
-from lucid.adapters.slurm.snapshot.builder import Viewer
-from lucid.adapters.slurm.snapshot.reuse_unchanged import handed_on
-from lucid.config import Mode
-from lucid.core.changes import changed_names, key_of
+from lucid.config.places import Mode
 from lucid.core.decision import EndProfiling, Keep, Requeue
 from lucid.core.job import Pending, Running
-from lucid.core.snapshot import Partition
+from lucid.core.snapshot import Partition, changed_names, key_of
+from lucid.slurm.view.snapshot import Viewer, handed_on
 from scenes.plans import part
 from scenes.slurm import WHY, Scene
 

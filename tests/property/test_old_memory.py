@@ -22,14 +22,14 @@ from applications import an_application
 from builders import VC, FixedPredictor, Tape, a_cluster, a_trace, elastic, nodes, replay
 from builders import settings as rules
 from examples import tried
-from lucid.adapters.store.nouns import noun_from_json, noun_to_json
 from lucid.core.ports import Predictor
 from lucid.core.snapshot import Snapshot
 from lucid.orchestrator.policy import make_policy
 from lucid.orchestrator.safety.check import SafetyCheck
-from lucid.simulator.elastic.applications import Application
+from lucid.simulator.cluster.training import Application
+from lucid.simulator.cluster.truth import OraclePredictor
 from lucid.simulator.engine import run
-from lucid.simulator.ground_truth import OraclePredictor
+from lucid.store.values import noun_from_json, noun_to_json
 
 KEEPS_MEMORY = [name for name, (policy, made) in VARIANTS.items() if policy == "tiresias" or "fairness" in made] + [
     "lucid, time-aware"

@@ -10,14 +10,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fake_slurm import FakeSlurm, fake_node
-from lucid.adapters.slurm.actions.gpu_placeholders import NAME, Placeholders
-from lucid.adapters.slurm.actions.job_writer import JobWriter
-from lucid.adapters.slurm.clients.port import HeldGpu
-from lucid.adapters.slurm.snapshot.observation import Observation
-from lucid.config import DaemonSettings, Mode, SlurmSettings
-from lucid.core.gpu_health import GpuOut
+from lucid.config.live import DaemonSettings, SlurmSettings
+from lucid.config.places import Mode
+from lucid.core.gpu import GpuOut
 from lucid.core.placement import NodeGpus
 from lucid.errors import ActionRefused
+from lucid.slurm.act.placeholders import NAME, Placeholders
+from lucid.slurm.act.write import JobWriter
+from lucid.slurm.client import HeldGpu
+from lucid.slurm.view.observation import Observation
 
 LASTS_S, CYCLE_S, CAP = 900.0, 7.0, 8
 

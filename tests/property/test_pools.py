@@ -14,9 +14,9 @@ from examples import tried
 from lucid.core.decision import Hold, Requeue, Start
 from lucid.core.node import Node
 from lucid.core.placement import placement_gpus
-from lucid.core.reason import Borrows, LargeBorrows, PlainOrder
-from lucid.orchestrator.policies.lucid.vc_plan import promises_by_vc
-from lucid.simulator.traces import Trace, TraceJob
+from lucid.core.reasons.queue import Borrows, LargeBorrows, PlainOrder
+from lucid.orchestrator.policies.lucid.plan import promises_by_vc
+from lucid.simulator.traces.record import Trace, TraceJob
 
 LONGEST_S = 100.0
 

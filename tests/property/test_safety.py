@@ -12,19 +12,19 @@ import pytest
 
 from builders import VC, a_cluster, a_trace
 from examples import tried
-from lucid.config import OverheadSettings, PolicySettings
+from lucid.config.policy import OverheadSettings, PolicySettings
 from lucid.core.job import Job, JobProfile
 from lucid.core.node import Node
 from lucid.core.ports import Capability, Predictor
 from lucid.core.prediction import StageTimes
 from lucid.models.history import HistoryPredictor
-from lucid.orchestrator.by_partition import make_policies
-from lucid.simulator.cluster import JobOutcome, SimulatedCluster
+from lucid.orchestrator.planner import make_policies
+from lucid.simulator.cluster.cluster import SimulatedCluster
+from lucid.simulator.cluster.state import JobOutcome
+from lucid.simulator.cluster.truth import ContentionTruth, Interleaving, OraclePredictor
 from lucid.simulator.engine import run
-from lucid.simulator.estimates import DryRunPredictor, GivenPredictor
-from lucid.simulator.ground_truth import ContentionTruth, OraclePredictor
-from lucid.simulator.interleaving import Interleaving
-from lucid.simulator.traces import Trace, TraceJob
+from lucid.simulator.predictors import DryRunPredictor, GivenPredictor
+from lucid.simulator.traces.record import Trace, TraceJob
 from safety_rules import INTERLEAVING, Watcher, could_run
 
 PLAIN = ("fifo", "backfill", "sjf", "srtf", "srsf", "qssf", "muri-s", "muri-l", "muri-l-2", "lucid")

@@ -12,7 +12,7 @@ from examples import tried
 from lucid.core.job import Job, Pending
 from lucid.core.node import Node
 from lucid.core.snapshot import Partition
-from lucid.orchestrator.policies import BUILT_IN
+from lucid.orchestrator.registry import BUILT_IN
 from safety_rules import outline
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from builders import HEAVY, LIGHT, FixedPredictor, a_job, at, guess, nodes, part
 from builders import settings as rules_of
-from lucid.binder.pairing import Binder
+from lucid.binder.binder import Binder
 from lucid.core.job import Pending
 from lucid.core.ledger import Ledger
 

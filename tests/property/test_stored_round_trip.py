@@ -13,10 +13,19 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 import pytest
 
 from examples import tried
-from lucid.adapters.store.nouns import noun_from_json, noun_to_json
-from lucid.adapters.store.port import JobNote
-from lucid.adapters.store.rows import note_of
-from lucid.adapters.store.snapshot_json import (
+from lucid.core.as_json import from_json, to_json
+from lucid.core.decision import Action, Decision, Hold, PartitionPlan, Plan
+from lucid.core.gpu import GpuOut
+from lucid.core.job import Ended, JobProfile, Pending, Running
+from lucid.core.node import Node
+from lucid.core.placement import NodeGpus
+from lucid.core.prediction import Prediction
+from lucid.core.reason import REASONS, Reason, reason_from_dict, reason_to_dict
+from lucid.core.reasons.queue import Unranked
+from lucid.core.snapshot import ArrivalForecast, Partition, Snapshot
+from lucid.store.port import JobNote, note_of
+from lucid.store.values import noun_from_json, noun_to_json
+from lucid.store.view import (
     decision_from_dict,
     decision_to_dict,
     picture_from_text,
@@ -25,16 +34,6 @@ from lucid.adapters.store.snapshot_json import (
     snapshot_from_dict,
     snapshot_to_dict,
 )
-from lucid.core.arrivals import ArrivalForecast
-from lucid.core.as_json import from_json, to_json
-from lucid.core.decision import Action, Decision, Hold, PartitionPlan, Plan
-from lucid.core.gpu_health import GpuOut
-from lucid.core.job import Ended, JobProfile, Pending, Running
-from lucid.core.node import Node
-from lucid.core.placement import NodeGpus
-from lucid.core.prediction import Prediction
-from lucid.core.reason import REASONS, Reason, Unranked, reason_from_dict, reason_to_dict
-from lucid.core.snapshot import Partition, Snapshot
 
 _TEXTS = ("", "n1", "a-b_0.c", 'two "words"\n', "ü", "0:1")
 _NUMBERS = (0, 1, -1, 7, 1 << 40)

@@ -11,10 +11,10 @@ from pathlib import Path
 
 from examples import tried
 from fake_slurm import AHEAD_S
-from lucid.adapters.slurm.records.request import Request
-from lucid.adapters.store.leased import IN_MEMORY
-from lucid.adapters.store.sqlite import SqliteStore
 from lucid.core.decision import Requeue
+from lucid.slurm.records.request import Request
+from lucid.store.lease import IN_MEMORY
+from lucid.store.sqlite import SqliteStore
 from scenes.released import lucid_release
 from scenes.slurm import WHY, Scene
 

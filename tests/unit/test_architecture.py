@@ -16,11 +16,12 @@ from click.testing import CliRunner
 import lucid
 from daemon_site import Site
 from fake_commands import NamedClient
-from lucid.adapters.slurm.clients.port import Breaker
 from lucid.cli.main import lucidctl
-from lucid.daemon import Daemon, Parts
-from lucid.live.policies import live_models
+from lucid.daemon.build import Parts
+from lucid.daemon.loop import Daemon
+from lucid.daemon.policies import live_models
 from lucid.models.packing.pair_memory import PairMemory
+from lucid.slurm.client import Breaker
 
 ROOT = Path(lucid.__file__).parent
 PAGE = (ROOT.parent / "docs/architecture.md").read_text(encoding="utf-8")
@@ -104,8 +105,8 @@ def test_from_sbatch_to_the_started_job(tmp_path: Path) -> None:
     slurm.submit("a", "vc", 1)
     way = Way(site.daemon.turn)
     assert [job for _, job, _ in slurm.starts] == ["a"]
-    last = ("adapters/slurm/clients/commands.py", "CommandClient.release")
-    first = ("adapters/slurm/clients/commands.py", "CommandClient.jobs")
+    last = ("slurm/commands.py", "CommandClient.release")
+    first = ("slurm/commands.py", "CommandClient.jobs")
     own = [step for step in way.between(first, last) if step not in without.steps]
     walk, recorded = the_walk("From one sbatch to the started job")
     assert len(walk) > 12
@@ -119,7 +120,7 @@ def test_from_a_row_of_a_trace_to_its_row_in_the_report(tmp_path: Path) -> None:
     done = CliRunner().invoke(lucidctl, words)  # so that all is imported
     assert done.exit_code == 0, done.output
     way = Way(lambda: CliRunner().invoke(lucidctl, words))
-    first, last = ("simulator/traces/pack.py", "_parse"), ("simulator/report/jobs.py", "_packed")
+    first, last = ("simulator/traces/formats/pack.py", "_parse"), ("simulator/report/tables.py", "_packed")
     own = [step for step in way.between(first, last) if not step[1].endswith(".__init__")]
     walk, recorded = the_walk("From one row of a trace to its row in the report")
     assert len(walk) > 12
@@ -134,7 +135,7 @@ STEERED = re.compile(r"in [\w.]+\.reasons\b|\.reasons\[|isinstance\(\w*reason, "
 @pytest.mark.parametrize("room", ["orchestrator", "binder", "profiler", "adapters", "live", "daemon", "metrics"])
 def test_reasons_only_leave(room: str) -> None:
     """What a later step needs stands in the decision: only what is shown or stored is made of reasons."""
-    stored = ("adapters/store/snapshot_json.py", "adapters/store/sqlite.py", "adapters/store/recorder.py")
+    stored = ("store/view.py", "store/sqlite.py", "store/recorder.py")
     found = {
         f"{path.relative_to(ROOT)}: {line.strip()}"
         for path in (ROOT / room).rglob("*.py")

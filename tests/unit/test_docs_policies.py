@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from lucid.config import PolicySettings
+from lucid.config.policy import PolicySettings
 from lucid.errors import ConfigError
 from lucid.models.history import HistoryPredictor
-from lucid.orchestrator.policies import BUILT_IN
 from lucid.orchestrator.policy import import_policy, make_policy
+from lucid.orchestrator.registry import BUILT_IN
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "policies.md").read_text(encoding="utf-8")

@@ -11,10 +11,11 @@ import pytest
 from pydantic import BaseModel
 
 from docs.site.settings_page import field_texts, settings_example, settings_reference
-from lucid.cli.install.doctor import diagnose
-from lucid.config import LIVE_DEFAULTS, Settings, load_settings, settings_from, simulation_keys, with_defaults
-from lucid.config.base import is_fixed, of_simulations
-from lucid.daemon import main
+from lucid.cli.site.doctor import diagnose
+from lucid.config.load import Settings, load_settings, settings_from, simulation_keys
+from lucid.config.policy import LIVE_DEFAULTS, with_defaults
+from lucid.config.section import is_fixed, of_simulations
+from lucid.daemon.process import main
 from lucid.errors import ConfigError
 
 PAGE = Path(__file__).parents[2] / "docs" / "settings.md"

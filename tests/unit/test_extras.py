@@ -12,11 +12,11 @@ from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from builders import FixedPredictor
-from lucid.config import PolicySettings
+from lucid.config.policy import PolicySettings
 from lucid.errors import ConfigError
-from lucid.orchestrator import policies as built_in
-from lucid.orchestrator.policies import BUILT_IN
+from lucid.orchestrator import registry as built_in
 from lucid.orchestrator.policy import adding_policy, make_policy
+from lucid.orchestrator.registry import BUILT_IN
 
 PLAIN = """
 import sys
@@ -39,7 +39,7 @@ def plain(code: str, *words: str) -> subprocess.CompletedProcess[str]:
 
 
 CODE = """
-import lucid.daemon.process, lucid.live.learning.models, lucid.live.policies, lucid.tuner.tune, lucid.doctor.state
+import lucid.daemon.process, lucid.daemon.learning.models, lucid.daemon.policies, lucid.tuner.tune, lucid.setup.doctor_state
 from lucid.cli.main import lucidctl, main
 trace, *policies = sys.argv[1:]
 lucidctl(["trace", "synth", "month-small", "--jobs", "60", "--out", trace], standalone_mode=False)

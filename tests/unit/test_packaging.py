@@ -16,9 +16,9 @@ from types import ModuleType
 import click
 import pytest
 
-from lucid.adapters.store.schema import MIGRATIONS
 from lucid.cli.main import lucidctl
-from lucid.slurmconf.install import FILES
+from lucid.setup.install import FILES
+from lucid.store.file import MIGRATIONS
 from sdists import REPO
 
 PARTS = ("staging", "scripts", "manual")
@@ -159,8 +159,8 @@ def test_the_packages_hold_what_the_tests_ran_with() -> None:
 
 def test_lucid_node_needs_nothing_but_python_and_nvml(made: dict[str, ModuleType]) -> None:
     paths = made["staging"]._modules("lucid.node")
-    assert REPO / "lucid/adapters/gpu/nvml.py" in paths
-    assert REPO / "lucid/adapters/gpu/dcgm.py" in paths, "imported when it is asked for"
+    assert REPO / "lucid/node/nvml.py" in paths
+    assert REPO / "lucid/node/dcgm.py" in paths, "imported when it is asked for"
     assert REPO / "lucid/config/live.py" not in paths
     outside = set()
     for path in paths:

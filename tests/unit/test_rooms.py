@@ -46,7 +46,7 @@ def test_every_pattern_is_the_first_for_something() -> None:
     ("word", "some", "others"),
     [
         (
-            "lucid/adapters/slurm/snapshot/builder.py",
+            "lucid/slurm/view/snapshot.py",
             {"test_holds.py", "test_story.py"},
             {"test_packages.py", "test_muri_live.py"},
         ),

@@ -24,26 +24,34 @@ from typing import Any, Final
 
 import numpy as np
 
-from lucid.core.frozen import dataclass
+from lucid.core.frozen import frozen_dataclass
 from lucid.errors import ModelError
 from lucid.models.additive import AdditiveModel, TermScore
-from lucid.models.duration.anchor import COUNT, DECILES, DEMAND, NEAR, NEAR_USERS, anchor_log, measured
-from lucid.models.duration.estimate import Choice, Estimates, Explanation, FitSettings
+from lucid.models.duration.estimate import (
+    COUNT,
+    DECILES,
+    DEMAND,
+    NEAR,
+    NEAR_USERS,
+    Choice,
+    Estimates,
+    Explanation,
+    FitSettings,
+    anchor_log,
+    measured,
+)
 from lucid.models.duration.features import (
     FACT_NAMES,
     LOG_OFFSET_S,
+    NameBuckets,
     feature_columns,
     from_log,
     profile_columns,
     to_log,
 )
-from lucid.models.duration.gate import OPTION_WEIGHTS, STATISTICS, Record
+from lucid.models.duration.gate import OPTION_WEIGHTS, STATISTICS, IntervalTracker, Record, scale_of
 from lucid.models.duration.history import DurationHistory
-from lucid.models.duration.intervals import IntervalTracker, scale_of
 from lucid.models.duration.jobtable import FloatArray, JobTable, TextArray
-from lucid.models.duration.names import NameBuckets
-
-__all__ = ["DurationModel"]
 
 FORMAT: Final = "lucid-duration/4"
 _EARLIER: Final = ("lucid-duration/2", "lucid-duration/3")
@@ -66,7 +74,7 @@ _WORDS: Final = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass(frozen=True, slots=True)
 class DurationModel:
     """A fitted model; `default_log` is the estimate while no job has finished.
 

@@ -7,10 +7,11 @@ from dataclasses import replace
 import pytest
 
 from builders import LIGHT, FixedPredictor, decide, guess, nodes, part, policy, reason, runs, snap, waits
-from lucid.binder.calm import CalmSince, calm_since
+from lucid.binder.candidates import CalmSince, calm_since
 from lucid.core.decision import Decision, Hold, Start
 from lucid.core.job import Pending
-from lucid.core.reason import Borrows, Calm, PairSpeed
+from lucid.core.reasons.queue import Borrows
+from lucid.core.reasons.sharing import Calm, PairSpeed
 
 DAY_S = 86400.0
 ESTIMATE_S = 2 * DAY_S

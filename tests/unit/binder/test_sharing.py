@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lucid.binder.sharing import memory_limit_mib
+from lucid.binder.contention import memory_limit_mib
 from lucid.core.job import JobProfile
 
 

@@ -46,7 +46,7 @@ def test_evaluating_without_the_extra_names_the_extra(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, library: str, arguments: tuple[str, ...], extra: str
 ) -> None:
     import lucid.models.packing.evaluate as packing
-    import lucid.models.throughput.evaluate as throughput
+    import lucid.models.throughput.forecaster as throughput
 
     def absent(*_: object, **__: object) -> None:
         raise ModuleNotFoundError(f"No module named {library!r}", name=library)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from lucid.adapters.left_out import LeftOut
 from lucid.cli.console import stdout_console, warn_on_stderr
+from lucid.left_out import LeftOut
 
 
 def test_tables_for_a_pipe_have_room(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,12 +11,12 @@ import demo
 import demo_tables
 from demo_realism import RealTimes
 from demo_stream import GPUS_PER_NODE, NODES, PROGRAMS, VC, stream, trace_of
-from lucid.config import load_settings
+from lucid.config.load import load_settings
 from lucid.simulator.layout import NodeShape
 from lucid.simulator.metrics import run_metrics
 from lucid.simulator.scenario import Scenario, simulate
-from lucid.simulator.traces import read_trace
-from lucid.simulator.traces.own import write_trace
+from lucid.simulator.traces.formats.own import write_trace
+from lucid.simulator.traces.read import read_trace
 
 
 def test_the_stream_is_the_same_for_the_same_seed_and_more_than_the_cluster_can_do() -> None:

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import click
 
-from lucid.cli.examples import EXAMPLES
 from lucid.cli.main import lucidctl
+from lucid.cli.options import EXAMPLES
 
 PAGE = Path(__file__).parents[3] / "docs/commands.md"
 HEAD = """# Commands

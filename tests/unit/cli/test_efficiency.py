@@ -8,11 +8,9 @@ from dataclasses import replace
 
 import pytest
 
-from lucid.cli.live.efficiency import tell_accounts
-from lucid.config import EfficiencySettings
-from lucid.efficiency.judge import judge, judged
-from lucid.efficiency.kinds import ADVICE, TITLES, WasteKind
-from lucid.efficiency.totals import total_of, totals
+from lucid.cli.site.efficiency import tell_accounts
+from lucid.config.other import EfficiencySettings
+from lucid.profiler.waste import ADVICE, TITLES, WasteKind, judge, judged, total_of, totals
 from waste_readings import MadeJob, Phase, at_work, ordinary, planted
 
 RULES = EfficiencySettings()

@@ -7,16 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from lucid.adapters.gpu.health_files import write_health
-from lucid.adapters.gpu.profile_files import write_summary
-from lucid.adapters.slurm.clients.ended_job import ending_from
-from lucid.config import Settings
-from lucid.core.gpu_health import CardHealth, GpuFault, NodeHealth
+from lucid.accounting.endings import Cause, Ending, why_ended
+from lucid.config.load import Settings
+from lucid.config.places import profiles_folder
+from lucid.core.gpu import CardHealth, GpuFault, NodeHealth
 from lucid.core.job import Ended, Job
-from lucid.efficiency.ending import Cause, Ending, why_ended
-from lucid.explain.how_ended import plain_ending, with_readings
-from lucid.places import profiles_folder
+from lucid.explain.endings import plain_ending, with_readings
+from lucid.node.reports import write_health, write_summary
 from lucid.profiler.summary import Spell, Summary
+from lucid.slurm.accounting import ending_from
 
 GIB = 1024.0
 ENDS = {

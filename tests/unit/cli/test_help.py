@@ -9,10 +9,10 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from lucid.cli.examples import EXAMPLES
 from lucid.cli.main import lucidctl
-from lucid.config import Settings
-from lucid.live.plans.plan_recording import records_folder
+from lucid.cli.options import EXAMPLES
+from lucid.config.load import Settings
+from lucid.store.plan_records import records_folder
 
 
 def commands(command: click.Command = lucidctl, words: str = "") -> Iterator[str]:

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from daemon_site import Site
-from lucid.adapters.gpu.profile_files import write_summary
-from lucid.config import profiles_folder
-from lucid.efficiency.idle import idle_since
+from lucid.config.places import profiles_folder
+from lucid.node.reports import write_summary
 from lucid.profiler.summary import Summary
 from lucid.profiler.use import GpuUse, IdleStretch
+from lucid.profiler.waste import idle_since
 from waste_readings import H, MadeJob, Phase, ordinary
 
 JOB = replace(MadeJob("j", [[Phase(9000.0, 0.0)]]).job_use(0.0), begin_s=0.0, end_s=9000.0, running=True)

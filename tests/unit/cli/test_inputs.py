@@ -15,7 +15,7 @@ from daemon_site import Site
 from lucid.cli.main import _GONE, lucidctl
 from lucid.cli.options import job_number
 from lucid.errors import ConfigError
-from lucid.explain.quantities import ago
+from lucid.explain.words import ago
 
 AHEAD_S = 57_000.0
 

@@ -12,28 +12,28 @@ import pytest
 
 from daemon_site import Site
 from lucid.cli.main import _COMMANDS
-from lucid.config import load_settings
+from lucid.config.load import load_settings
+from lucid.config.places import told_in
 from lucid.daemon.process import say_checked
-from lucid.live.told_settings import told_settings
-from lucid.places import told_in
+from lucid.daemon.reporting.settings import told_settings
 
 HEAVY = ("numpy", "scipy", "pandas", "sklearn", "interpret", "matplotlib", "apscheduler", "jinja2", "rapidfuzz")
 
 LIGHT = (
     "lucid.cli",
     "lucid.explain",
-    "lucid.live",
-    "lucid.adapters",
+    "lucid.daemon",
+    "lucid.slurm",
     "lucid.core",
     "lucid.orchestrator",
-    "lucid.places",
-    "lucid.slurmlog",
+    "lucid.config.places",
+    "lucid.accounting",
 )
 NOT_LIGHT = (
     "lucid.orchestrator.forecast.plan_ahead", "lucid.orchestrator.policy", "lucid.orchestrator.policies.",
-    "lucid.live.policies",
-    "lucid.live.plans.replan", "lucid.live.plans.start_log", "lucid.adapters.gpu",
-    "lucid.adapters.slurm.clients.port",
+    "lucid.daemon.policies",
+    "lucid.daemon.reporting.replan", "lucid.daemon.start_log", "lucid.node",
+    "lucid.slurm.client",
 )  # fmt: skip
 """Whose names begin so plan, or talk to Slurm or GPUs."""
 
@@ -60,7 +60,7 @@ def test_help_loads_no_command_and_no_heavy_library(words: tuple[str, ...]) -> N
 
 def test_status_loads_no_heavy_library(tmp_path: object) -> None:
     found = loaded("status", "--config", f"{tmp_path}/none.toml")
-    assert "lucid.cli.live.status" in found
+    assert "lucid.cli.jobs.queue" in found
     assert not found & set(HEAVY)
     assert "lucid.orchestrator.policies" not in found
 
@@ -80,16 +80,16 @@ def config(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("words", [("status",), ("queue",), ("queue", "--json"), ("explain", "3"), ("history",)])
 def test_what_shows_what_lucidd_wrote_loads_nothing_to_plan_with(words: tuple[str, ...], config: Path) -> None:
     found = loaded(*words, "--config", str(config))
-    assert "lucid.cli.live.status" in found
+    assert "lucid.cli.jobs.queue" in found
     assert not found & {*HEAVY, "pydantic", "textual"}
     assert not [name for name in found if name.startswith(NOT_LIGHT)]
     rooms = {".".join(name.split(".")[:2]) for name in found if name.startswith("lucid.")}
-    assert rooms <= {*LIGHT, "lucid.errors", "lucid.escaping", "lucid.atomic"}
+    assert rooms <= {*LIGHT, "lucid.errors", "lucid.text", "lucid.files"}
 
 
 def test_efficiency_loads_nothing_to_plan_with(config: Path) -> None:
     found = loaded("efficiency", "--config", str(config))
-    assert "lucid.efficiency.judge" in found
+    assert "lucid.profiler.waste" in found
     assert not found & {*HEAVY, "pydantic", "textual", "lucid.config", "lucid.orchestrator.policy"}
 
 

@@ -8,12 +8,12 @@ import pytest
 
 from builders import LIGHT, FixedPredictor, kinds, nodes, part, policy, runs, snap, waits
 from lucid.binder.contention import contention_speeds
-from lucid.core import reason as why
+from lucid.core import reasons as why
 from lucid.core.decision import Decision, DecisionRow
 from lucid.core.reason import Reason
-from lucid.explain.quantities import duration, when
 from lucid.explain.reasons import decision_text, reason_text
 from lucid.explain.replayed_story import replayed
+from lucid.explain.words import duration, when
 
 SAID: list[tuple[Reason, str]] = [
     (why.Priority("estimate x GPUs", 7200.0, 3600.0, 2, "history"), "estimate 1.0 h by history, 2 GPUs"),

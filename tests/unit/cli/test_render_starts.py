@@ -7,8 +7,8 @@ import math
 import pytest
 
 from lucid.core.decision import DecisionRow
-from lucid.core.reason import Reserved
-from lucid.explain.starts import guess_words, kept_words, start_words
+from lucid.core.reasons.queue import Reserved
+from lucid.explain.queue_rows import guess_words, kept_words, start_words
 
 H, D = 3600, 86400
 

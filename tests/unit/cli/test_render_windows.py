@@ -11,11 +11,11 @@ from types import SimpleNamespace
 import pytest
 
 from daemon_site import Site
-from lucid.adapters.slurm.records.reservations import Reservation
-from lucid.core.ahead import Seen
 from lucid.core.node import Window
-from lucid.core.reason import Closes, NodesOut
-from lucid.explain import node_states as window_words
+from lucid.core.reasons.queue import Closes, NodesOut
+from lucid.core.snapshot import Seen
+from lucid.explain import reasons as window_words
+from lucid.slurm.records.reservations import Reservation
 
 LONG, ENDLESS, SHORT = "1", "2", "3"
 

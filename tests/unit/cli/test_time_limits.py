@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from lucid.adapters.store.sqlite import SqliteStore
 from lucid.cli.main import lucidctl
-from lucid.config import load_settings
+from lucid.config.load import load_settings
 from lucid.core.job import Ended
 from lucid.daemon.process import say_checked
+from lucid.store.sqlite import SqliteStore
 from scenes.limits import crowded, replayed
 
 DAEMON = '[daemon]\nstate_dir = "{0}"\nheartbeat = "{0}/heartbeat"\npartitions = {{ vc = "pack" }}\n'

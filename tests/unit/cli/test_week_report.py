@@ -11,19 +11,19 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from lucid.adapters.store.snapshot_json import snapshot_to_dict
-from lucid.adapters.store.sqlite import SqliteStore
-from lucid.cli.learn.past_week import REALLY, past_week
+from lucid.cli.learn.report import REALLY, past_week
 from lucid.cli.main import lucidctl
-from lucid.config import settings_from
+from lucid.config.load import settings_from
 from lucid.core.job import Ended, Job
 from lucid.core.node import Node
 from lucid.core.snapshot import Partition, Snapshot
 from lucid.errors import ConfigError
-from lucid.simulator.gains import BASELINE, Party
 from lucid.simulator.layout import NodeShape
+from lucid.simulator.metrics import BASELINE, Party
 from lucid.simulator.scenario import Scenario
-from lucid.simulator.traces import Trace, TraceJob
+from lucid.simulator.traces.record import Trace, TraceJob
+from lucid.store.sqlite import SqliteStore
+from lucid.store.view import snapshot_to_dict
 
 DAY_S = 86400.0
 HOUR_S = 3600.0

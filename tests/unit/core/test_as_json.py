@@ -7,13 +7,13 @@ import json
 import pytest
 
 from builders import LIGHT
-from lucid.adapters.store.snapshot_json import snapshot_from_dict, snapshot_to_dict
 from lucid.core.as_json import from_json, to_json
 from lucid.core.job import Elastic, Ended, Job, JobProfile, Pending, Running, Stage
 from lucid.core.node import Node
 from lucid.core.placement import NodeGpus
 from lucid.core.prediction import DurationTerms, Prediction, Split, StageTimes, Term
 from lucid.core.snapshot import Partition, Snapshot
+from lucid.store.view import snapshot_from_dict, snapshot_to_dict
 
 ELASTIC = Job("9", "vc", 2, 5.0, elastic=Elastic(64, 32))
 RUNNING = Running(ELASTIC, 3.0, (NodeGpus("n1", 3), NodeGpus("n2", 1)), stage=Stage.PROFILE, profile=LIGHT)

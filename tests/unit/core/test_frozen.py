@@ -9,7 +9,8 @@ import pytest
 
 from builders import at, guess
 from lucid.core.decision import Decision, Start
-from lucid.core.reason import REASONS, FreeGpus
+from lucid.core.reason import REASONS
+from lucid.core.reasons.queue import FreeGpus
 
 
 @pytest.mark.parametrize(

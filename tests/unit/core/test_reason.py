@@ -7,16 +7,9 @@ from dataclasses import MISSING, fields
 
 import pytest
 
-from lucid.core.reason import (
-    REASONS,
-    BehindHead,
-    FreeGpus,
-    GpuMemory,
-    Reason,
-    Victim,
-    reason_from_dict,
-    reason_to_dict,
-)
+from lucid.core.reason import REASONS, Reason, reason_from_dict, reason_to_dict
+from lucid.core.reasons.queue import BehindHead, FreeGpus, Victim
+from lucid.core.reasons.sharing import GpuMemory
 
 EXAMPLES: dict[str, object] = {
     "str": "x",

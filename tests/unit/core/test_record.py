@@ -9,7 +9,8 @@ import pytest
 
 from builders import VC, Tape, a_trace, at, by, nodes, part, replay, snap, waits
 from lucid.core.decision import Action, Decision, EndProfiling, Hold, PartitionPlan, Plan, Requeue, Start
-from lucid.core.reason import BehindHead, FreeGpus, NextRound, Preempted, ProfileTime
+from lucid.core.reasons.profiling import ProfileTime
+from lucid.core.reasons.queue import BehindHead, FreeGpus, NextRound, Preempted
 from lucid.errors import TraceError
 from lucid.simulator.record import DecisionLog, load_decisions, write_decisions
 

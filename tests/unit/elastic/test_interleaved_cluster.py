@@ -11,11 +11,11 @@ from lucid.core.decision import Action, Regroup, Requeue, Start
 from lucid.core.job import Pending, Running
 from lucid.core.ports import Capability
 from lucid.core.prediction import StageTimes
-from lucid.core.reason import FairOrder
-from lucid.simulator.cluster import SimulatedCluster
-from lucid.simulator.interleaving import Interleaving
-from lucid.simulator.traces import TraceJob
-from lucid.systems.muri import NO_OVERHEAD, PUBLISHED
+from lucid.core.reasons.queue import FairOrder
+from lucid.orchestrator.policies.muri.interleave import NO_OVERHEAD, PUBLISHED
+from lucid.simulator.cluster.cluster import SimulatedCluster
+from lucid.simulator.cluster.truth import Interleaving
+from lucid.simulator.traces.record import TraceJob
 
 WHY = (FairOrder(0.0),)
 FIRST = StageTimes((3.0, 1.0), 4.0, start_s=10.0)

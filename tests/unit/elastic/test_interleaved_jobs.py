@@ -13,19 +13,19 @@ import pytest
 
 from builders import LIGHT, at
 from fake_slurm import FakeSampler, FakeSlurm, fake_node, unsealed
-from lucid.adapters.gpu.known_profiles import KnownProfiles
-from lucid.adapters.gpu.profiles import ProfileReading
-from lucid.adapters.slurm.cluster import SlurmCluster
-from lucid.adapters.slurm.elastic.training_reports import said_in
-from lucid.adapters.store.leased import IN_MEMORY
-from lucid.adapters.store.sqlite import SqliteStore
-from lucid.config import DaemonSettings, ElasticSettings, Mode, SlurmSettings
+from lucid.config.live import DaemonSettings, ElasticSettings, SlurmSettings
+from lucid.config.places import Mode
 from lucid.core.decision import Action, Regroup, Start
 from lucid.core.job import Running, TimeShares
 from lucid.core.ports import Applied, Capability
 from lucid.core.prediction import StageTimes
-from lucid.core.reason import FairOrder
+from lucid.core.reasons.queue import FairOrder
 from lucid.core.snapshot import Partition
+from lucid.slurm.cluster import SlurmCluster
+from lucid.slurm.elastic.reports import said_in
+from lucid.slurm.view.profiles import KnownProfiles, ProfileReading
+from lucid.store.lease import IN_MEMORY
+from lucid.store.sqlite import SqliteStore
 from scenes.folders import HOME
 
 WHY = (FairOrder(0.0),)

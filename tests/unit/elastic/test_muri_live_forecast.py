@@ -13,7 +13,7 @@ from lucid.core.job import Pending, Running
 from lucid.core.node import Node
 from lucid.core.prediction import StageTimes
 from lucid.orchestrator.forecast.plan_ahead import forecast
-from lucid.orchestrator.policies.muri.slow_groups import TurnsSeen
+from lucid.orchestrator.policies.muri.live import TurnsSeen
 from scenes.systems import FOUR, guesses, room
 from scenes.systems import runs_in_turns as running
 from scenes.systems import waits_for_turns as waiting

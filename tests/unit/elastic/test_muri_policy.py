@@ -10,16 +10,16 @@ from typing import Any
 import pytest
 
 from builders import LIGHT, VC, kinds, nodes, policy, reason, runs, snap, waits
-from lucid.config import MuriSettings
+from lucid.config.policy import MuriSettings
 from lucid.core.decision import Hold, PartitionPlan, Regroup, Requeue, Start
 from lucid.core.job import Pending, Running, Work
 from lucid.core.node import Node
 from lucid.core.prediction import StageTimes
-from lucid.core.reason import FreeGpus, Interleaved, Priority
-from lucid.orchestrator.policies.muri.muri_policy import grouping_options
-from lucid.systems.muri.grouping import group_jobs
-from lucid.systems.muri.stages import MuriJob
-from lucid.systems.muri.weights import GammaTable
+from lucid.core.reasons.queue import FreeGpus, Priority
+from lucid.core.reasons.sharing import Interleaved
+from lucid.orchestrator.policies.muri.grouping import GammaTable, group_jobs
+from lucid.orchestrator.policies.muri.interleave import MuriJob
+from lucid.orchestrator.policies.muri.policy import grouping_options
 from scenes.systems import FOUR, STORE, groups, guesses, room
 
 LOAD = StageTimes((8.0, 1.0, 1.0, 0.0), 10.0)

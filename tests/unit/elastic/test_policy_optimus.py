@@ -13,9 +13,9 @@ from lucid.core.decision import PartitionPlan, Resize, Start
 from lucid.core.job import Elastic, Pending, Progress, Running
 from lucid.core.node import Node
 from lucid.core.prediction import MeasuredRun
-from lucid.core.reason import Allotted
+from lucid.core.reasons.queue import Allotted
 from lucid.core.snapshot import Partition
-from lucid.systems.optimus import LossModel
+from lucid.orchestrator.policies.rounds.optimus_models import LossModel
 from scenes.systems import RESIZES, room
 
 LIMITS = Elastic(8, batch=256, init_batch=128, most_batch=1024, atomic_min=16, atomic_max=128)

@@ -9,8 +9,8 @@ from itertools import pairwise
 
 import pytest
 
-from lucid.adapters.slurm.elastic.report_check import AGREES, ReportCheck, Run, Verdict
 from lucid.core.job import Progress
+from lucid.slurm.elastic.report_check import AGREES, ReportCheck, Run, Verdict
 
 SILENT_S = 900.0
 Told = tuple[float, Progress | None]

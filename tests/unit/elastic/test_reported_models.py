@@ -9,14 +9,14 @@ import pytest
 from test_resizes import WHY, Stage
 
 from builders import at
-from lucid.adapters.slurm.elastic.step_time_models import StepModels
-from lucid.config import PolicySettings
+from lucid.config.policy import PolicySettings
 from lucid.core.decision import Resize, Start
 from lucid.core.job import Elastic, Running
 from lucid.core.placement import placement_gpus
 from lucid.models.history import HistoryPredictor
 from lucid.orchestrator.cycle import Cycle
 from lucid.orchestrator.policy import make_policy
+from lucid.slurm.elastic.jobs import StepModels
 
 ROWS = [[1, 1, 256, 0.2, 0.21], [1, 2, 128, 0.11, 0.13], [1, 4, 64, 0.06, 0.09]]
 AGENT = {"profile": ROWS, "gradient": [1.0, 20.0], "batch": 256, "epochs": 2.0, "epoch_s": [[2, 30.0]]}

@@ -15,7 +15,7 @@ import pytest
 from test_lucid_run import PYTHON
 
 import lucid_report
-from lucid.adapters.slurm.elastic.training_reports import Reports, said_in
+from lucid.slurm.elastic.reports import Reports, said_in
 from scenes.folders import HOME
 
 REPORT = Path(__file__).resolve().parents[3] / "slurm/lucid_report.py"

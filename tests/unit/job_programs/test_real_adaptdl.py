@@ -17,7 +17,7 @@ import pytest
 from test_lucid_run import RUN, environ
 from test_lucid_run_nodes import two_nodes
 
-from lucid.adapters.slurm.elastic.training_reports import said_in
+from lucid.slurm.elastic.reports import said_in
 from scenes.folders import HOME
 
 PYTHON = os.environ.get("LUCID_ADAPTDL_PYTHON", "")

@@ -15,7 +15,7 @@ import pytest
 from test_lucid_run import PYTHON, RUN, environ
 
 from lucid import untrusted
-from lucid.adapters.slurm.elastic.training_reports import Reports
+from lucid.slurm.elastic.reports import Reports
 
 SLURM = RUN.parent
 ALICE, BOB = 61001, 61002

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from lucid.live.learning.child_process import Children
+from lucid.daemon.learning.child import Children
 
 _PARENT = """
 from datetime import timedelta
-import lucid.live.learning.child_process as child
+import lucid.daemon.learning.child as child
 child._step_back = lambda: open({path!r}, "w").write(str(__import__("os").getpid()))
 child.Children().run("trace synth month-small --jobs 9000000 --out /dev/null".split(), timedelta(minutes=5))
 """
@@ -56,7 +56,7 @@ def test_a_child_prints_what_it_prints() -> None:
 _ENDS = """
 import threading, time
 from datetime import timedelta
-import lucid.live.learning.child_process as child
+import lucid.daemon.learning.child as child
 children = child.Children()
 def work():
     try:

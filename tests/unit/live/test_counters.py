@@ -14,12 +14,12 @@ from lucid.core.decision import Action, EndProfiling, Plan, Requeue, Start
 from lucid.core.job import Running, Stage
 from lucid.core.ports import Applied, Capability
 from lucid.core.snapshot import Partition, Snapshot
+from lucid.daemon.learning.training import UPKEEP, Upkeep
+from lucid.daemon.reporting.counters import Counters, speeds_of
 from lucid.errors import ClusterUnavailable, Refusal
-from lucid.live.learning.model_upkeep import UPKEEP, Upkeep
-from lucid.live.reporting.counters import Counters, speeds_of
 from lucid.orchestrator.cycle import CycleResult
-from lucid.orchestrator.policy_host import PolicyHost
-from lucid.orchestrator.rules import PolicyRules
+from lucid.orchestrator.planner import PolicyHost
+from lucid.orchestrator.policy import PolicyRules
 
 
 def counts(site: Site) -> dict[str, Any]:

@@ -16,19 +16,20 @@ from benchmarks.exposition import big_store
 from builders import LIGHT
 from daemon_site import Site
 from filled_site import bounded_site
-from lucid.adapters.gpu.profile_files import write_summary
-from lucid.adapters.gpu.profiles import ProfileReading
-from lucid.adapters.store.snapshot_json import decision_to_dict
-from lucid.adapters.store.sqlite import SqliteStore
-from lucid.config import PolicySettings, settings_from
+from lucid.config.load import settings_from
+from lucid.config.policy import PolicySettings
 from lucid.core.decision import Decision, Hold, Start
 from lucid.core.placement import NodeGpus
+from lucid.daemon.learning.training import UPKEEP
+from lucid.daemon.policies import LivePolicy
+from lucid.daemon.reporting.metrics import render
+from lucid.daemon.reporting.waste_inputs import MetricsSource
 from lucid.errors import Refusal, StoreError
-from lucid.live.learning.model_upkeep import UPKEEP
-from lucid.live.policies import LivePolicy
-from lucid.metrics.exposition import render
-from lucid.metrics.source import MetricsSource
+from lucid.node.reports import write_summary
 from lucid.profiler.summary import Summary
+from lucid.slurm.view.profiles import ProfileReading
+from lucid.store.sqlite import SqliteStore
+from lucid.store.view import decision_to_dict
 from waste_readings import planted
 
 Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
@@ -167,8 +168,8 @@ def test_idle_hours_in_metrics_are_those_of_the_command(site: Site, monkeypatch:
     assert wasted == pytest.approx(2 * 900.0)
     from click.testing import CliRunner
 
-    from lucid.cli.live import efficiency
     from lucid.cli.main import lucidctl
+    from lucid.cli.site import efficiency
 
     monkeypatch.setattr(efficiency, "told_live", lambda _config: settings)
     told = CliRunner().invoke(lucidctl, ["efficiency", "--json", "--config", str(site.folder / "lucid.toml")])

@@ -9,14 +9,13 @@ from test_live_forecast import constant, serve
 
 from builders import a_job, a_trace, by
 from lucid.cli.replay.replay_options import read_scenario
-from lucid.config import settings_from
-from lucid.core.arrivals import ArrivalForecast
-from lucid.models.throughput.arrivals import ArrivalForecaster
+from lucid.config.load import settings_from
+from lucid.core.snapshot import ArrivalForecast
+from lucid.models.kind import TooFew
 from lucid.models.throughput.bins import Bins
-from lucid.models.throughput.model import ThroughputModel
-from lucid.models.upkeep.kind import TooFew
-from lucid.simulator import learned_predictor as learned
-from lucid.simulator.learned_predictor import WalkForwardForecaster
+from lucid.models.throughput.model import ArrivalForecaster, ThroughputModel
+from lucid.simulator import predictors as learned
+from lucid.simulator.predictors import WalkForwardForecaster
 from lucid.simulator.scenario import Scenario, Throughput
 
 HOUR_S = 3600.0

@@ -10,13 +10,12 @@ from pathlib import Path
 import pytest
 
 from builders import a_trace
-from lucid.adapters.store.plan_records import record_files
-from lucid.efficiency.judge import JobUse
-from lucid.efficiency.time_limits import FittingLimit, fitting_limits, round_limit_s
+from lucid.daemon.reporting.limit_replay import recorded_s, replay_limits
 from lucid.explain.time_limits import HeldBack, held_back
-from lucid.live.plans.limit_replay import recorded_s, replay_limits
-from lucid.simulator.state import JobOutcome
-from lucid.simulator.traces import Trace
+from lucid.profiler.waste import FittingLimit, JobUse, fitting_limits, round_limit_s
+from lucid.simulator.cluster.state import JobOutcome
+from lucid.simulator.traces.record import Trace
+from lucid.store.plan_records import record_files
 from scenes.limits import crowded, replayed
 
 H = 3600.0

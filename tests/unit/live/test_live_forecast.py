@@ -11,17 +11,16 @@ import numpy as np
 import pytest
 
 from daemon_site import Site
-from lucid.adapters.left_out import LeftOut
-from lucid.adapters.store.snapshot_json import snapshot_from_dict, snapshot_to_dict
-from lucid.core.arrivals import ArrivalForecast
 from lucid.core.job import Ended, Job
-from lucid.core.snapshot import Snapshot
-from lucid.live.learning.models import LiveModels, live_forecaster
+from lucid.core.snapshot import ArrivalForecast, Snapshot
+from lucid.daemon.learning.models import LiveModels, live_forecaster
+from lucid.left_out import LeftOut
 from lucid.models.additive import AdditiveModel, Axis, Term
+from lucid.models.library import Library
 from lucid.models.throughput.bins import BIN_S
 from lucid.models.throughput.model import TargetModel, ThroughputModel
-from lucid.models.upkeep.library import Library
 from lucid.orchestrator.annotate import Annotator
+from lucid.store.view import snapshot_from_dict, snapshot_to_dict
 
 HOUR_S = 3600.0
 DAY_S = 24 * HOUR_S

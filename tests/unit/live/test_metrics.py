@@ -5,11 +5,12 @@ from __future__ import annotations
 import pytest
 
 from builders import LIGHT, FixedPredictor, a_job, a_trace, by, nodes, settings
-from lucid.config import OverheadSettings
+from lucid.config.policy import OverheadSettings
 from lucid.orchestrator.policy import make_policy
-from lucid.simulator.cluster import JobOutcome, SimulatedCluster
+from lucid.simulator.cluster.cluster import SimulatedCluster
+from lucid.simulator.cluster.state import JobOutcome
+from lucid.simulator.cluster.truth import PairsTable
 from lucid.simulator.engine import Run, Series, run
-from lucid.simulator.ground_truth import PairsTable
 from lucid.simulator.metrics import LARGE_GPUS, SIZES, group_metrics, run_metrics
 from lucid.simulator.scenario import Scenario, simulate
 

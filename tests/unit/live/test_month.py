@@ -17,14 +17,15 @@ import pytest
 
 from builders import LIGHT
 from fake_slurm import FakeSampler, FakeSlurm, fake_node
-from lucid.adapters.slurm.clients.port import Breaker, guarded
-from lucid.adapters.store.sqlite import SqliteStore
-from lucid.config import settings_from
-from lucid.daemon import Daemon, Parts
+from lucid.config.load import settings_from
+from lucid.daemon.build import Parts
+from lucid.daemon.loop import Daemon
+from lucid.daemon.policies import live_models
 from lucid.errors import ClusterUnavailable
-from lucid.live.policies import live_models
 from lucid.models.duration.history import DurationHistory
 from lucid.models.packing.pair_memory import PairMemory
+from lucid.slurm.client import Breaker, guarded
+from lucid.store.sqlite import SqliteStore
 from reachable import ids_in, walk
 
 DAY_S = 86400.0

@@ -10,11 +10,13 @@ import pytest
 from pydantic import BaseModel
 
 import lucid
-from lucid.config import DaemonSettings, PolicySettings, Settings
-from lucid.config.base import Section
+from lucid.config.live import DaemonSettings
+from lucid.config.load import Settings
+from lucid.config.policy import PolicySettings
+from lucid.config.section import Section
 from lucid.core.ports import Capability
-from lucid.live.plans.plain_settings import _TABLES
-from lucid.live.policies import LivePolicy, live_policy
+from lucid.daemon.policies import LivePolicy, live_policy
+from lucid.daemon.reporting.settings import _TABLES
 
 
 def test_they_have_the_values_of_the_settings_that_lucidd_checked() -> None:

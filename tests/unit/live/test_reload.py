@@ -13,8 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from lucid.daemon.reload import Reload
-from lucid.live.reporting.log import JournalHandler, log_handler
+from lucid.daemon.process import JournalHandler, Reload, log_handler
 
 SOUND = '[daemon]\nstate_dir = "/tmp/x"\n[daemon.partitions]\nvc = "observe"\n'
 

@@ -12,8 +12,8 @@ import pytest
 from builders import VC, nodes, part, snap, waits
 from daemon_site import Site
 from lucid.core.decision import Action, PartitionPlan, Plan
-from lucid.live.plans import replan as last_plan
-from lucid.live.plans.stored_starts import STARTS, Span, StartsAhead, told_starts
+from lucid.daemon.reporting import replan as last_plan
+from lucid.daemon.reporting.starts import STARTS, Span, StartsAhead, told_starts
 from scenes.hostile import start
 
 

@@ -13,12 +13,11 @@ from typing import Any
 import pytest
 
 from daemon_site import Site
-from lucid.adapters.store.sqlite import SqliteStore
-from lucid.doctor.state import look_over_state
+from lucid.daemon import barrier as trouble
+from lucid.daemon.barrier import TroubleFile, lives_in_trouble, persistently
 from lucid.errors import StoreError
-from lucid.live.resilience import trouble_file as trouble
-from lucid.live.resilience.failure_barrier import persistently
-from lucid.live.resilience.trouble_file import TroubleFile, lives_in_trouble
+from lucid.setup.doctor_state import look_over_state
+from lucid.store.sqlite import SqliteStore
 
 FULL = "lucid.db: cannot be written (database or disk is full)"
 HERE = socket.gethostname()
@@ -53,7 +52,7 @@ def test_doctor_tells_the_cause_of_a_lucidd_that_lives_and_cannot_write_its_stor
         assert "is down" not in words
         assert f"lucidd runs on {HERE} (pid {os.getpid()}) and decides nothing: {FULL} → mend that" in words
         assert "systemctl start" not in words
-        broken.setattr("lucid.cli.live.status.time.time", lambda: site.slurm.now)
+        broken.setattr("lucid.cli.jobs.queue.time.time", lambda: site.slurm.now)
         said = site.ctl("status")
         assert f"lucidd runs on {HERE} (pid {os.getpid()}) and decides nothing: {FULL}" in " ".join(said.split())
         assert "DOWN" not in said

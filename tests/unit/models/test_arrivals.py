@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from builders import a_job
-from lucid.models.throughput.arrivals import ArrivalForecaster
 from lucid.models.throughput.bins import BIN_S
+from lucid.models.throughput.model import ArrivalForecaster
 
 
 def test_the_forecast_is_the_larger_of_now_and_then() -> None:

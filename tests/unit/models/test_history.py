@@ -8,12 +8,11 @@ from typing import Any
 import pytest
 
 from builders import LIGHT, a_job
-from lucid.adapters.left_out import LeftOut
 from lucid.core.job import Ended, Job
 from lucid.core.prediction import JUMBO, Prediction
-from lucid.live.resilience.guarded_models import GuardedPredictor
-from lucid.models.history import HistoryPredictor
-from lucid.models.prior import PriorPredictor
+from lucid.daemon.barrier import GuardedPredictor
+from lucid.left_out import LeftOut
+from lucid.models.history import HistoryPredictor, PriorPredictor
 
 
 def past(ran_s: float, **of: object) -> Ended:

@@ -23,8 +23,8 @@ from lucid.errors import ModelError, TraceError
 from lucid.models.duration.estimate import FitSettings
 from lucid.models.duration.evaluate import evaluate_duration, metrics, walk_forward
 from lucid.models.duration.features import from_log, to_log
+from lucid.models.duration.gate import IntervalTracker, residual, scale_of
 from lucid.models.duration.history import DurationHistory, replay
-from lucid.models.duration.intervals import IntervalTracker, residual, scale_of
 from lucid.models.duration.jobtable import JobTable
 from lucid.models.duration.model import DurationModel
 from scenes.models import HOUR, cluster, cluster_model, damaged, light_training

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from lucid.cli.learn.models_evaluate import evaluate
+from lucid.cli.learn.evaluate import evaluate
 from lucid.errors import LucidError, ModelError, TraceError
 from scenes.models import light_training
 

@@ -9,11 +9,10 @@ from hypothesis import strategies as st
 
 from examples import examples
 from lucid.errors import ModelError
-from lucid.models.duration import names
-from lucid.models.duration.features import FACT_NAMES, from_log, name_stem, to_log
+from lucid.models.duration import features as names
+from lucid.models.duration.features import FACT_NAMES, NameBuckets, from_log, name_stem, to_log
 from lucid.models.duration.history import DurationHistory, replay
 from lucid.models.duration.jobtable import JobTable
-from lucid.models.duration.names import NameBuckets
 
 COUNT, MEDIAN, DEMAND = (FACT_NAMES.index(n) for n in ("user_count", "user_median", "demand_mean"))
 

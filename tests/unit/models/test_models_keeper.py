@@ -19,16 +19,15 @@ from click.testing import CliRunner
 
 from lucid.cli.learn.models import models
 from lucid.errors import ConfigError, LucidError, ModelError
+from lucid.models.duration.evaluate import DURATION
 from lucid.models.duration.jobtable import JobTable
-from lucid.models.duration.kind import DURATION
 from lucid.models.duration.model import DurationModel
+from lucid.models.kinds import Keeper, Source, find_kind, rules_from
+from lucid.models.library import Library, TrainingRuns
 from lucid.models.packing.kind import PAIRS, SHARE
 from lucid.models.throughput.bins import Bins
-from lucid.models.throughput.kind import THROUGHPUT
-from lucid.models.upkeep.keeper import Keeper, Source, rules_from
-from lucid.models.upkeep.kinds import find_kind
-from lucid.models.upkeep.library import Library, TrainingRuns
-from lucid.models.upkeep.update import Action, Rules
+from lucid.models.throughput.forecaster import THROUGHPUT
+from lucid.models.training import Action, Rules
 from scenes.models import cluster, damaged, job_log, light_training, measured
 
 pytest.importorskip("interpret")
@@ -174,8 +173,8 @@ from pathlib import Path
 from datetime import UTC, datetime
 from scenes.models import cluster
 from lucid.models.duration.model import DurationModel
-from lucid.models.upkeep.keeper import Keeper, Source
-from lucid.models.upkeep.library import Library
+from lucid.models.kinds import Keeper, Source
+from lucid.models.library import Library
 import time
 def fit(jobs, settings):
     Path(sys.argv[2]).write_text("training")
@@ -234,7 +233,7 @@ def test_throughput_is_judged_on_later_bins(tmp_path: Path, monkeypatch: pytest.
         seen.append(len(bins.start))
         return fit_throughput(Bins(bins.start[:1200], bins.jobs[:1200], bins.gpus[:1200]), age)
 
-    monkeypatch.setattr("lucid.models.throughput.kind.fit_throughput", fit)
+    monkeypatch.setattr("lucid.models.throughput.fit.fit_throughput", fit)
     rng = np.random.default_rng(0)
     start = tuple(datetime(2024, 1, 1) + timedelta(hours=n) for n in range(2000))
     counts = rng.poisson(3 + np.array([time.hour / 4 for time in start])).astype(float)
@@ -330,7 +329,7 @@ def test_show_writes_one_page(tmp_path: Path, jobs: JobTable) -> None:
 
 
 def test_the_rules_are_the_administrators() -> None:
-    from lucid.config import ModelSettings
+    from lucid.config.live import ModelSettings
 
     rules = rules_from(ModelSettings(new_jobs=5000, most_age_days=3))
     assert (rules.new_jobs, rules.most_age) == (5000, timedelta(days=3))

@@ -16,10 +16,20 @@ from hypothesis import strategies as st
 
 from examples import examples
 from lucid.errors import ModelError
-from lucid.models._ridge import FallingRidge
-from lucid.models.packing.crossval import Honest, judge, leave_both_out, leave_one_out, sides_by
 from lucid.models.packing.measured import Pairing, Usage, read_pairs, read_profiles
-from lucid.models.packing.pair_speed import PairDesign, PairModel, fit_pairs, free_pairs, recall_threshold
+from lucid.models.packing.pair_speed import (
+    FallingRidge,
+    Honest,
+    PairDesign,
+    PairModel,
+    fit_pairs,
+    free_pairs,
+    judge,
+    leave_both_out,
+    leave_one_out,
+    recall_threshold,
+    sides_by,
+)
 
 
 @cache

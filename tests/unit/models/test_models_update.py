@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lucid.errors import ModelError
-from lucid.models.upkeep.kind import TooFew, split
-from lucid.models.upkeep.library import Library, Trained
-from lucid.models.upkeep.update import (
+from lucid.models.kind import TooFew, split
+from lucid.models.library import Library, Trained
+from lucid.models.training import (
     Action,
     Decision,
     Drift,

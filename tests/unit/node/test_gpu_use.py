@@ -7,10 +7,9 @@ from pathlib import Path
 import pytest
 from test_node_sampler import Given, Readings, ticks
 
-from lucid.adapters.gpu.profile_files import read_profile_files
-from lucid.adapters.gpu.use_files import UseFolder
-from lucid.core.readings import GpuProcess, GpuReading
-from lucid.node.jobs import JobSpec
+from lucid.core.gpu import GpuProcess, GpuReading
+from lucid.node.processes import JobSpec
+from lucid.node.reports import UseFolder, read_profile_files
 from lucid.node.sampler import Sampler
 from lucid.profiler.samples import GpuSample, Sample
 from lucid.profiler.use import GpuUse, IdleStretch, UseMeter

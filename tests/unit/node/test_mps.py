@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from lucid.adapters.slurm.actions.prolog_extra import Items
+from lucid.slurm.act.prolog_extra import Items
 from lucid_hooks.processes import seen
 from nvml_emulator import smi as nvidia_smi
 

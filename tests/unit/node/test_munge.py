@@ -7,11 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from lucid.adapters.slurm.actions.prolog_extra import free_extra
-from lucid.adapters.slurm.clients.commands import CommandClient
-from lucid.adapters.slurm.clients.munge import credential
-from lucid.adapters.slurm.clients.port import Breaker
 from lucid.errors import ActionRefused
+from lucid.slurm.act.prolog_extra import free_extra
+from lucid.slurm.client import Breaker
+from lucid.slurm.commands import CommandClient, credential
 
 SEAL = "MUNGE:AwQFAAD9+RbZYggCWNzWjwGw8LULZUya/Q==:"
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from lucid.node.owners import Owners
+from lucid.node.processes import Owners
 
 
 def process(

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from lucid.adapters.gpu.spool import SampleWriter, read_run, unended
 from lucid.errors import MetricsError
+from lucid.node.spool import SampleWriter, read_run, unended
 from lucid.profiler.samples import GpuSample, record_size
 
 

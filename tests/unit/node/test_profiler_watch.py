@@ -10,10 +10,9 @@ import pytest
 
 import benchmarks.calibrate
 from lucid.core.job import JobProfile
+from lucid.profiler.pair_watch import seen_speed, watched
 from lucid.profiler.samples import GpuSample, Sample
-from lucid.profiler.series import Series, point_of
-from lucid.profiler.summary import Spell, Summary, summarise
-from lucid.profiler.watch import seen_speed, watched
+from lucid.profiler.summary import Series, Spell, Summary, point_of, summarise
 
 A = JobProfile(80, 40, 4000, dram_active=30)
 B = JobProfile(60, 20, 3000, dram_active=10)

@@ -10,7 +10,7 @@ import pytest
 from builders import VC, guess, kinds, nodes, part, policy, runs, snap, waits
 from lucid.core.decision import Hold, Start
 from lucid.core.node import Node
-from lucid.core.reason import NodesOut, SlurmBars
+from lucid.core.reasons.queue import NodesOut, SlurmBars
 from lucid.core.snapshot import Partition, Snapshot
 
 NAMES = ["fifo", "sjf", "qssf", "srtf", "tiresias", "backfill", "lucid"]

@@ -10,17 +10,17 @@ import numpy as np
 import pytest
 
 from builders import LIGHT, FixedPredictor, a_job, decide, guess, nodes, part, runs, snap, waits
-from lucid.adapters.store.snapshot_json import snapshot_from_dict, snapshot_to_dict
-from lucid.adapters.store.sqlite import SqliteStore
 from lucid.core.decision import Hold, Start
 from lucid.core.job import Ended
 from lucid.core.node import Node
-from lucid.core.reason import FairOrder, Priority, Unranked
+from lucid.core.reasons.queue import FairOrder, Priority, Unranked
 from lucid.core.snapshot import Snapshot
-from lucid.live.learning.estimate_ranking_log import TrustLog
+from lucid.daemon.cycles import TrustLog
 from lucid.models.history import HistoryPredictor
 from lucid.orchestrator.annotate import Annotator
 from lucid.orchestrator.order.estimate_ranking import HISTORY, TrustBook, gain_of
+from lucid.store.sqlite import SqliteStore
+from lucid.store.view import snapshot_from_dict, snapshot_to_dict
 
 RNG = random.Random(1)
 REAL = [RNG.lognormvariate(7.0, 2.0) for _ in range(300)]

@@ -11,7 +11,7 @@ import pytest
 from builders import at, decided, guess, nodes, part, policy, runs, snap, waits
 from lucid.core.decision import Action, Hold, PartitionPlan, Resize, Start
 from lucid.core.job import Elastic, Pending, Running
-from lucid.core.reason import FairOrder
+from lucid.core.reasons.queue import FairOrder
 from lucid.core.snapshot import Partition
 from lucid.errors import UnsafePlan
 from scenes.plans import check_plan

@@ -12,7 +12,7 @@ from lucid.core.decision import Plan, Start
 from lucid.core.job import Stage
 from lucid.core.snapshot import Snapshot
 from lucid.orchestrator.forecast.plan_ahead import Forecast, forecast
-from lucid.orchestrator.order.site_factor import factor_of, site_factors
+from lucid.orchestrator.order.queue_order import factor_of, site_factors
 
 BARE = {"profiling": {"enabled": False}}
 

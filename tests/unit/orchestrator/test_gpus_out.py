@@ -7,15 +7,15 @@ from dataclasses import replace
 import pytest
 
 from lucid.core.decision import Action, PartitionPlan, Plan, Requeue, Start
-from lucid.core.gpu_health import GpuOut
+from lucid.core.gpu import GpuOut
 from lucid.core.job import Running
 from lucid.core.ledger import Ledger
 from lucid.core.node import Node
-from lucid.core.reason import FairOrder, GpusOut
+from lucid.core.reasons.queue import FairOrder, GpusOut
 from lucid.errors import UnsafePlan
 from lucid.orchestrator.capacity.placement import Feasibility
 from lucid.orchestrator.capacity.timeline import Timeline
-from lucid.orchestrator.must_leave import off_bad_gpus
+from lucid.orchestrator.policy import off_bad_gpus
 from lucid.orchestrator.safety.check import SafetyCheck
 from scenes.jobs import at, runs, waits
 from scenes.plans import ANYTHING, part, settings, snap

@@ -8,15 +8,14 @@ from dataclasses import replace
 import pytest
 
 from builders import LIGHT, decide, guess, nodes, part, reason, runs, snap, waits
-from lucid.config import ReservationSettings
+from lucid.config.policy import ReservationSettings
 from lucid.core.decision import Hold, PartitionPlan, Start
 from lucid.core.job import Pending, Running
 from lucid.core.ledger import Ledger
 from lucid.core.node import Node
 from lucid.core.prediction import Prediction
-from lucid.core.reason import LargeShare, Reserved
-from lucid.orchestrator.capacity.large_jobs import large_share, next_holder
-from lucid.orchestrator.capacity.node_reservations import keep
+from lucid.core.reasons.queue import LargeShare, Reserved
+from lucid.orchestrator.capacity.reservations import keep, large_share, next_holder
 from lucid.orchestrator.capacity.timeline import Timeline, expected_ends
 
 MACHINES = nodes(3, 4)

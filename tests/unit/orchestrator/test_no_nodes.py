@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from builders import LIGHT, a_job, part, policy, settings, snap, waits
-from lucid.config import LIVE_DEFAULTS, with_defaults
+from lucid.config.policy import LIVE_DEFAULTS, with_defaults
 from lucid.core.decision import Hold
 from lucid.core.job import Pending
-from lucid.core.reason import Unranked
-from lucid.orchestrator.policies import BUILT_IN
+from lucid.core.reasons.queue import Unranked
 from lucid.orchestrator.policy import make_policy
+from lucid.orchestrator.registry import BUILT_IN
 from scenes.plans import FixedPredictor
 
 ONE, TWO, WIDE = waits("1", profile=LIGHT), waits("2", user="v"), waits("3", gpus=8)

@@ -5,11 +5,13 @@ from __future__ import annotations
 import pytest
 
 from builders import ANYTHING, LIGHT, a_job, at, check_plan, guess, nodes, part, policy, runs, settings, snap, waits
-from lucid.config import ProfilingSettings
+from lucid.config.policy import ProfilingSettings
 from lucid.core.decision import Action, EndProfiling, PartitionPlan, Start
 from lucid.core.job import Job
 from lucid.core.ledger import Ledger, gpus_by_node
-from lucid.core.reason import DistributedAlone, EverFits, ProfilingFits
+from lucid.core.reasons.profiling import ProfilingFits
+from lucid.core.reasons.queue import EverFits
+from lucid.core.reasons.sharing import DistributedAlone
 from lucid.errors import UnsafePlan
 from lucid.orchestrator.capacity.placement import Feasibility, consolidated
 from lucid.orchestrator.capacity.timeline import Timeline

@@ -8,7 +8,7 @@ from builders import a_job, at, nodes, part, runs
 from lucid.core.ledger import Ledger
 from lucid.core.node import Node
 from lucid.core.placement import Placement, indices_of, mask_of, placement_gpus, show_placement
-from lucid.core.reason import EverFits, TooLarge
+from lucid.core.reasons.queue import EverFits, TooLarge
 from lucid.orchestrator.capacity.placement import Feasibility, consolidated, emptiest
 
 

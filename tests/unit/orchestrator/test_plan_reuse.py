@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from lucid.core.changes import Versioned
 from lucid.core.decision import Action, Hold, PartitionPlan, Requeue
-from lucid.core.snapshot import Partition
-from lucid.orchestrator.plan_reuse import KeptParts
+from lucid.core.snapshot import Partition, Versioned
+from lucid.orchestrator.policy import KeptParts
 
 VCS = {name: Partition(name, (), (), ()) for name in ("a", "b", "c", "d")}
 ALL = VCS | {"profiling": Partition("profiling", (), (), (), profiling=True)}

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from builders import a_job, decide, nodes, part, snap, waits
-from lucid.adapters.slurm.records.qos_priorities import QosTiers, tiers_from
 from lucid.core.decision import Start
 from lucid.core.job import Job
 from lucid.errors import ClusterError, ClusterUnavailable
-from lucid.orchestrator.order.precedence import in_precedence
+from lucid.orchestrator.order.queue_order import in_precedence
+from lucid.slurm.records.configuration import QosTiers, tiers_from
 from scenes.slurm import MINE, Scene
 
 

@@ -6,9 +6,9 @@ import pytest
 
 from builders import a_trace, by, decide, guess, kinds, nodes, part, reason, replay, runs, snap, waits
 from builders import policy as a_policy
-from lucid.config import OverheadSettings
+from lucid.config.policy import OverheadSettings
 from lucid.core.decision import Hold, Requeue, Start
-from lucid.core.reason import BehindHead, EverFits, FairOrder, Preempted, Priority, TooLarge
+from lucid.core.reasons.queue import BehindHead, EverFits, FairOrder, Preempted, Priority, TooLarge
 from lucid.orchestrator.policy import known_policies
 
 ESTIMATES = {"early": guess(300.0), "short": guess(100.0), "slim": guess(120.0)}

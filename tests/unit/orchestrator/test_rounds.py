@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from builders import VC, FixedPredictor, nodes, part, runs, snap, waits
-from lucid.adapters.store.nouns import noun_from_json, noun_to_json
-from lucid.config import PolicySettings
+from lucid.config.policy import PolicySettings
 from lucid.core.decision import Hold, PartitionPlan, Resize, Start
 from lucid.core.job import Elastic, Progress
 from lucid.core.snapshot import Partition
 from lucid.orchestrator.forecast.plan_ahead import Forecast, forecast
 from lucid.orchestrator.policy import Policy, make_policy
+from lucid.store.values import noun_from_json, noun_to_json
 
 ALL = ("pollux", "optimus", "optimus-fitted", "optimus-drf", "tiresias")
 EVERY_60 = {name: {"interval_s": 60.0} for name in ("pollux", "optimus", "tiresias")}

@@ -9,7 +9,7 @@ from math import exp, inf, log
 
 import pytest
 
-from lucid.orchestrator.forecast.start_samples import Like, Samples
+from lucid.orchestrator.forecast.samples import Like, Samples
 
 FLOOR_S = 10.0
 _Sample = tuple[float, float, bool]
@@ -110,7 +110,7 @@ def test_the_same_waits_many_times_are_no_trouble() -> None:
 def test_forecasts_are_read_and_kept_without_numpy() -> None:
     """A command that prints no range does not wait until numpy is loaded."""
     code = (
-        "import sys; from lucid.orchestrator.forecast.start_times import StartTimes, Wait; times = StartTimes();"
+        "import sys; from lucid.orchestrator.forecast.ranges import StartTimes, Wait; times = StartTimes();"
         "times.started('a', 1.0); StartTimes.from_dict(times.to_dict()); sys.exit('numpy' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

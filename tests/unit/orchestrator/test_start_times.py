@@ -11,10 +11,10 @@ from functools import cache
 import pytest
 
 from builders import a_trace, by
-from lucid.orchestrator.forecast.start_times import StartTimes, Wait
+from lucid.orchestrator.forecast.ranges import StartTimes, Wait
 from lucid.simulator.scenario import Scenario, simulate
-from lucid.simulator.traces.synth.generate import synthesise
-from lucid.simulator.traces.synth.settings import preset, vc_layout
+from lucid.simulator.traces.presets import preset, vc_layout
+from lucid.simulator.traces.synth import synthesise
 
 
 def taught(factor: float, spread: float = 0.1, count: int = 200) -> StartTimes:

@@ -10,22 +10,22 @@ from typing import Any
 import pytest
 
 from builders import FixedPredictor, a_trace, by, guess, kinds, nodes, part, policy, reason, replay, runs, snap, waits
-from lucid.adapters.store.nouns import noun_from_json, noun_to_json
-from lucid.config import FairnessSettings, settings_from
+from lucid.config.load import settings_from
+from lucid.config.policy import FairnessSettings
 from lucid.core.decision import Hold, PartitionPlan, Start
 from lucid.core.job import Ended, Stage
 from lucid.core.ledger import Ledger
-from lucid.core.reason import PlainOrder, Reserved
+from lucid.core.reasons.queue import PlainOrder, Reserved
 from lucid.core.snapshot import Partition, Snapshot
-from lucid.live.policies import live_policy
-from lucid.orchestrator.capacity.large_jobs import LOOK_AGAIN_S
-from lucid.orchestrator.capacity.node_reservations import NodeReservation, NodeReservations, keep
+from lucid.daemon.policies import live_policy
+from lucid.orchestrator.capacity.reservations import LOOK_AGAIN_S, NodeReservation, NodeReservations, keep
 from lucid.orchestrator.capacity.timeline import Timeline, expected_ends
 from lucid.orchestrator.order.starvation_bound import turns
-from lucid.orchestrator.policies.lucid.vc_plan import LucidMemory, promise_kept
-from lucid.orchestrator.policies.shadow.plain_order import Kept, Shadow
+from lucid.orchestrator.policies.lucid.plan import LucidMemory, promise_kept
+from lucid.orchestrator.policies.shadow import Kept, Shadow
 from lucid.simulator.metrics import run_metrics
 from lucid.simulator.scenario import Scenario, simulate
+from lucid.store.values import noun_from_json, noun_to_json
 
 HOUR = 3600.0
 OFF: Mapping[str, Any] = {"profiling": {"enabled": False}, "reservation": {"enabled": False}, "packing": {"gss": 0}}

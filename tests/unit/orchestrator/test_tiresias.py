@@ -6,7 +6,7 @@ import pytest
 
 from builders import a_trace, by, decide, nodes, part, reason, replay, runs, snap, waits
 from lucid.core.decision import Hold, PartitionPlan, Requeue, Start
-from lucid.core.reason import NextRound, Priority
+from lucid.core.reasons.queue import NextRound, Priority
 from lucid.core.snapshot import Snapshot
 
 RULES = {"threshold_gpu_s": 600.0, "interval_s": 60.0}

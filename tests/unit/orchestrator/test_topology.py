@@ -13,7 +13,7 @@ from lucid.core.job import Pending, Running
 from lucid.core.ledger import Ledger
 from lucid.core.node import Node
 from lucid.core.placement import NodeGpus
-from lucid.core.reason import Spread, Switches
+from lucid.core.reasons.queue import Spread, Switches
 from lucid.core.snapshot import Partition
 from lucid.orchestrator.capacity.placement import consolidated
 from scenes.jobs import a_job

@@ -8,13 +8,12 @@ from typing import Any
 import pytest
 
 from builders import a_job, guess, nodes, part, runs, snap, waits
-from lucid.config import ReservationSettings
+from lucid.config.policy import ReservationSettings
 from lucid.core.decision import PartitionPlan, Start
 from lucid.core.job import Pending
-from lucid.core.reason import PlainOrder, Unranked, WaitOrder
+from lucid.core.reasons.queue import PlainOrder, Unranked, WaitOrder
 from lucid.orchestrator.order.starvation_bound import Turn
-from lucid.orchestrator.policies.lucid.plain_with_pairs import mostly_large
-from lucid.orchestrator.policies.lucid.wait_order import WaitQueue
+from lucid.orchestrator.policies.lucid.plain import WaitQueue, mostly_large
 from scenes.plans import decide
 
 DAY_S = 86400.0

@@ -10,10 +10,12 @@ from click.testing import CliRunner
 from lucid.cli.main import lucidctl
 from lucid.errors import TraceError
 from lucid.simulator.engine import _MOST_SAMPLES, Series
-from lucid.simulator.report.series import time_lines
+from lucid.simulator.report.charts import time_lines
 from lucid.simulator.scenario import Scenario, simulate
-from lucid.simulator.traces import read_trace, write_trace
-from lucid.simulator.traces.synth import preset, synthesise, vc_layout
+from lucid.simulator.traces.formats.own import write_trace
+from lucid.simulator.traces.presets import preset, vc_layout
+from lucid.simulator.traces.read import read_trace
+from lucid.simulator.traces.synth import synthesise
 
 HEADER = "job_id,user,vc,gpu_num,submit_time,duration,state,gpu_util,gmem_util,gmem"
 SOUND = "1,ann,a,1,0,67,COMPLETED,34.9,11.8,2730"

@@ -13,12 +13,12 @@ from click.testing import CliRunner
 
 import lucid
 from lucid.cli.main import lucidctl
-from lucid.config import PolicySettings
+from lucid.config.policy import PolicySettings
 from lucid.core.ports import Predictor
 from lucid.errors import ConfigError
 from lucid.orchestrator.policies.queue import QueuePolicy
 from lucid.orchestrator.policy import known_policies
-from lucid.simulator.traces import read_trace
+from lucid.simulator.traces.read import read_trace
 
 ROOT = Path(__file__).parents[3]
 NOTEBOOKS = sorted((ROOT / "examples").glob("*.ipynb"))

@@ -6,10 +6,10 @@ import pytest
 
 from builders import a_trace, by
 from demo_realism import RealTimes, realism
-from lucid.config import Settings, settings_from
+from lucid.config.load import Settings, settings_from
 from lucid.core.job import Job, JobProfile
 from lucid.errors import TraceError
-from lucid.simulator.cluster import JobOutcome
+from lucid.simulator.cluster.state import JobOutcome
 from lucid.simulator.layout import NodeShape
 from lucid.simulator.scenario import Scenario, simulate
 from lucid.simulator.traces.record import Trace, TraceJob

@@ -7,16 +7,16 @@ from collections.abc import Callable
 import pytest
 
 from builders import HEAVY, LIGHT, VC, a_cluster, a_trace, at, by, nodes, replay
-from lucid.config import OverheadSettings
+from lucid.config.policy import OverheadSettings
 from lucid.core.decision import Action, EndProfiling, Keep, Requeue, Start
 from lucid.core.job import JobProfile, Pending, Running, Stage
 from lucid.core.node import Node
 from lucid.core.ports import Capability
-from lucid.core.reason import FairOrder
+from lucid.core.reasons.queue import FairOrder
 from lucid.errors import ConfigError
 from lucid.models.packing.pair_memory import PairMemory
-from lucid.simulator.cluster import PROFILING, SimulatedCluster
-from lucid.simulator.traces import TraceJob
+from lucid.simulator.cluster.cluster import PROFILING, SimulatedCluster
+from lucid.simulator.traces.record import TraceJob
 
 WHY = (FairOrder(0.0),)
 

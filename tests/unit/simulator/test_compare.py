@@ -14,11 +14,12 @@ from lucid.cli.main import lucidctl
 from lucid.core.job import Elastic
 from lucid.core.prediction import StageTimes
 from lucid.errors import ConfigError
-from lucid.orchestrator.policies.requirements import requirements_of
+from lucid.orchestrator.registry import requirements_of
+from lucid.simulator.cluster.training import EpochTable
 from lucid.simulator.compare import ABLATIONS, applicable, compare_policies, default_policies
-from lucid.simulator.elastic.training import EpochTable
 from lucid.simulator.scenario import Scenario
-from lucid.simulator.traces import Trace, write_trace
+from lucid.simulator.traces.formats.own import write_trace
+from lucid.simulator.traces.record import Trace
 
 PLAIN = a_trace(*(by(f"j{i}", 1 + i % 2, 100.0 + i, 10.0 * i) for i in range(12)))
 STAGED = replace(

@@ -9,14 +9,15 @@ from pathlib import Path
 from typing import Any
 
 from lucid.cli.console import Console
-from lucid.cli.replay.gains import print_gains
+from lucid.cli.replay.simulate import print_gains
 from lucid.core.decision import Hold, PartitionPlan, Plan, Start
 from lucid.core.job import Job
 from lucid.core.placement import NodeGpus
-from lucid.core.reason import FreeGpus, Reserved
+from lucid.core.reasons.queue import FreeGpus, Reserved
 from lucid.core.snapshot import Snapshot
+from lucid.simulator.cluster.state import JobOutcome
 from lucid.simulator.engine import Run, Series
-from lucid.simulator.gains import (
+from lucid.simulator.metrics import (
     Held,
     baseline_of,
     gains,
@@ -25,12 +26,11 @@ from lucid.simulator.gains import (
     gains_told,
     held_text,
     loss_text,
+    run_metrics,
     times_baseline,
 )
-from lucid.simulator.metrics import run_metrics
 from lucid.simulator.record import DecisionLog
-from lucid.simulator.report import write_report
-from lucid.simulator.state import JobOutcome
+from lucid.simulator.report.page import write_report
 
 HOSTILE = "<script>alert(1)</script>"
 

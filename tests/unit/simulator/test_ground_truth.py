@@ -12,8 +12,8 @@ from lucid.binder.contention import contention_score, contention_speeds
 from lucid.core.job import Ended, JobProfile
 from lucid.core.prediction import Prediction, StageTimes
 from lucid.errors import TraceError
-from lucid.simulator.estimates import DryRunPredictor, GivenPredictor, read_estimates
-from lucid.simulator.ground_truth import ContentionTruth, OraclePredictor, PairsTable, read_pairs, workload_label
+from lucid.simulator.cluster.truth import ContentionTruth, OraclePredictor, PairsTable, read_pairs, workload_label
+from lucid.simulator.predictors import DryRunPredictor, GivenPredictor, read_estimates
 
 A, B = JobProfile(1.0, 1.0, 1.0, workload="a|x|64|0"), JobProfile(1.0, 1.0, 1.0, workload="b|x|64|1")
 PAIR_HEADER = "model1,dataset1,batchsize1,amp1,speed1,model2,dataset2,batchsize2,amp2,speed2\n"

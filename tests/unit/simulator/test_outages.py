@@ -9,16 +9,17 @@ import pytest
 
 from builders import VC, a_cluster, a_trace, by, nodes, replay
 from examples import tried
-from lucid.config import BackfillSettings
+from lucid.config.policy import BackfillSettings
 from lucid.core.node import Window
 from lucid.errors import ConfigError, TraceError
 from lucid.models.history import HistoryPredictor
-from lucid.simulator.cluster import SimulatedCluster
+from lucid.simulator.cluster.cluster import SimulatedCluster
+from lucid.simulator.cluster.nodes import Outages, read_events, with_limits
 from lucid.simulator.engine import Run, run
 from lucid.simulator.metrics import run_metrics
-from lucid.simulator.outages import Outages, read_events, with_limits
-from lucid.simulator.scenario import Scenario, Semantics, simulate
-from lucid.simulator.traces import Trace, TraceJob
+from lucid.simulator.published import Semantics
+from lucid.simulator.scenario import Scenario, simulate
+from lucid.simulator.traces.record import Trace, TraceJob
 from scenes.plans import policy
 
 DAY = 86400.0

@@ -17,10 +17,10 @@ from typing import Any
 import pytest
 
 from lucid.core.job import Job
-from lucid.simulator.cluster import JobOutcome
+from lucid.simulator.cluster.state import JobOutcome
 from lucid.simulator.engine import Run, Series
 from lucid.simulator.metrics import run_metrics
-from lucid.simulator.report import write_report
+from lucid.simulator.report.page import write_report
 
 HOSTILE = "</script><script>alert(1)</script>\"><img src=x onerror=alert(2)>'{{ 7*7 }}"
 

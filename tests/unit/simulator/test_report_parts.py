@@ -7,11 +7,10 @@ from array import array
 import numpy as np
 import pytest
 
-from lucid.pages.scales import Scale, Tick, duration_ticks, even_ticks, log_duration_ticks, placed, time_ticks
-from lucid.pages.units import HOUR, show_change, show_duration
+from lucid.pages.charts import Scale, Tick, duration_ticks, even_ticks, log_duration_ticks, placed, time_ticks
+from lucid.pages.page import HOUR, show_change, show_duration
 from lucid.simulator.engine import Run, Series
-from lucid.simulator.report.charts import bar_chart
-from lucid.simulator.report.series import MOST_POINTS, completion_grid, time_lines
+from lucid.simulator.report.charts import MOST_POINTS, bar_chart, completion_grid, time_lines
 from lucid.simulator.report.summary import styles
 
 

@@ -7,17 +7,19 @@ from dataclasses import replace
 import pytest
 
 from builders import Tape, a_trace, by
-from lucid.config import Settings
+from lucid.config.load import Settings
 from lucid.core.job import Ended, JobProfile
 from lucid.errors import ConfigError
 from lucid.models.packing.measured import Usage
 from lucid.models.packing.share_score import fit_share
-from lucid.simulator.cluster import PROFILING, JobOutcome
-from lucid.simulator.ground_truth import PairsTable
+from lucid.simulator.cluster.cluster import PROFILING
+from lucid.simulator.cluster.state import JobOutcome
+from lucid.simulator.cluster.truth import PairsTable
 from lucid.simulator.layout import NodeShape
-from lucid.simulator.learned_predictor import PackingModels
-from lucid.simulator.scenario import Scenario, Semantics, simulate
-from lucid.simulator.traces import Trace
+from lucid.simulator.predictors import PackingModels
+from lucid.simulator.published import Semantics
+from lucid.simulator.scenario import Scenario, simulate
+from lucid.simulator.traces.record import Trace
 
 ONE = a_trace(by("j", 1, 100.0))
 WORKLOAD = JobProfile(10.0, 10.0, 1000.0, workload="w|x|1|0")

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from lucid.adapters.slurm.records.field_parsers import hosts
-from lucid.core.hostlist import hosts_in
+from lucid.core.placement import hosts_in
 from lucid.errors import ConfigError
+from lucid.slurm.records.fields import hosts
 
 SUFFIXES = (23, 11)
 """From here on Slurm reads text behind the last bracket."""

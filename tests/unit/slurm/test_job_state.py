@@ -8,11 +8,10 @@ from typing import Any
 import pytest
 
 from fake_slurm import FakeSlurm
-from lucid.adapters.slurm.pending.job_state import JobState
-from lucid.adapters.slurm.pending.ownership import Ownership
-from lucid.adapters.slurm.records.jobs_and_nodes import SlurmJob
-from lucid.adapters.store.port import JobNote
-from lucid.config import DaemonSettings
+from lucid.config.live import DaemonSettings
+from lucid.slurm.own.state import JobState, Ownership
+from lucid.slurm.records.job import SlurmJob
+from lucid.store.port import JobNote
 
 MINE = "lucid:vc=vc;held=1;v=2"
 PARKED = f"{MINE};park=1300"

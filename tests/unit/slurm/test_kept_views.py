@@ -6,10 +6,10 @@ from dataclasses import replace
 from typing import Any
 
 from builders import LIGHT, at
-from lucid.adapters.slurm.records.request import JobDefaults, Request
-from lucid.adapters.store.port import JobNote
-from lucid.config import Mode
+from lucid.config.places import Mode
 from lucid.core.snapshot import Snapshot
+from lucid.slurm.records.request import JobDefaults, Request
+from lucid.store.port import JobNote
 from scenes.slurm import MINE, Scene
 
 

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from daemon_site import Site
-from lucid.adapters.slurm.cluster import SlurmCluster
 from lucid.daemon.loop import STORED, Looks
+from lucid.slurm.cluster import SlurmCluster
 
 
 def test_after_a_quiet_time_a_chain_of_jobs_is_looked_at_at_once_and_a_storm_once_a_second() -> None:

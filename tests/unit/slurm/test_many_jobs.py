@@ -11,13 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lucid.adapters.slurm.clients.changed_jobs import KnownJobs, listed_from
-from lucid.adapters.slurm.clients.commands import CommandClient
-from lucid.adapters.slurm.clients.port import Breaker
-from lucid.adapters.slurm.records.from_json import JOB_NEEDS
-from lucid.adapters.slurm.records.jobs_and_nodes import SlurmJob
-from lucid.adapters.slurm.records.unreadable import unread_job
 from lucid.errors import ActionRefused
+from lucid.slurm.changed_jobs import KnownJobs, listed_from
+from lucid.slurm.client import Breaker
+from lucid.slurm.commands import CommandClient
+from lucid.slurm.records.from_json import JOB_NEEDS
+from lucid.slurm.records.job import SlurmJob, unread_job
 
 BARE = {**dict.fromkeys(JOB_NEEDS), "job_state": ["PENDING"], "name": ""}
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from lucid.adapters.slurm.pending.pending_state import LEASE_S
-from lucid.config import Mode
+from lucid.config.places import Mode
+from lucid.slurm.own.waits import LEASE_S
 from scenes.slurm import Scene
 
 FAR_S = 360 * 86400.0
@@ -91,7 +91,7 @@ def test_an_array_too_large_to_look_at_goes_as_one(stage: Scene) -> None:
 
 
 def test_a_job_of_whole_nodes_that_asks_for_no_gpu_asks_for_all_of_them(stage: Scene) -> None:
-    from lucid.adapters.slurm.records.request import EXCLUSIVE, Request
+    from lucid.slurm.records.request import EXCLUSIVE, Request
 
     stage.slurm.submit("1", "vc", 4, mark=MINE)
     stage.slurm.submit(

@@ -9,10 +9,10 @@ from itertools import count
 
 import pytest
 
-from lucid.adapters.slurm.pending.pending_state import LEASE_S
-from lucid.adapters.slurm.records.request import Request
-from lucid.config import Mode
+from lucid.config.places import Mode
 from lucid.errors import ActionRefused, ClusterUnavailable
+from lucid.slurm.own.waits import LEASE_S
+from lucid.slurm.records.request import Request
 from scenes.slurm import Scene
 
 MINE = f"lucid:vc=vc;held=1;park={LEASE_S:.0f};node=gres/gpu:1;v=2"

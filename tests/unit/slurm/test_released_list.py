@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from daemon_site import Site
-from lucid.adapters.slurm.actions.released_list import Released
-from lucid.adapters.store.port import JobNote
+from lucid.slurm.act.repair import Released
+from lucid.store.port import JobNote
 
 MARK = "lucid:vc=vc;held=1;v=2"
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from lucid.adapters.slurm.clients.commands import CommandClient
-from lucid.adapters.slurm.clients.port import Breaker, Changes, checked_id, guarded
 from lucid.errors import ActionRefused, ClusterError, ClusterUnavailable
+from lucid.slurm.client import Breaker, Changes, checked_id, guarded
+from lucid.slurm.commands import CommandClient
 
 ASSETS = Path(__file__).parents[2] / "assets/slurm/24.11"
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from lucid.adapters.slurm.clients.accounting import accounted_from
-from lucid.adapters.slurm.records.json_values import accounting_trouble, checked_list
 from lucid.errors import ClusterError
+from lucid.slurm.accounting import accounted_from
+from lucid.slurm.records.json import accounting_trouble, checked_list
 
 SILENT = {
     "description": "Slurmdb query failed", "error_number": 111, "error": "Connection refused",

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from test_slurm_lending_pool import Lenders, common_nodes
 
-from lucid.adapters.slurm.elastic.opt_in import rigid_because
-from lucid.adapters.slurm.pending.pending_reasons import CROWDED, may_end, with_cause
-from lucid.adapters.store.port import GivenUp, JobNote
-from lucid.config import Mode
+from lucid.config.places import Mode
 from lucid.core.job import Elastic
+from lucid.slurm.elastic.opt_in import rigid_because
+from lucid.slurm.own.reasons import CROWDED, may_end, with_cause
+from lucid.store.port import GivenUp, JobNote
 from scenes.slurm import MINE, Scene
 
 UNPACKED = "partition 'vc' is not packed"

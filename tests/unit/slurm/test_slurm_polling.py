@@ -12,18 +12,21 @@ import pytest
 from click.testing import CliRunner
 
 from fake_slurm import FakeSampler, FakeSlurm
-from lucid.adapters.slurm.clients import commands as slurm_cli
-from lucid.adapters.slurm.clients.commands import CommandClient
-from lucid.adapters.slurm.clients.port import Breaker
-from lucid.adapters.slurm.cluster import SlurmCluster
-from lucid.adapters.store.leased import IN_MEMORY
-from lucid.adapters.store.sqlite import SqliteStore
 from lucid.cli.main import lucidctl
-from lucid.config import Mode, Settings, SlurmSettings, settings_from
-from lucid.daemon import Daemon, Parts
+from lucid.config.live import SlurmSettings
+from lucid.config.load import Settings, settings_from
+from lucid.config.places import Mode
+from lucid.daemon.build import Parts
+from lucid.daemon.loop import Daemon
+from lucid.daemon.modes import modes_from
 from lucid.errors import ConfigError
-from lucid.live.modes import modes_from
 from lucid.models.history import HistoryPredictor
+from lucid.slurm import commands as slurm_cli
+from lucid.slurm.client import Breaker
+from lucid.slurm.cluster import SlurmCluster
+from lucid.slurm.commands import CommandClient
+from lucid.store.lease import IN_MEMORY
+from lucid.store.sqlite import SqliteStore
 
 ASSETS = Path(__file__).parents[2] / "assets/slurm"
 PYSLURM = {"client": "pyslurm"}

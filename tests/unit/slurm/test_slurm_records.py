@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from builders import at
-from lucid.adapters.slurm.actions.start_changes import shard_request
-from lucid.adapters.slurm.records.field_parsers import (
+from lucid.errors import ClusterError
+from lucid.slurm.act.changes import shard_request
+from lucid.slurm.records.fields import (
     array_tasks,
     gpu_count,
     gpu_mask,
@@ -21,10 +22,9 @@ from lucid.adapters.slurm.records.field_parsers import (
     parse_mark,
     shard_types,
 )
-from lucid.adapters.slurm.records.from_json import JOB_NEEDS, jobs_from, nodes_from, reads_whole, version_of
-from lucid.adapters.slurm.records.jobs_and_nodes import SlurmJob, SlurmNode
-from lucid.adapters.slurm.records.request import Request
-from lucid.errors import ClusterError
+from lucid.slurm.records.from_json import JOB_NEEDS, jobs_from, nodes_from, reads_whole, version_of
+from lucid.slurm.records.job import SlurmJob, SlurmNode
+from lucid.slurm.records.request import Request
 
 RECORDED = sorted(path for path in (Path(__file__).parents[2] / "assets/slurm").iterdir() if path.is_dir())
 

@@ -7,9 +7,11 @@ from dataclasses import replace
 import pytest
 
 from builders import at
-from lucid.adapters.slurm.clients.port import Changes
-from lucid.adapters.slurm.records.from_json import JOB_NEEDS, jobs_from
-from lucid.adapters.slurm.records.request import (
+from lucid.core.decision import Requeue, Start
+from lucid.errors import ActionRefused
+from lucid.slurm.client import Changes
+from lucid.slurm.records.from_json import JOB_NEEDS, jobs_from
+from lucid.slurm.records.request import (
     EXCLUSIVE,
     JobDefaults,
     Request,
@@ -18,8 +20,6 @@ from lucid.adapters.slurm.records.request import (
     per_gpu,
     whole_because,
 )
-from lucid.core.decision import Requeue, Start
-from lucid.errors import ActionRefused
 from scenes.slurm import WHY, Scene
 
 TEXT = """\

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from lucid.adapters.left_out import LeftOut
-from lucid.adapters.slurm.records.reservations import Reservation, reservations_from
 from lucid.errors import ClusterError
+from lucid.left_out import LeftOut
+from lucid.slurm.records.reservations import Reservation, reservations_from
 
 ASSETS = Path(__file__).parents[2] / "assets/slurm"
 RECORDED = sorted(ASSETS.glob("*/reservations.json"))

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from fake_slurm import fake_node
-from lucid.adapters.slurm.records.network_topology import NO_NETWORK, Network, network_from, with_network
+from lucid.slurm.records.configuration import NO_NETWORK, Network, network_from, with_network
 from scenes.slurm import MINE, Scene
 
 TREE = """\

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from lucid.adapters.slurm.wake import WakeFile
+from lucid.slurm.heartbeat import WakeFile
 
 
 class Stop(threading.Event):

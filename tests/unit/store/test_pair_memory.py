@@ -8,13 +8,12 @@ from pathlib import Path
 import pytest
 
 from builders import runs
-from lucid.adapters.estimates import WithContention
-from lucid.adapters.gpu.profiles import labelled, says_more
-from lucid.adapters.left_out import LeftOut
-from lucid.adapters.store.pair_memory import PairMemoryFile
 from lucid.core.job import JobProfile, Running
+from lucid.daemon.learning.models import WithContention
+from lucid.left_out import LeftOut
 from lucid.models.history import HistoryPredictor
-from lucid.models.packing.pair_memory import PAIRS_KEPT, PairMemory, WithMemory
+from lucid.models.packing.pair_memory import PAIRS_KEPT, PairMemory, PairMemoryFile, WithMemory
+from lucid.slurm.view.profiles import labelled, says_more
 
 
 def seen(name: str, partner: str, workload: str, speed: float | None, beside: str | None = None) -> Running:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 
-from lucid.adapters.store import nouns
-from lucid.adapters.store.nouns import noun_from_json, noun_to_json
 from lucid.core.decision import EndProfiling
-from lucid.orchestrator.policies.shadow.plain_order import Kept
+from lucid.orchestrator.policies.shadow import Kept
+from lucid.store import values as nouns
+from lucid.store.values import noun_from_json, noun_to_json
 
 
 def test_a_record_of_0_1_is_read_and_its_names_are_written() -> None:

@@ -15,8 +15,16 @@ import pytest
 from click.testing import CliRunner
 
 from builders import HEAVY, LIGHT, VC, FixedPredictor, at, nodes, part, policy, runs, settings, snap, waits
-from lucid.adapters.store.nouns import noun_from_json, noun_to_json
-from lucid.adapters.store.plan_records import (
+from lucid.binder.candidates import CalmSince
+from lucid.binder.contention import contention_speeds
+from lucid.cli.main import lucidctl
+from lucid.core.decision import Plan
+from lucid.core.job import Progress, Stage
+from lucid.core.placement import NodeGpus
+from lucid.core.snapshot import Snapshot
+from lucid.errors import StoreError
+from lucid.orchestrator.planner import PolicyHost
+from lucid.store.plan_records import (
     PlanRecorder,
     lucid_version,
     prune_records,
@@ -25,15 +33,7 @@ from lucid.adapters.store.plan_records import (
     record_files,
     replan,
 )
-from lucid.binder.calm import CalmSince
-from lucid.binder.contention import contention_speeds
-from lucid.cli.main import lucidctl
-from lucid.core.decision import Plan
-from lucid.core.job import Progress, Stage
-from lucid.core.placement import NodeGpus
-from lucid.core.snapshot import Snapshot
-from lucid.errors import StoreError
-from lucid.orchestrator.policy_host import PolicyHost
+from lucid.store.values import noun_from_json, noun_to_json
 
 
 @pytest.mark.parametrize(

@@ -5,13 +5,15 @@ from __future__ import annotations
 import pytest
 
 from builders import nodes, part, snap, waits
-from lucid.adapters.store.leased import IN_MEMORY
-from lucid.adapters.store.recorder import StoreRecorder
-from lucid.adapters.store.sqlite import SqliteStore
-from lucid.config import Mode
+from lucid.config.places import Mode
 from lucid.core.decision import Hold, PartitionPlan, Plan
-from lucid.core.reason import FreeGpus, Reason, SameGpus, SameUser
+from lucid.core.reason import Reason
+from lucid.core.reasons.queue import FreeGpus
+from lucid.core.reasons.sharing import SameGpus, SameUser
 from lucid.errors import StoreError
+from lucid.store.lease import IN_MEMORY
+from lucid.store.recorder import StoreRecorder
+from lucid.store.sqlite import SqliteStore
 
 FULL = FreeGpus(1, 0, 0, False)
 NOBODY, OTHERS = SameGpus(1, 0), SameUser("ada", 3)

@@ -7,13 +7,12 @@ from typing import Any
 
 import pytest
 
-from lucid.adapters.store.file import set_aside
-from lucid.adapters.store.place import network_file_system
-from lucid.adapters.store.port import JobNote
-from lucid.adapters.store.sqlite import SqliteStore
-from lucid.config import settings_from
-from lucid.doctor.failover import look_over_failover
-from lucid.live.resilience.failover import Failover
+from lucid.config.load import settings_from
+from lucid.daemon.leader import Failover
+from lucid.setup.doctor_state import look_over_failover
+from lucid.store.file import network_file_system, set_aside
+from lucid.store.port import JobNote
+from lucid.store.sqlite import SqliteStore
 
 MOUNTS = """\
 22 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw

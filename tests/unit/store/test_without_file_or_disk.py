@@ -12,14 +12,14 @@ import pytest
 from click.testing import CliRunner
 
 from fake_slurm import FakeSlurm, fake_node
-from lucid.adapters.slurm.heartbeat import Heartbeat, write_heartbeat
-from lucid.adapters.store.port import JobNote
-from lucid.adapters.store.sqlite import SqliteStore
-from lucid.cli.install import doctor
 from lucid.cli.main import lucidctl
-from lucid.config import load_settings
-from lucid.doctor.state import look_over_state
+from lucid.cli.site import doctor
+from lucid.config.load import load_settings
 from lucid.errors import LucidError, StoreError
+from lucid.setup.doctor_state import look_over_state
+from lucid.slurm.heartbeat import Heartbeat, write_heartbeat
+from lucid.store.port import JobNote
+from lucid.store.sqlite import SqliteStore
 
 ROOT_ONLY = pytest.mark.skipif(os.geteuid() != 0, reason="a small disk is a tmpfs, which only root can mount")
 

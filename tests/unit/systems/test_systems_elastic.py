@@ -13,7 +13,7 @@ from benchmarks.papers.elastic_replay import Outcome, replay
 from benchmarks.papers.elastic_workload import CLASSES, MIXES, MODELS, ElasticModel, ElasticRequest, draw_set
 from examples import examples
 from lucid.errors import ConfigError
-from lucid.systems.elastic import (
+from lucid.orchestrator.policies.rounds.expansion import (
     ElasticJob,
     EpochTimes,
     NotEnoughGpus,

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import benchmarks.calibrate
-from lucid.systems.muri import MOST_CONFLICT, MuriJob, conflict
+from lucid.orchestrator.policies.muri.interleave import MOST_CONFLICT, MuriJob, conflict
 
 MEASURED = Path(benchmarks.calibrate.__file__).parent / "measured/h100-mps"
 

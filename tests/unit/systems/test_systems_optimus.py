@@ -8,23 +8,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from examples import examples
-from lucid.systems.optimus import (
+from lucid.orchestrator.policies.rounds.marginal import Claim, OptimusJob, allocate, fair_shares, pick_node
+from lucid.orchestrator.policies.rounds.optimus_models import (
     POINTS,
-    Claim,
     LossModel,
-    OptimusJob,
     SpeedEstimator,
     SpeedModel,
-    allocate,
     converged_at,
     end_epoch,
-    fair_shares,
     fit_loss,
     fit_speed,
     loss_sigma,
     merge_points,
     next_probe,
-    pick_node,
 )
 
 SERVER = (1.0, 2.0, 0.0, 0.0)

@@ -11,19 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from examples import examples
-from lucid.systems.pollux import (
-    BatchLimits,
-    GoodputModel,
-    GradParams,
-    Objective,
-    PerfParams,
-    PolluxJob,
-    SearchOptions,
-    SpeedupTable,
-    search,
-)
-from lucid.systems.pollux.population import Layout
-from lucid.systems.pollux.search import _squeeze
+from lucid.orchestrator.policies.rounds.genetic import Objective, SearchOptions, _squeeze, search
+from lucid.orchestrator.policies.rounds.goodput import BatchLimits, GoodputModel, GradParams, PerfParams
+from lucid.orchestrator.policies.rounds.population import Layout
+from lucid.orchestrator.policies.rounds.speedup import PolluxJob, SpeedupTable
 
 
 @pytest.mark.parametrize(

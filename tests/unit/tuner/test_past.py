@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from lucid.adapters.store.leased import IN_MEMORY
-from lucid.adapters.store.sqlite import SqliteStore
 from lucid.core.job import Ended, Job
 from lucid.core.node import Node
 from lucid.core.snapshot import Partition
 from lucid.errors import TraceError
+from lucid.store.lease import IN_MEMORY
+from lucid.store.sqlite import SqliteStore
 from lucid.tuner.past import floorplan, stored_trace
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from lucid.adapters.slurm.records.reservations import Reservation
+from lucid.slurm.records.reservations import Reservation
 from scenes.pages import Pages
 
 

@@ -12,9 +12,10 @@ from typing import Any
 
 import pytest
 
-from lucid.core.reason import SameUser, reason_to_dict
+from lucid.core.reason import reason_to_dict
+from lucid.core.reasons.sharing import SameUser
 from lucid.errors import ConfigError
-from lucid.web.what_if import WhatIf
+from lucid.web.starts import WhatIf
 from scenes.pages import Pages
 
 CONFIG = Path("lucid.toml")

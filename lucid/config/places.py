@@ -1,0 +1,165 @@
+"""Where lucidd keeps what it writes, and in which mode it is: the settings that a command needs which only shows what
+lucidd has written, or plans again. The libraries that check a whole file take longer to load than such a command to
+answer, so it leaves out the check of a file that lucidd has checked already."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import tomllib
+from collections.abc import Mapping, Set
+from dataclasses import dataclass, fields, replace
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, Protocol
+
+STATE_DIR = "/var/lib/lucid"
+HEARTBEAT = "/run/lucid/heartbeat"
+HELD_AT_MOST_S = 300.0
+"""So long a job stays held for a lucidd that gives no sign of life (``LUCID_BOUND_S`` of lucid-release, as
+installed), or for a plan of its partition that cannot be made."""
+
+
+class Mode(StrEnum):
+    """What the daemon may do in a partition."""
+
+    OBSERVE = "observe"
+    """Touch nothing; record what would be done."""
+    ORDER = "order"
+    """Order the queue by SiteFactor, within a bound."""
+    PACK = "pack"
+    """Profile, order, place and pack."""
+
+
+class Places(Protocol):
+    """A part of ``DaemonSettings``."""
+
+    @property
+    def partitions(self) -> Mapping[str, Mode]:
+        """Mode by partition."""
+        ...
+
+    @property
+    def profiling_partition(self) -> str:
+        """Where new jobs are profiled; empty: nowhere."""
+        ...
+
+    @property
+    def state_dir(self) -> str:
+        """lucidd's own folder."""
+        ...
+
+    @property
+    def shared_state(self) -> bool:
+        """Do two hosts have that folder?"""
+        ...
+
+    @property
+    def heartbeat(self) -> str:
+        """Rewritten after every good cycle."""
+        ...
+
+
+class Placed(Protocol):
+    """``Settings``, or as much of them."""
+
+    @property
+    def daemon(self) -> Places:
+        """Where lucidd keeps what it writes."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ToldDaemon:
+    """Of ``DaemonSettings``."""
+
+    partitions: Mapping[str, Mode]
+    profiling_partition: str
+    state_dir: str
+    shared_state: bool
+    heartbeat: str
+    profiles_dir: str
+    keep_days: float
+    gpu_mem_mib: int
+    first_guess_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class ToldModels:
+    """Of ``ModelSettings``."""
+
+    library: str
+
+
+@dataclass(frozen=True, slots=True)
+class ToldEfficiency:
+    """Of ``EfficiencySettings``."""
+
+    days: float
+    idle_start_s: float
+    idle_after_s: float
+    empty_s: float
+    least_measured: float
+    least_gpu_h: float
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """The settings that lucidd tells everybody, defaults and all, once it has checked them; none is a secret. Each
+    field has the name and the value that it has in ``Settings``."""
+
+    daemon: ToldDaemon
+    models: ToldModels
+    efficiency: ToldEfficiency
+
+
+_SECTIONS: Mapping[str, type[Any]] = {"daemon": ToldDaemon, "models": ToldModels, "efficiency": ToldEfficiency}
+TOLD: Mapping[str, Set[str]] = {name: {f.name for f in fields(kind)} for name, kind in _SECTIONS.items()}
+"""The names of the fields of `Told`, by section."""
+
+
+def told_of(data: Mapping[str, Any]) -> Told:
+    """Those of all settings in JSON form.
+
+    Raises:
+        KeyError: one is not there.
+    """
+    made = {name: kind(**{key: data[name][key] for key in TOLD[name]}) for name, kind in _SECTIONS.items()}
+    partitions = {name: Mode(mode) for name, mode in made["daemon"].partitions.items()}
+    return Told(replace(made["daemon"], partitions=partitions), made["models"], made["efficiency"])
+
+
+def stamp_of(text: bytes) -> str:
+    """The first line of `checked_file` where lucidd has read a ``lucid.toml`` of this content."""
+    return f"{hashlib.sha256(text).hexdigest()}\n"
+
+
+def checked_file(heartbeat: str) -> Path:
+    """Where lucidd says which ``lucid.toml`` it has read and found right: beside the heartbeat."""
+    return Path(heartbeat).with_name("lucid.toml.checked")
+
+
+def told_in(config: Path) -> Told | None:
+    """Those that lucidd told of this very file; ``None`` where it has not checked that, or another version of it has:
+    then the whole of it is to be read."""
+    try:
+        text = config.read_bytes()
+        heartbeat = tomllib.loads(text.decode()).get("daemon", {}).get("heartbeat", HEARTBEAT)
+        known, _, told = checked_file(heartbeat).read_text(encoding="utf-8").partition("\n")
+        found = told_of(json.loads(told))
+    except (KeyError, OSError, ValueError, TypeError, AttributeError, RecursionError):
+        return None
+    return found if f"{known}\n" == stamp_of(text) and found.daemon.partitions else None
+
+
+def library_folder(settings: Any, base: Path) -> Path | None:
+    """Where the versions of models are; ``None`` where nothing says so. ``settings``: all, or `Told`.
+    ``base``: folder of the configuration."""
+    if settings.models.library:
+        return base / str(settings.models.library)
+    return Path(settings.daemon.state_dir) / "models" if settings.daemon.partitions else None
+
+
+def profiles_folder(settings: Any) -> Path:
+    """Where samplers put their summaries, by all settings, or by `Told`."""
+    return Path(settings.daemon.profiles_dir or Path(settings.daemon.state_dir) / "profiles")
