@@ -18,7 +18,7 @@ from lucid.core.prediction import Prediction
 from lucid.core.snapshot import Partition, Snapshot
 from lucid.errors import ConfigError
 from lucid.models.history import HistoryPredictor
-from lucid.orchestrator.policy import make_policy
+from lucid.orchestrator.registry import make_policy
 from lucid.simulator.predictors import GivenPredictor
 from lucid.simulator.traces.record import Trace
 from lucid.simulator.traces.synth import WORKLOADS

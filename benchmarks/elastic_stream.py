@@ -28,7 +28,8 @@ from lucid.core.placement import Placement
 from lucid.core.ports import Predictor
 from lucid.core.prediction import MeasuredRun
 from lucid.core.snapshot import Partition, Snapshot
-from lucid.orchestrator.policy import PartitionPolicy, Policy, adding_policy, make_policy
+from lucid.orchestrator.policy import PartitionPolicy, Policy
+from lucid.orchestrator.registry import adding_policy, make_policy
 from lucid.simulator.cluster.training import EpochTable, Training
 from lucid.simulator.layout import NodeShape
 from lucid.simulator.scenario import Scenario, simulate

@@ -12,7 +12,7 @@ from lucid.config.policy import PolicySettings
 from lucid.models.history import HistoryPredictor
 from lucid.orchestrator.forecast.plan_ahead import forecast
 from lucid.orchestrator.forecast.ranges import StartTimes, Wait
-from lucid.orchestrator.policy import make_policy
+from lucid.orchestrator.registry import make_policy
 
 __all__ = ["figures"]
 

@@ -23,7 +23,8 @@ from lucid.core.snapshot import Partition, Snapshot
 from lucid.errors import ConfigError
 from lucid.models.history import HistoryPredictor
 from lucid.orchestrator.cycle import Cycle
-from lucid.orchestrator.policy import Policy, make_policy
+from lucid.orchestrator.policy import Policy
+from lucid.orchestrator.registry import make_policy
 from lucid.simulator.predictors import GivenPredictor
 from lucid.simulator.traces.record import Trace
 

@@ -18,7 +18,8 @@ from lucid.cli.replay.replay_options import read_scenario
 from lucid.cli.replay.simulate import compare, simulate
 from lucid.errors import ConfigError, did_you_mean
 from lucid.explain.replayed_story import story_teller
-from lucid.orchestrator.policy import PolicyFactory, adding_policy
+from lucid.orchestrator.policy import PolicyFactory
+from lucid.orchestrator.registry import adding_policy
 from lucid.simulator.engine import Run
 from lucid.simulator.metrics import BASELINE, times_baseline
 from lucid.simulator.record import DecisionLog, job_row

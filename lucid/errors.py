@@ -8,9 +8,8 @@ One thing that ``lucidctl doctor`` looked at.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from enum import StrEnum
-
-from lucid.core.frozen import frozen_dataclass
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
@@ -115,7 +114,7 @@ def words_of(error: BaseException) -> str:
     return said if isinstance(error, LucidError) and said else f"{type(error).__name__}: {said}".rstrip(": ")
 
 
-@frozen_dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Finding:
     """``level``: ``bad`` (does not work), ``warn`` (works less well) or ``ok``. ``remedy`` says what to do.
     ``setup_mends``: ``lucidctl setup`` writes what is missing."""

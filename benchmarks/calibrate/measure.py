@@ -15,10 +15,10 @@ from typing import Any, Final
 
 from benchmarks.calibrate.suite import Workload, pairs_of, workload_of
 from benchmarks.calibrate.tables import Alone, Together
+from lucid.core.checked import profile_from_dict, profile_to_dict
 from lucid.core.gpu import GpuReading
 from lucid.core.ports import GpuMetrics
 from lucid.errors import ConfigError, MetricsError
-from lucid.node.reports import profile_from_dict, profile_to_dict
 from lucid.profiler.samples import GpuSample, Sample
 from lucid.profiler.summary import Series, mean_of, point_of, summarise
 

@@ -15,7 +15,7 @@ from benchmarks.guard.measure import Between, Hot, Work
 from benchmarks.warm import Steady
 from lucid.config.policy import PolicySettings
 from lucid.models.history import HistoryPredictor
-from lucid.orchestrator.policy import make_policy
+from lucid.orchestrator.registry import make_policy
 from lucid.simulator.scenario import Scenario, simulate
 from lucid.simulator.traces.presets import preset, vc_layout
 from lucid.simulator.traces.synth import synthesise

@@ -9,7 +9,8 @@ from functools import lru_cache
 from types import UnionType
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from lucid.core.as_json import from_json
+from lucid.core.as_json import from_json, to_json
+from lucid.core.job import JobProfile
 from lucid.text import MOST
 
 _T = TypeVar("_T")
@@ -83,3 +84,36 @@ def fitting(kind: type[Any], data: Mapping[str, Any]) -> dict[str, Any]:
                 if fits(value):
                     found[name] = value
     return found
+
+
+def profile_to_dict(profile: JobProfile) -> dict[str, Any]:
+    """All fields by name."""
+    data: dict[str, Any] = to_json(profile)
+    return data
+
+
+def profile_from_dict(data: Mapping[str, Any]) -> JobProfile:
+    """The inverse; fields that this version does not know are left out.
+
+    Raises:
+        ValueError: a value is no share or no size.
+        KeyError, TypeError: a field is missing or of a wrong type.
+    """
+    return sound_profile(checked(from_json(JobProfile, data)))
+
+
+def sound_profile(profile: JobProfile) -> JobProfile:
+    """The same profile.
+
+    Raises:
+        ValueError: a value is no share or no size.
+    """
+    for name in ("gpu_util", "mem_util"):
+        if not 0 <= getattr(profile, name) <= 100:
+            raise ValueError(f"{name} is {getattr(profile, name)}, not a percentage")
+    if not 0 <= profile.gpu_mem_mib < 1 << 30:
+        raise ValueError(f"gpu_mem_mib is {profile.gpu_mem_mib}, not a size of memory")
+    shares = profile.shares
+    if shares is not None and not all(0 <= part <= 1 for part in (shares.storage or 0, shares.cpu, shares.gpu)):
+        raise ValueError(f"shares are {shares}, not shares of time")
+    return profile

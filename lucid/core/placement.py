@@ -16,6 +16,10 @@ from typing import NamedTuple
 
 from lucid.core.names import Shown
 from lucid.errors import ConfigError
+from lucid.text import digits
+
+_MOST_GPUS = 1024
+"""No node has a GPU of this number."""
 
 
 class NodeGpus(NamedTuple):
@@ -59,6 +63,25 @@ def placement_gpus(placement: Placement) -> int:
 def show_placement(placement: Placement) -> str:
     """As an administrator writes it: ``n1:0,3 n2:0-7``."""
     return " ".join(f"{part.node}:{_ranges(part.gpus)}" for part in placement)
+
+
+def parse_placement(text: str) -> Placement:
+    """The inverse of ``show_placement``; of anything else nothing."""
+    parts = []
+    for item in text.split():
+        name, _, gpus = item.rpartition(":")
+        numbers = [_span(run) for run in gpus.split(",")]
+        if not name or any(run is None for run in numbers):
+            return ()
+        parts.append(NodeGpus(name, mask_of(n for run in numbers if run is not None for n in run)))
+    return tuple(parts)
+
+
+def _span(run: str) -> range | None:
+    """The numbers of ``3`` or ``0-7``, none of them above what one node can have."""
+    first, dash, last = run.partition("-")
+    low, high = digits(first), digits(last if dash else first)
+    return range(low, high + 1) if low is not None and high is not None and low <= high < _MOST_GPUS else None
 
 
 def _ranges(gpus: tuple[int, ...]) -> str:

@@ -18,9 +18,8 @@ from lucid.left_out import LeftOut
 from lucid.models.packing.pair_memory import PairMemory, PairMemoryFile
 from lucid.node.reports import HealthFolder, health_folder
 from lucid.slurm.accounting import Accounting, SacctClient
-from lucid.slurm.choose_client import make_client
 from lucid.slurm.client import Breaker, SlurmClient
-from lucid.slurm.commands import CommandClient
+from lucid.slurm.commands import CommandClient, make_client
 from lucid.slurm.view.profiles import ProfileFolder, ProfileSource
 from lucid.store.file import set_aside
 from lucid.store.port import Store, StoreDamaged

@@ -41,7 +41,8 @@ def check_lending(settings: Settings, where: str) -> None:
             hint = did_you_mean(vc, daemon.partitions)
             raise ConfigError(f"{where}: daemon.pool.quotas.{vc}: not in daemon.partitions{hint} (there: {known})")
     from lucid.models.history import HistoryPredictor  # imported here: `status` asks for no policy
-    from lucid.orchestrator.policy import known_policies, make_policy, rules_of
+    from lucid.orchestrator.policy import rules_of
+    from lucid.orchestrator.registry import known_policies, make_policy
 
     if lending.mode == "off" or settings.daemon.policy not in known_policies():
         return

@@ -26,8 +26,8 @@ from lucid.daemon.reporting.settings import plain_settings, settings_code
 from lucid.errors import ConfigError, StoreError, did_you_mean
 from lucid.left_out import LeftOut
 from lucid.orchestrator.planner import isolated, make_policies
-from lucid.orchestrator.policy import Policy, known_policies, make_policy
-from lucid.orchestrator.registry import BUILT_IN
+from lucid.orchestrator.policy import Policy
+from lucid.orchestrator.registry import BUILT_IN, known_policies, make_policy
 from lucid.store.port import Store
 from lucid.store.values import noun_from_json, noun_to_json
 

@@ -9,12 +9,12 @@ from typing import Any
 
 from lucid.core import reasons as why
 from lucid.core.decision import DecisionRow
-from lucid.daemon.reporting.last_plan import read_stored_starts, stored_picture, stored_plan
+from lucid.daemon.reporting.last_plan import stored_picture, stored_plan
 from lucid.daemon.reporting.public_view import Published
 from lucid.daemon.reporting.settings import told_settings
 from lucid.errors import ConfigError
 from lucid.explain.predictions import prediction_data, prediction_lines
-from lucid.explain.queue_rows import guess_words, kept_words, observed_words, starts_of
+from lucid.explain.queue_rows import guess_words, kept_words, observed_words, read_stored_starts, starts_of
 from lucid.explain.reasons import boots, ends_in_time_s, reaches_words, reason_text
 from lucid.explain.story import Story, row_to_dict
 from lucid.store.port import LET_GO, SEEN, ActionRow, ProfileRow

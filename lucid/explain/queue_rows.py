@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lucid.config.places import Mode
@@ -16,12 +17,15 @@ from lucid.core.decision import DecisionRow
 from lucid.core.frozen import frozen_dataclass
 from lucid.core.job import Pending
 from lucid.core.reasons.queue import Reserved
-from lucid.daemon.reporting.last_plan import StoredPlan
-from lucid.daemon.reporting.starts import StartsAhead
+from lucid.daemon.reporting.last_plan import StoredPlan, stored_picture, stored_plan
+from lucid.daemon.reporting.public_view import Published
+from lucid.daemon.reporting.settings import told_settings
+from lucid.daemon.reporting.starts import STARTS, StartsAhead, told_starts
 from lucid.explain.reasons import decision_text, reason_text
 from lucid.explain.story import row_to_dict
 from lucid.explain.words import duration
 from lucid.orchestrator.forecast.ranges import StartRange
+from lucid.store.sqlite import SqliteStore
 
 if TYPE_CHECKING:
     from lucid.orchestrator.forecast.ranges import StartForecast
@@ -205,3 +209,21 @@ def told_words(told: Mapping[str, Any] | None) -> str:
         return ""
     span = f"{duration(told['early_s'])} to {duration(told['late_s'])}"
     return f"{duration(told['likely_s'])} ({span}), was {duration(told['real_s'])}"
+
+
+def read_stored_starts(store: SqliteStore | Published, config: Path) -> tuple[StoredPlan, StartsAhead]:
+    """The plan, and when the jobs that wait are expected to start: as lucidd foresaw it, and where that does not hold
+    of the picture planned ahead here. ``config``: lucidd's configuration file.
+
+    Raises:
+        ConfigError, StoreError: as ``stored_picture`` and ``stored_plan``.
+    """
+    data = stored_picture(store)
+    seen = stored_plan(store, data)
+    told = told_starts(store.view(STARTS), seen.snapshot, seen.plan)
+    if told is not None:
+        return seen, told
+    from lucid.daemon.reporting.replan import last_plan  # all that planning takes
+
+    last = last_plan(store, data)
+    return last, last.starts(told_settings(config), config)

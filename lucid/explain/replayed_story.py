@@ -14,7 +14,7 @@ from lucid.errors import TraceError
 from lucid.explain.predictions import prediction_data, prediction_lines
 from lucid.explain.story import UNBROKEN, Story, row_to_dict
 from lucid.explain.words import duration
-from lucid.orchestrator.policy import import_policy
+from lucid.orchestrator.registry import import_policy
 from lucid.simulator.cluster.cluster import PROFILING
 from lucid.simulator.cluster.state import JobOutcome
 from lucid.simulator.engine import Run

@@ -3,7 +3,7 @@
 Additive term tables: a generalised additive model as plain data, scored with numpy alone.
 
 A GA²M is ``score = intercept + sum f_i(x_i) + sum f_ij(x_i, x_j)``; a fitted one is nothing but tables.
-`lucid.models.additive` copies them out of interpret's ``ExplainableBoostingRegressor`` once, after training; the daemon
+`from_ebm` copies them out of interpret's ``ExplainableBoostingRegressor`` once, after training; the daemon
 then loads JSON and predicts without importing sklearn or interpret (together more than a second of start-up),
 and nothing is ever unpickled.
 

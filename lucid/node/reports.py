@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from lucid.core.as_json import from_json, to_json
-from lucid.core.checked import checked
+from lucid.core.checked import checked, sound_profile
 from lucid.core.frozen import frozen_dataclass
 from lucid.core.gpu import MOST_NUMBER, CardHealth, GpuFault, NodeHealth
 from lucid.core.job import JobProfile
@@ -127,34 +127,6 @@ def _file_name(name: str) -> str:
     return name
 
 
-def profile_to_dict(profile: JobProfile) -> dict[str, Any]:
-    """All fields by name."""
-    data: dict[str, Any] = to_json(profile)
-    return data
-
-
-def profile_from_dict(data: Mapping[str, Any]) -> JobProfile:
-    """The inverse; fields that this version does not know are left out.
-
-    Raises:
-        ValueError: a value is no share or no size.
-        KeyError, TypeError: a field is missing or of a wrong type.
-    """
-    return _sound_profile(checked(from_json(JobProfile, data)))
-
-
-def _sound_profile(profile: JobProfile) -> JobProfile:
-    for name in ("gpu_util", "mem_util"):
-        if not 0 <= getattr(profile, name) <= 100:
-            raise ValueError(f"{name} is {getattr(profile, name)}, not a percentage")
-    if not 0 <= profile.gpu_mem_mib < 1 << 30:
-        raise ValueError(f"gpu_mem_mib is {profile.gpu_mem_mib}, not a size of memory")
-    shares = profile.shares
-    if shares is not None and not all(0 <= part <= 1 for part in (shares.storage or 0, shares.cpu, shares.gpu)):
-        raise ValueError(f"shares are {shares}, not shares of time")
-    return profile
-
-
 def summary_to_dict(summary: Summary) -> dict[str, Any]:
     """All fields by name, nested."""
     return {"format": FORMAT, **to_json(summary)}
@@ -172,7 +144,7 @@ def summary_from_dict(data: Mapping[str, Any]) -> Summary:
     summary = checked(from_json(Summary, data))
     _file_name(summary.job)
     if summary.profile is not None:
-        _sound_profile(summary.profile)
+        sound_profile(summary.profile)
     return summary
 
 

@@ -24,7 +24,8 @@ from lucid.core.prediction import Prediction
 from lucid.core.reasons.queue import Unplanned
 from lucid.core.snapshot import Partition, Snapshot
 from lucid.errors import UnsafePlan, words_of
-from lucid.orchestrator.policy import PartitionPolicy, Planner, Policy, make_policy, rules_of
+from lucid.orchestrator.policy import PartitionPolicy, Planner, Policy, rules_of
+from lucid.orchestrator.registry import make_policy
 
 if TYPE_CHECKING:
     from lucid.config.policy import PolicySettings

@@ -22,8 +22,7 @@ from __future__ import annotations
 import heapq
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, get_args
 
@@ -34,11 +33,9 @@ from lucid.core.node import next_edge_s
 from lucid.core.ports import Capability, Predictor
 from lucid.core.reasons.queue import Boots, GpusOut, SlurmBars
 from lucid.core.snapshot import Partition, Snapshot, changed_names, key_of
-from lucid.errors import ConfigError, did_you_mean
+from lucid.errors import ConfigError
 
 if TYPE_CHECKING:
-    from importlib.metadata import EntryPoint
-
     from lucid.config.policy import PolicySettings
 
 
@@ -294,9 +291,6 @@ def rules_of(policy: Any) -> PolicyRules:
     return rules
 
 
-ENTRY_POINT_GROUP = "lucid.policies"
-
-
 class Policy(Protocol):
     """Turns a snapshot into a plan. ``plan`` is a function of the snapshot alone: no clock, no chance, and
     what is kept between calls only saves work."""
@@ -330,9 +324,6 @@ Planner = Callable[[Partition, Snapshot], PartitionPlan]
 
 PolicyFactory = Callable[["PolicySettings", Predictor], Policy]
 """Makes a policy from the settings; the predictor is for questions about pairs."""
-
-_ADDED: dict[str, PolicyFactory] = {}
-"""Policies of the program that uses Lucid as a library (``adding_policy``)."""
 
 
 class PartitionPolicy(ABC):
@@ -433,95 +424,3 @@ def _with_nodes(part: PartitionPlan, partition: Partition, now_s: float) -> Part
         asked_s = [entry.job.switches_until_s for entry in partition.pending if entry.job.most_switches]
     ahead_s = [at_s for at_s in (edge_s, *asked_s) if at_s is not None and now_s < at_s < math.inf]
     return replace(part, wake_s=earliest(part.wake_s, *ahead_s)) if ahead_s else part
-
-
-def known_policies() -> dict[str, PolicyFactory]:
-    """Every policy by name: those that come with Lucid, then those that installed packages add under the
-    entry point group ``lucid.policies`` (they cannot replace ours)."""
-    from importlib.metadata import entry_points
-
-    from lucid.orchestrator.registry import BUILT_IN
-
-    found: dict[str, PolicyFactory] = {}
-    for entry in entry_points(group=ENTRY_POINT_GROUP):
-        found[entry.name] = _lazy(entry)
-    return {**found, **_ADDED, **BUILT_IN}
-
-
-def _lazy(entry: EntryPoint) -> PolicyFactory:
-    def make(settings: PolicySettings, predictor: Predictor) -> Policy:
-        return _load(entry)(settings, predictor)
-
-    return make
-
-
-def _load(entry: EntryPoint) -> PolicyFactory:
-    try:
-        factory: PolicyFactory = entry.load()
-    except (ImportError, AttributeError) as error:
-        package = entry.dist.name if entry.dist is not None else "an installed package"
-        raise ConfigError(
-            f"policy {entry.name!r} of {package} cannot be loaded ({entry.value}): {error}; repair or uninstall it"
-        ) from None
-    return factory
-
-
-@contextmanager
-def adding_policy(name: str, factory: PolicyFactory) -> Iterator[str]:
-    """Know a policy of the program's own while this lasts; yields its name.
-
-    Raises:
-        ConfigError: there is a policy of this name already.
-    """
-    if name in known_policies():
-        raise ConfigError(f"there is a policy {name!r} already; give yours another name")
-    _ADDED[name] = factory
-    try:
-        yield name
-    finally:
-        del _ADDED[name]
-
-
-def import_policy(name: str) -> None:
-    """Import the package that adds policy ``name``, if one does: its kinds of reason are known from then on. Those of
-    our own policies are known already.
-
-    Raises:
-        ConfigError: it cannot be imported.
-    """
-    from lucid.orchestrator.registry import BUILT_IN
-
-    if name in BUILT_IN:
-        return
-    from importlib.metadata import entry_points  # most commands never ask what is installed, and this takes 20 ms
-
-    for entry in entry_points(group=ENTRY_POINT_GROUP, name=name):
-        _load(entry)
-
-
-def find_policy(name: str) -> PolicyFactory:
-    """The factory of the policy called ``name``.
-
-    Raises:
-        ConfigError: there is none; the message lists those there are.
-    """
-    from lucid.orchestrator.registry import BUILT_IN
-
-    if name in BUILT_IN:  # looking up what is installed reads a file of every package: more time than ten plans
-        return BUILT_IN[name]
-    known = known_policies()
-    if name not in known:
-        raise ConfigError(f"no policy {name!r}{did_you_mean(name, known)}; known: {', '.join(sorted(known))}")
-    return known[name]
-
-
-def make_policy(name: str, settings: PolicySettings, predictor: Predictor) -> Policy:
-    """The policy called ``name``.
-
-    Raises:
-        ConfigError: there is none, as ``find_policy``; the package that adds it cannot be imported; its factory lacks
-            what it needs (ours: a solver); or it does not state its rules as they are read.
-    """
-    made = find_policy(name)(settings, predictor)
-    rules_of(made)
-    return made

@@ -8,7 +8,8 @@ What a policy takes for granted: of the cluster, of users' programs, and of what
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from importlib.util import find_spec
@@ -17,15 +18,20 @@ from typing import TYPE_CHECKING, Literal
 from lucid.core.job import Pending, Running
 from lucid.core.ports import Capability, Predictor
 from lucid.core.prediction import Prediction
-from lucid.errors import ConfigError
-from lucid.orchestrator.policy import Policy
+from lucid.errors import ConfigError, did_you_mean
+from lucid.orchestrator.policy import Policy, rules_of
 
 if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
     from lucid.config.policy import PolicySettings
     from lucid.orchestrator.policies.queue import QueueKeys
     from lucid.orchestrator.policy import PolicyFactory
 
 
+ENTRY_POINT_GROUP = "lucid.policies"
+_ADDED: dict[str, PolicyFactory] = {}
+"""Policies of the program that uses Lucid as a library (``adding_policy``)."""
 _LAST = float("inf")
 _SOLVERS = ("scipy", "rustworkx", "threadpoolctl")
 
@@ -305,3 +311,91 @@ def requirements_of(policy: Policy) -> PolicyRequirements:
         Capability.ADAPT in needs,
         next((words for capability, words in _CODE if capability in needs), ""),
     )
+
+
+def known_policies() -> dict[str, PolicyFactory]:
+    """Every policy by name: those that come with Lucid, then those that installed packages add under the
+    entry point group ``lucid.policies`` (they cannot replace ours)."""
+    from importlib.metadata import entry_points
+
+    found: dict[str, PolicyFactory] = {}
+    for entry in entry_points(group=ENTRY_POINT_GROUP):
+        found[entry.name] = _lazy(entry)
+    return {**found, **_ADDED, **BUILT_IN}
+
+
+def _lazy(entry: EntryPoint) -> PolicyFactory:
+    def make(settings: PolicySettings, predictor: Predictor) -> Policy:
+        return _load(entry)(settings, predictor)
+
+    return make
+
+
+def _load(entry: EntryPoint) -> PolicyFactory:
+    try:
+        factory: PolicyFactory = entry.load()
+    except (ImportError, AttributeError) as error:
+        package = entry.dist.name if entry.dist is not None else "an installed package"
+        raise ConfigError(
+            f"policy {entry.name!r} of {package} cannot be loaded ({entry.value}): {error}; repair or uninstall it"
+        ) from None
+    return factory
+
+
+@contextmanager
+def adding_policy(name: str, factory: PolicyFactory) -> Iterator[str]:
+    """Know a policy of the program's own while this lasts; yields its name.
+
+    Raises:
+        ConfigError: there is a policy of this name already.
+    """
+    if name in known_policies():
+        raise ConfigError(f"there is a policy {name!r} already; give yours another name")
+    _ADDED[name] = factory
+    try:
+        yield name
+    finally:
+        del _ADDED[name]
+
+
+def import_policy(name: str) -> None:
+    """Import the package that adds policy ``name``, if one does: its kinds of reason are known from then on. Those of
+    our own policies are known already.
+
+    Raises:
+        ConfigError: it cannot be imported.
+    """
+
+    if name in BUILT_IN:
+        return
+    from importlib.metadata import entry_points  # most commands never ask what is installed, and this takes 20 ms
+
+    for entry in entry_points(group=ENTRY_POINT_GROUP, name=name):
+        _load(entry)
+
+
+def find_policy(name: str) -> PolicyFactory:
+    """The factory of the policy called ``name``.
+
+    Raises:
+        ConfigError: there is none; the message lists those there are.
+    """
+
+    if name in BUILT_IN:  # looking up what is installed reads a file of every package: more time than ten plans
+        return BUILT_IN[name]
+    known = known_policies()
+    if name not in known:
+        raise ConfigError(f"no policy {name!r}{did_you_mean(name, known)}; known: {', '.join(sorted(known))}")
+    return known[name]
+
+
+def make_policy(name: str, settings: PolicySettings, predictor: Predictor) -> Policy:
+    """The policy called ``name``.
+
+    Raises:
+        ConfigError: there is none, as ``find_policy``; the package that adds it cannot be imported; its factory lacks
+            what it needs (ours: a solver); or it does not state its rules as they are read.
+    """
+    made = find_policy(name)(settings, predictor)
+    rules_of(made)
+    return made

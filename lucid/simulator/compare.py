@@ -14,8 +14,8 @@ from lucid.core.ports import Capability
 from lucid.errors import ConfigError
 from lucid.models.history import HistoryPredictor
 from lucid.orchestrator.policies.rounds.data_sharing import ElasticPolicy
-from lucid.orchestrator.policy import Policy, known_policies, make_policy
-from lucid.orchestrator.registry import BUILT_IN, PolicyRequirements, requirements_of
+from lucid.orchestrator.policy import Policy
+from lucid.orchestrator.registry import BUILT_IN, PolicyRequirements, known_policies, make_policy, requirements_of
 from lucid.simulator.engine import Run
 from lucid.simulator.metrics import run_metrics
 from lucid.simulator.scenario import Scenario, simulate, with_promise

@@ -25,8 +25,8 @@ from lucid.models.throughput.forecaster import LearnedForecaster
 from lucid.models.throughput.model import ArrivalForecaster, ThroughputModel
 from lucid.orchestrator.policies.muri.policy import MuriPolicy
 from lucid.orchestrator.policies.queue import QueuePolicy
-from lucid.orchestrator.policy import Policy, find_policy, make_policy, rules_of
-from lucid.orchestrator.registry import ESTIMATES, Estimates
+from lucid.orchestrator.policy import Policy, rules_of
+from lucid.orchestrator.registry import ESTIMATES, Estimates, find_policy, make_policy
 from lucid.simulator.cluster.cluster import AsLive, Layout, LiveLikeCluster, SimulatedCluster
 from lucid.simulator.cluster.lending import lending_costs
 from lucid.simulator.cluster.nodes import Outages

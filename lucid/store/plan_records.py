@@ -35,7 +35,8 @@ from lucid.core.snapshot import ArrivalForecast, Partition, Snapshot
 from lucid.errors import StoreError
 from lucid.files import write_atomic
 from lucid.orchestrator.planner import Context, PolicyHost, isolated, make_policies
-from lucid.orchestrator.policy import Policy, import_policy
+from lucid.orchestrator.policy import Policy
+from lucid.orchestrator.registry import import_policy
 from lucid.store.recorder import Recorders
 from lucid.store.values import noun_from_json, noun_to_json
 

@@ -24,13 +24,12 @@ from lucid.core.decision import (
     verb_of,
 )
 from lucid.core.job import JobProfile, Pending, Running
-from lucid.core.placement import show_placement
+from lucid.core.placement import parse_placement, show_placement
 from lucid.core.prediction import Prediction, prediction_from_dict, prediction_to_dict
 from lucid.core.reason import reason_from_dict, reason_to_dict
 from lucid.core.reasons.queue import Unranked
 from lucid.core.snapshot import ArrivalForecast, Partition, Snapshot
 from lucid.errors import StoreError
-from lucid.slurm.records.fields import parse_placement
 
 _KINDS: Final[Mapping[str, type[Decision]]] = {
     "start": Start,

@@ -35,7 +35,7 @@ from lucid.core.checked import fitting
 from lucid.core.decision import DecisionRow, row_of
 from lucid.core.job import Pending, Running
 from lucid.core.node import Node
-from lucid.core.placement import Placement
+from lucid.core.placement import Placement, parse_placement
 from lucid.core.reasons.queue import Reserved
 from lucid.daemon.reporting.last_plan import StoredPlan, stored_picture, stored_plan
 from lucid.daemon.reporting.starts import START_TIMES, STARTS, start_times_of, told_starts
@@ -44,7 +44,6 @@ from lucid.errors import LucidError, StoreError
 from lucid.node.reports import UseFolder
 from lucid.orchestrator.forecast.ranges import StartTimes
 from lucid.profiler.waste import JobAccount
-from lucid.slurm.records.fields import parse_placement
 from lucid.store.sqlite import SqliteStore
 from lucid.web.starts import Forecasts
 

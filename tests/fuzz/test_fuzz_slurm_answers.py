@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from hostile import COUNTS, inputs, only_our_errors, short
 
+from lucid.core.placement import parse_placement
 from lucid.left_out import LeftOut
 from lucid.slurm.accounting import accounted_from
 from lucid.slurm.client import Breaker
@@ -29,7 +30,6 @@ from lucid.slurm.records.fields import (
     is_shards,
     memory_mib,
     parse_mark,
-    parse_placement,
     says,
     shard_counts,
 )

@@ -21,7 +21,7 @@ from lucid.core.ledger import Ledger, Ledgers
 from lucid.core.node import Node
 from lucid.core.placement import NodeGpus
 from lucid.core.snapshot import Partition
-from lucid.orchestrator.policy import make_policy
+from lucid.orchestrator.registry import make_policy
 from scenes.crowded import some_crowded_vc
 
 _STEPS = 60

@@ -19,7 +19,8 @@ from lucid.core.job import Elastic
 from lucid.core.node import Node
 from lucid.core.ports import Applied
 from lucid.core.snapshot import Snapshot
-from lucid.orchestrator.policy import Policy, make_policy
+from lucid.orchestrator.policy import Policy
+from lucid.orchestrator.registry import make_policy
 from lucid.simulator.cluster.state import JobOutcome
 from lucid.simulator.cluster.training import Application
 from lucid.simulator.cluster.truth import OraclePredictor

@@ -24,7 +24,7 @@ from builders import settings as rules
 from examples import tried
 from lucid.core.ports import Predictor
 from lucid.core.snapshot import Snapshot
-from lucid.orchestrator.policy import make_policy
+from lucid.orchestrator.registry import make_policy
 from lucid.orchestrator.safety.check import SafetyCheck
 from lucid.simulator.cluster.training import Application
 from lucid.simulator.cluster.truth import OraclePredictor

@@ -13,7 +13,8 @@ from lucid.core.node import Node
 from lucid.core.ports import Predictor
 from lucid.core.prediction import Prediction
 from lucid.core.snapshot import Partition, Snapshot
-from lucid.orchestrator.policy import Policy, PolicyRules, make_policy
+from lucid.orchestrator.policy import Policy, PolicyRules
+from lucid.orchestrator.registry import make_policy
 from lucid.orchestrator.safety.check import check_partition
 from scenes.jobs import VC
 

@@ -13,8 +13,7 @@ import pytest
 from lucid.config.policy import PolicySettings
 from lucid.errors import ConfigError
 from lucid.models.history import HistoryPredictor
-from lucid.orchestrator.policy import import_policy, make_policy
-from lucid.orchestrator.registry import BUILT_IN
+from lucid.orchestrator.registry import BUILT_IN, import_policy, make_policy
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "policies.md").read_text(encoding="utf-8")

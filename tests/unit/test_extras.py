@@ -15,8 +15,7 @@ from builders import FixedPredictor
 from lucid.config.policy import PolicySettings
 from lucid.errors import ConfigError
 from lucid.orchestrator import registry as built_in
-from lucid.orchestrator.policy import adding_policy, make_policy
-from lucid.orchestrator.registry import BUILT_IN
+from lucid.orchestrator.registry import BUILT_IN, adding_policy, make_policy
 
 PLAIN = """
 import sys
@@ -39,7 +38,8 @@ def plain(code: str, *words: str) -> subprocess.CompletedProcess[str]:
 
 
 CODE = """
-import lucid.daemon.process, lucid.daemon.learning.models, lucid.daemon.policies, lucid.tuner.tune, lucid.setup.doctor_state
+import lucid.daemon.process, lucid.daemon.learning.models, lucid.daemon.policies, lucid.tuner.tune
+import lucid.setup.doctor_state
 from lucid.cli.main import lucidctl, main
 trace, *policies = sys.argv[1:]
 lucidctl(["trace", "synth", "month-small", "--jobs", "60", "--out", trace], standalone_mode=False)

@@ -21,7 +21,6 @@ from lucid.daemon.barrier import lives_in_trouble
 from lucid.daemon.leader import standby_of
 from lucid.daemon.modes import words_of_switches
 from lucid.daemon.plan_errors import words_of_plan_errors
-from lucid.daemon.reporting.last_plan import read_stored_starts
 from lucid.daemon.reporting.public_view import Published
 from lucid.daemon.reporting.settings import told_settings
 from lucid.daemon.reporting.status import words_of_left_out
@@ -32,6 +31,7 @@ from lucid.explain.queue_rows import (
     observed_words,
     queue_row_to_dict,
     queue_rows,
+    read_stored_starts,
     start_words,
     why_words,
 )

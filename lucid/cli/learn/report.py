@@ -25,7 +25,7 @@ from lucid.cli.replay.replay_options import cluster_options
 from lucid.cli.replay.simulate import run_summary
 from lucid.errors import ConfigError, LucidError, TraceError
 from lucid.explain.words import duration
-from lucid.orchestrator.policy import find_policy
+from lucid.orchestrator.registry import find_policy
 from lucid.simulator.cluster.state import JobOutcome
 from lucid.simulator.compare import Report, compare_policies
 from lucid.simulator.engine import Run, Series

@@ -17,8 +17,7 @@ from lucid.errors import ConfigError
 from lucid.models.kinds import Served
 from lucid.models.library import Library
 from lucid.models.throughput.forecaster import THROUGHPUT
-from lucid.orchestrator.policy import known_policies
-from lucid.orchestrator.registry import ESTIMATES, Estimates
+from lucid.orchestrator.registry import ESTIMATES, Estimates, known_policies
 from lucid.simulator.cluster.nodes import read_events, with_limits
 from lucid.simulator.cluster.truth import ContentionTruth, read_pairs
 from lucid.simulator.layout import NodeShape, offered_load

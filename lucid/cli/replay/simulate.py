@@ -20,7 +20,7 @@ from lucid.cli.replay.replay_options import read_scenario, scenario_options
 from lucid.errors import ConfigError
 from lucid.explain.replayed_story import story_teller
 from lucid.explain.words import duration, gpus
-from lucid.orchestrator.policy import find_policy
+from lucid.orchestrator.registry import find_policy
 from lucid.simulator.engine import Run
 from lucid.simulator.layout import offered_load
 from lucid.simulator.metrics import (

@@ -26,9 +26,9 @@ from lucid.errors import ClusterError, ClusterUnreadable, ConfigError, Finding, 
 from lucid.setup.doctor import look_over_site, see_site
 from lucid.setup.doctor_state import look_over_files, look_over_state, root_of
 from lucid.setup.machine import RELEASE, by_hand_where
-from lucid.slurm.choose_client import make_client
 from lucid.slurm.client import Breaker, SlurmClient
 from lucid.slurm.cluster import SlurmCluster
+from lucid.slurm.commands import make_client
 from lucid.store.lease import IN_MEMORY
 from lucid.store.port import Lease, Store, holder_is_dead
 from lucid.store.sqlite import SqliteStore

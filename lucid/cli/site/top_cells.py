@@ -11,11 +11,11 @@ from lucid.core.frozen import frozen_dataclass
 from lucid.core.job import Running
 from lucid.core.node import Node
 from lucid.daemon.plan_errors import words_of_plan_errors
-from lucid.daemon.reporting.last_plan import StoredPlan, read_stored_starts
+from lucid.daemon.reporting.last_plan import StoredPlan
 from lucid.daemon.reporting.starts import StartsAhead
 from lucid.errors import LucidError
 from lucid.explain.live_story import live_story, with_expected_start
-from lucid.explain.queue_rows import QueueRow, line_of, queue_rows, start_words, why_words
+from lucid.explain.queue_rows import QueueRow, line_of, queue_rows, read_stored_starts, start_words, why_words
 from lucid.explain.reasons import power_words
 from lucid.explain.words import ago, duration
 from lucid.slurm.heartbeat import read_heartbeat

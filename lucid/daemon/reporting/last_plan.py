@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from lucid.config.places import Mode
 from lucid.core.decision import DecisionRow, Plan, row_of
 from lucid.core.snapshot import Snapshot
 from lucid.daemon.reporting.public_view import Published
-from lucid.daemon.reporting.settings import told_settings
-from lucid.daemon.reporting.starts import STARTS, StartsAhead, told_starts
 from lucid.errors import StoreError
 from lucid.orchestrator.registry import BUILT_IN
 from lucid.store.sqlite import SqliteStore
@@ -64,28 +61,10 @@ def stored_plan(store: SqliteStore | Published, data: Mapping[str, Any]) -> Stor
     """
     for name in (data["policy"]["name"], *data["policy"].get("own", {}).values()):
         if name not in BUILT_IN:  # a third party's policy may have reasons of its own
-            from lucid.orchestrator.policy import import_policy
+            from lucid.orchestrator.registry import import_policy
 
             import_policy(name)
     snapshot = snapshot_from_dict(data)
     plan = plan_from_dict(data["plan"], snapshot.now_s, data["wake_s"])
     modes = (store.view("status") or {}).get("modes", {})
     return StoredPlan(snapshot, plan, modes)
-
-
-def read_stored_starts(store: SqliteStore | Published, config: Path) -> tuple[StoredPlan, StartsAhead]:
-    """The plan, and when the jobs that wait are expected to start: as lucidd foresaw it, and where that does not hold
-    of the picture planned ahead here. ``config``: lucidd's configuration file.
-
-    Raises:
-        ConfigError, StoreError: as ``stored_picture`` and ``stored_plan``.
-    """
-    data = stored_picture(store)
-    seen = stored_plan(store, data)
-    told = told_starts(store.view(STARTS), seen.snapshot, seen.plan)
-    if told is not None:
-        return seen, told
-    from lucid.daemon.reporting.replan import last_plan  # all that planning takes
-
-    last = last_plan(store, data)
-    return last, last.starts(told_settings(config), config)

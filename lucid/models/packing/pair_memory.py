@@ -16,13 +16,13 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
+from lucid.core.checked import profile_from_dict, profile_to_dict
 from lucid.core.job import Ended, Job, JobProfile, Running
 from lucid.core.ports import PairSpeeds, Predictor
 from lucid.core.prediction import Prediction
 from lucid.errors import StoreError
 from lucid.files import write_atomic
 from lucid.left_out import LeftOut, Look
-from lucid.node.reports import profile_from_dict, profile_to_dict
 from lucid.text import clean
 
 _PAIRS_KEPT: Final = 8

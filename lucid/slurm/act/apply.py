@@ -15,7 +15,7 @@ from lucid.binder.contention import memory_limit_mib
 from lucid.config.live import DaemonSettings
 from lucid.config.places import Mode
 from lucid.core.decision import Action, EndProfiling, Keep, Regroup, Requeue, Resize, Start, kind_of
-from lucid.core.placement import Placement, placement_gpus, show_placement
+from lucid.core.placement import Placement, parse_placement, placement_gpus, show_placement
 from lucid.core.ports import Applied
 from lucid.errors import ActionRefused, Refusal
 from lucid.slurm.act.changes import start_changes
@@ -27,7 +27,7 @@ from lucid.slurm.elastic.opt_in import elastic_request, with_size
 from lucid.slurm.elastic.resize import Resizes, leaving, overlaps
 from lucid.slurm.elastic.turns import takes_turns
 from lucid.slurm.own.state import TOLD
-from lucid.slurm.records.fields import hosts, parse_placement
+from lucid.slurm.records.fields import hosts
 from lucid.slurm.records.job import SlurmJob
 from lucid.slurm.records.request import NO_DEFAULTS
 from lucid.slurm.view.observation import Observation, as_written, lists_of, users_nodes

@@ -16,12 +16,11 @@ from dataclasses import replace
 from lucid.config.places import Mode
 from lucid.core.decision import Start
 from lucid.core.job import Running
-from lucid.core.placement import NodeGpus, Placement, show_placement
+from lucid.core.placement import NodeGpus, Placement, parse_placement, show_placement
 from lucid.errors import ActionRefused
 from lucid.slurm.act.write import ONE_JOB, JobWriter
 from lucid.slurm.own.state import JobState
 from lucid.slurm.own.waits import left_to_slurm, to_come
-from lucid.slurm.records.fields import parse_placement
 from lucid.slurm.records.job import SlurmJob
 from lucid.slurm.view.observation import Observation
 from lucid.store.port import JobNote

@@ -14,11 +14,10 @@ from statistics import median
 
 from lucid.config.live import ElasticSettings
 from lucid.core.job import Elastic, Progress
-from lucid.core.placement import Placement, placement_gpus
+from lucid.core.placement import Placement, parse_placement, placement_gpus
 from lucid.slurm.elastic.opt_in import elastic_request, most_nodes, rigid_because, written_gpus
 from lucid.slurm.elastic.report_check import AGREES, ReportCheck, Run, Verdict
 from lucid.slurm.elastic.reports import Profile, Report, Reports, Said
-from lucid.slurm.records.fields import parse_placement
 from lucid.slurm.records.job import SlurmJob
 from lucid.store.port import JobNote
 from lucid.text import digits

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from lucid.core.placement import Placement, placement_gpus, show_placement
+from lucid.core.placement import Placement, parse_placement, placement_gpus, show_placement
 from lucid.errors import ActionRefused, Refusal
 from lucid.slurm.act.changes import start_changes
 from lucid.slurm.act.prolog_extra import batch_item
@@ -17,7 +17,6 @@ from lucid.slurm.act.write import JobWriter
 from lucid.slurm.elastic.opt_in import elastic_request
 from lucid.slurm.own.reasons import of_one_job
 from lucid.slurm.own.state import TOLD
-from lucid.slurm.records.fields import parse_placement
 from lucid.slurm.records.job import SlurmJob
 from lucid.slurm.records.request import NO_DEFAULTS
 from lucid.slurm.view.observation import Observation, lists_of

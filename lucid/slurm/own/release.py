@@ -25,10 +25,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from lucid.config.places import Mode
+from lucid.core.placement import parse_placement
 from lucid.slurm.own.reasons import NO_NODE, QUOTA, UNPACKED, may_end
 from lucid.slurm.own.state import TOLD, JobState, Ownership
 from lucid.slurm.own.waits import joined_late, left_to_slurm
-from lucid.slurm.records.fields import parse_placement
 from lucid.slurm.records.job import SlurmJob, SlurmNode
 from lucid.slurm.view.observation import Observation, gpus_taken, submitted_s
 from lucid.store.port import GivenUp, JobNote

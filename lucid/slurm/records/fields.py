@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from itertools import islice
 
-from lucid.core.placement import NodeGpus, Placement, each_host, mask_of
+from lucid.core.placement import each_host, mask_of
 from lucid.errors import ConfigError
 from lucid.text import MOST, digits, finite
 
@@ -91,18 +91,6 @@ def gpu_mask(detail: str) -> int:
             used_of = rest.split(",")[:_MOST_HERE]
             mask |= mask_of(i for i, used in enumerate(used_of) if used.split("/")[0] not in ("", "0"))
     return mask
-
-
-def parse_placement(text: str) -> Placement:
-    """The inverse of ``show_placement``; of anything else nothing."""
-    parts = []
-    for item in text.split():
-        name, colon, gpus = item.rpartition(":")
-        mask = gpu_mask(f"gpu:(IDX:{gpus})")
-        if not (name and colon and mask):
-            return ()
-        parts.append(NodeGpus(name, mask))
-    return tuple(parts)
 
 
 def _entries(tres: str) -> Iterator[tuple[str, str, int]]:

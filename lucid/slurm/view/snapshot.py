@@ -24,7 +24,7 @@ from lucid.config.live import DaemonSettings
 from lucid.config.places import Mode
 from lucid.core.job import Job, JobProfile, Pending, Progress, Running, Stage
 from lucid.core.node import Node, Window
-from lucid.core.placement import NodeGpus, Placement
+from lucid.core.placement import NodeGpus, Placement, parse_placement
 from lucid.core.prediction import StageTimes
 from lucid.core.snapshot import Partition, Versioned
 from lucid.slurm.act.preempt import Claimed, as_seen_by
@@ -32,7 +32,6 @@ from lucid.slurm.elastic.jobs import NOT_ELASTIC, Elasticity, ElasticJobs, Worke
 from lucid.slurm.elastic.turns import TurnJobs, takes_turns
 from lucid.slurm.own.reasons import Outlook, outlook
 from lucid.slurm.own.state import TOLD, Ownership
-from lucid.slurm.records.fields import parse_placement
 from lucid.slurm.records.job import SlurmJob, SlurmNode
 from lucid.slurm.records.preemption import Preemption
 from lucid.slurm.records.request import NO_DEFAULTS, JobDefaults, whole_because

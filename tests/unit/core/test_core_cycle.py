@@ -20,8 +20,7 @@ from lucid.models.history import HistoryPredictor
 from lucid.orchestrator.annotate import Annotator
 from lucid.orchestrator.cycle import Cycle
 from lucid.orchestrator.policies.queue import QueuePolicy
-from lucid.orchestrator.policy import known_policies, make_policy
-from lucid.orchestrator.registry import BUILT_IN
+from lucid.orchestrator.registry import BUILT_IN, known_policies, make_policy
 from lucid.orchestrator.safety.check import SafetyCheck
 from scenes.jobs import LIGHT, a_job, by, nodes, runs, waits
 from scenes.plans import ANYTHING, FixedPredictor, guess, part, policy, settings, snap

@@ -27,7 +27,6 @@ GROWS = {
     "lucid/slurm/own/waits.py": "a float's own exponent, five bits down",
     "lucid/slurm/own/reasons.py": "whole numbers, by the jobs of one look; forgotten at a bound",
     "lucid/pages/charts.py": "the power of ten below a number of a chart",
-    "lucid/pages/charts.py": "the power of ten below a number of a chart",
     "slurm/lucid_turns.py": "its count stops at 10; a job's own library imports nothing of Lucid",
 }
 """Files that raise a number above 1 to a power that is worked out, and why that never overflows."""

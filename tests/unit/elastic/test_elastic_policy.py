@@ -35,7 +35,7 @@ from lucid.core.decision import Hold, PartitionPlan, Resize, Start
 from lucid.core.job import Elastic, Pending, Progress, Running
 from lucid.core.node import Node
 from lucid.core.reasons.queue import FreeGpus, Rescaled
-from lucid.orchestrator.policy import make_policy
+from lucid.orchestrator.registry import make_policy
 from lucid.simulator.cluster.training import EpochTable
 from lucid.simulator.cluster.truth import OraclePredictor
 from lucid.simulator.engine import run

@@ -15,7 +15,7 @@ from lucid.core.job import Elastic, Running
 from lucid.core.placement import placement_gpus
 from lucid.models.history import HistoryPredictor
 from lucid.orchestrator.cycle import Cycle
-from lucid.orchestrator.policy import make_policy
+from lucid.orchestrator.registry import make_policy
 from lucid.slurm.elastic.jobs import StepModels
 
 ROWS = [[1, 1, 256, 0.2, 0.21], [1, 2, 128, 0.11, 0.13], [1, 4, 64, 0.06, 0.09]]

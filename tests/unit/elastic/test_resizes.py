@@ -25,7 +25,7 @@ from lucid.daemon.policies import check_policy
 from lucid.errors import ConfigError
 from lucid.models.history import HistoryPredictor
 from lucid.orchestrator.cycle import Cycle
-from lucid.orchestrator.policy import make_policy
+from lucid.orchestrator.registry import make_policy
 from lucid.profiler.use import GpuUse
 from lucid.slurm.act.changes import back_to
 from lucid.slurm.cluster import SlurmCluster

@@ -6,7 +6,7 @@ import pytest
 
 from builders import LIGHT, FixedPredictor, a_job, a_trace, by, nodes, settings
 from lucid.config.policy import OverheadSettings
-from lucid.orchestrator.policy import make_policy
+from lucid.orchestrator.registry import make_policy
 from lucid.simulator.cluster.cluster import SimulatedCluster
 from lucid.simulator.cluster.state import JobOutcome
 from lucid.simulator.cluster.truth import PairsTable

@@ -25,7 +25,7 @@ from lucid.daemon.plan_errors import PlanError, PlanErrors, plan_errors_of, word
 from lucid.daemon.reporting.metrics import render
 from lucid.daemon.reporting.waste_inputs import MetricsSource
 from lucid.orchestrator.policies.lucid.policy import LucidPolicy
-from lucid.orchestrator.policy import adding_policy
+from lucid.orchestrator.registry import adding_policy
 from lucid.slurm.heartbeat import read_heartbeat
 from lucid.store.plan_records import record_files
 

@@ -20,9 +20,9 @@ from lucid.core.job import Job
 from lucid.core.names import Shown, UserName
 from lucid.core.names import without_names as hide
 from lucid.core.reason import REASONS, Reason, reason_to_dict
-from lucid.daemon.reporting.last_plan import read_stored_starts
 from lucid.daemon.reporting.public_view import Published, without_names
 from lucid.daemon.reporting.replan import last_plan
+from lucid.explain.queue_rows import read_stored_starts
 from lucid.files import closed_to_others
 from lucid.store.view import snapshot_from_dict
 

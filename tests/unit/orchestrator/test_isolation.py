@@ -24,8 +24,8 @@ from lucid.orchestrator.cycle import Cycle
 from lucid.orchestrator.forecast.plan_ahead import forecast
 from lucid.orchestrator.planner import PoliciesByPartition, PolicyHost, isolated
 from lucid.orchestrator.policies.lucid.policy import LucidPolicy
-from lucid.orchestrator.policy import Policy, PolicyRules, adding_policy, make_policy
-from lucid.orchestrator.registry import BUILT_IN
+from lucid.orchestrator.policy import Policy, PolicyRules
+from lucid.orchestrator.registry import BUILT_IN, adding_policy, make_policy
 from lucid.store.plan_records import plan_bytes, read_record, record_bytes, replan
 
 RULES = settings(profiling={"enabled": False}, fairness={"beyond_plain_s": 3600.0})

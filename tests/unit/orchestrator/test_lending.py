@@ -31,7 +31,7 @@ from lucid.orchestrator.order.starvation_bound import own_turns
 from lucid.orchestrator.policies.lucid.plan import promises_by_vc, serve_turns, turns_due
 from lucid.orchestrator.policies.lucid.start import Starts
 from lucid.orchestrator.policies.shadow import Kept, Shadow
-from lucid.orchestrator.policy import make_policy
+from lucid.orchestrator.registry import make_policy
 from lucid.orchestrator.safety.quotas import check_quotas
 from lucid.simulator.cluster.lending import LentBook
 from lucid.simulator.metrics import run_metrics

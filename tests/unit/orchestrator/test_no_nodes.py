@@ -12,8 +12,7 @@ from lucid.config.policy import LIVE_DEFAULTS, with_defaults
 from lucid.core.decision import Hold
 from lucid.core.job import Pending
 from lucid.core.reasons.queue import Unranked
-from lucid.orchestrator.policy import make_policy
-from lucid.orchestrator.registry import BUILT_IN
+from lucid.orchestrator.registry import BUILT_IN, make_policy
 from scenes.plans import FixedPredictor
 
 ONE, TWO, WIDE = waits("1", profile=LIGHT), waits("2", user="v"), waits("3", gpus=8)

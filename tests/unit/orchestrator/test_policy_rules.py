@@ -13,8 +13,8 @@ from lucid.errors import ConfigError
 from lucid.models.history import HistoryPredictor
 from lucid.orchestrator import policy as policies
 from lucid.orchestrator.planner import make_policies
-from lucid.orchestrator.policy import PolicyRules, make_policy, rules_of
-from lucid.orchestrator.registry import BUILT_IN
+from lucid.orchestrator.policy import PolicyRules, rules_of
+from lucid.orchestrator.registry import BUILT_IN, make_policy
 
 
 def foreign(*needs: Capability, **members: Any) -> Any:

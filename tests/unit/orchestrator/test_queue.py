@@ -9,7 +9,7 @@ from builders import policy as a_policy
 from lucid.config.policy import OverheadSettings
 from lucid.core.decision import Hold, Requeue, Start
 from lucid.core.reasons.queue import BehindHead, EverFits, FairOrder, Preempted, Priority, TooLarge
-from lucid.orchestrator.policy import known_policies
+from lucid.orchestrator.registry import known_policies
 
 ESTIMATES = {"early": guess(300.0), "short": guess(100.0), "slim": guess(120.0)}
 JOBS = [waits("early", 2, 0.0), waits("short", 4, 1.0), waits("slim", 1, 2.0)]

@@ -13,7 +13,8 @@ from lucid.core.decision import Hold, PartitionPlan, Resize, Start
 from lucid.core.job import Elastic, Progress
 from lucid.core.snapshot import Partition
 from lucid.orchestrator.forecast.plan_ahead import Forecast, forecast
-from lucid.orchestrator.policy import Policy, make_policy
+from lucid.orchestrator.policy import Policy
+from lucid.orchestrator.registry import make_policy
 from lucid.store.values import noun_from_json, noun_to_json
 
 ALL = ("pollux", "optimus", "optimus-fitted", "optimus-drf", "tiresias")

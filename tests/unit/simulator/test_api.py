@@ -17,7 +17,7 @@ from lucid.config.policy import PolicySettings
 from lucid.core.ports import Predictor
 from lucid.errors import ConfigError
 from lucid.orchestrator.policies.queue import QueuePolicy
-from lucid.orchestrator.policy import known_policies
+from lucid.orchestrator.registry import known_policies
 from lucid.simulator.traces.read import read_trace
 
 ROOT = Path(__file__).parents[3]

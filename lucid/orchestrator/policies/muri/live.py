@@ -7,7 +7,7 @@ find none join jobs that run, or that start now, by rounds of maximum-weight mat
 (M9-M12). A job joins only where its group then does more in all than without it.
 
 Jobs whose times are known only from outside call nothing that would make them wait for their turn. They share with
-one other job at most, where both rarely want the same resource at once (``lucid.orchestrator.policies.muri.interleave``).
+one other job at most, where both rarely want the same resource at once (``muri/interleave.py``).
 
 Do groups of Muri's run as fast as was promised? Those that did not are not made again.
 

@@ -109,7 +109,7 @@ def fit_speed(kind: Kind, points: Mapping[tuple[int, int], float], batch: float)
 
     On points with p = w only, where the published probing stays, w/p is constant and c and d count the
     same number, so that two of the parameters cannot be told from two others (see
-    :mod:`lucid.orchestrator.policies.rounds.optimus_models`). The exact derivatives used here then leave such pairs balanced;
+    above). The exact derivatives used here then leave such pairs balanced;
     the differences that the authors' code takes instead send them anywhere.
 
     Args:
