@@ -7,7 +7,6 @@ The live clock.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Collection, Mapping, Sequence
 from enum import StrEnum
 from typing import Literal, Protocol
@@ -168,11 +167,3 @@ class Recorder(Protocol):
     def record(self, snapshot: Snapshot, plan: Plan, applied: Sequence[Applied]) -> None:
         """Note one cycle."""
         ...
-
-
-class SystemClock:
-    """Unix time. Slurm's own stamps are Unix time too, so both compare as they are."""
-
-    def now_s(self) -> float:
-        """Seconds since 1970."""
-        return time.time()

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from lucid.config.load import Settings, load_settings
 from lucid.config.places import profiles_folder
-from lucid.core.ports import Clock, Predictor, SystemClock
+from lucid.core.ports import Clock, Predictor
 from lucid.daemon.learning.models import LiveModels
 from lucid.daemon.policies import check_policy, live_models
 from lucid.errors import ConfigError
@@ -19,7 +19,9 @@ from lucid.models.packing.pair_memory import PairMemory, PairMemoryFile
 from lucid.node.reports import HealthFolder, health_folder
 from lucid.slurm.accounting import Accounting, SacctClient
 from lucid.slurm.client import Breaker, SlurmClient
-from lucid.slurm.commands import CommandClient, make_client
+from lucid.slurm.cluster import SystemClock
+from lucid.slurm.commands import CommandClient
+from lucid.slurm.pyslurm import make_client
 from lucid.slurm.view.profiles import ProfileFolder, ProfileSource
 from lucid.store.file import set_aside
 from lucid.store.port import Store, StoreDamaged

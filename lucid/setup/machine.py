@@ -26,7 +26,7 @@ from lucid.errors import ClusterError, ClusterUnreadable, ConfigError, StoreErro
 from lucid.setup.backup import Journal
 from lucid.setup.nodes import host_list
 from lucid.slurm.client import Breaker, served
-from lucid.slurm.commands import make_client
+from lucid.slurm.pyslurm import make_client
 from lucid.slurm.records.configuration import Limits
 from lucid.slurm.records.job import SlurmJob, SlurmNode
 from lucid.slurm.records.preemption import NO_PREEMPTION, Preemption

@@ -24,6 +24,7 @@ from lucid.core.prediction import Prediction, StageTimes
 from lucid.core.snapshot import ArrivalForecast
 from lucid.errors import TraceError
 from lucid.models.duration.estimate import FitSettings
+from lucid.models.duration.fit import fit_durations
 from lucid.models.duration.history import DurationHistory
 from lucid.models.duration.model import DurationModel
 from lucid.models.history import HistoryPredictor
@@ -225,7 +226,7 @@ class WalkForward:
         """By the model of the latest refit; refits first if that is due."""
         if now_s >= self._due_s and len(self._ended) >= _FIRST_JOBS:
             self._due_s = now_s + self._refit_s
-            self._model.take(DurationModel.fit(ended_table(self._ended, self._epoch_s), self._settings))
+            self._model.take(fit_durations(ended_table(self._ended, self._epoch_s), self._settings))
         return self._model.predict(job, profile, now_s)
 
     def pair_speed(self, a: JobProfile, b: JobProfile) -> PairSpeeds:

@@ -17,11 +17,10 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from lucid.config import SlurmSettings
 from lucid.errors import ActionRefused, ClusterError, ClusterUnavailable
 from lucid.left_out import LeftOut
 from lucid.slurm.changed_jobs import KnownJobs
-from lucid.slurm.client import Breaker, Changes, HeldGpu, Inspector, checked_id, declined, guarded
+from lucid.slurm.client import Breaker, Changes, HeldGpu, checked_id, declined, guarded
 from lucid.slurm.records.configuration import (
     ASSOC_LIMITS,
     QOS_FIELDS,
@@ -473,17 +472,3 @@ class CommandClient:
         elif done.returncode in (126, 127) or silent(said):
             raise ClusterUnavailable(f"{name}: {said or f'exit status {done.returncode}'}")
         raise declined(f"{name}: {said or f'exit status {done.returncode}'}")
-
-
-def make_client(slurm: SlurmSettings, breaker: Breaker, left_out: LeftOut | None = None) -> Inspector:
-    """The client of these settings; ``left_out`` learns of what cannot be read.
-
-    Raises:
-        ConfigError: pyslurm is not installed, or too old.
-    """
-    commands = CommandClient(slurm.prefix, breaker, slurm.timeout_s, left_out)
-    if slurm.client == "command":
-        return commands
-    from lucid.slurm.pyslurm import PyslurmClient
-
-    return PyslurmClient(breaker, commands, left_out)

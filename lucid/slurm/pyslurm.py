@@ -16,9 +16,10 @@ from functools import lru_cache
 from importlib import import_module
 from typing import Any, TypeVar
 
+from lucid.config import SlurmSettings
 from lucid.errors import ClusterUnavailable, ConfigError
 from lucid.left_out import LeftOut
-from lucid.slurm.client import Breaker, Changes, HeldGpu, checked_id, declined, guarded
+from lucid.slurm.client import Breaker, Changes, HeldGpu, Inspector, checked_id, declined, guarded
 from lucid.slurm.commands import CommandClient, silent
 from lucid.slurm.records.configuration import GroupLimit, Limits, Network, Partition
 from lucid.slurm.records.from_json import JOB_NEEDS, jobs_from, nodes_from
@@ -375,3 +376,15 @@ def _user(uid: int) -> str:
         return pwd.getpwuid(uid).pw_name
     except KeyError:
         return str(uid)
+
+
+def make_client(slurm: SlurmSettings, breaker: Breaker, left_out: LeftOut | None = None) -> Inspector:
+    """The client of these settings; ``left_out`` learns of what cannot be read.
+
+    Raises:
+        ConfigError: pyslurm is not installed, or too old.
+    """
+    commands = CommandClient(slurm.prefix, breaker, slurm.timeout_s, left_out)
+    if slurm.client == "command":
+        return commands
+    return PyslurmClient(breaker, commands, left_out)

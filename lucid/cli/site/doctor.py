@@ -18,7 +18,6 @@ from lucid.cli.jobs.queue import live_settings, live_store
 from lucid.cli.options import config_option
 from lucid.config.load import OF_SIMULATIONS, Settings, simulation_keys
 from lucid.config.places import Mode
-from lucid.core.ports import SystemClock
 from lucid.daemon.modes import KEY, modes_from, overtaken
 from lucid.daemon.policies import check_policy
 from lucid.daemon.store_recovery import somebody_may_act
@@ -27,8 +26,8 @@ from lucid.setup.doctor import look_over_site, see_site
 from lucid.setup.doctor_state import look_over_files, look_over_state, root_of
 from lucid.setup.machine import RELEASE, by_hand_where
 from lucid.slurm.client import Breaker, SlurmClient
-from lucid.slurm.cluster import SlurmCluster
-from lucid.slurm.commands import make_client
+from lucid.slurm.cluster import SlurmCluster, SystemClock
+from lucid.slurm.pyslurm import make_client
 from lucid.store.lease import IN_MEMORY
 from lucid.store.port import Lease, Store, holder_is_dead
 from lucid.store.sqlite import SqliteStore

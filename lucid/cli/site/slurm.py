@@ -19,7 +19,7 @@ from lucid.setup.install import install_files
 from lucid.setup.nodes import parse_node, parse_partition
 from lucid.setup.render import SLOTS, lending_text, render
 from lucid.slurm.client import Breaker
-from lucid.slurm.commands import make_client
+from lucid.slurm.pyslurm import make_client
 
 
 @click.group(cls=Group)

@@ -29,7 +29,7 @@ import numpy as np
 from lucid.errors import TraceError
 from lucid.models.duration.estimate import BoolArray, FitSettings, running_median_log
 from lucid.models.duration.features import FACT_NAMES, LOG_OFFSET_S, from_log, to_log
-from lucid.models.duration.fit import IntArray, rank_correlation, relative_loss
+from lucid.models.duration.fit import IntArray, fit_durations, rank_correlation, relative_loss
 from lucid.models.duration.gate import OPTIONS, IntervalTracker, Record, residual, scale_of
 from lucid.models.duration.history import DurationHistory
 from lucid.models.duration.jobtable import FloatArray, JobTable, TextArray, read_jobs
@@ -182,7 +182,7 @@ def walk_forward(
     for start, end in zip(starts, [*starts[1:], len(jobs)], strict=True):
         # Only the past goes in: ended by now. (What had not ended has no duration to learn from.)
         past = np.flatnonzero(jobs.end_s < jobs.submit_s[start])
-        model = DurationModel.fit(jobs.take(past), settings)
+        model = fit_durations(jobs.take(past), settings)
         choices.append(model.choice.name)
         block = np.arange(start, end)
         # What ended since the training is judged job by job; no job is seen before it had ended.
@@ -310,7 +310,7 @@ class DurationKind(Kind[DurationModel, JobTable]):
             "judged_on": len(judged),
             "inputs": _inputs(past),
         }
-        return Task(lambda: DurationModel.fit(past, self._fit), loss, known, MOST_LOSS)
+        return Task(lambda: fit_durations(past, self._fit), loss, known, MOST_LOSS)
 
     def evidence(self, library: Library, data: JobTable, now: datetime) -> Evidence:
         """New jobs, the age of the version in service, drift of its error (against the running median, over the same

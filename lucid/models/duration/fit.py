@@ -135,12 +135,13 @@ _STANDARD_ERRORS: Final = 3.0
 _CANDIDATES: Final = (("habit", 1.0), ("wide", 0.5))
 
 
-def fit(jobs: JobTable, settings: FitSettings) -> DurationModel:
+def fit_durations(jobs: JobTable, settings: FitSettings | None = None) -> DurationModel:
     """Train on the jobs of `jobs` that have a duration; with fewer than a hundred, the fallback alone.
 
     Raises:
         ModelError: the training libraries are not installed, or `settings` names no known feature.
     """
+    settings = settings or FitSettings()
     _check(settings)
     ended = np.isfinite(jobs.duration_s) & np.isfinite(jobs.end_s)
     if int(ended.sum()) < FEWEST_JOBS:

@@ -36,7 +36,6 @@ from lucid.models.duration.estimate import (
     Choice,
     Estimates,
     Explanation,
-    FitSettings,
     anchor_log,
     measured,
 )
@@ -99,17 +98,6 @@ class DurationModel:
     def untrained(cls) -> DurationModel:
         """No tables; an hour where nothing has finished yet."""
         return cls(Choice(), None, NameBuckets(), IntervalTracker(), float(to_log(3600.0)), 0)
-
-    @classmethod
-    def fit(cls, jobs: JobTable, settings: FitSettings | None = None) -> DurationModel:
-        """Train on finished jobs, each seen as it was when submitted; imports sklearn and interpret.
-
-        Raises:
-            ModelError: the training libraries are not installed, or the settings are wrong.
-        """
-        from lucid.models.duration.fit import fit
-
-        return fit(jobs, settings or FitSettings())
 
     def serve(self, history: DurationHistory) -> DurationHistory:
         """Let `history` judge this model's tables too, beginning with the records of training; returns `history`."""

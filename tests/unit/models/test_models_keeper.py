@@ -172,14 +172,14 @@ import sys
 from pathlib import Path
 from datetime import UTC, datetime
 from scenes.models import cluster
-from lucid.models.duration.model import DurationModel
+from lucid.models.duration import evaluate
 from lucid.models.kinds import Keeper, Source
 from lucid.models.library import Library
 import time
 def fit(jobs, settings):
     Path(sys.argv[2]).write_text("training")
     time.sleep(60)
-DurationModel.fit = staticmethod(fit)
+evaluate.fit_durations = fit
 Keeper(Library(Path(sys.argv[1])), {"jobs": Source(lambda: cluster(600))}).tick(datetime.now(UTC))
 """
 

@@ -25,6 +25,7 @@ from lucid.core.prediction import DurationTerms, Prediction, Split, Term, predic
 from lucid.explain.predictions import effects_s, prediction_data, prediction_lines
 from lucid.models.additive import AdditiveModel
 from lucid.models.duration.estimate import Choice
+from lucid.models.duration.fit import fit_durations
 from lucid.models.duration.history import DurationHistory
 from lucid.models.duration.jobtable import JobTable
 from lucid.models.duration.model import DurationModel
@@ -72,7 +73,7 @@ def past() -> list[Ended]:
 
 @pytest.fixture(scope="module")
 def model(past: list[Ended]) -> DurationModel:
-    return DurationModel.fit(ended_table(past))
+    return fit_durations(ended_table(past))
 
 
 @pytest.fixture(scope="module")

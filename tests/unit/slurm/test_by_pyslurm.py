@@ -15,8 +15,8 @@ from lucid.config.load import settings_from
 from lucid.errors import ActionRefused, ClusterUnavailable, ConfigError
 from lucid.left_out import LeftOut
 from lucid.slurm.client import Breaker, Changes
-from lucid.slurm.commands import CommandClient, make_client
-from lucid.slurm.pyslurm import PyslurmClient
+from lucid.slurm.commands import CommandClient
+from lucid.slurm.pyslurm import PyslurmClient, make_client
 from lucid.slurm.records.from_json import jobs_from, nodes_from
 from lucid.slurm.records.request import EXCLUSIVE
 
