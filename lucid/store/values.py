@@ -21,6 +21,19 @@ from lucid.errors import StoreError
 
 _OWN = "lucid."
 _WRITTEN_AS = {
+    "lucid.core.reasons.queue:Victim": "lucid.core.reason.preemption:Victim",
+    "lucid.core.reasons.queue:Claims": "lucid.core.reason.preemption:Claims",
+    "lucid.core.reasons.queue:HeldBy": "lucid.core.reason.preemption:HeldBy",
+    "lucid.core.snapshot:ArrivalForecast": "lucid.core.arrivals:ArrivalForecast",
+    "lucid.core.gpu:GpuCard": "lucid.core.readings:GpuCard",
+    "lucid.core.gpu:GpuProcess": "lucid.core.readings:GpuProcess",
+    "lucid.core.gpu:GpuReading": "lucid.core.readings:GpuReading",
+    "lucid.core.gpu:GpuLost": "lucid.core.readings:GpuLost",
+    "lucid.core.gpu:GpuCondition": "lucid.core.readings:GpuCondition",
+    "lucid.orchestrator.policies.muri.interleave:Overhead": "lucid.systems.muri.interleave:Overhead",
+    "lucid.orchestrator.policies.rounds.goodput:Observations": "lucid.systems.pollux.fit:Observations",
+    "lucid.orchestrator.policies.rounds.goodput:FitResult": "lucid.systems.pollux.fit:FitResult",
+    "lucid.orchestrator.policies.rounds.marginal:Claim": "lucid.systems.optimus.baseline:Claim",
     "lucid.core.decision:EndProfiling": "lucid.core.decision:Release",
     "lucid.orchestrator.capacity.reservations:KeptNodes": "lucid.orchestrator.fences:KeptNodes",
     "lucid.orchestrator.policies.rounds.optimus:_Memory": "lucid.orchestrator.policies.optimus:_Memory",
@@ -34,7 +47,38 @@ _WRITTEN_AS = {
 """Classes that have moved or were renamed since 0.1 keep the names that records of 0.1 have, so that every 0.x reads
 what another wrote, also where two hosts of different versions share a store. A new class has its own name, and no
 row here."""
+_WRITTEN_IN = {
+    "lucid.core.reasons.queue": "lucid.core.reason.queue",
+    "lucid.core.reasons.sharing": "lucid.core.reason.sharing",
+    "lucid.core.reasons.profiling": "lucid.core.reason.profiling",
+    "lucid.core.gpu": "lucid.core.gpu_health",
+    "lucid.binder.candidates": "lucid.binder.calm",
+    "lucid.binder.parting": "lucid.binder.unpack",
+    "lucid.binder.rules": "lucid.binder.comparisons",
+    "lucid.orchestrator.capacity.preemption": "lucid.orchestrator.capacity.victims",
+    "lucid.orchestrator.capacity.reservations": "lucid.orchestrator.capacity.node_reservations",
+    "lucid.orchestrator.forecast.ranges": "lucid.orchestrator.forecast.start_times",
+    "lucid.orchestrator.policies.lucid.plan": "lucid.orchestrator.policies.lucid.before_queue",
+    "lucid.orchestrator.policies.muri.grouping": "lucid.systems.muri.grouping",
+    "lucid.orchestrator.policies.muri.interleave": "lucid.systems.muri.stages",
+    "lucid.orchestrator.policies.muri.live": "lucid.orchestrator.policies.muri.live_groups",
+    "lucid.orchestrator.policies.muri.placement": "lucid.orchestrator.policies.muri.group_placement",
+    "lucid.orchestrator.policies.muri.policy": "lucid.orchestrator.policies.muri.muri_policy",
+    "lucid.orchestrator.policies.rounds.data_sharing": "lucid.orchestrator.policies.elastic.data_sharing",
+    "lucid.orchestrator.policies.rounds.expansion": "lucid.systems.elastic.allocation",
+    "lucid.orchestrator.policies.rounds.genetic": "lucid.systems.pollux.search",
+    "lucid.orchestrator.policies.rounds.goodput": "lucid.systems.pollux.goodput",
+    "lucid.orchestrator.policies.rounds.marginal": "lucid.systems.optimus.allocate",
+    "lucid.orchestrator.policies.rounds.optimus_models": "lucid.systems.optimus.fit",
+    "lucid.orchestrator.policies.rounds.population": "lucid.systems.pollux.population",
+    "lucid.orchestrator.policies.rounds.speedup": "lucid.systems.pollux.speedup",
+    "lucid.orchestrator.policies.shadow": "lucid.orchestrator.policies.shadow.advance",
+    "lucid.profiler.shape": "lucid.profiler.shares",
+    "lucid.profiler.summary": "lucid.profiler.series",
+}
+"""Modules whose classes records know under another module's name; the table above goes before this one."""
 _READ_AS = {written: name for name, written in _WRITTEN_AS.items()}
+_READ_IN = {written: name for name, written in _WRITTEN_IN.items()}
 _PLAIN = (bool, int, float, str, type(None))
 
 
@@ -128,13 +172,14 @@ def _defaults(kind: Any) -> tuple[tuple[str, Any], ...]:
 
 def _name(kind: type) -> str:
     name = f"{kind.__module__}:{kind.__qualname__}"
-    return _WRITTEN_AS.get(name, name)
+    return _WRITTEN_AS.get(name) or f"{_WRITTEN_IN.get(kind.__module__, kind.__module__)}:{kind.__qualname__}"
 
 
 @lru_cache(maxsize=256)
 def _class(name: str) -> Any:
     """A class by name; of a module of Lucid, or of one that is loaded already (a policy of another package)."""
     module, _, path = _READ_AS.get(name, name).partition(":")
+    module = _READ_IN.get(module, module)
     if module.startswith(_OWN):
         import_module(module)
     found: Any = sys.modules[module]

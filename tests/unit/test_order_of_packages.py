@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
@@ -93,3 +94,11 @@ def test_there_are_no_circles() -> None:
         tuple(TopologicalSorter(graph).static_order())
     except CycleError as error:
         pytest.fail(" imports ".join(error.args[1]))
+
+
+def test_the_page_has_the_packages_in_their_order() -> None:
+    page = (ROOT.parent / "docs/architecture.md").read_text(encoding="utf-8")
+    text = page.partition("## The packages")[2].partition("\n## ")[0]
+    rows = [set(re.findall(r"`(\w+)`", row)) for row in re.findall(r"^\| (`.*?) \|", text, re.MULTILINE)]
+    first, second, *others = [set(names.split()) for names in ORDER]
+    assert rows == [first | second, *others[:-2], others[-2] | others[-1]]
