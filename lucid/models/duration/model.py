@@ -36,7 +36,6 @@ from lucid.models.duration.estimate import (
     Choice,
     Estimates,
     Explanation,
-    FitSettings,
     anchor_log,
     measured,
 )
@@ -101,15 +100,16 @@ class DurationModel:
         return cls(Choice(), None, NameBuckets(), IntervalTracker(), float(to_log(3600.0)), 0)
 
     @classmethod
-    def fit(cls, jobs: JobTable, settings: FitSettings | None = None) -> DurationModel:
-        """Train on finished jobs, each seen as it was when submitted; imports sklearn and interpret.
+    def fit(cls, jobs: JobTable, monotone: Mapping[str, int] | None = None) -> DurationModel:
+        """Train on finished jobs, each seen as it was when submitted; imports sklearn and interpret. ``monotone``:
+        features along which durations may only rise (1) or fall (-1).
 
         Raises:
-            ModelError: the training libraries are not installed, or the settings are wrong.
+            ModelError: the training libraries are not installed, or `monotone` names no ordered feature.
         """
         from lucid.models.duration.fit import fit
 
-        return fit(jobs, settings or FitSettings())
+        return fit(jobs, monotone or {})
 
     def serve(self, history: DurationHistory) -> DurationHistory:
         """Let `history` judge this model's tables too, beginning with the records of training; returns `history`."""
