@@ -159,13 +159,7 @@ def pollux(runs: int) -> Iterator[Figure]:
     model = GoodputModel(PERF[0], GradParams(1, 1), 1)
     step = gpus * atomic / model.throughput(nodes_, gpus, atomic, 0) * np.exp(rng.normal(0, 0.05, 540))
     seen = Observations.of(nodes_, gpus, atomic, PERF[0].alpha_c + PERF[0].beta_c * atomic, step)
-    cold = fit_perf_params(seen)
     yield _time("Pollux: fit 540 observations", lambda: f"objective {fit_perf_params(seen).objective:.4f}", runs)
-    yield _time(
-        "Pollux: refit from the last parameters",
-        lambda: f"objective {fit_perf_params(seen, warm=cold.params).objective:.4f}",
-        runs,
-    )
 
 
 def others(runs: int) -> Iterator[Figure]:

@@ -189,7 +189,7 @@ def _lucid(target: Target, root: Path, wheel: Path) -> None:
 
 OF_NODES = re.compile(
     r"slurm/((prolog\.d|epilog\.d|mps|lucid_hooks|lucid_job)/"
-    r"|(node_hook\.sh|task_prolog|unseal|lucid_[a-z]+\.py)$)"
+    r"|(node_hook\.sh|task_prolog|unseal|site_scripts|lucid_[a-z]+\.py)$)"
 )
 """Files of the repository that lucid-node brings for hooks and jobs."""
 

@@ -12,8 +12,8 @@ from lucid.core.placement import Placement, placement_gpus
 from lucid.core.snapshot import Partition, Snapshot
 from lucid.orchestrator.policy import PolicyRules
 
-LONGEST_S, BOUND_S = 100.0, 400.0
-"""``policy.lending.longest_s`` and ``bound_s``."""
+BOUND_S = 400.0
+"""``policy.fairness.beyond_plain_s``."""
 
 
 def judge(seen: Snapshot, plan: Plan, rules: PolicyRules, made: PolicySettings, tally: Counter[str]) -> None:
@@ -173,8 +173,4 @@ def _judge_quotas(
         tally["beyond"] += 1
         assert rules.borrows
         assert job.gpus <= room.quotas[job.vc]
-        line = sorted((e.job.submit_s, e.job.id) for e in room.pending if e.job.vc == job.vc and e.job.gpus > 4)
-        short = seen.predictions[job.id].duration_s <= LONGEST_S
-        lends = made.lending.mode == "borrow" and (short or (line and job.gpus > 4))
-        turn = made.lending.mode != "off" and seen.now_s - job.submit_s >= BOUND_S / 2
-        assert lends or turn
+        assert made.lending.mode == "borrow" or seen.now_s - job.submit_s >= BOUND_S / 2

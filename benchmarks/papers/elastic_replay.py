@@ -12,9 +12,12 @@ from dataclasses import dataclass
 from typing import Literal
 
 from benchmarks.papers.elastic_workload import ElasticRequest, Floats
-from lucid.orchestrator.policies.rounds.expansion import DEFAULT_RESCALE_S, EfRule, ElasticJob, ef_gpus, rescale
+from lucid.orchestrator.policies.rounds.expansion import EfRule, ElasticJob, ef_gpus, rescale
 
-__all__ = ["Outcome", "Rule", "replay"]
+__all__ = ["RESCALE_S", "Outcome", "Rule", "replay"]
+
+RESCALE_S = 10.0
+"""Seconds to stop, save, redeploy and resume a job (E20)."""
 
 Rule = Literal["elastic", "fcfs", "ef"]
 
@@ -57,7 +60,7 @@ def replay(
     rule: Rule,
     total_gpus: int = 12,
     *,
-    rescale_s: float = DEFAULT_RESCALE_S,
+    rescale_s: float = RESCALE_S,
     restart_s: float = 0.0,
     ef_rule: EfRule = "all",
 ) -> Outcome:

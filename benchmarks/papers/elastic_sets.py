@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from benchmarks.papers.elastic_replay import RESCALE_S
 from benchmarks.papers.elastic_workload import MIXES, ElasticRequest, draw_set
 from lucid.config.load import Settings
 from lucid.config.policy import OverheadSettings
 from lucid.core.job import Elastic, Job
-from lucid.orchestrator.policies.rounds.expansion import DEFAULT_RESCALE_S
 from lucid.simulator.cluster.training import EpochTable
 from lucid.simulator.layout import NodeShape
 from lucid.simulator.scenario import Scenario, simulate
@@ -46,7 +46,7 @@ def elastic_trace(requests: Sequence[ElasticRequest], name: str = "elastic") -> 
 
 def replay_set(requests: Sequence[ElasticRequest], policy: str) -> tuple[float, float, int]:
     """Mean JCT (s), makespan from the first arrival (s) and resizes of one set, on three servers of four GPUs."""
-    overheads = OverheadSettings(rescale_s=DEFAULT_RESCALE_S, elastic_start_s=0.0)
+    overheads = OverheadSettings(rescale_s=RESCALE_S, elastic_start_s=0.0)
     scenario = Scenario(
         elastic_trace(requests), {_VC: _SERVERS}, NodeShape(gpus=_GPUS_EACH), settings=Settings(overheads=overheads)
     )

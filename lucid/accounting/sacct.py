@@ -3,19 +3,21 @@
 Output of ``sacct --parsable2``: with its header line, columns stand in any order with any others between, whatever
 delimits them; without it, in one of the two orders of ``HEADERLESS``.
 
-``sacct --json`` as the lines of ``sacct --parsable2``: one job, one line.
+``sacct --json`` as the lines of ``sacct --parsable2``: one job, one line; one file may hold several answers.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from lucid.accounting.rows import DELIMITERS, BadCell, Drop, Row, Source, fit_header, split_line, split_rows
+from lucid.accounting.answers import JOB_ID, TEXTS, Layout, delimiter_of, records
+from lucid.accounting.rows import BadCell, Drop, Row, Source, fit_header
 from lucid.accounting.values import (
     ENDED,
     NO_TIME,
@@ -47,9 +49,21 @@ fields of public Slurm logs."""
 
 _KNOWN = {
     name.lower(): name
-    for name in (*HEADERLESS[0], *HEADERLESS[1], "AllocCPUS", "AllocNodes", "TimelimitRaw", "AdminComment")
+    for name in (
+        *HEADERLESS[0],
+        *HEADERLESS[1],
+        "AllocCPUS",
+        "AllocNodes",
+        "TimelimitRaw",
+        "AllocGRES",
+        "ReqGRES",
+        *TEXTS,
+    )
 }
-_JOB_ID = re.compile(r"\d+(_(\d+|\[[^\]]*\]?))?(\+\d+)?")
+_REQUEUED = "run before a requeue"
+_REQUEUE_S = 3600.0
+"""So long after its end (s) a job's new submission is a requeue. slurmctld keeps a job that ended for minutes."""
+_CUT = "where sacct cut it at the ends of the time asked for, ask anew without --truncate"
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,134 +97,195 @@ class SacctJob:
 
 def is_sacct(first: str) -> bool:
     """Is this the first line of sacct output, its header or a job?"""
-    if _delimiter(first):
+    if delimiter_of(first):
         return True
     cells = first.split("|")
-    return len(cells) > 4 and _JOB_ID.fullmatch(cells[0].partition(".")[0]) is not None
+    return len(cells) > 4 and JOB_ID.fullmatch(cells[0].partition(".")[0]) is not None
 
 
-def _delimiter(first: str) -> str:
-    """What stands between the columns of a header line of sacct; empty if it is none."""
-    for one in DELIMITERS:
-        names = {cell.strip().lower() for cell in _split(first, one)}
-        if "jobid" in names and names & {"state", "submit"}:
-            return one
-    return ""
+@dataclass(slots=True)
+class _Held:
+    """A row, and what it says of which run: the runs of a cluster's job are told apart by their submission."""
 
-
-def _split(text: str, delimiter: str) -> list[str]:
-    """sacct knows no quotes; programs that write its columns with other delimiters do."""
-    return text.split("|") if delimiter == "|" else split_line(text, delimiter)
+    line: int
+    what: SacctJob | BadCell | Drop
+    id: str = ""
+    cluster: str = ""
+    user: str = ""
+    submit_s: float = math.nan
 
 
 class SacctLog:
     """A file of sacct output: walk over ``rows()``, and ask ``job()`` after each. ``gpus``: the log must say how many
     GPUs jobs had.
 
+    A file may hold several answers of sacct. What they say twice of a job counts once. Of a job that was requeued
+    (``sacct --duplicates``) the last run counts, as sacct without that option prints it. A later job of the same
+    number (another cluster's, or Slurm counts from the start again) is called ``501#2``.
+
     Raises:
         TraceError: a column that is needed is missing, or there is no header and the number of fields is unknown.
     """
 
     def __init__(self, source: Source, first: str, line: int, *, gpus: bool = True) -> None:
-        self._delimiter = _delimiter(first) or "|"
-        cells = [cell.strip() for cell in _split(first, self._delimiter)]
-        headed = "jobid" in (cell.lower() for cell in cells)
-        # sacct --parsable ends every line with the delimiter
-        self._ends = cells[-1] == "" and (headed or len(cells) not in map(len, HEADERLESS))
-        if self._ends:
-            cells.pop()
-        names = [_KNOWN.get(cell.lower(), cell) for cell in cells] if headed else _headerless(source, line, cells)
+        self._source, self._gpus = source, gpus
+        self._skip = line if delimiter_of(first) else line - 1
+        self._layout = self._layout_of(first, line)
+        self.row = Row(self._layout.names)
+        self._now = _Held(line, Drop(""))
+
+    def _layout_of(self, first: str, line: int) -> Layout:
+        delimiter = delimiter_of(first)
+        if not delimiter:
+            return _headerless(self._source, line, first)
+        ends = first.endswith(delimiter)  # sacct --parsable ends every line with the delimiter
+        cells = Layout([], delimiter, ends).split(first)
+        names = [_KNOWN.get(cell.strip().lower(), cell.strip()) for cell in cells]
         needed = ["JobID", "Submit", "State", "ElapsedRaw" if "ElapsedRaw" in names else "Elapsed"]
-        if gpus and "ReqTRES" not in names:
-            needed.append("AllocTRES")  # one of the two says how many GPUs
-        fit_header(source, line, names, needed, ABOUT)
-        self.row = Row(names)
-        self._source, self._names, self._skip = source, names, line if headed else line - 1
+        if self._gpus and not {"ReqTRES", "AllocGRES", "ReqGRES"} & set(names):
+            needed.append("AllocTRES")  # one of these says how many GPUs
+        fit_header(self._source, line, names, needed, ABOUT)
+        return Layout(names, delimiter, ends)
 
     def rows(self) -> Iterator[BadCell | None]:
-        """Fill ``row`` with one line after another; yields ``None``, or what is wrong with the line's shape."""
-        return split_rows(self._source, self.row, self._names, self._skip, self._split)
-
-    def _split(self, text: str) -> list[str]:
-        text = text.removesuffix(self._delimiter) if self._ends else text
-        if self._delimiter != "|":
-            cells = _split(text, self._delimiter)
-            return cells if len(cells) == len(self._names) else _joined(cells, self._names)
-        last = len(self._names) - 1 if self._names[-1] == "JobName" else -1  # a name may hold the delimiter
-        return text.split("|", last)
+        """Fill ``row`` with one row after another; yields ``None``, or what is wrong with the row."""
+        held = list(self._read())
+        same: dict[str, list[_Held]] = {}
+        for one in held:
+            if not math.isnan(one.submit_s):
+                same.setdefault(one.id, []).append(one)
+        for runs in same.values():
+            if len(runs) > 1:
+                _settle(runs)
+        for number, one in enumerate(held):
+            self.row.line, self.row.number, self._now = one.line, number, one
+            yield one.what if isinstance(one.what, BadCell) else None
 
     def job(self) -> SacctJob:
         """The job of the row.
 
         Raises:
             BadCell: a cell is not what its column holds.
-            Drop: a step of a job, or a job that has not ended.
+            Drop: a step of a job, a job that has not ended, or one that another row tells of.
         """
-        row = self.row
-        job_id = row.name("JobID")
-        if "." in job_id:
-            raise Drop("")  # a step of a job that has its own row
-        if _JOB_ID.fullmatch(job_id) is None:
-            raise BadCell("JobID", job_id, "is not a Slurm job id")
-        state = _state(row)
-        submit_s, start_s = row.date_s("Submit"), _date_s(row, "Start")
-        run_s: float | None = _elapsed_s(row)
-        if row.has("Start") and start_s is None:
-            run_s = None
-        granted, asked = _Tres(row, "AllocTRES"), _Tres(row, "ReqTRES")
-        had, wanted = granted or asked, asked or granted
-        cpus = _whole(row, "NCPUS", "AllocCPUS", "ReqCPUS") or had.count("cpu")
-        nodes = _whole(row, "NNodes", "AllocNodes") or had.count("node")
-        return SacctJob(
-            job_id,
-            row.text("Partition"),
-            row.text("User"),
-            row.text("Account"),
-            row.text("QOS"),
-            row.text("JobName"),
-            state,
-            submit_s,
-            start_s,
-            _end_s(row, start_s, run_s),
-            run_s,
-            nodes,
-            had.gpus() or wanted.gpus(),
-            cpus,
-            wanted.gpus() or had.gpus(),
-            _whole(row, "ReqCPUS", "NCPUS", "AllocCPUS") or wanted.count("cpu"),
-            _mem(row, had, nodes, cpus),
-            _limit_s(row),
-        )
+        if isinstance(self._now.what, SacctJob):
+            return self._now.what
+        raise self._now.what
+
+    def _read(self) -> Iterator[_Held]:
+        layout, row = self._layout, Row(self._layout.names)
+        for record in records(self._source, layout, self._skip, self._layout_of):
+            if record.layout is not layout:
+                layout, row = record.layout, Row(record.layout.names)
+            row.line, row.cells = record.line, record.cells
+            if record.bad:
+                yield _Held(record.line, record.bad)
+                continue
+            one = _Held(record.line, Drop(""), row.text("JobID"), row.text("Cluster"), row.text("User"))
+            try:
+                one.what = _job(row)
+                one.submit_s = one.what.submit_s
+            except (BadCell, Drop) as wrong:
+                one.what = wrong
+                if isinstance(wrong, Drop) and wrong.reason:
+                    with contextlib.suppress(BadCell):
+                        one.submit_s = row.date_s("Submit")
+            yield one
 
 
-def _joined(cells: list[str], names: list[str]) -> list[str]:
-    """The cells of a line whose TRES (``cpu=4,mem=16G``) were cut by the delimiter (``sacct --delimiter=,``): a part
-    of a TRES is ``name=count``, and each of them names a thing once."""
-    joined: list[str] = []
-    left = iter(cells)
-    cell = next(left, None)
-    for name in names:
-        if cell is None:
-            break
-        parts, cell = [cell], next(left, None)
-        things = {parts[0].partition("=")[0]}
-        while "TRES" in name and cell is not None and "=" in cell and cell.partition("=")[0] not in things:
-            things.add(cell.partition("=")[0])
-            parts.append(cell)
-            cell = next(left, None)
-        joined.append(",".join(parts))
-    rest = [] if cell is None else [cell, *left]
-    return joined + rest
+def _settle(runs: list[_Held]) -> None:
+    """Leave one row for each job of those with the same number."""
+    if any(not one.cluster for one in runs):  # an answer without that column
+        for one in runs:
+            one.cluster = ""
+    runs.sort(key=lambda one: (one.cluster, one.submit_s))
+    kept: list[_Held] = []
+    for one in runs:
+        last = kept[-1] if kept and kept[-1].cluster == one.cluster else None
+        if last is not None and last.submit_s == one.submit_s and _same_user(last, one):
+            if isinstance(last.what, Drop):
+                last.what, kept[-1] = Drop(""), one
+            elif isinstance(one.what, Drop) or _as_said(last.what) == _as_said(one.what):
+                one.what = Drop("")
+            else:
+                one.what = BadCell(
+                    "JobID", one.id, f"is told of otherwise in line {last.line}", _CUT, "duplicate job id"
+                )
+        elif last is not None and _ran_again(last, one):
+            last.what, kept[-1] = Drop("" if isinstance(last.what, Drop) else _REQUEUED), one
+        else:
+            kept.append(one)
+    for number, one in enumerate(kept):
+        if number and isinstance(one.what, SacctJob):
+            one.what = replace(one.what, id=f"{one.id}#{number + 1}")
 
 
-def _headerless(source: Source, line: int, cells: list[str]) -> list[str]:
+def _as_said(job: SacctJob | BadCell | Drop) -> object:
+    return (job.state, job.run_s or 0.0) if isinstance(job, SacctJob) else job
+
+
+def _same_user(last: _Held, one: _Held) -> bool:
+    return "" in (last.user, one.user) or last.user == one.user
+
+
+def _ran_again(last: _Held, one: _Held) -> bool:
+    """Is this a later run of the same job? Slurm submits it anew as it ends, or when somebody requeues it later."""
+    if not _same_user(last, one) or not isinstance(last.what, SacctJob):
+        return _same_user(last, one)
+    end_s = last.what.submit_s + (last.what.run_s or 0.0) if last.what.end_s is None else last.what.end_s
+    return end_s - 1.0 <= one.submit_s <= end_s + _REQUEUE_S
+
+
+def _job(row: Row) -> SacctJob:
+    job_id = row.name("JobID")
+    if "." in job_id:
+        raise Drop("")  # a step of a job that has its own row
+    if JOB_ID.fullmatch(job_id) is None:
+        raise BadCell("JobID", job_id, "is not a Slurm job id")
+    state = _state(row)
+    submit_s, start_s = row.date_s("Submit"), _date_s(row, "Start")
+    run_s: float | None = _elapsed_s(row)
+    if row.has("Start") and start_s is None:
+        run_s = None
+    granted, asked = _Tres(row, "AllocTRES"), _Tres(row, "ReqTRES")
+    had, wanted = granted or asked, asked or granted
+    cpus = _whole(row, "NCPUS", "AllocCPUS", "ReqCPUS") or had.count("cpu")
+    nodes = _whole(row, "NNodes", "AllocNodes") or had.count("node")
+    had_gpus = granted.gpus() or _gres(row.text("AllocGRES"))
+    asked_gpus = asked.gpus() or _gres(row.text("ReqGRES")) * max(nodes, 1)  # of each node
+    return SacctJob(
+        job_id,
+        row.text("Partition"),
+        row.text("User"),
+        row.text("Account"),
+        row.text("QOS"),
+        row.text("JobName"),
+        state,
+        submit_s,
+        start_s,
+        _end_s(row, start_s, run_s),
+        run_s,
+        nodes,
+        had_gpus or asked_gpus,
+        cpus,
+        asked_gpus or had_gpus,
+        _whole(row, "ReqCPUS", "NCPUS", "AllocCPUS") or wanted.count("cpu"),
+        _mem(row, had, nodes, cpus),
+        _limit_s(row),
+    )
+
+
+def _headerless(source: Source, line: int, first: str) -> Layout:
+    cells = first.split("|")
+    ends = cells[-1] == "" and len(cells) not in map(len, HEADERLESS)
     for names in HEADERLESS:
-        if len(cells) == len(names) or (len(cells) > len(names) and len(names) == len(HEADERLESS[-1])):
-            return list(names)
-    counts = " or ".join(str(len(names)) for names in HEADERLESS)
+        layout = Layout(list(names), "|", ends)
+        if len(layout.split(first)) == len(names) or layout.fit(first):
+            return layout
+    counts, found = " or ".join(str(len(names)) for names in HEADERLESS), len(cells) - ends
     raise TraceError(
-        f"{source.path}, line {line}, column {len(cells)}: sacct output without its header line has {counts} columns "
-        f"(docs/traces.md lists them), and this line has {len(cells)}; run sacct without --noheader, or put the "
+        f"{source.path}, line {line}, column {found}: sacct output without its header line has {counts} columns "
+        f"(docs/traces.md lists them), and this line has {found}; run sacct without --noheader, or put the "
         "names of the columns first"
     )
 
@@ -292,6 +367,12 @@ class _Tres:
         return int(text)
 
 
+def _gres(text: str) -> int:
+    """GPUs in ``gpu:v100:4,nic:1``, as Slurm before 21.08 names what a job was granted."""
+    parts = [part.partition("(")[0].split(":") for part in text.split(",")]
+    return sum(int(part[-1]) if part[-1].isdecimal() else 1 for part in parts if part[0] == "gpu")
+
+
 def _whole(row: Row, *columns: str) -> int:
     for column in columns:
         if row.text(column):
@@ -313,7 +394,7 @@ def _mem(row: Row, of: _Tres, nodes: int, cpus: int) -> int:
 
 _COLUMNS = (
     *("JobID", "User", "Account", "Partition", "QOS", "Submit", "Start", "End", "ElapsedRaw", "State", "NNodes"),
-    *("ReqTRES", "AllocTRES", "TimelimitRaw", "JobName"),
+    *("Cluster", "ReqTRES", "AllocTRES", "TimelimitRaw", "JobName"),
 )
 
 
@@ -323,11 +404,19 @@ def as_lines(source: Source) -> Source:
     Raises:
         TraceError: it is JSON, but not sacct's.
     """
+    if source.text.lstrip().startswith("["):
+        philly = " (Philly's own: job_log of msr-fiddle/philly-traces)" if '"attempts"' in source.text else ""
+        raise TraceError(
+            f"{source.path}: is a JSON list{philly}, which is not read; write CSV with a line for each job and the "
+            "header timestamp,duration,num_gpus,cluster: when it was submitted, for how many seconds it ran in all "
+            "its attempts, its GPUs, and its virtual cluster"
+        )
     if not source.text.lstrip().startswith("{"):
         return source
     try:
-        jobs = json.loads(source.text)["jobs"]
-        lines = ["|".join(_COLUMNS), *map(_line, jobs)]
+        lines = ["|".join(_COLUMNS)]
+        for answer in _answers(source.text):
+            lines += map(_line, answer["jobs"])
     except (ValueError, RecursionError) as error:  # no JSON, or JSON that no Python number or stack holds
         where = f", line {error.lineno}, column {error.colno}" if isinstance(error, json.JSONDecodeError) else ""
         raise TraceError(
@@ -340,6 +429,13 @@ def as_lines(source: Source) -> Source:
             "and its times; give the output of sacct --json, or of sacct --parsable2"
         ) from None
     return Source(source.path, "\n".join(lines), source.sound)
+
+
+def _answers(text: str) -> Iterator[Any]:
+    decoder, end = json.JSONDecoder(), 0
+    while (at := end + len(text[end:]) - len(text[end:].lstrip())) < len(text):
+        answer, end = decoder.raw_decode(text, at)
+        yield answer
 
 
 def _line(job: Mapping[str, Any]) -> str:
@@ -361,6 +457,7 @@ def _line(job: Mapping[str, Any]) -> str:
         _number(time["elapsed"]),
         state[0] if isinstance(state, list) and state else state,
         _number(job.get("allocation_nodes")),
+        job.get("cluster"),
         ",".join(_things(tres.get("requested"))),
         ",".join(_things(tres.get("allocated"))),
         "UNLIMITED" if limit is None else limit,

@@ -103,8 +103,8 @@ class Binder:
             return
         i = self._ledger.index[entry.placement[0].node]
         node = self._ledger.nodes[i]
-        if not node.available:
-            return  # down or draining: nothing new may start there
+        if not node.available or node.slots == 1:
+            return  # down or draining: nothing new may start there; or its GPUs are not shared
         remaining_s = found.remaining_s(entry.elapsed_s(self._now_s))
         candidate = Candidate(
             next(self._numbers),

@@ -21,9 +21,7 @@ class Parting:
     requeue: Requeue
 
 
-def partings(
-    running: Sequence[Running], nodes: Sequence[Node], part_below_speed: float, restarts: Restarts = "allowed"
-) -> list[Parting]:
+class Partings:
     """One for each pair that one of these rules parts, in this order:
 
     - a job has shown an unstable pattern: it leaves;
@@ -33,13 +31,10 @@ def partings(
 
     The job that leaves runs alone from then on. If it may not be started over, its partner leaves instead. A pair of
     two such jobs stays: no job is killed for the speed of another.
+
+    A pair that stays is looked at again only when something new was measured of one of its jobs. Hundreds of pairs
+    run, and few change between two plans.
     """
-    return _partings(_telling(running), running, nodes, part_below_speed, restarts)
-
-
-class Partings:
-    """The same at one plan after the other: a pair that stays is looked at again only when something new was
-    measured of one of its jobs. Hundreds of pairs run, and few change between two plans."""
 
     def __init__(self, part_below_speed: float, restarts: Restarts) -> None:
         self._part_below_speed = part_below_speed
@@ -48,7 +43,7 @@ class Partings:
         """As it was when no rule took a job off its GPUs."""
 
     def __call__(self, partition: Partition) -> list[Parting]:
-        """As ``partings``."""
+        """The pairs of this partition to part, at one plan after the other."""
         running, nodes, quiet = partition.running, partition.nodes, self._quiet
         if quiet is None or quiet.nodes is not nodes:
             changed = _telling(running)

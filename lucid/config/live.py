@@ -30,8 +30,6 @@ class ModelSettings(Section):
     """CSV of configurations measured together."""
     bins: str | None = None
     """CSV of submissions per bin of time: throughput."""
-    monotone: dict[str, Literal[-1, 1]] = fixed({})
-    """Features along which durations may only rise (1) or fall (-1)."""
     new_jobs: int = fixed(1000, ge=1)
     """Finished jobs not yet learned from that call for training."""
     most_age_days: float = fixed(7.0, gt=0)
@@ -139,9 +137,6 @@ class GpuHealthSettings(Section):
     placeholder_s: float = fixed(900.0, ge=60)
     """Slurm is kept off such a GPU by a job of lucidd's user with this time limit, which lucidd renews: so long after
     lucidd is gone for good the GPU is Slurm's again."""
-    start_over: bool = fixed(True)
-    """A job on a GPU whose fault is the GPU's or the driver's is started over on others, if its user asked for that
-    (lucid:restart). No other job is."""
 
 
 class DaemonSettings(Section):
@@ -173,8 +168,6 @@ class DaemonSettings(Section):
     lease_s: float = Field(15.0, ge=3)
     """A standby takes over once the lucidd that acts has not renewed its lease for this long, s; at least twice
     slurm.poll_idle_s."""
-    site_factor_bound: int = fixed(1000, ge=1, le=1_000_000)
-    """Most that order mode adds to a job's priority."""
     gpu_mem_mib: int = Field(24576, ge=1)
     """Memory of a GPU, MiB, where no feature of the node says otherwise."""
     gpu_mem_mib_by_feature: dict[str, int] = Field(default_factory=dict)

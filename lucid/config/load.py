@@ -30,6 +30,8 @@ _GONE |= dict.fromkeys(
     (
         *(f"efficiency.{key}" for key in ("light_util", "light_mem", "limit_share", "limit_jobs", "limit_unused_h")),
         *("policy.profiling.cold_start_factor", "web.plan_every_s"),
+        *("policy.muri.split_pairs", "policy.muri.resources", "models.monotone", "daemon.gpu_health.start_over"),
+        "daemon.site_factor_bound",
     ),
     _NOBODY,
 )
@@ -48,6 +50,9 @@ _TAKEN_OUT = {
         'slurm.client = "command", and slurm.prefix where Slurm is on another host',
     ),
     "policy.sleep": "delete the section; a node is woken at once for a job that needs it",
+    "policy.lending.longest_s": "delete the line; any job may borrow",
+    "policy.lending.large": "delete the line; any job may borrow",
+    "policy.lending.bound_s": "policy.fairness.beyond_plain_s bounds waiting in pools as well",
     "slurm.keep_awake": "delete the line; SuspendExcNodes in slurm.conf keeps nodes awake",
 }
 _GONE |= {key: f"taken out (docs/decisions/0070-taken-out.md); {remedy}" for key, remedy in _TAKEN_OUT.items()}

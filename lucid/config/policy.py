@@ -141,15 +141,6 @@ class LendingSettings(Section):
     turn_s: float | None = Field(14400.0, ge=0)
     """A job with which its VC stays within its quota goes before all others of the pool once it has waited for so
     long, and nodes are kept for it. Unset: never."""
-    longest_s: float | None = Field(None, gt=0)
-    """Jobs expected to take longer than this do not borrow. Unset: any job may."""
-    large: bool = fixed(True)
-    """Where ``longest_s`` is set: of each VC's jobs larger than one node (``policy.reservation.above_gpus``), the
-    one that has waited longest borrows whatever its estimate."""
-    bound_s: float | None = Field(None, gt=0)
-    """A starvation bound of the pool's own: none of its jobs waits for more than this beyond when plain Slurm order
-    would have started it on GPUs of the VC's own. From ``policy.fairness.keep_from`` of it on, the job goes before
-    all others of the pool. Unset: ``policy.fairness.beyond_plain_s`` holds, where it is set."""
 
 
 class BackfillSettings(Section):
@@ -224,10 +215,8 @@ class OptimusSettings(Section):
 class MuriSettings(Section):
     """Interleaved groups (rows M3-M22)."""
 
-    resources: int = fixed(4, ge=2, le=4)
-    """k: storage, CPU, GPU, network, or the first of them."""
     group_size: int | None = fixed(None, ge=1, le=4)
-    """Most jobs in a group; unset: as many as there are resources."""
+    """Most jobs in a group; unset: as many as there are resources (storage, CPU, GPU, network)."""
     ordering: Literal["best", "worst"] = fixed("best")
     """In which order the members of a group enter a round; "worst" is an ablation."""
     matching: Literal["blossom", "by_priority"] = fixed("blossom")
@@ -237,8 +226,6 @@ class MuriSettings(Section):
     overheads: bool = fixed(True)
     """Reckon with the overheads of interleaving that Muri's authors measured (a factor by group size); lucidd with
     those of taking turns here, corrected by what members report."""
-    split_pairs: bool = fixed(False)
-    """With groups of at most three: take pairs apart to make threes, which the published rounds cannot do."""
     patience_s: float = fixed(3600.0, ge=0)
     """lucidd: once a job has waited so long, s, no other job starts or joins a group before it has started."""
 

@@ -284,14 +284,14 @@ class Cycles:
         self._catch_up.seen(self._parts.clock.now_s())
 
     def _site_factors(self, result: CycleResult) -> dict[str, int]:
-        modes, bound = self._modes(), self._parts.settings.daemon.site_factor_bound
+        modes = self._modes()
         factors: dict[str, int] = {}
         for name, plan in result.plan.partitions.items():
             if modes.get(name) is not Mode.ORDER:
                 self._ordered.pop(name, None)
                 continue
             if not plan.error:  # else the order that there is stays
-                self._ordered[name] = site_factors(plan, bound)
+                self._ordered[name] = site_factors(plan)
             factors.update(self._ordered.get(name, {}))
         return factors
 

@@ -117,8 +117,6 @@ class GpuHealth:
     def left_out(self) -> Mapping[str, GpuOut]:
         """The GPUs that get no new start in partitions in pack mode: those that persons took out, in any case."""
         kept = {name: out for name, out in self.outs.items() if out.by or self._rules.leave_out}
-        if not self._rules.start_over:
-            return kept
         return {name: replace(out, ends_jobs=_ends_jobs(out)) for name, out in kept.items()}
 
     def told(self, not_kept: Mapping[str, str]) -> dict[str, Any]:

@@ -40,13 +40,12 @@ def quota(r: why.Quota) -> str:
 
 def borrows(r: why.Borrows) -> str:
     """Whether the job may have GPUs of other VCs, and whose."""
-    if r.longest_s is not None and not r:
-        return (
-            f"may not borrow idle GPUs of other VCs: its estimate of {duration(r.estimate_s)} is longer than that of "
-            f"jobs that may borrow, at most {duration(r.longest_s)} (policy.lending.longest_s)"
-        )
-    most = "" if r.longest_s is None else f", at most {duration(r.longest_s)}"
-    return f"{_lent(r)}: estimate {duration(r.estimate_s)}{most}"
+    words = "may borrow, and no VC has idle GPUs of its quota"
+    if r.lenders:
+        named = ", ".join(r.lenders[:_MOST_LENDERS]) + (" and others" if len(r.lenders) > _MOST_LENDERS else "")
+        gpus = f"{r.gpus} GPU{'' if r.gpus == 1 else 's'}" if r.gpus else "idle GPUs"
+        words = f"borrows {gpus} of VC {named} until it ends"
+    return words if r.estimate_s is None else f"{words}: estimate {duration(r.estimate_s)}"
 
 
 def own_turn(r: why.OwnTurn) -> str:
@@ -55,21 +54,6 @@ def own_turn(r: why.OwnTurn) -> str:
     if r:
         return f"{waited} (policy.lending.turn_s: {duration(r.after_s)}): it goes before all others"
     return f"{waited}: it goes before all others from {duration(r.after_s)} on (policy.lending.turn_s)"
-
-
-def large_borrows(r: why.LargeBorrows) -> str:
-    """Whether the job may have GPUs of other VCs as the large job that has waited longest, and whose."""
-    if not r:
-        return f"may not borrow idle GPUs of other VCs as a large job: it asks for {r.job_gpus}, not above {r.above}"
-    return f"{_lent(r)}: it waits longest of its VC's jobs above {r.above} GPUs, {duration(r.waited_s)}"
-
-
-def _lent(r: why.Borrows | why.LargeBorrows) -> str:
-    if not r.lenders:
-        return "may borrow, and no VC has idle GPUs of its quota"
-    named = ", ".join(r.lenders[:_MOST_LENDERS]) + (" and others" if len(r.lenders) > _MOST_LENDERS else "")
-    gpus = f"{r.gpus} GPU{'' if r.gpus == 1 else 's'}" if r.gpus else "idle GPUs"
-    return f"borrows {gpus} of VC {named} until it ends"
 
 
 def vc_words(vc: str, found: Mapping[str, int]) -> str:
@@ -374,7 +358,6 @@ _WORDS: dict[str, Callable[[Any], str]] = {
     "LargeShare": _large_share,
     "Quota": quota,
     "Borrows": borrows,
-    "LargeBorrows": large_borrows,
     "OwnTurn": own_turn,
 }
 

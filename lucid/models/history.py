@@ -156,6 +156,9 @@ def naive_for(policy: str, settings: PolicySettings) -> HistoryPredictor | None:
 
 _KEPT: Final = 1000
 """Newest jobs of a group that count."""
+_OTHERS_WEIGHT: Final = 4.0
+_OWN_WEIGHT: Final = 0.5
+"""As many finished jobs the estimate before counts as, beside all jobs, and beside those of the user (0024)."""
 _Key = tuple[str, ...]
 
 
@@ -189,16 +192,11 @@ class PriorPredictor:
     MaxTime), or with ``first_guess_s`` where there is none. How much of their limits all jobs used corrects it; then
     the estimate is drawn towards the durations of the same user, and of the same user and name. Each group counts by
     its finished jobs. No opinion on pairs; an unmodelled job counts as Jumbo.
-
-    ``others_weight``, ``own_weight``: how many finished jobs the estimate before counts as, beside all jobs, and
-    beside those of the user (chosen on logs: docs/decisions/0024).
     """
 
     name = "history"
 
-    def __init__(self, first_guess_s: float = 3600.0, *, others_weight: float = 4.0, own_weight: float = 0.5) -> None:
-        self.others_weight = others_weight
-        self.own_weight = own_weight
+    def __init__(self, first_guess_s: float = 3600.0) -> None:
         self._first_guess_s = first_guess_s
         self._known: Groups[_Median] = Groups()
 
@@ -210,11 +208,11 @@ class PriorPredictor:
         by = ""
         everybody, own = _groups(job)
         if (known := self._known.get(everybody)) is not None:
-            value += known.drawn_to(0.0, self.others_weight)
+            value += known.drawn_to(0.0, _OTHERS_WEIGHT)
             by = jobs_alike(len(known), everybody[0])
         for key in own:
             if (known := self._known.get(key)) is not None:
-                value, by = known.drawn_to(value, self.own_weight), jobs_alike(len(known), key[0])
+                value, by = known.drawn_to(value, _OWN_WEIGHT), jobs_alike(len(known), key[0])
         if not by:
             return Prediction(prior_s, f"{self.name}: {words}; no job like it has ended yet", score, self.name)
         # An estimate of 0 s would make every value computed from it 0.

@@ -6,7 +6,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from datetime import datetime
-from typing import Any, Final, Generic, NamedTuple, TypeVar
+from typing import Any, Final, Generic, NamedTuple, Protocol, Self, TypeVar
 
 import numpy as np
 
@@ -16,7 +16,19 @@ from lucid.models.additive import AdditiveModel
 from lucid.models.library import Library, Trained, Version
 from lucid.models.training import Evidence, Rules
 
-M = TypeVar("M")
+
+class Stored(Protocol):
+    """A model that is stored as JSON. ``source``: what messages name."""
+
+    def to_json(self) -> dict[str, Any]:
+        """JSON-ready data."""
+
+    @classmethod
+    def from_json(cls, data: object, *, source: str) -> Self:
+        """Check and build; raises ``ModelError``."""
+
+
+M = TypeVar("M", bound=Stored)
 D = TypeVar("D")
 
 SAMPLE: Final = 500
@@ -61,18 +73,7 @@ class Kind(ABC, Generic[M, D]):
     name: str
     data: str
     stand_in: str
-
-    @abstractmethod
-    def load(self, data: Mapping[str, Any], source: str) -> M:
-        """The model from its JSON; messages name ``source``.
-
-        Raises:
-            ModelError: the JSON is not that of a consistent model of this kind.
-        """
-
-    @abstractmethod
-    def dump(self, model: M) -> Mapping[str, Any]:
-        """The model as JSON-ready data."""
+    model: type[M]
 
     @abstractmethod
     def task(self, library: Library, data: D) -> Task[M]:
@@ -122,8 +123,8 @@ class Kind(ABC, Generic[M, D]):
         return library.train(
             self.name,
             task.fit,
-            self.dump,
-            lambda stored: self.load(stored, self.name),
+            lambda model: model.to_json(),
+            lambda stored: self.model.from_json(stored, source=self.name),
             task.loss,
             {**task.facts, "source": source},
             most=task.most,
@@ -144,7 +145,7 @@ class Kind(ABC, Generic[M, D]):
         Raises:
             ModelError: it does not check.
         """
-        return self.load(version.data, f"{self.name} v{version.number}")
+        return self.model.from_json(version.data, source=f"{self.name} v{version.number}")
 
 
 def split(times: np.ndarray[Any, np.dtype[np.float64]], learned_until: float | None, what: str) -> float:

@@ -20,20 +20,14 @@ from typing import Any, Final, TypeVar
 from lucid.config.live import ModelSettings
 from lucid.core.frozen import frozen_dataclass
 from lucid.errors import LucidError, ModelError
-from lucid.models.duration.estimate import FitSettings
-from lucid.models.duration.evaluate import DURATION, DurationKind
-from lucid.models.kind import Kind, TooFew
+from lucid.models.duration.evaluate import DURATION
+from lucid.models.kind import Kind, Stored, TooFew
 from lucid.models.library import Library, Trained
 from lucid.models.packing.kind import PAIRS, SHARE
 from lucid.models.throughput.forecaster import THROUGHPUT
 from lucid.models.training import Action, Decision, Evidence, Rules, due, run_due
 
 KINDS: Final[tuple[Kind[Any, Any], ...]] = (DURATION, SHARE, PAIRS, THROUGHPUT)
-
-
-def kinds_with(fit: FitSettings) -> tuple[Kind[Any, Any], ...]:
-    """All kinds; durations are trained as the settings say."""
-    return (DurationKind(fit), *KINDS[1:])
 
 
 def find_kind(name: str) -> Kind[Any, Any]:
@@ -89,17 +83,11 @@ class Outcome:
 class Keeper:
     """Keeps the models of one library. ``sources``: by sort of data (``Kind.data``)."""
 
-    def __init__(
-        self,
-        library: Library,
-        sources: Mapping[str, Source],
-        rules: Rules | None = None,
-        kinds: Sequence[Kind[Any, Any]] = KINDS,
-    ) -> None:
+    def __init__(self, library: Library, sources: Mapping[str, Source], rules: Rules | None = None) -> None:
         self.library = library
         self._sources = sources
         self._rules = rules or Rules()
-        self._kinds = {kind.name: kind for kind in kinds if kind.data in sources}
+        self._kinds = {kind.name: kind for kind in KINDS if kind.data in sources}
         self._read: dict[str, Any] = {}
 
     @property
@@ -181,7 +169,7 @@ def rules_from(settings: ModelSettings) -> Rules:
     return Rules(new_jobs=settings.new_jobs, most_age=timedelta(days=settings.most_age_days))
 
 
-M = TypeVar("M")
+M = TypeVar("M", bound=Stored)
 
 
 @frozen_dataclass(frozen=True, slots=True)

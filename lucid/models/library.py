@@ -254,16 +254,14 @@ class Library:
         loss: Callable[[M], float],
         facts: Mapping[str, Any] | None = None,
         *,
-        slack: float = 0.0,
         most: float = math.inf,
         final: Callable[[], M] | None = None,
     ) -> Trained:
         """Fit, judge on later data beside the model in service, store, and promote if not worse.
 
-        `loss` must use data later than any that `fit` saw; lower is better. `slack` is how much worse (as a
-        fraction) still counts as not worse. A loss above `most` is never promoted. A model in service that no
-        longer loads counts as beaten. `final` fits what is stored, if that is to learn from the judging data
-        too; without it what was judged is stored.
+        `loss` must use data later than any that `fit` saw; lower is better. A loss above `most` is never promoted.
+        A model in service that no longer loads counts as beaten. `final` fits what is stored, if that is to learn
+        from the judging data too; without it what was judged is stored.
 
         Raises:
             TrainingRuns: another training holds the lock.
@@ -285,7 +283,7 @@ class Library:
                 reason = trouble or "no version was in service"
             else:
                 reason = f"loss {new:.6g}, in service {old:.6g} on the same later data"
-            promoted = (old is None or new <= old * (1 + slack)) and new <= most
+            promoted = (old is None or new <= old) and new <= most
             if new > most:
                 reason = f"loss {new:.6g}, at most {most:g} is promoted"
             if promoted:

@@ -114,12 +114,10 @@ def due(evidence: Evidence, rules: Rules | None = None) -> Decision:
     return Decision(Action.TRAIN, tuple(reasons))
 
 
-def error_ratio(
-    truth: npt.ArrayLike, predicted: npt.ArrayLike, history: npt.ArrayLike, *, least: int = 1
-) -> float | None:
+def error_ratio(truth: npt.ArrayLike, predicted: npt.ArrayLike, history: npt.ArrayLike) -> float | None:
     """Model's mean absolute error over that of history means on the same jobs, shape (n,) each.
 
-    None with fewer than `least` jobs; infinite if history was right throughout and the model was not.
+    None without jobs; infinite if history was right throughout and the model was not.
 
     Raises:
         ModelError: shapes differ.
@@ -127,7 +125,7 @@ def error_ratio(
     real, model, means = (np.asarray(values, dtype=np.float64) for values in (truth, predicted, history))
     if not real.shape == model.shape == means.shape:
         raise ModelError(f"error drift: shapes {real.shape}, {model.shape}, {means.shape} differ; give one per job")
-    if real.size < max(1, least):
+    if not real.size:
         return None
     own, other = float(np.abs(model - real).mean()), float(np.abs(means - real).mean())
     if other == 0.0:

@@ -35,8 +35,6 @@ def _sum(values: Iterable[float | None]) -> float | None:
 
 _OFTEN_S, _SELDOM_S, _YOUNG_S = 10.0, 60.0, 900.0
 """A summary every 10 s in a job's first quarter of an hour (its profiling run is over by then), then every minute."""
-_AWAY_S: Final = 120.0
-"""A sampler that comes back after a longer time does not know what a job has done meanwhile."""
 _MOST_NOTES: Final = 20
 _LONGEST_NOTE: Final = 200
 _MOST_PIDS: Final = 16

@@ -23,6 +23,7 @@ from lucid.config.live import Publish
 from lucid.config.load import Settings
 from lucid.config.places import Mode
 from lucid.errors import Finding, bad, warn
+from lucid.orchestrator.order.queue_order import BOUND
 from lucid.setup.render import SLOTS
 from lucid.slurm.records.configuration import GroupLimit, Limits, Partition
 from lucid.slurm.records.job import SlurmNode
@@ -39,7 +40,7 @@ _SHORT_JOB_AGE_S = 120
 def look_over_config(settings: Settings, modes: Mapping[str, Mode], config: Mapping[str, str]) -> Iterator[Finding]:
     """Of the keys that Lucid's modes rest on; *modes* by partition, as they are now."""
     used = set(modes.values())
-    yield from _priorities(settings, used, config)
+    yield from _priorities(used, config)
     yield from _jobs(settings, config)
     if settings.daemon.catch_up_days:
         yield from _accounting(config)
@@ -84,7 +85,7 @@ def _accounting(config: Mapping[str, str]) -> Iterator[Finding]:
         )
 
 
-def _priorities(settings: Settings, used: set[Mode], config: Mapping[str, str]) -> Iterator[Finding]:
+def _priorities(used: set[Mode], config: Mapping[str, str]) -> Iterator[Finding]:
     if used <= {Mode.OBSERVE}:
         return
     if "multifactor" not in config.get("PriorityType", ""):
@@ -102,11 +103,10 @@ def _priorities(settings: Settings, used: set[Mode], config: Mapping[str, str]) 
             "do without one of the two: pack mode writes no site factors",
         )
     weights = sum(_number(config, f"PriorityWeight{name}") or 0 for name in _WEIGHTS)
-    bound = settings.daemon.site_factor_bound
-    if bound > weights:
+    if weights < BOUND:
         yield warn(
-            f"a site factor of up to {bound} outweighs age, fair-share and QOS together ({weights})",
-            "a smaller daemon.site_factor_bound, or larger PriorityWeight…",
+            f"a site factor of up to {BOUND} outweighs age, fair-share and QOS together ({weights})",
+            "larger PriorityWeight…",
         )
 
 
@@ -204,6 +204,12 @@ def _scripts(settings: Settings, config: Mapping[str, str]) -> Iterator[Finding]
             "no Prolog: nothing starts MPS, so pairs share by time-slicing",
             "Prolog=…/prolog.d/* and mps in node.conf, or daemon.mps = false",
         )
+    for key in ("Prolog", "Epilog"):
+        if theirs := [word for word in _words(config, key) if not re.search("/lucid[a-z-]*/", word)]:
+            yield warn(
+                f"{key}={','.join(theirs)} is told only the last GPU of a job, and takes a pair's GPUs for one job's",
+                "lucidctl setup --mode pack lets it run through Lucid's site_scripts (docs/hooks.md)",
+            )
     if not config.get("TaskProlog"):
         yield warn(
             "no TaskProlog: an inner srun fails in a job that shares and has --gpus…",

@@ -37,6 +37,7 @@ from lucid.slurm.act.write import GIVEN_UP
 from lucid.slurm.elastic.reports import folder_trouble
 from lucid.slurm.heartbeat import read_heartbeat
 from lucid.slurm.own.waits import GAVE_LESS
+from lucid.slurm.view.failed_pairs import failed_pairs_in, unpaired
 from lucid.slurm.view.profiles import ProfileFolder
 from lucid.store.file import network_file_system
 from lucid.store.port import LET_GO, ActionRow, Lease, StoreUnreadable, holder_is_dead
@@ -185,6 +186,7 @@ def look_over_failover(
 
 
 _STALE_S = 60.0
+_SITE_SCRIPTS = "a Prolog or Epilog of yours takes a GPU for one job's: docs/hooks.md, 'Your own Prolog and Epilog'"
 _STARTS, _INSIDE_LEAST = 50, 0.65
 """Starts from which on forecasts are judged, and the share inside their ranges below which that is told."""
 _LEAST_FREE_MIB = 512
@@ -233,6 +235,7 @@ def _store(settings: Settings, now_s: float) -> Iterator[Finding]:
     yield from words_of_switches(settings, switches, seen.get("configured", {}))
     if switches.get("paused") == "1":
         yield warn("lucidd is paused", "lucidctl resume")
+    yield from _failed_pairs(switches)
     yield from failover
     yield from let_go
     yield from told
@@ -254,6 +257,21 @@ def _store(settings: Settings, now_s: float) -> Iterator[Finding]:
                 f"the {kind} model in service cannot be used: {found.get('why', '')}",
                 f"lucidctl models rollback {kind}, or train anew",
             )
+
+
+def _failed_pairs(switches: Mapping[str, str]) -> Iterator[Finding]:
+    """Where no more pairs are made, and why."""
+    failed = failed_pairs_in(switches)
+    for name in sorted(unpaired(failed)):
+        yield bad(f"no more pairs are made in {name}: Slurm drained several of its nodes over pairs", _SITE_SCRIPTS)
+    for one in sorted(failed.values(), key=lambda one: one.node):
+        since = time.strftime("%F %H:%M", time.localtime(one.since_s))
+        yield bad(
+            f"no more pairs are made on {one.node} since {since}: job {one.job} was to share GPUs there, and Slurm "
+            f"drained the node with {one.reason!r}",
+            f"{_SITE_SCRIPTS}; then scontrol update NodeName={one.node} State=RESUME, and "
+            f"lucidctl mode {min(one.partitions, default='PARTITION')} configured",
+        )
 
 
 def _tags(seen: Mapping[str, Any]) -> Iterator[Finding]:

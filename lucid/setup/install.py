@@ -67,6 +67,8 @@ FILES = (
         for name in ("start", "stop", "check")
     ),
     ShippedFile("unseal", "etc/slurm/lucid/unseal", executable=True),
+    ShippedFile("site_scripts", "etc/slurm/lucid/site_scripts", executable=True),
+    ShippedFile("lucid_hooks/site.py", "etc/slurm/lucid/lucid_hooks/site.py"),
     *(
         ShippedFile(f"lucid_hooks/{name}.py", f"etc/slurm/lucid/lucid_hooks/{name}.py")
         for name in ("__init__", "__main__", "commands", "control", "plan", "processes", "seal", "sharing", "state")

@@ -11,8 +11,11 @@ from pathlib import Path
 from lucid.setup.conf_text import Edit, Statement, Texts, edited, with_values
 from lucid.setup.nodes import host_list
 from lucid.setup.render import ADDRESS, SLOTS, Gres, addressed_gres, addresses, hosts_or_none, with_slots
+from lucid.setup.site_scripts import generated
 
 HOOKS = "/etc/slurm/lucid"
+WRAPPER = f"{HOOKS}/site_scripts"
+"""Runs the site's own prologs and epilogs."""
 _MERGED = {
     "GresTypes": ("gpu", "shard"),
     "AccountingStorageTRES": (
@@ -51,6 +54,10 @@ class Merged:
     filtered: bool = True
     hosts: list[str] = field(default_factory=list)
     slotted: set[str] = field(default_factory=set)
+    site_scripts: dict[str, list[str]] = field(default_factory=dict)
+    """``Prolog`` and ``Epilog`` of the site's own that the wrapper takes over now, …"""
+    wrapped: dict[str, bool] = field(default_factory=dict)
+    """… and whether it is named already."""
     notes: list[str] = field(default_factory=list)
     refused: list[Refusal] = field(default_factory=list)
 
@@ -60,6 +67,9 @@ class _Work:
     texts: Texts
     edits: dict[Path, list[Edit]] = field(default_factory=dict)
     added: list[str] = field(default_factory=list)
+    features: dict[str, set[str]] = field(default_factory=dict)
+    """Of each host, as its line has them; ``more``: what setup adds."""
+    more: dict[str, set[str]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +86,7 @@ class _Node:
         """(model, count) of each gres/gpu."""
         found = []
         for word in self.gres:
-            kind, *rest = re.sub(r"\(.*?\)", "", word).split(":")
+            kind, *rest = (part for part in re.sub(r"\(.*?\)", "", word).split(":") if part != "no_consume")
             if kind == "gpu":
                 count = int(rest[-1]) if rest and rest[-1].isdigit() else 1
                 found.append((rest[0] if rest and not rest[0].isdigit() else "", count))
@@ -162,6 +172,7 @@ def _nodes(work: _Work, gres: Texts | None, packed: Collection[str], merged: Mer
         words = tuple(word for word in re.split(r",(?![^(]*\))", own.get("gres", "")) if word)
         said = [line[key] for line in (pairs, defaults) for key in ("feature", "features") if key in line]
         node = _Node(tuple(hosts or ()), words, said[0] if said else "")
+        work.features |= {host: set(node.feature.split(",")) for host in node.hosts}
         found.append((statement, node))
     wanted = {
         host: sum(count for _, count in node.gpus)
@@ -186,12 +197,14 @@ def _nodes(work: _Work, gres: Texts | None, packed: Collection[str], merged: Mer
         values = {}
         if set(node.hosts) & wanted.keys():
             rest = [word for word in node.gres if word.split(":")[0] != "gpu"]
-            if len(kinds) > 1 or any(word.split(":")[0] in ("shard", "mps") for word in rest):
-                what = (
-                    f"GPUs of {', '.join(sorted(kinds))} in one"
-                    if len(kinds) > 1
-                    else "gres/shard or gres/mps already"
-                )
+            what = ""
+            if len(kinds) > 1:
+                what = f"GPUs of {', '.join(sorted(kinds))} in one"
+            elif any(word.split(":")[0] in ("shard", "mps") for word in rest):
+                what = "gres/shard or gres/mps already"
+            elif any(word.split(":")[0] == "gpu" and "no_consume" in word.split(":") for word in node.gres):
+                what = "GPUs that Slurm gives to any number of jobs (no_consume)"
+            if what:
                 merged.refused.append(
                     Refusal(
                         f"node {host_list(node.hosts)} has {what} (Gres={','.join(node.gres)})",
@@ -221,6 +234,7 @@ def _nodes(work: _Work, gres: Texts | None, packed: Collection[str], merged: Mer
         lacking = sorted(kinds & merged.models - set(have)) if "Gres" in values else []
         if lacking:
             values[_feature_key(statement)] = ",".join([*have, *lacking])
+            work.more |= {host: set(lacking) for host in node.hosts}
         if values:
             text = work.texts.files[statement.path]
             work.edits.setdefault(statement.path, []).append(with_values(statement, text, values))
@@ -233,15 +247,48 @@ def _nodes(work: _Work, gres: Texts | None, packed: Collection[str], merged: Mer
                 statement, text, {_feature_key(statement): ",".join([*have, *sorted(model - set(have))])}
             )
             work.edits.setdefault(statement.path, []).append(fresh)
+            work.more |= {host: model - set(have) for host in node.hosts}
+
+
+def _sets(work: _Work, merged: Merged) -> dict[str, set[str]]:
+    """Hosts by NodeSet, by their features as they are. A set that a new feature would make larger is refused."""
+    sets: dict[str, set[str]] = {}
+    for pairs in (statement.pairs for statement in work.texts.of("NodeSet")):
+        name, feature = pairs["nodeset"], pairs.get("feature", "")
+        hosts = sets.setdefault(name, set())
+        hosts |= _in_nodes(pairs.get("nodes", ""), work, {}) or set()
+        hosts |= {host for host, words in work.features.items() if feature in words} if feature else set()
+        joins = {host for host, words in work.more.items() if feature in words} - hosts
+        if joins:
+            merged.refused.append(
+                Refusal(
+                    f"nodes {host_list(joins)} would join NodeSet={name} (Feature={feature}): setup makes the GPUs' "
+                    "model a feature of each node that has them",
+                    f"NodeSet={name} Nodes={host_list(hosts)} in place of its Feature=, then run this again",
+                )
+            )
+    return sets
+
+
+def _in_nodes(text: str, work: _Work, sets: Mapping[str, set[str]]) -> set[str] | None:
+    """The hosts of Nodes=: a host list, names of sets, ALL, or a list of these. ``None`` where a word is none of these."""
+    found = set[str]()
+    for word in filter(None, re.split(r",(?![^\[]*\])", text)):
+        hosts = sets[word] if word in sets else work.features if word.upper() == "ALL" else hosts_or_none(word)
+        if hosts is None:
+            return None
+        found |= set(hosts)
+    return found
 
 
 def _billing(work: _Work, packed: Collection[str], merged: Merged) -> None:
     """A slot is billed as the GPU that it stands for, or a job in slots would cost its account nothing."""
+    sets = _sets(work, merged)
     for statement in work.texts.of("PartitionName"):
         weights = statement.pairs.get("tresbillingweights", "")
-        hosts = hosts_or_none(statement.pairs.get("nodes", "")) or ()
+        hosts = _in_nodes(statement.pairs.get("nodes", ""), work, sets)
         found = re.search(r"(?:^|,)gres/gpu(:[^=,]+)?=([^,]+)", weights, re.IGNORECASE)
-        others = hosts and not set(hosts) & set(packed) and statement.pairs["nodes"].upper() != "ALL"
+        others = hosts and not hosts & set(packed)
         if found is None or others or "gres/shard" in weights.lower():
             continue
         name = statement.pairs["partitionname"]
@@ -341,8 +388,7 @@ def _parameters(work: _Work, in_force: Mapping[str, str], site: Mapping[str, str
         ours = f"{HOOKS}/{key.lower()}.d/*"
         if ours not in words(key):
             work.added.append(f"{key}={ours}")
-            if words(key):
-                merged.notes.append(f"{key}={settings[key.lower()]} stays; Slurm runs Lucid's beside it")
+        _wrap(work, key, ours, merged)
     task = settings.get("taskprolog", "")
     if not task:
         work.added.append(f"TaskProlog={HOOKS}/task_prolog")
@@ -353,6 +399,28 @@ def _parameters(work: _Work, in_force: Mapping[str, str], site: Mapping[str, str
         )
     if "runinjob" in settings.get("prologflags", "").lower():
         merged.notes.append("PrologFlags has RunInJob: the MPS daemon of a pair may end with the job that came first")
+
+
+def _wrap(work: _Work, key: str, ours: str, merged: Merged) -> None:
+    """The site's own scripts run through Lucid's wrapper, which stands where the first of them stood."""
+    statements = work.texts.of(key)
+    merged.wrapped[key] = any(one.pairs[key.lower()] == WRAPPER for one in statements)
+    theirs = [one for one in statements if one.pairs[key.lower()] not in (ours, WRAPPER, "")]
+    merged.site_scripts[key] = [one.pairs[key.lower()] for one in theirs]
+    for number, one in enumerate(theirs):
+        text = work.texts.files[one.path]
+        first = number == 0 and not merged.wrapped[key]
+        edit = with_values(one, text, {key: WRAPPER}) if first else Edit(one.first, one.after, ())
+        work.edits.setdefault(one.path, []).append(edit)
+    if theirs:
+        merged.notes.append(
+            f"{key}={', '.join(merged.site_scripts[key])} runs through {WRAPPER}, with all GPUs of the job"
+        )
+    for path in sorted({one.path for one in theirs if generated(work.texts.files[one.path])}):
+        merged.notes.append(
+            f"{path} says that a tool writes it: put {key}={WRAPPER} and {key}={ours} into that tool in place of "
+            f"{', '.join(f'{key}={one}' for one in merged.site_scripts[key])}, or it takes them back"
+        )
 
 
 def _join(work: _Work, key: str, wanted: list[str]) -> None:

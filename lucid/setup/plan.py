@@ -23,9 +23,10 @@ from lucid.setup.conf_text import Change, Texts, edited, read_text, read_texts
 from lucid.setup.doctor_slurm import look_over_preemption, look_over_served, power_note, taken_whole, without_layers
 from lucid.setup.install import FILES, NEW_TOML, is_lucids, of_package, shipped_content, with_keys, without_table
 from lucid.setup.machine import LINK, USER, Machine, Running, program_link
-from lucid.setup.merge import HOOKS, Refusal, merge_pack
+from lucid.setup.merge import HOOKS, Merged, Refusal, merge_pack
 from lucid.setup.nodes import host_list
 from lucid.setup.render import ADDRESS, differing, plugin_conf, pool_line, rules_of, without_pool
+from lucid.setup.site_scripts import SiteScripts
 from lucid.slurm.records.job import SlurmJob, SlurmNode
 
 Tables = Mapping[str, Mapping[str, str | int | Mapping[str, int]]]
@@ -237,6 +238,8 @@ class Options:
     """Partitions that an earlier run has made."""
     slots: int | None = None
     """Pack mode: jobs that may share a GPU; ``None``: two, or as many as before."""
+    site_scripts: Mapping[str, str] = field(default_factory=dict)
+    """Pack mode: when the site's own prologs and epilogs run (``site_scripts.CHOICES``), by script or pattern."""
 
 
 @dataclass(slots=True)
@@ -446,6 +449,9 @@ def _pack(
     merged = merge_pack(texts, gres, packed, running.config, _site(root, texts), options.slots)
     plan.notes += merged.notes
     plan.refused += merged.refused
+    node = root / HOOKS.lstrip("/") / "node.conf"
+    before = read_text(node) if node.exists() else ""
+    scripts = _site_scripts(plan, root, merged, SiteScripts.read(before), options.site_scripts)
     if merged.refused:
         return
     fresh = {**pooled, **merged.files}
@@ -458,10 +464,9 @@ def _pack(
         )
     plugin = _plugin(etc, merged.models, settings.daemon.heartbeat, filtered=merged.filtered)
     _want(plan, etc / "lucid.plugin.conf", plugin.encode())
-    node = root / HOOKS.lstrip("/") / "node.conf"
-    if not node.exists():
-        where = "/usr/bin" if of_package(root) else programs
-        _want(plan, node, f"sampler {where}/lucid-sampler\nmps {HOOKS}/mps\nlimit 15\n".encode())
+    where = "/usr/bin" if of_package(root) else programs
+    text = before if node.exists() else f"sampler {where}/lucid-sampler\nmps {HOOKS}/mps\nlimit 15\n"
+    _want(plan, node, scripts.written(text).encode("utf-8", "surrogateescape"))
     shared = [*texts.files, *(gres.files if gres else ()), etc / "lucid.plugin.conf", node]
     plan.node_files = [(f"/{path.relative_to(root)}", "0644") for path in shared]
     plan.node_files += [(f"/{f.target}", "0755" if f.executable else "0644") for f in FILES if not f.daemon]
@@ -471,6 +476,33 @@ def _pack(
         if n.name in merged.slotted or (n.name in merged.hosts and n.gpu_types and not n.addressable)
     ]
     _in_force(plan, root, texts, fresh, running)
+
+
+def _site_scripts(
+    plan: Plan, root: Path, merged: Merged, before: SiteScripts, chosen: Mapping[str, str]
+) -> SiteScripts:
+    """What node.conf has to say of the site's prologs and epilogs; refused while a choice is missing."""
+    old = {"Prolog": before.prolog, "Epilog": before.epilog}
+    now = {
+        key: [*dict.fromkeys([*(old[key] if merged.wrapped[key] else ()), *merged.site_scripts[key]])] for key in old
+    }
+    scripts = SiteScripts(now["Prolog"], now["Epilog"], {**before.choices, **chosen} if any(now.values()) else {})
+    named = scripts.named(root)
+    for script in chosen.keys() - named:
+        have = ", ".join(sorted(named)) or "none"
+        raise ConfigError(
+            f"--site-script {script}: no Prolog or Epilog of slurm.conf{did_you_mean(script, named)}; {have}"
+        )
+    for script, words in scripts.unchosen(root):
+        plan.refused.append(
+            Refusal(
+                f"{script} runs in the site's Prolog or Epilog and looks for processes or GPUs ({words}): beside a "
+                "pair it meets the other job's, and Slurm drains a node whose Prolog fails",
+                f"--site-script {script}=first-last (for the first and the last job on a GPU), =not-guests or "
+                "=always: docs/hooks.md says which",
+            )
+        )
+    return scripts
 
 
 def _layers(plan: Plan, running: Running, names: Sequence[str]) -> None:

@@ -262,7 +262,10 @@ def addressed_gres(
 
 def _devices(host: str, count: int, rows: list[dict[str, str]], result: Gres) -> tuple[str, ...] | None:
     shared = [pairs["name"] for pairs in rows if pairs.get("name") in ("shard", "mps")]
-    gpus = [pairs for pairs in rows if pairs.get("name") == "gpu" and "autodetect" not in pairs]
+    gpus = [pairs for pairs in rows if pairs.get("name") == "gpu" and ("autodetect" not in pairs or "file" in pairs)]
+    said = [pairs for pairs in rows if "autodetect" in pairs]
+    said = [pairs for pairs in said if "nodename" in pairs] or said  # a node's own line goes before that of all
+    detects = bool(said) and said[-1]["autodetect"].lower() != "off"
     found = []
     for pairs in gpus:
         more = "".join(f" {key.capitalize()}={pairs[key]}" for key in _KEPT if key in pairs)
@@ -277,11 +280,18 @@ def _devices(host: str, count: int, rows: list[dict[str, str]], result: Gres) ->
         problem = "has GPUs of several files (MultipleFiles=, MIG)", "leave its partition in observe or order mode"
     elif any("file" not in pairs for pairs in gpus):
         problem = "has GPUs without File=", "File=/dev/nvidia[0-3] on the line of its GPUs in gres.conf"
-    elif not gpus and any(pairs.get("autodetect", "off").lower() != "off" for pairs in rows):
+    elif detects and not all({"cores", "cpus"} & pairs.keys() and {"links", "link"} & pairs.keys() for pairs in gpus):
+        problem = (
+            "gets the cores and links of its GPUs from AutoDetect, which addresses need switched off",
+            "a line for each GPU with the File=, Cores= and Links= that `slurmd -G` prints there, in gres.conf; or "
+            "AutoDetect=off for the node, if no job needs them",
+        )
+    elif not gpus and detects:
         note = (
             "AutoDetect is switched off for nodes with addresses: their GPUs are taken to be /dev/nvidia0 and so on, "
-            "without the cores near them (add Cores= to the lines where jobs need it). Where nvidia-smi -q shows "
-            "Minor Number in another order, cgroup.conf needs ConstrainDevices=yes (docs/gpu-health.md)"
+            "without their cores and links (if jobs need them: `setup --undo`, a line in gres.conf for each GPU with "
+            "the File=, Cores= and Links= that `slurmd -G` prints, and setup again). Where nvidia-smi -q shows Minor "
+            "Number in another order, cgroup.conf needs ConstrainDevices=yes (docs/gpu-health.md)"
         )
         result.notes += [] if note in result.notes else [note]
         found = [f"/dev/nvidia{number}" for number in range(count)]

@@ -23,7 +23,6 @@ from lucid.core.ports import PairSpeeds, Predictor
 from lucid.core.prediction import Prediction, StageTimes
 from lucid.core.snapshot import ArrivalForecast
 from lucid.errors import TraceError
-from lucid.models.duration.estimate import FitSettings
 from lucid.models.duration.fit import fit_durations
 from lucid.models.duration.history import DurationHistory
 from lucid.models.duration.model import DurationModel
@@ -203,12 +202,8 @@ class WalkForward:
         *,
         epoch_s: float = 0.0,
         profiled_s: float = 0.0,
-        settings: FitSettings | None = None,
-        refit_s: float = _WEEK_S,
     ) -> None:
         packing = packing or PackingModels()
-        self._settings = settings or FitSettings()
-        self._refit_s = refit_s
         self._epoch_s = epoch_s
         self._ended: list[Ended] = []
         self._due_s = 0.0
@@ -225,8 +220,8 @@ class WalkForward:
     def predict(self, job: Job, profile: JobProfile | None, now_s: float) -> Prediction:
         """By the model of the latest refit; refits first if that is due."""
         if now_s >= self._due_s and len(self._ended) >= _FIRST_JOBS:
-            self._due_s = now_s + self._refit_s
-            self._model.take(fit_durations(ended_table(self._ended, self._epoch_s), self._settings))
+            self._due_s = now_s + _WEEK_S
+            self._model.take(fit_durations(ended_table(self._ended, self._epoch_s)))
         return self._model.predict(job, profile, now_s)
 
     def pair_speed(self, a: JobProfile, b: JobProfile) -> PairSpeeds:
@@ -243,9 +238,8 @@ class WalkForwardForecaster:
     """A `Forecaster` that learns as the replay goes on: seasonal means until the past suffices for a throughput model
     (about 25 days), which is then fitted anew every week."""
 
-    def __init__(self, means: ArrivalForecaster, *, epoch_s: float = 0.0, refit_s: float = _WEEK_S) -> None:
+    def __init__(self, means: ArrivalForecaster, *, epoch_s: float = 0.0) -> None:
         self._forecaster = LearnedForecaster(None, "learned in this replay", means, epoch_s)
-        self._refit_s = refit_s
         self._due_s = 0.0
 
     def saw(self, job: Job) -> None:
@@ -259,7 +253,7 @@ class WalkForwardForecaster:
             try:
                 if past is not None:
                     self._forecaster.model = fit_throughput(past, 1)
-                    self._due_s = now_s + self._refit_s
+                    self._due_s = now_s + _WEEK_S
             except TooFew:
                 self._due_s = now_s + _DAY_S
         return self._forecaster.forecast(now_s)

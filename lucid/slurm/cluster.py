@@ -35,6 +35,7 @@ from lucid.slurm.records.configuration import NO_NETWORK, FairShares, QosTiers, 
 from lucid.slurm.records.job import SlurmJob, SlurmNode, numbers_unread, tells_all, without_unread
 from lucid.slurm.records.preemption import NO_PREEMPTION
 from lucid.slurm.records.request import JobDefaults
+from lucid.slurm.view.failed_pairs import FailedPairs
 from lucid.slurm.view.nodes import NodeLooks
 from lucid.slurm.view.observation import Observation, of_another, pool_of
 from lucid.slurm.view.power_saving import Boots, Power, boots_of
@@ -137,6 +138,7 @@ class SlurmCluster:
         self._untold: dict[str, Ended] = {}
         """Those that were told of, and that the store has not got as far as is known."""
         self._boots = Boots()
+        self._failed_pairs = FailedPairs(store)
         self._closings = Closings(client)
         self._ownership.draws = lambda job: self._closings.draws(job, self._machines.nodes, self._facts.now_s)
         self._facts = Observation((), (), self._notes, {}, 0.0)
@@ -220,11 +222,13 @@ class SlurmCluster:
             windows=self._closings.windows(now_s),
             preemption=self._preemption,
             gpus_out=_by_node(self._left_out, machines),
+            unpaired=self._failed_pairs.look(self._jobs, machines, now_s),
         )
         self.known.take(self._jobs, jobs, now_s, self.token)
         self._ownership.not_yet = {}  # it asks whom Lucid decides
         self._ownership.not_yet = not_yet(self._ownership, self._facts)
         partitions = self._viewer.partitions(self._facts)
+        self._failed_pairs.saw(partitions.values(), now_s)
         self._viewer.elastic.forget_all_but(self._jobs.keys())
         self._viewer.turns.forget_all_but(self._jobs.keys())
         self._actions.saw(self._facts, self._jobs)
@@ -315,7 +319,9 @@ class SlurmCluster:
                 Applied(a, _REPLAN, Refusal.NODES_NOT_FREE_YET) if isinstance(a.decision, Start) else next(done)
                 for a in actions
             ]
-        return self._actions.apply(actions)
+        applied = self._actions.apply(actions)
+        self._failed_pairs.told(applied, self._clock.now_s())
+        return applied
 
     def order(self, factors: Mapping[str, int]) -> int:
         """Write the site factors that differ from those written last, within ``slurm.writes_per_cycle``; returns how

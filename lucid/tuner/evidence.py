@@ -64,10 +64,6 @@ class Evidence:
     survives: bool
     why: str
 
-    def change(self, name: str) -> Change:
-        """One of ``changes`` by name."""
-        return next(c for c in self.changes if c.name == name)
-
 
 def compare_days(old: JobTimes, new: JobTimes, seed: int) -> Evidence:
     """Compare two replays of the same jobs, resampling whole days of submission with replacement.

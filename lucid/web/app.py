@@ -292,7 +292,7 @@ def _answer(site: Site, page: Page, request: Request, viewer: Viewer, *, as_json
     try:
         data = page.data(site, viewer, dict(request.path_params), asked)
     except NotShown as error:
-        return _refusal(site, viewer, error.status, str(error), as_json)
+        return _refusal(site, viewer, 404, str(error), as_json)
     except LucidError as error:  # the store is gone, or busy, at this moment
         return _refusal(site, viewer, 503, str(error), as_json)
     if as_json:

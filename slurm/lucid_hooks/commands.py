@@ -4,9 +4,11 @@
     stop --job ID
     check
     unseal --job ID --restarts N --node NAME --gpus 0,1 [--daemon USER]     (the job's Extra on standard input)
+    site-prolog|site-epilog NODE.CONF     (the environment of the caller when it began)
 
 ``start`` prints ``sharing=…``; it always exits 0 unless it is called wrongly (2), for a failing prolog would drain
 the node. ``unseal`` prints ``gpus=…`` (device numbers) ``mem=… speed=… turns=1 mps=0``, or nothing and why not.
+``site-…`` exits as the site's scripts do.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from lucid_hooks import seal, sharing
+from lucid_hooks import seal, sharing, site
 from lucid_hooks.control import Control
 from lucid_hooks.plan import Limits
 from lucid_hooks.processes import Deadline
@@ -75,12 +77,16 @@ def _parser() -> argparse.ArgumentParser:
     unseal.add_argument("--node", required=True)
     unseal.add_argument("--gpus", required=True, help="as in SLURM_JOB_GPUS")
     unseal.add_argument("--daemon", default="lucid", help="lucidd's user, by name or number (%(default)s)")
+    for name in ("site-prolog", "site-epilog"):
+        verbs.add_parser(name, allow_abbrev=False).add_argument("conf", type=Path)
     return parser
 
 
 def main(arguments: Sequence[str]) -> int:
     """Run one verb; returns the exit code."""
     given = _parser().parse_args(arguments)
+    if given.verb.startswith("site-"):
+        return site.run_scripts(given.verb, given.conf)
     if not hasattr(os, "pidfd_open"):
         sys.stderr.write("lucid_hooks: Python 3.9 or later is needed, on Linux 5.3 or later; MPS is not started\n")
         return 0

@@ -29,14 +29,15 @@ def mounts_under(folder: Path) -> list[Path]:
 
 
 def processes_in(root: Path) -> dict[int, str]:
-    """Processes whose root folder is *root*, by id, with their names: exactly those that chroot started there."""
+    """Processes whose root folder is *root*, by id, with their names: exactly those that chroot started there.
+    Debian's ``slurmctld-wlm`` is ``slurmctld``: which of both a process is called hangs on how it was started."""
     found = {}
     for entry in Path("/proc").iterdir():
         if not entry.name.isdecimal():
             continue
         try:
             if (entry / "root").readlink() == root:
-                found[int(entry.name)] = (entry / "comm").read_text().strip()
+                found[int(entry.name)] = (entry / "comm").read_text().strip().removesuffix("-wlm")
         except OSError:
             continue
     return found

@@ -84,23 +84,30 @@ class Lucidd:
             f'profiling_partition = "prof"\nfirst_guess_s = 60\n{more or "lease_s = 6"}\n'
             f'[daemon.partitions]\nvc-a = "{mode}"\nvc-b = "{mode}"\n'
         )
+        self._told: set[str] = set()
+        self._telling = threading.Lock()
         self._stop = threading.Event()
         self._sampler = threading.Thread(target=self._sample, daemon=True)
         self._sampler.start()
 
     def _sample(self) -> None:
-        told: set[str] = set()
         while not self._stop.wait(0.5):
             try:
                 jobs = self.box.jobs()
             except (AssertionError, OSError, ValueError):
                 continue  # slurmctld is being restarted
             for number, job in jobs.items():
-                running = job["job_state"] == ["RUNNING"]
-                if running and number not in told and time.time() - job["start_time"]["number"] >= 2:
-                    told.add(number)
+                if job["job_state"] == ["RUNNING"] and time.time() - job["start_time"]["number"] >= 2:
                     profile = self.measured.get(job["name"], LIGHT)
-                    write_summary(self.profiles, Summary(number, "n", (), 0.0, 30.0, 30, profile))
+                    self.tell(Summary(number, "n", (), 0.0, 30.0, 30, profile), first=True)
+
+    def tell(self, summary: Summary, *, first: bool = False) -> None:
+        """What the sampler has measured of a job, in place of what it told before and would tell later. ``first``:
+        only if it told nothing before."""
+        with self._telling:
+            if not (first and summary.job in self._told):
+                self._told.add(summary.job)
+                write_summary(self.profiles, summary)
 
     def start(self) -> None:
         beat = self.box.root / "run/lucid/heartbeat"

@@ -13,7 +13,6 @@ import pytest
 from box import Box
 from daemon_box import LIGHT, REPO, Lucidd, has_measured, with_fixed
 
-from lucid.node.reports import write_summary
 from lucid.profiler.summary import Summary
 from nvml_emulator import GPU_IS_LOST, Board, Gpu, build, node_environment, uuid_of
 
@@ -168,7 +167,7 @@ def test_the_end_of_a_job_names_the_fault_of_its_gpu(box: Box, lucidd: Lucidd, n
     box.wait("runs", lambda: box.state(job) == "RUNNING")
     time.sleep(6)
     began_s, uuids = time.time() - 6, tuple(uuid_of(i) for i in range(4))
-    write_summary(lucidd.profiles, Summary(job, "n1", uuids, began_s, time.time(), 6, LIGHT))
+    lucidd.tell(Summary(job, "n1", uuids, began_s, time.time(), 6, LIGHT))
     INJECT["Xid 79"](node.board)
     node.board.write()
     box.wait_ended(job)

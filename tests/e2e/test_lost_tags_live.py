@@ -13,7 +13,6 @@ from box import Box
 from daemon_box import LIGHT, Lucidd, has_measured
 from test_fail_open import release
 
-from lucid.node.reports import write_summary
 from lucid.profiler.summary import Summary
 
 SITES = '[{"vm_size": "Standard_NC24"}]'
@@ -65,8 +64,7 @@ def test_what_is_started_over_queues_again_whoever_wrote_its_admin_comment(box: 
     """Parted by Lucid, requeued by Slurm, with lucidd restarted on its store, and on its list alone."""
     first, second = pair(box)
     box.wait("doctor's word", lambda: "jobs of ours is somebody else's" in site.ctl("doctor"), 30)
-    summary = Summary(second, "n", (), 0.0, 90.0, 90, replace(LIGHT, unstable=True))
-    write_summary(site.profiles, summary)
+    site.tell(Summary(second, "n", (), 0.0, 90.0, 90, replace(LIGHT, unstable=True)))
     box.wait("parted", lambda: any(box.job(n)["restart_cnt"] == 1 for n in (first, second)), 60)
     for number in (first, second):
         runs_again(box, number, int(box.job(number)["restart_cnt"]))

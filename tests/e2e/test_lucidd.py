@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from box import OVER, Box
+from breakage import Breakage
 from daemon_box import Lucidd
 
 from lucid.core.job import JobProfile
@@ -166,11 +167,11 @@ def test_a_second_daemon_does_nothing(box: Box, lucidd: Lucidd) -> None:
 def test_slurmctld_may_be_restarted_in_the_middle(box: Box, lucidd: Lucidd) -> None:
     ids = [box.sbatch("--gres=gpu:1", "-J", f"r{n}", script="sleep 8") for n in range(3)]
     box.wait("profiling", lambda: box.state(ids[0]) == "RUNNING", 30)
-    pid = int((box.root / "run/slurm/slurmctld.pid").read_text())
-    os.kill(pid, signal.SIGTERM)
+    broken = Breakage(box)
+    os.kill(broken.pids("slurmctld")[0], signal.SIGTERM)
+    box.wait("its end", lambda: not broken.pids("slurmctld"))
     time.sleep(3)
-    box.run("slurmctld")
-    box.wait("slurmctld", lambda: box.run("squeue", "--json", check=False).returncode == 0, 30)
+    broken.start_slurmctld()
     box.wait_ended(*ids, limit_s=120)
     assert set(states(box, ids).values()) == {"COMPLETED"}
 

@@ -16,18 +16,17 @@ ALONE = "--comment=lucid:exclusive"
 POOL = 'pool = { partition = "overflow", quotas = { vc-a = %d, vc-b = %d } }'
 
 
-def lends(box: Box, folder: Path, a: int, b: int, mode: str = "borrow", longest_s: float | None = None) -> Lucidd:
+def lends(box: Box, folder: Path, a: int, b: int) -> Lucidd:
     one = Lucidd(box, folder, restarts="", more="lease_s = 6\n" + POOL % (a, b))
-    allow(one, mode, longest_s)
+    allow(one, "borrow")
     return one
 
 
-def allow(one: Lucidd, mode: str, longest_s: float | None = None) -> None:
-    """Write ``policy.lending`` into its file, for its next start. Without ``longest_s`` loans are of any length."""
+def allow(one: Lucidd, mode: str) -> None:
+    """Write ``policy.lending`` into its file, for its next start."""
     file = one.folder / "lucid.toml"
-    longest = "" if longest_s is None else f"longest_s = {longest_s}\n"
     rest = file.read_text().partition("# end\n")[2] or file.read_text()
-    file.write_text(f'[policy.lending]\nmode = "{mode}"\n{longest}# end\n{rest}')
+    file.write_text(f'[policy.lending]\nmode = "{mode}"\n# end\n{rest}')
 
 
 def quota(box: Box, name: str, gpus: int) -> None:
@@ -98,13 +97,13 @@ def test_idle_gpus_are_lent_and_the_lender_gets_them_back_in_order(overflow: Box
         for path in (tmp_path / "lucidd").glob("lucid.db*"):
             path.unlink()
         lender = sleeps(box, "vc-b", 2, 1, "lender")
-        allow(one, "borrow", 0.1)  # from now on nobody borrows
+        allow(one, "quota")  # from now on nobody borrows
         one.start()
         late = sleeps(box, "vc-a", 1, 1, "long")
         box.wait("its figures", lambda: figures(one).get("vc-a", {}).get("borrowed") == 3)
         assert figures(one)["vc-a"]["held"] == 11
         assert "VC vc-a holds its quota of 8 GPUs and borrows 3" in one.ctl("status")
-        box.wait("why it waits", lambda: "may not borrow idle GPUs" in one.ctl("explain", late))
+        box.wait("why it waits", lambda: "no room for the 1 of this job" in one.ctl("explain", late))
         assert not runs(box, lender), "nobody is stopped for it"
         lent.unlink()
         box.wait_ended(lender, borrower)
@@ -120,9 +119,9 @@ def test_idle_gpus_are_lent_and_the_lender_gets_them_back_in_order(overflow: Box
         one.close()
 
 
-def test_the_large_job_that_has_waited_longest_borrows_whatever_its_estimate(overflow: Box, tmp_path: Path) -> None:
-    """VC vc-a has room for it only when its small job has ended; nobody else may borrow for longer than 0.1 s."""
-    box, one = overflow, lends(overflow, tmp_path / "lucidd", 8, 4, longest_s=0.1)
+def test_a_large_job_borrows_nodes_of_its_own_vc_and_of_another(overflow: Box, tmp_path: Path) -> None:
+    """VC vc-a has room for it only when its small job has ended."""
+    box, one = overflow, lends(overflow, tmp_path / "lucidd", 8, 4)
     own = box.root / "tmp" / "lending-large"
     one.start()
     try:
@@ -132,11 +131,11 @@ def test_the_large_job_that_has_waited_longest_borrows_whatever_its_estimate(ove
         small = sleeps(box, "vc-a", 4, 1, "small")
         box.wait("the large job borrows", lambda: runs(box, large))
         assert where(box, large)[0] == "overflow"
-        assert "it waits longest of its VC's jobs above 4 GPUs" in one.ctl("explain", large)
+        assert "borrows 4 GPUs of VC vc-b until it ends" in one.ctl("explain", large)
         assert runs(box, mine), "the small job is not stopped for it"
         box.wait_ended(large, small)
         assert box.job(large)["restart_cnt"] == 0
-        assert where(box, small)[0] == "vc-a", "a small job does not borrow"
+        assert where(box, small)[0] == "vc-a", "its quota has room again"
     finally:
         own.unlink(missing_ok=True)
         one.close()

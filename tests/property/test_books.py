@@ -13,7 +13,7 @@ import pytest
 from builders import VC, FixedPredictor
 from builders import settings as rules_of
 from examples import examples
-from lucid.binder.parting import Partings, partings
+from lucid.binder.parting import Partings
 from lucid.config.policy import PolicySettings
 from lucid.core.decision import Action, Start
 from lucid.core.job import Job, JobProfile, Running
@@ -117,7 +117,7 @@ def test_partings_carried_from_plan_to_plan_are_those_made_anew() -> None:
                 nodes = tuple(replace(node, gpu_mem_mib=rng.choice((24576, 49152))) for node in nodes)
             partition = Partition("vc", nodes, running=tuple(running))
             found = watch(partition)
-            assert found == partings(running, nodes, 0.5, "asked")
+            assert found == Partings(0.5, "asked")(partition)
             assert found == watch(partition)
             parted += len(found)
     assert parted > 5

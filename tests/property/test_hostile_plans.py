@@ -9,7 +9,7 @@ from collections import Counter
 from dataclasses import replace
 
 from examples import tried
-from hostile_rules import BOUND_S, LONGEST_S, judge
+from hostile_rules import BOUND_S, judge
 from lucid.config.policy import PolicySettings
 from lucid.core.decision import (
     Action,
@@ -179,11 +179,8 @@ def some_scene(rng: random.Random) -> tuple[Snapshot, PolicyRules, PolicySetting
             "same_user_only": rng.random() < 0.5,
         },
         profiling={"restarts": rng.choice(["never", "asked", "allowed"])},
-        lending={
-            "mode": rng.choice(["off", "quota", "borrow", "borrow"]),
-            "longest_s": LONGEST_S,
-            "bound_s": BOUND_S,
-        },
+        lending={"mode": rng.choice(["off", "quota", "borrow", "borrow"])},
+        fairness={"beyond_plain_s": BOUND_S},
     )
     return seen, rules, made
 

@@ -15,7 +15,7 @@ import pytest
 from test_elastic_policies import NAMES, SECTIONS
 from test_elastic_policies import some_job as some_elastic_job
 from test_elastic_policies import some_nodes as some_elastic_nodes
-from test_pools import LONGEST_S, some_pool, wrong
+from test_pools import some_pool, wrong
 from test_safety import VARIANTS, some_scene
 
 from applications import an_application
@@ -96,7 +96,8 @@ def test_any_older_memory_of_vcs_that_lend_makes_a_safe_plan(rng: random.Random)
     trace, layout = some_pool(rng)
     profiling = rng.random() < 0.5
     sections: dict[str, Any] = {
-        "lending": {"mode": rng.choice(["quota", "borrow"]), "longest_s": LONGEST_S, "bound_s": 400.0},
+        "lending": {"mode": rng.choice(["quota", "borrow"])},
+        "fairness": {"beyond_plain_s": 400.0},
         "profiling": {"enabled": profiling},
     }
     predictor = wrong(rng, trace)

@@ -35,7 +35,6 @@ SECTIONS: dict[str, Mapping[str, Any]] = {
     },
     "tiresias": {"tiresias": {"threshold_gpu_s": 600.0, "interval_s": 60.0}},
     "muri-l, no unpacking": {"muri": {"unpack": False}},
-    "muri-l-3, pairs split": {"muri": {"split_pairs": True}},
     "lucid, gss 0": {"packing": {"gss": 0}},
     "lucid, gss 1": {"packing": {"gss": 1}},
     "lucid, gss 4, anything goes": {

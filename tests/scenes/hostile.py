@@ -8,7 +8,7 @@ from typing import Any
 
 from lucid.core.decision import Action, Decision, Hold, PartitionPlan, Plan, Start
 from lucid.core.ports import Applied, Capability
-from lucid.core.reasons.queue import Borrows, FairOrder, LargeBorrows, PlainOrder
+from lucid.core.reasons.queue import Borrows, FairOrder, PlainOrder
 from lucid.core.reasons.sharing import ShareScores
 from lucid.core.snapshot import Snapshot
 from lucid.orchestrator.cycle import Cycle
@@ -21,8 +21,7 @@ WHY = (FairOrder(0.0),)
 LIES = (
     FairOrder(0.0),
     PlainOrder(0.0, 9e9, 1.0, 2.0),
-    LargeBorrows(99, 1, 9e9),
-    Borrows(0.0, 9e9),
+    Borrows(0.0),
     ShareScores(0, 0, 4),
 )
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -18,7 +19,7 @@ from pathlib import Path
 
 import pytest
 
-from testbed import cli
+from testbed import cli, host
 from testbed.owner import MARK, dead, mark_of, marked
 from testbed.settings import layout_from
 
@@ -164,6 +165,17 @@ def test_a_process_is_told_by_more_than_its_number() -> None:
     assert dead("")
     assert MARK not in mark
     assert marked("999999:1") == []
+
+
+def test_a_daemon_under_its_packages_name_is_found(tmp_path: Path) -> None:
+    """slurmctld executes the file behind its links when it is reconfigured, where it was started without a path."""
+    program = tmp_path / "slurmctld-wlm"
+    shutil.copy("/bin/sleep", program)
+    with subprocess.Popen([program, "60"]) as process:
+        try:
+            assert host.processes_in(Path("/"))[process.pid] == "slurmctld"
+        finally:
+            process.kill()
 
 
 def test_every_program_that_makes_a_testbed_goes_by_this() -> None:

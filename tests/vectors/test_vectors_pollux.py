@@ -12,11 +12,11 @@ from vector_files import files, load, pollux_profile
 from lucid.orchestrator.policies.rounds.genetic import Objective, search
 from lucid.orchestrator.policies.rounds.goodput import (
     BatchLimits,
+    FitObjective,
     GoodputModel,
     GradParams,
     Observations,
     PerfParams,
-    fit_objective,
     fit_perf_params,
 )
 from lucid.orchestrator.policies.rounds.speedup import PolluxJob, SpeedupTable, restart_factors
@@ -88,7 +88,7 @@ def test_synthetic_fits_are_no_worse(vectors: Path) -> None:
             case["accum_step_time"],
             case["optim_step_time"],
         )
-        objective = fit_objective(fit_perf_params(seen).params, seen)[0]
+        objective = FitObjective(seen)(np.asarray(fit_perf_params(seen).params))[0]
         # Without noise both end in the corner of the root; 1e-4 is 0.01 % of a step's time.
         assert objective <= case["objective"] * (1 + 1e-6) + 1e-4, number
 

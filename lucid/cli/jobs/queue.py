@@ -38,6 +38,7 @@ from lucid.explain.queue_rows import (
 from lucid.explain.reasons import reason_text, vc_words, window_dicts, window_words, windows_ahead
 from lucid.explain.words import ago, duration
 from lucid.slurm.heartbeat import read_heartbeat
+from lucid.slurm.view.failed_pairs import KEY as PAIRS_OFF
 from lucid.store.port import Lease, StoreUnreadable, holder_is_dead
 from lucid.store.sqlite import SqliteStore
 from lucid.text import shown
@@ -119,7 +120,7 @@ def tell_status(config: Path, as_json: bool) -> None:
         "holder": lease.holder if lease else "",
         "heartbeat_age_s": round(now_s - beat.at_s, 1) if beat else None,
         "standby": None if waits is None or not waits.stands_by(lease, now_s) else asdict(waits),
-        "switches": {key: text for key, text in store.settings().items() if not key.startswith("gpu.")},
+        "switches": {key: text for key, text in store.settings().items() if not key.startswith(("gpu.", PAIRS_OFF))},
         **seen,
     }
     if as_json:

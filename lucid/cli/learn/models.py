@@ -273,8 +273,7 @@ def _open(folder: Path | None, config: Path | None) -> Library:
 
 def _keeper(folder: Path | None, config: Path | None, given: dict[str, Path | None]) -> Keeper:
     # Imported here: `list` and `promote` need none of the models.
-    from lucid.models.duration.estimate import FitSettings
-    from lucid.models.kinds import Keeper, Source, kinds_with, rules_from
+    from lucid.models.kinds import Keeper, Source, rules_from
     from lucid.models.packing.measured import read_pairs, read_profiles
     from lucid.models.throughput.bins import bins_of_jobs, read_bins
     from lucid.simulator.traces.window import read_finished
@@ -303,8 +302,7 @@ def _keeper(folder: Path | None, config: Path | None, given: dict[str, Path | No
             return usages, read_pairs(pairs, usages)
 
         sources["measured"] = Source(measured, f"{profiles}, {pairs}")
-    kinds = kinds_with(FitSettings(monotone=settings.monotone))
-    return Keeper(_open(folder, config), sources, rules_from(settings), kinds)
+    return Keeper(_open(folder, config), sources, rules_from(settings))
 
 
 def _trained(keeper: Keeper, kind: str) -> Outcome:

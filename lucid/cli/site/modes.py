@@ -22,6 +22,8 @@ from lucid.daemon.modes import KEY, Switch, overtaken, switches_of
 from lucid.errors import ConfigError, StoreError, did_you_mean
 from lucid.files import write_atomic
 from lucid.setup.machine import RELEASE, by_hand_where
+from lucid.slurm.view.failed_pairs import KEY as PAIRS_OFF
+from lucid.slurm.view.failed_pairs import failed_pairs_in
 from lucid.store.port import Store
 
 
@@ -68,7 +70,8 @@ def mode(partition: str | None, to: str | None, config: Path, as_json: bool) -> 
 
     Without a mode, list for each partition: the mode in lucid.toml, the mode that was switched by hand, and the
     mode in force. 'configured' takes a switch back. A switch also ends if lucid.toml names another mode for the
-    partition than when the switch was set, and lucidd is restarted.
+    partition than when the switch was set, and lucidd is restarted. Where lucidd makes no more pairs since a Prolog
+    failed (lucidctl doctor), any of it lets it make pairs again.
     """
     settings = live_settings(config)
     configured = settings.daemon.partitions
@@ -88,6 +91,10 @@ def mode(partition: str | None, to: str | None, config: Path, as_json: bool) -> 
     else:
         store.set_setting(KEY + partition, Switch(to, str(configured[partition]), time.time()).text())
         says = to if to == configured[partition] else f"{to} ({config} says {configured[partition]})"
+    for one in failed_pairs_in(store.settings()).values():
+        if partition in one.partitions:
+            store.set_setting(PAIRS_OFF + one.node, None)
+            says += f", with pairs on {one.node} again"
     runs = lives(store.lease(), time.time())
     say(f"{partition}: {says}, {'from the next cycle on' if runs else 'once lucidd runs (it is down now)'}")
 

@@ -29,6 +29,7 @@ from lucid.setup.install import programs_here
 from lucid.setup.machine import RELEASE, Machine, Running, see_running
 from lucid.setup.nodes import host_list
 from lucid.setup.plan import TOML, Options, Plan, make_plan
+from lucid.setup.site_scripts import CHOICES
 from lucid.text import shown
 
 _STATE = ("/var/lib/lucid", "/run/lucid", "/run/lucid-web", "/run/lucid-mps", "/run/lucid-turns", "/etc/lucid")
@@ -158,6 +159,10 @@ _ROOT = Path("/")
     "--slots", type=click.IntRange(2, 8), metavar="N",
     help="pack: jobs that may share a GPU, 4 for groups of Muri.  [default: 2, or as it is]",
 )  # fmt: skip
+@click.option(
+    "--site-script", "site_scripts", multiple=True, metavar="SCRIPT=WHEN",
+    help="pack: when a Prolog or Epilog of yours runs: first-last (job of a GPU), not-guests or always.",
+)  # fmt: skip
 @click.option("--nodes-have-files", is_flag=True, help="pack: the nodes see this /etc/slurm, or have a copy of it.")
 @click.option("--yes", is_flag=True, help="Do it without asking.")
 @click.option("--dry-run", is_flag=True, help="Show the changes, and change nothing.")
@@ -173,6 +178,7 @@ def setup(
     drain: bool,
     lending: str | None,
     slots: int | None,
+    site_scripts: tuple[str, ...],
     nodes_have_files: bool,
     yes: bool,
     dry_run: bool,
@@ -199,8 +205,11 @@ def setup(
         raise ConfigError(f"--lending {lending} belongs to --mode pack: only there does Lucid choose a job's nodes")
     if slots and chosen is not Mode.PACK:
         raise ConfigError(f"--slots {slots} belongs to --mode pack: only there do jobs share GPUs")
+    scripts = dict(map(_choice, site_scripts))
+    if scripts and chosen is not Mode.PACK:
+        raise ConfigError("--site-script belongs to --mode pack: only there do jobs share GPUs")
     memory, made = dict(map(_memory, gpu_mem)), tuple(journal.has("partition"))
-    options = Options(chosen, tuple(names), profiling, memory, past_days, lending or "", made, slots)
+    options = Options(chosen, tuple(names), profiling, memory, past_days, lending or "", made, slots, scripts)
     plan = make_plan(_ROOT, machine, running, options, programs_here(_ROOT))
     told = _told(plan, journal, drain)
     if not as_json:
@@ -337,6 +346,13 @@ def _memory(text: str) -> tuple[str, int]:
     if not model or not mib.isdecimal():
         raise ConfigError(f"--gpu-mem {text!r}: write MODEL=MIB, for example a100=40960")
     return model, int(mib)
+
+
+def _choice(text: str) -> tuple[str, str]:
+    script, _, choice = text.rpartition("=")
+    if not script.startswith("/") or choice not in CHOICES:
+        raise ConfigError(f"--site-script {text!r}: write SCRIPT=WHEN, and one of {', '.join(CHOICES)} for WHEN")
+    return script, choice
 
 
 def _silent(_words: str) -> None:

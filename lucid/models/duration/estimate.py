@@ -1,6 +1,6 @@
 """An estimate, its anchor.
 
-What a duration model is asked for and answers: settings of training, the choice made, estimates, explanations.
+What a duration model is asked for and answers: the choice made, estimates, explanations.
 
 The anchor of an estimate: the median of the user's finished jobs, or what there is for a user without any.
 """
@@ -19,17 +19,6 @@ from lucid.core.frozen import frozen_dataclass
 from lucid.models.additive import TermScore
 from lucid.models.duration.features import FACT_NAMES, profile_columns
 from lucid.models.duration.jobtable import PROFILE_COLUMNS, FloatArray, JobTable, TextArray
-
-
-@frozen_dataclass(frozen=True, slots=True)
-class FitSettings:
-    """How to train. `pairs`: pairwise terms of the wide table; `monotone`: feature to +1 (rising) or -1."""
-
-    pairs: int = 0
-    monotone: Mapping[str, int] = field(default_factory=dict)
-    most_jobs: int = 100_000
-    seed: int = 0
-    n_jobs: int = 1
 
 
 @frozen_dataclass(frozen=True, slots=True)

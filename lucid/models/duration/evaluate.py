@@ -27,7 +27,7 @@ from typing import Any, Final
 import numpy as np
 
 from lucid.errors import TraceError
-from lucid.models.duration.estimate import BoolArray, FitSettings, running_median_log
+from lucid.models.duration.estimate import BoolArray, running_median_log
 from lucid.models.duration.features import FACT_NAMES, LOG_OFFSET_S, from_log, to_log
 from lucid.models.duration.fit import IntArray, fit_durations, rank_correlation, relative_loss
 from lucid.models.duration.gate import OPTIONS, IntervalTracker, Record, residual, scale_of
@@ -167,7 +167,6 @@ def walk_forward(
     test_from: int,
     *,
     refits: int = REFITS,
-    settings: FitSettings | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> WalkForward:
     """Estimate the rows of `jobs` (ordered by submission) from `test_from`, refitting before each block."""
@@ -182,7 +181,7 @@ def walk_forward(
     for start, end in zip(starts, [*starts[1:], len(jobs)], strict=True):
         # Only the past goes in: ended by now. (What had not ended has no duration to learn from.)
         past = np.flatnonzero(jobs.end_s < jobs.submit_s[start])
-        model = fit_durations(jobs.take(past), settings)
+        model = fit_durations(jobs.take(past))
         choices.append(model.choice.name)
         block = np.arange(start, end)
         # What ended since the training is judged job by job; no job is seen before it had ended.
@@ -249,22 +248,12 @@ _WORDS: Final = {
 
 
 class DurationKind(Kind[DurationModel, JobTable]):
-    """``fit`` says how to train."""
+    """How long jobs take."""
 
     name = "duration"
     data = "jobs"
     stand_in = "history means"
-
-    def __init__(self, fit: FitSettings | None = None) -> None:
-        self._fit = fit
-
-    def load(self, data: Mapping[str, Any], source: str) -> DurationModel:
-        """The model from its JSON."""
-        return DurationModel.from_json(data, source=source)
-
-    def dump(self, model: DurationModel) -> Mapping[str, Any]:
-        """The model as JSON-ready data."""
-        return model.to_json()
+    model = DurationModel
 
     def words(self, model: DurationModel) -> list[str]:
         """How much it was trained on, and how each candidate did in validation."""
@@ -310,7 +299,7 @@ class DurationKind(Kind[DurationModel, JobTable]):
             "judged_on": len(judged),
             "inputs": _inputs(past),
         }
-        return Task(lambda: fit_durations(past, self._fit), loss, known, MOST_LOSS)
+        return Task(lambda: fit_durations(past), loss, known, MOST_LOSS)
 
     def evidence(self, library: Library, data: JobTable, now: datetime) -> Evidence:
         """New jobs, the age of the version in service, drift of its error (against the running median, over the same

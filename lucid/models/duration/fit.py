@@ -30,7 +30,7 @@ import numpy.typing as npt
 
 from lucid.errors import ModelError
 from lucid.models.additive import AdditiveModel, from_ebm
-from lucid.models.duration.estimate import COUNT, DECILES, Choice, FitSettings, anchor_log, measured
+from lucid.models.duration.estimate import COUNT, DECILES, Choice, anchor_log, measured
 from lucid.models.duration.features import (
     FACT_NAMES,
     HABIT_FEATURES,
@@ -56,11 +56,13 @@ IntArray = npt.NDArray[np.intp]
 class TableTrainer:
     """Fits additive tables of the log-ratio `target` on chosen rows and features."""
 
-    def __init__(self, columns: Columns, types: Mapping[str, str], target: FloatArray, settings: FitSettings) -> None:
+    def __init__(
+        self, columns: Columns, types: Mapping[str, str], target: FloatArray, monotone: Mapping[str, int]
+    ) -> None:
         self.columns = columns
         self._types = {**types, **dict.fromkeys(PROFILE_COLUMNS, "continuous")}
         self._target = np.clip(target, -MOST_LOG, MOST_LOG)
-        self._settings = settings
+        self._monotone = monotone
         self.features = {"habit": HABIT_FEATURES, "wide": tuple(types)}
 
     def __call__(
@@ -96,20 +98,18 @@ class TableTrainer:
         import pandas as pd
         from interpret.glassbox import ExplainableBoostingRegressor
 
-        wide = len(columns) > len(HABIT_FEATURES)
-        wanted = {name: sign for name, sign in self._settings.monotone.items() if name in columns}
+        wanted = {name: sign for name, sign in self._monotone.items() if name in columns}
         ebm = ExplainableBoostingRegressor(
             feature_types=[self._types[name] for name in columns],
-            interactions=self._settings.pairs if wide and not wanted else 0,
+            interactions=0,
             outer_bags=4,
             max_bins=32,
-            max_interaction_bins=16,
             max_rounds=150,
             learning_rate=0.02,
             min_samples_leaf=20,
             early_stopping_rounds=20,
-            n_jobs=self._settings.n_jobs,
-            random_state=self._settings.seed,
+            n_jobs=1,
+            random_state=0,
         )
         with warnings.catch_warnings():
             # Our tables keep the bin of missing values, which interpret's own plots would leave out.
@@ -126,6 +126,7 @@ def _varies(column: Any) -> bool:
 
 
 FEWEST_JOBS: Final = 100
+_MOST_JOBS: Final = 100_000
 _CHAMPION, _OPTION = FACT_NAMES.index("champion"), FACT_NAMES.index("option")
 # Shares of the finished jobs: trained on up to the first, checked on jobs submitted from then to the second.
 FOLDS: Final = ((0.25, 0.5), (0.5, 0.75), (0.75, 1.0))
@@ -135,19 +136,20 @@ _STANDARD_ERRORS: Final = 3.0
 _CANDIDATES: Final = (("habit", 1.0), ("wide", 0.5))
 
 
-def fit_durations(jobs: JobTable, settings: FitSettings | None = None) -> DurationModel:
-    """Train on the jobs of `jobs` that have a duration; with fewer than a hundred, the fallback alone.
+def fit_durations(jobs: JobTable, monotone: Mapping[str, int] | None = None) -> DurationModel:
+    """Train on the jobs of `jobs` that have a duration; with fewer than a hundred, the fallback alone. ``monotone``:
+    features along which durations may only rise (1) or fall (-1).
 
     Raises:
-        ModelError: the training libraries are not installed, or `settings` names no known feature.
+        ModelError: the training libraries are not installed, or `monotone` names no ordered feature.
     """
-    settings = settings or FitSettings()
-    _check(settings)
+    monotone = monotone or {}
+    _check(monotone)
     ended = np.isfinite(jobs.duration_s) & np.isfinite(jobs.end_s)
     if int(ended.sum()) < FEWEST_JOBS:
         return DurationModel.untrained()
     jobs = jobs.take(ended)
-    jobs = jobs.take(np.sort(np.argsort(jobs.end_s, kind="stable")[-settings.most_jobs :]))
+    jobs = jobs.take(np.sort(np.argsort(jobs.end_s, kind="stable")[-_MOST_JOBS:]))
     history = DurationHistory()
     facts = history.replay(jobs)
     order = np.argsort(jobs.end_s, kind="stable")
@@ -156,7 +158,7 @@ def fit_durations(jobs: JobTable, settings: FitSettings | None = None) -> Durati
     anchor = anchor_log(facts, default)
     names = NameBuckets.fit(jobs.name.tolist())
     columns = {**feature_columns(jobs, facts, anchor, names(jobs.name.tolist())), **profile_columns(jobs)}
-    train = TableTrainer(columns, feature_types(), truth - anchor, settings)
+    train = TableTrainer(columns, feature_types(), truth - anchor, monotone)
 
     known = order[facts[order, COUNT] > 0]
     choice, tables = Choice(), None
@@ -291,9 +293,9 @@ def _profiled(
     return train(rows, features, target), 1.0
 
 
-def _check(settings: FitSettings) -> None:
+def _check(monotone: Mapping[str, int]) -> None:
     known = feature_types()
-    for name, sign in settings.monotone.items():
+    for name, sign in monotone.items():
         if known.get(name) != "continuous" or sign not in (-1, 1):
             numeric = ", ".join(name for name, kind in known.items() if kind == "continuous")
             raise ModelError(

@@ -7,21 +7,21 @@ back to judge by, and once judged the new version learns from it too. They do no
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import datetime
-from typing import Any, Final, Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 import numpy as np
 
-from lucid.models.kind import Kind, Tables, Task, TooFew
+from lucid.models.kind import Kind, Stored, Tables, Task, TooFew
 from lucid.models.library import Library
 from lucid.models.packing.measured import Pairing, Usage
 from lucid.models.packing.pair_speed import PairModel, fit_pairs
 from lucid.models.packing.share_score import ShareTree, fit_share, share_labels
 from lucid.models.training import Drift, Evidence, Rules
 
-M = TypeVar("M")
+M = TypeVar("M", bound=Stored)
 Row = TypeVar("Row")
 Measured = tuple[Sequence[Usage], Sequence[Pairing]]
 """Configurations measured alone, and pairs of them measured together."""
@@ -86,14 +86,7 @@ class ShareKind(_MeasuredKind[ShareTree, tuple[Usage, int]]):
 
     name = "share"
     stand_in = "synthetic share tree"
-
-    def load(self, data: Mapping[str, Any], source: str) -> ShareTree:
-        """The tree from its JSON."""
-        return ShareTree.from_json(data, source=source)
-
-    def dump(self, model: ShareTree) -> Mapping[str, Any]:
-        """The tree as JSON-ready data."""
-        return model.to_json()
+    model = ShareTree
 
     def words(self, model: ShareTree) -> list[str]:
         """The tree."""
@@ -115,14 +108,7 @@ class PairsKind(_MeasuredKind[PairModel, Pairing]):
 
     name = "pairs"
     stand_in = "contention model"
-
-    def load(self, data: Mapping[str, Any], source: str) -> PairModel:
-        """The model from its JSON."""
-        return PairModel.from_json(data, source=source)
-
-    def dump(self, model: PairModel) -> Mapping[str, Any]:
-        """The model as JSON-ready data."""
-        return model.to_json()
+    model = PairModel
 
     def words(self, model: PairModel) -> list[str]:
         """From which speed on it packs."""

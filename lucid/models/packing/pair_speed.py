@@ -269,7 +269,7 @@ class PairDesign:
         return np.asarray((first[:, :, None] * second[:, None, :]).reshape(len(first), -1))
 
 
-def fit_pairs(pairings: Sequence[Pairing], *, recall: float = RECALL_GOAL) -> PairModel:
+def fit_pairs(pairings: Sequence[Pairing]) -> PairModel:
     """Fit the pair model and set its bar from predictions for configurations left out.
 
     Raises:
@@ -279,14 +279,14 @@ def fit_pairs(pairings: Sequence[Pairing], *, recall: float = RECALL_GOAL) -> Pa
 
     design = PairDesign(pairings)
     free = free_pairs(pairings)
-    held = leave_one_out(design, sides_by(pairings, "config"))
-    threshold = recall_threshold(held.scores, free[held.pairs], recall)
+    held = leave_out(design, sides_by(pairings, "config"), "one")
+    threshold = recall_threshold(held.scores, free[held.pairs], RECALL_GOAL)
     return PairModel(design.tables(design.solver.fit()), threshold)
 
 
-def free_pairs(pairings: Iterable[Pairing], floor: float = FREE_SPEED) -> npt.NDArray[np.bool_]:
-    """Which pairings left both sides at `floor` of their speed alone or more, shape (n,)."""
-    return np.array([pairing.slower >= floor for pairing in pairings], dtype=np.bool_)
+def free_pairs(pairings: Iterable[Pairing]) -> npt.NDArray[np.bool_]:
+    """Which pairings left both sides at `FREE_SPEED` of their speed alone or more, shape (n,)."""
+    return np.array([pairing.slower >= FREE_SPEED for pairing in pairings], dtype=np.bool_)
 
 
 def recall_threshold(scores: FloatArray, free: npt.NDArray[np.bool_], recall: float) -> float:
@@ -351,14 +351,6 @@ class Honest:
         """Share of the free pairs that were packed."""
         return float((self.scores >= self.bars)[self.free].mean())
 
-    def curve(self) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """The whole trade-off: recall, precision and bar for every bar, from strictest to loosest."""
-        order = np.argsort(-self.scores, kind="stable")
-        found = np.cumsum(self.free[order])
-        last = np.append(np.diff(self.scores[order]) != 0, True)  # equal scores stand or fall together
-        packed = np.arange(1, len(order) + 1)
-        return (found / max(1, found[-1]))[last], (found / packed)[last], self.scores[order][last]
-
 
 def sides_by(pairings: Sequence[Pairing], what: Literal["workload", "config"], folds: int = 0) -> IntArray:
     """A group number for both sides of every pairing, shape (n, 2).
@@ -371,18 +363,14 @@ def sides_by(pairings: Sequence[Pairing], what: Literal["workload", "config"], f
     return groups % folds if folds else groups
 
 
-def leave_both_out(design: PairDesign, sides: IntArray, absent: Sequence[int] = ()) -> Held:
-    """Predict every pair from the pairs that share no group with either of its jobs."""
-    return _held(design, sides, _both(sides, absent), absent)
+def leave_out(design: PairDesign, sides: IntArray, leaving: Leaving, absent: Sequence[int] = ()) -> Held:
+    """Predict every pair from the pairs that share no group with either of its jobs (``both``); or every pairing
+    twice, each time with one side's group unknown and the other's known (``one``).
 
-
-def leave_one_out(design: PairDesign, sides: IntArray, absent: Sequence[int] = ()) -> Held:
-    """Predict every pairing twice, each time with one side's group unknown and the other's known.
-
-    A pairing within one group is predicted once. This is the new configuration that arrives in a cluster
+    A pairing within one group is then predicted once. This is the new configuration that arrives in a cluster
     where its partner has been measured before.
     """
-    return _held(design, sides, _one(sides, absent), absent)
+    return _held(design, sides, _CELLS[leaving](sides, absent), absent)
 
 
 def judge(
@@ -390,12 +378,10 @@ def judge(
 ) -> Honest:
     """Decide every pairing with its groups left out and a bar set without them."""
     free = free_pairs(pairings)
-    cells = _both(sides, ()) if leaving == "both" else _one(sides, ())
-    leave = leave_both_out if leaving == "both" else leave_one_out
     scores, bars, truths = [], [], []
-    for groups, pairs in cells:
+    for groups, pairs in _CELLS[leaving](sides, ()):
         held = _held(design, sides, [(groups, pairs)], ())
-        inner = leave(design, sides, groups)
+        inner = leave_out(design, sides, leaving, groups)
         bar = recall_threshold(inner.scores, free[inner.pairs], recall)
         scores.append(held.scores)
         bars.append(np.full(len(pairs), bar))
@@ -424,6 +410,9 @@ def _one(sides: IntArray, absent: Sequence[int]) -> list[_Cell]:
         if group not in absent and inside.any():
             cells.append(((group,), np.flatnonzero(inside)))
     return cells
+
+
+_CELLS = {"both": _both, "one": _one}
 
 
 def _held(design: PairDesign, sides: IntArray, cells: Sequence[_Cell], absent: Sequence[int]) -> Held:

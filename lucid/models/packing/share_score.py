@@ -173,9 +173,7 @@ def share_labels(
     ]
 
 
-def fit_share(
-    usages: Sequence[Usage], labels: Sequence[int], *, amp: bool = False, alpha: float | None = None
-) -> ShareTree:
+def fit_share(usages: Sequence[Usage], labels: Sequence[int], *, alpha: float | None = None) -> ShareTree:
     """Grow and prune the tree; without `alpha` it is chosen by `choose_alpha`.
 
     Thresholds are rounded to whole units where no training value lies between: drivers report whole percent
@@ -184,23 +182,19 @@ def fit_share(
     Raises:
         ModelError: no data, labels outside 0, 1, 2, or a feature that is missing.
     """
-    features = (*FEATURES, "amp") if amp else FEATURES
-    table = _table(usages, features)
+    table = _table(usages)
     target = _targets(labels, len(usages))
-    if alpha is None:
-        alpha = choose_alpha(usages, labels, amp=amp)
-    return _grow(table, target, features, alpha)
+    return _grow(table, target, choose_alpha(usages, labels) if alpha is None else alpha)
 
 
-def choose_alpha(usages: Sequence[Usage], labels: Sequence[int], *, amp: bool = False) -> float:
+def choose_alpha(usages: Sequence[Usage], labels: Sequence[int]) -> float:
     """Pruning strength by leaving out every two workloads together.
 
     The loss is the squared distance of the share scores (Tiny for Jumbo is four times as bad as Medium for
     Jumbo). It is averaged over neighbouring alphas, so that a plateau wins over a lucky spike, and ties go to
     the stronger pruning. With fewer than four workloads the middle of the grid is returned.
     """
-    features = (*FEATURES, "amp") if amp else FEATURES
-    table, target = _table(usages, features), _targets(labels, len(usages))
+    table, target = _table(usages), _targets(labels, len(usages))
     groups = np.array([usage.workload or "" for usage in usages])
     names = sorted(set(groups.tolist()))
     if len(names) < 4:
@@ -215,7 +209,7 @@ def choose_alpha(usages: Sequence[Usage], labels: Sequence[int], *, amp: bool = 
         for number, alpha in enumerate(_ALPHAS):
             turn = int(np.searchsorted(turns, alpha, side="right"))
             if turn not in losses:
-                tree = _grow(table[~out], target[~out], features, alpha)
+                tree = _grow(table[~out], target[~out], alpha)
                 losses[turn] = float(((tree.predict(held) - target[out]) ** 2).sum())
             loss[number] += losses[turn]
     width = 2 * _NEIGHBOURS + 1
@@ -230,7 +224,7 @@ def _turns(table: FloatArray, target: IntArray) -> FloatArray:
     return np.asarray(path.ccp_alphas, dtype=np.float64)
 
 
-def _grow(table: FloatArray, target: IntArray, features: Sequence[str], alpha: float) -> ShareTree:
+def _grow(table: FloatArray, target: IntArray, alpha: float) -> ShareTree:
     # Imported here: predicting must not load sklearn.
     from sklearn.tree import DecisionTreeClassifier
 
@@ -248,7 +242,7 @@ def _grow(table: FloatArray, target: IntArray, features: Sequence[str], alpha: f
             threshold = _rounded(values, float(tree.threshold[index]))
             below = add(int(tree.children_left[index]), rows[values <= threshold])
             above = add(int(tree.children_right[index]), rows[values > threshold])
-            nodes[place] = Node(label, nodes[place].counts, features[column], threshold, below, above)
+            nodes[place] = Node(label, nodes[place].counts, FEATURES[column], threshold, below, above)
         return place
 
     add(0, np.arange(len(target), dtype=np.intp))
@@ -268,10 +262,10 @@ def _value(usage: Usage, feature: str) -> float:
     return float(value)
 
 
-def _table(usages: Sequence[Usage], features: Sequence[str]) -> FloatArray:
+def _table(usages: Sequence[Usage]) -> FloatArray:
     if not usages:
         raise ModelError("no profiled configuration to train the share score on; profile some jobs first")
-    return np.array([[_value(usage, name) for name in features] for usage in usages], dtype=np.float64)
+    return np.array([[_value(usage, name) for name in FEATURES] for usage in usages], dtype=np.float64)
 
 
 def _targets(labels: Sequence[int], rows: int) -> IntArray:

@@ -15,7 +15,6 @@ from __future__ import annotations
 import math
 import time
 from collections import defaultdict
-from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -147,14 +146,7 @@ class ThroughputKind(Kind[ThroughputModel, Bins]):
     name = "throughput"
     data = "bins"
     stand_in = ArrivalForecaster.name
-
-    def load(self, data: Mapping[str, Any], source: str) -> ThroughputModel:
-        """The model from its JSON."""
-        return ThroughputModel.from_json(data, source=source)
-
-    def dump(self, model: ThroughputModel) -> Mapping[str, Any]:
-        """The model as JSON-ready data."""
-        return model.to_json()
+    model = ThroughputModel
 
     def for_service(self, model: ThroughputModel) -> ThroughputModel:
         """The model, if it was trained on submissions alone: lucidd counts nothing else."""

@@ -231,14 +231,16 @@ _UNMEASURED = JobProfile(0.0, 0.0, 0.0)
 _VALUE = itemgetter(0)
 
 
+BOUND = 1000
+"""Most that order mode adds to a job's priority."""
 _STEPS = 20
 
 
-def factor_of(position: int, bound: int) -> int:
-    """``bound`` for the first place, a ``_STEPS``-th of it less for each power of two, down to 0."""
-    return bound * max(_STEPS - (position - 1).bit_length(), 0) // _STEPS
+def factor_of(position: int) -> int:
+    """``BOUND`` for the first place, a ``_STEPS``-th of it less for each power of two, down to 0."""
+    return BOUND * max(_STEPS - (position - 1).bit_length(), 0) // _STEPS
 
 
-def site_factors(plan: PartitionPlan, bound: int) -> dict[str, int]:
+def site_factors(plan: PartitionPlan) -> dict[str, int]:
     """The site factor of each waiting job, from its place in the plan."""
-    return {job_id: factor_of(position, bound) for job_id, position in plan.positions.items()}
+    return {job_id: factor_of(position) for job_id, position in plan.positions.items()}

@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING
 
 from lucid.core.frozen import frozen_dataclass
 from lucid.core.job import Job, Running
-from lucid.core.numbers import reached
 from lucid.core.placement import Placement, placement_gpus
 from lucid.core.reason import Reason
-from lucid.core.reasons.queue import Borrows, LargeBorrows, Quota
+from lucid.core.reasons.queue import Borrows, Quota
 from lucid.core.snapshot import Partition
 from lucid.orchestrator.capacity.timeline import End
 
@@ -52,14 +51,9 @@ class Quotas:
                 held[job.vc] = held.get(job.vc, 0) + (job.gpus if job.elastic is None else entry.gpus)
         for entry in holders(shared).values():
             held[entry.job.vc] = held.get(entry.job.vc, 0) + entry.gpus
-        borrow = lending if lending is not None and lending.mode == "borrow" else None
-        self._borrow = borrow is not None
-        self._longest_s = None if borrow is None else borrow.longest_s
+        self.borrows = lending is not None and lending.mode == "borrow"
+        """May jobs go beyond the quota of their VC?"""
         self._lends = False
-        self.boundless = borrow is not None and borrow.longest_s is None
-        """May any job borrow, whatever its estimate?"""
-        self.large_borrow = borrow is not None and borrow.large
-        """May the large job of a VC that has waited longest go beyond the quota?"""
         self._kept: dict[str, list[_Kept]] = {}
 
     def _add(self, vc: str, gpus: int) -> None:
@@ -68,12 +62,12 @@ class Quotas:
     def lend(self) -> bool:
         """From here on the plan gives out loans: all jobs that stay within their VC's quota have been tried. Are
         there loans?"""
-        self._lends = self._borrow
+        self._lends = self.borrows
         return self._lends
 
     def lends_later(self, job: Job) -> bool:
         """Does the job go beyond its VC's quota, and are loans given out only once all others have been tried?"""
-        return self._borrow and not self._lends and not self.within(job, 0.0)
+        return self.borrows and not self._lends and not self.has_room(job)
 
     def take(self, job: Job) -> None:
         """The job starts alone."""
@@ -81,8 +75,8 @@ class Quotas:
 
     def keep(self, job: Job, room_s: float) -> None:
         """Keep GPUs of the quota of the job's VC for it; jobs expected to take at most ``room_s`` may have them
-        meanwhile. Nothing is kept where any job may borrow, for none waits for its quota there."""
-        if not self.boundless:
+        meanwhile. Nothing is kept where jobs may borrow, for none waits for its quota there."""
+        if not self.borrows:
             self._kept.setdefault(job.vc, []).append(_Kept(job.id, job.gpus, room_s))
 
     def has_room(self, job: Job) -> bool:
@@ -116,23 +110,20 @@ class Quotas:
         return None
 
     def tests(self, job: Job, estimate_s: float = 0.0) -> tuple[Reason, ...]:
-        """The comparisons that say whether the job may start alone: the last one holds, or it may not.
+        """The comparisons that say whether the job may start alone: the last one holds, or it may not."""
+        return self._tests(self.within(job, estimate_s), estimate_s, self._lends)
 
-        A VC does not borrow while GPUs of its quota are kept for one of its jobs: what it borrows counts as held,
-        and would keep that job waiting.
-        """
-        within = self.within(job, estimate_s)
-        if within or within.kept or not self._lends or job.gpus > within.quota:
-            return (within,)
-        return (within, Borrows(estimate_s, self._longest_s, self._lenders(job.vc), _beyond(within)))
+    def large(self, job: Job, estimate_s: float) -> tuple[Reason, ...]:
+        """The same for the large job of its VC that has waited longest, which need not wait until loans are given
+        out: a VC whose quota is the size of one such job would have to stand empty for it, and plain order, which
+        starts it on GPUs of the VC's own, does not lend."""
+        return self._tests(self.within(job, 0.0), estimate_s, self.borrows)
 
-    def large(self, job: Job, above: int, waited_s: float) -> tuple[Reason, ...]:
-        """The same for the large job of its VC that has waited longest: a VC whose quota is the size of one such job
-        would have to stand empty for it, and plain order, which starts it on GPUs of the VC's own, does not lend."""
-        within = self.within(job, 0.0)
-        if within or not self.large_borrow or job.gpus > within.quota:
+    def _tests(self, within: Quota, estimate_s: float, lends: bool) -> tuple[Reason, ...]:
+        if within or not lends or within.gpus > within.quota:
             return (within,)
-        return (within, LargeBorrows(job.gpus, above, waited_s, self._lenders(job.vc), _beyond(within)))
+        beyond = min(within.held + within.gpus - within.quota, within.gpus)
+        return (within, Borrows(estimate_s, self._lenders(within.vc), beyond))
 
     def open_to(self, job: Job, estimate_s: float) -> bool:
         """The same, without the comparisons."""
@@ -140,15 +131,10 @@ class Quotas:
             return bool(self.tests(job, estimate_s)[-1])
         if self.has_room(job):
             return True
-        short = self._longest_s is None or reached(self._longest_s, estimate_s)
-        return self._lends and short and job.gpus <= self.of.get(job.vc, 0)
+        return self._lends and job.gpus <= self.of.get(job.vc, 0)
 
     def _lenders(self, to: str) -> tuple[str, ...]:
         idle = {vc: quota - self.held.get(vc, 0) for vc, quota in self.of.items()}
         return tuple(
             sorted((vc for vc, gpus in idle.items() if gpus > 0 and vc != to), key=lambda vc: (-idle[vc], vc))
         )
-
-
-def _beyond(within: Quota) -> int:
-    return min(within.held + within.gpus - within.quota, within.gpus)

@@ -19,7 +19,7 @@ from lucid.orchestrator.capacity.placement import Feasibility
 from lucid.orchestrator.order.quotas import Quotas
 
 if TYPE_CHECKING:
-    from lucid.config.policy import FairnessSettings, PolicySettings
+    from lucid.config.policy import FairnessSettings
 
 
 @frozen_dataclass(frozen=True, slots=True)
@@ -28,13 +28,6 @@ class Turn:
 
     entry: Pending
     why: PlainOrder | OwnTurn
-
-
-def promised_s(settings: PolicySettings, pool: bool) -> float | None:
-    """The bound that holds in a partition, s: in a pool of VCs that lend that of the lenders, too. ``None``: there is
-    none."""
-    bound_s = settings.fairness.beyond_plain_s or None
-    return earliest(bound_s, settings.lending.bound_s) if pool else bound_s
 
 
 def turns(

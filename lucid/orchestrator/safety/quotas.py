@@ -2,12 +2,10 @@
 
 Safety rule of pools: beyond its quota a VC starts only jobs that may borrow and jobs whose turn may have come.
 
-Who that is follows from the snapshot and the settings. Any job may borrow, or where there is a longest loan those
-short enough by the estimates of the snapshot, and of a VC's large jobs the one that has waited longest. A turn by the
-starvation bound counts from when plain order would have started the job, which cannot be seen in one snapshot. But
-plain order starts no job before it was submitted, so no turn comes before the job has waited its share of the bound
-since then. And plain order never gives a VC more GPUs than its own, so jobs that went beyond the quota in their turn
-hold no more than that together. This much is checked.
+Any job may borrow where the settings say so. A turn by the starvation bound counts from when plain order would have
+started the job, which cannot be seen in one snapshot. But plain order starts no job before it was submitted, so no
+turn comes before the job has waited its share of the bound since then. And plain order never gives a VC more GPUs
+than its own, so jobs that went beyond the quota in their turn hold no more than that together. This much is checked.
 
 The safety check's rules on jobs that a plan preempts.
 """
@@ -15,19 +13,16 @@ The safety check's rules on jobs that a plan preempts.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import replace
 from itertools import chain
 
 from lucid.config.policy import PolicySettings
 from lucid.core.decision import Action, EndProfiling, PartitionPlan, Regroup, Requeue, Resize, Start
 from lucid.core.job import Job, Pending, Running
-from lucid.core.numbers import past, reached
+from lucid.core.numbers import reached
 from lucid.core.placement import placement_gpus
 from lucid.core.snapshot import Partition, Snapshot
 from lucid.errors import UnsafeAction, UnsafePlan
-from lucid.orchestrator.capacity.reservations import next_holder
 from lucid.orchestrator.order.quotas import holders
-from lucid.orchestrator.order.starvation_bound import promised_s
 
 
 def check_quotas(
@@ -92,7 +87,7 @@ class _Beyond:
     """Who may start beyond the quota of its VC."""
 
     def __init__(self, partition: Partition, settings: PolicySettings, snapshot: Snapshot, turns: set[str]) -> None:
-        self._partition, self._settings, self._snapshot, self._turns = partition, settings, snapshot, turns
+        self._settings, self._now_s, self._turns = settings, snapshot.now_s, turns
         entries: tuple[Pending | Running, ...] = (*partition.pending, *partition.running) if turns else ()
         there = [entry.job for entry in entries if entry.job.id in turns]
         turns.intersection_update(job.id for job in there)
@@ -100,23 +95,14 @@ class _Beyond:
         """GPUs of jobs that are there and went beyond the quota in their turn, by VC."""
         for job in there:
             self._in_turn[job.vc] = self._in_turn.get(job.vc, 0) + job.gpus
-        self._large: dict[str, str] = {}
-        """Of each VC asked about, the large job that has waited longest; empty where there is none."""
 
     def may(self, job: Job, quota: int) -> bool:
-        lending = self._settings.lending
-        if lending.mode == "borrow":
-            found = self._snapshot.predictions.get(job.id)
-            if lending.longest_s is None or (found is not None and not past(found.duration_s, lending.longest_s)):
-                return True
-            if lending.large and self._large_of(job.vc) == job.id:
-                return True
-        return self._turn(job, quota)
+        return self._settings.lending.mode == "borrow" or self._turn(job, quota)
 
     def _turn(self, job: Job, quota: int) -> bool:
-        settings = self._settings
-        bound_s = promised_s(settings, settings.lending.mode != "off")
-        if bound_s is None or not reached(self._snapshot.now_s, job.submit_s + settings.fairness.keep_from * bound_s):
+        fairness = self._settings.fairness
+        bound_s = fairness.beyond_plain_s
+        if not bound_s or not reached(self._now_s, job.submit_s + fairness.keep_from * bound_s):
             return False
         if job.id not in self._turns:
             in_turn = self._in_turn.get(job.vc, 0) + job.gpus
@@ -125,20 +111,6 @@ class _Beyond:
             self._in_turn[job.vc] = in_turn
             self._turns.add(job.id)
         return True
-
-    def _large_of(self, vc: str) -> str:
-        if vc not in self._large:
-            partition = self._partition
-            own = replace(
-                partition,
-                pending=tuple(e for e in partition.pending if e.job.vc == vc and not e.barred),
-                running=tuple(e for e in partition.running if e.job.vc == vc),
-                quotas={vc: partition.quotas.get(vc, 0)},
-            )
-            per_node = max((node.gpus for node in partition.nodes), default=0)
-            holder, _ = next_holder(own, per_node, self._snapshot.now_s, self._settings.reservation)
-            self._large[vc] = "" if holder is None else holder.job.id
-        return self._large[vc]
 
 
 def check_victims(

@@ -191,7 +191,6 @@ class RunningJobs:
         live.view = replace(view, group=())
 
 
-_LEAST_SPEED = 0.01
 _INSTABILITY_SHOWS_S = 600.0
 """An unstable utilisation pattern shows only after so long a run, not in a profiling run of a minute or two."""
 

@@ -160,9 +160,18 @@ _NEEDED = {
 }
 
 
+_PAI = (
+    "it is as a table of Alibaba's PAI (cluster-trace-gpu-v2020), which has no header line, GPUs in per cent of one "
+    "for each instance, and users in another table; make one table with a header line and a line for each job, with "
+    "GPUs over the whole job (inst_num * plan_gpu / 100, rounded up), and "
+)
+
+
 def _nearest(first: str) -> str:
     """The format of which the header has most, and what it lacks; empty where it has next to nothing of any."""
     cells = {cell.strip().strip('"').lower() for cell in re.split(f"[{DELIMITERS}]", first)}
+    if cells & {"terminated", "plan_gpu"}:
+        return _PAI
     if re.match(r"\s*jobid\s", first, re.IGNORECASE):
         return "sacct prints what can be read with --parsable2; "
     lacking = {name: [one for one in needed if one.lower() not in cells] for name, needed in _NEEDED.items()}

@@ -62,6 +62,8 @@ _ALONE = ("PerJob", "PerNode", "Wall", "Time", "Minute", "Mins")
 """Limits by which other jobs are not judged like this one, since they look at one job's own request."""
 _COUNTED = ("MaxJobs", "SubmitJob", "JobLimit", "GrpJobs", "JobsLimit")
 """Limits on the number of jobs: whatever a job asks for, it is one."""
+_FIRST_S, _MOST_S = 30.0, 600.0
+"""A barred job is tried again after so long when nothing of its user, account or QOS has ended; doubled each time."""
 _GONE = 64
 """So many at a time have started: the limit is not there any more."""
 
@@ -154,12 +156,9 @@ class Obstacle:
 
 
 class Obstacles:
-    """All obstacles at present. ``first_s``: how long a barred job waits before it is tried again when nothing of
-    its user, account or QOS has ended; doubled each time, up to ``most_s``."""
+    """All obstacles at present."""
 
-    def __init__(self, first_s: float = 30.0, most_s: float = 600.0) -> None:
-        self._first_s = first_s
-        self._most_s = most_s
+    def __init__(self) -> None:
         self._found: dict[_Key, dict[str, Obstacle]] = {}
         self._running: dict[str, _Key] = {}
 
@@ -198,7 +197,7 @@ class Obstacles:
         found = self._found.setdefault(_key(job, reason), {})
         before = found.get(reason)
         times = 1 if before is None else before.times + 1
-        wait_s = doubled_s(self._first_s, times - 1, self._most_s)
+        wait_s = doubled_s(_FIRST_S, times - 1, _MOST_S)
         gpus = job.gpus if before is None else min(before.gpus, job.gpus)
         trying = set() if before is None else before.trying - {job.id}
         found[reason] = Obstacle(reason, gpus, now_s + wait_s, times, 1, trying)

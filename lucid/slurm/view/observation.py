@@ -110,6 +110,8 @@ class Observation:
     """Who may preempt whom, as far as Slurm tells."""
     gpus_out: Mapping[str, tuple[GpuOut, ...]] = field(default_factory=dict)
     """GPUs that get no new start, by node."""
+    unpaired: frozenset[str] = frozenset()
+    """Nodes on which no more pairs are made."""
 
     def outs_under(self, placement: Placement) -> list[GpuOut]:
         """Those of these GPUs that get no new start."""

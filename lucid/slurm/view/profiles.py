@@ -138,10 +138,6 @@ def _shares_differ(before: TimeShares | None, after: TimeShares | None) -> bool:
     return any(abs(one - other) > _SHARE for one, other in pairs)
 
 
-_FRESH_S = 180.0
-"""A sampler writes every minute. What it has not said for longer is not known any more."""
-
-
 class KnownProfiles:
     """Takes readings in, and answers. A profile stays the same object as long as it does not change."""
 

@@ -234,7 +234,7 @@ class Viewer:
             cpus,
             mem,
             gpu_type=node.gpu_types[0] if len({*node.gpu_types}) == 1 else "",
-            slots=min(node.slots, default=2),
+            slots=1 if node.name in facts.unpaired else min(node.slots, default=2),
             switches=node.switches,
             windows=_windows(node, facts),
             shut=node.shut,

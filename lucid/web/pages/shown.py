@@ -377,10 +377,6 @@ class HealthPage(TypedDict):
 class NotShown(Exception):
     """There is nothing there, or nothing that this viewer may see: both are told in the same words."""
 
-    def __init__(self, words: str, status: int = 404) -> None:
-        super().__init__(words)
-        self.status = status
-
 
 def text(asked: Mapping[str, str], key: str, most: int = 200) -> str:
     """A text, cut to ``most`` characters."""

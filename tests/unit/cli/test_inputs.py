@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import time
 from collections.abc import Iterator
@@ -16,6 +17,7 @@ from lucid.cli.main import _GONE, lucidctl
 from lucid.cli.options import job_number
 from lucid.errors import ConfigError
 from lucid.explain.words import ago
+from lucid.slurm.view.failed_pairs import failed_pairs_in
 
 AHEAD_S = 57_000.0
 
@@ -115,6 +117,13 @@ def test_a_mistyped_partition_is_told_which_one_it_may_mean(
     done = typed(*words, site=site)
     assert isinstance(done.exception, ConfigError)
     assert "; did you mean 'vc'?" in str(done.exception)
+
+
+def test_a_word_on_the_mode_lets_pairs_be_made_again(site: Site) -> None:
+    told = {"node": "n1", "since_s": 1.0, "job": "7", "reason": "Prolog error", "partitions": ["vc"]}
+    site.store.set_setting("pairs.off.n1", json.dumps(told))
+    assert "pairs on n1 again" in typed("mode", "vc", "configured", site=site).output
+    assert not failed_pairs_in(site.store.settings())
 
 
 def test_one_place_says_did_you_mean() -> None:

@@ -177,25 +177,14 @@ SAID: list[tuple[Reason, str]] = [
         why.Quota("a", 2, 4, 8, 4, "j"),
         "VC a holds 4 of its quota of 8 GPUs and reserves 4 for job j: no room for",
     ),
-    (why.Borrows(600.0, None, ("b",), 4), "borrows 4 GPUs of VC b until it ends: estimate 10 min"),
+    (why.Borrows(600.0, ("b",), 4), "borrows 4 GPUs of VC b until it ends: estimate 10 min"),
     (why.OwnTurn("b", 7200.0, 3600.0), "VC b stays within its quota with this job, which has waited 2.0 h (policy"),
     (
         why.OwnTurn("b", 60.0, 3600.0),
         "VC b stays within its quota with this job, which has waited 60 s: it goes before",
     ),
-    (why.Borrows(600.0, 3600.0, ("b",), 4), "borrows 4 GPUs of VC b until it ends: estimate 10 min, at most 1.0 h"),
-    (
-        why.LargeBorrows(16, 8, 7200.0, ("b",), 4),
-        "borrows 4 GPUs of VC b until it ends: it waits longest of its VC's jobs above 8 GPUs, 2.0 h",
-    ),
-    (why.LargeBorrows(16, 8, 7200.0), "may borrow, and no VC has idle GPUs of its quota: it waits longest"),
-    (why.LargeBorrows(8, 8, 0.0), "may not borrow idle GPUs of other VCs as a large job: it asks for 8, not above 8"),
-    (why.Borrows(600.0, 3600.0, ("b", "c", "d", "e")), "borrows idle GPUs of VC b, c, d and others until it ends"),
-    (why.Borrows(600.0, 3600.0), "may borrow, and no VC has idle GPUs of its quota: estimate 10 min, at most 1.0 h"),
-    (
-        why.Borrows(7200.0, 3600.0, ("b",)),
-        "may not borrow idle GPUs of other VCs: its estimate of 2.0 h is longer than that of jobs that may",
-    ),
+    (why.Borrows(600.0, ("b", "c", "d", "e")), "borrows idle GPUs of VC b, c, d and others until it ends"),
+    (why.Borrows(600.0), "may borrow, and no VC has idle GPUs of its quota: estimate 10 min"),
     (why.SkipsProfiling(16, 8), "16 GPUs, profiling takes jobs of at most 8"),
     (why.ProfileTime(80.0, 80.0), "profiled for 80 s (limit 80 s)"),
     (why.NobodyWaits(0), "no job waits for profiling nodes"),
@@ -289,7 +278,7 @@ def test_a_reason_in_words(reason: Reason, words: str) -> None:
 
 
 def test_every_reason_of_ours_has_words() -> None:
-    ours = {name for name, kind in why.REASONS.items() if kind.__module__.startswith(f"{why.__name__}.")}
+    ours = {kind.kind for kind in why.REASONS.values() if kind.__module__.startswith(f"{why.__name__}.")}
     assert ours == {reason.kind for reason, _ in SAID}
 
 

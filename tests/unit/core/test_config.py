@@ -48,6 +48,8 @@ def test_what_is_written_counts(tmp_path: Path) -> None:
         ("[policy.sia]\ninterval_s = 30", ["line 1: 'policy.sia' is gone: taken out"]),
         ("[tuner]\nevery_h = 24", ["line 1: 'tuner' is gone: taken out", "lucidctl tune search"]),
         ("[policy.sleep]\nwake_share = 1", ["line 1: 'policy.sleep' is gone: taken out"]),
+        ("[models]\nmonotone = {}", ["line 2: 'models.monotone' is gone: no site set it"]),
+        ("[policy.lending]\nbound_s = 9", ["line 2: 'policy.lending.bound_s' is gone: taken out", "beyond_plain_s"]),
         ("[slurm]\nkeep_awake = true", ["line 2: 'slurm.keep_awake' is gone: taken out"]),
     ],
 )

@@ -8,8 +8,9 @@ from dataclasses import MISSING, fields
 import pytest
 
 from lucid.core.reason import REASONS, Reason, reason_from_dict, reason_to_dict
-from lucid.core.reasons.queue import BehindHead, FreeGpus, Victim
+from lucid.core.reasons.queue import BehindHead, Borrows, FreeGpus, Victim
 from lucid.core.reasons.sharing import GpuMemory
+from lucid.explain.reasons import reason_text
 
 EXAMPLES: dict[str, object] = {
     "str": "x",
@@ -40,6 +41,13 @@ def test_every_reason_survives_json(kind: type[Reason]) -> None:
 def test_the_registry_holds_the_classes_themselves() -> None:
     assert REASONS["FreeGpus"] is FreeGpus
     assert FreeGpus.kind == "FreeGpus"
+
+
+def test_a_large_job_that_borrows_is_read_as_b7b0384e_stored_it() -> None:
+    stored = {"kind": "LargeBorrows", "job_gpus": 16, "above": 8, "waited_s": 9.0, "lenders": ["b"], "gpus": 4}
+    assert reason_text(reason_from_dict(stored)) == "borrows 4 GPUs of VC b until it ends"
+    stored = {"kind": "Borrows", "estimate_s": 600.0, "longest_s": None, "lenders": ["b"], "gpus": 4, "holds": True}
+    assert reason_from_dict(stored) == Borrows(600.0, ("b",), 4)
 
 
 def test_an_unknown_kind_is_a_key_error() -> None:

@@ -14,12 +14,12 @@ from lucid.config.policy import MuriSettings
 from lucid.core.decision import Hold, PartitionPlan, Regroup, Requeue, Start
 from lucid.core.job import Pending, Running, Work
 from lucid.core.node import Node
-from lucid.core.prediction import StageTimes
+from lucid.core.prediction import Prediction, StageTimes
 from lucid.core.reasons.queue import FreeGpus, Priority
 from lucid.core.reasons.sharing import Interleaved
 from lucid.orchestrator.policies.muri.grouping import GammaTable, group_jobs
 from lucid.orchestrator.policies.muri.interleave import MuriJob
-from lucid.orchestrator.policies.muri.policy import grouping_options
+from lucid.orchestrator.policies.muri.policy import ATTAINED, REMAINING, grouping_options
 from scenes.systems import FOUR, STORE, groups, guesses, room
 
 LOAD = StageTimes((8.0, 1.0, 1.0, 0.0), 10.0)
@@ -54,6 +54,12 @@ def test_nobody_shares_where_there_is_room() -> None:
     made = plan("muri-l", nodes(1, 4), [waits(name) for name in "abcd"], dict.fromkeys("abcd", STORE))
     assert groups(made) == set()
     assert all(isinstance(d, Start) for d in made.decisions.values())
+
+
+def test_priorities_are_times_times_gpus() -> None:  # M14, M15
+    entry = runs("r", "n1:0-3")
+    assert REMAINING.value(entry, Prediction(40.0, "test"), 10.0) == 4 * 30.0
+    assert ATTAINED.value(entry, None, 10.0) == 4 * 10.0
 
 
 def test_sharing_stops_when_the_gpus_suffice() -> None:
@@ -149,10 +155,9 @@ def test_groups_are_as_large_as_the_policy_declares(name: str, most: int) -> Non
     assert max(map(len, groups(made))) <= most
 
 
-@pytest.mark.parametrize("split_pairs", [False, True])
-def test_groups_do_not_depend_on_what_the_table_saw_before(split_pairs: bool) -> None:
+def test_groups_do_not_depend_on_what_the_table_saw_before() -> None:
     """Many groupings are equally good; a daemon that was restarted has to find the same one."""
-    options = replace(grouping_options(MuriSettings(group_size=3)), split_pairs=split_pairs)
+    options = grouping_options(MuriSettings(group_size=3))
     for seed in range(60):
         rng = random.Random(seed)
         loads = [tuple(rng.choice((0.1, 0.3, 0.7, 1.1)) for _ in range(options.k)) for _ in range(5)]

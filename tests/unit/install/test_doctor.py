@@ -93,6 +93,7 @@ CONFIG = [
     ({"JobSubmitPlugins": ""}, "bad", "job_submit.lua is not loaded"),
     ({"TaskProlog": ""}, "warn", "no TaskProlog"),
     ({"Prolog": ""}, "warn", "nothing starts MPS"),
+    ({"Epilog": "/site/epilog.sh"}, "warn", "Epilog=/site/epilog.sh is told only the last GPU"),
     ({"PrologFlags": "Alloc,Contain,RunInJob"}, "warn", "RunInJob"),
     ({"SchedulerParameters": "bf_continue,extra_constraints"}, "bad", "extra_constraints"),
     ({"MinJobAge": "5 sec"}, "bad", "Slurm forgets a job"),

@@ -252,15 +252,31 @@ def test_other_plugins_prologs_and_gres_stay_beside_lucids(tmp_path: Path) -> No
     merged = site.merged()
     texts = site.write(merged)
     assert "JobSubmitPlugins=throttle,lua\n" in texts["slurm.conf"]
-    assert "Prolog=/site/prolog\n" in texts["slurm.conf"]
-    assert "\nProlog=/etc/slurm/lucid/prolog.d/*\n" in texts["slurm.conf"]
+    assert merged.site_scripts == {"Prolog": ["/site/prolog"], "Epilog": ["/site/epilog.d/*"]}
     assert f"Gres={addresses(range(4))},nic:2 " in texts["slurm.conf"]
     assert "NodeName=n[1-4] Name=nic Count=2\n" in texts["gres.conf"]
     assert any("RunInJob" in note for note in merged.notes)
     assert (
-        read_texts(tmp_path, site.etc / "slurm.conf").settings["prolog"] == "/site/prolog,/etc/slurm/lucid/prolog.d/*"
-    )
+        read_texts(tmp_path, site.etc / "slurm.conf").settings["prolog"]
+        == "/etc/slurm/lucid/site_scripts,/etc/slurm/lucid/prolog.d/*"
+    ), "in the order of before"
     assert site.merged().files == {}
+
+
+def test_prologs_of_the_site_run_through_the_wrapper_where_the_first_of_them_stood(tmp_path: Path) -> None:
+    conf = '# Written by ansible. Do not edit.\nProlog = "/site/a" # why\n' + CONF + "Prolog=/site/b.d/*\nprolog=/c\n"
+    site = Site(tmp_path, conf)
+    merged = site.merged()
+    texts = site.write(merged)
+    assert merged.site_scripts["Prolog"] == ["/site/a", "/site/b.d/*", "/c"]
+    assert texts["slurm.conf"].startswith(
+        '# Written by ansible. Do not edit.\nProlog = "/etc/slurm/lucid/site_scripts" # why\n'
+    )
+    assert not {"Prolog=/site/b.d/*", "prolog=/c"} & {*texts["slurm.conf"].splitlines()}
+    assert any("a tool writes it: put Prolog=/etc/slurm/lucid/site_scripts and" in note for note in merged.notes)
+    assert not any("tool" in note for note in Site(tmp_path / "own", CONF + "Prolog=/site/a\n").merged().notes)
+    again = site.merged()
+    assert (again.files, again.site_scripts, again.wrapped["Prolog"]) == ({}, {"Prolog": [], "Epilog": []}, True)
 
 
 def test_a_task_prolog_of_the_site_has_to_call_lucids(tmp_path: Path) -> None:
@@ -366,6 +382,43 @@ def test_auto_detect_is_switched_off_for_what_has_addresses_and_said(tmp_path: P
     assert alone.write(alone.merged())["gres.conf"].startswith("# Lucid")
 
 
+def test_auto_detect_beside_lines_with_cores_and_links_loses_nothing(tmp_path: Path) -> None:
+    each = "NodeName=n[1-4] Name=gpu File=/dev/nvidia{0} Cores={0} Links=-1,4,4,4\n"
+    site = Site(tmp_path, gres="AutoDetect=nvml\n" + "".join(each.format(number) for number in range(4)))
+    text = site.write(site.merged())["gres.conf"]
+    assert "Name=gpu Type=g2 File=/dev/nvidia2 Cores=2 Links=-1,4,4,4\n" in text
+    assert "nvml" not in text
+    off = Site(tmp_path / "off", gres=f"AutoDetect=nvml\nNodeName=n[1-4] AutoDetect=off\n{GRES}")
+    assert not off.merged().refused
+
+
+@pytest.mark.parametrize(
+    ("sets", "nodes", "billed"),
+    [
+        ("", "n[1-2]", True),
+        ("", "ALL", True),
+        ("", "c[1-9]", False),
+        ("NodeSet=gs Nodes=n[1-4]", "gs", True),
+        ("NodeSet=gs Feature=ib", "gs", True),
+        ("NodeSet=gs Feature=ib", "c[1-9],gs", True),
+        ("NodeSet=gs Nodes=c1\nNodeSet=gs Feature=ib", "gs", True),
+        ("NodeSet=n1s Nodes=n[3-4]", "n1s,c1", False),
+        ("NodeSet=gs Feature=big", "gs", False),
+        ("NodeSet=gs Nodes=c[1-9]", "gs", False),
+        ("NodeSet=gs Nodes=c[1-9]", "all", True),
+    ],
+)
+def test_a_slot_is_billed_however_a_partition_names_its_nodes(
+    tmp_path: Path, sets: str, nodes: str, billed: bool
+) -> None:
+    conf = CONF.replace("n[1-4] CPUs", "n[1-2] CPUs") + "NodeName=n[3-4] Gres=gpu:h100:4 Feature=big\n"
+    line = f"PartitionName=p Nodes={nodes} TRESBillingWeights=GRES/gpu=2.0\n"
+    site = Site(tmp_path, f"{conf}{sets}\n{line}")
+    text = site.write(site.merged())["slurm.conf"]
+    assert (line.rstrip() + ",GRES/shard=2.0\n" in text) == billed
+    assert (line in text) != billed
+
+
 def test_defaults_of_nodes_count(tmp_path: Path) -> None:
     conf = CONF.replace(
         "NodeName=n[1-4] CPUs=16 RealMemory=64000 Gres=gpu:a100:4 Feature=ib  # rack 1\n",
@@ -382,6 +435,11 @@ def test_defaults_of_nodes_count(tmp_path: Path) -> None:
     [
         (CONF.replace("gpu:a100:4", "gpu:a100:2,gpu:v100:2"), GRES, "GPUs of a100, v100 in one"),
         (CONF.replace("gpu:a100:4", "gpu:a100:4,shard:8"), GRES, "gres/shard or gres/mps already"),
+        (CONF.replace("gpu:a100:4", "gpu:a100:no_consume:4"), GRES, "Slurm gives to any number of jobs (no_consume)"),
+        (CONF.replace("gpu:a100:4", "gpu:no_consume:4"), GRES, "Slurm gives to any number of jobs (no_consume)"),
+        (CONF, "AutoDetect=nvml\n" + GRES, "node n1 gets the cores and links of its GPUs from AutoDetect"),
+        (CONF, GRES.replace("Name=gpu", "AutoDetect=nvml Name=gpu"), "cores and links of its GPUs from AutoDetect"),
+        (CONF + "NodeSet=old Feature=a100\n", GRES, "n[1-4] would join NodeSet=old (Feature=a100)"),
         (CONF.replace("GresTypes=gpu", "GresTypes=gpu,mps"), GRES, "GresTypes has mps"),
         (CONF, None, "no gres.conf"),
         (CONF, "# nothing\n", "has no line for its GPUs"),

@@ -165,6 +165,64 @@ def test_pack_mode_plans_files_nodes_and_what_slurmctld_has_to_have(root: Path) 
     assert not plan_for(root, "pack").changes, "the site's own way of writing it stays"
 
 
+BUSY = """#!/bin/sh
+# nvidia-smi is asked elsewhere
+. /opt/lib/gpus.sh
+"""
+
+
+def scripts_of(root: Path, **texts: str) -> None:
+    """The site's own prologs: /opt/prolog.sh and /opt/epilog.d/*."""
+    conf = root / "etc/slurm/slurm.conf"
+    conf.write_text(CONF + "Prolog=/opt/prolog.sh\nEpilog=/opt/epilog.d/*\n")
+    found = {"prolog.sh": BUSY, "lib/gpus.sh": "nvidia-smi -i $SLURM_JOB_GPUS\n", "epilog.d/10-mail": "#!/bin/sh\n"}
+    for name, text in {**found, **texts}.items():
+        (root / "opt" / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / "opt" / name).write_text(text)
+
+
+def test_pack_mode_waits_for_a_word_on_scripts_that_look_for_processes_or_gpus(root: Path) -> None:
+    scripts_of(root)
+    [refusal] = plan_for(root, "pack").refused
+    assert "/opt/prolog.sh runs in the site's Prolog" in refusal.what
+    assert "(SLURM_JOB_GPUS, nvidia-smi)" in refusal.what
+    assert "--site-script /opt/prolog.sh=first-last" in refusal.remedy
+    assert not plan_for(root, "order").refused
+
+    def chosen(**scripts: str) -> Plan:
+        options = Options(Mode.PACK, ("vc-a",), site_scripts={f"/opt/{k}": v for k, v in scripts.items()})
+        return make_plan(root, Head(), running(), options, PROGRAMS)
+
+    plan = chosen(**{"prolog.sh": "first-last", "epilog.d/10-mail": "not-guests"})
+    assert not plan.refused
+    done(plan)
+    node = root / "etc/slurm/lucid/node.conf"
+    assert node.read_text().splitlines()[3:] == [
+        "site-prolog /opt/prolog.sh",
+        "site-epilog /opt/epilog.d/*",
+        "site-run first-last /opt/prolog.sh",
+        "site-run not-guests /opt/epilog.d/10-mail",
+    ]
+    node.write_text("# mine\n" + node.read_text())
+    assert not plan_for(root, "pack").changes, "the choice stays"
+    done(chosen(**{"prolog.sh": "always"}))
+    assert "# mine\n" in node.read_text()
+    assert "site-run always /opt/prolog.sh\n" in node.read_text()
+    (root / "opt/epilog.d/20-kill").write_text("#!/bin/sh\npkill -u $SLURM_JOB_USER\n")
+    assert "/opt/epilog.d/20-kill" in plan_for(root, "pack").refused[0].what
+    with pytest.raises(ConfigError, match=r"did you mean .*/opt/prolog.sh"):
+        chosen(**{"prolog.sj": "always"})
+
+
+def test_a_script_that_nobody_can_read_here_needs_a_word_and_one_that_looks_at_nothing_needs_none(root: Path) -> None:
+    scripts_of(root, **{"prolog.sh": "#!/bin/sh\nmkdir -p /scratch/$SLURM_JOB_ID\n"})
+    assert not plan_for(root, "pack").refused
+    (root / "opt/prolog.sh").write_bytes(b"\x7fELF\0\0")
+    assert "cannot be read as text" in plan_for(root, "pack").refused[0].what
+    (root / "opt/prolog.sh").unlink()
+    assert "is not on this host" in plan_for(root, "pack").refused[0].what
+
+
 def test_a_site_with_lines_of_its_own_in_the_plugins_settings_keeps_them(root: Path) -> None:
     settings = root / "etc/slurm/lucid.plugin.conf"
     settings.write_text("heartbeat /run/lucid/heartbeat\nexempt 0\n")

@@ -20,7 +20,6 @@ from hypothesis import strategies as st
 
 from examples import examples
 from lucid.errors import ModelError, TraceError
-from lucid.models.duration.estimate import FitSettings
 from lucid.models.duration.evaluate import evaluate_duration, metrics, walk_forward
 from lucid.models.duration.features import from_log, to_log
 from lucid.models.duration.fit import fit_durations
@@ -275,11 +274,11 @@ def test_no_leak_changing_the_future_moves_no_earlier_estimate(jobs: JobTable) -
 
 
 def test_monotone_constraints_hold(jobs: JobTable) -> None:
-    model = fit_durations(jobs, FitSettings(monotone={"user_upper": 1, "same_request": 1}))
+    model = fit_durations(jobs, {"user_upper": 1, "same_request": 1})
     shapes = {term.name: term.scores[1:-1] for term in (model.tables.terms if model.tables else ())}
     assert (np.diff(shapes["same_request"]) >= -1e-12).all()
     with pytest.raises(ModelError, match=r"user=1.*ordered features"):
-        fit_durations(jobs, FitSettings(monotone={"user": 1}))
+        fit_durations(jobs, {"user": 1})
 
 
 def test_remaining_time_grows_past_the_estimate_and_ends_at_the_limit(

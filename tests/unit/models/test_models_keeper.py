@@ -54,7 +54,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> list[JobTable]:
     """Training that keeps what it was given and fits nothing; the running median answers."""
     seen: list[JobTable] = []
 
-    def fit(jobs: JobTable, settings: object) -> DurationModel:
+    def fit(jobs: JobTable) -> DurationModel:
         seen.append(jobs)
         return replace(DurationModel.untrained(), trained_jobs=len(jobs))
 
@@ -176,7 +176,7 @@ from lucid.models.duration import evaluate
 from lucid.models.kinds import Keeper, Source
 from lucid.models.library import Library
 import time
-def fit(jobs, settings):
+def fit(jobs):
     Path(sys.argv[2]).write_text("training")
     time.sleep(60)
 evaluate.fit_durations = fit

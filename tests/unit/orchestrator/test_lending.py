@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -13,16 +13,7 @@ from lucid.config.load import Settings
 from lucid.config.policy import LendingSettings
 from lucid.core.decision import Action, Hold, PartitionPlan, Requeue, Start
 from lucid.core.placement import NodeGpus
-from lucid.core.reasons.queue import (
-    BehindHead,
-    Borrows,
-    FreeGpus,
-    LargeBorrows,
-    OwnTurn,
-    PlainOrder,
-    Quota,
-    TooLarge,
-)
+from lucid.core.reasons.queue import BehindHead, Borrows, FreeGpus, OwnTurn, PlainOrder, Quota, TooLarge
 from lucid.core.snapshot import Partition, Snapshot
 from lucid.errors import ConfigError
 from lucid.orchestrator.order.queue_order import QueuedJob
@@ -42,7 +33,8 @@ from scenes.plans import FixedPredictor, guess, part, policy, reason, settings, 
 from scenes.replays import a_trace, replay
 
 ALONE: dict[str, Any] = {"profiling": {"enabled": False}, "packing": {"gss": 0}}
-BORROW = {"lending": {"mode": "borrow", "longest_s": 1000.0}}
+BORROW = {"lending": {"mode": "borrow"}}
+QUOTA = {"lending": {"mode": "quota"}}
 
 
 def pool(machines: Any, pending: Any = (), running: Any = (), **quotas: int) -> Partition:
@@ -59,30 +51,22 @@ def two_vcs(seconds: float = 500.0) -> Snapshot:
     return snap(0.0, pool(nodes(2), [waits("j", 4, vc="a")], running, a=8, b=8), predictions={"j": guess(seconds)})
 
 
-def test_a_short_job_borrows_idle_gpus_and_says_whose() -> None:
+def test_a_job_borrows_idle_gpus_and_says_whose() -> None:
     made = plan_of("lucid", two_vcs(), **ALONE, **BORROW).decisions["j"]
     assert not reason(made, Quota, Start)
-    assert reason(made, Borrows) == Borrows(500.0, 1000.0, ("b",), 4)
+    assert reason(made, Borrows) == Borrows(500.0, ("b",), 4)
 
 
-def test_a_long_job_waits_for_its_own_quota_and_says_why_it_may_not_borrow() -> None:
-    made = plan_of("lucid", two_vcs(1001.0), **ALONE, **BORROW).decisions["j"]
-    assert reason(made, Quota, Hold) == Quota("a", 4, 8, 8)
-    assert not reason(made, Borrows)
-    assert not any(isinstance(item, FreeGpus) for item in made.reasons)  # there are free GPUs
-
-
-def test_without_a_longest_loan_any_job_borrows_and_those_within_their_quota_go_first() -> None:
+def test_any_job_borrows_and_those_within_their_quota_go_first() -> None:
     """VC a's short job would be first in line; VC b, whose 4 idle GPUs they are, wants them for a long job."""
     running = [runs("r", "n1:0-7", job={"vc": "a"}), runs("q", "n2:0-3", job={"vc": "b"})]
     pending = [waits("j", 4, vc="a"), waits("own", 4, 1.0, vc="b")]
     seen = snap(1.0, pool(nodes(2), pending, running, a=8, b=8), predictions={"j": guess(10.0), "own": guess(9e9)})
-    lends = {"lending": {"mode": "borrow"}}
-    made = plan_of("lucid", seen, **ALONE, **lends).decisions
+    made = plan_of("lucid", seen, **ALONE, **BORROW).decisions
     assert isinstance(made["own"], Start)
     assert reason(made["j"], Borrows, Hold)
-    alone = plan_of("lucid", two_vcs(9e9), **ALONE, **lends).decisions["j"]
-    assert reason(alone, Borrows, Start) == Borrows(9e9, None, ("b",), 4)
+    alone = plan_of("lucid", two_vcs(9e9), **ALONE, **BORROW).decisions["j"]
+    assert reason(alone, Borrows, Start) == Borrows(9e9, ("b",), 4)
 
 
 @pytest.mark.parametrize(("waited_s", "kept"), [(3600.0, True), (3599.0, False)])
@@ -124,19 +108,19 @@ def test_one_job_of_a_vc_at_a_time_keeps_nodes_in_its_own_turn_and_the_others_qu
     assert isinstance(made["next"], Hold)
 
 
-@pytest.mark.parametrize("longest_s", [None, 500.0])
+@pytest.mark.parametrize("mode", ["quota", "borrow"])
 @pytest.mark.parametrize("keeps", [False, True])
 @pytest.mark.parametrize("lends", [False, True])
 def test_whether_a_job_may_start_is_the_same_with_and_without_the_comparisons(
-    longest_s: float | None, keeps: bool, lends: bool
+    mode: Literal["quota", "borrow"], keeps: bool, lends: bool
 ) -> None:
     seen = pool(nodes(2), (), [runs("r", "n1:0-5", job={"vc": "a"})], a=8, b=8)
-    quotas = Quotas(seen, LendingSettings(mode="borrow", longest_s=longest_s))
+    quotas = Quotas(seen, LendingSettings(mode=mode))
     if keeps:
         quotas.keep(waits("kept", 2, vc="a").job, 100.0)
     if lends:
         quotas.lend()
-    for gpus, estimate_s in itertools.product((1, 2, 3, 8, 9), (50.0, 500.0, 501.0)):
+    for gpus, estimate_s in itertools.product((1, 2, 3, 8, 9), (50.0, 500.0)):
         job = waits("j", gpus, vc="a").job
         assert quotas.open_to(job, estimate_s) == bool(quotas.tests(job, estimate_s)[-1]), (gpus, estimate_s)
 
@@ -151,21 +135,13 @@ def large_waits(*pending: Any, **running_job: Any) -> Snapshot:
     )
 
 
-def test_the_large_job_that_waits_longest_borrows_whatever_its_estimate_and_no_other_does() -> None:
-    jobs = [waits("j", 16, vc="a"), waits("k", 16, 1.0, vc="a"), waits("s", 13, 2.0, vc="a")]
+def test_the_large_job_that_waits_longest_borrows_before_jobs_within_their_quota_start() -> None:
+    """Other loans are given out once all jobs within their VC's quota have been tried."""
+    jobs = [waits("j", 16, vc="a"), waits("k", 8, 1.0, vc="a"), waits("own", 16, 2.0, vc="b")]
     made = plan_of("lucid", large_waits(*jobs), **ALONE, **BORROW)
-    assert reason(made.decisions["j"], LargeBorrows, Start) == LargeBorrows(16, 8, 3600.0, ("b", "c"), 4)
-    assert all(isinstance(made.decisions[name], Hold) for name in ("k", "s"))
-    assert [action.job_id for action in made.actions] == ["j"]
-
-
-def test_a_job_of_one_node_or_a_site_that_says_no_borrows_by_its_estimate_alone() -> None:
-    small = plan_of("lucid", large_waits(waits("j", 8, vc="a"), waits("k", 8, vc="a")), **ALONE, **BORROW)
-    assert sorted(type(d).__name__ for d in small.decisions.values()) == ["Hold", "Start"]
-    off = {"lending": {**BORROW["lending"], "large": False}}
-    assert isinstance(plan_of("lucid", large_waits(waits("j", 16, vc="a")), **ALONE, **off).decisions["j"], Hold)
-    quota = {"lending": {"mode": "quota"}}
-    assert isinstance(plan_of("lucid", large_waits(waits("j", 16, vc="a")), **ALONE, **quota).decisions["j"], Hold)
+    assert reason(made.decisions["j"], Borrows, Start) == Borrows(90_000.0, ("b", "c"), 4)
+    assert [action.job_id for action in made.actions] == ["j", "own", "k"]
+    assert isinstance(plan_of("lucid", large_waits(jobs[0]), **ALONE, **QUOTA).decisions["j"], Hold)
 
 
 def test_a_large_job_waits_for_free_nodes_and_not_for_its_quota_and_its_reasons_say_so() -> None:
@@ -175,24 +151,15 @@ def test_a_large_job_waits_for_free_nodes_and_not_for_its_quota_and_its_reasons_
         predictions={"j": guess(90_000.0), "r": guess(7200.0), "q": guess(80_000.0)},
     )  # fmt: skip
     made = plan_of("lucid", snapshot, **ALONE, **BORROW).decisions["j"]
-    assert reason(made, LargeBorrows, Hold)
+    assert reason(made, Borrows, Hold)
     kept = next(item for item in made.reasons if type(item).__name__ == "Reserved")
     assert kept.room_s == pytest.approx(3600.0)  # when VC b's job ends, not when VC a's does
 
 
-def test_a_plan_in_which_two_large_jobs_of_a_vc_go_beyond_its_quota_is_refused() -> None:
-    snapshot = large_waits(waits("j", 16, vc="a"), waits("k", 16, 1.0, vc="a"))
-    places = {"j": at("n2:0-7 n3:0-7"), "k": at("n4:0-7 n5:0-7")}
-    actions = tuple(Action(name, "pool", Start(places[name], ())) for name in places)
-    assert refused(snapshot, actions) == ["job k: VC a would hold 36"]
-    for no in ({"mode": "quota"}, {"large": False}):
-        assert refused(snapshot, actions[:1], **no) == ["job j: VC a would hold 20"]
-
-
 def test_with_quotas_alone_nobody_borrows() -> None:
-    made = plan_of("lucid", two_vcs(), **ALONE, lending={"mode": "quota"}).decisions["j"]
-    assert isinstance(made, Hold)
-    assert not any(isinstance(item, Borrows) for item in made.reasons)
+    made = plan_of("lucid", two_vcs(), **ALONE, **QUOTA).decisions["j"]
+    assert reason(made, Quota, Hold) == Quota("a", 4, 8, 8)
+    assert not any(isinstance(item, Borrows | FreeGpus) for item in made.reasons), "there are free GPUs"
 
 
 def test_a_job_larger_than_its_quota_never_runs_not_even_on_loan() -> None:
@@ -214,21 +181,15 @@ def test_a_guest_takes_no_quota_and_the_survivor_of_a_pair_holds_its_gpus() -> N
 
 
 @pytest.mark.parametrize(("seconds", "starts"), [(400.0, True), (900.0, False)])
-@pytest.mark.parametrize("by", ["borrowing", "joining"])
-def test_while_its_quota_is_kept_for_a_large_job_a_vc_takes_nothing_more(
-    by: str, seconds: float, starts: bool
+def test_while_its_quota_is_kept_for_a_large_job_nobody_of_the_vc_joins_for_longer(
+    seconds: float, starts: bool
 ) -> None:
-    """What VC a borrows, or what outlasts its host, counts as held: the large job would wait for that, too."""
-    host = runs("h", "n4:0-3", job={"vc": "b"}, profile=LIGHT)
-    running = [runs("r", "n1:0-7", job={"vc": "a"}), host]
-    job = waits("s", 4, 1.0, vc="a", profile=LIGHT if by == "joining" else None)
-    machines = nodes(4) if by == "joining" else nodes(5)
+    """What outlasts its host counts as held: the large job would wait for that, too."""
+    running = [runs("r", "n1:0-7", job={"vc": "a"}), runs("h", "n4:0-3", job={"vc": "b"}, profile=LIGHT)]
+    pending = [waits("big", 16, 0.0, vc="a"), waits("s", 4, 1.0, vc="a", profile=LIGHT)]
     guesses = {"r": guess(500.0), "h": guess(9999.0, 0), "big": guess(5000.0), "s": guess(seconds, 0)}
-    lends = {"lending": {"mode": "quota"}}
-    if by == "borrowing":
-        lends = {"lending": {**BORROW["lending"], "large": False}}
-    seen = snap(1.0, pool(machines, [waits("big", 16, 0.0, vc="a"), job], running, a=16, b=16), predictions=guesses)
-    made = plan_of("lucid", seen, profiling={"enabled": False}, **lends).decisions["s"]
+    seen = snap(1.0, pool(nodes(4), pending, running, a=16, b=16), predictions=guesses)
+    made = plan_of("lucid", seen, profiling={"enabled": False}, **QUOTA).decisions["s"]
     assert isinstance(made, Start) == starts
     if not starts:
         assert reason(made, Quota).keeper == "big"
@@ -313,22 +274,24 @@ def test_what_lending_costs_is_measured_against_the_same_replay_without() -> Non
     assert with_promise(scenario, backfill) is backfill
 
 
-def refused(snapshot: Snapshot, actions: tuple[Action, ...], borrows: bool = True, **lending: Any) -> list[str]:
+def refused(
+    snapshot: Snapshot, actions: tuple[Action, ...], mode: str = "borrow", borrows: bool = True, bound_s: float = 0.0
+) -> list[str]:
     """What the safety check says of quotas, up to the GPUs."""
-    whole, rules = snapshot.partitions["pool"], {"mode": "borrow", "longest_s": 1000.0, **lending}
-    found = check_quotas(whole, PartitionPlan({}, actions), settings(lending=rules), borrows, snapshot, set())
+    rules = settings(lending={"mode": mode}, fairness={"beyond_plain_s": bound_s})
+    found = check_quotas(snapshot.partitions["pool"], PartitionPlan({}, actions), rules, borrows, snapshot, set())
     return [str(error).partition(" GPUs")[0] for error in found]
 
 
 def test_the_safety_check_knows_quotas() -> None:
     start = (Action("j", "pool", Start((NodeGpus("n2", 15),), (PlainOrder(0.0, 10.0, 5.0, 20.0),))),)
     assert refused(two_vcs(), start) == []
-    for seconds, said in ((1001.0, {}), (500.0, {"mode": "quota"}), (500.0, {"borrows": False})):
-        assert refused(two_vcs(seconds), start, **said) == ["job j: VC a would hold 12"]
+    assert refused(two_vcs(), start, "quota") == ["job j: VC a would hold 12"]
+    assert refused(two_vcs(), start, borrows=False) == ["job j: VC a would hold 12"]
     leaves = (Action("r", "pool", Requeue(())), *start)
-    assert refused(two_vcs(1001.0), leaves) == [], "who leaves makes room within the quota"
-    late = replace(two_vcs(1001.0), now_s=21_600.0)
-    assert refused(late, start, bound_s=43_200.0) == [], (
+    assert refused(two_vcs(), leaves, "quota") == [], "who leaves makes room within the quota"
+    late = replace(two_vcs(), now_s=21_600.0)
+    assert refused(late, start, "quota", bound_s=43_200.0) == [], (
         "half of the bound after it was submitted its turn may have come"
     )
 
@@ -339,12 +302,12 @@ def test_a_lender_gets_its_gpus_back_within_the_bound_without_preemption() -> No
     trace = a_trace(*items, by("b", 16, 100.0, 500.0, vc="b", rank=99))
     layout = {"a": nodes(1, prefix="a"), "b": nodes(2, prefix="b")}
     sections: dict[str, Any] = {**ALONE, "reservation": {"enabled": False}}
-    lending = {"mode": "borrow", "longest_s": 1000.0, "bound_s": 800.0}
-    outcomes, tape = replay("lucid", trace, layout, **sections, lending=lending)
+    sections["lending"] = {"mode": "borrow", "turn_s": None}
+    outcomes, tape = replay("lucid", trace, layout, **sections, fairness={"beyond_plain_s": 800.0})
     assert 0 < outcomes["b"].queue_s <= 800.0
     kept = promises_by_vc(tape.cycles[-1][1].memory)["b"]
     assert (kept.bound_s, kept.past) == (800.0, 0)
-    unbound, _ = replay("lucid", trace, layout, **sections, lending={**lending, "bound_s": None})
+    unbound, _ = replay("lucid", trace, layout, **sections)
     assert unbound["b"].queue_s > 1500.0
 
 
@@ -361,7 +324,7 @@ def test_the_books_of_what_was_lent() -> None:
 
 
 def test_a_job_in_its_turn_goes_beyond_its_quota_and_others_do_not() -> None:
-    rules = settings(**ALONE, **BORROW, fairness={"beyond_plain_s": 100.0})
+    rules = settings(**ALONE, **QUOTA, fairness={"beyond_plain_s": 100.0})
     shadow = Shadow(0.0, (), Kept(100.0), starts_s={"j": -1000.0})
     starts = Starts(two_vcs(5000.0).partitions["pool"], two_vcs(5000.0), rules, FixedPredictor(), None)
     assert serve_turns(starts, turns_due(starts, replace(shadow, starts_s={})), set()).ids == set()

@@ -131,3 +131,73 @@ def test_without_a_header_an_unknown_number_of_columns_is_refused(tmp_path: Path
 @pytest.mark.parametrize(("text", "seconds"), [("30", 1800.0), ("2-12", 216000.0), ("UNLIMITED", math.inf)])
 def test_limits(text: str, seconds: float) -> None:
     assert limit_s(text) == seconds
+
+
+def ids(path: Path) -> list[str]:
+    found = [item.job.id for item in read_trace(path).jobs]
+    assert found == read_jobs(path).job_id.tolist()
+    return found
+
+
+def test_answers_of_months_in_one_file_count_each_job_once(tmp_path: Path) -> None:
+    path = log(tmp_path / "one.txt", PUBLIC, {}, {"JobID": "8", "State": "RUNNING", "End": "Unknown"}, header=True)
+    more = log(tmp_path / "two.txt", (*reversed(PUBLIC),), {}, {"JobID": "8"}, {"JobID": "9"}, header=True, end="|")
+    path.write_text(path.read_text() + more.read_text())
+    assert ids(path) == ["7", "8", "9"]
+    assert read_trace(path).skipped == ()
+
+
+def test_a_job_number_that_comes_again_is_another_job_unless_it_was_requeued(tmp_path: Path) -> None:
+    end, later = "2024-01-01T00:01:40", "2027-01-01T00:00:00"
+    runs = [
+        {"State": "NODE_FAIL"},
+        {"Submit": end, "Start": end, "ElapsedRaw": "5"},
+        {"Submit": later, "User": "bob"},
+    ]
+    jobs = [{"Cluster": "big", **run} for run in runs] + [{"Cluster": "other"}]
+    columns = ("Cluster", *DOCUMENTED)
+    trace = read_trace(log(tmp_path / "sacct.txt", columns, *jobs, header=True))
+    assert [(item.job.id, item.job.user, item.duration_s) for item in trace.jobs] == [
+        ("7#3", "ann", 90.0), ("7", "ann", 5.0), ("7#2", "bob", 90.0),
+    ]  # fmt: skip
+    assert trace.skipped == (("run before a requeue", 1),)
+
+
+def test_a_job_that_two_rows_tell_differently_is_refused(tmp_path: Path) -> None:
+    """``sacct --truncate`` cuts a job at the ends of the time that was asked for."""
+    path = log(tmp_path / "sacct.txt", DOCUMENTED, {}, {"ElapsedRaw": "40"}, header=True)
+    for read in (read_trace, read_jobs):
+        with pytest.raises(
+            TraceError, match=r"line 3, column 'JobID': '7' is told of otherwise in line 2; .*--truncate"
+        ):
+            read(path)
+
+
+def test_texts_with_pipes_and_line_breaks(tmp_path: Path) -> None:
+    columns = (*DOCUMENTED, "SubmitLine")
+    jobs = (
+        {"JobName": "lr=0.1|bs=32", "SubmitLine": "sbatch a"},
+        {"JobID": "8", "SubmitLine": "a &&\npython | tee b"},
+    )
+    trace = read_trace(log(tmp_path / "sacct.txt", columns, *jobs, {"JobID": "9"}, header=True))
+    assert [(item.job.id, item.job.name) for item in trace.jobs] == [
+        ("7", "lr=0.1|bs=32"),
+        ("8", "train"),
+        ("9", "train"),
+    ]
+    columns = ("JobID", "JobName", "User", "Comment", *DOCUMENTED[3:])
+    path = log(tmp_path / "sacct.txt", columns, {"JobName": "a|b"}, header=True)
+    with pytest.raises(
+        TraceError, match=r"line 2: .* in two ways; a text such as JobName may hold '|' or a line break"
+    ):
+        read_trace(path)
+
+
+@pytest.mark.parametrize(
+    ("cells", "gpus"),
+    [({"AllocGRES": "gpu:v100:4,nic:1"}, 4), ({"AllocGRES": "gpu:2(IDX:0,1)"}, 2), ({"ReqGRES": "gpu"}, 2)],
+)
+def test_gpus_as_old_slurm_names_them(tmp_path: Path, cells: dict[str, str], gpus: int) -> None:
+    columns = (*DOCUMENTED[:-2], "AllocGRES", "ReqGRES")
+    path = log(tmp_path / "sacct.txt", columns, {"NNodes": "2", **cells}, header=True)
+    assert (read_trace(path).jobs[0].job.gpus, read_jobs(path).gpus[0]) == (gpus, gpus)

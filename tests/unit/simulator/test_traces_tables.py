@@ -71,12 +71,20 @@ def test_accounting_as_json(tmp_path: Path) -> None:
     assert trace.epoch_s == 1709280000.0
 
 
+def test_several_answers_of_accounting_as_json(tmp_path: Path) -> None:
+    job = slurm_job(7, "COMPLETED", 1709280000, 1709280060, 3600, 1440)
+    other = slurm_job(8, "FAILED", 1709280100, 1709280200, 5, None)
+    trace = read(tmp_path, json.dumps({"jobs": [job]}) + "\n" + json.dumps({"jobs": [job, other]}, indent=1) + "\n")
+    assert [item.job.id for item in trace.jobs] == ["7", "8"]
+
+
 @pytest.mark.parametrize(
     ("text", "says"),
     [
         ('{"jobs": [', "line 1, column .* is not JSON that can be read"),
         ('{"tasks": []}', "not that of sacct --json"),
         ('{"jobs": [{"job_id": 1}]}', "not that of sacct --json"),
+        ('[{"vc": "a", "attempts": []}]', "JSON list .Philly's own.*header timestamp,duration,num_gpus,cluster"),
     ],
 )
 def test_json_that_is_not_accounting(text: str, says: str, tmp_path: Path) -> None:
@@ -189,6 +197,10 @@ def test_bad_rows_of_a_table(row: str, says: str, tmp_path: Path) -> None:
     [
         ("job_id,vc,submit_time,duration", "nearest is helios, which also needs gpu_num; "),
         ("JobID   JobName  Partition    State", "sacct prints what can be read with --parsable2; "),
+        (
+            "a1,worker,1.0,Terminated,4.0,5.0,600.0,29.3,50.0,MISC",
+            "is as a table of Alibaba's PAI (cluster-trace-gpu-v20",
+        ),
         ("a,b,c,d", "'a,b,c,d'; say which column is which with --columns"),
     ],
 )

@@ -46,7 +46,7 @@ def common_nodes() -> list[SlurmNode]:
 
 
 class Lenders:
-    """VCs a and b with a quota of 4 GPUs each; jobs expected to take up to 1,000 s may borrow."""
+    """VCs a and b with a quota of 4 GPUs each."""
 
     def __init__(
         self, folder: Path, machines: list[SlurmNode], lending: str = "borrow", gss: int = 0, **daemon: Any
@@ -55,7 +55,7 @@ class Lenders:
         self.slurm = FakeSlurm(machines, now=1000.0)
         self.sampler = FakeSampler(self.slurm, {}, 5.0)
         data = {
-            "policy": {"packing": {"gss": gss}, "lending": {"mode": lending, "longest_s": 1000.0}},
+            "policy": {"packing": {"gss": gss}, "lending": {"mode": lending}},
             "daemon": {
                 "partitions": {"a": "pack", "b": "pack"}, "state_dir": str(folder), "first_guess_s": 500.0,
                 "heartbeat": str(folder / "run/heartbeat"), "pool": POOL, **daemon,
@@ -136,17 +136,15 @@ def test_a_short_job_borrows_in_the_pools_partition_and_the_lender_gets_its_gpus
     assert replayed.exit_code == 0, replayed.output[:300]
 
 
-def test_a_long_job_does_not_borrow_and_says_so(tmp_path: Path) -> None:
-    site = Lenders(tmp_path, own_nodes())
-    site.predictor = HistoryPredictor(1001.0)
-    site.start()
-    site.submit("1", "a", 4, limit_s=2000.0)
-    site.submit("2", "a", 2, limit_s=2000.0)
+def test_with_quotas_alone_a_job_waits_for_its_own_and_says_so(tmp_path: Path) -> None:
+    site = Lenders(tmp_path, own_nodes(), "quota")
+    site.submit("1", "a", 4)
+    site.submit("2", "a", 2)
     site.turns(50.0)
     assert site.where() == {"1": ("a", "n1")}
     told = site.ctl("explain", "2")
     assert "VC a holds 4 of its quota of 4 GPUs: no room for the 2 of this job" in told
-    assert "may not borrow idle GPUs of other VCs: its estimate of 17 min is longer" in told
+    assert "borrow" not in told
 
 
 def test_what_a_vc_has_borrowed_is_worked_out_anew_after_a_restart_without_a_store(tmp_path: Path) -> None:

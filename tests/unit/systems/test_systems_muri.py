@@ -17,8 +17,6 @@ from lucid.orchestrator.policies.muri.grouping import (
     GroupingOptions,
     choose_candidates,
     group_jobs,
-    priority_2dlas,
-    priority_srsf,
     unpack,
 )
 from lucid.orchestrator.policies.muri.interleave import (
@@ -171,23 +169,10 @@ def test_every_job_is_in_exactly_one_group(n: int, gpus: int, seed: int, k: int)
         GroupingOptions(k=k),
         GroupingOptions(k=k, ordering="worst"),
         GroupingOptions(k=k, matching="by_priority"),
-        GroupingOptions(k=k, split_pairs=True),
     ):
         groups = group_jobs(jobs, gpus, options)
         assert sorted(j.job_id for g in groups for j in g.jobs) == list(range(n))
         assert all(len(g.jobs) <= k for g in groups)
-
-
-def test_pairs_are_split_to_make_threes() -> None:  # M10
-    jobs = jobs_of(np.random.default_rng(2).random((6, 3)) + 0.1)
-    assert len(group_jobs(jobs, 0, GroupingOptions(k=3))) == 3
-    assert len(group_jobs(jobs, 0, GroupingOptions(k=3, split_pairs=True))) == 2
-    assert len(group_jobs(jobs, 3, GroupingOptions(k=3, split_pairs=True))) == 3
-
-
-def test_priorities() -> None:  # M14, M15
-    assert priority_srsf(10.0, 4) == 40.0
-    assert priority_2dlas(3.0, 2) == 6.0
 
 
 def test_candidates_are_whole_groups_of_what_fits() -> None:  # M17

@@ -57,7 +57,7 @@ def test_a_sure_gain_survives() -> None:
     old = rng.lognormal(8, 1, 600)
     found = compare_days(times(old, 12), times(old * rng.uniform(0.7, 0.9, 600), 12), seed=1)
     assert found.survives, found.why
-    average = found.change("avg JCT")
+    average = found.changes[0]
     assert average.high < 0
     assert -0.25 < average.relative < -0.15
     assert found.days == 12
@@ -83,7 +83,7 @@ def test_bounds_hold_what_they_promise_with_a_week_of_days() -> None:
         old = times(np.full(210, 1000.0), 7)
         old = replace(old, submit_s=day * DAY_S + 60.0 * np.tile(np.arange(30), 7))
         new = replace(old, jct_s=old.jct_s * np.exp(rng.normal(0, 0.2, 7))[day] / np.exp(0.02))
-        average = compare_days(old, new, seed=trial).change("avg JCT")
+        average = compare_days(old, new, seed=trial).changes[0]
         wrong += not average.low <= 0 <= average.high
     assert wrong <= 4  # three are expected; with plain percentiles it is seven
 

@@ -162,13 +162,13 @@ def _serve_large(starts: Starts, partition: Partition, due: Mapping[str, Turn]) 
         return ServedLarge(changes_s=due_s)
     job = holder.job
     turn = due.get(job.id)
-    boundless = starts.quotas is not None and starts.quotas.boundless
-    share, fails_s = large_share(holder, partition, per_node, now_s, settings, within_quotas=not boundless)
+    quotas = starts.quotas
+    within = quotas is None or not quotas.borrows
+    share, fails_s = large_share(holder, partition, per_node, now_s, settings, within_quotas=within)
     if share is not None and not share:
         return ServedLarge(gave_way=((job.id, share),))
     queued = _queued(starts, holder)
-    quotas = starts.quotas
-    quota = None if quotas is None else quotas.large(job, above(per_node, settings), now_s - job.submit_s)
+    quota = None if quotas is None else quotas.large(job, queued.prediction.duration_s)
     if turn:
         started = _start_in_turn(starts, turn)
     else:

@@ -22,7 +22,6 @@ from lucid.core.reasons.queue import FreeGpus, Priority, Unranked
 from lucid.core.snapshot import Partition, Snapshot
 from lucid.orchestrator.capacity.placement import consolidated
 from lucid.orchestrator.order.quotas import Quotas
-from lucid.orchestrator.order.starvation_bound import promised_s
 from lucid.orchestrator.policies.backfill import BackfillPolicy
 from lucid.orchestrator.policies.lucid.plan import LucidMemory, VcBooks, calm_of, plan_vc
 from lucid.orchestrator.policies.shadow import PoolShadows, Seen, Shadow, advance, joined
@@ -133,9 +132,7 @@ class LucidPolicy(PartitionPolicy):
         self._settings = settings
         self._predictor = predictor
         self._books: defaultdict[str, VcBooks] = defaultdict(lambda: VcBooks(settings))
-        bound_s = promised_s(settings, settings.lending.mode != "off")
-        fairness = settings.fairness.model_copy(update={"beyond_plain_s": bound_s})
-        self._pool_settings = settings.model_copy(update={"fairness": fairness})
+        bound_s = settings.fairness.beyond_plain_s or None
         self._plain = None if bound_s is None else BackfillPolicy(settings.backfill)
         self._seen: dict[str, Seen] = {}
         self._pools: dict[str, PoolShadows] = {}
@@ -208,11 +205,9 @@ class LucidPolicy(PartitionPolicy):
             self._newcomers = (profiling, {name: tuple(entries) for name, entries in found.items()})
         return self._newcomers[1].get(vc, ())
 
-    def _shadow(
-        self, partition: Partition, snapshot: Snapshot, settings: PolicySettings
-    ) -> tuple[Shadow | None, Mapping[str, Shadow]]:
+    def _shadow(self, partition: Partition, snapshot: Snapshot) -> tuple[Shadow | None, Mapping[str, Shadow]]:
         """Plain order as it stands now, where there is a bound to it; and in a pool that of each VC by itself."""
-        bound_s = settings.fairness.beyond_plain_s or None
+        bound_s = self._settings.fairness.beyond_plain_s
         if self._plain is None or bound_s is None:
             return None, {}
         before = snapshot.memory.get(partition.name)
@@ -257,9 +252,8 @@ class LucidPolicy(PartitionPolicy):
                 return PartitionPlan({})
             calm = calm_of(snapshot.memory.get(partition.name))
             return PartitionPlan({}, memory=calm_since(calm, 0, len(partition.running), now_s))
-        settings = self._pool_settings if partition.quotas else self._settings
-        shadow, by_vc = self._shadow(partition, snapshot, settings)
-        return plan_vc(partition, snapshot, settings, self._predictor, books, shadow, by_vc)
+        shadow, by_vc = self._shadow(partition, snapshot)
+        return plan_vc(partition, snapshot, self._settings, self._predictor, books, shadow, by_vc)
 
 
 class _WaitingAtHome(Mapping[str, int]):

@@ -294,7 +294,7 @@ class Starts:
         own."""
         fair: tuple[Reason, ...] = () if queued.fair is None else (queued.fair,)
         packing = self.settings.packing
-        if self.quotas is not None and not self.quotas.boundless:
+        if self.quotas is not None and not self.quotas.borrows:
             within = self.quotas.within(queued.entry.job, queued.prediction.duration_s)
             if within.kept and not within:  # a guest that outlasts its host holds GPUs of the quota, too
                 return Hold((*fair, within))

@@ -7,7 +7,6 @@ Efficiencies of merged groups, each computed once: jobs of one model have one pr
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Container, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -56,7 +55,6 @@ class GammaTable:
     def _clear(self) -> None:
         self._profile_ids: dict[tuple[tuple[float, ...], float], int] = {}
         self._profiles: list[tuple[float, ...]] = []
-        self._solo: list[float] = []
         self._group_ids: dict[tuple[int, ...], int] = {}
         self._groups: list[tuple[int, ...]] = []
         self._gamma: Floats = np.full((0, 0), np.nan)
@@ -70,7 +68,6 @@ class GammaTable:
             if number is None:
                 number = self._profile_ids[profile] = len(self._profiles)
                 self._profiles.append(job.stages)
-                self._solo.append(job.solo_s)
             key.append(number)
         key.sort()
         known = tuple(key)
@@ -85,39 +82,24 @@ class GammaTable:
         if len(self._groups) > _MOST_GROUPS:
             self._clear()
 
-    def own(self, groups: Ints) -> Floats:
-        """(n,) gamma of each group by itself."""
-        out = np.empty(len(groups))
-        members = [self._groups[g] for g in groups]
-        sizes = np.array([len(m) for m in members])
-        for size in np.unique(sizes):
-            rows = np.flatnonzero(sizes == size)
-            out[rows] = self._evaluate(np.array([members[r] for r in rows], dtype=np.intp))
-        return out
-
     def merged(self, groups: Ints, limit: int) -> Floats:
         """(n, n) gamma of each two groups merged; 0 where they would hold more than ``limit`` jobs."""
-        return self.between(groups, groups, limit)
-
-    def between(self, rows: Ints, columns: Ints, limit: int) -> Floats:
-        """(n, m) gamma of each row's group merged with each column's; 0 beyond ``limit`` jobs."""
         self._grow()
-        gamma = self._gamma[np.ix_(rows, columns)]
-        total = self._sizes(rows)[:, None] + self._sizes(columns)[None, :]
+        gamma = self._gamma[np.ix_(groups, groups)]
+        sizes = self._sizes(groups)
+        total = sizes[:, None] + sizes[None, :]
         missing = np.isnan(gamma) & (total <= limit)
         if missing.any():
-            self._fill(rows, columns, missing)
-            gamma = self._gamma[np.ix_(rows, columns)]
+            self._fill(groups, missing)
+            gamma = self._gamma[np.ix_(groups, groups)]
         return np.where(total <= limit, gamma, 0.0)
 
     def _sizes(self, groups: Ints) -> Ints:
         return np.array([len(self._groups[g]) for g in groups.tolist()], dtype=np.intp)
 
-    def _fill(self, rows: Ints, columns: Ints, missing: NDArray[np.bool_]) -> None:
-        r, c = np.nonzero(missing)
-        low, high = np.minimum(rows[r], columns[c]), np.maximum(rows[r], columns[c])
-        if rows is columns:  # each unordered pair once
-            low, high = low[r <= c], high[r <= c]
+    def _fill(self, groups: Ints, missing: NDArray[np.bool_]) -> None:
+        r, c = np.nonzero(np.triu(missing))  # each unordered pair once
+        low, high = np.minimum(groups[r], groups[c]), np.maximum(groups[r], groups[c])
         used = np.unique(np.concatenate([low, high]))
         size = np.zeros(len(self._groups), dtype=np.intp)
         size[used] = self._sizes(used)
@@ -137,11 +119,10 @@ class GammaTable:
         """Gamma of groups of one size, given as rows of profile numbers. Members stand by their times, so that the
         last digit does not depend on which profile the table saw first."""
         profiles = np.array(self._profiles, dtype=np.float64)
-        solo = np.array(self._solo)[members[:, 0]] if members.shape[1] == 1 else None
         rank = np.empty(len(profiles), dtype=np.intp)
         rank[np.lexsort(profiles.T)] = np.arange(len(profiles))
         members = np.take_along_axis(members, np.argsort(rank[members], axis=1, kind="stable"), axis=1)
-        return efficiencies(profiles[members], self.k, ordering=self.ordering, overhead=self.overhead, solo_s=solo)
+        return efficiencies(profiles[members], self.k, ordering=self.ordering, overhead=self.overhead)
 
     def _grow(self) -> None:
         n, had = len(self._groups), len(self._gamma)
@@ -177,8 +158,6 @@ class GroupingOptions:
         ordering: ordering used in the weights; "worst" is the ablation (M22).
         overhead: factors on the period (M8).
         matching: "by_priority" is the ablation without Blossom: consecutive jobs (M22).
-        split_pairs: with groups of at most 3, take pairs apart to make threes of the others, which
-            the rounds alone cannot do (M10).
         rel_gap: fraction by which a matching of more than 64 groups may fall short of the optimum; 0
             proves it optimal, which can take 15 s on 1,000 jobs of as many profiles.
     """
@@ -188,7 +167,6 @@ class GroupingOptions:
     ordering: Ordering = "best"
     overhead: Overhead = NO_OVERHEAD
     matching: Matching = "blossom"
-    split_pairs: bool = False
     rel_gap: float = 1e-3
 
     def __post_init__(self) -> None:
@@ -199,16 +177,6 @@ class GroupingOptions:
     def limit(self) -> int:
         """Most jobs in a group."""
         return self.k if self.group_size is None else self.group_size
-
-
-def priority_srsf(remaining_s: float, gpus: int) -> float:
-    """Muri-S: remaining time x GPUs, smaller first (M14)."""
-    return remaining_s * gpus
-
-
-def priority_2dlas(attained_s: float, gpus: int) -> float:
-    """Muri-L: attained time x GPUs, smaller first; needs no duration (M15)."""
-    return attained_s * gpus
 
 
 def choose_candidates(
@@ -287,8 +255,6 @@ def group_jobs(
         merged, required = _one_round(buckets, required, cluster_gpus, chosen, gammas)
         if not merged:
             break
-    if chosen.split_pairs and chosen.limit == 3:
-        _split_pairs(buckets, required, cluster_gpus, gammas)
     return [group for groups in buckets.values() for group in groups]
 
 
@@ -350,33 +316,6 @@ def _one_round(
         else:
             buckets[gpus] += parts
     return merges, required
-
-
-def _split_pairs(buckets: dict[int, list[Group]], required: int, cluster_gpus: int, table: GammaTable) -> None:
-    """Take the least efficient pairs apart and give their jobs to other pairs, while GPUs lack (M10)."""
-    for gpus, groups in buckets.items():
-        if required <= cluster_gpus:
-            return
-        pairs = [g for g in groups if len(g.jobs) == 2]
-        splits = min(len(pairs) // 3, math.ceil((required - cluster_gpus) / gpus))
-        if splits == 0:
-            continue
-        own = table.own(np.array([table.group_id(g.jobs) for g in pairs], dtype=np.intp))
-        order = np.argsort(own, kind="stable")
-        singles = [(job,) for index in order[:splits] for job in pairs[index].jobs]
-        hosts = [pairs[index] for index in order[splits:]]
-        gain = table.between(
-            np.array([table.group_id(s) for s in singles], dtype=np.intp),
-            np.array([table.group_id(h.jobs) for h in hosts], dtype=np.intp),
-            3,
-        )
-        from scipy.optimize import linear_sum_assignment
-
-        rows, columns = linear_sum_assignment(gain, maximize=True)
-        for row, column in zip(rows.tolist(), columns.tolist(), strict=True):
-            hosts[column] = Group(gpus, hosts[column].jobs + singles[row])
-        groups[:] = [g for g in groups if len(g.jobs) != 2] + hosts
-        required -= gpus * splits
 
 
 def unpack(groups: Iterable[Group], options: GroupingOptions) -> list[Group]:

@@ -28,8 +28,6 @@ from lucid.orchestrator.policies.muri.grouping import (
     choose_candidates,
     group_jobs,
     group_period,
-    priority_2dlas,
-    priority_srsf,
     unpack,
 )
 from lucid.orchestrator.policies.muri.interleave import (
@@ -65,26 +63,24 @@ class PriorityRule:
 
 REMAINING = PriorityRule(
     "remaining time x GPUs",
-    lambda entry, prediction, now_s: priority_srsf(remaining_s(entry, prediction, now_s), entry.job.gpus),
+    lambda entry, prediction, now_s: remaining_s(entry, prediction, now_s) * entry.job.gpus,
 )
 """Muri-S (M14)."""
 ATTAINED = PriorityRule(
     "attained GPU-seconds",
-    lambda entry, _prediction, now_s: priority_2dlas(attained_s(entry, now_s), entry.job.gpus),
+    lambda entry, _prediction, now_s: attained_s(entry, now_s) * entry.job.gpus,
 )
-"""Muri-L (M15)."""
+"""Muri-L, which needs no duration (M15)."""
 
 
 def grouping_options(settings: MuriSettings) -> GroupingOptions:
     """The settings as the mathematics takes them."""
     matched = PUBLISHED if settings.matching == "blossom" else PUBLISHED_UNMATCHED
     return GroupingOptions(
-        settings.resources,
-        min(settings.group_size or settings.resources, settings.resources),
-        settings.ordering,
-        matched if settings.overheads else NO_OVERHEAD,
-        settings.matching,
-        settings.split_pairs,
+        group_size=settings.group_size,
+        ordering=settings.ordering,
+        overhead=matched if settings.overheads else NO_OVERHEAD,
+        matching=settings.matching,
     )
 
 

@@ -128,9 +128,6 @@ def reduce(epoch_s: ArrayLike, gpus: ArrayLike, epochs: ArrayLike, reclaim: int)
     return _trace(choices, reclaim), 0.0 - float(total[reclaim])
 
 
-DEFAULT_RESCALE_S = 10.0
-"""Seconds to stop, save, redeploy and resume a job (E20)."""
-
 EfRule = Literal["all", "free", "earliest"]
 
 
@@ -284,27 +281,28 @@ def best_fit(free: Mapping[Node, int], jobs: Iterable[tuple[Job, int]]) -> dict[
     return out
 
 
+_FIT_FROM = 3
+
+
 class EpochTimes:
     """f_i(g) of one job: the time of one epoch on g GPUs, wherever they are.
 
     A recorded count is used as is (the mean of its records). An unrecorded one comes from the preset
-    table until ``fit_from`` different counts are recorded, then from the fit
+    table until three different counts are recorded, then from the fit
     ``f(g) = a/g + b + c (g - 1)``, a, b, c >= 0 by least squares: work that divides, work that does
     not, and the cost of a ring of g. The document names least squares, not the form.
 
     Args:
         preset: (P,) time of one epoch on 1..P GPUs.
-        fit_from: different recorded counts before the fit replaces the preset.
 
     Raises:
         ValueError: the preset is empty or holds a time that is not above 0.
     """
 
-    def __init__(self, preset: Sequence[float], fit_from: int = 3) -> None:
+    def __init__(self, preset: Sequence[float]) -> None:
         self.preset: Floats = np.asarray(preset, dtype=np.float64)
         if self.preset.ndim != 1 or not len(self.preset) or not (self.preset > 0).all():
             raise ValueError("preset epoch times: need one time above 0 for each number of GPUs")
-        self.fit_from = fit_from
         self._records: dict[int, list[float]] = {}
 
     def record(self, gpus: int, epoch_s: float) -> None:
@@ -322,7 +320,7 @@ class EpochTimes:
         counts = np.array(sorted(self._records), dtype=np.float64)
         seen = np.array([np.mean(self._records[int(g)]) for g in counts])
         out = self.preset.copy()
-        if len(counts) >= self.fit_from:
+        if len(counts) >= _FIT_FROM:
             # Relative errors, so that the slow small counts do not drown the fast large ones.
             from scipy.optimize import nnls
 

@@ -217,7 +217,6 @@ _MOST_GAMMA = 10.0
 _ACROSS = 1.1  # an untried network across nodes is this much slower than the one within
 _PUBLISHED = {"ftol": 2.22e-9, "gtol": 1e-5, "maxiter": 15000}
 _EXACT = {"ftol": 1e-12, "gtol": 1e-8, "maxiter": 150}
-_FAST = {"ftol": 1e-6, "gtol": 1e-5, "maxiter": 60}
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,25 +262,12 @@ class FitResult:
     objective: float
 
 
-def fit_objective(params: ArrayLike, seen: Observations, smooth: float = 0.0) -> tuple[float, Floats]:
-    """The objective and its gradient (P16).
+class FitObjective:
+    """The objective and its gradient (P16), with all that depends on the observations alone worked out once.
 
     RMSLE(pass time) + RMSLE(step time) + 1e-3 (gamma-1)^2 + 1e-2 ((beta_n/alpha_n)^2 +
     (beta_r/alpha_r)^2): the regularisers prefer little overlap and a small cost of more replicas.
-
-    Args:
-        params: (7,) in the order of :class:`PerfParams`.
-        seen: the observations.
-        smooth: added under the roots, squared: rounds off the corner that each root has at a perfect fit.
-
-    Returns:
-        The value, and its (7,) derivatives.
     """
-    return _Objective(seen)(np.asarray(params, dtype=np.float64), smooth)
-
-
-class _Objective:
-    """The objective, with all that depends on the observations alone worked out once."""
 
     def __init__(self, seen: Observations) -> None:
         self._atomic = seen.atomic
@@ -292,7 +278,9 @@ class _Objective:
         self._link = np.where(across, 0, np.where(seen.replicas > 1, 1, 2))
         self._extra = np.maximum(seen.replicas - 2, _LEAST)
 
-    def __call__(self, params: Floats, smooth: float) -> tuple[float, Floats]:
+    def __call__(self, params: Floats, smooth: float = 0.0) -> tuple[float, Floats]:
+        """The value at (7,) parameters in the order of :class:`PerfParams`, and its derivatives. ``smooth``: added
+        under the roots, squared: rounds off the corner that each root has at a perfect fit."""
         p = PerfParams(*params.tolist())
         compute = p.alpha_c + p.beta_c * self._atomic
         # as sync_time, of which link is in use is known
@@ -344,7 +332,7 @@ def _starts(seen: Observations) -> list[Floats]:
     return [np.array([0.1, 0.01] * 3 + [1.001])] + [np.array([*read, gamma]) for gamma in (1.2, 3.0)]
 
 
-def fit_perf_params(seen: Observations, *, warm: PerfParams | None = None, multi_start: bool = True) -> FitResult:
+def fit_perf_params(seen: Observations, *, multi_start: bool = True) -> FitResult:
     """theta_sys that explains the observations best (P16-P19).
 
     Bounded quasi-Newton search (L-BFGS-B) with the exact gradient. Parameters about which nothing was
@@ -355,8 +343,6 @@ def fit_perf_params(seen: Observations, *, warm: PerfParams | None = None, multi
 
     Args:
         seen: the observations.
-        warm: an earlier fit of the same job; the search then starts there only, which is some ten times
-            faster when one observation is added to many.
         multi_start: start also from parameters read off the data, with a smoothed objective first, and
             keep the best; the authors start from one point, from where the search can get stuck in a
             corner of the objective.
@@ -377,7 +363,7 @@ def fit_perf_params(seen: Observations, *, warm: PerfParams | None = None, multi
     if not across:
         fixed |= {2: _LEAST, 3: _LEAST}
     free = np.array([i for i in range(7) if i not in fixed])
-    objective = _Objective(seen)
+    objective = FitObjective(seen)
     whole = np.zeros(7)
     whole[list(fixed)] = list(fixed.values())
 
@@ -400,21 +386,18 @@ def fit_perf_params(seen: Observations, *, warm: PerfParams | None = None, multi
 
     candidates = []
     with one_thread():
-        if warm is not None:
-            candidates.append(search(np.array(warm)[free], 0.0, _FAST))
-        else:
-            for number, start in enumerate(_starts(seen) if multi_start else _starts(seen)[:1]):
-                x = start[free]
-                if number == 0:
-                    x = search(x, 0.0, _PUBLISHED)  # with noiseless data, going on from there can do harm
-                    candidates.append(x)
-                for smooth in (0.0,) if number == 0 else (3e-2, 1e-3, 0.0):
-                    x = search(x, smooth, _EXACT)
+        for number, start in enumerate(_starts(seen) if multi_start else _starts(seen)[:1]):
+            x = start[free]
+            if number == 0:
+                x = search(x, 0.0, _PUBLISHED)  # with noiseless data, going on from there can do harm
                 candidates.append(x)
+            for smooth in (0.0,) if number == 0 else (3e-2, 1e-3, 0.0):
+                x = search(x, smooth, _EXACT)
+            candidates.append(x)
     results = []
     for x in candidates:
         whole_x = complete(x)
         if not across:
             whole_x[2:4] = np.maximum(whole_x[2:4], _ACROSS * whole_x[4:6])
-        results.append(FitResult(PerfParams(*whole_x.tolist()), fit_objective(whole_x, seen)[0]))
+        results.append(FitResult(PerfParams(*whole_x.tolist()), objective(whole_x)[0]))
     return min(results, key=lambda result: result.objective)
