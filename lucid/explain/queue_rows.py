@@ -12,7 +12,6 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lucid.config.places import Mode
 from lucid.core.decision import DecisionRow
 from lucid.core.frozen import frozen_dataclass
 from lucid.core.job import Pending
@@ -25,6 +24,7 @@ from lucid.explain.reasons import decision_text, reason_text
 from lucid.explain.story import row_to_dict
 from lucid.explain.words import duration
 from lucid.orchestrator.forecast.ranges import StartRange
+from lucid.places import Mode
 from lucid.store.sqlite import SqliteStore
 
 if TYPE_CHECKING:

@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from lucid.config.places import Mode
 from lucid.core.decision import DecisionRow, Plan, row_of
 from lucid.core.snapshot import Snapshot
 from lucid.daemon.reporting.public_view import Published
 from lucid.errors import StoreError
 from lucid.orchestrator.registry import BUILT_IN
+from lucid.places import Mode
 from lucid.store.sqlite import SqliteStore
 from lucid.store.view import plan_from_dict, snapshot_from_dict
 
