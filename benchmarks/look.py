@@ -16,7 +16,6 @@ from typing import Any
 from benchmarks.figure import Figure
 from lucid.config.live import DaemonSettings
 from lucid.config.load import Settings
-from lucid.config.places import Mode
 from lucid.core.decision import Action
 from lucid.core.job import Job
 from lucid.core.placement import NodeGpus
@@ -25,6 +24,7 @@ from lucid.core.snapshot import Snapshot
 from lucid.daemon.policies import live_policy
 from lucid.models.history import HistoryPredictor
 from lucid.orchestrator.cycle import Cycle
+from lucid.places import Mode
 from lucid.slurm.cluster import SlurmCluster
 from lucid.store.lease import IN_MEMORY
 from lucid.store.sqlite import SqliteStore

@@ -9,7 +9,6 @@ from pathlib import Path
 
 from benchmarks.busy import busy_snapshot
 from lucid.config.load import Settings, load_settings
-from lucid.config.places import Mode
 from lucid.core.decision import DecisionRow
 from lucid.core.job import Ended, Job, Running
 from lucid.core.placement import NodeGpus
@@ -20,6 +19,7 @@ from lucid.daemon.process import say_checked
 from lucid.daemon.start_log import StartLog
 from lucid.left_out import LeftOut
 from lucid.models.packing.pair_memory import PairMemoryFile
+from lucid.places import Mode
 from lucid.store.recorder import StoreRecorder
 from lucid.store.sqlite import SqliteStore
 

@@ -19,7 +19,6 @@ from lucid.config.load import (
     still_there,
 )
 from lucid.config.other import Anonymous, EfficiencySettings, Others, WebSettings
-from lucid.config.places import Mode, library_folder, profiles_folder
 from lucid.config.policy import (
     LIVE_DEFAULTS,
     BackfillSettings,
@@ -36,6 +35,7 @@ from lucid.config.policy import (
     TiresiasSettings,
     with_defaults,
 )
+from lucid.places import Mode, library_folder, profiles_folder
 
 __all__ = [
     "LIVE_DEFAULTS",

@@ -7,8 +7,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field, field_validator
 
-from lucid.config.places import HEARTBEAT, STATE_DIR, Mode
 from lucid.config.section import Section, defaults, fixed
+from lucid.places import HEARTBEAT, STATE_DIR, Mode
 
 
 class ModelSettings(Section):

@@ -12,10 +12,10 @@ from pydantic import BaseModel, ValidationError
 
 from lucid.config.live import DaemonSettings, ModelSettings, SlurmSettings
 from lucid.config.other import EfficiencySettings, WebSettings
-from lucid.config.places import Mode
 from lucid.config.policy import OverheadSettings, PolicySettings
 from lucid.config.section import Section, defaults, is_fixed, of_simulations
 from lucid.errors import ConfigError, did_you_mean
+from lucid.places import Mode
 
 OF_SIMULATIONS = (
     "lucidd does not read such settings of simulations; move them into a file of their own, and give that to "

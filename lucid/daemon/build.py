@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from lucid.config.load import Settings, load_settings
-from lucid.config.places import profiles_folder
 from lucid.core.ports import Clock, Predictor, SystemClock
 from lucid.daemon.learning.models import LiveModels
 from lucid.daemon.policies import check_policy, live_models
@@ -17,6 +16,7 @@ from lucid.errors import ConfigError
 from lucid.left_out import LeftOut
 from lucid.models.packing.pair_memory import PairMemory, PairMemoryFile
 from lucid.node.reports import HealthFolder, health_folder
+from lucid.places import profiles_folder
 from lucid.slurm.accounting import Accounting, SacctClient
 from lucid.slurm.choose_client import make_client
 from lucid.slurm.client import Breaker, SlurmClient

@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 
-from lucid.config.places import Mode
 from lucid.core.decision import kind_of
 from lucid.core.gpu import GpuOut
 from lucid.core.job import Job, Stage
@@ -34,6 +33,7 @@ from lucid.orchestrator.cycle import Cycle, CycleResult
 from lucid.orchestrator.order.estimate_ranking import TrustBook
 from lucid.orchestrator.order.queue_order import site_factors
 from lucid.orchestrator.planner import PolicyHost
+from lucid.places import Mode
 from lucid.profiler.stage import goes_through_profiling
 from lucid.slurm.cluster import SlurmCluster
 from lucid.slurm.records.configuration import FairShares

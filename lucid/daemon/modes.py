@@ -11,10 +11,10 @@ import time
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
-from lucid.config.places import Mode, Placed
 from lucid.core.frozen import frozen_dataclass
 from lucid.core.ports import Capability
 from lucid.errors import Finding, warn
+from lucid.places import Mode, Placed
 from lucid.store.port import Store
 from lucid.text import digits, moment
 

@@ -14,10 +14,10 @@ from collections.abc import Mapping
 from dataclasses import asdict, replace
 from typing import Any
 
-from lucid.config.places import HELD_AT_MOST_S
 from lucid.core.as_json import from_json
 from lucid.core.decision import Plan
 from lucid.core.frozen import frozen_dataclass
+from lucid.places import HELD_AT_MOST_S
 
 _LOG = logging.getLogger("lucidd")
 

@@ -16,7 +16,6 @@ from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from lucid.config.places import Told, library_folder
 from lucid.core.frozen import frozen_dataclass
 from lucid.core.ports import Capability, Predictor
 from lucid.daemon.barrier import GuardedPredictor
@@ -28,6 +27,7 @@ from lucid.left_out import LeftOut
 from lucid.orchestrator.planner import isolated, make_policies
 from lucid.orchestrator.policy import Policy, known_policies, make_policy
 from lucid.orchestrator.registry import BUILT_IN
+from lucid.places import Told, library_folder
 from lucid.store.port import Store
 from lucid.store.values import noun_from_json, noun_to_json
 

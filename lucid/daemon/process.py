@@ -25,7 +25,6 @@ from typing import Final
 from apscheduler.schedulers.background import BackgroundScheduler
 
 from lucid.config.load import Settings, load_settings
-from lucid.config.places import TOLD, checked_file, stamp_of
 from lucid.daemon.barrier import TroubleFile, behind_barrier, persistently, tell_systemd
 from lucid.daemon.build import checked_settings, make_parts
 from lucid.daemon.learning.child import Children
@@ -33,6 +32,7 @@ from lucid.daemon.learning.training import ModelTimer, model_timer
 from lucid.daemon.loop import Daemon
 from lucid.errors import LucidError
 from lucid.files import closed_to_others, write_public
+from lucid.places import TOLD, checked_file, stamp_of
 from lucid.slurm.heartbeat import WakeFile
 from lucid.store.port import Store
 from lucid.text import shown

@@ -8,7 +8,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from lucid.config.places import Mode
 from lucid.core.reason import reason_to_dict
 from lucid.core.snapshot import Snapshot
 from lucid.daemon.barrier import FailureBarrier
@@ -20,6 +19,7 @@ from lucid.daemon.plan_errors import PlanErrors
 from lucid.daemon.reporting.counters import Counters
 from lucid.daemon.reporting.public_view import Publisher
 from lucid.daemon.reporting.status import partitions_of, status_of
+from lucid.places import Mode
 from lucid.slurm.heartbeat import Heartbeat, write_heartbeat
 
 

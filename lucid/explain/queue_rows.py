@@ -11,7 +11,6 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from lucid.config.places import Mode
 from lucid.core.decision import DecisionRow
 from lucid.core.frozen import frozen_dataclass
 from lucid.core.job import Pending
@@ -22,6 +21,7 @@ from lucid.explain.reasons import decision_text, reason_text
 from lucid.explain.story import row_to_dict
 from lucid.explain.words import duration
 from lucid.orchestrator.forecast.ranges import StartRange
+from lucid.places import Mode
 
 if TYPE_CHECKING:
     from lucid.orchestrator.forecast.ranges import StartForecast

@@ -14,7 +14,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from lucid.config.places import Mode
 from lucid.core import reasons as why
 from lucid.core.decision import DecisionRow
 from lucid.core.node import Node, Window
@@ -23,6 +22,7 @@ from lucid.core.reasons.queue import Closes
 from lucid.core.snapshot import Seen, Snapshot, windows_of
 from lucid.explain.sharing_reasons import SHARING_WORDS
 from lucid.explain.words import duration, gpus, when
+from lucid.places import Mode
 from lucid.text import shown
 
 _MOST_LENDERS = 3

@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lucid.config.places import Told
 from lucid.core.decision import DecisionRow, Plan, Start, verb_of
 from lucid.core.frozen import frozen_dataclass
 from lucid.core.job import Pending
@@ -19,6 +18,7 @@ from lucid.errors import ConfigError, did_you_mean
 from lucid.explain.queue_rows import starts_of
 from lucid.explain.reasons import decision_line, ends_in_time_s, limit_words
 from lucid.explain.story import row_to_dict
+from lucid.places import Told
 
 if TYPE_CHECKING:
     from lucid.config.load import Settings

@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from lucid.config.places import HELD_AT_MOST_S
 from lucid.core.decision import Action, Decision, EndProfiling, Hold, PartitionPlan, Plan, earliest
 from lucid.core.job import Ended, Job, JobProfile
 from lucid.core.ports import Capability, PairSpeeds, Predictor
@@ -25,6 +24,7 @@ from lucid.core.reasons.queue import Unplanned
 from lucid.core.snapshot import Partition, Snapshot
 from lucid.errors import UnsafePlan, words_of
 from lucid.orchestrator.policy import PartitionPolicy, Planner, Policy, make_policy, rules_of
+from lucid.places import HELD_AT_MOST_S
 
 if TYPE_CHECKING:
     from lucid.config.policy import PolicySettings

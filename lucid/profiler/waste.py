@@ -23,9 +23,9 @@ from enum import StrEnum
 from math import ceil, inf
 from typing import TYPE_CHECKING, Final
 
-from lucid.config.places import ToldEfficiency
 from lucid.core.frozen import frozen_dataclass
 from lucid.core.job import JobProfile
+from lucid.places import ToldEfficiency
 from lucid.profiler.use import GpuUse
 
 if TYPE_CHECKING:

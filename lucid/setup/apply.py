@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from lucid.config.places import Mode
 from lucid.errors import ConfigError
+from lucid.places import Mode
 from lucid.setup.backup import Journal
 from lucid.setup.machine import LINK, USER, Machine, program_link
 from lucid.setup.nodes import host_list

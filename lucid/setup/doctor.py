@@ -8,9 +8,9 @@ from pathlib import Path
 
 from lucid.config.live import PoolSettings
 from lucid.config.load import Settings
-from lucid.config.places import HELD_AT_MOST_S, Mode, profiles_folder
 from lucid.errors import ClusterError, Finding, bad, did_you_mean, warn
 from lucid.node.reports import HealthFolder, health_folder
+from lucid.places import HELD_AT_MOST_S, Mode, profiles_folder
 from lucid.setup.doctor_slurm import (
     as_lucidd_sees,
     look_over_config,

@@ -21,9 +21,9 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from lucid.config.live import Publish
 from lucid.config.load import Settings
-from lucid.config.places import Mode
 from lucid.errors import Finding, bad, warn
 from lucid.orchestrator.order.queue_order import BOUND
+from lucid.places import Mode
 from lucid.setup.render import SLOTS
 from lucid.slurm.records.configuration import GroupLimit, Limits, Partition
 from lucid.slurm.records.job import SlurmNode

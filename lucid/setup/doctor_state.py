@@ -22,7 +22,6 @@ from pathlib import Path
 from typing import Any
 
 from lucid.config.load import Settings
-from lucid.config.places import Mode, profiles_folder
 from lucid.daemon.barrier import why_nobody_decides
 from lucid.daemon.gpu_health import odd_numbers
 from lucid.daemon.leader import standby_of
@@ -32,6 +31,7 @@ from lucid.daemon.reporting.starts import START_TIMES, start_times_of
 from lucid.daemon.reporting.status import words_of_left_out
 from lucid.errors import ConfigError, Finding, StoreError, bad, warn
 from lucid.orchestrator.forecast.ranges import StartTimes
+from lucid.places import Mode, profiles_folder
 from lucid.setup.check import check_installation, heartbeat_in, settings_in
 from lucid.slurm.act.write import GIVEN_UP
 from lucid.slurm.elastic.reports import folder_trouble

@@ -17,8 +17,8 @@ from pathlib import Path
 
 from lucid.config.live import DaemonSettings
 from lucid.config.load import Settings, settings_from
-from lucid.config.places import Mode
 from lucid.errors import ConfigError, did_you_mean
+from lucid.places import Mode
 from lucid.setup.conf_text import Change, Texts, edited, read_text, read_texts
 from lucid.setup.doctor_slurm import look_over_preemption, look_over_served, power_note, taken_whole, without_layers
 from lucid.setup.install import FILES, NEW_TOML, is_lucids, of_package, shipped_content, with_keys, without_table

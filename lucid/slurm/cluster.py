@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from lucid.config.live import DaemonSettings, SlurmSettings
-from lucid.config.places import Mode
 from lucid.core.decision import Action, Start
 from lucid.core.gpu import GpuOut
 from lucid.core.job import Ended
 from lucid.core.ports import Applied, Capability, Clock
 from lucid.core.snapshot import Snapshot
 from lucid.errors import ClusterError, ClusterUnavailable, Refusal
+from lucid.places import Mode
 from lucid.slurm.act.apply import Actions
 from lucid.slurm.act.placeholders import Placeholders
 from lucid.slurm.act.preempt import ClaimWatch

@@ -17,10 +17,10 @@ from collections.abc import Mapping
 from dataclasses import field
 from pathlib import Path
 
-from lucid.config.places import Mode
 from lucid.core.frozen import frozen_dataclass
 from lucid.errors import StoreError
 from lucid.files import write_public
+from lucid.places import Mode
 
 _HOST = re.compile(r"[A-Za-z0-9_.-]{1,255}")
 

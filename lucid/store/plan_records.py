@@ -25,7 +25,6 @@ from typing import Any, Generic, TypeVar
 
 import lucid
 from lucid.config.load import Settings, settings_from, still_there
-from lucid.config.places import Placed
 from lucid.config.policy import PolicySettings
 from lucid.core.decision import PartitionPlan, Plan
 from lucid.core.job import Pending, Running
@@ -36,6 +35,7 @@ from lucid.errors import StoreError
 from lucid.files import write_atomic
 from lucid.orchestrator.planner import Context, PolicyHost, isolated, make_policies
 from lucid.orchestrator.policy import Policy, import_policy
+from lucid.places import Placed
 from lucid.store.recorder import Recorders
 from lucid.store.values import noun_from_json, noun_to_json
 

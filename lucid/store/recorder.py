@@ -8,13 +8,13 @@ from itertools import chain
 from operator import is_not
 from typing import Any
 
-from lucid.config.places import Mode
 from lucid.core.decision import Decision, DecisionRow, PartitionPlan, Plan, row_of
 from lucid.core.ports import Applied, Recorder
 from lucid.core.reason import Reason
 from lucid.core.reasons.sharing import SameUser
 from lucid.core.snapshot import Snapshot
 from lucid.errors import StoreError
+from lucid.places import Mode
 from lucid.store.port import PredictionRow, Store
 from lucid.store.view import plan_to_dict, snapshot_to_dict
 

@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Any
 
 from lucid.config.load import Settings, load_settings
-from lucid.config.places import Mode, profiles_folder
 from lucid.core.decision import Plan, row_of
 from lucid.core.job import Ended, Job, JobProfile
 from lucid.core.ports import Applied
@@ -35,6 +34,7 @@ from lucid.models.packing.pair_memory import PairMemory, WithMemory
 from lucid.node.reports import write_summary
 from lucid.orchestrator.cycle import Cycle, CycleResult
 from lucid.orchestrator.planner import PolicyHost
+from lucid.places import Mode, profiles_folder
 from lucid.profiler.summary import Summary
 from lucid.profiler.use import GpuUse, IdleStretch
 from lucid.simulator.cluster.cluster import Layout, SimulatedCluster

@@ -30,7 +30,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from lucid.config.load import Settings
-from lucid.config.places import Mode, profiles_folder
 from lucid.core.checked import fitting
 from lucid.core.decision import DecisionRow, row_of
 from lucid.core.job import Pending, Running
@@ -43,6 +42,7 @@ from lucid.daemon.reporting.waste_inputs import job_accounts
 from lucid.errors import LucidError, StoreError
 from lucid.node.reports import UseFolder
 from lucid.orchestrator.forecast.ranges import StartTimes
+from lucid.places import Mode, profiles_folder
 from lucid.profiler.waste import JobAccount
 from lucid.slurm.records.fields import parse_placement
 from lucid.store.sqlite import SqliteStore

@@ -12,7 +12,6 @@ from builders import LIGHT, VC, a_cluster, a_trace, at, by, elastic, nodes
 from fake_commands import NamedClient
 from fake_slurm import FakeSampler, FakeSlurm, fake_node
 from lucid.config.live import DaemonSettings, ElasticSettings, SlurmSettings
-from lucid.config.places import Mode
 from lucid.core.decision import Action, EndProfiling, Keep, Regroup, Requeue, Resize, Start
 from lucid.core.job import Stage
 from lucid.core.ports import Applied, Capability, Cluster
@@ -20,6 +19,7 @@ from lucid.core.prediction import StageTimes
 from lucid.core.reasons.queue import FairOrder
 from lucid.core.snapshot import Partition
 from lucid.orchestrator.policies.muri.interleave import PUBLISHED
+from lucid.places import Mode
 from lucid.simulator.cluster.truth import Interleaving
 from lucid.slurm.client import SlurmClient
 from lucid.slurm.cluster import SlurmCluster

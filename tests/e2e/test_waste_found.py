@@ -14,11 +14,11 @@ from daemon_box import Lucidd
 from sampler_box import Emulated, SamplerBeside
 
 from lucid.config.load import load_settings
-from lucid.config.places import profiles_folder
 from lucid.core.gpu import GpuProcess, GpuReading
 from lucid.daemon.reporting.waste_inputs import MetricsSource, job_accounts
 from lucid.node.processes import JobSpec, Owners
 from lucid.node.reports import UseFolder
+from lucid.places import profiles_folder
 from lucid.profiler import use as use_of_gpus
 from lucid.store.sqlite import SqliteStore
 from prometheus_box import Exporter, Prometheus, make, plain

@@ -13,7 +13,6 @@ from hostile import Hostile, inputs, only_our_errors, short
 from pydantic import BaseModel
 
 from lucid.config.load import Settings, load_settings
-from lucid.config.places import Mode
 from lucid.core.job import Ended, Job, JobProfile
 from lucid.core.prediction import Prediction
 from lucid.daemon.modes import switches_of
@@ -21,6 +20,7 @@ from lucid.errors import ConfigError
 from lucid.models.packing.pair_memory import PairMemoryFile
 from lucid.node.reports import summary_to_dict
 from lucid.node.spool import SampleWriter, read_run
+from lucid.places import Mode
 from lucid.profiler.samples import GpuSample
 from lucid.profiler.summary import Summary
 from lucid.slurm.heartbeat import Heartbeat, read_heartbeat, write_heartbeat

@@ -8,10 +8,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
 
 from examples import tried
-from lucid.config.places import Mode
 from lucid.core.decision import EndProfiling, Keep, Requeue
 from lucid.core.job import Pending, Running
 from lucid.core.snapshot import Partition, changed_names, key_of
+from lucid.places import Mode
 from lucid.slurm.view.snapshot import Viewer, handed_on
 from scenes.plans import part
 from scenes.slurm import WHY, Scene

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from fake_slurm import FakeSlurm, fake_node
 from lucid.config.live import DaemonSettings, SlurmSettings
-from lucid.config.places import Mode
 from lucid.core.gpu import GpuOut
 from lucid.core.placement import NodeGpus
 from lucid.errors import ActionRefused
+from lucid.places import Mode
 from lucid.slurm.act.placeholders import NAME, Placeholders
 from lucid.slurm.act.write import JobWriter
 from lucid.slurm.client import HeldGpu

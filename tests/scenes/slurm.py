@@ -8,11 +8,11 @@ from typing import Any
 from builders import LIGHT, at
 from fake_slurm import FakeSampler, FakeSlurm, fake_node
 from lucid.config.live import DaemonSettings, SlurmSettings
-from lucid.config.places import Mode
 from lucid.core.decision import Action, EndProfiling, Keep, Requeue, Start
 from lucid.core.job import Job
 from lucid.core.reasons.queue import FairOrder
 from lucid.core.snapshot import Partition
+from lucid.places import Mode
 from lucid.slurm.cluster import SlurmCluster
 from lucid.slurm.records.request import Request
 from lucid.store.lease import IN_MEMORY

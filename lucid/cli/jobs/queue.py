@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lucid.cli.console import Table, say, stdout_console
-from lucid.config.places import Mode, Placed, Told
 from lucid.core.reason import reason_from_dict
 from lucid.daemon.barrier import lives_in_trouble
 from lucid.daemon.leader import standby_of
@@ -37,6 +36,7 @@ from lucid.explain.queue_rows import (
 )
 from lucid.explain.reasons import reason_text, vc_words, window_dicts, window_words, windows_ahead
 from lucid.explain.words import ago, duration
+from lucid.places import Mode, Placed, Told
 from lucid.slurm.heartbeat import read_heartbeat
 from lucid.slurm.view.failed_pairs import KEY as PAIRS_OFF
 from lucid.store.port import Lease, StoreUnreadable, holder_is_dead

@@ -11,7 +11,6 @@ from lucid.cli.console import Table, progress, say, stdout_console
 from lucid.cli.jobs.queue import live_store, told_live
 from lucid.cli.jobs.when import seconds_of
 from lucid.cli.site.efficiency import efficiency_data
-from lucid.config.places import profiles_folder
 from lucid.daemon.reporting.limit_replay import Replayed, replay_limits
 from lucid.daemon.reporting.waste_inputs import job_accounts
 from lucid.errors import ConfigError
@@ -19,6 +18,7 @@ from lucid.explain.reasons import limit_words
 from lucid.explain.time_limits import LimitRow, earlier_words, limit_rows, limits_to_dict
 from lucid.explain.words import duration
 from lucid.node.reports import UseFolder
+from lucid.places import profiles_folder
 from lucid.profiler.waste import JobUse, fitting_limits
 from lucid.store.plan_records import record_files, records_folder
 from lucid.text import shown

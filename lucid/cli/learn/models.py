@@ -19,12 +19,12 @@ from lucid.cli.console import Table, progress, say, stdout_console
 from lucid.cli.learn.evaluate import evaluate
 from lucid.cli.options import Group
 from lucid.config.load import Settings, load_settings, own_job_log
-from lucid.config.places import library_folder
 from lucid.errors import ConfigError
 from lucid.models.kind import Kind
 from lucid.models.library import Library
 from lucid.models.packing.measured import shipped
 from lucid.models.packing.share_score import ShareTree
+from lucid.places import library_folder
 
 if TYPE_CHECKING:
     from lucid.models.kinds import Keeper, Outcome

@@ -12,13 +12,13 @@ import click
 from lucid.cli.console import progress
 from lucid.cli.replay.options import Sizing
 from lucid.config.load import Settings, load_settings
-from lucid.config.places import library_folder
 from lucid.errors import ConfigError
 from lucid.models.kinds import Served
 from lucid.models.library import Library
 from lucid.models.throughput.forecaster import THROUGHPUT
 from lucid.orchestrator.policy import known_policies
 from lucid.orchestrator.registry import ESTIMATES, Estimates
+from lucid.places import library_folder
 from lucid.simulator.cluster.nodes import read_events, with_limits
 from lucid.simulator.cluster.truth import ContentionTruth, read_pairs
 from lucid.simulator.layout import NodeShape, offered_load

@@ -17,12 +17,12 @@ from lucid.cli.console import say
 from lucid.cli.jobs.queue import live_settings, live_store
 from lucid.cli.options import config_option
 from lucid.config.load import OF_SIMULATIONS, Settings, simulation_keys
-from lucid.config.places import Mode
 from lucid.core.ports import SystemClock
 from lucid.daemon.modes import KEY, modes_from, overtaken
 from lucid.daemon.policies import check_policy
 from lucid.daemon.store_recovery import somebody_may_act
 from lucid.errors import ClusterError, ClusterUnreadable, ConfigError, Finding, LucidError, StoreError, bad
+from lucid.places import Mode
 from lucid.setup.doctor import look_over_site, see_site
 from lucid.setup.doctor_state import look_over_files, look_over_state, root_of
 from lucid.setup.machine import RELEASE, by_hand_where

@@ -10,12 +10,12 @@ from typing import Any
 
 from lucid.cli.console import Table, say, stdout_console
 from lucid.cli.jobs.queue import live_store, told_live
-from lucid.config.places import profiles_folder
 from lucid.daemon.reporting.waste_inputs import job_accounts
 from lucid.errors import ConfigError
 from lucid.explain.waste import account_to_dict, total_to_dict
 from lucid.explain.words import duration, when
 from lucid.node.reports import UseFolder
+from lucid.places import profiles_folder
 from lucid.profiler.waste import (
     ADVICE,
     HELD,

@@ -17,10 +17,10 @@ from lucid.cli.console import Table, say, stdout_console
 from lucid.cli.jobs.queue import live_settings, live_store, lives
 from lucid.cli.options import config_option
 from lucid.config.load import Settings
-from lucid.config.places import Mode
 from lucid.daemon.modes import KEY, Switch, overtaken, switches_of
 from lucid.errors import ConfigError, StoreError, did_you_mean
 from lucid.files import write_atomic
+from lucid.places import Mode
 from lucid.setup.machine import RELEASE, by_hand_where
 from lucid.slurm.view.failed_pairs import KEY as PAIRS_OFF
 from lucid.slurm.view.failed_pairs import failed_pairs_in

@@ -20,8 +20,8 @@ import click
 from lucid.cli.console import say
 from lucid.cli.jobs.queue import live_settings, live_store
 from lucid.cli.site.doctor import diagnose, leave_slurm, show_findings
-from lucid.config.places import Mode
 from lucid.errors import ConfigError, LucidError
+from lucid.places import Mode
 from lucid.setup.apply import apply_plan, resume_nodes
 from lucid.setup.backup import Journal, Restore
 from lucid.setup.conf_text import diff_of

@@ -9,13 +9,13 @@ from bisect import bisect_left
 from collections.abc import Mapping
 from typing import Any, Final
 
-from lucid.config.places import Mode
 from lucid.core.decision import EndProfiling, Requeue, Start, verb_of
 from lucid.core.job import Running, Stage
 from lucid.core.ports import Applied
 from lucid.daemon.reporting.status import running_of
 from lucid.errors import Refusal
 from lucid.orchestrator.cycle import CycleResult
+from lucid.places import Mode
 
 BUCKETS_S: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 """Upper bounds of the histograms of time."""

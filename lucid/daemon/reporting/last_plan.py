@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lucid.config.places import Mode
 from lucid.core.decision import DecisionRow, Plan, row_of
 from lucid.core.snapshot import Snapshot
 from lucid.daemon.reporting.public_view import Published
@@ -15,6 +14,7 @@ from lucid.daemon.reporting.settings import told_settings
 from lucid.daemon.reporting.starts import STARTS, StartsAhead, told_starts
 from lucid.errors import StoreError
 from lucid.orchestrator.registry import BUILT_IN
+from lucid.places import Mode
 from lucid.store.sqlite import SqliteStore
 from lucid.store.view import plan_from_dict, snapshot_from_dict
 

@@ -17,7 +17,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lucid.config.places import Placed
 from lucid.core.as_json import from_json
 from lucid.core.names import without_names as hide
 from lucid.core.prediction import Prediction
@@ -27,6 +26,7 @@ from lucid.daemon.lending import lending_of
 from lucid.daemon.reporting.starts import START_TIMES, STARTS
 from lucid.errors import ClusterError, StoreError
 from lucid.files import write_public
+from lucid.places import Placed
 from lucid.slurm.heartbeat import read_heartbeat
 from lucid.store.port import Lease
 

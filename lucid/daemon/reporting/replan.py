@@ -8,7 +8,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lucid.config.places import Told
 from lucid.core.ports import Predictor
 from lucid.daemon.policies import LivePolicy, PolicyMemory, live_models, live_predictor
 from lucid.daemon.reporting.last_plan import StoredPlan, stored_picture, stored_plan
@@ -17,6 +16,7 @@ from lucid.daemon.reporting.starts import START_TIMES, StartsAhead, run_times_of
 from lucid.orchestrator.forecast.plan_ahead import Forecast, RunTimes, forecast
 from lucid.orchestrator.forecast.ranges import StartTimes
 from lucid.orchestrator.policy import Policy
+from lucid.places import Told
 from lucid.store.sqlite import SqliteStore
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import lucid
-from lucid.config.places import Told, told_in, told_of
+from lucid.places import Told, told_in, told_of
 
 if TYPE_CHECKING:
     from lucid.config.policy import PolicySettings

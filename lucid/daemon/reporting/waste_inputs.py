@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from lucid.config.load import Settings
-from lucid.config.places import Told, profiles_folder
 from lucid.core.as_json import from_json
 from lucid.core.job import Job, JobProfile, Running
 from lucid.daemon.reporting.last_plan import StoredPlan, stored_picture, stored_plan
 from lucid.errors import LucidError
 from lucid.node.reports import UseFolder
+from lucid.places import Told, profiles_folder
 from lucid.profiler.use import GpuUse
 from lucid.profiler.waste import JobAccount, JobUse, judged
 from lucid.slurm.records.request import NOT_TO_SHARE

@@ -13,11 +13,11 @@ from dataclasses import replace
 
 from lucid.binder.contention import memory_limit_mib
 from lucid.config.live import DaemonSettings
-from lucid.config.places import Mode
 from lucid.core.decision import Action, EndProfiling, Keep, Regroup, Requeue, Resize, Start, kind_of
 from lucid.core.placement import Placement, placement_gpus, show_placement
 from lucid.core.ports import Applied
 from lucid.errors import ActionRefused, Refusal
+from lucid.places import Mode
 from lucid.slurm.act.changes import start_changes
 from lucid.slurm.act.preempt import ClaimWatch
 from lucid.slurm.act.prolog_extra import Items, free_extra, own_number, sealed

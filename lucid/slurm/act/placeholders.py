@@ -16,9 +16,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
-from lucid.config.places import Mode
 from lucid.core.gpu import GpuOut
 from lucid.errors import ActionRefused, ClusterError
+from lucid.places import Mode
 from lucid.slurm.act.write import JobWriter
 from lucid.slurm.client import HeldGpu, SlurmClient
 from lucid.slurm.records.job import SlurmJob, SlurmNode

@@ -13,11 +13,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
-from lucid.config.places import Mode
 from lucid.core.decision import Start
 from lucid.core.job import Running
 from lucid.core.placement import NodeGpus, Placement, show_placement
 from lucid.errors import ActionRefused
+from lucid.places import Mode
 from lucid.slurm.act.write import ONE_JOB, JobWriter
 from lucid.slurm.own.state import JobState
 from lucid.slurm.own.waits import left_to_slurm, to_come

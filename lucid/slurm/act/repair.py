@@ -15,8 +15,8 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from lucid.config.places import Mode
 from lucid.errors import ClusterUnavailable, LucidError, StoreError
+from lucid.places import Mode
 from lucid.slurm.act.changes import back_to
 from lucid.slurm.act.preempt import ClaimWatch, Emptied
 from lucid.slurm.act.write import GIVEN_UP, ONE_JOB, JobWriter, LeaseRenewal

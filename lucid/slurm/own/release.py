@@ -24,7 +24,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from lucid.config.places import Mode
+from lucid.places import Mode
 from lucid.slurm.own.reasons import NO_NODE, QUOTA, UNPACKED, may_end
 from lucid.slurm.own.state import TOLD, JobState, Ownership
 from lucid.slurm.own.waits import joined_late, left_to_slurm

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from enum import Enum, auto
 
 from lucid.config.live import DaemonSettings
-from lucid.config.places import Mode
+from lucid.places import Mode
 from lucid.slurm.own.reasons import may_end, may_start
 from lucid.slurm.own.waits import begins_s, in_queue, left_to_slurm, parked
 from lucid.slurm.records.fields import says

@@ -17,11 +17,11 @@ from dataclasses import dataclass, field, replace
 from itertools import combinations
 
 from lucid.config.live import PoolSettings
-from lucid.config.places import Mode
 from lucid.core.decision import Start
 from lucid.core.gpu import GpuOut
 from lucid.core.node import Window
 from lucid.core.placement import Placement
+from lucid.places import Mode
 from lucid.slurm.records.fields import MARK, hosts, parse_mark
 from lucid.slurm.records.job import SlurmJob, SlurmNode
 from lucid.slurm.records.preemption import NO_PREEMPTION, Preemption

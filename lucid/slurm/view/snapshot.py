@@ -21,12 +21,12 @@ from operator import attrgetter, is_
 from typing import Any, TypeVar
 
 from lucid.config.live import DaemonSettings
-from lucid.config.places import Mode
 from lucid.core.job import Job, JobProfile, Pending, Progress, Running, Stage
 from lucid.core.node import Node, Window
 from lucid.core.placement import NodeGpus, Placement
 from lucid.core.prediction import StageTimes
 from lucid.core.snapshot import Partition, Versioned
+from lucid.places import Mode
 from lucid.slurm.act.preempt import Claimed, as_seen_by
 from lucid.slurm.elastic.jobs import NOT_ELASTIC, Elasticity, ElasticJobs, Worked, unmeasured
 from lucid.slurm.elastic.turns import TurnJobs, takes_turns

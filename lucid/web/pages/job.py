@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import Any
 
 from lucid.accounting.endings import Cause, why_ended
-from lucid.config.places import Mode
 from lucid.core.as_json import to_json
 from lucid.core.decision import DecisionRow
 from lucid.core.job import Ended, Job, JobProfile, Pending, Running
@@ -20,6 +19,7 @@ from lucid.explain.reasons import decision_line
 from lucid.explain.story import Story, row_to_dict
 from lucid.explain.waste import account_to_dict
 from lucid.explain.words import when
+from lucid.places import Mode
 from lucid.store.sqlite import SqliteStore
 from lucid.web.pages.cluster import pair_of
 from lucid.web.pages.queue import row_of, starts_words

@@ -9,11 +9,11 @@ import pytest
 
 from lucid.accounting.endings import Cause, Ending, why_ended
 from lucid.config.load import Settings
-from lucid.config.places import profiles_folder
 from lucid.core.gpu import CardHealth, GpuFault, NodeHealth
 from lucid.core.job import Ended, Job
 from lucid.explain.endings import plain_ending, with_readings
 from lucid.node.reports import write_health, write_summary
+from lucid.places import profiles_folder
 from lucid.profiler.summary import Spell, Summary
 from lucid.slurm.accounting import ending_from
 

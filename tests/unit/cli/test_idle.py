@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from daemon_site import Site
-from lucid.config.places import profiles_folder
 from lucid.node.reports import write_summary
+from lucid.places import profiles_folder
 from lucid.profiler.summary import Summary
 from lucid.profiler.use import GpuUse, IdleStretch
 from lucid.profiler.waste import idle_since

@@ -13,9 +13,9 @@ import pytest
 from daemon_site import Site
 from lucid.cli.main import _COMMANDS
 from lucid.config.load import load_settings
-from lucid.config.places import told_in
 from lucid.daemon.process import say_checked
 from lucid.daemon.reporting.settings import told_settings
+from lucid.places import told_in
 
 HEAVY = ("numpy", "scipy", "pandas", "sklearn", "interpret", "matplotlib", "apscheduler", "jinja2", "rapidfuzz")
 
@@ -26,7 +26,7 @@ LIGHT = (
     "lucid.slurm",
     "lucid.core",
     "lucid.orchestrator",
-    "lucid.config.places",
+    "lucid.places",
     "lucid.accounting",
 )
 NOT_LIGHT = (

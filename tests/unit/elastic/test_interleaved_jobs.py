@@ -14,13 +14,13 @@ import pytest
 from builders import LIGHT, at
 from fake_slurm import FakeSampler, FakeSlurm, fake_node, unsealed
 from lucid.config.live import DaemonSettings, ElasticSettings, SlurmSettings
-from lucid.config.places import Mode
 from lucid.core.decision import Action, Regroup, Start
 from lucid.core.job import Running, TimeShares
 from lucid.core.ports import Applied, Capability
 from lucid.core.prediction import StageTimes
 from lucid.core.reasons.queue import FairOrder
 from lucid.core.snapshot import Partition
+from lucid.places import Mode
 from lucid.slurm.cluster import SlurmCluster
 from lucid.slurm.elastic.reports import said_in
 from lucid.slurm.view.profiles import KnownProfiles, ProfileReading

@@ -11,9 +11,9 @@ from test_resizes import WHY, Stage
 from builders import at
 from fake_slurm import fake_node
 from lucid.config.live import DaemonSettings
-from lucid.config.places import Mode
 from lucid.core.decision import Action, Resize, Start
 from lucid.core.job import Pending
+from lucid.places import Mode
 from lucid.slurm.records.job import SlurmJob
 
 

@@ -15,7 +15,6 @@ from builders import at
 from fake_slurm import FakeSampler, FakeSlurm, fake_node
 from lucid.config.live import DaemonSettings, ElasticSettings, SlurmSettings
 from lucid.config.load import settings_from
-from lucid.config.places import Mode
 from lucid.core.decision import Action, Requeue, Resize, Start
 from lucid.core.job import Elastic, Pending, Running
 from lucid.core.placement import show_placement
@@ -26,6 +25,7 @@ from lucid.errors import ConfigError
 from lucid.models.history import HistoryPredictor
 from lucid.orchestrator.cycle import Cycle
 from lucid.orchestrator.policy import make_policy
+from lucid.places import Mode
 from lucid.profiler.use import GpuUse
 from lucid.slurm.act.changes import back_to
 from lucid.slurm.cluster import SlurmCluster

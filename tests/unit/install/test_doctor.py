@@ -12,11 +12,11 @@ import pytest
 
 from fake_slurm import FakeSlurm, fake_node
 from lucid.config.load import Settings, settings_from
-from lucid.config.places import Mode
 from lucid.core.gpu import NodeHealth
 from lucid.daemon.modes import modes_from
 from lucid.errors import ClusterError, ClusterUnavailable, Finding
 from lucid.node.reports import health_folder, write_health
+from lucid.places import Mode
 from lucid.setup.doctor import Site, look_over_site, see_site
 from lucid.slurm.records.configuration import Limits, Partition, clock_from, config_from_text, partitions_from
 from lucid.slurm.records.from_json import nodes_from

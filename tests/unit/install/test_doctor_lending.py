@@ -11,7 +11,7 @@ import pytest
 
 from fake_slurm import fake_node
 from lucid.config.load import Settings, settings_from
-from lucid.config.places import Mode
+from lucid.places import Mode
 from lucid.setup.doctor_slurm import look_over_lending
 from lucid.setup.render import lending_text
 from lucid.slurm.records.configuration import GroupLimit, Partition, group_limits_from

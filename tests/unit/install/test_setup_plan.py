@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from lucid.config.places import Mode
 from lucid.errors import ConfigError
+from lucid.places import Mode
 from lucid.setup.apply import apply_plan, resume_nodes
 from lucid.setup.backup import Journal
 from lucid.setup.conf_text import Change, diff_of

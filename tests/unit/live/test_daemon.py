@@ -14,10 +14,10 @@ from builders import at
 from daemon_site import Site
 from lucid.cli.main import lucidctl
 from lucid.config.load import settings_from
-from lucid.config.places import Mode
 from lucid.daemon.modes import modes_from, policy_settings
 from lucid.daemon.process import main
 from lucid.errors import ClusterUnavailable
+from lucid.places import Mode
 from lucid.slurm.heartbeat import read_heartbeat
 from scenes.slurm import MINE
 

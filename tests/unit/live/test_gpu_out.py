@@ -11,12 +11,12 @@ import pytest
 
 from daemon_site import Site
 from lucid.config.live import GpuHealthSettings
-from lucid.config.places import profiles_folder
 from lucid.core.gpu import CardHealth, GpuFault, GpuOut, NodeHealth
 from lucid.core.placement import NodeGpus
 from lucid.errors import ClusterUnavailable
 from lucid.node.reports import HealthFolder, health_folder, write_health
 from lucid.orchestrator.capacity.gpus_out import judge
+from lucid.places import profiles_folder
 from lucid.setup.doctor_state import look_over_state
 from lucid.slurm.act.placeholders import NAME
 

@@ -15,7 +15,6 @@ import pytest
 from daemon_site import Site
 from fake_slurm import fake_node
 from lucid.config.load import settings_from
-from lucid.config.places import HELD_AT_MOST_S, Mode
 from lucid.config.policy import PolicySettings
 from lucid.core.decision import PartitionPlan, Plan
 from lucid.core.ports import Predictor
@@ -26,6 +25,7 @@ from lucid.daemon.reporting.metrics import render
 from lucid.daemon.reporting.waste_inputs import MetricsSource
 from lucid.orchestrator.policies.lucid.policy import LucidPolicy
 from lucid.orchestrator.policy import adding_policy
+from lucid.places import HELD_AT_MOST_S, Mode
 from lucid.slurm.heartbeat import read_heartbeat
 from lucid.store.plan_records import record_files
 

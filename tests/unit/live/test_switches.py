@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from daemon_site import Site
-from lucid.config.places import Mode
 from lucid.daemon.modes import Switch, switches_of
 from lucid.errors import ConfigError
+from lucid.places import Mode
 
 
 def restarted(site: Site, said: str, says: str) -> Site:

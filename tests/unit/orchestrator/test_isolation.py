@@ -13,7 +13,6 @@ import pytest
 from builders import HEAVY, LIGHT, FixedPredictor, a_cluster, a_job, a_trace, by, nodes, part, settings, snap, waits
 from examples import examples
 from lucid.binder.contention import contention_speeds
-from lucid.config.places import HELD_AT_MOST_S
 from lucid.config.policy import PolicySettings
 from lucid.core.decision import EndProfiling, Hold, PartitionPlan, Plan, Start
 from lucid.core.job import Job, Pending
@@ -26,6 +25,7 @@ from lucid.orchestrator.planner import PoliciesByPartition, PolicyHost, isolated
 from lucid.orchestrator.policies.lucid.policy import LucidPolicy
 from lucid.orchestrator.policy import Policy, PolicyRules, adding_policy, make_policy
 from lucid.orchestrator.registry import BUILT_IN
+from lucid.places import HELD_AT_MOST_S
 from lucid.store.plan_records import plan_bytes, read_record, record_bytes, replan
 
 RULES = settings(profiling={"enabled": False}, fairness={"beyond_plain_s": 3600.0})

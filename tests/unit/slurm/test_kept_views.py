@@ -6,8 +6,8 @@ from dataclasses import replace
 from typing import Any
 
 from builders import LIGHT, at
-from lucid.config.places import Mode
 from lucid.core.snapshot import Snapshot
+from lucid.places import Mode
 from lucid.slurm.records.request import JobDefaults, Request
 from lucid.store.port import JobNote
 from scenes.slurm import MINE, Scene

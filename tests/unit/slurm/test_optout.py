@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lucid.config.places import Mode
+from lucid.places import Mode
 from lucid.slurm.own.waits import LEASE_S
 from scenes.slurm import Scene
 

@@ -9,8 +9,8 @@ from itertools import count
 
 import pytest
 
-from lucid.config.places import Mode
 from lucid.errors import ActionRefused, ClusterUnavailable
+from lucid.places import Mode
 from lucid.slurm.own.waits import LEASE_S
 from lucid.slurm.records.request import Request
 from scenes.slurm import Scene

@@ -8,10 +8,10 @@ import pytest
 
 from builders import at
 from fake_slurm import fake_node
-from lucid.config.places import Mode
 from lucid.core.decision import Action, Start
 from lucid.core.job import Yields
 from lucid.errors import ActionRefused
+from lucid.places import Mode
 from lucid.setup.doctor_slurm import look_over_preemption, without_layers
 from lucid.slurm.records.job import SlurmNode
 from lucid.slurm.records.preemption import NO_PREEMPTION, Preemption, Qos, preemption_from

@@ -16,7 +16,6 @@ from fake_slurm import FakeSampler, FakeSlurm, fake_node
 from lucid.cli.main import lucidctl
 from lucid.config.live import PoolSettings
 from lucid.config.load import settings_from
-from lucid.config.places import Mode
 from lucid.core.decision import Start
 from lucid.daemon.build import Parts
 from lucid.daemon.learning.models import WithContention
@@ -24,6 +23,7 @@ from lucid.daemon.loop import Daemon
 from lucid.daemon.policies import check_policy
 from lucid.errors import ConfigError
 from lucid.models.history import HistoryPredictor
+from lucid.places import Mode
 from lucid.slurm.client import Breaker
 from lucid.slurm.heartbeat import read_heartbeat
 from lucid.slurm.records.job import SlurmJob, SlurmNode

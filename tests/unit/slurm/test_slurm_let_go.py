@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from test_slurm_lending_pool import Lenders, common_nodes
 
-from lucid.config.places import Mode
 from lucid.core.job import Elastic
+from lucid.places import Mode
 from lucid.slurm.elastic.opt_in import rigid_because
 from lucid.slurm.own.reasons import CROWDED, may_end, with_cause
 from lucid.store.port import GivenUp, JobNote

@@ -15,12 +15,12 @@ from fake_slurm import FakeSampler, FakeSlurm
 from lucid.cli.main import lucidctl
 from lucid.config.live import SlurmSettings
 from lucid.config.load import Settings, settings_from
-from lucid.config.places import Mode
 from lucid.daemon.build import Parts
 from lucid.daemon.loop import Daemon
 from lucid.daemon.modes import modes_from
 from lucid.errors import ConfigError
 from lucid.models.history import HistoryPredictor
+from lucid.places import Mode
 from lucid.slurm import commands as slurm_cli
 from lucid.slurm.client import Breaker
 from lucid.slurm.cluster import SlurmCluster

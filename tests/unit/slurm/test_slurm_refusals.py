@@ -9,9 +9,9 @@ import pytest
 
 from builders import at
 from fake_slurm import fake_node
-from lucid.config.places import Mode
 from lucid.core.decision import Action, Requeue, Start
 from lucid.errors import ActionRefused, ClusterUnavailable
+from lucid.places import Mode
 from lucid.slurm.client import Changes, declined
 from lucid.slurm.own.reasons import Outlook, outlook, with_cause
 from lucid.slurm.records.request import Request

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from builders import nodes, part, snap, waits
-from lucid.config.places import Mode
 from lucid.core.decision import Hold, PartitionPlan, Plan
 from lucid.core.reason import Reason
 from lucid.core.reasons.queue import FreeGpus
 from lucid.core.reasons.sharing import SameGpus, SameUser
 from lucid.errors import StoreError
+from lucid.places import Mode
 from lucid.store.lease import IN_MEMORY
 from lucid.store.recorder import StoreRecorder
 from lucid.store.sqlite import SqliteStore

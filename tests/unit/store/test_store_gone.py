@@ -17,8 +17,8 @@ from pathlib import Path
 import pytest
 
 from daemon_site import Site
-from lucid.config.places import Mode
 from lucid.errors import StoreError
+from lucid.places import Mode
 from lucid.slurm.heartbeat import read_heartbeat
 from lucid.store.lease import StoreWatch
 from lucid.store.port import JobNote, StoreGone
