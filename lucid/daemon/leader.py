@@ -16,14 +16,16 @@ import socket
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from lucid.core.frozen import frozen_dataclass
 from lucid.daemon.barrier import FailureBarrier
-from lucid.daemon.build import Parts
 from lucid.daemon.store_recovery import somebody_may_act
 from lucid.errors import ClusterError, StoreError
 from lucid.store.port import Lease, Store, holder_is_dead, same_host
+
+if TYPE_CHECKING:
+    from lucid.daemon.build import Parts
 
 _TELL_EVERY_S = 3.0
 _GONE_S = 20.0

@@ -15,9 +15,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from lucid.config.live import ModelSettings
 from lucid.core.frozen import frozen_dataclass
 from lucid.errors import LucidError, ModelError
 from lucid.models.duration.evaluate import DURATION
@@ -26,6 +25,9 @@ from lucid.models.library import Library, Trained
 from lucid.models.packing.kind import PAIRS, SHARE
 from lucid.models.throughput.forecaster import THROUGHPUT
 from lucid.models.training import Action, Decision, Evidence, Rules, due, run_due
+
+if TYPE_CHECKING:
+    from lucid.config.live import ModelSettings
 
 KINDS: Final[tuple[Kind[Any, Any], ...]] = (DURATION, SHARE, PAIRS, THROUGHPUT)
 

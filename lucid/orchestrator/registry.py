@@ -19,14 +19,13 @@ from lucid.core.job import Pending, Running
 from lucid.core.ports import Capability, Predictor
 from lucid.core.prediction import Prediction
 from lucid.errors import ConfigError, did_you_mean
-from lucid.orchestrator.policy import Policy, rules_of
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
     from lucid.config.policy import PolicySettings
     from lucid.orchestrator.policies.queue import QueueKeys
-    from lucid.orchestrator.policy import PolicyFactory
+    from lucid.orchestrator.policy import Policy, PolicyFactory
 
 
 ENTRY_POINT_GROUP = "lucid.policies"
@@ -396,6 +395,8 @@ def make_policy(name: str, settings: PolicySettings, predictor: Predictor) -> Po
         ConfigError: there is none, as ``find_policy``; the package that adds it cannot be imported; its factory lacks
             what it needs (ours: a solver); or it does not state its rules as they are read.
     """
+    from lucid.orchestrator.policy import rules_of  # commands that only read plans do without it
+
     made = find_policy(name)(settings, predictor)
     rules_of(made)
     return made

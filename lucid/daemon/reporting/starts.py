@@ -10,14 +10,17 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lucid.core.decision import Plan, Start
 from lucid.core.frozen import frozen_dataclass
 from lucid.core.job import Pending
 from lucid.core.snapshot import Partition, Snapshot, opens_s
-from lucid.orchestrator.forecast.plan_ahead import Forecast, RunTimes
 from lucid.orchestrator.forecast.ranges import StartTimes, Wait
+from lucid.orchestrator.forecast.run_times import RunTimes
+
+if TYPE_CHECKING:
+    from lucid.orchestrator.forecast.plan_ahead import Forecast
 
 STARTS = "starts"
 """Name of the view."""

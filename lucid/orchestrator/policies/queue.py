@@ -12,8 +12,8 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
-from lucid.config.policy import TiresiasSettings
 from lucid.core.decision import Action, Decision, Hold, PartitionPlan, Requeue, Start
 from lucid.core.job import Job, Pending, Running
 from lucid.core.ledger import Ledger, Ledgers
@@ -31,6 +31,9 @@ from lucid.orchestrator.order.quotas import Quotas
 from lucid.orchestrator.policies.waiting import PlainQueue
 from lucid.orchestrator.policy import PartitionPolicy, PolicyRules
 from lucid.orchestrator.rounds import RoundPolicy, after_round_s
+
+if TYPE_CHECKING:
+    from lucid.config.policy import TiresiasSettings
 
 SETTLE_S = 1.0
 """After a preemption the plan is looked at again this much later, when the GPUs have come free."""

@@ -84,7 +84,7 @@ def test_what_shows_what_lucidd_wrote_loads_nothing_to_plan_with(words: tuple[st
     assert not found & {*HEAVY, "pydantic", "textual"}
     assert not [name for name in found if name.startswith(NOT_LIGHT)]
     rooms = {".".join(name.split(".")[:2]) for name in found if name.startswith("lucid.")}
-    assert rooms <= {*LIGHT, "lucid.errors", "lucid.text", "lucid.files"}
+    assert rooms <= {*LIGHT, "lucid.errors", "lucid.text", "lucid.files", "lucid.left_out", "lucid.store"}
 
 
 def test_efficiency_loads_nothing_to_plan_with(config: Path) -> None:

@@ -11,7 +11,7 @@ from lucid.config.policy import PolicySettings
 from lucid.core.ports import Capability
 from lucid.errors import ConfigError
 from lucid.models.history import HistoryPredictor
-from lucid.orchestrator import policy as policies
+from lucid.orchestrator import registry as policies
 from lucid.orchestrator.planner import make_policies
 from lucid.orchestrator.policy import PolicyRules, rules_of
 from lucid.orchestrator.registry import BUILT_IN, make_policy
