@@ -18,8 +18,9 @@ from typing import Any, Literal
 from lucid.core.decision import Plan, Start
 from lucid.core.job import Pending
 from lucid.core.snapshot import Partition, Snapshot
-from lucid.orchestrator.forecast.plan_ahead import PairSpeed, RunTimes, around, forecast
+from lucid.orchestrator.forecast.plan_ahead import PairSpeed, around, forecast
 from lucid.orchestrator.forecast.ranges import SHORT_S, StartTimes, Wait
+from lucid.orchestrator.forecast.run_times import RunTimes
 from lucid.orchestrator.policy import Policy
 
 Forecasts = Literal["off", "sampled", "all"]

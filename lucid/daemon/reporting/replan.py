@@ -13,8 +13,9 @@ from lucid.daemon.policies import LivePolicy, PolicyMemory, live_models, live_pr
 from lucid.daemon.reporting.last_plan import StoredPlan, stored_picture, stored_plan
 from lucid.daemon.reporting.public_view import Published
 from lucid.daemon.reporting.starts import START_TIMES, StartsAhead, run_times_of, start_times_of, starts_ahead
-from lucid.orchestrator.forecast.plan_ahead import Forecast, RunTimes, forecast
+from lucid.orchestrator.forecast.plan_ahead import Forecast, forecast
 from lucid.orchestrator.forecast.ranges import StartTimes
+from lucid.orchestrator.forecast.run_times import RunTimes
 from lucid.orchestrator.policy import Policy
 from lucid.places import Told
 from lucid.store.sqlite import SqliteStore

@@ -16,8 +16,9 @@ from lucid.core.decision import Plan, Start
 from lucid.core.frozen import frozen_dataclass
 from lucid.core.job import Pending
 from lucid.core.snapshot import Partition, Snapshot, opens_s
-from lucid.orchestrator.forecast.plan_ahead import Forecast, RunTimes
+from lucid.orchestrator.forecast.plan_ahead import Forecast
 from lucid.orchestrator.forecast.ranges import StartTimes, Wait
+from lucid.orchestrator.forecast.run_times import RunTimes
 
 STARTS = "starts"
 """Name of the view."""

@@ -6,7 +6,7 @@ import json
 
 from builders import a_job
 from lucid.core.prediction import Prediction
-from lucid.orchestrator.forecast.plan_ahead import Draws, RunTimes
+from lucid.orchestrator.forecast.run_times import Draws, RunTimes
 
 SAID = Prediction(1000.0, "test")
 
