@@ -118,7 +118,7 @@ build-release: $(TOOLS)
 	$(TOOLS_BIN)/uv build --native-tls --quiet --out-dir $(or $(RELEASE),out/release)
 
 release: $(STAMP) ## wheel, sdist, deb, rpm, SBOM, checksums, and the tag; DRY=1: no tag (CONTRIBUTING.md)
-	$(BIN)/python tests/release.py $(if $(DRY),--dry) $(if $(QUICK),--quick)
+	$(BIN)/python tools/release.py $(if $(DRY),--dry) $(if $(QUICK),--quick)
 
 install: $(STAMP) ## create .venv with everything
 
@@ -147,17 +147,17 @@ test: lint types ## everything CI runs; on a real Slurm too, where it is root an
 typed: $(STAMP) ## every command of every page, from the wheel in environments of their own (three minutes)
 	$(BIN)/python -m pytest -rs -n 2 --dist loadgroup tests/unit/test_typed_from_a_wheel.py
 
-test-times: $(STAMP) ## what each test and fixture of make test takes: tests/times/table.csv anew (a quiet machine, please)
+test-times: $(STAMP) ## what each test and fixture of make test takes: tools/times/table.csv anew (a quiet machine, please)
 	@rm -rf out/times
 	@LUCID_TEST_TIMES=out/times $(MAKE) --no-print-directory test
-	@$(BIN)/python tests/times out/times
+	@$(BIN)/python tools/times out/times
 
 e2e: $(STAMP) ## every test on a real Slurm, SUITE=trixie|sid; FOR="path…": those that go with it: docs/testbed.md
 	@files=tests/e2e; $(if $(FOR),files=$$($(BIN)/python tests/e2e/rooms.py $(FOR)) || exit; test -n "$$files" || exit 0;) set -x; \
 	LUCID_E2E_PROCESSES=1 $(BIN)/python -m pytest -rs -n $(E2E_PROCESSES) --dist worksteal -m e2e --durations=40 $$files
 
-sbatch-fuzz: $(STAMP) ## random sbatch, srun and salloc lines on plain Slurm and under Lucid: SEED=n CASES=n, CASE=n, LINE="…", PLAIN=1 (root; 2 s a line)
-	@$(BIN)/python tests/sbatch_fuzz --seed $(SEED) --cases $(or $(CASES),100) $(if $(CASE),--case $(CASE)) $(if $(LINE),--line '$(LINE)') $(if $(PLAIN),--plain) $(if $(JSON),--json)
+sbatch-fuzz: $(STAMP) ## random sbatch, srun and salloc lines on plain Slurm and under Lucid: SEED=n CASES=n, CASE=n, LINE="…", PLAIN=1, or WALK=150 operations (root; 2 s a line)
+	@$(BIN)/python tools/sbatch_fuzz --seed $(SEED) --cases $(or $(CASES),100) $(if $(CASE),--case $(CASE)) $(if $(LINE),--line '$(LINE)') $(if $(WALK),--walk $(WALK)) $(if $(PLAIN),--plain) $(if $(JSON),--json)
 
 nightly: $(STAMP) ## all that make test leaves out: slow tests, every example, large randomised safety runs
 	LUCID_NIGHTLY=1 $(BIN)/python -m pytest -n 2 --ignore=tests/e2e
@@ -170,7 +170,7 @@ golden: $(STAMP) ## what must not change: schedules of 40 replays, words, plan r
 mutants: $(STAMP) ## small mistakes put into the deciding half: how many do tests notice? SAMPLE=n SEED=s, SAMPLE=0: all
 	@$(BIN)/python -m mutmut --version >/dev/null 2>&1 || \
 	  $(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[mutants]'
-	@$(BIN)/python tests/mutants --sample $(SAMPLE) --seed $(SEED)
+	@$(BIN)/python tools/mutants --sample $(SAMPLE) --seed $(SEED)
 
 bench: $(STAMP) ## figures of speed and quality, as README names them
 	$(BIN)/python -m benchmarks
@@ -188,11 +188,11 @@ demo-elastic: $(STAMP) ## 20 elastic jobs on a real Slurm, at fixed size and res
 	@$(BIN)/python benchmarks/elastic_live.py $(if $(STREAM),--seed $(STREAM)) $(if $(JSON),--json)
 
 campaign: $(STAMP) ## random faults over counted jobs on a real Slurm: SEED=n MINUTES=m, JSON=1 (root): docs/campaign.md
-	@$(BIN)/python tests/campaign --seed $(SEED) --minutes $(MINUTES) $(if $(JSON),--json) $(CAMPAIGN)
+	@$(BIN)/python tools/campaign --seed $(SEED) --minutes $(MINUTES) $(if $(JSON),--json) $(CAMPAIGN)
 
 slurm-suite: $(STAMP) ## Slurm's own tests, plain and with Lucid: SRC=folder ONLY="17.60 39.*", AGAIN=1, JSON=1 (root): docs/slurm-suite.md
 	@test -n "$(SRC)" || { echo "SRC= names a source folder of Slurm: docs/slurm-suite.md"; exit 2; }
-	@$(BIN)/python tests/slurm_suite "$(SRC)" --only "$(ONLY)" $(if $(AGAIN),--plain-again) $(if $(SIDE),--side $(SIDE)) $(if $(REST),--rest) $(if $(KEPT),--kept) $(if $(JSON),--json)
+	@$(BIN)/python tools/slurm_suite "$(SRC)" --only "$(ONLY)" $(if $(AGAIN),--plain-again) $(if $(SIDE),--side $(SIDE)) $(if $(REST),--rest) $(if $(KEPT),--kept) $(if $(JSON),--json)
 
 test-adaptdl: $(STAMP) ## jobs of the real AdaptDL and PyTorch, on CPUs and a real Slurm (CPython 3.11, root; TORCH= names the wheel)
 	@test -x .venv-adaptdl/bin/python || $(PYTHON) -m venv .venv-adaptdl

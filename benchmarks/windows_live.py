@@ -26,7 +26,7 @@ from statistics import mean
 from typing import Any
 
 REPO = Path(__file__).resolve().parents[1]
-sys.path[:1] = [str(REPO / "tests"), str(REPO / "slurm"), str(REPO)]
+sys.path[:1] = [str(REPO / "tools"), str(REPO / "tests"), str(REPO / "slurm"), str(REPO)]
 
 from rich.console import Console  # noqa: E402
 

@@ -6,7 +6,7 @@
 --
 -- lucid: maps steps. In a job that holds slots in place of whole GPUs, an srun that asks for GPUs, on its line or by the
 -- variables that sbatch left, asks for as many of the job's slots. task_prolog looks for the words before this sentence:
--- where it finds them, it leaves the variables as plain Slurm has them.
+-- where it finds them, it leaves the variables as plain Slurm has them. A step that slots cannot serve is refused.
 -- Whatever goes wrong in here, the command goes on as it was typed. Lua 5.1 to 5.4.
 
 local SETTINGS = "/etc/slurm/lucid.plugin.conf"
@@ -150,13 +150,64 @@ local function by_task(options)
   return count, text, typed
 end
 
+-- Slots of the job in which the step is to run; nil where it holds none. Within the job its environment tells. From
+-- elsewhere (srun --jobid) Slurm is asked, and only about a step that says something of GPUs.
+local function slots_of(options)
+  local job, ours = options["jobid"] or "", os.getenv("SLURM_JOB_ID") or ""
+  if options["type"] ~= "srun" then
+    return nil
+  elseif not job:find("^%d+$") or job == "0" or job == ours then
+    return ours ~= "" and variable("SLURM_SHARDS_ON_NODE") or nil
+  end
+  local told = slurm.json_cli_options(options)
+  for _, word in ipairs({ "gres", "gpu", "tres" }) do
+    if told:find('"[%w-]*' .. word .. '[%w-]*":') then
+      local pipe = io.popen("LC_ALL=C timeout 10 squeue -h -t R -j " .. job .. " -O tres-alloc:512 2>/dev/null")
+      local held = pipe and pipe:read("*a") or ""
+      return tonumber(held:match("gres/shard=(%d+)")), pipe and pipe:close()
+    end
+  end
+  return nil
+end
+
+-- How the tasks are bound, said for slots; nil where that cannot be. Of slots Slurm binds but per_task and none, and
+-- reads no further than these words: what it cannot do stands behind "none=", for task_prolog. `one`: of a single GPU.
+local function bound(bind, one)
+  local items = {}
+  for item in bind:gmatch("[^+]+") do
+    local way = item:lower():match("^gres/gpu:(.+)$") or ""
+    local loud = way:match("^verbose,") or ""
+    way = way:sub(#loud + 1)
+    if way:find("^closest") and not one then
+      return nil
+    elseif way:find("^single:%d+$") or way:find("^mas?[pk][_gpu]*:") or way:find("^closest") then
+      way = "none=" .. way
+    end
+    items[#items + 1] = way ~= "" and "gres/shard:" .. loud .. way or item
+  end
+  return table.concat(items, "+")
+end
+
+-- What no slot can be asked for: once it was typed, nothing takes it out of the step again.
+local function unmapped(options)
+  for _, name in ipairs({ "cpus-per-gpu", "mem-per-gpu", "gpus-per-socket" }) do
+    local inherited = os.getenv("SLURM_" .. name:upper():gsub("-", "_"))
+    if is_set(options, name) and (not inherited or (name == "cpus-per-gpu" and options[name] ~= inherited)) then
+      return "--" .. name
+    end
+  end
+  return nil
+end
+
+local REFUSAL = "Lucid: this job shares its GPUs, and no step of it can have %s. Leave it out, or submit the job with "
+  .. "--comment=lucid:exclusive."
+
 local function map_step(options)
-  local slots = variable("SLURM_SHARDS_ON_NODE")
-  local job, ours = options["jobid"], os.getenv("SLURM_JOB_ID") or ""
-  if not slots or slots < 1 or options["type"] ~= "srun" or ours == "" then
+  local slots = slots_of(options)
+  if not slots or slots < 1 then
     return {}
-  elseif given(job) and job ~= "0" and job ~= ours then
-    return {} -- a step of another job
+  elseif unmapped(options) then
+    return {}, REFUSAL:format(unmapped(options))
   end
   local edits, gpus, by_node = gpus_asked(options)
   local asked, gres = in_shards(options["gres"])
@@ -177,8 +228,25 @@ local function map_step(options)
     edits[#edits + 1] = { "gres", (gres == "" and "" or gres .. ",") .. "shard:" .. count }
   end
   local bind = options["tres-bind"]
-  if given(bind) and bind:find("gres/gpu:per_task:", 1, true) then
-    edits[#edits + 1] = { "tres-bind", (bind:gsub("gres/gpu:per_task:", "gres/shard:per_task:")) }
+  for _, name in ipairs({ "ntasks-per-gpu", "ntasks-per-tres" }) do
+    local each = is_set(options, name) and tonumber(options[name])
+    if each then
+      if cpus then
+        return {}, REFUSAL:format("--" .. name .. " beside SLURM_CPUS_PER_GPU") -- Slurm takes no CPUs by task there
+      end
+      bind = given(bind) and bind or "gres/gpu:single:" .. each
+      tasks = math.max(tasks, each * (count or slots))
+      edits[#edits + 1] = { "ntasks", string.format("%d", tasks) }
+      -- Of this number Slurm sends 16 bits: those that stand for "not said". task_prolog finds what was said above them.
+      edits[#edits + 1] = { name, string.format("%d", 65536 * each + 65534) }
+    end
+  end
+  if given(bind) then
+    local made = bound(bind, (count or slots) == 1)
+    if not made then
+      return {}, REFUSAL:format("--gpu-bind=closest")
+    end
+    edits[#edits + 1] = { "tres-bind", made }
   end
   if typed then
     edits[#edits + 1] = { "gpus-per-task", "" }
@@ -222,8 +290,11 @@ end
 
 function slurm_cli_pre_submit(options)
   for _, step in ipairs({ decide, map_step, tell_deadline }) do
-    local fine, edits = pcall(step, options)
-    if fine then
+    local fine, edits, refusal = pcall(step, options)
+    if fine and refusal then
+      slurm.log_error("%s", refusal)
+      return slurm.ERROR
+    elseif fine then
       pcall(function()
         for _, edit in ipairs(edits) do
           options[edit[1]] = edit[2]

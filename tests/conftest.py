@@ -6,6 +6,7 @@ import json
 import logging
 import os
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -63,6 +64,29 @@ def _no_handler_stays() -> Iterator[None]:
     yield
     for name in ("lucid", "lucidd"):
         logging.getLogger(name).handlers.clear()
+
+
+@pytest.fixture
+def stage() -> Any:
+    """A Slurm in memory (scenes.slurm.Scene)."""
+    from scenes.slurm import Scene
+
+    return Scene()
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Any:
+    """A lucidd over such a Slurm (daemon_site.Site)."""
+    from daemon_site import Site
+
+    return Site(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def app() -> Any:
+    from applications import an_application
+
+    return an_application()
 
 
 def pytest_sessionfinish() -> None:

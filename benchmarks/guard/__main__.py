@@ -103,7 +103,7 @@ def _show(told: Mapping[str, Any], counted: Mapping[str, float | None], took_s: 
         print(f"{one['verdict']:3} {beside:8} {one['ratio']:8.2f}{unit:13} {cpu:10} {words[name]}{stale}")
     for name, value in counted.items():
         if value is None:
-            print(f"    not measured: {words[name]} (it is, after python3 tests/times/cpu.py make test)")
+            print(f"    not measured: {words[name]} (it is, after python3 tools/times/cpu.py make test)")
     print(f"({took_s:.0f} s)")
 
 

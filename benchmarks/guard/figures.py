@@ -151,7 +151,7 @@ def _replay_mib() -> float:
 
 
 def _test_loops() -> float | None:
-    """CPU of the last ``make test`` over that of the loop beside it (``tests/times/cpu.py``), if it was of this
+    """CPU of the last ``make test`` over that of the loop beside it (``tools/times/cpu.py``), if it was of this
     commit."""
     try:
         told = json.loads((REPO / "out/make_test.json").read_text(encoding="utf-8"))

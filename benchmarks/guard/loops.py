@@ -58,7 +58,7 @@ def _python() -> int:
 
 @cache
 def _columns() -> list[np.ndarray]:
-    import numpy as np  # tests/times/cpu.py runs before it is installed
+    import numpy as np  # tools/times/cpu.py runs before it is installed
 
     rng = np.random.default_rng(_SEED)
     return [rng.random(_COLUMN) for _ in range(_COLUMNS)]

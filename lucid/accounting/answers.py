@@ -6,10 +6,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import lru_cache
 
-from lucid.accounting.rows import DELIMITERS, BadCell, Source, bad_encoding, split_line
+from lucid.accounting.rows import DELIMITERS, BadCell, Source, shape, split_line
 from lucid.accounting.values import is_state, limit_s, state_of
 
 JOB_ID = re.compile(r"\d+(_(\d+|\[[^\]]*\]?))?(\+\d+)?")
@@ -23,7 +22,6 @@ TEXTS = frozenset(
 """Columns whose cells may hold the delimiter or a line break."""
 _DATE = re.compile(r"(\d{4}-?\d\d-?\d\d.*|\d{9,11}|unknown|none|n/a|)", re.IGNORECASE).fullmatch
 _COUNT = re.compile("[0-9.]*").fullmatch
-_TRES = re.compile("(.*=.*|)").fullmatch
 _HOLDS: dict[str, Callable[[str], object]] = {
     "JobID": re.compile(JOB_ID.pattern + r"(\.\S+)?").fullmatch,
     **dict.fromkeys(("Submit", "Eligible", "Start", "End"), _DATE),
@@ -31,7 +29,7 @@ _HOLDS: dict[str, Callable[[str], object]] = {
     "Elapsed": re.compile("[0-9:.-]*").fullmatch,
     "State": lru_cache(1000)(lambda cell: is_state(state_of(cell))),
     "ReqMem": re.compile("[0-9.]*[KMGTP]?[nc?]?", re.IGNORECASE).fullmatch,
-    **dict.fromkeys(("ReqTRES", "AllocTRES"), _TRES),
+    **dict.fromkeys(("ReqTRES", "AllocTRES"), re.compile("(.*=.*|)").fullmatch),
     "Timelimit": lru_cache(1000)(lambda cell: limit_s(cell) is not None),
     **dict.fromkeys(
         ("Partition", "Cluster", "QOS", "Account", "Group", "JobIDRaw"), re.compile(r"[^\s=|]*").fullmatch
@@ -63,19 +61,20 @@ class Layout:
     """The columns of one answer. ``ends``: every line ends with the delimiter, as ``sacct --parsable`` writes it."""
 
     def __init__(self, names: list[str], delimiter: str, ends: bool) -> None:
-        self.names, self._delimiter, self._ends = names, delimiter, ends
+        self.names, self.delimiter, self._ends = names, delimiter, ends
         self.remedy = (
             f"a text such as JobName may hold {delimiter!r} or a line break: ask for JobID first, for texts last"
         )
         self._free = [name in TEXTS for name in names]
         self._checks = [(i, _HOLDS[name]) for i, name in enumerate(names) if name in _HOLDS]
-        self._first_free = self._free.index(True) if True in self._free else len(names)
-        self._job_first = names.index("JobID") < self._first_free if "JobID" in names else False
+        first = self._free.index(True) if True in self._free else len(names)
+        self._first = [(i, holds) for i, holds in self._checks if i < first] if "JobID" in names[:first] else []
+        """Of the columns before all texts; none where the job's number is not among them."""
 
     def split(self, text: str) -> list[str]:
         """The cells of a row, however many."""
-        cells = _cut(text.removesuffix(self._delimiter) if self._ends else text, self._delimiter)
-        if self._delimiter != "|" and len(cells) != len(self.names):
+        cells = _cut(text.removesuffix(self.delimiter) if self._ends else text, self.delimiter)
+        if self.delimiter != "|" and len(cells) != len(self.names):
             cells = _joined(cells, self.names)
         return cells
 
@@ -83,9 +82,7 @@ class Layout:
         """The cells of a row, one a column; ``None`` where it is no row, no cell if it can be read in two ways."""
         cells = self.split(text)
         if len(cells) == len(self.names) and all(holds(cells[i]) for i, holds in self._checks):
-            broken = "\n" in text and any(
-                "\n" in cell for cell, free in zip(cells, self._free, strict=True) if not free
-            )
+            broken = "\n" in text and any("\n" in cell and not self._free[i] for i, cell in enumerate(cells))
             return None if broken else cells
         extra = len(cells) - len(self.names)
         return self._spread(cells, extra) if 0 < extra <= _MOST_EXTRA and True in self._free else None
@@ -94,10 +91,9 @@ class Layout:
         """Give the cells too many to the texts, so that each other column has what it holds; no cell if that can be
         done in two ways that other columns differ by."""
         holds = dict(self._checks)
-        last = len(self.names)
         begins: list[set[int]] = [set() for _ in self.names] + [{len(cells)}]
         """Where a column may begin, with all columns after it in place."""
-        for i in reversed(range(last)):
+        for i in reversed(range(len(self.names))):
             after = begins[i + 1]
             if self._free[i]:
                 begins[i] = set(range(i, max(after, default=0)))
@@ -114,39 +110,27 @@ class Layout:
                 return []
             else:
                 after = {at + 1 for at in here} & begins[i + 1]
-            found.append(self._delimiter.join(cells[min(here) : min(after)]))
+            found.append(self.delimiter.join(cells[min(here) : min(after)]))
             here = after
         return found
 
     def agree(self, one: list[str] | None, other: list[str] | None) -> bool:
         """Are all cells but texts the same?"""
-        return bool(one and other) and all(
-            free or a == b for free, a, b in zip(self._free, one or [], other or [], strict=True)
-        )
+        if not (one and other):
+            return False
+        return all(free or a == b for free, a, b in zip(self._free, one, other, strict=True))
 
     def breaks(self, text: str) -> bool:
         """Is this line more of a text of the row above it? Only where the job's number stands before all texts does a
         line tell that it begins no row."""
-        if not self._job_first or delimiter_of(text):
+        if not self._first or delimiter_of(text):
             return False
         cells = self.split(text)
-        first = [(i, holds) for i, holds in self._checks if i < self._first_free]
-        return len(cells) <= first[-1][0] or not all(holds(cells[i]) for i, holds in first)
+        return len(cells) <= self._first[-1][0] or not all(holds(cells[i]) for i, holds in self._first)
 
     def goes_on(self, text: str) -> bool:
         """Is this line, after a whole row, more of the row's last text? A line with a state is a row that was cut."""
         return self._free[-1] and self.breaks(text) and not any(is_state(state_of(cell)) for cell in self.split(text))
-
-    def odd(self, cells: list[str]) -> BadCell | None:
-        """What is wrong with the number of a row's cells."""
-        columns, between = len(self.names), self._delimiter
-        if len(cells) < columns:
-            problem = f"has {len(cells)} of {columns} fields, this one is missing"
-            return BadCell(self.names[len(cells)], between.join(cells), problem, self.remedy, "short row")
-        if len(cells) > columns:
-            problem = f"is one field too many: the row has {len(cells)}, the header {columns}"
-            return BadCell("", cells[columns], problem, self.remedy, "long row")
-        return None
 
 
 def _joined(cells: list[str], names: list[str]) -> list[str]:
@@ -169,20 +153,11 @@ def _joined(cells: list[str], names: list[str]) -> list[str]:
     return joined + rest
 
 
-@dataclass(frozen=True, slots=True)
-class Record:
-    """A row, the line on which it begins, and what is wrong with its shape."""
-
-    line: int
-    layout: Layout
-    cells: list[str]
-    bad: BadCell | None
-
-
 def records(
     source: Source, layout: Layout, skip_lines: int, header: Callable[[str, int], Layout]
-) -> Iterator[Record]:
-    """All rows but header lines. ``header`` makes the layout of a header line, given its number."""
+) -> Iterator[tuple[int, Layout, list[str], BadCell | None]]:
+    """Of each row but header lines: the line on which it begins, its layout and cells, and what is wrong with its
+    shape. ``header`` makes the layout of a header line, given its number."""
     lines = [text.rstrip("\r") for text in source.text.split("\n")]
     at = skip_lines
     while at < len(lines):
@@ -199,17 +174,14 @@ def records(
             text, end = f"{text}\n{lines[end]}", end + 1
             cells = layout.fit(text)
             at = at if cells is None else end
-        end = at
-        while cells and end < len(lines) and layout.goes_on(lines[end]):
+        end, bad = at, None
+        while cells and end < min(len(lines), line + _MOST_LINES) and layout.goes_on(lines[end]):
             text, end = f"{text}\n{lines[end]}", end + 1
         if end > at:
-            at = end
-            cells = cells if layout.agree(cells, layout.fit(text)) else []
+            at, cells = end, cells if layout.agree(cells, layout.fit(text)) else []
         if cells == []:
-            yield Record(
-                line + 1, layout, cells, BadCell("", text, "can be read in two ways", layout.remedy, "unclear")
-            )
-            continue
-        cells = cells or layout.split(lines[line])
-        bad = layout.odd(cells) or (None if source.sound else bad_encoding(cells, layout.names))
-        yield Record(line + 1, layout, cells, bad)
+            bad = BadCell("", text, "can be read in two ways", layout.remedy, "unclear")
+        elif cells is None or not source.sound:
+            cells = cells or layout.split(lines[line])
+            bad = shape(source, cells, len(layout.names), layout.names, layout.delimiter, layout.remedy)
+        yield line + 1, layout, cells, bad

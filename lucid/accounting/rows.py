@@ -286,7 +286,7 @@ def csv_rows(
         number += 1
         row.cells = cells
         row.number = number
-        yield None if len(cells) == columns and source.sound else _shape(source, cells, columns, names)
+        yield None if len(cells) == columns and source.sound else shape(source, cells, columns, names)
 
 
 def split_rows(
@@ -304,17 +304,20 @@ def split_rows(
             continue
         row.line = index + 1
         row.cells = cells
-        yield None if len(cells) == len(names) and source.sound else _shape(source, cells, len(names), names)
+        yield None if len(cells) == len(names) and source.sound else shape(source, cells, len(names), names)
         row.number += 1
 
 
-def _shape(source: Source, cells: list[str], columns: int, names: Sequence[str]) -> BadCell | None:
+def shape(
+    source: Source, cells: list[str], columns: int, names: Sequence[str], between: str = ",", remedy: str = ""
+) -> BadCell | None:
+    """What is wrong with the number of a row's cells, or with their bytes."""
     if len(cells) < columns:
         problem = f"has {len(cells)} of {columns} fields, this one is missing"
-        return BadCell(names[len(cells)], ",".join(cells), problem, reason="short row")
+        return BadCell(names[len(cells)], between.join(cells), problem, remedy, "short row")
     if len(cells) > columns:
         problem = f"is one field too many: the row has {len(cells)}, the header {columns}"
-        return BadCell("", cells[columns], problem, reason="long row")
+        return BadCell("", cells[columns], problem, remedy, "long row")
     return None if source.sound else bad_encoding(cells, names)
 
 

@@ -60,7 +60,6 @@ _KNOWN = {
         *TEXTS,
     )
 }
-_REQUEUED = "run before a requeue"
 _REQUEUE_S = 3600.0
 """So long after its end (s) a job's new submission is a requeue. slurmctld keeps a job that ended for minutes."""
 _CUT = "where sacct cut it at the ends of the time asked for, ask anew without --truncate"
@@ -108,7 +107,8 @@ class _Held:
     """A row, and what it says of which run: the runs of a cluster's job are told apart by their submission."""
 
     line: int
-    what: SacctJob | BadCell | Drop
+    job: SacctJob | None = None
+    wrong: BadCell | Drop | None = None
     id: str = ""
     cluster: str = ""
     user: str = ""
@@ -132,7 +132,7 @@ class SacctLog:
         self._skip = line if delimiter_of(first) else line - 1
         self._layout = self._layout_of(first, line)
         self.row = Row(self._layout.names)
-        self._now = _Held(line, Drop(""))
+        self._now = _Held(line, wrong=Drop(""))
 
     def _layout_of(self, first: str, line: int) -> Layout:
         delimiter = delimiter_of(first)
@@ -159,7 +159,7 @@ class SacctLog:
                 _settle(runs)
         for number, one in enumerate(held):
             self.row.line, self.row.number, self._now = one.line, number, one
-            yield one.what if isinstance(one.what, BadCell) else None
+            yield one.wrong if isinstance(one.wrong, BadCell) else None
 
     def job(self) -> SacctJob:
         """The job of the row.
@@ -168,28 +168,29 @@ class SacctLog:
             BadCell: a cell is not what its column holds.
             Drop: a step of a job, a job that has not ended, or one that another row tells of.
         """
-        if isinstance(self._now.what, SacctJob):
-            return self._now.what
-        raise self._now.what
+        if self._now.job is None or self._now.wrong is not None:
+            raise self._now.wrong or Drop("")
+        return self._now.job
 
     def _read(self) -> Iterator[_Held]:
-        layout, row = self._layout, Row(self._layout.names)
-        for record in records(self._source, layout, self._skip, self._layout_of):
-            if record.layout is not layout:
-                layout, row = record.layout, Row(record.layout.names)
-            row.line, row.cells = record.line, record.cells
-            if record.bad:
-                yield _Held(record.line, record.bad)
+        now, row = self._layout, Row(self._layout.names)
+        for line, layout, cells, bad in records(self._source, self._layout, self._skip, self._layout_of):
+            if layout is not now:
+                now, row = layout, Row(layout.names)
+            row.cells = cells
+            if bad is not None:
+                yield _Held(line, wrong=bad)
                 continue
-            one = _Held(record.line, Drop(""), row.text("JobID"), row.text("Cluster"), row.text("User"))
+            one = _Held(line, id=row.text("JobID"), cluster=row.text("Cluster"), user=row.text("User"))
             try:
-                one.what = _job(row)
-                one.submit_s = one.what.submit_s
-            except (BadCell, Drop) as wrong:
-                one.what = wrong
-                if isinstance(wrong, Drop) and wrong.reason:
-                    with contextlib.suppress(BadCell):
-                        one.submit_s = row.date_s("Submit")
+                one.job = _job(row)
+                one.submit_s = one.job.submit_s
+            except BadCell as wrong:
+                one.wrong = wrong
+            except Drop as drop:
+                one.wrong = drop
+                with contextlib.suppress(BadCell):
+                    one.submit_s = row.date_s("Submit") if drop.reason else math.nan
             yield one
 
 
@@ -201,39 +202,30 @@ def _settle(runs: list[_Held]) -> None:
     runs.sort(key=lambda one: (one.cluster, one.submit_s))
     kept: list[_Held] = []
     for one in runs:
-        last = kept[-1] if kept and kept[-1].cluster == one.cluster else None
-        if last is not None and last.submit_s == one.submit_s and _same_user(last, one):
-            if isinstance(last.what, Drop):
-                last.what, kept[-1] = Drop(""), one
-            elif isinstance(one.what, Drop) or _as_said(last.what) == _as_said(one.what):
-                one.what = Drop("")
-            else:
-                one.what = BadCell(
-                    "JobID", one.id, f"is told of otherwise in line {last.line}", _CUT, "duplicate job id"
-                )
-        elif last is not None and _ran_again(last, one):
-            last.what, kept[-1] = Drop("" if isinstance(last.what, Drop) else _REQUEUED), one
-        else:
+        last = kept[-1] if kept else None
+        if last is None or _another(last, one):
             kept.append(one)
+        elif last.submit_s != one.submit_s or last.job is None:
+            last.wrong, kept[-1] = Drop("run before a requeue" if last.job is not None else ""), one
+        elif one.job is None or (last.job.state, last.job.run_s or 0.0) == (one.job.state, one.job.run_s or 0.0):
+            one.wrong = Drop("")
+        else:
+            one.wrong = BadCell(
+                "JobID", one.id, f"is told of otherwise in line {last.line}", _CUT, "duplicate job id"
+            )
     for number, one in enumerate(kept):
-        if number and isinstance(one.what, SacctJob):
-            one.what = replace(one.what, id=f"{one.id}#{number + 1}")
+        if number and one.job is not None:
+            one.job = replace(one.job, id=f"{one.id}#{number + 1}")
 
 
-def _as_said(job: SacctJob | BadCell | Drop) -> object:
-    return (job.state, job.run_s or 0.0) if isinstance(job, SacctJob) else job
-
-
-def _same_user(last: _Held, one: _Held) -> bool:
-    return "" in (last.user, one.user) or last.user == one.user
-
-
-def _ran_again(last: _Held, one: _Held) -> bool:
-    """Is this a later run of the same job? Slurm submits it anew as it ends, or when somebody requeues it later."""
-    if not _same_user(last, one) or not isinstance(last.what, SacctJob):
-        return _same_user(last, one)
-    end_s = last.what.submit_s + (last.what.run_s or 0.0) if last.what.end_s is None else last.what.end_s
-    return end_s - 1.0 <= one.submit_s <= end_s + _REQUEUE_S
+def _another(last: _Held, one: _Held) -> bool:
+    """Is this another job than the one before it? Slurm submits a requeued job anew as it ends, or soon after."""
+    if last.cluster != one.cluster or "" != last.user != one.user != "":
+        return True
+    if last.submit_s == one.submit_s or last.job is None:
+        return False
+    end_s = last.submit_s + (last.job.run_s or 0.0) if last.job.end_s is None else last.job.end_s
+    return not end_s - 1.0 <= one.submit_s <= end_s + _REQUEUE_S
 
 
 def _job(row: Row) -> SacctJob:

@@ -3,7 +3,7 @@
 Where a job runs: which GPUs of which nodes.
 
 The one reader of Slurm's host lists, held against ``scontrol show hostnames``
-(tests/unit/slurm/test_host_lists.py).
+(tests/unit/slurm/test_slurm_records.py).
 """
 
 from __future__ import annotations

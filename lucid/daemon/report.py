@@ -101,6 +101,7 @@ def tell_status(
         status["gpu_health"] = cycles.gpu_health.told(cycles.cluster.placeholders.refused)
         status["on_gpus_out"] = cycles.cluster.on_gpus_out()
         status["lost_tags"], status["list_trouble"] = cycles.cluster.lost_tags(), cycles.cluster.list_trouble
+        status["refused"] = cycles.cluster.refused()
         public = {key: status[key] for key in ("modes", "policies", "paused", "aside", "on_gpus_out")}
         publisher.write(now_s, {**public, "lasts_s": lasts_s})
     parts.store.put_view("status", status)

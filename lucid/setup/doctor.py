@@ -23,14 +23,16 @@ from lucid.slurm.client import Inspector, served
 from lucid.slurm.heartbeat import read_heartbeat
 from lucid.slurm.own.waits import parked
 from lucid.slurm.records.configuration import GroupLimit, Limits, Partition
-from lucid.slurm.records.fields import parse_mark
+from lucid.slurm.records.fields import features_of, parse_mark
 from lucid.slurm.records.job import SlurmJob, SlurmNode
 from lucid.slurm.records.preemption import NO_PREEMPTION, Preemption
-from lucid.slurm.records.request import JobDefaults
+from lucid.slurm.records.request import WHY, JobDefaults
 
 _SKEW_WARN_S, _SKEW_BAD_S = 5.0, 60.0
 _SLOTS = tuple({count} for count in range(2, 9))
 """How many slots each GPU of a node may have: two for pairs, four where groups of up to four take turns (Muri)."""
+_MANY = 10
+"""Jobs from which on one reason why most do not share is told."""
 _PRIVILEGED = ("operator", "administrator")
 
 
@@ -164,6 +166,7 @@ def look_over_site(settings: Settings, modes: Mapping[str, Mode], site: Site) ->
         settings, modes, site.partitions, site.nodes, site.group_limits, site.config, site.defaults
     )
     yield from _held(settings, site)
+    yield from _passed_over(modes, site)
 
 
 def _clock(site: Site) -> Iterator[Finding]:
@@ -369,6 +372,35 @@ def _nodes(
                 f"node {node.name} stands in {', '.join(others)} too: jobs from there come onto GPUs that Lucid "
                 "gives away",
                 "name that partition in daemon.partitions, or take its nodes out of it",
+            )
+
+
+def _passed_over(modes: Mapping[str, Mode], site: Site) -> Iterator[Finding]:
+    """Jobs that are in no queue of Lucid, and jobs that never share, by what they say."""
+    packed = {name for name, mode in modes.items() if mode is Mode.PACK}
+    mine = [job for job in site.jobs if job.asks and not job.ended and packed & {*job.partition.split(",")}]
+    past = [job for job in mine if job.pending and not (job.tag or job.restarts)]
+    if past:
+        others = sum(bool(job.admin_comment) for job in past)
+        yield warn(
+            f"{len(past)} waiting jobs have no tag ({others} an AdminComment of others): Slurm starts them past "
+            f"Lucid's queue ({', '.join(job.id for job in past[:5])}{', …' if past[5:] else ''})",
+            "jobs that came while no lucidd decided are few, and end; else Lucid's plugin has to be called, as the "
+            "last that writes AdminComment at submission (docs/slurm-submit.md)",
+        )
+    tagged, whole = [job for job in mine if job.tag], dict[str, list[str]]()
+    for job in tagged:
+        there = [node.features for node in site.nodes if node.gpu_types and job.partition in node.partitions]
+        lacking = {name for name in features_of(job.features) if any(name not in have for have in there)}
+        why = WHY.get((job.tag or {}).get("why", ""), "")
+        if why := why or (f"not every node has the feature {min(lacking)}" if lacking else ""):
+            whole.setdefault(why, []).append(job.id)
+    for why, ids in whole.items():
+        if len(ids) >= max(_MANY, len(tagged) / 2):
+            yield warn(
+                f"{len(ids)} of {len(tagged)} jobs never share: {why} ({', '.join(ids[:3])}, …)",
+                "if a plugin or a script of the site's adds that to every job, leave it out there, or give all nodes "
+                "of the VC that feature (docs/slurm-submit.md)",
             )
 
 

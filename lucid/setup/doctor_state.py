@@ -192,6 +192,8 @@ _STARTS, _INSIDE_LEAST = 50, 0.65
 _LEAST_FREE_MIB = 512
 _DAY_S = 86400.0
 _ACTIONS = 20_000
+_REFUSED_JOBS = 3
+"""So many jobs in a row of which Slurm refused a change: that lies not in the jobs."""
 
 
 def look_over_state(settings: Settings, now_s: float) -> Iterator[Finding]:
@@ -282,6 +284,12 @@ def _tags(seen: Mapping[str, Any]) -> Iterator[Finding]:
             f"AdminComment of {len(lost)} jobs of ours is somebody else's ({some}{', …' if lost[5:] else ''}): "
             "lucidd goes by its notes, but job_submit.lua no longer knows their users' holds and releases",
             "let the site's prolog write behind what is there (lucid:… text), or elsewhere (docs/slurm-submit.md)",
+        )
+    if len(refused := seen.get("refused") or []) >= _REFUSED_JOBS:
+        yield bad(
+            f"Slurm refuses what lucidd changes: the last {len(refused)} jobs, none taken since ({refused[-1]})",
+            "a job_submit plugin of the site's own has to let changes by lucidd's user pass (docs/slurm-install.md, "
+            "'A plugin of your own'); is that user a Slurm operator? sacctmgr show user",
         )
     if trouble := seen.get("list_trouble"):
         yield bad(trouble, "make room there, and give the folder to lucidd's user")

@@ -271,7 +271,7 @@ def _sets(work: _Work, merged: Merged) -> dict[str, set[str]]:
 
 
 def _in_nodes(text: str, work: _Work, sets: Mapping[str, set[str]]) -> set[str] | None:
-    """The hosts of Nodes=: a host list, names of sets, ALL, or a list of these; ``None`` where a word is none."""
+    """The hosts of Nodes=: a host list, names of sets, ALL, or a list of these. ``None``: a word is none of these."""
     found = set[str]()
     for word in filter(None, re.split(r",(?![^\[]*\])", text)):
         hosts = sets[word] if word in sets else work.features if word.upper() == "ALL" else hosts_or_none(word)

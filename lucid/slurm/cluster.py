@@ -408,6 +408,10 @@ class SlurmCluster:
         """Ids of jobs of ours whose AdminComment is somebody else's."""
         return list(self._writer.ours.lost)
 
+    def refused(self) -> list[str]:
+        """Jobs of which Slurm refused a change since it last took one, each with its words."""
+        return [f"job {job_id}: {words}" for job_id, words in self._writer.refused.items()]
+
     @property
     def list_trouble(self) -> str:
         """Why the list of ours cannot be written, in words; empty where it can."""

@@ -22,9 +22,13 @@ local PER_GPU = { { "cpg", "cpus_per_tres" }, { "mpg", "mem_per_tres" } }
 
 -- `srun` options that ask a shared job's allocation for GPUs which it holds as slots, and so fail.
 local SRUN_ASKS = { "%-%-gres", "%-%-gpus", "%-%-gpu%-bind", "%-%-tres", "%s%-G", "%-%-%w+%-per%-gpu" }
--- The same where srun maps what a step asks for to the job's slots (`steps mapped`): what it cannot map.
-local SRUN_KEEPS = { "%-%-gpus%-per%-socket", "%-%-gpu%-bind", "%-%-tres%-bind", "%-%-%w+%-per%-gpu" }
+-- The same where srun maps what a step asks for to the job's slots (`steps mapped`): what it cannot map. Found in the
+-- words of an srun, and in lists of words that a script makes for one.
+local SRUN_KEEPS = {
+  "%-%-gpus%-per%-socket[%s=\"')]", "%-%-cpus%-per%-gpu[%s=\"')]", "%-%-mem%-per%-gpu[%s=\"')]",
+  "%-%-[gt][pr][ue]s?%-bind[%s=]%S*closest",
+}
+local SET_KEEPS = { "SLURM_GPUS_PER_SOCKET", "SLURM_GPU_BIND=%S*closest", "SLURM_TRES_BIND=%S*closest" }
 -- Variables that the task prolog has to unset in a shared job where srun does not: a script that reads them keeps its
 -- GPUs to itself.
 local UNSET = { "SLURM_GPUS[^_%w]", "SLURM_GPUS_PER_", "SLURM_TRES_", "SLURM_GRES", "SLURM_%w+_PER_GPU" }
-

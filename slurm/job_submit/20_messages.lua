@@ -14,7 +14,6 @@ local SAYS = {
   immediate = "Lucid: jobs that want GPUs queue here, so --immediate cannot be met. Leave it out.",
   release = "Lucid: this job is not on hold; Lucid starts it at its turn (lucidctl explain JOB). To stop it, use "
     .. "scontrol hold.",
-  admin = "Lucid: an administrator holds this job. Ask them to release it.",
   late = "Lucid: this job was submitted past the queue and cannot be released into it. scancel it and submit it again.",
   tasks = "Lucid: say --ntasks and --gpus in place of --ntasks-per-gpu.",
   request = "Lucid: a waiting job's GPUs cannot be changed here. scancel it and submit it again.",

@@ -17,6 +17,45 @@ local function parked_until(job, begin, now)
   return math.max(begin or 0, now + LEASE_S)
 end
 
+-- The part of a script's line in which options of srun may stand: what stands before srun, and its own words, up to the
+-- first that is neither an option nor may be the value of one. Of other lines those that make a list of words. No comment,
+-- and nothing that is only printed.
+local function options_in(line)
+  line = line:gsub("^%s*#.*", ""):gsub("%s#.*", "") .. " "
+  local first = line:match("^%s*(%S*)")
+  if first == "echo" or first == "printf" then
+    return ""
+  end
+  local before, typed = line:match("^(.*)%f[%w_-]srun%f[^%w_-](.*)$")
+  if not typed then
+    for _, pattern in ipairs({ "[%w_]+%+?=", "%l+%s+[%w_]+%+?=", "%l+%s+%-%a+%s+[%w_]+%+?=", "[\"']*%-" }) do
+      if line:find("^%s*" .. pattern) then
+        return line
+      end
+    end
+    return ""
+  end
+  local words, value = { before }, false
+  for word in typed:gmatch("%S+") do
+    local option = word:find("^[\"']?[-$]")
+    if not (option or value) then
+      break
+    end
+    words[#words + 1] = word
+    value = option and not word:find("[$=]")
+  end
+  return table.concat(words, " ") .. " "
+end
+
+local function has_any(text, patterns)
+  for _, pattern in ipairs(patterns) do
+    if text:find(pattern) then
+      return true
+    end
+  end
+  return false
+end
+
 -- Why the job must keep its GPUs to itself, in one word, or nil.
 local function keeps_its_gpus(job, request, known)
   local features = job.features
@@ -30,8 +69,8 @@ local function keeps_its_gpus(job, request, known)
     return "exclusive"
   elseif (job.req_nodes and job.req_nodes ~= "") or (job.exc_nodes and job.exc_nodes ~= "") then
     return "nodes"
-  elseif features and features ~= "" and features ~= request.feature and not known.types[features] then
-    return "constraint"
+  elseif features and features:find("[|()%[%]*!]") then
+    return "constraint" -- more than a list of features; the daemon knows which features every node has
   elseif #job.script > SCRIPT_BYTES then
     return "long"
   elseif known.steps and request.fields.task and given(job.cpus_per_tres) then
@@ -39,20 +78,22 @@ local function keeps_its_gpus(job, request, known)
   end
   local script = job.script:gsub("\\\n", " ")
   for line in script:gmatch("[^\n;&|]+") do
-    if line:find("srun", 1, true) then
-      for _, pattern in ipairs(known.steps and SRUN_KEEPS or SRUN_ASKS) do
-        if line:find(pattern) then
-          return "srun"
-        end
-      end
-    end
-  end
-  for _, pattern in ipairs(known.steps and {} or UNSET) do
-    if (script .. "\n"):find(pattern) then
+    local words = options_in(line)
+    if has_any(words, known.steps and SRUN_KEEPS or SRUN_ASKS) then
+      return "srun"
+    elseif known.steps and has_any(words, SET_KEEPS) then
       return "variables"
     end
   end
-  return nil
+  if not known.steps and has_any(script .. "\n", UNSET) then
+    return "variables"
+  end
+  -- Said of the whole job, or where it was submitted: its steps inherit it.
+  local fine, way = pcall(function()
+    local inherited = job.environment
+    return (job.tres_bind or "") .. (inherited["SLURM_GPU_BIND"] or "") .. (inherited["SLURM_TRES_BIND"] or "")
+  end)
+  return fine and (known.steps and way:find("closest") or not known.steps and way ~= "") and "variables" or nil
 end
 
 -- GPUs of the whole job, as far as can be told here: what it takes to stand by N_prof.

@@ -97,14 +97,26 @@ local function tag_of(job, request, known, name, entry, begin)
   return "lucid:" .. table.concat(tag, ";")
 end
 
+-- A comment with our words. Programs of others may read JSON there: it stays JSON, with a member for each word, which
+-- all that look for the word find as in a text.
 local function with_words(comment, words)
+  local head, tail = comment:match('^(%s*{.*".*)(}%s*)$')
+  if head then
+    return head .. words:gsub("%S+", '," %0 ":1'):gsub(" ,", ",") .. tail
+  end
   return comment:find("%S") and comment .. " " .. words or words
+end
+
+-- A comment without one of our words, of which this is the pattern.
+local function without(comment, word)
+  local left = comment:gsub('," lucid:' .. word .. ' ":1', "")
+  left = (" " .. left .. " "):gsub("[%s,;]lucid:" .. word .. "([%s,;])", "%1")
+  return (left:gsub("^%s+", ""):gsub("%s+$", ""))
 end
 
 -- A comment without the words by which a hold is known, and with them.
 local function without_held(comment)
-  local left = (" " .. comment .. " "):gsub("[%s,;]lucid:held([%s,;])", "%1"):gsub("[%s,;]lucid:admin([%s,;])", "%1")
-  return (left:gsub("^%s+", ""):gsub("%s+$", ""))
+  return without(without(comment, "held"), "admin")
 end
 
 local function with_held(comment, by_admin)
@@ -117,15 +129,22 @@ local function resized(comment)
 end
 
 local function with_resized(comment, tasks)
-  local left = (" " .. comment .. " "):gsub("[%s,;]lucid:resized=?%d*([%s,;])", "%1")
-  left = left:gsub("^%s+", ""):gsub("%s+$", "")
-  return with_words(left, tasks == "" and "lucid:resized" or "lucid:resized=" .. tasks)
+  return with_words(without(comment, "resized=?%d*"), tasks == "" and "lucid:resized" or "lucid:resized=" .. tasks)
+end
+
+-- A comment without a release's word on its begin time, and with it.
+local function without_lease(comment)
+  local left = (" " .. comment .. " "):gsub("[%s,;]lucid:lease=%d*([%s,;])", "%1")
+  return (left:gsub("^%s+", ""):gsub("%s+$", ""))
+end
+
+local function with_lease(comment, until_s)
+  return with_words(without_lease(comment), string.format("lucid:lease=%d", until_s))
 end
 
 -- A comment without cli_filter.lua's word on a deadline.
 local function without_deadline(comment)
-  local left = (" " .. comment .. " "):gsub("[%s,;]lucid:deadline([%s,;])", "%1")
-  return (left:gsub("^%s+", ""):gsub("%s+$", ""))
+  return without(comment, "deadline")
 end
 
 -- What nobody may write but Lucid and administrators, whether or not the daemon lives: pairs may be running still.

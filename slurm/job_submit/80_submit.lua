@@ -32,20 +32,21 @@ local function decide(job, part_list, uid, now)
   local whole = job.shared == 0 -- Slurm gives it all GPUs of its nodes, whether or not it asks for any
   if not name or not (request.gpus or request.shard or whole) then
     return edits, name and "no GPUs" or "partition"
-  elseif given(job.admin_comment) then
-    return edits, "admin comment"
+  elseif given(job.admin_comment) and job.admin_comment:sub(1, 6) == "lucid:" then
+    return edits, "admin comment" -- an operator's word on this job
   elseif #names == 1 and beat.most[name] and most_on_one(request) > beat.most[name] then
     return edits, "no node is that large" -- Slurm refuses it now; once it is held it does not
   elseif #names == 1 and request.address and not request.single then
     return edits, "nobody has such a GPU" -- the same: the types of packed nodes are models, and addresses of single GPUs
   end
+  local theirs = given(job.admin_comment) and " " .. job.admin_comment or "" -- another plugin's: it stays, behind the tag
   local skip = opaque(job, request, names)
   if given(job.reservation) then -- an administrator's grant
     skip = skip == "asked" and skip or "reservation"
-    edits[#edits + 1] = { "admin_comment", "lucid:vc=" .. name .. ";skip=" .. skip }
+    edits[#edits + 1] = { "admin_comment", "lucid:vc=" .. name .. ";skip=" .. skip .. theirs }
     return edits, skip
   elseif skip == "tasks" and not policed then
-    edits[#edits + 1] = { "admin_comment", "lucid:vc=" .. name .. ";skip=tasks" }
+    edits[#edits + 1] = { "admin_comment", "lucid:vc=" .. name .. ";skip=tasks" .. theirs }
     return edits, skip
   end
   local tasks = 0
@@ -74,7 +75,7 @@ local function decide(job, part_list, uid, now)
     tag = string.format("lucid:vc=%s;%s;skip=%s;", name, entry, skip) .. (tasks > 0 and "tasks=" .. tasks .. ";" or "")
     tag = tag .. (begin and string.format("begin=%d;", begin) or "") .. "v=2"
   end
-  edits[#edits + 1] = { "admin_comment", tag }
+  edits[#edits + 1] = { "admin_comment", tag .. theirs }
   local per_task = not skip and request.untyped.task and request.untyped.task:match("gpu[:=]?(%d*)")
   if per_task then
     -- For the task prolog: 26.05 forgets GPUs a task once the request has become slots.

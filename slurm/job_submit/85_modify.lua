@@ -5,8 +5,7 @@ local function has(tag, item)
 end
 
 local function tagged(record)
-  local tag = record.admin_comment or ""
-  return tag:sub(1, 6) == "lucid:" and tag or ""
+  return (record.admin_comment or ""):match("^lucid:%S*") or "" -- what is behind it is others'
 end
 
 local function changes_request(job)
@@ -34,7 +33,9 @@ local function released(job, record, tag, beat, owner, now)
   local name = beat and packed(queues_in(record, tag, beat), beat)
   local edits = {}
   if owner and says(record.comment, "admin") then
-    return nil, SAYS.admin
+    -- Its administrator may have meant it for its user to release (scontrol uhold): Slurm knows, and judges. The words
+    -- go when lucidd takes it over.
+    return name and { { "begin_time", now + LEASE_S }, { "comment", with_lease(comment, now + LEASE_S) } } or {}
   elseif was_held then
     local left = without_held(comment)
     edits[1] = { "comment", left == "" and " " or left } -- an empty string would leave it as it is
@@ -53,7 +54,7 @@ local function released(job, record, tag, beat, owner, now)
       return nil, SAYS.release
     elseif ours then
       -- It was requeued, and held by its user or by Lucid: which, only the daemon knows. It takes it over from there.
-      edits[#edits + 1] = { "begin_time", now + LEASE_S }
+      edits = { { "begin_time", now + LEASE_S }, { "comment", with_lease(comment, now + LEASE_S) } }
     elseif tag ~= "" and not given(record.resv_name) then
       -- One without a tag came while no lucidd decided: it is Slurm's, like all that came then.
       local asks = read_request(record, {})
@@ -68,13 +69,17 @@ end
 -- Lucid's order. The daemon sets a begin time in the same update in which it holds, which no `scontrol hold` does.
 -- AdminComment cannot be changed here: Slurm asks whether its user may, and an operator may not.
 local function hold_or_release(job, record, tag, beat, owner, now)
-  if unset(job.priority) or (has(tag, "held=1") and not has(tag, "v=2")) then
+  local begin = tonumber(job.begin_time)
+  if not owner and not unset(begin) and begin ~= 0 then
+    -- The daemon. Nobody holds a job that Slurm does not hold.
+    local said = record.comment or ""
+    local left = record.priority ~= 0 and without_lease(without_held(said)) or said
+    return left ~= said and { { "comment", left == "" and " " or left } } or nil
+  elseif unset(job.priority) or (has(tag, "held=1") and not has(tag, "v=2")) then
     return nil
   elseif job.priority ~= 0 then
     return released(job, record, tag, beat, owner, now)
-  end
-  local begin = tonumber(job.begin_time)
-  if not has(tag, "v=2") or (not owner and not unset(begin) and begin ~= 0) then
+  elseif not has(tag, "v=2") then
     return nil
   end
   local edits = { { "comment", with_held(job.comment or record.comment or "", not owner) } }

@@ -1,21 +1,17 @@
 """The site's own prologs and epilogs, beside jobs that share GPUs: with all of a job's GPUs in their environment, and
-each when the site chose (node.conf):
+each when the site chose. Lines of node.conf: ``site-prolog /opt/prolog.sh`` and ``site-epilog /opt/epilog.d/*`` are
+what slurm.conf had; ``site-run first-last /opt/prolog.sh`` says when, and a script without it runs always.
 
-    site-prolog /opt/prolog.sh              what slurm.conf had in Prolog=, a line each; patterns, as there
-    site-epilog /opt/epilog.d/*
-    site-run first-last /opt/prolog.sh      when; a script without such a line runs always
-
-``always``: for each job. ``first-last``: in a prolog for the first job on a GPU, in an epilog for the last; the
-script sees those of the job's GPUs that no other job holds, and is not run where there is none. ``not-guests``: not
-for a job that started on a GPU on which another ran. A job without GPUs runs all of them.
+``first-last``: in a prolog for the first job on a GPU, in an epilog for the last; the script sees those of the job's
+GPUs that no other job holds, and is not run where there is none. ``not-guests``: not for a job that started on a GPU
+on which another ran. A job without GPUs runs all of them.
 
 Slurm tells a prolog only the last GPU of a job where each has a type of its own, so slurmctld is asked (``scontrol
 show job -d``); where it does not answer, what Slurm told counts. Who holds which GPU stands in
 ``/run/lucid-site/NODE/jobs/ID``, written by the job's prolog and removed by its epilog; a boot takes it away as it
 does the jobs. It may stay behind where slurmd was killed: it counts until slurmctld says that its job is not (or no
-longer) on this node. Jobs with a step here and without a file are asked for: their prologs ran before there was a
-folder. ``gpus/N`` is locked while scripts of a job on that GPU run: those of one that starts do not overtake those of
-one that ends.
+longer) on this node. Jobs with a step here and without a file are asked for: their prologs ran before. ``gpus/N`` is
+locked while scripts of a job on that GPU run: those of one that starts do not overtake those of one that ends.
 """
 
 from __future__ import annotations
@@ -110,17 +106,16 @@ class Node:
     def noted(self, job: str) -> tuple[frozenset[int], bool] | None:
         """The GPUs of a job, and whether it is a guest: another ran on one of them when it started."""
         with suppress(OSError):
-            words = (self._folder / "jobs" / job).read_text().split()
-            return _places(words[0]) if words else frozenset(), "guest" in words
+            text = (self._folder / "jobs" / job).read_text()
+            return _places(text), "guest" in text
         return None
 
     def note(self, job: str, gpus: frozenset[int], guest: bool = False) -> None:
-        """Write a job down."""
-        write(self._folder / "jobs" / job, _words(gpus) + " guest" * guest + "\n")
-
-    def gone(self, job: str) -> None:
-        """The job has ended."""
-        (self._folder / "jobs" / job).unlink(missing_ok=True)
+        """Write a job down; without GPUs: it has ended."""
+        if gpus:
+            write(self._folder / "jobs" / job, _words(gpus) + " guest" * guest + "\n")
+        else:
+            (self._folder / "jobs" / job).unlink(missing_ok=True)
 
     def others(self, job: str, gpus: frozenset[int]) -> frozenset[int]:
         """Those of these GPUs that other jobs hold. What is noted of a job that is not here any more goes."""
@@ -131,11 +126,10 @@ class Node:
         for path in (self._folder / "jobs").iterdir():
             noted = self.noted(path.name) if path.name.isdecimal() and path.name != job else None
             if noted is not None and noted[0] & gpus:
-                now = self.gpus(path.name)
-                if now is None or now:
-                    taken |= noted[0] & gpus
+                if self.gpus(path.name) == frozenset():
+                    self.note(path.name, frozenset())
                 else:
-                    self.gone(path.name)
+                    taken |= noted[0] & gpus
         return taken
 
     @contextmanager
@@ -158,7 +152,7 @@ class Node:
 def _environ() -> Environ:
     """Of the shell that called this, as Slurm made it."""
     block = Path(f"/proc/{os.getppid()}/environ").read_bytes()
-    return {key: value for key, equals, value in (one.partition(b"=") for one in block.split(b"\0")) if equals}
+    return dict(one.split(b"=", 1) for one in block.split(b"\0") if b"=" in one)
 
 
 class _Site:
@@ -181,11 +175,7 @@ class _Site:
             found = sorted(glob.glob(pattern), reverse=True)  # noqa: PTH207 - of whole paths
             for script in found or [pattern]:
                 environ = given(self._runs.get(script) or self._runs.get(pattern, "always"))
-                try:
-                    code = 0 if environ is None else subprocess.run([script], env=environ, check=False).returncode
-                except OSError as error:
-                    print(error)  # slurmd logs it
-                    code = 127
+                code = 0 if environ is None else subprocess.run([script], env=environ, check=False).returncode
                 if code:
                     return code if code > 0 else 128 - code
         return 0
@@ -198,8 +188,7 @@ def run_scripts(verb: str, file: Path) -> int:
     job, name = texts.get("SLURM_JOB_ID", ""), texts.get("SLURMD_NODENAME", "")
     if not texts.get("SLURM_JOB_GPUS") or not job.isdecimal() or not re.fullmatch(r"[\w-][\w.-]*", name):
         return site.run(lambda _: environ)
-    words = {"PATH": site.path, "LC_ALL": "C"}
-    words |= {"SLURM_CONF": texts["SLURM_CONF"]} if "SLURM_CONF" in texts else {}
+    words = {"PATH": site.path, "LC_ALL": "C", **{k: texts[k] for k in ("SLURM_CONF",) if k in texts}}
 
     def ask(command: Sequence[str]) -> str | None:
         answer = run_as(os.geteuid(), command, words, Deadline(_ANSWER_S))
@@ -234,7 +223,7 @@ def with_gpus(
             if starts:
                 node.note(job, gpus, guest)
             else:
-                stack.callback(node.gone, job)
+                stack.callback(node.note, job, frozenset())
         except (Unsafe, OSError) as error:
             _log(f"who holds which GPU is not known ({error}): the site's scripts take job {job} for the only one")
         choices = {"first-last": gpus - taken, "not-guests": frozenset[int]() if guest else gpus}

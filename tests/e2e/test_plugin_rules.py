@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import time
 
@@ -94,8 +95,12 @@ def test_a_reservation_is_left_to_slurm(box: Box) -> None:
     [
         ("--exclude=n2", "true", "nodes"),
         ("--exclusive", "true", "exclusive"),
-        ("--constraint=a100&a100", "true", "constraint"),
-        ("", "srun --gpu-bind=single:1 hostname", "srun"),
+        ("--constraint=a100|a100", "true", "constraint"),
+        ("", "srun --gpu-bind=closest hostname", "srun"),
+        ("", "args=(\n  -n2\n  --gpu-bind=closest\n)\nsrun hostname", "srun"),
+        ("", "SRUN_ARGS='--cpus-per-gpu=1 --gpus=1'; srun $SRUN_ARGS hostname", "srun"),
+        ("", "export SLURM_GPU_BIND=closest; srun hostname", "variables"),
+        ("--gpu-bind=closest", "srun hostname", "variables"),
         ("", "srun \\\n  --mem-per-gpu=100 hostname", "srun"),
         ("", "echo " + "x" * 70000, "long"),
     ],
@@ -106,6 +111,25 @@ def test_jobs_that_slots_could_break_are_tagged_to_keep_their_gpus(
     box.beat()
     number = box.sbatch("--gres=gpu:1", *([options] if options else []), script=script)
     assert box.tag(number) == f"lucid:vc=vc-a;held=1;node=gres/gpu:1;share=0;why={why};v=2"
+
+
+def test_a_list_of_features_is_judged_by_lucidd_which_knows_the_nodes(box: Box) -> None:
+    box.beat()
+    assert box.tag(box.sbatch("--gres=gpu:1", "--constraint=a100&a100")) == "lucid:vc=vc-a;held=1;node=gres/gpu:1;v=2"
+
+
+def test_a_comment_that_is_json_stays_json_and_comes_back_as_it_was(box: Box) -> None:
+    box.beat()
+    text = '{"reaper":{"exempt":true}}'
+    number = box.sbatch("--gres=gpu:1", "--hold", f"--comment={text}")
+
+    def comment() -> str:
+        return box.run("squeue", "-h", "-j", number, "-o", "%k").stdout.strip()
+
+    assert json.loads(comment())["reaper"] == {"exempt": True}
+    assert " lucid:held " in json.loads(comment())
+    box.run("scontrol", "release", number, user="alice")
+    assert comment() == text
 
 
 UNMAPPED = {
@@ -157,7 +181,12 @@ def test_words_for_lucid_stand_among_those_of_other_tools_which_stay(box: Box) -
 
 def test_words_that_only_look_like_it_do_not_keep_a_job_from_sharing(box: Box) -> None:
     box.beat()
-    script = "srun hostname; nvidia-smi --gpus; echo $SLURM_GPUS_ON_NODE; echo lucid:off"
+    script = (
+        "srun hostname; nvidia-smi --gpus; echo $SLURM_GPUS_ON_NODE; echo lucid:off; srun --gpu-bind=single:1 true\n"
+        "# srun --gpu-bind=closest was slower\necho no srun --cpus-per-gpu=1 here\n"
+        "srun python tools/train.py --samples-per-gpu=8 --imgs-per-gpu 4 --cpus-per-gpu 2\n"
+        "srun true # --gpu-bind=closest"
+    )
     number = box.sbatch("--gres=gpu:1", "--comment=not-lucid:offline", "--constraint=a100", script=script)
     assert box.tag(number) == "lucid:vc=vc-a;held=1;node=gres/gpu:1;v=2"
 

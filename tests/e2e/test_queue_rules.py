@@ -231,7 +231,7 @@ def test_a_change_of_size_takes_no_hold_away(box: Box) -> None:
     box.run("scontrol", "hold", job)
     box.run("scontrol", "update", f"JobId={job}", "NumTasks=1", "Comment=other", user="alice")
     assert box.job(job)["comment"] == "other lucid:held lucid:admin lucid:resized=1"
-    assert "administrator" in refused(box, "scontrol", "release", job)
+    assert "denied" in refused(box, "scontrol", "release", job)
 
 
 def test_a_release_gives_back_to_lucid_what_its_user_held(box: Box) -> None:
@@ -245,12 +245,13 @@ def test_a_user_does_not_lift_an_administrators_hold(box: Box) -> None:
     beat(box)
     job = box.sbatch(GPU, "--comment=mine")
     box.run("scontrol", "hold", job)
-    assert "An administrator" in refused(box, "scontrol", "release", job).replace("an admin", "An admin")
+    assert "denied" in refused(box, "scontrol", "release", job)
     box.run("scontrol", "update", f"JobId={job}", "Comment=other", user="alice")
-    assert box.job(job)["comment"] == "other lucid:held lucid:admin"
-    assert "administrator" in refused(box, "scontrol", "release", job)
+    assert box.job(job)["comment"].startswith("other lucid:held lucid:admin")
+    assert "denied" in refused(box, "scontrol", "release", job)
     box.run("scontrol", "release", job)
-    assert (box.job(job)["waits"], box.job(job)["comment"]) == (True, "other"), "it is Lucid's again"
+    assert box.job(job)["waits"], "it is Lucid's again"
+    assert not re.search("held|admin", box.job(job)["comment"])
 
 
 def test_a_job_that_was_requeued_and_held_comes_back_into_the_queue(box: Box) -> None:

@@ -1,18 +1,40 @@
-"""A partition says by which jobs it differs from an earlier one: who follows that sees what he would have found."""
+"""What is followed equals what is made anew: changes, boots, partitions, plans handed on."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+import copy
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import fields, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
 
 import pytest
+from test_starvation_bound import ALONE, shadow_of, some_stream, wrong
 
-from builders import a_job
-from lucid.core.job import Pending
-from lucid.core.snapshot import Changes, Partition, Snapshot
+from builders import Tape, a_job, a_trace, guess, nodes, part, policy, replay, runs, snap
+from daemon_site import Site
+from examples import tried
+from lucid.config.policy import BackfillSettings
+from lucid.core.decision import EndProfiling, Keep, PartitionPlan, Requeue, Start
+from lucid.core.job import Pending, Running
+from lucid.core.placement import NodeGpus
+from lucid.core.snapshot import Changes, Partition, Snapshot, changed_names, key_of
+from lucid.orchestrator.capacity.timeline import Timeline
+from lucid.orchestrator.policies import backfill
+from lucid.orchestrator.policies.backfill import BackfillPolicy
+from lucid.orchestrator.policies.lucid import policy as lucid
+from lucid.orchestrator.policies.shadow import advance
+from lucid.orchestrator.policies.waiting import WaitingJob
+from lucid.places import Mode
 from lucid.simulator.cluster.cluster import SimulatedCluster
+from lucid.simulator.record import DecisionLog
 from lucid.simulator.scenario import Scenario, simulate
 from lucid.simulator.traces.presets import preset, vc_layout
 from lucid.simulator.traces.synth import synthesise
+from lucid.slurm.view.snapshot import Viewer, handed_on
+from scenes.slurm import WHY, Scene
 
 
 def test_an_entry_of_which_anything_is_new_came_and_the_one_before_it_went() -> None:
@@ -54,3 +76,268 @@ def test_what_a_simulated_cluster_says_is_what_differs(
     monkeypatch.setattr(SimulatedCluster, "observe", compared)
     simulate(scenario, policy)
     assert told > 200
+
+
+def _scene(rng: random.Random, folder: Path, restarts: str | None) -> Site:
+    site = Site(folder, restarts=restarts)
+    slurm = site.slurm
+    slurm.boot_s = float(rng.choice([5, 40, 200]))
+    slurm.completing_s = rng.choice([0.0, 3.0])
+    slurm.sleep(*rng.sample(["n1", "n2", "p1"], rng.randint(1, 3)))
+    if rng.random() < 0.3:
+        slurm.boot_fails = {rng.choice(["n1", "n2"])}
+    bar = rng.random() < 0.3  # a limit that holds for a while
+    slurm.limits = lambda job: "QOSMaxJobsPerUserLimit" if bar and slurm.now < 1100 and job.gpus == 2 else ""
+    return site
+
+
+@tried(100, 5)
+def test_no_node_is_woken_on_which_then_nothing_starts(rng: random.Random) -> None:
+    """Jobs of several sizes come while nodes sleep, boot, fail to boot and fall asleep again; limits bar some."""
+    with TemporaryDirectory() as folder:
+        restarts = rng.choice(["allowed", None])
+        site = _scene(rng, Path(folder), restarts)
+        slurm, names = site.slurm, [f"{i}" for i in range(1, rng.randint(2, 7))]
+        for name in names:
+            site.submit(name, rng.choice([1, 2, 4]), run_s=float(rng.choice([10, 100, 300])))
+            site.turns(rng.choice([0.5, 2.0, 30.0]))
+        site.turns(300.0, every_s=1.0)
+        site.turns(3000.0, every_s=10.0)
+        started = {name: [place for _, who, place in slurm.starts if who == name] for name in names}
+        assert len(slurm.booted) <= len(slurm.woken)
+        assert all(jobs for _, jobs in slurm.booted), "a job was there when each of them had booted"
+        assert all(slurm.records[name].state == "COMPLETED" for name in names), "none is held for ever"
+        stopped = [(job_id, what) for job_id, what in slurm.writes if what == "requeuehold"]
+        profiled = [name for name in names if any(map(_is_profiling, started[name]))]
+        assert {job_id for job_id, _ in stopped} <= set(profiled), "only profiling runs are ended"
+        if restarts == "allowed":  # else jobs run there for whom their VC has no place
+            assert "p1" not in [node for _, node in slurm.woken], "profiling wakes none"
+
+
+def _is_profiling(place: tuple[NodeGpus, ...]) -> bool:
+    return any(part.node == "p1" for part in place)
+
+
+@pytest.mark.parametrize("policy", ["fifo", "lucid", "backfill"])
+def test_a_replay_decides_the_same_whether_it_is_told_what_changed(
+    policy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scenario = Scenario(synthesise(preset("month-small").resized(150, None), 5), vc_layout("month-small"))
+    told = _decisions(scenario, policy)
+    observe = SimulatedCluster.observe
+
+    def in_a_plain_mapping(self: SimulatedCluster) -> Snapshot:
+        seen = observe(self)
+        return replace(seen, partitions=dict(seen.partitions))
+
+    monkeypatch.setattr(SimulatedCluster, "observe", in_a_plain_mapping)
+    assert _decisions(scenario, policy) == told
+
+
+def _decisions(scenario: Scenario, policy: str) -> list[object]:
+    log = DecisionLog()
+    run = simulate(scenario, policy, recorder=log)
+    return [run.cycles, *((o.job.id, o.start_s, o.end_s, log.of(o.job.id)) for o in run.outcomes)]
+
+
+NOW_S = 1000.0
+
+
+class AtOnce(backfill._Plan):
+    """Keeps GPUs for each job that waits when its turn comes, and looks for the place of every job."""
+
+    def _fits_now(self, timeline: Timeline, row: WaitingJob, limit: float) -> bool:
+        slot = timeline.find(row.entry.job, limit)
+        return slot is not None and slot.step == 0
+
+    def _owe(self, timeline: Timeline, row: WaitingJob, limit: float) -> None:
+        slot = timeline.find(row.entry.job, limit)
+        if slot is not None:
+            timeline.take(row.entry.job, slot, limit)
+            self._reserved += 1
+
+
+def some_queue(rng: random.Random) -> Snapshot:
+    """A few nodes, one of them down now and then, half taken; behind the first that waits a long line."""
+    size, limited = rng.choice([2, 4, 8]), rng.random() < 0.4
+    machines = [*nodes(rng.randint(1, 5), size, cpus=4 * size if limited else 0)]
+    running = []
+    for node in machines:
+        first = 0
+        while first < size and rng.random() < 0.8:
+            last = min(first + rng.choice([0, 1, size - 1]), size - 1)
+            limit_s = rng.choice([None, 1100.0, 1500.0, 1500.0, 3000.0, 9000.0])
+            job = {"time_limit_s": limit_s, "cpus": rng.choice([0, 0, 3]) if limited else 0}
+            running.append(runs(f"{node.name}-{first}", f"{node.name}:{first}-{last}", start_s=0.0, job=job))
+            first = last + 1
+    most = size * len(machines)
+    waiting = []
+    for number in range(rng.randint(1, 25)):
+        gpus = min(rng.choice([1, 1, 1, 2, 2, size, 2 * size]), most + 1)
+        limit_s = rng.choice([None, 50.0, 90.0, 100.0, 400.0, 500.0, 2000.0])
+        cpus = rng.choice([0, 2, 8]) if limited else 0
+        spread = rng.choice([1, 1, 1, 2])
+        job = a_job(f"w{number}", gpus, float(number), time_limit_s=limit_s, cpus=cpus, min_nodes=spread)
+        waiting.append(Pending(job, float(number)))
+    room = part(machines, waiting, running)
+    estimates = {e.job.id: guess(rng.choice([10.0, 400.0, 4000.0])) for e in (*waiting, *running)}
+    return snap(NOW_S, room, predictions=estimates)
+
+
+def decided(snapshot: Snapshot, rules: BackfillSettings) -> PartitionPlan:
+    return BackfillPolicy(rules).plan(snapshot).partitions["vc"]
+
+
+@tried(300)
+def test_gpus_kept_only_where_somebody_asks_are_those_kept_at_once(rng: random.Random) -> None:
+    """Every decision with its reasons, and the starts alone as the shadow asks for them."""
+    snapshot, rules = some_queue(rng), BackfillSettings(depth=rng.choice([1, 2, 100]))
+    quick = decided(snapshot, rules)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(backfill, "_Plan", AtOnce)
+        plain = decided(snapshot, rules)
+    assert quick.decisions == plain.decisions
+    assert list(quick.decisions) == list(plain.decisions)
+    assert (quick.actions, quick.wake_s) == (plain.actions, plain.wake_s)
+    assert tuple(BackfillPolicy(rules).starts(snapshot.partitions["vc"], snapshot)) == quick.actions
+
+
+def test_the_queues_reach_what_they_are_for() -> None:
+    behind = held = 0
+    for seed in range(100):
+        plan = decided(some_queue(random.Random(seed)), BackfillSettings())
+        for decision in plan.decisions.values():
+            tests = [why for why in decision.reasons if isinstance(why, backfill.Backfill)]
+            behind += bool(tests) and isinstance(decision, Start)
+            held += any(why.ahead > 1 and not why for why in tests)
+    assert behind > 20
+    assert held > 100
+
+
+@tried(40)
+def test_a_queue_carried_from_plan_to_plan_is_one_made_anew(rng: random.Random) -> None:
+    """Every decision with its reasons, also where jobs have one place, or somebody said something of theirs."""
+    trace, layout = some_stream(rng)
+    said = [{"rank": 0}, {"tier": 1}, {"nice": 5}, {}, {}, {}] if rng.random() < 0.5 else [{}]
+    trace = a_trace(*(replace(item, job=replace(item.job, **rng.choice(said))) for item in trace.jobs))
+    estimates = wrong(rng, trace)
+    for name, rules in (("backfill", {}), ("lucid", {"fairness": {"estimates": "never"}, **ALONE})):
+        for snapshot, plan, _ in replay(name, trace, layout, predictor=estimates, **rules)[1].cycles:
+            carried, anew = (
+                made.partitions["vc"] for made in (plan, policy(name, estimates, **rules).plan(snapshot))
+            )
+            assert [*carried.decisions.items()] == [*anew.decisions.items()]
+            assert (carried.actions, carried.wake_s) == (anew.actions, anew.wake_s)
+
+
+@tried(40)
+def test_a_shadow_that_looks_at_changes_is_one_that_looks_at_everything(rng: random.Random) -> None:
+    trace, layout = some_stream(rng)
+    rules: dict[str, Any] = {"fairness": {"beyond_plain_s": rng.choice([30.0, 400.0])}}
+    rules |= ALONE if rng.random() < 0.5 else {"profiling": {"enabled": False}}
+    estimates = wrong(rng, trace)
+
+    def shadows() -> list[object]:
+        tape: Tape = replay("lucid", trace, layout, predictor=estimates, **rules)[1]
+        return [(plan.now_s, shadow_of(plan.memory)) for _, plan, _ in tape.cycles]
+
+    quick = shadows()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(lucid, "advance", lambda *args: advance(*args[:-1]))
+        assert shadows() == quick
+
+
+Step = Callable[[Scene, random.Random], object]
+
+
+def submit(scene: Scene, rng: random.Random) -> None:
+    name = f"j{len(scene.slurm.records)}"
+    if rng.random() < 0.3:
+        scene.new.add(name)
+    make = scene.measured if rng.random() < 0.5 else scene.jobs
+    make(name, rng.choice([1, 2, 4]), features=rng.choice(["", "", "fast"]))
+
+
+def decide(scene: Scene, rng: random.Random) -> None:
+    """Something, of whichever job: Slurm refuses what cannot be."""
+    seen = scene.cluster.observe().partitions
+    jobs = [(name, e) for name, part in seen.items() for e in (*part.pending, *part.running)]
+    if not jobs:
+        return
+    room, entry = rng.choice(jobs)
+    if isinstance(entry, Pending):
+        scene.start(entry.job.id, f"{rng.choice(['n1', 'n2'])}:0-{entry.job.gpus - 1}", room="vc")
+    else:
+        scene.do(
+            entry.job.id, rng.choice([Requeue(WHY), Requeue(WHY, part=True), EndProfiling(WHY), Keep(WHY)]), room
+        )
+
+
+def node(scene: Scene, rng: random.Random) -> None:
+    at = rng.randrange(len(scene.slurm.machines))
+    one = scene.slurm.machines[at]
+    change = rng.choice(
+        [{"states": frozenset({"DOWN"})}, {"states": frozenset({"IDLE"})}, {"weight": rng.randrange(3)}]
+    )
+    scene.slurm.machines[at] = replace(one, **change, features=frozenset(rng.choice([{"fast"}, set()])))
+
+
+def cancel(scene: Scene, rng: random.Random) -> None:
+    if scene.slurm.records:
+        name, one = rng.choice(list(scene.slurm.records.items()))
+        scene.slurm.records[name] = replace(one, state="CANCELLED", end_s=scene.slurm.now, placement=())
+
+
+STEPS: tuple[Step, ...] = (
+    submit, submit, decide, decide, node, cancel,
+    lambda scene, rng: scene.slurm.advance(rng.choice([0.0, 1.0, 30.0, 400.0])),
+    lambda scene, rng: scene.modes.update(vc=rng.choice([Mode.PACK, Mode.PACK, Mode.OBSERVE, Mode.ORDER])),
+    lambda scene, rng: scene.mend(),
+    lambda scene, rng: scene.restart(),
+)  # fmt: skip
+
+
+def made_anew(scene: Scene) -> Mapping[str, Partition]:
+    viewer: Viewer = copy.copy(scene.cluster._viewer)
+    viewer._shown = None
+    return viewer.partitions(scene.cluster.facts)
+
+
+def parts(partition: Partition) -> dict[str, object]:
+    return {one.name: getattr(partition, one.name) for one in fields(partition)}
+
+
+def by_id(partition: Partition) -> dict[tuple[type, str], Pending | Running]:
+    return {(type(e), e.job.id): e for e in (*partition.pending, *partition.running)}
+
+
+def test_another_word_about_a_partition_is_another_partition() -> None:
+    before = handed_on(None, {"vc": part((), quotas={"vc": 4})})
+    for but in ({"quotas": {"vc": 8}}, {"acting": False}, {"profiling": True}, {"fitting": {"fast": ("n1",)}}):
+        made = replace(before["vc"], **but)  # type: ignore[arg-type]
+        assert handed_on(before, {"vc": made})["vc"] is not before["vc"], but
+    assert handed_on(before, {"vc": replace(before["vc"])})["vc"] is before["vc"]
+
+
+@tried(60)
+def test_what_is_handed_on_is_what_would_be_made_anew(rng: random.Random) -> None:
+    scene = Scene()
+    for _ in range(25):
+        rng.choice(STEPS)(scene, rng)
+        before = scene.cluster._viewer._shown
+        now = scene.cluster.observe().partitions
+        assert {name: parts(one) for name, one in now.items()} == {
+            name: parts(one) for name, one in made_anew(scene).items()
+        }
+        if before is not None:
+            assert list(changed_names(key_of(before), now)) == [n for n in now if now[n] is not before[n]]
+            for name in now:
+                nothing_equal_is_another(before[name], now[name])
+
+
+def nothing_equal_is_another(before: Partition, now: Partition) -> None:
+    known, found = by_id(before), by_id(now)
+    assert all(entry is known.get(key) or entry != known.get(key) for key, entry in found.items())
+    for was, one in ((before.nodes, now.nodes), (before.pending, now.pending), (before.running, now.running)):
+        assert was is one or was != one
+    assert before is now or parts(before) != parts(now)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from applications import INIT, an_application, learning
+from applications import INIT, learning
 from builders import HEAVY, LIGHT, VC, a_cluster, a_job, a_trace, by, nodes, settings
 from examples import examples
 from lucid.config.policy import PolicySettings
@@ -38,11 +38,6 @@ RULES: dict[str, dict[str, Any]] = {
     "reservation": {"after_wait_s": 50.0},
 }
 MOST_CYCLES = 25
-
-
-@pytest.fixture(scope="module")
-def app() -> Application:
-    return an_application()
 
 
 def some_jobs(rng: random.Random, policy: str, app: Application) -> list[TraceJob]:

@@ -1,4 +1,4 @@
-"""Random clusters and random streams of jobs, every policy, every cycle judged by rules of the tests' own."""
+"""Plans are safe, in whatever order they are carried out."""
 
 from __future__ import annotations
 
@@ -10,22 +10,27 @@ from typing import Any
 
 import pytest
 
-from builders import VC, a_cluster, a_trace
+from builders import HEAVY, LIGHT, VC, FixedPredictor, a_cluster, a_job, a_trace, at, guess, nodes, part, policy, snap
+from builders import settings as rules_of
 from examples import tried
+from lucid.binder.binder import Binder
 from lucid.config.policy import OverheadSettings, PolicySettings
-from lucid.core.job import Job, JobProfile
+from lucid.core.job import Job, JobProfile, Pending
+from lucid.core.ledger import Ledger
 from lucid.core.node import Node
 from lucid.core.ports import Capability, Predictor
 from lucid.core.prediction import StageTimes
+from lucid.core.snapshot import Partition
 from lucid.models.history import HistoryPredictor
 from lucid.orchestrator.planner import make_policies
+from lucid.orchestrator.registry import BUILT_IN
 from lucid.simulator.cluster.cluster import SimulatedCluster
 from lucid.simulator.cluster.state import JobOutcome
 from lucid.simulator.cluster.truth import ContentionTruth, Interleaving, OraclePredictor
 from lucid.simulator.engine import run
 from lucid.simulator.predictors import DryRunPredictor, GivenPredictor
 from lucid.simulator.traces.record import Trace, TraceJob
-from safety_rules import INTERLEAVING, Watcher, could_run
+from safety_rules import INTERLEAVING, Watcher, could_run, outline
 
 PLAIN = ("fifo", "backfill", "sjf", "srtf", "srsf", "qssf", "muri-s", "muri-l", "muri-l-2", "lucid")
 SECTIONS: dict[str, Mapping[str, Any]] = {
@@ -300,3 +305,50 @@ def test_twenty_thousand_random_cycles_are_safe(variant: str) -> None:
         watcher, outcomes = play(scene, variant, compare_cold=seed % 4 == 0)
         check_end(scene, variant, watcher, outcomes)
         cycles += watcher.cycles
+
+
+def some_queue(rng: random.Random) -> list[Pending]:
+    """Jobs of which no two have the same submit time, estimate or estimate x GPUs."""
+    return [
+        Pending(
+            Job(f"j{i}", "vc", rng.choice([1, 1, 2, 4, 9]), float(i), rank=i),
+            float(i),
+            rng.choice([None, LIGHT, replace(LIGHT, gpu_mem_mib=15000.0)]),
+        )
+        for i in range(rng.randint(2, 10))
+    ]
+
+
+@pytest.mark.parametrize("name", BUILT_IN)
+@tried(25)
+def test_the_order_of_the_input_does_not_matter(name: str, rng: random.Random) -> None:
+    queue = some_queue(rng)
+    machines = tuple(Node(f"n{i}", rng.choice([1, 4])) for i in range(rng.randint(1, 3)))
+    primes = rng.sample([101.0, 211.0, 307.0, 401.0, 503.0, 601.0, 701.0, 809.0, 907.0, 1009.0], len(queue))
+    scores = [None if e.profile is None else rng.choice([0, 1, 2]) for e in queue]
+    predictions = {e.job.id: guess(p, s) for e, p, s in zip(queue, primes, scores, strict=True)}
+    plans = []
+    for _ in range(2):
+        partition = Partition("vc", machines, tuple(queue))
+        plans.append(outline(policy(name, FixedPredictor()).plan(snap(60.0, partition, predictions=predictions))))
+        rng.shuffle(queue)
+    assert plans[0] == plans[1]
+
+
+def test_a_job_starts_in_slots_if_and_only_if_another_may_join_it() -> None:
+    for seed in range(300):
+        rng = random.Random(seed)
+        gpus, gss = rng.choice([1, 2, 4]), rng.choice([0, 1, 2, 4])
+        profile = replace(rng.choice([LIGHT, HEAVY]), unstable=rng.random() < 0.2)
+        entry = Pending(a_job("j", gpus, shareable=rng.random() < 0.7), 0.0, profile, alone=rng.random() < 0.3)
+        known = {"j": guess(1000.0, rng.choice([0, 1, 2])), "p": guess(10.0, 0)}
+        vc, packing = part(nodes(3, 2)), rules_of(packing={"gss": gss}).packing
+        placement = at("n1:0-1 n2:0-1") if gpus == 4 else at("n1:0") if gpus == 1 else at("n1:0-1")
+        binder = Binder(vc, Ledger(vc), known, FixedPredictor(), packing, 0.0)
+        in_slots = binder.in_slots(entry, known["j"].share_score, len(placement))
+        binder.started(entry, placement)
+        guest = Pending(a_job("p", gpus), 0.0, LIGHT)
+        beside = None
+        if binder.bars(guest, 0, gss) is None or gpus == 4:  # a job of two nodes is barred anyway
+            beside, _ = binder.partner(guest, 10.0, 0, gss)
+        assert bool(in_slots) is (beside is not None), f"seed {seed}: {in_slots}"

@@ -1,18 +1,34 @@
-"""AdminComment overwritten, jobs requeued by Slurm and by Lucid, lucidd restarted, killed between two writes, its
-store or its list lost, by lot: with lucidd alive nothing stays outside its queue, and after lucid-release nothing is
-held."""
+"""Tags that get lost, placeholders that are written, reports of hostile jobs."""
 
 from __future__ import annotations
 
 import random
 import tempfile
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from builders import VC, check_plan, nodes, part, policy, runs, snap, waits
 from examples import tried
-from fake_slurm import AHEAD_S
+from fake_slurm import AHEAD_S, FakeSlurm, fake_node
+from lucid.config.live import DaemonSettings, SlurmSettings
 from lucid.core.decision import Requeue
+from lucid.core.gpu import GpuOut
+from lucid.core.job import Elastic, Progress, Running
+from lucid.core.placement import NodeGpus
+from lucid.errors import ActionRefused
+from lucid.places import Mode
+from lucid.slurm.act.placeholders import NAME, Placeholders
+from lucid.slurm.act.write import JobWriter
+from lucid.slurm.client import HeldGpu
 from lucid.slurm.records.request import Request
+from lucid.slurm.view.observation import Observation
 from lucid.store.lease import IN_MEMORY
 from lucid.store.sqlite import SqliteStore
 from scenes.released import lucid_release
@@ -113,3 +129,136 @@ def test_nothing_is_held_after_lucid_release(rng: random.Random) -> None:
         for job in s.slurm.records.values():
             assert not (job.pending and job.request.shards), story
             assert not job.held or (tagless and job.admin_comment == SITES), story
+
+
+LASTS_S, CYCLE_S, CAP = 900.0, 7.0, 8
+
+
+class Slurm:
+    """What becomes of placeholders: those of some nodes are never renewed, begun or ended."""
+
+    def __init__(self, gpus: int, refuses: int, running: bool) -> None:
+        self.fake = FakeSlurm([fake_node(f"n{i}", "vc") for i in range(gpus)], now=10000.0)
+        self.refused = {f"n{i}" for i in range(refuses)}
+        self.sent: list[str] = []
+        self.jobs: dict[str, Any] = {}
+        for i in range(gpus if running else 0):
+            self.begin(f"n{i}")
+
+    def begin(self, node: str) -> str:
+        fake = self.fake
+        job_id = fake.submit(str(len(fake.records) + 1), "vc")
+        self.jobs[job_id] = replace(
+            fake.records[job_id], state="RUNNING", name=f"{NAME}{node}:0", user="lucid", uid=990, start_s=fake.now,
+            time_limit_s=LASTS_S, placement=(NodeGpus(node, 1),), admin_comment="",
+        )  # fmt: skip
+        return job_id
+
+    def who(self) -> tuple[int, str]:
+        return 990, "lucid"
+
+    def _send(self, node: str) -> None:
+        self.sent.append(node)
+        if node in self.refused:
+            raise ActionRefused("no")
+
+    def hold_gpu(self, held: HeldGpu) -> str:
+        self._send(held.node)
+        return self.begin(held.node)
+
+    def renew_held_gpu(self, job_id: str, limit_min: int, after: object) -> None:
+        job = self.jobs[job_id]
+        self._send(job.placement[0].node)
+        self.jobs[job_id] = replace(job, time_limit_s=limit_min * 60.0)
+
+    def cancel(self, job_id: str) -> None:
+        self._send(self.jobs[job_id].placement[0].node)
+        del self.jobs[job_id]
+
+    def ends(self) -> list[str]:
+        """Those whose time is up."""
+        over = [i for i, job in self.jobs.items() if self.fake.now >= job.start_s + job.time_limit_s]
+        return [self.jobs.pop(i).placement[0].node for i in over]
+
+
+@settings(max_examples=8)
+@given(
+    gpus=st.integers(1, 40),
+    refuses=st.integers(0, 12),
+    running=st.booleans(),
+    wanted_until=st.integers(0, 200),
+    spent=st.integers(0, 6),
+)
+def test_every_command_counts_and_none_ends_for_want_of_a_turn(
+    gpus: int, refuses: int, running: bool, wanted_until: int, spent: int
+) -> None:
+    slurm = Slurm(gpus, min(refuses, gpus), running)
+    client: Any = slurm
+    store: Any = SimpleNamespace(notes=dict)
+    writer = JobWriter(client, store, slurm.fake, SlurmSettings(writes_per_cycle=CAP), DaemonSettings(), 1)
+    held = Placeholders(client, writer, LASTS_S)
+    outs = {f"n{i}:0": GpuOut(f"n{i}", 0, 0.0, "Xid 79") for i in range(gpus)}
+    for cycle in range(240):
+        before = len(slurm.sent)
+        writer.new_cycle({})
+        writer.tell(*[lambda: None] * spent)  # what plans and mending wrote before
+        jobs = tuple(slurm.jobs.values())
+        facts = Observation(jobs, tuple(slurm.fake.nodes()), {}, {"vc": Mode.PACK}, slurm.fake.now)
+        held.others(jobs, slurm.fake.now)
+        held.settle(outs if cycle < wanted_until or not running else {}, facts)
+        sent = len(slurm.sent) - before
+        assert sent <= min(4, CAP - spent)
+        assert writer.full(CAP - spent - sent + 1), "each counts as a write of the cycle"
+        slurm.fake.now += CYCLE_S
+        ended = slurm.ends()
+        assert set(ended) <= slurm.refused, "one that Slurm would have renewed ended"
+    assert slurm.sent
+
+
+SMALL = {"population": 20, "generations": 10}
+"""A search of Pollux's that falls over as easily as one of a hundred generations."""
+
+
+def progress_of(draw: random.Random) -> Progress:
+    times = tuple((draw.choice([1, 2, 4, 4096]), 10 ** draw.uniform(-6, 7)) for _ in range(draw.randint(0, 4)))
+    losses = tuple((draw.uniform(0, 1e9), draw.uniform(-1e12, 1e12)) for _ in range(draw.choice([0, 3, 50])))
+    model = (*(draw.choice([1e-8, 10 ** draw.uniform(-8, 5), 1e5]) for _ in range(6)), draw.uniform(1, 10))
+    return Progress(
+        draw.choice([0, 1e9, draw.uniform(0, 50)]),
+        times,
+        losses,
+        draw.choice([0, 32, 10**12]),
+        model if draw.random() < 0.7 else (),
+        draw.choice([None, (0.0, 0.0), (2.0**53, 0.0), (0.0, 2.0**53), (1e-300, 1e-300), (1.0, 20.0)]),
+    )
+
+
+def limits_of(draw: random.Random) -> Elastic:
+    low = draw.choice([1, 32, 1 << 40])
+    high = draw.choice([low, low * 8])
+    least = draw.choice([1, min(8, high)])
+    epochs = draw.choice([None, 30.0, 1e9, 1e-9])
+    return Elastic(
+        draw.choice([1, 8, 4096]), 1, low, low, high, least, draw.choice([max(least, high), least]), epochs=epochs
+    )
+
+
+def running(draw: random.Random, number: int) -> Running:
+    entry = runs(f"j{number}", f"n{number + 1}:0", 100.0)
+    return replace(
+        entry,
+        job=replace(entry.job, gpus=1, elastic=limits_of(draw)),
+        progress=progress_of(draw),
+        restart_s=draw.choice([None, 0.0, 3.0, 1e9]),
+    )
+
+
+@pytest.mark.parametrize("name", ["pollux", "optimus-fitted", "optimus-drf", "elastic"])
+@pytest.mark.parametrize("seed", range(12))
+def test_no_report_brings_a_plan_down_or_makes_it_unsafe(name: str, seed: int) -> None:
+    draw = random.Random(seed)
+    waiting = replace(waits("w", 1, elastic=limits_of(draw)), progress=progress_of(draw))
+    partition = part(nodes(5, 4), [waiting], [running(draw, number) for number in range(4)])
+    chosen = policy(name, pollux=SMALL)
+    plan = chosen.plan(snap(6000.0, partition)).partitions[VC]
+    check_plan(partition, plan, chosen.rules)

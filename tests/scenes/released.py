@@ -15,7 +15,7 @@ _SLURM = """#!/bin/sh
 [ "$1" != env ] || shift 2
 case "$1 $*" in
 squeue*%k*) ;;
-squeue*) cat {0}/rows ;;
+squeue*) sed "s/ / $(echo "$*" | grep -o 'row-[0-9a-f]*') /" {0}/rows ;;
 scontrol*) echo "$*" >> {0}/calls ;;
 esac
 """

@@ -1,15 +1,31 @@
-"""Documentation that points somewhere points at something."""
+"""The pages: links, words, settings, policies."""
 
 from __future__ import annotations
 
+import json
 import re
+import subprocess
+import sys
+import tomllib
 from collections import Counter
 from functools import cache
+from importlib.util import find_spec
+from operator import attrgetter
 from pathlib import Path
 
 import pytest
+from pydantic import BaseModel
 
 from benchmarks.__main__ import PARTS
+from docs.site.settings_page import field_texts, settings_example, settings_reference
+from lucid.cli.site.doctor import diagnose
+from lucid.config.load import Settings, load_settings, settings_from, simulation_keys
+from lucid.config.policy import LIVE_DEFAULTS, PolicySettings, with_defaults
+from lucid.config.section import is_fixed, of_simulations
+from lucid.daemon.process import main
+from lucid.errors import ConfigError
+from lucid.models.history import HistoryPredictor
+from lucid.orchestrator.registry import BUILT_IN, import_policy, make_policy
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
@@ -87,3 +103,318 @@ def test_every_dependency_has_its_line() -> None:
     said = (ROOT / "docs" / "decisions" / "0002-dependencies.md").read_text(encoding="utf-8").lower()
     declared = re.findall(r'"([a-z][a-z0-9-]+)[><=]+[^"]*"', (ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     assert [name for name in declared if name not in said] == []
+
+
+GLOSSARY = ROOT / "docs" / "glossary.md"
+TERMS, _, REPLACED = GLOSSARY.read_text(encoding="utf-8").partition("## Words that were used otherwise")
+
+GIVEN_UP = (
+    "lets nobody pass",
+    "could be luck of the days",
+    "gets on with Slurm",
+    "get on with Slurm",
+    "taken by itself",
+    "is no job id of Slurm",
+    "not met a GPU",
+    "of Lucid's",
+    "nothing else starts there",
+    "knows lucid as no operator",
+    "enough was written in this cycle",
+    "its Extra is the user's",
+    "shares with nobody",
+    "nobody waits for",
+    "nobody waits in",
+    "nobody stands by",
+    "nobody holds the lease",
+    "nobody passes",
+    "nobody can say",
+    "for want of",
+    "to whom they bring",
+    "to whom it saves",
+    "what stands in for",
+    "groups that stand",
+    "foretold",
+    "who waits waits",
+    "is anybody's",
+    "drawn by lot",
+    "behind everybody's back",
+    "starts nothing and asks nobody",
+    "with the manners of",
+)
+
+
+@cache
+def texts() -> list[tuple[str, str]]:
+    """Every text that a person reads, with its path; the glossary names what it replaces."""
+    found = [*(ROOT / "lucid").rglob("*.py"), *(p for p in (ROOT / "slurm").rglob("*") if p.suffix != ".pyc")]
+    paths = [path for path in [*found, *PAGES] if path.is_file() and path not in (GLOSSARY, ROOT / "CHANGELOG.md")]
+    return [(str(path.relative_to(ROOT)), path.read_text(encoding="utf-8", errors="replace")) for path in paths]
+
+
+def test_every_term_of_the_glossary_is_used() -> None:
+    everything = "\n".join(text for path, text in texts()).lower()
+    terms = re.findall(r"^\| (.+?) \|", TERMS, re.MULTILINE)
+    terms = [term for term in terms if term != "term"]
+    assert len(terms) > 40
+    assert len(set(terms)) == len(terms), "one meaning a word"
+    assert [term for term in terms if term.lower() not in everything] == []
+
+
+@pytest.mark.parametrize("phrase", GIVEN_UP)
+def test_phrases_that_were_given_up_do_not_come_back(phrase: str) -> None:
+    """A line may break within a phrase."""
+    pattern = re.compile(r"[\s\"#]+".join(map(re.escape, phrase.split())), re.IGNORECASE)
+    assert [path for path, text in texts() if pattern.search(text)] == []
+
+
+@pytest.mark.parametrize(
+    "page", [p for p in PAGES if p.name != "CHANGELOG.md"], ids=lambda p: str(p.relative_to(ROOT))
+)
+def test_modules_and_files_that_docs_name_exist(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    paths = re.findall(r"(?<![\w/.-])((?:lucid|slurm|tests|tools|benchmarks)/[\w./-]*\w)", text)
+    own = tuple(f"lucid/{name}" for name in ("slurm", "lucid", "wake", "testbed", "samples"))  # folders of a host
+    own += ("tests/e2e/FILE",)
+    missing = [path for path in paths if not (ROOT / path).exists() and not path.startswith(own)]
+    assert [path for path in missing if not list(ROOT.glob(f"{path}*"))] == []
+    modules = re.findall(r"`(lucid(?:\.\w+)+)[`(]", text)
+    assert [name for name in modules if not _exists(name)] == []
+
+
+def _exists(name: str) -> bool:
+    """A module, or a name in one; ``lucid.policies`` is a group of entry points; files are none."""
+    module, _, last = name.rpartition(".")
+    if name == "lucid.policies" or last in ("toml", "db", "conf", "py"):
+        return True
+    try:
+        if find_spec(name) is not None:
+            return True
+    except ModuleNotFoundError:
+        pass  # the module has no such module in it
+    spec = find_spec(module)
+    return (
+        spec is not None
+        and spec.origin is not None
+        and re.search(rf"\b{last}\b", Path(spec.origin).read_text(encoding="utf-8")) is not None
+    )
+
+
+SETTINGS_PAGE = Path(__file__).parents[2] / "docs" / "settings.md"
+
+
+def fields(section: type[BaseModel], table: str = "") -> list[tuple[str, str]]:
+    found: list[tuple[str, str]] = []
+    for name, field in section.model_fields.items():
+        inner = field.annotation
+        if isinstance(inner, type) and issubclass(inner, BaseModel):
+            found += fields(inner, f"{table}{name}.")
+        else:
+            found.append((f"{table}{name}", field_texts(section).get(name, "")))
+    return found
+
+
+def fixed(section: type[BaseModel], table: str = "") -> list[str]:
+    found = [f"{table}{name}" for name in section.model_fields if is_fixed(section, name)]
+    for name, field in section.model_fields.items():
+        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
+            found += fixed(field.annotation, f"{table}{name}.")
+    return found
+
+
+FIXED = fixed(Settings)
+SET_BY_FILE = {name for name, _about in fields(Settings)}.difference(FIXED)
+
+
+def test_nobody_has_to_know_more_than_110_settings() -> None:
+    assert len(SET_BY_FILE) <= 110
+
+
+def test_what_is_fixed_is_refused_by_line_and_name_in_a_file_and_taken_from_a_study(tmp_path: Path) -> None:
+    path = tmp_path / "lucid.toml"
+    for name in FIXED:
+        table, _, key = name.rpartition(".")
+        value = attrgetter(name)(Settings())
+        path.write_text(f"[{table}]\n{key} = {json.dumps(1 if value is None else value)}\n")
+        with pytest.raises(ConfigError, match=re.escape(f"{path}: line 2: {name!r} is gone: no site set it")):
+            load_settings(path)
+    study = settings_from({"policy": {"reservation": {"most_share": 0.7}}}, "a study")
+    assert study.policy.reservation.most_share == 0.7
+
+
+def test_the_page_is_up_to_date() -> None:
+    page = settings_reference().rstrip() + "\n"
+    assert SETTINGS_PAGE.read_text(encoding="utf-8") == page, "python docs/site/settings_page.py > docs/settings.md"
+
+
+def test_the_example_names_every_key_that_lucidd_reads_with_its_meaning_and_changes_nothing(tmp_path: Path) -> None:
+    text = settings_example()
+    path = tmp_path / "lucid.toml"
+    path.write_text(text)
+    assert load_settings(path, live=True) == Settings()
+    # with every # in front of a key taken away: all the keys of lucidd, each at its default there
+    path.write_text(re.sub(r"^#(\w+ = \S)", r"\1", text, flags=re.MULTILINE))
+    given, plain = load_settings(path, live=True), Settings()
+    plain = plain.model_copy(update={"policy": with_defaults(plain.policy, LIVE_DEFAULTS)})
+    shown, table = set(), ""
+    for line in text.splitlines():
+        if found := re.match(r"\[(.+)\]$|#(\w+) =", line):
+            table = found[1] or table
+            shown |= {f"{table}.{found[2]}"} if found[2] else set()
+    wanted = {name for name in SET_BY_FILE if not of_simulation(name)}
+    assert shown == wanted
+    assert [name for name in sorted(wanted) if attrgetter(name)(given) != attrgetter(name)(plain)] == []
+    words = " ".join(line.removeprefix("# ") for line in text.splitlines())
+    said = {name: " ".join(about.replace("``", "`").split()) for name, about in fields(Settings)}
+    assert [name for name in sorted(wanted) if said[name] not in words] == []
+
+
+def of_simulation(name: str) -> bool:
+    """Of simulations, or in a table that is."""
+    section, path = Settings, name.split(".")
+    for part in path:
+        if of_simulations(section, part) is not None:
+            return True
+        section = section.model_fields[part].annotation
+    return False
+
+
+def test_every_setting_says_what_it_is() -> None:
+    assert [name for name, about in fields(Settings) if not about] == []
+
+
+REFUSED = [
+    ("[policy.pollux]\np = 1", "line 3: policy.pollux.p"),
+    ("[policy.tiresias]\nthreshold_gpu_s = 1", "line 3: policy.tiresias.threshold_gpu_s"),
+    ("[policy.optimus]\ninterval_s = 1", "line 3: policy.optimus.interval_s"),
+    ("[overheads]\nrescale_s = 3", "line 3: overheads.rescale_s"),
+    ("[policy.packing]\ngss = 1\nsame_user_only = true", "line 4: policy.packing.same_user_only"),
+    ("[policy.fairness]\nshares = { a = 5 }", "line 3: policy.fairness.shares"),
+]
+
+
+@pytest.mark.parametrize(("text", "words"), REFUSED)
+def test_lucidd_refuses_settings_of_simulations_and_simulate_takes_them(
+    tmp_path: Path, text: str, words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "lucid.toml"
+    path.write_text(f'daemon.partitions.vc = "observe"\n{text}\n')
+    load_settings(path)
+    assert main(["--config", str(path), "--once"]) == ConfigError.exit_code
+    said = capsys.readouterr().err
+    assert words in said
+    assert "lucidctl simulate --config" in said
+
+
+def test_lucidd_takes_the_settings_of_the_policy_that_it_runs() -> None:
+    data = {"daemon": {"policy": "muri-s"}, "policy": {"muri": {"unpack": False}, "pollux": {"p": 1.0}}}
+    assert simulation_keys(settings_from(data, "here")) == ["policy.pollux.p"]
+    assert simulation_keys(settings_from({"policy": {"packing": {"gss": 1}}}, "here")) == []
+    fair = {"daemon": {"policy": "optimus-drf"}, "policy": {"optimus": {"interval_s": 60.0}}}
+    assert simulation_keys(settings_from(fair, "here")) == [], "a policy's variants take its settings"
+
+
+def test_doctor_tells_of_them(tmp_path: Path) -> None:
+    data = {
+        "daemon": {"partitions": {"vc": "observe"}, "state_dir": str(tmp_path), "heartbeat": str(tmp_path / "beat")},
+        "slurm": {"prefix": ["false"]},
+        "overheads": {"requeue_s": 3},
+    }
+    assert any("overheads.requeue_s" in f.what and f.level == "bad" for f in diagnose(settings_from(data, "here")))
+
+
+POLICIES_PAGE = (ROOT / "docs" / "policies.md").read_text(encoding="utf-8")
+OWN = (ROOT / "docs" / "write-a-policy.md").read_text(encoding="utf-8")
+
+
+def block(language: str, holding: str) -> str:
+    found = [text for text in re.findall(rf"```{language}\n(.*?)```", OWN, re.DOTALL) if holding in text]
+    assert len(found) == 1
+    return found[0]
+
+
+def installed(folder: Path, module: str) -> None:
+    """The page's package as pip leaves it: the module, and its entry points as metadata."""
+    project = tomllib.loads(block("toml", "entry-points"))["project"]
+    info = folder / "lucid_patient-0.1.dist-info"
+    info.mkdir()
+    (folder / "lucid_patient.py").write_text(module, encoding="utf-8")
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: {project['version']}\n")
+    groups = project["entry-points"]
+    lines = [
+        line for group, names in groups.items() for line in (f"[{group}]", *(f"{k} = {v}" for k, v in names.items()))
+    ]
+    (info / "entry_points.txt").write_text("\n".join(lines) + "\n")
+
+
+def lucidctl(*words: str, path: Path) -> str:
+    code = "from lucid.cli.main import main; main()"
+    done = subprocess.run(
+        [sys.executable, "-c", code, *words],
+        capture_output=True,
+        text=True,
+        env={"PYTHONPATH": f"{path}:{ROOT}", "PATH": "", "MPLCONFIGDIR": str(path)},
+        check=False,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_the_example_policy_runs_and_is_explained(tmp_path: Path) -> None:
+    package, trace, out = tmp_path / "site", tmp_path / "t.csv", tmp_path / "out"
+    package.mkdir()
+    installed(package, block("python", "class Patient"))
+    trace.write_text(
+        "job_id,vc,gpu_num,submit_time,duration,gpu_util,gmem_util,gmem\n"
+        "long,a,4,0,40000,50,30,9000\n"  # half of the node, until 40,000 s
+        "wide,a,8,10,100,50,30,9000\n"  # needs the whole node, may be passed until 14,410 s
+        "early,a,4,20,20000,50,30,9000\n"  # passes it
+        "late,a,2,15000,100,50,30,9000\n"  # waits behind it
+        "last,a,4,20100,100,50,30,9000\n"  # would have found room, and waits behind it too
+    )
+    (tmp_path / "vcs.csv").write_text("vc,num\na,1\n")
+    words = ["simulate", str(trace), "--vcs", str(tmp_path / "vcs.csv"), "--policy", "patient", "--out", str(out)]
+    lucidctl(*words, path=package)
+    starts = {
+        line.split(",")[0]: line.split(",")[6] for line in (out / "patient" / "jobs.csv").read_text().splitlines()
+    }
+    assert starts["early"] == "20"
+    assert starts["wide"] == "40000"
+    assert starts["last"] == starts["late"] == "40100"
+    told = lucidctl("explain", "--run", str(out), "--policy", "patient", "last", path=package)
+    assert "Patience(head='wide', waited_s=20090.0, most_s=14400.0)" in told
+
+
+def test_a_package_that_cannot_be_imported_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    installed(tmp_path, "import no_such_module_anywhere")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "lucid_patient", raising=False)
+    with pytest.raises(ConfigError, match=r"'patient' of lucid-patient cannot be loaded.*no_such_module_anywhere"):
+        make_policy("patient", PolicySettings(), HistoryPredictor())
+    with pytest.raises(ConfigError, match="repair or uninstall it"):
+        import_policy("patient")
+    import_policy("fifo")  # ours need no import, and unknown ones are not this function's affair
+
+
+def test_every_built_in_policy_is_in_the_table() -> None:
+    assert [name for name in BUILT_IN if f"| `{name}` |" not in POLICIES_PAGE] == []
+
+
+SPHINX = ROOT / "build/docs/bin/sphinx-build"
+"""Where ``make docs`` puts it."""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not SPHINX.exists(), reason="no Sphinx: make docs")
+def test_the_site_is_made_without_a_warning(tmp_path: Path) -> None:
+    words = ["-q", "-W", "--keep-going", "-n", "-c", "docs/site", "-b", "html", "-d", str(tmp_path / "trees"), "."]
+    done = subprocess.run(
+        [SPHINX, *words, str(tmp_path / "site")], cwd=ROOT, capture_output=True, text=True, check=False, timeout=600
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    site = tmp_path / "site"
+    assert "docs/README.html" in (site / "index.html").read_text(encoding="utf-8")
+    front = (site / "docs/README.html").read_text(encoding="utf-8")
+    for door in ("Administrators", "Users", "Researchers"):
+        assert f'<span class="caption-text">{door}</span>' in front
+    assert "starvation" in (site / "searchindex.js").read_text(encoding="utf-8")

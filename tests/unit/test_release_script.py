@@ -17,8 +17,10 @@ SLURM = r"""#!/bin/sh
 echo "$*" >> {0}/calls
 case "$1 $*" in
 squeue*%k*) ;;
-squeue*) cat {0}/jobs 2>/dev/null && exit
-  for n in $(seq {1}); do echo "$n 0 vc 0 N/A gres/gpu:1 $n 1000 900 lucid:vc=vc;held=1;node=gres/gpu:1;v=2"; done ;;
+squeue*) mark=$(echo "$*" | grep -o 'row-[0-9a-f]*')
+  [ ! -f {0}/jobs ] || {{ sed "/^[0-9]/s/ / $mark /" {0}/jobs; exit; }}
+  tag="lucid:vc=vc;held=1;node=gres/gpu:1;v=2"
+  for n in $(seq {1}); do echo "$n $mark 0 vc 0 N/A gres/gpu:1 $n 1000 900 $tag"; done ;;
 sbatch*) cat {0}/said >&2; exit 1 ;;
 scontrol*release*) {2} ;;
 esac
@@ -143,6 +145,17 @@ def test_the_nodes_that_lucid_chose_for_a_job_that_ran_bind_it_no_longer(tmp_pat
     calls = (tmp_path / "calls").read_text().splitlines()
     assert [line for line in calls if "ReqNodeList" in line] == ["scontrol update JobId=1 ReqNodeList="]
     assert "scontrol release 1,2,3" in calls
+
+
+def test_no_text_of_a_site_behind_the_tag_says_anything_of_another_job(tmp_path: Path) -> None:
+    """A site's plugin may copy there what a user wrote, with line breaks."""
+    fake = Fake(tmp_path, "no plugin\n")
+    (tmp_path / "jobs").write_text(
+        "1 0 vc 0 N/A gres/gpu:1 7 1000 900 lucid:vc=vc;held=1;v=2 {;held=0;\n"
+        " 2 0 vc 0 N/A gres/gpu:1 2 1000 900 lucid:vc=vc;held=1;v=2\n"
+    )
+    assert fake.release().returncode == 0
+    assert "scontrol release 1" in (tmp_path / "calls").read_text().splitlines()
 
 
 def test_a_parked_job_need_not_wait_for_its_lease(tmp_path: Path) -> None:

@@ -180,9 +180,9 @@ def test_a_daemon_under_its_packages_name_is_found(tmp_path: Path) -> None:
 
 def test_every_program_that_makes_a_testbed_goes_by_this() -> None:
     """The tests' own are watched (conftest.py, own_testbed.py); ``make cluster`` leaves one up on purpose."""
-    begun_by = {"tests/campaign/site.py": "tests/campaign/__main__.py"}
+    begun_by = {"tools/campaign/site.py": "tools/campaign/__main__.py"}
     found = set()
-    for folder in ("slurm", "benchmarks", "tests"):
+    for folder in ("slurm", "benchmarks", "tests", "tools"):
         for path in (REPO / folder).rglob("*.py"):
             name = str(path.relative_to(REPO))
             if name.startswith(("slurm/testbed/", "tests/e2e/", "tests/unit/")):

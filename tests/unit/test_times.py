@@ -14,7 +14,7 @@ from times.table import Row, gathered, read, write
 
 pytest_plugins = ["pytester"]
 
-TESTS = Path(__file__).parents[1]
+TOOLS = Path(__file__).parents[2] / "tools"
 KNOWN = {name: Row("test", name, 2, cpu_s, cpu_s) for name, cpu_s in {"a::cheap": 1.0, "b::dear": 8.0}.items()}
 
 
@@ -39,7 +39,7 @@ def test_what_a_run_took_comes_back_from_the_table(
 ) -> None:
     folder = pytester.path / "times"
     monkeypatch.setenv("LUCID_TEST_TIMES", str(folder))
-    monkeypatch.setenv("PYTHONPATH", str(TESTS))
+    monkeypatch.setenv("PYTHONPATH", str(TOOLS))
     pytester.makeini("[pytest]")
     pytester.makepyfile(
         test_it="""

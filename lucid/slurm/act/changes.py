@@ -10,7 +10,7 @@ from lucid.errors import ActionRefused
 from lucid.slurm.act.prolog_extra import free_extra, is_batch_item
 from lucid.slurm.client import Changes
 from lucid.slurm.elastic.opt_in import sized
-from lucid.slurm.records.fields import gpu_count, hosts, split_outside
+from lucid.slurm.records.fields import features_of, gpu_count, hosts, split_outside
 from lucid.slurm.records.job import SlurmJob, SlurmNode
 from lucid.slurm.records.request import (
     EXCLUSIVE,
@@ -111,7 +111,7 @@ def _by_address(written: Mapping[str, str], placement: Placement, nodes: Sequenc
 
 def _have(features: str, placement: Placement, nodes: Sequence[SlurmNode]) -> bool:
     """Has each of these nodes all that is asked for? No where that is more than a list of features."""
-    asked, names = {item.strip() for item in features.split("&")}, {part.node for part in placement}
+    asked, names = features_of(features), {part.node for part in placement}
     return all(asked <= node.features for node in nodes if node.name in names)
 
 
@@ -175,9 +175,11 @@ def back_to(record: SlurmJob, note: JobNote | None) -> Changes | None:
     """To give a waiting job the request that its user wrote, and take back what its prolog was to be told; ``None``
     where there is nothing to do."""
     extra = _extra(record, "")
+    # of an earlier start, of which nothing is noted any more
+    ours = record.restarts > 0 and users_nodes(record, note) != record.request.req_nodes
     if note is not None and note.as_written:
         written = {**note.as_written, "req_nodes": users_nodes(record, note)}
-    elif record.request.shards or record.request.emptied or record.request.addressed:
+    elif record.request.shards or record.request.emptied or record.request.addressed or ours:
         written = as_written(record).written()
     else:
         return _whole(Changes(), extra=extra) if extra is not None else None

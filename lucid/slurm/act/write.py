@@ -73,6 +73,8 @@ class JobWriter:
         """When Slurm last was silent (Unix s): what it was told before it may only just have taken in."""
         self.touched: set[str] = set()
         """Jobs that were changed since the last look: what it showed of them is not so any more."""
+        self.refused: dict[str, str] = {}
+        """Jobs of which Slurm refused a change since it last took one, with its words."""
         self.batches: dict[str, str] = {}
         """Of jobs that are being resized, the Extra with the batch that was chosen for them. A lucidd that starts
         anew in between has forgotten it: then the job takes its initial batch."""
@@ -134,6 +136,7 @@ class JobWriter:
             self.tell(*steps)
         except ActionRefused as error:
             self.store.end_action(action, f"refused: {error}", self.token)
+            self.refused[job_id] = str(error)
             raise ActionRefused(f"job {job_id}: {error}", error.cause) from None
         self.store.end_action(action, "done", self.token)
 
@@ -147,6 +150,7 @@ class JobWriter:
             for step in steps:
                 self._writes += 1
                 step()
+        self.refused.clear()
 
     def note_seen(self, job_id: str, verb: str, detail: str) -> None:
         """Keep for a job's story what happened to it without Slurm being told anything."""

@@ -88,7 +88,7 @@ class Ownership:
         """Is this a waiting job that Lucid holds, and nobody else, or that is parked in its queue? job_submit.lua
         writes ``lucid:held`` into the comment of a job that its user or an administrator holds (``v=2`` in the tag:
         it knows how). A job that was requeued and held by others after Lucid had let it go is theirs to release."""
-        if not (job.pending and job.asks and self.ours(job)) or says(job.comment, "held"):
+        if not (job.pending and job.asks and self.ours(job)) or (job.held and says(job.comment, "held")):
             return False
         if not job.held:
             return in_queue(job, note) and (note is None or not (note.where or note.released))

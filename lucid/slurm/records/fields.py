@@ -147,14 +147,20 @@ def memory_mib(tres: str) -> int:
     return int(finite(float(found[1]) * _UNITS[found[2]], float(MOST))) if found else 0
 
 
+def features_of(constraint: str) -> set[str]:
+    """The features that a constraint lists, which has no operator but "and"."""
+    return {item.strip() for item in re.split("[&,]", constraint)} - {""}
+
+
 @lru_cache(maxsize=_KEPT)
 def parse_mark(admin_comment: str) -> Mapping[str, str] | None:
-    """The pairs of our mark (``lucid:vc=main;held=1``), or ``None`` where the job does not bear it. Nothing in
-    it is trusted: a comment of 1,024 strange characters is just pairs that nobody asks for."""
+    """The pairs of our mark (``lucid:vc=main;held=1``), or ``None`` where the job does not bear it. What stands
+    behind the first blank is the site's. Nothing in it is trusted: a comment of 1,024 strange characters is just
+    pairs that nobody asks for."""
     if not admin_comment.startswith(MARK):
         return None
     pairs: dict[str, str] = {}
-    for item in re.split(r"[;\s]+", admin_comment[len(MARK) :]):
+    for item in re.split(r"\s", admin_comment[len(MARK) :], maxsplit=1)[0].split(";"):
         key, eq, value = item.partition("=")
         if eq:
             pairs[key] = value
@@ -170,6 +176,12 @@ def says(comment: str, word: str) -> bool:
 def resized(comment: str) -> bool:
     """Did job_submit.lua note there that the job's size was changed while it waited?"""
     return _word(comment, r"resized(?:=\d{1,9})?") is not None
+
+
+def lease_s(comment: str) -> float:
+    """The begin time that job_submit.lua gave a job at its release, for Lucid to take it over (Unix s); 0 if none."""
+    found = _word(comment, r"lease=(\d{1,12})")
+    return float(found[1]) if found else 0.0
 
 
 def wrong_start(comment: str) -> str:

@@ -21,7 +21,7 @@ from typing import Any, Final, TypeVar
 from lucid.accounting.values import ENDED
 from lucid.core.node import Window
 from lucid.core.placement import NodeGpus, Placement, placement_gpus
-from lucid.slurm.records.fields import gpu_count, gpu_mask, hosts, parse_mark
+from lucid.slurm.records.fields import gpu_count, gpu_mask, hosts, lease_s, parse_mark
 from lucid.slurm.records.json import number_of, states_of, words_of
 from lucid.slurm.records.request import GPU_FIELDS, UNREAD, Request
 from lucid.text import moment, text_of
@@ -119,7 +119,8 @@ class SlurmJob:
         tag = parse_mark(self.admin_comment)
         object.__setattr__(self, "tag", tag)
         object.__setattr__(self, "tagged_begin_s", _time_s(tag, "begin"))
-        object.__setattr__(self, "leased", self.eligible_s > 0 and self.eligible_s == _time_s(tag, "park"))
+        leases = (_time_s(tag, "park"), lease_s(self.comment))
+        object.__setattr__(self, "leased", self.eligible_s > 0 and self.eligible_s in leases)
 
     @property
     def asks(self) -> bool:

@@ -28,19 +28,19 @@ EXCLUSIVE = "it asks for whole nodes (--exclusive)"
 UNREAD = "its record cannot be read"
 
 _ASKED = "its user asked not to share"
-_WHY = {
+WHY = {
     "asked": "its comment says lucid:exclusive",
     "gres": "it asks for other generic resources as well",
     "requeue": "it may not be requeued (--no-requeue)",
     "exclusive": EXCLUSIVE,
     "nodes": "it names its nodes",
-    "constraint": "its constraint is more than one kind of GPU",
+    "constraint": "its constraint is more than a list of features",
     "srun": "its script asks for GPUs in an srun of its own",
     "variables": "it needs variables that a job in slots does not have",
     "long": "its script is too long to be checked",
 }
 """job_submit.lua's words (``why=``)."""
-NOT_TO_SHARE = frozenset([_ASKED, _WHY["asked"], EXCLUSIVE])
+NOT_TO_SHARE = frozenset([_ASKED, WHY["asked"], EXCLUSIVE])
 """The reasons that are a wish of the job's user, and nothing that its work needs."""
 
 
@@ -175,7 +175,7 @@ def whole_because(
         defaults: JobDefaults of its VC; ``None`` where they are not known.
     """
     if mark.get("share") == "0":
-        return _WHY.get(mark.get("why", ""), _ASKED)
+        return WHY.get(mark.get("why", ""), _ASKED)
     if not batch:
         return "it is not a batch job"
     if request.others:

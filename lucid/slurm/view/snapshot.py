@@ -32,6 +32,7 @@ from lucid.slurm.elastic.jobs import NOT_ELASTIC, Elasticity, ElasticJobs, Worke
 from lucid.slurm.elastic.turns import TurnJobs, takes_turns
 from lucid.slurm.own.reasons import Outlook, outlook
 from lucid.slurm.own.state import TOLD, Ownership
+from lucid.slurm.records.fields import features_of
 from lucid.slurm.records.job import SlurmJob, SlurmNode
 from lucid.slurm.records.preemption import Preemption
 from lucid.slurm.records.request import NO_DEFAULTS, JobDefaults, whole_because
@@ -351,7 +352,7 @@ class Viewer:
             return f"{home} is not set up for sharing (lucidctl setup --mode pack)"
         if any(c in record.features for c in "|[]()*!"):
             return "its constraint is more than a list of features"
-        lacking = {item.strip() for item in record.features.split("&") if item.strip()} - common
+        lacking = features_of(record.features) - common
         return f"not every node of {home} has the feature {min(lacking)}" if lacking else ""
 
     def _beside(self, partition: str, facts: Observation) -> frozenset[str]:

@@ -345,10 +345,6 @@ def test_where_no_job_can_run_the_replay_says_so_and_writes_nothing(
     assert "which has 8; give --vcs or --nodes more nodes" in said.err
 
 
-def test_an_unknown_option_is_status_2(lucid: Lucid) -> None:
-    assert lucid("simulate", "pack.csv", "--polcy", "fifo").code == 2
-
-
 def test_explain_tells_text_and_json(lucid: Lucid) -> None:
     lucid("simulate", "pack.csv", *ALL, "--policy", "lucid", "--policy", "fifo", "--out", "run")
     said = lucid("explain", "--run", "run", "1")
@@ -376,26 +372,6 @@ def test_explain_says_what_is_wrong(lucid: Lucid, tmp_path: Path) -> None:
         assert (said.code, said.out) == (2, ""), args
         for word in words:
             assert word in said.err
-
-
-def test_trace_synth_describe_and_convert_go_together(lucid: Lucid, tmp_path: Path) -> None:
-    assert lucid("trace", "synth", "month-small", "--jobs", "200", "--seed", "4", "--out", "made.csv").code == 0
-    figures = json.loads(lucid("trace", "describe", "made.csv", "--json").out)
-    assert figures["jobs"] == 200
-    assert lucid("trace", "convert", "pack.csv", "ours.csv").code == 0
-    assert read_trace(tmp_path / "ours.csv").jobs == read_trace(tmp_path / "pack.csv").jobs
-    said = lucid("trace", "describe", "pack.csv", "--format", "nope")
-    assert said.code == 2
-    assert "known: helios" in said.err
-
-
-def test_there_is_help_for_every_command(lucid: Lucid) -> None:
-    listed = lucid("--help").out
-    for command in ("simulate", "explain", "trace", "demo"):
-        assert command in listed
-        said = lucid(command, "--help")
-        assert said.code == 0
-        assert "Usage: lucidctl" in said.out
 
 
 @pytest.mark.parametrize("jobs", [300, pytest.param(None, marks=pytest.mark.slow)])

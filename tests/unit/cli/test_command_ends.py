@@ -1,17 +1,43 @@
-"""How a command ends: interrupted, without a library it needs, or asked to write over what it reads."""
+"""How commands begin and end: light, with clear errors, demo included."""
 
 from __future__ import annotations
 
+import io
+import json
+import re
 import signal
 import subprocess
 import sys
+import time
+from collections.abc import Iterator
+from dataclasses import asdict
+from importlib import import_module
 from pathlib import Path
 
+import click
 import pytest
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
+from rich.console import Console
 
-from lucid.cli.main import lucidctl
-from lucid.errors import ModelError, TraceError
+import demo
+import demo_tables
+from daemon_site import Site
+from demo_realism import RealTimes
+from demo_stream import GPUS_PER_NODE, NODES, PROGRAMS, VC, stream, trace_of
+from lucid.cli.main import _COMMANDS, _GONE, lucidctl
+from lucid.cli.options import job_number
+from lucid.config.load import load_settings
+from lucid.daemon.process import say_checked
+from lucid.daemon.reporting.settings import told_settings
+from lucid.errors import ConfigError, ModelError, TraceError
+from lucid.explain.words import ago
+from lucid.places import told_in
+from lucid.simulator.layout import NodeShape
+from lucid.simulator.metrics import run_metrics
+from lucid.simulator.scenario import Scenario, simulate
+from lucid.simulator.traces.formats.own import write_trace
+from lucid.simulator.traces.read import read_trace
+from lucid.slurm.view.failed_pairs import failed_pairs_in
 
 INTERRUPTED = """
 import os, signal, sys
@@ -84,3 +110,328 @@ def test_convert_does_not_write_over_what_it_reads(tmp_path: Path, linked: bool)
     assert isinstance(result.exception, TraceError)
     assert "give OUT another name" in str(result.exception)
     assert path.read_bytes() == before
+
+
+HEAVY = ("numpy", "scipy", "pandas", "sklearn", "interpret", "matplotlib", "apscheduler", "jinja2", "rapidfuzz")
+
+LIGHT = (
+    "lucid.cli",
+    "lucid.explain",
+    "lucid.daemon",
+    "lucid.slurm",
+    "lucid.core",
+    "lucid.orchestrator",
+    "lucid.places",
+    "lucid.accounting",
+)
+NOT_LIGHT = (
+    "lucid.orchestrator.forecast.plan_ahead", "lucid.orchestrator.policy", "lucid.orchestrator.policies.",
+    "lucid.daemon.policies",
+    "lucid.daemon.reporting.replan", "lucid.daemon.start_log", "lucid.node",
+    "lucid.slurm.client",
+)  # fmt: skip
+"""Whose names begin so plan, or talk to Slurm or GPUs."""
+
+
+def loaded(*words: str) -> set[str]:
+    """Modules there after ``lucidctl WORDS``, in a process of its own."""
+    code = (
+        "import atexit, sys\n"
+        "atexit.register(lambda: print('LOADED', *sys.modules))\n"
+        "from lucid.cli.main import main\n"
+        "main()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, check=False)
+    return set(done.stdout.rpartition("LOADED")[2].split())
+
+
+@pytest.mark.parametrize("words", [("--help",), ("--version",), ("nothing-like-it",)])
+def test_help_loads_no_command_and_no_heavy_library(words: tuple[str, ...]) -> None:
+    found = loaded(*words)
+    assert "click" in found
+    assert not found & {*HEAVY, "pydantic", "sqlite3"}
+    assert not found & {target.partition(":")[0] for target, _ in _COMMANDS.values()}
+
+
+def test_status_loads_no_heavy_library(tmp_path: object) -> None:
+    found = loaded("status", "--config", f"{tmp_path}/none.toml")
+    assert "lucid.cli.jobs.queue" in found
+    assert not found & set(HEAVY)
+    assert "lucid.orchestrator.policies" not in found
+
+
+@pytest.fixture(scope="module")
+def config(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Of a lucidd that has left a plan, in which the job 3 waits."""
+    site = Site(tmp_path_factory.mktemp("site"))
+    for number in range(4):
+        site.submit(f"{number}", 4, mark="lucid:vc=vc;share=0", run_s=5000.0)
+    site.turns(400.0, every_s=10.0)
+    path = site.folder / "lucid.toml"
+    say_checked(path, path.read_bytes(), site.settings)
+    return path
+
+
+@pytest.mark.parametrize("words", [("status",), ("queue",), ("queue", "--json"), ("explain", "3"), ("history",)])
+def test_what_shows_what_lucidd_wrote_loads_nothing_to_plan_with(words: tuple[str, ...], config: Path) -> None:
+    found = loaded(*words, "--config", str(config))
+    assert "lucid.cli.jobs.queue" in found
+    assert not found & {*HEAVY, "pydantic", "textual"}
+    assert not [name for name in found if name.startswith(NOT_LIGHT)]
+    rooms = {".".join(name.split(".")[:2]) for name in found if name.startswith("lucid.")}
+    assert rooms <= {*LIGHT, "lucid.errors", "lucid.text", "lucid.files", "lucid.left_out", "lucid.store"}
+
+
+def test_efficiency_loads_nothing_to_plan_with(config: Path) -> None:
+    found = loaded("efficiency", "--config", str(config))
+    assert "lucid.profiler.waste" in found
+    assert not found & {*HEAVY, "pydantic", "textual", "lucid.config", "lucid.orchestrator.policy"}
+
+
+@pytest.mark.parametrize("words", [("why-not", "3"), ("when", "--gpus", "4")])
+def test_what_plans_again_loads_no_library_of_settings_and_none_that_trains(
+    words: tuple[str, ...], config: Path
+) -> None:
+    found = loaded(*words, "--config", str(config))
+    assert "lucid.orchestrator.policy" in found
+    assert not found & {"pydantic", "textual", "lucid.config", *HEAVY} - {"numpy"}
+
+
+def test_a_file_is_checked_by_the_command_unless_lucidd_has_checked_that_very_file(config: Path) -> None:
+    found = told_in(config)
+    assert found is not None
+    assert found.daemon.partitions == {"vc": "pack"}
+    assert found.daemon.profiling_partition == "prof"
+    other = config.with_name("other.toml")
+    other.write_text(config.read_text() + "\n")
+    assert told_in(other) is None
+    settings = load_settings(other)
+    say_checked(other, other.read_bytes(), settings)
+    assert told_in(other) is not None
+    other.write_text("[daemon]\nstate_dir = 5\n")
+    assert told_in(other) is None
+    say_checked(config, b"what was there before", settings)
+    assert told_in(config) is None, "it was written while it was read"
+    say_checked(config, config.read_bytes(), settings)
+    assert told_in(config) is not None
+
+
+def test_a_command_has_the_same_settings_whether_or_not_lucidd_has_checked_the_file(config: Path) -> None:
+    """Else it can come to need one that is there only until lucidd has run."""
+    other = config.with_name("never.toml")
+    other.write_text(config.read_text() + "\n")
+    assert told_in(other) is None
+    found, settings = told_settings(other), load_settings(other)
+    say_checked(other, other.read_bytes(), settings)
+    assert told_in(other) == told_settings(other) == found
+    for name, section in asdict(found).items():
+        assert section == {key: getattr(getattr(settings, name), key) for key in section}
+    say_checked(config, config.read_bytes(), load_settings(config))
+
+
+@pytest.mark.parametrize("name", _COMMANDS)
+def test_the_table_of_commands_says_what_each_command_says(name: str) -> None:
+    target, about = _COMMANDS[name]
+    module, _, attribute = target.partition(":")
+    command = getattr(import_module(module), attribute)
+    assert about == command.get_short_help_str(10_000)
+
+
+def test_the_stream_is_the_same_for_the_same_seed_and_more_than_the_cluster_can_do() -> None:
+    pieces = stream(60, 1)
+    assert pieces == stream(60, 1) != stream(60, 2)
+    work_gpu_s = sum(piece.work_s * piece.program.gpus for piece in pieces)
+    assert work_gpu_s / (NODES * GPUS_PER_NODE) > 2 * pieces[-1].at_s
+    assert all(piece.work_s < 60 * piece.program.limit_min for piece in pieces), "no limit strikes a job alone"
+    assert {piece.program.name for piece in pieces} == {p.name for some in PROGRAMS.values() for p in some}
+
+
+def test_the_trace_of_the_stream_is_read_back_and_replayed_under_the_demonstrations_settings(tmp_path: Path) -> None:
+    trace = trace_of(stream(60, 1))
+    write_trace(trace, tmp_path / "trace.csv")
+    assert read_trace(tmp_path / "trace.csv").jobs == trace.jobs
+    (tmp_path / "lucid.toml").write_text(demo.SETTINGS)
+    settings = load_settings(tmp_path / "lucid.toml")
+    found = {}
+    for policy in ("backfill", "lucid"):
+        scenario = Scenario(
+            trace, {VC: NODES}, NodeShape(GPUS_PER_NODE), settings=settings, profiling_nodes=1, as_live=True
+        )
+        found[policy] = run_metrics(simulate(scenario, policy))
+    assert found["lucid"]["jobs"] == found["backfill"]["jobs"] == 60
+    assert found["lucid"]["packed_share"] > 0.5 > found["backfill"]["packed_share"] == 0
+
+
+def test_jct_is_reckoned_from_the_time_in_the_stream() -> None:
+    pieces = stream(12, 1)
+    names = [str(n) for n in range(1, 13)]
+
+    def played(later_s: float, requeued: int) -> demo_tables.Played:
+        real = {n: RealTimes(pieces[int(n) - 1].at_s, pieces[int(n) - 1].at_s + later_s) for n in names}
+        return demo_tables.Played({f"10{n}": n for n in names}, real, {f"10{n}": requeued for n in names})
+
+    plain, packed = played(40.0, 0), played(30.0, 1)
+    assert demo_tables.figures(pieces, plain)["avg JCT"] == 40.0
+    assert demo_tables.figures(pieces, packed)["makespan"] == pieces[-1].at_s + 30.0
+    text = io.StringIO()
+    demo_tables.show(Console(file=text, width=120), pieces, plain, packed, {"107": "103"})
+    said = text.getvalue()
+    assert "0.75" in said
+    assert "1 jobs started beside another; 12 were requeued" in said
+    data = demo_tables.as_data(pieces, plain, packed, {"107": "103"}, [])
+    assert (data["requeued"], data["guests"], round(data["lucid"]["p90 JCT"])) == (12, 1, 30)
+    assert "--policy backfill --policy lucid --as-live" in demo_tables.commands(Path("out"), "17")
+
+
+AHEAD_S = 57_000.0
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Site:
+    """Of four jobs for all GPUs of a node, the job 4 waits."""
+    made = Site(tmp_path_factory.mktemp("site"))
+    for number in range(1, 5):
+        made.submit(str(number), 4, mark="lucid:vc=vc;share=0", run_s=5000.0)
+    made.turns(400.0, every_s=10.0)
+    (made.folder / "profiles").mkdir()
+    return made
+
+
+def typed(*words: str, site: Site | None = None) -> Result:
+    config = [] if site is None else ["--config", str(site.folder / "lucid.toml")]
+    return CliRunner().invoke(lucidctl, [*words, *config])
+
+
+def commands(command: click.Command = lucidctl, *before: str) -> Iterator[tuple[tuple[str, ...], click.Command]]:
+    yield before, command
+    if isinstance(command, click.Group):
+        ctx = click.Context(command)
+        for name in command.list_commands(ctx):
+            inner = command.get_command(ctx, name)
+            assert inner is not None
+            yield from commands(inner, *before, name)
+
+
+EVERY = list(commands())
+OF_A_JOB = [
+    (*words, *(["--job"] if isinstance(one, click.Option) else []))
+    for words, command in EVERY
+    for one in command.params
+    if one.name == "job_id"
+]
+
+
+# -- numbers of jobs ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("words", [*OF_A_JOB, ("efficiency", "--time-limits", "--job")], ids=" ".join)
+@pytest.mark.parametrize("word", ["abc", "49469_", "49469.batch", "１"])
+def test_what_is_no_job_number_is_told_as_that(words: tuple[str, ...], word: str, site: Site) -> None:
+    done = typed(*words, word, site=site)
+    assert isinstance(done.exception, ConfigError)
+    assert done.exception.exit_code == 2
+    assert str(done.exception) == f"{word} is no job number; 49469, 49469_3 and 49469+1 are"
+
+
+def test_the_commands_that_take_a_job_are_these() -> None:
+    assert set(OF_A_JOB) == {("explain",), ("why-not",), ("efficiency", "--job")}
+    assert [job_number(word) for word in ("49469", "49469_3", "49469+1")] == ["49469", "49469_3", "49469+1"]
+
+
+def test_a_part_of_a_heterogeneous_job_is_asked_of_slurm(site: Site) -> None:
+    done = typed("explain", "49469+1", site=site)
+    assert isinstance(done.exception, ConfigError)
+    assert "nothing was decided about job 49469+1" in str(done.exception)
+
+
+# -- did you mean -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("words", "group"), [(w, c) for w, c in EVERY if isinstance(c, click.Group)])
+def test_a_mistyped_command_is_told_which_one_it_may_mean(words: tuple[str, ...], group: click.Group) -> None:
+    for name in group.list_commands(click.Context(group)):
+        mistyped = f"{name[:-1]}{name[-1] * 2}x"
+        done = typed(*words, mistyped)
+        assert done.exit_code == 2
+        assert f"No such command {mistyped!r}; did you mean '{name}'?" in done.output
+
+
+def test_a_mistyped_option_is_told_which_one_it_may_mean() -> None:
+    for words, command in EVERY:
+        for option in command.params:
+            if isinstance(option, click.Option) and option.opts[0].startswith("--"):
+                done = typed(*words, f"{option.opts[0]}xq")
+                assert done.exit_code == 2
+                assert re.search("[Dd]id you mean ", done.output), (words, option.opts[0], done.output)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("mode", "vcc"),
+        ("mode", "vcc", "order"),
+        ("when", "--gpus", "1", "--partition", "vcc"),
+        ("why-not", "4", "--vc", "vcc"),
+    ],
+)
+def test_a_mistyped_partition_is_told_which_one_it_may_mean(
+    words: tuple[str, ...], site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(time, "time", lambda: site.slurm.now)
+    done = typed(*words, site=site)
+    assert isinstance(done.exception, ConfigError)
+    assert "; did you mean 'vc'?" in str(done.exception)
+
+
+def test_a_word_on_the_mode_lets_pairs_be_made_again(site: Site) -> None:
+    told = {"node": "n1", "since_s": 1.0, "job": "7", "reason": "Prolog error", "partitions": ["vc"]}
+    site.store.set_setting("pairs.off.n1", json.dumps(told))
+    assert "pairs on n1 again" in typed("mode", "vc", "configured", site=site).output
+    assert not failed_pairs_in(site.store.settings())
+
+
+def test_one_place_says_did_you_mean() -> None:
+    package = Path(__file__).parents[3] / "lucid"
+    found = [path.name for path in package.rglob("*.py") if "get_close_matches" in path.read_text(encoding="utf-8")]
+    assert found == ["errors.py"]
+
+
+# -- clocks -------------------------------------------------------------------------------------------------
+
+
+def test_an_age_is_never_negative() -> None:
+    assert ago(-AHEAD_S) == "15.8 h from now: the clock that wrote it and this one differ"
+    assert [ago(age_s) for age_s in (-2.0, 0.4, 120.0)] == ["0 s ago", "0 s ago", "2 min ago"]
+
+
+@pytest.mark.parametrize(
+    ("words", "tells"),
+    [
+        (("status",), True),
+        (("when", "--gpus", "1"), True),
+        (("why-not", "4"), True),
+        (("queue",), False),
+        (("explain", "4"), False),
+        (("history",), False),
+        (("efficiency",), False),
+        (("gpu", "--once"), False),
+        (("gpu", "health"), False),
+        (("mode",), False),
+    ],
+)
+def test_nothing_is_told_to_be_older_than_the_future(
+    words: tuple[str, ...], tells: bool, site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The store and the heartbeat are written by a host whose clock is 15.8 h ahead of this one's."""
+    monkeypatch.setattr(time, "time", lambda: site.slurm.now - AHEAD_S)
+    done = typed(*words, site=site)
+    assert done.exception is None
+    assert not re.search(r"(?<![\w.–-])-\d[\d.]* (s|min|h|d)\b", done.output), done.output
+    assert ("15.8 h from now" in " ".join(done.output.split())) is tells
+
+
+@pytest.mark.parametrize(("command", "instead"), _GONE.items())
+def test_a_command_that_was_taken_out_says_what_took_its_place(command: str, instead: str) -> None:
+    said = CliRunner().invoke(lucidctl, [command, "--json"])
+    assert said.exit_code == 2
+    assert f"{command} was taken out; {instead}" in " ".join(said.output.split())

@@ -20,11 +20,6 @@ from lucid.explain.queue_rows import told_words
 from lucid.models.packing.pair_memory import PairMemoryFile
 
 
-@pytest.fixture
-def site(tmp_path: Path) -> Site:
-    return Site(tmp_path)
-
-
 def _crowded(site: Site) -> str:
     """Three jobs that share with nobody, and room for two: which of them waits."""
     for n in range(3):

@@ -1,19 +1,32 @@
-"""Reasons, decisions and times in words."""
+"""What explain, queue and the other tables show."""
 
 from __future__ import annotations
 
+import json
+import math
 import re
+import time
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from builders import LIGHT, FixedPredictor, kinds, nodes, part, policy, runs, snap, waits
+from daemon_site import Site
 from lucid.binder.contention import contention_speeds
 from lucid.core import reasons as why
 from lucid.core.decision import Decision, DecisionRow
+from lucid.core.node import Window
 from lucid.core.reason import Reason
+from lucid.core.reasons.queue import Closes, NodesOut, Reserved
+from lucid.core.snapshot import Seen
+from lucid.explain import reasons as window_words
+from lucid.explain.queue_rows import guess_words, kept_words, start_words
 from lucid.explain.reasons import decision_text, reason_text
 from lucid.explain.replayed_story import replayed
 from lucid.explain.words import duration, when
+from lucid.slurm.records.reservations import Reservation
 
 SAID: list[tuple[Reason, str]] = [
     (why.Priority("estimate x GPUs", 7200.0, 3600.0, 2, "history"), "estimate 1.0 h by history, 2 GPUs"),
@@ -355,3 +368,115 @@ def test_the_first_partner_is_not_called_the_best() -> None:
 def test_a_resize_in_words() -> None:
     entry = DecisionRow(0.0, "j", "vc", "resize", (why.Allotted("speedup", 2, 4, 1.5),), placement="n1:0-1")
     assert decision_text(entry, False) == "is resized, and goes on from a checkpoint on n1:0-1"
+
+
+H, D = 3600, 86400
+
+
+@pytest.mark.parametrize(
+    ("starts_in_s", "words"),
+    [
+        ((0, 0, 0), "now"),
+        ((50 * 60, 60 * 60, 70 * 60), "in 1.0 h (50 min to 1.2 h)"),
+        ((1, 1, 1), "within a minute"),
+        ((1, 20, 100), "within 2 min"),
+        ((1, 264, 5400), "within 2 h, most likely in minutes"),
+        ((1, 30 * 60, 50 * 60), "within the hour, most likely in 30 min"),
+        ((60, 6600, int(5.4 * H)), "within 6 h, most likely in 2 h"),
+        ((1, 4 * H, 4 * H), "within 4 h"),
+        ((int(0.4 * D), int(7.4 * D), int(16.7 * D)), "within 17 d, most likely in 7 d"),
+        ((1, H, 23 * H), "within a day, more is not known yet"),
+        (None, "in more than 12.0 h"),
+    ],
+)
+def test_a_range_is_said_as_narrow_as_it_is(starts_in_s: tuple[int, int, int] | None, words: str) -> None:
+    assert start_words(starts_in_s, 12.0 * H) == words
+
+
+def test_a_start_that_is_not_foreseen_is_a_dash() -> None:
+    assert (start_words(None, math.inf), start_words(None, 60.0, barred=True)) == ("-", "-")
+
+
+@pytest.mark.parametrize(
+    ("holder", "likely_s", "words"),
+    [
+        ("1", 8 * D, "by the estimates of the jobs there its nodes are free in 2.0 d; it is expected later"),
+        ("1", 600, "by the estimates of the jobs there its nodes are free in 2.0 d; it is expected earlier"),
+        ("1", int(2.2 * D), ""),
+        ("2", 8 * D, ""),
+    ],
+)
+def test_why_a_start_is_not_when_the_nodes_are_free_is_said(holder: str, likely_s: int, words: str) -> None:
+    kept = Reserved(holder, 100.0 + 2 * D, 2.0 * D, 4)
+    row = DecisionRow(100.0, "1", "vc", "hold", (kept,))
+    told = kept_words(row, "1", (1, likely_s, 9 * D), 100.0)
+    assert told.startswith(words)
+    assert bool(told) is bool(words)
+
+
+def test_a_start_before_any_wait_has_ended_is_a_first_guess() -> None:
+    assert [guess_words(seen)[:31] for seen in (0, 3, 10)] == [
+        "a first guess: no wait has ende", "a first guess: only 3 waits hav", "",
+    ]  # fmt: skip
+
+
+LONG, ENDLESS, SHORT = "1", "2", "3"
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
+    """A job of an hour and one without limit wait; a window of two hours is 20 minutes ahead."""
+    site = Site(tmp_path, restarts=None)
+    start_s = site.slurm.now + 1200.0
+    nodes = ("n1", "n2", "p1")
+    site.slurm.reserved = [
+        Reservation("m", nodes, start_s, start_s + 7200.0, frozenset(["MAINT"]), node_list="n[1-2],p1")
+    ]
+    site.submit(LONG, 1, time_limit_s=3600.0)
+    site.submit(ENDLESS, 1)
+    site.submit(SHORT, 1, run_s=3000.0, time_limit_s=600.0)
+    site.turns(30.0)
+    monkeypatch.setattr(window_words, "time", SimpleNamespace(time=lambda: site.slurm.now))
+    return site
+
+
+def test_explain_says_with_which_limit_it_would_start_now(site: Site) -> None:
+    told = site.ctl("explain", LONG)
+    window = "maintenance of n[1-2],p1 (m) from day 0 00:36:40 to day 0 02:36:40"
+    assert f"{window}; its time limit of 60 min ends after that begins" in told.replace("1.0 h", "60 min")
+    assert "with --time 0:18:00 it would start now" in told
+    assert json.loads(site.ctl("explain", LONG, "--json"))["sooner"] == {"limit_s": 1080.0}
+    early_s, likely_s, _ = json.loads(site.ctl("explain", LONG, "--json"))["starts_in_s"]
+    assert early_s == likely_s >= 8370, "it cannot be before the end"
+    assert "this job has no time limit, so it cannot start before" in site.ctl("explain", ENDLESS)
+    assert site.slurm.writes == [(SHORT, "update"), (SHORT, "release")], "and nothing was written because of it"
+
+
+def test_why_not_plans_with_a_shorter_limit(site: Site) -> None:
+    assert "with --time 0:18:00: start" in site.ctl("why-not", LONG)
+    assert "with --time 0:30:00: waits" in site.ctl("why-not", LONG, "--time", "30")
+
+
+def test_a_running_job_that_may_last_into_it_is_named(site: Site) -> None:
+    window = site.slurm.reserved[0]
+    site.slurm.reserved = [replace(window, start_s=site.slurm.now + 300.0)]
+    site.turns(70.0)
+    assert "may last into: maintenance of n[1-2],p1 (m) from" in site.ctl("explain", SHORT)
+    assert len(json.loads(site.ctl("explain", SHORT, "--json"))["reaches"]) == 1
+    assert f"job {SHORT} may still run then" in site.ctl("queue")
+    (told,) = json.loads(site.ctl("queue", "--json"))["windows"]
+    assert (told["nodes"], told["reaching"]) == (["n1", "n2", "p1"], [SHORT])
+
+
+def test_words_of_windows() -> None:
+    open_ended = Seen(Window(100.0, None, "w"), ("n1",), tuple(map(str, range(10))))
+    assert window_words.window_words(open_ended, 0.0) == (
+        "w from day 0 00:01:40; jobs 0, 1, 2, 3, 4, 5, 6, 7 and 2 more may still run then"
+    )
+    assert window_words.window_words(replace(open_ended, reaching=()), 200.0) == "w now"
+    assert window_words.limit_words(2700.0) == "0:45:00"
+    closes = Closes(4, 3600.0, 1190.0, 1200.0, None, "w")
+    assert window_words.ends_in_time_s([closes], time.time()) == 1080.0
+    assert window_words.ends_in_time_s([replace(closes, room_s=100.0), NodesOut(1, "w")], time.time()) is None, (
+        "less than a minute"
+    )

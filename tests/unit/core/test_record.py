@@ -1,18 +1,30 @@
-"""What a run leaves behind: decisions kept only when their reasons change, and read again as they were."""
+"""Records, reasons and shapes: frozen, compared, and as JSON."""
 
 from __future__ import annotations
 
 import json
+from dataclasses import MISSING, FrozenInstanceError, fields, replace
 from pathlib import Path
+from typing import Any, get_args
 
 import pytest
 
-from builders import VC, Tape, a_trace, at, by, nodes, part, replay, snap, waits
+from builders import LIGHT, VC, Tape, a_trace, at, by, decide, guess, nodes, part, replay, runs, snap, waits
+from lucid.core.as_json import from_json, to_json
 from lucid.core.decision import Action, Decision, EndProfiling, Hold, PartitionPlan, Plan, Requeue, Start
+from lucid.core.job import Elastic, Ended, Job, JobProfile, Pending, Running, Stage
+from lucid.core.node import Node
+from lucid.core.placement import NodeGpus
+from lucid.core.prediction import DurationTerms, Prediction, Split, StageTimes, Term
+from lucid.core.reason import REASONS, Reason, reason_from_dict, reason_to_dict
 from lucid.core.reasons.profiling import ProfileTime
-from lucid.core.reasons.queue import BehindHead, FreeGpus, NextRound, Preempted
+from lucid.core.reasons.queue import BehindHead, Borrows, FreeGpus, NextRound, Preempted, Victim
+from lucid.core.reasons.sharing import GpuMemory
+from lucid.core.snapshot import Partition, Snapshot
 from lucid.errors import TraceError
+from lucid.explain.reasons import reason_text
 from lucid.simulator.record import DecisionLog, load_decisions, write_decisions
+from lucid.store.view import snapshot_from_dict, snapshot_to_dict
 
 FULL = FreeGpus(1, 0, 0, False)
 
@@ -99,3 +111,163 @@ def test_every_job_of_a_run_has_its_decisions_and_its_start_among_them() -> None
     for job, outcome in outcomes.items():
         assert log.of(job)[-1].verb == "start"
         assert log.of(job)[-1].at_s == outcome.start_s
+
+
+@pytest.mark.parametrize(
+    ("made", "field"),
+    [(Start(at("n1:0"), ()), "beside"), (FreeGpus(1, 1, 1, True), "needed"), (guess(9.0), "duration_s")],
+    ids=lambda item: type(item).__name__,
+)
+def test_no_test_assigns_to_a_field_of_what_was_decided(made: Any, field: str) -> None:
+    with pytest.raises(FrozenInstanceError):
+        setattr(made, field, None)
+
+
+def test_all_that_is_decided_is_watched_over_in_tests() -> None:
+    kinds: list[Any] = [*get_args(Decision), *REASONS.values()]
+    assert [kind.__name__ for kind in kinds if not kind.__dataclass_params__.frozen] == []
+
+
+ELASTIC = Job("9", "vc", 2, 5.0, elastic=Elastic(64, 32))
+RUNNING = Running(ELASTIC, 3.0, (NodeGpus("n1", 3), NodeGpus("n2", 1)), stage=Stage.PROFILE, profile=LIGHT)
+PREDICTION = Prediction(
+    60.0, "x", 1, "y", epochs=3.0, epoch_s=(2.0, 1.0), stages=StageTimes((0.1, 0.2), 0.3),
+    duration_terms=DurationTerms(0.5, (Term("a", "b", 4.0),), 4.4, 10.0, 20.0, None),
+    share_splits=(Split("gpu_util", 20.0, True, 50.0),),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "noun",
+    [ELASTIC, RUNNING, PREDICTION, Pending(ELASTIC, 2.0, profile=LIGHT), Ended(ELASTIC, 9.0, 4.0, "FAILED", LIGHT)],
+    ids=lambda noun: type(noun).__name__,
+)
+def test_a_noun_comes_back_equal(noun: object) -> None:
+    assert from_json(type(noun), json.loads(json.dumps(to_json(noun)))) == noun
+
+
+def test_a_picture_gives_elastic_jobs_back_whole() -> None:
+    part = Partition("vc", (Node("n1", 4),), (Pending(ELASTIC, 5.0),), (RUNNING,))
+    seen = snapshot_from_dict(json.loads(json.dumps(snapshot_to_dict(Snapshot(9.0, {"vc": part})))))
+    again = seen.partitions["vc"]
+    assert (again.nodes, again.pending, again.running) == (part.nodes, part.pending, part.running)
+
+
+def test_what_is_not_there_has_its_default_and_what_is_not_known_is_passed_over() -> None:
+    least = {"gpu_util": 1.0, "mem_util": 2.0, "gpu_mem_mib": 3.0, "of_later_versions": 4}
+    assert from_json(JobProfile, least) == JobProfile(1.0, 2.0, 3.0)
+
+
+@pytest.mark.parametrize(
+    "data", [5, [], {"id": "1"}, {"id": "1", "vc": "v", "gpus": 1, "submit_s": 0.0, "elastic": 3}]
+)
+def test_another_shape_is_refused(data: object) -> None:
+    with pytest.raises((TypeError, ValueError)):
+        from_json(Job, data)
+
+
+EXAMPLES: dict[str, object] = {
+    "str": "x",
+    "float": 1.5,
+    "int": 2,
+    "bool": True,
+    "float | None": None,
+    "tuple[Shown, ...]": ("a", "b"),
+    "tuple[Victim, ...]": (Victim("j", "scav", 2, 7200.0),),
+}
+
+
+def example(kind: type[Reason]) -> Reason:
+    return kind(**{f.name: EXAMPLES.get(str(f.type), "x") for f in fields(kind) if f.default is MISSING})
+
+
+@pytest.mark.parametrize("kind", REASONS.values(), ids=lambda kind: kind.__name__)
+def test_every_reason_survives_json(kind: type[Reason]) -> None:
+    one = example(kind)
+    data = json.loads(json.dumps(reason_to_dict(one)))
+    assert data["kind"] == kind.__name__
+    assert data["holds"] == bool(one)
+    again = reason_from_dict(data)
+    assert type(again) is type(one)
+    assert again == one
+
+
+def test_the_registry_holds_the_classes_themselves() -> None:
+    assert REASONS["FreeGpus"] is FreeGpus
+    assert FreeGpus.kind == "FreeGpus"
+
+
+def test_a_large_job_that_borrows_is_read_as_b7b0384e_stored_it() -> None:
+    stored = {"kind": "LargeBorrows", "job_gpus": 16, "above": 8, "waited_s": 9.0, "lenders": ["b"], "gpus": 4}
+    assert reason_text(reason_from_dict(stored)) == "borrows 4 GPUs of VC b until it ends"
+    stored = {"kind": "Borrows", "estimate_s": 600.0, "longest_s": None, "lenders": ["b"], "gpus": 4, "holds": True}
+    assert reason_from_dict(stored) == Borrows(600.0, ("b",), 4)
+
+
+def test_an_unknown_kind_is_a_key_error() -> None:
+    with pytest.raises(KeyError):
+        reason_from_dict({"kind": "Whim"})
+
+
+def test_reasons_compare_by_their_values() -> None:
+    assert BehindHead("a") == BehindHead("a") != BehindHead("b")
+
+
+@pytest.mark.parametrize(("other", "fits"), [(9999.0, True), (10000.0, False)])
+def test_the_truth_of_a_reason_is_its_comparison(other: float, fits: bool) -> None:
+    assert bool(GpuMemory("p", 10000.0, other, 20000)) == fits
+
+
+ASKED = {"profiling": {"enabled": False, "restarts": "asked"}, "packing": {"unparted_harm": 0.0}}
+ALLOWED = {"profiling": {"enabled": False, "restarts": "allowed"}, "packing": {"unparted_harm": 0.0}}
+ONE_USER = {"packing": {"same_user_only": True}}
+
+HELD: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
+    ("parted before", {"alone": True}, {}),
+    ("not shareable", {"shareable": False}, {}),
+    ("not measured", {"profile": None}, {}),
+    ("unstable", {"profile": replace(LIGHT, unstable=True)}, {}),
+    ("too much GPU memory", {"profile": replace(LIGHT, gpu_mem_mib=22000.0)}, {}),
+    ("too many CPUs", {"cpus": 4}, {}),
+    ("too much host memory", {"mem_mib": 4000}, {}),
+    ("another user", {"user": "bob"}, ONE_USER),
+    ("not to be started over", {"restart_asked": False}, ASKED),
+    ("never requeued", {"requeueable": False}, ALLOWED),
+]
+
+
+@pytest.mark.parametrize(("differs", "rules"), [item[1:] for item in HELD], ids=[item[0] for item in HELD])
+def test_a_job_is_not_held_by_what_stopped_one_that_differs(differs: dict[str, Any], rules: dict[str, Any]) -> None:
+    """Both would stand beside the only running job; the first in the queue may not, the next one may."""
+    usual: dict[str, Any] = {"user": "ann", "profile": LIGHT, "restart_asked": True, "cpus": 1, "mem_mib": 1000}
+    host = runs("host", "n1:0", profile=LIGHT, job={"user": "ann", "requeueable": False, "cpus": 1, "mem_mib": 1000})
+    first = waits("first", **{**usual, **differs})
+    second = waits("second", submit_s=1.0, **usual)
+    known = {"host": guess(9000.0, 0), "first": guess(1000.0, 0), "second": guess(1000.0, 0)}
+    if first.profile is None:
+        known["first"] = guess(1000.0)
+    sections = {"profiling": {"enabled": False}, **rules}
+    partition = part(nodes(1, 1, cpus=4, mem_mib=4000), [first, second], [host])
+    made = decide("lucid", snap(100.0, partition, predictions=known), **sections)
+    assert isinstance(made.decisions["first"], Hold)
+    beside = made.decisions["second"]
+    assert isinstance(beside, Start), beside.reasons
+    assert beside.beside == "host"
+
+
+def test_a_share_score_that_fits_is_not_held_by_one_that_does_not() -> None:
+    host = runs("host", "n1:0", profile=LIGHT)
+    line = [waits("first", profile=LIGHT), waits("second", submit_s=1.0, profile=LIGHT)]
+    known = {"host": guess(9000.0, 1), "first": guess(1000.0, 2), "second": guess(1000.0, 0)}
+    snapshot = snap(100.0, part(nodes(1, 1), line, [host]), predictions=known)
+    made = decide("lucid", snapshot, profiling={"enabled": False})
+    assert isinstance(made.decisions["first"], Hold)
+    assert isinstance(made.decisions["second"], Start)
+
+
+def test_one_node_suffices_for_a_job_behind_one_that_wants_two() -> None:
+    line = [waits("first", 2, min_nodes=2), waits("second", 2, submit_s=1.0)]
+    snapshot = snap(100.0, part(nodes(2, 2), line, [runs("rigid", "n2:0-1")]))
+    made = decide("lucid", snapshot, profiling={"enabled": False}, reservation={"enabled": False})
+    assert isinstance(made.decisions["first"], Hold)
+    assert isinstance(made.decisions["second"], Start)

@@ -1,4 +1,4 @@
-"""Muri's rules on small states: who runs, with whom, where, and when they are parted again."""
+"""Policies of the papers as live policies: Muri, Optimus."""
 
 from __future__ import annotations
 
@@ -7,20 +7,23 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 
-from builders import LIGHT, VC, kinds, nodes, policy, reason, runs, snap, waits
+from builders import LIGHT, VC, at, check_plan, decide, guess, kinds, nodes, part, policy, reason, runs, snap, waits
 from lucid.config.policy import MuriSettings
-from lucid.core.decision import Hold, PartitionPlan, Regroup, Requeue, Start
-from lucid.core.job import Pending, Running, Work
+from lucid.core.decision import Hold, PartitionPlan, Regroup, Requeue, Resize, Start
+from lucid.core.job import Elastic, Pending, Progress, Running, Work
 from lucid.core.node import Node
-from lucid.core.prediction import Prediction, StageTimes
-from lucid.core.reasons.queue import FreeGpus, Priority
+from lucid.core.prediction import MeasuredRun, Prediction, StageTimes
+from lucid.core.reasons.queue import Allotted, FreeGpus, Priority
 from lucid.core.reasons.sharing import Interleaved
+from lucid.core.snapshot import Partition
 from lucid.orchestrator.policies.muri.grouping import GammaTable, group_jobs
 from lucid.orchestrator.policies.muri.interleave import MuriJob
 from lucid.orchestrator.policies.muri.policy import ATTAINED, REMAINING, grouping_options
-from scenes.systems import FOUR, STORE, groups, guesses, room
+from lucid.orchestrator.policies.rounds.optimus_models import LossModel
+from scenes.systems import FOUR, RESIZES, STORE, groups, guesses, room
 
 LOAD = StageTimes((8.0, 1.0, 1.0, 0.0), 10.0)
 COMPUTE = StageTimes((1.0, 1.0, 8.0, 0.0), 10.0)
@@ -166,3 +169,180 @@ def test_groups_do_not_depend_on_what_the_table_saw_before() -> None:
         group_jobs(rng.sample(jobs, len(jobs)), 3, options, known)
         fresh = GammaTable(options.k, options.ordering, options.overhead)
         assert group_jobs(jobs, 5, options, known) == group_jobs(jobs, 5, options, fresh), seed
+
+
+LIMITS = Elastic(8, batch=256, init_batch=128, most_batch=1024, atomic_min=16, atomic_max=128)
+QUICK = LossModel(0.5, 1.0, 0.1)
+"""Falls by at most 0.05 in ten epochs from the 22nd on."""
+SLOW = LossModel(0.02, 1.0, 0.1)
+"""Would do so beyond the 100th epoch only."""
+
+
+def losses_of(model: LossModel, epochs: Sequence[float]) -> tuple[tuple[float, float], ...]:
+    return tuple(zip(epochs, model.loss(np.asarray(epochs)).tolist(), strict=True))
+
+
+def trains(
+    name: str,
+    done: float = 3.0,
+    losses: tuple[tuple[float, float], ...] = (),
+    limits: Elastic = LIMITS,
+    kind: str = "",
+    where: str = "",
+) -> Pending | Running:
+    """A job that has done so many epochs; it runs if ``where`` says where, else it was interrupted."""
+    said = Progress(done, (), losses)
+    if not where:
+        return replace(waits(name, elastic=limits, name=kind), progress=said)
+    entry = runs(name, where)
+    return replace(entry, job=replace(entry.job, gpus=1, elastic=limits, name=kind), progress=said)
+
+
+def fitted(*entries: Pending | Running, memory: object = None, now_s: float = 600.0, gpus: int = 16) -> PartitionPlan:
+    partition = room(nodes(1, gpus), entries)
+    snapshot = replace(snap(now_s, partition), memory={} if memory is None else {VC: memory})
+    made = policy("optimus-fitted").plan(snapshot).partitions[VC]
+    check_plan(partition, made, RESIZES)
+    return made
+
+
+def left(made: PartitionPlan, name: str) -> float:
+    """Epochs that the plan takes a job to have left."""
+    return float(reason(made.decisions[name], Allotted).value)
+
+
+def test_epochs_come_from_the_losses_that_were_reported() -> None:  # O2, O5
+    assert left(fitted(trains("a", 3.0, losses_of(QUICK, range(9)))), "a") == 22 - 3
+    every_other = losses_of(QUICK, range(0, 18, 2))
+    assert left(fitted(trains("a", 8.0, every_other)), "a") == 22 - 8
+    assert left(fitted(trains("a", 60.0, losses_of(QUICK, range(9)))), "a") == pytest.approx(0.0, abs=0.01)
+
+
+def test_each_new_loss_counts() -> None:  # O2
+    seen = (*losses_of(SLOW, range(3)), *losses_of(QUICK, range(3, 12)))
+    assert left(fitted(trains("a", 3.0, seen[:2])), "a") == 20, "two points make no curve"
+    assert left(fitted(trains("a", 3.0, seen[:3])), "a") == 20, "its end is not in sight"
+    assert left(fitted(trains("a", 12.0, seen)), "a") < 20
+
+
+def test_the_job_with_more_to_learn_gets_the_gpus() -> None:  # O2, O11
+    """Both run equally fast; only their losses differ."""
+    speeds = tuple((g, 100.0 / g) for g in range(1, 9))
+    near, far = (trains(n, 12.0, losses_of(m, range(12))) for n, m in (("near", QUICK), ("far", SLOW)))
+    entries = [replace(e, progress=replace(e.progress, epoch_s=speeds)) for e in (near, far) if e.progress]
+    made = fitted(*entries, gpus=6)
+    given = {name: reason(made.decisions[name], Allotted).gpus for name in ("near", "far")}
+    assert given["far"] > given["near"]
+    assert sum(given.values()) == 6
+
+
+def test_epochs_as_the_user_said_come_before_everything() -> None:  # O5
+    said = replace(LIMITS, epochs=50.0)
+    ended = fitted(*(trains(f"e{i}", 9.0, kind="same", where=f"n1:{i}") for i in range(2))).memory
+    made = fitted(trains("a", 3.0, losses_of(QUICK, range(9)), said, "same"), memory=ended, now_s=1200.0)
+    assert left(made, "a") == 47
+
+
+def test_epochs_of_jobs_of_the_same_type_come_next() -> None:  # O5
+    first = fitted(
+        trains("e0", 10.0, kind="same", where="n1:0"),
+        trains("e1", 13.0, kind="same", where="n1:1"),
+        trains("e2", 90.0, kind="other", where="n1:2"),
+        trains("e3", 70.0, limits=replace(LIMITS, batch=512), kind="same", where="n1:3"),
+        trains("never ran", 0.0, kind="same"),
+        trains("stays", 40.0, kind="same", where="n1:4"),
+    )
+    made = fitted(
+        trains("stays", 40.0, kind="same", where="n1:4"),
+        trains("a", 3.0, losses_of(QUICK, range(9)), kind="same"),
+        trains("b", 3.0, losses_of(QUICK, range(9)), kind="new"),
+        trains("c", 3.0, limits=replace(LIMITS, batch=512), kind="same"),
+        memory=first.memory,
+        now_s=1200.0,
+    )
+    assert left(made, "a") == 11 - 3, "the mean of 10 and 13, rounded down"
+    assert left(made, "b") == 22 - 3, "nobody of its type has ended"
+    assert left(made, "c") == 70 - 3, "another batch size makes another type"
+    later = fitted(trains("a", 3.0, kind="same"), memory=made.memory, now_s=1800.0)
+    assert left(later, "a") == (10 + 13 + 40) // 3 - 3, "those known before still count"
+
+
+def test_nothing_known_is_twenty_epochs_more() -> None:  # O5
+    made = fitted(trains("new", 0.0), trains("old", 37.0))
+    assert (left(made, "new"), left(made, "old")) == (20, 20)
+
+
+def dealt(machines: Sequence[Node], most: Mapping[str, int], running: Sequence[Running] = ()) -> dict[str, list[str]]:
+    """Nodes of each job, where every job gets the most GPUs that it may have."""
+    line = [waits(name, 1, float(i), elastic=replace(LIMITS, max_gpus=g)) for i, (name, g) in enumerate(most.items())]
+    perfect = tuple(60.0 / g for g in range(1, 9))
+    known = {e.job.id: replace(guess(600.0), epochs=100.0, epoch_s=perfect) for e in (*line, *running)}
+    partition: Partition = part(machines, line, running)
+    made = policy("optimus").plan(snap(600.0, partition, predictions=known)).partitions[VC]
+    check_plan(partition, made, RESIZES)
+    where = {}
+    for name, decision in made.decisions.items():
+        assert isinstance(decision, Start | Resize)
+        assert name not in most or sum(p.mask.bit_count() for p in decision.placement) == most[name]
+        where[name] = [p.node for p in decision.placement]
+    return where
+
+
+def known(ended: int, epochs_left: str) -> float:
+    """Epochs that the oracle's Optimus takes a job to have left that has ended so many."""
+    run = MeasuredRun((2.0, 1.0, 0.25), tuple(80.0 / g for g in range(1, 9)))
+    entry = trains("a", ended * 1.1, tuple((1.1 * (e + 1), 0.5) for e in range(ended)))
+    said = replace(guess(600.0), epochs=3.5, epoch_s=tuple(60.0 / g for g in range(1, 9)), measured=run)
+    now = snap(600.0, part(nodes(1, 16), [entry] if isinstance(entry, Pending) else []), predictions={"a": said})
+    return left(decide("optimus", now, optimus={"epochs_left": epochs_left}), "a")
+
+
+def test_an_oracle_may_know_what_a_measured_run_took() -> None:
+    assert [known(n, "true") for n in range(3)] == pytest.approx([3.5, 2.4, 1.3])
+    assert [known(n, "measured") for n in range(4)] == [2.0, 1.0, 0.25, 0.25]
+
+
+def test_jobs_of_few_gpus_choose_their_nodes_first() -> None:  # O14
+    machines = (Node("n1", 4), Node("n2", 3))
+    for most in ({"large": 4, "small": 3}, {"small": 3, "large": 4}):
+        assert dealt(machines, most) == {"small": ["n1"], "large": ["n1", "n2"]}
+
+
+def test_a_job_gets_as_few_nodes_as_can_be() -> None:  # O16
+    machines = (Node("n1", 1), Node("n2", 2), Node("n3", 4), Node("n4", 3))
+    assert dealt(machines, {"a": 4}) == {"a": ["n3"]}
+    assert dealt(machines, {"a": 7}) == {"a": ["n3", "n4"]}
+    assert dealt(machines, {"a": 8}) == {"a": ["n2", "n3", "n4"]}
+
+
+def test_who_keeps_his_number_of_gpus_keeps_his_gpus() -> None:  # O16
+    stays = runs("stays", "n1:0-1")
+    stays = replace(stays, job=replace(stays.job, gpus=1, elastic=replace(LIMITS, max_gpus=2)))
+    assert dealt((Node("n1", 3), Node("n2", 8)), {"new": 8}, [stays]) == {"new": ["n2"]}
+    assert stays.placement == at("n1:0-1")
+
+
+def test_under_drf_everybody_has_the_same_on_the_emptiest_nodes() -> None:  # O19, O21
+    line = [waits(f"j{i}", 1, float(i), elastic=replace(LIMITS, max_gpus=2 if i == 0 else 8)) for i in range(3)]
+    machines = (Node("n1", 4), Node("n2", 4))
+    made = decide("optimus-drf", snap(600.0, part(machines, line, [])))
+    check_plan(part(machines, line, []), made, RESIZES)
+    where = {name: d.placement for name, d in made.decisions.items() if isinstance(d, Start)}
+    assert {name: sum(p.mask.bit_count() for p in place) for name, place in where.items()} == {
+        "j0": 2,
+        "j1": 3,
+        "j2": 3,
+    }
+    assert {p.node for p in where["j0"]} == {"n1", "n2"}, "one by one, not together"
+    assert decide("optimus-drf", snap(601.0, part(machines, line, []))).wake_s == 1200.0
+
+
+def test_a_job_that_is_not_to_be_resized_for_a_while_has_not_ended() -> None:
+    """On a real cluster a job is not elastic within its cool-down, or when it falls silent."""
+    first = fitted(trains("e0", 10.0, kind="same", where="n1:0"))
+    cooling = trains("e0", 11.0, kind="same", where="n1:0")
+    cooling = replace(cooling, job=replace(cooling.job, elastic=None))
+    made = fitted(cooling, trains("a", 3.0, kind="same"), memory=first.memory, now_s=1200.0)
+    assert left(made, "a") == 20, "nobody of its type has ended"
+    later = fitted(trains("a", 3.0, kind="same"), memory=made.memory, now_s=1800.0)
+    assert left(later, "a") == 10 - 3, "now it has"

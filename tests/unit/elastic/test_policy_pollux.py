@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from applications import INIT, MODEL, an_application, learning
+from applications import INIT, MODEL, learning
 from builders import (
     VC,
     FixedPredictor,
@@ -206,11 +206,6 @@ def replay_elastic(
     tape = Tape()
     cluster = a_cluster(trace, layout, agents="adapt" in made.needs)
     return {o.job.id: o for o in run(cluster, made, predictor, tape).outcomes}, tape
-
-
-@pytest.fixture(scope="module")
-def app() -> Application:
-    return an_application()
 
 
 def trains(app: Application, name: str, submit_s: float, batch: int = 256) -> TraceJob:

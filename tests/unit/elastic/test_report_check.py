@@ -1,15 +1,39 @@
-"""Reports against the clock: honest jobs, however they pause, are left alone; liars lose what they gained."""
+"""What a job reports of its progress, and what of it is believed."""
 
 from __future__ import annotations
 
 import random
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
+from pathlib import Path
+from typing import Any
 
 import pytest
+from test_resizes import WHY, Stage
 
-from lucid.core.job import Progress
+from benchmarks.elastic_stream import (
+    MODELS,
+    NODE_GPUS,
+    NODES,
+    START_S,
+    Small,
+    apart,
+    forecast,
+    least_makespan_s,
+    loss_noise,
+    small_jobs,
+)
+from builders import at
+from lucid.config.policy import PolicySettings
+from lucid.core.decision import Resize, Start
+from lucid.core.job import Elastic, Progress, Running
+from lucid.core.placement import placement_gpus
+from lucid.models.history import HistoryPredictor
+from lucid.orchestrator.cycle import Cycle
+from lucid.orchestrator.registry import make_policy
+from lucid.slurm.elastic.jobs import StepModels
 from lucid.slurm.elastic.report_check import AGREES, ReportCheck, Run, Verdict
 
 SILENT_S = 900.0
@@ -213,3 +237,218 @@ def test_the_same_look_twice_says_the_same() -> None:
     assert check.doubted() == {}
     check.forget_all_but(())
     assert check.doubted() == {}
+
+
+ROWS = [[1, 1, 256, 0.2, 0.21], [1, 2, 128, 0.11, 0.13], [1, 4, 64, 0.06, 0.09]]
+AGENT = {"profile": ROWS, "gradient": [1.0, 20.0], "batch": 256, "epochs": 2.0, "epoch_s": [[2, 30.0]]}
+
+
+@pytest.fixture
+def stage(tmp_path: Path) -> Stage:
+    return Stage(tmp_path)
+
+
+def limits_of(stage: Stage, comment: str, **said: Any) -> Elastic | None:
+    stage.running("1", comment=comment)
+    stage.report("1", **said)
+    return stage.entry("1").job.elastic
+
+
+@pytest.mark.parametrize(
+    ("comment", "said", "batches"),
+    [
+        ("batch=256:4096", {}, (256, 4096, 1, 4096)),
+        ("batch=256:4096", {"batch_range": [256, 1024], "atomic_range": [16, 128]}, (256, 1024, 16, 128)),
+        ("batch=256:4096", {"batch_range": [8, 10**9], "atomic_range": [10**8, 10**9]}, (256, 4096, 4096, 4096)),
+        ("batch=256:4096", {"batch_range": [10**9, 10**9]}, (4096, 4096, 1, 4096)),
+        ("epochs=3", {"batch_range": [64, 512]}, (64, 512, 1, 512)),
+        ("epochs=3", {"batch": 64}, (64, 64, 1, 64)),
+    ],
+)
+def test_reports_narrow_what_the_comment_says(
+    stage: Stage, comment: str, said: dict[str, Any], batches: tuple[int, ...]
+) -> None:
+    found = limits_of(stage, f"lucid:elastic=1-8,{comment}", **said)
+    assert (found.init_batch, found.most_batch, found.atomic_min, found.atomic_max) == batches
+    assert found.batch == batches[0]
+    assert (found.min_gpus, found.max_gpus) == (1, 8), "GPUs are as the user said"
+
+
+def test_a_batch_that_nobody_told_of_bounds_nothing(stage: Stage) -> None:
+    found = limits_of(stage, "lucid:elastic=1-8", profile=ROWS, gradient=[1.0, 1.0])
+    assert found.batch // found.atomic_min >= 8
+    progress = stage.entry("1").progress
+    assert progress.step_model == (), "a model of step times says nothing of unknown batches"
+
+
+def test_a_step_model_is_fitted_to_rows_and_one_that_is_reported_wins(stage: Stage) -> None:
+    stage.running("1", comment="lucid:elastic=1-8,batch=256:4096")
+    stage.report("1", **AGENT)
+    progress = stage.entry("1").progress
+    assert len(progress.step_model) == 7
+    assert sum(progress.step_model[:2]) > 0
+    own = [0.1, 0.001, 0.0, 0.0, 0.02, 0.0, 1.5]
+    stage.report("1", **AGENT, step_model=own)
+    progress = stage.entry("1").progress
+    assert progress.step_model == pytest.approx(own, abs=1e-7)
+    assert "its step times and gradients are known" in stage.cluster.elastic()["1"]
+
+
+def test_rows_are_fitted_once_and_within_a_bound_of_time() -> None:
+    clock = iter(float(at_s) for at_s in range(100))
+    models = StepModels(lambda: next(clock))
+    rows = tuple(tuple(row) for row in ROWS)
+    first = models.of("1", rows, 10.0)  # type: ignore[arg-type]
+    assert len(first) == 7
+    assert models.of("2", rows, 10.0) == (), "the second of this look has to wait"  # type: ignore[arg-type]
+    assert models.of("2", rows, 11.0) == first  # type: ignore[arg-type]
+    assert models.of("1", rows, 11.0) == first, "not fitted again"  # type: ignore[arg-type]
+    assert next(clock) == 4.0
+    models.forget_all_but(())
+    assert models.of("1", (), 12.0) == ()
+
+
+def test_rows_that_contradict_each_other_do_no_harm() -> None:
+    absurd = ((1, 1, 1, 1e5, 1e-6), (1, 1, 1, 1e-6, 1e5), (4096, 4096, 1 << 40, 1e-6, 1e-6))
+    assert len(StepModels().of("1", absurd, 0.0)) in (0, 7)
+
+
+# -- pollux on Slurm -----------------------------------------------------------------------------------------
+
+
+def cycle(stage: Stage, name: str = "pollux", **settings: Any) -> Cycle:
+    rules = PolicySettings.model_validate(settings or {"pollux": {"interval_s": 10.0, "generations": 20}})
+    return Cycle(
+        stage.cluster, HistoryPredictor(), make_policy(name, rules, HistoryPredictor()), rules, tolerant=True
+    )
+
+
+def turns(stage: Stage, run: Cycle, count: int, seconds: float = 3.7) -> list[Any]:
+    done: list[Any] = []
+    for _ in range(count):
+        stage.slurm.advance(seconds)
+        result = run.run()
+        stage.cluster.heal()
+        done += [a for a in result.applied if a.refused is None]
+    return done
+
+
+COMMENT = "lucid:elastic=1-8,batch=256:4096,epochs=300"
+
+
+def test_pollux_lets_a_job_with_an_agent_grow_beside_a_rigid_one(stage: Stage) -> None:
+    stage.running("1", comment=COMMENT)
+    stage.report("1", **AGENT)
+    stage.slurm.submit("2", "vc", 2)
+    done = turns(stage, cycle(stage), 12)
+    kinds = [(a.action.job_id, type(a.action.decision)) for a in done]
+    assert ("2", Start) in kinds
+    assert ("1", Resize) in kinds
+    entry, rigid = stage.entry("1"), stage.entry("2")
+    assert isinstance(entry, Running)
+    assert entry.gpus > 2
+    assert isinstance(rigid, Running)
+    assert placement_gpus(rigid.placement) == 2
+
+
+@pytest.mark.parametrize("name", ["pollux", "optimus-fitted", "optimus-drf"])
+def test_a_job_without_an_agent_is_served_too(stage: Stage, name: str) -> None:
+    stage.running("1", comment="lucid:elastic=1-8,epochs=300", gpus=1, where="n1:0")
+    stage.report("1", epoch_s=[[1, 10.0]], losses=[[1, 1.0], [2, 0.7]], epochs=2.0)
+    section = name.partition("-")[0]
+    done = turns(stage, cycle(stage, name, **{section: {"interval_s": 10.0}}), 12)
+    assert all(a.action.job_id == "1" for a in done)
+    assert any(isinstance(a.action.decision, Resize) for a in done), "8 idle GPUs, 298 epochs to go"
+
+
+@pytest.mark.parametrize("name", ["elastic", "pollux", "optimus-drf"])
+def test_nobody_is_resized_for_less_than_a_restart_costs(tmp_path: Path, name: str) -> None:
+    """Two epochs of 30 s on two GPUs are left: no growth saves 90 s."""
+    stage = Stage(tmp_path, restart_s=90.0)
+    stage.running("1", comment="lucid:elastic=1-8,batch=256:4096,epochs=4")
+    stage.report("1", **AGENT)
+    section = "optimus" if name == "optimus-drf" else name
+    rules = {} if name == "elastic" else {section: {"interval_s": 10.0}}
+    assert turns(stage, cycle(stage, name, **rules), 12) == []
+    cheap = stage.daemon.elastic.model_copy(update={"restart_s": 3.0})
+    stage.daemon = stage.daemon.model_copy(update={"elastic": cheap})
+    stage.restart()
+    assert turns(stage, cycle(stage, name, **rules), 12), "for 3 s it is"
+
+
+def test_the_measured_restart_replaces_the_guess(stage: Stage) -> None:
+    stage.running("1")
+    assert stage.entry("1").restart_s == 30.0  # type: ignore[union-attr]
+    assert stage.do("1", Resize(at("n1:0-3"), WHY)) is None
+    stage.round(1.0, 8)
+    stage.running("2", "n2:0,1")
+    entry, other = stage.entry("1"), stage.entry("2")
+    assert isinstance(entry, Running)
+    assert entry.restart_s is not None
+    assert 1.0 < entry.restart_s < 10.0
+    assert other.restart_s == entry.restart_s, "of a job that never was restarted: the median"  # type: ignore[union-attr]
+
+
+def test_a_silent_job_is_left_alone_by_pollux(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, silent_s=20.0)
+    stage.running("1", comment=COMMENT)
+    stage.report("1", **AGENT)
+    assert stage.entry("1").job.elastic is not None
+    stage.slurm.advance(100.0)
+    assert turns(stage, cycle(stage), 3) == []
+    assert "no report for" in stage.cluster.elastic()["1"]
+
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def test_the_stream_is_what_its_description_says() -> None:
+    jobs = small_jobs(400, 7, 8.0)
+    assert jobs == small_jobs(400, 7, 8.0)
+    share = sum(one.gpus == 1 for one in jobs) / len(jobs)
+    assert share == pytest.approx(0.7, abs=0.06)
+    assert {one.gpus for one in jobs} == {1, 2, 4}
+    assert min(one.alone_s for one in jobs) > 50
+    assert max(one.alone_s for one in jobs) < 250
+    assert jobs[-1].at_s / 399 == pytest.approx(8.0, rel=0.15)
+
+
+@pytest.mark.parametrize(("model", "worth"), [(MODELS[0], 3.1), (MODELS[1], 3.7)])
+def test_eight_gpus_are_worth_what_the_page_says(model: object, worth: float) -> None:
+    assert model.epoch_s(1) / model.epoch_s(8) == pytest.approx(worth, abs=0.1)  # type: ignore[attr-defined]
+
+
+def test_the_bound_of_one_job_is_its_time_on_most_gpus() -> None:
+    one = Small(3.0, 1, 10, MODELS[1], 1)
+    assert least_makespan_s([one]) == pytest.approx(3.0 + one.epochs * one.model.epoch_s(8), abs=1.0)
+
+
+def test_the_bound_of_many_jobs_is_their_work_over_all_gpus() -> None:
+    jobs = [Small(0.0, 1, 20, MODELS[0], n) for n in range(2 * NODES * NODE_GPUS)]
+    work_s = sum(one.epochs * one.model.epoch_s(1) for one in jobs)
+    assert least_makespan_s(jobs) == pytest.approx(work_s / (NODES * NODE_GPUS), abs=1.0)
+
+
+def test_no_policy_beats_the_bound_at_the_initial_batch() -> None:
+    jobs = small_jobs(20, 5, 8.0)
+    least_s = least_makespan_s(jobs) - 1.0
+    assert all(least_s <= forecast(jobs, name, 5.0, 0.0).makespan_s for name in ("fifo", "elastic", "elastic-ef"))
+
+
+def test_curves_are_apart_by_their_difference_where_both_are_known() -> None:
+    assert apart([(1.0, 5.0), (2.0, 3.0), (9.0, 0.0)], [(1.0, 4.0), (3.0, 2.0)]) == pytest.approx(0.5**0.5)
+    assert apart([(1.0, 5.0)], [(2.0, 5.0), (3.0, 5.0)]) == float("inf"), "nothing in common"
+
+
+def test_another_order_of_the_points_changes_losses_a_little(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", [str(ROOT / "tests/e2e"), *sys.path])
+    assert 0.001 < loss_noise([Small(0.0, 1, 10, MODELS[0], 3)]) < 0.5
+
+
+def test_the_forecast_of_a_job_alone_is_its_own_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", [str(ROOT / "tests/e2e"), *sys.path])
+    (one,) = small_jobs(1, 1, 8.0)
+    fixed, elastic, pollux = (forecast([one], name, 10.0, 3.0).makespan_s for name in ("fifo", "elastic", "pollux"))
+    assert fixed == pytest.approx(one.alone_s + START_S, rel=1e-6)
+    assert elastic < fixed / 2, "all GPUs are its own"
+    assert pollux < fixed

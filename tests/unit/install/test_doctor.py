@@ -265,6 +265,25 @@ def test_jobs_that_nobody_decides_are_told(site: Site) -> None:
     assert any("stand in old" in text for text in words)
 
 
+def test_jobs_that_are_passed_over_and_jobs_that_never_share_are_counted(site: Site) -> None:
+    slurm = FakeSlurm([fake_node("n1", "vc-a")])
+    for number in range(1, 13):
+        slurm.submit(f"{number}", "vc-a", mark="lucid:vc=vc-a;share=0;why=constraint")
+    slurm.submit("20", "vc-a", mark='{"network": "sharp"}')
+    slurm.submit("21", "vc-a", mark=" ")
+    slurm._set("21", admin_comment="")
+    slurm.submit("22", "elsewhere", mark="x")
+    words = [item.what for item in found(replace(site, jobs=slurm.jobs()))]
+    told = "2 waiting jobs have no tag (1 an AdminComment of others): Slurm starts them past Lucid's queue (20, 21)"
+    assert told in words
+    assert any("12 of 12 jobs never share: its constraint is more than a list" in text for text in words)
+    for number in range(1, 13):
+        slurm._set(f"{number}", admin_comment="lucid:vc=vc-a", features="mig=off")
+    assert any(
+        "not every node has the feature mig=off" in item.what for item in found(replace(site, jobs=slurm.jobs()))
+    )
+
+
 # -- what Slurm says of its set-up -----------------------------------------------------------------------------
 
 

@@ -100,6 +100,13 @@ WRONG: list[tuple[Callable[[Home], Any], str, str]] = [
         "AdminComment of 2 jobs of ours is somebody else's (7, 9)",
     ),
     (
+        lambda home: home.store.put_view(
+            "status", {"refused": ["job 1: no", "job 2: no", "job 3: Unspecified error"]}
+        ),
+        "bad",
+        "the last 3 jobs, none taken since (job 3: Unspecified error)",
+    ),
+    (
         lambda home: home.store.put_view("status", {"list_trouble": "/x/ours cannot be written (No space left)"}),
         "bad",
         "ours cannot be written",

@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import IO
 
 import pytest
-from test_lucid_run import RUN, environ
-from test_lucid_run_nodes import two_nodes
+from test_lucid_run import RUN, environ, two_nodes
 
 from lucid.slurm.elastic.reports import said_in
 from scenes.folders import HOME

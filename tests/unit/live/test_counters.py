@@ -1,25 +1,50 @@
-"""What lucidd counts of its own work."""
+"""Counters and metrics of lucidd, and how Prometheus reads them."""
 
 from __future__ import annotations
 
+import json
+import shutil
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
-from builders import LIGHT, FixedPredictor, a_job, at
+from benchmarks.exposition import big_store
+from builders import LIGHT, FixedPredictor, a_job, a_trace, at, by, nodes, settings
 from daemon_site import Site
-from lucid.core.decision import Action, EndProfiling, Plan, Requeue, Start
+from filled_site import bounded_site
+from lucid.config.load import settings_from
+from lucid.config.policy import OverheadSettings, PolicySettings
+from lucid.core.decision import Action, Decision, EndProfiling, Hold, Plan, Requeue, Start
 from lucid.core.job import Running, Stage
+from lucid.core.placement import NodeGpus
 from lucid.core.ports import Applied, Capability
 from lucid.core.snapshot import Partition, Snapshot
 from lucid.daemon.learning.training import UPKEEP, Upkeep
+from lucid.daemon.policies import LivePolicy
 from lucid.daemon.reporting.counters import Counters, speeds_of
-from lucid.errors import ClusterUnavailable, Refusal
+from lucid.daemon.reporting.metrics import render
+from lucid.daemon.reporting.waste_inputs import MetricsSource
+from lucid.errors import ClusterUnavailable, Refusal, StoreError
+from lucid.node.reports import write_summary
 from lucid.orchestrator.cycle import CycleResult
 from lucid.orchestrator.planner import PolicyHost
 from lucid.orchestrator.policy import PolicyRules
+from lucid.orchestrator.registry import make_policy
+from lucid.profiler.summary import Summary
+from lucid.simulator.cluster.cluster import SimulatedCluster
+from lucid.simulator.cluster.state import JobOutcome
+from lucid.simulator.cluster.truth import PairsTable
+from lucid.simulator.engine import Run, Series, run
+from lucid.simulator.metrics import LARGE_GPUS, SIZES, group_metrics, run_metrics
+from lucid.simulator.scenario import Scenario, simulate
+from lucid.slurm.view.profiles import ProfileReading
+from lucid.store.sqlite import SqliteStore
+from lucid.store.view import decision_to_dict
+from waste_readings import planted
 
 
 def counts(site: Site) -> dict[str, Any]:
@@ -172,3 +197,355 @@ def test_what_training_found_is_kept_for_the_metrics(tmp_path: Path) -> None:
     upkeep = Upkeep(site.settings.model_copy(update={"models": models}), site.store, lambda: found)
     assert upkeep() == found
     assert site.store.view(UPKEEP) == found
+
+
+def outcome(name: str, gpus: int, submit_s: float, queue_s: float, ran_s: float, **rest: object) -> JobOutcome:
+    start_s = submit_s + queue_s
+    made = JobOutcome(
+        a_job(name, gpus, submit_s, vc=str(rest.pop("vc", "v"))), ran_s, start_s, start_s + ran_s, queue_s
+    )
+    for key, value in rest.items():
+        setattr(made, key, value)
+    return made
+
+
+def a_run(*outcomes: JobOutcome, total_gpus: int = 16) -> Run:
+    return Run("fifo", "history", list(outcomes), Series(), total_gpus, 3, 0.5, 0.25)
+
+
+OUTCOMES = (
+    outcome("a", 1, 0.0, 0.0, 100.0, packed=True),
+    outcome("b", 4, 10.0, 30.0, 60.0, preemptions=2, vc="w"),
+    outcome("c", 9, 20.0, 100.0, 200.0, packed=True, ended_in_profiling=True),
+    outcome("d", 16, 20.0, 10.0, 90.0, preemptions=1),
+)
+
+
+def test_jct_and_queueing_by_hand() -> None:
+    figures = run_metrics(a_run(*OUTCOMES))
+    assert figures["jobs"] == 4
+    assert figures["avg_jct_s"] == pytest.approx((100 + 90 + 300 + 100) / 4)
+    assert figures["avg_queue_s"] == pytest.approx((0 + 30 + 100 + 10) / 4)
+    assert figures["median_jct_s"] == pytest.approx(100.0)
+    assert figures["median_queue_s"] == pytest.approx(20.0)
+    # linear between ranks: the 90th of 0, 10, 30, 100 is seven tenths of the way from 30 to 100
+    assert figures["p90_queue_s"] == pytest.approx(79.0)
+    assert figures["p999_queue_s"] == pytest.approx(100.0, abs=0.3)
+
+
+def test_jobs_above_eight_gpus_are_large() -> None:
+    figures = run_metrics(a_run(*OUTCOMES, outcome("e", 8, 0.0, 0.0, 9999.0)))
+    assert LARGE_GPUS == 8
+    assert figures["large_jobs"] == 2
+    assert figures["avg_jct_large_s"] == pytest.approx((300 + 100) / 2)
+
+
+def test_counts_and_makespan() -> None:
+    figures = run_metrics(a_run(*OUTCOMES))
+    assert figures["makespan_s"] == 320.0
+    assert (figures["preemptions"], figures["packed_jobs"], figures["packed_share"]) == (3, 2, 0.5)
+    assert figures["ended_in_profiling"] == 1
+    assert (figures["wall_s"], figures["cpu_s"], figures["predictor"]) == (0.5, 0.25, "history")
+
+
+def test_a_job_that_never_ran_is_counted_and_left_out_of_the_means() -> None:
+    never = JobOutcome(a_job("never", 99), 50.0)
+    figures = run_metrics(a_run(*OUTCOMES, never))
+    assert (figures["jobs"], figures["impossible_jobs"]) == (4, 1)
+    assert figures["avg_jct_s"] == run_metrics(a_run(*OUTCOMES))["avg_jct_s"]
+
+
+def test_groups_are_parts_of_the_whole() -> None:
+    figures = run_metrics(a_run(*OUTCOMES))
+    assert {vc: group["jobs"] for vc, group in figures["by_vc"].items()} == {"v": 3, "w": 1}
+    assert figures["by_vc"]["w"]["avg_jct_s"] == 90.0
+    assert {size: group["jobs"] for size, group in figures["by_size"].items()} == {
+        "1": 1,
+        "2-4": 1,
+        "5-8": 0,
+        ">8": 2,
+    }
+
+
+@pytest.mark.parametrize("gpus", range(1, 40))
+def test_every_size_is_in_one_class(gpus: int) -> None:
+    assert sum(inside(gpus) for _, inside in SIZES) == 1
+
+
+def test_a_run_without_jobs_has_no_means() -> None:
+    assert group_metrics([]) == {"jobs": 0}
+    figures = run_metrics(a_run())
+    assert (figures["jobs"], figures["avg_jct_large_s"], figures["gpu_use"]) == (0, None, 0.0)
+
+
+def test_gpu_use_is_what_was_held_of_what_was_there() -> None:
+    figures = run_metrics(simulate(Scenario(a_trace(by("a", 2, 100.0), by("b", 1, 50.0)), {"vc": 1}), "fifo"))
+    assert figures["total_gpus"] == 8
+    assert figures["gpu_use"] == pytest.approx((2 * 100 + 1 * 50) / (8 * 100))
+    assert figures["shared_gpu_use"] == 0.0
+
+
+def test_shared_gpus_are_held_once() -> None:
+    trace = a_trace(by("a", 1, 400.0, profile=LIGHT), by("b", 1, 400.0, profile=LIGHT))
+    rules = settings(profiling={"enabled": False}, packing={"least_partner_remaining_s": 0.0})
+    predictor = FixedPredictor(otherwise_s=400.0)
+    made = make_policy("lucid", rules, predictor)
+    cluster = SimulatedCluster(
+        trace, {"vc": nodes(1, 1)}, PairsTable({}, (0.8, 0.8)), OverheadSettings(), rules.profiling, made.profiled,
+        measured_before=True,
+    )  # fmt: skip
+    figures = run_metrics(run(cluster, made, predictor, settings=rules))
+    assert figures["packed_jobs"] == 2
+    assert figures["avg_jct_s"] == pytest.approx(400.0 / 0.8)
+    assert (figures["gpu_use"], figures["shared_gpu_use"]) == (pytest.approx(1.0), pytest.approx(1.0))
+
+
+Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
+
+
+def samples(text: bytes) -> Samples:
+    families = text_string_to_metric_families(text.decode())
+    return {(one.name, tuple(sorted(one.labels.items()))): one.value for f in families for one in f.samples}
+
+
+def value(found: Samples, name: str, **labels: str) -> float | None:
+    return found.get((name, tuple(sorted(labels.items()))))
+
+
+def source_of(site: Site, **rest: Any) -> MetricsSource:
+    return MetricsSource(site.settings, now_s=lambda: site.slurm.now, **rest)
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Site:
+    """Pairs run, jobs wait, a few have ended; two of them idle."""
+    found = Site(tmp_path_factory.mktemp("site"))
+    for number in range(1, 9):
+        found.submit(str(number), 2, run_s=900.0 if number < 3 else 6000.0, user="ada")
+    for number in range(9, 16):
+        found.submit(str(number), 4, run_s=3000.0, user="bob", name="big")
+    found.turns(1500.0, every_s=10.0)
+    profiles = found.folder / "profiles"
+    profiles.mkdir(exist_ok=True)
+    ended = {one.job.id: one for one in found.store.ended()}
+    assert set(ended) == {"1", "2"}
+    begin_s = ended["1"].end_s - ended["1"].ran_s
+    (idle,), _ = planted("idle_from_start", 1)
+    use = idle.job_use(begin_s).use[0]
+    long = replace(use, end_s=begin_s + 900.0, measured_s=900.0, idle=(replace(use.idle[0], end_s=begin_s + 900.0),))
+    both = (long, replace(long, gpu="GPU-b"))
+    write_summary(profiles, Summary("1", "n1", ("GPU-a", "GPU-b"), begin_s, begin_s + 900.0, 900, use=both))
+    return found
+
+
+def test_what_lucidd_did_is_told(site: Site) -> None:
+    found = samples(render(source_of(site)))
+    status = site.store.view("status")
+    assert value(found, "lucid_up") == 1.0
+    assert value(found, "lucid_status_timestamp_seconds") == status["at_s"]
+    assert value(found, "lucid_cycles_total") == status["cycles"] > 100
+    assert value(found, "lucid_cycle_duration_seconds_count") == status["cycles"]
+    plans = value(found, "lucid_decision_duration_seconds_count")
+    assert plans is not None
+    assert plans == value(found, "lucid_decision_duration_seconds_bucket", le="+Inf")
+    assert value(found, "lucid_slurm_requests_total", kind="read") == status["calls"]["reads"]
+    assert value(found, "lucid_actions_total", verb="start") == len(site.slurm.starts)
+    assert value(found, "lucid_restarts_total", cause="profiled") == status["counts"]["restarts"]["profiled"] > 0
+    assert value(found, "lucid_restarts_total", cause="parted") == 0.0
+    assert [value(found, "lucid_refusals_total", cause=cause) is None for cause in Refusal] == [False] * len(Refusal)
+    assert value(found, "lucid_partitions", mode="pack") == 1.0
+
+
+def test_jobs_that_wait_and_profile_are_told(site: Site) -> None:
+    found = samples(render(source_of(site)))
+    picture = site.store.view("snapshot")
+    part = picture["partitions"]["vc"]
+    assert value(found, "lucid_pending_jobs", partition="vc") == len(part["pending"]) > 0
+    oldest_s = min(entry["since_s"] for entry in part["pending"])
+    assert value(found, "lucid_oldest_hold_seconds", partition="vc") == pytest.approx(
+        site.store.view("status")["at_s"] - oldest_s
+    )
+    assert value(found, "lucid_profiling_queue_jobs", partition="prof") == len(
+        picture["partitions"]["prof"]["pending"]
+    )
+    assert value(found, "lucid_oldest_hold_seconds", partition="prof") is None or picture["plan"]["prof"]
+
+
+def test_pairs_are_told_with_what_was_promised_and_what_was_measured(site: Site) -> None:
+    found = samples(render(source_of(site)))
+    pairs = [e for e in site.store.view("snapshot")["partitions"]["vc"]["running"] if e["partner"]]
+    assert pairs
+    told = {
+        kind: value(found, "lucid_pairs", partition="vc", speed=kind) for kind in ("measured", "promised", "unknown")
+    }
+    assert sum(v or 0.0 for v in told.values()) == len(pairs) / 2
+    assert told["promised"], "every pair was promised a speed when it was made"
+    one = pairs[0]
+    labels = {"partition": "vc", "job": one["job"]["id"], "partner": one["partner"]}
+    promised = value(found, "lucid_pair_job_promised_speed_ratio", **labels)
+    assert promised is not None
+    assert 0.5 < promised <= 1.0
+    assert value(found, "lucid_pair_job_measured_speed_ratio", **labels) is None, "not measured is absent, not 0"
+    shared = value(found, "lucid_shared_gpu_seconds_total", speed="promised")
+    saved = value(found, "lucid_sharing_saved_gpu_seconds_total", speed="promised")
+    lost = value(found, "lucid_sharing_lost_gpu_seconds_total", speed="promised")
+    assert shared and saved is not None and lost is not None  # noqa: PT018 - one statement for mypy
+    assert saved + lost == pytest.approx(shared, rel=1e-3), "speeds of at most 1: a + b - 1 and 2 - a - b"
+
+
+def test_measured_speeds_go_before_promised_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    site = Site(tmp_path)
+    site.submit("1", 2, run_s=9000.0)
+    site.submit("2", 2, run_s=9000.0)
+    site.turns(300.0, every_s=10.0)
+    seen = [
+        ProfileReading(job, replace(LIGHT, seen_speed=speed, seen_beside=beside), f"{job} together")
+        for job, beside, speed in (("1", "2", 0.75), ("2", "1", 0.875))
+    ]
+    monkeypatch.setattr(site.sampler, "new", lambda: seen)
+    site.turns(300.0, every_s=10.0)
+    found = samples(render(source_of(site)))
+    assert value(found, "lucid_pairs", partition="vc", speed="measured") == 1.0
+    assert value(found, "lucid_pair_job_measured_speed_ratio", partition="vc", job="1", partner="2") == 0.75
+    assert value(found, "lucid_pair_speed_lowest_ratio", partition="vc", speed="measured") == 0.75
+    assert value(found, "lucid_pair_speed_mean_ratio", partition="vc", speed="measured") == 0.8125
+    shared = value(found, "lucid_shared_gpu_seconds_total", speed="measured")
+    assert shared
+    assert value(found, "lucid_sharing_saved_gpu_seconds_total", speed="measured") == pytest.approx(0.625 * shared)
+    assert value(found, "lucid_sharing_lost_gpu_seconds_total", speed="measured") == pytest.approx(0.375 * shared)
+
+
+def test_waste_is_told_by_vc_and_kind_and_names_no_user(site: Site) -> None:
+    text = render(source_of(site))
+    found = samples(text)
+    assert value(found, "lucid_waste_gpu_seconds", vc="vc", kind="no_process") == 0.0
+    not_measured = value(found, "lucid_efficiency_not_measured_gpu_seconds", vc="vc")
+    held = value(found, "lucid_efficiency_held_gpu_seconds", vc="vc")
+    assert held is not None
+    assert not_measured is not None
+    assert 0 < not_measured < held
+    assert b"ada" not in text
+    assert b"bob" not in text
+
+
+def test_idle_hours_in_metrics_are_those_of_the_command(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    rules = site.settings.efficiency.model_copy(update={"idle_start_s": 600.0, "least_gpu_h": 0.1})
+    settings = site.settings.model_copy(update={"efficiency": rules})
+    found = samples(render(MetricsSource(settings, now_s=lambda: site.slurm.now)))
+    wasted = value(found, "lucid_waste_gpu_seconds", vc="vc", kind="idle_from_start")
+    assert wasted == pytest.approx(2 * 900.0)
+    from click.testing import CliRunner
+
+    from lucid.cli.main import lucidctl
+    from lucid.cli.site import efficiency
+
+    monkeypatch.setattr(efficiency, "told_live", lambda _config: settings)
+    told = CliRunner().invoke(lucidctl, ["efficiency", "--json", "--config", str(site.folder / "lucid.toml")])
+    data = json.loads(told.output)
+    assert data["total"]["wasted_gpu_h"] == {"idle_from_start": pytest.approx(0.5)}
+    (one,) = [job for job in data["jobs"] if job["waste"]]
+    assert (one["job"], one["user"]) == ("1", "ada")
+
+
+def test_drift_and_coverage_are_told_where_they_are_known(site: Site) -> None:
+    assert not [name for name, _ in samples(render(source_of(site))) if name.startswith("lucid_model_error")]
+    drift = {"error_ratio": 0.8, "jobs": 120, "psi": {"gpus": 0.1, "limit": 0.3}}
+    site.store.put_view(UPKEEP, [{"kind": "duration", "drift": drift, "trouble": None}, {"kind": "pairs"}])
+    found = samples(render(source_of(site)))
+    assert value(found, "lucid_model_error_ratio", kind="duration") == 0.8
+    assert value(found, "lucid_model_input_shift", kind="duration") == 0.3
+    assert value(found, "lucid_model_error_ratio", kind="pairs") is None
+    coverage = value(found, "lucid_start_forecast_coverage_ratio")
+    judged = value(found, "lucid_start_forecast_judged_jobs")
+    assert (coverage is None) == (judged == 0.0)
+
+
+def test_a_starvation_bound_has_a_margin(tmp_path: Path) -> None:
+    site = bounded_site(tmp_path)
+    for number in range(1, 9):
+        site.submit(str(number), 4, run_s=3000.0)
+    site.turns(900.0, every_s=15.0)
+    found = samples(render(source_of(site)))
+    assert value(found, "lucid_starvation_bound_seconds", vc="vc") == 7200.0
+    margin = value(found, "lucid_starvation_margin_seconds", vc="vc")
+    assert margin is not None
+    assert 0 < margin <= 7200.0
+    assert value(found, "lucid_starvation_starts_total", vc="vc")
+
+
+def test_without_a_store_only_that_is_told(tmp_path: Path) -> None:
+    settings = settings_from({"daemon": {"partitions": {"vc": "pack"}, "state_dir": str(tmp_path)}}, "test")
+    assert samples(render(MetricsSource(settings))) == {("lucid_up", ()): 0.0}
+
+    def fails() -> SqliteStore:
+        raise StoreError("locked")
+
+    assert samples(render(MetricsSource(settings, fails))) == {("lucid_up", ()): 0.0}
+
+
+def test_an_empty_store_and_one_of_another_version_are_no_trouble(tmp_path: Path) -> None:
+    settings = settings_from({"daemon": {"partitions": {"vc": "pack"}, "state_dir": str(tmp_path)}}, "test")
+    store = SqliteStore(tmp_path / "lucid.db")
+    found = samples(render(MetricsSource(settings)))
+    assert value(found, "lucid_up") == 1.0
+    assert value(found, "lucid_cycles_total") is None
+    wrong: list[Any] = [{"partitions": 4}, {"now_s": "x", "partitions": {"a": {}}}, {"calls": [], "models": 3}]
+    for one in (3, "x", [], *wrong):
+        for name in ("status", "snapshot", UPKEEP, "start_times"):
+            store.put_view(name, one)
+        assert value(samples(render(MetricsSource(settings))), "lucid_up") == 1.0
+    store.put_view("status", {"counts": {"cycle_s": {"counts": [1]}, "starvation": {"a": 3}, "promises": [1]}})
+    assert value(samples(render(MetricsSource(settings))), "lucid_up") == 1.0
+
+
+def test_only_jobs_that_lucid_holds_are_held_and_names_end_no_line(tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path / "lucid.db")
+    jobs = {"1": ("start", 100.0), "2": ("hold", 300.0), "3": ("hold", 200.0)}
+    pending = [
+        {"job": {"id": n, "vc": "v", "gpus": 1, "submit_s": 1.0}, "since_s": at_s} for n, (_, at_s) in jobs.items()
+    ]
+    name = 'v"\nlucid_up 0\n\x1b\\'
+    part = {"nodes": [{"name": "n1", "gpus": 8}], "pending": pending, "running": []}
+    made: dict[str, Decision] = {"start": Start((NodeGpus("n1", 1),), ()), "hold": Hold(())}
+    plan = {n: decision_to_dict(made[verb]) for n, (verb, _) in jobs.items()}
+    for acting in (True, False):
+        one = {**part, "acting": acting}
+        drawn = {"predictions": {}, "wake_s": None, "policy": LivePolicy("lucid", PolicySettings()).to_dict()}
+        store.put_view("snapshot", {"now_s": 1000.0, "partitions": {name: one}, "plan": {name: plan}, **drawn})
+        settings = settings_from({"daemon": {"partitions": {"v": "pack"}, "state_dir": str(tmp_path)}}, "test")
+        text = render(MetricsSource(settings))
+        found = samples(text)
+        (said,) = [dict(labels)["partition"] for key, labels in found if key == "lucid_pending_jobs"]
+        assert text.count(b"\nlucid_up ") == 1
+        assert "\x1b" not in said
+        assert value(found, "lucid_held_jobs", partition=said) == (2.0 if acting else 0.0)
+        oldest_s = value(found, "lucid_oldest_hold_seconds", partition=said)
+        assert oldest_s == (800.0 if acting else None), "a job that starts is not held, nor one that is only observed"
+
+
+@pytest.mark.parametrize("vcs", [10, 100])
+def test_at_ten_thousand_waiting_jobs_there_are_at_most_two_thousand_series(tmp_path: Path, vcs: int) -> None:
+    found = samples(render(big_store(tmp_path, vcs, pending=10_000, running=1000)))
+    assert 300 < len(found) <= 2000
+    assert sum(v for (name, _), v in found.items() if name == "lucid_pending_jobs") == 10_000
+    assert sum(v for (name, _), v in found.items() if name == "lucid_pairs") == 1000
+    assert not [labels for _, labels in found if "user" in dict(labels)]
+
+
+def test_promtool_has_nothing_to_say_against_it(site: Site, tmp_path: Path) -> None:
+    promtool = shutil.which("promtool")
+    if promtool is None:
+        pytest.skip("no promtool: apt-get install prometheus")
+    for text in (render(source_of(site)), render(big_store(tmp_path, 5, 100, 20))):
+        done = subprocess.run([promtool, "check", "metrics"], input=text, capture_output=True, check=False)
+        assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
+
+
+def test_the_command_prints_the_same_and_writes_a_file_for_the_textfile_collector(site: Site, tmp_path: Path) -> None:
+    printed = site.ctl("metrics")
+    names = {name for name, _ in samples(printed.encode())}
+    assert names == {name for name, _ in samples(render(MetricsSource(site.settings)))}
+    out = tmp_path / "lucid.prom"
+    assert site.ctl("metrics", "--out", str(out)) == ""
+    assert {name for name, _ in samples(out.read_bytes())} == names
+    assert out.stat().st_mode & 0o777 == 0o644

@@ -22,11 +22,6 @@ from lucid.slurm.heartbeat import read_heartbeat
 from scenes.slurm import MINE
 
 
-@pytest.fixture
-def site(tmp_path: Path) -> Site:
-    return Site(tmp_path)
-
-
 def unmarked(site: Site, jobs: int, **rest: Any) -> None:
     """Jobs that Lucid's plugin has not touched: not held, as in a partition that is only watched or ordered."""
     for n in range(jobs):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,11 +20,6 @@ from lucid.store.port import holder_is_dead
 from lucid.store.sqlite import SqliteStore
 
 TURN_S = 2.0
-
-
-@pytest.fixture
-def site(tmp_path: Path) -> Site:
-    return Site(tmp_path)
 
 
 class Wrong:

@@ -1,15 +1,33 @@
-"""A mode set by hand holds until it is taken back, or until the administrator's file says something else."""
+"""Settings read anew, and the switches that administrators turn."""
 
 from __future__ import annotations
 
 import json
+import logging
+import os
+import re
+import socket
+import subprocess
+import sys
+import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
+from pydantic import BaseModel
 
+import lucid
 from daemon_site import Site
+from lucid.config.live import DaemonSettings
+from lucid.config.load import Settings
+from lucid.config.policy import PolicySettings
+from lucid.config.section import Section
+from lucid.core.ports import Capability
 from lucid.daemon.modes import Switch, switches_of
+from lucid.daemon.policies import LivePolicy, live_policy
+from lucid.daemon.process import JournalHandler, Reload, log_handler
+from lucid.daemon.reporting.settings import _TABLES
 from lucid.errors import ConfigError
 from lucid.places import Mode
 
@@ -111,3 +129,115 @@ def test_status_and_doctor_name_switches_and_a_file_that_was_edited_meanwhile(si
         assert "restart lucidd" in told
     site.ctl("mode", "vc", "configured")
     assert "says pack for vc, but the lucidd that runs read observe" in site.ctl("doctor")
+
+
+SOUND = '[daemon]\nstate_dir = "/tmp/x"\n[daemon.partitions]\nvc = "observe"\n'
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["[daemon]\nlease = 3\n", "[daemon", '[daemon.partitions]\nvc = "observe"\n[daemon]\npolicy = "x"\n', None],
+)
+def test_settings_that_are_not_sound_change_nothing(
+    text: str | None, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    config, stop = tmp_path / "lucid.toml", threading.Event()
+    if text is not None:
+        config.write_text(text)
+    reload = Reload(config)
+    reload.read(stop)
+    assert (stop.is_set(), reload.due) == (False, False)
+    assert "the old ones hold" in caplog.text
+    assert str(config) in caplog.records[0].facts["why"]  # type: ignore[attr-defined]
+    config.write_text(SOUND)
+    reload.read(stop)
+    assert (stop.is_set(), reload.due) == (True, True)
+    reload.end(stop)
+    assert not reload.due, "after SIGTERM it does not start again"
+
+
+def test_lucidd_checks_settings_where_there_is_no_slurm(tmp_path: Path) -> None:
+    config = tmp_path / "lucid.toml"
+    words = [sys.executable, "-m", "lucid.daemon", "--check", "--config", str(config)]
+    config.write_text(SOUND)
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, f"{config}: sound\n")
+    config.write_text(SOUND.replace("observe", "watch"))
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert f"{config}: line 4: daemon.partitions.vc" in done.stderr
+
+
+def test_journald_is_told_the_job_and_how_bad_it_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "journal"
+    record = logging.makeLogRecord({"msg": "done", "levelno": logging.ERROR, "levelname": "ERROR"})
+    record.facts = {"job": "81\n2", "partition": "vc", "why": "x\ny"}
+    handler = JournalHandler(log_handler(), str(path))
+    handler.emit(record)
+    assert json.loads(capsys.readouterr().err)["event"] == "done", "nobody listens: stderr has it"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as journald:
+        journald.bind(os.fspath(path))
+        handler.emit(record)
+        fields = dict(line.split("=", 1) for line in journald.recv(65536).decode().splitlines())
+    assert json.loads(fields.pop("MESSAGE"))["why"] == "x\ny"
+    assert fields == {
+        "PRIORITY": "3",
+        "SYSLOG_IDENTIFIER": "lucidd",
+        "LUCID_JOB": "81\\n2",
+        "LUCID_PARTITION": "vc",
+    }
+
+
+def test_they_have_the_values_of_the_settings_that_lucidd_checked() -> None:
+    daemon = DaemonSettings(partitions={"vc": "pack"})
+    live = live_policy(Settings(daemon=daemon), frozenset({Capability.SHARE}))
+    plain = LivePolicy.from_dict(live.to_dict())
+    assert not isinstance(plain.settings, BaseModel)
+    assert _alike(plain.settings, live.settings)
+    changed = plain.settings.model_copy(update={"fairness": plain.settings.fairness.model_copy(update={"x": 1})})
+    assert vars(changed.fairness).keys() - vars(plain.settings.fairness).keys() == {"x"}
+    assert changed.packing is plain.settings.packing
+
+
+def test_they_lack_nothing_that_sections_of_policies_have_or_that_who_plans_asks_of_one() -> None:
+    """Else it is there until lucidd has written a plan, and not afterwards."""
+    for section in _sections(PolicySettings):
+        own = {name for name in dir(section) if not name.startswith("_")}
+        assert own - {*dir(Section)} - {*section.model_fields} == set(), section
+    asked = {
+        word
+        for room in ("orchestrator", "binder", "profiler", "systems")
+        for path in (Path(lucid.__file__).parent / room).rglob("*.py")
+        for word in re.findall(r"\.(model_\w+)\(", path.read_text(encoding="utf-8"))
+    }
+    assert asked == {"model_copy"}
+
+
+def test_they_are_frozen() -> None:
+    plain = LivePolicy.from_dict(live_policy(Settings(), frozenset()).to_dict()).settings
+    with pytest.raises(AttributeError, match="frozen: gss"):
+        plain.packing.gss = 4  # type: ignore[misc]
+
+
+def _sections(kind: type[BaseModel]) -> list[type[BaseModel]]:
+    own = [item.annotation for item in kind.model_fields.values()]
+    below = [one for one in own if isinstance(one, type) and issubclass(one, BaseModel)]
+    return [kind, *(deeper for one in below for deeper in _sections(one))]
+
+
+@pytest.mark.parametrize("change", [{"code": "of another version"}, {"own": {"vc": "of-another-package"}}])
+def test_what_other_code_wrote_or_reads_is_checked_here(change: dict[str, Any]) -> None:
+    data = live_policy(Settings(), frozenset()).to_dict()
+    assert isinstance(LivePolicy.from_dict({**data, **change}).settings, PolicySettings)
+
+
+def _alike(plain: Any, section: BaseModel) -> bool:
+    """A section is one, and a table a table; what JSON has no word for is a list or a word."""
+    assert vars(plain).keys() == type(section).model_fields.keys()
+    for name, value in section:
+        if isinstance(value, BaseModel):
+            assert _alike(getattr(plain, name), value)
+        else:
+            assert isinstance(value, dict) == (name in _TABLES), name
+            assert getattr(plain, name) == value, name
+    return True

@@ -1,6 +1,15 @@
-"""The history knows exactly the jobs that had ended, and name buckets are stable and bounded."""
+"""Features of jobs, the table that holds them, and throughput."""
 
 from __future__ import annotations
+
+import json
+import math
+import os
+import warnings
+from dataclasses import replace
+from datetime import datetime, timedelta
+from functools import cache
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -8,11 +17,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from examples import examples
-from lucid.errors import ModelError
+from lucid.errors import ModelError, TraceError
+from lucid.models.additive import AdditiveModel
 from lucid.models.duration import features as names
 from lucid.models.duration.features import FACT_NAMES, NameBuckets, from_log, name_stem, to_log
 from lucid.models.duration.history import DurationHistory, replay
-from lucid.models.duration.jobtable import JobTable
+from lucid.models.duration.jobtable import JobTable, read_jobs
+from lucid.models.kind import TooFew
+from lucid.models.throughput.bins import Bins, bins_of_jobs, newest_columns, read_bins, throughput_columns
+from lucid.models.throughput.fit import _lasting, fit_throughput
+from lucid.models.throughput.model import TargetModel, ThroughputModel
+from scenes.models import damaged, light_training
 
 COUNT, MEDIAN, DEMAND = (FACT_NAMES.index(n) for n in ("user_count", "user_median", "demand_mean"))
 
@@ -133,3 +148,311 @@ def test_buckets_round_trip_and_refuse() -> None:
     assert NameBuckets.from_json(buckets.to_json(), source="m") == buckets
     with pytest.raises(ModelError, match=r"m\.json: names"):
         NameBuckets.from_json({"a": 1}, source="m.json")
+
+
+SACCT = (
+    "7|7|c|batch|normal|acct|g|1|ann|2|2017-01-01T00:00:10|2017-01-01T00:00:10|2017-01-01T00:01:00|"
+    "2017-01-02T00:01:05|1-00:00:05|0:0|COMPLETED|2|8|8|{memory}|cpu=8,gres/gpu=3|cpu=8|{limit}|n1|train-1"
+)
+
+
+def write(path: Path, text: str) -> Path:
+    path.write_text(text + "\n", encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize(
+    ("memory", "mib"),
+    [
+        ("1000Mn", 2000.0),
+        ("2Gc", 16384.0),
+        ("2147486448Mn", 2800.0 * 8),
+        ("4G", 4096.0),  # sacct since 21.08: without a letter, of the whole job
+        ("0", math.nan),
+    ],
+)
+def test_sacct_memory_is_the_jobs_total(tmp_path: Path, memory: str, mib: float) -> None:
+    table = read_jobs(write(tmp_path / "a.log", SACCT.format(memory=memory, limit="1-00:00:00")))
+    np.testing.assert_equal(table.memory_mib, [mib])
+
+
+@pytest.mark.parametrize(
+    ("limit", "seconds"),
+    [
+        ("1-02:03:04", 93784.0),
+        ("02:03:04", 7384.0),
+        ("03:04", 184.0),
+        ("30", 1800.0),
+        ("2-12", 216000.0),
+        ("Partition_Limit", math.nan),
+        ("UNLIMITED", math.nan),
+    ],
+)
+def test_sacct_limits(tmp_path: Path, limit: str, seconds: float) -> None:
+    table = read_jobs(write(tmp_path / "a.log", SACCT.format(memory="1G", limit=limit)))
+    np.testing.assert_equal(table.limit_s, [seconds])
+
+
+def test_sacct_line(tmp_path: Path) -> None:
+    table = read_jobs(write(tmp_path / "a.log", SACCT.format(memory="1G", limit="1-00:00:00")))
+    assert (table.user[0], table.account[0], table.name[0]) == ("ann", "acct", "train-1")
+    assert (table.gpus[0], table.cpus[0], table.nodes[0]) == (3.0, 8.0, 2.0)
+    assert table.duration_s[0] == 86405.0
+    assert table.end_s[0] - table.submit_s[0] == 86455.0
+
+
+def test_a_job_that_never_started_keeps_its_row(tmp_path: Path) -> None:
+    line = SACCT.format(memory="1G", limit="1-00:00:00").replace("2017-01-01T00:01:00", "Unknown")
+    table = read_jobs(write(tmp_path / "a.log", line))
+    assert len(table) == 1
+    assert math.isnan(table.duration_s[0])
+
+
+def test_short_csv_orders_by_submission_and_ends_without_a_queue(tmp_path: Path) -> None:
+    text = (
+        "job_id,user,submit_time,duration,nodes,tasks,time_limit,partition,qos,mem,gres\n"
+        "b,u,20,5,2,4,01:00:00,p,q,1G,gpu:2\n"
+        "a,u,10,7,1,4,01:00:00,p,q,,"
+    )
+    table = read_jobs(write(tmp_path / "a.csv", text))
+    assert table.job_id.tolist() == ["a", "b"]
+    assert table.end_s.tolist() == [17.0, 25.0]
+    assert table.gpus.tolist() == [0.0, 4.0]
+    np.testing.assert_equal(table.memory_mib, [math.nan, 2048.0])
+
+
+def test_long_csv(tmp_path: Path) -> None:
+    text = (
+        "job_id,user,account,partition,qos,wallclock_req,nodes_req,processors_req,gpus_req,mem_req,"
+        "submit_time,start_time,end_time,run_time,state,name\n"
+        "1,u,a,p,q,60,1,2,0,0.0,2019-01-01 00:00:00,2019-01-01 00:00:30,2019-01-01 00:01:00,30,DONE,n"
+    )
+    table = read_jobs(write(tmp_path / "a.csv", text))
+    assert table.end_s[0] - table.submit_s[0] == 60.0
+    assert (table.duration_s[0], table.limit_s[0]) == (30.0, 60.0)
+
+
+def test_refusals_name_file_line_column_value_and_remedy(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.log", SACCT.format(memory="plenty", limit="1-00:00:00"))
+    with pytest.raises(TraceError, match=r"a\.log, line 1, column 'ReqMem': 'plenty'.*correct or delete the row"):
+        read_jobs(path)
+    with pytest.raises(TraceError, match=r"line 1: not the first line of a log of jobs: .*sacct --parsable2"):
+        read_jobs(write(tmp_path / "b.csv", "what,ever"))
+    with pytest.raises(TraceError, match="cannot be read"):
+        read_jobs(tmp_path / "none.csv")
+
+
+def test_tables_refuse_unknown_and_uneven_columns() -> None:
+    with pytest.raises(ModelError, match=r"\['colour'\]"):
+        JobTable.of(colour=["red"])
+    with pytest.raises(ModelError, match="differ in length"):
+        JobTable.of(user=["a"], submit_s=[1.0, 2.0])
+
+
+START = datetime(2024, 1, 1)
+FLAT = TargetModel(AdditiveModel(3.0, "identity", ()), False, 50.0, 0.5)
+
+
+def some(count: int, seed: int = 0, minutes: int = 60) -> Bins:
+    """Hourly by default, so that a few hundred bins hold weeks; busy at noon."""
+    rng = np.random.default_rng(seed)
+    start = tuple(START + number * timedelta(minutes=minutes) for number in range(count))
+    level = np.array([6 + 5 * np.sin((time.hour - 6) / 24 * 2 * np.pi) for time in start])
+    jobs = rng.poisson(level).astype(float)
+    return Bins(start, jobs, jobs * rng.integers(1, 9, count), {"ended": rng.poisson(level).astype(float)})
+
+
+@cache
+def trained() -> ThroughputModel:
+    with light_training():
+        return fit_throughput(some(1400), 1)
+
+
+@pytest.mark.parametrize("age", [1, 3])
+def test_inputs_do_not_move_when_the_future_changes(age: int) -> None:
+    bins = some(900)
+    changed = replace(bins, jobs=bins.jobs.copy(), gpus=bins.gpus.copy(), others={"ended": bins.others["ended"] + 0})
+    changed.jobs[600:] += 100
+    changed.gpus[600:] += 100
+    changed.others["ended"][600:] += 100
+    before, after = throughput_columns(bins, age), throughput_columns(changed, age)
+    for name, column in before.items():
+        np.testing.assert_array_equal(column[:600], after[name][:600], err_msg=name)
+    moved = [name for name in before if (before[name][600:] != after[name][600:]).any()]
+    assert set(moved) == set(before) - {"hour", "weekday"}
+
+
+def test_inputs_are_what_their_names_say() -> None:
+    bins = some(700)
+    columns = throughput_columns(bins, 2)
+    row, x = 650, bins.jobs
+    assert columns["hour"][row] == bins.start[row + 2 - 24].hour
+    assert columns["jobs_lag1"][row] == x[row - 1]
+    assert columns["jobs_mean6"][row] == pytest.approx(x[row - 5 : row + 1].mean())
+    assert columns["jobs_median18"][row] == np.median(x[row - 17 : row + 1])
+    assert columns["jobs_std6"][row] == pytest.approx(x[row - 5 : row + 1].std(ddof=1))
+    same_time_yesterday = row + 2 - 24
+    assert columns["jobs_day_ago"][row] == pytest.approx(x[same_time_yesterday - 2 : same_time_yesterday + 3].mean())
+    weights = 0.5 ** (np.arange(16) / 2)
+    assert columns["jobs_soft2"][row] == pytest.approx((weights * x[row - 15 : row + 1][::-1]).sum() / weights.sum())
+
+
+def test_learns_the_day() -> None:
+    bins = some(2000, seed=1)
+    forecast = trained().predict(bins)[1400:-1, 0]
+    truth = bins.jobs[1401:]
+    assert np.abs(forecast - truth).mean() < 0.8 * np.abs(np.median(truth) - truth).mean()
+    assert trained().predict(bins).shape == (2000, 2)
+
+
+def test_terms_are_the_score() -> None:
+    bins = some(900, seed=2)
+    for name in ("jobs", "gpus"):
+        forecaster: TargetModel = getattr(trained(), name)
+        score = forecaster.model.intercept + sum(t.score for t in trained().explain(bins, name))
+        got = max(score, 0.0) ** 2 - 0.25 if forecaster.root else score
+        expected = trained().predict(bins)[-1, 0 if name == "jobs" else 1]
+        assert max(got, 0.0) == pytest.approx(expected, abs=1e-9)
+    with pytest.raises(ModelError, match="no target 'cpus'"):
+        trained().explain(bins, "cpus")
+
+
+def test_json_comes_back_equal() -> None:
+    again = ThroughputModel.from_json(json.loads(json.dumps(trained().to_json())))
+    bins = some(800, seed=3)
+    np.testing.assert_array_equal(again.predict(bins), trained().predict(bins))
+
+
+@pytest.mark.parametrize(
+    ("where", "value"),
+    [
+        (("format",), "x"), (("age",), 0), (("age",), True), (("width_s",), 0), (("jobs",), None),
+        (("gpus", "root"), 1), (("gpus", "persistence"), -1), (("jobs", "model"), {}),
+    ],
+)  # fmt: skip
+def test_damage_is_refused_by_name(where: tuple[str, ...], value: object) -> None:
+    with pytest.raises(ModelError, match="somewhere"):
+        ThroughputModel.from_json(damaged(trained().to_json(), where, value), source="somewhere")
+
+
+def test_a_burst_is_carried_beyond_the_tables() -> None:
+    newest = np.array([10.0, 50.0, 150.0])
+    assert FLAT.burst(newest).tolist() == [0.0, 0.0, 50.0]
+    assert FLAT.predict({"x": newest}, newest).tolist() == [3.0, 3.0, 53.0]
+
+
+@given(st.floats(0, 1e6), st.floats(-50, 50))
+def test_a_forecast_is_never_negative(newest: float, intercept: float) -> None:
+    for root in (True, False):
+        one = replace(FLAT, model=AdditiveModel(intercept, "identity", ()), root=root)
+        assert one.predict({"x": [newest]}, np.array([newest]))[0] >= 0
+
+
+def test_the_rate_at_which_bursts_last_is_the_l1_slope() -> None:
+    rng = np.random.default_rng(0)
+    burst = rng.uniform(-1, 5, 400)
+    coming = 0.6 * burst + rng.normal(scale=0.1, size=400)
+    assert _lasting(burst, coming) == pytest.approx(0.6, abs=0.03)
+    assert _lasting(burst, -coming) == 0.0
+    assert _lasting(burst[:10], coming[:10]) == 0.0  # too few to tell
+
+
+def test_too_little_data_and_wrong_ages_and_widths_are_refused() -> None:
+    with pytest.raises(ModelError, match="when more have come"):
+        fit_throughput(some(600), 1)
+    for age in (0, 23):
+        with pytest.raises(ModelError, match="age of the newest bin"):
+            fit_throughput(some(600), age)
+    with pytest.raises(ModelError, match="bins of 3600 s"):
+        trained().predict(some(700, minutes=30))
+    with pytest.raises(ModelError, match="equally many"):
+        Bins((START, START), np.ones(2), np.ones(3))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("2024-01-01 00:00:00,1,x\n", "line 4: submit_gpu_num is 'x'"),
+        ("2024-01-01 00:00:00,1,-1\n", "line 4: submit_gpu_num is"),
+        ("yesterday,1,1\n", "line 4: time is 'yesterday'"),
+        ("2024-01-01 00:30:00,1,1\n", "line 4: bin .* not one step"),
+    ],
+)
+def test_a_bad_bin_is_refused_with_its_line(tmp_path: Path, text: str, message: str) -> None:
+    path = tmp_path / "bins.csv"
+    good = "time,submit_gpu_job,submit_gpu_num\n2024-01-01 00:00:00,1,8\n2024-01-01 00:10:00,2,9\n"
+    path.write_text(good)
+    assert read_bins(path).gpus.tolist() == [8.0, 9.0]
+    path.write_text(good + text)
+    with pytest.raises(ModelError, match=message):
+        read_bins(path)
+
+
+@settings(max_examples=examples(20), deadline=None)  # the first example trains the model
+@given(st.integers(2, 300))
+def test_short_histories_give_forecasts_too(count: int) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert np.isfinite(trained().predict(some(count))).all()
+
+
+@pytest.mark.parity
+@pytest.mark.slow
+@pytest.mark.parametrize(("age", "jobs", "gpus"), [(1, 3.15, 34.0), (5, 3.8, 41.0)])
+def test_figures_on_a_real_cluster(age: int, jobs: float, gpus: float) -> None:
+    path = Path(os.environ.get("LUCID_SHARED", "../shared")) / "data" / "venus_throughput.csv"
+    if not path.exists():
+        pytest.skip(f"{path} is absent; set LUCID_SHARED")
+    from lucid.models.throughput.forecaster import evaluate
+
+    figures = evaluate(read_bins(path), datetime(2020, 9, 1), age)
+    assert figures["mae_jobs"] <= jobs
+    assert figures["mae_gpus"] <= gpus
+
+
+# -- what lucidd counts ---------------------------------------------------------------------------------------------
+
+
+def finished(hours: int, per_hour: int) -> JobTable:
+    """Jobs of 2 GPUs that each run an hour."""
+    submit = np.repeat(np.arange(hours) * 3600.0 + 1.7e9 // 3600 * 3600, per_hour)
+    size = len(submit)
+    return JobTable.of(submit_s=submit, end_s=submit + 3600.0, duration_s=[3600.0] * size, gpus=[2.0] * size)
+
+
+def test_bins_of_a_job_log_stop_before_those_whose_jobs_still_run() -> None:
+    bins = bins_of_jobs(finished(48, 3), 3600.0)
+    assert len(bins.start) == 47, "the newest hour is left out"
+    assert bins.jobs.tolist() == [3.0] * 47
+    assert bins.gpus.tolist() == [6.0] * 47
+    assert bins.start[0].tzinfo is not None
+    for jobs in (finished(1, 3), JobTable.of(submit_s=[1.0], end_s=[9.0], duration_s=[8.0], gpus=[0.0])):
+        with pytest.raises(TooFew):
+            bins_of_jobs(jobs, 3600.0)
+
+
+def test_expected_gpus_have_the_mean_of_what_came_although_forecasts_are_medians() -> None:
+    model = trained()
+    bins = some(1400)
+    expected = [model.gpus_per_hour(bins.upto(bins.start[at])) for at in range(600, 1400, 4)]
+    medians = model.predict(some(1400))[599:1399:4, 1]
+    assert abs(np.mean(expected) / bins.gpus[600:].mean() - 1) < 0.1
+    assert np.mean(medians) < np.mean(expected)
+
+
+def test_versions_written_before_are_read() -> None:
+    data = trained().to_json()
+    for target in ("jobs", "gpus"):
+        del data[target]["mean_factor"]
+    before = ThroughputModel.from_json(data)
+    np.testing.assert_array_equal(before.predict(some(800)), trained().predict(some(800)))
+    assert before.gpus.mean_factor == 1.0
+
+
+@pytest.mark.parametrize("minutes", [10, 60])
+@pytest.mark.parametrize("age", [1, 3])
+def test_the_newest_row_alone_is_the_last_of_all(minutes: int, age: int) -> None:
+    bins = some(22 * 24 * 60 // minutes, seed=5, minutes=minutes)
+    newest = newest_columns(bins, age)
+    for name, column in throughput_columns(bins, age).items():
+        np.testing.assert_allclose(newest[name], column[-1:], rtol=1e-12, err_msg=name)

@@ -35,6 +35,7 @@ from lucid.models.library import Library
 from lucid.models.packing.pair_speed import fit_pairs
 from lucid.models.packing.share_score import Node, ShareTree
 from lucid.models.predictor import LearnedPredictor, RowScorer, ended_table, usage_of
+from lucid.simulator import predictors
 from lucid.simulator.predictors import WalkForward
 from lucid.simulator.scenario import Scenario, simulate
 from lucid.simulator.traces.presets import preset, vc_layout
@@ -250,7 +251,7 @@ def fits(monkeypatch: pytest.MonkeyPatch) -> list[JobTable]:
         mean = float(np.log(jobs.duration_s + 10.0).mean())
         return replace(DurationModel.untrained(), default_log=mean, choice=Choice("mean"), trained_jobs=len(jobs))
 
-    monkeypatch.setattr(DurationModel, "fit", staticmethod(fit))
+    monkeypatch.setattr(predictors, "fit_durations", fit)
     return seen
 
 

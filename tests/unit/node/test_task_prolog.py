@@ -155,6 +155,44 @@ def test_a_mapped_step_names_its_own_gpus_of_those_that_mps_names(tmp_path: Path
     assert after["SLURM_GPUS_ON_NODE"] == "1"
 
 
+@pytest.mark.parametrize(
+    ("bind", "gpus"),
+    [
+        ("single:1", "1 3 6 1 3"),
+        ("single:2", "1 1 3 3 6"),
+        ("map_gpu:2,0", "6 1 6 1 6"),
+        ("map:1*3,0", "3 3 3 1 3"),
+        ("map_gpu:5", "1 1 1 1 1"),
+        ("mask_gpu:0x3,4", "1,3 6 1,3 6 1,3"),
+        ("mask:1*2,70,a", "1 1 1 3 1"),
+        ("closest", "1,3,6 1,3,6 1,3,6 1,3,6 1,3,6"),
+    ],
+)
+def test_tasks_have_the_gpus_that_their_bind_says(tmp_path: Path, bind: str, gpus: str) -> None:
+    """cli_filter.lua's words behind ``none=``: what Slurm itself would have given to each of five tasks."""
+    step = {**STEP, "CUDA_VISIBLE_DEVICES": "1,3,6", "SLURM_STEP_GPUS": "1,3,6", "SLURM_SHARDS_ON_NODE": "3"}
+    for loud in ("", "verbose,"):
+        said = f"gres/shard:{loud}none={bind}"
+        tasks = [environment(tmp_path, **step, SLURM_TRES_BIND=said, SLURM_LOCALID=str(task)) for task in range(5)]
+        assert [task["CUDA_VISIBLE_DEVICES"] for task in tasks] == gpus.split()
+        assert [task["SLURM_STEP_GPUS"] for task in tasks] == gpus.split()
+        assert {task["SLURM_TRES_BIND"] for task in tasks} == {f"gres/gpu:{loud}{bind}"}
+
+
+def test_tasks_by_gpu_are_told_again(tmp_path: Path) -> None:
+    after = environment(tmp_path, **STEP, SLURM_NTASKS_PER_TRES=str(65536 * 3 + 65534), SLURM_TRES_BIND="x")
+    assert (after["SLURM_NTASKS_PER_TRES"], after["CUDA_VISIBLE_DEVICES"]) == ("3", "1,3")
+    assert environment(tmp_path, **STEP, SLURM_NTASKS_PER_TRES="3")["SLURM_NTASKS_PER_TRES"] == "3"
+
+
+def test_where_nothing_maps_steps_no_task_goes_on_without_its_gpu(tmp_path: Path) -> None:
+    env = {"PATH": "/usr/bin:/bin", "SLURM_CONF": str(tmp_path / "none"), **STEP, "LUCID_STEPS": ""}
+    env |= {"CUDA_VISIBLE_DEVICES": "", "SLURM_TRES_BIND": "gres/gpu:single:1"}
+    done = subprocess.run(["sh", str(PROLOG)], capture_output=True, text=True, check=False, env=env, timeout=30)
+    assert done.returncode == 1
+    assert "print Lucid: this job shares its GPUs, and here no step of it can have --gpu-bind" in done.stdout
+
+
 LEAST = {"SLURM_JOB_ID": "7", "SLURM_GPUS_ON_NODE": "2", "SLURM_JOB_NUM_NODES": "1", "SLURM_NTASKS": "4",
          "SLURM_JOB_CPUS_PER_NODE": "8", "SLURM_STEP_ID": "4294967291"}  # fmt: skip
 FITS = "nodes=1,tasks=4,cpus=8,gpus=2,here=2"
@@ -191,6 +229,11 @@ def test_a_start_that_gives_less_goes_back_before_its_first_line(tmp_path: Path)
         code, told, printed = sent_back(tmp_path, least, SLURM_NTASKS="99999" if "99999" in wrong else "4")
         assert (code, told) == (1, f"update JobId=7 Comment=mine lucid:wrong={wrong}\nrequeue 7\n")
         assert f"print Lucid: this start gives {wrong}" in printed
+
+
+def test_a_comment_that_is_json_stays_json(tmp_path: Path) -> None:
+    _, told, _ = sent_back(tmp_path, "tasks=5", comment='{"reaper": {"exempt": true}}')
+    assert told.startswith('update JobId=7 Comment={"reaper": {"exempt": true}," lucid:wrong=4-of-5-tasks ":1}\n')
 
 
 def test_a_start_that_gives_what_was_asked_goes_on(tmp_path: Path) -> None:

@@ -1,26 +1,63 @@
-"""Whether estimates rank jobs, and what follows from it."""
+"""In which order jobs wait."""
 
 from __future__ import annotations
 
 import random
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from builders import LIGHT, FixedPredictor, a_job, decide, guess, nodes, part, runs, snap, waits
-from lucid.core.decision import Hold, Start
-from lucid.core.job import Ended
+from builders import (
+    LIGHT,
+    FixedPredictor,
+    a_job,
+    a_trace,
+    by,
+    decide,
+    guess,
+    kinds,
+    nodes,
+    part,
+    reason,
+    replay,
+    runs,
+    snap,
+    waits,
+)
+from builders import policy as a_policy
+from lucid.config.policy import OverheadSettings, ReservationSettings
+from lucid.core.decision import Hold, PartitionPlan, Requeue, Start
+from lucid.core.job import Ended, Job, Pending
 from lucid.core.node import Node
-from lucid.core.reasons.queue import FairOrder, Priority, Unranked
+from lucid.core.reasons.queue import (
+    BehindHead,
+    EverFits,
+    FairOrder,
+    NextRound,
+    PlainOrder,
+    Preempted,
+    Priority,
+    TooLarge,
+    Unranked,
+    WaitOrder,
+)
 from lucid.core.snapshot import Snapshot
 from lucid.daemon.cycles import TrustLog
+from lucid.errors import ClusterError, ClusterUnavailable
 from lucid.models.history import HistoryPredictor
 from lucid.orchestrator.annotate import Annotator
 from lucid.orchestrator.order.estimate_ranking import HISTORY, TrustBook, gain_of
+from lucid.orchestrator.order.queue_order import in_precedence
+from lucid.orchestrator.order.starvation_bound import Turn
+from lucid.orchestrator.policies.lucid.plain import WaitQueue, mostly_large
+from lucid.orchestrator.registry import known_policies
+from lucid.slurm.records.configuration import QosTiers, tiers_from
 from lucid.store.sqlite import SqliteStore
 from lucid.store.view import snapshot_from_dict, snapshot_to_dict
+from scenes.slurm import MINE, Scene
 
 RNG = random.Random(1)
 REAL = [RNG.lognormvariate(7.0, 2.0) for _ in range(300)]
@@ -182,3 +219,328 @@ def test_a_job_that_starts_in_plain_order_takes_its_cpus_once(how: str) -> None:
     start = made.decisions["next"]
     assert isinstance(start, Start)
     assert start.beside == "host"
+
+
+ESTIMATES = {"early": guess(300.0), "short": guess(100.0), "slim": guess(120.0)}
+JOBS = [waits("early", 2, 0.0), waits("short", 4, 1.0), waits("slim", 1, 2.0)]
+
+
+@pytest.mark.parametrize(
+    ("policy", "order"),
+    [
+        ("fifo", ["early", "short", "slim"]),
+        ("sjf", ["short", "slim", "early"]),
+        ("srtf", ["short", "slim", "early"]),
+        ("qssf", ["slim", "short", "early"]),
+    ],
+)
+def test_the_key_of_each_policy(policy: str, order: list[str]) -> None:
+    plan = decide(policy, snap(5.0, part(nodes(1, 8), JOBS), predictions=ESTIMATES))
+    assert [a.job_id for a in plan.actions] == order
+
+
+@pytest.mark.parametrize("name", sorted(known_policies()))
+def test_a_policy_is_called_what_it_was_asked_for_as(name: str) -> None:
+    assert a_policy(name).name == name
+
+
+@pytest.mark.parametrize("policy", ["fifo", "sjf", "qssf"])
+def test_the_head_of_the_line_blocks_the_rest(policy: str) -> None:
+    jobs = [waits("wide", 4, 0.0), waits("slim", 1, 1.0)]
+    estimates = {"wide": guess(1.0), "slim": guess(100.0)}
+    plan = decide(policy, snap(5.0, part(nodes(1, 4), jobs, [runs("r", "n1:0")]), predictions=estimates))
+    assert not plan.actions
+    assert plan.decisions["slim"] == Hold((BehindHead("wide"),))
+
+
+@pytest.mark.parametrize("policy", ["fifo", "sjf", "qssf", "srtf", "tiresias"])
+def test_an_impossible_job_blocks_nobody(policy: str) -> None:
+    jobs = [waits("huge", 9, 0.0), waits("slim", 1, 1.0)]
+    estimates = {"huge": guess(1.0), "slim": guess(100.0)}
+    plan = decide(policy, snap(60.0, part(nodes(1, 8), jobs), predictions=estimates))
+    assert plan.decisions["huge"] == Hold((TooLarge(9, 8),))
+    assert isinstance(plan.decisions["slim"], Start)
+
+
+@pytest.mark.parametrize("policy", ["fifo", "sjf", "qssf", "srtf", "tiresias"])
+def test_a_job_that_no_node_can_hold_blocks_nobody(policy: str) -> None:
+    jobs = [waits("greedy", 1, 0.0, cpus=9), waits("slim", 1, 1.0, cpus=1)]
+    estimates = {"greedy": guess(1.0), "slim": guess(100.0)}
+    plan = decide(policy, snap(60.0, part(nodes(2, 1, cpus=8), jobs), predictions=estimates))
+    assert plan.decisions["greedy"] == Hold((EverFits(1, 9, 0, False),))
+    assert isinstance(plan.decisions["slim"], Start)
+
+
+def test_a_job_without_an_estimate_comes_last_and_not_out() -> None:
+    snapshot = snap(5.0, part(nodes(1, 8), JOBS), predictions=ESTIMATES)
+    assert isinstance(snapshot.predictions, dict)
+    del snapshot.predictions["short"]
+    plan = decide("sjf", snapshot)
+    assert [a.job_id for a in plan.actions] == ["slim", "early", "short"]
+    assert reason(plan.decisions["short"], FairOrder).submit_s == 1.0
+
+
+def test_equal_keys_go_by_order_of_arrival() -> None:
+    jobs = [waits(name, 1, 0.0, rank=i) for i, name in enumerate("cab")]
+    for policy in ("fifo", "sjf", "qssf", "srtf"):
+        plan = decide(policy, snap(5.0, part(nodes(1, 8), jobs)))
+        assert [a.job_id for a in plan.actions] == ["c", "a", "b"], policy
+
+
+def test_the_reason_of_a_start_is_the_key_it_was_sorted_by() -> None:
+    plan = decide("qssf", snap(5.0, part(nodes(1, 8), JOBS), predictions=ESTIMATES))
+    assert reason(plan.decisions["short"], Priority) == Priority("duration x GPUs", 400.0, 100.0, 4, "test")
+    assert kinds(plan.decisions["short"]) == ["Priority", "FreeGpus"]
+
+
+def test_srtf_preempts_the_job_with_more_left() -> None:
+    predictions = {"long": guess(1000.0), "short": guess(100.0)}
+    snapshot = snap(50.0, part(nodes(1, 1), [waits("short")], [runs("long", "n1:0")]), predictions=predictions)
+    plan = decide("srtf", snapshot)
+    assert [(a.job_id, type(a.decision)) for a in plan.actions] == [("long", Requeue), ("short", Start)]
+    assert reason(plan.decisions["long"], Preempted) == Preempted(1, 0)
+    assert plan.wake_s == 51.0
+
+
+def test_srtf_counts_what_a_job_has_run() -> None:
+    predictions = {"long": guess(1000.0), "short": guess(100.0)}
+    snapshot = snap(950.0, part(nodes(1, 1), [waits("short")], [runs("long", "n1:0")]), predictions=predictions)
+    assert not decide("srtf", snapshot).actions
+
+
+def test_srtf_counts_the_restarts_that_a_job_has_had() -> None:
+    jobs = [waits("fresh"), waits("again", ran_s=100.0, restarts=2)]
+    predictions = {"fresh": guess(75.0), "again": guess(100.0)}
+    for overhead_s, first in ((40.0, "fresh"), (30.0, "again")):
+        snapshot = snap(0.0, part(nodes(1, 1), jobs), predictions=predictions)
+        plan = decide("srtf", snapshot, restart_overhead_s=overhead_s)
+        assert [a.job_id for a in plan.actions] == [first]
+
+
+def test_a_preemption_costs_a_restart() -> None:
+    trace = a_trace(by("long", 1, 1000.0), by("short", 1, 100.0, 200.0))
+    outcomes, _ = replay("srtf", trace, {"vc": nodes(1, 1)}, overheads=OverheadSettings(preempt_small_s=40.0))
+    assert outcomes["short"].end_s == 300.0
+    assert outcomes["long"].end_s == 300.0 + 800.0 + 40.0
+    assert outcomes["long"].preemptions == 1
+
+
+@pytest.mark.parametrize("policy", ["fifo", "sjf", "qssf", "lucid"])
+def test_other_policies_leave_running_jobs_alone(policy: str) -> None:
+    predictions = {"long": guess(1000.0), "short": guess(1.0)}
+    snapshot = snap(50.0, part(nodes(1, 1), [waits("short")], [runs("long", "n1:0")]), predictions=predictions)
+    assert not decide(policy, snapshot).actions
+
+
+def test_L29_one_vc_does_not_wait_for_another() -> None:
+    trace = a_trace(by("a", 1, 100.0), by("b", 1, 100.0, vc="other"))
+    outcomes, _ = replay("fifo", trace, {"vc": nodes(1, 1), "other": nodes(1, 1, prefix="o")})
+    assert [outcomes[j].end_s for j in "ab"] == [100.0, 100.0]
+
+
+DAY_S = 86400.0
+
+
+def order(now_s: float, *pending: Pending, due: dict[str, Turn] | None = None, **estimates_s: float) -> list[str]:
+    guesses = {entry.job.id: guess(estimates_s.get(entry.job.id, 3600.0)) for entry in pending}
+    room = part(nodes(2, 4), pending)
+    queue = WaitQueue(1.0).of(room, snap(now_s, room, predictions=guesses), due or {}, ReservationSettings(), 4)
+    return [row.id for row in queue]
+
+
+def test_several_large_jobs_and_half_as_many_others_are_not_mostly_large() -> None:
+    large, small = [waits(f"l{i}", 8) for i in range(3)], [waits(f"s{i}", 4) for i in range(3)]
+    assert mostly_large([*large, *small[:1]], 4)
+    assert not mostly_large([*large, *small[:2]], 4)
+    assert not mostly_large(large[:1], 4)
+    assert not mostly_large((), 4)
+
+
+def test_the_longest_wait_for_its_estimate_goes_first_and_the_larger_of_equals() -> None:
+    jobs = (waits("long", 8), waits("short", 8), waits("late", 8, submit_s=900.0), waits("small", 4))
+    assert order(1000.0, *jobs, long=7200.0, short=600.0, late=600.0) == ["short", "small", "late", "long"]
+    assert order(1000.0, waits("small", 5), waits("large", 8)) == ["large", "small"]
+
+
+def test_after_two_days_the_oldest_goes_first_and_before_it_whose_turn_has_come() -> None:
+    jobs = (waits("old", 8), waits("older", 8, submit_s=-10.0), waits("quick", 8, submit_s=10.0))
+    estimates = {"old": 9e5, "older": 9e6, "quick": 60.0}
+    assert order(2 * DAY_S - 20.0, *jobs, **estimates)[0] == "quick"
+    assert order(2 * DAY_S, *jobs, **estimates) == ["older", "old", "quick"]
+    due = {"quick": Turn(jobs[2], PlainOrder(0.0, 2 * DAY_S, DAY_S, DAY_S))}
+    assert order(2 * DAY_S, *jobs, due=due, **estimates) == ["quick", "older", "old"]
+
+
+def plan(*pending: Pending, gain: float | None = 0.5, **sections: Any) -> PartitionPlan:
+    held = [runs("r0", "n1:0-3")]
+    room = part(nodes(2, 4), pending, held)
+    estimates = {entry.job.id: guess(600.0 if entry.job.gpus == 1 else 3600.0) for entry in (*pending, *held)}
+    trust = {} if gain is None else {"": Unranked("", 100, gain, 0.25)}
+    return decide("lucid", replace(snap(1000.0, room, predictions=estimates), trust=trust), **sections)
+
+
+LARGE = [Pending(a_job(f"l{i}", 8, 0.0, time_limit_s=7200.0), 0.0) for i in range(3)]
+SMALL = Pending(a_job("small", 1, 900.0, time_limit_s=90000.0), 900.0)
+
+
+def test_nobody_takes_the_nodes_of_several_large_jobs_for_longer_than_its_limit_allows() -> None:
+    """By estimate the small job is first, and starts."""
+    held = plan(*LARGE, SMALL).decisions["small"]
+    assert not isinstance(held, Start)
+    assert WaitOrder(4, 600.0, 1, "test", 2 * DAY_S) in held.reasons
+    assert isinstance(plan(LARGE[0], SMALL).decisions["small"], Start)
+
+
+@pytest.mark.parametrize(
+    ("gain", "sections"),
+    [
+        (None, {}),
+        (0.9, {}),
+        (0.5, {"fairness": {"estimates": "always"}}),
+        (0.5, {"reservation": {"enabled": False}}),
+    ],
+)
+def test_estimates_that_are_all_but_right_or_unknown_order_the_same_queue(
+    gain: float | None, sections: dict[str, Any]
+) -> None:
+    assert isinstance(plan(*LARGE, SMALL, gain=gain, **sections).decisions["small"], Start)
+
+
+RULES = {"threshold_gpu_s": 600.0, "interval_s": 60.0}
+
+
+def tiresias(snapshot: Snapshot) -> PartitionPlan:
+    return decide("tiresias", snapshot, tiresias=RULES)
+
+
+def test_between_rounds_everybody_waits_for_the_next() -> None:
+    plan = tiresias(snap(61.0, part(nodes(1, 8), [waits("j")])))
+    assert plan.decisions["j"] == Hold((NextRound(120.0),))
+    assert plan.wake_s == 120.0
+
+
+def test_at_a_round_jobs_start() -> None:
+    plan = tiresias(snap(120.0, part(nodes(1, 8), [waits("j")])))
+    assert isinstance(plan.decisions["j"], Start)
+
+
+@pytest.mark.parametrize(("attained_s", "preempted"), [(600.0, False), (660.0, True)])
+def test_a_job_past_the_threshold_gives_way(attained_s: float, preempted: bool) -> None:
+    held = runs("old", "n1:0", 0.0)
+    plan = tiresias(snap(attained_s, part(nodes(1, 1), [waits("new", 1, 5.0)], [held])))
+    assert isinstance(plan.decisions.get("old"), Requeue) == preempted
+
+
+def test_service_counts_gpus_times_time() -> None:
+    held = runs("old", "n1:0-3", 0.0)
+    plan = tiresias(snap(180.0, part(nodes(1, 4), [waits("new", 4, 5.0)], [held])))
+    assert isinstance(plan.decisions["old"], Requeue)
+    assert reason(plan.decisions["old"], Priority).value == 720.0
+
+
+def test_earlier_runs_count_too() -> None:
+    plan = tiresias(snap(60.0, part(nodes(1, 1), [waits("a", 1, 0.0, ran_s=601.0), waits("b", 1, 1.0)])))
+    assert [a.job_id for a in plan.actions] == ["b"]
+
+
+def test_within_a_queue_the_first_come_is_first_served() -> None:
+    plan = tiresias(snap(60.0, part(nodes(1, 1), [waits("b", 1, 7.0), waits("a", 1, 3.0)])))
+    assert [a.job_id for a in plan.actions] == ["a"]
+
+
+def test_the_plan_is_made_anew_at_the_round_after_a_job_crosses_the_threshold() -> None:
+    plan = tiresias(snap(120.0, part(nodes(1, 1), [waits("new", 1, 5.0)], [runs("old", "n1:0", 0.0)])))
+    assert not plan.actions
+    assert plan.wake_s == 660.0
+
+
+@pytest.mark.parametrize("interval_s", [0.7, 7.3, 33.3, 60.0])
+def test_rounds_of_any_length_come_to_an_end(interval_s: float) -> None:
+    trace = a_trace(*(by(f"j{i}", 1, 400.0, 10.0 * i) for i in range(4)))
+    rules = {"threshold_gpu_s": 100.0, "interval_s": interval_s}
+    outcomes, _ = replay("tiresias", trace, {"vc": nodes(1, 1)}, tiresias=rules)
+    assert all(o.end_s > 0 for o in outcomes.values())
+
+
+def test_a_higher_tier_goes_before_a_lower_one_whatever_service_its_jobs_have_had() -> None:
+    """The site's word (QOS priority) goes before the policy's: among running and waiting jobs alike."""
+    served = waits("served", 1, 5.0, tier=10, ran_s=9000.0)
+    fresh, held = waits("fresh", 1, 1.0), runs("held", "n1:0", 0.0)
+    plan = tiresias(snap(60.0, part(nodes(1, 1), [fresh, served], [held])))
+    assert [(a.job_id, type(a.decision)) for a in plan.actions] == [("held", Requeue), ("served", Start)]
+    assert isinstance(plan.decisions["fresh"], Hold)
+    alone = tiresias(
+        snap(60.0, part(nodes(1, 1), [fresh], [runs("held", "n1:0", 0.0, job={"tier": 10}, ran_s=9000.0)]))
+    )
+    assert not alone.actions
+
+
+def test_jobs_of_other_partitions_on_its_nodes_are_not_its_to_stop() -> None:
+    """Their own partition decides about them. Requeued in vain, they would keep jobs waiting that could have others'
+    GPUs."""
+    running = [runs("foreign", "n1:0", 0.0, job={"vc": "scav"}), runs("own", "n1:1", 1.0)]
+    plan = tiresias(snap(1200.0, part(nodes(1, 2), [waits("new", 1, 1195.0)], running)))
+    assert [(a.job_id, type(a.decision)) for a in plan.actions] == [("own", Requeue), ("new", Start)]
+
+
+def named(*jobs: Job) -> list[str]:
+    return [job.id for job in in_precedence(jobs, jobs)]
+
+
+def test_a_higher_tier_goes_first_whatever_the_policy_thinks_of_it() -> None:
+    assert named(a_job("a"), a_job("b", tier=1), a_job("c", tier=10), a_job("d", tier=1)) == ["c", "b", "d", "a"]
+
+
+def test_nice_gives_the_places_of_one_users_jobs_out_among_them() -> None:
+    mine = {"user": "ada"}
+    jobs = a_job("a", nice=50, **mine), a_job("b", user="bo"), a_job("c", **mine), a_job("d", nice=9, **mine)
+    assert named(*jobs) == ["c", "b", "d", "a"]
+    assert named(*reversed(jobs)) == ["c", "d", "b", "a"], "places of others stay"
+    assert named(a_job("a", nice=50, tier=1, **mine), a_job("b", **mine)) == ["a", "b"], "within a tier"
+
+
+@pytest.mark.parametrize("name", ["lucid", "fifo", "sjf", "srtf", "backfill", "tiresias"])
+@pytest.mark.parametrize("more", [{"tier": 5}, {"nice": -5}])
+def test_policies_go_by_it(name: str, more: dict[str, Any]) -> None:
+    jobs = [waits("early", 8, 0.0, user="ada"), waits("late", 8, 1.0, user="ada", **more)]
+    plan = decide(name, snap(600.0, part(nodes(1), jobs)))
+    started = [job_id for job_id, decision in plan.decisions.items() if isinstance(decision, Start)]
+    assert started == ["late"]
+
+
+@pytest.mark.parametrize("more", [{"tier": 5}, {"nice": -5}])
+def test_nodes_are_kept_for_the_large_job_that_goes_first(more: dict[str, Any]) -> None:
+    jobs = [waits("early", 16, 0.0, user="ada"), waits("late", 16, 1.0, user="ada", **more)]
+    plan = decide("lucid", snap(600.0, part(nodes(2), jobs)))
+    assert [job_id for job_id, decision in plan.decisions.items() if isinstance(decision, Start)] == ["late"]
+
+
+def test_the_tier_of_a_job_is_the_priority_of_its_qos_and_nice_is_its_users() -> None:
+    stage = Scene()
+    stage.slurm.qos = {"urgent": 1000}
+    stage.slurm.submit("a", "vc", mark=MINE, qos="urgent", nice=5)
+    stage.slurm.submit("b", "vc", mark=MINE, qos="normal")
+    assert [(e.job.tier, e.job.nice) for e in stage.look().pending] == [(1000, 5), (0, 0)]
+
+
+def test_priorities_of_qos_count_where_slurm_counts_them() -> None:
+    rows = "normal|0\nurgent|10000\nodd|x\nshort\n"
+    assert tiers_from(rows, {"PriorityWeightQOS": "1000"}) == {"urgent": 10000}
+    assert tiers_from(rows, {"PriorityWeightQOS": "0"}) == {}
+    assert tiers_from(rows, {}) == {}
+
+
+def test_what_was_read_before_counts_where_it_cannot_be_read() -> None:
+    answers: list[Any] = [{"a": 1}, ClusterError("no slurmdbd"), {"a": 2}]
+
+    def ask() -> dict[str, int]:
+        found = answers.pop(0)
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    tiers = QosTiers(ask)
+    assert [tiers(at_s) for at_s in (0.0, 300.0, 700.0, 1400.0)] == [{"a": 1}, {"a": 1}, {"a": 1}, {"a": 2}]
+    answers[:] = [ClusterUnavailable("down")]
+    with pytest.raises(ClusterUnavailable):
+        tiers(9000.0)

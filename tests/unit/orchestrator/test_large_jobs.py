@@ -1,22 +1,56 @@
-"""Reservations: for whom, on which nodes, and who may start there meanwhile."""
+"""Large jobs, and jobs that wait too long."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
-from builders import LIGHT, decide, guess, nodes, part, reason, runs, snap, waits
-from lucid.config.policy import ReservationSettings
+from builders import (
+    LIGHT,
+    FixedPredictor,
+    a_trace,
+    by,
+    decide,
+    guess,
+    kinds,
+    nodes,
+    part,
+    policy,
+    reason,
+    replay,
+    runs,
+    snap,
+    waits,
+)
+from lucid.config.load import settings_from
+from lucid.config.policy import FairnessSettings, ReservationSettings
 from lucid.core.decision import Hold, PartitionPlan, Start
-from lucid.core.job import Pending, Running
+from lucid.core.job import Ended, Pending, Running, Stage
 from lucid.core.ledger import Ledger
 from lucid.core.node import Node
 from lucid.core.prediction import Prediction
-from lucid.core.reasons.queue import LargeShare, Reserved
-from lucid.orchestrator.capacity.reservations import keep, large_share, next_holder
+from lucid.core.reasons.queue import LargeShare, PlainOrder, Reserved
+from lucid.core.snapshot import Partition, Snapshot
+from lucid.daemon.policies import live_policy
+from lucid.orchestrator.capacity.reservations import (
+    LOOK_AGAIN_S,
+    NodeReservation,
+    NodeReservations,
+    keep,
+    large_share,
+    next_holder,
+)
 from lucid.orchestrator.capacity.timeline import Timeline, expected_ends
+from lucid.orchestrator.order.starvation_bound import turns
+from lucid.orchestrator.policies.lucid.plan import LucidMemory, promise_kept
+from lucid.orchestrator.policies.shadow import Kept, Shadow
+from lucid.simulator.metrics import run_metrics
+from lucid.simulator.scenario import Scenario, simulate
+from lucid.store.values import noun_from_json, noun_to_json
 
 MACHINES = nodes(3, 4)
 HELD = [runs("r1", "n1:0-3"), runs("r2", "n2:0-3"), runs("r3", "n3:0-1")]
@@ -222,3 +256,290 @@ def test_who_can_never_start_makes_nobody_give_way() -> None:
     share, _ = large_share(willing.pending[0], willing, 4, 50.0, ReservationSettings())
     assert share.total_gpus == 16  # a node that is down counts for nobody
     assert not share
+
+
+HOUR = 3600.0
+OFF: Mapping[str, Any] = {"profiling": {"enabled": False}, "reservation": {"enabled": False}, "packing": {"gss": 0}}
+
+
+def planned(
+    now_s: float, room: Partition, starts_s: Mapping[str, float], estimates_s: Mapping[str, float] | None = None
+) -> PartitionPlan:
+    """A plan under a bound of two hours, where plain order has started these jobs."""
+    memory = LucidMemory(Shadow(now_s, tuple(n.name for n in room.nodes), Kept(2 * HOUR), starts_s=starts_s))
+    guesses = {job: guess(s) for job, s in (estimates_s or {}).items()}
+    scene = replace(snap(now_s, room, predictions=guesses), memory={"vc": memory})
+    return policy("lucid", None, fairness={"beyond_plain_s": 2 * HOUR}, **OFF).plan(scene).partitions["vc"]
+
+
+def memory_of(plan: PartitionPlan) -> Shadow:
+    assert isinstance(plan.memory, LucidMemory)
+    return plan.memory.shadow
+
+
+def test_from_half_of_the_bound_on_a_job_goes_before_shorter_ones() -> None:
+    room = part(nodes(1, 1), [waits("long", 1, 0.0), waits("short", 1, 1.0)])
+    estimates_s = {"long": 9000.0, "short": 10.0}
+    assert isinstance(planned(HOUR - 10, room, {"long": 0.0}, estimates_s).decisions["short"], Start)
+    turn = planned(HOUR, room, {"long": 0.0}, estimates_s)
+    assert isinstance(turn.decisions["long"], Start)
+    assert kinds(turn.decisions["long"]) == ["Priority", "PlainOrder", "FreeGpus", "InSlots"]
+    why = reason(turn.decisions["long"], PlainOrder)
+    assert (why.plain_s, why.turn_s, why.bound_s) == (0.0, HOUR, 2 * HOUR)
+
+
+def test_the_earlier_bound_goes_first() -> None:
+    room = part(nodes(1, 1), [waits("a", 1, 0.0), waits("b", 1, 1.0)])
+    plan = planned(3 * HOUR, room, {"a": 100.0, "b": 50.0}, {"a": 10.0, "b": 9000.0})
+    assert isinstance(plan.decisions["b"], Start)
+    assert isinstance(plan.decisions["a"], Hold)
+
+
+def test_nodes_are_kept_for_it_and_said_so() -> None:
+    """Half of n2 is free: no job starts there that is expected to stay longer."""
+    running = [runs("x", "n1:0-3", job={"time_limit_s": 9 * HOUR}), runs("y", "n2:0-1")]
+    room = part(nodes(2, 4), [waits("wide", 4, 0.0), waits("tiny", 1, 1.0)], running)
+    plan = planned(2 * HOUR, room, {"wide": 0.0}, {"x": 9 * HOUR, "y": 2.5 * HOUR, "tiny": 0.6 * HOUR})
+    assert kinds(plan.decisions["wide"]) == ["PlainOrder", "Reserved", "FreeGpus"]
+    kept = reason(plan.decisions["tiny"], Reserved)
+    assert (kept.holder, kept.nodes, bool(kept)) == ("wide", 1, True)
+    assert memory_of(plan).fences["wide"].names == ("n2",)
+    assert plan.wake_s == 2 * HOUR + LOOK_AGAIN_S, "time alone moves what is expected of nodes"
+
+
+def test_a_guest_may_start_there_that_is_expected_to_end_in_time() -> None:
+    for estimate_s, starts in ((6 * HOUR, True), (7.5 * HOUR, False)):
+        room = part(nodes(1, 4), [waits("wide", 4, 0.0), waits("tiny", 1, 1.0)], [runs("y", "n1:0-1")])
+        plan = planned(2 * HOUR, room, {"wide": 0.0}, {"y": 9 * HOUR, "tiny": estimate_s})
+        assert isinstance(plan.decisions["tiny"], Start) == starts
+
+
+def test_in_each_vc_one_job_at_a_time_has_nodes_kept_in_its_turn() -> None:
+    held = [runs("x", "n1:0-3"), runs("y", "n2:0-3"), runs("z", "n3:0-1")]
+    room = part(nodes(3, 4), [waits("later", 4, 0.0), waits("first", 4, 1.0), waits("tiny", 1, 2.0)], held)
+    estimates_s = {"x": 9 * HOUR, "y": 2.5 * HOUR, "z": 3 * HOUR, "tiny": 20 * HOUR, "later": 9 * HOUR}
+    plan = planned(2 * HOUR, room, {"later": 50.0, "first": 10.0}, estimates_s)
+    assert memory_of(plan).fences.keys() == {"first"}
+    assert memory_of(plan).fences["first"].names == ("n2",)
+    assert kinds(plan.decisions["later"]) == ["PlainOrder", "Reserved", "FreeGpus"]
+    assert reason(plan.decisions["later"], Reserved).holder == "first"
+    assert isinstance(plan.decisions["tiny"], Start), "n3 is kept for nobody"
+
+
+@pytest.mark.parametrize("due", [(), ("big",)])
+def test_the_large_job_goes_before_jobs_in_their_turn_whether_or_not_its_own_has_come(due: tuple[str, ...]) -> None:
+    """Until its nodes are needed at 4 h a job in its turn is their guest like any other."""
+    rules: dict[str, Any] = {**OFF, "reservation": {"enabled": True}, "fairness": {"beyond_plain_s": 2 * HOUR}}
+    for estimate_s, starts in ((1.9 * HOUR, True), (2.1 * HOUR, False)):
+        room = part(nodes(2, 4), [waits("turn", 1, 0.0), waits("big", 8, HOUR)], [runs("y", "n1:0-3")])
+        memory = LucidMemory(
+            Shadow(2 * HOUR, ("n1", "n2"), Kept(2 * HOUR), starts_s={"turn": 0.0, **dict.fromkeys(due, 0.5)})
+        )
+        guesses = {"y": guess(4 * HOUR), "turn": guess(estimate_s)}
+        scene = replace(snap(2 * HOUR, room, predictions=guesses), memory={"vc": memory})
+        plan = policy("lucid", None, **rules).plan(scene).partitions["vc"]
+        assert isinstance(plan.decisions["turn"], Start) == starts
+        assert kinds(plan.decisions["big"]) == [*(["PlainOrder"] if due else []), "Reserved", "FreeGpus"]
+        if not starts:
+            assert kinds(plan.decisions["turn"]) == ["PlainOrder", "Reserved", "FreeGpus"]
+
+
+def test_nodes_kept_in_a_turn_are_none_of_the_large_job() -> None:
+    rules: dict[str, Any] = {**OFF, "reservation": {"enabled": True}, "fairness": {"beyond_plain_s": 2 * HOUR}}
+    held = [runs("x", "n1:0-3"), runs("y", "n2:0-3"), runs("z", "n3:0-3")]
+    room = part(nodes(3, 4), [waits("turn", 4, 0.0), waits("big", 8, HOUR)], held)
+    memory = LucidMemory(Shadow(2 * HOUR, ("n1", "n2", "n3"), Kept(2 * HOUR), starts_s={"turn": 0.0}))
+    guesses = {"x": guess(4 * HOUR), "y": guess(5 * HOUR), "z": guess(9 * HOUR), "turn": guess(9 * HOUR)}
+    scene = replace(snap(2 * HOUR, room, predictions=guesses), memory={"vc": memory})
+    plan = policy("lucid", None, **rules).plan(scene).partitions["vc"]
+    assert reason(plan.decisions["big"], Reserved).until_s == 5 * HOUR
+    assert memory_of(plan).fences["turn"].names == ("n3",)
+
+
+def test_the_nodes_kept_are_those_expected_first_by_now() -> None:
+    late = runs("x", "n1:0-3"), runs("y", "n2:0-3")
+    room = part(nodes(2, 4), [waits("wide", 4, 0.0)], late)
+    chosen = policy("lucid", None, fairness={"beyond_plain_s": 2 * HOUR}, **OFF)
+    memory = LucidMemory(Shadow(2 * HOUR, ("n1", "n2"), Kept(2 * HOUR), starts_s={"wide": 0.0}))
+
+    def fence(now_s: float, x_s: float, memory: object) -> tuple[tuple[str, ...], object]:
+        guesses = {"x": guess(x_s), "y": guess(2.5 * HOUR)}
+        scene = replace(snap(now_s, room, predictions=guesses), memory={"vc": memory})
+        plan = chosen.plan_partition(room, scene)  # type: ignore[attr-defined]
+        return memory_of(plan).fences["wide"].names, plan.memory
+
+    names, memory_after = fence(2 * HOUR, 9 * HOUR, memory)
+    assert names == ("n2",)
+    assert fence(2.2 * HOUR, 2.3 * HOUR, memory_after)[0] == ("n1",), "x is expected sooner by now"
+    assert fence(2.5 * HOUR, 2.6 * HOUR, memory_after)[0] == ("n1",), "y has outlived its estimate"
+
+
+def test_one_gpu_needs_no_node_kept() -> None:
+    room = part(nodes(1, 4), [waits("one", 1, 0.0), waits("other", 1, 1.0)], [runs("y", "n1:0-3")])
+    plan = planned(2 * HOUR, room, {"one": 0.0})
+    assert kinds(plan.decisions["one"]) == ["PlainOrder", "FreeGpus"]
+    assert memory_of(plan).fences == {}
+
+
+def test_nodes_are_no_longer_kept_for_a_job_that_has_gone_to_be_profiled() -> None:
+    """Its VC then has nobody waiting. A plan once looked for the job there, and lucidd failed in every cycle."""
+    room = part(nodes(2, 4), [waits("wide", 4, 0.0)], [runs("x", "n1:0-3"), runs("y", "n2:0-1")])
+    plan = planned(2 * HOUR, room, {"wide": 0.0}, {"x": 9 * HOUR, "y": 2.5 * HOUR})
+    assert memory_of(plan).fences.keys() == {"wide"}
+    away = runs("wide", "p1:0-3", stage=Stage.PROFILE)
+    profiling = part(nodes(1, 4, "p"), [], [away], name="prof", profiling=True)
+    scene = replace(snap(2 * HOUR, replace(room, pending=()), profiling), memory={"vc": plan.memory})
+    rules: dict[str, Any] = {**OFF, "profiling": {"enabled": True}, "fairness": {"beyond_plain_s": 2 * HOUR}}
+    assert memory_of(policy("lucid", None, **rules).plan(scene).partitions["vc"]).fences == {}
+
+
+def test_turns_wake_when_the_next_one_comes() -> None:
+    rules = FairnessSettings(beyond_plain_s=100.0, keep_from=0.25)
+    room = part(nodes(1, 4), [waits("a"), waits("b"), waits("c")])
+    found, changes_s = turns(room, {"a": 0.0, "b": 50.0}, 70.0, 30.0, rules)
+    assert [turn.entry.job.id for turn in found] == ["a"]
+    assert changes_s == 75.0
+    assert turns(room, {"a": 0.0}, 40.0, 30.0, rules)[1] == 65.0, "plain order starts nobody before 40 s"
+    assert turns(room, {"a": 0.0}, None, 30.0, rules)[1] is None
+
+
+def test_a_job_that_cannot_come_at_present_has_no_turn() -> None:
+    up, down = nodes(2, 4)
+    room = part([up, replace(down, available=False)], [waits("wide", 8)])
+    assert turns(room, {"wide": 0.0}, None, 1000.0, FairnessSettings(beyond_plain_s=1.0))[0] == []
+
+
+def test_the_longer_a_job_the_more_nodes_are_closed_to_it() -> None:
+    fences = NodeReservations(
+        [
+            NodeReservation(Reserved("a", 0.0, 500.0, 1), frozenset({1}), frozenset({"n2"})),
+            NodeReservation(Reserved("b", 0.0, 0.0, 1), frozenset({0}), frozenset({"n1"})),
+        ]
+    )
+    assert [fences.level(s) for s in (1.0, 500.0, 501.0)] == [1, 1, 2]
+    assert fences.nodes == [frozenset(), {0}, {0, 1}]
+    assert fences.names[2] == {"n1", "n2"}
+    assert fences.why(2).holder == "b"
+
+
+@pytest.mark.parametrize(
+    ("gpus", "names", "until_s"),
+    [(2, ("n2",), 200.0), (4, ("n1",), 900.0), (8, ("n1", "n2"), 1000.0), (6, ("n1", "n2"), 900.0)],
+)
+def test_the_nodes_kept_are_those_expected_first(gpus: int, names: tuple[str, ...], until_s: float) -> None:
+    """On n2 two GPUs come at 200 s and two at 1,000 s, on n1 all at 900 s; n3 is closed."""
+    running = [runs("x", "n1:0-3"), runs("y", "n2:0-1"), runs("z", "n2:2-3")]
+    ledger = Ledger(part(nodes(3, 4), [], running))
+    found = {"x": guess(900.0), "y": guess(200.0), "z": guess(1000.0)}
+    room = Timeline(ledger, 100.0, expected_ends(running, found, 100.0))
+    kept = keep(waits("j", gpus).job, ledger, 100.0, room, {2})
+    assert (kept.names, kept.until_s) == (names, until_s)
+    assert keep(waits("j", 12).job, ledger, 100.0, room, {2}) is None
+
+
+def test_what_really_happened_moves_the_shadow_not_what_will() -> None:
+    """first really ended after 100 s of 1,000 expected: plain order starts the next one then; not before it ended."""
+    chosen = policy("lucid", None, fairness={"beyond_plain_s": HOUR}, **OFF)
+    machine = nodes(1, 1)
+    guesses = {"first": guess(1000.0), "second": guess(1000.0)}
+    held = part(machine, [waits("second", 1, 1.0)], [runs("first", "n1:0")])
+    memory: Mapping[str, object] = {}
+    for now_s in (10.0, 99.0):
+        plan = chosen.plan(Snapshot(now_s, {"vc": held}, (), guesses, memory))
+        memory = plan.memory
+        assert memory_of(plan.partitions["vc"]).starts_s == {}
+    gone = replace(held, running=())
+    ended = Ended(held.running[0].job, 100.0, 100.0)
+    plan = chosen.plan(Snapshot(100.0, {"vc": gone}, (ended,), guesses, memory))
+    assert memory_of(plan.partitions["vc"]).starts_s == {"second": 100.0}
+
+
+def test_the_shadow_can_be_recorded() -> None:
+    room = part(nodes(2, 4), [waits("wide", 4, 0.0), waits("x", 1, 1.0)], [runs("y", "n1:0-3"), runs("z", "n2:0-3")])
+    memory = planned(2 * HOUR, room, {"wide": 0.0}, {"y": 9 * HOUR, "z": 2.5 * HOUR}).memory
+    assert noun_from_json(json.loads(json.dumps(noun_to_json(memory)))) == memory
+
+
+def test_a_withdrawn_job_leaves_the_shadow() -> None:
+    chosen = policy("lucid", None, fairness={"beyond_plain_s": HOUR}, **OFF)
+    room = part(nodes(1, 1), [waits("a", 1, 1.0), waits("b", 1, 2.0)], [runs("x", "n1:0")])
+    first = chosen.plan(snap(10.0, room))
+    assert set(memory_of(first.partitions["vc"]).waiting) == {"a", "b"}
+    left = replace(snap(20.0, replace(room, pending=room.pending[1:])), memory=first.memory)
+    assert set(memory_of(chosen.plan(left).partitions["vc"]).waiting) == {"b"}
+
+
+def test_without_a_bound_nothing_is_remembered() -> None:
+    room = part(nodes(1, 1), [waits("a", 1, 1.0)], [runs("x", "n1:0")])
+    assert policy("lucid", None, **OFF).plan(snap(10.0, room)).memory == {}
+
+
+def test_a_job_in_profiling_does_not_wait_past_the_bound_there() -> None:
+    rules = {"profiling": {"n_prof": 8}, "fairness": {"beyond_plain_s": 600.0}}
+    room = part(nodes(1, 1), [waits("a", 1, 0.0)], [runs("x", "n1:0")], "profiling", profiling=True)
+    home = part(nodes(1, 1, "h"))
+    scene = snap(600.0, room, home)
+    plan = policy("lucid", None, **rules).plan(scene)
+    assert kinds(plan.partitions["profiling"].decisions["a"]) == ["WaitedForProfiling"]
+
+
+def test_the_tally_is_told_with_the_figures() -> None:
+    jobs = [
+        by("long", 1, 5000.0, 0.0),
+        by("late", 1, 4000.0, 1.0),
+        *(by(f"s{i}", 1, 900.0, 10.0 + i) for i in range(20)),
+    ]
+    rules = {"profiling": {"enabled": False}, "fairness": {"beyond_plain_s": 600.0}}
+    scene = Scenario(a_trace(*jobs), {"vc": 1}, settings=settings_from({"policy": rules}, "t"), predictor="oracle")
+    scene = replace(scene, shape=replace(scene.shape, gpus=1))
+    kept = run_metrics(simulate(scene, "lucid"))
+    assert kept["starvation_bound_s"] == 600.0
+    plain = {o.job.id: o.start_s for o in simulate(scene, "backfill").outcomes}
+    starts = {o.job.id: o.start_s for o in simulate(scene, "lucid").outcomes}
+    excess_s = [starts[job] - plain[job] - 600.0 for job in starts]
+    assert kept["jobs_past_bound"] == sum(s > 0 for s in excess_s) > 0
+    assert kept["worst_past_bound_s"] == pytest.approx(max(excess_s))
+    off = settings_from({"policy": {"profiling": {"enabled": False}}}, "t")
+    assert "starvation_bound_s" not in run_metrics(simulate(replace(scene, settings=off), "lucid"))
+    outcomes, _ = replay("lucid", scene.trace, {"vc": nodes(1, 1)}, fairness={"beyond_plain_s": 600.0}, **OFF)
+    free, _ = replay("lucid", scene.trace, {"vc": nodes(1, 1)}, **OFF)
+    assert outcomes["late"].start_s <= 5000.0 + 300.0 + 900.0
+    assert free["late"].start_s > 20000.0, "without the bound all the short ones go first"
+
+
+def test_tallies_of_all_vcs_add_up() -> None:
+    def memory(kept: Kept) -> LucidMemory:
+        return LucidMemory(Shadow(0.0, (), kept))
+
+    both = {"a": memory(Kept(60.0, 5, 2, 30.0)), "b": memory(Kept(60.0, 3, 1, 90.0)), "c": "of another policy"}
+    assert promise_kept(both) == Kept(60.0, 8, 3, 90.0)
+    assert promise_kept({"c": "of another policy"}) is None
+    assert Kept(60.0).counting(-5.0).counting(7.0) == Kept(60.0, 2, 1, 7.0)
+
+
+def test_estimates_only_the_present_is_in_the_shadow() -> None:
+    """The same estimates, other true durations: while nothing has ended the shadow is the same."""
+
+    def early(factor: float) -> list[object]:
+        jobs = [by(f"j{i}", 1, factor * 400.0, 5.0 * i) for i in range(6)]
+        guesses = FixedPredictor({f"j{i}": 100.0 for i in range(6)})
+        _, tape = replay(
+            "lucid", a_trace(*jobs), {"vc": nodes(1, 2)}, predictor=guesses, fairness={"beyond_plain_s": 60.0}, **OFF
+        )
+        return [dict(memory_of(p.partitions["vc"]).starts_s) for _, p, _ in tape.cycles if p.now_s < 400.0]
+
+    assert early(1.0) == early(2.0)
+    assert any(early(1.0))
+
+
+def test_lucidd_promises_twelve_hours_where_its_file_says_nothing_and_a_replay_nothing() -> None:
+    for said, live in (({}, 12 * HOUR), ({"beyond_plain_s": 0}, 0.0), ({"beyond_plain_s": 60}, 60.0)):
+        given = settings_from({"policy": {"fairness": said}}, "file")
+        assert live_policy(given, frozenset()).settings.fairness.beyond_plain_s == live
+    assert settings_from({}, "file").policy.fairness.beyond_plain_s is None
+
+
+def test_a_bound_of_nothing_is_none() -> None:
+    scene = snap(9 * HOUR, part(nodes(1), [waits("j", 8)], [runs("r", "n1:0-7")]))
+    chosen = policy("lucid", None, fairness={"beyond_plain_s": 0.0}, **OFF)
+    assert chosen.plan(scene).partitions["vc"].memory is None

@@ -1,17 +1,23 @@
-"""Ranges of starts: learned from what came true, kept over a restart, and no part of any decision."""
+"""When jobs are said to start and to end."""
 
 from __future__ import annotations
 
 import json
 import random
+import subprocess
+import sys
 from copy import deepcopy
 from dataclasses import replace
 from functools import cache
+from math import exp, inf, log
 
 import pytest
 
-from builders import a_trace, by
+from builders import a_job, a_trace, by
+from lucid.core.prediction import Prediction
 from lucid.orchestrator.forecast.ranges import StartTimes, Wait
+from lucid.orchestrator.forecast.run_times import Draws, RunTimes
+from lucid.orchestrator.forecast.samples import Like, Samples
 from lucid.simulator.scenario import Scenario, simulate
 from lucid.simulator.traces.presets import preset, vc_layout
 from lucid.simulator.traces.synth import synthesise
@@ -143,3 +149,173 @@ def test_every_wait_of_a_burst_is_forecast_and_counts_once() -> None:
     found = simulate(Scenario(a_trace(*jobs), {"vc": 1}), "fifo", forecasts="all").start_forecast
     assert found["jobs"] == 12
     assert found["waited"] == 10
+
+
+FLOOR_S = 10.0
+_Sample = tuple[float, float, bool]
+
+
+def plain_range(
+    over: list[tuple[Like, float]], on: list[tuple[Like, float]], like: Like, now_s: float
+) -> tuple[float, float, float]:
+    """The rule as docs/decisions/0025 states it, one sample after the other. ``over``: oldest first."""
+    samples: list[_Sample] = []
+    for age, (one, ratio) in enumerate(reversed(over)):
+        samples.append((ratio, _likeness(one, like) * 0.5 ** (age / 500), True))
+    for one, since_s in on:
+        samples.append((log(max(now_s - since_s, 0.0) + FLOOR_S) - one.planned, _likeness(one, like) * 0.3, False))
+    samples = [sample for sample in samples if sample[1]]
+    blur = _blur(samples)
+    spread = [(value + by * blur, weight / 5, seen) for value, weight, seen in samples for by in range(-2, 3)]
+    prior = [-0.9 + 0.15 * step if like.foreseen else 0.2 * step for step in range(13)]
+    spread += [(value, 2.0 / 13, True) for value in prior]
+    spread.sort(key=lambda one: (one[0], not one[2]))
+    above, at_risk, shares = 1.0, sum(weight for _, weight, _ in spread), list[tuple[float, float]]()
+    for value, weight, seen in spread:
+        if seen:
+            above *= max(1.0 - weight / at_risk, 0.0) if at_risk > 0.0 else 0.0
+            shares.append((value, 1.0 - above))
+        at_risk -= weight
+    last, before, best, early, late = shares[-1][1], 0.0, inf, 0.0, 0.0
+    for begin, (value, share) in enumerate(shares):
+        if begin and before + 0.8 > last + 1e-9:
+            break
+        end = next(value for value, share in shares if share >= min(before + 0.8, last) - 1e-9)
+        if exp(end) - exp(value) < best:
+            best, early, late = exp(end) - exp(value), value, end
+        before = share
+    middle = next((value for value, share in shares if share >= 0.5), shares[-1][0])
+    return early, min(max(middle, early), late), late
+
+
+def _likeness(one: Like, other: Like) -> float:
+    apart = abs(one.planned - other.planned) / 3 + abs(one.size - other.size) + abs(one.spread - other.spread) / 3
+    if one.kind != other.kind or apart >= 7.0:
+        return 0.0
+    return exp(-apart) * (1.0 if one.partition == other.partition else 0.5)
+
+
+def _blur(samples: list[_Sample]) -> float:
+    total, so_far, quarters = sum(weight for _, weight, _ in samples), 0.0, list[float]()
+    if len(samples) <= 3:
+        return 0.25
+    for value, weight, _ in sorted(samples):
+        so_far += weight
+        while len(quarters) < 2 and so_far >= total * (0.25, 0.75)[len(quarters)] - 1e-12:
+            quarters.append(value)
+    count: float = total**2 / sum(weight * weight for _, weight, _ in samples)
+    return min(max(0.8 * (quarters[-1] - quarters[0]) / count**0.2, 0.02), 0.25)
+
+
+def a_like(rng: random.Random) -> Like:
+    foreseen, profiling = rng.random() < 0.8, rng.random() < 0.2
+    planned, spread = log(FLOOR_S + rng.lognormvariate(6.0, 2.0)), log(0.1 + rng.expovariate(1.0))
+    return Like(foreseen, profiling, rng.choice("abc"), log(rng.choice((1, 2, 8, 64))), planned, spread)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_columns_give_the_range_of_the_plain_rule(seed: int) -> None:
+    """After any coming and going, to a millionth of the logarithm: sums are taken in another order."""
+    rng = random.Random(seed)
+    samples, over, on, now_s = Samples(40, 15), list[tuple[Like, float]](), dict[str, tuple[Like, float]](), 0.0
+    for number in range(150):
+        now_s += rng.expovariate(0.01)
+        like = a_like(rng)
+        if len(on) < 15:
+            on[str(number)] = (like, now_s)
+            samples.began(str(number), like, now_s)
+        if on and rng.random() < 0.8:
+            gone = rng.choice(sorted(on))
+            began, since_s = on.pop(gone)
+            samples.gone(gone)
+            if rng.random() < 0.7:
+                over.append((began, log(now_s - since_s + FLOOR_S) - began.planned))
+                samples.over(*over[-1])
+        if number % 15 == 0:
+            asked = a_like(rng)
+            expected = plain_range(over[-40:], list(on.values()), asked, now_s)
+            assert samples.range_of(asked, now_s, FLOOR_S) == pytest.approx(expected, abs=1e-6)
+
+
+def test_the_same_waits_many_times_are_no_trouble() -> None:
+    like, samples = Like(True, False, "a", 0.0, log(110.0), 0.0), Samples(10, 2)
+    for _ in range(12):
+        samples.over(like, 0.5)
+    for job_id in "abc":  # one more than there is room for
+        samples.began(job_id, like, 0.0)
+    found = samples.range_of(like, 50.0, FLOOR_S)
+    assert found == pytest.approx(plain_range([(like, 0.5)] * 10, [(like, 0.0)] * 2, like, 50.0), abs=1e-6)
+
+
+def test_forecasts_are_read_and_kept_without_numpy() -> None:
+    """A command that prints no range does not wait until numpy is loaded."""
+    code = (
+        "import sys; from lucid.orchestrator.forecast.ranges import StartTimes, Wait; times = StartTimes();"
+        "times.started('a', 1.0); StartTimes.from_dict(times.to_dict()); sys.exit('numpy' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+SAID = Prediction(1000.0, "test")
+
+
+def taught_times(factor: float, count: int = 40) -> RunTimes:
+    """Jobs of nobody in particular that ran ``factor`` times as long as estimated."""
+    times = RunTimes()
+    for _ in range(count):
+        times.ended("", 1000.0 * factor, 1000.0)
+    return times
+
+
+def test_without_jobs_that_ended_the_estimate_holds() -> None:
+    job = a_job("a", 1)
+    assert RunTimes().remaining_s(job, SAID, 300.0, 0.5) == 700.0
+    assert taught_times(0.1, count=4).remaining_s(job, SAID, 0.0, 0.5) == 1000.0
+
+
+def test_estimates_are_corrected_by_what_came_true() -> None:
+    job = a_job("a", 1)
+    assert 90.0 < taught_times(0.1).remaining_s(job, SAID, 0.0, 0.5) < 110.0
+    assert 4900.0 < taught_times(5.0).remaining_s(job, SAID, 0.0, 0.5) < 5100.0
+    assert 3900.0 < taught_times(5.0).remaining_s(job, SAID, 1000.0, 0.5) < 4100.0
+    assert taught_times(0.1).remaining_s(job, SAID, 500.0, 0.5) == 500.0, "no job ran so long: the estimate holds"
+
+
+def test_a_users_own_jobs_count_for_more_and_a_time_limit_bounds_all() -> None:
+    times = taught_times(1.0, count=200)
+    for _ in range(20):
+        times.ended("short", 50.0, 1000.0)
+    assert times.remaining_s(a_job("a", 1, user="short"), SAID, 0.0, 0.5) < 60.0
+    assert times.remaining_s(a_job("b", 1, user="other"), SAID, 0.0, 0.5) > 900.0
+    assert taught_times(5.0).remaining_s(a_job("c", 1, time_limit_s=1200.0), SAID, 0.0, 0.5) == 1200.0
+
+
+def test_of_many_jobs_some_end_early_and_each_keeps_its_share() -> None:
+    times = RunTimes()
+    for number in range(100):
+        times.ended(f"u{number}", 10.0 * (number + 1), 1000.0)
+    jobs = [a_job(f"j{number}", 1) for number in range(20)]
+    draws = Draws(times, {job.id: SAID for job in jobs})
+    first = [draws.remaining_s(job, 0.0) for job in jobs]
+    assert 450.0 < first[0] < 550.0, "one job alone: the median"
+    assert min(first) < 100.0
+    assert max(first) > 900.0
+    assert first == [draws.remaining_s(job, 0.0) for job in jobs]
+
+
+def test_a_restart_loses_no_run_time() -> None:
+    times = taught_times(3.0)
+    times.ended("u", 77.0, 1000.0)
+    again = RunTimes.from_dict(json.loads(json.dumps(times.to_dict())))
+    assert again.to_dict() == times.to_dict()
+    job = a_job("a", 1, user="u")
+    assert abs(again.remaining_s(job, SAID, 0.0, 0.3) - times.remaining_s(job, SAID, 0.0, 0.3)) < 5.0
+
+
+def test_run_times_that_are_remembered_are_bounded() -> None:
+    times = RunTimes()
+    for number in range(1000):
+        times.ended(f"u{number}", 10.0, 10.0)
+    kept = times.to_dict()
+    assert len(kept["all"]) == 200
+    assert [*kept["users"]] == [f"u{number}" for number in range(800, 1000)]

@@ -1,19 +1,30 @@
-"""When there is room: the timeline against looking at every instant by hand."""
+"""The timeline of what runs, plans that are used again, rounds and forecasts."""
 
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from math import inf
+from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from builders import a_job, part, runs
+from builders import HEAVY, LIGHT, VC, FixedPredictor, a_job, guess, nodes, part, policy, runs, snap, waits
 from examples import examples
-from lucid.core.job import Job, Running
+from lucid.config.policy import PolicySettings
+from lucid.core.decision import Action, Hold, PartitionPlan, Plan, Requeue, Resize, Start
+from lucid.core.job import Elastic, Job, Progress, Running, Stage
 from lucid.core.ledger import Ledger, gpus_by_node, host_share
 from lucid.core.node import Node
+from lucid.core.snapshot import Partition, Snapshot, Versioned
 from lucid.orchestrator.capacity.timeline import End, Slot, Timeline
+from lucid.orchestrator.forecast.plan_ahead import Forecast, forecast
+from lucid.orchestrator.order.queue_order import factor_of, site_factors
+from lucid.orchestrator.policy import KeptParts, Policy
+from lucid.orchestrator.registry import make_policy
+from lucid.store.values import noun_from_json, noun_to_json
 
 NOW_S = 1000.0
 Parts = tuple[tuple[int, int], ...]
@@ -154,3 +165,293 @@ def test_the_timeline_agrees_with_looking_at_every_instant(rng: random.Random) -
         if slot is not None and limit_s:
             timeline.take(job, slot, limit_s)
             world.kept.append((slot.start_s, slot.start_s + limit_s, job, slot.parts))
+
+
+VCS = {name: Partition(name, (), (), ()) for name in ("a", "b", "c", "d")}
+ALL = VCS | {"profiling": Partition("profiling", (), (), (), profiling=True)}
+IDLE = PartitionPlan({"1": Hold(())})
+ACTS = PartitionPlan({}, (Action("2", "b", Requeue(())),))
+
+
+def due(at_s: float) -> PartitionPlan:
+    return PartitionPlan({"3": Hold(())}, wake_s=at_s)
+
+
+def test_looked_at_are_those_that_changed_act_or_are_due_and_profiling() -> None:
+    kept, first = KeptParts(), Versioned(ALL)
+    assert [*kept.to_look_at(first, 0.0, alone=True)] == [*ALL]
+    made = kept.with_fresh(first, {"a": IDLE, "b": ACTS, "c": due(50.0), "d": IDLE, "profiling": IDLE})
+    assert (made.acting, made.wake_s) == (["b"], 50.0)
+
+    second = Versioned(ALL, first.key, {})
+    assert [*kept.to_look_at(second, 10.0, alone=True)] == ["b", "profiling"], "what it did may have been refused"
+    made = kept.with_fresh(second, {"b": IDLE, "profiling": IDLE})
+    assert (made.acting, made.changed, made.wake_s) == ([], ("b",), 50.0)
+    assert made["a"] is IDLE
+
+    third = Versioned(ALL, second.key, {"d": ALL["d"]})
+    assert [*kept.to_look_at(third, 50.0, alone=True)] == ["c", "d", "profiling"]
+    made = kept.with_fresh(third, {"c": due(90.0), "d": due(70.0), "profiling": IDLE})
+    assert made.wake_s == 70.0
+
+    fourth = Versioned(ALL, third.key, {"d": ALL["d"]})
+    assert [*kept.to_look_at(fourth, 60.0, alone=True)] == ["d", "profiling"]
+    made = kept.with_fresh(fourth, {"d": IDLE, "profiling": IDLE})
+    assert made.wake_s == 90.0, "the other plan of d is not asked any more"
+
+
+def test_all_are_looked_at_where_it_is_not_known_what_changed_or_where_that_does_not_suffice() -> None:
+    kept, first = KeptParts(), Versioned(ALL)
+    kept.to_look_at(first, 0.0, alone=True)
+    kept.with_fresh(first, dict.fromkeys(ALL, IDLE))
+    assert [*kept.to_look_at(Versioned(ALL, object(), {}), 1.0, alone=True)] == [*ALL]
+    kept.with_fresh(first, dict.fromkeys(ALL, IDLE))
+    assert [*kept.to_look_at(Versioned(ALL, first.key, {}), 1.0, alone=False)] == [*ALL]
+    kept.with_fresh(first, dict.fromkeys(ALL, IDLE))
+    kept.to_look_at(Versioned(ALL, first.key, {}), 1.0, alone=True)  # a plan that fails is never handed in
+    assert [*kept.to_look_at(Versioned(ALL, first.key, {}), 1.0, alone=True)] == [*ALL]
+
+
+ALL_OF_THEM = ("pollux", "optimus", "optimus-fitted", "optimus-drf", "tiresias")
+EVERY_60 = {name: {"interval_s": 60.0} for name in ("pollux", "optimus", "tiresias")}
+
+
+def by_name(name: str) -> Policy:
+    settings = PolicySettings.model_validate(EVERY_60)
+    return make_policy(name, settings, FixedPredictor())
+
+
+def look(made: Policy, at_s: float, partition: Partition, before: PartitionPlan | None) -> PartitionPlan:
+    """One look of lucidd: what the plan before left comes back through its store, as JSON."""
+    memory: dict[str, Any] = {}
+    if before is not None and before.memory is not None:
+        memory = {VC: noun_from_json(noun_to_json(before.memory))}
+    return made.plan(replace(snap(at_s, partition), memory=memory)).partitions[VC]
+
+
+@pytest.mark.parametrize("name", ALL_OF_THEM)
+def test_a_round_that_has_passed_is_decided_at_the_next_look(name: str) -> None:
+    made, before = by_name(name), None
+    partition = part(nodes(1, 4), [waits("a", 1)])
+    for at_s in (1000.3, 1010.3, 1019.7):
+        before = look(made, at_s, partition, before)
+        assert isinstance(before.decisions["a"], Hold)
+        assert before.wake_s == 1020.0
+    before = look(made, 1021.4, partition, before)
+    assert isinstance(before.decisions["a"], Start), "the round of 1020 s is decided late, not left out"
+    assert before.wake_s in (1080.0, None), "and the next is the next multiple"
+
+
+@pytest.mark.parametrize("name", ALL_OF_THEM)
+def test_after_a_restart_without_memory_the_next_round_is_waited_for(name: str) -> None:
+    partition = part(nodes(1, 4), [waits("a", 1)])
+    before = look(by_name(name), 1000.3, partition, None)
+    after = look(by_name(name), 1021.4, partition, None)
+    assert after.wake_s == 1080.0
+    kept = look(by_name(name), 1021.4, partition, before)
+    assert isinstance(kept.decisions["a"], Start), "with what the store kept it goes on"
+
+
+@pytest.mark.parametrize("name", ALL_OF_THEM)
+def test_between_rounds_nothing_is_decided_twice(name: str) -> None:
+    made = by_name(name)
+    waiting = look(made, 1000.3, part(nodes(1, 4), [waits("a", 1)]), None)
+    decided = look(made, 1021.4, part(nodes(1, 4), [waits("a", 1)]), waiting)
+    later = look(made, 1031.4, part(nodes(1, 4), [waits("b", 1)], [runs("a", "n1:0", 1021.4)]), decided)
+    assert isinstance(later.decisions["b"], Hold)
+    assert later.wake_s == 1080.0
+    assert not later.actions
+
+
+def test_a_clock_that_was_set_back_does_not_stop_the_rounds() -> None:
+    made = by_name("pollux")
+    before = look(made, 5000.3, part(nodes(1, 4), [waits("a", 1)]), None)
+    again = look(made, 1000.3, part(nodes(1, 4), [waits("a", 1)]), before)
+    assert again.wake_s == 1020.0
+    assert isinstance(look(made, 1021.0, part(nodes(1, 4), [waits("a", 1)]), again).decisions["a"], Start)
+
+
+def test_a_start_that_had_to_wait_for_gpus_to_be_left_is_made_between_rounds() -> None:
+    """An elastic job gives way to a rigid one, which a real cluster cannot start in the same moment."""
+    made = by_name("pollux")
+    limits = Elastic(4, batch=64, init_batch=64, most_batch=256, atomic_min=8, atomic_max=256)
+    wide = replace(
+        runs("e", "n1:0-3", 100.0),
+        job=replace(waits("e", 1).job, elastic=limits),
+        progress=Progress(1.0, ((4, 10.0),)),
+    )
+    before = look(made, 6000.5, part(nodes(1, 4), [waits("r", 2)], [wide]), None)
+    decided = look(made, 6061.4, part(nodes(1, 4), [waits("r", 2)], [wide]), before)
+    start, resize = decided.decisions["r"], decided.decisions["e"]
+    assert isinstance(start, Start)
+    assert isinstance(resize, Resize)
+    # refused: the job has not left. At the next look it is shown on its new GPUs, and rigid
+    gone = replace(wide, placement=resize.placement, job=replace(wide.job, gpus=2, elastic=None))
+    held = look(made, 6062.4, part(nodes(1, 4), [waits("r", 2), waits("x", 1)], [wide]), decided)
+    assert isinstance(held.decisions["r"], Hold), "not onto GPUs that are taken"
+    again = look(made, 6063.4, part(nodes(1, 4), [waits("r", 2), waits("x", 1)], [gone]), held)
+    assert again.decisions["r"] == start
+    assert isinstance(again.decisions["x"], Hold), "who came after the round waits for the next"
+    over = look(made, 6064.4, part(nodes(1, 4), [waits("x", 1)], [gone, runs("r", "n1:2-3", 6064.0)]), again)
+    assert not over.actions
+
+
+@pytest.mark.parametrize("name", ["pollux", "optimus-fitted", "optimus-drf"])
+def test_nobody_plans_such_a_policy_ahead(name: str) -> None:
+    """A search for each round of a day would take minutes, and resized jobs are not followed."""
+    made = by_name(name)
+    partition = part(nodes(1, 4), [waits("a", 1, elastic=Elastic(4))])
+    held = snap(1000.3, partition)
+    assert forecast(held, made.plan(held), made) == Forecast({}, pytest.approx(19.7))
+    due = snap(1020.0, partition)
+    assert forecast(due, made.plan(due), made) == Forecast({"a": 0.0}, 60.0)
+
+
+BARE = {"profiling": {"enabled": False}}
+
+
+def foreseen(snapshot: Snapshot, name: str = "lucid", most_looks: int = 10_000, **sections: object) -> Forecast:
+    rules = {**BARE, **sections}
+    return forecast(snapshot, policy(name, **rules).plan(snapshot), policy(name, **rules), most_looks, coarser=0.0)
+
+
+def test_jobs_start_in_order_as_gpus_come_free() -> None:
+    room = part(nodes(1, 4), [waits("a", 4), waits("b", 2), waits("huge", 9)], [runs("r", "n1:0-2")])
+    known = {"a": guess(1000.0), "b": guess(100.0), "huge": guess(1.0), "r": guess(600.0)}
+    found = foreseen(snap(200.0, room, predictions=known))
+    assert found.starts_s == {"b": 400.0, "a": 500.0}
+    assert found.ahead_s == inf
+
+
+def test_a_pair_frees_its_gpus_when_the_last_of_both_ends() -> None:
+    room = part(nodes(1, 4), [waits("a", 4)], [runs("r", "n1:0-3", partner="s"), runs("s", "n1:0-3", partner="r")])
+    found = foreseen(snap(0.0, room, predictions={"a": guess(10.0), "r": guess(100.0), "s": guess(300.0)}))
+    assert found.starts_s == {"a": 300.0}
+
+
+def test_free_gpus_on_two_nodes_are_not_room_for_a_job_of_one_node() -> None:
+    room = part(nodes(2, 4), [waits("a", 4)], [runs("r", "n1:0-1"), runs("s", "n2:0-1")])
+    found = foreseen(snap(0.0, room, predictions={"a": guess(10.0), "r": guess(100.0), "s": guess(300.0)}))
+    assert found.starts_s == {"a": 100.0}, "4 GPUs are free at once, 2 on each node"
+
+
+def test_a_job_that_may_share_starts_as_soon_as_a_partner_does() -> None:
+    entry = waits("guest", profile=LIGHT)
+    room = part(nodes(1, 1), [entry], [runs("heavy", "n1:0", profile=HEAVY)])
+    known = {"heavy": guess(50.0, 2), "guest": guess(10.0, 0)}
+    assert foreseen(snap(0.0, room, predictions=known)).starts_s == {"guest": 50.0}
+    room = part(nodes(1, 1), [waits("b", profile=LIGHT), entry], [runs("heavy", "n1:0", profile=HEAVY)])
+    known |= {"b": guess(9000.0, 0), "guest": guess(9000.0, 0)}
+    assert foreseen(snap(0.0, room, predictions=known)).starts_s == {"b": 50.0, "guest": 50.0}, "beside the first"
+
+
+def test_a_third_job_waits_until_one_of_a_pair_ends() -> None:
+    entries = [waits("first", profile=LIGHT), waits("second", profile=LIGHT)]
+    room = part(nodes(1, 1), entries, [runs("host", "n1:0", profile=LIGHT)])
+    known = {"host": guess(9000.0, 0), "first": guess(100.0, 0), "second": guess(200.0, 0)}
+    assert foreseen(snap(0.0, room, predictions=known)).starts_s == {"first": 0.0, "second": 100.0}
+
+
+def test_a_pair_stays_a_pair_when_something_happens_elsewhere() -> None:
+    """The end of a job in another VC makes the policy plan again; it must not find the host free to be joined."""
+    entries = [waits("first", profile=LIGHT), waits("second", profile=LIGHT)]
+    room = part(nodes(1, 1), entries, [runs("host", "n1:0", profile=LIGHT)])
+    elsewhere = part(nodes(1, 1, "o"), [], [runs("other", "o1:0", profile=HEAVY)], "elsewhere")
+    known = {"host": guess(9000.0, 0), "first": guess(400.0, 0), "second": guess(800.0, 0), "other": guess(50.0, 2)}
+    found = foreseen(snap(0.0, room, elsewhere, predictions=known))
+    assert found.starts_s == {"first": 0.0, "second": 400.0}
+
+
+def test_a_job_parted_from_its_partner_is_not_expected_beside_it_again() -> None:
+    slow = replace(LIGHT, seen_speed=0.4, seen_beside="two")
+    pair = [runs("one", "n1:0", profile=slow, partner="two"), runs("two", "n1:0", 1.0, profile=LIGHT, partner="one")]
+    room = part(nodes(1, 1), [waits("other")], pair)
+    known = {"one": guess(2000.0, 0), "two": guess(1500.0, 0), "other": guess(1e6)}
+    found = foreseen(snap(700.0, room, predictions=known))
+    assert found.starts_s == {"two": 1300.0, "other": 2800.0}
+
+
+PROFILED_FIRST = {"carry_on_share": 0.0, "t_prof_s": 60.0, "home_if_room": False}
+
+
+def test_a_job_released_from_profiling_starts_in_its_vc() -> None:
+    running = [runs("now", "p1:0-1", 10.0, stage=Stage.PROFILE, job={"vc": VC})]
+    prof = part(nodes(1, 2, prefix="p"), [waits("next", 2)], running, name="prof", profiling=True)
+    found = foreseen(snap(30.0, part(nodes(1, 4)), prof), profiling=PROFILED_FIRST)
+    assert found.starts_s["now"] == 41.0, "lucidd looks again a second after it was moved"
+
+
+def test_a_job_that_was_not_started_in_slots_may_share_after_its_next_start() -> None:
+    running = [runs("now", "p1:0", 10.0, stage=Stage.PROFILE, profile=LIGHT, alone=True, job={"vc": VC})]
+    prof = part(nodes(1, 1, prefix="p"), [waits("next")], running, name="prof", profiling=True)
+    room = part(nodes(1, 1), (), [runs("host", "n1:0", profile=LIGHT)])
+    known = {"now": guess(500.0, 0), "host": guess(9000.0, 0), "next": guess(100.0)}
+    found = foreseen(snap(30.0, room, prof, predictions=known), profiling=PROFILED_FIRST)
+    assert found.starts_s["now"] == 41.0
+
+
+def test_nobody_passes_the_head_where_the_policy_does_not_backfill() -> None:
+    room = part(nodes(1, 4), [waits("head", 4), waits("small", 1)], [runs("r", "n1:0-2")])
+    known = {"head": guess(1000.0), "small": guess(10.0), "r": guess(600.0)}
+    assert foreseen(snap(0.0, room, predictions=known), "fifo").starts_s == {"head": 600.0, "small": 1600.0}
+    assert foreseen(snap(0.0, room, predictions=known)).starts_s == {"small": 0.0, "head": 600.0}
+
+
+def test_a_job_waits_for_its_profiling_run_and_those_before_it() -> None:
+    entries = [waits("one", 2), waits("two", 2)]
+    running = [runs("now", "p1:0-1", 10.0, stage=Stage.PROFILE, job={"vc": VC})]
+    prof = part(nodes(1, 2, prefix="p"), entries, running, name="prof", profiling=True)
+    snapshot = snap(30.0, part(nodes(1, 4)), prof)
+    found = foreseen(snapshot, profiling=PROFILED_FIRST)
+    assert found.starts_s["one"] == 40.0, "60 s after the job before it"
+    assert 100.0 <= found.starts_s["two"] <= 102.0, "and as long again"
+
+
+def test_a_job_that_slurm_bars_is_given_no_time() -> None:
+    entry = waits("a")
+    barred = type(entry)(entry.job, 0.0, barred="licences", retry_s=60.0)
+    found = foreseen(snap(0.0, part(nodes(1), [barred])))
+    assert found.starts_s == {}
+
+
+def test_the_plan_in_force_comes_first_whatever_would_be_planned_now() -> None:
+    snapshot = snap(0.0, part(nodes(1, 1), [waits("a"), waits("b")]), predictions={"a": guess(5.0), "b": guess(9.0)})
+    plan = policy("lucid", **BARE).plan(snapshot)
+    assert isinstance(plan.decision_of("a"), Start)
+    held = Plan(0.0, {VC: type(plan.partitions[VC])(plan.partitions[VC].decisions, (), 20.0)})
+    found = forecast(snapshot, held, policy("lucid", **BARE))
+    assert found.starts_s == {"a": 20.0, "b": 25.0}
+
+
+def test_how_far_it_was_planned_ahead_is_told() -> None:
+    room = part(nodes(1, 1), [waits("a"), waits("b"), waits("c")], [runs("r", "n1:0")])
+    found = foreseen(snap(0.0, room), most_looks=5)
+    assert found.starts_s == {"a": 1000.0}
+    assert found.ahead_s == 2000.0
+
+
+@pytest.mark.parametrize(("position", "factor"), [(1, 1000), (2, 950), (3, 900), (4, 900), (5, 850), (2**30, 0)])
+def test_the_site_factor_falls_with_the_place_by_powers_of_two(position: int, factor: int) -> None:
+    assert factor_of(position) == factor
+
+
+def test_a_queue_gets_its_site_factors_in_the_order_of_the_plan() -> None:
+    room = part(nodes(1), [waits("a", 2), waits("b"), waits("c")], [runs("r", "n1:0-3")])
+    plan = policy("fifo", **BARE).plan(snap(0.0, room)).partitions[VC]
+    assert site_factors(plan) == {"a": 1000, "b": 950, "c": 900}
+
+
+def test_a_start_on_a_node_that_sleeps_is_foreseen_after_its_boot() -> None:
+    """ "a" wakes the node, "b" comes to it while it boots, and what waits for "a" waits for its end."""
+    asleep = replace(nodes(1, 4)[0], boot_s=240.0)
+    room = part((asleep,), [waits("a", 2), waits("b", 2), waits("c", 4)])
+    found = foreseen(snap(0.0, room, predictions={"a": guess(100.0), "b": guess(300.0), "c": guess(1000.0)}))
+    assert found.starts_s == {"a": 240.0, "b": 240.0, "c": 540.0}
+
+
+def test_a_job_whose_node_boots_ends_later_by_that() -> None:
+    boots = replace(nodes(1, 4)[0], boot_s=240.0, boots_since_s=-40.0)
+    here = replace(runs("r", "n1:0-3"), start_s=200.0)
+    room = part((boots,), [waits("a", 4)], [here])
+    found = foreseen(snap(0.0, room, predictions={"a": guess(10.0), "r": guess(100.0)}))
+    assert found.starts_s == {"a": 300.0}

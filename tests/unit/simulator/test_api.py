@@ -1,10 +1,11 @@
-"""``import lucid``: replays from Python say what the commands say, and the notebooks run."""
+"""Lucid as a library, and what replays are given as truth."""
 
 from __future__ import annotations
 
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +13,18 @@ import pytest
 from click.testing import CliRunner
 
 import lucid
+from builders import HEAVY, LIGHT, FixedPredictor, a_job, a_trace, by
+from lucid.binder.contention import contention_score, contention_speeds
 from lucid.cli.main import lucidctl
 from lucid.config.policy import PolicySettings
+from lucid.core.job import Ended, JobProfile
 from lucid.core.ports import Predictor
-from lucid.errors import ConfigError
+from lucid.core.prediction import Prediction, StageTimes
+from lucid.errors import ConfigError, TraceError
 from lucid.orchestrator.policies.queue import QueuePolicy
 from lucid.orchestrator.registry import known_policies
+from lucid.simulator.cluster.truth import ContentionTruth, OraclePredictor, PairsTable, read_pairs, workload_label
+from lucid.simulator.predictors import DryRunPredictor, GivenPredictor, read_estimates
 from lucid.simulator.traces.read import read_trace
 
 ROOT = Path(__file__).parents[3]
@@ -117,3 +124,155 @@ def test_the_notebooks_run(path: Path, month: Path, monkeypatch: pytest.MonkeyPa
         if cell["cell_type"] == "code":
             exec(compile("".join(cell["source"]), path.name, "exec"), known)
     assert "lucid" in known["runs"]
+
+
+A, B = JobProfile(1.0, 1.0, 1.0, workload="a|x|64|0"), JobProfile(1.0, 1.0, 1.0, workload="b|x|64|1")
+PAIR_HEADER = "model1,dataset1,batchsize1,amp1,speed1,model2,dataset2,batchsize2,amp2,speed2\n"
+
+
+def test_a_measured_pair_is_found_in_either_order() -> None:
+    table = PairsTable({(A.workload, B.workload): (0.9, 0.7)})
+    assert table.speeds(A, B) == (0.9, 0.7)
+    assert table.speeds(B, A) == (0.7, 0.9)
+    assert len(table) == 1
+
+
+def test_a_pair_that_nobody_measured_runs_at_the_given_speed() -> None:
+    assert PairsTable({}).speeds(A, B) == (1.0, 1.0)
+    assert PairsTable({}, (0.8, 0.8)).speeds(A, B) == (0.8, 0.8)
+
+
+def test_a_table_of_pairs_is_read_by_workload(tmp_path: Path) -> None:
+    path = tmp_path / "pairs.csv"
+    path.write_text("\ufeff" + PAIR_HEADER + "a,x,64,0,0.9,b,x,64,1,0.7\na,x,64,0,1.02,a,x,64,0,0.5\n")
+    table = read_pairs(path)
+    assert len(table) == 2
+    assert table.speeds(B, A) == (0.7, 0.9)
+    assert table.speeds(A, A) == (1.02, 0.5)
+    assert workload_label("a", "x", "64", "0") == A.workload
+
+
+@pytest.mark.parametrize("speed", ["", "nan", "0", "-0.5", "10", "fast"])
+def test_a_speed_that_is_none_is_refused_with_its_place(tmp_path: Path, speed: str) -> None:
+    path = tmp_path / "pairs.csv"
+    path.write_text(PAIR_HEADER + "a,x,64,0,0.9,b,x,64,1,0.7\n" + f"a,x,64,0,{speed},a,x,64,0,0.5\n")
+    with pytest.raises(TraceError, match=f"pairs.csv: line 3: column speed1: '{speed}'"):
+        read_pairs(path)
+
+
+def test_a_short_row_of_pairs_is_refused_with_its_place(tmp_path: Path) -> None:
+    (tmp_path / "pairs.csv").write_text(PAIR_HEADER + "a,x,64,0,0.9,b\n")
+    with pytest.raises(TraceError, match="line 2: column speed2: None"):
+        read_pairs(tmp_path / "pairs.csv")
+
+
+def test_a_table_of_something_else_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "pairs.csv").write_text("model,speed\na,1\n")
+    with pytest.raises(TraceError, match=r"line 1: no column model1, .*\(found: model, speed\)"):
+        read_pairs(tmp_path / "pairs.csv")
+    with pytest.raises(TraceError, match="cannot be read"):
+        read_pairs(tmp_path / "none.csv")
+
+
+def test_the_contention_model_is_the_truth_where_there_are_no_measurements() -> None:
+    assert ContentionTruth().speeds(LIGHT, HEAVY) == contention_speeds(LIGHT, HEAVY)
+
+
+def test_the_oracle_knows_durations_at_once_and_labels_once_measured() -> None:
+    trace = a_trace(by("a", 1, 123.0, label=1), by("b", 1, 5.0))
+    oracle = OraclePredictor(trace, PairsTable({}, (0.6, 0.5)))
+    assert oracle.predict(a_job("a"), None, 0.0) == Prediction(123.0, "oracle", None, "oracle")
+    assert oracle.predict(a_job("a"), LIGHT, 0.0) == Prediction(123.0, "oracle", 1, "oracle")
+    unlabelled = [oracle.predict(a_job("b"), profile, 0.0) for profile in (None, LIGHT, HEAVY)]
+    assert [found.share_score for found in unlabelled] == [None, contention_score(LIGHT), contention_score(HEAVY)]
+    assert unlabelled[1].share_source == "contention model"
+    assert oracle.pair_speed(A, B) == (0.6, 0.5)
+    assert OraclePredictor(trace).pair_speed(A, B) is None
+
+
+def given(**durations_s: float) -> tuple[GivenPredictor, FixedPredictor]:
+    other = FixedPredictor(otherwise_s=777.0)
+    return GivenPredictor("file", durations_s, a_trace(by("a", label=1), by("b")), other), other
+
+
+def test_given_durations_come_first_and_say_where_they_are_from() -> None:
+    predictor, other = given(a=50.0)
+    assert predictor.predict(a_job("a"), None, 0.0) == Prediction(50.0, "file")
+    assert other.asked == 0
+    assert predictor.predict(a_job("b"), None, 0.0) == Prediction(777.0, "fixed")
+
+
+def test_share_scores_are_the_traces_own_or_the_contention_models_once_measured() -> None:
+    predictor, _ = given()
+    assert predictor.predict(a_job("a"), None, 0.0).share_score is None
+    assert predictor.predict(a_job("a"), HEAVY, 0.0).share_score == 1
+    found = predictor.predict(a_job("b"), HEAVY, 0.0)
+    assert (found.share_score, found.share_source) == (contention_score(HEAVY), "contention model")
+    assert predictor.pair_speed(LIGHT, HEAVY) == contention_speeds(LIGHT, HEAVY)
+
+
+def test_what_ended_is_learnt_by_the_other_predictor() -> None:
+    predictor, other = given()
+    ended = Ended(a_job("a"), 9.0, 9.0)
+    predictor.learn([ended])
+    assert other.learnt == [ended]
+
+
+TRACE = a_trace(by("1"), by("2"))
+
+
+@pytest.mark.parametrize("column", ["duration_s", "priority"])
+def test_estimates_are_read_by_job_and_are_at_least_a_second(tmp_path: Path, column: str) -> None:
+    (tmp_path / "e.csv").write_text(f"other,job_id,{column}\nx,1,12.5\nx,2,-3\nx,9,4\n")
+    assert read_estimates(tmp_path / "e.csv", TRACE) == {"1": 12.5, "2": 1.0, "9": 4.0}
+
+
+def test_durations_come_before_priorities(tmp_path: Path) -> None:
+    (tmp_path / "e.csv").write_text("job_id,priority,duration_s\n1,5,6\n2,7,8\n")
+    assert read_estimates(tmp_path / "e.csv", TRACE) == {"1": 6.0, "2": 8.0}
+
+
+@pytest.mark.parametrize("value", ["nan", "inf", "", "soon"])
+def test_an_estimate_that_is_none_is_refused_with_its_place(tmp_path: Path, value: str) -> None:
+    (tmp_path / "e.csv").write_text(f"job_id,duration_s\n1,5\n2,{value}\n")
+    with pytest.raises(TraceError, match=f"e.csv: line 3: column duration_s: '{value}' is not a number of seconds"):
+        read_estimates(tmp_path / "e.csv", TRACE)
+
+
+def test_jobs_without_an_estimate_are_refused_unless_some_are_enough(tmp_path: Path) -> None:
+    (tmp_path / "e.csv").write_text("job_id,duration_s\n2,5\n")
+    with pytest.raises(TraceError, match="1 of 2 jobs of trace 'test' have no row \\(the first is '1'\\)"):
+        read_estimates(tmp_path / "e.csv", TRACE)
+    assert read_estimates(tmp_path / "e.csv", TRACE, partial=True) == {"2": 5.0}
+
+
+def test_estimates_of_another_trace_are_refused_all_the_same(tmp_path: Path) -> None:
+    (tmp_path / "e.csv").write_text("job_id,duration_s\n77,5\n")
+    with pytest.raises(TraceError, match="none of its 1 job ids is in trace 'test'"):
+        read_estimates(tmp_path / "e.csv", TRACE, partial=True)
+
+
+def test_a_model_is_run_dry_once_and_later_jobs_reuse_what_that_showed() -> None:  # M1
+    shown = {
+        "first": StageTimes((1.0, 2.0, 3.0, 0.0), 6.0),
+        "again": StageTimes((9.0, 9.0, 9.0, 9.0), 36.0),
+        "wide": StageTimes((4.0, 4.0, 4.0, 4.0), 16.0),
+        "other": StageTimes((5.0, 5.0, 5.0, 5.0), 20.0),
+        "unnamed1": StageTimes((6.0, 6.0, 6.0, 6.0), 24.0),
+        "unnamed2": StageTimes((7.0, 7.0, 7.0, 7.0), 28.0),
+        "never": None,
+    }
+    names = {"first": "bert", "again": "bert", "wide": "bert", "other": "gpt"}
+    items = [by(i, 2 if i == "wide" else 1, 50.0, name=names.get(i, "")) for i in shown]
+    trace = a_trace(*(replace(item, stages=shown[item.job.id]) for item in items))
+    made = DryRunPredictor(trace, FixedPredictor({"again": 70.0}))
+    found = {item.job.id: made.predict(item.job, None, 0.0) for item in trace.jobs}
+    assert found["first"].stages == shown["first"]
+    assert found["again"].stages == shown["first"], "the same model on as many GPUs"
+    assert found["again"].duration_s == 70.0, "the rest is the other predictor's"
+    for job_id in ("wide", "other", "unnamed1", "unnamed2", "never"):
+        assert found[job_id].stages == shown[job_id], job_id
+    last_first = DryRunPredictor(trace, FixedPredictor())
+    by_id = {item.job.id: item.job for item in trace.jobs}
+    assert last_first.predict(by_id["again"], None, 0.0).stages == shown["again"]
+    assert last_first.predict(by_id["first"], None, 0.0).stages == shown["again"], "whoever is asked about first"

@@ -1,22 +1,32 @@
-"""The simulated cluster: when jobs end, what policies may see, and what changes of state cost."""
+"""The simulated cluster and its outages."""
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from builders import HEAVY, LIGHT, VC, a_cluster, a_trace, at, by, nodes, replay
-from lucid.config.policy import OverheadSettings
+from examples import tried
+from lucid.config.policy import BackfillSettings, OverheadSettings
 from lucid.core.decision import Action, EndProfiling, Keep, Requeue, Start
 from lucid.core.job import JobProfile, Pending, Running, Stage
-from lucid.core.node import Node
+from lucid.core.node import Node, Window
 from lucid.core.ports import Capability
 from lucid.core.reasons.queue import FairOrder
-from lucid.errors import ConfigError
+from lucid.errors import ConfigError, TraceError
+from lucid.models.history import HistoryPredictor
 from lucid.models.packing.pair_memory import PairMemory
 from lucid.simulator.cluster.cluster import PROFILING, SimulatedCluster
-from lucid.simulator.traces.record import TraceJob
+from lucid.simulator.cluster.nodes import Outages, read_events, with_limits
+from lucid.simulator.engine import Run, run
+from lucid.simulator.metrics import run_metrics
+from lucid.simulator.published import Semantics
+from lucid.simulator.scenario import Scenario, simulate
+from lucid.simulator.traces.record import Trace, TraceJob
+from scenes.plans import policy
 
 WHY = (FairOrder(0.0),)
 
@@ -296,3 +306,158 @@ def test_a_vc_named_like_the_profiling_partition_is_an_error_that_says_what_to_d
 def test_a_vc_without_nodes_is_an_error_that_names_it() -> None:
     with pytest.raises(ConfigError, match=r"jobs of VC lost.*nodes are given for: vc"):
         a_cluster(a_trace(by("a"), by("b", vc="lost")), {VC: nodes(1)})
+
+
+DAY = 86400.0
+LAYOUT = {"a": nodes(2, prefix="a-"), "b": nodes(1, prefix="b-")}
+
+
+def read(tmp_path: Path, *lines: str, epoch_s: float | None = None, head: str = "") -> Outages:
+    path = tmp_path / "events.csv"
+    path.write_text("\n".join([head or "event,nodes,from,until,every,name", *lines]) + "\n")
+    trace = Trace("test", (by("x", 1, 10.0, 0.0), by("y", 1, 10.0, 10 * DAY)), epoch_s)
+    return read_events(path, trace, LAYOUT)
+
+
+def limited(name: str, gpus: int, seconds: float, limit_s: float | None, submit_s: float = 0.0) -> TraceJob:
+    return by(name, gpus, seconds, submit_s, time_limit_s=limit_s)
+
+
+def run_on(cluster: SimulatedCluster) -> Run:
+    return run(cluster, policy("fifo"), HistoryPredictor())
+
+
+def test_events_name_nodes_vcs_or_all_and_come_again(tmp_path: Path) -> None:
+    found = read(
+        tmp_path,
+        "window,*,1-02:00,1-04:00,,maintenance",
+        "window,a,3600,7200,week,",
+        '"down","a-[1-2],b-1",10:00:00,,,',
+    )
+    maintenance, closed = Window(DAY + 7200, DAY + 14400, "maintenance"), Window(3600.0, 7200.0, "closed")
+    again = Window(7 * DAY + 3600, 7 * DAY + 7200, "closed")
+    assert found.windows == {"a-1": (closed, maintenance, again), "a-2": (closed, maintenance, again)} | {
+        "b-1": (maintenance,)
+    }
+    assert found.downs == dict.fromkeys(("a-1", "a-2", "b-1"), (Window(36000.0, None, "down"),))
+
+
+def test_a_trace_with_dates_takes_dates(tmp_path: Path) -> None:
+    found = read(tmp_path, "window,b,2024-01-02T06:00,2024-01-02 08:00:00,day,m", epoch_s=1704067200.0)
+    first, second, *_ = found.windows["b-1"]
+    assert (first.from_s, first.until_s, second.from_s) == (DAY + 21600, DAY + 28800, 2 * DAY + 21600)
+    assert len(found.windows["b-1"]) == 9  # up to the last submission
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("broken,*,0,1,,", "line 2: column event: 'broken' is neither 'window' nor 'down'"),
+        ("window,c,0,1,,", "line 2: column nodes: there is no VC or node 'c'; write *, or of these: a (a-1 to a-2)"),
+        ("window,a-[,0,1,,", "line 2: column nodes: 'a-[' is not a host list"),
+        ("window,a,soon,1,,", "line 2: column from: 'soon' is no time; write seconds of the trace, 3-18:00"),
+        ("window,a,-1,1,,", "line 2: column from: '-1' is no time"),
+        ("window,a,2024-01-02,1,,", "line 2: column from: '2024-01-02' is a date, and the trace has none"),
+        ("window,a,5,5,,", "line 2: column until: '5' is not after '5'"),
+        ("window,a,5,6,month,", "line 2: column every: 'month' is neither 'day' nor 'week' nor empty"),
+        ("window,a,0,1-00:00,day,", "line 2: column until: an event of every day must end before the next begins"),
+        ("window,a,5,,day,", "line 2: column until: an event of every day must end"),
+        ("window,a-1,a-2,5,6,,", "line 2: more values than columns; quote a list of nodes"),
+        ("", "names no event"),
+    ],
+)
+def test_a_bad_event_is_refused_with_its_place(tmp_path: Path, line: str, says: str) -> None:
+    with pytest.raises(TraceError) as caught:
+        read(tmp_path, line)
+    assert says in str(caught.value)
+    assert str(tmp_path / "events.csv") in str(caught.value)
+
+
+def test_a_file_of_other_columns_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(TraceError, match="line 1: its columns are job_id,when; write event,nodes,from"):
+        read(tmp_path, head="job_id,when")
+    with pytest.raises(TraceError, match="cannot be read"):
+        read_events(tmp_path / "none.csv", a_trace(by("x")), LAYOUT)
+
+
+def test_jobs_without_a_limit_get_one_that_is_counted() -> None:
+    trace = a_trace(limited("long", 1, 1000.0, None), limited("short", 1, 10.0, None), limited("own", 1, 10.0, 5.0))
+    made, count = with_limits(trace, BackfillSettings(limit_factor=3.0, least_limit_s=600.0))
+    assert count == 2
+    assert {item.job.id: item.job.time_limit_s for item in made.jobs} == {"long": 3000.0, "short": 600.0, "own": 5.0}
+
+
+WINDOW = Outages({"vc-1": (Window(1000.0, 2000.0, "m"),)})
+
+
+@pytest.mark.parametrize("name", ["backfill", "lucid"])
+def test_what_ends_before_a_window_starts_and_what_does_not_starts_at_its_end(name: str) -> None:
+    trace = a_trace(limited("long", 1, 500.0, 1001.0), limited("short", 1, 400.0, 1000.0))
+    outcomes, tape = replay(name, trace, {VC: nodes(1, prefix="vc-")}, outages=WINDOW, profiling={"enabled": False})
+    assert (outcomes["short"].start_s, outcomes["long"].start_s) == (0.0, 2000.0)
+    assert [snapshot.now_s for snapshot, _, _ in tape.cycles] == [0.0, 400.0, 1000.0, 2000.0, 2500.0]
+
+
+def test_a_run_that_outlived_its_limit_starts_over_after_the_window() -> None:
+    trace = a_trace(limited("late", 1, 1500.0, 900.0))
+    cluster = a_cluster(trace, {VC: nodes(1, prefix="vc-")}, profiled=lambda job: False, outages=WINDOW)
+    result = run_on(cluster)
+    (outcome,) = result.outcomes
+    assert outcome.end_s == 2000.0 + 1500.0 + 10.0  # overheads.requeue_s
+    assert run_metrics(result)["windows"] == {
+        "windows": 1,
+        "unused_before_gpu_h": pytest.approx(7 * 1000 / 3600),
+        "there_before_gpu_h": pytest.approx(8 * 1000 / 3600),
+        "runs_cut": 1,
+        "runs_left": 0,
+        "lost_gpu_h": pytest.approx(1000 / 3600),
+        "runs_failed": 0,
+    }
+
+
+def test_a_node_that_goes_down_loses_its_runs_and_nobody_knew() -> None:
+    downs = Outages({}, {"vc-1": (Window(100.0, 300.0, "down"),)})
+    trace = a_trace(limited("here", 8, 200.0, None), limited("there", 8, 200.0, None))
+    cluster = a_cluster(trace, {VC: nodes(2, prefix="vc-")}, profiled=lambda job: False, outages=downs)
+    result = run_on(cluster)
+    ends = {outcome.job.id: outcome.end_s for outcome in result.outcomes}
+    assert ends == {"here": 200.0 + 210.0, "there": 200.0}
+    assert result.windows is not None
+    assert (result.windows.failed, result.windows.cut) == (1, 0)
+
+
+def test_a_job_that_fits_before_no_window_does_not_keep_the_replay_going() -> None:
+    for_ever = Outages({"vc-1": (Window(1000.0, None, "gone"),)})
+    outcomes, _ = replay(
+        "backfill", a_trace(limited("long", 1, 5000.0, 5000.0)), {VC: nodes(1, prefix="vc-")}, outages=for_ever
+    )
+    assert outcomes["long"].end_s == -1.0
+
+
+def test_events_are_for_the_honest_semantics() -> None:
+    scenario = Scenario(a_trace(by("x")), {VC: 1}, semantics=Semantics.PUBLISHED, outages=WINDOW)
+    with pytest.raises(ConfigError, match="--events is for --semantics honest"):
+        simulate(scenario, "fifo")
+
+
+@tried(8)
+def test_no_run_overlaps_a_window(rng: random.Random) -> None:
+    windows: dict[str, tuple[Window, ...]] = {}
+    for i in range(3):
+        begins = sorted(rng.sample(range(50, 5000, 50), rng.randint(0, 6)))
+        windows[f"vc-{i + 1}"] = tuple(Window(at, at + rng.randint(1, 400), "w") for at in begins)
+    items = []
+    for k in range(30):
+        seconds = rng.randint(1, 900)
+        limit_s = seconds * rng.choice([1.0, 1.5, 4.0])
+        items.append(limited(f"j{k}", rng.choice([1, 2, 4, 8, 12]), seconds, limit_s, rng.randint(0, 4000)))
+    name = rng.choice(["fifo", "backfill", "lucid", "srtf", "tiresias"])
+    outcomes, tape = replay(
+        name, a_trace(*items), {VC: nodes(3, prefix="vc-")}, outages=Outages(windows), profiling={"enabled": False}
+    )
+    assert all(outcome.end_s >= 0 for outcome in outcomes.values())
+    for snapshot, _, _ in tape.cycles:
+        part = snapshot.partitions[VC]
+        shut = {n.name for n in part.nodes if any(w.from_s <= snapshot.now_s < w.end_s for w in windows[n.name])}
+        assert shut == {n.name for n in part.nodes if not n.available}
+        assert not any(part.node in shut for view in part.running for part in view.placement)

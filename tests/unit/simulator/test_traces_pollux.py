@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from applications import BATCHES, EPOCHS, INIT, PERF, STEPS, an_application, learning, step_s, write_application
+from applications import BATCHES, EPOCHS, INIT, PERF, STEPS, learning, step_s, write_application
 from builders import a_job
 from lucid.cli.main import lucidctl
 from lucid.core.job import Elastic
@@ -18,11 +18,6 @@ from lucid.simulator.traces.formats.own import write_trace
 from lucid.simulator.traces.read import read_trace, sniff
 
 HEADER = "name,time,application,num_replicas,batch_size\n"
-
-
-@pytest.fixture(scope="module")
-def app() -> Application:
-    return an_application()
 
 
 @pytest.fixture(scope="module")

@@ -7,8 +7,6 @@ from contextlib import suppress
 from dataclasses import replace
 from itertools import count
 
-import pytest
-
 from lucid.errors import ActionRefused, ClusterUnavailable
 from lucid.places import Mode
 from lucid.slurm.own.waits import LEASE_S
@@ -16,11 +14,6 @@ from lucid.slurm.records.request import Request
 from scenes.slurm import Scene
 
 MINE = f"lucid:vc=vc;held=1;park={LEASE_S:.0f};node=gres/gpu:1;v=2"
-
-
-@pytest.fixture
-def stage() -> Scene:
-    return Scene()
 
 
 def parked(stage: Scene, job_id: str, /, mark: str = MINE, **rest: object) -> None:
@@ -241,6 +234,33 @@ def test_one_that_its_user_requeues_waits_for_slurms_begin_time_and_one_of_lucid
     assert waiting(stage) == []
     stage.slurm.advance(121.0)
     stage.mend()
+    assert waiting(stage) == ["1"]
+
+
+def test_one_that_its_user_requeued_held_and_released_waits_for_no_begin_time(stage: Scene) -> None:
+    """job_submit.lua gives it a lease at its release, and says so in the comment: AdminComment it may not change."""
+    parked(stage, "1")
+    assert stage.start("1", "n1:0") is None
+    stage.slurm.advance(40.0)
+    stage.slurm.requeue_hold("1")
+    stage.look()
+    stage.mend()
+    until_s = stage.slurm.now + LEASE_S
+    stage.slurm._set(
+        "1", held=False, eligible_s=until_s, comment=f"mine lucid:lease={until_s:.0f}", reason="BeginTime"
+    )
+    stage.look()
+    assert stage.mend() == ["job 1: queues from now on"]
+    assert waiting(stage) == ["1"]
+    stage.slurm._set("1", comment="mine lucid:lease=5", held=False, eligible_s=stage.slurm.now + 999.0)
+    assert waiting(stage) == [], "another begin time is its user's"
+
+
+def test_nobody_holds_one_that_slurm_does_not_hold(stage: Scene) -> None:
+    """An administrator's hold that Slurm let its user release (scontrol uhold): the comment's words are old."""
+    said = f"lucid:held lucid:admin lucid:lease={LEASE_S + 9:.0f}"
+    parked(stage, "1", comment=said, eligible_s=LEASE_S + 9)
+    parked(stage, "2", comment=said, held=True)
     assert waiting(stage) == ["1"]
 
 

@@ -1,4 +1,4 @@
-"""What lucid-release let go while no lucidd decided is held again by the next one."""
+"""Which jobs are released, and the list of them."""
 
 from __future__ import annotations
 
@@ -6,17 +6,18 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from test_slurm_lending_pool import Lenders, common_nodes
 
 from daemon_site import Site
+from lucid.core.job import Elastic
+from lucid.places import Mode
 from lucid.slurm.act.repair import Released
-from lucid.store.port import JobNote
+from lucid.slurm.elastic.opt_in import rigid_because
+from lucid.slurm.own.reasons import CROWDED, may_end, with_cause
+from lucid.store.port import GivenUp, JobNote
+from scenes.slurm import MINE, Scene
 
 MARK = "lucid:vc=vc;held=1;v=2"
-
-
-@pytest.fixture
-def site(tmp_path: Path) -> Site:
-    return Site(tmp_path)
 
 
 def fill(site: Site, held: bool = False) -> list[int]:
@@ -116,3 +117,146 @@ def test_a_list_that_grows_while_it_is_done_with_is_kept(tmp_path: Path) -> None
     listed.done()
     assert not (tmp_path / "released").exists()
     assert not listed.look()
+
+
+UNPACKED = "partition 'vc' is not packed"
+
+
+@pytest.fixture
+def stage() -> Scene:
+    stage = Scene()
+    stage.slurm.limits = lambda job: "Resources"
+    return stage
+
+
+def unpacked(stage: Scene) -> None:
+    stage.modes["vc"] = Mode.OBSERVE
+    stage.mend()
+    assert not any(job.held for job in stage.slurm.records.values() if job.comment != "lucid:held")
+    assert stage.mend() == []
+
+
+def packed(stage: Scene) -> list[str]:
+    stage.modes["vc"] = Mode.PACK
+    said = stage.mend()
+    assert stage.mend() == []
+    return said
+
+
+def queue(stage: Scene) -> list[tuple[str, float]]:
+    return [(entry.job.id, entry.since_s) for entry in stage.look().pending]
+
+
+def test_jobs_queue_again_at_their_old_place_when_their_partition_is_packed_again(stage: Scene) -> None:
+    stage.jobs("1 2_0 2_1", mark=MINE)
+    before = queue(stage)
+    stage.slurm.advance(50.0)
+    stage.jobs("3", mark=MINE)
+    before = queue(stage)
+    unpacked(stage)
+    stage.slurm.advance(500.0)
+    words = f"held again: what kept it from starting may have ended ({UNPACKED})"
+    assert packed(stage) == [f"job {n}: {words}" for n in ("1", "2_0", "2_1", "3")]
+    assert queue(stage) == before
+    stage.slurm.limits = lambda job: ""
+    assert stage.start("1", "n1:0") is None
+    assert stage.slurm.records["1"].state == "RUNNING"
+
+
+def test_a_restarted_lucidd_knows_it_too(stage: Scene) -> None:
+    stage.jobs("1", mark=MINE)
+    unpacked(stage)
+    stage.restart()
+    assert len(packed(stage)) == 1
+
+
+def test_whoever_started_ended_or_is_held_by_others_meanwhile_is_left_alone(stage: Scene) -> None:
+    stage.jobs("1 2 3", mark=MINE)
+    unpacked(stage)
+    stage.slurm._set("1", state="RUNNING", placement=())
+    stage.slurm._set("2", held=True, comment="lucid:held", reason="JobHeldUser")
+    del stage.slurm.records["3"]
+    assert packed(stage) == []
+    assert stage.slurm.records["2"].held
+    stage.slurm._set("2", held=False, comment="")
+    assert len(stage.mend()) == 1, "its user lets it go, and it queues"
+
+
+def test_a_job_that_was_on_its_way_to_a_start_queues_again(stage: Scene) -> None:
+    stage.jobs("1", mark=MINE)
+    assert stage.start("1", "n1:0") is None
+    stage.modes["vc"] = Mode.OBSERVE
+    assert stage.mend() == ["job 1: given back the request that its user wrote, its partition is not packed"]
+    assert len(packed(stage)) == 1
+    assert [name for name, _ in queue(stage)] == ["1"]
+
+
+def test_a_parked_job_queues_again(stage: Scene) -> None:
+    begins = f"{MINE};park={300}"
+    stage.slurm.submit("1", "vc", 1, mark=begins, held=False, eligible_s=300.0)
+    assert [name for name, _ in queue(stage)] == ["1"]
+    stage.modes["vc"] = Mode.OBSERVE
+    assert stage.mend()
+    assert stage.slurm.records["1"].eligible_s <= stage.slurm.now
+    assert len(packed(stage)) == 1
+    assert [name for name, _ in queue(stage)] == ["1"]
+
+
+def test_a_change_of_mode_that_slurm_did_not_hear_of_leaves_a_job_in_the_queue(stage: Scene) -> None:
+    stage.jobs("1", mark=MINE)
+    stage.cluster._writer.put(with_cause(JobNote("1", given_up=UNPACKED)))
+    assert packed(stage) == []
+    assert [name for name, _ in queue(stage)] == ["1"]
+
+
+def test_a_job_that_no_node_could_hold_queues_again_when_one_can(stage: Scene) -> None:
+    stage.jobs("1", mark=MINE, cpus=1000)
+    assert "no node has the CPUs" in stage.mend()[0]
+    assert stage.mend() == []
+    stage.slurm._set("1", cpus=1)  # or a node that has as many came
+    assert "held again" in stage.mend()[0]
+
+
+def test_a_job_over_its_quota_queues_again_when_the_quota_has_grown(tmp_path: Path) -> None:
+    site = Lenders(tmp_path, common_nodes())
+    site.slurm.limits = lambda job: "Resources"
+    site.submit("1", "a", 5)
+    site.turns(5.0)
+    assert not site.slurm.records["1"].held
+    site.turns(300.0)
+    assert not site.slurm.records["1"].held, "it lasts"
+    assert "it queues again once that has ended" in site.daemon.cluster.aside()["1"]  # type: ignore[union-attr]
+    pool = site.settings.daemon.pool.model_copy(update={"quotas": {"a": 8, "b": 0}})
+    daemon = site.settings.daemon.model_copy(update={"pool": pool})
+    site.settings = site.settings.model_copy(update={"daemon": daemon})
+    site.start()
+    site.turns(30.0)  # until the lease of the one before has run out
+    assert "take up" in [row.verb for row in site.store.actions("1")]
+    site.slurm.limits = lambda job: ""
+    site.turns(60.0)
+    assert site.slurm.records["1"].state == "RUNNING"
+
+
+def noted(why: str) -> tuple[GivenUp | None, bool]:
+    """Of a note that has the reason in words alone: whose words they are, and whether the reason may end."""
+    note = with_cause(JobNote("1", given_up=why))
+    return note.given_up_for, may_end(note)
+
+
+def test_whose_words_these_are_and_which_of_them_may_end() -> None:
+    own = [UNPACKED, "it asks for 5 GPUs, and the quota of a is 4 (daemon.pool.quotas)", CROWDED]
+    causes = [GivenUp.UNPACKED, GivenUp.QUOTA, GivenUp.CROWDED]
+    assert [noted(why) for why in own] == [*zip(causes, (True, True, False), strict=True)]
+    theirs = ["ReqNodeNotAvail, Reserved for maintenance", "BadConstraints"]
+    assert [noted(why) for why in theirs] == [(GivenUp.SLURM, True), (GivenUp.SLURM, False)]
+    assert with_cause(JobNote("1")).given_up_for is None
+
+
+def test_a_job_that_ran_meanwhile_by_slurms_order_may_still_be_resized(stage: Scene) -> None:
+    stage.slurm.submit("1", "vc", 1, mark="lucid:vc=vc;held=1;v=2;elastic=1", comment="lucid:elastic=1-4")
+    record = replace(stage.slurm.records["1"], state="RUNNING")
+    asked = Elastic(max_gpus=4)
+    assert rigid_because(record, with_cause(JobNote("1", given_up=UNPACKED, released=True)), asked) == ""
+    assert "Slurm did not start it" in rigid_because(
+        record, with_cause(JobNote("1", given_up="Invalid", tries=2)), asked
+    )

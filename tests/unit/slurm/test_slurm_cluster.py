@@ -22,11 +22,6 @@ from lucid.slurm.records.request import Request
 from scenes.slurm import WHY, Scene
 
 
-@pytest.fixture
-def stage() -> Scene:
-    return Scene()
-
-
 def test_a_job_that_nobody_may_join_runs_exactly_as_its_user_wrote_it(stage: Scene) -> None:
     stage.slurm.submit("1", "vc", 2, request=Request(tres_per_job="gres/gpu:2"))
     assert stage.start("1", "n2:0-1") is None
@@ -488,6 +483,20 @@ def test_with_the_store_lost_a_job_is_not_tied_to_its_profiling_node(stage: Scen
     assert stage.start("2", "n2:0") is None
     assert [stage.slurm.records[n].state for n in "12"] == ["RUNNING", "RUNNING"]
     assert {r.partition for r in stage.slurm.records.values()} == {"vc"}
+
+
+@pytest.mark.parametrize("listed", ["p1", ""])
+def test_one_that_ended_on_a_profiling_node_and_is_run_again_is_handed_over_without_that_node(
+    stage: Scene, listed: str
+) -> None:
+    """Its note went when it ended; its user requeues it, and changes its size while it waits."""
+    stage.slurm.submit(
+        "1", "prof", 1, mark="lucid:vc=vc;held=1;node=gres/gpu:1;v=2", restarts=1, comment="lucid:resized=1",
+        request=Request(tres_per_node="gres/gpu:1", req_nodes=listed),
+    )  # fmt: skip
+    stage.mend()
+    assert stage.request("1") == Request(tres_per_node="gres/gpu:1")
+    assert (stage.slurm.records["1"].partition, stage.slurm.records["1"].state) == ("vc", "RUNNING")
 
 
 def test_mixed_precision_is_known_from_the_jobs_tag(stage: Scene) -> None:

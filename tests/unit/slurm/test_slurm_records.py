@@ -1,17 +1,28 @@
-"""Slurm's answers, recorded from real daemons (tests/assets/slurm/record.py), in our words."""
+"""Slurm's records: JSON values, states, lists of hosts."""
 
 from __future__ import annotations
 
 import json
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
 
 from builders import at
-from lucid.errors import ClusterError
+from fake_slurm import FakeSlurm
+from lucid.config.live import DaemonSettings
+from lucid.core.placement import hosts_in
+from lucid.errors import ClusterError, ConfigError
+from lucid.slurm.accounting import accounted_from
 from lucid.slurm.act.changes import shard_request
+from lucid.slurm.own.state import JobState, Ownership
 from lucid.slurm.records.fields import (
     array_tasks,
     gpu_count,
@@ -24,7 +35,9 @@ from lucid.slurm.records.fields import (
 )
 from lucid.slurm.records.from_json import JOB_NEEDS, jobs_from, nodes_from, reads_whole, version_of
 from lucid.slurm.records.job import SlurmJob, SlurmNode
+from lucid.slurm.records.json import accounting_trouble, checked_list
 from lucid.slurm.records.request import Request
+from lucid.store.port import JobNote
 
 RECORDED = sorted(path for path in (Path(__file__).parents[2] / "assets/slurm").iterdir() if path.is_dir())
 
@@ -239,3 +252,156 @@ def test_other_peoples_comments_are_not_ours(comment: str) -> None:
 def test_strange_marks_are_harmless() -> None:
     assert parse_mark("lucid:") == {}
     assert parse_mark("lucid:vc=a;;=;x;y==;" + "z" * 1024) == {"vc": "a", "": "", "y": "="}
+
+
+SILENT = {
+    "description": "Slurmdb query failed", "error_number": 111, "error": "Connection refused",
+    "source": "slurmdb_tres_get",
+}  # fmt: skip
+OTHER = {"description": "Unable to contact slurm controller", "source": "slurm_load_jobs"}
+ROWS = [{"job_id": 1}]
+
+
+def test_a_list_is_used_though_accounting_is_silent() -> None:
+    document = {"jobs": ROWS, "errors": [SILENT]}
+    assert checked_list(document, "jobs", "jobs") == ROWS
+    assert accounting_trouble(document) == "Slurmdb query failed: Connection refused"
+    assert accounting_trouble({"jobs": ROWS, "errors": []}) == ""
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        {"jobs": [], "errors": [SILENT]},
+        {"jobs": ROWS, "errors": [SILENT, OTHER]},
+        {"jobs": ROWS, "errors": [OTHER]},
+        {"jobs": ROWS, "errors": ["slurmdb"]},
+    ],
+)
+def test_an_empty_list_and_any_other_error_are_refused(document: Any) -> None:
+    assert accounting_trouble(document) == ""
+    with pytest.raises(ClusterError, match="answers with an error"):
+        checked_list(document, "jobs", "jobs")
+
+
+def test_what_slurmdbd_itself_lists_beside_an_error_is_refused() -> None:
+    with pytest.raises(ClusterError, match="Slurmdb query failed: Connection refused"):
+        accounted_from({"jobs": ROWS, "errors": [SILENT]})
+
+
+MINE = "lucid:vc=vc;held=1;v=2"
+PARKED = f"{MINE};park=1300"
+NOW_S = 1000.0
+
+
+def shows(**record: Any) -> SlurmJob:
+    slurm = FakeSlurm([], now=900.0)
+    slurm.submit("1", "vc", 1, mark=MINE)
+    return replace(slurm.records["1"], **record)
+
+
+@pytest.mark.parametrize(
+    ("record", "note", "state"),
+    [
+        ({}, {}, JobState.QUEUED),
+        ({"admin_comment": ""}, {}, JobState.NOT_OURS),
+        ({"gpus": 0}, {}, JobState.NOT_OURS),
+        ({"held": False, "eligible_s": 1300.0, "admin_comment": PARKED}, {}, JobState.QUEUED),
+        ({"held": False, "eligible_s": 1300.0, "admin_comment": f"{PARKED};wait=1"}, {}, JobState.PARKED),
+        ({"held": False}, {"where": "n1:0"}, JobState.STARTING),
+        ({}, {"where": "n1:0"}, JobState.QUEUED),  # killed before Slurm was told
+        ({}, {"where": "n1:0", "claims": "7"}, JobState.EMPTYING),
+        ({"state": "RUNNING", "held": False}, {"where": "n1:0"}, JobState.RUNNING),
+        ({"state": "RUNNING", "held": False}, {"going_to": "n2:0"}, JobState.RESIZING),
+        ({"state": "COMPLETED", "held": False}, {"going_to": "n2:0"}, JobState.ENDED),
+        ({"comment": "lucid:held"}, {}, JobState.HELD_BY_USER),
+        ({"held": False}, {"released": True}, JobState.LET_GO),
+        ({"held": False}, {}, JobState.LET_GO),
+    ],
+)
+def test_the_state_of_a_job(record: dict[str, Any], note: dict[str, Any], state: JobState) -> None:
+    ownership = Ownership(DaemonSettings(), lambda *_: None)
+    assert ownership.state(shows(**record), JobNote("1", **note) if note else None, NOW_S) is state
+
+
+SUFFIXES = (23, 11)
+"""From here on Slurm reads text behind the last bracket."""
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("n[1-3,07-08]", "n1 n2 n3 n07 n08"),
+        ("rack[1-2]n[1-2]", "rack1n1 rack1n2 rack2n1 rack2n2"),
+        ("x[1-2]y[1-2]z[1-2]", "x1y1z1 x1y1z2 x2y1z1 x2y1z2 x1y2z1 x1y2z2 x2y2z1 x2y2z2"),
+        ("a[1-2][3-4][5-6]", "a135 a136 a235 a236 a145 a146 a245 a246"),
+        ("a[1-2]-b[01-02].x", "a1-b01.x a1-b02.x a2-b01.x a2-b02.x"),
+        ("n[1-2]b,c[3],", "n1b n2b c3"),
+        ("a,,b\tc d", "a b c d"),
+        ("n[2-]", "n2"),
+        ("n[9-010]", "n9 n10"),
+        ("[1-3]", "1 2 3"),
+    ],
+)
+def test_both_readers_give_what_slurm_24_11_gave(text: str, named: str) -> None:
+    assert hosts_in(text) == hosts(text) == named.split()
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", ",", "n[1-", "n[1-2,]", "n[2-1]", "n[a-b]", "n[]", "n[,]", "n[1-65537]", "n[1-2]][3]", "n[0x2]", "n]1"],
+)
+def test_what_is_no_host_list_is_refused_by_one_and_nothing_to_the_other(text: str) -> None:
+    with pytest.raises(ConfigError, match=r"host|range"):
+        hosts_in(text)
+    assert hosts(text) == []
+
+
+def test_what_a_host_list_costs_is_bounded() -> None:
+    with pytest.raises(ConfigError, match="100,000"):
+        hosts_in("n[1-60000]m[1-60000]")
+    assert len(hosts("n[1-60000]m[1-60000]")) == 100_000
+
+
+@st.composite
+def _range(draw: st.DrawFn) -> str:
+    first = draw(st.integers(0, 120))
+    text = str(first).zfill(draw(st.integers(0, 4)))
+    return draw(st.sampled_from([text, f"{text}-{max(0, first + draw(st.integers(-1, 4)))}"]))
+
+
+BRACKET = st.lists(_range(), min_size=1, max_size=3).map(lambda parts: f"[{','.join(parts)}]")
+WORD = st.sampled_from(["n", "gpu-", "a.b", "r2_", "01", "7"])
+NAME = st.lists(st.one_of(WORD, BRACKET, BRACKET), min_size=1, max_size=5).map("".join)
+LIST = st.lists(NAME, min_size=1, max_size=3).flatmap(
+    lambda names: st.sampled_from([",", ",,"]).map(lambda by: by.join(names))
+)
+
+
+@pytest.fixture(scope="module")
+def scontrol(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """The command, and its version."""
+    command = shutil.which("scontrol")
+    if command is None:
+        pytest.skip("no scontrol on this machine (apt-get install slurm-client)")
+    conf: Path = tmp_path_factory.mktemp("slurm") / "slurm.conf"
+    conf.write_text("ClusterName=x\nSlurmctldHost=localhost\nNodeName=localhost\nPartitionName=p Nodes=ALL\n")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SLURM_CONF", str(conf))
+        said = subprocess.run([command, "--version"], capture_output=True, text=True, check=False)
+        if said.returncode:
+            pytest.skip(f"scontrol does not work here: {said.stderr[-200:]}")
+        yield command, tuple(map(int, re.findall(r"\d+", said.stdout)))
+
+
+@settings(max_examples=80)
+@given(text=LIST)
+def test_generated_lists_are_read_as_scontrol_reads_them(scontrol: tuple[str, tuple[int, ...]], text: str) -> None:
+    command, version = scontrol
+    assume(version >= SUFFIXES or not re.search(r"\][^\[,]+(,|$)", text))
+    done = subprocess.run([command, "show", "hostnames", text], capture_output=True, text=True, check=False)
+    if "Invalid" in done.stderr:
+        with pytest.raises(ConfigError):
+            hosts_in(text)
+    else:
+        assert hosts_in(text) == done.stdout.split()

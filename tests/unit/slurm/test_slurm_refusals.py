@@ -21,11 +21,6 @@ from scenes.slurm import MINE, WHY, Scene
 LIMIT = "QOSMaxJobsPerUserLimit"
 
 
-@pytest.fixture
-def stage() -> Scene:
-    return Scene()
-
-
 def limited(stage: Scene, most: int = 1) -> None:
     """Slurm runs at most so many jobs of a user."""
 

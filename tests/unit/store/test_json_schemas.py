@@ -1,7 +1,4 @@
-"""Every command with --json has a schema in docs/schemas, to which what it prints keeps.
-
-``tests/conftest.py`` holds every other test's call with --json against its schema, too.
-"""
+"""JSON schemas of what is stored, and names that are stored."""
 
 from __future__ import annotations
 
@@ -17,6 +14,10 @@ from test_plan_records import written
 from daemon_site import Site
 from json_schemas import FOLDER, Recorder, closed, commands, name_of, schema_from, schema_of, trouble_with
 from lucid.cli.main import lucidctl
+from lucid.core.decision import EndProfiling
+from lucid.orchestrator.policies.shadow import Kept
+from lucid.store import values as nouns
+from lucid.store.values import noun_from_json, noun_to_json
 
 
 def test_every_command_with_json_has_a_schema_and_no_schema_is_left_over() -> None:
@@ -55,7 +56,7 @@ def test_doctor_replay_and_lending(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert run("replay", written(tmp_path))["records"] == 1
     pool = '[daemon.pool]\npartition = "over"\nquotas = { vc = 4 }\n'
     (tmp_path / "lucid.toml").write_text((tmp_path / "lucid.toml").read_text() + pool)
-    monkeypatch.setattr("lucid.slurm.pyslurm.make_client", lambda *_: site.slurm)
+    monkeypatch.setattr("lucid.cli.site.slurm.make_client", lambda *_: site.slurm)
     monkeypatch.setattr(site.slurm, "close", lambda: None, raising=False)
     assert "over" in run("slurm", "lending", "--config", tmp_path / "lucid.toml")["text"]
 
@@ -83,3 +84,19 @@ def test_a_call_is_known_by_its_words() -> None:
     assert name_of(lucidctl, ["models", "evaluate", "duration", "x.csv", "--json"]) == "models evaluate"
     assert name_of(lucidctl, ["--help"]) is None
     assert name_of(commands()["gpu"], ["--json"]) == "gpu"
+
+
+def test_a_record_of_0_1_is_read_and_its_names_are_written() -> None:
+    for noun, name in (
+        (EndProfiling(()), "lucid.core.decision:Release"),
+        (Kept(3600.0, 2), "lucid.orchestrator.policies.plain:Kept"),
+    ):
+        data = noun_to_json(noun)
+        assert data["is"] == name
+        assert noun_from_json(json.loads(json.dumps(data))) == noun
+
+
+def test_every_name_that_was_kept_is_of_a_class_that_there_is() -> None:
+    for now, kept in nouns._WRITTEN_AS.items():
+        assert nouns._class(kept) is nouns._class(now)
+        assert nouns._name(nouns._class(now)) == kept

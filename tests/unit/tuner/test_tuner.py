@@ -1,4 +1,4 @@
-"""The tuner: space, journal, evidence, proposal, and the command."""
+"""The tuner, and the past that it looks at."""
 
 from __future__ import annotations
 
@@ -14,11 +14,15 @@ from click.testing import CliRunner
 from lucid.cli.main import lucidctl
 from lucid.config.load import Settings, load_settings
 from lucid.core.job import Ended, Job
-from lucid.errors import ConfigError
+from lucid.core.node import Node
+from lucid.core.snapshot import Partition
+from lucid.errors import ConfigError, TraceError
 from lucid.simulator.scenario import Scenario
+from lucid.store.lease import IN_MEMORY
 from lucid.store.sqlite import SqliteStore
 from lucid.tuner.evidence import LEAST_DAYS, compare_days
 from lucid.tuner.page import verdict, write_page
+from lucid.tuner.past import floorplan, stored_trace
 from lucid.tuner.proposal import Proposal, apply_proposal, changed_values, load_proposal, rollback, save_proposal
 from lucid.tuner.search import DAY_S, JobTimes, Journal, Trial, search
 from lucid.tuner.space import SPACE, choose, value_at, with_values
@@ -269,3 +273,37 @@ def test_the_command_on_the_store_of_lucidd(tmp_path: Path) -> None:
     assert done.exit_code == 0, done.output
     shown = CliRunner().invoke(lucidctl, ["tune", "show", str(tmp_path / "o")])
     assert "Nothing that was tried beats the present settings" in shown.output
+
+
+def test_the_store_is_a_log_of_its_own() -> None:
+    store = SqliteStore(IN_MEMORY)
+    lease = store.take_lease("me", 0.0, 1e9)
+    assert lease is not None
+    ended = [
+        Ended(Job("2", "vc", 2, 5000.0, 1, "ann"), 9000.0, 3000.0, "COMPLETED"),
+        Ended(Job("1", "vc", 1, 4000.0, 0, "bob"), 9500.0, 5000.0, "FAILED"),
+        Ended(Job("3", "vc", 0, 4500.0, 0, "bob"), 9600.0, 10.0, "COMPLETED"),
+    ]
+    store.put_ended(ended, lease.token)
+    trace = stored_trace(store, 0.0)
+    assert [i.job.id for i in trace.jobs] == ["1", "2"]
+    assert trace.epoch_s == 4000.0
+    assert [i.job.submit_s for i in trace.jobs] == [0.0, 1000.0]
+    assert [i.waited_s for i in trace.jobs] == [500.0, 1000.0]
+    assert trace.skipped == (("asked for no GPU", 1),)
+    with pytest.raises(TraceError, match="no GPU job that ended"):
+        stored_trace(store, 1e6)
+
+
+def test_nodes_that_profile_are_counted_to_the_largest_vc_and_lent_from_there() -> None:
+    def nodes(prefix: str, count: int, gpus: int = 4) -> tuple[Node, ...]:
+        return tuple(Node(f"{prefix}{i}", gpus) for i in range(count))
+
+    plan = floorplan(
+        [Partition("a", nodes("a", 2)), Partition("b", nodes("b", 3)), Partition("p", nodes("p", 1), profiling=True)]
+    )
+    assert plan.vcs == {"a": 2, "b": 4}
+    assert (plan.profiling_nodes, plan.shape.gpus, plan.alike) == (1, 4, True)
+    mixed = floorplan([Partition("a", (*nodes("a", 2), Node("x", 8)))])
+    assert (mixed.shape.gpus, mixed.alike) == (4, False)
+    assert floorplan([Partition("p", nodes("p", 1), profiling=True)]) is None

@@ -1,4 +1,4 @@
-"""The pages over a store that lucidd wrote: routes, who sees what, escaping, headers, paths."""
+"""The web pages."""
 
 from __future__ import annotations
 
@@ -8,12 +8,14 @@ import re
 import socket
 import threading
 import time
+import tomllib
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from lucid.config.load import Settings
 from lucid.config.other import Anonymous, Others, WebSettings
@@ -21,6 +23,7 @@ from lucid.core.job import Ended
 from lucid.daemon.reporting.public_view import PrivateData
 from lucid.daemon.reporting.starts import StartsAhead
 from lucid.errors import ConfigError
+from lucid.slurm.records.reservations import Reservation
 from lucid.store.view import plan_from_dict, plan_to_dict, snapshot_from_dict, snapshot_to_dict
 from lucid.web.app import build_app
 from lucid.web.pages import PAGES
@@ -462,3 +465,107 @@ def test_what_if_it_had_been_submitted_to_another_vc(pages: Pages) -> None:
     assert answer["if"]["in VC vc"]["verb"] == answer["as_it_is"]["verb"], "it is there already"
     with pytest.raises(ConfigError, match="no such VC"):
         pages.slurm.ctl("why-not", waiting, "--vc", "nowhere")
+
+
+FOLDER = Path(__file__).parents[3] / "packaging/ondemand"
+DOCUMENTED = {
+    "name", "category", "subcategory", "role", "description", "icon", "url", "metadata", "new_window", "caption",
+}  # fmt: skip
+"""Keys of a manifest.yml, as OnDemand's documentation lists them."""
+
+
+def test_the_manifest_has_documented_keys_and_leads_to_where_the_pages_are() -> None:
+    manifest = yaml.safe_load((FOLDER / "lucid/manifest.yml").read_text())
+    assert manifest.keys() <= DOCUMENTED
+    assert {"name", "category", "description"} <= manifest.keys()
+    web = settings()
+    assert manifest["url"] == f"{web['root_path']}/"
+
+
+def settings() -> dict[str, object]:
+    found = re.search(r"```toml\n(.*?)```", (FOLDER / "README.md").read_text(), re.DOTALL)
+    assert found
+    web = tomllib.loads(found[1])["web"]
+    assert isinstance(web, dict)
+    return web
+
+
+def test_apache_names_the_reader_in_the_header_that_the_pages_believe_and_takes_it_from_nobody_else() -> None:
+    lines = yaml.safe_load((FOLDER / "ood_portal.yml").read_text())["custom_vhost_directives"]
+    web = settings()
+    assert lines[0] == f'<Location "{web["root_path"]}">'
+    assert lines[-1] == "</Location>"
+    words = [line.split() for line in lines]
+    unset = words.index(["RequestHeader", "unset", str(web["user_header"])])
+    assert words[unset + 1][:3] == ["RequestHeader", "set", web["user_header"]]
+    assert any(line.strip() == "Require valid-user" for line in lines)
+
+
+def test_the_pages_answer_such_a_proxy_with_its_readers_own_jobs(tmp_path: Path) -> None:
+    pages = Pages(tmp_path, web=settings(), private="jobs")
+    try:
+        address = str(pages.web.trusted_proxies[0])
+        for user, sees in (("bob", True), ("carol", False)):
+            answer = pages.client(user, root="/lucid", address=address).get("/lucid/job/13")
+            assert (answer.status_code == 200) is sees, user
+    finally:
+        pages.source.stop()
+
+
+def test_where_device_numbers_have_holes_the_page_goes_by_them(tmp_path: Path) -> None:
+    pages = Pages(tmp_path, {"others": "nothing"})
+    kinds = ("g0", "g1", "g3", "g5")
+    pages.slurm.slurm.node("n2", gpu_types=kinds, shard_types=frozenset(kinds))
+    pages.slurm.store.set_setting("gpu.out.n2:3", '{"node": "n2", "index": 3, "since_s": 1000.0, "words": "noisy"}')
+    pages.slurm.turns(120.0)
+    pages.source.look()
+    told = pages.client("ada").get("/cluster.json").json()
+    assert [(out["node"], out["gpu"]) for out in told["gpus_out"]] == [("n2", 3)]
+    numbers = {one["name"]: one["numbers"] for one in told["nodes"]}
+    assert (numbers["n1"], numbers["n2"]) == ([0, 1, 2, 3], [0, 1, 3, 5])
+    cells = [cell for one in told["nodes"] if one["name"] == "n2" for row in one["slots"] for cell in row]
+    assert (2, 1) in [(cell["gpu"], cell["gpus"]) for cell in cells], "the third stands apart"
+    page = pages.client("ada").get("/").text
+    assert "GPU 3 of n2</b> gets no new start" in page
+    assert "vc, GPUs 0 1 3 5" in page
+    assert "GPUs 0 1 2 3" not in page
+    pages.source.stop()
+
+
+def test_a_gpu_that_is_out_is_named(tmp_path: Path) -> None:
+    pages = Pages(tmp_path, {"others": "nothing"})
+    out = '{"node": "n2", "index": 3, "since_s": 1000.0, "words": "fan <is> noisy", "by": "root"}'
+    pages.slurm.store.set_setting("gpu.out.n2:3", out)
+    pages.slurm.turns(120.0)
+    pages.source.look()
+    told = pages.client("ada").get("/cluster.json").json()
+    assert told["gpus_out"] == [{"node": "n2", "gpu": 3, "since_s": 1000.0, "why": "fan <is> noisy"}]
+    cells = [cell for one in told["nodes"] if one["name"] == "n2" for row in one["slots"] for cell in row]
+    assert [(cell["gpu"], cell["gpus"]) for cell in cells] == [(0, 3), (3, 1)] * 2, (
+        "it stands apart; who runs goes on"
+    )
+    assert (told["totals"]["out"], told["totals"]["shared"]) == (0, 4), (
+        "out is what nobody may have, and nobody holds"
+    )
+    page = pages.client("ada").get("/").text
+    assert "GPU 3 of n2</b> gets no new start" in page
+    assert "fan &lt;is&gt; noisy" in page
+    pages.source.stop()
+
+
+def test_a_window_is_told_and_drawn_over_its_nodes(tmp_path: Path) -> None:
+    pages = Pages(tmp_path, {"others": "nothing"})
+    slurm = pages.slurm.slurm
+    start_s = slurm.now + 1800.0
+    slurm.reserved = [Reservation("m", ("n2",), start_s, start_s + 3600.0, frozenset(["MAINT"]), node_list="n2")]
+    pages.slurm.turns(120.0)
+    pages.source.look()
+    told = pages.client("ada").get("/cluster.json").json()["windows"]
+    assert [(one["why"], one["nodes"], one["from_s"]) for one in told] == [("maintenance of n2 (m)", ["n2"], start_s)]
+    assert told[0]["reaching"], "those of n2 have no time limit"
+    page = pages.client("ada").get("/?hours=3").text
+    assert "Maintenance of n2 (m) from" in page
+    assert page.count('class="g g-window"') == 1
+    assert 'class="now"' in page
+    assert pages.client("bob").get("/cluster.json").json()["windows"][0]["reaching"] == []
+    pages.source.stop()
