@@ -380,7 +380,7 @@ def test_demo_compares_explains_and_writes_a_page(
 ) -> None:
     """With a few jobs of its month, or all of them: only then it prints what README shows."""
     if jobs is not None:
-        monkeypatch.setattr("lucid.simulator.traces.presets.preset", lambda name: preset(name).resized(jobs, None))
+        monkeypatch.setattr("lucid.cli.replay.demo.preset", lambda name: preset(name).resized(jobs, None))
     said = lucid("demo", "--out", "demo")
     assert said.code == 0
     for words in (

@@ -99,7 +99,7 @@ def test_q_ends_it_while_it_still_reads(busy: Site, monkeypatch: pytest.MonkeyPa
             assert reads.wait(60.0)
             await pilot.press("q")
 
-    monkeypatch.setattr("lucid.cli.site.top_cells.look", slow)
+    monkeypatch.setattr("lucid.cli.site.top.look", slow)
     ended = threading.Thread(target=asyncio.run, args=(run(),), daemon=True)
     ended.start()
     ended.join(30.0)

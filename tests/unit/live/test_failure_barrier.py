@@ -179,7 +179,7 @@ def test_what_is_beside_the_turns_ends_nothing(site: Site, monkeypatch: pytest.M
         raise OverflowError("date")
 
     site.daemon.turn()
-    monkeypatch.setattr("lucid.store.plan_records.prune_records", fails)
+    monkeypatch.setattr("lucid.daemon.loop.prune_records", fails)
     site.daemon.prune()
     monkeypatch.setattr(site.store, "drop_lease", fails)
     monkeypatch.setattr(site.daemon._policy_memory, "keep", fails)

@@ -233,7 +233,7 @@ def test_throughput_is_judged_on_later_bins(tmp_path: Path, monkeypatch: pytest.
         seen.append(len(bins.start))
         return fit_throughput(Bins(bins.start[:1200], bins.jobs[:1200], bins.gpus[:1200]), age)
 
-    monkeypatch.setattr("lucid.models.throughput.fit.fit_throughput", fit)
+    monkeypatch.setattr("lucid.models.throughput.forecaster.fit_throughput", fit)
     rng = np.random.default_rng(0)
     start = tuple(datetime(2024, 1, 1) + timedelta(hours=n) for n in range(2000))
     counts = rng.poisson(3 + np.array([time.hour / 4 for time in start])).astype(float)

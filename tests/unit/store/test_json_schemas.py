@@ -56,7 +56,7 @@ def test_doctor_replay_and_lending(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert run("replay", written(tmp_path))["records"] == 1
     pool = '[daemon.pool]\npartition = "over"\nquotas = { vc = 4 }\n'
     (tmp_path / "lucid.toml").write_text((tmp_path / "lucid.toml").read_text() + pool)
-    monkeypatch.setattr("lucid.slurm.choose_client.make_client", lambda *_: site.slurm)
+    monkeypatch.setattr("lucid.cli.site.slurm.make_client", lambda *_: site.slurm)
     monkeypatch.setattr(site.slurm, "close", lambda: None, raising=False)
     assert "over" in run("slurm", "lending", "--config", tmp_path / "lucid.toml")["text"]
 
