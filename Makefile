@@ -125,7 +125,6 @@ install: $(STAMP) ## create .venv with everything
 lint: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/lint-imports
 	$(BIN)/zizmor --quiet --offline .github/workflows
 	$(BIN)/check-jsonschema --quiet --builtin-schema vendor.github-workflows .github/workflows/*.yml
 
@@ -135,7 +134,7 @@ types: $(STAMP)
 fast: $(STAMP)
 	LUCID_EXAMPLES_SHARE=0.1 $(BIN)/python -m pytest $(QUICK) --within $(WITHIN)
 
-check: lint types fast ## the inner loop, a minute: ruff, mypy, import-linter, the cheapest tests and those you changed
+check: lint types fast ## the inner loop, a minute: ruff, mypy, the cheapest tests and those you changed
 	@$(BIN)/python -m benchmarks.guard --last
 
 guard: $(STAMP) ## has a hot figure become worse than benchmarks/guard/record.json? RECORD="why": change that (a minute or two)
@@ -212,4 +211,4 @@ cluster-down: ## end it and remove every trace but the cached tree
 	@$(PYTHON) slurm/testbed down
 
 clean: ## remove what make created
-	rm -rf $(VENV) out build mutants mutants.log *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) out build mutants mutants.log *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -10,8 +10,7 @@ import click
 
 from benchmarks.busy import PLAN_SIZES, bench_plan
 from benchmarks.warm import WARM_SIZE, bench_warm
-from lucid.cli.console import Table, say, stdout_console
-from lucid.cli.progress import progress
+from lucid.cli.console import Table, progress, say, stdout_console
 
 
 @click.command()

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from lucid.binder.contention import contention_score
-from lucid.config import PolicySettings
+from lucid.config.policy import PolicySettings
 from lucid.core.decision import Start
 from lucid.core.job import Job, Pending, Running
 from lucid.core.node import Node
@@ -18,8 +18,8 @@ from lucid.core.prediction import Prediction
 from lucid.core.snapshot import Partition, Snapshot
 from lucid.errors import ConfigError
 from lucid.models.history import HistoryPredictor
-from lucid.orchestrator.policy import make_policy
-from lucid.simulator.estimates import GivenPredictor
+from lucid.orchestrator.registry import make_policy
+from lucid.simulator.predictors import GivenPredictor
 from lucid.simulator.traces.record import Trace
 from lucid.simulator.traces.synth import WORKLOADS
 

@@ -27,8 +27,9 @@ from benchmarks.quality import ESTIMATES
 from lucid.simulator.engine import Run
 from lucid.simulator.metrics import LARGE_GPUS, group_metrics
 from lucid.simulator.scenario import Scenario, simulate
+from lucid.simulator.traces.presets import preset, vc_layout
 from lucid.simulator.traces.record import Trace, TraceJob
-from lucid.simulator.traces.synth import preset, synthesise, vc_layout
+from lucid.simulator.traces.synth import synthesise
 
 __all__ = ["carried", "counted", "figures", "loaded", "scaled"]
 

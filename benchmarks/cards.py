@@ -13,10 +13,10 @@ from dataclasses import replace
 from benchmarks.figure import Figure
 from benchmarks.packs import pack, shared
 from benchmarks.quality import ESTIMATES
-from lucid.config import settings_from
-from lucid.simulator.ground_truth import Interference, PairsTable, read_pairs
-from lucid.simulator.learned_predictor import train_packing
+from lucid.config.load import settings_from
+from lucid.simulator.cluster.truth import Interference, PairsTable, read_pairs
 from lucid.simulator.metrics import run_metrics
+from lucid.simulator.predictors import train_packing
 from lucid.simulator.scenario import Scenario, simulate
 
 __all__ = ["figures"]

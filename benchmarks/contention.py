@@ -13,7 +13,7 @@ from benchmarks.figure import Figure
 from benchmarks.packs import shared
 from lucid.binder.contention import BANDWIDTH_COST, SM_COST, contention_speeds
 from lucid.core.job import JobProfile
-from lucid.simulator.ground_truth import workload_label
+from lucid.simulator.cluster.truth import workload_label
 
 __all__ = ["figures"]
 

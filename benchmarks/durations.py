@@ -19,8 +19,9 @@ from benchmarks.figure import Absent, Figure
 from benchmarks.packs import shared
 from lucid.models.duration.evaluate import evaluate_duration
 from lucid.models.duration.jobtable import JobTable, read_jobs
-from lucid.simulator.traces.finished import finished_jobs, read_finished
-from lucid.simulator.traces.synth import preset, synthesise
+from lucid.simulator.traces.presets import preset
+from lucid.simulator.traces.synth import synthesise
+from lucid.simulator.traces.window import finished_jobs, read_finished
 
 __all__ = ["figures", "light", "read_first"]
 

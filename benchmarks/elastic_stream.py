@@ -20,15 +20,17 @@ import scipy.optimize
 import scipy.sparse
 
 from benchmarks.figure import Figure
-from lucid.config import OverheadSettings, PolicySettings, Settings
+from lucid.config.load import Settings
+from lucid.config.policy import OverheadSettings, PolicySettings
 from lucid.core.decision import PartitionPlan
 from lucid.core.job import Elastic, Job, Progress
 from lucid.core.placement import Placement
 from lucid.core.ports import Predictor
 from lucid.core.prediction import MeasuredRun
 from lucid.core.snapshot import Partition, Snapshot
-from lucid.orchestrator.policy import PartitionPolicy, Policy, adding_policy, make_policy
-from lucid.simulator.elastic.training import EpochTable, Training
+from lucid.orchestrator.policy import PartitionPolicy, Policy
+from lucid.orchestrator.registry import adding_policy, make_policy
+from lucid.simulator.cluster.training import EpochTable, Training
 from lucid.simulator.layout import NodeShape
 from lucid.simulator.scenario import Scenario, simulate
 from lucid.simulator.traces.record import Trace, TraceJob

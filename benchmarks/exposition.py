@@ -10,13 +10,14 @@ from statistics import median
 from typing import Any
 
 from benchmarks.figure import Figure
-from lucid.adapters.store.sqlite import SqliteStore
-from lucid.config import PolicySettings, settings_from
+from lucid.config.load import settings_from
+from lucid.config.policy import PolicySettings
 from lucid.core.job import Ended, Job
+from lucid.daemon.policies import LivePolicy
+from lucid.daemon.reporting.metrics import render
+from lucid.daemon.reporting.waste_inputs import MetricsSource
 from lucid.errors import Refusal
-from lucid.live.policies import LivePolicy
-from lucid.metrics.exposition import render
-from lucid.metrics.source import MetricsSource
+from lucid.store.sqlite import SqliteStore
 
 __all__ = ["big_store", "figures"]
 

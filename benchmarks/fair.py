@@ -10,8 +10,7 @@ from benchmarks.figure import Absent, Figure
 from benchmarks.packs import pack
 from benchmarks.quality import ESTIMATES
 from benchmarks.timeaware import synthetic
-from lucid.simulator.gains import gains
-from lucid.simulator.metrics import run_metrics
+from lucid.simulator.metrics import gains, run_metrics
 from lucid.simulator.scenario import Scenario, simulate
 
 __all__ = ["figures"]

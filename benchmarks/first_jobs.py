@@ -19,13 +19,14 @@ from benchmarks.durations import read_first
 from benchmarks.figure import Absent, Figure
 from benchmarks.packs import shared
 from lucid.core.job import Ended, Job
-from lucid.models.duration.anchor import running_median_log
+from lucid.models.duration.estimate import running_median_log
 from lucid.models.duration.features import to_log
 from lucid.models.duration.history import DurationHistory
 from lucid.models.duration.jobtable import FloatArray, JobTable
-from lucid.models.prior import PriorPredictor
-from lucid.simulator.traces.finished import finished_jobs
-from lucid.simulator.traces.synth import preset, synthesise
+from lucid.models.history import PriorPredictor
+from lucid.simulator.traces.presets import preset
+from lucid.simulator.traces.synth import synthesise
+from lucid.simulator.traces.window import finished_jobs
 
 __all__ = ["CHOSEN_ON", "REPORTED", "figures"]
 

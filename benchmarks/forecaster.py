@@ -17,18 +17,18 @@ import numpy as np
 from benchmarks.figure import Absent, Figure
 from benchmarks.packs import pack, shared
 from benchmarks.timeaware import profiler_wait_s, shifted
-from lucid.config import settings_from
+from lucid.config.load import settings_from
 from lucid.core.job import Job
 from lucid.core.ports import Forecaster
-from lucid.models.throughput.arrivals import ArrivalForecaster
 from lucid.models.throughput.fit import fit_throughput
 from lucid.models.throughput.forecaster import LearnedForecaster
-from lucid.models.throughput.model import ThroughputModel
+from lucid.models.throughput.model import ArrivalForecaster, ThroughputModel
 from lucid.simulator.layout import NodeShape
 from lucid.simulator.metrics import run_metrics
 from lucid.simulator.scenario import Scenario, Throughput, simulate
-from lucid.simulator.traces import read_trace
-from lucid.simulator.traces.synth import preset, synthesise, with_workloads
+from lucid.simulator.traces.presets import preset
+from lucid.simulator.traces.read import read_trace
+from lucid.simulator.traces.synth import synthesise, with_workloads
 
 __all__ = ["figures"]
 

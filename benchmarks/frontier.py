@@ -11,14 +11,14 @@ from typing import Any
 from benchmarks.figure import Figure
 from benchmarks.packs import pack
 from benchmarks.timeaware import synthetic
-from lucid.config import settings_from
+from lucid.config.load import settings_from
 from lucid.core.job import JobProfile
 from lucid.core.ports import PairSpeeds, Predictor
 from lucid.models.history import HistoryPredictor
+from lucid.simulator.cluster.truth import Interference
 from lucid.simulator.engine import Run
-from lucid.simulator.estimates import GivenPredictor
-from lucid.simulator.ground_truth import Interference
 from lucid.simulator.metrics import run_metrics
+from lucid.simulator.predictors import GivenPredictor
 from lucid.simulator.scenario import Scenario, simulate
 
 __all__ = ["figures"]

@@ -23,9 +23,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.calibrate.measure import steps_between
-from lucid.adapters.gpu.nvml import NvmlMetrics
-from lucid.core.readings import GpuReading
+from lucid.core.gpu import GpuReading
 from lucid.errors import MetricsError
+from lucid.node.nvml import NvmlMetrics
 
 __all__ = ["main"]
 

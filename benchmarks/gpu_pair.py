@@ -22,10 +22,10 @@ from typing import Any
 
 from benchmarks.calibrate.measure import steps_between
 from benchmarks.calibrate.mps import sharing_environment
-from lucid.adapters.gpu.nvml import NvmlMetrics
-from lucid.adapters.gpu.profile_files import read_profile_files
 from lucid.errors import LucidError
-from lucid.node.jobs import JobSpec, remove_job_spec, write_job_spec
+from lucid.node.nvml import NvmlMetrics
+from lucid.node.processes import JobSpec, remove_job_spec, write_job_spec
+from lucid.node.reports import read_profile_files
 from lucid.node.service import NodePaths
 
 __all__ = ["main"]

@@ -22,9 +22,9 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from lucid.adapters.gpu.nvml import NvmlMetrics
-from lucid.core.readings import GpuReading
+from lucid.core.gpu import GpuReading
 from lucid.errors import MetricsError
+from lucid.node.nvml import NvmlMetrics
 
 __all__ = ["main"]
 

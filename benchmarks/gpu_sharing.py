@@ -15,8 +15,8 @@ from typing import Any
 from benchmarks.calibrate.measure import Calibration, Rates
 from benchmarks.calibrate.mps import sharing_environment
 from benchmarks.calibrate.suite import suite
-from lucid.adapters.gpu.nvml import NvmlMetrics
 from lucid.errors import ConfigError, MetricsError
+from lucid.node.nvml import NvmlMetrics
 
 __all__ = ["main"]
 

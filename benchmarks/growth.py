@@ -11,10 +11,11 @@ from typing import Any
 
 from benchmarks.figure import Figure
 from benchmarks.packs import pack
-from lucid.config import settings_from
+from lucid.config.load import settings_from
 from lucid.simulator.scenario import Scenario, simulate
+from lucid.simulator.traces.presets import preset, vc_layout
 from lucid.simulator.traces.record import Trace
-from lucid.simulator.traces.synth import preset, synthesise, vc_layout
+from lucid.simulator.traces.synth import synthesise
 
 __all__ = ["beside", "figures", "merged", "million", "packs"]
 

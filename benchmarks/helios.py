@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Final
 
 from lucid.errors import TraceError
-from lucid.simulator.estimates import read_estimates
+from lucid.simulator.predictors import read_estimates
 from lucid.simulator.scenario import Scenario
-from lucid.simulator.traces import read_trace
+from lucid.simulator.traces.read import read_trace
 from lucid.simulator.traces.window import days_of
 
 __all__ = ["CLUSTERS", "cluster_of", "nodes_on"]

@@ -162,7 +162,7 @@ class _Lucidd:
             )  # fmt: skip
 
     def status(self) -> dict[str, object]:
-        from lucid.adapters.store.sqlite import SqliteStore
+        from lucid.store.sqlite import SqliteStore
 
         return dict(SqliteStore(self.folder / "lucid.db", read_only=True).view("status") or {})
 

@@ -15,8 +15,10 @@ from typing import Final
 
 import numpy as np
 
-from lucid.simulator.traces import Trace, read_trace
-from lucid.simulator.traces.synth import preset, synthesise
+from lucid.simulator.traces.presets import preset
+from lucid.simulator.traces.read import read_trace
+from lucid.simulator.traces.record import Trace
+from lucid.simulator.traces.synth import synthesise
 
 __all__ = ["shape", "spearman"]
 

@@ -14,18 +14,20 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.figure import Figure
-from lucid.adapters.slurm.cluster import SlurmCluster
-from lucid.adapters.store.leased import IN_MEMORY
-from lucid.adapters.store.sqlite import SqliteStore
-from lucid.config import DaemonSettings, Mode, Settings
+from lucid.config.live import DaemonSettings
+from lucid.config.load import Settings
 from lucid.core.decision import Action
 from lucid.core.job import Job
 from lucid.core.placement import NodeGpus
 from lucid.core.ports import Applied
 from lucid.core.snapshot import Snapshot
-from lucid.live.policies import live_policy
+from lucid.daemon.policies import live_policy
 from lucid.models.history import HistoryPredictor
 from lucid.orchestrator.cycle import Cycle
+from lucid.places import Mode
+from lucid.slurm.cluster import SlurmCluster
+from lucid.store.lease import IN_MEMORY
+from lucid.store.sqlite import SqliteStore
 
 __all__ = ["figures"]
 

@@ -14,10 +14,12 @@ from collections.abc import Iterator
 import numpy as np
 
 from benchmarks.figure import Figure, markdown
+from lucid.models.duration.fit import fit_durations
 from lucid.models.duration.jobtable import JobTable
 from lucid.simulator.metrics import run_metrics
 from lucid.simulator.scenario import Scenario, simulate
-from lucid.simulator.traces.synth import preset, synthesise, vc_layout
+from lucid.simulator.traces.presets import preset, vc_layout
+from lucid.simulator.traces.synth import synthesise
 
 __all__ = ["figures", "many_jobs"]
 
@@ -73,11 +75,10 @@ def _training() -> Iterator[Figure]:
 
 
 def _train() -> None:
-    from lucid.models.duration.model import DurationModel
 
     jobs = many_jobs(_JOBS)
     began_s, began_cpu_s = time.perf_counter(), time.process_time()
-    DurationModel.fit(jobs)
+    fit_durations(jobs)
     peak_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     print(
         f"{time.perf_counter() - began_s:.1f} {time.process_time() - began_cpu_s:.1f} {peak_mib:.0f}",
@@ -86,10 +87,9 @@ def _train() -> None:
 
 def _predicting(runs: int) -> Iterator[Figure]:
     from lucid.models.duration.history import DurationHistory
-    from lucid.models.duration.model import DurationModel
 
     jobs = many_jobs(12_000)
-    model = DurationModel.fit(jobs.take(np.arange(2_000)))
+    model = fit_durations(jobs.take(np.arange(2_000)))
     history = DurationHistory.of(jobs.take(np.arange(2_000)))
     coming = jobs.take(np.arange(2_000, 12_000))
     times = []

@@ -11,12 +11,12 @@ from typing import Any
 from benchmarks.figure import Absent, Figure
 from benchmarks.packs import pack
 from benchmarks.timeaware import synthetic
-from lucid.config import settings_from
+from lucid.config.load import settings_from
 from lucid.core.job import Elastic
 from lucid.core.node import Window
-from lucid.simulator.elastic.training import EpochTable
+from lucid.simulator.cluster.nodes import Outages, with_limits
+from lucid.simulator.cluster.training import EpochTable
 from lucid.simulator.metrics import run_metrics
-from lucid.simulator.outages import Outages, with_limits
 from lucid.simulator.scenario import Scenario, simulate
 from lucid.simulator.traces.record import TraceJob
 

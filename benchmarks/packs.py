@@ -9,11 +9,11 @@ from functools import cache
 from pathlib import Path
 
 from benchmarks.figure import Absent
-from lucid.simulator.estimates import read_estimates
-from lucid.simulator.ground_truth import read_pairs
+from lucid.simulator.cluster.truth import read_pairs
 from lucid.simulator.layout import read_vcs
+from lucid.simulator.predictors import read_estimates
 from lucid.simulator.scenario import Scenario
-from lucid.simulator.traces import read_trace
+from lucid.simulator.traces.read import read_trace
 from lucid.simulator.traces.window import POOL, pooled
 
 __all__ = ["in_pool", "pack", "shared"]

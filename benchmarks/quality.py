@@ -7,9 +7,10 @@ from dataclasses import replace
 
 from benchmarks.figure import Figure
 from benchmarks.packs import pack
-from lucid.config import settings_from
+from lucid.config.load import settings_from
 from lucid.simulator.metrics import run_metrics
-from lucid.simulator.scenario import Semantics, simulate
+from lucid.simulator.published import Semantics
+from lucid.simulator.scenario import simulate
 
 __all__ = ["ESTIMATES", "best", "honest", "parity"]
 

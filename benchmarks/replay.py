@@ -16,7 +16,7 @@ from lucid.orchestrator.policy import PartitionPolicy
 from lucid.simulator.layout import sized_vcs
 from lucid.simulator.metrics import run_metrics
 from lucid.simulator.scenario import Scenario, simulate
-from lucid.simulator.traces import read_trace
+from lucid.simulator.traces.read import read_trace
 from lucid.simulator.traces.synth import with_workloads
 
 __all__ = ["kept", "p1", "philly"]

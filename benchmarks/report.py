@@ -11,10 +11,11 @@ from benchmarks.figure import Figure
 from lucid.explain.replayed_story import story_teller
 from lucid.simulator.metrics import run_metrics
 from lucid.simulator.record import DecisionLog
-from lucid.simulator.report import write_report
-from lucid.simulator.report.jobs import pack_jobs
+from lucid.simulator.report.page import write_report
+from lucid.simulator.report.tables import pack_jobs
 from lucid.simulator.scenario import Scenario, simulate
-from lucid.simulator.traces.synth import preset, synthesise, vc_layout
+from lucid.simulator.traces.presets import preset, vc_layout
+from lucid.simulator.traces.synth import synthesise
 
 __all__ = ["figures"]
 

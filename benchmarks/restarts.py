@@ -20,7 +20,7 @@ from benchmarks.figure import Absent, Figure
 from benchmarks.packs import pack
 from benchmarks.quality import ESTIMATES
 from benchmarks.timeaware import shifted, synthetic
-from lucid.config import settings_from
+from lucid.config.load import settings_from
 from lucid.core.decision import Plan, Start
 from lucid.core.ports import Applied
 from lucid.core.snapshot import Snapshot

@@ -33,7 +33,7 @@ def figures(runs: int) -> Iterator[Figure]:
     if shutil.which("cc") is None:
         raise Absent("no C compiler (cc), which builds the emulated driver")
     sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
-    from lucid.node.jobs import JobSpec, write_job_spec
+    from lucid.node.processes import JobSpec, write_job_spec
     from lucid.node.service import NodePaths
     from nvml_emulator import Board, Gpu, Proc, build, node_environment, uuid_of
 
@@ -75,7 +75,7 @@ def figures(runs: int) -> Iterator[Figure]:
 
 def _groups_cpu(version: int) -> float:
     """Of a core in percent, on folders made up here: what the kernel does when it is asked is not in it."""
-    from lucid.node.host import Host
+    from lucid.node.host_use import Host
 
     with tempfile.TemporaryDirectory() as name:
         proc, groups = Path(name, "proc"), Path(name, "cgroup")

@@ -45,14 +45,14 @@ def submit(root: Path, count: int) -> None:
 
 def look(kind: str) -> dict[str, Any]:
     """Inside the testbed: the first look, and the median of the next ones."""
-    from lucid.adapters.slurm.clients.commands import CommandClient
-    from lucid.adapters.slurm.clients.port import Breaker
+    from lucid.slurm.client import Breaker
+    from lucid.slurm.commands import CommandClient
 
     breaker = Breaker(time.monotonic, latency_s=1e9)
     commands = CommandClient([], breaker, 120.0)
     client: Any = commands
     if kind == "pyslurm":
-        from lucid.adapters.slurm.clients.pyslurm import PyslurmClient
+        from lucid.slurm.pyslurm import PyslurmClient
 
         client = PyslurmClient(breaker, commands)
     times, jobs = [], 0

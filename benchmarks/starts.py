@@ -8,11 +8,11 @@ from collections.abc import Iterator
 
 from benchmarks.busy import busy_snapshot
 from benchmarks.figure import Figure
-from lucid.config import PolicySettings
+from lucid.config.policy import PolicySettings
 from lucid.models.history import HistoryPredictor
 from lucid.orchestrator.forecast.plan_ahead import forecast
-from lucid.orchestrator.forecast.start_times import StartTimes, Wait
-from lucid.orchestrator.policy import make_policy
+from lucid.orchestrator.forecast.ranges import StartTimes, Wait
+from lucid.orchestrator.registry import make_policy
 
 __all__ = ["figures"]
 

@@ -8,20 +8,20 @@ from dataclasses import replace
 from pathlib import Path
 
 from benchmarks.busy import busy_snapshot
-from lucid.adapters.left_out import LeftOut
-from lucid.adapters.store.pair_memory import PairMemoryFile
-from lucid.adapters.store.recorder import StoreRecorder
-from lucid.adapters.store.sqlite import SqliteStore
-from lucid.config import Mode, Settings, load_settings
+from lucid.config.load import Settings, load_settings
 from lucid.core.decision import DecisionRow
 from lucid.core.job import Ended, Job, Running
 from lucid.core.placement import NodeGpus
 from lucid.core.ports import Capability
 from lucid.core.snapshot import Partition, Snapshot
+from lucid.daemon.policies import PolicyMemory, live_models, live_policy, live_predictor
 from lucid.daemon.process import say_checked
-from lucid.live.plans.policy_memory import PolicyMemory
-from lucid.live.plans.start_log import StartLog
-from lucid.live.policies import live_models, live_policy, live_predictor
+from lucid.daemon.start_log import StartLog
+from lucid.left_out import LeftOut
+from lucid.models.packing.pair_memory import PairMemoryFile
+from lucid.places import Mode
+from lucid.store.recorder import StoreRecorder
+from lucid.store.sqlite import SqliteStore
 
 __all__ = ["stored"]
 

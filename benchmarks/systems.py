@@ -11,29 +11,27 @@ import numpy as np
 from benchmarks.figure import Figure, markdown, timed
 from benchmarks.papers.elastic_replay import replay
 from benchmarks.papers.elastic_workload import CLASSES, MIXES, MODELS, draw_set
-from lucid.config import PolluxSettings
+from lucid.config.policy import PolluxSettings
 from lucid.core.decision import Start
 from lucid.core.job import Elastic, Job, Pending, Progress, Running
 from lucid.core.node import Node
 from lucid.core.snapshot import Partition, Snapshot
-from lucid.orchestrator.policies.elastic.pollux import PolluxPolicy
-from lucid.systems.elastic import expand
-from lucid.systems.muri import PUBLISHED, GroupingOptions, MuriJob, group_jobs
-from lucid.systems.optimus import OptimusJob, SpeedModel, allocate
-from lucid.systems.pollux import (
+from lucid.orchestrator.policies.muri.grouping import GroupingOptions, group_jobs
+from lucid.orchestrator.policies.muri.interleave import PUBLISHED, MuriJob
+from lucid.orchestrator.policies.rounds.expansion import expand
+from lucid.orchestrator.policies.rounds.genetic import Objective, SearchOptions, search
+from lucid.orchestrator.policies.rounds.goodput import (
     BatchLimits,
     GoodputModel,
     GradParams,
-    Objective,
     Observations,
     PerfParams,
-    PolluxJob,
-    SearchOptions,
-    SpeedupTable,
     fit_perf_params,
-    restart_factors,
-    search,
 )
+from lucid.orchestrator.policies.rounds.marginal import OptimusJob, allocate
+from lucid.orchestrator.policies.rounds.optimus_models import SpeedModel
+from lucid.orchestrator.policies.rounds.pollux import PolluxPolicy
+from lucid.orchestrator.policies.rounds.speedup import PolluxJob, SpeedupTable, restart_factors
 
 PERF = (
     PerfParams(0.169, 0.0586, 1.352, 0.0142, 0.287, 0.0112, 1.90),

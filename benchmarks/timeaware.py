@@ -20,12 +20,13 @@ import numpy as np
 
 from benchmarks.figure import Absent, Figure
 from benchmarks.packs import pack
-from lucid.config import settings_from
+from lucid.config.load import settings_from
 from lucid.simulator.engine import Run
 from lucid.simulator.layout import NodeShape
 from lucid.simulator.metrics import run_metrics
 from lucid.simulator.scenario import Scenario, simulate
-from lucid.simulator.traces.synth import preset, synthesise, with_workloads
+from lucid.simulator.traces.presets import preset
+from lucid.simulator.traces.synth import synthesise, with_workloads
 
 __all__ = ["figures", "profiler_wait_s", "shifted", "synthetic"]
 

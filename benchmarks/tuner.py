@@ -15,11 +15,12 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.figure import Figure, timed
-from lucid.config import Settings
+from lucid.config.load import Settings
 from lucid.simulator.layout import NodeShape
 from lucid.simulator.scenario import Scenario, simulate
-from lucid.simulator.traces.synth import SynthSettings, Vc, preset, synthesise, with_workloads
-from lucid.tuner.evaluate import DAY_S, before, replay, split_time_s
+from lucid.simulator.traces.presets import SynthSettings, Vc, preset
+from lucid.simulator.traces.synth import synthesise, with_workloads
+from lucid.tuner.search import DAY_S, before, replay, split_time_s
 from lucid.tuner.space import SPACE, Value, with_values
 from lucid.tuner.tune import FOUND_SHARE, tune
 

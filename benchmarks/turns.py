@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from benchmarks.figure import Figure
-from lucid.systems.muri.interleave import best_ordering
+from lucid.orchestrator.policies.muri.interleave import best_ordering
 
 __all__ = ["figures"]
 

@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import Any, Final, TypeVar
 
 from benchmarks.busy import busy_snapshot, place, some_job
-from lucid.config import PolicySettings
+from lucid.config.policy import PolicySettings
 from lucid.core.decision import Action, Plan
 from lucid.core.job import Ended, Pending, Running
 from lucid.core.ports import Applied, Capability
@@ -23,8 +23,9 @@ from lucid.core.snapshot import Partition, Snapshot
 from lucid.errors import ConfigError
 from lucid.models.history import HistoryPredictor
 from lucid.orchestrator.cycle import Cycle
-from lucid.orchestrator.policy import Policy, make_policy
-from lucid.simulator.estimates import GivenPredictor
+from lucid.orchestrator.policy import Policy
+from lucid.orchestrator.registry import make_policy
+from lucid.simulator.predictors import GivenPredictor
 from lucid.simulator.traces.record import Trace
 
 __all__ = ["WARM_SIZE", "Steady", "bench_warm"]

@@ -33,10 +33,10 @@ from rich.console import Console  # noqa: E402
 from campaign.slurmctld_log import told_by  # noqa: E402
 from demo import INSIDE, Lucidd, Site  # noqa: E402
 from demo_stream import Piece, stream  # noqa: E402
-from lucid.adapters.gpu.profile_files import summary_to_dict  # noqa: E402
-from lucid.adapters.store.sqlite import SqliteStore  # noqa: E402
 from lucid.errors import LucidError  # noqa: E402
+from lucid.node.reports import summary_to_dict  # noqa: E402
 from lucid.profiler.summary import Summary  # noqa: E402
+from lucid.store.sqlite import SqliteStore  # noqa: E402
 from testbed import cli as testbed  # noqa: E402
 from testbed.lifetime import kept  # noqa: E402
 from testbed.settings import Layout, TestbedError, layout_from  # noqa: E402

@@ -17,10 +17,9 @@ import click
 
 from benchmarks.packs import in_pool
 from benchmarks.timeaware import synthetic
-from lucid.simulator.gains import times_baseline
-from lucid.simulator.metrics import run_metrics
+from lucid.simulator.metrics import run_metrics, times_baseline
 from lucid.simulator.scenario import simulate
-from lucid.simulator.traces.synth import PRESETS
+from lucid.simulator.traces.presets import PRESETS
 
 __all__ = ["README", "SEEDS", "Beside", "cells", "measured", "written"]
 

@@ -18,16 +18,16 @@ from lucid.cli.replay.replay_options import read_scenario
 from lucid.cli.replay.simulate import compare, simulate
 from lucid.errors import ConfigError, did_you_mean
 from lucid.explain.replayed_story import story_teller
-from lucid.orchestrator.policy import PolicyFactory, adding_policy
+from lucid.orchestrator.policy import PolicyFactory
+from lucid.orchestrator.registry import adding_policy
 from lucid.simulator.engine import Run
-from lucid.simulator.gains import BASELINE, times_baseline
+from lucid.simulator.metrics import BASELINE, times_baseline
 from lucid.simulator.record import DecisionLog, job_row
-from lucid.simulator.traces import Trace
+from lucid.simulator.traces.record import Trace
 
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["Replay", "Runs", "replay"]
 
 _HOUR_S = 3600.0
 _TIMES_S = ("submit_s", "start_s", "end_s", "duration_s", "jct_s", "queue_s", "profiled_s", "packed_s")

@@ -1,27 +1,15 @@
-"""The one tree of errors; every message names what is wrong, where, and what to do next."""
+"""The one tree of errors; Finding, what doctor tells.
+
+The one tree of errors; every message names what is wrong, where, and what to do next.
+
+One thing that ``lucidctl doctor`` looked at.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from enum import StrEnum
-
-__all__ = [
-    "ActionRefused",
-    "ClusterError",
-    "ClusterUnavailable",
-    "ClusterUnreadable",
-    "ConfigError",
-    "LucidError",
-    "MetricsError",
-    "ModelError",
-    "Refusal",
-    "StoreError",
-    "TraceError",
-    "UnsafeAction",
-    "UnsafePlan",
-    "did_you_mean",
-    "words_of",
-]
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
@@ -124,3 +112,28 @@ def words_of(error: BaseException) -> str:
     """An error in words; one that Lucid did not raise on purpose with the name of its kind."""
     said = str(error)[:500]
     return said if isinstance(error, LucidError) and said else f"{type(error).__name__}: {said}".rstrip(": ")
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """``level``: ``bad`` (does not work), ``warn`` (works less well) or ``ok``. ``remedy`` says what to do.
+    ``setup_mends``: ``lucidctl setup`` writes what is missing."""
+
+    level: str
+    what: str
+    remedy: str = ""
+    setup_mends: bool = False
+
+    def to_dict(self) -> dict[str, str]:
+        """JSON form."""
+        return {"level": self.level, "what": self.what, "remedy": self.remedy}
+
+
+def bad(what: str, remedy: str, setup_mends: bool = False) -> Finding:
+    """It does not work."""
+    return Finding("bad", what, remedy, setup_mends)
+
+
+def warn(what: str, remedy: str) -> Finding:
+    """It works less well."""
+    return Finding("warn", what, remedy)

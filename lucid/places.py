@@ -13,26 +13,6 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, Protocol
 
-__all__ = [
-    "HEARTBEAT",
-    "HELD_AT_MOST_S",
-    "STATE_DIR",
-    "TOLD",
-    "Mode",
-    "Placed",
-    "Places",
-    "Told",
-    "ToldDaemon",
-    "ToldEfficiency",
-    "ToldModels",
-    "checked_file",
-    "library_folder",
-    "profiles_folder",
-    "stamp_of",
-    "told_in",
-    "told_of",
-]
-
 STATE_DIR = "/var/lib/lucid"
 HEARTBEAT = "/run/lucid/heartbeat"
 HELD_AT_MOST_S = 300.0

@@ -16,11 +16,6 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-__all__ = [
-    "DEEPEST", "LARGEST", "LISTED_S", "MOST_HOMES", "Refused", "content", "first_home", "homes", "json_of",
-    "made_homes", "opened", "other_names", "owned", "parsed", "place", "read",
-]  # fmt: skip
-
 LARGEST = 1 << 16
 """Bytes of a file that is read."""
 DEEPEST = 16

@@ -14,8 +14,8 @@ from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
 from docs.site.settings_page import settings_reference
-from lucid.cli.examples import EXAMPLES
 from lucid.cli.main import lucidctl
+from lucid.cli.options import EXAMPLES
 
 __all__ = ["PAGES_OF_DOCS", "completions", "man_pages"]
 

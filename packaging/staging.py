@@ -63,13 +63,13 @@ class Target:
     @property
     def schema(self) -> int:
         """How many migrations the store of this version has had."""
-        text = (REPO / "lucid/adapters/store/schema.py").read_text(encoding="utf-8")
+        text = (REPO / "lucid/store/file.py").read_text(encoding="utf-8")
         for node in ast.parse(text).body:
             names = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
             if any(getattr(name, "id", "") == "MIGRATIONS" for name in names):
                 assert isinstance(node.value, ast.Tuple | ast.List)
                 return len(node.value.elts)
-        raise SystemExit("lucid/adapters/store/schema.py names no MIGRATIONS")
+        raise SystemExit("lucid/store/file.py names no MIGRATIONS")
 
 
 def uv() -> str:

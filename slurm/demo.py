@@ -25,13 +25,13 @@ from rich.console import Console  # noqa: E402
 import demo_tables as tables  # noqa: E402
 from demo_realism import Realism, RealTimes, print_realism, realism  # noqa: E402
 from demo_stream import GPUS_PER_NODE, NODES, VC, Piece, stream, trace_of  # noqa: E402
-from lucid.adapters.gpu.profile_files import summary_to_dict  # noqa: E402
-from lucid.config import load_settings  # noqa: E402
+from lucid.config.load import load_settings  # noqa: E402
 from lucid.errors import LucidError  # noqa: E402
+from lucid.node.reports import summary_to_dict  # noqa: E402
 from lucid.profiler.summary import Summary  # noqa: E402
 from lucid.simulator.layout import NodeShape  # noqa: E402
 from lucid.simulator.scenario import Scenario, simulate  # noqa: E402
-from lucid.simulator.traces.own import write_trace  # noqa: E402
+from lucid.simulator.traces.formats.own import write_trace  # noqa: E402
 from testbed import cli as testbed  # noqa: E402
 from testbed.lifetime import kept  # noqa: E402
 from testbed.settings import Layout, TestbedError, layout_from  # noqa: E402

@@ -7,9 +7,8 @@ from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from lucid.simulator.elastic.adaptive import AppLearning
-from lucid.simulator.elastic.applications import Application, read_application
-from lucid.systems.pollux import GoodputModel, GradParams, PerfParams
+from lucid.orchestrator.policies.rounds.goodput import GoodputModel, GradParams, PerfParams
+from lucid.simulator.cluster.training import AppLearning, Application, read_application
 
 PERF = PerfParams(0.05, 0.001, 0.10, 0.005, 0.04, 0.002, 2.0)
 INIT = 128

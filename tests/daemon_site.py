@@ -10,15 +10,15 @@ from click.testing import CliRunner
 
 from builders import LIGHT
 from fake_slurm import FakeSampler, FakeSlurm, fake_node
-from lucid.adapters.estimates import WithContention
-from lucid.adapters.slurm.clients.port import Breaker
-from lucid.adapters.store.sqlite import SqliteStore
 from lucid.cli.main import lucidctl
-from lucid.config import Settings, settings_from
+from lucid.config.load import Settings, settings_from
 from lucid.core.ports import Predictor
-from lucid.daemon import Daemon, Parts
-from lucid.live.learning.models import LiveModels
+from lucid.daemon.build import Parts
+from lucid.daemon.learning.models import LiveModels, WithContention
+from lucid.daemon.loop import Daemon
 from lucid.models.history import HistoryPredictor
+from lucid.slurm.client import Breaker
+from lucid.store.sqlite import SqliteStore
 
 
 class Site:

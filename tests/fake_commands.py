@@ -8,12 +8,12 @@ from dataclasses import replace
 from typing import Any
 
 from fake_slurm import FakeSlurm
-from lucid.adapters.slurm.clients.commands import CommandClient
-from lucid.adapters.slurm.clients.port import Breaker, Changes
-from lucid.adapters.slurm.records.jobs_and_nodes import SlurmJob, SlurmNode
-from lucid.adapters.slurm.records.network_topology import Network
-from lucid.adapters.slurm.records.request import JobDefaults
-from lucid.adapters.slurm.records.reservations import Reservation
+from lucid.slurm.client import Breaker, Changes
+from lucid.slurm.commands import CommandClient
+from lucid.slurm.records.configuration import Network
+from lucid.slurm.records.job import SlurmJob, SlurmNode
+from lucid.slurm.records.request import JobDefaults
+from lucid.slurm.records.reservations import Reservation
 
 TEXTS = {
     "Partition": "partition", "TresPerNode": "tres_per_node", "TresPerJob": "tres_per_job",

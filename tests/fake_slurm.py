@@ -11,19 +11,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from lucid.adapters.gpu.profiles import ProfileReading
-from lucid.adapters.slurm.clients.port import Changes, HeldGpu, declined
-from lucid.adapters.slurm.records.configuration import Partition
-from lucid.adapters.slurm.records.field_parsers import gpu_count, shard_types
-from lucid.adapters.slurm.records.jobs_and_nodes import SlurmJob, SlurmNode
-from lucid.adapters.slurm.records.network_topology import NO_NETWORK, Network
-from lucid.adapters.slurm.records.preemption import NO_PREEMPTION, Preemption
-from lucid.adapters.slurm.records.request import GPU_FIELDS, PER_GPU, WRITTEN, JobDefaults, Request
-from lucid.adapters.slurm.records.reservations import Reservation
 from lucid.core.job import JobProfile
 from lucid.core.placement import NodeGpus, Placement
 from lucid.errors import ActionRefused, ClusterUnavailable
 from lucid.profiler.use import GpuUse
+from lucid.slurm.client import Changes, HeldGpu, declined
+from lucid.slurm.records.configuration import NO_NETWORK, Network, Partition
+from lucid.slurm.records.fields import gpu_count, shard_types
+from lucid.slurm.records.job import SlurmJob, SlurmNode
+from lucid.slurm.records.preemption import NO_PREEMPTION, Preemption
+from lucid.slurm.records.request import GPU_FIELDS, PER_GPU, WRITTEN, JobDefaults, Request
+from lucid.slurm.records.reservations import Reservation
+from lucid.slurm.view.profiles import ProfileReading
 
 AHEAD_S = 120.0
 

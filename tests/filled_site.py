@@ -7,11 +7,11 @@ from pathlib import Path
 
 from builders import LIGHT
 from daemon_site import Site
-from lucid.adapters.gpu.profile_files import write_summary
-from lucid.adapters.gpu.profiles import ProfileReading
-from lucid.live.learning.model_upkeep import UPKEEP
+from lucid.daemon.learning.training import UPKEEP
+from lucid.node.reports import write_summary
 from lucid.profiler.summary import Summary
 from lucid.profiler.use import GpuUse, IdleStretch
+from lucid.slurm.view.profiles import ProfileReading
 
 __all__ = ["bounded_site", "filled_site", "idle_summary"]
 

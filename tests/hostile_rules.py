@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 
-from lucid.config import PolicySettings
+from lucid.config.policy import PolicySettings
 from lucid.core.decision import EndProfiling, Keep, PartitionPlan, Plan, Regroup, Requeue, Resize, Start
 from lucid.core.job import Pending, Running
 from lucid.core.node import Node
 from lucid.core.placement import Placement, placement_gpus
 from lucid.core.snapshot import Partition, Snapshot
-from lucid.orchestrator.rules import PolicyRules
+from lucid.orchestrator.policy import PolicyRules
 
 BOUND_S = 400.0
 """``policy.fairness.beyond_plain_s``."""

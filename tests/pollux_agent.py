@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from lucid.systems.pollux import GradParams
+from lucid.orchestrator.policies.rounds.goodput import GradParams
 
 RULES = ("adascale", "linear", "sqrt")
 

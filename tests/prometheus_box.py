@@ -14,8 +14,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-from lucid.metrics.exposition import CONTENT_TYPE, render
-from lucid.metrics.source import MetricsSource
+from lucid.daemon.reporting.metrics import CONTENT_TYPE, render
+from lucid.daemon.reporting.waste_inputs import MetricsSource
 
 __all__ = ["FOLDER", "ROOT", "Exporter", "Prometheus", "make", "plain"]
 

@@ -6,16 +6,18 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from lucid.config import PolicySettings
+from lucid.config.policy import PolicySettings
 from lucid.core.decision import Decision, EndProfiling, Hold, Keep, PartitionPlan, Plan, Regroup, Requeue, Start
 from lucid.core.job import Ended, Job, Pending, Running
 from lucid.core.node import Node
 from lucid.core.placement import Placement
 from lucid.core.ports import Applied, Predictor
 from lucid.core.prediction import Prediction
-from lucid.core.reason import PairHarm, Reason, Reserved
+from lucid.core.reason import Reason
+from lucid.core.reasons.queue import Reserved
+from lucid.core.reasons.sharing import PairHarm
 from lucid.core.snapshot import Partition, Snapshot
-from lucid.orchestrator.by_partition import make_policies
+from lucid.orchestrator.planner import make_policies
 from lucid.orchestrator.policy import Policy
 
 PREEMPTIVE = {"srtf", "srsf", "tiresias"}

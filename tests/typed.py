@@ -29,7 +29,7 @@ import click
 
 REPO = Path(__file__).resolve().parents[1]
 CLICK = {"lucidctl": "lucid.cli.main:lucidctl", "lucid-web": "lucid.web.command:web"}
-ARGPARSE = {"lucidd": "lucid.daemon:main", "lucid-sampler": "lucid.node.command:main"}
+ARGPARSE = {"lucidd": "lucid.daemon.process:main", "lucid-sampler": "lucid.node.command:main"}
 PROGRAMS = {*CLICK, *ARGPARSE, "make", "python", "python3", "pip"}
 STANDS_FOR = {
     "BIN": "1", "DAYS": "7", "FILE": "file", "JOB": "17", "JOBS:GPUS": "1000:512", "KIND": "duration", "N": "1",

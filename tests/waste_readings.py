@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from lucid.core.job import JobProfile
-from lucid.efficiency.judge import JobUse
 from lucid.profiler.samples import GpuSample, Sample
 from lucid.profiler.use import UseMeter
+from lucid.profiler.waste import JobUse
 
 STEP_S = 10.0
 H = 3600.0

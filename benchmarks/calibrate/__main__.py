@@ -18,10 +18,10 @@ from benchmarks.calibrate.measure import Calibration, Rates
 from benchmarks.calibrate.mps import sharing_environment
 from benchmarks.calibrate.suite import suite
 from benchmarks.calibrate.tables import Circumstances, synthetic_share, synthetic_tables, tables, write_tables
-from lucid.adapters.gpu.nvml import NvmlMetrics
 from lucid.cli.console import say
-from lucid.core.readings import GpuCard
+from lucid.core.gpu import GpuCard
 from lucid.errors import ConfigError, LucidError, MetricsError
+from lucid.node.nvml import NvmlMetrics
 
 __all__ = ["calibrate"]
 

@@ -15,13 +15,12 @@ from typing import Any, Final
 
 from benchmarks.calibrate.suite import Workload, pairs_of, workload_of
 from benchmarks.calibrate.tables import Alone, Together
-from lucid.adapters.gpu.profile_files import profile_from_dict, profile_to_dict
+from lucid.core.checked import profile_from_dict, profile_to_dict
+from lucid.core.gpu import GpuReading
 from lucid.core.ports import GpuMetrics
-from lucid.core.readings import GpuReading
 from lucid.errors import ConfigError, MetricsError
 from lucid.profiler.samples import GpuSample, Sample
-from lucid.profiler.series import Series, mean_of, point_of
-from lucid.profiler.summary import summarise
+from lucid.profiler.summary import Series, mean_of, point_of, summarise
 
 __all__ = ["Calibration", "Rates", "Task", "steps_between"]
 

@@ -1,6 +1,6 @@
 """The tables that the models train on: profiles.csv and pairs.csv, measured or synthetic, each row saying which.
 
-Columns are those of ``lucid.models.packing.measured`` and ``lucid.simulator.ground_truth``, and beside them
+Columns are those of ``lucid.models.packing.measured`` and ``lucid.simulator.cluster.truth``, and beside them
 ``source`` (``measured`` or ``synthetic``), ``sharing``, ``card``, ``driver`` and ``date``.
 """
 
@@ -15,7 +15,7 @@ from typing import Any
 
 from benchmarks.calibrate.suite import Workload, pairs_of, suite
 from lucid.binder.contention import contention_speeds
-from lucid.core.frozen import dataclass
+from lucid.core.frozen import frozen_dataclass
 from lucid.core.job import JobProfile
 from lucid.errors import ConfigError
 from lucid.models.packing.measured import read_pairs, read_profiles
@@ -35,7 +35,7 @@ _LEAST_MEM_MIB = 24576.0
 _SYNTHETIC = "synthetic: contention model"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass(frozen=True, slots=True)
 class Circumstances:
     """What a table was measured on, and how the pairs shared. All words; empty where unknown."""
 
@@ -46,7 +46,7 @@ class Circumstances:
     date: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass(frozen=True, slots=True)
 class Alone:
     """One workload alone: steps a second, and its profile."""
 
@@ -55,7 +55,7 @@ class Alone:
     profile: JobProfile
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass(frozen=True, slots=True)
 class Together:
     """Two workloads at once: speeds relative to alone, and the card's readings with both."""
 

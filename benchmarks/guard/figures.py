@@ -13,11 +13,12 @@ from typing import Final
 from benchmarks.busy import busy_snapshot
 from benchmarks.guard.measure import Between, Hot, Work
 from benchmarks.warm import Steady
-from lucid.config import PolicySettings
+from lucid.config.policy import PolicySettings
 from lucid.models.history import HistoryPredictor
-from lucid.orchestrator.policy import make_policy
+from lucid.orchestrator.registry import make_policy
 from lucid.simulator.scenario import Scenario, simulate
-from lucid.simulator.traces.synth import preset, synthesise, vc_layout
+from lucid.simulator.traces.presets import preset, vc_layout
+from lucid.simulator.traces.synth import synthesise
 
 __all__ = ["COUNTS", "HOT", "REPO", "cold_plan", "command", "replay", "warm_cycle"]
 

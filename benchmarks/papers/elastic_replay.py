@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from benchmarks.papers.elastic_workload import ElasticRequest, Floats
-from lucid.systems.elastic.allocation import EfRule, ElasticJob, ef_gpus, rescale
+from lucid.orchestrator.policies.rounds.expansion import EfRule, ElasticJob, ef_gpus, rescale
 
 __all__ = ["RESCALE_S", "Outcome", "Rule", "replay"]
 

@@ -9,9 +9,10 @@ import numpy as np
 
 from benchmarks.papers.elastic_replay import RESCALE_S
 from benchmarks.papers.elastic_workload import MIXES, ElasticRequest, draw_set
-from lucid.config import OverheadSettings, Settings
+from lucid.config.load import Settings
+from lucid.config.policy import OverheadSettings
 from lucid.core.job import Elastic, Job
-from lucid.simulator.elastic.training import EpochTable
+from lucid.simulator.cluster.training import EpochTable
 from lucid.simulator.layout import NodeShape
 from lucid.simulator.scenario import Scenario, simulate
 from lucid.simulator.traces.record import Trace, TraceJob

@@ -18,9 +18,10 @@ from benchmarks.papers.elastic_sets import CASES
 from benchmarks.papers.elastic_workload import MIXES, draw_set
 from benchmarks.papers.replays import on_nodes, replayed
 from benchmarks.papers.row import Row
-from lucid.config import settings_from
-from lucid.simulator.scenario import Semantics
-from lucid.systems.optimus import OptimusJob, SpeedModel, allocate
+from lucid.config.load import settings_from
+from lucid.orchestrator.policies.rounds.marginal import OptimusJob, allocate
+from lucid.orchestrator.policies.rounds.optimus_models import SpeedModel
+from lucid.simulator.published import Semantics
 
 __all__ = ["elastic", "elastic_parts", "optimus"]
 

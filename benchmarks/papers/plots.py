@@ -14,8 +14,17 @@ import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
 
-from lucid.models.additive import AdditiveModel, Term
-from lucid.models.bins import MOST_SHOWN, bin_names, in_unit, places_of, ranked, rows_shown, tree_unit
+from lucid.models.additive import (
+    MOST_SHOWN,
+    AdditiveModel,
+    Term,
+    bin_names,
+    in_unit,
+    places_of,
+    ranked,
+    rows_shown,
+    tree_unit,
+)
 from lucid.models.packing.share_score import LABELS, ShareTree
 
 if TYPE_CHECKING:

@@ -18,10 +18,11 @@ from benchmarks.figure import Absent
 from benchmarks.packs import shared
 from benchmarks.papers.replays import columns, folder_of, hours, on_nodes, published_json
 from benchmarks.papers.row import Row
-from lucid.config import settings_from
+from lucid.config.load import settings_from
 from lucid.core.job import Running
-from lucid.simulator.cluster import SimulatedCluster
-from lucid.simulator.scenario import Semantics, simulate
+from lucid.simulator.cluster.cluster import SimulatedCluster
+from lucid.simulator.published import Semantics
+from lucid.simulator.scenario import simulate
 
 __all__ = ["interference", "intervals", "loads"]
 

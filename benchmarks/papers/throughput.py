@@ -17,9 +17,8 @@ import numpy as np
 from benchmarks.figure import Absent
 from benchmarks.packs import shared
 from benchmarks.papers.row import Row
-from lucid.models.throughput.bins import Bins, read_bins
-from lucid.models.throughput.evaluate import evaluate
-from lucid.models.throughput.inputs import throughput_columns
+from lucid.models.throughput.bins import Bins, read_bins, throughput_columns
+from lucid.models.throughput.forecaster import evaluate
 
 __all__ = ["table7"]
 

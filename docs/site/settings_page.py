@@ -19,9 +19,9 @@ from typing import Any, Final, Literal, get_args, get_origin
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from lucid.config.base import is_fixed, of_simulations
+from lucid.config.load import Settings
 from lucid.config.policy import LIVE_DEFAULTS
-from lucid.config.whole import Settings
+from lucid.config.section import is_fixed, of_simulations
 
 __all__ = ["field_texts", "settings_example", "settings_reference"]
 

@@ -1,1 +1,1 @@
-"""Pairs of jobs on the same GPUs: which may share, which should, and when to part them."""
+"""Which jobs may share GPUs, which partner a job gets, and when a pair is parted."""

@@ -1,4 +1,6 @@
-"""The contention model: how fast two jobs run on the same GPUs, from their profiles alone.
+"""Contention model; memory fences.
+
+The contention model: how fast two jobs run on the same GPUs, from their profiles alone.
 
 A stand-in where nothing has been measured. Each job is slowed by the work that falls into the time in which
 its partner uses the same unit; for two jobs that use a unit independently with probability u and v, that is
@@ -10,14 +12,17 @@ with u the share of time a kernel runs and m the share of time device memory is 
 the least-squares fit, rounded to one digit, over both jobs of 1,388 published pairs on RTX 3090 (root mean square
 error 0.098 at a standard deviation of 0.125; of a pair's average 0.070 at 0.105; ``python -m benchmarks --only
 contention`` prints them): a guide to order of magnitude and to ranking, no measurement.
+
+How much device memory each job of a pair may take (what MPS is told when the job starts).
 """
 
 from __future__ import annotations
 
+from math import ceil
+from typing import Final
+
 from lucid.core.job import JobProfile
 from lucid.core.prediction import JUMBO, MEDIUM, MEDIUM_FROM, TINY, TINY_ABOVE
-
-__all__ = ["BANDWIDTH_COST", "SM_COST", "contention_score", "contention_speeds"]
 
 SM_COST = 0.3
 BANDWIDTH_COST = 0.4
@@ -39,3 +44,21 @@ def contention_score(profile: JobProfile) -> int:
     if speed > TINY_ABOVE:
         return TINY
     return MEDIUM if speed >= MEDIUM_FROM else JUMBO
+
+
+_SLACK_SHARE: Final = 1.1
+_CONTEXT_MIB: Final = 512
+
+
+def memory_limit_mib(profile: JobProfile | None, capacity_mib: float) -> int | None:
+    """MiB that a job may take on each of its GPUs of ``capacity_mib`` (CUDA_MPS_PINNED_DEVICE_MEM_LIMIT);
+    ``None``: no limit.
+
+    The limit is the job's peak (predicted where it grows) and a tenth, and 512 MiB for its context. A job that takes
+    more than it showed then fails by itself instead of taking its partner along. A job without a profile has no
+    limit, since its need is unknown, and none is set where it would be the whole card.
+    """
+    if profile is None or profile.gpu_mem_mib <= 0:
+        return None
+    wanted = ceil(profile.gpu_mem_mib * _SLACK_SHARE) + _CONTEXT_MIB
+    return wanted if wanted < capacity_mib else None

@@ -12,11 +12,8 @@ from typing import Any
 import click
 
 from lucid.cli.console import say, warn_on_stderr
-from lucid.cli.examples import with_examples
-from lucid.cli.options import Group
+from lucid.cli.options import Group, with_examples
 from lucid.errors import LucidError, ModelError
-
-__all__ = ["lucidctl", "main"]
 
 _COMMANDS: Mapping[str, tuple[str, str]] = {
     "simulate": (
@@ -28,42 +25,42 @@ _COMMANDS: Mapping[str, tuple[str, str]] = {
         "Replay TRACE under every policy that can run on it, and compare the results.",
     ),
     "explain": (
-        "lucid.cli.everyday_commands:explain",
+        "lucid.cli.jobs.commands:explain",
         "Explain what was decided about JOB, from the values that were compared.",
     ),
     "status": (
-        "lucid.cli.everyday_commands:status",
+        "lucid.cli.jobs.commands:status",
         "Show whether lucidd runs, the mode of each partition, and whether Slurm answers.",
     ),
     "queue": (
-        "lucid.cli.everyday_commands:queue",
+        "lucid.cli.jobs.commands:queue",
         "List the waiting jobs: order, estimate, expected start, and why each job waits.",
     ),
-    "top": ("lucid.cli.everyday_commands:top", "Watch nodes, running jobs and the queue."),
-    "when": ("lucid.cli.everyday_commands:when", "Say when a job would start if it were submitted now."),
+    "top": ("lucid.cli.jobs.commands:top", "Watch nodes, running jobs and the queue."),
+    "when": ("lucid.cli.jobs.commands:when", "Say when a job would start if it were submitted now."),
     "why-not": (
-        "lucid.cli.everyday_commands:why_not",
+        "lucid.cli.jobs.commands:why_not",
         "Say why JOB waits, and whether it would start now if it had asked for something else.",
     ),
-    "history": ("lucid.cli.everyday_commands:history", "List the jobs that ended."),
+    "history": ("lucid.cli.jobs.commands:history", "List the jobs that ended."),
     "efficiency": (
-        "lucid.cli.everyday_commands:efficiency",
+        "lucid.cli.jobs.commands:efficiency",
         "Tell which GPU-hours were wasted, from what samplers measured.",
     ),
-    "metrics": ("lucid.cli.live.metrics:metrics", "Print lucidd's metrics for Prometheus, from its store."),
+    "metrics": ("lucid.cli.site.modes:metrics", "Print lucidd's metrics for Prometheus, from its store."),
     "pause": (
-        "lucid.cli.live.switch_commands:pause",
+        "lucid.cli.site.modes:pause",
         "Stop deciding in all partitions, and release every job that Lucid holds.",
     ),
-    "resume": ("lucid.cli.live.switch_commands:resume", "End a pause."),
-    "mode": ("lucid.cli.live.switch_commands:mode", "Switch PARTITION to another mode while lucidd runs."),
-    "setup": ("lucid.cli.install.setup:setup", "Bring Lucid onto this Slurm, or take it away again."),
+    "resume": ("lucid.cli.site.modes:resume", "End a pause."),
+    "mode": ("lucid.cli.site.modes:mode", "Switch PARTITION to another mode while lucidd runs."),
+    "setup": ("lucid.cli.site.setup:setup", "Bring Lucid onto this Slurm, or take it away again."),
     "doctor": (
-        "lucid.cli.install.doctor:doctor",
+        "lucid.cli.site.doctor:doctor",
         "Look for common configuration mistakes, and name the remedy of each.",
     ),
     "uninstall": (
-        "lucid.cli.install.doctor:uninstall",
+        "lucid.cli.site.doctor:uninstall",
         "Release every job that Lucid holds, and check that no held job is left.",
     ),
     "trace": ("lucid.cli.replay.trace:trace", "Describe job traces, convert them, and make synthetic traces."),
@@ -72,17 +69,17 @@ _COMMANDS: Mapping[str, tuple[str, str]] = {
         "Train and evaluate the learned models, and choose the version in service.",
     ),
     "tune": ("lucid.cli.learn.tune:tune", "Search for better settings by replaying the past, and propose a change."),
-    "replay": ("lucid.cli.live.plan_again:replay", "Plan recorded snapshots again."),
+    "replay": ("lucid.cli.site.replan:replay", "Plan recorded snapshots again."),
     "report": (
-        "lucid.cli.learn.week_report:report",
+        "lucid.cli.learn.report:report",
         "Show what plain Slurm order, fifo and Lucid would have made of the past week.",
     ),
     "slurm": (
-        "lucid.cli.install.slurm:slurm",
+        "lucid.cli.site.slurm:slurm",
         "Write and check the parts of Slurm's configuration that Lucid needs.",
     ),
     "gpu": (
-        "lucid.cli.live.gpu:gpu",
+        "lucid.cli.site.gpu:gpu",
         "Show the GPUs, their jobs and readings, and the expected and measured speed of each pair.",
     ),
     "demo": ("lucid.cli.replay.demo:demo", "Simulate a SYNTHETIC month of a small cluster."),

@@ -1,16 +1,24 @@
 """Settings: frozen, typed, from TOML. An unknown key is an error that lists the known ones."""
 
-from lucid.config.efficiency import EfficiencySettings
 from lucid.config.live import (
     DaemonSettings,
     ElasticSettings,
     GpuHealthSettings,
-    Mode,
     ModelSettings,
     PoolSettings,
     Publish,
     SlurmSettings,
 )
+from lucid.config.load import (
+    OF_SIMULATIONS,
+    Settings,
+    load_settings,
+    own_job_log,
+    settings_from,
+    simulation_keys,
+    still_there,
+)
+from lucid.config.other import Anonymous, EfficiencySettings, Others, WebSettings
 from lucid.config.policy import (
     LIVE_DEFAULTS,
     BackfillSettings,
@@ -27,18 +35,7 @@ from lucid.config.policy import (
     TiresiasSettings,
     with_defaults,
 )
-from lucid.config.web import Anonymous, Others, WebSettings
-from lucid.config.whole import (
-    OF_SIMULATIONS,
-    Settings,
-    library_folder,
-    load_settings,
-    own_job_log,
-    profiles_folder,
-    settings_from,
-    simulation_keys,
-    still_there,
-)
+from lucid.places import Mode, library_folder, profiles_folder
 
 __all__ = [
     "LIVE_DEFAULTS",

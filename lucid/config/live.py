@@ -7,19 +7,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field, field_validator
 
-from lucid.config.base import Section, defaults, fixed
+from lucid.config.section import Section, defaults, fixed
 from lucid.places import HEARTBEAT, STATE_DIR, Mode
-
-__all__ = [
-    "DaemonSettings",
-    "ElasticSettings",
-    "GpuHealthSettings",
-    "Mode",
-    "ModelSettings",
-    "PoolSettings",
-    "Publish",
-    "SlurmSettings",
-]
 
 
 class ModelSettings(Section):

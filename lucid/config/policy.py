@@ -7,24 +7,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, Field
 
-from lucid.config.base import Section, defaults, fixed, simulated
-
-__all__ = [
-    "LIVE_DEFAULTS",
-    "BackfillSettings",
-    "FairnessSettings",
-    "LendingSettings",
-    "MuriSettings",
-    "OptimusSettings",
-    "OverheadSettings",
-    "PackingSettings",
-    "PolicySettings",
-    "PolluxSettings",
-    "ProfilingSettings",
-    "ReservationSettings",
-    "TiresiasSettings",
-    "with_defaults",
-]
+from lucid.config.section import Section, defaults, fixed, simulated
 
 
 class ProfilingSettings(Section):

@@ -1,1 +1,1 @@
-"""The nouns of scheduling, and nothing that acts: jobs, nodes, snapshots, predictions, reasons, decisions."""
+"""The values that all parts hand to each other: jobs, nodes, snapshots, decisions, reasons, predictions."""

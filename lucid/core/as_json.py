@@ -3,7 +3,7 @@ of samplers and in what commands print with ``--json``. A noun is an object with
 field, a tuple a list, a mapping an object.
 
 What an older version did not write has its default, and what a later one added is passed over. Values are not checked
-against their types here (``lucid.adapters.checked``).
+against their types here (``lucid.core.checked``).
 """
 
 from __future__ import annotations
@@ -14,8 +14,6 @@ from enum import Enum
 from functools import lru_cache
 from types import NoneType, UnionType
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
-
-__all__ = ["from_json", "to_json"]
 
 _T = TypeVar("_T")
 _Read = Callable[[Any], Any]

@@ -6,30 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import field
 from typing import Final
 
-from lucid.core.changes import Versioned
-from lucid.core.frozen import dataclass
+from lucid.core.frozen import frozen_dataclass
 from lucid.core.placement import Placement, show_placement
 from lucid.core.reason import Reason
-
-__all__ = [
-    "Action",
-    "Decision",
-    "DecisionRow",
-    "EndProfiling",
-    "Hold",
-    "Keep",
-    "PartitionPlan",
-    "Parts",
-    "Plan",
-    "Regroup",
-    "Requeue",
-    "Resize",
-    "Start",
-    "earliest",
-    "kind_of",
-    "row_of",
-    "verb_of",
-]
+from lucid.core.snapshot import Versioned
 
 
 def earliest(*times_s: float | None) -> float | None:
@@ -37,7 +17,7 @@ def earliest(*times_s: float | None) -> float | None:
     return min((time_s for time_s in times_s if time_s is not None), default=None)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass(frozen=True, slots=True)
 class Start:
     """Start a pending job on exactly these GPUs. In the profiling partition this starts its profiling run."""
 
@@ -61,14 +41,14 @@ class Start:
     """In a pool: its GPUs stay within its VC's quota. A job that joins another takes none of it."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass(frozen=True, slots=True)
 class Hold:
     """Leave a pending job waiting. One object may stand for many jobs that wait for the same reasons."""
 
     reasons: tuple[Reason, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass(frozen=True, slots=True)
 class Requeue:
     """Take a running job off its GPUs and put it back among the pending ones of its partition: a preemption,
     or (``part``) a packed job parted from its partner, which is then not packed again, unless it may be (``again``).
@@ -78,7 +58,7 @@ class Requeue:
     part: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass(frozen=True, slots=True)
 class Resize:
     """Let a running elastic job go on from a checkpoint on exactly these GPUs, more or fewer or elsewhere, at the
     cost of a restart."""
@@ -89,7 +69,7 @@ class Resize:
     """Samples a GPU a pass, and passes a step, where the policy chose them for the job."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass(frozen=True, slots=True)
 class Regroup:
     """Let a running job go on from a checkpoint in another interleaved group, or on other GPUs, or both."""
 
@@ -99,14 +79,14 @@ class Regroup:
     """As in ``Start``; empty if it runs alone from now on."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass(frozen=True, slots=True)
 class EndProfiling:
     """Take a profiled job off its profiling node and let it wait in its own VC, with its profile."""
 
     reasons: tuple[Reason, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass(frozen=True, slots=True)
 class Keep:
     """Let a profiled job carry on where it is, as a running job like any other."""
 
@@ -138,7 +118,7 @@ def verb_of(decision: Decision) -> str:
     return "part" if isinstance(decision, Requeue) and decision.part else _VERBS[type(decision)]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass(frozen=True, slots=True)
 class DecisionRow:
     """One decision on one job, as it was made: what a run and lucidd's store keep, and what is told of the job.
 
@@ -162,7 +142,7 @@ def row_of(at_s: float, job_id: str, partition: str, decision: Decision, mode: s
     return DecisionRow(at_s, job_id, partition, verb_of(decision), decision.reasons, placement, beside, mode)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass(frozen=True, slots=True)
 class Action:
     """A decision that changes something, addressed to its job."""
 
@@ -171,7 +151,7 @@ class Action:
     decision: Start | Requeue | Resize | Regroup | EndProfiling | Keep
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen_dataclass(frozen=True, slots=True, eq=False)
 class PartitionPlan:
     """Decisions for one partition. ``decisions`` has every pending job (in queue order) and the running jobs
     that something happens to; ``actions`` are those that are not ``Hold``, in the order to apply them.
@@ -205,7 +185,7 @@ class Parts(Versioned[PartitionPlan]):
     wake_s: float | None
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen_dataclass(frozen=True, slots=True, eq=False)
 class Plan:
     """All decisions of one cycle, by partition name."""
 

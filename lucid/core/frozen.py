@@ -19,14 +19,14 @@ from collections.abc import Callable
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Literal
 
-__all__ = ["dataclass"]
+__all__ = ["frozen_dataclass"]
 
 if TYPE_CHECKING:
-    from dataclasses import dataclass
+    from dataclasses import dataclass as frozen_dataclass
 else:
     _WATCHED = os.environ.get("LUCID_FROZEN") == "1"
 
-    def dataclass(*, frozen: Literal[True], slots: Literal[True], eq: bool = True) -> Callable[[type], type]:  # noqa: ARG001
+    def frozen_dataclass(*, frozen: Literal[True], slots: Literal[True], eq: bool = True) -> Callable[[type], type]:  # noqa: ARG001
         """Equal and hashed as frozen ones are."""
 
         def decorated(cls: type) -> type:

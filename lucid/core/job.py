@@ -1,30 +1,22 @@
-"""Jobs, as far as the cluster can know them before they end."""
+"""Job, Pending, Running, Ended, JobProfile, Elastic.
+
+Jobs, as far as the cluster can know them before they end.
+
+Who may be started over: the one rule for profiling runs, parted pairs and preemption.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Final
+from typing import Final, Literal
 
 from lucid.core.names import Shown, UserName
+from lucid.core.numbers import reached
 from lucid.core.placement import Placement, placement_gpus
 from lucid.core.prediction import StageTimes
-from lucid.core.rounding import reached
-
-__all__ = [
-    "Elastic",
-    "Ended",
-    "Job",
-    "JobProfile",
-    "Pending",
-    "Progress",
-    "Running",
-    "Stage",
-    "TimeShares",
-    "Work",
-    "Yields",
-]
+from lucid.core.reasons.profiling import Requeueable
 
 _NEVER_RAN: Final = frozenset({"BOOT_FAIL", "LAUNCH_FAILED", "RECONFIG_FAIL", "REVOKED"})
 
@@ -157,7 +149,7 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class TimeShares:
-    """What a job alone on its GPUs does with its time, as measured from outside (lucid.profiler.shares): the shares
+    """What a job alone on its GPUs does with its time, as measured from outside (lucid.profiler.shape): the shares
     (0-1) of its time at work in which it waited for storage, computed on CPUs, and computed on GPUs. They sum to less
     than 1 where it waited for something else, to more where it does two of them at once. ``storage`` is ``None``
     where its node does not tell, ``storage_by`` says by what it was measured. Use of the network is not measured."""
@@ -195,7 +187,7 @@ class JobProfile:
     """Mean share of DRAM bandwidth in use, % (DCGM's DRAM_ACTIVE, NVML GPM's DRAM utilisation)."""
     mem_growing: bool = False
     seen_speed: float | None = None
-    """Normalised speed at which the job was seen to run (1 = as fast as alone; lucid.profiler.watch) …"""
+    """Normalised speed at which the job was seen to run (1 = as fast as alone; lucid.profiler.pair_watch) …"""
     seen_beside: Shown | None = None
     """… beside this job; says nothing once the partner is another."""
     shares: TimeShares | None = None
@@ -323,3 +315,12 @@ class Ended:
         """Did its program run? One for which Slurm found no node, or that its node could not start, says nothing of
         how long such jobs take; neither does one that Slurm, which counts whole seconds, gives 0 s."""
         return self.ran_s > 0 and self.state not in _NEVER_RAN
+
+
+Restarts = Literal["never", "asked", "allowed"]
+"""``policy.profiling.restarts``: Lucid starts over no job; jobs that asked for it; all jobs that do not forbid it."""
+
+
+def may_restart(job: Job, rule: Restarts) -> Requeueable:
+    """May Lucid take this job off its GPUs and start it over?"""
+    return Requeueable(job.requeueable, rule, job.restart_asked)

@@ -12,8 +12,6 @@ from functools import cache
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
-__all__ = ["Shown", "UserName", "without_names"]
-
 Shown = Annotated[str, "shown"]
 """Names nobody: ids of jobs, nodes, VCs, models, rules, and Slurm's own words."""
 UserName = Annotated[str, "user"]

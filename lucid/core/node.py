@@ -6,11 +6,9 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from lucid.core.gpu_health import GpuOut
+from lucid.core.gpu import GpuOut
 from lucid.core.names import Shown
 from lucid.core.placement import mask_of
-
-__all__ = ["Node", "Window", "next_edge_s"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,14 +1,25 @@
-"""Where a job runs: which GPUs of which nodes."""
+"""Placement, host lists, text form both ways.
+
+Where a job runs: which GPUs of which nodes.
+
+The one reader of Slurm's host lists, held against ``scontrol show hostnames``
+(tests/unit/slurm/test_slurm_records.py).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
+from itertools import islice, product
 from typing import NamedTuple
 
 from lucid.core.names import Shown
+from lucid.errors import ConfigError
+from lucid.text import digits
 
-__all__ = ["NodeGpus", "Placement", "indices_of", "mask_of", "placement_gpus", "show_placement"]
+_MOST_GPUS = 1024
+"""No node has a GPU of this number."""
 
 
 class NodeGpus(NamedTuple):
@@ -54,6 +65,25 @@ def show_placement(placement: Placement) -> str:
     return " ".join(f"{part.node}:{_ranges(part.gpus)}" for part in placement)
 
 
+def parse_placement(text: str) -> Placement:
+    """The inverse of ``show_placement``; of anything else nothing."""
+    parts = []
+    for item in text.split():
+        name, _, gpus = item.rpartition(":")
+        numbers = [_span(run) for run in gpus.split(",")]
+        if not name or any(run is None for run in numbers):
+            return ()
+        parts.append(NodeGpus(name, mask_of(n for run in numbers if run is not None for n in run)))
+    return tuple(parts)
+
+
+def _span(run: str) -> range | None:
+    """The numbers of ``3`` or ``0-7``, none of them above what one node can have."""
+    first, dash, last = run.partition("-")
+    low, high = digits(first), digits(last if dash else first)
+    return range(low, high + 1) if low is not None and high is not None and low <= high < _MOST_GPUS else None
+
+
 def _ranges(gpus: tuple[int, ...]) -> str:
     runs: list[list[int]] = []
     for gpu in gpus:
@@ -62,3 +92,67 @@ def _ranges(gpus: tuple[int, ...]) -> str:
         else:
             runs.append([gpu, gpu])
     return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in runs)
+
+
+_MOST = 100_000
+_MOST_BRACKETS = 8
+"""In one name …"""
+_LONGEST_NAME = 256
+"""… and its characters beside them: what a host list costs is bounded by both."""
+_WIDEST = 65_536
+"""Hosts of one range, as Slurm bounds them."""
+_DIGITS = 15
+_PIECE = re.compile(r"(?:[^\s,\[\]]|\[[^\[\]]*\])+")
+
+
+def hosts_in(expression: str) -> list[str]:
+    """The hosts that a host list names, in Slurm's order: ``rack[1-2]n[08-09],m`` is rack1n08, rack1n09, rack2n08,
+    rack2n09, m. Leading zeros are kept.
+
+    Raises:
+        ConfigError: it is not a host list, names no host, or more than 100,000 of them.
+    """
+    hosts = list(islice(each_host(expression), _MOST + 1))
+    if not hosts:
+        raise ConfigError(f"{expression!r} is not a host list; write for example n[1-4] or gpu01,gpu02")
+    if len(hosts) > _MOST:
+        raise ConfigError(f"the host list {expression[:60]!r} names more than {_MOST:,} hosts")
+    return hosts
+
+
+def each_host(expression: str) -> Iterator[str]:
+    """The same one by one, without a bound on their number.
+
+    Raises:
+        ConfigError: it is not a host list; before the first host is given.
+    """
+    pieces = _PIECE.findall(expression)
+    if _PIECE.sub("", expression).strip(", \t\n"):
+        raise ConfigError(f"{expression!r} is not a host list; write for example n[1-4] or gpu01,gpu02")
+    for texts, numbers in [_parts(piece, expression) for piece in pieces]:
+        if not numbers:
+            yield texts[0]
+            continue
+        # Slurm's order: the last bracket runs fastest, then the first, the second, and so on
+        *before, last = numbers
+        for *chosen, final in product(*reversed(before), last):
+            filled = (*reversed(chosen), final)
+            yield "".join(text + number for text, number in zip(texts, (*filled, ""), strict=True))
+
+
+def _parts(piece: str, expression: str) -> tuple[list[str], list[list[str]]]:
+    """The texts around the brackets of one name, and the numbers in each bracket, as they are written."""
+    found = re.split(r"\[([^\]]*)\]", piece)
+    texts, brackets = found[::2], found[1::2]
+    if len(brackets) > _MOST_BRACKETS or sum(map(len, texts)) > _LONGEST_NAME:
+        raise ConfigError(f"{piece[:60]!r} is not the name of a host or a range of them")
+    return texts, [list(islice(_numbers(bracket, expression), _MOST + 1)) for bracket in brackets]
+
+
+def _numbers(bracket: str, expression: str) -> Iterator[str]:
+    for part in bracket.split(","):
+        found = re.fullmatch(rf"([0-9]{{1,{_DIGITS}}})(?:-([0-9]{{0,{_DIGITS}}}))?", part)
+        first, last = (int(found[1]), int(found[2] or found[1])) if found else (1, 0)
+        if found is None or not 0 <= last - first < _WIDEST:
+            raise ConfigError(f"{part!r} in {expression[:60]!r} is not a range of numbers; write for example [1-4]")
+        yield from (f"{number:0{len(found[1])}d}" for number in range(first, last + 1))

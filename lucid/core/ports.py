@@ -1,4 +1,9 @@
-"""What the deciding half needs from the rest of the world, as protocols. Adapters and models implement them."""
+"""Cluster, Predictor, Forecaster, Recorder, Capability, clocks.
+
+What the deciding half needs from the rest of the world, as protocols. Adapters and models implement them.
+
+The live clock.
+"""
 
 from __future__ import annotations
 
@@ -6,26 +11,13 @@ from collections.abc import Collection, Mapping, Sequence
 from enum import StrEnum
 from typing import Literal, Protocol
 
-from lucid.core.arrivals import ArrivalForecast
 from lucid.core.decision import Action, Plan
-from lucid.core.frozen import dataclass
+from lucid.core.frozen import frozen_dataclass
+from lucid.core.gpu import GpuCard, GpuCondition, GpuLost, GpuReading
 from lucid.core.job import Ended, Job, JobProfile
 from lucid.core.prediction import Prediction
-from lucid.core.readings import GpuCard, GpuCondition, GpuLost, GpuReading
-from lucid.core.snapshot import Snapshot
+from lucid.core.snapshot import ArrivalForecast, Snapshot
 from lucid.errors import Refusal
-
-__all__ = [
-    "Applied",
-    "Capability",
-    "Clock",
-    "Cluster",
-    "Forecaster",
-    "GpuMetrics",
-    "PairSpeeds",
-    "Predictor",
-    "Recorder",
-]
 
 
 class Capability(StrEnum):
@@ -47,7 +39,7 @@ class Capability(StrEnum):
     checkpoint, and reports their progress; on a real cluster others join them where they run."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass(frozen=True, slots=True)
 class Applied:
     """What became of one action: ``refused`` holds the cluster's words when it declined, ``cause`` why."""
 

@@ -6,25 +6,9 @@ from dataclasses import replace
 from typing import Any
 
 from lucid.core.as_json import from_json, to_json
-from lucid.core.frozen import dataclass
+from lucid.core.frozen import frozen_dataclass
 from lucid.core.names import Shown
-from lucid.core.rounding import reached
-
-__all__ = [
-    "JUMBO",
-    "MEDIUM",
-    "MEDIUM_FROM",
-    "TINY",
-    "TINY_ABOVE",
-    "DurationTerms",
-    "MeasuredRun",
-    "Prediction",
-    "Split",
-    "StageTimes",
-    "Term",
-    "prediction_from_dict",
-    "prediction_to_dict",
-]
+from lucid.core.numbers import reached
 
 TINY, MEDIUM, JUMBO = 0, 1, 2
 """Share scores (acceptance row L8)."""
@@ -34,7 +18,7 @@ first is the paper's. The paper does not print the second: here it is the speed 
 of interference."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass(frozen=True, slots=True)
 class StageTimes:
     """What a dry run showed of one iteration of a job alone on its GPUs.
 
@@ -51,7 +35,7 @@ class StageTimes:
     outside: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass(frozen=True, slots=True)
 class Term:
     """One addend of an estimate: what was looked at, the value found there, and what it adds to the score."""
 
@@ -60,7 +44,7 @@ class Term:
     score: float
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass(frozen=True, slots=True)
 class DurationTerms:
     """How a duration was arrived at: ``intercept`` and the terms' scores sum to ``score``, which is
     log(duration in s + ``offset_s``). In 8 of 10 cases the truth is expected between ``low_s`` and ``high_s``
@@ -74,7 +58,7 @@ class DurationTerms:
     high_s: float | None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass(frozen=True, slots=True)
 class Split:
     """One comparison on the way down a decision tree: ``value`` is at most ``threshold``, or above it."""
 
@@ -84,7 +68,7 @@ class Split:
     threshold: float
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass(frozen=True, slots=True)
 class MeasuredRun:
     """A run with the batch of an elastic job, measured before. ``left``: the passes over the data that it took after
     the present epoch, for a job that has ended 0, 1, ... epochs. ``epoch_s``: seconds of a pass on 1, 2, ... GPUs,
@@ -94,7 +78,7 @@ class MeasuredRun:
     epoch_s: tuple[float, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass(frozen=True, slots=True)
 class Prediction:
     """``duration_s``: expected run time alone on its GPUs, from start to end. ``share_score``: 0, 1, 2, or
     ``None`` until the job is measured. The sources name the predictor, for explanations; the terms

@@ -1,19 +1,134 @@
-"""The whole state of the cluster at one instant, frozen: what policies look at."""
+"""Partition, Snapshot, ArrivalForecast; who came and went; windows ahead.
+
+The whole state of the cluster at one instant, frozen: what policies look at.
+
+What is about to be submitted: the forecast of throughput, as decisions use it.
+
+By which jobs a partition differs from an earlier one: few come and go between two looks, and thousands stay.
+
+Windows of a partition as people are shown them: which lie ahead or have begun, and which jobs reach into them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from weakref import ref
 
-from lucid.core.arrivals import ArrivalForecast
-from lucid.core.changes import Changed
+from lucid.core.frozen import frozen_dataclass
 from lucid.core.job import Ended, Pending, Running
 from lucid.core.names import Shown
-from lucid.core.node import Node
+from lucid.core.node import Node, Window
 from lucid.core.prediction import Prediction
-from lucid.core.reason import Unranked
+from lucid.core.reasons.queue import Unranked
 
-__all__ = ["Partition", "Snapshot"]
+
+@frozen_dataclass(frozen=True, slots=True)
+class ArrivalForecast:
+    """GPUs expected to be submitted per hour, in the hours to come.
+
+    ``gpus_per_hour``: by VC. ``profiled_per_hour``: those of all VCs that go through profiling nodes first.
+    ``by``: the forecaster that says so (``seasonal means``, ``throughput v3``), empty where there is none.
+    """
+
+    by: str = ""
+    gpus_per_hour: Mapping[str, float] = field(default_factory=dict)
+    profiled_per_hour: float = 0.0
+
+    def of(self, *vcs: str) -> float:
+        """GPUs per hour of these VCs; 0 where nothing is known of one."""
+        return sum(self.gpus_per_hour.get(vc, 0.0) for vc in vcs)
+
+
+_Entry = TypeVar("_Entry")
+
+
+@frozen_dataclass(frozen=True, slots=True)
+class Changes(Generic[_Entry]):
+    """``came``: the entries that the earlier one did not have, in their order; ``went``: those that it had. Both by
+    identity: an entry of which anything is new came, and the one before it went."""
+
+    came: tuple[_Entry, ...]
+    went: tuple[_Entry, ...]
+
+
+class Changed(Generic[_Entry]):
+    """Base of what has entries, and says how they differ from those of an earlier one. The answer is worked out once
+    for all who ask, unless it was told. A copy of it knows nothing."""
+
+    __slots__ = ("__weakref__", "_ids", "_last")
+
+    if TYPE_CHECKING:
+        _ids: dict[int, _Entry]
+        _last: tuple[ref[Changed[_Entry]], Changes[_Entry]]
+
+    def listed(self) -> Iterable[_Entry]:
+        """The entries, in order."""
+        raise NotImplementedError
+
+    def since(self, before: Changed[_Entry]) -> Changes[_Entry]:
+        """How it differs from ``before``."""
+        last = getattr(self, "_last", None)
+        if last is None or last[0]() is not before:
+            ours, theirs = self._by_id(), before._by_id()
+            came = tuple([entry for i, entry in ours.items() if i not in theirs])
+            went = tuple([entry for i, entry in theirs.items() if i not in ours])
+            self.follows(before, Changes(came, went))
+        return self._last[1]
+
+    def follows(self, before: Changed[_Entry], changes: Changes[_Entry]) -> None:
+        """Whoever made it from ``before`` knows the difference."""
+        object.__setattr__(self, "_last", (ref(before), changes))
+
+    def _by_id(self) -> dict[int, _Entry]:
+        """No other object has the ``id`` of an entry while it is kept here."""
+        if not hasattr(self, "_ids"):
+            object.__setattr__(self, "_ids", {id(entry): entry for entry in self.listed()})
+        return self._ids
+
+
+# Mappings by name of which most entries are the same objects as in the mapping before.
+
+
+_T = TypeVar("_T")
+
+
+class Versioned(dict[str, _T]):
+    """A mapping that says in which names it may differ from an earlier one with the same names. Who went through that
+    one need not go through all of this one. It does not change once it was handed out. A copy of it is a plain
+    mapping, and says nothing."""
+
+    __slots__ = ("changed", "key", "since")
+
+    def __init__(
+        self, entries: Mapping[str, _T], since: object | None = None, changed: Mapping[str, _T] | None = None
+    ) -> None:
+        """``since``: the key of the earlier mapping, which are the ``entries``; ``changed``: what there is now under
+        some of its names, in its order."""
+        super().__init__(entries)
+        if changed:
+            self.update(changed)
+        self.key = object()
+        self.since = since
+        self.changed: Collection[str] = tuple(entries if changed is None else changed)
+
+
+def changed_names(seen: object | None, mapping: Mapping[str, Any]) -> Collection[str]:
+    """The names under which it may have other objects than the mapping with the key ``seen``, in its order; all of
+    them where that is not known."""
+    if seen is not None and isinstance(mapping, Versioned):
+        if mapping.key is seen:
+            return ()
+        if mapping.since is seen:
+            return mapping.changed
+    return mapping.keys()
+
+
+def key_of(mapping: Mapping[str, Any]) -> object | None:
+    """By which it is known that this is the mapping that was gone through; ``None`` where it has none."""
+    return mapping.key if isinstance(mapping, Versioned) else None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -100,3 +215,47 @@ class Snapshot:
             if partition.profiling:
                 return partition
         return None
+
+
+@frozen_dataclass(frozen=True, slots=True)
+class Seen:
+    """One window, the nodes of the partition that it closes, and the running jobs on them that may last into it."""
+
+    window: Window
+    nodes: tuple[str, ...]
+    reaching: tuple[str, ...]
+
+
+def windows_of(partition: Partition) -> list[Seen]:
+    """The earliest first."""
+    nodes: dict[Window, list[str]] = {}
+    for node in partition.nodes:
+        for window in node.windows:
+            nodes.setdefault(window, []).append(node.name)
+    found = []
+    for window in sorted(nodes, key=lambda w: (w.from_s, w.end_s, w.why)):
+        here = set(nodes[window])
+        on_them = (entry for entry in partition.running if any(part.node in here for part in entry.placement))
+        reaching = tuple(entry.job.id for entry in on_them if _lasts_until_s(entry) > window.from_s)
+        found.append(Seen(window, tuple(nodes[window]), reaching))
+    return found
+
+
+def opens_s(partition: Partition, limit_s: float | None, now_s: float) -> float:
+    """When a job of this time limit could start at the earliest, were there no other jobs: now, unless every node is
+    closed at some time until it would end. Infinite where nobody knows."""
+    length_s = math.inf if limit_s is None else limit_s
+    return min((_open_s(node, length_s, now_s) for node in partition.nodes), default=now_s)
+
+
+def _open_s(node: Node, length_s: float, now_s: float) -> float:
+    at_s = now_s
+    for window in node.windows:
+        if window.end_s > at_s and window.ends_by_s < at_s + length_s:
+            at_s = window.end_s
+    return at_s
+
+
+def _lasts_until_s(entry: Running) -> float:
+    limit_s = entry.job.time_limit_s
+    return math.inf if limit_s is None else entry.start_s + limit_s

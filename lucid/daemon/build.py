@@ -8,26 +8,24 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from lucid.adapters.clock import SystemClock
-from lucid.adapters.gpu.health_files import HealthFolder, health_folder
-from lucid.adapters.gpu.profiles import ProfileFolder, ProfileSource
-from lucid.adapters.left_out import LeftOut
-from lucid.adapters.slurm.clients.accounting import Accounting, SacctClient
-from lucid.adapters.slurm.clients.commands import CommandClient
-from lucid.adapters.slurm.clients.factory import make_client
-from lucid.adapters.slurm.clients.port import Breaker, SlurmClient
-from lucid.adapters.store.file import set_aside
-from lucid.adapters.store.pair_memory import PairMemoryFile
-from lucid.adapters.store.port import Store, StoreDamaged
-from lucid.adapters.store.sqlite import SqliteStore
-from lucid.config import Settings, load_settings, profiles_folder
+from lucid.config.load import Settings, load_settings
 from lucid.core.ports import Clock, Predictor
+from lucid.daemon.learning.models import LiveModels
+from lucid.daemon.policies import check_policy, live_models
 from lucid.errors import ConfigError
-from lucid.live.learning.models import LiveModels
-from lucid.live.policies import check_policy, live_models
-from lucid.models.packing.pair_memory import PairMemory
-
-__all__ = ["Parts", "checked_settings", "make_parts", "open_store"]
+from lucid.left_out import LeftOut
+from lucid.models.packing.pair_memory import PairMemory, PairMemoryFile
+from lucid.node.reports import HealthFolder, health_folder
+from lucid.places import profiles_folder
+from lucid.slurm.accounting import Accounting, SacctClient
+from lucid.slurm.client import Breaker, SlurmClient
+from lucid.slurm.cluster import SystemClock
+from lucid.slurm.commands import CommandClient
+from lucid.slurm.pyslurm import make_client
+from lucid.slurm.view.profiles import ProfileFolder, ProfileSource
+from lucid.store.file import set_aside
+from lucid.store.port import Store, StoreDamaged
+from lucid.store.sqlite import SqliteStore
 
 _LOG = logging.getLogger("lucidd")
 

@@ -1,4 +1,9 @@
-"""What lucidd does while it has the lease: the cluster as that lease may write to it, and the cycles on it."""
+"""One cycle with all that goes on from cycle to cycle.
+
+What lucidd does while it has the lease: the cluster as that lease may write to it, and the cycles on it.
+
+How well estimates ranked the jobs that ended last, as lucidd keeps it over restarts.
+"""
 
 from __future__ import annotations
 
@@ -7,37 +12,63 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 
-from lucid.adapters.slurm.cluster import SlurmCluster
-from lucid.adapters.slurm.records.fair_shares import FairShares
-from lucid.adapters.slurm.snapshot.lending_pool import modes_with_pool
-from lucid.adapters.store.recorder import StoreRecorder
-from lucid.config import Mode
 from lucid.core.decision import kind_of
-from lucid.core.gpu_health import GpuOut
+from lucid.core.gpu import GpuOut
 from lucid.core.job import Job, Stage
 from lucid.core.ports import Capability, Forecaster, Predictor
+from lucid.daemon.barrier import GuardedPredictor
 from lucid.daemon.build import Parts
+from lucid.daemon.gpu_health import GpuHealth
+from lucid.daemon.learning.child import CatchUp
+from lucid.daemon.learning.models import LiveModels, live_forecaster
+from lucid.daemon.modes import live_profiling
+from lucid.daemon.plan_errors import PlanErrors
+from lucid.daemon.policies import PolicyMemory, live_policy, live_predictor, needs_of
+from lucid.daemon.reporting.counters import Counters
+from lucid.daemon.reporting.public_view import Publisher
+from lucid.daemon.start_log import StartLog
 from lucid.errors import StoreError
-from lucid.live.gpu_health import GpuHealth
-from lucid.live.learning.catch_up import CatchUp
-from lucid.live.learning.estimate_ranking_log import TrustLog
-from lucid.live.learning.models import LiveModels, live_forecaster
-from lucid.live.modes import live_profiling
-from lucid.live.plans.plan_recording import with_records
-from lucid.live.plans.policy_memory import PolicyMemory
-from lucid.live.plans.start_log import StartLog
-from lucid.live.policies import live_policy, live_predictor, needs_of
-from lucid.live.reporting.counters import Counters
-from lucid.live.reporting.public_view import Publisher
-from lucid.live.resilience.guarded_models import GuardedPredictor
-from lucid.live.resilience.plan_errors import PlanErrors
 from lucid.models.history import naive_for
 from lucid.orchestrator.cycle import Cycle, CycleResult
-from lucid.orchestrator.order.site_factor import site_factors
-from lucid.orchestrator.policy_host import PolicyHost
+from lucid.orchestrator.order.estimate_ranking import TrustBook
+from lucid.orchestrator.order.queue_order import site_factors
+from lucid.orchestrator.planner import PolicyHost
+from lucid.places import Mode
 from lucid.profiler.stage import goes_through_profiling
+from lucid.slurm.cluster import SlurmCluster
+from lucid.slurm.records.configuration import FairShares
+from lucid.slurm.view.observation import modes_with_pool
+from lucid.store.plan_records import with_records
+from lucid.store.port import Store
+from lucid.store.recorder import StoreRecorder
 
-__all__ = ["Cycles"]
+_VIEW = "trust"
+_EVERY_S = 300.0
+"""Of a daemon that is killed the jobs that ended in the last so many seconds are forgotten."""
+
+
+class TrustLog:
+    """The ``book`` of one daemon, begun with what the store has of an earlier one."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        try:
+            self.book = TrustBook.from_dict(store.view(_VIEW))
+        except (KeyError, TypeError, ValueError, AttributeError):  # there is none, or another version wrote it
+            self.book = TrustBook()
+        self._kept, self._due_s = self.book.looks, 0.0
+
+    def keep(self, now_s: float) -> None:
+        """Keep it if that is due and it has changed.
+
+        Raises:
+            StoreError: it cannot be written.
+        """
+        if self.book.looks == self._kept or now_s < self._due_s <= now_s + _EVERY_S:
+            return
+        self._store.put_view(_VIEW, self.book.to_dict())
+        self._kept, self._due_s = self.book.looks, now_s + _EVERY_S
+
 
 _LOG = logging.getLogger("lucidd")
 _MOST_NEW = 2_000

@@ -11,32 +11,26 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from lucid.adapters.gpu.profile_files import prune_profiles
-from lucid.adapters.slurm.clients.port import served
-from lucid.adapters.slurm.cluster import SlurmCluster
-from lucid.adapters.store.plan_records import prune_records
-from lucid.adapters.store.port import LeaseLost, StoreDamaged, StoreGone
-from lucid.config import Mode, profiles_folder
 from lucid.core.snapshot import Snapshot
+from lucid.daemon.barrier import FailureBarrier, TroubleFile, behind_barrier
 from lucid.daemon.build import Parts
 from lucid.daemon.cycles import Cycles
 from lucid.daemon.leader import Leader
+from lucid.daemon.modes import modes_from, settle_switches
+from lucid.daemon.plan_errors import PlanErrors, plan_errors_of
+from lucid.daemon.policies import PolicyMemory
 from lucid.daemon.report import beat, tell_status
+from lucid.daemon.reporting.counters import Counters
+from lucid.daemon.reporting.public_view import PrivateData, Publisher
+from lucid.daemon.store_recovery import Carried, carried_from
 from lucid.errors import ClusterError, ClusterUnavailable, StoreError, UnsafePlan
-from lucid.live.modes import modes_from
-from lucid.live.plans.plan_recording import records_folder
-from lucid.live.plans.policy_memory import PolicyMemory
-from lucid.live.reporting.counters import Counters
-from lucid.live.reporting.private_data import PrivateData
-from lucid.live.reporting.public_view import Publisher
-from lucid.live.resilience.failure_barrier import FailureBarrier, behind_barrier
-from lucid.live.resilience.plan_errors import PlanErrors, plan_errors_of
-from lucid.live.resilience.store_recovery import Carried, carried_from
-from lucid.live.resilience.trouble_file import TroubleFile
-from lucid.live.switches import settle_switches
+from lucid.node.reports import prune_profiles
 from lucid.orchestrator.cycle import CycleResult
-
-__all__ = ["STORED", "Daemon", "Looks"]
+from lucid.places import Mode, profiles_folder
+from lucid.slurm.client import served
+from lucid.slurm.cluster import SlurmCluster
+from lucid.store.plan_records import prune_records, records_folder
+from lucid.store.port import LeaseLost, StoreDamaged, StoreGone
 
 _LOG = logging.getLogger("lucidd")
 _EMPTIED_S = 0.3

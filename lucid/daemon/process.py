@@ -1,40 +1,137 @@
-"""The process of lucidd: its arguments, signals and timers, and the loop that turns."""
+"""Lucidd: signals, reload, log.
+
+The process of lucidd: its arguments, signals and timers, and the loop that turns.
+
+``systemctl reload lucidd``: the settings are read anew. Sound ones hold from then on; of others none is taken.
+
+The daemon's log: a line of JSON an event, for people with jq; in journald with fields to search by.
+"""
 
 from __future__ import annotations
 
 import argparse
+import json
 import logging
 import os
 import signal
+import socket
 import sys
 import threading
 import time
 from functools import partial
 from pathlib import Path
+from typing import Final
 
 from apscheduler.schedulers.background import BackgroundScheduler
 
-from lucid.adapters.slurm.wake import WakeFile
-from lucid.adapters.store.port import Store
-from lucid.atomic import closed_to_others, write_public
-from lucid.config import Settings, load_settings
+from lucid.config.load import Settings, load_settings
+from lucid.daemon.barrier import TroubleFile, behind_barrier, persistently, tell_systemd
 from lucid.daemon.build import checked_settings, make_parts
+from lucid.daemon.learning.child import Children
+from lucid.daemon.learning.training import ModelTimer, model_timer
 from lucid.daemon.loop import Daemon
-from lucid.daemon.reload import Reload, begin_anew
 from lucid.errors import LucidError
-from lucid.escaping import shown
-from lucid.live.learning.child_process import Children
-from lucid.live.learning.model_timer import ModelTimer
-from lucid.live.learning.model_upkeep import model_timer
-from lucid.live.reporting.log import log_handler
-from lucid.live.resilience.failure_barrier import behind_barrier, persistently
-from lucid.live.resilience.systemd import tell_systemd
-from lucid.live.resilience.trouble_file import TroubleFile
+from lucid.files import closed_to_others, write_public
 from lucid.places import TOLD, checked_file, stamp_of
-
-__all__ = ["main", "say_checked", "turn_until"]
+from lucid.slurm.heartbeat import WakeFile
+from lucid.store.port import Store
+from lucid.text import shown
 
 _LOG = logging.getLogger("lucidd")
+
+
+class Reload:
+    """What SIGHUP and SIGTERM come to."""
+
+    def __init__(self, config: Path) -> None:
+        """``config``: the file to read."""
+        self._config = config
+        self._again = threading.Event()
+        self._ended = threading.Event()
+
+    @property
+    def due(self) -> bool:
+        """Is lucidd to begin anew now that it has stopped?"""
+        return self._again.is_set() and not self._ended.is_set()
+
+    def end(self, stop: threading.Event) -> None:
+        """SIGTERM: whatever else was asked for."""
+        self._ended.set()
+        stop.set()
+
+    def asked(self, stop: threading.Event) -> None:
+        """SIGHUP. The file is read beside the cycle, which goes on meanwhile."""
+        threading.Thread(target=self.read, args=(stop,), name="reload", daemon=True).start()
+
+    def read(self, stop: threading.Event) -> None:
+        """Stop, to begin anew, if the file is sound."""
+        try:
+            checked_settings(self._config)
+        except LucidError as error:
+            _LOG.error("settings not read anew: the old ones hold", extra={"facts": {"why": str(error)}})
+            return
+        _LOG.info("settings are read anew", extra={"facts": {"file": str(self._config)}})
+        self._again.set()
+        stop.set()
+
+
+def begin_anew() -> None:
+    """The same program in the same process, as it was called. systemd sees one service that goes on."""
+    # the new program inherits this: a signal that comes before it listens is lost, and does not end it
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
+
+
+_JOURNAL: Final = "/run/systemd/journal/socket"
+_PRIORITIES: Final = ((logging.ERROR, 3), (logging.WARNING, 4), (logging.INFO, 6), (0, 7))
+"""syslog's, by the least level that has them."""
+_FIELDS: Final = {"job": "LUCID_JOB", "partition": "LUCID_PARTITION", "what": "LUCID_WHAT"}
+"""Facts by which people search."""
+
+
+class JsonLines(logging.Formatter):
+    """Time, level, the event in words, and its ``facts``."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """One line."""
+        line = {"at": round(record.created, 3), "level": record.levelname.lower(), "event": record.getMessage()}
+        line.update(getattr(record, "facts", {}))
+        if record.exc_info:
+            line["traceback"] = self.formatException(record.exc_info)
+        return json.dumps(line, default=str)  # in ASCII: no name gives orders to who reads the journal
+
+
+class JournalHandler(logging.Handler):
+    """journald's own protocol: the same line as ``MESSAGE``, ``PRIORITY``, and ``_FIELDS`` as they are known, so that
+    ``journalctl -u lucidd LUCID_JOB=812`` finds what was done with a job."""
+
+    def __init__(self, otherwise: logging.Handler, path: str = _JOURNAL) -> None:
+        """``otherwise``: gets what journald does not take. ``path``: journald's socket."""
+        super().__init__()
+        self._otherwise, self._path = otherwise, path
+        self.setFormatter(JsonLines())
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """One datagram."""
+        priority = next(number for level, number in _PRIORITIES if record.levelno >= level)
+        fields = {"MESSAGE": self.format(record), "PRIORITY": priority, "SYSLOG_IDENTIFIER": "lucidd"}
+        facts = getattr(record, "facts", {})
+        fields |= {name: json.dumps(str(facts[fact]))[1:-1] for fact, name in _FIELDS.items() if fact in facts}
+        try:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as channel:
+                channel.sendto("".join(f"{name}={value}\n" for name, value in fields.items()).encode(), self._path)
+        except OSError:
+            self._otherwise.emit(record)
+
+
+def log_handler() -> logging.Handler:
+    """journald's where systemd connected stderr with it, else stderr."""
+    plain = logging.StreamHandler(sys.stderr)
+    plain.setFormatter(JsonLines())
+    connected = os.environ.get("JOURNAL_STREAM") and Path(_JOURNAL).exists()
+    return JournalHandler(plain) if connected else plain
+
+
 _PRUNE_EVERY_H = 6
 _RENEW_EVERY_S = 3
 

@@ -8,21 +8,19 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from lucid.adapters.slurm.heartbeat import Heartbeat, write_heartbeat
-from lucid.config import Mode
 from lucid.core.reason import reason_to_dict
 from lucid.core.snapshot import Snapshot
+from lucid.daemon.barrier import FailureBarrier
 from lucid.daemon.build import Parts
 from lucid.daemon.cycles import Cycles
-from lucid.live.modes import live_profiling
-from lucid.live.reporting.counters import Counters
-from lucid.live.reporting.public_view import Publisher
-from lucid.live.reporting.status import partitions_of, status_of
-from lucid.live.resilience.failover import Standby
-from lucid.live.resilience.failure_barrier import FailureBarrier
-from lucid.live.resilience.plan_errors import PlanErrors
-
-__all__ = ["beat", "tell_status"]
+from lucid.daemon.leader import Standby
+from lucid.daemon.modes import live_profiling
+from lucid.daemon.plan_errors import PlanErrors
+from lucid.daemon.reporting.counters import Counters
+from lucid.daemon.reporting.public_view import Publisher
+from lucid.daemon.reporting.status import partitions_of, status_of
+from lucid.places import Mode
+from lucid.slurm.heartbeat import Heartbeat, write_heartbeat
 
 
 def beat(parts: Parts, modes: Mapping[str, Mode], cycles: Cycles, standby: Standby | None) -> None:

@@ -7,22 +7,19 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from lucid.adapters.store.port import LET_GO, SEEN, ActionRow, ProfileRow
-from lucid.adapters.store.snapshot_json import snapshot_from_dict
-from lucid.adapters.store.sqlite import SqliteStore
-from lucid.core import reason as why
+from lucid.core import reasons as why
 from lucid.core.decision import DecisionRow
+from lucid.daemon.reporting.last_plan import stored_picture, stored_plan
+from lucid.daemon.reporting.public_view import Published
+from lucid.daemon.reporting.settings import told_settings
 from lucid.errors import ConfigError
-from lucid.explain.node_states import boots, ends_in_time_s, reaches_words
 from lucid.explain.predictions import prediction_data, prediction_lines
-from lucid.explain.reasons import reason_text
-from lucid.explain.starts import guess_words, kept_words, observed_words, starts_of
+from lucid.explain.queue_rows import guess_words, kept_words, observed_words, read_stored_starts, starts_of
+from lucid.explain.reasons import boots, ends_in_time_s, reaches_words, reason_text
 from lucid.explain.story import Story, row_to_dict
-from lucid.live.plans.stored_plan import read_stored_starts, stored_picture, stored_plan
-from lucid.live.reporting.public_view import Published
-from lucid.live.told_settings import told_settings
-
-__all__ = ["check_waits_for_lucid", "known_story", "live_story", "why_nothing", "with_expected_start"]
+from lucid.store.port import LET_GO, SEEN, ActionRow, ProfileRow
+from lucid.store.sqlite import SqliteStore
+from lucid.store.view import snapshot_from_dict
 
 _TASKS_NAMED = 8
 
@@ -148,8 +145,8 @@ def with_expected_start(story: Story, data: dict[str, Any], store: SqliteStore |
         words.append(observed)
     ends_s = None if row is None else ends_in_time_s(row.reasons, last.snapshot.now_s)
     if ends_s is not None:
+        from lucid.daemon.reporting.replan import last_plan
         from lucid.explain.what_if import Changes, asked_again  # with all policies: the story itself needs none
-        from lucid.live.plans.replan import last_plan
 
         again = asked_again(
             last_plan(store), told_settings(config), config, data["job"], Changes(limit_s=ends_s), starts

@@ -6,10 +6,8 @@ import math
 from typing import Any
 
 from lucid.core.prediction import DurationTerms, Prediction, Split, Term, prediction_to_dict
-from lucid.escaping import shown
-from lucid.explain.quantities import duration
-
-__all__ = ["effects_s", "prediction_data", "prediction_lines"]
+from lucid.explain.words import duration
+from lucid.text import shown
 
 _LABELS = ("Tiny", "Medium", "Jumbo")
 _LEAST_SHOWN = 0.005

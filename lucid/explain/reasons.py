@@ -1,21 +1,153 @@
-"""Reasons and decisions in words. The only prose about decisions; it adds nothing that a reason does not hold."""
+"""Queue reasons and decisions in words; borrowing; nodes in words.
+
+Reasons and decisions in words. The only prose about decisions; it adds nothing that a reason does not hold.
+
+Quotas and borrowing in words.
+
+Nodes in words: those that sleep or boot, and windows, of the whole cluster under the queue, and what a job that is
+held by one could ask for.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from lucid.core import reason as why
+from lucid.core import reasons as why
 from lucid.core.decision import DecisionRow
+from lucid.core.node import Node, Window
 from lucid.core.reason import Reason
-from lucid.escaping import shown
-from lucid.explain.borrowing import borrows, own_turn, quota
-from lucid.explain.node_states import boots
-from lucid.explain.quantities import duration, gpus, when
+from lucid.core.reasons.queue import Closes
+from lucid.core.snapshot import Seen, Snapshot, windows_of
 from lucid.explain.sharing_reasons import SHARING_WORDS
+from lucid.explain.words import duration, gpus, when
 from lucid.places import Mode
+from lucid.text import shown
 
-__all__ = ["decision_line", "decision_text", "reason_text"]
+_MOST_LENDERS = 3
+"""Named in one line."""
+
+
+def quota(r: why.Quota) -> str:
+    """Whether the VC has GPUs of its quota left for the job."""
+    holds = f"VC {r.vc} holds {r.held} of its quota of {r.quota} GPUs"
+    if r:
+        return f"{holds}: there is room for the {r.gpus} of this job"
+    kept = f" and reserves {r.kept} for job {r.keeper}" if r.kept else ""
+    return f"{holds}{kept}: no room for the {r.gpus} of this job"
+
+
+def borrows(r: why.Borrows) -> str:
+    """Whether the job may have GPUs of other VCs, and whose."""
+    words = "may borrow, and no VC has idle GPUs of its quota"
+    if r.lenders:
+        named = ", ".join(r.lenders[:_MOST_LENDERS]) + (" and others" if len(r.lenders) > _MOST_LENDERS else "")
+        gpus = f"{r.gpus} GPU{'' if r.gpus == 1 else 's'}" if r.gpus else "idle GPUs"
+        words = f"borrows {gpus} of VC {named} until it ends"
+    return words if r.estimate_s is None else f"{words}: estimate {duration(r.estimate_s)}"
+
+
+def own_turn(r: why.OwnTurn) -> str:
+    """Whether the job goes before all others because its VC's own GPUs are lent."""
+    waited = f"VC {r.vc} stays within its quota with this job, which has waited {duration(r.waited_s)}"
+    if r:
+        return f"{waited} (policy.lending.turn_s: {duration(r.after_s)}): it goes before all others"
+    return f"{waited}: it goes before all others from {duration(r.after_s)} on (policy.lending.turn_s)"
+
+
+def vc_words(vc: str, found: Mapping[str, int]) -> str:
+    """What a VC of a pool holds and has borrowed, with how many of its jobs wait; ``found`` in GPUs and jobs."""
+    words = f"VC {vc} holds {found['held']} GPUs of its quota of {found['quota']}"
+    if found["borrowed"]:
+        words = f"VC {vc} holds its quota of {found['quota']} GPUs and borrows {found['borrowed']}"
+    return f"{words}; {found['pending']} of its jobs wait" if found["pending"] else words
+
+
+_SLACK_S = 60.0
+"""A shorter limit that is proposed leaves so long to ask for it."""
+_NAMED = 8
+
+
+def windows_ahead(snapshot: Snapshot) -> list[Seen]:
+    """Those of all partitions, each once, the earliest first."""
+    found: dict[Window, Seen] = {}
+    for partition in snapshot.partitions.values():
+        for one in windows_of(partition):
+            had = found.get(one.window)
+            nodes, jobs = ((), ()) if had is None else (had.nodes, had.reaching)
+            reaching = tuple(dict.fromkeys((*jobs, *one.reaching)))
+            found[one.window] = Seen(one.window, (*nodes, *one.nodes), reaching)
+    return sorted(found.values(), key=lambda one: (one.window.from_s, one.window.end_s, one.window.why))
+
+
+def window_words(one: Seen, now_s: float) -> str:
+    """``maintenance of n[1-4] (w) from … to …; jobs 17 and 18 may still run then``."""
+    window = one.window
+    begun = window.from_s <= now_s
+    until = "" if window.until_s is None else f" {'until' if begun else 'to'} {when(window.until_s)}"
+    words = f"{window.why or 'closed'}{' now,' if begun else f' from {when(window.from_s)}'}{until}".rstrip(",")
+    if not one.reaching:
+        return words
+    jobs = f"job{'s' if len(one.reaching) > 1 else ''} {', '.join(one.reaching[:_NAMED])}"
+    more = len(one.reaching) - _NAMED
+    return f"{words}; {jobs}{f' and {more} more' if more > 0 else ''} may {'run on' if begun else 'still run then'}"
+
+
+def window_dicts(found: Sequence[Seen]) -> list[dict[str, Any]]:
+    """JSON form."""
+    return [
+        {
+            "from_s": one.window.from_s,
+            "until_s": one.window.until_s,
+            "why": one.window.why,
+            "nodes": list(one.nodes),
+            "reaching": list(one.reaching),
+        }
+        for one in found
+    ]
+
+
+def reaches_words(snapshot: Snapshot, job_id: str) -> list[str]:
+    """Of a running job: the windows into which it may last."""
+    return [
+        f"may last into: {window_words(Seen(one.window, one.nodes, ()), snapshot.now_s)}"
+        for one in windows_ahead(snapshot)
+        if job_id in one.reaching
+    ]
+
+
+def ends_in_time_s(reasons: Sequence[Reason], at_s: float) -> float | None:
+    """The longest time limit, in whole minutes, with which a job that a window keeps waiting would end before it.
+    ``at_s``: when the reasons were found; a picture stands for as long as nothing changes."""
+    room_s = max((r.room_s for r in reasons if isinstance(r, Closes) and not r), default=0.0)
+    minutes = (room_s - max(time.time() - at_s, 0.0) - _SLACK_S) // 60
+    return minutes * 60 if minutes >= 1 else None
+
+
+def limit_words(limit_s: float) -> str:
+    """As ``--time`` takes it: ``0:45:00``."""
+    hours, rest = divmod(round(limit_s), 3600)
+    return f"{hours}:{rest // 60:02}:{rest % 60:02}"
+
+
+# Nodes that sleep or boot, in words.
+
+
+def boots(r: why.Boots) -> str:
+    """``n3 sleeps; a boot takes about 4 min``."""
+    more = f"; {r.others} more of its nodes {'is' if r.others == 1 else 'are'} not awake" if r.others else ""
+    return f"{r.node} {_words(r.asleep, r.delay_s)}{more}"
+
+
+def power_words(node: Node, now_s: float) -> str:
+    """``sleeps; a boot takes about 4 min``, or ``boots, about 2 min``; empty for a node that is awake."""
+    return _words(node.boots_since_s is None, node.delay_s(now_s)) if node.boot_s else ""
+
+
+def _words(asleep: bool, delay_s: float) -> str:
+    left = f"about {duration(delay_s)}" if delay_s >= 1.0 else "any moment now"
+    return f"sleeps; a boot takes {left}" if asleep else f"boots, {left}"
 
 
 def _free(r: why.FreeGpus) -> str:

@@ -11,18 +11,16 @@ from typing import Any
 from lucid.core.decision import DecisionRow
 from lucid.core.prediction import Prediction
 from lucid.errors import TraceError
-from lucid.escaping import csv_text
 from lucid.explain.predictions import prediction_data, prediction_lines
-from lucid.explain.quantities import duration
 from lucid.explain.story import UNBROKEN, Story, row_to_dict
-from lucid.orchestrator.policy import import_policy
-from lucid.simulator.cluster import PROFILING
+from lucid.explain.words import duration
+from lucid.orchestrator.registry import import_policy
+from lucid.simulator.cluster.cluster import PROFILING
+from lucid.simulator.cluster.state import JobOutcome
 from lucid.simulator.engine import Run
 from lucid.simulator.record import DecisionLog, job_row, load_decisions, load_prediction
-from lucid.simulator.report.jobs import TellStory
-from lucid.simulator.state import JobOutcome
-
-__all__ = ["replayed", "run_story", "story_teller"]
+from lucid.simulator.report.tables import TellStory
+from lucid.text import csv_text
 
 
 def run_story(folder: Path, job_id: str) -> tuple[Story, dict[str, Any]]:

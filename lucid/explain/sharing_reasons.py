@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from lucid.core import reason as why
-from lucid.explain.quantities import duration, gpus, jobs
-
-__all__ = ["SHARING_WORDS"]
+from lucid.core import reasons as why
+from lucid.explain.words import duration, gpus, jobs
 
 
 def _best(r: why.BestPartner) -> str:

@@ -7,13 +7,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from lucid.core.decision import DecisionRow
-from lucid.core.frozen import dataclass
+from lucid.core.frozen import frozen_dataclass
 from lucid.core.reason import reason_to_dict
-from lucid.escaping import shown
-from lucid.explain.quantities import when
 from lucid.explain.reasons import decision_text, reason_text
-
-__all__ = ["UNBROKEN", "WIDTH", "Story", "row_to_dict"]
+from lucid.explain.words import when
+from lucid.text import shown
 
 WIDTH = 100
 """Columns of a story where no terminal says how many there are."""
@@ -22,7 +20,7 @@ UNBROKEN = 10_000
 _NARROWEST = 60
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass(frozen=True, slots=True)
 class Story:
     """What is known of one job.
 

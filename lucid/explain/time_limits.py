@@ -7,31 +7,19 @@ from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 from typing import Any, Final
 
-from lucid.adapters.store.plan_records import record_files
-from lucid.adapters.store.sqlite import SqliteStore
-from lucid.config import Settings
+from lucid.config.load import Settings
 from lucid.core.decision import Hold
-from lucid.core.frozen import dataclass
+from lucid.core.frozen import frozen_dataclass
 from lucid.core.job import Ended
-from lucid.core.reason import Backfill, Closes, Reserved
-from lucid.efficiency.time_limits import FittingLimit, fitting_limits
-from lucid.escaping import shown
-from lucid.explain.node_states import limit_words
-from lucid.explain.quantities import duration
-from lucid.live.plans.limit_replay import Earlier, Replayed, recorded_s, replay_limits
-from lucid.live.plans.plan_recording import records_folder
-from lucid.live.reporting.waste_inputs import job_uses
-
-__all__ = [
-    "HeldBack",
-    "LimitRow",
-    "earlier_of",
-    "earlier_to_dict",
-    "earlier_words",
-    "held_back",
-    "limit_rows",
-    "limits_to_dict",
-]
+from lucid.core.reasons.queue import Backfill, Closes, Reserved
+from lucid.daemon.reporting.limit_replay import Earlier, Replayed, recorded_s, replay_limits
+from lucid.daemon.reporting.waste_inputs import job_uses
+from lucid.explain.reasons import limit_words
+from lucid.explain.words import duration
+from lucid.profiler.waste import FittingLimit, fitting_limits
+from lucid.store.plan_records import record_files, records_folder
+from lucid.store.sqlite import SqliteStore
+from lucid.text import shown
 
 _DAY_S: Final = 86400.0
 _MOST_RECORDS: Final = 200
@@ -56,7 +44,7 @@ _BEFORE: Final[Mapping[HeldBack, str]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass(frozen=True, slots=True)
 class LimitRow:
     """Jobs of one user and name: ``limit_s`` would have sufficed for all of ``asked``. Records show ``waited``
     of them waiting; ``earlier`` would have started earlier, each by ``earlier_s`` or more."""

@@ -4,11 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from lucid.efficiency.judge import JobAccount
-from lucid.efficiency.kinds import ADVICE
-from lucid.efficiency.totals import Total
-
-__all__ = ["account_to_dict", "total_to_dict"]
+from lucid.profiler.waste import ADVICE, JobAccount, Total
 
 
 def total_to_dict(one: Total) -> dict[str, Any]:

@@ -8,23 +8,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lucid.core.decision import DecisionRow, Plan, Start, verb_of
-from lucid.core.frozen import dataclass
+from lucid.core.frozen import frozen_dataclass
 from lucid.core.job import Pending
 from lucid.core.snapshot import Snapshot
+from lucid.daemon.reporting.last_plan import row_in
+from lucid.daemon.reporting.replan import LastPlan
+from lucid.daemon.reporting.starts import StartsAhead
 from lucid.errors import ConfigError, did_you_mean
-from lucid.explain.node_states import ends_in_time_s, limit_words
-from lucid.explain.reasons import decision_line
-from lucid.explain.starts import starts_of
+from lucid.explain.queue_rows import starts_of
+from lucid.explain.reasons import decision_line, ends_in_time_s, limit_words
 from lucid.explain.story import row_to_dict
-from lucid.live.plans.replan import LastPlan
-from lucid.live.plans.stored_plan import row_in
-from lucid.live.plans.stored_starts import StartsAhead
 from lucid.places import Told
 
 if TYPE_CHECKING:
-    from lucid.config import Settings
+    from lucid.config.load import Settings
 
-__all__ = ["OTHER_PLAN", "Changes", "WhyNot", "asked_again"]
 
 _AS_IT_IS = "as it is"
 
@@ -34,7 +32,7 @@ OTHER_PLAN = (
 )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass(frozen=True, slots=True)
 class Changes:
     """What the job would have asked for; with nothing set, half its GPUs, to share them, and a time limit that ends
     before nodes close, where those keep it."""
@@ -45,7 +43,7 @@ class Changes:
     limit_s: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass(frozen=True, slots=True)
 class WhyNot:
     """``rows``: the decision as it is, and as it would be, each with its words; ``None`` where nothing is decided.
     ``agrees``: does planning again come to lucidd's own plan? Else nothing can be told of what would be. ``starts``:

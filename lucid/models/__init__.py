@@ -1,1 +1,1 @@
-"""Predictors of run time, share score, pair speed and cluster throughput: readable tables, scored by numpy."""
+"""Models of durations, packing and submissions: features, training, evaluation, versions on disk."""

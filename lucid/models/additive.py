@@ -1,12 +1,18 @@
-"""Additive term tables: a generalised additive model as plain data, scored with numpy alone.
+"""GA2M tables as plain data; bins; fitted by interpret.
+
+Additive term tables: a generalised additive model as plain data, scored with numpy alone.
 
 A GA²M is ``score = intercept + sum f_i(x_i) + sum f_ij(x_i, x_j)``; a fitted one is nothing but tables.
-`lucid.models.ebm` copies them out of interpret's ``ExplainableBoostingRegressor`` once, after training; the daemon
+`from_ebm` copies them out of interpret's ``ExplainableBoostingRegressor`` once, after training; the daemon
 then loads JSON and predicts without importing sklearn or interpret (together more than a second of start-up),
 and nothing is ever unpickled.
 
 Every axis of a table has one bin for "missing" in front and one for "unknown" (a category or text never
 seen in training) behind, so a table over a categorical axis of n bins has length n + 2.
+
+Bins of a model's terms, as people read them: for pictures and for pages.
+
+Copies the tables out of a fitted explainable boosting machine (interpret), once, after training.
 """
 
 from __future__ import annotations
@@ -20,10 +26,10 @@ from typing import Any, Final, NamedTuple, NoReturn
 import numpy as np
 import numpy.typing as npt
 
-from lucid.core.frozen import dataclass
+from lucid.core.frozen import frozen_dataclass
 from lucid.errors import ModelError
-
-__all__ = ["LINKS", "AdditiveModel", "Axis", "Term", "TermScore", "frozen"]
+from lucid.models.packing.share_score import ShareTree
+from lucid.text import shown
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.intp]
@@ -42,7 +48,7 @@ class TermScore(NamedTuple):
     score: float
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass(frozen=True, slots=True)
 class Axis:
     """One feature as one term bins it.
 
@@ -108,7 +114,7 @@ class Axis:
         return found
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass(frozen=True, slots=True)
 class Term:
     """A main effect (one axis) or a pairwise effect (two).
 
@@ -128,7 +134,7 @@ class Term:
         return float(np.vdot(np.abs(self.scores), self.weights) / total) if total > 0 else 0.0
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass(frozen=True, slots=True)
 class AdditiveModel:
     """Intercept plus terms; `link` says how a score becomes a prediction (identity, or exp for log)."""
 
@@ -319,3 +325,111 @@ class _Reader:
 
     def _refuse(self, where: str, what: str) -> NoReturn:
         raise ModelError(f"{self._source}: {where} {what}; train the model again or restore an earlier version")
+
+
+MOST_SHOWN = 20
+"""Terms or categories that one picture can hold and stay readable."""
+
+
+def bin_names(axis: Axis) -> dict[int, str]:
+    """Bin number to a name for people, leaving out missing and unknown."""
+    if axis.kind == "categorical":
+        named: dict[int, list[str]] = {}
+        for name, index in axis.categories.items():
+            named.setdefault(index, []).append(name)
+        return {i: _short(shown(n[0]) + (f" +{len(n) - 1}" if len(n) > 1 else "")) for i, n in named.items()}
+    cuts = axis.cuts
+    if not cuts:
+        return {1: "any"}
+    middle = {index + 1: f"{cuts[index - 1]:.3g}..{cuts[index]:.3g}" for index in range(1, len(cuts))}
+    return {1: f"< {cuts[0]:.3g}", **middle, len(cuts) + 1: f">= {cuts[-1]:.3g}"}
+
+
+def rows_shown(term: Term) -> list[int]:
+    """Bins of the first axis of a term of two features that a picture shows, ascending: of many categories the
+    ``MOST_SHOWN`` that matter most."""
+    first = term.axes[0]
+    rows = sorted(bin_names(first))
+    if len(rows) > MOST_SHOWN and first.kind == "categorical":
+        weight = np.abs(term.scores * np.maximum(term.weights, 1e-9)).sum(axis=1)
+        rows = sorted(sorted(rows, key=lambda index: -float(weight[index]))[:MOST_SHOWN])
+    return rows
+
+
+def _short(name: str, most: int = 28) -> str:
+    return name if len(name) <= most else name[: most - 1] + "…"
+
+
+def ranked(model: AdditiveModel) -> list[Term]:
+    """The most important terms, largest first."""
+    return sorted(model.terms, key=lambda term: -term.importance)[:MOST_SHOWN]
+
+
+def in_unit(unit: str) -> str:
+    """A unit in brackets, if there is one."""
+    return f" ({unit})" if unit else ""
+
+
+def tree_unit(feature: str) -> str:
+    """The unit of a threshold of the share tree."""
+    return {"gmem_mib": " MiB", "amp": ""}.get(feature, " %")
+
+
+def places_of(tree: ShareTree) -> dict[int, tuple[float, int]]:
+    """Node number to (x, depth): leaves side by side, every split centred over its children."""
+    places: dict[int, tuple[float, int]] = {}
+    leaves = 0
+
+    def place(index: int, depth: int) -> float:
+        nonlocal leaves
+        node = tree.nodes[index]
+        if node.feature is None:
+            x = float(leaves)
+            leaves += 1
+        else:
+            x = (place(node.below, depth + 1) + place(node.above, depth + 1)) / 2
+        places[index] = (x, depth)
+        return x
+
+    place(0, 0)
+    return places
+
+
+def from_ebm(ebm: Any) -> AdditiveModel:
+    """Copy the tables out of a fitted ``interpret.glassbox.ExplainableBoostingRegressor`` (0.7).
+
+    Interpret bins a feature by ``bins_[feature][resolution]``, resolution 0 for main effects and 1 (or the
+    last there is) for pairs; a list holds cut points or a name-to-bin mapping; tensors keep missing at 0 and
+    unknown last.
+
+    Raises:
+        ModelError: not a fitted regressor, a link other than identity or log, or a term of more than
+            two features.
+    """
+    link = getattr(ebm, "link_", None)
+    if link not in LINKS or not isinstance(ebm.intercept_, float):
+        raise ModelError(
+            f"cannot take tables from this estimator (link {link!r}); give a fitted regressor with "
+            f"link {' or '.join(LINKS)}"
+        )
+    axes: dict[tuple[int, int], Axis] = {}
+    terms = []
+    for features, name, scores, weights in zip(
+        ebm.term_features_, ebm.term_names_, ebm.term_scores_, ebm.bin_weights_, strict=True
+    ):
+        if len(features) > 2:
+            raise ModelError(f"term {name!r} joins {len(features)} features; only one or two can be read")
+        used = []
+        for feature in features:
+            level = min(len(ebm.bins_[feature]), len(features)) - 1
+            if (feature, level) not in axes:
+                axes[feature, level] = _axis(str(ebm.feature_names_in_[feature]), ebm.bins_[feature][level])
+            used.append(axes[feature, level])
+        terms.append(Term(str(name), tuple(used), frozen(scores), frozen(weights)))
+    return AdditiveModel(float(ebm.intercept_), str(link), tuple(terms))
+
+
+def _axis(feature: str, bins: Any) -> Axis:
+    if isinstance(bins, dict):
+        return Axis(feature, "categorical", categories={str(name): int(index) for name, index in bins.items()})
+    return Axis(feature, "continuous", cuts=tuple(float(cut) for cut in bins))

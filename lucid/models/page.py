@@ -9,13 +9,20 @@ from typing import Any
 
 import numpy as np
 
-from lucid.models.additive import AdditiveModel, Term
-from lucid.models.bins import MOST_SHOWN, bin_names, in_unit, places_of, ranked, rows_shown, tree_unit
+from lucid.models.additive import (
+    MOST_SHOWN,
+    AdditiveModel,
+    Term,
+    bin_names,
+    in_unit,
+    places_of,
+    ranked,
+    rows_shown,
+    tree_unit,
+)
 from lucid.models.packing.share_score import LABELS, ShareTree
+from lucid.pages.charts import WIDTH, Picture, shortened, sideways, steps
 from lucid.pages.page import write_page
-from lucid.pages.picture import WIDTH, Picture, shortened, sideways, steps
-
-__all__ = ["additive_page", "picture_of_term", "picture_of_tree", "tree_page"]
 
 Drawn = tuple[str, Picture, str]
 """Heading, picture, what stands under it."""

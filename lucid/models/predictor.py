@@ -16,18 +16,16 @@ from lucid.core.ports import PairSpeeds, Predictor
 from lucid.core.prediction import DurationTerms, Prediction, Split, Term
 from lucid.errors import ModelError
 from lucid.models.additive import AdditiveModel, Axis
+from lucid.models.duration.evaluate import DURATION
 from lucid.models.duration.features import LOG_OFFSET_S
 from lucid.models.duration.history import DurationHistory
 from lucid.models.duration.jobtable import PROFILE_COLUMNS, JobTable
-from lucid.models.duration.kind import DURATION
 from lucid.models.duration.model import DurationModel
+from lucid.models.kinds import Served
 from lucid.models.packing.kind import PAIRS, SHARE
 from lucid.models.packing.measured import Usage
 from lucid.models.packing.pair_speed import PairModel, pair_columns
 from lucid.models.packing.share_score import ShareTree
-from lucid.models.upkeep.serving import Served
-
-__all__ = ["LearnedPredictor", "RowScorer", "ended_table", "usage_of"]
 
 _MOST_PAIRS = 200_000
 

@@ -1,1 +1,1 @@
-"""What runs on the nodes, beside the jobs: the sampler."""
+"""``lucid-sampler``: reads the GPUs and processes of one node, and writes small files for lucidd."""

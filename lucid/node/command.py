@@ -11,10 +11,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from lucid.errors import LucidError
-from lucid.node.jobs import JobSpec
+from lucid.node.processes import JobSpec
 from lucid.node.service import NodePaths, become, run, running_pid, start, stop
-
-__all__ = ["main"]
 
 _PATHS = NodePaths()
 

@@ -10,20 +10,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from lucid.adapters.gpu.health_files import (
-    ALIVE_S,
-    Evidence,
-    health_folder,
-    read_health,
-    touch_health,
-    write_health,
-)
+from lucid.core.gpu import GpuCondition
 from lucid.core.ports import GpuMetrics
-from lucid.core.readings import GpuCondition
 from lucid.errors import MetricsError
+from lucid.node.reports import ALIVE_S, Evidence, health_folder, read_health, touch_health, write_health
 from lucid.profiler.gpu_health import LOOK_S, HealthWatch
-
-__all__ = ["HealthLooks", "boot_id"]
 
 
 def boot_id() -> str:

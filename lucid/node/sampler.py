@@ -13,23 +13,19 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
-from lucid.adapters.gpu.profile_files import read_summary, write_summary
-from lucid.adapters.gpu.spool import SampleWriter
+from lucid.core.gpu import GpuLost, GpuProcess, GpuReading
 from lucid.core.job import JobProfile
 from lucid.core.ports import GpuMetrics
-from lucid.core.readings import GpuLost, GpuProcess, GpuReading
 from lucid.errors import MetricsError
-from lucid.node.host import Host
-from lucid.node.jobs import JobSpec
-from lucid.node.owners import Owners
+from lucid.node.host_use import Host
+from lucid.node.processes import JobSpec, Owners
+from lucid.node.reports import read_summary, write_summary
+from lucid.node.spool import SampleWriter
+from lucid.profiler.gpu_health import xid
+from lucid.profiler.pair_watch import watched as with_partner
 from lucid.profiler.samples import GpuSample
-from lucid.profiler.series import Series, point_of
-from lucid.profiler.summary import Summary, summarise
+from lucid.profiler.summary import Series, Summary, point_of, summarise
 from lucid.profiler.use import UseMeter, own_use
-from lucid.profiler.watch import watched as with_partner
-from lucid.profiler.xids import xid
-
-__all__ = ["Sampler"]
 
 
 def _sum(values: Iterable[float | None]) -> float | None:

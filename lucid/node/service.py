@@ -20,16 +20,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from lucid.adapters.gpu.joined import JoinedMetrics
-from lucid.adapters.gpu.nvml import NvmlMetrics
-from lucid.adapters.gpu.spool import SampleWriter, unended
 from lucid.core.ports import GpuMetrics
 from lucid.errors import ConfigError, MetricsError
+from lucid.node.dcgm import JoinedMetrics
 from lucid.node.health import HealthLooks
-from lucid.node.jobs import JobSpec, read_job_specs, remove_job_spec, write_job_spec
+from lucid.node.nvml import NvmlMetrics
+from lucid.node.processes import JobSpec, read_job_specs, remove_job_spec, write_job_spec
 from lucid.node.sampler import Sampler
-
-__all__ = ["NodePaths", "become", "metrics_from", "run", "running_pid", "start", "stop"]
+from lucid.node.spool import SampleWriter, unended
 
 _IDLE_S: Final = 60.0
 _REPEAT_S: Final = 300.0
@@ -87,7 +85,7 @@ def metrics_from(source: str) -> GpuMetrics:
     if source == "nvml":
         return NvmlMetrics()
     if "/" in source:
-        from lucid.adapters.gpu.dcgm import ExporterMetrics  # urllib and ssl are 10 MiB
+        from lucid.node.dcgm import ExporterMetrics  # urllib and ssl are 10 MiB
 
         main: GpuMetrics = ExporterMetrics(source)
         return JoinedMetrics(main, NvmlMetrics(gpm=False))

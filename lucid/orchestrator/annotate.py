@@ -7,14 +7,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
-from lucid.core.changes import Changes, changed_names, key_of
 from lucid.core.job import Ended, Job, JobProfile, Pending, Running
 from lucid.core.ports import Forecaster, Predictor
 from lucid.core.prediction import Prediction
-from lucid.core.snapshot import Partition, Snapshot
+from lucid.core.snapshot import Changes, Partition, Snapshot, changed_names, key_of
 from lucid.orchestrator.order.estimate_ranking import TrustBook
-
-__all__ = ["Annotator"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,22 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from lucid.config import PolicySettings
+from lucid.config.policy import PolicySettings
 from lucid.core.decision import Plan
-from lucid.core.frozen import dataclass
+from lucid.core.frozen import frozen_dataclass
 from lucid.core.ports import Applied, Cluster, Forecaster, Predictor, Recorder
 from lucid.core.snapshot import Snapshot
 from lucid.errors import ConfigError, UnsafeAction
 from lucid.orchestrator.annotate import Annotator
 from lucid.orchestrator.order.estimate_ranking import TrustBook
-from lucid.orchestrator.policy import Policy
-from lucid.orchestrator.rules import rules_of
+from lucid.orchestrator.policy import Policy, rules_of
 from lucid.orchestrator.safety.check import SafetyCheck
 
-__all__ = ["Cycle", "CycleResult"]
 
-
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass(frozen=True, slots=True)
 class CycleResult:
     """What one cycle saw, decided and did; ``unsafe``: what the safety check left out of the plan."""
 

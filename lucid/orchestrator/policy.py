@@ -1,44 +1,294 @@
-"""What a policy is, and how policies are found by name."""
+"""Policy, PartitionPolicy (barred jobs, bad GPUs, boots), kept plans.
+
+What a policy is, and how policies are found by name.
+
+Jobs that Slurm does not let start at present (a limit of an account or QOS, licences, a reservation …).
+
+They wait, each with Slurm's own words, and no policy plans anything for them: no GPUs are kept for a start that Slurm
+would refuse. The cluster adapter says who they are (``Pending.barred``) and until when.
+
+Starts on nodes that sleep or boot say so, whatever the policy.
+
+Jobs that leave a GPU that is not well (only those whose users asked that they may be started over), and jobs that
+were started until a time, and leave then.
+
+The plans of all partitions, carried from one plan to the next by those that changed.
+
+What a policy states that it may do: the safety check holds its plans to this, and to the settings.
+"""
 
 from __future__ import annotations
 
+import heapq
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import replace
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, get_args
 
-from lucid.core.decision import PartitionPlan, Plan, earliest
-from lucid.core.job import Job, Running
+from lucid.core.decision import Action, Decision, Hold, PartitionPlan, Parts, Plan, Requeue, Start, earliest
+from lucid.core.gpu import GpuOut
+from lucid.core.job import Job, Pending, Running, may_restart
 from lucid.core.node import next_edge_s
 from lucid.core.ports import Capability, Predictor
-from lucid.core.snapshot import Partition, Snapshot
-from lucid.errors import ConfigError, did_you_mean
-from lucid.orchestrator.blocked_jobs import BlockedJobs
-from lucid.orchestrator.boot_reasons import with_boots
-from lucid.orchestrator.must_leave import off_bad_gpus
-from lucid.orchestrator.plan_reuse import KeptParts
-from lucid.orchestrator.rules import PolicyRules, rules_of
+from lucid.core.reasons.queue import Boots, GpusOut, SlurmBars
+from lucid.core.snapshot import Partition, Snapshot, changed_names, key_of
+from lucid.errors import ConfigError
 
 if TYPE_CHECKING:
-    from importlib.metadata import EntryPoint
+    from lucid.config.policy import PolicySettings
 
-    from lucid.config import PolicySettings
 
-__all__ = [
-    "PartitionPolicy",
-    "Planner",
-    "Policy",
-    "PolicyFactory",
-    "adding_policy",
-    "find_policy",
-    "import_policy",
-    "known_policies",
-    "make_policy",
-]
+class BlockedJobs:
+    """Takes such jobs out of a snapshot before planning, and adds their decisions afterwards. The same objects come
+    out as long as the same objects go in, so that kept plans stay kept."""
 
-ENTRY_POINT_GROUP = "lucid.policies"
+    def __init__(self) -> None:
+        self._open: dict[str, tuple[Partition, Partition]] = {}
+        self._some: set[str] = set()
+        """Partitions with such jobs, of the snapshot looked at last."""
+        self._seen: object | None = None
+        self._joined: dict[str, tuple[Partition, PartitionPlan, PartitionPlan]] = {}
+
+    def without(self, snapshot: Snapshot) -> Snapshot:
+        """The snapshot without jobs that Slurm bars; the same one where there are none."""
+        whole = snapshot.partitions
+        names = changed_names(self._seen, whole)
+        if len(names) == len(whole):
+            self._some.clear()
+        for name in names:
+            (self._some.discard if self._without(whole[name]) is whole[name] else self._some.add)(name)
+        self._seen = key_of(whole)
+        if not self._some:
+            return snapshot
+        return replace(snapshot, partitions={name: self._without(partition) for name, partition in whole.items()})
+
+    def _without(self, partition: Partition) -> Partition:
+        known = self._open.get(partition.name)
+        if known is None or known[0] is not partition:
+            left, looked = partition, partition.listed()
+            if known is not None and known[1] is known[0]:  # it had none
+                looked = partition.since(known[0]).came
+            if any(isinstance(entry, Pending) and entry.barred for entry in looked):
+                left = replace(partition, pending=tuple(entry for entry in partition.pending if not entry.barred))
+            known = self._open[partition.name] = (partition, left)
+        return known[1]
+
+    def joined(self, partition: Partition, plan: PartitionPlan) -> PartitionPlan:
+        """The plan with a decision for each job of ``partition`` that was left out: it waits, for Slurm's reason."""
+        if self._without(partition) is partition:
+            return plan
+        known = self._joined.get(partition.name)
+        if known is not None and known[0] is partition and known[1] is plan:
+            return known[2]
+        holds: dict[str, Decision] = {
+            entry.job.id: Hold((SlurmBars(entry.barred, entry.retry_s),))
+            for entry in partition.pending
+            if entry.barred
+        }
+        made = replace(plan, decisions={**plan.decisions, **holds})
+        self._joined[partition.name] = (partition, plan, made)
+        return made
+
+
+def with_boots(partition: Partition, made: PartitionPlan, now_s: float) -> PartitionPlan:
+    """The plan, with the boot among the reasons of each start that waits for one; the same object where none does."""
+    wait = {node.name: node for node in partition.nodes if node.boot_s}
+    told: dict[str, Start] = {}
+    for action in made.actions if wait else ():
+        if isinstance(action.decision, Start):
+            mine = [wait[part.node] for part in action.decision.placement if part.node in wait]
+            if mine:
+                last = max(mine, key=lambda node: node.delay_s(now_s))
+                boots = Boots(last.name, last.boots_since_s is None, last.delay_s(now_s), len(mine) - 1)
+                told[action.job_id] = replace(action.decision, reasons=(*action.decision.reasons, boots))
+    if not told:
+        return made
+    actions = tuple(Action(a.job_id, a.partition, told.get(a.job_id, a.decision)) for a in made.actions)
+    return replace(made, decisions={**made.decisions, **told}, actions=actions)
+
+
+def bad_gpu_of(entry: Running, partition: Partition) -> GpuOut | None:
+    """The GPU that this job may have to leave, the one that is out for longest."""
+    nodes = {node.name: node for node in partition.nodes if node.left_out}
+    found = [
+        out
+        for part in entry.placement
+        if part.node in nodes
+        for out in nodes[part.node].left_out
+        if out.ends_jobs and part.mask >> out.bit & 1
+    ]
+    return min(found, key=lambda out: (out.since_s, out.name), default=None)
+
+
+def off_bad_gpus(plan: PartitionPlan, partition: Partition) -> PartitionPlan:
+    """The plan with those requeued that run on such a GPU and may be started over, whatever policy made it."""
+    if not any(out.ends_jobs for node in partition.nodes for out in node.left_out):
+        return plan
+    decisions: dict[str, Decision] = dict(plan.decisions)
+    actions = list(plan.actions)
+    for entry in partition.running:
+        out = bad_gpu_of(entry, partition)
+        if out is None or entry.job.id in decisions or not may_restart(entry.job, "asked"):
+            continue
+        why = GpusOut(1, out.node, out.index, out.since_s, out.words, out.by)
+        decisions[entry.job.id] = leaves = Requeue((why,))
+        actions.append(Action(entry.job.id, partition.name, leaves))
+    return replace(plan, decisions=decisions, actions=tuple(actions))
+
+
+class KeptParts:
+    """Which partitions a policy has to look at, where the plans of VCs depend on nothing else: those that changed,
+    those whose plan acts or is due, and profiling. What follows is the same as if it had looked at all."""
+
+    def __init__(self) -> None:
+        self._last: Parts | None = None
+        self._seen: object | None = None
+        self._place: dict[str, int] = {}
+        self._profiling: list[str] = []
+        self._wakes: list[tuple[float, str]] = []
+        """A heap; an entry is void where the plan has another time by now."""
+
+    def to_look_at(self, partitions: Mapping[str, Partition], now_s: float, *, alone: bool) -> Collection[str]:
+        """Names, in order. ``alone``: does the plan of each, but for profiling, depend on its partition alone?"""
+        changed = changed_names(self._seen if alone else None, partitions)
+        self._seen = None  # a plan that fails leaves some not looked at
+        if self._last is None or len(changed) == len(partitions):
+            self._last = None
+            return partitions.keys()
+        names = {*changed, *self._last.acting, *self._profiling}
+        while self._wakes and self._wakes[0][0] <= now_s:
+            names.add(heapq.heappop(self._wakes)[1])
+        return sorted(names, key=self._place.__getitem__)
+
+    def with_fresh(self, partitions: Mapping[str, Partition], looked: Mapping[str, PartitionPlan]) -> Parts:
+        """All plans. ``looked``: of the partitions that were looked at, new or as before."""
+        last = self._last
+        if last is None:
+            self._place = {name: at for at, name in enumerate(partitions)}
+            self._profiling = [name for name, partition in partitions.items() if partition.profiling]
+            self._wakes = []
+            made, memory = Parts(looked), dict[str, object]()
+        else:
+            fresh = {name: part for name, part in looked.items() if last[name] is not part}
+            made, memory = Parts(last, last.key, fresh), dict(last.memory)
+        for name, part in looked.items():
+            if part.wake_s is not None:
+                heapq.heappush(self._wakes, (part.wake_s, name))
+            if part.memory is not None:
+                memory[name] = part.memory
+            else:
+                memory.pop(name, None)
+        while self._wakes and made[self._wakes[0][1]].wake_s != self._wakes[0][0]:
+            heapq.heappop(self._wakes)
+        made.acting, made.memory = [name for name, part in looked.items() if part.actions], memory
+        made.wake_s = self._wakes[0][0] if self._wakes else None
+        self._last, self._seen = made, key_of(partitions)
+        return made
+
+
+Preempts = Literal["nobody", "elastic", "anybody"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicyRules:
+    """What a policy does beyond starting waiting jobs, each alone on whole free GPUs and within the quota of its VC.
+
+    A policy that states nothing may do nothing more. What the settings forbid is forbidden whatever is stated here.
+
+    Raises:
+        ConfigError: a value is none of those that its field takes.
+    """
+
+    pairs: bool = False
+    """Start jobs in slots and beside others, as ``policy.packing`` lets them share, and part pairs."""
+    profiles: bool = False
+    """End profiling runs, or let the jobs carry on; start jobs of VCs on profiling nodes."""
+    preempts: Preempts = "nobody"
+    """Whom it takes off its GPUs to make room: elastic jobs, or anybody. Where a job that is not elastic would start
+    over (on Slurm), ``policy.profiling.restarts`` must allow that, too."""
+    claims: bool = False
+    """Start jobs on GPUs of jobs that Slurm preempts for them (``Running.yields``)."""
+    resizes: bool = False
+    """Change the GPUs of elastic jobs that run."""
+    interleaves: bool = False
+    """Let running jobs go on in another group, or, in a replay, on other GPUs."""
+    group_limit: int = 1
+    """The most jobs that take turns on the same GPUs; more than 1 only where it interleaves."""
+    quotas: bool = False
+    """Plan a pool of VCs, each with a quota of GPUs."""
+    borrows: bool = False
+    """Start jobs beyond the quota of their VC, as far as ``policy.lending`` and ``policy.fairness`` let them."""
+    reads_trust: bool = True
+    """Look at ``Snapshot.trust``. A replay measures how well estimates rank jobs only where a policy does."""
+    own: Mapping[str, PolicyRules] = field(default_factory=dict)
+    """Rules of the partitions that have others, by name."""
+
+    def __post_init__(self) -> None:
+        switches = ("pairs", "profiles", "claims", "resizes", "interleaves", "quotas", "borrows", "reads_trust")
+        wrong = [name for name in switches if not isinstance(getattr(self, name), bool)]
+        if self.preempts not in get_args(Preempts):
+            wrong.append("preempts")
+        if type(self.group_limit) is not int or not 1 <= self.group_limit <= (99 if self.interleaves else 1):
+            wrong.append("group_limit")
+        if wrong:
+            raise ConfigError(f"PolicyRules: {wrong[0]} cannot be {getattr(self, wrong[0])!r}")
+
+    def of(self, partition: str) -> PolicyRules:
+        """The rules of one partition."""
+        return self.own.get(partition, self)
+
+
+_STATED: Final[Mapping[Capability, tuple[str, Callable[[PolicyRules], bool]]]] = {
+    Capability.SHARE: ("pairs", lambda rules: rules.pairs),
+    Capability.PROFILE: ("profiles", lambda rules: rules.profiles),
+    Capability.PREEMPT: ("preempts", lambda rules: rules.preempts != "nobody"),
+    Capability.RESIZE: ("resizes", lambda rules: rules.resizes),
+    Capability.INTERLEAVE: ("interleaves", lambda rules: rules.interleaves),
+}
+"""By what a policy needs of the cluster, the rule by which it says that it uses it."""
+_ALWAYS: Final = frozenset({Capability.PREEMPT, Capability.RESIZE, Capability.INTERLEAVE})
+"""Nobody uses these on a cluster that does not offer them. (Pairs and profiling nodes may be left from before.)"""
+_GONE: Final = {
+    "group_limit": "interleaves and group_limit",
+    "restarts": "pairs, profiles or preempts",
+    "lending": "borrows",
+    "own_rules": "own",
+    "keeps_quotas": "quotas",
+}
+"""Where rules were stated until 0.1, and where they are now."""
+
+
+def rules_of(policy: Any) -> PolicyRules:
+    """What a policy states, or that it may do nothing but start jobs.
+
+    Raises:
+        ConfigError: what it states is of another type, is stated as it was until 0.1, or does not fit what it needs
+            of the cluster. The message names what is missing.
+    """
+    name, rules = policy.name, getattr(policy, "rules", None)
+    see = "docs/write-a-policy.md says how a policy states its rules"
+    if rules is None:
+        old = next((old for old in _GONE if hasattr(policy, old)), None)
+        if old is not None:
+            raise ConfigError(
+                f"policy {name!r} states its rules as {old!r}, which is read no more: it needs a member "
+                f"rules = PolicyRules(...) with {_GONE[old]}; {see}"
+            )
+        rules = PolicyRules()
+    if not isinstance(rules, PolicyRules) or not all(isinstance(own, PolicyRules) for own in rules.own.values()):
+        raise ConfigError(f"policy {name!r}: its member rules has to be a PolicyRules, and is {rules!r}; {see}")
+    every = (rules, *rules.own.values())
+    for capability, (rule, states) in _STATED.items():
+        stated = any(map(states, every))
+        if capability in policy.needs and not stated:
+            raise ConfigError(
+                f"policy {name!r} needs {capability}, and does not state what for: its rules lack {rule}, as in "
+                f"rules = PolicyRules({rule}=...); {see}"
+            )
+        if stated and capability in _ALWAYS and capability not in policy.needs:
+            raise ConfigError(f"policy {name!r} states {rule}, and its needs lack {capability}; {see}")
+    return rules
 
 
 class Policy(Protocol):
@@ -74,9 +324,6 @@ Planner = Callable[[Partition, Snapshot], PartitionPlan]
 
 PolicyFactory = Callable[["PolicySettings", Predictor], Policy]
 """Makes a policy from the settings; the predictor is for questions about pairs."""
-
-_ADDED: dict[str, PolicyFactory] = {}
-"""Policies of the program that uses Lucid as a library (``adding_policy``)."""
 
 
 class PartitionPolicy(ABC):
@@ -177,95 +424,3 @@ def _with_nodes(part: PartitionPlan, partition: Partition, now_s: float) -> Part
         asked_s = [entry.job.switches_until_s for entry in partition.pending if entry.job.most_switches]
     ahead_s = [at_s for at_s in (edge_s, *asked_s) if at_s is not None and now_s < at_s < math.inf]
     return replace(part, wake_s=earliest(part.wake_s, *ahead_s)) if ahead_s else part
-
-
-def known_policies() -> dict[str, PolicyFactory]:
-    """Every policy by name: those that come with Lucid, then those that installed packages add under the
-    entry point group ``lucid.policies`` (they cannot replace ours)."""
-    from importlib.metadata import entry_points
-
-    from lucid.orchestrator.policies import BUILT_IN
-
-    found: dict[str, PolicyFactory] = {}
-    for entry in entry_points(group=ENTRY_POINT_GROUP):
-        found[entry.name] = _lazy(entry)
-    return {**found, **_ADDED, **BUILT_IN}
-
-
-def _lazy(entry: EntryPoint) -> PolicyFactory:
-    def make(settings: PolicySettings, predictor: Predictor) -> Policy:
-        return _load(entry)(settings, predictor)
-
-    return make
-
-
-def _load(entry: EntryPoint) -> PolicyFactory:
-    try:
-        factory: PolicyFactory = entry.load()
-    except (ImportError, AttributeError) as error:
-        package = entry.dist.name if entry.dist is not None else "an installed package"
-        raise ConfigError(
-            f"policy {entry.name!r} of {package} cannot be loaded ({entry.value}): {error}; repair or uninstall it"
-        ) from None
-    return factory
-
-
-@contextmanager
-def adding_policy(name: str, factory: PolicyFactory) -> Iterator[str]:
-    """Know a policy of the program's own while this lasts; yields its name.
-
-    Raises:
-        ConfigError: there is a policy of this name already.
-    """
-    if name in known_policies():
-        raise ConfigError(f"there is a policy {name!r} already; give yours another name")
-    _ADDED[name] = factory
-    try:
-        yield name
-    finally:
-        del _ADDED[name]
-
-
-def import_policy(name: str) -> None:
-    """Import the package that adds policy ``name``, if one does: its kinds of reason are known from then on. Those of
-    our own policies are known already.
-
-    Raises:
-        ConfigError: it cannot be imported.
-    """
-    from lucid.orchestrator.policies import BUILT_IN
-
-    if name in BUILT_IN:
-        return
-    from importlib.metadata import entry_points  # most commands never ask what is installed, and this takes 20 ms
-
-    for entry in entry_points(group=ENTRY_POINT_GROUP, name=name):
-        _load(entry)
-
-
-def find_policy(name: str) -> PolicyFactory:
-    """The factory of the policy called ``name``.
-
-    Raises:
-        ConfigError: there is none; the message lists those there are.
-    """
-    from lucid.orchestrator.policies import BUILT_IN
-
-    if name in BUILT_IN:  # looking up what is installed reads a file of every package: more time than ten plans
-        return BUILT_IN[name]
-    known = known_policies()
-    if name not in known:
-        raise ConfigError(f"no policy {name!r}{did_you_mean(name, known)}; known: {', '.join(sorted(known))}")
-    return known[name]
-
-
-def make_policy(name: str, settings: PolicySettings, predictor: Predictor) -> Policy:
-    """The policy called ``name``.
-
-    Raises:
-        ConfigError: there is none, as ``find_policy``; the package that adds it cannot be imported; its factory lacks
-            what it needs (ours: a solver); or it does not state its rules as they are read.
-    """
-    made = find_policy(name)(settings, predictor)
-    rules_of(made)
-    return made

@@ -9,13 +9,11 @@ from dataclasses import dataclass
 from lucid.core.decision import Action, Decision, Hold, PartitionPlan, Start
 from lucid.core.job import Pending
 from lucid.core.ledger import Ledger
+from lucid.core.numbers import next_round_s
 from lucid.core.placement import placement_gpus
-from lucid.core.reason import NextRound
-from lucid.core.rounding import next_round_s
+from lucid.core.reasons.queue import NextRound
 from lucid.core.snapshot import Partition, Snapshot
 from lucid.orchestrator.policy import PartitionPolicy
-
-__all__ = ["Round", "RoundPolicy", "after_round_s"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

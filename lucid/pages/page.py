@@ -1,4 +1,9 @@
-"""Puts a page together: one file with its style and its script in it, and nothing else that it may load."""
+"""One-file pages: style, units.
+
+Puts a page together: one file with its style and its script in it, and nothing else that it may load.
+
+Figures as people read them.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +16,7 @@ from typing import Any, NamedTuple
 from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from lucid.escaping import for_html
-
-__all__ = ["STYLE", "Asset", "asset", "page_environment", "write_page"]
+from lucid.text import for_html
 
 STYLE = ("pages/style.css", "pages/page.css")
 SCRIPT = "pages/page.js"
@@ -62,3 +65,66 @@ def write_page(
     page = environment.get_template(template).render({"readouts": {}, **context, **assets})
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(page, encoding="utf-8", errors="replace", newline="\n")
+
+
+class Unit(NamedTuple):
+    """A unit of time."""
+
+    name: str
+    seconds: float
+    plural: str
+
+
+SECOND = Unit("s", 1.0, "seconds")
+MINUTE = Unit("min", 60.0, "minutes")
+HOUR = Unit("h", 3600.0, "hours")
+DAY = Unit("d", 86400.0, "days")
+
+_MISSING = "–"
+_FROM_NEXT_UNIT = ((SECOND, 100.0), (MINUTE, 100.0), (HOUR, 240.0))
+"""From this many on, the next larger unit reads better; hours are what the field reports, so they go further."""
+_LEAST_IN_UNIT = 0.1
+"""Below this many of a column's unit, a cell is shown in a unit of its own."""
+
+
+def unit_of(seconds: float) -> Unit:
+    """The unit in which a duration reads best; days at most."""
+    return next((unit for unit, most in _FROM_NEXT_UNIT if seconds < most * unit.seconds), DAY)
+
+
+def show_duration(seconds: float | None, unit: Unit | None = None) -> str:
+    """Three significant digits and a unit: the one given, unless the value would vanish in it."""
+    if seconds is None:
+        return _MISSING
+    if unit is None or seconds < _LEAST_IN_UNIT * unit.seconds:
+        unit = unit_of(seconds)
+    value = seconds / unit.seconds
+    if unit is SECOND and value == round(value):
+        return f"{value:.0f} s"
+    digits = 0 if value >= 100 else 1 if value >= 10 else 2
+    return f"{value:,.{digits}f} {unit.name}"
+
+
+def show_share(share: float | None) -> str:
+    """A fraction as a percentage."""
+    return _MISSING if share is None else f"{100 * share:.1f} %"
+
+
+def show_count(count: float | None) -> str:
+    """A whole number with separators."""
+    return _MISSING if count is None else f"{count:,.0f}"
+
+
+def show_many(count: int, one: str, more: str = "") -> str:
+    """A count and what is counted."""
+    return f"{show_count(count)} {one if count == 1 else more or one + 's'}"
+
+
+def show_change(value: float, reference: float) -> str:
+    """By how many percent *value* is above or below *reference*; empty where that means nothing."""
+    if reference == 0:
+        return ""
+    percent = 100 * (value / reference - 1)
+    if abs(percent) < 0.05:
+        return "the same"
+    return f"{abs(percent):,.1f} % {'more' if percent > 0 else 'less'}"

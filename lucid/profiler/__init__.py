@@ -1,1 +1,1 @@
-"""The profiling stage: which jobs are profiled, where, for how long, and what the samples mean."""
+"""What was measured of jobs, and what follows from it. Reads no file and no card."""

@@ -12,9 +12,7 @@ import zlib
 from collections.abc import Sequence
 from typing import Final
 
-from lucid.core.frozen import dataclass
-
-__all__ = ["GpuSample", "Sample", "pack", "record_size", "unpack"]
+from lucid.core.frozen import frozen_dataclass
 
 _HEAD: Final = struct.Struct("<III")
 """Checksum of what follows, sequence number, milliseconds since the base of its file (enough for 49 days)."""
@@ -27,7 +25,7 @@ _FINE: Final = 2.0
 """Shares are kept in steps of half a percent: 0-200 in a byte."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass(frozen=True, slots=True)
 class GpuSample:
     """One of a job's GPUs at one moment: the card's readings, and the job's own part where it can be told.
 
@@ -49,7 +47,7 @@ class GpuSample:
     lost: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass(frozen=True, slots=True)
 class Sample:
     """All GPUs of a job at one moment. ``seq`` counts a job's samples on a node from 0, without a gap."""
 

@@ -8,16 +8,15 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from lucid.core.arrivals import ArrivalForecast
 from lucid.core.decision import Action, Decision, EndProfiling, Hold, Keep, PartitionPlan, Start
-from lucid.core.frozen import dataclass
-from lucid.core.job import Job, Pending, Running, Stage
+from lucid.core.frozen import frozen_dataclass
+from lucid.core.job import Job, Pending, Running, Stage, may_restart
 from lucid.core.ledger import Ledger
+from lucid.core.numbers import reached
 from lucid.core.placement import NodeGpus
-from lucid.core.reason import (
-    BehindHead,
+from lucid.core.reason import Reason
+from lucid.core.reasons.profiling import (
     CarryNode,
-    FreeGpus,
     HomeHasRoom,
     HomeWaits,
     NobodyWaits,
@@ -25,18 +24,14 @@ from lucid.core.reason import (
     ProfileTime,
     ProfilingFits,
     ProfilingTaken,
-    Reason,
     SkipsProfiling,
     WaitedForProfiling,
 )
-from lucid.core.restart import may_restart
-from lucid.core.rounding import reached
-from lucid.core.snapshot import Partition
+from lucid.core.reasons.queue import BehindHead, FreeGpus
+from lucid.core.snapshot import ArrivalForecast, Partition
 
 if TYPE_CHECKING:
-    from lucid.config import ProfilingSettings
-
-__all__ = ["goes_through_profiling", "measured_after_s", "plan_profiling", "t_prof_s"]
+    from lucid.config.policy import ProfilingSettings
 
 
 _COLD_START = 3.0
@@ -241,7 +236,7 @@ def _skips(
 # wanted back (docs/decisions/0007).
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass(frozen=True, slots=True)
 class _ProfilingScale:
     """What profiling is at present. ``borrow``: jobs may be sent home to be measured there."""
 

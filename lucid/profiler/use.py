@@ -13,8 +13,6 @@ from typing import Final
 
 from lucid.profiler.samples import GpuSample, Sample
 
-__all__ = ["LEAST_IDLE_S", "WORKING_UTIL", "GpuUse", "IdleStretch", "UseMeter", "own_use"]
-
 WORKING_UTIL: Final = 1.0
 """A GPU above this works, percent of the time (NVML). An idle card reads 0; what looks after cards (health checks,
 persistence) shows as up to 1 for a moment."""

@@ -1,1 +1,1 @@
-"""Replays job traces through the same cycle that drives a live cluster."""
+"""Replays of traces: the engine, the simulated cluster, metrics and reports."""

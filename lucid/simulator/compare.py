@@ -13,15 +13,12 @@ from typing import Any
 from lucid.core.ports import Capability
 from lucid.errors import ConfigError
 from lucid.models.history import HistoryPredictor
-from lucid.orchestrator.policies import BUILT_IN
-from lucid.orchestrator.policies.elastic.data_sharing import ElasticPolicy
-from lucid.orchestrator.policies.requirements import PolicyRequirements, requirements_of
-from lucid.orchestrator.policy import Policy, known_policies, make_policy
+from lucid.orchestrator.policies.rounds.data_sharing import ElasticPolicy
+from lucid.orchestrator.policy import Policy
+from lucid.orchestrator.registry import BUILT_IN, PolicyRequirements, known_policies, make_policy, requirements_of
 from lucid.simulator.engine import Run
 from lucid.simulator.metrics import run_metrics
 from lucid.simulator.scenario import Scenario, simulate, with_promise
-
-__all__ = ["ABLATIONS", "Comparison", "applicable", "compare_policies", "default_policies"]
 
 ABLATIONS = frozenset(name for name in BUILT_IN if name.startswith("muri-") and name not in ("muri-s", "muri-l"))
 """Policies with a part of them taken out; compared on demand only."""

@@ -10,19 +10,17 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import Any
 
-from lucid.config import PolicySettings
+from lucid.config.policy import PolicySettings
 from lucid.core.ports import Forecaster, Predictor, Recorder
 from lucid.orchestrator.cycle import Cycle
-from lucid.orchestrator.policies.lucid.vc_plan import promise_kept, promises_by_vc
-from lucid.orchestrator.policies.shadow.plain_order import Kept
+from lucid.orchestrator.policies.lucid.plan import promise_kept, promises_by_vc
+from lucid.orchestrator.policies.shadow import Kept
 from lucid.orchestrator.policy import Policy
-from lucid.simulator.cluster import JobOutcome, SimulatedCluster
-from lucid.simulator.lending_cost import LendingCost
-from lucid.simulator.lent_gpus import LentByVc
-from lucid.simulator.nodes import WindowFigures
+from lucid.simulator.cluster.cluster import SimulatedCluster
+from lucid.simulator.cluster.lending import LendingCost, LentByVc
+from lucid.simulator.cluster.nodes import WindowFigures
+from lucid.simulator.cluster.state import JobOutcome
 from lucid.simulator.start_forecast import StartForecasts
-
-__all__ = ["Progress", "Run", "Series", "run"]
 
 Progress = Callable[[int, int], None]
 """Called now and then with (jobs ended, jobs in all)."""

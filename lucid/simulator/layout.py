@@ -13,16 +13,6 @@ from lucid.core.node import Node
 from lucid.errors import ConfigError, TraceError
 from lucid.simulator.traces.record import Trace
 
-__all__ = [
-    "NodeShape",
-    "build_layout",
-    "lend_profiling_nodes",
-    "offered_load",
-    "read_vcs",
-    "sized_to_load",
-    "sized_vcs",
-]
-
 _SERVED = 0.95
 """Where nothing says how many nodes there were, a VC's GPUs would serve its jobs without a queue for this share of
 the time: bursts queue, ordinary days do not."""

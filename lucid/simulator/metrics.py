@@ -1,17 +1,27 @@
-"""Figures of a run, in the field's terms: JCT, queueing delay, makespan, GPU use. All times in seconds."""
+"""Figures of a run; who gains.
+
+Figures of a run, in the field's terms: JCT, queueing delay, makespan, GPU use. All times in seconds.
+
+Who gains and who loses under a policy against another one: users, VCs, and the jobs that lose most, with reasons.
+
+A job loses the difference of its two JCTs. This module divides it into what differs: time spent waiting, time of a
+profiling run whose work was not kept, and time that the job took longer to run beside another job.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
-from lucid.simulator.cluster import JobOutcome
+from lucid.core.decision import DecisionRow
+from lucid.core.reasons.queue import BehindHead, LargeShare, PlainOrder, Reserved
+from lucid.simulator.cluster.state import JobOutcome
 from lucid.simulator.engine import Run
-
-__all__ = ["LARGE_GPUS", "SIZES", "group_metrics", "run_metrics"]
+from lucid.simulator.record import DecisionLog
 
 LARGE_GPUS = 8
 """Jobs above this many GPUs count as large."""
@@ -124,3 +134,265 @@ def _grouped(outcomes: Iterable[JobOutcome]) -> dict[str, list[JobOutcome]]:
     for outcome in outcomes:
         groups.setdefault(outcome.job.vc, []).append(outcome)
     return dict(sorted(groups.items()))
+
+
+BASELINE = "backfill"
+"""Plain Slurm, what a cluster does without Lucid. Where it is not replayed, the first policy is the baseline."""
+_RATIOS = (("avg_jct", "avg_jct_s"), ("avg_jct_large", "avg_jct_large_s"), ("p999_queue", "p999_queue_s"))
+"""What is given as a multiple of the baseline's: the average, large jobs, and the tail of waiting."""
+LOSES_FROM = 1.05
+"""A user or a VC loses if its mean JCT is more than this many times that of the baseline."""
+LOSES_LEAST_S = 360.0
+"""And in reports on a site's own past, this much a job at least: less is nothing that anybody would see."""
+_SAME = 1e-4
+"""A mean JCT within this share of the baseline's is the same."""
+_SEEN = 1e-3
+"""A smaller share of GPU-hours is not worth a sentence."""
+_LISTED = 10
+_LEAST_S = 60.0
+"""A part of a loss that is shorter is not told."""
+
+_OTHERS = "behind jobs with less work (estimate x GPUs)"
+
+
+@dataclass(frozen=True, slots=True)
+class Party:
+    """A user, a VC, or everybody. ``jct_s``, ``baseline_s``: mean JCT of its jobs under the policy and under the
+    baseline. ``later``: how many of its jobs end over a minute later."""
+
+    name: str
+    jobs: int
+    jct_s: float
+    baseline_s: float
+    later: int
+
+    @property
+    def ratio(self) -> float:
+        """Mean JCT over that of the baseline; above 1 the party loses."""
+        return self.jct_s / self.baseline_s if self.baseline_s else 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Losing:
+    """A job that ends later than under the baseline, by ``lost_s``. ``wait_s``: so much longer it waited, of it
+    ``waits``: seconds by what it waited for, as the decisions say. ``profiled_s``: profiling run that had to be done
+    again. ``slower_s``: so much longer it ran beside other jobs, and ``speed``: how fast it ran there."""
+
+    job: str
+    user: str
+    vc: str
+    gpus: int
+    lost_s: float
+    wait_s: float
+    profiled_s: float
+    slower_s: float
+    speed: float | None
+    waits: tuple[tuple[str, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """GPU-hours that all jobs of a replay hold, those on the same GPUs at a time once: under the policy and under the
+    baseline. Two jobs on the same GPUs hold less than one after the other; a profiling run that is done again, and a
+    pair that is slow, take a part of that back. ``gpus``: of how many, ``days``: how long jobs are submitted."""
+
+    gpu_h: float
+    baseline_gpu_h: float
+    gpus: int
+    days: float
+
+    @property
+    def less_gpu_h(self) -> float:
+        """By how many fewer; negative where there are more."""
+        return self.baseline_gpu_h - self.gpu_h
+
+
+@dataclass(frozen=True, slots=True)
+class Gains:
+    """``users``, ``vcs``: all of them, those that lose most first. ``latest_s``: by how much longer the unluckiest
+    job waited than under the baseline. ``losing``: the jobs that lose most."""
+
+    policy: str
+    baseline: str
+    everybody: Party
+    vcs: tuple[Party, ...]
+    users: tuple[Party, ...]
+    latest_s: float
+    losing: tuple[Losing, ...]
+    held: Held
+
+    @property
+    def users_losing(self) -> int:
+        """Users whose mean JCT is over 5 % above the baseline's."""
+        return sum(party.ratio > LOSES_FROM for party in self.users)
+
+    @property
+    def vcs_losing(self) -> int:
+        """VCs whose mean JCT is above the baseline's."""
+        return sum(party.ratio > 1 + _SAME for party in self.vcs)
+
+
+def loses(jct_s: float, before_s: float) -> bool:
+    """Does somebody lose whose mean JCT was ``before_s``: more than 5 %, and 0.1 h at least?"""
+    return jct_s > LOSES_FROM * before_s and jct_s - before_s >= LOSES_LEAST_S
+
+
+def baseline_of(runs: Sequence[Run]) -> Run | None:
+    """The run that the others are measured against: plain Slurm, else the first; ``None`` for a single run."""
+    if len(runs) < 2:
+        return None
+    return next((run for run in runs if run.policy == BASELINE), runs[0])
+
+
+def times_baseline(metrics: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """Figures of ``run_metrics`` as multiples of the baseline's: ``policy`` names it, ``by_policy`` has ``avg_jct``,
+    ``avg_jct_large`` and ``p999_queue`` of each policy (``None`` where one of the two has no such jobs, or the
+    baseline's is 0). Empty for a single policy."""
+    if len(metrics) < 2:
+        return {}
+    baseline = BASELINE if BASELINE in metrics else next(iter(metrics))
+
+    def ratio(figures: Mapping[str, Any], key: str) -> float | None:
+        value, of = figures.get(key), metrics[baseline].get(key)
+        return None if value is None or not of else value / of
+
+    by_policy = {name: {what: ratio(m, key) for what, key in _RATIOS} for name, m in metrics.items()}
+    return {"policy": baseline, "by_policy": by_policy}
+
+
+def gains(run: Run, baseline: Run, log: DecisionLog | None = None) -> Gains | None:
+    """Compare two runs of the same trace; ``None`` where they have no ended job in common.
+
+    ``log``: the decisions of ``run``; without it a loss does not say what the job waited for.
+    """
+    before = {o.job.id: o for o in baseline.outcomes if o.end_s >= 0}
+    both = [(o, before[o.job.id]) for o in run.outcomes if o.end_s >= 0 and o.job.id in before]
+    if not both:
+        return None
+    worst = sorted(both, key=lambda pair: (pair[1].jct_s - pair[0].jct_s, pair[0].job.rank))[:_LISTED]
+    losing = [_losing(o, was, log) for o, was in worst if o.jct_s - was.jct_s >= _LEAST_S]
+    return Gains(
+        run.policy,
+        baseline.policy,
+        _party("all jobs", both),
+        _parties((o.job.vc, (o, was)) for o, was in both),
+        _parties((o.job.user, (o, was)) for o, was in both),
+        max(o.queue_s - was.queue_s for o, was in both),
+        tuple(losing),
+        held_by(run, baseline),
+    )
+
+
+def held_by(run: Run, baseline: Run) -> Held:
+    """What the jobs of a trace hold in two replays of it."""
+    times_s = [o.job.submit_s for o in run.outcomes]
+    days = (max(times_s) - min(times_s)) / 86400.0 if times_s else 0.0
+    return Held(run.series.busy_gpu_s / 3600.0, baseline.series.busy_gpu_s / 3600.0, run.total_gpus, days)
+
+
+def held_text(held: Held, policy: str, baseline: str) -> str:
+    """The GPU-hours held less as GPUs that work day and night, in one sentence; empty where there is no difference
+    that anybody would see."""
+    less = held.less_gpu_h
+    if abs(less) < _SEEN * held.baseline_gpu_h or not held.days or not held.baseline_gpu_h:
+        return ""
+    gpus = f"{abs(less) / 24.0 / held.days:,.1f}".removesuffix(".0")
+    return (
+        f"All jobs hold {held.gpu_h:,.0f} GPU-hours under {policy} and {held.baseline_gpu_h:,.0f} under {baseline}: "
+        f"as if the cluster of {held.gpus:,} GPUs had {gpus} {'more' if less > 0 else 'fewer'}, day and night."
+    )
+
+
+def gains_told(runs: Sequence[Run], logs: Mapping[str, DecisionLog]) -> list[Gains]:
+    """Every run against the baseline, in their order; the ``logs`` are by policy, as far as there are any."""
+    baseline = baseline_of(runs)
+    if baseline is None:
+        return []
+    found = (gains(run, baseline, logs.get(run.policy)) for run in runs if run is not baseline)
+    return [one for one in found if one is not None]
+
+
+def gains_headline(found: Gains) -> str:
+    """Who loses, and what is held less, in a sentence each."""
+    most = f"{LOSES_FROM - 1:.0%}"
+    held = held_text(found.held, found.policy, found.baseline)
+    said = (
+        f"Mean JCT under {found.policy} is {found.everybody.ratio:.3f} times that under {found.baseline}. "
+        f"{found.users_losing} of {len(found.users)} users lose more than {most} of their mean JCT, "
+        f"and {found.vcs_losing} of {len(found.vcs)} VCs lose."
+    )
+    return f"{said} {held}" if held else said
+
+
+def gains_to_dict(found: Gains) -> dict[str, Any]:
+    """JSON form, with the counts."""
+    return {**asdict(found), "users_losing": found.users_losing, "vcs_losing": found.vcs_losing}
+
+
+_Pair = tuple[JobOutcome, JobOutcome]
+
+
+def _party(name: str, pairs: Sequence[_Pair]) -> Party:
+    jct_s, baseline_s = (sum(pair[i].jct_s for pair in pairs) / len(pairs) for i in (0, 1))
+    later = sum(o.jct_s - was.jct_s > _LEAST_S for o, was in pairs)
+    return Party(name, len(pairs), jct_s, baseline_s, later)
+
+
+def _parties(named: Iterable[tuple[str, _Pair]]) -> tuple[Party, ...]:
+    groups: dict[str, list[_Pair]] = {}
+    for name, pair in named:
+        groups.setdefault(name, []).append(pair)
+    found = [_party(name, pairs) for name, pairs in groups.items()]
+    return tuple(sorted(found, key=lambda party: (-party.ratio, party.name)))
+
+
+def _losing(outcome: JobOutcome, was: JobOutcome, log: DecisionLog | None) -> Losing:
+    job = outcome.job
+    run_s, was_run_s = outcome.jct_s - outcome.queue_s, was.jct_s - was.queue_s
+    again_s = outcome.profiled_s if outcome.preemptions == 0 and not outcome.ended_in_profiling else 0.0
+    slower_s = max(run_s - was_run_s - again_s, 0.0)
+    shared_s = outcome.packed_s
+    speed = 1 - slower_s / shared_s if shared_s > slower_s > 0 else None
+    waits = () if log is None else _waits(log.of(job.id))
+    wait_s = outcome.queue_s - was.queue_s
+    lost_s = outcome.jct_s - was.jct_s
+    return Losing(job.id, job.user, job.vc, job.gpus, lost_s, wait_s, again_s, slower_s, speed, waits)
+
+
+def _waits(rows: Sequence[DecisionRow]) -> tuple[tuple[str, float], ...]:
+    """Seconds by what a job waited for, longest first. A hold counts until the next decision on the job."""
+    spent: dict[str, float] = {}
+    for row, after in pairwise(rows):
+        if row.verb == "hold":
+            what = _what(row, rows[-1].partition)
+            spent[what] = spent.get(what, 0.0) + after.at_s - row.at_s
+    found = [(what, s) for what, s in spent.items() if s >= _LEAST_S]
+    return tuple(sorted(found, key=lambda item: (-item[1], item[0])))
+
+
+def _what(row: DecisionRow, home: str) -> str:
+    for reason in row.reasons:
+        if isinstance(reason, PlainOrder) and reason:
+            return "first in line, for nodes that drain"
+        if isinstance(reason, Reserved):
+            own = reason.holder == row.job_id
+            return "for nodes that drain" if own else f"nodes are reserved for job {reason.holder}"
+        if isinstance(reason, LargeShare):
+            return "large jobs give way to smaller ones"
+    if row.partition != home or any(isinstance(reason, BehindHead) for reason in row.reasons):
+        return "for a profiling node"
+    return _OTHERS
+
+
+def loss_text(found: Losing, show: Callable[[float], str]) -> str:
+    """One loss in words; ``show`` writes a duration."""
+    parts: list[str] = []
+    if found.wait_s >= _LEAST_S:
+        waits = "; ".join(f"{show(s)} {what}" for what, s in found.waits[:3])
+        parts.append(f"waited {show(found.wait_s)} longer" + (f" ({waits})" if waits else ""))
+    if found.profiled_s > 0:
+        parts.append(f"started over after a profiling run of {show(found.profiled_s)}")
+    if found.slower_s >= _LEAST_S:
+        speed = "" if found.speed is None else f" at {found.speed:.0%} of its speed"
+        parts.append(f"ran {show(found.slower_s)} longer, sharing its GPUs{speed}")
+    return "; ".join(parts) or "ended later"

@@ -8,19 +8,16 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from lucid.core.changes import changed_names, key_of
 from lucid.core.decision import DecisionRow, Hold, PartitionPlan, Plan, row_of
 from lucid.core.placement import show_placement
 from lucid.core.ports import Applied
 from lucid.core.prediction import Prediction, prediction_from_dict, prediction_to_dict
 from lucid.core.reason import reason_from_dict, reason_to_dict
-from lucid.core.snapshot import Snapshot
+from lucid.core.snapshot import Snapshot, changed_names, key_of
 from lucid.errors import TraceError
-from lucid.escaping import csv_cell
+from lucid.simulator.cluster.state import JobOutcome
 from lucid.simulator.engine import Run
-from lucid.simulator.state import JobOutcome
-
-__all__ = ["DecisionLog", "job_row", "load_decisions", "load_prediction", "write_decisions", "write_jobs"]
+from lucid.text import csv_cell
 
 _T = TypeVar("_T")
 _MOST_HOLDS = 40

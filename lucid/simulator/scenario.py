@@ -6,13 +6,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from lucid.config import (
+from lucid.config.load import Settings
+from lucid.config.policy import (
     LIVE_DEFAULTS,
     FairnessSettings,
     PackingSettings,
     PolicySettings,
     ReservationSettings,
-    Settings,
     with_defaults,
 )
 from lucid.core.job import Job
@@ -21,32 +21,30 @@ from lucid.core.ports import Capability, Forecaster, Predictor, Recorder
 from lucid.errors import ConfigError
 from lucid.models.history import NEWEST, HistoryPredictor, naive_for
 from lucid.models.packing.pair_memory import PairMemory, WithMemory
-from lucid.models.throughput.arrivals import ArrivalForecaster
 from lucid.models.throughput.forecaster import LearnedForecaster
-from lucid.models.throughput.model import ThroughputModel
-from lucid.orchestrator.policies import ESTIMATES, Estimates
-from lucid.orchestrator.policies.muri.muri_policy import MuriPolicy
+from lucid.models.throughput.model import ArrivalForecaster, ThroughputModel
+from lucid.orchestrator.policies.muri.policy import MuriPolicy
 from lucid.orchestrator.policies.queue import QueuePolicy
-from lucid.orchestrator.policy import Policy, find_policy, make_policy
-from lucid.orchestrator.rules import rules_of
-from lucid.simulator.cluster import Layout, SimulatedCluster
+from lucid.orchestrator.policy import Policy, rules_of
+from lucid.orchestrator.registry import ESTIMATES, Estimates, find_policy, make_policy
+from lucid.simulator.cluster.cluster import AsLive, Layout, LiveLikeCluster, SimulatedCluster
+from lucid.simulator.cluster.lending import lending_costs
+from lucid.simulator.cluster.nodes import Outages
+from lucid.simulator.cluster.truth import ContentionTruth, Interference, Interleaving, OraclePredictor
+from lucid.simulator.cluster.usage import UsageBook
 from lucid.simulator.engine import Progress, Run, run
-from lucid.simulator.estimates import DryRunPredictor, GivenPredictor
-from lucid.simulator.ground_truth import ContentionTruth, Interference, OraclePredictor
-from lucid.simulator.interleaving import Interleaving
 from lucid.simulator.layout import NodeShape, build_layout, lend_profiling_nodes, sized_vcs
-from lucid.simulator.learned_predictor import PackingModels, WalkForward, WalkForwardForecaster, packing_predictor
-from lucid.simulator.lending_cost import lending_costs
-from lucid.simulator.live_like_cluster import AsLive, LiveLikeCluster
-from lucid.simulator.outages import Outages
-from lucid.simulator.published.muri import EventChargedCluster, lengthened, published_policy
-from lucid.simulator.semantics import Semantics
+from lucid.simulator.predictors import (
+    DryRunPredictor,
+    GivenPredictor,
+    PackingModels,
+    WalkForward,
+    WalkForwardForecaster,
+    packing_predictor,
+)
+from lucid.simulator.published import EventChargedCluster, Semantics, lengthened, published_policy
 from lucid.simulator.start_forecast import Forecasts, StartForecasts
 from lucid.simulator.traces.record import Trace
-from lucid.simulator.usage import UsageBook
-
-__all__ = ["PREDICTORS", "Scenario", "Semantics", "Throughput", "simulate", "with_promise"]
-
 
 PREDICTORS = ("history", "learned", "oracle")
 """What estimates where no estimates are given: means over the past, the learned models, the truth."""

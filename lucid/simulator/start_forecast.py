@@ -19,11 +19,9 @@ from lucid.core.decision import Plan, Start
 from lucid.core.job import Pending
 from lucid.core.snapshot import Partition, Snapshot
 from lucid.orchestrator.forecast.plan_ahead import PairSpeed, around, forecast
+from lucid.orchestrator.forecast.ranges import SHORT_S, StartTimes, Wait
 from lucid.orchestrator.forecast.run_times import RunTimes
-from lucid.orchestrator.forecast.start_times import SHORT_S, StartTimes, Wait
 from lucid.orchestrator.policy import Policy
-
-__all__ = ["Forecasts", "StartForecasts"]
 
 Forecasts = Literal["off", "sampled", "all"]
 """Of which waits the starts are forecast."""

@@ -1,1 +1,1 @@
-"""Replays a cluster's own past under other settings, and proposes a change where the evidence holds."""
+"""Searches settings on the past of a cluster, judges them on later days, and proposes them."""

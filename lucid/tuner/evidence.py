@@ -8,9 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lucid.simulator.metrics import LARGE_GPUS
-from lucid.tuner.evaluate import DAY_S, JobTimes
-
-__all__ = ["LEAST_DAYS", "Change", "Evidence", "UserEffect", "compare_days"]
+from lucid.tuner.search import DAY_S, JobTimes
 
 LEAST_DAYS = 5
 """Fewer days than this say nothing about days."""

@@ -7,12 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import lucid.pages.page as pages
-from lucid.pages.picture import Picture, Plain, columns, points
+from lucid.pages.charts import Picture, Plain, columns, points
 from lucid.tuner.evidence import Evidence
 from lucid.tuner.proposal import Proposal, toml_diff
 from lucid.tuner.search import Trial
-
-__all__ = ["verdict", "write_page"]
 
 
 @dataclass(frozen=True, slots=True)

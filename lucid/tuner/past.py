@@ -6,14 +6,12 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from lucid.adapters.store.port import Store
 from lucid.core.job import Ended, JobProfile
 from lucid.core.snapshot import Partition
 from lucid.errors import TraceError
 from lucid.simulator.layout import NodeShape
 from lucid.simulator.traces.record import Trace, TraceJob
-
-__all__ = ["Floorplan", "floorplan", "stored_trace"]
+from lucid.store.port import Store
 
 
 def stored_trace(store: Store, since_s: float) -> Trace:

@@ -9,13 +9,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from lucid.atomic import write_atomic
-from lucid.config import Settings, load_settings
+from lucid.config.load import Settings, load_settings
 from lucid.errors import ConfigError
+from lucid.files import write_atomic
 from lucid.tuner.evidence import Change, Evidence, UserEffect
 from lucid.tuner.space import Value, value_at, with_values
-
-__all__ = ["Proposal", "apply_proposal", "changed_values", "load_proposal", "rollback", "save_proposal", "toml_diff"]
 
 _VERSION = 1
 _NUMBER_DIGITS = 3

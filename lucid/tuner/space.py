@@ -6,10 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from lucid.config import Settings, settings_from
+from lucid.config.load import Settings, settings_from
 from lucid.errors import ConfigError, did_you_mean
-
-__all__ = ["SPACE", "Dimension", "choose", "value_at", "with_values"]
 
 Value = int | float | bool | str
 

@@ -9,13 +9,10 @@ from typing import Any
 
 from lucid.errors import ConfigError
 from lucid.simulator.scenario import Scenario
-from lucid.tuner.evaluate import before, replay, split_time_s
 from lucid.tuner.evidence import compare_days
 from lucid.tuner.proposal import Proposal, changed_values
-from lucid.tuner.search import Journal, search
+from lucid.tuner.search import Journal, before, replay, search, split_time_s
 from lucid.tuner.space import Dimension, value_at, with_values
-
-__all__ = ["FOUND_SHARE", "tune"]
 
 FOUND_SHARE = 0.6
 """Share of the jobs that the search may see; the rest judges what it found."""

@@ -1,1 +1,1 @@
-"""Read-only pages beside lucidd: what stands where, what waits and why, from lucidd's store alone."""
+"""The pages of a cluster: cluster, queue, job, people."""

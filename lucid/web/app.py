@@ -1,32 +1,177 @@
-"""The pages as an ASGI application. It answers GET and HEAD, and changes nothing."""
+"""Routes, /metrics, HTML.
+
+The pages as an ASGI application. It answers GET and HEAD, and changes nothing.
+
+``/metrics``, apart from the pages: made in a thread of its own, and for all who ask within a second once.
+
+From values to HTML: templates that escape everything, and the words and addresses that they use.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import json
+import math
 import os
-from collections.abc import AsyncIterator, Callable, Mapping
-from functools import lru_cache
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from functools import cache, lru_cache
+from hmac import compare_digest
 from importlib.resources import files
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
+from urllib.parse import quote, urlencode
 
+from jinja2 import Environment, PackageLoader, StrictUndefined
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import JSONResponse, PlainTextResponse, RedirectResponse, Response, StreamingResponse
+from starlette.responses import (
+    HTMLResponse,
+    JSONResponse,
+    PlainTextResponse,
+    RedirectResponse,
+    Response,
+    StreamingResponse,
+)
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from lucid.config import WebSettings
+from lucid.config.other import WebSettings
 from lucid.core.as_json import to_json
-from lucid.errors import LucidError
-from lucid.web.html import page_response, templates
-from lucid.web.pages import PAGES, NotShown, Page
-from lucid.web.scrapes import scrapes
-from lucid.web.site import Site
+from lucid.errors import ConfigError, LucidError
+from lucid.explain.words import ago, duration
+from lucid.text import for_html
+from lucid.web.pages import PAGES, Page
+from lucid.web.pages.shown import NotShown
+from lucid.web.site import Site, clock
 from lucid.web.source import Source
 from lucid.web.viewer import Viewer, viewer_of
 
-__all__ = ["build_app"]
+_STANDS_S = 1.0
+
+
+def scrapes(source: Source, viewer: Callable[[Request], Viewer]) -> Callable[[Request], Awaitable[Response]] | None:
+    """What Prometheus scrapes: no user is named there. ``None`` where prometheus-client is not installed.
+
+    Raises:
+        ConfigError: the file with the token cannot be read.
+    """
+    if find_spec("prometheus_client") is None:
+        return None
+    from lucid.daemon.reporting.metrics import CONTENT_TYPE, render
+    from lucid.daemon.reporting.waste_inputs import MetricsSource
+
+    metrics = MetricsSource(source.settings, now_s=source.now_s, known=source)
+    token = _token(source.settings.web.metrics_token_file)
+    one_at_a_time = asyncio.Lock()
+    made_s, text = -math.inf, b""
+
+    async def answer(request: Request) -> Response:
+        nonlocal made_s, text
+        sent = request.headers.get("authorization", "").encode()
+        if not (token and compare_digest(sent, b"Bearer " + token)) and viewer(request).refused:
+            words = "These metrics are for those who send the token of the site (web.metrics_token_file).\n"
+            return PlainTextResponse(words, 401, {"www-authenticate": "Bearer"})
+        async with one_at_a_time:
+            if time.monotonic() - made_s > _STANDS_S:
+                text = await asyncio.to_thread(render, metrics)  # pages use other threads
+                made_s = time.monotonic()
+        return Response(text, headers={"content-type": CONTENT_TYPE})
+
+    return answer
+
+
+def _token(path: str) -> bytes:
+    """Empty where no file is named."""
+    if not path:
+        return b""
+    try:
+        found = Path(path).read_bytes().strip()
+    except OSError as error:
+        raise ConfigError(f"web.metrics_token_file: {error}") from None
+    if not found:
+        raise ConfigError(f"web.metrics_token_file: {path} is empty")
+    return found
+
+
+_SECTIONS = (("cluster", "Cluster", "/"), ("queue", "Queue", "/queue"), ("people", "People", "/people"),
+             ("health", "Health", "/health"))  # fmt: skip
+
+
+@cache
+def templates() -> Environment:
+    """The templates' environment, which compiles each template once."""
+    made = Environment(
+        loader=PackageLoader("lucid.web", "templates"),
+        autoescape=True,
+        finalize=for_html,  # names of users, jobs and nodes are anybody's text
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    made.filters.update(
+        duration=duration, age=ago, clock=clock, percent=_percent, speed=_speed, count=_count, hm=_hm, hours=_hours
+    )
+    return made
+
+
+def page_response(
+    site: Site, viewer: Viewer, page: Page | None, data: Mapping[str, Any], path: str, status: int = 200
+) -> Response:
+    """One page; without a ``page`` the words of ``data``."""
+    name = "words.html.j2" if page is None else page.template
+    text = site.environment.get_template(name).render(
+        **data, **on_every_page(site, viewer, "" if page is None else page.section, path)
+    )
+    return HTMLResponse(text.encode("utf-8", "replace"), status)
+
+
+def on_every_page(site: Site, viewer: Viewer, section: str, path: str) -> dict[str, Any]:
+    """What every template finds beside the page's own data. ``path``: of the page."""
+    now_s = site.now_s()
+    picture = site.source.picture
+
+    def to(path: str, *, suffix: str = "", **asked: Any) -> str:
+        kept = {key: value for key, value in asked.items() if value not in ("", None, False, 0)}
+        return f"{site.root}{quote(path, safe='/')}{suffix}" + (f"?{urlencode(kept)}" if kept else "")
+
+    return {
+        "to": to,
+        "static": f"{site.root}/static",
+        "sections": _SECTIONS,
+        "section": section,
+        "viewer": viewer,
+        "ago": lambda at_s: "just now" if abs(now_s - at_s) < 5 else ago(now_s - at_s),
+        "now_s": now_s,
+        "seen_s": None if picture is None else max(picture.now_s, site.source.status.at_s or 0.0),
+        "json_link": to(path if path != "/" else "/cluster", suffix=".json"),
+        "store_trouble": site.source.trouble,
+        "demo": site.source.demo_speed,
+        "version": 0 if picture is None else picture.version,
+        "paused": site.source.status.paused,
+    }
+
+
+def _percent(value: float | None) -> str:
+    return "–" if value is None else f"{value:.0f} %"
+
+
+def _speed(value: float | None) -> str:
+    return "–" if value is None else f"{100 * value:.0f} %"
+
+
+def _count(value: float) -> str:
+    return f"{value:,.0f}"
+
+
+def _hours(value: float) -> str:
+    return f"{value:,.0f}" if value >= 10 else f"{value:.1f}"
+
+
+def _hm(at_s: float) -> str:
+    return time.strftime("%H:%M", time.localtime(at_s))
+
 
 _STATIC = {"lucid.js": "text/javascript", "lucid.css": "text/css", "icon.svg": "image/svg+xml"}
 _EVENT_EVERY_S = 2.0

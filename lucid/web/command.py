@@ -16,10 +16,8 @@ import click
 
 from lucid.cli.console import say, warn_on_stderr
 from lucid.cli.options import config_option
-from lucid.config import Settings, load_settings
+from lucid.config.load import Settings, load_settings
 from lucid.errors import ConfigError, LucidError
-
-__all__ = ["main", "web"]
 
 
 @click.command()
@@ -90,7 +88,7 @@ def _say(settings: Settings, *, demo: bool) -> None:
 @contextmanager
 def _demonstration() -> Iterator[Path]:
     """A simulated cluster with its store; the configuration of it."""
-    from lucid.web.demo_settings import write_settings
+    from lucid.web.demo import write_settings
 
     with tempfile.TemporaryDirectory(prefix="lucid-demo-") as name:
         path = write_settings(Path(name))

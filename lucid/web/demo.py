@@ -1,8 +1,12 @@
-"""The demonstration: a simulated cluster that lives, written into a store by the parts that lucidd writes with.
+"""A simulated cluster that lives.
+
+The demonstration: a simulated cluster that lives, written into a store by the parts that lucidd writes with.
 
 A SYNTHETIC month is replayed under Lucid's policy. Its first days are replayed at once, so that there is a past to
 look at; then the replay goes on in step with a clock that runs ``SPEED`` times as fast as the real one. A process of
 its own, so that the pages have the same memory and the same store as over a real cluster.
+
+The configuration of the demonstration, apart from its replay: the pages' process needs no simulator.
 """
 
 from __future__ import annotations
@@ -16,36 +20,53 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from lucid.adapters.gpu.profile_files import write_summary
-from lucid.adapters.slurm.clients.port import Breaker
-from lucid.adapters.slurm.heartbeat import Heartbeat, write_heartbeat
-from lucid.adapters.store.port import ProfileRow
-from lucid.adapters.store.recorder import StoreRecorder
-from lucid.adapters.store.sqlite import SqliteStore
-from lucid.config import Mode, Settings, load_settings, profiles_folder
+from lucid.config.load import Settings, load_settings
 from lucid.core.decision import Plan, row_of
 from lucid.core.job import Ended, Job, JobProfile
 from lucid.core.ports import Applied
 from lucid.core.snapshot import Snapshot
-from lucid.live.plans.start_log import StartLog
-from lucid.live.policies import LivePolicy
-from lucid.live.reporting.counters import Counters
-from lucid.live.reporting.status import partitions_of, status_of
+from lucid.daemon.policies import LivePolicy
+from lucid.daemon.reporting.counters import Counters
+from lucid.daemon.reporting.status import partitions_of, status_of
+from lucid.daemon.start_log import StartLog
 from lucid.models.history import HistoryPredictor
 from lucid.models.packing.pair_memory import PairMemory, WithMemory
+from lucid.node.reports import write_summary
 from lucid.orchestrator.cycle import Cycle, CycleResult
-from lucid.orchestrator.policy_host import PolicyHost
+from lucid.orchestrator.planner import PolicyHost
+from lucid.places import Mode, profiles_folder
 from lucid.profiler.summary import Summary
 from lucid.profiler.use import GpuUse, IdleStretch
-from lucid.simulator.cluster import Layout, SimulatedCluster
-from lucid.simulator.estimates import GivenPredictor
-from lucid.simulator.ground_truth import ContentionTruth
+from lucid.simulator.cluster.cluster import Layout, SimulatedCluster
+from lucid.simulator.cluster.truth import ContentionTruth
 from lucid.simulator.layout import NodeShape, build_layout, lend_profiling_nodes
+from lucid.simulator.predictors import GivenPredictor
+from lucid.simulator.traces.presets import preset
 from lucid.simulator.traces.record import Trace, TraceJob
-from lucid.simulator.traces.synth import preset, synthesise
-from lucid.web.demo_settings import VCS
+from lucid.simulator.traces.synth import synthesise
+from lucid.slurm.client import Breaker
+from lucid.slurm.heartbeat import Heartbeat, write_heartbeat
+from lucid.store.port import ProfileRow
+from lucid.store.recorder import StoreRecorder
+from lucid.store.sqlite import SqliteStore
 
-__all__ = ["SPEED", "Demo", "main"]
+PROFILING = "profiling"
+"""As the simulator calls that partition."""
+VCS = {"vision": 6, "language": 4, "speech": 3, "robotics": 2, "shared": 2}
+"""Fewer nodes than the preset has, so that jobs queue and share."""
+
+
+def write_settings(folder: Path) -> Path:
+    """The configuration of the demonstration, in its own folder."""
+    lines = ["[daemon]", f'state_dir = "{folder}"', f'heartbeat = "{folder}/heartbeat"']
+    lines += [f'profiling_partition = "{PROFILING}"', "share_across_users = true", "[daemon.partitions]"]
+    lines += [f'{name} = "pack"' for name in VCS]
+    lines += ["[policy.profiling]", 'restarts = "allowed"', "[models]", "every_h = 0", "[web]"]
+    lines += ['anonymous = "everything"', ""]
+    path = folder / "lucid.toml"
+    path.write_text("\n".join(lines), encoding="utf-8")
+    return path
+
 
 SPEED = 60.0
 _PRESET, _SEED = "month-small", 4

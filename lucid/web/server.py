@@ -11,13 +11,11 @@ from typing import Any
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from lucid.config import WebSettings
+from lucid.config.other import WebSettings
 from lucid.errors import ConfigError
 from lucid.web.app import build_app
 from lucid.web.source import Source
 from lucid.web.viewer import UNIX
-
-__all__ = ["PeerProtocol", "serve"]
 
 _AT_ONCE = 512
 """Connections and requests; one more gets 503. A proxy in front keeps its clients apart (docs/web.md)."""

@@ -9,19 +9,16 @@ from typing import Any
 
 from jinja2 import Environment
 
-from lucid.adapters.store.port import holder_is_dead
-from lucid.config import WebSettings
+from lucid.config.other import WebSettings
 from lucid.core.decision import DecisionRow
 from lucid.core.job import Job
 from lucid.core.names import without_names
 from lucid.core.reason import Reason, reason_from_dict, reason_to_dict
 from lucid.explain.reasons import reason_text
-from lucid.web.picture import Picture
-from lucid.web.source import Source
+from lucid.store.port import holder_is_dead
+from lucid.web.source import Picture, Source
+from lucid.web.starts import WhatIf
 from lucid.web.viewer import Sight, Viewer
-from lucid.web.what_if import WhatIf
-
-__all__ = ["Site", "clock", "obstacles"]
 
 
 @dataclass(frozen=True)

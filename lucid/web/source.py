@@ -1,33 +1,383 @@
-"""Where the pages come from: lucidd's store, opened read-only, looked at by a thread of its own. Slurm is not asked.
+"""What the pages read of the store; spans of the last day.
+
+Where the pages come from: lucidd's store, opened read-only, looked at by a thread of its own. Slurm is not asked.
 
 A picture is read again when lucidd has drawn another. Reading one of 12,000 jobs takes a second, so the next is not
 read before ten times as long has passed.
+
+One look at lucidd's store, indexed by what pages ask for.
+
+What lucidd says of itself, as the pages read it: lucidd may be older or younger than they are, or just begun.
+
+Each noun has a default for every field. A member of the store's view that is absent, or of another type, has it.
+
+Where jobs stood over the last day: from the decisions that lucidd carried out, and the jobs that ended.
+
+Rows are read once each: the first look reads a day, every later one what has come since.
 """
 
 from __future__ import annotations
 
+import json
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from lucid.adapters.gpu.use_files import UseFolder
-from lucid.adapters.store.sqlite import SqliteStore
-from lucid.config import Settings, profiles_folder
-from lucid.efficiency.judge import JobAccount
+from lucid.config.load import Settings
+from lucid.core.checked import fitting
+from lucid.core.decision import DecisionRow, row_of
+from lucid.core.job import Pending, Running
+from lucid.core.node import Node
+from lucid.core.placement import Placement, parse_placement
+from lucid.core.reasons.queue import Reserved
+from lucid.daemon.reporting.last_plan import StoredPlan, stored_picture, stored_plan
+from lucid.daemon.reporting.starts import START_TIMES, STARTS, start_times_of, told_starts
+from lucid.daemon.reporting.waste_inputs import job_accounts
 from lucid.errors import LucidError, StoreError
-from lucid.live.plans.stored_plan import StoredPlan, stored_picture, stored_plan
-from lucid.live.plans.stored_starts import START_TIMES, STARTS, start_times_of, told_starts
-from lucid.live.reporting.waste_inputs import job_accounts
-from lucid.web.forecasts import Forecasts
-from lucid.web.history import History
-from lucid.web.picture import Picture
-from lucid.web.status import Status, status_of
+from lucid.node.reports import UseFolder
+from lucid.orchestrator.forecast.ranges import StartTimes
+from lucid.places import Mode, profiles_folder
+from lucid.profiler.waste import JobAccount
+from lucid.store.sqlite import SqliteStore
+from lucid.web.starts import Forecasts
 
-__all__ = ["DEMO", "Source"]
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True)
+class Calls:
+    """Requests to Slurm since lucidd began, and how long their answers took, seconds."""
+
+    reads: int = 0
+    writes: int = 0
+    refused: int = 0
+    failed: int = 0
+    last_s: float = 0.0
+    slowest_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Serves:
+    """What answers for one kind of model, and why; ``trouble``: the version in service cannot be used."""
+
+    version: str = ""
+    why: str = ""
+    trouble: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """A histogram by ``counters.BUCKETS_S``."""
+
+    counts: tuple[int, ...] = ()
+    sum_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """Of what lucidd has counted, what the pages show."""
+
+    cycle_s: Times = field(default_factory=Times)
+    plan_s: Times = field(default_factory=Times)
+    refused: Mapping[str, int] = field(default_factory=dict)
+    restarts: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """The view ``status``. ``private_data``: the words of Slurm's PrivateData; ``None`` where lucidd has recorded
+    none. ``aside``: jobs that wait, but not for Lucid, and for what."""
+
+    at_s: float | None = None
+    client: str = ""
+    calls: Calls | None = None
+    breaker_open_s: float = 0.0
+    breaker_why: str = ""
+    models: Mapping[str, Serves] = field(default_factory=dict)
+    cycles: int | None = None
+    paused: bool = False
+    modes: Mapping[str, str] = field(default_factory=dict)
+    last_error: str = ""
+    failed_turns: int = 0
+    private_data: tuple[str, ...] | None = None
+    counts: Counts = field(default_factory=Counts)
+    aside: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Drift:
+    """``error_ratio``: error over that of history means; ``None`` where too few jobs have ended."""
+
+    error_ratio: float | None = None
+    jobs: int = 0
+    psi: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """What the last look at one kind of model came to. ``drift``: ``None`` where there was no evidence yet. What
+    follows ``reasons`` is told where a version was trained."""
+
+    kind: str = ""
+    trouble: str | None = None
+    new: int | None = None
+    drift: Drift | None = None
+    action: str = ""
+    reasons: tuple[str, ...] = ()
+    version: str | None = None
+    loss: float | None = None
+    loss_in_service: float | None = None
+    promoted: bool | None = None
+    why: str | None = None
+
+
+def status_of(data: Any) -> Status:
+    """Of the view ``status``, whatever it holds."""
+    return _read(Status, data)
+
+
+def judged_of(data: Any) -> tuple[Judged, ...]:
+    """Of the view ``upkeep``, whatever it holds."""
+    return tuple(_read(Judged, one) for one in data) if isinstance(data, list) else ()
+
+
+def _read(kind: type[_T], data: Any) -> _T:
+    return kind(**fitting(kind, data)) if isinstance(data, Mapping) else kind()
+
+
+Entry = Pending | Running
+
+
+@dataclass(frozen=True)
+class Picture:
+    """``version`` rises with every picture."""
+
+    version: int
+    seen: StoredPlan
+    status: Status
+    times: StartTimes = field(default_factory=StartTimes)
+    """What came true of lucidd's forecasts of starts."""
+    positions: Mapping[str, int] = field(init=False)
+    """Of the jobs that wait: the place in their partition's order."""
+
+    def __post_init__(self) -> None:
+        found: dict[str, int] = {}
+        for part in self.seen.plan.partitions.values():
+            found.update(part.positions)
+        object.__setattr__(self, "positions", found)
+
+    @property
+    def now_s(self) -> float:
+        """When lucidd looked."""
+        return self.seen.snapshot.now_s
+
+    @cached_property
+    def waiting(self) -> dict[str, tuple[str, Pending]]:
+        """Partition and job, in the order of the partitions' plans."""
+        found: dict[str, tuple[str, Pending]] = {}
+        for name, part in self.seen.snapshot.partitions.items():
+            for entry in sorted(part.pending, key=lambda e: self.positions.get(e.job.id, 0)):
+                found[entry.job.id] = name, entry
+        return found
+
+    @cached_property
+    def running(self) -> dict[str, tuple[str, Running]]:
+        """Partition and job."""
+        return {e.job.id: (n, e) for n, part in self.seen.snapshot.partitions.items() for e in part.running}
+
+    @cached_property
+    def nodes(self) -> dict[str, tuple[str, Node]]:
+        """Partition and node, in the partitions' order."""
+        return {node.name: (n, node) for n, part in self.seen.snapshot.partitions.items() for node in part.nodes}
+
+    @cached_property
+    def on_node(self) -> dict[str, list[Running]]:
+        """The jobs on each node, oldest first."""
+        found: dict[str, list[Running]] = {name: [] for name in self.nodes}
+        for _, entry in self.running.values():
+            for part in entry.placement:
+                found.setdefault(part.node, []).append(entry)
+        return found
+
+    @cached_property
+    def aliases(self) -> dict[str, str]:
+        """Users by number, as ``public.json`` has them."""
+        found: dict[str, str] = {"": ""}
+        for part in self.seen.snapshot.partitions.values():
+            for job in (*(e.job for e in part.pending), *(e.job for e in part.running)):
+                found.setdefault(job.user, f"user {len(found)}")
+        return found
+
+    @cached_property
+    def kept(self) -> dict[str, list[dict[str, Any]]]:
+        """By partition, for which jobs nodes are kept, how many and until about when, as decisions on others say."""
+        found: dict[str, dict[str, dict[str, Any]]] = {}
+        for name, part in self.seen.plan.partitions.items():
+            seen: set[int] = set()
+            for decision in part.decisions.values():
+                if id(decision.reasons) in seen:
+                    continue
+                seen.add(id(decision.reasons))
+                for reason in decision.reasons:
+                    if isinstance(reason, Reserved):
+                        told = {"job": reason.holder, "nodes": reason.nodes, "until_s": reason.until_s}
+                        found.setdefault(name, {})[reason.holder] = told
+        return {name: list(by_job.values()) for name, by_job in found.items()}
+
+    @cached_property
+    def _gpu_states(self) -> dict[str, dict[str, int]]:
+        found = {}
+        for name, part in self.seen.snapshot.partitions.items():
+            once, twice, out = dict.fromkeys((n.name for n in part.nodes), 0), dict[str, int](), 0
+            asleep = 0
+            for entry in part.running:
+                for placed in entry.placement:
+                    before = once.get(placed.node, 0)
+                    twice[placed.node] = twice.get(placed.node, 0) | (before & placed.mask)
+                    once[placed.node] = before | placed.mask
+            shared = sum(mask.bit_count() for mask in twice.values())
+            taken = sum(mask.bit_count() for mask in once.values())
+            for node in part.nodes:
+                left = max(node.gpus - once[node.name].bit_count(), 0)
+                if not node.available:
+                    out += left
+                    continue
+                bad = (~node.usable & (1 << node.gpus) - 1 & ~once[node.name]).bit_count()
+                out, left = out + bad, left - bad
+                if node.boot_s:
+                    asleep += left
+            free = max(part.gpus - taken - out, 0)
+            found[name] = {"alone": taken - shared, "shared": shared, "free": free, "asleep": asleep, "out": out}
+        return found
+
+    def gpu_states(self, partition: str) -> dict[str, int]:
+        """How many GPUs one job holds, two or more share, nobody holds (and how many of these are on nodes that sleep
+        or boot), and nobody may have."""
+        return self._gpu_states[partition]
+
+    def warm(self) -> None:
+        """Index it, so that no page has to."""
+        _ = self.waiting, self.running, self.nodes, self.on_node, self.aliases, self.kept, self._gpu_states
+
+    def decision(self, partition: str, job_id: str) -> DecisionRow | None:
+        """The plan's decision on a job that waits in this partition."""
+        seen = self.seen
+        part = seen.plan.partitions.get(partition)
+        made = None if part is None else part.decisions.get(job_id)
+        if made is None:
+            return seen.row(job_id)
+        return row_of(seen.plan.now_s, job_id, partition, made, seen.modes.get(partition, Mode.PACK))
+
+    def entry(self, job_id: str) -> tuple[str, Entry] | None:
+        """A job that waits or runs."""
+        return self.waiting.get(job_id) or self.running.get(job_id)
+
+
+DAY_S = 86400.0
+_KEPT_S = 1.25 * DAY_S
+_ROWS = 20_000
+_MOVES = ("start", "requeue", "part", "release", "resize", "regroup")
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """One stretch of a job on its GPUs; ``end_s`` is ``None`` while it lasts, as far as is known."""
+
+    job_id: str
+    partition: str
+    placement: Placement
+    start_s: float
+    beside: str | None = None
+    end_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Gone:
+    """A job that ended: when, and whose it was."""
+
+    end_s: float
+    user: str
+    name: str
+
+
+class History:
+    """The spans of the last day. ``take`` reads; the rest may be asked from any thread."""
+
+    def __init__(self) -> None:
+        self._spans: dict[str, list[Span]] = {}
+        self._gone: dict[str, _Gone] = {}
+        self._next_id = -1
+        self._ended_s = 0.0
+        self._lock = threading.Lock()
+
+    def take(self, store: SqliteStore, now_s: float) -> None:
+        """What has come since the last look."""
+        with store.reading() as db:
+            if self._next_id < 0:
+                (first,) = db.execute("SELECT min(id) FROM decisions WHERE at_s >= ?", (now_s - DAY_S,)).fetchone()
+                self._next_id = 0 if first is None else int(first)
+                self._ended_s = now_s - DAY_S
+            marks = ", ".join("?" * len(_MOVES))
+            rows = db.execute(
+                "SELECT id, at_s, job_id, partition, verb, placement, beside FROM decisions "
+                f"WHERE id >= ? AND mode = 'pack' AND verb IN ({marks}) ORDER BY id LIMIT ?",
+                (self._next_id, *_MOVES, _ROWS),
+            ).fetchall()
+            ended = db.execute(
+                "SELECT job_id, end_s, job FROM ended WHERE end_s > ? ORDER BY end_s LIMIT ?", (self._ended_s, _ROWS)
+            ).fetchall()
+        with self._lock:
+            for number, at_s, job_id, partition, verb, placement, beside in rows:
+                self._next_id = number + 1
+                self._moved(job_id, float(at_s), partition, verb, placement, beside)
+            for job_id, end_s, job in ended:
+                self._ended_s = max(self._ended_s, float(end_s))
+                told = json.loads(job)
+                self._gone[job_id] = _Gone(float(end_s), str(told.get("user", "")), str(told.get("name", "")))
+                self._close(job_id, float(end_s))
+            self._forget(now_s - _KEPT_S)
+
+    def _moved(self, job_id: str, at_s: float, partition: str, verb: str, placement: str, beside: str | None) -> None:
+        self._close(job_id, at_s)
+        if verb in ("start", "resize", "regroup") and placement:
+            gone = self._gone.get(job_id)
+            end_s = gone.end_s if gone is not None and gone.end_s >= at_s else None
+            span = Span(job_id, partition, parse_placement(placement), at_s, beside, end_s)
+            self._spans.setdefault(job_id, []).append(span)
+
+    def _close(self, job_id: str, at_s: float) -> None:
+        spans = self._spans.get(job_id)
+        if spans and spans[-1].end_s is None:
+            spans[-1] = replace(spans[-1], end_s=max(at_s, spans[-1].start_s))
+
+    def _forget(self, before_s: float) -> None:
+        old = [
+            job_id
+            for job_id, spans in self._spans.items()
+            if spans[-1].end_s is not None and spans[-1].end_s < before_s
+        ]
+        for job_id in old:
+            del self._spans[job_id]
+        for job_id in [job_id for job_id, gone in self._gone.items() if gone.end_s < before_s]:
+            del self._gone[job_id]
+
+    def spans(self, since_s: float) -> Iterator[Span]:
+        """Those that lasted beyond ``since_s``."""
+        with self._lock:
+            found = [span for spans in self._spans.values() for span in spans]
+        return (span for span in found if span.end_s is None or span.end_s > since_s)
+
+    def user_of(self, job_id: str) -> tuple[str, str] | None:
+        """User and name of a job that ended in the last day."""
+        gone = self._gone.get(job_id)
+        return None if gone is None else (gone.user, gone.name)
+
 
 _LOG = logging.getLogger("lucid.web")
 _LOOK_EVERY_S = 1.0

@@ -9,9 +9,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from ipaddress import ip_address, ip_network
 
-from lucid.config import Anonymous, Others, WebSettings
-
-__all__ = ["UNIX", "Sight", "Viewer", "peer_name", "viewer_of"]
+from lucid.config.other import Anonymous, Others, WebSettings
 
 UNIX = "unix"
 """In place of a client's address: the peer of a Unix socket, its uid in place of the port."""

@@ -7,9 +7,9 @@ import secrets
 import socket
 from pathlib import Path
 
-from lucid.slurmconf.install import install_files
-from lucid.slurmconf.nodes import hosts_in
-from lucid.slurmconf.render import render
+from lucid.core.placement import hosts_in
+from lucid.setup.install import install_files
+from lucid.setup.render import render
 from testbed import cgroups, controllers, power, tree
 from testbed.settings import USERS, Layout
 

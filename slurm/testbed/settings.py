@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from lucid.slurmconf.nodes import NodeSpec, PartitionSpec, hosts_in, parse_node, parse_partition
+from lucid.core.placement import hosts_in
+from lucid.setup.nodes import NodeSpec, PartitionSpec, parse_node, parse_partition
 
 __all__ = [
     "BLOCK",

@@ -18,11 +18,12 @@ from lucid.core.job import Job
 from lucid.models.additive import AdditiveModel, Axis, Term
 from lucid.models.packing.share_score import Node, ShareTree
 from lucid.models.page import additive_page, tree_page
-from lucid.simulator.cluster import PROFILING, JobOutcome
+from lucid.simulator.cluster.cluster import PROFILING
+from lucid.simulator.cluster.state import JobOutcome
 from lucid.simulator.engine import Run, Series
 from lucid.simulator.metrics import run_metrics
 from lucid.simulator.record import DecisionLog
-from lucid.simulator.report import write_report
+from lucid.simulator.report.page import write_report
 from lucid.tuner.evidence import Change, Evidence, UserEffect
 from lucid.tuner.page import write_page
 from lucid.tuner.proposal import Proposal

@@ -11,19 +11,20 @@ import pytest
 from builders import LIGHT, VC, a_cluster, a_trace, at, by, elastic, nodes
 from fake_commands import NamedClient
 from fake_slurm import FakeSampler, FakeSlurm, fake_node
-from lucid.adapters.slurm.clients.port import SlurmClient
-from lucid.adapters.slurm.cluster import SlurmCluster
-from lucid.adapters.store.leased import IN_MEMORY
-from lucid.adapters.store.sqlite import SqliteStore
-from lucid.config import DaemonSettings, ElasticSettings, Mode, SlurmSettings
+from lucid.config.live import DaemonSettings, ElasticSettings, SlurmSettings
 from lucid.core.decision import Action, EndProfiling, Keep, Regroup, Requeue, Resize, Start
 from lucid.core.job import Stage
 from lucid.core.ports import Applied, Capability, Cluster
 from lucid.core.prediction import StageTimes
-from lucid.core.reason import FairOrder
+from lucid.core.reasons.queue import FairOrder
 from lucid.core.snapshot import Partition
-from lucid.simulator.interleaving import Interleaving
-from lucid.systems.muri import PUBLISHED
+from lucid.orchestrator.policies.muri.interleave import PUBLISHED
+from lucid.places import Mode
+from lucid.simulator.cluster.truth import Interleaving
+from lucid.slurm.client import SlurmClient
+from lucid.slurm.cluster import SlurmCluster
+from lucid.store.lease import IN_MEMORY
+from lucid.store.sqlite import SqliteStore
 
 WHY = (FairOrder(0.0),)
 

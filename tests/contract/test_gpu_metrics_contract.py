@@ -14,11 +14,11 @@ from pathlib import Path
 
 import pytest
 
-from lucid.adapters.gpu.dcgm import ExporterMetrics, parse_exporter
-from lucid.adapters.gpu.nvml import NvmlMetrics
+from lucid.core.gpu import GpuLost, GpuProcess, GpuReading
 from lucid.core.ports import GpuMetrics
-from lucid.core.readings import GpuLost, GpuProcess, GpuReading
 from lucid.errors import MetricsError
+from lucid.node.dcgm import ExporterMetrics, parse_exporter
+from lucid.node.nvml import NvmlMetrics
 from nvml_emulator import (
     DRIVER_NOT_LOADED,
     GPU_IS_LOST,

@@ -8,12 +8,14 @@ from pathlib import Path
 import pytest
 
 from builders import LIGHT, a_job
-from lucid.adapters.store.leased import IN_MEMORY
-from lucid.adapters.store.port import DecisionRow, JobNote, LeaseLost, PredictionRow, ProfileRow, Store
-from lucid.adapters.store.sqlite import SqliteStore
+from lucid.core.decision import DecisionRow
 from lucid.core.job import Ended, JobProfile
 from lucid.core.prediction import DurationTerms, Prediction, Split, Term
-from lucid.core.reason import FreeGpus, NotMeasured
+from lucid.core.reasons.queue import FreeGpus
+from lucid.core.reasons.sharing import NotMeasured
+from lucid.store.lease import IN_MEMORY
+from lucid.store.port import JobNote, LeaseLost, PredictionRow, ProfileRow, Store
+from lucid.store.sqlite import SqliteStore
 
 STORES: dict[str, Callable[[Path], Store]] = {
     "memory": lambda folder: SqliteStore(IN_MEMORY),

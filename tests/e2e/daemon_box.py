@@ -14,11 +14,11 @@ from typing import Any
 
 from box import Box
 
-from lucid.adapters.gpu.profile_files import write_summary
-from lucid.adapters.store.port import ProfileRow
-from lucid.adapters.store.sqlite import SqliteStore
 from lucid.core.job import JobProfile
+from lucid.node.reports import write_summary
 from lucid.profiler.summary import Summary
+from lucid.store.port import ProfileRow
+from lucid.store.sqlite import SqliteStore
 
 REPO = Path(__file__).resolve().parents[2]
 LIGHT = JobProfile(20.0, 10.0, 4000.0)

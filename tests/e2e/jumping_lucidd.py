@@ -7,7 +7,8 @@ import sys
 import time
 from pathlib import Path
 
-from lucid.daemon import build, main
+from lucid.daemon import build
+from lucid.daemon.process import main
 
 
 class JumpingClock:

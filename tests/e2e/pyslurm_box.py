@@ -70,9 +70,9 @@ class PyslurmProcess:
 def main() -> None:
     import time
 
-    from lucid.adapters.slurm.clients.commands import CommandClient
-    from lucid.adapters.slurm.clients.port import Breaker
-    from lucid.adapters.slurm.clients.pyslurm import PyslurmClient
+    from lucid.slurm.client import Breaker
+    from lucid.slurm.commands import CommandClient
+    from lucid.slurm.pyslurm import PyslurmClient
 
     out = sys.stdout.buffer
     sys.stdout = sys.stderr  # pyslurm itself prints at times

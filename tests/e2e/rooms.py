@@ -1,6 +1,6 @@
 """Which files of tests/e2e go with which paths: ``make e2e FOR="path…"``, by the table in ``rooms.toml``.
 
-    python tests/e2e/rooms.py lucid/adapters/slurm/snapshot/builder.py     # or a folder, or a revision: what differs
+    python tests/e2e/rooms.py lucid/slurm/view/snapshot.py     # or a folder, or a revision: what differs
     from it
 
 The files go to stdout; why they are chosen, to stderr.
@@ -41,13 +41,15 @@ def rooms() -> list[Room]:
 
 
 def asked_by(path: str) -> tuple[list[str], str]:
-    """The files that a path asks for; where there are none, why."""
+    """The files that a path asks for: those of all rooms that name it, or else of the first that has its folder.
+    Where there are none, why."""
     if path.startswith("tests/e2e/"):
         return _in_tests(Path(path).name), "nothing imports it"
-    room = next((room for room in rooms() if room.has(path)), None)
-    if room is None:
+    table = rooms()
+    own = [room for room in table if path in room.of] or [room for room in table if room.has(path)][:1]
+    if not own:
         return [], "no room of a live Slurm's"
-    return list(room.ask), room.none
+    return list(dict.fromkeys(file for room in own for file in room.ask)), own[0].none
 
 
 def _in_tests(name: str) -> list[str]:

@@ -11,10 +11,9 @@ from typing import Any
 
 from box import Box
 
-from lucid.core.readings import GpuCard, GpuReading
-from lucid.node.host import Host
-from lucid.node.jobs import JobSpec
-from lucid.node.owners import Owners
+from lucid.core.gpu import GpuCard, GpuReading
+from lucid.node.host_use import Host
+from lucid.node.processes import JobSpec, Owners
 from lucid.node.sampler import Sampler
 
 

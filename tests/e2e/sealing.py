@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from box import Box
 
-from lucid.adapters.slurm.actions.prolog_extra import Items
-from lucid.adapters.slurm.clients.munge import MUNGE, credential
+from lucid.slurm.act.prolog_extra import Items
+from lucid.slurm.commands import MUNGE, credential
 
 
 def seal(

@@ -21,10 +21,10 @@ from mps_box import install_mps
 from own_testbed import own_testbed
 from plain_slurm import PATH, make_plain, slurms_own, typed
 
-from lucid.adapters.gpu.profile_files import summary_to_dict
 from lucid.core.job import JobProfile
+from lucid.node.reports import summary_to_dict
 from lucid.profiler.summary import Summary
-from lucid.slurmconf.toml_text import with_keys
+from lucid.setup.install import with_keys
 from testbed import cli
 
 SETUP = {

@@ -12,8 +12,8 @@ import pytest
 from box import Box
 from daemon_box import REPO, Lucidd
 
-from lucid.adapters.store.sqlite import SqliteStore
 from lucid.core.job import Ended, Job
+from lucid.store.sqlite import SqliteStore
 
 
 @pytest.fixture

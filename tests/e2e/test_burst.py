@@ -13,8 +13,8 @@ import pytest
 from box import Box
 from daemon_box import Lucidd
 
-from lucid.adapters.store.sqlite import SqliteStore
-from lucid.config import load_settings
+from lucid.config.load import load_settings
+from lucid.store.sqlite import SqliteStore
 from testbed import cli
 from testbed.settings import layout_from
 

@@ -8,12 +8,13 @@ from pathlib import Path
 
 from box import Box
 
-from lucid.adapters.slurm.clients.accounting import Accounted, SacctClient
-from lucid.adapters.slurm.clients.commands import CommandClient
-from lucid.adapters.slurm.clients.port import Breaker
-from lucid.cli.job.unknown_job import why_unknown
-from lucid.config import settings_from
-from lucid.simulator.traces import Trace, read_trace
+from lucid.cli.jobs.ended import why_unknown
+from lucid.config.load import settings_from
+from lucid.simulator.traces.read import read_trace
+from lucid.simulator.traces.record import Trace
+from lucid.slurm.accounting import Accounted, SacctClient
+from lucid.slurm.client import Breaker
+from lucid.slurm.commands import CommandClient
 
 
 def test_a_job_that_has_just_ended_is_not_run_again_by_a_requeue_that_comes_late(box: Box) -> None:

@@ -10,7 +10,7 @@ import pytest
 from box import Box
 from sealing import seal
 
-from lucid.adapters.slurm.actions.prolog_extra import Items
+from lucid.slurm.act.prolog_extra import Items
 from nvml_emulator import smi as nvidia_smi
 
 

@@ -17,10 +17,10 @@ from daemon_box import Lucidd
 from own_testbed import own_testbed
 from sampler_box import Emulated, SamplerBeside
 
-from lucid.adapters.gpu.profile_files import read_summary
+from lucid.core.gpu import GpuProcess, GpuReading
 from lucid.core.job import TimeShares
-from lucid.core.readings import GpuProcess, GpuReading
-from lucid.node.jobs import JobSpec
+from lucid.node.processes import JobSpec
+from lucid.node.reports import read_summary
 from testbed import cli
 
 REPORTS = "run/lucid-reports"

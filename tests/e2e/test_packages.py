@@ -60,7 +60,7 @@ class Packages:
         if source.exists():
             return source
         made = unpacked_sdist(self.folder / "sdist")
-        project, schema = made / "pyproject.toml", made / "lucid/adapters/store/schema.py"
+        project, schema = made / "pyproject.toml", made / "lucid/store/file.py"
         text, count = re.subn(r'^version = ".*"$', 'version = "99.0"', project.read_text(), flags=re.MULTILINE)
         assert count == 1
         project.write_text(text)

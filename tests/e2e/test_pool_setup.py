@@ -16,7 +16,7 @@ from plain_slurm import slurms_own, typed
 from story_box import GATE, Site, story_site
 
 from json_schemas import trouble_with
-from lucid.slurmconf.toml_text import with_keys
+from lucid.setup.install import with_keys
 
 pytestmark = pytest.mark.slow
 LIKE = (

@@ -15,10 +15,10 @@ from box import Box
 from pyslurm_box import PyslurmProcess, no_pyslurm
 
 from builders import at
-from lucid.adapters.slurm.clients.commands import CommandClient
-from lucid.adapters.slurm.clients.port import Breaker, Changes, Inspector
-from lucid.adapters.slurm.records.jobs_and_nodes import SlurmJob
 from lucid.errors import ActionRefused, ClusterUnavailable
+from lucid.slurm.client import Breaker, Changes, Inspector
+from lucid.slurm.commands import CommandClient
+from lucid.slurm.records.job import SlurmJob
 from testbed import daemons, host
 from testbed.settings import layout_from
 

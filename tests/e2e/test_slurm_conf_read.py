@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from lucid.adapters.slurm.records.configuration import config_from_text
 from lucid.errors import ConfigError
-from lucid.slurmconf.conf_text import read_texts
+from lucid.setup.conf_text import read_texts
+from lucid.slurm.records.configuration import config_from_text
 from testbed.settings import layout_from
 
 pytestmark = pytest.mark.slow

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from box import Box
 
-from lucid.node.owners import Owners
+from lucid.node.processes import Owners
 from testbed import cgroups, cli, host
 from testbed.settings import TestbedError, layout_from
 

@@ -13,15 +13,14 @@ from box import Box
 from daemon_box import Lucidd
 from sampler_box import Emulated, SamplerBeside
 
-from lucid.adapters.gpu.use_files import UseFolder
-from lucid.adapters.store.sqlite import SqliteStore
-from lucid.config import load_settings, profiles_folder
-from lucid.core.readings import GpuProcess, GpuReading
-from lucid.live.reporting.waste_inputs import job_accounts
-from lucid.metrics.source import MetricsSource
-from lucid.node.jobs import JobSpec
-from lucid.node.owners import Owners
+from lucid.config.load import load_settings
+from lucid.core.gpu import GpuProcess, GpuReading
+from lucid.daemon.reporting.waste_inputs import MetricsSource, job_accounts
+from lucid.node.processes import JobSpec, Owners
+from lucid.node.reports import UseFolder
+from lucid.places import profiles_folder
 from lucid.profiler import use as use_of_gpus
+from lucid.store.sqlite import SqliteStore
 from prometheus_box import Exporter, Prometheus, make, plain
 
 WORK_S = 10.0

@@ -12,7 +12,7 @@ import pytest
 from box import Box
 from daemon_box import Lucidd
 
-from lucid.adapters.store.sqlite import SqliteStore
+from lucid.store.sqlite import SqliteStore
 
 HOUR = ("-p", "vc-a", "--gres=gpu:1", "-t", "60")
 

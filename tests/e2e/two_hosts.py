@@ -19,7 +19,7 @@ from box import OVER, Box
 from breakage import SLURM
 from daemon_box import REPO, Lucidd
 
-from lucid.adapters.store.sqlite import SqliteStore
+from lucid.store.sqlite import SqliteStore
 from testbed import controllers, daemons, host
 from testbed.settings import Layout
 

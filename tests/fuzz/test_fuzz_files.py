@@ -13,23 +13,24 @@ import pytest
 from hostile import Hostile, inputs, only_our_errors, short
 from pydantic import BaseModel
 
-from lucid.adapters.bounded import MOST
-from lucid.adapters.gpu.profile_files import summary_to_dict
-from lucid.adapters.gpu.profiles import ProfileFolder
-from lucid.adapters.gpu.spool import SampleWriter, read_run
-from lucid.adapters.slurm.heartbeat import Heartbeat, read_heartbeat, write_heartbeat
-from lucid.adapters.store.pair_memory import PairMemoryFile
-from lucid.adapters.store.port import JobNote, ProfileRow, holder_is_dead
-from lucid.adapters.store.sqlite import SqliteStore
-from lucid.config import Mode, Settings, load_settings
+from lucid.config.load import Settings, load_settings
 from lucid.core.job import Ended, Job, JobProfile
 from lucid.core.prediction import Prediction
+from lucid.daemon.modes import switches_of
 from lucid.errors import ConfigError
-from lucid.live.switches import switches_of
+from lucid.models.packing.pair_memory import PairMemoryFile
+from lucid.node.reports import summary_to_dict
+from lucid.node.spool import SampleWriter, read_run
+from lucid.places import Mode
 from lucid.profiler.samples import GpuSample
 from lucid.profiler.summary import Summary
-from lucid.simulator.traces import read_trace
-from lucid.simulator.traces.table import columns_from
+from lucid.simulator.traces.formats.table import columns_from
+from lucid.simulator.traces.read import read_trace
+from lucid.slurm.heartbeat import Heartbeat, read_heartbeat, write_heartbeat
+from lucid.slurm.view.profiles import ProfileFolder
+from lucid.store.port import JobNote, ProfileRow, holder_is_dead
+from lucid.store.sqlite import SqliteStore
+from lucid.text import MOST
 
 NOTE = JobNote("1", "ada", "x", "vc", {"tres_per_node": "gres/gpu:1"}, where="n1:0", asked_s=5.0, released=True)
 PROFILE = JobProfile(20.0, 10.0, 4000.0)
@@ -125,7 +126,8 @@ ROWS: dict[str, tuple[str, Any]] = {
 
 @pytest.fixture
 def store(tmp_path: Path) -> SqliteStore:
-    from lucid.adapters.store.port import DecisionRow, PredictionRow
+    from lucid.core.decision import DecisionRow
+    from lucid.store.port import PredictionRow
 
     made = SqliteStore(tmp_path / "lucid.db")
     lease = made.take_lease("x", 0.0, 1e9)

@@ -9,18 +9,19 @@ from typing import Any
 import pytest
 from hostile import COUNTS, inputs, only_our_errors, short
 
-from lucid.adapters.left_out import LeftOut
-from lucid.adapters.slurm.clients.accounting import accounted_from
-from lucid.adapters.slurm.clients.commands import CommandClient
-from lucid.adapters.slurm.clients.port import Breaker
-from lucid.adapters.slurm.records.configuration import (
+from lucid.core.placement import parse_placement
+from lucid.left_out import LeftOut
+from lucid.slurm.accounting import accounted_from
+from lucid.slurm.client import Breaker
+from lucid.slurm.commands import CommandClient
+from lucid.slurm.records.configuration import (
     clock_from,
     config_from_text,
+    fair_shares_from,
     gpu_limits_from,
     partitions_from,
 )
-from lucid.adapters.slurm.records.fair_shares import fair_shares_from
-from lucid.adapters.slurm.records.field_parsers import (
+from lucid.slurm.records.fields import (
     array_tasks,
     gpu_count,
     gpu_mask,
@@ -29,13 +30,12 @@ from lucid.adapters.slurm.records.field_parsers import (
     is_shards,
     memory_mib,
     parse_mark,
-    parse_placement,
     says,
     shard_counts,
 )
-from lucid.adapters.slurm.records.from_json import jobs_from, nodes_from
-from lucid.adapters.slurm.records.json_values import number_of
-from lucid.adapters.slurm.records.request import NO_DEFAULTS, defaults_from, from_mark, host_needs, whole_because
+from lucid.slurm.records.from_json import jobs_from, nodes_from
+from lucid.slurm.records.json import number_of
+from lucid.slurm.records.request import NO_DEFAULTS, defaults_from, from_mark, host_needs, whole_because
 
 ASSETS = Path(__file__).resolve().parents[1] / "assets/slurm"
 SHARE = {"type": ["USER"], "parent": "ml", "name": "ann", "fairshare": {"factor": {"set": True, "number": 0.25}}}

@@ -12,18 +12,19 @@ from hostile import SEED, Hostile, inputs, short
 
 from fake_commands import job_json, node_json
 from fake_slurm import FakeSampler, FakeSlurm, fake_node
-from lucid.adapters.estimates import WithContention
-from lucid.adapters.left_out import LeftOut
-from lucid.adapters.slurm.clients.port import Breaker, Changes
-from lucid.adapters.slurm.heartbeat import read_heartbeat
-from lucid.adapters.slurm.records.from_json import jobs_from, nodes_from
-from lucid.adapters.slurm.records.jobs_and_nodes import SlurmJob, SlurmNode
-from lucid.adapters.store.sqlite import SqliteStore
-from lucid.config import settings_from
-from lucid.daemon import Daemon, Parts
+from lucid.config.load import settings_from
+from lucid.daemon.build import Parts
+from lucid.daemon.learning.models import WithContention
+from lucid.daemon.loop import Daemon
+from lucid.daemon.reporting.status import words_of_left_out
 from lucid.errors import ActionRefused
-from lucid.live.reporting.status import words_of_left_out
+from lucid.left_out import LeftOut
 from lucid.models.history import HistoryPredictor
+from lucid.slurm.client import Breaker, Changes
+from lucid.slurm.heartbeat import read_heartbeat
+from lucid.slurm.records.from_json import jobs_from, nodes_from
+from lucid.slurm.records.job import SlurmJob, SlurmNode
+from lucid.store.sqlite import SqliteStore
 
 
 class Beset(FakeSlurm):

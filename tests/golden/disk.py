@@ -14,10 +14,11 @@ from pathlib import Path
 
 from click.testing import CliRunner
 
-from lucid.adapters.store.plan_records import record_files
 from lucid.cli.main import lucidctl
-from lucid.simulator.traces import write_trace
-from lucid.simulator.traces.synth import preset, synthesise
+from lucid.simulator.traces.formats.own import write_trace
+from lucid.simulator.traces.presets import preset
+from lucid.simulator.traces.synth import synthesise
+from lucid.store.plan_records import record_files
 
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).parents[1]))

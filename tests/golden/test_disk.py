@@ -14,11 +14,11 @@ from click.testing import CliRunner
 from disk import NOW
 from kept import HERE, same_as, shortened
 
-from lucid.adapters.gpu.profile_files import read_profile_files
-from lucid.adapters.store.plan_records import read_record, record_files, replan
-from lucid.adapters.store.sqlite import SqliteStore
 from lucid.cli.main import lucidctl
-from lucid.models.upkeep.library import Library
+from lucid.models.library import Library
+from lucid.node.reports import read_profile_files
+from lucid.store.plan_records import read_record, record_files, replan
+from lucid.store.sqlite import SqliteStore
 
 ASKED = (
     "status", "queue", "history", "efficiency", "explain 5", "explain 6", "explain 1", "explain 30", "explain 129",

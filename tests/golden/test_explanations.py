@@ -16,7 +16,7 @@ from kept import HERE, same_as
 from builders import HEAVY, LIGHT, a_trace, by
 from lucid.cli.main import lucidctl
 from lucid.core.job import JobProfile
-from lucid.simulator.traces import write_trace
+from lucid.simulator.traces.formats.own import write_trace
 
 GOLDEN = HERE / "explain"
 MIDDLE = JobProfile(gpu_util=40.0, mem_util=20.0, gpu_mem_mib=9000.0)

@@ -18,11 +18,13 @@ from typing import Any
 import pytest
 from kept import HERE
 
-from lucid.simulator.ground_truth import read_pairs
+from lucid.simulator.cluster.truth import read_pairs
 from lucid.simulator.layout import read_vcs
-from lucid.simulator.scenario import Scenario, Semantics, simulate
-from lucid.simulator.traces import read_trace
-from lucid.simulator.traces.synth import preset, synthesise, vc_layout
+from lucid.simulator.published import Semantics
+from lucid.simulator.scenario import Scenario, simulate
+from lucid.simulator.traces.presets import preset, vc_layout
+from lucid.simulator.traces.read import read_trace
+from lucid.simulator.traces.synth import synthesise
 
 DATA = Path(os.environ.get("LUCID_SHARED", "../shared")) / "data"
 FILE = HERE / "schedules.json"

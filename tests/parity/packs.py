@@ -12,12 +12,14 @@ from typing import Any
 
 import pytest
 
-from lucid.simulator.estimates import read_estimates
-from lucid.simulator.ground_truth import read_pairs
+from lucid.simulator.cluster.truth import read_pairs
 from lucid.simulator.layout import NodeShape, read_vcs, sized_vcs
 from lucid.simulator.metrics import run_metrics
-from lucid.simulator.scenario import Scenario, Semantics, simulate
-from lucid.simulator.traces import Trace, read_trace, sniff
+from lucid.simulator.predictors import read_estimates
+from lucid.simulator.published import Semantics
+from lucid.simulator.scenario import Scenario, simulate
+from lucid.simulator.traces.read import read_trace, sniff
+from lucid.simulator.traces.record import Trace
 
 SHARED = Path(os.environ.get("LUCID_SHARED", str(Path(__file__).parents[3] / "shared")))
 HOUR = 3600.0

@@ -12,11 +12,11 @@ from click.testing import CliRunner
 from packs import hours, replayed, shared
 
 from lucid.cli.main import lucidctl
-from lucid.simulator.ground_truth import read_pairs
+from lucid.simulator.cluster.truth import read_pairs
 from lucid.simulator.layout import read_vcs
 from lucid.simulator.metrics import run_metrics
 from lucid.simulator.scenario import Scenario, simulate
-from lucid.simulator.traces import read_trace
+from lucid.simulator.traces.read import read_trace
 
 pytestmark = pytest.mark.parity
 

@@ -13,16 +13,15 @@ import pytest
 from builders import VC, FixedPredictor
 from builders import settings as rules_of
 from examples import examples
-from lucid.binder.unpack import Partings
-from lucid.config import PolicySettings
+from lucid.binder.parting import Partings
+from lucid.config.policy import PolicySettings
 from lucid.core.decision import Action, Start
 from lucid.core.job import Job, JobProfile, Running
-from lucid.core.ledger import Ledger
-from lucid.core.ledgers import Ledgers
+from lucid.core.ledger import Ledger, Ledgers
 from lucid.core.node import Node
 from lucid.core.placement import NodeGpus
 from lucid.core.snapshot import Partition
-from lucid.orchestrator.policy import make_policy
+from lucid.orchestrator.registry import make_policy
 from scenes.crowded import some_crowded_vc
 
 _STEPS = 60

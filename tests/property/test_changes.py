@@ -16,24 +16,24 @@ from test_starvation_bound import ALONE, shadow_of, some_stream, wrong
 from builders import Tape, a_job, a_trace, guess, nodes, part, policy, replay, runs, snap
 from daemon_site import Site
 from examples import tried
-from lucid.adapters.slurm.snapshot.builder import Viewer
-from lucid.adapters.slurm.snapshot.reuse_unchanged import handed_on
-from lucid.config import BackfillSettings, Mode
-from lucid.core.changes import Changes, changed_names, key_of
+from lucid.config.policy import BackfillSettings
 from lucid.core.decision import EndProfiling, Keep, PartitionPlan, Requeue, Start
 from lucid.core.job import Pending, Running
 from lucid.core.placement import NodeGpus
-from lucid.core.snapshot import Partition, Snapshot
+from lucid.core.snapshot import Changes, Partition, Snapshot, changed_names, key_of
 from lucid.orchestrator.capacity.timeline import Timeline
 from lucid.orchestrator.policies import backfill
 from lucid.orchestrator.policies.backfill import BackfillPolicy
-from lucid.orchestrator.policies.lucid import lucid_policy as lucid
-from lucid.orchestrator.policies.plain_queue import WaitingJob
-from lucid.orchestrator.policies.shadow.advance import advance
-from lucid.simulator.cluster import SimulatedCluster
+from lucid.orchestrator.policies.lucid import policy as lucid
+from lucid.orchestrator.policies.shadow import advance
+from lucid.orchestrator.policies.waiting import WaitingJob
+from lucid.places import Mode
+from lucid.simulator.cluster.cluster import SimulatedCluster
 from lucid.simulator.record import DecisionLog
 from lucid.simulator.scenario import Scenario, simulate
-from lucid.simulator.traces.synth import preset, synthesise, vc_layout
+from lucid.simulator.traces.presets import preset, vc_layout
+from lucid.simulator.traces.synth import synthesise
+from lucid.slurm.view.snapshot import Viewer, handed_on
 from scenes.slurm import WHY, Scene
 
 

@@ -14,21 +14,21 @@ from hypothesis import strategies as st
 from applications import INIT, learning
 from builders import VC, FixedPredictor, a_cluster, a_job, a_trace, by, decided, elastic, nodes
 from examples import examples
-from lucid.config import OverheadSettings
+from lucid.config.policy import OverheadSettings
 from lucid.core.decision import Action, Decision, Hold, PartitionPlan, Plan, Requeue, Resize, Start
 from lucid.core.job import Elastic, Pending, Running
 from lucid.core.node import Node
 from lucid.core.placement import NodeGpus, Placement
 from lucid.core.ports import Applied, Capability
-from lucid.core.reason import NextRound
+from lucid.core.reasons.queue import NextRound
 from lucid.core.snapshot import Partition, Snapshot
-from lucid.orchestrator.policy import PartitionPolicy, Policy, make_policy
-from lucid.orchestrator.rules import PolicyRules
-from lucid.simulator.cluster import JobOutcome
-from lucid.simulator.elastic.applications import Application
+from lucid.orchestrator.policy import PartitionPolicy, Policy, PolicyRules
+from lucid.orchestrator.registry import make_policy
+from lucid.simulator.cluster.state import JobOutcome
+from lucid.simulator.cluster.training import Application
+from lucid.simulator.cluster.truth import OraclePredictor
 from lucid.simulator.engine import run
-from lucid.simulator.ground_truth import OraclePredictor
-from lucid.simulator.traces import Trace, TraceJob
+from lucid.simulator.traces.record import Trace, TraceJob
 
 from builders import settings as rules  # isort: skip
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from examples import tried
 from hostile_rules import BOUND_S, judge
-from lucid.config import PolicySettings
+from lucid.config.policy import PolicySettings
 from lucid.core.decision import (
     Action,
     Decision,
@@ -28,7 +28,7 @@ from lucid.core.job import Elastic, Job, JobProfile, Pending, Running, Stage
 from lucid.core.node import Node
 from lucid.core.placement import NodeGpus, Placement, placement_gpus
 from lucid.core.snapshot import Partition, Snapshot
-from lucid.orchestrator.rules import PolicyRules
+from lucid.orchestrator.policy import PolicyRules
 from lucid.orchestrator.safety.check import SafetyCheck
 from scenes.hostile import LIES
 from scenes.plans import ANYTHING, guess, settings

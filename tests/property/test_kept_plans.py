@@ -19,9 +19,9 @@ from lucid.core.job import JobProfile, Pending, Running
 from lucid.core.node import Node
 from lucid.core.placement import NodeGpus
 from lucid.core.prediction import Prediction
-from lucid.core.reason import LargeShare, PlainOrder, Reserved
+from lucid.core.reasons.queue import LargeShare, PlainOrder, Reserved
 from lucid.core.snapshot import Partition, Snapshot
-from lucid.orchestrator.capacity.large_jobs import LOOK_AGAIN_S
+from lucid.orchestrator.capacity.reservations import LOOK_AGAIN_S
 from lucid.orchestrator.policy import Policy
 from safety_rules import outline
 

@@ -19,11 +19,11 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from lucid.adapters.store.port import Lease, LeaseLost
-from lucid.adapters.store.sqlite import SqliteStore
+from lucid.daemon.barrier import FailureBarrier
 from lucid.daemon.leader import Leader
 from lucid.errors import ClusterUnavailable
-from lucid.live.resilience.failure_barrier import FailureBarrier
+from lucid.store.port import Lease, LeaseLost
+from lucid.store.sqlite import SqliteStore
 
 _MEMORY = Path("/dev/shm")
 LASTS_S = 4.0

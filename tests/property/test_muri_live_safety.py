@@ -13,7 +13,7 @@ from lucid.core.job import Job, JobProfile, Pending, Running
 from lucid.core.ledger import Ledger
 from lucid.core.node import Node
 from lucid.core.prediction import StageTimes
-from lucid.core.reason import Overlaps
+from lucid.core.reasons.sharing import Overlaps
 from lucid.core.snapshot import Partition
 from lucid.orchestrator.capacity.placement import consolidated
 

@@ -12,9 +12,9 @@ from examples import tried
 from lucid.core.decision import Hold, Requeue, Start
 from lucid.core.node import Node
 from lucid.core.placement import placement_gpus
-from lucid.core.reason import Borrows, PlainOrder
-from lucid.orchestrator.policies.lucid.vc_plan import promises_by_vc
-from lucid.simulator.traces import Trace, TraceJob
+from lucid.core.reasons.queue import Borrows, PlainOrder
+from lucid.orchestrator.policies.lucid.plan import promises_by_vc
+from lucid.simulator.traces.record import Trace, TraceJob
 
 
 def some_pool(rng: random.Random) -> tuple[Trace, dict[str, tuple[Node, ...]]]:

@@ -12,23 +12,22 @@ import pytest
 from applications import INIT, learning
 from builders import HEAVY, LIGHT, VC, a_cluster, a_job, a_trace, by, nodes, settings
 from examples import examples
-from lucid.adapters.store.plan_records import plan_bytes, read_record, record_bytes, replan
-from lucid.config import PolicySettings
+from lucid.config.policy import PolicySettings
 from lucid.core.decision import Plan
 from lucid.core.job import Elastic
 from lucid.core.ports import Applied, Capability
 from lucid.core.prediction import StageTimes
 from lucid.core.snapshot import Snapshot
-from lucid.models.throughput.arrivals import ArrivalForecaster
-from lucid.orchestrator.policies import BUILT_IN
-from lucid.orchestrator.policy import make_policy
-from lucid.orchestrator.policy_host import PolicyHost
-from lucid.simulator.elastic.applications import Application
+from lucid.models.throughput.model import ArrivalForecaster
+from lucid.orchestrator.planner import PolicyHost
+from lucid.orchestrator.registry import BUILT_IN, make_policy
+from lucid.simulator.cluster.training import Application
+from lucid.simulator.cluster.truth import Interleaving
 from lucid.simulator.engine import run
-from lucid.simulator.interleaving import Interleaving
 from lucid.simulator.layout import NodeShape
 from lucid.simulator.scenario import Scenario
-from lucid.simulator.traces import TraceJob
+from lucid.simulator.traces.record import TraceJob
+from lucid.store.plan_records import plan_bytes, read_record, record_bytes, replan
 
 ROUND_S = 100.0
 RULES: dict[str, dict[str, Any]] = {

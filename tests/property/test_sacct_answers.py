@@ -13,7 +13,8 @@ import pytest
 from examples import Dice, tried
 from lucid.errors import TraceError
 from lucid.models.duration.jobtable import read_jobs
-from lucid.simulator.traces import Trace, read_trace
+from lucid.simulator.traces.read import read_trace
+from lucid.simulator.traces.record import Trace
 
 DAY = 1_700_000_000.0
 NEEDED = ("JobID", "User", "Partition", "Submit", "Start", "Elapsed", "State", "NNodes", "AllocTRES", "Timelimit")

@@ -13,8 +13,8 @@ import pytest
 from builders import HEAVY, LIGHT, VC, FixedPredictor, a_cluster, a_job, a_trace, at, guess, nodes, part, policy, snap
 from builders import settings as rules_of
 from examples import tried
-from lucid.binder.pairing import Binder
-from lucid.config import OverheadSettings, PolicySettings
+from lucid.binder.binder import Binder
+from lucid.config.policy import OverheadSettings, PolicySettings
 from lucid.core.job import Job, JobProfile, Pending
 from lucid.core.ledger import Ledger
 from lucid.core.node import Node
@@ -22,14 +22,14 @@ from lucid.core.ports import Capability, Predictor
 from lucid.core.prediction import StageTimes
 from lucid.core.snapshot import Partition
 from lucid.models.history import HistoryPredictor
-from lucid.orchestrator.by_partition import make_policies
-from lucid.orchestrator.policies import BUILT_IN
-from lucid.simulator.cluster import JobOutcome, SimulatedCluster
+from lucid.orchestrator.planner import make_policies
+from lucid.orchestrator.registry import BUILT_IN
+from lucid.simulator.cluster.cluster import SimulatedCluster
+from lucid.simulator.cluster.state import JobOutcome
+from lucid.simulator.cluster.truth import ContentionTruth, Interleaving, OraclePredictor
 from lucid.simulator.engine import run
-from lucid.simulator.estimates import DryRunPredictor, GivenPredictor
-from lucid.simulator.ground_truth import ContentionTruth, OraclePredictor
-from lucid.simulator.interleaving import Interleaving
-from lucid.simulator.traces import Trace, TraceJob
+from lucid.simulator.predictors import DryRunPredictor, GivenPredictor
+from lucid.simulator.traces.record import Trace, TraceJob
 from safety_rules import INTERLEAVING, Watcher, could_run, outline
 
 PLAIN = ("fifo", "backfill", "sjf", "srtf", "srsf", "qssf", "muri-s", "muri-l", "muri-l-2", "lucid")

@@ -15,16 +15,18 @@ import pytest
 from builders import VC, FixedPredictor, a_job, guess
 from builders import settings as rules_of
 from examples import examples
-from lucid.binder import candidates, unpack
-from lucid.binder.comparisons import ALL_HOLD, Guest
-from lucid.binder.pairing import Binder
-from lucid.config import PackingSettings, PolicySettings
+from lucid.binder import candidates
+from lucid.binder import parting as unpack
+from lucid.binder.binder import Binder
+from lucid.binder.rules import ALL_HOLD, Guest
+from lucid.config.policy import PackingSettings, PolicySettings
 from lucid.core.decision import Action, Hold, PartitionPlan, Plan, Start
 from lucid.core.job import JobProfile, Pending, Running
 from lucid.core.ledger import Ledger
 from lucid.core.node import Node
 from lucid.core.placement import NodeGpus
-from lucid.core.reason import FairOrder, GpuMemory, PairSpeed, PartnerOutlasts, ShareScores, Stable
+from lucid.core.reasons.queue import FairOrder
+from lucid.core.reasons.sharing import GpuMemory, PairSpeed, PartnerOutlasts, ShareScores, Stable
 from lucid.core.snapshot import Partition, Snapshot
 from lucid.errors import UnsafePlan
 from lucid.orchestrator.capacity import timeline
@@ -33,8 +35,8 @@ from lucid.orchestrator.capacity.timeline import Timeline
 from lucid.orchestrator.order.queue_order import QueueOrder, QueueRow
 from lucid.orchestrator.policies import backfill
 from lucid.orchestrator.policies.backfill import BackfillPolicy
-from lucid.orchestrator.policies.lucid.lucid_policy import LucidPolicy
-from lucid.orchestrator.policies.lucid.vc_plan import VcBooks, plan_vc
+from lucid.orchestrator.policies.lucid.plan import VcBooks, plan_vc
+from lucid.orchestrator.policies.lucid.policy import LucidPolicy
 from lucid.orchestrator.safety.check import SafetyCheck
 from safety_rules import outline
 from scenes.crowded import some_crowded_vc, some_traits, some_waiting

@@ -13,16 +13,16 @@ from test_kept_plans import some_waiting_vc
 from builders import VC, FixedPredictor, a_job, a_trace, by, guess, nodes, policy, replay
 from builders import settings as rules_of
 from examples import tried
-from lucid.adapters.store.snapshot_json import plan_from_dict, plan_to_dict, snapshot_from_dict, snapshot_to_dict
 from lucid.binder.contention import contention_speeds
 from lucid.core.decision import Plan, Start
 from lucid.core.job import Pending
 from lucid.core.snapshot import Snapshot
+from lucid.daemon.policies import LivePolicy
+from lucid.daemon.reporting.replan import LastPlan
+from lucid.daemon.reporting.starts import starts_ahead
 from lucid.explain.queue_rows import QueueRow, queue_rows
-from lucid.live.plans.expected_starts import starts_ahead
-from lucid.live.plans.replan import LastPlan
-from lucid.live.policies import LivePolicy
 from lucid.orchestrator.forecast.plan_ahead import forecast
+from lucid.store.view import plan_from_dict, plan_to_dict, snapshot_from_dict, snapshot_to_dict
 
 BARE = {"profiling": {"enabled": False}}
 

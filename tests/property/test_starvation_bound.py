@@ -10,16 +10,15 @@ import pytest
 
 from builders import FixedPredictor, Tape, a_job, a_trace, nodes, part, replay, snap, waits
 from examples import tried
-from lucid.config import BackfillSettings, ReservationSettings
+from lucid.config.policy import BackfillSettings, ReservationSettings
 from lucid.core.decision import Start
 from lucid.core.node import Node
 from lucid.core.snapshot import Snapshot
+from lucid.orchestrator.policies import shadow as plain_step
 from lucid.orchestrator.policies.backfill import BackfillPolicy
-from lucid.orchestrator.policies.lucid.vc_plan import LucidMemory
-from lucid.orchestrator.policies.shadow import advance as plain_step
-from lucid.orchestrator.policies.shadow.advance import Seen, advance
-from lucid.orchestrator.policies.shadow.plain_order import Shadow
-from lucid.simulator.traces import Trace, TraceJob
+from lucid.orchestrator.policies.lucid.plan import LucidMemory
+from lucid.orchestrator.policies.shadow import Seen, Shadow, advance
+from lucid.simulator.traces.record import Trace, TraceJob
 
 ALONE: Mapping[str, Any] = {"profiling": {"enabled": False}, "packing": {"gss": 0}}
 

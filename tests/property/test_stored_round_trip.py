@@ -20,10 +20,25 @@ from test_safety import VARIANTS, some_scene
 from builders import VC, FixedPredictor, Tape, a_cluster, a_trace, elastic, nodes, replay
 from builders import settings as rules
 from examples import tried
-from lucid.adapters.store.nouns import noun_from_json, noun_to_json
-from lucid.adapters.store.port import JobNote
-from lucid.adapters.store.rows import note_of
-from lucid.adapters.store.snapshot_json import (
+from lucid.core.as_json import from_json, to_json
+from lucid.core.decision import Action, Decision, Hold, PartitionPlan, Plan
+from lucid.core.gpu import GpuOut
+from lucid.core.job import Ended, JobProfile, Pending, Running
+from lucid.core.node import Node
+from lucid.core.placement import NodeGpus
+from lucid.core.ports import Predictor
+from lucid.core.prediction import Prediction
+from lucid.core.reason import REASONS, Reason, reason_from_dict, reason_to_dict
+from lucid.core.reasons.queue import Unranked
+from lucid.core.snapshot import ArrivalForecast, Partition, Snapshot
+from lucid.orchestrator.registry import make_policy
+from lucid.orchestrator.safety.check import SafetyCheck
+from lucid.simulator.cluster.training import Application
+from lucid.simulator.cluster.truth import OraclePredictor
+from lucid.simulator.engine import run
+from lucid.store.port import JobNote, note_of
+from lucid.store.values import noun_from_json, noun_to_json
+from lucid.store.view import (
     decision_from_dict,
     decision_to_dict,
     picture_from_text,
@@ -32,22 +47,6 @@ from lucid.adapters.store.snapshot_json import (
     snapshot_from_dict,
     snapshot_to_dict,
 )
-from lucid.core.arrivals import ArrivalForecast
-from lucid.core.as_json import from_json, to_json
-from lucid.core.decision import Action, Decision, Hold, PartitionPlan, Plan
-from lucid.core.gpu_health import GpuOut
-from lucid.core.job import Ended, JobProfile, Pending, Running
-from lucid.core.node import Node
-from lucid.core.placement import NodeGpus
-from lucid.core.ports import Predictor
-from lucid.core.prediction import Prediction
-from lucid.core.reason import REASONS, Reason, Unranked, reason_from_dict, reason_to_dict
-from lucid.core.snapshot import Partition, Snapshot
-from lucid.orchestrator.policy import make_policy
-from lucid.orchestrator.safety.check import SafetyCheck
-from lucid.simulator.elastic.applications import Application
-from lucid.simulator.engine import run
-from lucid.simulator.ground_truth import OraclePredictor
 
 _TEXTS = ("", "n1", "a-b_0.c", 'two "words"\n', "ü", "0:1")
 _NUMBERS = (0, 1, -1, 7, 1 << 40)

@@ -17,19 +17,20 @@ from hypothesis import strategies as st
 from builders import VC, check_plan, nodes, part, policy, runs, snap, waits
 from examples import tried
 from fake_slurm import AHEAD_S, FakeSlurm, fake_node
-from lucid.adapters.slurm.actions.gpu_placeholders import NAME, Placeholders
-from lucid.adapters.slurm.actions.job_writer import JobWriter
-from lucid.adapters.slurm.clients.port import HeldGpu
-from lucid.adapters.slurm.records.request import Request
-from lucid.adapters.slurm.snapshot.observation import Observation
-from lucid.adapters.store.leased import IN_MEMORY
-from lucid.adapters.store.sqlite import SqliteStore
-from lucid.config import DaemonSettings, Mode, SlurmSettings
+from lucid.config.live import DaemonSettings, SlurmSettings
 from lucid.core.decision import Requeue
-from lucid.core.gpu_health import GpuOut
+from lucid.core.gpu import GpuOut
 from lucid.core.job import Elastic, Progress, Running
 from lucid.core.placement import NodeGpus
 from lucid.errors import ActionRefused
+from lucid.places import Mode
+from lucid.slurm.act.placeholders import NAME, Placeholders
+from lucid.slurm.act.write import JobWriter
+from lucid.slurm.client import HeldGpu
+from lucid.slurm.records.request import Request
+from lucid.slurm.view.observation import Observation
+from lucid.store.lease import IN_MEMORY
+from lucid.store.sqlite import SqliteStore
 from scenes.released import lucid_release
 from scenes.slurm import WHY, Scene
 

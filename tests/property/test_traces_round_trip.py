@@ -9,9 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from examples import examples
+from lucid.accounting.values import ENDED, NOT_ENDED
 from lucid.core.job import Job, JobProfile
-from lucid.simulator.traces import Trace, TraceJob, read_trace, write_trace
-from lucid.slurmlog.states import ENDED, NOT_ENDED
+from lucid.simulator.traces.formats.own import write_trace
+from lucid.simulator.traces.read import read_trace
+from lucid.simulator.traces.record import Trace, TraceJob
 
 NASTY = st.sampled_from(
     ['"', ",", "\r", "\n", "\r\n", "#", "|", "\x00", " ", "\ufeff", "\u2028", "\x85", "'", "=1", "é"]

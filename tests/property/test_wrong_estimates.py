@@ -12,7 +12,7 @@ import pytest
 from builders import FixedPredictor, a_job, a_trace, nodes, replay, settings
 from lucid.core.node import Node
 from lucid.models.history import naive_for
-from lucid.simulator.traces import Trace, TraceJob
+from lucid.simulator.traces.record import Trace, TraceJob
 
 ALONE: Mapping[str, Any] = {"profiling": {"enabled": False}, "packing": {"gss": 0}}
 """Nothing but order."""

@@ -8,10 +8,11 @@ from typing import Any
 
 from lucid.core.decision import Action, Decision, Hold, PartitionPlan, Plan, Start
 from lucid.core.ports import Applied, Capability
-from lucid.core.reason import Borrows, FairOrder, PlainOrder, ShareScores
+from lucid.core.reasons.queue import Borrows, FairOrder, PlainOrder
+from lucid.core.reasons.sharing import ShareScores
 from lucid.core.snapshot import Snapshot
 from lucid.orchestrator.cycle import Cycle
-from lucid.orchestrator.rules import PolicyRules
+from lucid.orchestrator.policy import PolicyRules
 from scenes.jobs import at
 from scenes.plans import ANYTHING, FixedPredictor, settings
 

@@ -8,8 +8,8 @@ from typing import Any
 from lucid.core.job import Elastic, Job, JobProfile, Pending, Running
 from lucid.core.node import Node
 from lucid.core.placement import NodeGpus, Placement, mask_of
-from lucid.simulator.elastic.training import EpochTable
-from lucid.simulator.traces import TraceJob
+from lucid.simulator.cluster.training import EpochTable
+from lucid.simulator.traces.record import TraceJob
 
 VC = "vc"
 LIGHT = JobProfile(gpu_util=10.0, mem_util=5.0, gpu_mem_mib=4000.0)

@@ -8,13 +8,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from lucid.adapters.store.plan_records import PlanRecorder
 from lucid.core.node import Window
-from lucid.orchestrator.policy_host import PolicyHost
+from lucid.orchestrator.planner import PolicyHost
+from lucid.simulator.cluster.nodes import Outages
+from lucid.simulator.cluster.state import JobOutcome
 from lucid.simulator.engine import run
-from lucid.simulator.outages import Outages
-from lucid.simulator.state import JobOutcome
-from lucid.simulator.traces import Trace, TraceJob
+from lucid.simulator.traces.record import Trace, TraceJob
+from lucid.store.plan_records import PlanRecorder
 from scenes.jobs import a_job, nodes
 from scenes.plans import FixedPredictor, policy, settings
 from scenes.replays import a_cluster, a_trace

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from lucid.models.duration.fit import fit_durations
 from lucid.models.duration.jobtable import JobTable
 from lucid.models.duration.model import DurationModel
 from lucid.models.packing.measured import Pairing, Usage
@@ -63,7 +64,7 @@ def cluster(rows: int = 900, seed: int = 3) -> JobTable:
 def cluster_model(rows: int = 600) -> DurationModel:
     """What is learned, lightly, of the first jobs of ``cluster()``."""
     with light_training():
-        return DurationModel.fit(cluster().take(np.arange(rows)))
+        return fit_durations(cluster().take(np.arange(rows)))
 
 
 def job_log(path: Path, jobs: JobTable) -> Path:

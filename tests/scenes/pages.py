@@ -8,7 +8,8 @@ from typing import Any
 
 from builders import LIGHT
 from daemon_site import Site as SlurmSite
-from lucid.config import Settings, WebSettings
+from lucid.config.load import Settings
+from lucid.config.other import WebSettings
 from lucid.web.app import build_app
 from lucid.web.source import Source
 from web_client import WebClient

@@ -6,15 +6,15 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from lucid.config import PolicySettings
+from lucid.config.policy import PolicySettings
 from lucid.core.decision import Decision, PartitionPlan
 from lucid.core.job import Ended, Job, JobProfile, Pending, Running
 from lucid.core.node import Node
 from lucid.core.ports import Predictor
 from lucid.core.prediction import Prediction
 from lucid.core.snapshot import Partition, Snapshot
-from lucid.orchestrator.policy import Policy, make_policy
-from lucid.orchestrator.rules import PolicyRules
+from lucid.orchestrator.policy import Policy, PolicyRules
+from lucid.orchestrator.registry import make_policy
 from lucid.orchestrator.safety.check import check_partition
 from scenes.jobs import VC
 

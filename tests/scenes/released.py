@@ -6,7 +6,7 @@ import subprocess
 from pathlib import Path
 
 from fake_slurm import FakeSlurm
-from lucid.adapters.slurm.clients.port import Changes
+from lucid.slurm.client import Changes
 
 __all__ = ["lucid_release"]
 

@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from lucid.config import OverheadSettings, ProfilingSettings
+from lucid.config.policy import OverheadSettings, ProfilingSettings
 from lucid.core.decision import Action, Plan
 from lucid.core.job import Job
 from lucid.core.node import Node
 from lucid.core.ports import Applied, Predictor
 from lucid.core.snapshot import Snapshot
 from lucid.models.packing.pair_memory import PairMemory
-from lucid.simulator.cluster import JobOutcome, SimulatedCluster
+from lucid.simulator.cluster.cluster import SimulatedCluster
+from lucid.simulator.cluster.nodes import Outages
+from lucid.simulator.cluster.state import JobOutcome
+from lucid.simulator.cluster.truth import ContentionTruth, Interference, Interleaving
 from lucid.simulator.engine import run
-from lucid.simulator.ground_truth import ContentionTruth, Interference
-from lucid.simulator.interleaving import Interleaving
-from lucid.simulator.outages import Outages
-from lucid.simulator.traces import Trace, TraceJob
+from lucid.simulator.traces.record import Trace, TraceJob
 from scenes.jobs import nodes
 from scenes.plans import FixedPredictor, policy, settings
 

@@ -7,15 +7,16 @@ from typing import Any
 
 from builders import LIGHT, at
 from fake_slurm import FakeSampler, FakeSlurm, fake_node
-from lucid.adapters.slurm.cluster import SlurmCluster
-from lucid.adapters.slurm.records.request import Request
-from lucid.adapters.store.leased import IN_MEMORY
-from lucid.adapters.store.sqlite import SqliteStore
-from lucid.config import DaemonSettings, Mode, SlurmSettings
+from lucid.config.live import DaemonSettings, SlurmSettings
 from lucid.core.decision import Action, EndProfiling, Keep, Requeue, Start
 from lucid.core.job import Job
-from lucid.core.reason import FairOrder
+from lucid.core.reasons.queue import FairOrder
 from lucid.core.snapshot import Partition
+from lucid.places import Mode
+from lucid.slurm.cluster import SlurmCluster
+from lucid.slurm.records.request import Request
+from lucid.store.lease import IN_MEMORY
+from lucid.store.sqlite import SqliteStore
 
 WHY = (FairOrder(0.0),)
 MINE = "lucid:vc=vc;held=1;v=2"

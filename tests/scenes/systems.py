@@ -14,7 +14,7 @@ from lucid.core.node import Node
 from lucid.core.placement import placement_gpus
 from lucid.core.prediction import Prediction, StageTimes
 from lucid.core.snapshot import Partition
-from lucid.orchestrator.rules import PolicyRules
+from lucid.orchestrator.policy import PolicyRules
 
 STORE, CPU, GPU, NET = (StageTimes(tuple(9.0 if i == j else 0.5 for j in range(4)), 10.5) for i in range(4))
 FOUR = dict(zip("abcd", (STORE, CPU, GPU, NET), strict=True))

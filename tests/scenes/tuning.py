@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from lucid.simulator.scenario import Scenario
-from lucid.simulator.traces.synth import preset, synthesise
+from lucid.simulator.traces.presets import preset
+from lucid.simulator.traces.synth import synthesise
 
 
 def sparse_week(jobs: int, nodes: int) -> Scenario:

@@ -19,7 +19,7 @@ from campaign.fault import FAULTS
 from campaign.plan import LANES, plan
 from campaign.site import Site
 from campaign.stream import orders, script
-from lucid.config import load_settings
+from lucid.config.load import load_settings
 
 
 def test_the_same_seed_plans_the_same_faults_and_jobs() -> None:

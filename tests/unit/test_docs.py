@@ -18,22 +18,14 @@ from pydantic import BaseModel
 
 from benchmarks.__main__ import PARTS
 from docs.site.settings_page import field_texts, settings_example, settings_reference
-from lucid.cli.install.doctor import diagnose
-from lucid.config import (
-    LIVE_DEFAULTS,
-    PolicySettings,
-    Settings,
-    load_settings,
-    settings_from,
-    simulation_keys,
-    with_defaults,
-)
-from lucid.config.base import is_fixed, of_simulations
-from lucid.daemon import main
+from lucid.cli.site.doctor import diagnose
+from lucid.config.load import Settings, load_settings, settings_from, simulation_keys
+from lucid.config.policy import LIVE_DEFAULTS, PolicySettings, with_defaults
+from lucid.config.section import is_fixed, of_simulations
+from lucid.daemon.process import main
 from lucid.errors import ConfigError
 from lucid.models.history import HistoryPredictor
-from lucid.orchestrator.policies import BUILT_IN
-from lucid.orchestrator.policy import import_policy, make_policy
+from lucid.orchestrator.registry import BUILT_IN, import_policy, make_policy
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from filled_site import filled_site
-from lucid.metrics.source import MetricsSource
+from lucid.daemon.reporting.waste_inputs import MetricsSource
 from prometheus_box import FOLDER, ROOT, Exporter, Prometheus, make, plain
 
 METRIC = re.compile(r"\blucid_[a-z_]+")
@@ -62,8 +62,8 @@ def test_every_alert_has_a_runbook() -> None:
 def metric_rows() -> list[str]:
     """A row of docs/metrics.md for each call of ``gauge``, ``counter`` and ``_times``, in the order of the code."""
     rows: list[str] = []
-    for path in sorted((ROOT / "lucid/metrics").glob("*.py")):
-        names = vars(import_module(f"lucid.metrics.{path.stem}"))
+    for path in sorted((ROOT / "lucid/daemon/reporting").glob("*.py")):
+        names = vars(import_module(f"lucid.daemon.reporting.{path.stem}"))
         found = [node for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if isinstance(node, ast.Call)]
         for call in sorted(found, key=lambda call: call.lineno):
             kind = call.func.id if isinstance(call.func, ast.Name) else ""

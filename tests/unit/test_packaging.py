@@ -20,14 +20,13 @@ from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from builders import FixedPredictor
-from lucid.adapters.store.schema import MIGRATIONS
 from lucid.cli.main import lucidctl
-from lucid.config import PolicySettings
+from lucid.config.policy import PolicySettings
 from lucid.errors import ConfigError
-from lucid.orchestrator import policies as built_in
-from lucid.orchestrator.policies import BUILT_IN
-from lucid.orchestrator.policy import adding_policy, make_policy
-from lucid.slurmconf.install import FILES
+from lucid.orchestrator import registry as built_in
+from lucid.orchestrator.registry import BUILT_IN, adding_policy, make_policy
+from lucid.setup.install import FILES
+from lucid.store.file import MIGRATIONS
 from sdists import REPO
 
 PARTS = ("staging", "scripts", "manual")
@@ -168,8 +167,8 @@ def test_the_packages_hold_what_the_tests_ran_with() -> None:
 
 def test_lucid_node_needs_nothing_but_python_and_nvml(made: dict[str, ModuleType]) -> None:
     paths = made["staging"]._modules("lucid.node")
-    assert REPO / "lucid/adapters/gpu/nvml.py" in paths
-    assert REPO / "lucid/adapters/gpu/dcgm.py" in paths, "imported when it is asked for"
+    assert REPO / "lucid/node/nvml.py" in paths
+    assert REPO / "lucid/node/dcgm.py" in paths, "imported when it is asked for"
     assert REPO / "lucid/config/live.py" not in paths
     outside = set()
     for path in paths:
@@ -207,7 +206,8 @@ def plain(code: str, *words: str) -> subprocess.CompletedProcess[str]:
 
 
 CODE = """
-import lucid.daemon.process, lucid.live.learning.models, lucid.live.policies, lucid.tuner.tune, lucid.doctor.state
+import lucid.daemon.process, lucid.daemon.learning.models, lucid.daemon.policies, lucid.tuner.tune
+import lucid.setup.doctor_state
 from lucid.cli.main import lucidctl, main
 trace, *policies = sys.argv[1:]
 lucidctl(["trace", "synth", "month-small", "--jobs", "60", "--out", trace], standalone_mode=False)

@@ -108,7 +108,7 @@ def site(tmp_path_factory: pytest.TempPathFactory, plain: Environment) -> Iterat
     """The store of the demonstration, which lives while commands ask it: what the environment of a command names,
     and the number of a job that waits."""
     folder = tmp_path_factory.mktemp("site")
-    write = "import pathlib, sys, lucid.web.demo_settings as at; at.write_settings(pathlib.Path(sys.argv[1]))"
+    write = "import pathlib, sys, lucid.web.demo as at; at.write_settings(pathlib.Path(sys.argv[1]))"
     assert plain.run("python", "-c", write, folder, cwd=folder).returncode == 0
     words = [plain.bin / "python", "-m", "lucid.web.demo", folder]
     with subprocess.Popen(words, cwd=folder, env=plain.environ(), stdout=subprocess.PIPE, text=True) as child:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from vector_files import files, load
 
-from lucid.systems.elastic import best_fit, expand, reduce
+from lucid.orchestrator.policies.rounds.expansion import best_fit, expand, reduce
 
 pytestmark = pytest.mark.vectors
 

@@ -9,16 +9,8 @@ from typing import Any
 import pytest
 from vector_files import KINDS, SYSTEMS, TRACE_FIGURES, VECTORS, files, load
 
-from lucid.systems.muri import (
-    NO_OVERHEAD,
-    PUBLISHED,
-    Group,
-    GroupingOptions,
-    MuriJob,
-    efficiencies,
-    group_jobs,
-    periods,
-)
+from lucid.orchestrator.policies.muri.grouping import Group, GroupingOptions, group_jobs
+from lucid.orchestrator.policies.muri.interleave import NO_OVERHEAD, PUBLISHED, MuriJob, efficiencies, periods
 
 pytestmark = pytest.mark.vectors
 

@@ -9,11 +9,10 @@ import numpy as np
 import pytest
 from vector_files import files, load
 
-from lucid.systems.optimus import (
-    OptimusJob,
+from lucid.orchestrator.policies.rounds.marginal import OptimusJob, allocate
+from lucid.orchestrator.policies.rounds.optimus_models import (
     SpeedEstimator,
     SpeedModel,
-    allocate,
     converged_at,
     fit_loss,
     loss_sigma,

@@ -9,20 +9,17 @@ import numpy as np
 import pytest
 from vector_files import files, load, pollux_profile
 
-from lucid.systems.pollux import (
+from lucid.orchestrator.policies.rounds.genetic import Objective, search
+from lucid.orchestrator.policies.rounds.goodput import (
     BatchLimits,
     FitObjective,
     GoodputModel,
     GradParams,
-    Objective,
     Observations,
     PerfParams,
-    PolluxJob,
-    SpeedupTable,
     fit_perf_params,
-    restart_factors,
-    search,
 )
+from lucid.orchestrator.policies.rounds.speedup import PolluxJob, SpeedupTable, restart_factors
 
 pytestmark = pytest.mark.vectors
 EXACT = {"rel": 1e-9}

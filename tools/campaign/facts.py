@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from lucid.core.placement import hosts_in
 from lucid.errors import LucidError
-from lucid.slurmconf.nodes import hosts_in
 
 __all__ = ["Broken", "Order", "Record", "Run", "Task", "runs_from"]
 

@@ -8,8 +8,8 @@ import time
 from typing import Any
 
 from campaign.fault import Fault, Host, listed
-from lucid.adapters.gpu.health_files import health_folder, write_health
-from lucid.core.gpu_health import CardHealth, GpuFault, NodeHealth
+from lucid.core.gpu import CardHealth, GpuFault, NodeHealth
+from lucid.node.reports import health_folder, write_health
 from testbed import daemons
 
 _CONTROL = frozenset({"slurmctld", "munge", "slurmdbd"})

@@ -13,7 +13,7 @@ from itertools import pairwise
 
 from campaign.facts import Broken, Run, Task
 from campaign.slurmctld_log import Told
-from lucid.slurmconf.nodes import hosts_in
+from lucid.core.placement import hosts_in
 
 __all__ = ["KINDS", "Finding", "judge"]
 

@@ -17,11 +17,11 @@ from campaign.people import People
 from campaign.site import BOUND_S, Site
 from campaign.stream import FOLDER, PARTITIONS, SCAVENGERS
 from campaign.watch import Look, Watch, free_gpus, keyed, number, yielding
-from lucid.adapters.gpu.profile_files import write_summary
 from lucid.core.job import JobProfile
+from lucid.core.placement import hosts_in
 from lucid.errors import LucidError
+from lucid.node.reports import write_summary
 from lucid.profiler.summary import Summary
-from lucid.slurmconf.nodes import hosts_in
 
 __all__ = ["Observer"]
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from campaign.facts import ENDS, Order, Record
-from lucid.slurmconf.nodes import hosts_in
+from lucid.core.placement import hosts_in
 
 __all__ = ["Look", "Standstill", "Watch", "free_gpus", "keyed", "records_from", "yielding"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 
-from lucid.adapters.slurm.records.field_parsers import hosts
+from lucid.slurm.records.fields import hosts
 from sbatch_fuzz.lines import NAME, Case
 from sbatch_fuzz.watch import Got, Run
 

@@ -1,27 +1,34 @@
-"""``lucidctl models``: the learned models, their library, and their evaluation."""
+"""Models train, list, show, use.
+
+``lucidctl models``: the learned models, their library, and their evaluation.
+
+Models in words and as a page, for ``lucidctl models show``.
+"""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from lucid.cli.console import Table, say, stdout_console
-from lucid.cli.learn.models_evaluate import evaluate
+from lucid.cli.console import Table, progress, say, stdout_console
+from lucid.cli.learn.evaluate import evaluate
 from lucid.cli.options import Group
-from lucid.cli.progress import progress
-from lucid.config import Settings, library_folder, load_settings, own_job_log
+from lucid.config.load import Settings, load_settings, own_job_log
 from lucid.errors import ConfigError
-from lucid.models.packing.shipped import shipped
-from lucid.models.upkeep.library import Library
+from lucid.models.kind import Kind
+from lucid.models.library import Library
+from lucid.models.packing.measured import shipped
+from lucid.models.packing.share_score import ShareTree
+from lucid.places import library_folder
 
 if TYPE_CHECKING:
-    from lucid.models.upkeep.keeper import Keeper, Outcome
+    from lucid.models.kinds import Keeper, Outcome
 
-__all__ = ["models"]
 
 _LIBRARY = "lucid-models"
 
@@ -199,8 +206,7 @@ def show(
     name: str, number: int | None, plots: Path | None, folder: Path | None, config: Path | None, as_json: bool
 ) -> None:
     """Print the model NAME: its terms by importance or its tree, its facts and its history."""
-    from lucid.cli.learn.models_show import text, write_page
-    from lucid.models.upkeep.kinds import find_kind
+    from lucid.models.kinds import find_kind
 
     library = _open(folder, config)
     version = library.show(name, number)
@@ -267,10 +273,10 @@ def _open(folder: Path | None, config: Path | None) -> Library:
 
 def _keeper(folder: Path | None, config: Path | None, given: dict[str, Path | None]) -> Keeper:
     # Imported here: `list` and `promote` need none of the models.
+    from lucid.models.kinds import Keeper, Source, rules_from
     from lucid.models.packing.measured import read_pairs, read_profiles
     from lucid.models.throughput.bins import bins_of_jobs, read_bins
-    from lucid.models.upkeep.keeper import Keeper, Source, rules_from
-    from lucid.simulator.traces.finished import read_finished
+    from lucid.simulator.traces.window import read_finished
 
     whole, base = _settings(config)
     settings = whole.models
@@ -300,7 +306,7 @@ def _keeper(folder: Path | None, config: Path | None, given: dict[str, Path | No
 
 
 def _trained(keeper: Keeper, kind: str) -> Outcome:
-    from lucid.models.upkeep.keeper import Outcome
+    from lucid.models.kinds import Outcome
 
     return Outcome(kind, None, None, keeper.train(kind))
 
@@ -345,3 +351,34 @@ def _shown_facts(facts: Any) -> dict[str, Any]:
 
 def _loss(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, int | float) else "-"
+
+
+_MOST_TERMS = 15
+
+
+def text(kind: Kind[Any, Any], model: Any) -> str:
+    """The model in words: additive parts by importance of their terms, the tree as indented text."""
+    lines = kind.words(model)
+    for title, unit, tables in kind.tables(model):
+        lines.append(f"{title} (mean absolute contribution, {unit}); intercept {tables.intercept:.4g}")
+        ranked = sorted(tables.terms, key=lambda term: -term.importance)
+        lines += [f"  {term.importance:8.4f}  {term.name}" for term in ranked[:_MOST_TERMS]]
+        if len(ranked) > _MOST_TERMS:
+            lines.append(f"            and {len(ranked) - _MOST_TERMS} smaller terms")
+    return "\n".join(lines)
+
+
+def write_page(kind: Kind[Any, Any], model: Any, folder: Path, facts: Mapping[str, Any]) -> list[Path]:
+    """Write the model as one HTML page, and return its path; nothing for a model without tables."""
+    from lucid.models.page import additive_page, tree_page  # loads jinja2, which only pages need
+
+    page = folder / f"{kind.name}.html"
+    if isinstance(model, ShareTree):
+        tree_page(model, page, f"Model {kind.name}", facts)
+        return [page]
+    parts = kind.tables(model)
+    if not parts:
+        return []
+    (title, unit, tables), *more = parts
+    additive_page(tables, page, title, unit, facts, more)
+    return [page]

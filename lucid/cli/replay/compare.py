@@ -8,19 +8,16 @@ from typing import Any
 
 import click
 
-from lucid.cli.console import Console, Table, say, stdout_console
-from lucid.cli.progress import many_bars
+from lucid.cli.console import Console, Table, many_bars, say, stdout_console
+from lucid.cli.replay.options import scene_options
 from lucid.cli.replay.replay_options import cluster_options, read_scenario
 from lucid.cli.replay.simulate import check_any_ran, promise_note, promise_option, run_summary, write_run
-from lucid.cli.replay.trace_options import scene_options
 from lucid.errors import ConfigError
-from lucid.explain.quantities import duration
-from lucid.orchestrator.policy import find_policy
+from lucid.explain.words import duration
+from lucid.orchestrator.registry import find_policy
 from lucid.simulator.compare import Comparison, compare_policies, default_policies
-from lucid.simulator.gains import times_baseline
+from lucid.simulator.metrics import times_baseline
 from lucid.simulator.report.summary import never_ran
-
-__all__ = ["compare"]
 
 
 @click.command()

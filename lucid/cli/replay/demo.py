@@ -6,18 +6,16 @@ from pathlib import Path
 
 import click
 
-from lucid.cli.console import stdout_console
-from lucid.cli.progress import progress
+from lucid.cli.console import progress, stdout_console
 from lucid.cli.replay.simulate import compare, print_table, write_run
 from lucid.explain.replayed_story import run_story
 from lucid.simulator.engine import Run
-from lucid.simulator.gains import gains_headline, gains_told
+from lucid.simulator.metrics import gains_headline, gains_told
 from lucid.simulator.record import DecisionLog
 from lucid.simulator.scenario import Scenario
-from lucid.simulator.traces import write_trace
-from lucid.simulator.traces.synth import preset, synthesise, vc_layout
-
-__all__ = ["demo"]
+from lucid.simulator.traces.formats.own import write_trace
+from lucid.simulator.traces.presets import preset, vc_layout
+from lucid.simulator.traces.synth import synthesise
 
 _PRESET = "month-small"
 _POLICIES = ("backfill", "fifo", "tiresias", "srtf", "lucid")

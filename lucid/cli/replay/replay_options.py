@@ -9,26 +9,25 @@ from typing import Any, TypeVar
 
 import click
 
-from lucid.cli.progress import progress
-from lucid.cli.replay.trace_options import Sizing
-from lucid.config import Settings, library_folder, load_settings
+from lucid.cli.console import progress
+from lucid.cli.replay.options import Sizing
+from lucid.config.load import Settings, load_settings
 from lucid.errors import ConfigError
-from lucid.models.throughput.kind import THROUGHPUT
-from lucid.models.upkeep.library import Library
-from lucid.models.upkeep.serving import Served
-from lucid.orchestrator.policies import ESTIMATES, Estimates
-from lucid.orchestrator.policy import known_policies
-from lucid.simulator.estimates import read_estimates
-from lucid.simulator.ground_truth import ContentionTruth, read_pairs
+from lucid.models.kinds import Served
+from lucid.models.library import Library
+from lucid.models.throughput.forecaster import THROUGHPUT
+from lucid.orchestrator.registry import ESTIMATES, Estimates, known_policies
+from lucid.places import library_folder
+from lucid.simulator.cluster.nodes import read_events, with_limits
+from lucid.simulator.cluster.truth import ContentionTruth, read_pairs
 from lucid.simulator.layout import NodeShape, offered_load
-from lucid.simulator.learned_predictor import PackingModels, train_packing
-from lucid.simulator.outages import read_events, with_limits
-from lucid.simulator.scenario import PREDICTORS, Scenario, Semantics, Throughput
-from lucid.simulator.traces import Trace, read_trace
+from lucid.simulator.predictors import PackingModels, read_estimates, train_packing
+from lucid.simulator.published import Semantics
+from lucid.simulator.scenario import PREDICTORS, Scenario, Throughput
+from lucid.simulator.traces.read import read_trace
+from lucid.simulator.traces.record import Trace
 from lucid.simulator.traces.synth import with_workloads
 from lucid.simulator.traces.window import days_of, pooled
-
-__all__ = ["cluster_options", "read_scenario", "scenario_options", "with_lending_by_default"]
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 

@@ -1,4 +1,9 @@
-"""``lucidctl simulate``: replay a trace under one or more policies."""
+"""Simulate: one replay or several policies, and who gains.
+
+``lucidctl simulate``: replay a trace under one or more policies.
+
+Who gains and who loses under a policy, as a table in the terminal.
+"""
 
 from __future__ import annotations
 
@@ -9,36 +14,63 @@ from typing import Any
 
 import click
 
-from lucid.cli.console import Console, Table, say, stdout_console
-from lucid.cli.progress import progress
-from lucid.cli.replay.gains import print_gains
+from lucid.cli.console import Console, Table, progress, say, stdout_console
+from lucid.cli.replay.options import scene_options
 from lucid.cli.replay.replay_options import read_scenario, scenario_options
-from lucid.cli.replay.trace_options import scene_options
 from lucid.errors import ConfigError
-from lucid.explain.quantities import duration, gpus
 from lucid.explain.replayed_story import story_teller
-from lucid.orchestrator.policy import find_policy
+from lucid.explain.words import duration, gpus
+from lucid.orchestrator.registry import find_policy
 from lucid.simulator.engine import Run
-from lucid.simulator.gains import BASELINE, Gains, gains_to_dict, gains_told, times_baseline
 from lucid.simulator.layout import offered_load
-from lucid.simulator.metrics import run_metrics
+from lucid.simulator.metrics import (
+    BASELINE,
+    Gains,
+    Party,
+    gains_headline,
+    gains_to_dict,
+    gains_told,
+    loss_text,
+    run_metrics,
+    times_baseline,
+)
 from lucid.simulator.record import DecisionLog, write_decisions, write_jobs
-from lucid.simulator.report import write_report
+from lucid.simulator.report.page import write_report
 from lucid.simulator.report.summary import never_ran
 from lucid.simulator.scenario import Scenario, with_promise
 from lucid.simulator.scenario import simulate as replay
 from lucid.simulator.start_forecast import Forecasts
 
-__all__ = [
-    "check_any_ran",
-    "compare",
-    "print_table",
-    "promise_note",
-    "promise_option",
-    "run_summary",
-    "simulate",
-    "write_run",
-]
+_LISTED = 5
+
+
+def print_gains(console: Console, found: Gains) -> None:
+    """All VCs, the users that lose most and gain most, and the jobs that lose most with the reasons."""
+    console.print(f"Who gains, who loses: {found.policy} against {found.baseline}", style="bold", highlight=False)
+    console.print(gains_headline(found), highlight=False)
+    console.print(_table("VC", found, found.vcs))
+    users = found.users if len(found.users) <= 2 * _LISTED else (*found.users[:_LISTED], *found.users[-_LISTED:])
+    if len(users) > 1:
+        console.print(_table("user", found, users))
+        if len(users) < len(found.users):
+            between = len(found.users) - len(users)
+            said = f"the {_LISTED} users that lose most and gain most; --json has the {between} between"
+            console.print(said, highlight=False)
+    for one in found.losing[:_LISTED]:
+        told = f"job {one.job} ends {duration(one.lost_s)} later: {loss_text(one, duration)}"
+        console.print(told, highlight=False, markup=False, soft_wrap=True)
+
+
+def _table(title: str, found: Gains, parties: Sequence[Party]) -> Table:
+    table = Table()
+    table.add_column(title)
+    for column in ("jobs", f"JCT, {found.baseline}", f"JCT, {found.policy}", "ratio", "jobs later"):
+        table.add_column(column, justify="right")
+    for party in parties:
+        times = (duration(party.baseline_s), duration(party.jct_s))
+        table.add_row(party.name or "(no name)", f"{party.jobs:,}", *times, f"{party.ratio:.3f}", f"{party.later:,}")
+    return table
+
 
 promise_option = click.option(
     "--promise",

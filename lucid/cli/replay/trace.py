@@ -11,17 +11,18 @@ from typing import Any
 
 import click
 
-from lucid.cli.console import Table, say, stdout_console
+from lucid.cli.console import Table, progress, say, stdout_console
 from lucid.cli.options import Group
-from lucid.cli.progress import progress
-from lucid.cli.replay.trace_options import window_options
+from lucid.cli.replay.options import window_options
 from lucid.errors import TraceError
-from lucid.simulator.traces import FORMATS, Trace, describe, read_trace, write_trace
-from lucid.simulator.traces.synth import PRESETS, preset, synthesise
-from lucid.simulator.traces.table import NAMES, columns_from
+from lucid.simulator.traces.describe import describe
+from lucid.simulator.traces.formats.own import write_trace
+from lucid.simulator.traces.formats.table import NAMES, columns_from
+from lucid.simulator.traces.presets import PRESETS, preset
+from lucid.simulator.traces.read import FORMATS, read_trace
+from lucid.simulator.traces.record import Trace
+from lucid.simulator.traces.synth import synthesise
 from lucid.simulator.traces.window import days_of
-
-__all__ = ["trace"]
 
 _WEEKDAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
 

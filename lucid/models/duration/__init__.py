@@ -1,1 +1,1 @@
-"""How long a job runs: the duration model, its training and its evaluation."""
+"""How long a job will run."""

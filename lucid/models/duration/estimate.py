@@ -1,19 +1,27 @@
-"""What a duration model is asked for and answers: the choice made, estimates, explanations."""
+"""An estimate, its anchor.
+
+What a duration model is asked for and answers: the choice made, estimates, explanations.
+
+The anchor of an estimate: the median of the user's finished jobs, or what there is for a user without any.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
 from dataclasses import field
+from typing import Final
 
-from lucid.core.frozen import dataclass
+import numpy as np
+import numpy.typing as npt
+
+from lucid.core.frozen import frozen_dataclass
 from lucid.models.additive import TermScore
-from lucid.models.duration.jobtable import FloatArray, TextArray
+from lucid.models.duration.features import FACT_NAMES, profile_columns
+from lucid.models.duration.jobtable import PROFILE_COLUMNS, FloatArray, JobTable, TextArray
 
-__all__ = ["Choice", "Estimates", "Explanation"]
 
-
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass(frozen=True, slots=True)
 class Choice:
     """Which additive model there is for users on whose jobs it has proved better, and how every candidate did.
 
@@ -26,7 +34,7 @@ class Choice:
     scores: Mapping[str, float] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass(frozen=True, slots=True)
 class Estimates:
     """Per job, arrays of shape (n,): seconds, and where the estimate comes from (`source`).
 
@@ -41,7 +49,7 @@ class Estimates:
     limit_s: FloatArray
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass(frozen=True, slots=True)
 class Explanation:
     """`intercept` and the terms' scores sum to `score`, which is log(estimate + 10 s). `low_s` and `high_s` bound
     the 80 % interval."""
@@ -58,3 +66,32 @@ class Explanation:
     def factor(self) -> tuple[tuple[str, str, float], ...]:
         """Term, value and factor: exp(intercept) times all the factors is the estimate + 10 s."""
         return tuple((term.term, term.value, math.exp(term.score)) for term in self.terms)
+
+
+BoolArray = npt.NDArray[np.bool_]
+
+COUNT: Final = FACT_NAMES.index("user_count")
+DECILES: Final = (FACT_NAMES.index("user_low_decile"), FACT_NAMES.index("user_high_decile"))
+DEMAND: Final = FACT_NAMES.index("demand_mean")
+NEAR: Final = FACT_NAMES.index("near_median")
+NEAR_USERS: Final = FACT_NAMES.index("near_users")
+_MEDIAN: Final = FACT_NAMES.index("user_median")
+
+
+def anchor_log(facts: FloatArray, default_log: float) -> FloatArray:
+    """Median of the user's jobs; of a user without any the users' median near the time limit, else the mean of the
+    same GPU demand, else `default_log`; logs, shape (n,)."""
+    near = facts[:, NEAR]
+    return np.where((facts[:, COUNT] > 0) | np.isnan(near), running_median_log(facts, default_log), near)
+
+
+def running_median_log(facts: FloatArray, default_log: float) -> FloatArray:
+    """The yardstick: median of the user's jobs, else mean of the same GPU demand, else `default_log`; logs, (n,)."""
+    demand = np.where(np.isnan(facts[:, DEMAND]), default_log, facts[:, DEMAND])
+    return np.where(facts[:, COUNT] > 0, facts[:, _MEDIAN], demand)
+
+
+def measured(jobs: JobTable) -> BoolArray:
+    """Which jobs have a profile, shape (n,)."""
+    columns = profile_columns(jobs)
+    return np.asarray(np.isfinite([columns[name] for name in PROFILE_COLUMNS]).any(axis=0), dtype=np.bool_)

@@ -1,4 +1,6 @@
-"""Walk-forward evaluation of the duration model on a log of finished jobs.
+"""Walk-forward evaluation; the kind.
+
+Walk-forward evaluation of the duration model on a log of finished jobs.
 
 Every test job is estimated from jobs that had ended when it was submitted, by a model trained on such jobs
 only; the model is refitted several times over the test part. Intervals adapt as test jobs end.
@@ -9,11 +11,14 @@ the same GPU demand.
 Metrics: mean absolute error in seconds; the share of estimates within a factor of two, 10 s being added to
 both sides, so that a job that ended at once has a ratio at all; Spearman's rank correlation; the share of
 durations inside their 80 % interval. Jobs without a duration are not scored.
+
+Durations as a kind of model: judged on jobs that ended after those it learned from.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -22,16 +27,16 @@ from typing import Any, Final
 import numpy as np
 
 from lucid.errors import TraceError
-from lucid.models.duration.anchor import BoolArray, running_median_log
+from lucid.models.duration.estimate import BoolArray, running_median_log
 from lucid.models.duration.features import FACT_NAMES, LOG_OFFSET_S, from_log, to_log
-from lucid.models.duration.fit import rank_correlation
+from lucid.models.duration.fit import IntArray, fit_durations, rank_correlation, relative_loss
+from lucid.models.duration.gate import OPTIONS, IntervalTracker, Record, residual, scale_of
 from lucid.models.duration.history import DurationHistory
-from lucid.models.duration.intervals import IntervalTracker, residual, scale_of
 from lucid.models.duration.jobtable import FloatArray, JobTable, TextArray, read_jobs
 from lucid.models.duration.model import DurationModel
-from lucid.models.duration.tables import IntArray
-
-__all__ = ["REFITS", "WalkForward", "evaluate_duration", "metrics", "per_user", "walk_forward", "worse_than_median"]
+from lucid.models.kind import SAMPLE, Kind, Tables, Task, split
+from lucid.models.library import Library
+from lucid.models.training import Drift, Evidence, category_psi, error_ratio, psi
 
 REFITS: Final = 12
 MOST_WORSE: Final = 0.01
@@ -176,7 +181,7 @@ def walk_forward(
     for start, end in zip(starts, [*starts[1:], len(jobs)], strict=True):
         # Only the past goes in: ended by now. (What had not ended has no duration to learn from.)
         past = np.flatnonzero(jobs.end_s < jobs.submit_s[start])
-        model = DurationModel.fit(jobs.take(past))
+        model = fit_durations(jobs.take(past))
         choices.append(model.choice.name)
         block = np.arange(start, end)
         # What ended since the training is judged job by job; no job is seen before it had ended.
@@ -226,3 +231,116 @@ def _intervals(
             point[one], scale[one], jobs.limit_s[test_from + row : test_from + row + 1]
         )
     return low, high
+
+
+MOST_LOSS: Final = 1.01
+"""A model is promoted only if its loss is at most this times the running median's."""
+_RECENT: Final = 2000
+_NUMBERS: Final = ("gpus", "cpus", "nodes", "memory_mib", "limit_s")
+_NAMES: Final = ("user", "partition")
+_WORDS: Final = {
+    "median": "the median",
+    "half": "the mean of median and best statistic",
+    "statistic": "the best statistic",
+    "tables": "the tables",
+    "three": "the mean of all three",
+}
+
+
+class DurationKind(Kind[DurationModel, JobTable]):
+    """How long jobs take."""
+
+    name = "duration"
+    data = "jobs"
+    stand_in = "history means"
+    model = DurationModel
+
+    def words(self, model: DurationModel) -> list[str]:
+        """How much it was trained on, and how each candidate did in validation."""
+        choice = model.choice
+        scores = [
+            f"    validation, {name}: {score:.3f} of the running median's loss"
+            for name, score in choice.scores.items()
+        ]
+        serving = [Record(sums).choice.served for sums in model.records.values()]
+        counts = [f"{_WORDS[option]} {serving.count(number)}" for number, option in enumerate(OPTIONS)]
+        return [
+            f"  trained on {model.trained_jobs:,} jobs; tables: {model.choice.name}",
+            f"    what had the best record on the jobs of {len(serving)} users: {', '.join(counts)}",
+            *scores,
+        ]
+
+    def tables(self, model: DurationModel) -> list[Tables]:
+        """Those of jobs whose users' records speak for them, and of profiled jobs, as far as there are any."""
+        titles = (
+            (f"Duration: {model.choice.name}, beside the user's median", model.tables),
+            ("Duration of profiled jobs, beside the estimate at submission", model.profiled_tables),
+        )
+        return [Tables(title, "log of the factor", tables) for title, tables in titles if tables is not None]
+
+    def task(self, library: Library, data: JobTable) -> Task[DurationModel]:
+        """Fit on finished jobs, judge on jobs that ended later."""
+        jobs = _ended(data).by_submit()
+        version = self.in_service(library)
+        learned_until = None if version is None else float(version.facts.get("learned_until", -math.inf))
+        until_s = split(np.sort(jobs.end_s), learned_until, "jobs")
+        past, later = jobs.take(jobs.end_s <= until_s), np.flatnonzero(jobs.end_s > until_s)
+        judged = jobs.take(later)
+        truth = to_log(judged.duration_s)
+
+        def loss(model: DurationModel) -> float:
+            facts = model.serve(DurationHistory()).replay(jobs)[later]
+            anchor = running_median_log(facts, model.default_log)
+            return relative_loss(anchor, model.point_log(judged, facts) - anchor, truth, judged.limit_s)
+
+        known = {
+            "learned_until": until_s,
+            "learned_from": len(past),
+            "judged_on": len(judged),
+            "inputs": _inputs(past),
+        }
+        return Task(lambda: fit_durations(past), loss, known, MOST_LOSS)
+
+    def evidence(self, library: Library, data: JobTable, now: datetime) -> Evidence:
+        """New jobs, the age of the version in service, drift of its error (against the running median, over the same
+        jobs) and of its inputs."""
+        jobs = _ended(data).by_submit()
+        version = self.in_service(library)
+        if version is None:
+            return Evidence(now, None, len(jobs), Drift(None, 0))
+        model = self.read(version)
+        new = np.flatnonzero(jobs.end_s > float(version.facts.get("learned_until", -math.inf)))
+        recent = new[np.argsort(jobs.end_s[new], kind="stable")][-_RECENT:]
+        part, facts = jobs.take(recent), model.serve(DurationHistory()).replay(jobs)[recent]
+        median = np.fmin(from_log(running_median_log(facts, model.default_log)), part.limit_s)
+        point = model.predict_facts(part, facts).point_s
+        inputs = _moved(version.facts.get("inputs", {}), part)
+        drift = Drift(error_ratio(part.duration_s, point, median), len(part), inputs)
+        return Evidence(now, datetime.fromisoformat(version.created), len(new), drift)
+
+
+DURATION: Final = DurationKind()
+
+
+def _ended(jobs: JobTable) -> JobTable:
+    return jobs.take(np.isfinite(jobs.duration_s) & np.isfinite(jobs.end_s))
+
+
+def _inputs(jobs: JobTable) -> dict[str, list[Any]]:
+    """Up to `SAMPLE` evenly spaced values of every input, JSON-ready."""
+    rows = np.unique(np.linspace(0, len(jobs) - 1, SAMPLE).astype(int)) if len(jobs) else np.empty(0, dtype=int)
+    kept: dict[str, list[Any]] = {name: getattr(jobs, name)[rows].tolist() for name in _NAMES}
+    for name in _NUMBERS:
+        kept[name] = [None if value != value else value for value in getattr(jobs, name)[rows].tolist()]
+    return kept
+
+
+def _moved(kept: Mapping[str, Sequence[Any]], recent: JobTable) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for name, values in kept.items():
+        if name in _NAMES:
+            found[name] = category_psi(values, getattr(recent, name).tolist())
+        elif name in _NUMBERS:
+            before = np.array([math.nan if value is None else value for value in values], dtype=np.float64)
+            found[name] = psi(before, getattr(recent, name))
+    return found

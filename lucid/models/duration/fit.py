@@ -1,4 +1,6 @@
-"""Training of the duration model: absolute-error additive tables, and the record of every estimate per user.
+"""Training with absolute loss.
+
+Training of the duration model: absolute-error additive tables, and the record of every estimate per user.
 
 Two additive models are candidates. "Habit" sees only how the user's latest and most similar jobs compare with
 the median; "wide" sees everything known at submission. They are validated prequentially: trained on the first quarter
@@ -12,37 +14,116 @@ statistics (`lucid.models.duration.gate`).
 
 Jobs that were profiled are a choice of their own: they lived long enough to be. What was measured of them corrects
 the estimates that they had at submission, in tables trained on such jobs alone, if later ones evidently gain by it.
+
+Fitting of additive tables with an absolute-error loss; imports interpret.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import Final
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 
 from lucid.errors import ModelError
-from lucid.models.additive import AdditiveModel
-from lucid.models.duration.anchor import COUNT, DECILES, anchor_log, measured
-from lucid.models.duration.estimate import Choice
+from lucid.models.additive import AdditiveModel, from_ebm
+from lucid.models.duration.estimate import COUNT, DECILES, Choice, anchor_log, measured
 from lucid.models.duration.features import (
     FACT_NAMES,
+    HABIT_FEATURES,
+    NameBuckets,
     feature_columns,
     feature_types,
     from_log,
     profile_columns,
     to_log,
 )
-from lucid.models.duration.gate import OPTION_WEIGHTS
+from lucid.models.duration.gate import OPTION_WEIGHTS, IntervalTracker, residual, scale_of
 from lucid.models.duration.history import DurationHistory
-from lucid.models.duration.intervals import IntervalTracker, residual, scale_of
 from lucid.models.duration.jobtable import PROFILE_COLUMNS, FloatArray, JobTable
 from lucid.models.duration.model import MOST_LOG, DurationModel
-from lucid.models.duration.names import NameBuckets
-from lucid.models.duration.tables import IntArray, TableTrainer
 
-__all__ = ["fit", "rank_correlation", "relative_loss"]
+_IRLS_ROUNDS: Final = 3
+_IRLS_FLOOR: Final = 0.1
+
+Columns = Mapping[str, Any]
+IntArray = npt.NDArray[np.intp]
+
+
+class TableTrainer:
+    """Fits additive tables of the log-ratio `target` on chosen rows and features."""
+
+    def __init__(
+        self, columns: Columns, types: Mapping[str, str], target: FloatArray, monotone: Mapping[str, int]
+    ) -> None:
+        self.columns = columns
+        self._types = {**types, **dict.fromkeys(PROFILE_COLUMNS, "continuous")}
+        self._target = np.clip(target, -MOST_LOG, MOST_LOG)
+        self._monotone = monotone
+        self.features = {"habit": HABIT_FEATURES, "wide": tuple(types)}
+
+    def __call__(
+        self,
+        rows: IntArray,
+        features: Sequence[str],
+        target: FloatArray | None = None,
+        weight: FloatArray | None = None,
+    ) -> AdditiveModel | None:
+        """Tables minimising the absolute error, or None where no feature varies."""
+        target = self._target if target is None else target
+        some = {name: self.columns[name][rows] for name in self._types if name in features}
+        some = {name: column for name, column in some.items() if _varies(column)}
+        if not some:
+            return None
+        base = np.ones(len(rows)) if weight is None else weight[rows] / weight[rows].mean()
+        weights, tables = base, None
+        for _ in range(_IRLS_ROUNDS):
+            # Iteratively reweighted least squares: squared error weighted by 1/|residual| is absolute error.
+            # (Interpret's pseudo-Huber objective diverges on these tails when its delta is small.)
+            tables = self._boost(some, target[rows], weights)
+            weights = base / np.maximum(np.abs(target[rows] - tables.score(some)), _IRLS_FLOOR)
+            weights = weights / weights.mean()
+        return tables
+
+    def score(self, tables: AdditiveModel | None, rows: IntArray) -> FloatArray:
+        """What `tables` add on `rows` (nothing, where there are none)."""
+        if tables is None:
+            return np.zeros(len(rows))
+        return tables.score({name: self.columns[name][rows] for name in tables.features})
+
+    def _boost(self, columns: Columns, target: FloatArray, weights: FloatArray) -> AdditiveModel:
+        import pandas as pd
+        from interpret.glassbox import ExplainableBoostingRegressor
+
+        wanted = {name: sign for name, sign in self._monotone.items() if name in columns}
+        ebm = ExplainableBoostingRegressor(
+            feature_types=[self._types[name] for name in columns],
+            interactions=0,
+            outer_bags=4,
+            max_bins=32,
+            max_rounds=150,
+            learning_rate=0.02,
+            min_samples_leaf=20,
+            early_stopping_rounds=20,
+            n_jobs=1,
+            random_state=0,
+        )
+        with warnings.catch_warnings():
+            # Our tables keep the bin of missing values, which interpret's own plots would leave out.
+            warnings.filterwarnings("ignore", message="Missing values detected")
+            ebm.fit(pd.DataFrame(dict(columns)), target, sample_weight=weights)
+        for name, sign in wanted.items():
+            ebm.monotonize(name, increasing=sign > 0)  # isotonic regression by PAV on the fitted shape
+        return from_ebm(ebm)
+
+
+def _varies(column: Any) -> bool:
+    values = column[~np.isnan(column)] if column.dtype != object else column
+    return len(set(values.tolist())) > 1
+
 
 FEWEST_JOBS: Final = 100
 _MOST_JOBS: Final = 100_000
@@ -55,12 +136,14 @@ _STANDARD_ERRORS: Final = 3.0
 _CANDIDATES: Final = (("habit", 1.0), ("wide", 0.5))
 
 
-def fit(jobs: JobTable, monotone: Mapping[str, int]) -> DurationModel:
-    """Train on the jobs of `jobs` that have a duration; with fewer than a hundred, the fallback alone.
+def fit_durations(jobs: JobTable, monotone: Mapping[str, int] | None = None) -> DurationModel:
+    """Train on the jobs of `jobs` that have a duration; with fewer than a hundred, the fallback alone. ``monotone``:
+    features along which durations may only rise (1) or fall (-1).
 
     Raises:
         ModelError: the training libraries are not installed, or `monotone` names no ordered feature.
     """
+    monotone = monotone or {}
     _check(monotone)
     ended = np.isfinite(jobs.duration_s) & np.isfinite(jobs.end_s)
     if int(ended.sum()) < FEWEST_JOBS:

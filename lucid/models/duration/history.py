@@ -13,12 +13,9 @@ from typing import Final
 
 import numpy as np
 
-from lucid.models.duration.features import FACT_NAMES, LEVELS, name_stem, to_log
+from lucid.models.duration.features import EMPTY, FACT_NAMES, LEVELS, Near, Running, name_stem, to_log
 from lucid.models.duration.gate import NOBODY, STATISTICS, Record, Serving, statistics_of
 from lucid.models.duration.jobtable import FloatArray, JobTable
-from lucid.models.duration.running import EMPTY, Near, Running
-
-__all__ = ["DurationHistory", "Said", "replay"]
 
 Said = Callable[[JobTable, FloatArray], FloatArray]
 """What tables say of jobs with these facts: log(duration + 10), shape (n,)."""

@@ -2,7 +2,7 @@
 
 Three layouts are recognised by their first line, never by their file name:
 
-* output of ``sacct --parsable2``, with or without its header line (``lucid.slurmlog.sacct``);
+* output of ``sacct --parsable2``, with or without its header line (``lucid.accounting.sacct``);
 * comma-separated with a header that has ``submit_time`` and ``duration`` (seconds, times from any origin);
 * comma-separated with a header that has ``submit_time``, ``start_time``, ``end_time`` and ``run_time``
   (calendar times, run time in seconds).
@@ -24,14 +24,11 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from lucid.core.frozen import dataclass
+from lucid.accounting.rows import BadCell, Drop, Row, Source, csv_rows, first_line, load, split_line
+from lucid.accounting.sacct import SacctJob, SacctLog, as_lines, is_sacct
+from lucid.accounting.values import NO_TIME, limit_s, mem_mib
+from lucid.core.frozen import frozen_dataclass
 from lucid.errors import ModelError, TraceError
-from lucid.slurmlog.rows import BadCell, Drop, Row, Source, csv_rows, first_line, load, split_line
-from lucid.slurmlog.sacct import SacctJob, SacctLog, is_sacct
-from lucid.slurmlog.sacct_json import as_lines
-from lucid.slurmlog.value_formats import NO_TIME, limit_s, mem_mib
-
-__all__ = ["PROFILE_COLUMNS", "JobTable", "read_jobs"]
 
 FloatArray = npt.NDArray[np.float64]
 TextArray = npt.NDArray[np.object_]
@@ -43,7 +40,7 @@ _GPUS: Final = re.compile(r"(?:gres/)?gpu(?::[^:=,(]+)?[:=](\d+)", re.ASCII)
 _NAN: Final = float("nan")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass(frozen=True, slots=True)
 class JobTable:
     """Jobs as columns of shape (n,): text columns hold str or None, the others float64 with NaN for unknown.
 

@@ -24,26 +24,33 @@ from typing import Any, Final
 
 import numpy as np
 
-from lucid.core.frozen import dataclass
+from lucid.core.frozen import frozen_dataclass
 from lucid.errors import ModelError
 from lucid.models.additive import AdditiveModel, TermScore
-from lucid.models.duration.anchor import COUNT, DECILES, DEMAND, NEAR, NEAR_USERS, anchor_log, measured
-from lucid.models.duration.estimate import Choice, Estimates, Explanation
+from lucid.models.duration.estimate import (
+    COUNT,
+    DECILES,
+    DEMAND,
+    NEAR,
+    NEAR_USERS,
+    Choice,
+    Estimates,
+    Explanation,
+    anchor_log,
+    measured,
+)
 from lucid.models.duration.features import (
     FACT_NAMES,
     LOG_OFFSET_S,
+    NameBuckets,
     feature_columns,
     from_log,
     profile_columns,
     to_log,
 )
-from lucid.models.duration.gate import OPTION_WEIGHTS, STATISTICS, Record
+from lucid.models.duration.gate import OPTION_WEIGHTS, STATISTICS, IntervalTracker, Record, scale_of
 from lucid.models.duration.history import DurationHistory
-from lucid.models.duration.intervals import IntervalTracker, scale_of
 from lucid.models.duration.jobtable import FloatArray, JobTable, TextArray
-from lucid.models.duration.names import NameBuckets
-
-__all__ = ["DurationModel"]
 
 FORMAT: Final = "lucid-duration/4"
 _EARLIER: Final = ("lucid-duration/2", "lucid-duration/3")
@@ -66,7 +73,7 @@ _WORDS: Final = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass(frozen=True, slots=True)
 class DurationModel:
     """A fitted model; `default_log` is the estimate while no job has finished.
 
@@ -91,18 +98,6 @@ class DurationModel:
     def untrained(cls) -> DurationModel:
         """No tables; an hour where nothing has finished yet."""
         return cls(Choice(), None, NameBuckets(), IntervalTracker(), float(to_log(3600.0)), 0)
-
-    @classmethod
-    def fit(cls, jobs: JobTable, monotone: Mapping[str, int] | None = None) -> DurationModel:
-        """Train on finished jobs, each seen as it was when submitted; imports sklearn and interpret. ``monotone``:
-        features along which durations may only rise (1) or fall (-1).
-
-        Raises:
-            ModelError: the training libraries are not installed, or `monotone` names no ordered feature.
-        """
-        from lucid.models.duration.fit import fit
-
-        return fit(jobs, monotone or {})
 
     def serve(self, history: DurationHistory) -> DurationHistory:
         """Let `history` judge this model's tables too, beginning with the records of training; returns `history`."""

@@ -1,1 +1,1 @@
-"""How jobs share GPUs: share scores, pair speeds, and what is remembered of pairs."""
+"""Which jobs may share GPUs, by measured profiles and pairs."""

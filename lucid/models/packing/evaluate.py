@@ -7,7 +7,7 @@
   each of its sides. ``pair_*_loco_both`` is harder: both configurations are new (and with them the seventh of
   all configurations that shares their fold).
 
-In all of them the bar that decides packing is set inside the training part (`lucid.models.packing.crossval`).
+In all of them the bar that decides packing is set inside the training part (`lucid.models.packing.pair_speed`).
 """
 
 from __future__ import annotations
@@ -20,12 +20,9 @@ import numpy as np
 import numpy.typing as npt
 import threadpoolctl  # type: ignore[import-untyped]  # comes with sklearn, needed to train
 
-from lucid.models.packing.crossval import Leaving, judge, sides_by
 from lucid.models.packing.measured import Pairing, Usage, read_pairs, read_profiles
-from lucid.models.packing.pair_speed import RECALL_GOAL, PairDesign
+from lucid.models.packing.pair_speed import RECALL_GOAL, Leaving, PairDesign, judge, sides_by
 from lucid.models.packing.share_score import fit_share, share_labels
-
-__all__ = ["evaluate", "leave_workload_out"]
 
 IntArray = npt.NDArray[np.intp]
 

@@ -14,14 +14,12 @@ from typing import Final, Generic, TypeVar
 
 import numpy as np
 
+from lucid.models.kind import Kind, Stored, Tables, Task, TooFew
+from lucid.models.library import Library
 from lucid.models.packing.measured import Pairing, Usage
 from lucid.models.packing.pair_speed import PairModel, fit_pairs
 from lucid.models.packing.share_score import ShareTree, fit_share, share_labels
-from lucid.models.upkeep.kind import Kind, Stored, Tables, Task, TooFew
-from lucid.models.upkeep.library import Library
-from lucid.models.upkeep.update import Drift, Evidence, Rules
-
-__all__ = ["PAIRS", "SHARE", "Measured", "PairsKind", "ShareKind", "labelled"]
+from lucid.models.training import Drift, Evidence, Rules
 
 M = TypeVar("M", bound=Stored)
 Row = TypeVar("Row")

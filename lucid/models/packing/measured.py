@@ -1,10 +1,17 @@
-"""Measured workloads: configurations profiled alone, and pairs of them run together on one GPU set.
+"""Tables of measured workloads, and those that come with Lucid.
+
+Measured workloads: configurations profiled alone, and pairs of them run together on one GPU set.
 
 The two CSV files are what an administrator measures once (or Lucid collects from packed jobs over time).
 `read_profiles` wants the columns model, dataset, batchsize, amp, gpu_util (%), gmem_util (%), gmem (MiB) and
 optionally label (0 Tiny, 1 Medium, 2 Jumbo); `read_pairs` wants model1, dataset1, batchsize1, amp1, speed1
 and the same for side 2, speeds normalised by the speed alone. Other columns are ignored: readings of a pair
 together are unknown when the decision is taken.
+
+The tables that come with Lucid for a site that has measured none: ``profiles.csv``, ``pairs.csv``, ``share.json``.
+
+They are synthetic, and each row says so: nominal readings through the contention model. Made anew by
+``python -m benchmarks.calibrate --synthetic --out lucid/models/packing/synthetic``.
 """
 
 from __future__ import annotations
@@ -12,18 +19,17 @@ from __future__ import annotations
 import csv
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from importlib.resources import files
 from pathlib import Path
 from typing import TypeVar
 
-from lucid.core.frozen import dataclass
+from lucid.core.frozen import frozen_dataclass
 from lucid.errors import ModelError
-
-__all__ = ["Pairing", "Usage", "read_pairs", "read_profiles"]
 
 _T = TypeVar("_T")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass(frozen=True, slots=True)
 class Usage:
     """What a job used of its GPUs while it ran alone: all that is known when packing is decided.
 
@@ -40,7 +46,7 @@ class Usage:
     label: int | None = None  # share score given by the measurer, if any
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass(frozen=True, slots=True)
 class Pairing:
     """Two configurations measured together; speeds are relative to running alone (1 = unharmed)."""
 
@@ -140,3 +146,8 @@ def _number(row: Mapping[str, str], name: str, where: str, low: float, high: flo
     if not (math.isfinite(value) and low <= value <= high):
         raise ModelError(f"{where}: {name} is {value:g}, not between {low:g} and {high:g}")
     return value
+
+
+def shipped(name: str) -> Path:
+    """Path of a file that comes with the package."""
+    return Path(str(files("lucid.models.packing"))) / "synthetic" / name

@@ -1,4 +1,6 @@
-"""The pair model: how fast each of two jobs will run beside the other, as terms that can be read.
+"""The pair model, its ridge and its cross-validation.
+
+The pair model: how fast each of two jobs will run beside the other, as terms that can be read.
 
 For one side, its expected normalised speed (1 = as fast as alone) is
 
@@ -13,35 +15,102 @@ zero as a random effect (ridge) and stays at exactly zero for names that were no
 A pair is worth packing when the slower side is expected to reach `PairModel.threshold`, set so that about
 `RECALL_GOAL` of the interference-free pairs (both speeds >= `FREE_SPEED`) are found in cross-validation.
 Training needs numpy alone.
+
+Penalised least squares with a block held non-positive, refitted fast when rows are left out.
+
+Leaving a workload or a configuration out hundreds of times (nested cross-validation) must not cost hundreds
+of passes over the data: the normal equations are summed once and the left-out rows subtracted.
+
+Leaving out what must not be known: cross-validation of the pair model by workload or configuration.
+
+Every choice is made inside: the bar that decides packing is set for each held-out group by a second
+cross-validation over the rest, so no pairing helps to judge itself.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from dataclasses import dataclass
+from typing import Any, Final, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from lucid.core.frozen import dataclass
+from lucid.core.frozen import frozen_dataclass
 from lucid.errors import ModelError
-from lucid.models._ridge import FallingRidge
 from lucid.models.additive import AdditiveModel, Axis, Term, TermScore
 from lucid.models.packing.measured import Pairing, Usage
 
-__all__ = [
-    "FREE_SPEED",
-    "RECALL_GOAL",
-    "PairDesign",
-    "PairModel",
-    "PairVerdict",
-    "fit_pairs",
-    "free_pairs",
-    "pair_columns",
-    "recall_threshold",
-]
-
 FloatArray = npt.NDArray[np.float64]
+BoolArray = npt.NDArray[np.bool_]
+
+_SWEEPS = 1000
+_TOLERANCE = 1e-10
+_INTERCEPT_PENALTY = 1e-9  # keeps the system regular when every row is left out of some column
+
+
+class FallingRidge:
+    """min ||y - b0 - F b - X c||^2 + sum_j p_j b_j^2 + sum_k q_k c_k^2 subject to b <= 0.
+
+    `falling` is F, shape (n, j); `free` is X, shape (n, k); `falling_penalty` (j,) and `free_penalty` (k,)
+    are p and q. The intercept b0 is not penalised.
+    """
+
+    def __init__(
+        self,
+        falling: FloatArray,
+        free: FloatArray,
+        target: FloatArray,
+        falling_penalty: FloatArray,
+        free_penalty: FloatArray,
+    ) -> None:
+        self._falling = falling.shape[1]
+        # Signs turned, so that the bound becomes the usual b >= 0.
+        self._design = np.concatenate([-falling, free, np.ones((len(target), 1))], axis=1)
+        self._target = target
+        self._penalty = np.diag(np.concatenate([falling_penalty, free_penalty, [_INTERCEPT_PENALTY]]))
+        self._gram = self._design.T @ self._design
+        self._moment = self._design.T @ target
+
+    def fit(self, left_out: BoolArray | None = None) -> FloatArray:
+        """Coefficients (j + k + 1,): falling, free, intercept; marked rows (n,) do not count."""
+        gram, moment = self._gram + self._penalty, self._moment
+        if left_out is not None:
+            rows = self._design[left_out]
+            gram = gram - rows.T @ rows
+            moment = moment - rows.T @ self._target[left_out]
+        bound, free = slice(0, self._falling), slice(self._falling, None)
+        # The free block is eliminated exactly (Schur complement); what remains is small and bounded.
+        solved = np.linalg.solve(gram[free, free], np.column_stack([gram[free, bound], moment[free]]))
+        reduced = gram[bound, bound] - gram[bound, free] @ solved[:, :-1]
+        beta = _nonnegative(reduced, moment[bound] - gram[bound, free] @ solved[:, -1])
+        return np.concatenate([-beta, solved[:, -1] - solved[:, :-1] @ beta])
+
+    def predict(self, coefficients: FloatArray, rows: npt.NDArray[np.intp]) -> FloatArray:
+        """Fitted values of some of the rows, shape (len(rows),)."""
+        turned = coefficients.copy()
+        turned[: self._falling] *= -1.0
+        return np.asarray(self._design[rows] @ turned, dtype=np.float64)
+
+
+def _nonnegative(gram: FloatArray, moment: FloatArray) -> FloatArray:
+    """min b'Gb/2 - m'b with b >= 0 by coordinate descent (G is positive definite: it converges)."""
+    beta = np.maximum(np.linalg.solve(gram, moment), 0.0)
+    slope = gram @ beta - moment
+    for _ in range(_SWEEPS):
+        largest = 0.0
+        for j in range(len(beta)):
+            step = max(-slope[j] / gram[j, j], -beta[j])
+            if step != 0.0:
+                beta[j] += step
+                slope += step * gram[:, j]
+                largest = max(largest, abs(step))
+        if largest < _TOLERANCE:
+            break
+    return np.asarray(beta, dtype=np.float64)
+
+
 IntArray = npt.NDArray[np.intp]
 
 FREE_SPEED: Final = 0.85  # both sides at least this fast: the pair is called free of interference
@@ -64,7 +133,7 @@ class PairVerdict(NamedTuple):
     packs: bool
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass(frozen=True, slots=True)
 class PairModel:
     """Expected speeds of a pair and the bar that its slower side must clear."""
 
@@ -207,7 +276,6 @@ def fit_pairs(pairings: Sequence[Pairing]) -> PairModel:
         ModelError: no pairing at all, or none that is free of interference to set the bar by.
     """
     # Imported here: the cross-validation itself is built from this module's design.
-    from lucid.models.packing.crossval import leave_out, sides_by
 
     design = PairDesign(pairings)
     free = free_pairs(pairings)
@@ -252,3 +320,110 @@ def _bin_levels(overlap: FloatArray, bins: IntArray, size: int) -> FloatArray:
     levels = np.where(rows > 0, sums / np.maximum(rows, 1) - overlap.mean(), 0.0)
     levels[0] = levels[-1] = 0.0  # an overlap that is not known tilts nothing
     return np.asarray(levels, dtype=np.float64)
+
+
+Leaving = Literal["one", "both"]
+
+
+class Held(NamedTuple):
+    """Predictions for pairings left out: which pairings, and the slower side's expected speed of each."""
+
+    pairs: IntArray
+    scores: FloatArray
+
+
+@dataclass(frozen=True)
+class Honest:
+    """Decisions about pairings left out; `scores` and `bars` per decision, `free` what really happened."""
+
+    scores: FloatArray
+    bars: FloatArray
+    free: npt.NDArray[np.bool_]
+
+    @property
+    def precision(self) -> float:
+        """Share of the packed pairs that were free of interference (nan if none was packed)."""
+        packed = self.scores >= self.bars
+        return float(self.free[packed].mean()) if packed.any() else float("nan")
+
+    @property
+    def recall(self) -> float:
+        """Share of the free pairs that were packed."""
+        return float((self.scores >= self.bars)[self.free].mean())
+
+
+def sides_by(pairings: Sequence[Pairing], what: Literal["workload", "config"], folds: int = 0) -> IntArray:
+    """A group number for both sides of every pairing, shape (n, 2).
+
+    With `folds`, names are dealt into that many groups in sorted order (neighbours apart).
+    """
+    names = [(str(getattr(p.first, what)), str(getattr(p.second, what))) for p in pairings]
+    known = {name: number for number, name in enumerate(sorted({n for pair in names for n in pair}))}
+    groups = np.array([[known[first], known[second]] for first, second in names], dtype=np.intp)
+    return groups % folds if folds else groups
+
+
+def leave_out(design: PairDesign, sides: IntArray, leaving: Leaving, absent: Sequence[int] = ()) -> Held:
+    """Predict every pair from the pairs that share no group with either of its jobs (``both``); or every pairing
+    twice, each time with one side's group unknown and the other's known (``one``).
+
+    A pairing within one group is then predicted once. This is the new configuration that arrives in a cluster
+    where its partner has been measured before.
+    """
+    return _held(design, sides, _CELLS[leaving](sides, absent), absent)
+
+
+def judge(
+    design: PairDesign, pairings: Sequence[Pairing], sides: IntArray, leaving: Leaving, recall: float
+) -> Honest:
+    """Decide every pairing with its groups left out and a bar set without them."""
+    free = free_pairs(pairings)
+    scores, bars, truths = [], [], []
+    for groups, pairs in _CELLS[leaving](sides, ()):
+        held = _held(design, sides, [(groups, pairs)], ())
+        inner = leave_out(design, sides, leaving, groups)
+        bar = recall_threshold(inner.scores, free[inner.pairs], recall)
+        scores.append(held.scores)
+        bars.append(np.full(len(pairs), bar))
+        truths.append(free[pairs])
+    return Honest(np.concatenate(scores), np.concatenate(bars), np.concatenate(truths))
+
+
+_Cell = tuple[tuple[int, ...], IntArray]
+
+
+def _both(sides: IntArray, absent: Sequence[int]) -> list[_Cell]:
+    present = [g for g in np.unique(sides).tolist() if g not in absent]
+    cells: list[_Cell] = []
+    for one, other in itertools.combinations_with_replacement(present, 2):
+        inside = (sides.min(axis=1) == one) & (sides.max(axis=1) == other)
+        if inside.any():
+            cells.append(((one, other), np.flatnonzero(inside)))
+    return cells
+
+
+def _one(sides: IntArray, absent: Sequence[int]) -> list[_Cell]:
+    allowed = ~_touching(sides, absent)
+    cells: list[_Cell] = []
+    for group in np.unique(sides).tolist():
+        inside = allowed & _touching(sides, (group,))
+        if group not in absent and inside.any():
+            cells.append(((group,), np.flatnonzero(inside)))
+    return cells
+
+
+_CELLS = {"both": _both, "one": _one}
+
+
+def _held(design: PairDesign, sides: IntArray, cells: Sequence[_Cell], absent: Sequence[int]) -> Held:
+    pairs, scores = [], []
+    for groups, inside in cells:
+        left_out = _touching(sides, (*groups, *absent))
+        coefficients = design.solver.fit(np.concatenate([left_out, left_out]))
+        pairs.append(inside)
+        scores.append(design.slower(coefficients, inside))
+    return Held(np.concatenate(pairs), np.concatenate(scores))
+
+
+def _touching(sides: IntArray, groups: Sequence[int]) -> npt.NDArray[np.bool_]:
+    return np.asarray(np.isin(sides, list(groups)).any(axis=1))

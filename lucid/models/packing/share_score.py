@@ -21,12 +21,10 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from lucid.core.frozen import dataclass
+from lucid.core.frozen import frozen_dataclass
 from lucid.core.prediction import JUMBO, MEDIUM, MEDIUM_FROM, TINY, TINY_ABOVE
 from lucid.errors import ModelError
 from lucid.models.packing.measured import Pairing, Usage
-
-__all__ = ["LABELS", "Node", "ShareTree", "Step", "Thresholds", "choose_alpha", "fit_share", "share_labels"]
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.intp]
@@ -39,7 +37,7 @@ _ALPHAS: Final = (0.0, *(round(0.005 * step, 3) for step in range(1, 13)), *(0.0
 _NEIGHBOURS: Final = 2
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass(frozen=True, slots=True)
 class Thresholds:
     """Average normalised speeds above which a configuration is Tiny, and from which it is Medium."""
 
@@ -65,7 +63,7 @@ class Step(NamedTuple):
         return f"{self.feature} {self.value:g}{unit} {'<=' if self.below else '>'} {self.threshold:g}{unit}"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass(frozen=True, slots=True)
 class Node:
     """A split (feature, threshold, indices of both children) or a leaf (feature None)."""
 
@@ -77,7 +75,7 @@ class Node:
     above: int = -1
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass(frozen=True, slots=True)
 class ShareTree:
     """A decision tree as a list of nodes; the first is the root."""
 

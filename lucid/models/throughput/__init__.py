@@ -1,1 +1,1 @@
-"""How busy a cluster or VC will be: the throughput model and seasonal means."""
+"""How many GPUs will be asked for."""

@@ -10,13 +10,10 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from lucid.errors import ModelError
-from lucid.models.ebm import from_ebm
-from lucid.models.throughput.bins import Bins, FloatArray, day_of
-from lucid.models.throughput.inputs import REACH_DAYS, throughput_columns
+from lucid.models.additive import from_ebm
+from lucid.models.kind import TooFew
+from lucid.models.throughput.bins import REACH_DAYS, Bins, FloatArray, day_of, throughput_columns
 from lucid.models.throughput.model import TARGETS, TargetModel, ThroughputModel, to_score
-from lucid.models.upkeep.kind import TooFew
-
-__all__ = ["check_enough", "fit_throughput"]
 
 _BURST_QUANTILE: Final = 0.99
 _LEAST_BINS: Final = 500  # fewer rows cannot carry a term per input

@@ -10,10 +10,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
-from lucid.config import GpuHealthSettings
-from lucid.core.gpu_health import CardHealth, GpuFault, GpuOut, NodeHealth
-
-__all__ = ["Judged", "judge", "words_of"]
+from lucid.config.live import GpuHealthSettings
+from lucid.core.gpu import CardHealth, GpuFault, GpuOut, NodeHealth
 
 _STATES = ("thermal", "power", "row remap")
 """Faults that may end without a boot: a GPU that has them no more is well."""

@@ -15,14 +15,12 @@ from operator import itemgetter
 import numpy as np
 from numpy.typing import NDArray
 
-from lucid.core.frozen import dataclass
+from lucid.core.frozen import frozen_dataclass
 from lucid.core.job import Job, Running
 from lucid.core.ledger import Ledger, gpus_by_node, host_share
+from lucid.core.numbers import ROUNDING
 from lucid.core.placement import Placement
 from lucid.core.prediction import Prediction
-from lucid.core.rounding import ROUNDING
-
-__all__ = ["GOES_S", "End", "Slot", "Timeline", "expected_ends"]
 
 _MOST_STEPS = 128
 """Ends of running jobs are told apart up to so many instants; beyond that neighbours count as the later of them,
@@ -52,7 +50,7 @@ def expected_ends(running: Iterable[Running], predictions: Mapping[str, Predicti
     return ends
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass(frozen=True, slots=True)
 class Slot:
     """When a job can start, and on which nodes: (index, GPUs there). ``step`` 0 is now."""
 

@@ -13,18 +13,16 @@ from math import inf, log
 from typing import Any
 
 from lucid.core.decision import Action, EndProfiling, Keep, Plan, Requeue, Start
-from lucid.core.frozen import dataclass
+from lucid.core.frozen import frozen_dataclass
 from lucid.core.job import Ended, JobProfile, Pending, Running, Stage, Yields
 from lucid.core.node import next_edge_s
+from lucid.core.numbers import reached
 from lucid.core.ports import Capability, PairSpeeds
-from lucid.core.rounding import reached
 from lucid.core.snapshot import Partition, Snapshot
-from lucid.orchestrator.by_partition import PoliciesByPartition
 from lucid.orchestrator.forecast.run_times import Draws, RunTimes
+from lucid.orchestrator.planner import PoliciesByPartition
 from lucid.orchestrator.policy import PartitionPolicy, Policy
 from lucid.orchestrator.rounds import RoundPolicy, after_round_s
-
-__all__ = ["SETTLE_S", "Forecast", "PairSpeed", "around", "forecast"]
 
 PairSpeed = Callable[[JobProfile, JobProfile], PairSpeeds]
 """As ``Predictor.pair_speed``."""
@@ -50,7 +48,7 @@ _SLOWEST = 0.1
 """No pair or group is expected to be slower than this: a speed of 0 would never let a job end."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass(frozen=True, slots=True)
 class Forecast:
     """``starts_s``: seconds from now until each job's next start, which may be its profiling run. ``ahead_s``: how
     far the policy planned ahead, seconds: a job without a start is expected after that. Where it is infinite, such a

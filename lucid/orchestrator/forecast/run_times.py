@@ -18,8 +18,6 @@ from typing import Any
 from lucid.core.job import Job
 from lucid.core.prediction import Prediction
 
-__all__ = ["Draws", "RunTimes"]
-
 _FLOOR_S = 10.0
 """Added to both durations before they are divided: seconds do not matter."""
 _OF_USER, _OF_ALL, _USERS = 20, 200, 200

@@ -18,9 +18,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from lucid.core.reason import Unranked
-
-__all__ = ["HISTORY", "TrustBook", "gain_of"]
+from lucid.core.reasons.queue import Unranked
 
 _WINDOW = 300
 """So many of the jobs that ended last are looked at."""

@@ -1,19 +1,57 @@
-"""The queue of one partition in order of estimate x GPUs, without working everything out anew for every plan."""
+"""Estimate x GPUs; precedence of tiers and nice.
+
+The queue of one partition in order of estimate x GPUs, without working everything out anew for every plan.
+
+What the site and users have said of a job's place in the queue, over what a policy makes of it.
+
+Slurm adds the priority of a job's QOS and its user's ``--nice`` to the points of age and size. A policy here has no
+such points to add them to, so they go before it: jobs of a higher tier first, and among the jobs of one user in one
+tier those first that are the least nice. What users say so moves none of the others.
+
+Order mode: a job's place in the queue as a number that Slurm adds to its priority.
+
+The number follows from the job's place alone, and places count by powers of two: 1, 2, 3 to 4, 5 to 8, and so on. An
+arrival at the head of a queue of 1,000 jobs therefore changes 10 numbers, each of which is a command to Slurm. The
+number is bounded, so that QOS, age and fair-share keep their say.
+"""
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
-from operator import itemgetter
+from collections.abc import Iterable, Mapping, Sequence
+from operator import attrgetter, itemgetter
+from typing import TypeVar
 
-from lucid.core.job import Job, JobProfile, Pending
+from lucid.core.decision import PartitionPlan
+from lucid.core.job import Job, JobProfile, Pending, Restarts
 from lucid.core.prediction import Prediction
-from lucid.core.reason import FairShare, Requeueable
-from lucid.core.restart import Restarts
+from lucid.core.reasons.profiling import Requeueable
+from lucid.core.reasons.queue import FairShare
 from lucid.core.snapshot import Partition
-from lucid.orchestrator.order.precedence import in_precedence
 
-__all__ = ["QueueOrder", "QueueRow", "QueuedJob", "fair_share_of"]
+_T = TypeVar("_T")
+_TIER, _NICE = attrgetter("tier"), attrgetter("nice")
+
+
+def in_precedence(queue: Iterable[_T], jobs: Sequence[Job]) -> list[_T]:
+    """The rows of a queue, which are in a policy's order, in the order of who may go first. ``jobs``: one a row."""
+    found = list(queue)
+    if not (any(map(_TIER, jobs)) or any(map(_NICE, jobs))):  # most queues are long, and nobody has said anything
+        return found
+    if len({job.tier for job in jobs}) > 1:
+        at = sorted(range(len(jobs)), key=lambda i: -jobs[i].tier)
+        found, jobs = [found[i] for i in at], [jobs[i] for i in at]
+    if not any(job.nice for job in jobs):
+        return found
+    places: dict[tuple[str, int], list[int]] = {}
+    for i, job in enumerate(jobs):
+        places.setdefault((job.user, job.tier), []).append(i)
+    for mine in places.values():
+        rows = [found[i] for i in sorted(mine, key=lambda i: jobs[i].nice)]
+        for i, row in zip(mine, rows, strict=True):
+            found[i] = row
+    return found
+
 
 QueueRow = tuple[float, int, float, float, str, Pending, Prediction]
 """A pending job with what a plan looks at in each of thousands: its priority value (estimated seconds x GPUs), the
@@ -191,3 +229,18 @@ def _place(row: QueueRow) -> tuple[float, float, float, int]:
 
 _UNMEASURED = JobProfile(0.0, 0.0, 0.0)
 _VALUE = itemgetter(0)
+
+
+BOUND = 1000
+"""Most that order mode adds to a job's priority."""
+_STEPS = 20
+
+
+def factor_of(position: int) -> int:
+    """``BOUND`` for the first place, a ``_STEPS``-th of it less for each power of two, down to 0."""
+    return BOUND * max(_STEPS - (position - 1).bit_length(), 0) // _STEPS
+
+
+def site_factors(plan: PartitionPlan) -> dict[str, int]:
+    """The site factor of each waiting job, from its place in the plan."""
+    return {job_id: factor_of(position) for job_id, position in plan.positions.items()}

@@ -5,17 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
-from lucid.core.frozen import dataclass
+from lucid.core.frozen import frozen_dataclass
 from lucid.core.job import Job, Running
 from lucid.core.placement import Placement, placement_gpus
-from lucid.core.reason import Borrows, Quota, Reason
+from lucid.core.reason import Reason
+from lucid.core.reasons.queue import Borrows, Quota
 from lucid.core.snapshot import Partition
 from lucid.orchestrator.capacity.timeline import End
 
 if TYPE_CHECKING:
-    from lucid.config import LendingSettings
-
-__all__ = ["Quotas", "holders"]
+    from lucid.config.policy import LendingSettings
 
 
 def holders(running: Iterable[Running]) -> dict[Placement, Running]:
@@ -23,7 +22,7 @@ def holders(running: Iterable[Running]) -> dict[Placement, Running]:
     return {entry.placement: entry for entry in reversed([*running])}
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass(frozen=True, slots=True)
 class _Kept:
     """GPUs of a VC's quota that are kept for a job; others of the VC may have them for at most ``room_s``."""
 

@@ -11,20 +11,18 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from lucid.core.decision import earliest
-from lucid.core.frozen import dataclass
+from lucid.core.frozen import frozen_dataclass
 from lucid.core.job import Pending
-from lucid.core.reason import OwnTurn, PlainOrder
+from lucid.core.reasons.queue import OwnTurn, PlainOrder
 from lucid.core.snapshot import Partition
 from lucid.orchestrator.capacity.placement import Feasibility
 from lucid.orchestrator.order.quotas import Quotas
 
 if TYPE_CHECKING:
-    from lucid.config import FairnessSettings
-
-__all__ = ["Turn", "own_turns", "turns"]
+    from lucid.config.policy import FairnessSettings
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_dataclass(frozen=True, slots=True)
 class Turn:
     """A job whose turn has come, with the comparison that says so."""
 

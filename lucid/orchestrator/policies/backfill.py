@@ -14,35 +14,25 @@ from typing import TYPE_CHECKING
 
 from lucid.core.decision import Action, Decision, Hold, PartitionPlan, Start, earliest
 from lucid.core.job import Job, Pending, Running
-from lucid.core.ledger import Ledger
-from lucid.core.ledgers import Ledgers
+from lucid.core.ledger import Ledger, Ledgers
+from lucid.core.numbers import ROUNDING, past
 from lucid.core.placement import Placement
 from lucid.core.prediction import Prediction
-from lucid.core.reason import Backfill, FreeGpus, Reason, SlurmPriority
-from lucid.core.rounding import ROUNDING, past
+from lucid.core.reason import Reason
+from lucid.core.reasons.queue import Backfill, FreeGpus, SlurmPriority
 from lucid.core.snapshot import Partition, Snapshot
-from lucid.orchestrator.capacity.placement import Feasibility, consolidated
+from lucid.orchestrator.capacity.placement import Feasibility, consolidated, spread
+from lucid.orchestrator.capacity.preemption import Claim, Yielding
 from lucid.orchestrator.capacity.timeline import GOES_S, End, Slot, Timeline
-from lucid.orchestrator.capacity.topology import spread
-from lucid.orchestrator.capacity.victims import Claim, Yielding
-from lucid.orchestrator.order.precedence import in_precedence
+from lucid.orchestrator.order.queue_order import in_precedence
 from lucid.orchestrator.order.quotas import Quotas
-from lucid.orchestrator.policies.plain_queue import (
-    SUBMITTED,
-    PlainQueue,
-    Shape,
-    Shapes,
-    WaitingJob,
-    in_submission,
-)
 from lucid.orchestrator.policies.queue import no_place
-from lucid.orchestrator.policy import PartitionPolicy
-from lucid.orchestrator.rules import PolicyRules
+from lucid.orchestrator.policies.waiting import SUBMITTED, PlainQueue, Shape, Shapes, WaitingJob, in_submission
+from lucid.orchestrator.policy import PartitionPolicy, PolicyRules
 
 if TYPE_CHECKING:
-    from lucid.config import BackfillSettings
+    from lucid.config.policy import BackfillSettings
 
-__all__ = ["BackfillPolicy", "limit_s"]
 
 _UNLIMITED_S = 365 * 86400.0
 """What Slurm's backfill takes for a job without any time limit."""

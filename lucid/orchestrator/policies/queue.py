@@ -1,39 +1,39 @@
-"""fifo, sjf, srtf, qssf: sort keys and a flag on one queue.
+"""Fifo, sjf, srtf, qssf, tiresias.
+
+fifo, sjf, srtf, qssf: sort keys and a flag on one queue.
 
 All stop at the first job that does not fit (head-of-line), as the published baselines do; srtf also preempts.
+
+Tiresias: discretised two-dimensional least attained service (2D-LAS), two queues, preemptive.
 """
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from lucid.core.decision import Action, Decision, Hold, PartitionPlan, Requeue, Start
 from lucid.core.job import Job, Pending, Running
-from lucid.core.ledger import Ledger
-from lucid.core.ledgers import Ledgers
+from lucid.core.ledger import Ledger, Ledgers
+from lucid.core.numbers import ROUNDING
 from lucid.core.placement import Placement
 from lucid.core.ports import Capability
 from lucid.core.prediction import Prediction
-from lucid.core.reason import BehindHead, FairOrder, FreeGpus, HostFits, Preempted, Priority, Reason
+from lucid.core.reason import Reason
+from lucid.core.reasons.queue import BehindHead, FairOrder, FreeGpus, HostFits, Preempted, Priority
 from lucid.core.snapshot import Partition, Snapshot
-from lucid.orchestrator.capacity.placement import Feasibility, consolidated
-from lucid.orchestrator.capacity.topology import spread, within_switches
-from lucid.orchestrator.capacity.victims import Yielding
-from lucid.orchestrator.order.precedence import in_precedence
+from lucid.orchestrator.capacity.placement import Feasibility, consolidated, emptiest, spread, within_switches
+from lucid.orchestrator.capacity.preemption import Yielding
+from lucid.orchestrator.order.queue_order import in_precedence
 from lucid.orchestrator.order.quotas import Quotas
-from lucid.orchestrator.policies.plain_queue import PlainQueue
-from lucid.orchestrator.policy import PartitionPolicy
-from lucid.orchestrator.rules import PolicyRules
+from lucid.orchestrator.policies.waiting import PlainQueue
+from lucid.orchestrator.policy import PartitionPolicy, PolicyRules
+from lucid.orchestrator.rounds import RoundPolicy, after_round_s
 
-__all__ = [
-    "PreemptiveQueuePolicy",
-    "QueueKeys",
-    "QueuePolicy",
-    "attained_s",
-    "fill_quota",
-    "no_place",
-]
+if TYPE_CHECKING:
+    from lucid.config.policy import TiresiasSettings
 
 SETTLE_S = 1.0
 """After a preemption the plan is looked at again this much later, when the GPUs have come free."""
@@ -261,3 +261,54 @@ class PreemptiveQueuePolicy(QueuePolicy):
         decisions, actions = fill_quota(partition, now_s, order)
         preempts = any(isinstance(action.decision, Requeue) for action in actions)
         return PartitionPlan(decisions, tuple(actions), now_s + SETTLE_S if preempts else None)
+
+
+def _anywhere(ledger: Ledger, job: Job) -> Placement | None:
+    return emptiest(ledger, job, job.gpus)
+
+
+class TiresiasPolicy(RoundPolicy):
+    """Jobs that have had at most ``threshold_gpu_s`` GPU-seconds come before the rest; by submission within
+    each queue. Needs no estimate."""
+
+    name = "tiresias"
+    needs = frozenset({Capability.PREEMPT})
+    rules = PolicyRules(preempts="anybody", quotas=True)
+
+    def __init__(self, settings: TiresiasSettings) -> None:
+        super().__init__(settings.interval_s)
+        self._threshold = settings.threshold_gpu_s
+        self._anywhere = settings.placement == "emptiest"
+
+    def idle_plan(self, partition: Partition, memory: object) -> PartitionPlan | None:  # noqa: ARG002
+        """Nothing is decided while nobody waits."""
+        return None if partition.pending else PartitionPlan({})
+
+    def plan_round(self, partition: Partition, snapshot: Snapshot, memory: object) -> PartitionPlan:  # noqa: ARG002
+        """Fill the quota of GPUs."""
+        now_s = snapshot.now_s
+        both: list[Running | Pending] = [*partition.running, *partition.pending]
+        keyed = [(attained_s(entry, now_s) * entry.job.gpus, entry) for entry in both]
+        keyed.sort(key=lambda item: (item[0] > self._threshold, item[1].job.submit_s))
+        keyed = in_precedence(keyed, [entry.job for _, entry in keyed])
+        order: list[tuple[Pending | Running, Reason]] = [
+            (entry, Priority("attained GPU-seconds", value, 0.0, entry.job.gpus, "attained service"))
+            for value, entry in keyed
+        ]
+        decided, actions = fill_quota(partition, now_s, order, *([_anywhere] if self._anywhere else []))
+        return PartitionPlan(decided, tuple(actions), self._next_s(partition, now_s, bool(actions)))
+
+    def _next_s(self, partition: Partition, now_s: float, acted: bool) -> float | None:
+        """The next round that could decide otherwise: the very next after an action, else the first at which
+        a running job has crossed the threshold (arrivals and ends change the partition by themselves)."""
+        if acted:
+            return after_round_s(now_s, self.interval_s)
+        crossings = [
+            now_s + (self._threshold / e.job.gpus - attained_s(e, now_s))
+            for e in partition.running
+            if e.job.gpus and attained_s(e, now_s) * e.job.gpus <= self._threshold
+        ]
+        if not crossings:
+            return None
+        # strictly past the threshold: at the crossing itself the job still counts as low
+        return (math.floor(min(crossings) / self.interval_s + ROUNDING) + 1) * self.interval_s

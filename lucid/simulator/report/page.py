@@ -6,17 +6,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from lucid.pages.page import write_page
-from lucid.pages.units import show_count, show_duration, show_share
+from lucid.pages.page import show_count, show_duration, show_share, write_page
 from lucid.simulator.engine import Run
-from lucid.simulator.gains import Gains, gains_headline, loss_text
-from lucid.simulator.metrics import LARGE_GPUS, SIZES
+from lucid.simulator.metrics import LARGE_GPUS, SIZES, Gains, gains_headline, loss_text
 from lucid.simulator.record import DecisionLog
 from lucid.simulator.report import charts, summary, tables
-from lucid.simulator.report.jobs import TellStory, pack_jobs
-from lucid.simulator.report.series import TimeLines, completion_grid, jct_of, time_lines
-
-__all__ = ["write_report"]
+from lucid.simulator.report.charts import TimeLines, completion_grid, jct_of, time_lines
+from lucid.simulator.report.tables import TellStory, pack_jobs
 
 _MOST_BARS, _LEAST_GROUPS = 96, 6
 """How many bars one chart takes; VCs with the most jobs come first, and the table beside the chart has more."""

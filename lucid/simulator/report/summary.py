@@ -7,24 +7,11 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from lucid.orchestrator.policies import ESTIMATES, Estimates
-from lucid.pages.units import DAY, show_change, show_count, show_duration, show_many
+from lucid.orchestrator.registry import ESTIMATES, Estimates
+from lucid.pages.page import DAY, show_change, show_count, show_duration, show_many
+from lucid.simulator.cluster.truth import OraclePredictor
 from lucid.simulator.engine import Run
-from lucid.simulator.gains import baseline_of
-from lucid.simulator.ground_truth import OraclePredictor
-
-__all__ = [
-    "about",
-    "changes",
-    "estimates",
-    "facts",
-    "habits",
-    "headline",
-    "knows_truth",
-    "never_ran",
-    "styles",
-    "synthetic",
-]
+from lucid.simulator.metrics import baseline_of
 
 _STYLES = 8
 """Classes p0 to p7 of the style sheet: a colour and a dash each."""

@@ -8,8 +8,6 @@ from typing import Any
 
 from lucid.simulator.traces.record import Trace
 
-__all__ = ["SHORT_S", "describe", "quantile"]
-
 SHORT_S = 80.0
 """Jobs up to this long count as short: they end within a profiling run of the published length."""
 _QUANTILES = (0.1, 0.25, 0.5, 0.75, 0.9, 0.99, 0.999)

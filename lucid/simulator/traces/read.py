@@ -7,8 +7,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from lucid.accounting.rows import DELIMITERS, ReadOptions, Source, first_line, load, split_line
+from lucid.accounting.sacct import as_lines, is_sacct
 from lucid.errors import ConfigError, TraceError
-from lucid.simulator.traces import (
+from lucid.simulator.traces.formats import (
     helios,
     muri,
     openb,
@@ -23,11 +25,6 @@ from lucid.simulator.traces import (
     table,
 )
 from lucid.simulator.traces.record import Trace
-from lucid.slurmlog.rows import DELIMITERS, ReadOptions, Source, first_line, load, split_line
-from lucid.slurmlog.sacct import is_sacct
-from lucid.slurmlog.sacct_json import as_lines
-
-__all__ = ["FORMATS", "Format", "read_trace", "sniff"]
 
 Reader = Callable[[Source, list[str], int, ReadOptions], Trace]
 

@@ -6,12 +6,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from lucid.web.pages.asked import NotShown
 from lucid.web.pages.cluster import cluster
-from lucid.web.pages.health import health
 from lucid.web.pages.job import job
-from lucid.web.pages.people import people, person
+from lucid.web.pages.people import health, people, person
 from lucid.web.pages.queue import changes, queue
+from lucid.web.pages.shown import NotShown
 from lucid.web.site import Site
 from lucid.web.viewer import Viewer
 

@@ -6,28 +6,26 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from lucid.adapters.store.sqlite import SqliteStore
-from lucid.config import Mode
+from lucid.accounting.endings import Cause, why_ended
 from lucid.core.as_json import to_json
 from lucid.core.decision import DecisionRow
 from lucid.core.job import Ended, Job, JobProfile, Pending, Running
-from lucid.core.reason import PlainOrder, reason_from_dict
-from lucid.efficiency.ending import Cause, why_ended
-from lucid.explain.how_ended import plain_ending, with_readings
+from lucid.core.reason import reason_from_dict
+from lucid.core.reasons.queue import PlainOrder
+from lucid.explain.endings import plain_ending, with_readings
 from lucid.explain.live_story import known_story, why_nothing
-from lucid.explain.quantities import when
+from lucid.explain.queue_rows import guess_words, kept_words, observed_words, told_of, told_words
 from lucid.explain.reasons import decision_line
-from lucid.explain.starts import guess_words, kept_words, observed_words, told_of, told_words
 from lucid.explain.story import Story, row_to_dict
 from lucid.explain.waste import account_to_dict
-from lucid.web.pages.asked import NotShown, number, text
-from lucid.web.pages.pairs import pair_of
+from lucid.explain.words import when
+from lucid.places import Mode
+from lucid.store.sqlite import SqliteStore
+from lucid.web.pages.cluster import pair_of
 from lucid.web.pages.queue import row_of, starts_words
-from lucid.web.pages.shown import Event, Forecasts, JobPage, Outcome, Runs, Start, WhyNot
+from lucid.web.pages.shown import Event, Forecasts, JobPage, NotShown, Outcome, Runs, Start, WhyNot, number, text
 from lucid.web.site import Site, obstacles
 from lucid.web.viewer import Sight, Viewer
-
-__all__ = ["job"]
 
 _UNKNOWN = "nothing is known of job {} here"
 _YET = "Nothing was decided about it yet."

@@ -7,22 +7,18 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from lucid.adapters.store.port import PredictionRow
 from lucid.core.decision import DecisionRow
 from lucid.core.job import Job, Pending
 from lucid.core.prediction import DurationTerms
 from lucid.errors import StoreError
-from lucid.explain.quantities import duration
-from lucid.explain.queue_rows import QueueRow, queue_row_to_dict
+from lucid.explain.queue_rows import QueueRow, queue_row_to_dict, start_words
 from lucid.explain.reasons import decision_text, reason_text
-from lucid.explain.starts import start_words
-from lucid.web.pages.asked import number, text
-from lucid.web.pages.shown import Change, ChangesPage, QueueLine, QueuePage
-from lucid.web.picture import Picture
+from lucid.explain.words import duration
+from lucid.store.port import PredictionRow
+from lucid.web.pages.shown import Change, ChangesPage, QueueLine, QueuePage, number, text
 from lucid.web.site import Site, obstacles
+from lucid.web.source import Picture
 from lucid.web.viewer import Sight, Viewer
-
-__all__ = ["changes", "queue", "row_of", "starts_words"]
 
 _SORTS = ("order", "job", "user", "gpus", "waited", "estimate", "start")
 _CHANGES = 500

@@ -1,8 +1,12 @@
-"""What stands on each page, member by member. Templates find every member that is named here, and no other; a member
+"""Members of each page as Structs; schemas follow.
+
+What stands on each page, member by member. Templates find every member that is named here, and no other; a member
 whose type allows ``None`` or nothing may be absent, and the page stands without it
 (tests/unit/web/test_web_lacking.py).
 
 Members that begin with ``_`` are for the template alone. ``Any`` is what a command prints with ``--json``, or a noun.
+
+What stands in a page's address, read without trust.
 """
 
 from __future__ import annotations
@@ -10,13 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, TypedDict
 
-from lucid.web.gantt import Gantt
-
-__all__ = [
-    "Cell", "CellJob", "Change", "ChangesPage", "ClusterPage", "Event", "Forecasts", "GpuLeftOut", "HealthPage",
-    "JobPage", "Latencies", "Latency", "NodeCells", "Now", "Outcome", "Pair", "PairJob", "PeoplePage",
-    "PersonPage", "QueueLine", "QueuePage", "Runs", "Start", "Starts", "Summary", "Totals", "WhyNot",
-]  # fmt: skip
+from lucid.web.timeline import Gantt
 
 
 class CellJob(TypedDict):
@@ -374,3 +372,20 @@ class HealthPage(TypedDict):
     refused: Mapping[str, int]
     restarts: Mapping[str, int]
     starts: Starts
+
+
+class NotShown(Exception):
+    """There is nothing there, or nothing that this viewer may see: both are told in the same words."""
+
+
+def text(asked: Mapping[str, str], key: str, most: int = 200) -> str:
+    """A text, cut to ``most`` characters."""
+    return asked.get(key, "").strip()[:most]
+
+
+def number(asked: Mapping[str, str], key: str, otherwise: int, least: int = 0, most: int = 1_000_000) -> int:
+    """A whole number between two bounds; ``otherwise`` where there is none."""
+    try:
+        return min(max(int(asked.get(key, "")), least), most)
+    except ValueError:
+        return otherwise

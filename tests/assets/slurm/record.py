@@ -19,7 +19,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from lucid.adapters.slurm.records.from_json import reads_whole, version_of
+from lucid.slurm.records.from_json import reads_whole, version_of
 
 BATCH = "#!/bin/sh\nsleep 600\n"
 STUBBORN = "#!/bin/sh\ntrap '' TERM\nsleep 600\n"

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from record import put, run
 
-from lucid.adapters.slurm.records.from_json import version_of
+from lucid.slurm.records.from_json import version_of
 
 ODD = (
     "OverSubscribe=EXCLUSIVE", "AllowGroups=bob", "AllowAccounts=research", "DefMemPerNode=100", "MaxTime=10",

@@ -6,19 +6,17 @@ from dataclasses import replace
 
 import pytest
 
-from lucid.adapters.left_out import LeftOut
 from lucid.binder.contention import contention_score, contention_speeds
 from lucid.core.decision import Hold, PartitionPlan, Start
 from lucid.core.job import JobProfile, Pending, Running
 from lucid.core.node import Node
 from lucid.core.ports import Predictor
 from lucid.core.prediction import JUMBO, MEDIUM, TINY, Prediction
-from lucid.core.reason import (
+from lucid.core.reasons.queue import EverFits, HostFits, TooLarge
+from lucid.core.reasons.sharing import (
     BestPartner,
     DistributedAlone,
-    EverFits,
     GpuMemory,
-    HostFits,
     NotMeasured,
     PairSpeed,
     PairWork,
@@ -29,10 +27,10 @@ from lucid.core.reason import (
     Shareable,
     ShareScores,
     Stable,
-    TooLarge,
     UserAllows,
 )
-from lucid.live.resilience.guarded_models import GuardedPredictor
+from lucid.daemon.barrier import GuardedPredictor
+from lucid.left_out import LeftOut
 from lucid.models.packing.share_score import Thresholds
 from scenes.jobs import HEAVY, LIGHT, VC, at, nodes, runs, waits
 from scenes.plans import FixedPredictor, decide, guess, kinds, part, reason, snap

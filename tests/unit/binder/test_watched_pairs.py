@@ -13,26 +13,27 @@ import pytest
 
 from builders import LIGHT, FixedPredictor, decide, guess, nodes, part, policy, reason, runs, snap, waits
 from daemon_site import Site
-from lucid.adapters.estimates import WithContention
-from lucid.adapters.gpu.profiles import ProfileFolder
-from lucid.adapters.slurm.clients.port import Breaker
-from lucid.adapters.store.pair_memory import PairMemoryFile
-from lucid.adapters.store.sqlite import SqliteStore
-from lucid.binder.calm import CalmSince, calm_since
-from lucid.binder.sharing import memory_limit_mib
+from lucid.binder.candidates import CalmSince, calm_since
+from lucid.binder.contention import memory_limit_mib
 from lucid.core.decision import Decision, Hold, Start
 from lucid.core.job import JobProfile, Pending
-from lucid.core.reason import Borrows, Calm, PairSpeed
-from lucid.daemon import Daemon, Parts
+from lucid.core.reasons.queue import Borrows
+from lucid.core.reasons.sharing import Calm, PairSpeed
+from lucid.daemon.build import Parts
+from lucid.daemon.learning.models import WithContention
+from lucid.daemon.loop import Daemon
 from lucid.models.history import HistoryPredictor
-from lucid.models.packing.pair_memory import WithMemory
+from lucid.models.packing.pair_memory import PairMemoryFile, WithMemory
+from lucid.slurm.client import Breaker
+from lucid.slurm.view.profiles import ProfileFolder
+from lucid.store.sqlite import SqliteStore
 from nvml_emulator import Board, Gpu, Proc, build, node_environment, uuid_of
 
 SAMPLER = """
 import json, sys
 from pathlib import Path
-from lucid.adapters.gpu.nvml import NvmlMetrics
-from lucid.node.jobs import JobSpec
+from lucid.node.nvml import NvmlMetrics
+from lucid.node.processes import JobSpec
 from lucid.node.sampler import Sampler
 sampler = Sampler(NvmlMetrics(), Path(sys.argv[1]), Path(sys.argv[2]), "node")
 for line in sys.stdin:

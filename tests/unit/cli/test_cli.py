@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from lucid.cli.main import main
-from lucid.simulator.traces import read_trace
-from lucid.simulator.traces.synth import preset
+from lucid.simulator.traces.presets import preset
+from lucid.simulator.traces.read import read_trace
 
 ROOT = Path(__file__).parents[3]
 HEADER = (

@@ -24,20 +24,20 @@ import demo_tables
 from daemon_site import Site
 from demo_realism import RealTimes
 from demo_stream import GPUS_PER_NODE, NODES, PROGRAMS, VC, stream, trace_of
-from lucid.adapters.slurm.snapshot.failed_pairs import failed_pairs_in
 from lucid.cli.main import _COMMANDS, _GONE, lucidctl
 from lucid.cli.options import job_number
-from lucid.config import load_settings
+from lucid.config.load import load_settings
 from lucid.daemon.process import say_checked
+from lucid.daemon.reporting.settings import told_settings
 from lucid.errors import ConfigError, ModelError, TraceError
-from lucid.explain.quantities import ago
-from lucid.live.told_settings import told_settings
+from lucid.explain.words import ago
 from lucid.places import told_in
 from lucid.simulator.layout import NodeShape
 from lucid.simulator.metrics import run_metrics
 from lucid.simulator.scenario import Scenario, simulate
-from lucid.simulator.traces import read_trace
-from lucid.simulator.traces.own import write_trace
+from lucid.simulator.traces.formats.own import write_trace
+from lucid.simulator.traces.read import read_trace
+from lucid.slurm.view.failed_pairs import failed_pairs_in
 
 INTERRUPTED = """
 import os, signal, sys
@@ -72,7 +72,7 @@ def test_evaluating_without_the_extra_names_the_extra(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, library: str, arguments: tuple[str, ...], extra: str
 ) -> None:
     import lucid.models.packing.evaluate as packing
-    import lucid.models.throughput.evaluate as throughput
+    import lucid.models.throughput.forecaster as throughput
 
     def absent(*_: object, **__: object) -> None:
         raise ModuleNotFoundError(f"No module named {library!r}", name=library)
@@ -117,18 +117,18 @@ HEAVY = ("numpy", "scipy", "pandas", "sklearn", "interpret", "matplotlib", "apsc
 LIGHT = (
     "lucid.cli",
     "lucid.explain",
-    "lucid.live",
-    "lucid.adapters",
+    "lucid.daemon",
+    "lucid.slurm",
     "lucid.core",
     "lucid.orchestrator",
     "lucid.places",
-    "lucid.slurmlog",
+    "lucid.accounting",
 )
 NOT_LIGHT = (
     "lucid.orchestrator.forecast.plan_ahead", "lucid.orchestrator.policy", "lucid.orchestrator.policies.",
-    "lucid.live.policies",
-    "lucid.live.plans.replan", "lucid.live.plans.start_log", "lucid.adapters.gpu",
-    "lucid.adapters.slurm.clients.port",
+    "lucid.daemon.policies",
+    "lucid.daemon.reporting.replan", "lucid.daemon.start_log", "lucid.node",
+    "lucid.slurm.client",
 )  # fmt: skip
 """Whose names begin so plan, or talk to Slurm or GPUs."""
 
@@ -155,7 +155,7 @@ def test_help_loads_no_command_and_no_heavy_library(words: tuple[str, ...]) -> N
 
 def test_status_loads_no_heavy_library(tmp_path: object) -> None:
     found = loaded("status", "--config", f"{tmp_path}/none.toml")
-    assert "lucid.cli.live.status" in found
+    assert "lucid.cli.jobs.queue" in found
     assert not found & set(HEAVY)
     assert "lucid.orchestrator.policies" not in found
 
@@ -175,16 +175,16 @@ def config(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("words", [("status",), ("queue",), ("queue", "--json"), ("explain", "3"), ("history",)])
 def test_what_shows_what_lucidd_wrote_loads_nothing_to_plan_with(words: tuple[str, ...], config: Path) -> None:
     found = loaded(*words, "--config", str(config))
-    assert "lucid.cli.live.status" in found
+    assert "lucid.cli.jobs.queue" in found
     assert not found & {*HEAVY, "pydantic", "textual"}
     assert not [name for name in found if name.startswith(NOT_LIGHT)]
     rooms = {".".join(name.split(".")[:2]) for name in found if name.startswith("lucid.")}
-    assert rooms <= {*LIGHT, "lucid.errors", "lucid.escaping", "lucid.atomic"}
+    assert rooms <= {*LIGHT, "lucid.errors", "lucid.text", "lucid.files", "lucid.left_out", "lucid.store"}
 
 
 def test_efficiency_loads_nothing_to_plan_with(config: Path) -> None:
     found = loaded("efficiency", "--config", str(config))
-    assert "lucid.efficiency.judge" in found
+    assert "lucid.profiler.waste" in found
     assert not found & {*HEAVY, "pydantic", "textual", "lucid.config", "lucid.orchestrator.policy"}
 
 

@@ -11,13 +11,13 @@ import pytest
 
 from builders import LIGHT
 from daemon_site import Site
-from lucid.adapters.store.pair_memory import PairMemoryFile
-from lucid.cli.job import when as when_command
-from lucid.config import settings_from
+from lucid.cli.jobs import when as when_command
+from lucid.config.load import settings_from
+from lucid.daemon.policies import live_models
+from lucid.daemon.reporting.starts import START_TIMES, start_times_of
 from lucid.errors import ConfigError, StoreError
-from lucid.explain.starts import told_words
-from lucid.live.plans.stored_starts import START_TIMES, start_times_of
-from lucid.live.policies import live_models
+from lucid.explain.queue_rows import told_words
+from lucid.models.packing.pair_memory import PairMemoryFile
 
 
 def _crowded(site: Site) -> str:

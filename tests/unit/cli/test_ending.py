@@ -10,19 +10,18 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from lucid.adapters.gpu.health_files import write_health
-from lucid.adapters.gpu.profile_files import write_summary
-from lucid.adapters.slurm.clients.ended_job import ending_from
-from lucid.adapters.store.sqlite import SqliteStore
+from lucid.accounting.endings import Cause, Ending, why_ended
 from lucid.cli.main import lucidctl
-from lucid.config import Settings, load_settings
-from lucid.core.gpu_health import CardHealth, GpuFault, NodeHealth
+from lucid.config.load import Settings, load_settings
+from lucid.core.gpu import CardHealth, GpuFault, NodeHealth
 from lucid.core.job import Ended, Job
 from lucid.daemon.process import say_checked
-from lucid.efficiency.ending import Cause, Ending, why_ended
-from lucid.explain.how_ended import plain_ending, with_readings
+from lucid.explain.endings import plain_ending, with_readings
+from lucid.node.reports import write_health, write_summary
 from lucid.places import profiles_folder
 from lucid.profiler.summary import Spell, Summary
+from lucid.slurm.accounting import ending_from
+from lucid.store.sqlite import SqliteStore
 from scenes.limits import crowded, replayed
 
 GIB = 1024.0

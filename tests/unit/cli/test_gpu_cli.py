@@ -9,10 +9,10 @@ from pathlib import Path
 
 from click.testing import CliRunner, Result
 
-from lucid.adapters.gpu.profile_files import write_summary
-from lucid.cli.live.gpu import gpu, rows_of
+from lucid.cli.site.gpu import gpu, rows_of
 from lucid.core.job import JobProfile
 from lucid.errors import ConfigError, MetricsError
+from lucid.node.reports import write_summary
 from lucid.profiler.summary import Spell, Summary
 
 PROFILE = JobProfile(80, 40, 4000)

@@ -13,12 +13,12 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from lucid.adapters.left_out import LeftOut
 from lucid.cli.console import stdout_console, warn_on_stderr
-from lucid.cli.examples import EXAMPLES
 from lucid.cli.main import lucidctl
-from lucid.config import Settings
-from lucid.live.plans.plan_recording import records_folder
+from lucid.cli.options import EXAMPLES
+from lucid.config.load import Settings
+from lucid.left_out import LeftOut
+from lucid.store.plan_records import records_folder
 
 
 def commands(command: click.Command = lucidctl, words: str = "") -> Iterator[str]:

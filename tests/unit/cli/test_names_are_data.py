@@ -18,11 +18,11 @@ from daemon_site import Site
 from lucid.cli.console import Console, Table, say
 from lucid.cli.main import _COMMANDS, lucidctl
 from lucid.core.job import Ended
-from lucid.escaping import csv_cell, csv_text, for_html, shown
-from lucid.live.reporting.log import JsonLines
+from lucid.daemon.process import JsonLines
 from lucid.pages.page import page_environment
-from lucid.simulator.traces.own import write_trace
+from lucid.simulator.traces.formats.own import write_trace
 from lucid.simulator.traces.record import Trace, TraceJob
+from lucid.text import csv_cell, csv_text, for_html, shown
 
 HOSTILE = (
     "\x1b]0;owned\x07", "\x1b[2J\x1b[H", "\x1b[31mred", "\x9b31m", "\x9d0;t\x9c", "\x1bP0;0|17/41\x1b\\", "\x07bell",

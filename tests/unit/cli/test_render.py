@@ -14,18 +14,19 @@ import pytest
 
 from builders import LIGHT, FixedPredictor, kinds, nodes, part, policy, runs, snap, waits
 from daemon_site import Site
-from lucid.adapters.slurm.records.reservations import Reservation
 from lucid.binder.contention import contention_speeds
-from lucid.core import reason as why
-from lucid.core.ahead import Seen
+from lucid.core import reasons as why
 from lucid.core.decision import Decision, DecisionRow
 from lucid.core.node import Window
-from lucid.core.reason import Closes, NodesOut, Reason, Reserved
-from lucid.explain import node_states as window_words
-from lucid.explain.quantities import duration, when
+from lucid.core.reason import Reason
+from lucid.core.reasons.queue import Closes, NodesOut, Reserved
+from lucid.core.snapshot import Seen
+from lucid.explain import reasons as window_words
+from lucid.explain.queue_rows import guess_words, kept_words, start_words
 from lucid.explain.reasons import decision_text, reason_text
 from lucid.explain.replayed_story import replayed
-from lucid.explain.starts import guess_words, kept_words, start_words
+from lucid.explain.words import duration, when
+from lucid.slurm.records.reservations import Reservation
 
 SAID: list[tuple[Reason, str]] = [
     (why.Priority("estimate x GPUs", 7200.0, 3600.0, 2, "history"), "estimate 1.0 h by history, 2 GPUs"),

@@ -16,12 +16,12 @@ from textual.pilot import Pilot
 from textual.widgets import DataTable, Input, Static
 
 from daemon_site import Site
-from lucid.cli.live.top_cells import COLUMNS, Look, look
-from lucid.cli.live.top_screen import TopApp
 from lucid.cli.main import lucidctl
+from lucid.cli.site.top import TopApp
+from lucid.cli.site.top_cells import COLUMNS, Look, look
+from lucid.daemon.reporting.replan import last_plan
 from lucid.errors import ConfigError
 from lucid.explain.queue_rows import queue_rows
-from lucid.live.plans.replan import last_plan
 
 Steps = Callable[[TopApp, Pilot[None]], Awaitable[None]]
 
@@ -99,7 +99,7 @@ def test_q_ends_it_while_it_still_reads(busy: Site, monkeypatch: pytest.MonkeyPa
             assert reads.wait(60.0)
             await pilot.press("q")
 
-    monkeypatch.setattr("lucid.cli.live.top_screen.look", slow)
+    monkeypatch.setattr("lucid.cli.site.top.look", slow)
     ended = threading.Thread(target=asyncio.run, args=(run(),), daemon=True)
     ended.start()
     ended.join(30.0)

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from lucid.cli.replay.trace import trace
 from lucid.errors import LucidError
-from lucid.simulator.traces import read_trace
+from lucid.simulator.traces.read import read_trace
 
 ASSETS = Path(__file__).parents[2] / "assets" / "traces"
 

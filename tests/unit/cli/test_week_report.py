@@ -14,27 +14,26 @@ import pytest
 from click.testing import CliRunner
 
 from daemon_site import Site
-from lucid.adapters.gpu.profile_files import write_summary
-from lucid.adapters.store.snapshot_json import snapshot_to_dict
-from lucid.adapters.store.sqlite import SqliteStore
-from lucid.cli.learn.past_week import REALLY, past_week
-from lucid.cli.live.efficiency import tell_accounts
+from lucid.cli.learn.report import REALLY, past_week
 from lucid.cli.main import lucidctl
-from lucid.config import EfficiencySettings, profiles_folder, settings_from
+from lucid.cli.site.efficiency import tell_accounts
+from lucid.config.load import settings_from
+from lucid.config.other import EfficiencySettings
 from lucid.core.job import Ended, Job
 from lucid.core.node import Node
 from lucid.core.snapshot import Partition, Snapshot
-from lucid.efficiency.idle import idle_since
-from lucid.efficiency.judge import judge, judged
-from lucid.efficiency.kinds import ADVICE, TITLES, WasteKind
-from lucid.efficiency.totals import total_of, totals
 from lucid.errors import ConfigError
+from lucid.node.reports import write_summary
+from lucid.places import profiles_folder
 from lucid.profiler.summary import Summary
 from lucid.profiler.use import GpuUse, IdleStretch
-from lucid.simulator.gains import BASELINE, Party
+from lucid.profiler.waste import ADVICE, TITLES, WasteKind, idle_since, judge, judged, total_of, totals
 from lucid.simulator.layout import NodeShape
+from lucid.simulator.metrics import BASELINE, Party
 from lucid.simulator.scenario import Scenario
-from lucid.simulator.traces import Trace, TraceJob
+from lucid.simulator.traces.record import Trace, TraceJob
+from lucid.store.sqlite import SqliteStore
+from lucid.store.view import snapshot_to_dict
 from waste_readings import H, MadeJob, Phase, at_work, ordinary, planted
 
 DAY_S = 86400.0

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from lucid.config import PolicySettings, Settings, load_settings, settings_from, with_defaults
+from lucid.config.load import Settings, load_settings, settings_from
+from lucid.config.policy import PolicySettings, with_defaults
 from lucid.errors import ConfigError
 
 

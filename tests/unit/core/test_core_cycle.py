@@ -8,20 +8,19 @@ from typing import Any
 
 import pytest
 
-from lucid.config import PolicySettings
+from lucid.config.policy import PolicySettings
 from lucid.core.decision import Hold
 from lucid.core.job import Ended, Running
 from lucid.core.ports import Capability
 from lucid.core.prediction import Prediction
-from lucid.core.reason import AsksForGpus
+from lucid.core.reasons.queue import AsksForGpus
 from lucid.core.snapshot import Snapshot
 from lucid.errors import ConfigError, ModelError
 from lucid.models.history import HistoryPredictor
 from lucid.orchestrator.annotate import Annotator
 from lucid.orchestrator.cycle import Cycle
-from lucid.orchestrator.policies import BUILT_IN
 from lucid.orchestrator.policies.queue import QueuePolicy
-from lucid.orchestrator.policy import known_policies, make_policy
+from lucid.orchestrator.registry import BUILT_IN, known_policies, make_policy
 from lucid.orchestrator.safety.check import SafetyCheck
 from scenes.jobs import LIGHT, a_job, by, nodes, runs, waits
 from scenes.plans import ANYTHING, FixedPredictor, guess, part, policy, settings, snap

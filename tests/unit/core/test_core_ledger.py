@@ -9,7 +9,7 @@ import pytest
 
 from builders import a_job, part
 from examples import tried
-from lucid.core.gpu_health import GpuOut
+from lucid.core.gpu import GpuOut
 from lucid.core.job import Running
 from lucid.core.ledger import Ledger, host_share
 from lucid.core.node import Node

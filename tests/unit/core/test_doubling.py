@@ -13,21 +13,20 @@ from hypothesis import strategies as st
 
 import lucid
 from fake_slurm import FakeSlurm, fake_node
-from lucid.adapters.slurm.clients.port import Breaker, guarded
-from lucid.adapters.slurm.pending.pending_reasons import Obstacles
-from lucid.core.doubling import doubled_s
+from lucid.core.numbers import doubled_s
+from lucid.daemon.barrier import FailureBarrier
 from lucid.errors import ClusterUnavailable
-from lucid.live.resilience.failure_barrier import FailureBarrier
+from lucid.slurm.client import Breaker, guarded
+from lucid.slurm.own.reasons import Obstacles
 
 DAY_S = 86400.0
 ROOT = Path(lucid.__file__).parent.parent
 
 GROWS = {
-    "lucid/core/doubling.py": "the one that is bounded",
-    "lucid/adapters/slurm/pending/pending_state.py": "a float's own exponent, five bits down",
-    "lucid/adapters/slurm/pending/pending_reasons.py": "whole numbers, by the jobs of one look; forgotten at a bound",
-    "lucid/pages/picture.py": "the power of ten below a number of a chart",
-    "lucid/pages/scales.py": "the power of ten below a number of a chart",
+    "lucid/core/numbers.py": "the one that is bounded",
+    "lucid/slurm/own/waits.py": "a float's own exponent, five bits down",
+    "lucid/slurm/own/reasons.py": "whole numbers, by the jobs of one look; forgotten at a bound",
+    "lucid/pages/charts.py": "the power of ten below a number of a chart",
     "slurm/lucid_turns.py": "its count stops at 10; a job's own library imports nothing of Lucid",
 }
 """Files that raise a number above 1 to a power that is worked out, and why that never overflows."""

@@ -10,31 +10,21 @@ from typing import Any, get_args
 import pytest
 
 from builders import LIGHT, VC, Tape, a_trace, at, by, decide, guess, nodes, part, replay, runs, snap, waits
-from lucid.adapters.store.snapshot_json import snapshot_from_dict, snapshot_to_dict
 from lucid.core.as_json import from_json, to_json
 from lucid.core.decision import Action, Decision, EndProfiling, Hold, PartitionPlan, Plan, Requeue, Start
 from lucid.core.job import Elastic, Ended, Job, JobProfile, Pending, Running, Stage
 from lucid.core.node import Node
 from lucid.core.placement import NodeGpus
 from lucid.core.prediction import DurationTerms, Prediction, Split, StageTimes, Term
-from lucid.core.reason import (
-    REASONS,
-    BehindHead,
-    Borrows,
-    FreeGpus,
-    GpuMemory,
-    NextRound,
-    Preempted,
-    ProfileTime,
-    Reason,
-    Victim,
-    reason_from_dict,
-    reason_to_dict,
-)
+from lucid.core.reason import REASONS, Reason, reason_from_dict, reason_to_dict
+from lucid.core.reasons.profiling import ProfileTime
+from lucid.core.reasons.queue import BehindHead, Borrows, FreeGpus, NextRound, Preempted, Victim
+from lucid.core.reasons.sharing import GpuMemory
 from lucid.core.snapshot import Partition, Snapshot
 from lucid.errors import TraceError
 from lucid.explain.reasons import reason_text
 from lucid.simulator.record import DecisionLog, load_decisions, write_decisions
+from lucid.store.view import snapshot_from_dict, snapshot_to_dict
 
 FULL = FreeGpus(1, 0, 0, False)
 

@@ -30,15 +30,15 @@ from builders import (
     snap,
     waits,
 )
-from lucid.config import PolicySettings
+from lucid.config.policy import PolicySettings
 from lucid.core.decision import Hold, PartitionPlan, Resize, Start
 from lucid.core.job import Elastic, Pending, Progress, Running
 from lucid.core.node import Node
-from lucid.core.reason import FreeGpus, Rescaled
-from lucid.orchestrator.policy import make_policy
-from lucid.simulator.elastic.training import EpochTable
+from lucid.core.reasons.queue import FreeGpus, Rescaled
+from lucid.orchestrator.registry import make_policy
+from lucid.simulator.cluster.training import EpochTable
+from lucid.simulator.cluster.truth import OraclePredictor
 from lucid.simulator.engine import run
-from lucid.simulator.ground_truth import OraclePredictor
 from scenes.systems import gpus_given as gpus
 from scenes.systems import room
 

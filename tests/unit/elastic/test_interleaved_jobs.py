@@ -13,23 +13,23 @@ import pytest
 
 from builders import LIGHT, VC, a_cluster, a_trace, at, by, nodes
 from fake_slurm import FakeSampler, FakeSlurm, fake_node, unsealed
-from lucid.adapters.gpu.known_profiles import KnownProfiles
-from lucid.adapters.gpu.profiles import ProfileReading
-from lucid.adapters.slurm.cluster import SlurmCluster
-from lucid.adapters.slurm.elastic.training_reports import said_in
-from lucid.adapters.store.leased import IN_MEMORY
-from lucid.adapters.store.sqlite import SqliteStore
-from lucid.config import DaemonSettings, ElasticSettings, Mode, SlurmSettings
+from lucid.config.live import DaemonSettings, ElasticSettings, SlurmSettings
 from lucid.core.decision import Action, Regroup, Requeue, Start
 from lucid.core.job import Pending, Running, TimeShares
 from lucid.core.ports import Applied, Capability
 from lucid.core.prediction import StageTimes
-from lucid.core.reason import FairOrder
+from lucid.core.reasons.queue import FairOrder
 from lucid.core.snapshot import Partition
-from lucid.simulator.cluster import SimulatedCluster
-from lucid.simulator.interleaving import Interleaving
-from lucid.simulator.traces import TraceJob
-from lucid.systems.muri import NO_OVERHEAD, PUBLISHED
+from lucid.orchestrator.policies.muri.interleave import NO_OVERHEAD, PUBLISHED
+from lucid.places import Mode
+from lucid.simulator.cluster.cluster import SimulatedCluster
+from lucid.simulator.cluster.truth import Interleaving
+from lucid.simulator.traces.record import TraceJob
+from lucid.slurm.cluster import SlurmCluster
+from lucid.slurm.elastic.reports import said_in
+from lucid.slurm.view.profiles import KnownProfiles, ProfileReading
+from lucid.store.lease import IN_MEMORY
+from lucid.store.sqlite import SqliteStore
 from scenes.folders import HOME
 
 WHY = (FairOrder(0.0),)

@@ -27,17 +27,18 @@ from builders import (
     snap,
     waits,
 )
-from lucid.adapters.store.nouns import noun_from_json, noun_to_json
 from lucid.core.decision import Action, Decision, Hold, PartitionPlan, Plan, Regroup, Start
 from lucid.core.job import JobProfile, Pending, Running
 from lucid.core.node import Node
 from lucid.core.prediction import StageTimes
-from lucid.core.reason import BehindHead, Interleaved, Overlaps, SlowBefore
+from lucid.core.reasons.queue import BehindHead
+from lucid.core.reasons.sharing import Interleaved, Overlaps, SlowBefore
 from lucid.core.snapshot import Partition
 from lucid.orchestrator.forecast.plan_ahead import forecast
-from lucid.orchestrator.policies.muri.slow_groups import SlowGroup, TurnsSeen
+from lucid.orchestrator.policies.muri.interleave import IN_TURNS
+from lucid.orchestrator.policies.muri.live import SlowGroup, TurnsSeen
 from lucid.orchestrator.safety.check import SafetyCheck
-from lucid.systems.muri import IN_TURNS
+from lucid.store.values import noun_from_json, noun_to_json
 from scenes.systems import CPU, FOUR, GPU, NET, STORE, groups, guesses, room, turns
 from scenes.systems import runs_in_turns as running
 from scenes.systems import waits_for_turns as waiting

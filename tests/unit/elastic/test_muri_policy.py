@@ -11,18 +11,18 @@ import numpy as np
 import pytest
 
 from builders import LIGHT, VC, at, check_plan, decide, guess, kinds, nodes, part, policy, reason, runs, snap, waits
-from lucid.config import MuriSettings
+from lucid.config.policy import MuriSettings
 from lucid.core.decision import Hold, PartitionPlan, Regroup, Requeue, Resize, Start
 from lucid.core.job import Elastic, Pending, Progress, Running, Work
 from lucid.core.node import Node
 from lucid.core.prediction import MeasuredRun, Prediction, StageTimes
-from lucid.core.reason import Allotted, FreeGpus, Interleaved, Priority
+from lucid.core.reasons.queue import Allotted, FreeGpus, Priority
+from lucid.core.reasons.sharing import Interleaved
 from lucid.core.snapshot import Partition
-from lucid.orchestrator.policies.muri.muri_policy import ATTAINED, REMAINING, grouping_options
-from lucid.systems.muri.grouping import group_jobs
-from lucid.systems.muri.stages import MuriJob
-from lucid.systems.muri.weights import GammaTable
-from lucid.systems.optimus import LossModel
+from lucid.orchestrator.policies.muri.grouping import GammaTable, group_jobs
+from lucid.orchestrator.policies.muri.interleave import MuriJob
+from lucid.orchestrator.policies.muri.policy import ATTAINED, REMAINING, grouping_options
+from lucid.orchestrator.policies.rounds.optimus_models import LossModel
 from scenes.systems import FOUR, RESIZES, STORE, groups, guesses, room
 
 LOAD = StageTimes((8.0, 1.0, 1.0, 0.0), 10.0)

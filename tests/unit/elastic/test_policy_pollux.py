@@ -29,22 +29,22 @@ from builders import (
     snap,
     waits,
 )
-from lucid.adapters.store.snapshot_json import decision_from_dict, decision_to_dict
 from lucid.core.decision import Action, Hold, PartitionPlan, Requeue, Resize, Start
 from lucid.core.placement import placement_gpus
 from lucid.core.ports import Predictor
-from lucid.core.reason import Allotted, NextRound, Preempted, TooLarge
+from lucid.core.reasons.queue import Allotted, NextRound, Preempted, TooLarge
 from lucid.core.snapshot import Partition
 from lucid.errors import ConfigError
-from lucid.orchestrator.policies.elastic import pollux
+from lucid.orchestrator.policies.rounds import pollux
+from lucid.orchestrator.policies.rounds.genetic import Objective, SearchOptions, SearchResult, search
+from lucid.orchestrator.policies.rounds.goodput import BatchLimits, GradParams
 from lucid.orchestrator.rounds import Round
-from lucid.simulator.cluster import JobOutcome
-from lucid.simulator.elastic.adaptive import AppLearning
-from lucid.simulator.elastic.applications import Application
+from lucid.simulator.cluster.state import JobOutcome
+from lucid.simulator.cluster.training import AppLearning, Application
+from lucid.simulator.cluster.truth import OraclePredictor
 from lucid.simulator.engine import run
-from lucid.simulator.ground_truth import OraclePredictor
-from lucid.simulator.traces import Trace, TraceJob
-from lucid.systems.pollux import BatchLimits, GradParams, Objective, SearchOptions, SearchResult, search
+from lucid.simulator.traces.record import Trace, TraceJob
+from lucid.store.view import decision_from_dict, decision_to_dict
 from scenes.systems import AGENTS_LIMITS as LIMITS
 from scenes.systems import RESIZES, holds, wants
 

@@ -26,15 +26,15 @@ from benchmarks.elastic_stream import (
     small_jobs,
 )
 from builders import at
-from lucid.adapters.slurm.elastic.report_check import AGREES, ReportCheck, Run, Verdict
-from lucid.adapters.slurm.elastic.step_time_models import StepModels
-from lucid.config import PolicySettings
+from lucid.config.policy import PolicySettings
 from lucid.core.decision import Resize, Start
 from lucid.core.job import Elastic, Progress, Running
 from lucid.core.placement import placement_gpus
 from lucid.models.history import HistoryPredictor
 from lucid.orchestrator.cycle import Cycle
-from lucid.orchestrator.policy import make_policy
+from lucid.orchestrator.registry import make_policy
+from lucid.slurm.elastic.jobs import StepModels
+from lucid.slurm.elastic.report_check import AGREES, ReportCheck, Run, Verdict
 
 SILENT_S = 900.0
 Told = tuple[float, Progress | None]

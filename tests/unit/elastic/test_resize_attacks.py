@@ -10,10 +10,11 @@ from test_resizes import WHY, Stage
 
 from builders import at
 from fake_slurm import fake_node
-from lucid.adapters.slurm.records.jobs_and_nodes import SlurmJob
-from lucid.config import DaemonSettings, Mode
+from lucid.config.live import DaemonSettings
 from lucid.core.decision import Action, Resize, Start
 from lucid.core.job import Pending
+from lucid.places import Mode
+from lucid.slurm.records.job import SlurmJob
 
 
 @pytest.fixture

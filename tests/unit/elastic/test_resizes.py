@@ -13,25 +13,27 @@ import pytest
 
 from builders import at
 from fake_slurm import FakeSampler, FakeSlurm, fake_node
-from lucid.adapters.slurm.actions.start_changes import back_to
-from lucid.adapters.slurm.cluster import SlurmCluster
-from lucid.adapters.slurm.elastic.opt_in import elastic_request, sized
-from lucid.adapters.slurm.elastic.training_reports import Reports, said_in
-from lucid.adapters.slurm.records.request import Request
-from lucid.adapters.store.leased import IN_MEMORY
-from lucid.adapters.store.sqlite import SqliteStore
-from lucid.config import DaemonSettings, ElasticSettings, Mode, SlurmSettings, settings_from
+from lucid.config.live import DaemonSettings, ElasticSettings, SlurmSettings
+from lucid.config.load import settings_from
 from lucid.core.decision import Action, Requeue, Resize, Start
 from lucid.core.job import Elastic, Pending, Running
 from lucid.core.placement import show_placement
 from lucid.core.ports import Capability
-from lucid.core.reason import FairOrder
+from lucid.core.reasons.queue import FairOrder
+from lucid.daemon.policies import check_policy
 from lucid.errors import ConfigError
-from lucid.live.policies import check_policy
 from lucid.models.history import HistoryPredictor
 from lucid.orchestrator.cycle import Cycle
-from lucid.orchestrator.policy import make_policy
+from lucid.orchestrator.registry import make_policy
+from lucid.places import Mode
 from lucid.profiler.use import GpuUse
+from lucid.slurm.act.changes import back_to
+from lucid.slurm.cluster import SlurmCluster
+from lucid.slurm.elastic.opt_in import elastic_request, sized
+from lucid.slurm.elastic.reports import Reports, said_in
+from lucid.slurm.records.request import Request
+from lucid.store.lease import IN_MEMORY
+from lucid.store.sqlite import SqliteStore
 from lucid.untrusted import LARGEST
 from scenes.folders import HOME
 

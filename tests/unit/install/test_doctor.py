@@ -11,21 +11,15 @@ from typing import Any
 import pytest
 
 from fake_slurm import FakeSlurm, fake_node
-from lucid.adapters.gpu.health_files import health_folder, write_health
-from lucid.adapters.slurm.records.configuration import (
-    Limits,
-    Partition,
-    clock_from,
-    config_from_text,
-    partitions_from,
-)
-from lucid.adapters.slurm.records.from_json import nodes_from
-from lucid.config import Mode, Settings, settings_from
-from lucid.core.gpu_health import NodeHealth
-from lucid.doctor.cluster import Site, look_over_site, see_site
-from lucid.errors import ClusterError, ClusterUnavailable
-from lucid.live.modes import modes_from
-from lucid.live.reporting.doctor_finding import Finding
+from lucid.config.load import Settings, settings_from
+from lucid.core.gpu import NodeHealth
+from lucid.daemon.modes import modes_from
+from lucid.errors import ClusterError, ClusterUnavailable, Finding
+from lucid.node.reports import health_folder, write_health
+from lucid.places import Mode
+from lucid.setup.doctor import Site, look_over_site, see_site
+from lucid.slurm.records.configuration import Limits, Partition, clock_from, config_from_text, partitions_from
+from lucid.slurm.records.from_json import nodes_from
 
 ASSETS = Path(__file__).parents[2] / "assets/slurm"
 RELEASES = ("24.11", "26.05")

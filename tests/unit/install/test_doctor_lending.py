@@ -10,12 +10,13 @@ from typing import Any
 import pytest
 
 from fake_slurm import fake_node
-from lucid.adapters.slurm.records.configuration import GroupLimit, Partition, group_limits_from
-from lucid.adapters.slurm.records.jobs_and_nodes import SlurmNode
-from lucid.adapters.slurm.records.request import NO_DEFAULTS, JobDefaults
-from lucid.config import Mode, Settings, settings_from
-from lucid.doctor.lending import look_over_lending
-from lucid.slurmconf.lending import lending_text
+from lucid.config.load import Settings, settings_from
+from lucid.places import Mode
+from lucid.setup.doctor_slurm import look_over_lending
+from lucid.setup.render import lending_text
+from lucid.slurm.records.configuration import GroupLimit, Partition, group_limits_from
+from lucid.slurm.records.job import SlurmNode
+from lucid.slurm.records.request import NO_DEFAULTS, JobDefaults
 
 ENFORCED = {"AccountingStorageEnforce": "associations,limits,qos"}
 PACK = {"a": Mode.PACK, "b": Mode.PACK}

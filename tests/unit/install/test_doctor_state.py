@@ -12,19 +12,19 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from lucid.adapters.slurm.heartbeat import Heartbeat, write_heartbeat
-from lucid.adapters.store.sqlite import SqliteStore
 from lucid.cli.main import lucidctl
-from lucid.config import ElasticSettings, Settings, settings_from
-from lucid.doctor import state as doctor_state
-from lucid.doctor.files import look_over_files, root_of
-from lucid.doctor.state import look_over_state
-from lucid.live.plans.stored_starts import START_TIMES
-from lucid.live.reporting.doctor_finding import Finding
-from lucid.orchestrator.forecast.start_times import StartTimes, Wait
-from lucid.slurmconf.install import install_files
-from lucid.slurmconf.nodes import parse_node
-from lucid.slurmconf.render import render
+from lucid.config.live import ElasticSettings
+from lucid.config.load import Settings, settings_from
+from lucid.daemon.reporting.starts import START_TIMES
+from lucid.errors import Finding
+from lucid.orchestrator.forecast.ranges import StartTimes, Wait
+from lucid.setup import doctor_state
+from lucid.setup.doctor_state import look_over_files, look_over_state, root_of
+from lucid.setup.install import install_files
+from lucid.setup.nodes import parse_node
+from lucid.setup.render import render
+from lucid.slurm.heartbeat import Heartbeat, write_heartbeat
+from lucid.store.sqlite import SqliteStore
 
 NOW = 1e9
 

@@ -11,9 +11,9 @@ from test_setup_merge import Site, refused
 from test_setup_plan import plan_for, root, running
 
 from fake_slurm import fake_node
-from lucid.adapters.slurm.records.configuration import gpu_limits_from, partition_settings_from
-from lucid.config import Mode
-from lucid.doctor.served import Limits, look_over_served
+from lucid.places import Mode
+from lucid.setup.doctor_slurm import look_over_served
+from lucid.slurm.records.configuration import Limits, gpu_limits_from, partition_settings_from
 
 __all__ = ["root"]
 

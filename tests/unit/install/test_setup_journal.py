@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from lucid.errors import ConfigError
-from lucid.slurmconf import journal as module
-from lucid.slurmconf.diff import Change
-from lucid.slurmconf.journal import FOLDER, Journal
+from lucid.setup import backup as module
+from lucid.setup.backup import FOLDER, Journal
+from lucid.setup.conf_text import Change
 
 ROOT_ONLY = pytest.mark.skipif(os.geteuid() != 0, reason="files are given back to their owners by root alone")
 pytestmark = ROOT_ONLY

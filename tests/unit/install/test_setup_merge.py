@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lucid.core.placement import hosts_in
 from lucid.errors import ConfigError
-from lucid.slurmconf.check import check_installation
-from lucid.slurmconf.conf_text import Edit, edited, read_texts, statements_of, with_values
-from lucid.slurmconf.install import install_files
-from lucid.slurmconf.merge import Merged, merge_pack
-from lucid.slurmconf.nodes import host_list, hosts_in
-from lucid.slurmconf.render import addresses, plugin_conf
-from lucid.slurmconf.toml_text import NEW_TOML, with_keys
+from lucid.setup.check import check_installation
+from lucid.setup.conf_text import Edit, edited, read_texts, statements_of, with_values
+from lucid.setup.install import NEW_TOML, install_files, with_keys
+from lucid.setup.merge import Merged, merge_pack
+from lucid.setup.nodes import host_list
+from lucid.setup.render import addresses, plugin_conf
 
 CONF = """\
 ClusterName=x

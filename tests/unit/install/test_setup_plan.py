@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from lucid.adapters.slurm.records.jobs_and_nodes import SlurmNode
-from lucid.adapters.slurm.records.preemption import Preemption
-from lucid.cli.install.setup_apply import apply_plan, resume_nodes
-from lucid.cli.install.setup_machine import Machine, Running
-from lucid.cli.install.setup_plan import Options, Plan, make_plan
-from lucid.config import Mode
 from lucid.errors import ConfigError
-from lucid.slurmconf.diff import Change, diff_of
-from lucid.slurmconf.journal import Journal
+from lucid.places import Mode
+from lucid.setup.apply import apply_plan, resume_nodes
+from lucid.setup.backup import Journal
+from lucid.setup.conf_text import Change, diff_of
+from lucid.setup.machine import Machine, Running
+from lucid.setup.plan import Options, Plan, make_plan
+from lucid.slurm.records.job import SlurmNode
+from lucid.slurm.records.preemption import Preemption
 
 PROGRAMS = Path("/opt/lucid/bin")
 CONF = """\

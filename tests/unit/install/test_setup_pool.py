@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from lucid.adapters.slurm.records.jobs_and_nodes import SlurmNode
-from lucid.cli.install.setup_pool import Lending, lending_of, pool_for
-from lucid.config import Settings, settings_from
+from lucid.config.load import Settings, settings_from
 from lucid.errors import ConfigError
-from lucid.slurmconf.conf_text import Texts, read_texts
-from lucid.slurmconf.toml_text import without_table
+from lucid.setup.conf_text import Texts, read_texts
+from lucid.setup.install import without_table
+from lucid.setup.plan import Lending, lending_of, pool_for
+from lucid.slurm.records.job import SlurmNode
 
 CONF = """\
 PartitionName=DEFAULT MaxTime=2-0 OverSubscribe=NO

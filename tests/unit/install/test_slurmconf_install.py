@@ -11,8 +11,8 @@ from click.testing import CliRunner
 
 from lucid.cli.main import lucidctl
 from lucid.errors import ConfigError
-from lucid.slurmconf.check import check_installation
-from lucid.slurmconf.install import (
+from lucid.setup.check import check_installation
+from lucid.setup.install import (
     FILES,
     PROGRAMS,
     install_files,
@@ -21,8 +21,8 @@ from lucid.slurmconf.install import (
     shipped_content,
     shipped_folder,
 )
-from lucid.slurmconf.nodes import parse_node
-from lucid.slurmconf.render import render
+from lucid.setup.nodes import parse_node
+from lucid.setup.render import render
 
 PARTS = sorted((shipped_folder() / "job_submit").glob("*.lua"))
 ROOT_ONLY = pytest.mark.skipif(os.geteuid() != 0, reason="files of the check must belong to root")

@@ -5,8 +5,8 @@ from click.testing import CliRunner
 
 from lucid.cli.main import lucidctl
 from lucid.errors import ConfigError
-from lucid.slurmconf.nodes import NodeSpec, PartitionSpec, parse_node, parse_partition
-from lucid.slurmconf.render import plugin_conf, render
+from lucid.setup.nodes import NodeSpec, PartitionSpec, parse_node, parse_partition
+from lucid.setup.render import plugin_conf, render
 
 
 def test_nodes_are_read_with_every_key() -> None:

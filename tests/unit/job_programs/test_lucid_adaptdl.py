@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 import pytest
 from test_lucid_run import PYTHON, RUN, SHOW, environ, python, run, shown
 
-from lucid.adapters.slurm.elastic.training_reports import said_in
+from lucid.slurm.elastic.reports import said_in
 from lucid_job import adaptdl
 from scenes.folders import HOME
 

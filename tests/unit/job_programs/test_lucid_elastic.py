@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from test_lucid_run import RUN, environ
 
-from lucid.adapters.slurm.elastic.training_reports import said_in
+from lucid.slurm.elastic.reports import said_in
 from scenes.folders import HOME
 
 PYTHON = os.environ.get("LUCID_EXAMPLES_PYTHON", "")

@@ -17,8 +17,8 @@ import pytest
 from test_lucid_run import RUN, environ
 
 import lucid_torch
-from lucid.adapters.slurm.elastic.training_reports import said_in
-from lucid.systems.pollux.goodput import GradParams
+from lucid.orchestrator.policies.rounds.goodput import GradParams
+from lucid.slurm.elastic.reports import said_in
 from pollux_agent import GradientMean, gradient_statistics
 from pollux_agent import learning_rate_factor as published
 from scenes.folders import HOME

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 import lucid_turns
-from lucid.adapters.slurm.elastic.training_reports import said_in
-from lucid.systems.muri.interleave import best_ordering
+from lucid.orchestrator.policies.muri.interleave import best_ordering
+from lucid.slurm.elastic.reports import said_in
 from lucid_job import members
 from scenes.folders import HOME
 from turns_box import Box, overlaps, sequences

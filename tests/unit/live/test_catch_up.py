@@ -14,20 +14,21 @@ import pytest
 from builders import VC, nodes, part, snap, waits
 from daemon_site import Site
 from fake_slurm import FakeSlurm
-from lucid.adapters.estimates import WithContention
-from lucid.adapters.slurm.clients.accounting import Accounted, accounted_from
-from lucid.adapters.slurm.clients.port import Breaker
-from lucid.adapters.store.port import JobNote
-from lucid.adapters.store.sqlite import SqliteStore
-from lucid.config import DaemonSettings
+from lucid.config.live import DaemonSettings
 from lucid.core.decision import Action, PartitionPlan, Plan
 from lucid.core.job import Job
-from lucid.daemon import Daemon, Parts
+from lucid.daemon.build import Parts
+from lucid.daemon.learning.child import ended_from
+from lucid.daemon.learning.models import WithContention
+from lucid.daemon.loop import Daemon
+from lucid.daemon.reporting import replan as last_plan
+from lucid.daemon.reporting.starts import STARTS, Span, StartsAhead, told_starts
 from lucid.errors import ActionRefused, ClusterError, ClusterUnavailable
-from lucid.live.learning.catch_up import ended_from
-from lucid.live.plans import replan as last_plan
-from lucid.live.plans.stored_starts import STARTS, Span, StartsAhead, told_starts
 from lucid.models.history import HistoryPredictor
+from lucid.slurm.accounting import Accounted, accounted_from
+from lucid.slurm.client import Breaker
+from lucid.store.port import JobNote
+from lucid.store.sqlite import SqliteStore
 from scenes.hostile import start
 
 RECORDED = Path(__file__).parents[2] / "assets/slurm/24.11/sacct.json"

@@ -16,32 +16,34 @@ from benchmarks.exposition import big_store
 from builders import LIGHT, FixedPredictor, a_job, a_trace, at, by, nodes, settings
 from daemon_site import Site
 from filled_site import bounded_site
-from lucid.adapters.gpu.profile_files import write_summary
-from lucid.adapters.gpu.profiles import ProfileReading
-from lucid.adapters.store.snapshot_json import decision_to_dict
-from lucid.adapters.store.sqlite import SqliteStore
-from lucid.config import OverheadSettings, PolicySettings, settings_from
+from lucid.config.load import settings_from
+from lucid.config.policy import OverheadSettings, PolicySettings
 from lucid.core.decision import Action, Decision, EndProfiling, Hold, Plan, Requeue, Start
 from lucid.core.job import Running, Stage
 from lucid.core.placement import NodeGpus
 from lucid.core.ports import Applied, Capability
 from lucid.core.snapshot import Partition, Snapshot
+from lucid.daemon.learning.training import UPKEEP, Upkeep
+from lucid.daemon.policies import LivePolicy
+from lucid.daemon.reporting.counters import Counters, speeds_of
+from lucid.daemon.reporting.metrics import render
+from lucid.daemon.reporting.waste_inputs import MetricsSource
 from lucid.errors import ClusterUnavailable, Refusal, StoreError
-from lucid.live.learning.model_upkeep import UPKEEP, Upkeep
-from lucid.live.policies import LivePolicy
-from lucid.live.reporting.counters import Counters, speeds_of
-from lucid.metrics.exposition import render
-from lucid.metrics.source import MetricsSource
+from lucid.node.reports import write_summary
 from lucid.orchestrator.cycle import CycleResult
-from lucid.orchestrator.policy import make_policy
-from lucid.orchestrator.policy_host import PolicyHost
-from lucid.orchestrator.rules import PolicyRules
+from lucid.orchestrator.planner import PolicyHost
+from lucid.orchestrator.policy import PolicyRules
+from lucid.orchestrator.registry import make_policy
 from lucid.profiler.summary import Summary
-from lucid.simulator.cluster import JobOutcome, SimulatedCluster
+from lucid.simulator.cluster.cluster import SimulatedCluster
+from lucid.simulator.cluster.state import JobOutcome
+from lucid.simulator.cluster.truth import PairsTable
 from lucid.simulator.engine import Run, Series, run
-from lucid.simulator.ground_truth import PairsTable
 from lucid.simulator.metrics import LARGE_GPUS, SIZES, group_metrics, run_metrics
 from lucid.simulator.scenario import Scenario, simulate
+from lucid.slurm.view.profiles import ProfileReading
+from lucid.store.sqlite import SqliteStore
+from lucid.store.view import decision_to_dict
 from waste_readings import planted
 
 
@@ -434,8 +436,8 @@ def test_idle_hours_in_metrics_are_those_of_the_command(site: Site, monkeypatch:
     assert wasted == pytest.approx(2 * 900.0)
     from click.testing import CliRunner
 
-    from lucid.cli.live import efficiency
     from lucid.cli.main import lucidctl
+    from lucid.cli.site import efficiency
 
     monkeypatch.setattr(efficiency, "told_live", lambda _config: settings)
     told = CliRunner().invoke(lucidctl, ["efficiency", "--json", "--config", str(site.folder / "lucid.toml")])

@@ -12,12 +12,13 @@ from click.testing import CliRunner
 
 from builders import at
 from daemon_site import Site
-from lucid.adapters.slurm.heartbeat import read_heartbeat
 from lucid.cli.main import lucidctl
-from lucid.config import Mode, settings_from
-from lucid.daemon import main
+from lucid.config.load import settings_from
+from lucid.daemon.modes import modes_from, policy_settings
+from lucid.daemon.process import main
 from lucid.errors import ClusterUnavailable
-from lucid.live.modes import modes_from, policy_settings
+from lucid.places import Mode
+from lucid.slurm.heartbeat import read_heartbeat
 from scenes.slurm import MINE
 
 

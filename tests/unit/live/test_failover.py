@@ -9,14 +9,15 @@ import pytest
 
 from daemon_site import Site
 from fake_slurm import FakeSlurm
-from lucid.adapters.estimates import WithContention
-from lucid.adapters.slurm.clients.port import Breaker
-from lucid.adapters.slurm.heartbeat import read_heartbeat
-from lucid.adapters.store.port import holder_is_dead
-from lucid.adapters.store.sqlite import SqliteStore
-from lucid.daemon import Daemon, Parts
+from lucid.daemon.build import Parts
+from lucid.daemon.learning.models import WithContention
+from lucid.daemon.loop import Daemon
 from lucid.errors import ClusterUnavailable
 from lucid.models.history import HistoryPredictor
+from lucid.slurm.client import Breaker
+from lucid.slurm.heartbeat import read_heartbeat
+from lucid.store.port import holder_is_dead
+from lucid.store.sqlite import SqliteStore
 
 TURN_S = 2.0
 

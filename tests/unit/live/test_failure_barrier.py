@@ -14,22 +14,21 @@ import pytest
 
 from builders import FixedPredictor, nodes, part, policy, snap, waits
 from daemon_site import Site
-from lucid.adapters.estimates import WithContention
-from lucid.adapters.left_out import LeftOut
-from lucid.adapters.slurm.heartbeat import read_heartbeat
-from lucid.adapters.slurm.records.request import Request
 from lucid.core.decision import Start
 from lucid.core.job import Ended, Job, JobProfile
 from lucid.core.prediction import Prediction
-from lucid.doctor.state import look_over_state
+from lucid.daemon.barrier import OWN_TURNS, FailureBarrier, GuardedPredictor, behind_barrier, persistently
+from lucid.daemon.learning.models import WithContention
+from lucid.daemon.process import JsonLines
 from lucid.errors import ClusterError, ClusterUnavailable, ClusterUnreadable, ConfigError, StoreError
-from lucid.live.reporting.log import JsonLines
-from lucid.live.resilience.failure_barrier import OWN_TURNS, FailureBarrier, behind_barrier, persistently
-from lucid.live.resilience.guarded_models import GuardedPredictor
+from lucid.left_out import LeftOut
 from lucid.models.history import HistoryPredictor
-from lucid.orchestrator.policies.lucid.vc_plan import LucidMemory
-from lucid.orchestrator.policies.shadow.plain_order import Kept, Shadow
-from lucid.orchestrator.policy_host import PolicyHost
+from lucid.orchestrator.planner import PolicyHost
+from lucid.orchestrator.policies.lucid.plan import LucidMemory
+from lucid.orchestrator.policies.shadow import Kept, Shadow
+from lucid.setup.doctor_state import look_over_state
+from lucid.slurm.heartbeat import read_heartbeat
+from lucid.slurm.records.request import Request
 
 KINDS = [
     OverflowError("Python int too large"), ValueError("x"), MemoryError(), RecursionError("deep"), OSError(28, "x"),
@@ -41,7 +40,7 @@ KINDS = [
 @pytest.fixture
 def fed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     words: list[str] = []
-    monkeypatch.setattr("lucid.live.resilience.failure_barrier.tell_systemd", words.append)
+    monkeypatch.setattr("lucid.daemon.barrier.tell_systemd", words.append)
     return words
 
 

@@ -10,14 +10,15 @@ from pathlib import Path
 import pytest
 
 from daemon_site import Site
-from lucid.adapters.gpu.health_files import HealthFolder, health_folder, write_health
-from lucid.adapters.slurm.actions.gpu_placeholders import NAME
-from lucid.config import GpuHealthSettings, profiles_folder
-from lucid.core.gpu_health import CardHealth, GpuFault, GpuOut, NodeHealth
+from lucid.config.live import GpuHealthSettings
+from lucid.core.gpu import CardHealth, GpuFault, GpuOut, NodeHealth
 from lucid.core.placement import NodeGpus
-from lucid.doctor.state import look_over_state
 from lucid.errors import ClusterUnavailable
+from lucid.node.reports import HealthFolder, health_folder, write_health
 from lucid.orchestrator.capacity.gpus_out import judge
+from lucid.places import profiles_folder
+from lucid.setup.doctor_state import look_over_state
+from lucid.slurm.act.placeholders import NAME
 
 RULES = GpuHealthSettings()
 XID = GpuFault("xid", "fallen off the bus", 100.0, 100.0, 100.0, 79, needs="reboot")

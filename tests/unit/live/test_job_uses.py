@@ -8,13 +8,12 @@ import pytest
 
 from builders import LIGHT, a_job
 from daemon_site import Site
-from lucid.adapters.gpu.profile_files import write_summary
-from lucid.adapters.gpu.use_files import UseFolder
-from lucid.adapters.slurm.records.request import EXCLUSIVE, NOT_TO_SHARE
 from lucid.core.job import Ended
-from lucid.live.reporting.waste_inputs import job_accounts, job_uses
+from lucid.daemon.reporting.waste_inputs import job_accounts, job_uses
+from lucid.node.reports import UseFolder, write_summary
 from lucid.profiler.summary import Summary
 from lucid.profiler.use import GpuUse
+from lucid.slurm.records.request import EXCLUSIVE, NOT_TO_SHARE
 
 WEEK_S = 7 * 86400.0
 

@@ -11,14 +11,14 @@ import pytest
 
 from builders import at
 from fake_slurm import fake_node
-from lucid.adapters.left_out import LeftOut, short
-from lucid.adapters.slurm.clients.accounting import accounted_from
-from lucid.adapters.slurm.records.fair_shares import fair_shares_from
-from lucid.adapters.slurm.records.field_parsers import array_tasks, gpu_count, gpu_mask, gpu_types, hosts, memory_mib
-from lucid.adapters.slurm.records.from_json import JOB_NEEDS, NODE_NEEDS, jobs_from, nodes_from
-from lucid.adapters.slurm.records.lenient_json import loads
-from lucid.adapters.slurm.records.unreadable import without_unread
 from lucid.errors import ClusterError, ClusterUnreadable
+from lucid.left_out import LeftOut, short
+from lucid.slurm.accounting import accounted_from
+from lucid.slurm.records.configuration import fair_shares_from
+from lucid.slurm.records.fields import array_tasks, gpu_count, gpu_mask, gpu_types, hosts, memory_mib
+from lucid.slurm.records.from_json import JOB_NEEDS, NODE_NEEDS, jobs_from, nodes_from
+from lucid.slurm.records.job import without_unread
+from lucid.slurm.records.json import loads
 
 RUNNING: dict[str, Any] = {
     "job_id": 7, "job_state": ["RUNNING"], "partition": "a", "user_name": "bob", "nodes": "n1", "name": "x",

@@ -12,24 +12,22 @@ import pytest
 
 from builders import a_job, a_trace, by
 from daemon_site import Site
-from lucid.adapters.left_out import LeftOut
-from lucid.adapters.store.snapshot_json import snapshot_from_dict, snapshot_to_dict
 from lucid.cli.replay.replay_options import read_scenario
-from lucid.config import settings_from
-from lucid.core.arrivals import ArrivalForecast
+from lucid.config.load import settings_from
 from lucid.core.job import Ended, Job
-from lucid.core.snapshot import Snapshot
-from lucid.live.learning.models import LiveModels, live_forecaster
+from lucid.core.snapshot import ArrivalForecast, Snapshot
+from lucid.daemon.learning.models import LiveModels, live_forecaster
+from lucid.left_out import LeftOut
 from lucid.models.additive import AdditiveModel, Axis, Term
-from lucid.models.throughput.arrivals import ArrivalForecaster
+from lucid.models.kind import TooFew
+from lucid.models.library import Library
 from lucid.models.throughput.bins import BIN_S, Bins
-from lucid.models.throughput.model import TargetModel, ThroughputModel
-from lucid.models.upkeep.kind import TooFew
-from lucid.models.upkeep.library import Library
+from lucid.models.throughput.model import ArrivalForecaster, TargetModel, ThroughputModel
 from lucid.orchestrator.annotate import Annotator
-from lucid.simulator import learned_predictor as learned
-from lucid.simulator.learned_predictor import WalkForwardForecaster
+from lucid.simulator import predictors as learned
+from lucid.simulator.predictors import WalkForwardForecaster
 from lucid.simulator.scenario import Scenario, Throughput
+from lucid.store.view import snapshot_from_dict, snapshot_to_dict
 
 HOUR_S = 3600.0
 DAY_S = 24 * HOUR_S

@@ -13,24 +13,26 @@ import pytest
 from click.testing import CliRunner
 
 from daemon_site import Site
-from lucid.adapters.slurm.clients.port import Breaker
-from lucid.adapters.slurm.snapshot.boot_times import Boots
-from lucid.adapters.slurm.wake import WakeFile
-from lucid.adapters.store.leased import IN_MEMORY
-from lucid.adapters.store.sqlite import SqliteStore
 from lucid.cli.main import lucidctl
-from lucid.config import settings_from
+from lucid.config.load import settings_from
 from lucid.core.job import Ended, Job, JobProfile
-from lucid.daemon import Daemon, Parts, build, process
-from lucid.doctor.state import look_over_state
+from lucid.daemon import build, process
+from lucid.daemon.build import Parts
+from lucid.daemon.learning.models import LiveModels
+from lucid.daemon.learning.training import Upkeep, model_timer, write_job_log
+from lucid.daemon.loop import Daemon
 from lucid.errors import ModelError
-from lucid.live.learning.model_upkeep import Upkeep, model_timer, write_job_log
-from lucid.live.learning.models import LiveModels
 from lucid.models.duration.jobtable import PROFILE_COLUMNS, read_jobs
 from lucid.models.duration.model import DurationModel
+from lucid.models.library import Library, Version
 from lucid.models.packing.share_score import Node, ShareTree
 from lucid.models.predictor import ended_table
-from lucid.models.upkeep.library import Library, Version
+from lucid.setup.doctor_state import look_over_state
+from lucid.slurm.client import Breaker
+from lucid.slurm.heartbeat import WakeFile
+from lucid.slurm.view.power_saving import Boots
+from lucid.store.lease import IN_MEMORY
+from lucid.store.sqlite import SqliteStore
 
 TINY, JUMBO = (ShareTree((Node(label, (1, 1, 1)),), 0.0) for label in (0, 2))
 
@@ -229,9 +231,7 @@ def test_finished_jobs_are_written_out_and_a_child_trains_once_there_are_enough(
 
 def test_a_daemon_that_is_not_to_train_has_no_timer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     begun: list[list[str]] = []
-    monkeypatch.setattr(
-        "lucid.live.learning.model_upkeep.ChildTick", lambda words, children=None: begun.append(words)
-    )
+    monkeypatch.setattr("lucid.daemon.learning.training.ChildTick", lambda words, children=None: begun.append(words))
     daemon = {"partitions": {"vc": "pack"}, "state_dir": str(tmp_path)}
     for every_h, there in ((0, False), (6, True)):
         settings = settings_from({"daemon": daemon, "models": {"every_h": every_h}}, "test")

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
+from lucid.daemon.learning.training import ChildTick, ModelTimer
 from lucid.errors import ModelError
-from lucid.live.learning.model_timer import ChildTick, ModelTimer
-from lucid.models.upkeep.library import Library
+from lucid.models.library import Library
 from scenes.models import cluster, job_log
 
 pytest.importorskip("apscheduler")
@@ -81,7 +81,7 @@ def test_a_child_that_fails_says_why(tmp_path: Path) -> None:
 _STUCK = """
 import sys, time
 from pathlib import Path
-from lucid.models.upkeep.library import Library
+from lucid.models.library import Library
 with Library(Path(sys.argv[1])).training():
     Path(sys.argv[2]).write_text("training")
     time.sleep(60)

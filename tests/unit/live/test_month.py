@@ -19,21 +19,21 @@ import pytest
 
 from builders import LIGHT, a_trace
 from fake_slurm import FakeSampler, FakeSlurm, fake_node
-from lucid.adapters.slurm.clients.port import Breaker, guarded
-from lucid.adapters.store.plan_records import record_files
-from lucid.adapters.store.sqlite import SqliteStore
-from lucid.config import settings_from
-from lucid.daemon import Daemon, Parts
-from lucid.efficiency.judge import JobUse
-from lucid.efficiency.time_limits import FittingLimit, fitting_limits, round_limit_s
+from lucid.config.load import settings_from
+from lucid.daemon.build import Parts
+from lucid.daemon.loop import Daemon
+from lucid.daemon.policies import live_models
+from lucid.daemon.reporting.limit_replay import recorded_s, replay_limits
 from lucid.errors import ClusterUnavailable
 from lucid.explain.time_limits import HeldBack, held_back
-from lucid.live.plans.limit_replay import recorded_s, replay_limits
-from lucid.live.policies import live_models
 from lucid.models.duration.history import DurationHistory
 from lucid.models.packing.pair_memory import PairMemory
-from lucid.simulator.state import JobOutcome
-from lucid.simulator.traces import Trace
+from lucid.profiler.waste import FittingLimit, JobUse, fitting_limits, round_limit_s
+from lucid.simulator.cluster.state import JobOutcome
+from lucid.simulator.traces.record import Trace
+from lucid.slurm.client import Breaker, guarded
+from lucid.store.plan_records import record_files
+from lucid.store.sqlite import SqliteStore
 from reachable import ids_in, walk
 from scenes.limits import crowded, replayed
 

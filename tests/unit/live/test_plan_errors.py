@@ -14,19 +14,20 @@ import pytest
 
 from daemon_site import Site
 from fake_slurm import fake_node
-from lucid.adapters.slurm.heartbeat import read_heartbeat
-from lucid.adapters.store.plan_records import record_files
-from lucid.config import Mode, PolicySettings, settings_from
+from lucid.config.load import settings_from
+from lucid.config.policy import PolicySettings
 from lucid.core.decision import PartitionPlan, Plan
 from lucid.core.ports import Predictor
 from lucid.core.snapshot import Partition, Snapshot
-from lucid.live.modes import modes_from
-from lucid.live.resilience.plan_errors import PlanError, PlanErrors, plan_errors_of, words_of_plan_errors
-from lucid.metrics.exposition import render
-from lucid.metrics.source import MetricsSource
-from lucid.orchestrator.policies.lucid.lucid_policy import LucidPolicy
-from lucid.orchestrator.policy import adding_policy
-from lucid.places import HELD_AT_MOST_S
+from lucid.daemon.modes import modes_from
+from lucid.daemon.plan_errors import PlanError, PlanErrors, plan_errors_of, words_of_plan_errors
+from lucid.daemon.reporting.metrics import render
+from lucid.daemon.reporting.waste_inputs import MetricsSource
+from lucid.orchestrator.policies.lucid.policy import LucidPolicy
+from lucid.orchestrator.registry import adding_policy
+from lucid.places import HELD_AT_MOST_S, Mode
+from lucid.slurm.heartbeat import read_heartbeat
+from lucid.store.plan_records import record_files
 
 HEAL_S = 20.0
 Raises = Callable[[Partition], bool]

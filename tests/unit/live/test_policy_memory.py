@@ -9,18 +9,19 @@ from pathlib import Path
 import pytest
 
 from fake_slurm import FakeSampler, FakeSlurm, fake_node
-from lucid.adapters.estimates import WithContention
-from lucid.adapters.slurm.clients.port import Breaker
-from lucid.adapters.store.sqlite import SqliteStore
-from lucid.binder.calm import CalmSince
-from lucid.config import Settings, settings_from
-from lucid.daemon import Daemon, Parts
+from lucid.binder.candidates import CalmSince
+from lucid.config.load import Settings, settings_from
+from lucid.daemon import policies as policy_memory
+from lucid.daemon.build import Parts
+from lucid.daemon.learning.models import WithContention
+from lucid.daemon.loop import Daemon
+from lucid.daemon.policies import PolicyMemory
 from lucid.errors import StoreError
-from lucid.live.plans import policy_memory
-from lucid.live.plans.policy_memory import PolicyMemory
 from lucid.models.history import HistoryPredictor
-from lucid.orchestrator.policies.lucid.vc_plan import promise_kept
-from lucid.orchestrator.policies.shadow.plain_order import Kept
+from lucid.orchestrator.policies.lucid.plan import promise_kept
+from lucid.orchestrator.policies.shadow import Kept
+from lucid.slurm.client import Breaker
+from lucid.store.sqlite import SqliteStore
 
 
 @pytest.fixture

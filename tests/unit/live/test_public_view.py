@@ -16,15 +16,15 @@ import pytest
 
 from builders import LIGHT
 from daemon_site import Site
-from lucid.adapters.store.snapshot_json import snapshot_from_dict
-from lucid.atomic import closed_to_others
 from lucid.core.job import Job
 from lucid.core.names import Shown, UserName
 from lucid.core.names import without_names as hide
 from lucid.core.reason import REASONS, Reason, reason_to_dict
-from lucid.live.plans.replan import last_plan
-from lucid.live.plans.stored_plan import read_stored_starts
-from lucid.live.reporting.public_view import Published, without_names
+from lucid.daemon.reporting.public_view import Published, without_names
+from lucid.daemon.reporting.replan import last_plan
+from lucid.explain.queue_rows import read_stored_starts
+from lucid.files import closed_to_others
+from lucid.store.view import snapshot_from_dict
 
 NAMES = ("ada-lovelace", "secret-train", "acct-x", "secret-workload")
 
@@ -218,7 +218,7 @@ class Said(NamedTuple):
 AS_NOBODY = """
 import contextlib, importlib.readers, io, json, os, sys
 asked, forbidden, place, sys.path[:] = json.loads(sys.argv[1])
-import lucid.cli.live.status, lucid.cli.live.switch_commands
+import lucid.cli.jobs.queue, lucid.cli.site.modes
 from click.testing import CliRunner
 from lucid.cli.main import lucidctl, main
 for words in asked:

@@ -19,15 +19,17 @@ from pydantic import BaseModel
 
 import lucid
 from daemon_site import Site
-from lucid.config import DaemonSettings, Mode, PolicySettings, Settings
-from lucid.config.base import Section
+from lucid.config.live import DaemonSettings
+from lucid.config.load import Settings
+from lucid.config.policy import PolicySettings
+from lucid.config.section import Section
 from lucid.core.ports import Capability
-from lucid.daemon.reload import Reload
+from lucid.daemon.modes import Switch, switches_of
+from lucid.daemon.policies import LivePolicy, live_policy
+from lucid.daemon.process import JournalHandler, Reload, log_handler
+from lucid.daemon.reporting.settings import _TABLES
 from lucid.errors import ConfigError
-from lucid.live.plans.plain_settings import _TABLES
-from lucid.live.policies import LivePolicy, live_policy
-from lucid.live.reporting.log import JournalHandler, log_handler
-from lucid.live.switches import Switch, switches_of
+from lucid.places import Mode
 
 
 def restarted(site: Site, said: str, says: str) -> Site:

@@ -18,13 +18,12 @@ from typing import Any
 import pytest
 
 from daemon_site import Site
-from lucid.adapters.store.sqlite import SqliteStore
-from lucid.doctor.state import look_over_state
+from lucid.daemon import barrier as trouble
+from lucid.daemon.barrier import TroubleFile, lives_in_trouble, persistently
+from lucid.daemon.learning.child import Children
 from lucid.errors import StoreError
-from lucid.live.learning.child_process import Children
-from lucid.live.resilience import trouble_file as trouble
-from lucid.live.resilience.failure_barrier import persistently
-from lucid.live.resilience.trouble_file import TroubleFile, lives_in_trouble
+from lucid.setup.doctor_state import look_over_state
+from lucid.store.sqlite import SqliteStore
 
 FULL = "lucid.db: cannot be written (database or disk is full)"
 HERE = socket.gethostname()
@@ -59,7 +58,7 @@ def test_doctor_tells_the_cause_of_a_lucidd_that_lives_and_cannot_write_its_stor
         assert "is down" not in words
         assert f"lucidd runs on {HERE} (pid {os.getpid()}) and decides nothing: {FULL} → mend that" in words
         assert "systemctl start" not in words
-        broken.setattr("lucid.cli.live.status.time.time", lambda: site.slurm.now)
+        broken.setattr("lucid.cli.jobs.queue.time.time", lambda: site.slurm.now)
         said = site.ctl("status")
         assert f"lucidd runs on {HERE} (pid {os.getpid()}) and decides nothing: {FULL}" in " ".join(said.split())
         assert "DOWN" not in said
@@ -117,7 +116,7 @@ def test_one_that_has_ended_is_no_longer_in_trouble(tmp_path: Path) -> None:
 
 _PARENT = """
 from datetime import timedelta
-import lucid.live.learning.child_process as child
+import lucid.daemon.learning.child as child
 child._step_back = lambda: open({path!r}, "w").write(str(__import__("os").getpid()))
 child.Children().run("trace synth month-small --jobs 9000000 --out /dev/null".split(), timedelta(minutes=5))
 """
@@ -157,7 +156,7 @@ def test_a_child_prints_what_it_prints() -> None:
 _ENDS = """
 import threading, time
 from datetime import timedelta
-import lucid.live.learning.child_process as child
+import lucid.daemon.learning.child as child
 children = child.Children()
 def work():
     try:

@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 
 from examples import examples
 from lucid.errors import ModelError
-from lucid.models.additive import AdditiveModel
-from lucid.models.ebm import from_ebm
+from lucid.models.additive import AdditiveModel, from_ebm
 from scenes.models import damaged
 
 pd = pytest.importorskip("pandas")

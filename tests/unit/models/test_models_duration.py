@@ -22,8 +22,9 @@ from examples import examples
 from lucid.errors import ModelError, TraceError
 from lucid.models.duration.evaluate import evaluate_duration, metrics, walk_forward
 from lucid.models.duration.features import from_log, to_log
+from lucid.models.duration.fit import fit_durations
+from lucid.models.duration.gate import IntervalTracker, residual, scale_of
 from lucid.models.duration.history import DurationHistory, replay
-from lucid.models.duration.intervals import IntervalTracker, residual, scale_of
 from lucid.models.duration.jobtable import JobTable
 from lucid.models.duration.model import DurationModel
 from scenes.models import HOUR, cluster, cluster_model, damaged, light_training
@@ -71,7 +72,7 @@ def profiled(rows: int = 700, seed: int = 5, told: bool = True) -> JobTable:
 
 @pytest.fixture(scope="module")
 def told() -> DurationModel:
-    return DurationModel.fit(profiled().take(np.arange(500)))
+    return fit_durations(profiled().take(np.arange(500)))
 
 
 def test_what_was_measured_of_a_job_corrects_its_estimate_and_says_so(told: DurationModel) -> None:
@@ -94,14 +95,14 @@ def test_what_was_measured_of_a_job_corrects_its_estimate_and_says_so(told: Dura
 
 
 def test_a_measurement_that_tells_nothing_changes_no_estimate() -> None:
-    model = DurationModel.fit(profiled(told=False).take(np.arange(500)))
+    model = fit_durations(profiled(told=False).take(np.arange(500)))
     assert (model.profiled_tables, model.profiled_weight) == (None, 0.0)
 
 
 def test_a_job_at_its_submission_is_not_taken_for_one_too_short_to_be_measured(told: DurationModel) -> None:
     blind = dataclasses.replace(profiled(), profile={})
     past, later = blind.take(np.arange(500)), blind.take(np.arange(500, 700))
-    found = [model.predict(later, DurationHistory.of(past)).point_s for model in (told, DurationModel.fit(past))]
+    found = [model.predict(later, DurationHistory.of(past)).point_s for model in (told, fit_durations(past))]
     assert np.array_equal(*found)
 
 
@@ -185,7 +186,7 @@ def test_a_newcomer_with_a_little_history_is_given_the_own_median_and_told_so(mo
 
 
 def test_too_few_jobs_train_nothing(jobs: JobTable) -> None:
-    assert DurationModel.fit(jobs.take(np.arange(50))).choice.name == "no model"
+    assert fit_durations(jobs.take(np.arange(50))).choice.name == "no model"
 
 
 @settings(max_examples=examples(200), deadline=None)
@@ -273,11 +274,11 @@ def test_no_leak_changing_the_future_moves_no_earlier_estimate(jobs: JobTable) -
 
 
 def test_monotone_constraints_hold(jobs: JobTable) -> None:
-    model = DurationModel.fit(jobs, {"user_upper": 1, "same_request": 1})
+    model = fit_durations(jobs, {"user_upper": 1, "same_request": 1})
     shapes = {term.name: term.scores[1:-1] for term in (model.tables.terms if model.tables else ())}
     assert (np.diff(shapes["same_request"]) >= -1e-12).all()
     with pytest.raises(ModelError, match=r"user=1.*ordered features"):
-        DurationModel.fit(jobs, {"user": 1})
+        fit_durations(jobs, {"user": 1})
 
 
 def test_remaining_time_grows_past_the_estimate_and_ends_at_the_limit(

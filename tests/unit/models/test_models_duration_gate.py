@@ -18,15 +18,14 @@ from lucid.cli.main import lucidctl
 from lucid.errors import ModelError
 from lucid.models.duration import evaluate
 from lucid.models.duration.evaluate import worse_than_median
-from lucid.models.duration.features import FACT_NAMES, to_log
+from lucid.models.duration.features import FACT_NAMES, FEWEST_NEAR, Near, Running, to_log
 from lucid.models.duration.gate import FEWEST_BY_TABLES, FEWEST_JUDGED, OPTION_WEIGHTS, OPTIONS, STATISTICS, Record
 from lucid.models.duration.history import DurationHistory, replay
 from lucid.models.duration.jobtable import FloatArray, JobTable
 from lucid.models.duration.model import DurationModel
-from lucid.models.duration.running import FEWEST_NEAR, Near, Running
-from lucid.models.upkeep.kind import TooFew, split
-from lucid.models.upkeep.library import Library, Trained
-from lucid.models.upkeep.update import (
+from lucid.models.kind import TooFew, split
+from lucid.models.library import Library, Trained
+from lucid.models.training import (
     Action,
     Decision,
     Drift,

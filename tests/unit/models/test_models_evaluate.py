@@ -21,7 +21,7 @@ from benchmarks.papers.plots import (
     draw_tree,
     save_figure,
 )
-from lucid.cli.learn.models_evaluate import evaluate
+from lucid.cli.learn.evaluate import evaluate
 from lucid.errors import LucidError, ModelError, TraceError
 from lucid.models.additive import AdditiveModel, Axis, Term
 from lucid.models.packing.share_score import Node, ShareTree

@@ -19,16 +19,14 @@ from hypothesis import strategies as st
 from examples import examples
 from lucid.errors import ModelError, TraceError
 from lucid.models.additive import AdditiveModel
-from lucid.models.duration import names
-from lucid.models.duration.features import FACT_NAMES, from_log, name_stem, to_log
+from lucid.models.duration import features as names
+from lucid.models.duration.features import FACT_NAMES, NameBuckets, from_log, name_stem, to_log
 from lucid.models.duration.history import DurationHistory, replay
 from lucid.models.duration.jobtable import JobTable, read_jobs
-from lucid.models.duration.names import NameBuckets
-from lucid.models.throughput.bins import Bins, bins_of_jobs, read_bins
+from lucid.models.kind import TooFew
+from lucid.models.throughput.bins import Bins, bins_of_jobs, newest_columns, read_bins, throughput_columns
 from lucid.models.throughput.fit import _lasting, fit_throughput
-from lucid.models.throughput.inputs import newest_columns, throughput_columns
 from lucid.models.throughput.model import TargetModel, ThroughputModel
-from lucid.models.upkeep.kind import TooFew
 from scenes.models import damaged, light_training
 
 COUNT, MEDIAN, DEMAND = (FACT_NAMES.index(n) for n in ("user_count", "user_median", "demand_mean"))
@@ -405,7 +403,7 @@ def test_figures_on_a_real_cluster(age: int, jobs: float, gpus: float) -> None:
     path = Path(os.environ.get("LUCID_SHARED", "../shared")) / "data" / "venus_throughput.csv"
     if not path.exists():
         pytest.skip(f"{path} is absent; set LUCID_SHARED")
-    from lucid.models.throughput.evaluate import evaluate
+    from lucid.models.throughput.forecaster import evaluate
 
     figures = evaluate(read_bins(path), datetime(2020, 9, 1), age)
     assert figures["mae_jobs"] <= jobs

@@ -19,16 +19,16 @@ from click.testing import CliRunner
 
 from lucid.cli.learn.models import models
 from lucid.errors import ConfigError, LucidError, ModelError
+from lucid.models.duration import evaluate
+from lucid.models.duration.evaluate import DURATION
 from lucid.models.duration.jobtable import JobTable
-from lucid.models.duration.kind import DURATION
 from lucid.models.duration.model import DurationModel
+from lucid.models.kinds import Keeper, Source, find_kind, rules_from
+from lucid.models.library import Library, TrainingRuns
 from lucid.models.packing.kind import PAIRS, SHARE
 from lucid.models.throughput.bins import Bins
-from lucid.models.throughput.kind import THROUGHPUT
-from lucid.models.upkeep.keeper import Keeper, Source, rules_from
-from lucid.models.upkeep.kinds import find_kind
-from lucid.models.upkeep.library import Library, TrainingRuns
-from lucid.models.upkeep.update import Action, Rules
+from lucid.models.throughput.forecaster import THROUGHPUT
+from lucid.models.training import Action, Rules
 from scenes.models import cluster, damaged, job_log, light_training, measured
 
 pytest.importorskip("interpret")
@@ -59,7 +59,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> list[JobTable]:
         seen.append(jobs)
         return replace(DurationModel.untrained(), trained_jobs=len(jobs))
 
-    monkeypatch.setattr(DurationModel, "fit", staticmethod(fit))
+    monkeypatch.setattr(evaluate, "fit_durations", fit)
     return seen
 
 
@@ -173,14 +173,14 @@ import sys
 from pathlib import Path
 from datetime import UTC, datetime
 from scenes.models import cluster
-from lucid.models.duration.model import DurationModel
-from lucid.models.upkeep.keeper import Keeper, Source
-from lucid.models.upkeep.library import Library
+from lucid.models.duration import evaluate
+from lucid.models.kinds import Keeper, Source
+from lucid.models.library import Library
 import time
 def fit(jobs):
     Path(sys.argv[2]).write_text("training")
     time.sleep(60)
-DurationModel.fit = staticmethod(fit)
+evaluate.fit_durations = fit
 Keeper(Library(Path(sys.argv[1])), {"jobs": Source(lambda: cluster(600))}).tick(datetime.now(UTC))
 """
 
@@ -234,7 +234,7 @@ def test_throughput_is_judged_on_later_bins(tmp_path: Path, monkeypatch: pytest.
         seen.append(len(bins.start))
         return fit_throughput(Bins(bins.start[:1200], bins.jobs[:1200], bins.gpus[:1200]), age)
 
-    monkeypatch.setattr("lucid.models.throughput.kind.fit_throughput", fit)
+    monkeypatch.setattr("lucid.models.throughput.forecaster.fit_throughput", fit)
     rng = np.random.default_rng(0)
     start = tuple(datetime(2024, 1, 1) + timedelta(hours=n) for n in range(2000))
     counts = rng.poisson(3 + np.array([time.hour / 4 for time in start])).astype(float)
@@ -330,7 +330,7 @@ def test_show_writes_one_page(tmp_path: Path, jobs: JobTable) -> None:
 
 
 def test_the_rules_are_the_administrators() -> None:
-    from lucid.config import ModelSettings
+    from lucid.config.live import ModelSettings
 
     rules = rules_from(ModelSettings(new_jobs=5000, most_age_days=3))
     assert (rules.new_jobs, rules.most_age) == (5000, timedelta(days=3))

@@ -14,8 +14,7 @@ from typing import Any
 import pytest
 
 from lucid.errors import ModelError
-from lucid.models.upkeep.library import Library, Trained, TrainingRuns
-from lucid.models.upkeep.version_files import write_whole
+from lucid.models.library import Library, Trained, TrainingRuns, write_whole
 
 
 def ticking() -> Iterator[datetime]:
@@ -166,8 +165,8 @@ def test_an_unwritable_folder_is_an_error_of_ours(tmp_path: Path) -> None:
 _VICTIM = """
 import os, signal, sys
 from pathlib import Path
-from lucid.models.upkeep.version_files import write_whole
-from lucid.models.upkeep.library import Library
+from lucid.models.library import write_whole
+from lucid.models.library import Library
 
 last = int(sys.argv[2])
 steps = 0

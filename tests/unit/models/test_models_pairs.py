@@ -16,10 +16,19 @@ from hypothesis import strategies as st
 
 from examples import examples
 from lucid.errors import ModelError
-from lucid.models._ridge import FallingRidge
-from lucid.models.packing.crossval import Honest, judge, leave_out, sides_by
 from lucid.models.packing.measured import Pairing, Usage, read_pairs, read_profiles
-from lucid.models.packing.pair_speed import PairDesign, PairModel, fit_pairs, free_pairs, recall_threshold
+from lucid.models.packing.pair_speed import (
+    FallingRidge,
+    Honest,
+    PairDesign,
+    PairModel,
+    fit_pairs,
+    free_pairs,
+    judge,
+    leave_out,
+    recall_threshold,
+    sides_by,
+)
 from lucid.models.packing.share_score import Node, ShareTree, Thresholds, choose_alpha, fit_share, share_labels
 from scenes.models import damaged
 

@@ -18,33 +18,29 @@ from hypothesis import strategies as st
 
 from builders import a_job
 from examples import examples
-from lucid.cli.everyday_commands import explain
+from lucid.cli.jobs.commands import explain
 from lucid.cli.replay.simulate import compare, write_run
 from lucid.core.job import Ended, Job, JobProfile
-from lucid.core.prediction import (
-    DurationTerms,
-    Prediction,
-    Split,
-    Term,
-    prediction_from_dict,
-    prediction_to_dict,
-)
+from lucid.core.prediction import DurationTerms, Prediction, Split, Term, prediction_from_dict, prediction_to_dict
 from lucid.explain.predictions import effects_s, prediction_data, prediction_lines
 from lucid.models.additive import AdditiveModel
 from lucid.models.duration.estimate import Choice
+from lucid.models.duration.fit import fit_durations
 from lucid.models.duration.history import DurationHistory
 from lucid.models.duration.jobtable import JobTable
 from lucid.models.duration.model import DurationModel
 from lucid.models.history import HistoryPredictor
+from lucid.models.kinds import Served
+from lucid.models.library import Library
 from lucid.models.packing.pair_speed import fit_pairs
 from lucid.models.packing.share_score import Node, ShareTree
 from lucid.models.predictor import LearnedPredictor, RowScorer, ended_table, usage_of
-from lucid.models.upkeep.library import Library
-from lucid.models.upkeep.serving import Served
-from lucid.simulator.learned_predictor import WalkForward
+from lucid.simulator import predictors
+from lucid.simulator.predictors import WalkForward
 from lucid.simulator.scenario import Scenario, simulate
-from lucid.simulator.traces import Trace
-from lucid.simulator.traces.synth import preset, synthesise, vc_layout
+from lucid.simulator.traces.presets import preset, vc_layout
+from lucid.simulator.traces.record import Trace
+from lucid.simulator.traces.synth import synthesise
 from scenes.models import cluster, light_training, measured
 
 pytest.importorskip("interpret")
@@ -78,7 +74,7 @@ def past() -> list[Ended]:
 
 @pytest.fixture(scope="module")
 def model(past: list[Ended]) -> DurationModel:
-    return DurationModel.fit(ended_table(past))
+    return fit_durations(ended_table(past))
 
 
 @pytest.fixture(scope="module")
@@ -223,12 +219,12 @@ def test_loading_and_predicting_import_no_library_of_learning(tmp_path: Path, mo
     library.promote("share", library.add("share", TREE.to_json(), {}))
     code = (
         "import sys; from pathlib import Path\n"
-        "import lucid.models.throughput.model, lucid.models.upkeep.update\n"
+        "import lucid.models.throughput.model, lucid.models.training\n"
         "from lucid.core.job import Job, JobProfile\n"
         "from lucid.models.duration.history import DurationHistory\n"
         "from lucid.models.history import HistoryPredictor\n"
-        "from lucid.models.upkeep.library import Library\n"
-        "from lucid.models.upkeep.serving import Served\n"
+        "from lucid.models.library import Library\n"
+        "from lucid.models.kinds import Served\n"
         "from lucid.models.predictor import LearnedPredictor\n"
         "s = Served(Library(Path(sys.argv[1])))\n"
         "p = LearnedPredictor.from_served(s, DurationHistory(), HistoryPredictor())\n"
@@ -236,7 +232,7 @@ def test_loading_and_predicting_import_no_library_of_learning(tmp_path: Path, mo
         "p.pair_speed(JobProfile(1.0, 1.0, 1.0), JobProfile(2.0, 1.0, 1.0))\n"
         "large = {'sklearn', 'interpret', 'pandas', 'matplotlib', 'rapidfuzz'}\n"
         "assert not (large | {'scipy'}) & set(sys.modules)\n"
-        "import lucid.models.upkeep.keeper, lucid.models.upkeep.kinds, lucid.cli.main\n"
+        "import lucid.models.kinds, lucid.models.kinds, lucid.cli.main\n"
         "assert not large & set(sys.modules)\n"
     )
     subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=True)
@@ -255,7 +251,7 @@ def fits(monkeypatch: pytest.MonkeyPatch) -> list[JobTable]:
         mean = float(np.log(jobs.duration_s + 10.0).mean())
         return replace(DurationModel.untrained(), default_log=mean, choice=Choice("mean"), trained_jobs=len(jobs))
 
-    monkeypatch.setattr(DurationModel, "fit", staticmethod(fit))
+    monkeypatch.setattr(predictors, "fit_durations", fit)
     return seen
 
 

@@ -17,15 +17,14 @@ from benchmarks.waits.__main__ import main
 from benchmarks.waits.features import FEATURES, features_of
 from benchmarks.waits.table import WaitTable, moment_s, read_waits
 from builders import LIGHT, a_job
-from lucid.adapters.left_out import LeftOut
 from lucid.core.job import Ended, Job
 from lucid.core.prediction import JUMBO, Prediction
+from lucid.daemon.barrier import GuardedPredictor
 from lucid.errors import LucidError, TraceError
-from lucid.live.resilience.guarded_models import GuardedPredictor
-from lucid.models.history import HistoryPredictor
-from lucid.models.prior import PriorPredictor
-from lucid.models.throughput.arrivals import ArrivalForecaster
+from lucid.left_out import LeftOut
+from lucid.models.history import HistoryPredictor, PriorPredictor
 from lucid.models.throughput.bins import BIN_S
+from lucid.models.throughput.model import ArrivalForecaster
 
 _COLUMNS = "job_id,account,partition,submit_time,start_time,end_time,req_cpus,mem_mib,nodes,gpus,time_limit_s\n"
 

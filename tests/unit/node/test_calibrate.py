@@ -22,12 +22,11 @@ from benchmarks.calibrate.suite import MODELS, pairs_of, suite, workload_of
 from benchmarks.calibrate.tables import Circumstances, tables
 from benchmarks.calibrate.worker import train_step
 from lucid.binder.contention import contention_speeds
+from lucid.core.gpu import GpuCard, GpuLost, GpuReading
 from lucid.core.job import JobProfile
-from lucid.core.readings import GpuCard, GpuLost, GpuReading
 from lucid.errors import ConfigError
-from lucid.models.packing.measured import read_pairs, read_profiles
-from lucid.models.packing.shipped import shipped
-from lucid.simulator.ground_truth import read_pairs as read_truth
+from lucid.models.packing.measured import read_pairs, read_profiles, shipped
+from lucid.simulator.cluster.truth import read_pairs as read_truth
 from nvml_emulator import Board, Gpu, build, node_environment
 
 

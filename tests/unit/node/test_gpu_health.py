@@ -9,13 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from lucid.adapters.gpu.health_files import HealthFolder, health_folder, read_health
-from lucid.adapters.gpu.nvml import NvmlMetrics
-from lucid.core.gpu_health import KINDS, GpuFault
-from lucid.core.readings import GpuCondition
+from lucid.core.gpu import KINDS, GpuCondition, GpuFault
 from lucid.node.health import HealthLooks
-from lucid.profiler.gpu_health import LOOK_S, HealthWatch
-from lucid.profiler.xids import XIDS
+from lucid.node.nvml import NvmlMetrics
+from lucid.node.reports import HealthFolder, health_folder, read_health
+from lucid.profiler.gpu_health import LOOK_S, XIDS, HealthWatch
 from nvml_emulator import DRIVER_NOT_LOADED, GPU_IS_LOST, Board, Gpu, build, load, uuid_of
 
 GPUS = 8

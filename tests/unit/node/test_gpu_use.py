@@ -15,20 +15,18 @@ from test_node_sampler import Given, Readings, ticks
 
 from examples import examples
 from fake_slurm import fake_node
-from lucid.adapters.gpu.nvml import NvmlMetrics
-from lucid.adapters.gpu.profile_files import read_profile_files
-from lucid.adapters.gpu.use_files import UseFolder
-from lucid.adapters.slurm.actions.prolog_extra import Items
-from lucid.adapters.slurm.records.field_parsers import gpu_types
+from lucid.core.gpu import GpuProcess, GpuReading
 from lucid.core.ports import GpuMetrics
-from lucid.core.readings import GpuProcess, GpuReading
-from lucid.node.jobs import JobSpec
+from lucid.node.nvml import NvmlMetrics
+from lucid.node.processes import JobSpec
+from lucid.node.reports import UseFolder, read_profile_files
 from lucid.node.sampler import Sampler
 from lucid.profiler.samples import GpuSample, Sample
 from lucid.profiler.use import GpuUse, IdleStretch, UseMeter
-from lucid.slurmconf.conf_text import read_texts
-from lucid.slurmconf.gres_text import addressed_gres
-from lucid.slurmconf.render import addresses
+from lucid.setup.conf_text import read_texts
+from lucid.setup.render import addressed_gres, addresses
+from lucid.slurm.act.prolog_extra import Items
+from lucid.slurm.records.fields import gpu_types
 from lucid_hooks import seal
 from nvml_emulator import Board, Gpu, build, load, smi, uuid_of
 

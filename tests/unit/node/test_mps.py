@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from lucid.adapters.slurm.actions.prolog_extra import Items
+from lucid.slurm.act.prolog_extra import Items
 from lucid_hooks.plan import Limits, commands_to_join, namespace_of, render
 from lucid_hooks.processes import seen
 from nvml_emulator import smi as nvidia_smi

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from lucid.node.host import Host
-from lucid.profiler.shares import HostUse
+from lucid.node.host_use import Host
+from lucid.profiler.shape import HostUse
 
 TICKS = os.sysconf("SC_CLK_TCK")
 

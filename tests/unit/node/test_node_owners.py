@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from lucid.node.owners import Owners
+from lucid.node.processes import Owners
 from lucid_hooks.processes import Deadline, Process, alive, below, run_as, seen, signal_as
 from lucid_hooks.state import State, Unsafe
 

@@ -15,14 +15,13 @@ from pathlib import Path
 import pytest
 
 from examples import examples
-from lucid.adapters.gpu.profile_files import read_profile_files
-from lucid.adapters.gpu.spool import read_run
-from lucid.core.readings import GpuCard, GpuLost, GpuProcess, GpuReading
+from lucid.core.gpu import GpuCard, GpuLost, GpuProcess, GpuReading
 from lucid.errors import ConfigError, MetricsError
-from lucid.node.jobs import JobSpec, read_job_specs, write_job_spec
-from lucid.node.owners import Owners
+from lucid.node.processes import JobSpec, Owners, read_job_specs, write_job_spec
+from lucid.node.reports import read_profile_files
 from lucid.node.sampler import Sampler
 from lucid.node.service import NodePaths, metrics_from, running_pid
+from lucid.node.spool import read_run
 from lucid.profiler.samples import Sample
 from nvml_emulator import Board, Gpu, Proc, build, node_environment, uuid_of
 

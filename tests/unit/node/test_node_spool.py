@@ -8,13 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from lucid.adapters.gpu.spool import SampleWriter, read_run, unended
-from lucid.adapters.slurm.actions.prolog_extra import free_extra
-from lucid.adapters.slurm.clients.commands import CommandClient
-from lucid.adapters.slurm.clients.munge import credential
-from lucid.adapters.slurm.clients.port import Breaker
 from lucid.errors import ActionRefused, MetricsError
+from lucid.node.spool import SampleWriter, read_run, unended
 from lucid.profiler.samples import GpuSample, record_size
+from lucid.slurm.act.prolog_extra import free_extra
+from lucid.slurm.client import Breaker
+from lucid.slurm.commands import CommandClient, credential
 
 
 def write(writer: SampleWriter, count: int, gpus: tuple[str, ...] = ("GPU-a",)) -> None:

@@ -12,20 +12,19 @@ import pytest
 from test_node_sampler import Given, Readings, ticks
 
 import benchmarks.calibrate
-from lucid.adapters.gpu.profile_files import read_summary, summary_from_dict, summary_to_dict, write_summary
-from lucid.adapters.gpu.profiles import says_more
+from lucid.core.gpu import GpuProcess, GpuReading
 from lucid.core.job import JobProfile, TimeShares
-from lucid.core.readings import GpuProcess, GpuReading
 from lucid.errors import MetricsError
-from lucid.models.packing.likeness import LikeProfiles
-from lucid.node.host import Host
-from lucid.node.jobs import JobSpec
+from lucid.models.packing.like_profiles import LikeProfiles
+from lucid.node.host_use import Host
+from lucid.node.processes import JobSpec
+from lucid.node.reports import read_summary, summary_from_dict, summary_to_dict, write_summary
 from lucid.node.sampler import Sampler
+from lucid.profiler.pair_watch import seen_speed, watched
 from lucid.profiler.samples import GpuSample, Sample
-from lucid.profiler.series import Series, point_of
-from lucid.profiler.shares import HostUse, mean_shares, shares_in
-from lucid.profiler.summary import Spell, Summary, summarise
-from lucid.profiler.watch import seen_speed, watched
+from lucid.profiler.shape import HostUse, mean_shares, shares_in
+from lucid.profiler.summary import Series, Spell, Summary, point_of, summarise
+from lucid.slurm.view.profiles import says_more
 
 PROFILE = JobProfile(50.0, 20.0, 3000.0, shares=TimeShares(0.1, 0.3, 0.6, "io.pressure"))
 
@@ -189,7 +188,7 @@ def test_only_a_job_of_the_same_name_and_gpus_has_the_same_shares() -> None:
 
 
 def test_kinds_of_one_job_each_do_not_add_up_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lucid.models.packing.likeness.KINDS_KEPT", 20)
+    monkeypatch.setattr("lucid.models.packing.like_profiles.KINDS_KEPT", 20)
     like = LikeProfiles()
     for n in range(200):
         like.note("ada", f"once {'x' * n}", 1, PROFILE, float(n))

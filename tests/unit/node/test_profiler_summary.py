@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from lucid.adapters.gpu.profile_files import (
+from lucid.errors import MetricsError
+from lucid.node.reports import (
     prune_profiles,
     read_profile_files,
     read_summary,
@@ -18,11 +19,9 @@ from lucid.adapters.gpu.profile_files import (
     summary_to_dict,
     write_summary,
 )
-from lucid.errors import MetricsError
 from lucid.profiler.samples import GpuSample, Sample, pack, record_size, unpack
-from lucid.profiler.series import Point, Series, point_of
 from lucid.profiler.shape import active_level, memory_trend, pauses, percentile, steadiness, warm_up
-from lucid.profiler.summary import Summary, merged_profile, summarise
+from lucid.profiler.summary import Point, Series, Summary, merged_profile, point_of, summarise
 
 
 def test_a_record_comes_back_as_it_was() -> None:

@@ -24,14 +24,14 @@ from builders import (
     snap,
     waits,
 )
-from lucid.config import BackfillSettings, settings_from
+from lucid.config.load import settings_from
+from lucid.config.policy import BackfillSettings
 from lucid.core.decision import Hold, PartitionPlan, Start
 from lucid.core.node import Node
-from lucid.core.reason import Backfill, FairOrder, NodesOut, SlurmBars, SlurmPriority
+from lucid.core.reasons.queue import Backfill, FairOrder, NodesOut, SlurmBars, SlurmPriority
 from lucid.core.snapshot import Partition, Snapshot
-from lucid.orchestrator.policies import ESTIMATES, Estimates
 from lucid.orchestrator.policies.backfill import BackfillPolicy, limit_s
-from lucid.orchestrator.policies.requirements import requirements_of
+from lucid.orchestrator.registry import ESTIMATES, Estimates, requirements_of
 from lucid.simulator.scenario import Scenario, simulate
 
 HOUR = 3600.0

@@ -12,26 +12,24 @@ from pydantic import BaseModel
 
 from builders import HEAVY, LIGHT, FixedPredictor, a_job, elastic, nodes, part, runs, settings, snap, waits
 from daemon_site import Site
-from lucid.adapters.slurm.heartbeat import read_heartbeat
-from lucid.adapters.store.plan_records import read_record, record_bytes, replan
-from lucid.adapters.store.snapshot_json import plan_from_dict, plan_to_dict
-from lucid.adapters.store.sqlite import SqliteStore
-from lucid.binder.calm import CalmSince
+from lucid.binder.candidates import CalmSince
 from lucid.binder.contention import contention_speeds
-from lucid.config import settings_from, simulation_keys
+from lucid.config.load import settings_from, simulation_keys
 from lucid.core.decision import Action, PartitionPlan, Plan, Regroup, Resize, Start
 from lucid.core.job import Progress
 from lucid.core.placement import NodeGpus
 from lucid.core.ports import Capability
-from lucid.core.reason import NextRound
+from lucid.core.reasons.queue import NextRound
 from lucid.core.snapshot import Snapshot
+from lucid.daemon.policies import LivePolicy, PolicyMemory, check_policy, needs_of
 from lucid.errors import ConfigError, UnsafePlan
-from lucid.live.plans.policy_memory import PolicyMemory
-from lucid.live.policies import LivePolicy, check_policy, needs_of
-from lucid.orchestrator.by_partition import PoliciesByPartition, make_policies
 from lucid.orchestrator.forecast.plan_ahead import forecast
-from lucid.orchestrator.policy_host import PolicyHost
+from lucid.orchestrator.planner import PoliciesByPartition, PolicyHost, make_policies
 from lucid.orchestrator.safety.check import SafetyCheck
+from lucid.slurm.heartbeat import read_heartbeat
+from lucid.store.plan_records import read_record, record_bytes, replan
+from lucid.store.sqlite import SqliteStore
+from lucid.store.view import plan_from_dict, plan_to_dict
 
 OWN = {"grow": "elastic", "rounds": "pollux"}
 RULES = settings(profiling={"enabled": False})

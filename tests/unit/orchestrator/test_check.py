@@ -23,7 +23,7 @@ from lucid.core.decision import (
 )
 from lucid.core.job import Elastic, Running, Stage
 from lucid.core.ports import Capability
-from lucid.core.reason import FairOrder, Unplanned
+from lucid.core.reasons.queue import FairOrder, Unplanned
 from lucid.core.snapshot import Snapshot
 from lucid.errors import UnsafePlan
 from lucid.orchestrator.cycle import Cycle

@@ -9,7 +9,7 @@ import pytest
 from builders import ANYTHING, LIGHT, VC, at, check_plan, nodes, part, runs, waits
 from lucid.core.decision import Action, Decision, PartitionPlan, Regroup, Requeue, Start
 from lucid.core.job import Pending, Running
-from lucid.core.reason import FairOrder
+from lucid.core.reasons.queue import FairOrder
 from lucid.core.snapshot import Partition
 from lucid.errors import UnsafePlan
 

@@ -28,14 +28,11 @@ from builders import (
     waits,
 )
 from builders import policy as a_policy
-from lucid.adapters.slurm.records.qos_priorities import QosTiers, tiers_from
-from lucid.adapters.store.snapshot_json import snapshot_from_dict, snapshot_to_dict
-from lucid.adapters.store.sqlite import SqliteStore
-from lucid.config import OverheadSettings, ReservationSettings
+from lucid.config.policy import OverheadSettings, ReservationSettings
 from lucid.core.decision import Hold, PartitionPlan, Requeue, Start
 from lucid.core.job import Ended, Job, Pending
 from lucid.core.node import Node
-from lucid.core.reason import (
+from lucid.core.reasons.queue import (
     BehindHead,
     EverFits,
     FairOrder,
@@ -48,16 +45,18 @@ from lucid.core.reason import (
     WaitOrder,
 )
 from lucid.core.snapshot import Snapshot
+from lucid.daemon.cycles import TrustLog
 from lucid.errors import ClusterError, ClusterUnavailable
-from lucid.live.learning.estimate_ranking_log import TrustLog
 from lucid.models.history import HistoryPredictor
 from lucid.orchestrator.annotate import Annotator
 from lucid.orchestrator.order.estimate_ranking import HISTORY, TrustBook, gain_of
-from lucid.orchestrator.order.precedence import in_precedence
+from lucid.orchestrator.order.queue_order import in_precedence
 from lucid.orchestrator.order.starvation_bound import Turn
-from lucid.orchestrator.policies.lucid.plain_with_pairs import mostly_large
-from lucid.orchestrator.policies.lucid.wait_order import WaitQueue
-from lucid.orchestrator.policy import known_policies
+from lucid.orchestrator.policies.lucid.plain import WaitQueue, mostly_large
+from lucid.orchestrator.registry import known_policies
+from lucid.slurm.records.configuration import QosTiers, tiers_from
+from lucid.store.sqlite import SqliteStore
+from lucid.store.view import snapshot_from_dict, snapshot_to_dict
 from scenes.slurm import MINE, Scene
 
 RNG = random.Random(1)

@@ -23,7 +23,7 @@ from lucid.core.decision import (
 from lucid.core.job import Elastic, JobProfile, Pending, Running, Stage
 from lucid.core.snapshot import Partition, Snapshot
 from lucid.orchestrator.cycle import Cycle
-from lucid.orchestrator.rules import PolicyRules
+from lucid.orchestrator.policy import PolicyRules
 from scenes.hostile import LIES, WHY, Says, Still, done, start
 from scenes.jobs import LIGHT, VC, at, nodes, runs, waits
 from scenes.plans import ANYTHING, FixedPredictor, part, settings, snap

@@ -12,24 +12,21 @@ import pytest
 
 from builders import HEAVY, LIGHT, FixedPredictor, a_cluster, a_job, a_trace, by, nodes, part, settings, snap, waits
 from examples import examples
-from lucid.adapters.store.plan_records import plan_bytes, read_record, record_bytes, replan
 from lucid.binder.contention import contention_speeds
-from lucid.config import PolicySettings
+from lucid.config.policy import PolicySettings
 from lucid.core.decision import EndProfiling, Hold, PartitionPlan, Plan, Start
 from lucid.core.job import Job, Pending
 from lucid.core.ports import Predictor
-from lucid.core.reason import Unplanned
+from lucid.core.reasons.queue import Unplanned
 from lucid.core.snapshot import Partition, Snapshot
-from lucid.orchestrator.by_partition import PoliciesByPartition
 from lucid.orchestrator.cycle import Cycle
 from lucid.orchestrator.forecast.plan_ahead import forecast
-from lucid.orchestrator.isolation import isolated
-from lucid.orchestrator.policies import BUILT_IN
-from lucid.orchestrator.policies.lucid.lucid_policy import LucidPolicy
-from lucid.orchestrator.policy import Policy, adding_policy, make_policy
-from lucid.orchestrator.policy_host import PolicyHost
-from lucid.orchestrator.rules import PolicyRules
+from lucid.orchestrator.planner import PoliciesByPartition, PolicyHost, isolated
+from lucid.orchestrator.policies.lucid.policy import LucidPolicy
+from lucid.orchestrator.policy import Policy, PolicyRules
+from lucid.orchestrator.registry import BUILT_IN, adding_policy, make_policy
 from lucid.places import HELD_AT_MOST_S
+from lucid.store.plan_records import plan_bytes, read_record, record_bytes, replan
 
 RULES = settings(profiling={"enabled": False}, fairness={"beyond_plain_s": 3600.0})
 VCS = "abcde"

@@ -26,24 +26,31 @@ from builders import (
     snap,
     waits,
 )
-from lucid.adapters.store.nouns import noun_from_json, noun_to_json
-from lucid.config import FairnessSettings, ReservationSettings, settings_from
+from lucid.config.load import settings_from
+from lucid.config.policy import FairnessSettings, ReservationSettings
 from lucid.core.decision import Hold, PartitionPlan, Start
 from lucid.core.job import Ended, Pending, Running, Stage
 from lucid.core.ledger import Ledger
 from lucid.core.node import Node
 from lucid.core.prediction import Prediction
-from lucid.core.reason import LargeShare, PlainOrder, Reserved
+from lucid.core.reasons.queue import LargeShare, PlainOrder, Reserved
 from lucid.core.snapshot import Partition, Snapshot
-from lucid.live.policies import live_policy
-from lucid.orchestrator.capacity.large_jobs import LOOK_AGAIN_S, large_share, next_holder
-from lucid.orchestrator.capacity.node_reservations import NodeReservation, NodeReservations, keep
+from lucid.daemon.policies import live_policy
+from lucid.orchestrator.capacity.reservations import (
+    LOOK_AGAIN_S,
+    NodeReservation,
+    NodeReservations,
+    keep,
+    large_share,
+    next_holder,
+)
 from lucid.orchestrator.capacity.timeline import Timeline, expected_ends
 from lucid.orchestrator.order.starvation_bound import turns
-from lucid.orchestrator.policies.lucid.vc_plan import LucidMemory, promise_kept
-from lucid.orchestrator.policies.shadow.plain_order import Kept, Shadow
+from lucid.orchestrator.policies.lucid.plan import LucidMemory, promise_kept
+from lucid.orchestrator.policies.shadow import Kept, Shadow
 from lucid.simulator.metrics import run_metrics
 from lucid.simulator.scenario import Scenario, simulate
+from lucid.store.values import noun_from_json, noun_to_json
 
 MACHINES = nodes(3, 4)
 HELD = [runs("r1", "n1:0-3"), runs("r2", "n2:0-3"), runs("r3", "n3:0-1")]

@@ -9,24 +9,25 @@ from typing import Any, Literal
 import pytest
 
 from lucid.cli.replay.replay_options import with_lending_by_default
-from lucid.config import LendingSettings, Settings
+from lucid.config.load import Settings
+from lucid.config.policy import LendingSettings
 from lucid.core.decision import Action, Hold, PartitionPlan, Requeue, Start
 from lucid.core.placement import NodeGpus
-from lucid.core.reason import BehindHead, Borrows, FreeGpus, OwnTurn, PlainOrder, Quota, TooLarge
+from lucid.core.reasons.queue import BehindHead, Borrows, FreeGpus, OwnTurn, PlainOrder, Quota, TooLarge
 from lucid.core.snapshot import Partition, Snapshot
 from lucid.errors import ConfigError
 from lucid.orchestrator.order.queue_order import QueuedJob
 from lucid.orchestrator.order.quotas import Quotas
 from lucid.orchestrator.order.starvation_bound import own_turns
-from lucid.orchestrator.policies.lucid.before_queue import serve_turns, turns_due
-from lucid.orchestrator.policies.lucid.start_job import Starts
-from lucid.orchestrator.policies.lucid.vc_plan import promises_by_vc
-from lucid.orchestrator.policies.shadow.plain_order import Kept, Shadow
-from lucid.orchestrator.policy import make_policy
-from lucid.orchestrator.safety.quota_rules import check_quotas
-from lucid.simulator.lent_gpus import LentBook
+from lucid.orchestrator.policies.lucid.plan import promises_by_vc, serve_turns, turns_due
+from lucid.orchestrator.policies.lucid.start import Starts
+from lucid.orchestrator.policies.shadow import Kept, Shadow
+from lucid.orchestrator.registry import make_policy
+from lucid.orchestrator.safety.quotas import check_quotas
+from lucid.simulator.cluster.lending import LentBook
 from lucid.simulator.metrics import run_metrics
-from lucid.simulator.scenario import Scenario, Semantics, simulate, with_promise
+from lucid.simulator.published import Semantics
+from lucid.simulator.scenario import Scenario, simulate, with_promise
 from scenes.jobs import LIGHT, at, by, nodes, runs, waits
 from scenes.plans import FixedPredictor, guess, part, policy, reason, settings, snap
 from scenes.replays import a_trace, replay

@@ -30,31 +30,22 @@ from builders import (
     waits,
 )
 from examples import tried
-from lucid.config import LIVE_DEFAULTS, ProfilingSettings, with_defaults
+from lucid.config.policy import LIVE_DEFAULTS, ProfilingSettings, with_defaults
 from lucid.core.decision import Action, EndProfiling, Hold, PartitionPlan, Plan, Requeue, Resize, Start
-from lucid.core.gpu_health import GpuOut
+from lucid.core.gpu import GpuOut
 from lucid.core.job import Elastic, Job, Pending, Running
 from lucid.core.ledger import Ledger, gpus_by_node
 from lucid.core.node import Node
 from lucid.core.placement import NodeGpus, Placement, indices_of, mask_of, placement_gpus, show_placement
-from lucid.core.reason import (
-    DistributedAlone,
-    EverFits,
-    FairOrder,
-    GpusOut,
-    ProfilingFits,
-    Spread,
-    Switches,
-    TooLarge,
-    Unranked,
-)
+from lucid.core.reasons.profiling import ProfilingFits
+from lucid.core.reasons.queue import EverFits, FairOrder, GpusOut, Spread, Switches, TooLarge, Unranked
+from lucid.core.reasons.sharing import DistributedAlone
 from lucid.core.snapshot import Partition
 from lucid.errors import UnsafePlan
 from lucid.orchestrator.capacity.placement import Feasibility, consolidated, emptiest
 from lucid.orchestrator.capacity.timeline import Timeline
-from lucid.orchestrator.must_leave import off_bad_gpus
-from lucid.orchestrator.policies import BUILT_IN
-from lucid.orchestrator.policy import make_policy
+from lucid.orchestrator.policy import off_bad_gpus
+from lucid.orchestrator.registry import BUILT_IN, make_policy
 from lucid.orchestrator.safety.check import SafetyCheck
 from lucid.profiler.stage import goes_through_profiling, plan_profiling
 from scenes.systems import AGENTS_LIMITS, gpus_given, holds, room, wants

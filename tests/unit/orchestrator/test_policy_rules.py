@@ -7,15 +7,14 @@ from typing import Any
 
 import pytest
 
-from lucid.config import PolicySettings
+from lucid.config.policy import PolicySettings
 from lucid.core.ports import Capability
 from lucid.errors import ConfigError
 from lucid.models.history import HistoryPredictor
-from lucid.orchestrator import policy as policies
-from lucid.orchestrator.by_partition import make_policies
-from lucid.orchestrator.policies import BUILT_IN
-from lucid.orchestrator.policy import make_policy
-from lucid.orchestrator.rules import PolicyRules, rules_of
+from lucid.orchestrator import registry as policies
+from lucid.orchestrator.planner import make_policies
+from lucid.orchestrator.policy import PolicyRules, rules_of
+from lucid.orchestrator.registry import BUILT_IN, make_policy
 
 
 def foreign(*needs: Capability, **members: Any) -> Any:

@@ -6,23 +6,25 @@ from dataclasses import replace
 
 import pytest
 
-from lucid.adapters.store.nouns import noun_from_json, noun_to_json
-from lucid.adapters.store.snapshot_json import decision_to_dict
-from lucid.config import LIVE_DEFAULTS, ProfilingSettings, Settings, settings_from, with_defaults
+from lucid.config.load import Settings, settings_from
+from lucid.config.policy import LIVE_DEFAULTS, ProfilingSettings, with_defaults
 from lucid.core.decision import Action, EndProfiling, Hold, Keep, PartitionPlan, Plan, Requeue, Start
-from lucid.core.job import JobProfile, Pending, Running, Stage
+from lucid.core.job import JobProfile, Pending, Running, Stage, may_restart
 from lucid.core.ports import Capability
 from lucid.core.prediction import JUMBO
-from lucid.core.reason import InSlots, Overflow, PairHarm, Requeueable, Stable, reason_from_dict
-from lucid.core.restart import may_restart
+from lucid.core.reason import reason_from_dict
+from lucid.core.reasons.profiling import Overflow, Requeueable
+from lucid.core.reasons.sharing import InSlots, PairHarm, Stable
 from lucid.core.snapshot import Snapshot
+from lucid.daemon.modes import live_profiling, policy_settings
 from lucid.errors import UnsafePlan
-from lucid.live.modes import live_profiling, policy_settings
-from lucid.models.packing.likeness import LikeProfiles
-from lucid.orchestrator.policies.lucid.lucid_policy import LucidPolicy
+from lucid.models.packing.like_profiles import LikeProfiles
+from lucid.orchestrator.policies.lucid.policy import LucidPolicy
 from lucid.orchestrator.safety.check import SafetyCheck
 from lucid.profiler.stage import goes_through_profiling
-from lucid.simulator.cluster import PROFILING
+from lucid.simulator.cluster.cluster import PROFILING
+from lucid.store.values import noun_from_json, noun_to_json
+from lucid.store.view import decision_to_dict
 from scenes.jobs import HEAVY, LIGHT, VC, a_job, at, by, nodes, runs, waits
 from scenes.plans import FixedPredictor, guess, kinds, part, policy, reason, settings, snap
 from scenes.replays import a_cluster, a_trace, replay

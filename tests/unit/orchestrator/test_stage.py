@@ -25,11 +25,10 @@ from builders import (
     snap,
     waits,
 )
-from lucid.core.arrivals import ArrivalForecast
 from lucid.core.decision import Decision, EndProfiling, Hold, Keep, PartitionPlan, Start
 from lucid.core.job import Pending, Running, Stage
 from lucid.core.node import Node
-from lucid.core.reason import (
+from lucid.core.reasons.profiling import (
     HomeHasRoom,
     HomeWaits,
     ProfilerPressure,
@@ -39,8 +38,9 @@ from lucid.core.reason import (
     Requeueable,
     WaitedForProfiling,
 )
+from lucid.core.snapshot import ArrivalForecast
 from lucid.profiler.stage import goes_through_profiling, plan_profiling, t_prof_s
-from lucid.simulator.cluster import PROFILING
+from lucid.simulator.cluster.cluster import PROFILING
 
 LAYOUT = {"vc": nodes(1, 8)}
 

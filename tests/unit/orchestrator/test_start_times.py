@@ -15,12 +15,12 @@ import pytest
 
 from builders import a_job, a_trace, by
 from lucid.core.prediction import Prediction
+from lucid.orchestrator.forecast.ranges import StartTimes, Wait
 from lucid.orchestrator.forecast.run_times import Draws, RunTimes
-from lucid.orchestrator.forecast.start_samples import Like, Samples
-from lucid.orchestrator.forecast.start_times import StartTimes, Wait
+from lucid.orchestrator.forecast.samples import Like, Samples
 from lucid.simulator.scenario import Scenario, simulate
-from lucid.simulator.traces.synth.generate import synthesise
-from lucid.simulator.traces.synth.settings import preset, vc_layout
+from lucid.simulator.traces.presets import preset, vc_layout
+from lucid.simulator.traces.synth import synthesise
 
 
 def taught(factor: float, spread: float = 0.1, count: int = 200) -> StartTimes:
@@ -250,7 +250,7 @@ def test_the_same_waits_many_times_are_no_trouble() -> None:
 def test_forecasts_are_read_and_kept_without_numpy() -> None:
     """A command that prints no range does not wait until numpy is loaded."""
     code = (
-        "import sys; from lucid.orchestrator.forecast.start_times import StartTimes, Wait; times = StartTimes();"
+        "import sys; from lucid.orchestrator.forecast.ranges import StartTimes, Wait; times = StartTimes();"
         "times.started('a', 1.0); StartTimes.from_dict(times.to_dict()); sys.exit('numpy' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -13,19 +13,18 @@ from hypothesis import strategies as st
 
 from builders import HEAVY, LIGHT, VC, FixedPredictor, a_job, guess, nodes, part, policy, runs, snap, waits
 from examples import examples
-from lucid.adapters.store.nouns import noun_from_json, noun_to_json
-from lucid.config import PolicySettings
-from lucid.core.changes import Versioned
+from lucid.config.policy import PolicySettings
 from lucid.core.decision import Action, Hold, PartitionPlan, Plan, Requeue, Resize, Start
 from lucid.core.job import Elastic, Job, Progress, Running, Stage
 from lucid.core.ledger import Ledger, gpus_by_node, host_share
 from lucid.core.node import Node
-from lucid.core.snapshot import Partition, Snapshot
+from lucid.core.snapshot import Partition, Snapshot, Versioned
 from lucid.orchestrator.capacity.timeline import End, Slot, Timeline
 from lucid.orchestrator.forecast.plan_ahead import Forecast, forecast
-from lucid.orchestrator.order.site_factor import factor_of, site_factors
-from lucid.orchestrator.plan_reuse import KeptParts
-from lucid.orchestrator.policy import Policy, make_policy
+from lucid.orchestrator.order.queue_order import factor_of, site_factors
+from lucid.orchestrator.policy import KeptParts, Policy
+from lucid.orchestrator.registry import make_policy
+from lucid.store.values import noun_from_json, noun_to_json
 
 NOW_S = 1000.0
 Parts = tuple[tuple[int, int], ...]

@@ -15,12 +15,12 @@ from lucid.core.job import JobProfile, Pending, Running, Yields
 from lucid.core.ledger import Ledger
 from lucid.core.node import Node
 from lucid.core.placement import NodeGpus, Placement, mask_of, placement_gpus
-from lucid.core.reason import Claims, HeldBy
+from lucid.core.reasons.queue import Claims, HeldBy
 from lucid.core.snapshot import Partition
 from lucid.errors import UnsafePlan
-from lucid.orchestrator.capacity.victims import Yielding
+from lucid.orchestrator.capacity.preemption import Yielding
 from lucid.orchestrator.forecast.plan_ahead import forecast
-from lucid.orchestrator.policies import BUILT_IN
+from lucid.orchestrator.registry import BUILT_IN
 from lucid.orchestrator.safety.check import SafetyCheck
 from scenes.jobs import a_job
 from scenes.plans import ANYTHING, FixedPredictor, decide, guess, part, policy, settings, snap

@@ -9,20 +9,19 @@ from dataclasses import replace
 import pytest
 
 from examples import tried
-from lucid.core.ahead import opens_s
 from lucid.core.as_json import from_json, to_json
 from lucid.core.decision import Action, Hold, PartitionPlan, Plan, Start
 from lucid.core.job import Pending, Running
 from lucid.core.ledger import Ledger
 from lucid.core.node import Node, Window, next_edge_s
 from lucid.core.placement import NodeGpus
-from lucid.core.reason import Closes, NodesOut
-from lucid.core.snapshot import Partition
+from lucid.core.reasons.queue import Closes, NodesOut
+from lucid.core.snapshot import Partition, opens_s
 from lucid.errors import UnsafePlan
 from lucid.orchestrator.capacity.placement import consolidated, emptiest
 from lucid.orchestrator.capacity.timeline import Timeline
 from lucid.orchestrator.forecast.plan_ahead import forecast
-from lucid.orchestrator.policies import BUILT_IN
+from lucid.orchestrator.registry import BUILT_IN
 from lucid.orchestrator.safety.check import SafetyCheck
 from scenes.jobs import a_job
 from scenes.plans import ANYTHING, FixedPredictor, decide, guess, part, policy, settings, snap

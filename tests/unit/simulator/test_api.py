@@ -16,16 +16,16 @@ import lucid
 from builders import HEAVY, LIGHT, FixedPredictor, a_job, a_trace, by
 from lucid.binder.contention import contention_score, contention_speeds
 from lucid.cli.main import lucidctl
-from lucid.config import PolicySettings
+from lucid.config.policy import PolicySettings
 from lucid.core.job import Ended, JobProfile
 from lucid.core.ports import Predictor
 from lucid.core.prediction import Prediction, StageTimes
 from lucid.errors import ConfigError, TraceError
 from lucid.orchestrator.policies.queue import QueuePolicy
-from lucid.orchestrator.policy import known_policies
-from lucid.simulator.estimates import DryRunPredictor, GivenPredictor, read_estimates
-from lucid.simulator.ground_truth import ContentionTruth, OraclePredictor, PairsTable, read_pairs, workload_label
-from lucid.simulator.traces import read_trace
+from lucid.orchestrator.registry import known_policies
+from lucid.simulator.cluster.truth import ContentionTruth, OraclePredictor, PairsTable, read_pairs, workload_label
+from lucid.simulator.predictors import DryRunPredictor, GivenPredictor, read_estimates
+from lucid.simulator.traces.read import read_trace
 
 ROOT = Path(__file__).parents[3]
 NOTEBOOKS = sorted((ROOT / "examples").glob("*.ipynb"))

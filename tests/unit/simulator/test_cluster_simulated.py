@@ -10,21 +10,22 @@ import pytest
 
 from builders import HEAVY, LIGHT, VC, a_cluster, a_trace, at, by, nodes, replay
 from examples import tried
-from lucid.config import BackfillSettings, OverheadSettings
+from lucid.config.policy import BackfillSettings, OverheadSettings
 from lucid.core.decision import Action, EndProfiling, Keep, Requeue, Start
 from lucid.core.job import JobProfile, Pending, Running, Stage
 from lucid.core.node import Node, Window
 from lucid.core.ports import Capability
-from lucid.core.reason import FairOrder
+from lucid.core.reasons.queue import FairOrder
 from lucid.errors import ConfigError, TraceError
 from lucid.models.history import HistoryPredictor
 from lucid.models.packing.pair_memory import PairMemory
-from lucid.simulator.cluster import PROFILING, SimulatedCluster
+from lucid.simulator.cluster.cluster import PROFILING, SimulatedCluster
+from lucid.simulator.cluster.nodes import Outages, read_events, with_limits
 from lucid.simulator.engine import Run, run
 from lucid.simulator.metrics import run_metrics
-from lucid.simulator.outages import Outages, read_events, with_limits
-from lucid.simulator.scenario import Scenario, Semantics, simulate
-from lucid.simulator.traces import Trace, TraceJob
+from lucid.simulator.published import Semantics
+from lucid.simulator.scenario import Scenario, simulate
+from lucid.simulator.traces.record import Trace, TraceJob
 from scenes.plans import policy
 
 WHY = (FairOrder(0.0),)

@@ -13,18 +13,18 @@ from hypothesis import strategies as st
 from builders import a_job, a_trace, by, guess, kinds, nodes, part, policy, reason, runs, snap, waits
 from demo_realism import RealTimes, realism
 from examples import examples
-from lucid.adapters.slurm.records.fair_shares import FairShares, fair_shares_from
-from lucid.config import Settings, settings_from
+from lucid.config.load import Settings, settings_from
 from lucid.core.decision import Hold, PartitionPlan, Start
 from lucid.core.job import Job, JobProfile
-from lucid.core.reason import FairShare, Priority, SlurmPriority
+from lucid.core.reasons.queue import FairShare, Priority, SlurmPriority
 from lucid.errors import ClusterError, ClusterUnavailable, TraceError
 from lucid.orchestrator.order.queue_order import fair_share_of
-from lucid.simulator.cluster import JobOutcome
+from lucid.simulator.cluster.state import JobOutcome
+from lucid.simulator.cluster.usage import UsageBook, fair_shares
 from lucid.simulator.layout import NodeShape
 from lucid.simulator.scenario import Scenario, simulate
 from lucid.simulator.traces.record import Trace, TraceJob
-from lucid.simulator.usage import UsageBook, fair_shares
+from lucid.slurm.records.configuration import FairShares, fair_shares_from
 
 DAY = 86400.0
 FACTORS: Mapping[tuple[str, str], float] = {("over", "ann"): 0.1, ("under", "bob"): 0.9, ("even", "eve"): 0.5}

@@ -12,9 +12,11 @@ from click.testing import CliRunner
 
 from lucid.cli.main import lucidctl
 from lucid.errors import TraceError
-from lucid.simulator.traces import read_trace, write_trace
-from lucid.simulator.traces.finished import finished_jobs, read_finished
-from lucid.simulator.traces.synth import preset, synthesise
+from lucid.simulator.traces.formats.own import write_trace
+from lucid.simulator.traces.presets import preset
+from lucid.simulator.traces.read import read_trace
+from lucid.simulator.traces.synth import synthesise
+from lucid.simulator.traces.window import finished_jobs, read_finished
 
 glassbox = pytest.importorskip("interpret.glassbox")
 

@@ -15,19 +15,20 @@ from click.testing import CliRunner
 from builders import VC, a_trace, by, policy
 from lucid.cli.console import Console
 from lucid.cli.main import lucidctl
-from lucid.cli.replay.gains import print_gains
+from lucid.cli.replay.simulate import print_gains
 from lucid.core.decision import Hold, PartitionPlan, Plan, Start
 from lucid.core.job import Elastic, Job
 from lucid.core.placement import NodeGpus
 from lucid.core.prediction import StageTimes
-from lucid.core.reason import FreeGpus, Reserved
+from lucid.core.reasons.queue import FreeGpus, Reserved
 from lucid.core.snapshot import Snapshot
 from lucid.errors import ConfigError
-from lucid.orchestrator.policies.requirements import requirements_of
+from lucid.orchestrator.registry import requirements_of
+from lucid.simulator.cluster.state import JobOutcome
+from lucid.simulator.cluster.training import EpochTable
 from lucid.simulator.compare import ABLATIONS, applicable, compare_policies, default_policies
-from lucid.simulator.elastic.training import EpochTable
 from lucid.simulator.engine import Run, Series
-from lucid.simulator.gains import (
+from lucid.simulator.metrics import (
     Held,
     baseline_of,
     gains,
@@ -36,14 +37,14 @@ from lucid.simulator.gains import (
     gains_told,
     held_text,
     loss_text,
+    run_metrics,
     times_baseline,
 )
-from lucid.simulator.metrics import run_metrics
 from lucid.simulator.record import DecisionLog
-from lucid.simulator.report import write_report
+from lucid.simulator.report.page import write_report
 from lucid.simulator.scenario import Scenario
-from lucid.simulator.state import JobOutcome
-from lucid.simulator.traces import Trace, write_trace
+from lucid.simulator.traces.formats.own import write_trace
+from lucid.simulator.traces.record import Trace
 
 HOSTILE = "<script>alert(1)</script>"
 

@@ -10,7 +10,7 @@ from builders import a_trace, by, nodes
 from lucid.core.node import Node
 from lucid.errors import ConfigError, TraceError
 from lucid.simulator.layout import NodeShape, build_layout, lend_profiling_nodes, read_vcs, sized_vcs
-from lucid.simulator.traces import Trace
+from lucid.simulator.traces.record import Trace
 
 
 def test_vcs_are_read_in_the_order_of_the_file(tmp_path: Path) -> None:

@@ -18,14 +18,13 @@ import numpy as np
 import pytest
 
 from lucid.core.job import Job
-from lucid.pages.scales import Scale, Tick, duration_ticks, even_ticks, log_duration_ticks, placed, time_ticks
-from lucid.pages.units import HOUR, show_change, show_duration
-from lucid.simulator.cluster import JobOutcome
+from lucid.pages.charts import Scale, Tick, duration_ticks, even_ticks, log_duration_ticks, placed, time_ticks
+from lucid.pages.page import HOUR, show_change, show_duration
+from lucid.simulator.cluster.state import JobOutcome
 from lucid.simulator.engine import Run, Series
 from lucid.simulator.metrics import run_metrics
-from lucid.simulator.report import write_report
-from lucid.simulator.report.charts import bar_chart
-from lucid.simulator.report.series import MOST_POINTS, completion_grid, time_lines
+from lucid.simulator.report.charts import MOST_POINTS, bar_chart, completion_grid, time_lines
+from lucid.simulator.report.page import write_report
 from lucid.simulator.report.summary import styles
 
 HOSTILE = "</script><script>alert(1)</script>\"><img src=x onerror=alert(2)>'{{ 7*7 }}"

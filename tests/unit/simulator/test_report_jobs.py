@@ -15,13 +15,15 @@ from lucid.core.decision import DecisionRow
 from lucid.core.job import Job
 from lucid.core.placement import NodeGpus
 from lucid.explain.replayed_story import run_story, story_teller
-from lucid.simulator.cluster import PROFILING, JobOutcome
+from lucid.simulator.cluster.cluster import PROFILING
+from lucid.simulator.cluster.state import JobOutcome
 from lucid.simulator.engine import Run, Series
 from lucid.simulator.record import DecisionLog
-from lucid.simulator.report import jobs as report_jobs
-from lucid.simulator.report.jobs import pack_jobs
+from lucid.simulator.report import tables as report_jobs
+from lucid.simulator.report.tables import pack_jobs
 from lucid.simulator.scenario import Scenario
-from lucid.simulator.traces.synth import preset, synthesise, vc_layout
+from lucid.simulator.traces.presets import preset, vc_layout
+from lucid.simulator.traces.synth import synthesise
 
 
 def unpacked(text: str) -> Any:

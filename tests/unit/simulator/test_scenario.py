@@ -10,20 +10,24 @@ from click.testing import CliRunner
 
 from builders import Tape, a_trace, by
 from lucid.cli.main import lucidctl
-from lucid.config import Settings
+from lucid.config.load import Settings
 from lucid.core.job import Ended, JobProfile
 from lucid.errors import ConfigError, TraceError
 from lucid.models.packing.measured import Usage
 from lucid.models.packing.share_score import fit_share
-from lucid.simulator.cluster import PROFILING, JobOutcome
+from lucid.simulator.cluster.cluster import PROFILING
+from lucid.simulator.cluster.state import JobOutcome
+from lucid.simulator.cluster.truth import PairsTable
 from lucid.simulator.engine import _MOST_SAMPLES, Series
-from lucid.simulator.ground_truth import PairsTable
 from lucid.simulator.layout import NodeShape
-from lucid.simulator.learned_predictor import PackingModels
-from lucid.simulator.report.series import time_lines
-from lucid.simulator.scenario import Scenario, Semantics, simulate
-from lucid.simulator.traces import read_trace, write_trace
-from lucid.simulator.traces.synth import preset, synthesise, vc_layout
+from lucid.simulator.predictors import PackingModels
+from lucid.simulator.published import Semantics
+from lucid.simulator.report.charts import time_lines
+from lucid.simulator.scenario import Scenario, simulate
+from lucid.simulator.traces.formats.own import write_trace
+from lucid.simulator.traces.presets import preset, vc_layout
+from lucid.simulator.traces.read import read_trace
+from lucid.simulator.traces.synth import synthesise
 
 ONE = a_trace(by("j", 1, 100.0))
 WORKLOAD = JobProfile(10.0, 10.0, 1000.0, workload="w|x|1|0")

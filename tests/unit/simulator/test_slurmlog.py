@@ -8,14 +8,13 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from lucid.adapters.slurm.clients.accounting import accounted_from
+from lucid.accounting.sacct import HEADERLESS
+from lucid.accounting.values import ENDED, NOT_ENDED, limit_s, state_of
 from lucid.cli.main import lucidctl
 from lucid.errors import TraceError
 from lucid.models.duration.jobtable import read_jobs
-from lucid.simulator.traces import read_trace, sniff
-from lucid.slurmlog.sacct import HEADERLESS
-from lucid.slurmlog.states import ENDED, NOT_ENDED, state_of
-from lucid.slurmlog.value_formats import limit_s
+from lucid.simulator.traces.read import read_trace, sniff
+from lucid.slurm.accounting import accounted_from
 
 DOCUMENTED, PUBLIC = HEADERLESS
 JOB = {

@@ -14,7 +14,9 @@ from builders import a_trace, by
 from lucid.cli.main import lucidctl
 from lucid.errors import ConfigError
 from lucid.simulator.layout import offered_load, sized_to_load
-from lucid.simulator.traces import Trace, read_trace, write_trace
+from lucid.simulator.traces.formats.own import write_trace
+from lucid.simulator.traces.read import read_trace
+from lucid.simulator.traces.record import Trace
 from lucid.simulator.traces.window import days_of, pooled
 
 DAY = 86400.0

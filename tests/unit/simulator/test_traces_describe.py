@@ -7,8 +7,8 @@ import json
 import pytest
 
 from lucid.core.job import Job
-from lucid.simulator.traces import Trace, TraceJob, describe
-from lucid.simulator.traces.describe import quantile
+from lucid.simulator.traces.describe import describe, quantile
+from lucid.simulator.traces.record import Trace, TraceJob
 
 MONDAY_S = 1704067200.0
 

@@ -9,8 +9,10 @@ import pytest
 
 from lucid.core.prediction import StageTimes
 from lucid.errors import TraceError
-from lucid.simulator.traces import Trace, read_trace, sniff, write_trace
-from lucid.systems.muri import start_overhead_s
+from lucid.orchestrator.policies.muri.interleave import start_overhead_s
+from lucid.simulator.traces.formats.own import write_trace
+from lucid.simulator.traces.read import read_trace, sniff
+from lucid.simulator.traces.record import Trace
 
 HEADER = (
     "job_id,num_gpu,submit_time,iterations,model_name,batch_size,duration,interval,iteration_time,"

@@ -13,9 +13,9 @@ from builders import a_job
 from lucid.cli.main import lucidctl
 from lucid.core.job import Elastic
 from lucid.errors import ConfigError, TraceError
-from lucid.simulator.elastic.applications import Application
-from lucid.simulator.elastic.training import Training
-from lucid.simulator.traces import read_trace, sniff, write_trace
+from lucid.simulator.cluster.training import Application, Training
+from lucid.simulator.traces.formats.own import write_trace
+from lucid.simulator.traces.read import read_trace, sniff
 
 HEADER = "name,time,application,num_replicas,batch_size\n"
 

@@ -6,10 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from lucid.accounting.values import elapsed_s, mem_mib, tres
 from lucid.core.job import JobProfile
 from lucid.errors import ConfigError, TraceError
-from lucid.simulator.traces import FORMATS, Trace, TraceJob, read_trace, sniff, write_trace
-from lucid.slurmlog.value_formats import elapsed_s, mem_mib, tres
+from lucid.simulator.traces.formats.own import write_trace
+from lucid.simulator.traces.read import FORMATS, read_trace, sniff
+from lucid.simulator.traces.record import Trace, TraceJob
 
 ASSETS = Path(__file__).parents[2] / "assets" / "traces"
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from lucid.simulator.traces import read_trace
+from lucid.simulator.traces.read import read_trace
 
 DATA = Path(os.environ.get("LUCID_SHARED", Path(__file__).parents[4] / "shared")) / "data"
 

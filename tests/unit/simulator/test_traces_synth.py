@@ -16,8 +16,12 @@ import pytest
 from benchmarks.log_shapes import shape, spearman
 from builders import a_trace, by
 from lucid.errors import ConfigError
-from lucid.simulator.traces import Trace, TraceJob, describe, read_trace, write_trace
-from lucid.simulator.traces.synth import PRESETS, WORKLOADS, SynthSettings, Vc, preset, synthesise, vc_layout
+from lucid.simulator.traces.describe import describe
+from lucid.simulator.traces.formats.own import write_trace
+from lucid.simulator.traces.presets import PRESETS, SynthSettings, Vc, preset, vc_layout
+from lucid.simulator.traces.read import read_trace
+from lucid.simulator.traces.record import Trace, TraceJob
+from lucid.simulator.traces.synth import WORKLOADS, synthesise
 
 SEEDS = (1, 2, 3, 4, 5)
 

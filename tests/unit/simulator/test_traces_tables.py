@@ -10,8 +10,9 @@ from click.testing import CliRunner
 
 from lucid.cli.main import lucidctl
 from lucid.errors import ConfigError, TraceError
-from lucid.simulator.traces import Trace, read_trace, sniff
-from lucid.simulator.traces.table import columns_from
+from lucid.simulator.traces.formats.table import columns_from
+from lucid.simulator.traces.read import read_trace, sniff
+from lucid.simulator.traces.record import Trace
 
 NAMES = "JobID|User|Partition|Submit|Start|ElapsedRaw|State|NNodes|ReqTRES|AllocTRES|Timelimit|JobName"
 ROWS = (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lucid.adapters.slurm.records.field_parsers import says
+from lucid.slurm.records.fields import says
 from tool_comments import COMMENTS, LOOKALIKES
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from builders import at, decide, kinds
-from lucid.adapters.slurm.pending.pending_reasons import CROWDED, NOT_IN_TIME
-from lucid.adapters.slurm.records.request import Request
 from lucid.core.decision import PartitionPlan
 from lucid.core.prediction import Prediction
+from lucid.slurm.own.reasons import CROWDED, NOT_IN_TIME
+from lucid.slurm.records.request import Request
 from scenes.slurm import MINE, Scene
 
 

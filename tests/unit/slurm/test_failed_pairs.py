@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 
 from builders import LIGHT, FixedPredictor, a_job, at, guess, nodes, part, settings
 from fake_slurm import FakeSlurm, fake_node
-from lucid.adapters.slurm.snapshot.failed_pairs import failed_pairs_in, unpaired
-from lucid.binder.pairing import Binder
+from lucid.binder.binder import Binder
 from lucid.core.job import Pending
 from lucid.core.ledger import Ledger
-from lucid.doctor.state import _failed_pairs
+from lucid.setup.doctor_state import _failed_pairs
+from lucid.slurm.view.failed_pairs import failed_pairs_in, unpaired
 from scenes.slurm import Scene
 
 DRAINED = frozenset({"MIXED", "DRAIN"})

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from fake_slurm import AHEAD_S, FakeSlurm
-from lucid.adapters.slurm.records.request import Request
-from lucid.adapters.store.leased import IN_MEMORY
-from lucid.adapters.store.port import JobNote
-from lucid.adapters.store.sqlite import SqliteStore
 from lucid.core.decision import EndProfiling, Requeue
+from lucid.slurm.records.request import Request
+from lucid.store.lease import IN_MEMORY
+from lucid.store.port import JobNote
+from lucid.store.sqlite import SqliteStore
 from scenes.released import lucid_release
 from scenes.slurm import WHY, Scene
 

@@ -10,16 +10,16 @@ import pytest
 
 from builders import a_job, at, decide, decided, nodes, part, runs, snap
 from fake_slurm import fake_node
-from lucid.adapters.slurm.records.from_json import jobs_from
-from lucid.adapters.slurm.records.network_topology import NO_NETWORK, Network, network_from, with_network
-from lucid.adapters.slurm.records.request import Request
-from lucid.adapters.slurm.snapshot.node_constraints import met_by
 from lucid.core.decision import Hold, Start
 from lucid.core.job import Pending
 from lucid.core.ledger import Ledger
-from lucid.core.reason import OtherNodes
+from lucid.core.reasons.queue import OtherNodes
 from lucid.orchestrator.capacity.placement import consolidated
 from lucid.orchestrator.capacity.timeline import Timeline
+from lucid.slurm.records.configuration import NO_NETWORK, Network, network_from, with_network
+from lucid.slurm.records.from_json import jobs_from
+from lucid.slurm.records.request import Request
+from lucid.slurm.view.nodes import met_by
 from scenes.slurm import MINE, Scene
 
 ASSETS = Path(__file__).parents[2] / "assets/slurm"

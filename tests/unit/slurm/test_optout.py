@@ -7,10 +7,13 @@ from dataclasses import replace
 import pytest
 
 from builders import at
-from lucid.adapters.slurm.clients.port import Changes
-from lucid.adapters.slurm.pending.pending_state import LEASE_S
-from lucid.adapters.slurm.records.from_json import JOB_NEEDS, jobs_from
-from lucid.adapters.slurm.records.request import (
+from lucid.core.decision import Requeue, Start
+from lucid.errors import ActionRefused
+from lucid.places import Mode
+from lucid.slurm.client import Changes
+from lucid.slurm.own.waits import LEASE_S
+from lucid.slurm.records.from_json import JOB_NEEDS, jobs_from
+from lucid.slurm.records.request import (
     EXCLUSIVE,
     JobDefaults,
     Request,
@@ -19,9 +22,6 @@ from lucid.adapters.slurm.records.request import (
     per_gpu,
     whole_because,
 )
-from lucid.config import Mode
-from lucid.core.decision import Requeue, Start
-from lucid.errors import ActionRefused
 from scenes.slurm import WHY, Scene
 
 FAR_S = 360 * 86400.0
@@ -102,7 +102,7 @@ def test_an_array_too_large_to_look_at_goes_as_one(stage: Scene) -> None:
 
 
 def test_a_job_of_whole_nodes_that_asks_for_no_gpu_asks_for_all_of_them(stage: Scene) -> None:
-    from lucid.adapters.slurm.records.request import EXCLUSIVE, Request
+    from lucid.slurm.records.request import EXCLUSIVE, Request
 
     stage.slurm.submit("1", "vc", 4, mark=MINE)
     stage.slurm.submit(

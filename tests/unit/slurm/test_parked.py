@@ -7,10 +7,10 @@ from contextlib import suppress
 from dataclasses import replace
 from itertools import count
 
-from lucid.adapters.slurm.pending.pending_state import LEASE_S
-from lucid.adapters.slurm.records.request import Request
-from lucid.config import Mode
 from lucid.errors import ActionRefused, ClusterUnavailable
+from lucid.places import Mode
+from lucid.slurm.own.waits import LEASE_S
+from lucid.slurm.records.request import Request
 from scenes.slurm import Scene
 
 MINE = f"lucid:vc=vc;held=1;park={LEASE_S:.0f};node=gres/gpu:1;v=2"

@@ -11,10 +11,10 @@ import pytest
 
 from daemon_site import Site
 from fake_slurm import fake_node
-from lucid.adapters.slurm.snapshot.node_polling import BOOTS_VIEW
-from lucid.adapters.slurm.snapshot.power_saving import Power, PowerRules
-from lucid.adapters.slurm.wake import WakeFile
 from lucid.core.decision import Requeue
+from lucid.slurm.heartbeat import WakeFile
+from lucid.slurm.view.nodes import BOOTS_VIEW
+from lucid.slurm.view.power_saving import Power, PowerRules
 from scenes.slurm import WHY, Scene
 
 WAKES = PowerRules(True, 300.0, 30.0)

@@ -8,14 +8,14 @@ import pytest
 
 from builders import at
 from fake_slurm import fake_node
-from lucid.adapters.slurm.records.jobs_and_nodes import SlurmNode
-from lucid.adapters.slurm.records.preemption import NO_PREEMPTION, Preemption, Qos, preemption_from
-from lucid.adapters.slurm.records.request import Request
-from lucid.config import Mode
 from lucid.core.decision import Action, Start
 from lucid.core.job import Yields
-from lucid.doctor.preemption import look_over_preemption, without_layers
 from lucid.errors import ActionRefused
+from lucid.places import Mode
+from lucid.setup.doctor_slurm import look_over_preemption, without_layers
+from lucid.slurm.records.job import SlurmNode
+from lucid.slurm.records.preemption import NO_PREEMPTION, Preemption, Qos, preemption_from
+from lucid.slurm.records.request import Request
 from scenes.slurm import MINE, WHY, Scene
 
 PARTITIONS = """\

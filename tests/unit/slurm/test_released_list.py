@@ -9,12 +9,12 @@ import pytest
 from test_slurm_lending_pool import Lenders, common_nodes
 
 from daemon_site import Site
-from lucid.adapters.slurm.actions.released_list import Released
-from lucid.adapters.slurm.elastic.opt_in import rigid_because
-from lucid.adapters.slurm.pending.pending_reasons import CROWDED, may_end, with_cause
-from lucid.adapters.store.port import GivenUp, JobNote
-from lucid.config import Mode
 from lucid.core.job import Elastic
+from lucid.places import Mode
+from lucid.slurm.act.repair import Released
+from lucid.slurm.elastic.opt_in import rigid_because
+from lucid.slurm.own.reasons import CROWDED, may_end, with_cause
+from lucid.store.port import GivenUp, JobNote
 from scenes.slurm import MINE, Scene
 
 MARK = "lucid:vc=vc;held=1;v=2"

@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from lucid.adapters.left_out import LeftOut
-from lucid.adapters.slurm.pending.pending_reasons import Outlook, outlook
-from lucid.adapters.slurm.records.request import JobDefaults
-from lucid.adapters.slurm.records.reservations import Reservation, reservations_from
-from lucid.adapters.slurm.snapshot.reservation_windows import Closings, times_of
 from lucid.core.decision import Action, Start
 from lucid.core.node import Window
 from lucid.errors import ClusterError
+from lucid.left_out import LeftOut
+from lucid.slurm.own.reasons import Outlook, outlook
+from lucid.slurm.records.request import JobDefaults
+from lucid.slurm.records.reservations import Reservation, reservations_from
+from lucid.slurm.view.windows import Closings, times_of
 from scenes.jobs import at
 from scenes.slurm import WHY, Scene
 

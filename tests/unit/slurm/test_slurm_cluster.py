@@ -12,13 +12,13 @@ import pytest
 
 from builders import HEAVY, LIGHT, at
 from fake_slurm import fake_node, unsealed
-from lucid.adapters.slurm.clients.port import Changes
-from lucid.adapters.slurm.records.request import Request
-from lucid.config import Mode
 from lucid.core.decision import Action, EndProfiling, Requeue, Start
 from lucid.core.job import Stage
 from lucid.core.placement import mask_of
 from lucid.errors import ClusterError, ClusterUnavailable
+from lucid.places import Mode
+from lucid.slurm.client import Changes
+from lucid.slurm.records.request import Request
 from scenes.slurm import WHY, Scene
 
 

@@ -12,16 +12,16 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from lucid.adapters.left_out import LeftOut
-from lucid.adapters.slurm.clients.commands import CommandClient
-from lucid.adapters.slurm.clients.factory import make_client
-from lucid.adapters.slurm.clients.port import Breaker, Changes, checked_id, guarded
-from lucid.adapters.slurm.clients.pyslurm import PyslurmClient
-from lucid.adapters.slurm.records.from_json import jobs_from, nodes_from
-from lucid.adapters.slurm.records.request import EXCLUSIVE
 from lucid.cli.main import lucidctl
-from lucid.config import SlurmSettings, settings_from
+from lucid.config.live import SlurmSettings
+from lucid.config.load import settings_from
 from lucid.errors import ActionRefused, ClusterError, ClusterUnavailable, ConfigError
+from lucid.left_out import LeftOut
+from lucid.slurm.client import Breaker, Changes, checked_id, guarded
+from lucid.slurm.commands import CommandClient
+from lucid.slurm.pyslurm import PyslurmClient, make_client
+from lucid.slurm.records.from_json import jobs_from, nodes_from
+from lucid.slurm.records.request import EXCLUSIVE
 
 ASSETS = Path(__file__).parents[2] / "assets/slurm/24.11"
 

@@ -13,19 +13,22 @@ from click.testing import CliRunner
 
 from builders import LIGHT, at
 from fake_slurm import FakeSampler, FakeSlurm, fake_node
-from lucid.adapters.estimates import WithContention
-from lucid.adapters.slurm.clients.port import Breaker
-from lucid.adapters.slurm.heartbeat import read_heartbeat
-from lucid.adapters.slurm.records.jobs_and_nodes import SlurmJob, SlurmNode
-from lucid.adapters.slurm.snapshot.lending_pool import pool_of
-from lucid.adapters.store.sqlite import SqliteStore
 from lucid.cli.main import lucidctl
-from lucid.config import Mode, PoolSettings, settings_from
+from lucid.config.live import PoolSettings
+from lucid.config.load import settings_from
 from lucid.core.decision import Start
-from lucid.daemon import Daemon, Parts
+from lucid.daemon.build import Parts
+from lucid.daemon.learning.models import WithContention
+from lucid.daemon.loop import Daemon
+from lucid.daemon.policies import check_policy
 from lucid.errors import ConfigError
-from lucid.live.policies import check_policy
 from lucid.models.history import HistoryPredictor
+from lucid.places import Mode
+from lucid.slurm.client import Breaker
+from lucid.slurm.heartbeat import read_heartbeat
+from lucid.slurm.records.job import SlurmJob, SlurmNode
+from lucid.slurm.view.observation import pool_of
+from lucid.store.sqlite import SqliteStore
 
 POOL = {"partition": "over", "quotas": {"a": 4, "b": 4}}
 PACK = {"a": Mode.PACK, "b": Mode.PACK}

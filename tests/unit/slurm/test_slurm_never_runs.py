@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from lucid.adapters.slurm.records.jobs_and_nodes import SlurmJob
 from lucid.core.snapshot import Partition
+from lucid.slurm.records.job import SlurmJob
 from scenes.slurm import MINE, Scene
 
 NEVER = "BadConstraints"

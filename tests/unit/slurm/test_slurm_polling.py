@@ -18,26 +18,27 @@ from hypothesis import strategies as st
 from builders import LIGHT, at
 from daemon_site import Site
 from fake_slurm import FakeSampler, FakeSlurm
-from lucid.adapters.slurm.clients import commands as slurm_cli
-from lucid.adapters.slurm.clients.changed_jobs import KnownJobs, listed_from
-from lucid.adapters.slurm.clients.commands import CommandClient
-from lucid.adapters.slurm.clients.port import Breaker
-from lucid.adapters.slurm.cluster import SlurmCluster
-from lucid.adapters.slurm.records.from_json import JOB_NEEDS
-from lucid.adapters.slurm.records.jobs_and_nodes import SlurmJob
-from lucid.adapters.slurm.records.request import JobDefaults, Request
-from lucid.adapters.slurm.records.unreadable import unread_job
-from lucid.adapters.store.leased import IN_MEMORY
-from lucid.adapters.store.port import JobNote
-from lucid.adapters.store.sqlite import SqliteStore
 from lucid.cli.main import lucidctl
-from lucid.config import Mode, Settings, SlurmSettings, settings_from
+from lucid.config.live import SlurmSettings
+from lucid.config.load import Settings, settings_from
 from lucid.core.snapshot import Snapshot
-from lucid.daemon import Daemon, Parts
-from lucid.daemon.loop import STORED, Looks
+from lucid.daemon.build import Parts
+from lucid.daemon.loop import STORED, Daemon, Looks
+from lucid.daemon.modes import modes_from
 from lucid.errors import ActionRefused, ConfigError
-from lucid.live.modes import modes_from
 from lucid.models.history import HistoryPredictor
+from lucid.places import Mode
+from lucid.slurm import commands as slurm_cli
+from lucid.slurm.changed_jobs import KnownJobs, listed_from
+from lucid.slurm.client import Breaker
+from lucid.slurm.cluster import SlurmCluster
+from lucid.slurm.commands import CommandClient
+from lucid.slurm.records.from_json import JOB_NEEDS
+from lucid.slurm.records.job import SlurmJob, unread_job
+from lucid.slurm.records.request import JobDefaults, Request
+from lucid.store.lease import IN_MEMORY
+from lucid.store.port import JobNote
+from lucid.store.sqlite import SqliteStore
 from scenes.slurm import MINE, Scene
 
 ASSETS = Path(__file__).parents[2] / "assets/slurm"

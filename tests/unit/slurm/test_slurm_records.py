@@ -17,11 +17,13 @@ from hypothesis import strategies as st
 
 from builders import at
 from fake_slurm import FakeSlurm
-from lucid.adapters.slurm.actions.start_changes import shard_request
-from lucid.adapters.slurm.clients.accounting import accounted_from
-from lucid.adapters.slurm.pending.job_state import JobState
-from lucid.adapters.slurm.pending.ownership import Ownership
-from lucid.adapters.slurm.records.field_parsers import (
+from lucid.config.live import DaemonSettings
+from lucid.core.placement import hosts_in
+from lucid.errors import ClusterError, ConfigError
+from lucid.slurm.accounting import accounted_from
+from lucid.slurm.act.changes import shard_request
+from lucid.slurm.own.state import JobState, Ownership
+from lucid.slurm.records.fields import (
     array_tasks,
     gpu_count,
     gpu_mask,
@@ -31,14 +33,11 @@ from lucid.adapters.slurm.records.field_parsers import (
     parse_mark,
     shard_types,
 )
-from lucid.adapters.slurm.records.from_json import JOB_NEEDS, jobs_from, nodes_from, reads_whole, version_of
-from lucid.adapters.slurm.records.jobs_and_nodes import SlurmJob, SlurmNode
-from lucid.adapters.slurm.records.json_values import accounting_trouble, checked_list
-from lucid.adapters.slurm.records.request import Request
-from lucid.adapters.store.port import JobNote
-from lucid.config import DaemonSettings
-from lucid.core.hostlist import hosts_in
-from lucid.errors import ClusterError, ConfigError
+from lucid.slurm.records.from_json import JOB_NEEDS, jobs_from, nodes_from, reads_whole, version_of
+from lucid.slurm.records.job import SlurmJob, SlurmNode
+from lucid.slurm.records.json import accounting_trouble, checked_list
+from lucid.slurm.records.request import Request
+from lucid.store.port import JobNote
 
 RECORDED = sorted(path for path in (Path(__file__).parents[2] / "assets/slurm").iterdir() if path.is_dir())
 

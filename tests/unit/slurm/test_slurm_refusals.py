@@ -9,13 +9,13 @@ import pytest
 
 from builders import at
 from fake_slurm import fake_node
-from lucid.adapters.slurm.clients.port import Changes, declined
-from lucid.adapters.slurm.pending.pending_reasons import Outlook, outlook, with_cause
-from lucid.adapters.slurm.records.from_json import Request
-from lucid.adapters.store.port import JobNote
-from lucid.config import Mode
 from lucid.core.decision import Action, Requeue, Start
 from lucid.errors import ActionRefused, ClusterUnavailable
+from lucid.places import Mode
+from lucid.slurm.client import Changes, declined
+from lucid.slurm.own.reasons import Outlook, outlook, with_cause
+from lucid.slurm.records.request import Request
+from lucid.store.port import JobNote
 from scenes.slurm import MINE, WHY, Scene
 
 LIMIT = "QOSMaxJobsPerUserLimit"

@@ -7,10 +7,10 @@ import json
 import pytest
 
 from fake_slurm import fake_node
-from lucid.adapters.slurm.clients.port import Changes, declined
-from lucid.adapters.slurm.records.field_parsers import parse_mark, resized, says, wrong_start
-from lucid.adapters.slurm.records.request import Request
 from lucid.core.decision import Requeue
+from lucid.slurm.client import Changes, declined
+from lucid.slurm.records.fields import parse_mark, resized, says, wrong_start
+from lucid.slurm.records.request import Request
 from scenes.slurm import MINE, WHY, Scene
 
 SITES = '{"network": "sharp;held=0;vc=other"}'

@@ -13,11 +13,11 @@ from test_plan_records import written
 
 from daemon_site import Site
 from json_schemas import FOLDER, Recorder, closed, commands, name_of, schema_from, schema_of, trouble_with
-from lucid.adapters.store import nouns
-from lucid.adapters.store.nouns import noun_from_json, noun_to_json
 from lucid.cli.main import lucidctl
 from lucid.core.decision import EndProfiling
-from lucid.orchestrator.policies.shadow.plain_order import Kept
+from lucid.orchestrator.policies.shadow import Kept
+from lucid.store import values as nouns
+from lucid.store.values import noun_from_json, noun_to_json
 
 
 def test_every_command_with_json_has_a_schema_and_no_schema_is_left_over() -> None:
@@ -56,7 +56,7 @@ def test_doctor_replay_and_lending(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert run("replay", written(tmp_path))["records"] == 1
     pool = '[daemon.pool]\npartition = "over"\nquotas = { vc = 4 }\n'
     (tmp_path / "lucid.toml").write_text((tmp_path / "lucid.toml").read_text() + pool)
-    monkeypatch.setattr("lucid.cli.install.slurm.make_client", lambda *_: site.slurm)
+    monkeypatch.setattr("lucid.cli.site.slurm.make_client", lambda *_: site.slurm)
     monkeypatch.setattr(site.slurm, "close", lambda: None, raising=False)
     assert "over" in run("slurm", "lending", "--config", tmp_path / "lucid.toml")["text"]
 

@@ -15,9 +15,21 @@ import pytest
 from click.testing import CliRunner
 
 from builders import HEAVY, LIGHT, VC, FixedPredictor, at, nodes, part, policy, runs, settings, snap, waits
-from lucid.adapters.store.leased import IN_MEMORY
-from lucid.adapters.store.nouns import noun_from_json, noun_to_json
-from lucid.adapters.store.plan_records import (
+from lucid.binder.candidates import CalmSince
+from lucid.binder.contention import contention_speeds
+from lucid.cli.main import lucidctl
+from lucid.core.decision import Hold, PartitionPlan, Plan
+from lucid.core.job import Progress, Stage
+from lucid.core.placement import NodeGpus
+from lucid.core.reason import Reason
+from lucid.core.reasons.queue import FreeGpus
+from lucid.core.reasons.sharing import SameGpus, SameUser
+from lucid.core.snapshot import Snapshot
+from lucid.errors import StoreError
+from lucid.orchestrator.planner import PolicyHost
+from lucid.places import Mode
+from lucid.store.lease import IN_MEMORY
+from lucid.store.plan_records import (
     PlanRecorder,
     lucid_version,
     prune_records,
@@ -26,19 +38,9 @@ from lucid.adapters.store.plan_records import (
     record_files,
     replan,
 )
-from lucid.adapters.store.recorder import StoreRecorder
-from lucid.adapters.store.sqlite import SqliteStore
-from lucid.binder.calm import CalmSince
-from lucid.binder.contention import contention_speeds
-from lucid.cli.main import lucidctl
-from lucid.config import Mode
-from lucid.core.decision import Hold, PartitionPlan, Plan
-from lucid.core.job import Progress, Stage
-from lucid.core.placement import NodeGpus
-from lucid.core.reason import FreeGpus, Reason, SameGpus, SameUser
-from lucid.core.snapshot import Snapshot
-from lucid.errors import StoreError
-from lucid.orchestrator.policy_host import PolicyHost
+from lucid.store.recorder import StoreRecorder
+from lucid.store.sqlite import SqliteStore
+from lucid.store.values import noun_from_json, noun_to_json
 
 
 @pytest.mark.parametrize(

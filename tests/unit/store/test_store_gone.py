@@ -17,12 +17,12 @@ from pathlib import Path
 import pytest
 
 from daemon_site import Site
-from lucid.adapters.slurm.heartbeat import read_heartbeat
-from lucid.adapters.store.port import JobNote, StoreGone
-from lucid.adapters.store.sqlite import SqliteStore
-from lucid.adapters.store.watch import StoreWatch
-from lucid.config import Mode
 from lucid.errors import StoreError
+from lucid.places import Mode
+from lucid.slurm.heartbeat import read_heartbeat
+from lucid.store.lease import StoreWatch
+from lucid.store.port import JobNote, StoreGone
+from lucid.store.sqlite import SqliteStore
 
 
 @pytest.fixture

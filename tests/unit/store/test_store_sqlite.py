@@ -16,20 +16,18 @@ from pathlib import Path
 import pytest
 
 from builders import LIGHT, a_job, runs
-from lucid.adapters.estimates import WithContention
-from lucid.adapters.gpu.profiles import labelled, says_more
-from lucid.adapters.left_out import LeftOut
-from lucid.adapters.store.file import _one_further, set_aside
-from lucid.adapters.store.pair_memory import PairMemoryFile
-from lucid.adapters.store.port import JobNote, holder_is_dead
-from lucid.adapters.store.schema import MIGRATIONS
-from lucid.adapters.store.sqlite import SqliteStore
 from lucid.core.job import JobProfile, Running
 from lucid.core.prediction import Prediction, prediction_to_dict
-from lucid.daemon import open_store
+from lucid.daemon.build import open_store
+from lucid.daemon.learning.models import WithContention
 from lucid.errors import StoreError
+from lucid.left_out import LeftOut
 from lucid.models.history import HistoryPredictor
-from lucid.models.packing.pair_memory import PAIRS_KEPT, PairMemory, WithMemory
+from lucid.models.packing.pair_memory import PAIRS_KEPT, PairMemory, PairMemoryFile, WithMemory
+from lucid.slurm.view.profiles import labelled, says_more
+from lucid.store.file import MIGRATIONS, _one_further, set_aside
+from lucid.store.port import JobNote, holder_is_dead
+from lucid.store.sqlite import SqliteStore
 
 
 def test_it_outlives_its_writer_and_a_reader_may_look_on(tmp_path: Path) -> None:
@@ -49,7 +47,7 @@ def test_it_outlives_its_writer_and_a_reader_may_look_on(tmp_path: Path) -> None
 def test_a_writer_killed_in_the_middle_leaves_whole_rows(tmp_path: Path) -> None:
     path = tmp_path / "lucid.db"
     script = (
-        "import os, sys; from pathlib import Path; from lucid.adapters.store.sqlite import SqliteStore\n"
+        "import os, sys; from pathlib import Path; from lucid.store.sqlite import SqliteStore\n"
         "store = SqliteStore(Path(sys.argv[1])); token = store.take_lease('it', 0.0, 1e9).token\n"
         "for n in range(10**6):\n"
         "    store.begin_action(float(n), str(n), 'start', 'x' * 500, token)\n"
@@ -234,7 +232,7 @@ def _read_by_somebody_else(folder: Path, owner: bool) -> None:
         os.chown(folder / "lucid.db", 65534, 65534)
     script = (
         "import os, sys; sys.path[:] = sys.argv[2].split(':'); from pathlib import Path\n"
-        "from lucid.adapters.store.sqlite import SqliteStore\n"
+        "from lucid.store.sqlite import SqliteStore\n"
         "os.setgroups([]); os.setgid(65534); os.setuid(65534); path = Path(sys.argv[1])\n"
         "assert not os.access(path.parent, os.W_OK)\n"
         "print(SqliteStore(path, read_only=True).settings())\n"

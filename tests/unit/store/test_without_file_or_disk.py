@@ -13,17 +13,16 @@ import pytest
 from click.testing import CliRunner
 
 from fake_slurm import FakeSlurm, fake_node
-from lucid.adapters.slurm.heartbeat import Heartbeat, write_heartbeat
-from lucid.adapters.store.place import network_file_system
-from lucid.adapters.store.port import JobNote
-from lucid.adapters.store.sqlite import SqliteStore
-from lucid.cli.install import doctor
 from lucid.cli.main import lucidctl
-from lucid.config import load_settings, settings_from
-from lucid.doctor.failover import look_over_failover
-from lucid.doctor.state import look_over_state
+from lucid.cli.site import doctor
+from lucid.config.load import load_settings, settings_from
+from lucid.daemon.leader import Failover
 from lucid.errors import LucidError, StoreError
-from lucid.live.resilience.failover import Failover
+from lucid.setup.doctor_state import look_over_failover, look_over_state
+from lucid.slurm.heartbeat import Heartbeat, write_heartbeat
+from lucid.store.file import network_file_system
+from lucid.store.port import JobNote
+from lucid.store.sqlite import SqliteStore
 
 ROOT_ONLY = pytest.mark.skipif(os.geteuid() != 0, reason="a small disk is a tmpfs, which only root can mount")
 

@@ -13,7 +13,7 @@ from benchmarks.papers.elastic_replay import Outcome, replay
 from benchmarks.papers.elastic_workload import CLASSES, MIXES, MODELS, ElasticModel, ElasticRequest, draw_set
 from examples import examples
 from lucid.errors import ConfigError
-from lucid.systems.elastic import (
+from lucid.orchestrator.policies.rounds.expansion import (
     ElasticJob,
     EpochTimes,
     NotEnoughGpus,
@@ -23,23 +23,19 @@ from lucid.systems.elastic import (
     reduce,
     rescale,
 )
-from lucid.systems.optimus import (
+from lucid.orchestrator.policies.rounds.marginal import Claim, OptimusJob, allocate, fair_shares, pick_node
+from lucid.orchestrator.policies.rounds.optimus_models import (
     POINTS,
-    Claim,
     LossModel,
-    OptimusJob,
     SpeedEstimator,
     SpeedModel,
-    allocate,
     converged_at,
     end_epoch,
-    fair_shares,
     fit_loss,
     fit_speed,
     loss_sigma,
     merge_points,
     next_probe,
-    pick_node,
 )
 
 P = 6

@@ -15,25 +15,26 @@ from hypothesis.extra.numpy import arrays
 
 import benchmarks.calibrate
 from examples import examples
-from lucid.systems.muri import (
-    MOST_CONFLICT,
-    NO_OVERHEAD,
-    PUBLISHED,
+from lucid.orchestrator.policies.muri.grouping import (
     GammaTable,
     Group,
     GroupingOptions,
-    MuriJob,
-    best_ordering,
     choose_candidates,
-    conflict,
-    efficiencies,
     group_jobs,
-    match_by_kind,
-    max_weight_matching,
-    periods,
-    start_overhead_s,
     unpack,
 )
+from lucid.orchestrator.policies.muri.interleave import (
+    MOST_CONFLICT,
+    NO_OVERHEAD,
+    PUBLISHED,
+    MuriJob,
+    best_ordering,
+    conflict,
+    efficiencies,
+    periods,
+    start_overhead_s,
+)
+from lucid.orchestrator.policies.muri.matching import match_by_kind, max_weight_matching
 
 times = st.floats(0.1, 100.0)
 
@@ -125,7 +126,7 @@ def test_matching_is_optimal(n: int, seed: int) -> None:  # M9
 
 @pytest.mark.parametrize(("n", "kinds"), [(71, 71), (150, 150), (151, 6), (200, 30), (101, 1)])
 def test_the_three_ways_of_matching_agree(n: int, kinds: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    from lucid.systems.muri import matching
+    from lucid.orchestrator.policies.muri import matching
 
     rng = np.random.default_rng(n)
     w = rng.random((kinds, kinds))

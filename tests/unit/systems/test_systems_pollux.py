@@ -13,25 +13,18 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from examples import examples
-from lucid.systems.pollux import (
+from lucid.orchestrator.policies.rounds.genetic import Objective, SearchOptions, _Search, _squeeze, carry_over, search
+from lucid.orchestrator.policies.rounds.goodput import (
     BatchLimits,
     FitObjective,
     GoodputModel,
     GradParams,
-    Objective,
     Observations,
     PerfParams,
-    PolluxJob,
-    SearchOptions,
-    SpeedupTable,
-    carry_over,
     fit_perf_params,
-    growth_cap,
-    restart_factors,
-    search,
 )
-from lucid.systems.pollux.population import Layout
-from lucid.systems.pollux.search import _Search, _squeeze
+from lucid.orchestrator.policies.rounds.population import Layout
+from lucid.orchestrator.policies.rounds.speedup import PolluxJob, SpeedupTable, growth_cap, restart_factors
 from pollux_agent import GradientMean, gradient_statistics, learning_rate_factor
 
 PERF = PerfParams(0.1, 0.005, 0.3, 0.02, 0.05, 0.004, 2.0)

@@ -11,21 +11,20 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from lucid.adapters.store.leased import IN_MEMORY
-from lucid.adapters.store.sqlite import SqliteStore
 from lucid.cli.main import lucidctl
-from lucid.config import Settings, load_settings
+from lucid.config.load import Settings, load_settings
 from lucid.core.job import Ended, Job
 from lucid.core.node import Node
 from lucid.core.snapshot import Partition
 from lucid.errors import ConfigError, TraceError
 from lucid.simulator.scenario import Scenario
-from lucid.tuner.evaluate import DAY_S, JobTimes
+from lucid.store.lease import IN_MEMORY
+from lucid.store.sqlite import SqliteStore
 from lucid.tuner.evidence import LEAST_DAYS, compare_days
 from lucid.tuner.page import verdict, write_page
 from lucid.tuner.past import floorplan, stored_trace
 from lucid.tuner.proposal import Proposal, apply_proposal, changed_values, load_proposal, rollback, save_proposal
-from lucid.tuner.search import Journal, Trial, search
+from lucid.tuner.search import DAY_S, JobTimes, Journal, Trial, search
 from lucid.tuner.space import SPACE, choose, value_at, with_values
 from lucid.tuner.tune import tune
 from scenes.tuning import sparse_week

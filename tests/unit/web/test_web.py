@@ -17,13 +17,14 @@ from typing import Any
 import pytest
 import yaml
 
-from lucid.adapters.slurm.records.reservations import Reservation
-from lucid.adapters.store.snapshot_json import plan_from_dict, plan_to_dict, snapshot_from_dict, snapshot_to_dict
-from lucid.config import Anonymous, Others, Settings, WebSettings
+from lucid.config.load import Settings
+from lucid.config.other import Anonymous, Others, WebSettings
 from lucid.core.job import Ended
+from lucid.daemon.reporting.public_view import PrivateData
+from lucid.daemon.reporting.starts import StartsAhead
 from lucid.errors import ConfigError
-from lucid.live.plans.stored_starts import StartsAhead
-from lucid.live.reporting.private_data import PrivateData
+from lucid.slurm.records.reservations import Reservation
+from lucid.store.view import plan_from_dict, plan_to_dict, snapshot_from_dict, snapshot_to_dict
 from lucid.web.app import build_app
 from lucid.web.pages import PAGES
 from lucid.web.source import Source

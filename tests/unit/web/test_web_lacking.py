@@ -19,20 +19,20 @@ import pytest
 from jinja2 import nodes
 
 from daemon_site import Site as SlurmSite
-from lucid.adapters.store.sqlite import SqliteStore
-from lucid.config import Settings, WebSettings
-from lucid.core.reason import SameUser, reason_to_dict
+from lucid.config.load import Settings
+from lucid.config.other import WebSettings
+from lucid.core.reason import reason_to_dict
+from lucid.core.reasons.sharing import SameUser
+from lucid.daemon.learning.training import UPKEEP
 from lucid.errors import ConfigError
-from lucid.live.learning.model_upkeep import UPKEEP
-from lucid.models.upkeep.keeper import Outcome
-from lucid.web.app import build_app
-from lucid.web.html import on_every_page, page_response, templates
+from lucid.models.kinds import Outcome
+from lucid.store.sqlite import SqliteStore
+from lucid.web.app import build_app, on_every_page, page_response, templates
 from lucid.web.pages import PAGES, Page
 from lucid.web.site import Site
-from lucid.web.source import Source
-from lucid.web.status import Judged, Status
+from lucid.web.source import Judged, Source, Status
+from lucid.web.starts import WhatIf
 from lucid.web.viewer import Sight, Viewer
-from lucid.web.what_if import WhatIf
 from scenes.pages import Pages
 from web_client import WebClient
 

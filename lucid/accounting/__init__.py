@@ -1,0 +1,1 @@
+"""Slurm's job logs: rows, values, states, and why jobs ended badly."""

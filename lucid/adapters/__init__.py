@@ -1,1 +1,0 @@
-"""Ways to reach what is outside: clocks, stores, Slurm."""

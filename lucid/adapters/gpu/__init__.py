@@ -1,1 +1,0 @@
-"""Readings of GPUs, samples of jobs, and the profiles made from them."""

@@ -1,1 +1,0 @@
-"""What lucidd keeps on disk: its store, records of plans, and nouns as JSON."""

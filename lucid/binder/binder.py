@@ -1,0 +1,264 @@
+"""Which jobs may share GPUs: the packing rules, share scores within GSS, and the choice of partner."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Container, Iterable, Iterator, Mapping
+from itertools import count
+from math import inf
+from typing import TYPE_CHECKING
+
+from lucid.binder.candidates import Candidate, Candidates
+from lucid.binder.rules import ALL_HOLD, MEMORY, SPEED, Comparisons, Guest
+from lucid.core.job import Job, Pending, Restarts, Running
+from lucid.core.ledger import Ledger
+from lucid.core.placement import Placement
+from lucid.core.ports import Predictor
+from lucid.core.prediction import Prediction
+from lucid.core.reason import Reason
+from lucid.core.reasons.sharing import (
+    BestPartner,
+    DistributedAlone,
+    InSlots,
+    NotMeasured,
+    SameGpus,
+    SameUser,
+    Shareable,
+    ShareScores,
+    Stable,
+    UserAllows,
+)
+from lucid.core.snapshot import Partition
+
+if TYPE_CHECKING:
+    from lucid.config.policy import PackingSettings
+
+
+class Binder:
+    """Finds partners within one plan of one partition, and keeps book of who may still be joined. The
+    ledger is only read."""
+
+    def __init__(
+        self,
+        partition: Partition,
+        ledger: Ledger,
+        predictions: Mapping[str, Prediction],
+        predictor: Predictor,
+        settings: PackingSettings,
+        now_s: float,
+        restarts: Restarts = "allowed",
+    ) -> None:
+        self._ledger = ledger
+        self._predictions = predictions
+        self._settings = settings
+        self._now_s = now_s
+        self._compared = Comparisons(ledger, predictor, settings, restarts, now_s)
+        self._changes_s = inf
+        """When the next partner that was refused as nearly done will have outlived its estimate: it is then
+        expected to go on for long (``Prediction.remaining_s``), and the same question gets another answer."""
+        self._open: defaultdict[tuple[int, str], Candidates] = defaultdict(Candidates)
+        """Jobs that may be joined, by GPU count (and user, where only jobs of one user share)."""
+        self.too_slow = False
+        """Was one refused to the job that found no partner last, for how fast the pair would be?"""
+        self._numbers = count()
+        self._unasked: list[Running] = [*partition.running] if settings.gss else []
+        """Jobs not yet looked at: in most plans nobody looks for a partner."""
+
+    @property
+    def changes_s(self) -> float | None:
+        """When time alone may let a job start beside another, s."""
+        changes_s = min(self._changes_s, self._compared.changes_s)
+        return None if changes_s == inf else changes_s
+
+    def _candidates(self, job: Job) -> Candidates:
+        """Those that a job may join."""
+        return self._offered()[self._kind(job)]
+
+    def offered_to(self, job: Job) -> bool:
+        """May any running job be joined that has as many GPUs?"""
+        return len(self._candidates(job)) > 0
+
+    def _offered(self) -> defaultdict[tuple[int, str], Candidates]:
+        """The jobs that may be joined, as ``_open``."""
+        if self._unasked:
+            unasked, self._unasked = self._unasked, []
+            # most of a large VC's jobs have a partner already: the others are picked out in one go
+            for entry in [e for e in unasked if e.partner is None and e.profile is not None]:
+                self.offer(entry)
+        return self._open
+
+    def any_to_join(self, gpus: int) -> bool:
+        """May any job of so many GPUs be joined, of those that a job of this plan was compared with?"""
+        return any(len(found) for (count, _), found in self._open.items() if count == gpus)
+
+    def offer(self, entry: Running) -> None:
+        """Let others join this job, if every rule that concerns it alone holds: measured, stable, alone on
+        its GPUs, not distributed, on a node that is up, willing."""
+        profile, job = entry.profile, entry.job
+        if entry.partner is not None or profile is None or profile.unstable or len(entry.placement) != 1:
+            return
+        found = self._predictions[job.id]
+        score = found.share_score
+        if score is None or score > self._settings.gss or not job.shareable or entry.alone:
+            return
+        i = self._ledger.index[entry.placement[0].node]
+        node = self._ledger.nodes[i]
+        if not node.available or node.slots == 1:
+            return  # down or draining: nothing new may start there; or its GPUs are not shared
+        remaining_s = found.remaining_s(entry.elapsed_s(self._now_s))
+        candidate = Candidate(
+            next(self._numbers),
+            entry,
+            score,
+            profile.gpu_mem_mib,
+            node.gpu_mem_mib,
+            remaining_s,
+            found.duration_s * job.gpus,
+            node.name,
+            i,
+            entry.start_s + max(found.duration_s, self._settings.least_partner_remaining_s),
+        )
+        self._open[self._kind(job)].add(candidate, self._compared.outlasts(remaining_s))
+
+    def _kind(self, job: Job) -> tuple[int, str]:
+        return job.gpus, job.user if self._settings.same_user_only else ""
+
+    def in_slots(self, entry: Pending, score: int | None, nodes: int) -> InSlots:
+        """Does a job that starts alone on so many nodes start in slots? It does if another job may join it by the
+        rules of ``offer``, now or once it is measured."""
+        profile = entry.profile
+        return InSlots(
+            entry.job.shareable,
+            entry.alone,
+            nodes,
+            profile is not None,
+            profile is not None and profile.unstable,
+            score,
+            self._settings.gss or -1,
+        )
+
+    def bars(self, entry: Pending, score: int | None, gss: int) -> Reason | None:
+        """The rule by which this job may share with no other under this capacity; ``None`` if there is none."""
+        job, profile = entry.job, entry.profile
+        test: Reason = DistributedAlone(job.gpus, self._ledger.gpus_per_node, job.min_nodes)
+        if test:
+            return test
+        test = UserAllows(job.shareable, entry.alone, job.whole_because)
+        if not test:
+            return test
+        if profile is None or score is None:
+            return NotMeasured(False)
+        test = Shareable(score, gss)
+        if not test:
+            return test
+        test = Stable(job.id, profile.unstable)
+        return None if test else test
+
+    def partner(
+        self,
+        entry: Pending,
+        value: float,
+        score: int,
+        gss: int,
+        fenced: Container[str] = (),
+        floor: float | None = None,
+        waits: bool = False,
+    ) -> tuple[Running | None, tuple[Reason, ...]]:
+        """The job to start beside, with the comparisons that chose it; or ``None`` with the count of candidates
+        and the comparison that the one which came furthest failed.
+
+        ``value`` is the priority value, ``gss`` the sharing capacity in force, ``fenced`` names nodes that this
+        job must keep off, ``floor`` is the least speed of either if not ``least_pair_speed``, ``waits``
+        whether the job would otherwise wait.
+        """
+        assert entry.profile is not None
+        candidates, self.too_slow = self._candidates(entry.job), False
+        if not candidates:
+            return None, self._no_candidates(entry.job)
+        floor = self._settings.least_pair_speed if floor is None else floor
+        duration_s = self._predictions[entry.job.id].duration_s if waits else 0.0
+        may_restart = self._compared.may_restart(entry.job)
+        guest = Guest(entry, entry.profile, value, score, gss, floor, may_restart, waits, duration_s)
+        last = candidates.last(gss - score)
+        best: Candidate | None = None
+        furthest: Candidate | None = None
+        best_speed, furthest_failed, qualified = 0.0, -1, 0
+        for other in self._in_reach(guest, candidates.lasting, last, fenced):
+            failed, speed = self._compared.judge(guest, other)
+            if failed < ALL_HOLD:
+                if failed > furthest_failed:
+                    furthest, furthest_failed = other, failed
+                continue
+            qualified += 1
+            if best is None or speed > best_speed:
+                best, best_speed = other, speed
+            if self._settings.partner == "first":
+                last = other.number
+                break
+        if candidates.soonest_s < self._changes_s:
+            self._note_changes(guest, candidates, last, fenced)
+        same = SameGpus(entry.job.gpus, len(candidates))
+        if best is not None:
+            choice = BestPartner(best.entry.job.id, best_speed, qualified, self._settings.partner)
+            return best.entry, (same, *self._compared.told(guest, best), choice)
+        self.too_slow = furthest_failed >= SPEED
+        if furthest_failed <= MEMORY:
+            for other in self._in_reach(guest, candidates.ending, last, fenced):
+                if self._compared.fit(guest, other):  # it fails the next rule
+                    furthest = other
+                    break
+                if furthest is None or other.number < furthest.number:
+                    furthest = other
+        if furthest is not None:
+            return None, (same, self._compared.told(guest, furthest)[-1])
+        too_much = candidates.heavy(gss - score, fenced)
+        if too_much is not None:
+            return None, (same, ShareScores(score, too_much.score, gss))
+        return None, (SameGpus(entry.job.gpus, 0),)
+
+    def _in_reach(
+        self, guest: Guest, others: Mapping[str, Candidate], last: float, fenced: Container[str]
+    ) -> Iterator[Candidate]:
+        """Of these candidates those, up to the ``last``, with which the share scores allow a pair, on nodes on which
+        the job may start."""
+        room, closing, job = guest.gss - guest.score, self._ledger.closing, guest.entry.job
+        for other in others.values():
+            if other.number > last:
+                return
+            if other.score > room or other.node in fenced:
+                continue
+            if not closing or self._ledger.ends_before(other.index, job):
+                yield other
+
+    def _note_changes(self, guest: Guest, candidates: Candidates, last: float, fenced: Container[str]) -> None:
+        """Note when a partner that is refused as nearly done would no longer be, should it outlive its estimate."""
+        for other in self._in_reach(guest, candidates.ending, last, fenced):
+            if other.outlived_s < self._changes_s and self._compared.fit(guest, other):
+                self._changes_s = other.outlived_s
+
+    def _no_candidates(self, job: Job) -> tuple[Reason, ...]:
+        """Why a job finds no partner, where no job may be joined that has as many GPUs, and the same user where
+        others may not share with it."""
+        others = 0
+        if self._settings.same_user_only:
+            others = sum(len(theirs) for (gpus, _), theirs in self._offered().items() if gpus == job.gpus)
+        none = SameGpus(job.gpus, 0)
+        return (none, SameUser(job.user, others)) if others else (none,)
+
+    def speeds(self, entry: Pending, other: Running) -> tuple[float, float] | None:
+        """The speeds expected of a pair, where the predictor has an opinion."""
+        found = self._compared.pair_speed(entry.profile, other.profile)
+        return found if isinstance(found, tuple) else None
+
+    def left(self, gone: Iterable[Running]) -> None:
+        """Note running jobs that the plan preempts or gives a partner: nobody joins them any more."""
+        for entry in gone:
+            self._candidates(entry.job).drop(entry.job.id)
+
+    def started(self, entry: Pending, placement: Placement) -> None:
+        """Note a job that started alone: it may be joined in the same plan. Its GPUs are the ledger's to note."""
+        fresh = Running(entry.job, self._now_s, placement, profile=entry.profile, alone=entry.alone)
+        if self._unasked:
+            self._unasked.append(fresh)
+        else:
+            self.offer(fresh)

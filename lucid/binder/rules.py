@@ -1,0 +1,206 @@
+"""The rules between two jobs, one after the other: as a verdict, and as the reasons that tell it.
+
+A verdict is asked of every candidate for every job that waits, and reasons of one of them at most.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import ceil, inf
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from lucid.binder.candidates import Candidate
+from lucid.core.frozen import frozen_dataclass
+from lucid.core.job import Job, JobProfile, Pending, Restarts, may_restart
+from lucid.core.ledger import Ledger
+from lucid.core.numbers import reached
+from lucid.core.ports import PairSpeeds, Predictor
+from lucid.core.reason import Reason
+from lucid.core.reasons.queue import HostFits
+from lucid.core.reasons.sharing import (
+    GpuMemory,
+    PairHarm,
+    PairSpeed,
+    PairWork,
+    PartnerLeaves,
+    PartnerOutlasts,
+    ShareScores,
+)
+
+if TYPE_CHECKING:
+    from lucid.config.policy import PackingSettings
+
+
+_SPEED_ERROR: Final = 0.15
+"""A pair may turn out slower than expected by this: the worst plausible error of a measured pair model."""
+
+_WAITS_TIMES: Final = 2.0
+_LEAST_SPEED: Final = 0.01
+_LOOK_AGAIN_S: Final = 60.0
+"""A job that waits for a slower partner is looked at again in such steps."""
+
+MEMORY, OUTLASTS, _HOST, _LEAVES, SPEED, _WORK, _HARM, ALL_HOLD = range(8)
+"""The rules, in order: a verdict names the one that fails first. (Share scores are compared beforehand.)"""
+
+
+class Verdict(NamedTuple):
+    """Which rule fails first, or ``ALL_HOLD``; then the speeds that the pair is expected to have add up to
+    ``speed``."""
+
+    failed: int
+    speed: float = 0.0
+
+
+@frozen_dataclass(frozen=True, slots=True)
+class Guest:
+    """A job that looks for a partner, under which capacity and at what least speed of either. ``waits``: it would
+    otherwise wait, and has done so since ``since_s``; then ``duration_s`` is what it would run alone."""
+
+    entry: Pending
+    profile: JobProfile
+    value: float
+    score: int
+    gss: int
+    floor: float
+    may_restart: bool
+    """May it be started over, so that the pair can be parted?"""
+    waits: bool = False
+    duration_s: float = 0.0
+
+    @property
+    def since_s(self) -> float:
+        """Since when it waits."""
+        return self.entry.since_s
+
+
+class Comparisons:
+    """Compares jobs of one plan of one partition."""
+
+    def __init__(
+        self, ledger: Ledger, predictor: Predictor, settings: PackingSettings, restarts: Restarts, now_s: float
+    ) -> None:
+        self._now_s = now_s
+        self.changes_s = inf
+        """When a job will have waited long enough for a slower partner that was refused it, at the earliest."""
+        self._ledger = ledger
+        self._predictor = predictor
+        self._settings = settings
+        self._restarts: Restarts = restarts
+
+    def outlasts(self, remaining_s: float) -> bool:
+        """Has a job enough time left to be joined? No other job has a part in that."""
+        return reached(remaining_s, self._settings.least_partner_remaining_s)
+
+    def may_restart(self, job: Job) -> bool:
+        """May this job be started over?"""
+        return bool(may_restart(job, self._restarts))
+
+    def fit(self, guest: Guest, other: Candidate) -> bool:
+        """Do both memory peaks fit on a GPU?"""
+        return guest.profile.gpu_mem_mib + other.mem_mib < other.capacity_mib
+
+    def judge(self, guest: Guest, other: Candidate) -> Verdict:
+        """May the job start beside one that lasts? Bare numbers, as in ``told``."""
+        settings, job = self._settings, guest.entry.job
+        if not self.fit(guest, other):
+            return _VERDICTS[MEMORY]
+        if self._asks_host(guest) and not self._ledger.host_fits(other.index, job, job.gpus):
+            return _VERDICTS[_HOST]
+        if settings.priority_ratio is not None and not guest.value <= settings.priority_ratio * other.value:
+            return _VERDICTS[_LEAVES]
+        found = self._pair_speed(guest, other)
+        own, its = _speeds(found)
+        if found == "failed" or (found is not None and not min(own, its) >= guest.floor):
+            return _VERDICTS[SPEED]
+        if guest.waits and own + its < settings.waiting_pair_work:
+            work = self._work(guest, other, own, its)
+            if not work:
+                at_s = other.outlived_s if work.needs_s is None else guest.since_s + work.needs_s
+                if at_s > self._now_s:
+                    self.changes_s = min(self.changes_s, at_s)
+                return _VERDICTS[_WORK]
+        if not (self._parts(guest, other) or self._harm(other, own, its)):
+            return _VERDICTS[_HARM]
+        return Verdict(ALL_HOLD, own + its)
+
+    def told(self, guest: Guest, other: Candidate) -> tuple[Reason, ...]:
+        """The comparisons between two jobs, up to the first that fails."""
+        made: list[Reason] = []
+        for reason in self._all(guest, other):
+            made.append(reason)
+            if not reason:
+                break
+        return tuple(made)
+
+    def _all(self, guest: Guest, other: Candidate) -> Iterator[Reason]:
+        """The rules, in order. A rule without a limit to compare with is left out."""
+        settings, job, other_id = self._settings, guest.entry.job, other.entry.job.id
+        yield ShareScores(guest.score, other.score, guest.gss)
+        yield GpuMemory(other_id, guest.profile.gpu_mem_mib, other.mem_mib, other.capacity_mib)
+        yield PartnerOutlasts(other_id, other.remaining_s, settings.least_partner_remaining_s)
+        if self._asks_host(guest):
+            yield HostFits(job.cpus, job.mem_mib, self._ledger.host_fits(other.index, job, job.gpus))
+        if settings.priority_ratio is not None:
+            yield PartnerLeaves(other_id, guest.value, other.value, settings.priority_ratio)
+        found = self._pair_speed(guest, other)
+        own, its = found if isinstance(found, tuple) else (None, None)
+        yield PairSpeed(other_id, own, its, guest.floor, self._predictor.name, found == "failed")
+        speeds = _speeds(found)
+        # above both limits it says nothing
+        if guest.waits and sum(speeds) < max(settings.waiting_pair_work, settings.least_pair_speed * 2):
+            yield self._work(guest, other, *speeds)
+        if not self._parts(guest, other):
+            yield self._harm(other, *speeds)
+
+    def _work(self, guest: Guest, other: Candidate, own: float, its: float) -> PairWork:
+        """Does a job that waits take this partner, by what the two do together, or by how long it has waited?"""
+        needs_s = self._needs_s(guest, own, its) if _ends_first(guest, other, own, its) else None
+        least, waited_s = self._settings.waiting_pair_work, self._now_s - guest.since_s
+        return PairWork(other.entry.job.id, own + its, least, waited_s, needs_s)
+
+    def _parts(self, guest: Guest, other: Candidate) -> bool:
+        """May one of the two be started over, so that the pair can be parted?"""
+        return guest.may_restart or self.may_restart(other.entry.job)
+
+    def _harm(self, other: Candidate, own: float, its: float) -> PairHarm:
+        return PairHarm(other.entry.job.id, _worst(own, its), self._settings.unparted_harm)
+
+    def _needs_s(self, guest: Guest, own: float, its: float) -> float:
+        """How long the job waits before it takes this partner. At half speed each a pair saves nothing, and the job
+        delays its partner by as long as it runs: that pays only if it would wait for long. What has lasted for a time
+        is expected to last for as long again."""
+        missing = max(self._settings.waiting_pair_work - own - its, 0.0)
+        if not missing:
+            return 0.0
+        needs_s = _WAITS_TIMES * missing * guest.duration_s / max(own, _LEAST_SPEED)
+        return ceil(needs_s / _LOOK_AGAIN_S) * _LOOK_AGAIN_S
+
+    def _asks_host(self, guest: Guest) -> bool:
+        return self._ledger.host_limits and (guest.entry.job.cpus > 0 or guest.entry.job.mem_mib > 0)
+
+    def _pair_speed(self, guest: Guest, other: Candidate) -> PairSpeeds:
+        return self.pair_speed(guest.profile, other.entry.profile)
+
+    def pair_speed(self, guest: JobProfile | None, host: JobProfile | None) -> PairSpeeds:
+        """What the predictor says of two measured jobs on the same GPUs."""
+        assert guest is not None
+        assert host is not None
+        return self._predictor.pair_speed(guest, host)
+
+
+def _ends_first(guest: Guest, other: Candidate, own: float, its: float) -> bool:
+    """Is the guest expected to end before its partner? Else at half speed both end later, and nobody earlier."""
+    return guest.duration_s * its <= other.remaining_s * own
+
+
+def _speeds(found: PairSpeeds) -> tuple[float, float]:
+    """Expected speeds of a pair; full speed where the predictor has no opinion."""
+    return found if isinstance(found, tuple) else (1.0, 1.0)
+
+
+def _worst(own: float, its: float) -> float:
+    """The lowest plausible speed of either."""
+    return max(min(own, its) - _SPEED_ERROR, 0.0)
+
+
+_VERDICTS = tuple(Verdict(rule) for rule in range(ALL_HOLD))

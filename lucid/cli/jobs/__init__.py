@@ -1,0 +1,1 @@
+"""Commands about one job, and the queue."""

@@ -1,0 +1,171 @@
+"""The commands that people type all day: what they take, and their help. What they do is imported once they are
+called: ``--help`` and completion need none of it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import click
+
+from lucid.cli.options import config_option, job_number
+
+
+def _one_thread() -> None:
+    """Before numpy is imported: else its OpenBLAS starts a thread for each core, of which nothing here makes use. On
+    two cores that took as long as the rest of numpy."""
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+
+@click.command()
+@config_option
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def status(config: Path, as_json: bool) -> None:
+    """Show whether lucidd runs, the mode of each partition, and whether Slurm answers."""
+    from lucid.cli.jobs.queue import tell_status
+
+    tell_status(config, as_json)
+
+
+@click.command()
+@config_option
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def queue(config: Path, as_json: bool) -> None:
+    """List the waiting jobs: order, estimate, expected start, and why each job waits.
+
+    The order is that of lucidd's last plan.
+    """
+    from lucid.cli.jobs.queue import tell_queue
+
+    tell_queue(config, as_json)
+
+
+@click.command()
+@click.argument("job_id", metavar="JOB")
+@click.option("--run", "run_dir", type=click.Path(path_type=Path), help="Folder of simulate; without: lucidd's.")
+@click.option("--policy", default=None, help="Which policy's run. Default: lucid where it ran, else the only one.")
+@click.option("--json", "as_json", is_flag=True, help="The decisions and their compared values as JSON.")
+@config_option
+def explain(job_id: str, run_dir: Path | None, policy: str | None, as_json: bool, config: Path) -> None:
+    """Explain what was decided about JOB, from the values that were compared.
+
+    Without --run, the command reads the decisions of lucidd. With --run, it reads a simulated run.
+
+    A VC is a partition with its nodes. Beside a job: on the same GPUs. Kept nodes: another job starts there only if
+    it should end before they are needed. Let go: released as its user wrote it. More words: docs/glossary.md.
+    """
+    from lucid.cli.jobs.explain import tell_explain
+
+    tell_explain(job_number(job_id) if run_dir is None else job_id, run_dir, policy, as_json, config)
+
+
+@click.command()
+@config_option
+@click.option(
+    "--every",
+    "every_s",
+    type=click.FloatRange(min=1.0, max=3600.0),
+    default=5.0,
+    show_default=True,
+    help="Seconds between two looks at what lucidd has written.",
+)
+@click.option("--user", default="", help="Only the jobs of this user; the key u changes that.")
+def top(config: Path, every_s: float, user: str) -> None:
+    """Watch nodes, running jobs and the queue. Keys as in htop: F1 shows them.
+
+    Nothing is changed, and Slurm is not asked: top reads what lucidd has written.
+    """
+    from lucid.cli.site.top import tell_top
+
+    tell_top(config, every_s, user)
+
+
+@click.command()
+@click.option("--gpus", type=click.IntRange(min=1), required=True, help="GPUs that the job would ask for.")
+@click.option("--time", "limit", metavar="TIME", help="Its time limit, as sbatch takes it. Default: none.")
+@click.option("--user", default="", help="Whose job. Default: no user.")
+@click.option("--partition", metavar="NAME", help="Its partition. Default: every one that could hold it.")
+@config_option
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def when(gpus: int, limit: str | None, user: str, partition: str | None, config: Path, as_json: bool) -> None:
+    """Say when a job would start if it were submitted now. Nothing is submitted.
+
+    lucidd's last snapshot is planned ahead with that job in it, by lucidd's policy. The range holds 8 starts in 10,
+    as far as lucidd's earlier forecasts came true.
+    """
+    _one_thread()
+    from lucid.cli.jobs.when import tell_when
+
+    tell_when(gpus, limit, user, partition, config, as_json)
+
+
+@click.command("why-not")
+@click.argument("job_id", metavar="JOB")
+@click.option("--gpus", type=click.IntRange(min=1), help="What if it asked for so many GPUs?")
+@click.option("--share", is_flag=True, help="What if it were willing to share its GPUs?")
+@click.option("--vc", help="What if it had been submitted to this VC?")
+@click.option("--time", "limit", help="What if it had this time limit? As sbatch takes it.")
+@config_option
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def why_not(
+    job_id: str, gpus: int | None, share: bool, vc: str | None, limit: str | None, config: Path, as_json: bool
+) -> None:
+    """Say why JOB waits, and whether it would start now if it had asked for something else.
+
+    With --gpus, --share, --vc or --time, the command plans lucidd's last snapshot again with only this job changed.
+    """
+    _one_thread()
+    from lucid.cli.jobs.why_not import tell_why_not
+
+    tell_why_not(job_number(job_id), gpus, share, vc, limit, config, as_json)
+
+
+@click.command()
+@config_option
+@click.option("--days", type=click.FloatRange(min=0, min_open=True), default=7.0, show_default=True)
+@click.option("--limit", type=click.IntRange(min=1), default=50, show_default=True, help="Most jobs listed.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def history(config: Path, days: float, limit: int, as_json: bool) -> None:
+    """List the jobs that ended. For observed jobs: how much earlier Lucid would have started them."""
+    from lucid.cli.jobs.queue import tell_history
+
+    tell_history(config, days, limit, as_json)
+
+
+@click.command()
+@config_option
+@click.option("--user", help="One user's jobs alone.")
+@click.option("--account", help="One account's jobs alone.")
+@click.option("--job", "job_id", help="One job alone.")
+@click.option("--days", type=click.FloatRange(min=0, min_open=True), help="How far back.  [default: 7]")
+@click.option("--time-limits", is_flag=True, help="Which jobs would have started earlier with a shorter time limit.")
+@click.option("--time", "limit", help="With --time-limits: this limit, as sbatch takes it.  [default: by run times]")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def efficiency(
+    config: Path,
+    user: str | None,
+    account: str | None,
+    job_id: str | None,
+    days: float | None,
+    time_limits: bool,
+    limit: str | None,
+    as_json: bool,
+) -> None:
+    """Tell which GPU-hours were wasted, from what samplers measured. No job is changed.
+
+    Counted are jobs that ended in the last days, and those that run, each over its whole run. Running jobs whose GPUs
+    do nothing now are listed. With --time-limits, the command plans lucidd's recorded plans again, with one job's
+    time limit changed.
+    """
+    if job_id is not None:
+        job_number(job_id)
+    if time_limits:
+        from lucid.cli.jobs.time_limits import tell_time_limits
+
+        tell_time_limits(config, user, account, job_id, days, limit, as_json)
+        return
+    if limit is not None:
+        raise click.UsageError("--time belongs to --time-limits")
+    from lucid.cli.site.efficiency import tell_efficiency
+
+    tell_efficiency(config, user, account, job_id, days, as_json)

@@ -1,0 +1,115 @@
+"""``lucidctl when``: when would a job start, if it were submitted now?"""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import replace
+from math import inf
+from pathlib import Path
+from typing import Any
+
+from lucid.accounting.values import limit_s
+from lucid.cli.console import say
+from lucid.cli.jobs.queue import lives, seen_store, told_live
+from lucid.core.job import Job, Pending
+from lucid.core.ports import Predictor
+from lucid.core.snapshot import Partition
+from lucid.daemon.reporting.replan import LastPlan, last_plan
+from lucid.daemon.reporting.starts import expected_start
+from lucid.errors import ConfigError, StoreError, did_you_mean
+from lucid.explain.queue_rows import guess_words, observed_words, start_words
+from lucid.explain.words import ago, duration
+from lucid.orchestrator.forecast.plan_ahead import SETTLE_S, forecast
+
+_ID = "when"
+"""Of the job that nobody has submitted; Slurm's ids are numbers."""
+
+
+def tell_when(gpus: int, limit: str | None, user: str, partition: str | None, config: Path, as_json: bool) -> None:
+    """As ``lucidctl when`` is asked."""
+    allowed_s = None if limit is None else seconds_of(limit)
+    settings = told_live(config)
+    store = seen_store(settings)
+    if not lives(store.lease(), time.time()):
+        raise StoreError("lucidd does not run, so nobody knows the queue: systemctl start lucidd, or ask again later")
+    last = last_plan(store)
+    job = Job(_ID, "", gpus, last.snapshot.now_s, 2**31, user, time_limit_s=allowed_s)
+    predictor = last.predictor(settings, config)
+    asked = _candidates(last, gpus, partition)
+    found = {vc: _answer(last, home, replace(job, vc=vc), predictor) for vc, home in asked.items()}
+    if as_json:
+        say(json.dumps({"at_s": last.snapshot.now_s, "gpus": gpus, "time_limit_s": allowed_s, "partitions": found}))
+        return
+    for name, answer in found.items():
+        say(f"{name}: {answer['words']}, estimate {duration(answer['estimate_s'])}")
+    for words in (guess_words(len(last.times.known)), observed_words(last.modes, found)):
+        if words:
+            say(words)
+    say(f"by what lucidd saw {ago(time.time() - last.snapshot.now_s)}")
+
+
+def seconds_of(limit: str) -> float:
+    """A time limit as ``--time`` takes it.
+
+    Raises:
+        ConfigError: it is none.
+    """
+    found = limit_s(limit)
+    if found is None or found <= 0:
+        raise ConfigError(f"--time {limit}: is no time limit; write 6:00:00, 90 (minutes) or 2-12:00:00")
+    return found
+
+
+def _candidates(last: LastPlan, gpus: int, name: str | None) -> dict[str, Partition]:
+    """The VCs to ask about, each with where its jobs run: those that could hold the job, were they empty."""
+    known = {vc: part for part in last.snapshot.partitions.values() if not part.profiling for vc in part.vcs}
+    if name is not None and name not in known:
+        hint = did_you_mean(name, known)
+        raise ConfigError(
+            f"--partition {name}: lucidd does not look after it{hint}; it does after: {', '.join(known)}"
+        )
+    asked = known if name is None else {name: known[name]}
+    most = {vc: part.quotas.get(vc, part.gpus) for vc, part in known.items()}
+    fitting = {vc: part for vc, part in asked.items() if gpus <= most[vc]}
+    if not fitting:
+        largest = max(most, key=lambda vc: most[vc])
+        raise ConfigError(
+            f"--gpus {gpus}: fits nowhere in {name or 'any partition'}; the most are the {most[largest]} GPUs of "
+            f"partition {largest}: ask for fewer, or for another --partition"
+        )
+    return fitting
+
+
+def _answer(last: LastPlan, home: Partition, job: Job, predictor: Predictor) -> dict[str, Any]:
+    """Plan ahead with the job in this partition: where jobs are profiled first, it queues for that."""
+    snapshot = last.snapshot
+    policy = last.policy.make(predictor)
+    said = predictor.predict(job, None, snapshot.now_s).within(job.time_limit_s)
+    profiling = snapshot.profiling
+    room = profiling if profiling is not None and policy.profiled(job) else home
+    entry = Pending(job, snapshot.now_s)
+    inside = replace(room, pending=(*room.pending, entry))
+    asked_of = replace(
+        snapshot,
+        partitions={**snapshot.partitions, room.name: inside},
+        predictions={**snapshot.predictions, _ID: said},
+    )
+    ahead = forecast(
+        asked_of,
+        last.plan,  # it is being carried out: the job comes after
+        policy,
+        pair_speed=predictor.pair_speed,
+        until=frozenset((_ID,)),
+        run_times=last.run_times,
+    )
+    if ahead.starts_s.get(_ID, inf) <= SETTLE_S:
+        ahead = replace(ahead, starts_s={**ahead.starts_s, _ID: 0.0})
+    starts_in_s = expected_start(inside, entry, ahead, last.times, snapshot.now_s)
+    words = start_words(starts_in_s, ahead.ahead_of(_ID))
+    return {
+        "starts_in_s": starts_in_s,
+        "estimate_s": round(said.duration_s, 1),
+        "estimate_by": said.duration_source,
+        "words": "as things are, it cannot start" if words == "-" else f"would start {words}",
+    }

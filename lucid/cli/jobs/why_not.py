@@ -1,0 +1,40 @@
+"""``lucidctl why-not``: what would start a waiting job sooner, found by planning again as lucidd does."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+from lucid.cli.console import say
+from lucid.cli.jobs.queue import seen_store, told_live
+from lucid.cli.jobs.when import seconds_of
+from lucid.daemon.reporting.replan import last_plan
+from lucid.daemon.reporting.starts import STARTS, told_starts
+from lucid.explain.live_story import check_waits_for_lucid
+from lucid.explain.reasons import decision_line
+from lucid.explain.what_if import OTHER_PLAN, Changes, asked_again
+from lucid.explain.words import ago
+
+
+def tell_why_not(
+    job_id: str, gpus: int | None, share: bool, vc: str | None, limit: str | None, config: Path, as_json: bool
+) -> None:
+    """As ``lucidctl why-not`` is asked."""
+    settings = told_live(config)
+    limit_s = None if limit is None else seconds_of(limit)
+    store = seen_store(settings)
+    check_waits_for_lucid(store, job_id)
+    last = last_plan(store)
+    starts = told_starts(store.view(STARTS), last.snapshot, last.plan)
+    found = asked_again(last, settings, config, job_id, Changes(gpus, share, vc, limit_s), starts)
+    if as_json:
+        say(json.dumps(found.to_dict(), indent=1))
+        return
+    say(f"job {job_id}, by what lucidd saw {ago(time.time() - found.at_s)}")
+    if found.starts is not None:
+        say(f"starts: {found.starts[1]}")
+    for words, row in found.rows.items():
+        say(f"{words}: {'not decided' if row is None else decision_line(row)}")
+    if not found.agrees:
+        say(f"{OTHER_PLAN}; ask an operator for sudo -u lucid lucidctl why-not {job_id}")

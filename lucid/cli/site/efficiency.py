@@ -1,0 +1,171 @@
+"""``lucidctl efficiency``: which GPU-hours were wasted, by whom, how, and what to do about it."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from lucid.cli.console import Table, say, stdout_console
+from lucid.cli.jobs.queue import live_store, told_live
+from lucid.daemon.reporting.waste_inputs import job_accounts
+from lucid.errors import ConfigError
+from lucid.explain.waste import account_to_dict, total_to_dict
+from lucid.explain.words import duration, when
+from lucid.node.reports import UseFolder
+from lucid.places import profiles_folder
+from lucid.profiler.waste import (
+    ADVICE,
+    HELD,
+    TITLES,
+    JobAccount,
+    JobUse,
+    Total,
+    WasteKind,
+    idle_since,
+    total_of,
+    totals,
+)
+from lucid.text import shown
+
+_JOBS_SHOWN = 20
+
+
+def tell_efficiency(
+    config: Path,
+    user: str | None,
+    account: str | None,
+    job_id: str | None,
+    days: float | None,
+    as_json: bool,
+) -> None:
+    """As ``lucidctl efficiency`` is asked."""
+    settings = told_live(config)
+    uses = UseFolder(profiles_folder(settings))
+    store = live_store(settings)
+    days = settings.efficiency.days if days is None else days
+    now_s = float((store.view("status") or {}).get("at_s", time.time()))
+    # a job that is named is looked for as far back as anything is known
+    found = job_accounts(store, uses, settings, now_s, settings.daemon.keep_days if job_id else days)
+    found = [
+        one
+        for one in found
+        if (user is None or one.job.user == user)
+        and (account is None or one.job.account == account)
+        and (job_id is None or one.job.job_id == job_id)
+    ]
+    if job_id is not None and not found:
+        raise ConfigError(
+            f"job {job_id} is not known: it has not started yet, asked for no GPU, or is older than daemon.keep_days"
+        )
+    if as_json:
+        say(json.dumps(efficiency_data(found, days), indent=1))
+    elif job_id is not None:
+        for one in found:
+            _tell_job(one)
+    else:
+        tell_accounts(found, days, "account" if account is None and user is None else "user")
+
+
+def efficiency_data(
+    accounts: list[JobAccount], days: float, time_limits: dict[str, Any] | None = None
+) -> dict[str, Any]:
+    """JSON form. ``time_limits``: where ``--time-limits`` was given."""
+    return {
+        "days": days,
+        "total": total_to_dict(total_of("", accounts)),
+        "users": [total_to_dict(one) for one in totals(accounts, lambda account: account.job.user)],
+        "accounts": [total_to_dict(one) for one in totals(accounts, lambda account: account.job.account)],
+        "jobs": [account_to_dict(one) for one in accounts],
+        "idle": [
+            {"job": job.job_id, "user": job.user, "vc": job.vc, "gpus": job.gpus, "since_s": since_s}
+            for job, since_s in _idle_jobs(accounts)
+        ],
+        "time_limits": time_limits,
+    }
+
+
+def _idle_jobs(accounts: Sequence[JobAccount]) -> list[tuple[JobUse, float]]:
+    """Those that do nothing now, with the time since when; the longest first."""
+    found = [(one.job, since_s) for one in accounts if (since_s := idle_since(one.job)) is not None]
+    return sorted(found, key=lambda item: (item[1], item[0].job_id))
+
+
+def _tell_job(one: JobAccount) -> None:
+    job = one.job
+    asked = "no time limit" if one.asked_gpu_h is None else f"{one.asked_gpu_h:.1f} GPU-hours asked"
+    say(shown(f"job {job.job_id} of {job.user} ({job.name}): {job.gpus} GPUs, {job.state}"))
+    worked = "not measured" if one.worked_gpu_h is None else f"{one.worked_gpu_h:.1f} worked"
+    say(f"{asked}, {one.held_gpu_h:.1f} held, {worked}; {one.measured_share:.0%} of its GPU time was measured")
+    if job.energy_kwh is not None:
+        say(f"Its GPUs took {job.energy_kwh:.2f} kWh for it (an estimate where they were shared)")
+    if job.host_peak_mib is not None:
+        asked_gib = f" of {job.asked_host_mib / 1024:.1f} GiB asked" if job.asked_host_mib else ""
+        say(f"Host memory: {job.host_peak_mib / 1024:.1f} GiB at most on a node{asked_gib}")
+    if not one.measured:
+        say("Too little was measured to judge it.")
+    elif not one.waste:
+        say("No waste was seen.")
+    for waste in one.waste:
+        say(f"{TITLES[waste.kind]}: {waste.gpu_h:.1f} GPU-hours; {waste.words}")
+        say(f"  {ADVICE[waste.kind]}")
+
+
+def _asked(one: Total) -> str:
+    """GPU-hours asked, as far as there were time limits."""
+    if one.no_limit_jobs == one.jobs:
+        return "no limit"
+    rest = f" ({one.no_limit_jobs} without limit)" if one.no_limit_jobs else ""
+    return f"{one.asked_gpu_h:,.1f}{rest}"
+
+
+def tell_accounts(accounts: list[JobAccount], days: float, first: str) -> None:
+    """The tables and the kinds of waste. ``first``: ``account`` or ``user``, whose table comes first."""
+    whole = total_of("", accounts)
+    say(
+        f"{whole.jobs} jobs of the last {days:g} days: {whole.held_gpu_h:,.1f} GPU-hours held, "
+        f"{whole.worked_gpu_h:,.1f} worked, {whole.all_wasted_gpu_h:,.1f} wasted; {whole.not_measured_jobs} jobs "
+        f"with {whole.not_measured_gpu_h:,.1f} GPU-hours not measured"
+    )
+    keys = {
+        "account": lambda one: one.job.account or "(none)",
+        "user": lambda one: one.job.user,
+    }
+    for name in (first, "user") if first != "user" else ("user",):
+        table = Table()
+        for column in (name, "jobs", "asked", "held", "worked", "wasted", "not measured", "kWh", "memory used"):
+            table.add_column(column, justify="left" if column == name else "right")
+        for one in totals(accounts, keys[name]):
+            figures = (
+                one.held_gpu_h,
+                one.worked_gpu_h,
+                one.all_wasted_gpu_h,
+                one.not_measured_gpu_h,
+            )
+            kwh = "" if one.energy_kwh is None else f"{one.energy_kwh:,.1f}"
+            memory = f"{one.host_peak_gib / one.host_asked_gib:.0%}" if one.host_asked_gib else ""
+            table.add_row(one.name, str(one.jobs), _asked(one), *(f"{value:,.1f}" for value in figures), kwh, memory)
+        stdout_console().print(table)
+    for kind in WasteKind:
+        some = [(w.gpu_h, account, w.words) for account in accounts for w in account.waste if w.kind is kind]
+        if not some:
+            continue
+        some.sort(key=lambda item: (-item[0], item[1].job.job_id))
+        note = "" if kind in HELD else " (not held, so not in the sum)"
+        say(f"{TITLES[kind]}: {sum(item[0] for item in some):,.1f} GPU-hours{note} in {len(some)} jobs")
+        for gpu_h, account, words in some[:_JOBS_SHOWN]:
+            job = account.job
+            say(shown(f"  {job.job_id} ({job.user}, {job.name}): {gpu_h:,.1f}; {words}"))
+        if len(some) > _JOBS_SHOWN:
+            say(f"  and {len(some) - _JOBS_SHOWN} more: --json lists all")
+        say(f"  What to do: {ADVICE[kind]}")
+    idle = _idle_jobs(accounts)
+    if idle:
+        say(f"{len(idle)} running jobs whose GPUs do nothing now:")
+    for job, since_s in idle[:_JOBS_SHOWN]:
+        for_s = duration(job.end_s - since_s)
+        say(shown(f"  {job.job_id} ({job.user}, {job.vc}): {job.gpus} GPUs since {when(since_s)}, for {for_s}"))
+    if len(idle) > _JOBS_SHOWN:
+        say(f"  and {len(idle) - _JOBS_SHOWN} more: --json lists all")

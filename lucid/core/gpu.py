@@ -1,0 +1,182 @@
+"""Readings of a card, faults of a card.
+
+What one look at the GPUs of a node shows.
+
+What is wrong with single GPUs, and which of them are left out of new starts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import field
+
+from lucid.core.frozen import frozen_dataclass
+from lucid.core.names import Shown
+
+
+@frozen_dataclass(frozen=True, slots=True)
+class GpuCard:
+    """One GPU as the driver names it. ``index`` is the driver's (PCI order); only ``uuid`` never changes."""
+
+    uuid: str
+    index: int
+    name: str
+    mem_mib: float | None = None
+    mig: bool = False
+    """True in MIG mode: the card has no utilisation of its own then, and no two jobs are paired on it."""
+    minor: int | None = None
+    """The minor number of its device file, the 3 of /dev/nvidia3. ``index`` moves when another card is lost, and on
+    some hosts counts in another order; this does neither."""
+
+    @property
+    def number(self) -> int:
+        """By which Lucid names the card on its node: ``minor``, or ``index`` where the source does not tell that."""
+        return self.index if self.minor is None else self.minor
+
+
+@frozen_dataclass(frozen=True, slots=True)
+class GpuProcess:
+    """One process on a GPU: memory in MiB and its share of time (%) of SMs and of memory, ``None`` where the
+    driver does not say."""
+
+    pid: int
+    mem_mib: float | None = None
+    sm_util: float | None = None
+    mem_util: float | None = None
+
+
+@frozen_dataclass(frozen=True, slots=True)
+class GpuReading:
+    """One GPU at one moment. Shares are percentages (0-100), ``None`` where the card does not offer them.
+
+    ``gpu_util`` and ``mem_util``: time in which any kernel ran, and in which memory was read or written, over
+    NVML's last sampling period. ``sm_active``, ``sm_occupancy``, ``dram_active``: DCGM's profiling fields, or
+    NVML GPM between this reading and the one before. ``processes`` is ``None`` where the source knows of none.
+    """
+
+    uuid: str
+    gpu_util: float | None = None
+    mem_util: float | None = None
+    mem_mib: float | None = None
+    sm_active: float | None = None
+    sm_occupancy: float | None = None
+    dram_active: float | None = None
+    processes: tuple[GpuProcess, ...] | None = None
+    xid: int | None = None
+    """The newest Xid error since the reading before, if there was one."""
+    energy_j: float | None = None
+    """What the card has taken since its driver was loaded, joules."""
+
+
+@frozen_dataclass(frozen=True, slots=True)
+class GpuLost:
+    """A GPU that could not be read this time, and why in the source's words."""
+
+    uuid: str
+    why: str
+
+
+@frozen_dataclass(frozen=True, slots=True)
+class GpuCondition:
+    """How one GPU is, apart from its work; ``None`` where the card does not tell. ``index``: the number of its device
+    file. ``lost``: the driver's words where it does not reach the card. ``uncorrected``: memory errors since the
+    driver was loaded. ``throttle``: what slows it down by its hardware now, of ``thermal`` and ``power``."""
+
+    uuid: str
+    index: int
+    name: str = ""
+    lost: str = ""
+    uncorrected: int | None = None
+    remap_pending: bool | None = None
+    remap_failed: bool | None = None
+    throttle: tuple[str, ...] = ()
+
+
+MOST_NUMBER = 999
+"""No device file of a GPU has a higher number: /dev/nvidia0, /dev/dri/renderD128."""
+
+KINDS = ("xid", "ecc", "row remap", "lost", "thermal", "power")
+"""What a sampler sees of a GPU that is not well. ``xid``: an error that the driver reported. ``ecc``: uncorrected
+errors of its memory. ``row remap``: a row of its memory waits for a reset, or cannot be remapped. ``lost``: the
+driver does not reach it. ``thermal``, ``power``: the hardware slows it down for long, for heat or lack of power."""
+
+
+@frozen_dataclass(frozen=True, slots=True)
+class GpuFault:
+    """One thing that a sampler saw. Times in Unix seconds.
+
+    ``code``: the number of the Xid, 0 for other kinds. ``began_s``: when it began the last time. ``last_s``: when it
+    was seen last. ``lasts``: is it a state that still holds? ``times``: how often it was seen to begin. ``whose``
+    fault it is: ``application``, ``gpu``, ``driver`` or ``unclear``. ``needs``: what ends it: nothing, a ``reset`` of
+    the GPU, or a ``reboot`` of the node. ``bad``: is a GPU with it left out of new starts?
+    """
+
+    kind: Shown
+    words: Shown
+    since_s: float
+    began_s: float
+    last_s: float
+    code: int = 0
+    lasts: bool = False
+    times: int = 1
+    whose: Shown = "gpu"
+    needs: Shown = ""
+    bad: bool = True
+
+
+@frozen_dataclass(frozen=True, slots=True)
+class CardHealth:
+    """One GPU. ``index``: the number of its device file (3 for /dev/nvidia3). ``uncorrected``: its count
+    of uncorrected memory errors, as last read. ``faults``: the oldest first."""
+
+    index: int
+    uuid: Shown
+    name: Shown = ""
+    faults: tuple[GpuFault, ...] = ()
+    uncorrected: int = 0
+
+
+@frozen_dataclass(frozen=True, slots=True)
+class NodeHealth:
+    """What the sampler of a node tells. ``boot``: names the node's boot; ``since_s``: since when a sampler has looked
+    in it. ``silent_s``: since when the driver as a whole does not answer, 0 while it does: nothing is known of single
+    GPUs then. ``order``: the device numbers of its GPUs as the driver lists them, which is CUDA's order."""
+
+    node: Shown
+    at_s: float
+    boot: Shown = ""
+    since_s: float = 0.0
+    silent_s: float = 0.0
+    cards: tuple[CardHealth, ...] = field(default=())
+    order: tuple[int, ...] = ()
+
+
+@frozen_dataclass(frozen=True, slots=True)
+class GpuOut:
+    """A GPU that gets no new start. ``index``: the number of its device file. ``by``: the person who said so, or
+    empty where Lucid's rule did. ``words``: why. ``uuid``: of the card that was there then. ``kind``, ``code``,
+    ``whose``, ``needs``: as of the fault."""
+
+    node: Shown
+    index: int
+    since_s: float
+    words: Shown
+    kind: Shown = ""
+    code: int = 0
+    whose: Shown = ""
+    needs: Shown = ""
+    by: str = ""
+    uuid: Shown = ""
+    ends_jobs: bool = False
+    """Do jobs leave it that may be started over? Their fault it is not, and they would hardly go on."""
+    place: int | None = None
+    """Its place among the node's GPUs as Slurm counts them, where that is another number than ``index``."""
+
+    @property
+    def bit(self) -> int:
+        """Its place in masks of the node's GPUs."""
+        return self.index if self.place is None else self.place
+
+    @property
+    def name(self) -> str:
+        """As commands take it: ``node7:3``."""
+        return f"{self.node}:{self.index}"

@@ -1,0 +1,39 @@
+"""What every reason is: a comparison that keeps what it compared."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from lucid.core.as_json import from_json, to_json
+
+REASONS: dict[str, type[Reason]] = {}
+
+
+class Reason:
+    """Base of all, which are frozen dataclasses. ``bool(reason)`` is the outcome of the comparison."""
+
+    __slots__ = ()
+    kind: ClassVar[str] = ""
+
+    def __init_subclass__(cls) -> None:
+        # slots=True makes dataclass build the class twice; the second, final one wins
+        cls.kind = cls.__name__
+        REASONS[cls.__name__] = cls
+
+    def __bool__(self) -> bool:
+        return True
+
+
+def reason_to_dict(reason: Reason) -> dict[str, Any]:
+    """JSON form: the kind, the compared values, and the outcome."""
+    return {"kind": reason.kind, **to_json(reason), "holds": bool(reason)}
+
+
+def reason_from_dict(data: dict[str, Any]) -> Reason:
+    """The inverse of ``reason_to_dict``. What an older version did not write has its default.
+
+    Raises:
+        KeyError: the kind is unknown.
+        TypeError: a value without a default is missing.
+    """
+    return from_json(REASONS[data["kind"]], data)

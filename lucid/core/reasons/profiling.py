@@ -1,0 +1,146 @@
+"""Reasons of the profiling stage: which jobs pass through it, when it ends, and where a job goes then."""
+
+from __future__ import annotations
+
+from lucid.core.frozen import frozen_dataclass
+from lucid.core.names import Shown
+from lucid.core.numbers import reached
+from lucid.core.reason import Reason
+
+
+@frozen_dataclass(frozen=True, slots=True)
+class SkipsProfiling(Reason):
+    """Is the job above the profiling scale limit N_prof (L2)? Then it goes straight to its VC."""
+
+    gpus: int
+    n_prof: int
+
+    def __bool__(self) -> bool:
+        return self.gpus > self.n_prof
+
+
+@frozen_dataclass(frozen=True, slots=True)
+class ProfileTime(Reason):
+    """Has the profiling run reached its limit T_prof (L2)?"""
+
+    ran_s: float
+    t_prof_s: float
+
+    def __bool__(self) -> bool:
+        return reached(self.ran_s, self.t_prof_s)
+
+
+@frozen_dataclass(frozen=True, slots=True)
+class NobodyWaits(Reason):
+    """May a profiled job keep its profiling node? ``waiting`` jobs want one."""
+
+    waiting: int
+
+    def __bool__(self) -> bool:
+        return self.waiting == 0
+
+
+@frozen_dataclass(frozen=True, slots=True)
+class CarryNode(Reason):
+    """Is this one of the profiling nodes on which jobs may carry on? The others stay clear for profiling, so
+    that a job which wants a whole node never waits for one that carries on."""
+
+    node: Shown
+    may: bool
+
+    def __bool__(self) -> bool:
+        return self.may
+
+
+@frozen_dataclass(frozen=True, slots=True)
+class HomeWaits(Reason):
+    """Do jobs already wait in the job's own VC? Only then is carrying on better than making room."""
+
+    vc: Shown
+    waiting: int
+
+    def __bool__(self) -> bool:
+        return self.waiting > 0
+
+
+@frozen_dataclass(frozen=True, slots=True)
+class Requeueable(Reason):
+    """May the job be started over? Not one submitted with ``--no-requeue``, nor an interactive one. Of the others,
+    by ``rule`` (policy.profiling.restarts): all (``allowed``), those whose users asked for it (``asked``), or none
+    (``never``)."""
+
+    requeueable: bool
+    rule: Shown = "allowed"
+    asked: bool = False
+
+    def __bool__(self) -> bool:
+        return self.requeueable and (self.rule == "allowed" or (self.rule == "asked" and self.asked))
+
+
+@frozen_dataclass(frozen=True, slots=True)
+class ProfilerPressure(Reason):
+    """Is there a burst? ``queue_s``: how long the profiling queue would take at the usual T_prof, with what comes
+    within one T_prof by the forecast of ``by``: ``gpus_per_hour`` for profiling nodes."""
+
+    queue_s: float
+    bound_s: float
+    gpus_per_hour: float = 0.0
+    by: Shown = ""
+
+    def __bool__(self) -> bool:
+        return self.queue_s > self.bound_s
+
+
+@frozen_dataclass(frozen=True, slots=True)
+class HomeHasRoom(Reason):
+    """Could the job start in its own VC at once, with no job waiting there before it?"""
+
+    vc: Shown
+    free_gpus: int
+    room: bool
+
+    def __bool__(self) -> bool:
+        return self.room
+
+
+@frozen_dataclass(frozen=True, slots=True)
+class Overflow(Reason):
+    """Was there no place in the job's own VC, in this very plan, so that it starts on a profiling node?"""
+
+    vc: Shown
+    placed: bool
+
+    def __bool__(self) -> bool:
+        return not self.placed
+
+
+@frozen_dataclass(frozen=True, slots=True)
+class ProfilingFits(Reason):
+    """Could any profiling node that is up hold the job?"""
+
+    gpus: int
+    possible: bool
+
+    def __bool__(self) -> bool:
+        return self.possible
+
+
+@frozen_dataclass(frozen=True, slots=True)
+class ProfilingTaken(Reason):
+    """Do jobs that Lucid does not manage hold GPUs of the profiling nodes? Lucid does not wait for such jobs."""
+
+    gpus: int
+
+    def __bool__(self) -> bool:
+        return self.gpus > 0
+
+
+@frozen_dataclass(frozen=True, slots=True)
+class WaitedForProfiling(Reason):
+    """Has the job waited for a profiling node longer than it should? Fewest-GPUs-first could starve it."""
+
+    waited_s: float
+    most_s: float
+
+    def __bool__(self) -> bool:
+        return reached(self.waited_s, self.most_s)

@@ -1,0 +1,464 @@
+"""Reasons of order, room, quotas, windows, preemption.
+
+Reasons of order and room: which job is next, what fits where, which nodes are kept for which job.
+
+Reasons of preemption: who holds GPUs of a partition that is not their own, and who has to give them up.
+"""
+
+from __future__ import annotations
+
+from lucid.core.frozen import frozen_dataclass
+from lucid.core.names import Shown
+from lucid.core.numbers import reached
+from lucid.core.reason import REASONS, Reason
+
+
+@frozen_dataclass(frozen=True, slots=True)
+class Priority(Reason):
+    """The sort key of the queue: ``value`` (smaller first), made from an estimate and a GPU count. ``tier`` and
+    ``nice``, what the site and its user said of the job's place, go before it."""
+
+    rule: Shown
+    value: float
+    estimate_s: float
+    gpus: int
+    source: Shown
+    tier: int = 0
+    nice: int = 0
+
+
+@frozen_dataclass(frozen=True, slots=True)
+class Boots(Reason):
+    """The job's nodes are not awake. ``node`` is the one that it waits for longest, about ``delay_s``: it is
+    ``asleep``, or boots already. ``others``: how many more of them sleep or boot."""
+
+    node: Shown
+    asleep: bool
+    delay_s: float
+    others: int = 0
+
+
+@frozen_dataclass(frozen=True, slots=True)
+class FairOrder(Reason):
+    """The place in line of policies that need no estimate: by time of submission."""
+
+    submit_s: float
+
+
+@frozen_dataclass(frozen=True, slots=True)
+class Unranked(Reason):
+    """Did estimates fail to put short jobs before long ones, among the last ``jobs`` that ended in ``vc`` (in the
+    whole cluster, if empty)? Then jobs go in plain order. ``gain``: what an order by estimates saves of waiting,
+    as a share of what true durations would (0 for noise, -1 for the reverse order); ``needed``: the least that
+    is told from chance. ``by``: "history" where estimates are what the last jobs of the same user took, since those
+    given rank worse."""
+
+    vc: Shown
+    jobs: int
+    gain: float
+    needed: float
+    by: Shown = ""
+
+    def __bool__(self) -> bool:
+        return self.gain < self.needed
+
+
+@frozen_dataclass(frozen=True, slots=True)
+class WaitOrder(Reason):
+    """The place in line where most jobs that wait need more than ``above`` GPUs: those first that have waited for
+    the greatest multiple of their estimate, and larger ones; before them the oldest, after ``oldest_after_s``."""
+
+    above: int
+    estimate_s: float
+    gpus: int
+    source: Shown
+    oldest_after_s: float
+
+
+@frozen_dataclass(frozen=True, slots=True)
+class FairShare(Reason):
+    """What the account has used lately against its share: the fair-share ``factor`` (1/2 at its share) makes the
+    priority value count ``times`` as much, at most ``bound`` times."""
+
+    account: str
+    factor: float
+    times: float
+    bound: float
+
+
+@frozen_dataclass(frozen=True, slots=True)
+class SlurmPriority(Reason):
+    """The place in line by the sum of Slurm's factors, each from 0 to 1, times their weights; larger first."""
+
+    value: float
+    age: float
+    size: float
+    fair_share: float | None = None
+    """``None`` where it has no weight, or is not known."""
+
+
+@frozen_dataclass(frozen=True, slots=True)
+class Backfill(Reason):
+    """Are there GPUs that stay free for ``limit_s``, the job's time limit, without a later start of any of the
+    ``ahead`` jobs that come before it and have GPUs kept for them?"""
+
+    ahead: int
+    limit_s: float
+    fits: bool
+
+    def __bool__(self) -> bool:
+        return self.fits
+
+
+@frozen_dataclass(frozen=True, slots=True)
+class FreeGpus(Reason):
+    """Is there a consolidated place? ``largest`` is the most free GPUs on one node, ``free`` all free ones."""
+
+    needed: int
+    largest: int
+    free: int
+    found: bool
+
+    def __bool__(self) -> bool:
+        return self.found
+
+
+@frozen_dataclass(frozen=True, slots=True)
+class HostFits(Reason):
+    """Do the nodes with enough free GPUs also have the CPUs and the host memory that the job asks for?"""
+
+    cpus: int
+    mem_mib: int
+    found: bool
+
+    def __bool__(self) -> bool:
+        return self.found
+
+
+@frozen_dataclass(frozen=True, slots=True)
+class AsksForGpus(Reason):
+    """Does the job ask for any GPU? One that does not is Slurm's own business, and never started from here."""
+
+    gpus: int
+
+    def __bool__(self) -> bool:
+        return self.gpus > 0
+
+
+@frozen_dataclass(frozen=True, slots=True)
+class TooLarge(Reason):
+    """Could the job ever run here? It asks for more GPUs than the partition has."""
+
+    gpus: int
+    partition_gpus: int
+
+    def __bool__(self) -> bool:
+        return self.gpus > self.partition_gpus
+
+
+@frozen_dataclass(frozen=True, slots=True)
+class EverFits(Reason):
+    """Could the nodes of the partition hold the job if all were up and empty? Where nodes differ in size, or have
+    limits of CPUs and host memory, enough GPUs in all may still be no place for it."""
+
+    gpus: int
+    cpus: int
+    mem_mib: int
+    possible: bool
+
+    def __bool__(self) -> bool:
+        return self.possible
+
+
+@frozen_dataclass(frozen=True, slots=True)
+class BehindHead(Reason):
+    """This policy stops at the first job that does not fit; ``head`` is that job."""
+
+    head: Shown
+
+
+@frozen_dataclass(frozen=True, slots=True)
+class NextRound(Reason):
+    """This policy decides at fixed times only; the next one is ``at_s``."""
+
+    at_s: float
+
+
+@frozen_dataclass(frozen=True, slots=True)
+class Preempted(Reason):
+    """Jobs of higher priority fill the partition's GPUs: this one got none of the ``quota`` left over."""
+
+    gpus: int
+    quota: int
+
+    def __bool__(self) -> bool:
+        return self.gpus > self.quota
+
+
+@frozen_dataclass(frozen=True, slots=True)
+class Allotted(Reason):
+    """Does the round give this elastic job GPUs? ``gpus`` of at most ``most``; ``value`` is what they are worth
+    to it by ``rule``. ``batch``: the total batch size that goes with them, where the policy chose it."""
+
+    rule: Shown
+    gpus: int
+    most: int
+    value: float
+    batch: int | None = None
+
+    def __bool__(self) -> bool:
+        return self.gpus > 0
+
+
+@frozen_dataclass(frozen=True, slots=True)
+class Rescaled(Reason):
+    """Does a running job get more GPUs, because some are idle and no job waits for them, or fewer, because
+    ``waiting`` requests do?"""
+
+    before: int
+    after: int
+    waiting: int
+
+    def __bool__(self) -> bool:
+        return self.after > self.before
+
+
+@frozen_dataclass(frozen=True, slots=True)
+class Reserved(Reason):
+    """Nodes are kept for a job that has waited long. May other jobs start on these nodes meanwhile?
+
+    Jobs may that are expected to end by ``until_s``, when the nodes are expected to have drained, even if they take
+    ``times`` as long as estimated. ``room_s``: the longest estimate that such a job may have.
+    """
+
+    holder: Shown
+    until_s: float
+    room_s: float
+    nodes: int
+    times: float = 1.0
+
+    def __bool__(self) -> bool:
+        return self.room_s > 0
+
+
+@frozen_dataclass(frozen=True, slots=True)
+class LargeShare(Reason):
+    """May nodes be kept for one more large job, where jobs as large hold ``held_gpus`` already and would with its
+    ``gpus`` have more than ``most_share`` of the ``total_gpus``? Not if a smaller job, ``other``, has waited at least
+    half as long: large jobs that come without end would have the VC to themselves."""
+
+    gpus: int
+    held_gpus: int
+    total_gpus: int
+    most_share: float
+    other: Shown
+    other_waited_s: float
+    waited_s: float
+
+    def __bool__(self) -> bool:
+        return not reached(self.other_waited_s, self.waited_s / 2)
+
+
+@frozen_dataclass(frozen=True, slots=True)
+class Quota(Reason):
+    """Would the job's VC, which holds ``held`` GPUs of the pool, stay within its ``quota`` with the job's ``gpus``?
+    ``kept``: GPUs of the quota that are kept for ``keeper``, a job of the VC that has waited long."""
+
+    vc: Shown
+    gpus: int
+    held: int
+    quota: int
+    kept: int = 0
+    keeper: Shown = ""
+
+    def __bool__(self) -> bool:
+        return self.held + self.kept + self.gpus <= self.quota
+
+
+@frozen_dataclass(frozen=True, slots=True)
+class Borrows(Reason):
+    """The job may start on GPUs beyond its VC's quota.
+    ``lenders``: the VCs that hold less than their quota, those with the most idle GPUs first. ``gpus``: how many are
+    beyond the quota."""
+
+    estimate_s: float | None = None
+    lenders: tuple[Shown, ...] = ()
+    gpus: int = 0
+
+
+REASONS["LargeBorrows"] = Borrows  # stored up to commit b7b0384e, without its estimate
+
+
+@frozen_dataclass(frozen=True, slots=True)
+class OwnTurn(Reason):
+    """Has the job waited for so long (``waited_s``) that it goes before all others of the pool? It does from
+    ``after_s`` on, for its VC ``vc`` stays within its quota with it: what it waits for is lent."""
+
+    vc: Shown
+    waited_s: float
+    after_s: float
+
+    def __bool__(self) -> bool:
+        return reached(self.waited_s, self.after_s)
+
+
+@frozen_dataclass(frozen=True, slots=True)
+class PlainOrder(Reason):
+    """Has the job waited for so long beyond ``plain_s``, when plain Slurm order would have started it, that it goes
+    before all others? ``turn_s`` is that time; by ``bound_s`` it is promised to start, as far as can be promised."""
+
+    plain_s: float
+    now_s: float
+    turn_s: float
+    bound_s: float
+
+    def __bool__(self) -> bool:
+        return reached(self.now_s, self.turn_s)
+
+
+@frozen_dataclass(frozen=True, slots=True)
+class SlurmBars(Reason):
+    """Slurm would not start the job at present, in Slurm's own ``words`` (a limit, licences, a reservation). It is
+    tried again at ``retry_s``, or earlier when something that it may wait for changes."""
+
+    words: Shown
+    retry_s: float
+
+
+@frozen_dataclass(frozen=True, slots=True)
+class Unplanned(Reason):
+    """No plan could be made of the job's partition (a defect of Lucid or of its policy), for what ``words`` say. They
+    may hold anybody's names, so that not everybody reads them."""
+
+    words: str
+
+    def __bool__(self) -> bool:
+        return False
+
+
+@frozen_dataclass(frozen=True, slots=True)
+class Unsafe(Reason):
+    """What was planned for the job breaks a safety rule (a defect of Lucid), so it was not done."""
+
+    words: Shown
+
+
+@frozen_dataclass(frozen=True, slots=True)
+class OtherNodes(Reason):
+    """So many free GPUs are on nodes that the job's user does not ask for. ``asked``: what is asked of nodes."""
+
+    gpus: int
+    asked: Shown
+
+    def __bool__(self) -> bool:
+        return self.gpus == 0
+
+
+@frozen_dataclass(frozen=True, slots=True)
+class NodesOut(Reason):
+    """So many GPUs are on nodes on which nothing may start: ``words`` are the cluster's (reserved, drained, down).
+    ``until_s``: when the first of them may be used again, Unix seconds, where that is known."""
+
+    gpus: int
+    words: Shown
+    until_s: float | None = None
+
+
+@frozen_dataclass(frozen=True, slots=True)
+class GpusOut(Reason):
+    """So many GPUs are left out of new starts, on nodes that are in use. The one that is out for longest is GPU
+    ``index`` of ``node``, since ``since_s`` (Unix seconds), for ``words``; ``by``: the person who took it out."""
+
+    gpus: int
+    node: Shown
+    index: int
+    since_s: float
+    words: Shown
+    by: str = ""
+
+
+@frozen_dataclass(frozen=True, slots=True)
+class Closes(Reason):
+    """Would the job, which may run for ``limit_s`` (``None``: without limit), end before the nodes close that have
+    ``gpus`` free GPUs? They close in ``room_s``, at ``from_s``, until ``until_s`` (``None``: not known), for
+    ``words``."""
+
+    gpus: int
+    limit_s: float | None
+    room_s: float
+    from_s: float
+    until_s: float | None
+    words: Shown
+
+    def __bool__(self) -> bool:
+        return self.limit_s is not None and reached(self.room_s, self.limit_s)
+
+
+@frozen_dataclass(frozen=True, slots=True)
+class Spread(Reason):
+    """Do the ``nodes`` of a start stand below one switch (or block) of the lowest level? ``one_s``: when there would
+    be room for all of it below one, Unix seconds, where that is expected."""
+
+    nodes: int
+    switches: int
+    one_s: float | None = None
+
+    def __bool__(self) -> bool:
+        return self.switches <= 1
+
+
+@frozen_dataclass(frozen=True, slots=True)
+class Switches(Reason):
+    """Does the place that was found stand below at most the ``most`` switches that its user asked for? ``found``: 0
+    where there is no place. From ``until_s`` on (``None``: never) any number will do."""
+
+    most: int
+    found: int
+    until_s: float | None
+    now_s: float
+
+    def __bool__(self) -> bool:
+        return 0 < self.found <= self.most or (self.until_s is not None and reached(self.now_s, self.until_s))
+
+
+@frozen_dataclass(frozen=True, slots=True)
+class Victim:
+    """A job that is preempted, and the GPU-seconds that it loses: all since it started, unless it saves its work."""
+
+    job: Shown
+    vc: Shown
+    gpus: int
+    lost_gpu_s: float
+    saves: bool = False
+    """Does it save its work when it is told to stop, and go on from there?"""
+    ends: bool = False
+    """Is it cancelled, not put back into the queue?"""
+
+
+@frozen_dataclass(frozen=True, slots=True)
+class Claims(Reason):
+    """Whom the start of a job preempts. Of all sets of jobs that would do, the one that loses least: work of jobs
+    that would be cancelled counts first, then that of jobs that start over, then how many they are. Jobs that save
+    their work lose none. ``gpus``: how many of its GPUs they hold. ``next_gpu_s``: what the best choice on another
+    node would have lost, ``None`` where there is none."""
+
+    gpus: int
+    victims: tuple[Victim, ...]
+    next_gpu_s: float | None = None
+
+    @property
+    def lost_gpu_s(self) -> float:
+        """What all of them lose."""
+        return sum(victim.lost_gpu_s for victim in self.victims)
+
+
+@frozen_dataclass(frozen=True, slots=True)
+class HeldBy(Reason):
+    """So many GPUs of the partition are held by jobs of another one, ``vc``. ``yielding`` of the ``jobs`` may be
+    preempted by jobs of this one, the first from ``from_s`` on (Unix s); it did not suffice."""
+
+    vc: Shown
+    gpus: int
+    jobs: int
+    yielding: int = 0
+    from_s: float = 0.0

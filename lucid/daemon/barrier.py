@@ -1,0 +1,364 @@
+"""Failures in a row, waits; guarded models; trouble file; word to systemd.
+
+The barrier round every turn of lucidd: what went wrong, how often in a row, and how long to wait.
+
+Nothing that happens in a turn ends the daemon. A kind of trouble is told once an hour at most, with its traceback.
+Turns that fail are tried again after a pause that doubles.
+
+systemd's watchdog is fed as long as lucidd is well. Three kinds of trouble leave it well, and starting it anew would
+not help: slurmctld does not answer (``ClusterUnavailable``), or in a form that this version does not
+know (``ClusterUnreadable``), or another lucidd has the lease. All other trouble is its own: after `OWN_TURNS` such
+turns in a row the watchdog is no longer fed, and systemd ends lucidd and starts it anew. The heartbeat is written by
+good turns only, so the plugin stops holding jobs and the timer lets held ones go, whatever the trouble is.
+
+Predictors and forecasters behind the barrier: a job that the models cannot take has a first guess, and the others
+have theirs.
+
+A lucidd that lives and decides nothing: its words stand beside the heartbeat, since its store may be what fails.
+
+One file for each host, written at each turn that fails and taken away by the next good one.
+
+Word to systemd (Type=notify): ready, still alive, stopping. Without systemd nothing happens.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import re
+import socket
+import threading
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from lucid.core.frozen import frozen_dataclass
+from lucid.core.job import Ended, Job, JobProfile
+from lucid.core.numbers import doubled_s
+from lucid.core.ports import Forecaster, PairSpeeds, Predictor
+from lucid.core.prediction import Prediction
+from lucid.core.snapshot import ArrivalForecast
+from lucid.errors import ClusterUnavailable, ClusterUnreadable, ConfigError, LucidError, words_of
+from lucid.files import write_public
+from lucid.left_out import LeftOut
+from lucid.store.port import Lease, holder_is_dead, same_host
+
+if TYPE_CHECKING:
+    from lucid.config.load import Settings
+
+
+_SOURCE = "predictions of the models"
+_SUBMISSIONS = "forecasts of submissions"
+
+
+class GuardedPredictor:
+    """Another predictor, of which no exception comes out. ``first_guess_s``: the duration in place of its answer."""
+
+    def __init__(self, predictor: Predictor, left_out: LeftOut, first_guess_s: float) -> None:
+        self._predictor = predictor
+        self._left_out = left_out
+        self._first_guess_s = first_guess_s
+
+    @property
+    def name(self) -> str:
+        """The other's."""
+        return self._predictor.name
+
+    def predict(self, job: Job, profile: JobProfile | None, now_s: float) -> Prediction:
+        """The other's answer, or the first guess."""
+        try:
+            return self._predictor.predict(job, profile, now_s)
+        except Exception as error:
+            self._left_out.one(_SOURCE, f"job {job.id}", error)
+            return Prediction(self._first_guess_s, "first guess, because the models failed")
+
+    def pair_speed(self, a: JobProfile, b: JobProfile) -> PairSpeeds:
+        """The other's answer, or that it failed: the pair is not made."""
+        try:
+            return self._predictor.pair_speed(a, b)
+        except Exception as error:
+            self._left_out.one(_SOURCE, "a pair", error)
+            return "failed"
+
+    def learn(self, ended: Sequence[Ended]) -> None:
+        """The other learns of all that ran at once, or where that fails of each by itself."""
+        ended = [item for item in ended if item.ran]
+        try:
+            self._predictor.learn(ended)
+        except Exception as error:
+            if len(ended) <= 1:
+                self._left_out.one(_SOURCE, f"job {ended[0].job.id}" if ended else "none", error)
+                return
+            for one in ended:
+                self.learn([one])
+
+
+class GuardedForecaster:
+    """Another forecaster, of which no exception comes out. ``means`` answers in its place; the other feeds it."""
+
+    def __init__(self, forecaster: Forecaster, means: Forecaster, left_out: LeftOut) -> None:
+        self._forecaster = forecaster
+        self._means = means
+        self._left_out = left_out
+
+    def saw(self, job: Job) -> None:
+        """The other takes it in, or nobody does."""
+        try:
+            self._forecaster.saw(job)
+        except Exception as error:
+            self._left_out.one(_SUBMISSIONS, f"job {job.id}", error)
+
+    def forecast(self, now_s: float) -> ArrivalForecast:
+        """The other's answer, or the means'."""
+        try:
+            return self._forecaster.forecast(now_s)
+        except Exception as error:
+            self._left_out.one(_SUBMISSIONS, "the forecast", error)
+            return self._means.forecast(now_s)
+
+
+_FRESH_S: Final = 120.0
+"""A turn takes a minute at the most, and the pause after it half a minute."""
+_MOST: Final = 4096
+_LEAST_FREE: Final = 1 << 20
+
+
+@frozen_dataclass(frozen=True, slots=True)
+class Trouble:
+    """What one lucidd said of its last turn."""
+
+    host: str
+    pid: int
+    at_s: float
+    why: str
+
+    @property
+    def words(self) -> str:
+        """For an administrator."""
+        return f"lucidd runs on {self.host} (pid {self.pid}) and decides nothing: {self.why}"
+
+
+class TroubleFile:
+    """That of this process."""
+
+    def __init__(self, heartbeat: Path) -> None:
+        self._host = socket.gethostname()
+        self._path = heartbeat.with_name(f"trouble.{self._host}")
+        self._there = True
+        """Until it is known better: the process before may have left one."""
+
+    def tell(self, why: str, now_s: float) -> None:
+        """A turn failed. Where even that cannot be written, the log alone tells it."""
+        said = json.dumps(asdict(Trouble(self._host, os.getpid(), now_s, why[:1000])))
+        with suppress(OSError):
+            write_public(self._path, said.encode())
+            self._there = True
+
+    def over(self) -> None:
+        """A turn went well, or another lucidd decides."""
+        if self._there:
+            with suppress(OSError):
+                self._path.unlink(missing_ok=True)
+                self._there = False
+
+
+def lives_in_trouble(heartbeat: Path, now_s: float) -> list[Trouble]:
+    """Every lucidd that said of late that it cannot decide, and that has not ended as far as can be told."""
+    found = []
+    for path in sorted(heartbeat.parent.glob("trouble.*")):
+        try:
+            with path.open("rb") as file:
+                said = json.loads(file.read(_MOST))
+            one = Trouble(str(said["host"]), int(said["pid"]), float(said["at_s"]), str(said["why"]))
+        except Exception:  # whatever stands there: it is not the words of a lucidd
+            continue
+        if abs(now_s - one.at_s) < _FRESH_S and not holder_is_dead(f"{one.host}:{one.pid}"):
+            found.append(one)
+    return found
+
+
+def why_nobody_decides(settings: Settings, lease: Lease | None, now_s: float) -> list[tuple[str, str]]:
+    """Where no lucidd has the lease: the cause in words, and what to do about it."""
+    folder = Path(settings.daemon.state_dir)
+    full = _full(folder)
+    mend = f"make room in {folder}" if full else "mend that"
+    told = lives_in_trouble(Path(settings.daemon.heartbeat), now_s)
+    if told:
+        return [(one.words, f"{mend}; lucidd tries again by itself") for one in told]
+    if full:
+        what = f"no lucidd holds the lease, and {folder} is full: a lucidd that runs cannot take it"
+        return [(what, "make room there; a lucidd that runs goes on by itself (systemctl status lucidd)")]
+    if lease is not None and same_host(lease.holder) and not holder_is_dead(lease.holder):
+        what = f"lucidd ({lease.holder}) lives, and has not renewed its lease for {now_s - lease.until_s:.0f} s"
+        return [(what, "its log says why (journalctl -u lucidd); systemctl restart lucidd")]
+    return [("lucidd is down: no lucidd holds the lease", "systemctl start lucidd, and read its log")]
+
+
+def _full(folder: Path) -> bool:
+    """For anybody but root."""
+    try:
+        space = os.statvfs(folder)
+    except OSError:
+        return False
+    return space.f_bavail * space.f_frsize < _LEAST_FREE or (space.f_files > 0 and not space.f_favail)
+
+
+def tell_systemd(words: str) -> bool:
+    """Send ``READY=1``, ``WATCHDOG=1`` or ``STOPPING=1`` to the socket that systemd named; False where there is
+    none, or it does not take it (a daemon never fails over that)."""
+    address = os.environ.get("NOTIFY_SOCKET", "")
+    if not address:
+        return False
+    if address.startswith("@"):
+        address = "\0" + address[1:]
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as channel:
+            channel.sendto(words.encode(), address)
+    except OSError:
+        return False
+    return True
+
+
+_T = TypeVar("_T")
+
+_LOG = logging.getLogger("lucidd")
+OWN_TURNS: Final = 5
+"""Turns in a row that may fail of themselves before the watchdog is withheld: with pauses that double from one second
+that is about half a minute, more than a store that another process locks, or a file that is being replaced, takes."""
+_MOST_S: Final = 30.0
+"""The longest pause: four of them are within the unit's WatchdogSec, so a daemon that is well is never ended."""
+_AGAIN_S: Final = 3600.0
+_MOST_KINDS: Final = 200
+
+
+class FailureBarrier:
+    """Counts turns that fail. ``feed`` tells systemd that the daemon lives."""
+
+    def __init__(
+        self,
+        least_s: float,
+        monotonic_s: Callable[[], float] = time.monotonic,
+        feed: Callable[[str], object] | None = None,
+    ) -> None:
+        """``least_s``: the first pause; ``feed``: what tells systemd, in its place."""
+        self._least_s = least_s
+        self._monotonic_s = monotonic_s
+        self._feed = tell_systemd if feed is None else feed
+        self._told: dict[str, float] = {}
+        self.failed = 0
+        """Turns in a row that failed."""
+        self.own = 0
+        """Of these, turns in a row that failed of themselves."""
+        self.last_error = ""
+
+    def good(self) -> None:
+        """A turn came to its end."""
+        if self.failed:
+            _LOG.info("cycles go well again", extra={"facts": {"failed": self.failed}})
+        self.failed = self.own = 0
+        self.last_error = ""
+        self.feed()
+
+    @property
+    def begin_anew(self) -> bool:
+        """Is what the daemon keeps in memory to be made anew from the store, since it may be what fails?"""
+        return self.own > 0 and self.own % 3 == 0
+
+    def feed(self) -> None:
+        """Tell systemd that the daemon lives, unless it fails of itself again and again."""
+        if self.own < OWN_TURNS:
+            self._feed("WATCHDOG=1")
+
+    def standing_by(self, why: str) -> None:
+        """Another daemon acts: this one is well, and waits."""
+        if why != self.last_error:
+            _LOG.warning("standing by", extra={"facts": {"why": why}})
+        self.failed = self.own = 0
+        self.last_error = why
+        self.feed()
+
+    def bad(self, what: str, error: BaseException) -> float:
+        """A turn failed; returns how many seconds to wait."""
+        self.failed += 1
+        if not isinstance(error, ClusterUnavailable | ClusterUnreadable):
+            self.own += 1
+        self.tell(what, error)
+        if self.own == OWN_TURNS:
+            _LOG.error(
+                "systemd's watchdog is no longer fed, because cycles fail again and again",
+                extra={"facts": {"failed": self.own}},
+            )
+        self.feed()
+        if isinstance(error, ClusterUnavailable):
+            return self._least_s  # the breaker before Slurm keeps the pauses
+        return doubled_s(self._least_s, self.failed - 1, max(_MOST_S, self._least_s))
+
+    def tell(self, what: str, error: BaseException) -> None:
+        """Log a kind of trouble, once an hour at most."""
+        self.last_error = words_of(error)
+        kind, now_s = _kind(error), self._monotonic_s()
+        if now_s - self._told.get(kind, float("-inf")) < _AGAIN_S:
+            return
+        if len(self._told) >= _MOST_KINDS:
+            self._told.pop(next(iter(self._told)))
+        self._told[kind] = now_s
+        facts: dict[str, object] = {"why": self.last_error}
+        if not isinstance(error, ClusterUnavailable):  # where Slurm is silent, where we asked it says nothing
+            facts["traceback"] = "".join(traceback.format_exception(error, limit=-12))
+        _LOG.error(what, extra={"facts": facts})
+
+
+def _kind(error: BaseException) -> str:
+    """The same for the same trouble: numbers in its words (a time left, a job's id) are not what it is."""
+    if isinstance(error, LucidError):
+        return re.sub(r"[0-9]+", "#", f"{type(error).__name__} {error}"[:300])
+    frames = traceback.extract_tb(error.__traceback__, limit=-1)
+    return " ".join([type(error).__name__, *(f"{frame.filename}:{frame.lineno}" for frame in frames)])
+
+
+def behind_barrier(what: str, work: Callable[[], object], barrier: FailureBarrier | None = None) -> bool:
+    """Do something beside the turns that must not end the process; returns whether it came to its end."""
+    try:
+        work()
+    except Exception as error:
+        if barrier is not None:
+            barrier.tell(what, error)
+        else:
+            _LOG.exception(what, extra={"facts": {"why": words_of(error)}})
+        return False
+    return True
+
+
+def persistently(
+    make: Callable[[], _T],
+    stop: threading.Event,
+    what: str,
+    *,
+    once: bool = False,
+    told: Callable[[str], object] = lambda _: None,
+) -> _T | None:
+    """What *make* gives, tried again with pauses that double until it works; ``None`` where ``stop`` came first.
+    ``told``: called with the words of each failure.
+
+    Raises:
+        ConfigError: only an administrator can mend it.
+        Exception: ``once``, and it did not work.
+    """
+    pauses = FailureBarrier(1.0, feed=lambda _: None)
+    while not stop.is_set():
+        try:
+            return make()
+        except ConfigError:
+            raise
+        except Exception as error:
+            if once:
+                raise
+            wait_s = pauses.bad(what, error)
+            told(pauses.last_error)
+            stop.wait(wait_s)
+    return None

@@ -1,0 +1,1 @@
+"""Models that serve lucidd, and their training in child processes."""

@@ -1,0 +1,182 @@
+"""What may be done in each partition; switches by hand.
+
+What the daemon may do in each partition, and the policy's settings as this cluster can honour them.
+
+Modes that ``lucidctl mode`` set by hand: how long they hold beside what lucid.toml says, and how they are told.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING, Any
+
+from lucid.core.frozen import frozen_dataclass
+from lucid.core.ports import Capability
+from lucid.errors import Finding, warn
+from lucid.places import Mode, Placed
+from lucid.store.port import Store
+from lucid.text import digits, moment
+
+if TYPE_CHECKING:
+    from lucid.config.load import Settings
+    from lucid.config.policy import PolicySettings, ProfilingSettings
+
+
+KEY = "mode."
+
+
+@frozen_dataclass(frozen=True, slots=True)
+class Switch:
+    """A mode that ``lucidctl mode`` set by hand. ``was``: what lucid.toml said of the partition then; ``since_s``:
+    when (Unix time). Both are ``None`` in a switch that an earlier Lucid set."""
+
+    mode: str
+    was: str | None = None
+    since_s: float | None = None
+
+    def text(self) -> str:
+        """As the store keeps it: ``order was=pack since=1732182345``."""
+        was = "" if self.was is None else f" was={self.was}"
+        return f"{self.mode}{was}" + ("" if self.since_s is None else f" since={self.since_s:.0f}")
+
+    def since(self) -> str:
+        """When it was set, in words."""
+        if self.since_s is None:
+            return "an unknown time"
+        return time.strftime("%F %T", time.localtime(self.since_s))
+
+
+def switches_of(stored: Mapping[str, str]) -> dict[str, Switch]:
+    """The switches of modes among what the store keeps, by partition."""
+    return {key.removeprefix(KEY): _switch(text) for key, text in stored.items() if key.startswith(KEY)}
+
+
+def _switch(text: str) -> Switch:
+    mode, *rest = text.split() or [""]
+    facts = dict(word.split("=", 1) for word in rest if "=" in word)
+    since = facts.get("since", "")
+    return Switch(mode, facts.get("was"), None if (at := digits(since)) is None else moment(float(at)))
+
+
+def overtaken(settings: Placed, stored: Mapping[str, str]) -> dict[str, Switch]:
+    """The switches that lucid.toml has overtaken: it says another mode of the partition now than when they were set,
+    or does not name the partition any more. The administrator's last word is the file's."""
+    configured = settings.daemon.partitions
+    return {
+        name: switch
+        for name, switch in switches_of(stored).items()
+        if switch.was is not None and switch.was != str(configured.get(name, ""))
+    }
+
+
+def settle_switches(settings: Placed, store: Store, now_s: float) -> list[str]:
+    """Drop the switches that lucid.toml has overtaken; lucidd does so when it starts. A switch that an earlier Lucid
+    set stays, and is from now on compared with the file as it is now. Returns a line for the log of each.
+
+    Raises:
+        StoreError: the store cannot be read or written.
+    """
+    stored = store.settings()
+    gone = overtaken(settings, stored)
+    told = []
+    for name, switch in switches_of(stored).items():
+        configured = settings.daemon.partitions.get(name)
+        if name in gone:
+            store.set_setting(KEY + name, None)
+            says = f"{configured} now" if configured else "nothing about it now"
+            told.append(
+                f"{name}: lucid.toml said {switch.was} when it was switched to {switch.mode} by hand, and says "
+                f"{says}: the file counts, and the switch is dropped"
+            )
+        elif configured is not None and switch.mode != configured:
+            if switch.was is None:
+                store.set_setting(KEY + name, Switch(switch.mode, str(configured), now_s).text())
+            told.append(
+                f"{name}: {switch.mode}, switched by hand since {switch.since()}, and not {configured} as lucid.toml "
+                f"says; lucidctl mode {name} configured takes that back"
+            )
+    return told
+
+
+def words_of_switches(
+    settings: Placed, stored: Mapping[str, str], configured_there: Mapping[str, str]
+) -> list[Finding]:
+    """What an administrator should know of the switches that differ from lucid.toml, and how to take each back.
+    ``configured_there``: the modes that the running lucidd read from its file when it started, if one runs."""
+    found = []
+    gone = overtaken(settings, stored)
+    for name, switch in switches_of(stored).items():
+        configured = settings.daemon.partitions.get(name)
+        back = f"lucidctl mode {name} configured"
+        if configured is None or switch.mode not in set(Mode):
+            found.append(warn(f"a switch {KEY}{name} = {switch.mode} names no known partition or mode", back))
+        elif name in gone:
+            found.append(
+                warn(
+                    f"{name} was switched to {switch.mode} by hand since {switch.since()}, when lucid.toml said "
+                    f"{switch.was}; it says {configured} now",
+                    f"restart lucidd, which then follows the file; or at once: {back}",
+                )
+            )
+        elif switch.mode != configured:
+            found.append(
+                warn(
+                    f"{name} is in mode {switch.mode} by hand since {switch.since()}; lucid.toml says {configured}",
+                    f"{back} takes that back",
+                )
+            )
+    for name in dict.fromkeys([*settings.daemon.partitions, *configured_there]):
+        says, read = str(settings.daemon.partitions.get(name, "nothing")), configured_there.get(name, "nothing")
+        if configured_there and says != read and name not in gone:
+            found.append(
+                warn(
+                    f"lucid.toml says {says} for {name}, but the lucidd that runs read {read} when it started",
+                    "restart lucidd, which reads its file only at the start",
+                )
+            )
+    return found
+
+
+def modes_from(settings: Settings, switches: Mapping[str, str], let_go: Collection[str] = ()) -> dict[str, Mode]:
+    """The mode of each partition: from the configuration, overruled by what ``lucidctl mode`` set; all of them
+    ``observe`` while paused, and those in ``let_go``, of which no plan can be made (with a pool, all of its VCs); at
+    most ``order`` where the client cannot write what ``pack`` needs."""
+    modes: dict[str, Mode] = {}
+    pool = settings.daemon.pool
+    observed = {*let_go, *(pool.quotas if pool.partition in let_go else ())}
+    set_by_hand = switches_of(switches)
+    paused = switches.get("paused") == "1"
+    for name, configured in settings.daemon.partitions.items():
+        text = set_by_hand[name].mode if name in set_by_hand else str(configured)
+        modes[name] = Mode.OBSERVE if paused or name in observed or text not in set(Mode) else Mode(text)
+        if modes[name] is Mode.PACK and not settings.slurm.packs:
+            modes[name] = Mode.ORDER
+    return modes
+
+
+def policy_settings(settings: Settings, able: frozenset[Capability]) -> PolicySettings:
+    """The policy's settings as this cluster can honour them, and with the daemon's rule on whose jobs may share."""
+    from lucid.config.policy import LIVE_DEFAULTS, with_defaults
+
+    policy = with_defaults(settings.policy, LIVE_DEFAULTS)
+    packing: dict[str, Any] = {
+        "same_user_only": not settings.daemon.share_across_users,
+        "mps": settings.daemon.mps,
+    }
+    if Capability.SHARE not in able:
+        packing["gss"] = 0
+    profiling = policy.profiling
+    if Capability.PROFILE not in able:
+        profiling = profiling.model_copy(update={"enabled": False})
+    return policy.model_copy(
+        update={"packing": policy.packing.model_copy(update=packing), "profiling": profiling},
+    )
+
+
+def live_profiling(policy: PolicySettings) -> ProfilingSettings:
+    """How jobs are profiled live: only jobs whose users asked for it are started over, unless the file says which may
+    be. A script that works on plain Slurm works under Lucid."""
+    from lucid.config.policy import LIVE_DEFAULTS, with_defaults
+
+    return with_defaults(policy, LIVE_DEFAULTS).profiling

@@ -1,0 +1,302 @@
+"""The policy that lucidd runs; what plans leave for the next.
+
+The policy that lucidd runs: how it is made, and which policies a live cluster can run at all.
+
+There is one way to make it: lucidd makes its policy so, and ``lucidctl`` makes the same one to plan again.
+
+What plans leave for the next (the shadow of a starvation bound, since when a VC is calm), kept over restarts.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from lucid.core.frozen import frozen_dataclass
+from lucid.core.ports import Capability, Predictor
+from lucid.daemon.barrier import GuardedPredictor
+from lucid.daemon.lending import check_lending
+from lucid.daemon.modes import live_profiling, policy_settings
+from lucid.daemon.reporting.settings import plain_settings, settings_code
+from lucid.errors import ConfigError, StoreError, did_you_mean
+from lucid.left_out import LeftOut
+from lucid.orchestrator.planner import isolated, make_policies
+from lucid.orchestrator.policy import Policy
+from lucid.orchestrator.registry import BUILT_IN, known_policies, make_policy
+from lucid.places import Told, library_folder
+from lucid.store.port import Store
+from lucid.store.values import noun_from_json, noun_to_json
+
+if TYPE_CHECKING:
+    from lucid.config.load import Settings
+    from lucid.config.policy import PolicySettings
+    from lucid.daemon.learning.models import LiveModels
+    from lucid.models.packing.pair_memory import PairMemory
+
+
+_ABLATIONS = frozenset(name for name in BUILT_IN if name.startswith("muri-") and name not in ("muri-s", "muri-l"))
+
+
+@frozen_dataclass(frozen=True, slots=True)
+class LivePolicy:
+    """The policy of lucidd, its predictor aside: the policy's name, and its settings as this cluster can honour them.
+    lucidd writes it beside every plan that it shows."""
+
+    name: str
+    settings: PolicySettings
+    own: Mapping[str, str] = field(default_factory=dict)
+    """By partition, the name of the policy of those that have another."""
+
+    def make(self, predictor: Predictor) -> Policy:
+        """The policy, which raises for no single partition; it asks ``predictor`` about pairs.
+
+        Raises:
+            ConfigError: there is no such policy.
+        """
+        return isolated(make_policies(self.name, self.own, self.settings, predictor))
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON form."""
+        own = {"own": dict(self.own)} if self.own else {}
+        return {"name": self.name, **own, "settings": self.settings.model_dump(mode="json"), "code": settings_code()}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> LivePolicy:
+        """The inverse of ``to_dict``.
+
+        Raises:
+            ConfigError: another version of Lucid wrote it.
+            KeyError, TypeError: it is something else.
+        """
+        own = data.get("own", {})
+        if data.get("code") == settings_code() and {data["name"], *own.values()} <= BUILT_IN.keys():
+            return cls(data["name"], plain_settings(data["settings"]), own)
+        from lucid.config.load import settings_from, still_there
+        from lucid.config.policy import PolicySettings
+
+        kept = still_there(data["settings"], PolicySettings)
+        return cls(data["name"], settings_from({"policy": kept}, "policy of the last plan").policy, own)
+
+
+def live_policy(settings: Settings, able: frozenset[Capability]) -> LivePolicy:
+    """The policy of a lucidd with these settings, on a cluster with these capabilities."""
+    return LivePolicy(settings.daemon.policy, policy_settings(settings, able), settings.daemon.policies)
+
+
+def live_models(settings: Settings | Told, config: Path, memory: PairMemory, profiled_s: float) -> LiveModels:
+    """The models of a lucidd whose configuration file is ``config``. ``profiled_s``: how long its policy profiles."""
+    from lucid.daemon.learning.models import LiveModels
+
+    return LiveModels(
+        library_folder(settings, config.parent) or Path(settings.daemon.state_dir) / "models",
+        first_guess_s=settings.daemon.first_guess_s,
+        profiled_s=profiled_s,
+        memory=memory,
+    )
+
+
+def live_predictor(settings: Settings | Told, predictor: Predictor | LiveModels, left_out: LeftOut) -> Predictor:
+    """The predictor that lucidd plans by: no exception of a model comes out of it."""
+    from lucid.daemon.learning.models import LiveModels
+
+    made = predictor.make() if isinstance(predictor, LiveModels) else predictor
+    return GuardedPredictor(made, left_out, settings.daemon.first_guess_s)
+
+
+def check_policy(settings: Settings, where: str) -> None:
+    """``where``: the file that names the policy, and those of single partitions.
+
+    Raises:
+        ConfigError: a policy is not known; it needs what no Slurm cluster with these settings offers; a partition
+            cannot have a policy of its own; or the settings do not say in full what VCs lend.
+    """
+    check_lending(settings, where)
+    _check_one(settings, settings.daemon.policy, f"{where}: daemon.policy = {settings.daemon.policy!r}")
+    daemon = settings.daemon
+    for partition, name in daemon.policies.items():
+        key = f"{where}: daemon.policies.{partition} = {name!r}"
+        if partition == daemon.profiling_partition:
+            raise ConfigError(f"{key}: this is the profiling partition, which daemon.policy uses; leave it out")
+        if partition not in daemon.partitions:
+            known = ", ".join(daemon.partitions)
+            hint = did_you_mean(partition, daemon.partitions)
+            raise ConfigError(f"{key}: not in daemon.partitions{hint} (there: {known}); say there what lucidd may do")
+        if partition in daemon.pool.quotas:
+            raise ConfigError(
+                f"{key}: this VC lends GPUs (daemon.pool.quotas), and one policy has to plan all that lend; leave it "
+                "out here, or there"
+            )
+        _check_one(settings, name, key)
+
+
+def _check_one(settings: Settings, name: str, key: str) -> None:
+    """``key``: the file and the setting that names the policy."""
+    able = _most(settings)
+    if name not in known_policies():
+        hint = did_you_mean(name, _runnable(settings, able))
+        raise ConfigError(f"{key}: there is no such policy{hint}; {_known(settings, able)}")
+    lacking = _lacking(name, settings, able)
+    if lacking == [Capability.PREEMPT] and settings.slurm.packs:
+        raise ConfigError(
+            f"{key}: it stops running jobs, which then start over; "
+            f'that takes policy.profiling.restarts = "allowed"; {_known(settings, able)}'
+        )
+    if (
+        Capability.RESIZE in lacking
+        and settings.slurm.packs
+        and {*lacking} <= {Capability.RESIZE, Capability.ADAPT, Capability.PREEMPT}
+    ):
+        raise ConfigError(
+            f"{key}: it resizes jobs, and lacks {Capability.RESIZE} here: set "
+            f"daemon.elastic.reports_dir to a folder where such jobs report their progress (lucid-report); "
+            f"{_known(settings, able)}"
+        )
+    if Capability.INTERLEAVE in lacking:
+        raise ConfigError(
+            f"{key}: it forms groups of jobs that take turns, and lacks "
+            f"{Capability.INTERLEAVE} here: {_for_turns(name, settings)}; {_known(settings, able)}"
+        )
+    if Capability.ORACLE in lacking and settings.daemon.elastic.reports_dir:
+        raise ConfigError(
+            f"{key}: it goes by the epochs and epoch times of each job as they will be, "
+            f"which only a replay knows ({Capability.ORACLE}); optimus-fitted learns them from reports; "
+            f"{_known(settings, able)}"
+        )
+    if lacking:
+        raise ConfigError(
+            f"{key}: it needs {', '.join(lacking)}, which Slurm does not offer Lucid "
+            f"with these settings, so it runs in simulations only; {_known(settings, able)}"
+        )
+
+
+def _most(settings: Settings) -> frozenset[Capability]:
+    """What the cluster offers at most, whatever Slurm's version turns out to be."""
+    if not settings.slurm.packs:
+        return frozenset()
+    able = {Capability.SHARE}
+    if settings.daemon.profiling_partition:
+        able.add(Capability.PROFILE)
+    if live_profiling(settings.policy).restarts == "allowed":
+        able.add(Capability.PREEMPT)  # whom it preempts is started over
+    if settings.daemon.elastic.reports_dir:
+        able |= {Capability.RESIZE, Capability.ADAPT, Capability.INTERLEAVE}
+    return frozenset(able)
+
+
+def needs_of(settings: Settings) -> Callable[[str], frozenset[Capability]]:
+    """What the policy of a partition needs of the cluster, with these settings."""
+    able = _most(settings)
+    names = {settings.daemon.policy, *settings.daemon.policies.values()}
+    needs = {name: _needs(name, settings, able) for name in names}
+    return lambda partition: needs[settings.daemon.policy_of(partition)]
+
+
+def _needs(name: str, settings: Settings, able: frozenset[Capability]) -> frozenset[Capability]:
+    from lucid.models.history import HistoryPredictor
+
+    return make_policy(name, policy_settings(settings, able), HistoryPredictor()).needs
+
+
+def _lacking(name: str, settings: Settings, able: frozenset[Capability]) -> list[str]:
+    needs = _needs(name, settings, able)
+    if Capability.RESIZE in needs & able:
+        able |= {Capability.PREEMPT}  # it stops elastic jobs only, whose users said that they go on from a checkpoint
+    if name in _ABLATIONS:
+        able -= {Capability.INTERLEAVE}
+    if Capability.INTERLEAVE in needs & able:
+        able |= {Capability.PREEMPT}  # on a real cluster it stops nobody
+    return sorted(needs - able)
+
+
+def _for_turns(name: str, settings: Settings) -> str:
+    """What is missing for it, and the remedy."""
+    if name in _ABLATIONS:
+        return "it is an ablation for the simulator; muri-s and muri-l run live"
+    if not settings.slurm.packs:
+        return "the client of slurm.client cannot start jobs on chosen GPUs; use command line or rest"
+    return "set daemon.elastic.reports_dir to a folder where such jobs report their stage times (lucid-report)"
+
+
+def _runnable(settings: Settings, able: frozenset[Capability]) -> list[str]:
+    """Lucid's own that can run, and those of installed packages, which are not loaded for that."""
+    return [name for name in sorted(known_policies()) if name not in BUILT_IN or not _lacking(name, settings, able)]
+
+
+def _known(settings: Settings, able: frozenset[Capability]) -> str:
+    return f"lucidd can run: {', '.join(_runnable(settings, able))}"
+
+
+_LOG = logging.getLogger("lucidd")
+_VIEW: Final = "policy_memory"
+_LEAST_EVERY_S: Final = 30.0
+_COST: Final = 100.0
+"""Keeping it takes at most one part in so many of the daemon's time."""
+
+
+class PolicyMemory:
+    """Keeps the memory of a policy in the store: of the one called ``policy``, and of those in ``own``, by partition.
+    Of a daemon that is killed the last half minute is lost: a shadow goes on from when it was kept, with what is
+    known by then."""
+
+    def __init__(self, store: Store, policy: str, own: Mapping[str, str] | None = None) -> None:
+        self._store = store
+        self._policy, self._own = policy, dict(own or {})
+        self._kept: Mapping[str, object] = {}
+        self._due_s = 0.0
+        self._start: Mapping[str, object] | None = None
+        self._told: set[str] = set()
+
+    def start_with(self, memory: Mapping[str, object]) -> None:
+        """What ``load`` is to give instead of the store's, which is new: the memory of the cycles before."""
+        self._start = memory
+
+    def load(self) -> Mapping[str, object]:
+        """As it was kept last, by partition; nothing of a partition where another policy or version left it."""
+        if self._start is not None:
+            return self._start
+        data = self._store.view(_VIEW)
+        if not isinstance(data, dict):
+            return {}
+        policy, own = data.get("policy"), data.get("own", {})
+        try:
+            found = noun_from_json(data.get("memory"))
+            kept = {
+                name: memory
+                for name, memory in found.items()
+                if own.get(name, policy) == self._own.get(name, self._policy)
+            }
+        except Exception as error:
+            _LOG.warning("policy memory begins anew", extra={"facts": {"why": str(error)}})
+            return {}
+        self._kept = kept
+        return self._kept
+
+    def keep(self, memory: Mapping[str, object], *, now: bool = False) -> None:
+        """Keep it if that is due, or ``now``, and it has changed.
+
+        Raises:
+            StoreError: it cannot be written.
+        """
+        began_s = time.monotonic()
+        if memory is self._kept or (began_s < self._due_s and not now) or not (memory or self._kept):
+            return
+        written = [[name, one] for name, left in memory.items() if (one := self._written(name, left)) is not None]
+        self._store.put_view(_VIEW, {"policy": self._policy, "own": self._own, "memory": {"map": written}})
+        self._kept = memory
+        took_s = time.monotonic() - began_s
+        self._due_s = began_s + took_s + max(_LEAST_EVERY_S, _COST * took_s)
+
+    def _written(self, name: str, left: object) -> Any:
+        """What one partition's plan left, as it is kept; ``None`` where it is of a kind that cannot be."""
+        try:
+            return noun_to_json(left)
+        except StoreError as error:
+            if name not in self._told:
+                self._told.add(name)
+                facts = {"partition": name, "why": str(error)}
+                _LOG.warning("what a plan leaves for the next is not kept over a restart", extra={"facts": facts})
+            return None

@@ -1,0 +1,1 @@
+"""What lucidd publishes, and what commands and pages read of it."""

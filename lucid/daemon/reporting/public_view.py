@@ -1,0 +1,222 @@
+"""What anybody may read; PrivateData.
+
+What anybody may read of what lucidd sees: a file beside the heartbeat, without users, accounts and names.
+
+The store itself is closed to all but lucidd's user and root: who can read an SQLite file can lock it. From this file
+``lucidctl status|queue|why-not|explain`` answer everybody else (docs/decisions/0018-who-reads-what.md).
+
+Slurm's ``PrivateData`` as lucidd records it for the pages (docs/decisions/0027): who may see whose jobs.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lucid.core.as_json import from_json
+from lucid.core.names import without_names as hide
+from lucid.core.prediction import Prediction
+from lucid.core.reason import REASONS
+from lucid.core.snapshot import Partition
+from lucid.daemon.lending import lending_of
+from lucid.daemon.reporting.starts import START_TIMES, STARTS
+from lucid.errors import ClusterError, StoreError
+from lucid.files import write_public
+from lucid.places import Placed
+from lucid.slurm.heartbeat import read_heartbeat
+from lucid.store.port import Lease
+
+if TYPE_CHECKING:
+    from lucid.config.load import Settings
+
+
+_LOG = logging.getLogger("lucidd")
+_EVERY_S = 5.0
+_SHARE = 0.05
+"""Of lucidd's time that the file may take, at the most."""
+
+
+def published_file(settings: Placed) -> Path:
+    """Beside the heartbeat, in a folder that everybody may enter."""
+    return Path(settings.daemon.heartbeat).with_name("public.json")
+
+
+def without_names(picture: Mapping[str, Any], users: dict[str, str] | None = None) -> dict[str, Any]:
+    """A picture of the cluster (``snapshot_to_dict``, with its plan) in which users are numbered, and texts that are
+    not for everybody are empty (``lucid.core.names``). What Lucid compares stays: sizes, times, places, measured
+    loads, the reasons. ``users``: filled in with what each user is called there."""
+    users = {} if users is None else users
+    users[""] = ""
+
+    def alias(user: str) -> str:
+        return users.setdefault(user, f"user {len(users)}")
+
+    def decision(of: Mapping[str, Any]) -> dict[str, Any]:
+        return {**of, "reasons": [hide(REASONS[one["kind"]], one, alias) for one in of["reasons"]]}
+
+    partitions = {name: hide(Partition, part, alias) for name, part in picture["partitions"].items()}
+    return {
+        "now_s": picture["now_s"],
+        "partitions": partitions,
+        "predictions": {name: hide(Prediction, one, alias) for name, one in picture["predictions"].items()},
+        "arrivals": picture.get("arrivals", {}),
+        "fair_share": [["", users[user], factor] for user, factor in _factors(picture).items() if user in users],
+        "wake_s": picture.get("wake_s"),
+        "policy": _without_shares(picture.get("policy")),
+        "plan": {
+            name: {job_id: decision(one) for job_id, one in part.items()}
+            for name, part in picture.get("plan", {}).items()
+        },
+    }
+
+
+def _factors(picture: Mapping[str, Any]) -> dict[str, float]:
+    """Fair-share factors by user, of those users who have only one."""
+    found: dict[str, set[float]] = {}
+    for _, user, factor in picture.get("fair_share", ()):
+        found.setdefault(user, set()).add(factor)
+    return {user: min(factors) for user, factors in found.items() if len(factors) == 1}
+
+
+def _without_shares(policy: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """The policy without the shares of replays, which name accounts."""
+    if policy is None:
+        return None
+    settings = policy["settings"]
+    return {**policy, "settings": {**settings, "fairness": {**settings["fairness"], "shares": {}}}}
+
+
+def _times_without_names(times: Mapping[str, Any], users: Mapping[str, str]) -> dict[str, Any]:
+    """What came true of forecasts, by the numbers of those users who are in the picture."""
+    run_times = times["run_times"]
+    known = {users[user]: errors for user, errors in run_times["users"].items() if user in users}
+    return {**times, "run_times": {**run_times, "users": known}}
+
+
+class Publisher:
+    """Writes the file when something in it has changed, at most once in a few seconds; deletes it where nothing is to
+    be published."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.path = published_file(settings)
+        self._on = settings.daemon.publish == "jobs"
+        self._picture: Mapping[str, Any] | None = None
+        self._times: Mapping[str, Any] | None = None
+        self._starts: Mapping[str, Any] | None = None
+        self._written: tuple[object, ...] = ()
+        self._next_s, self._every_s, self._trouble = float("-inf"), _EVERY_S, ""
+
+    def take(self, picture: Mapping[str, Any]) -> None:
+        """The picture of this cycle."""
+        self._picture = picture
+
+    def take_times(self, times: Mapping[str, Any] | None, starts: Mapping[str, Any] | None) -> None:
+        """What came true of forecasts of starts, and the latest of them, as the store keeps both."""
+        self._times, self._starts = times, starts
+
+    def write(self, now_s: float, status: Mapping[str, Any]) -> None:
+        """At the end of a cycle, with a *status* that names nobody. Where the file cannot be written, that is told,
+        and no decision waits for it."""
+        if self._next_s - self._every_s <= now_s < self._next_s or self._picture is None:
+            return
+        self._next_s, began_s = now_s + self._every_s, time.perf_counter()
+        news = (self._picture["now_s"], dict(status), self._starts and self._starts["at_s"])
+        try:
+            if not self._on:
+                self.path.unlink(missing_ok=True)
+            elif news != self._written or not self.path.exists():
+                whole = {**status, "partitions": _counted(self._picture)}
+                users: dict[str, str] = {}
+                told: dict[str, Any] = {"snapshot": without_names(self._picture, users), "status": whole}
+                if self._times is not None:
+                    told[START_TIMES] = _times_without_names(self._times, users)
+                if self._starts is not None:
+                    told[STARTS] = self._starts  # ids and seconds
+                write_public(self.path, json.dumps(told).encode())
+                self._written = news
+                self._every_s = max(_EVERY_S, (time.perf_counter() - began_s) / _SHARE)
+            self._trouble = ""
+        except OSError as error:
+            if str(error) != self._trouble:
+                _LOG.warning("queue not published", extra={"facts": {"why": str(error)}})
+            self._trouble = str(error)
+
+
+def _counted(picture: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    return {
+        name: {
+            "gpus": sum(node["gpus"] for node in part["nodes"]),
+            "pending": len(part["pending"]),
+            "running": len(part["running"]),
+            "packed": sum(entry["partner"] is not None for entry in part["running"]),
+            **({"vcs": lending_of(from_json(Partition, {**part, "name": name}))} if part.get("quotas") else {}),
+        }
+        for name, part in picture["partitions"].items()
+    }
+
+
+class Published:
+    """What was published, asked like the store.
+
+    Raises:
+        StoreError: nothing is.
+    """
+
+    def __init__(self, settings: Placed) -> None:
+        self.path = published_file(settings)
+        self._heartbeat = Path(settings.daemon.heartbeat)
+        try:
+            self._data = dict(json.loads(self.path.read_text(encoding="utf-8")))
+        except (OSError, ValueError, TypeError):
+            raise StoreError(
+                f"{self.path}: nothing is published there for users. lucidd is not started yet, or this site keeps "
+                'it to itself (daemon.publish = "nothing"); scontrol show job tells of your own jobs'
+            ) from None
+
+    def view(self, name: str) -> Any:
+        """As the store's, without names."""
+        return self._data.get(name)
+
+    def settings(self) -> dict[str, str]:
+        """Whether lucidd is paused; switches of modes are shown by the modes in force."""
+        return {"paused": "1"} if (self.view("status") or {}).get("paused") else {}
+
+    def lease(self) -> Lease | None:
+        """Whether a daemon lives is told by its heartbeat here."""
+        beat, status = read_heartbeat(self._heartbeat), self.view("status") or {}
+        if beat is None:
+            return None
+        return Lease(str(status.get("holder", "")) or "lucidd", 0, beat.at_s + float(status.get("lasts_s", 15.0)))
+
+
+_READ_EVERY_S = 3600.0
+_AGAIN_S = 60.0
+
+
+class PrivateData:
+    """``words``: as slurmctld's configuration in force has them, at most an hour old; ``None`` as long as Slurm has
+    not told."""
+
+    def __init__(self, ask: Callable[[], Mapping[str, str] | None]) -> None:
+        self.words: list[str] | None = None
+        self._ask = ask
+        self._due_s = float("-inf")
+        self._asked_s = float("-inf")
+
+    def look(self, now_s: float) -> None:
+        """Ask, if that is due. Where Slurm does not answer, what it said before stands."""
+        if self._asked_s <= now_s < self._due_s:  # also where the clock was set back
+            return
+        self._asked_s, self._due_s = now_s, now_s + _READ_EVERY_S
+        try:
+            config = self._ask()
+        except ClusterError:
+            self._due_s = now_s + _AGAIN_S
+            return
+        if config is not None:
+            told = (word.strip().lower() for word in config.get("PrivateData", "").split(","))
+            self.words = [word for word in told if word and word not in ("none", "(null)")]

@@ -1,0 +1,76 @@
+"""What lucidd saw and decided last, and how to plan again from it: every answer of ``lucidctl`` begins here."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lucid.core.ports import Predictor
+from lucid.daemon.policies import LivePolicy, PolicyMemory, live_models, live_predictor
+from lucid.daemon.reporting.last_plan import StoredPlan, stored_picture, stored_plan
+from lucid.daemon.reporting.public_view import Published
+from lucid.daemon.reporting.starts import START_TIMES, StartsAhead, run_times_of, start_times_of, starts_ahead
+from lucid.orchestrator.forecast.plan_ahead import Forecast, forecast
+from lucid.orchestrator.forecast.ranges import StartTimes
+from lucid.orchestrator.forecast.run_times import RunTimes
+from lucid.orchestrator.policy import Policy
+from lucid.places import Told
+from lucid.store.sqlite import SqliteStore
+
+if TYPE_CHECKING:
+    from lucid.config.load import Settings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LastPlan(StoredPlan):
+    """What was seen and decided, and the ``policy`` that decided."""
+
+    policy: LivePolicy
+    times: StartTimes = field(default_factory=StartTimes)
+    """What came true of lucidd's forecasts of starts."""
+    run_times: RunTimes = field(default_factory=RunTimes)
+    """What came true of estimates of run times."""
+
+    def policy_again(self, settings: Settings | Told, config: Path) -> Policy:
+        """The policy as lucidd made it, with lucidd's models and its memory of pairs as far as this user may read
+        them. ``config``: lucidd's configuration file."""
+        return self.policy.make(self.predictor(settings, config))
+
+    def starts(self, settings: Settings | Told, config: Path) -> StartsAhead:
+        """When the jobs that wait are expected to start, planned ahead here; ``config`` as above."""
+        return starts_ahead(self.snapshot, self.ahead(settings, config), self.times)
+
+    def ahead(self, settings: Settings | Told, config: Path) -> Forecast:
+        """What planning ahead comes to; ``config`` as above."""
+        predictor = self.predictor(settings, config)
+        policy = self.policy.make(predictor)
+        return forecast(self.snapshot, self.plan, policy, pair_speed=predictor.pair_speed, run_times=self.run_times)
+
+    def predictor(self, settings: Settings | Told, config: Path) -> Predictor:
+        """lucidd's predictor, as far as this user may read its models and its memory of pairs."""
+        from lucid.left_out import LeftOut
+        from lucid.models.packing.pair_memory import PairMemory, PairMemoryFile
+
+        path = Path(settings.daemon.state_dir) / "pairs.json"
+        memory = PairMemoryFile(path, read_only=True) if os.access(path, os.R_OK) else PairMemory()
+        models = live_models(settings, config, memory, self.policy.settings.profiling.t_prof_s)
+        return live_predictor(settings, models, LeftOut())
+
+
+def last_plan(store: SqliteStore | Published, data: Mapping[str, Any] | None = None) -> LastPlan:
+    """As lucidd wrote it last. ``data``: the picture, where it was read already.
+
+    Raises:
+        ConfigError: its policy is not known here, or another version of Lucid wrote it.
+        StoreError: lucidd has not finished a cycle yet, or another version of Lucid wrote it.
+    """
+    data = stored_picture(store) if data is None else data
+    policy, seen = LivePolicy.from_dict(data["policy"]), stored_plan(store, data)
+    memory = {} if isinstance(store, Published) else PolicyMemory(store, policy.name, policy.own).load()
+    snapshot = replace(seen.snapshot, memory=memory)
+    known = store.view(START_TIMES)
+    times, run_times = start_times_of(known), run_times_of(known)
+    return LastPlan(snapshot, seen.plan, seen.modes, policy=policy, times=times, run_times=run_times)

@@ -1,0 +1,72 @@
+"""What ``lucidctl status`` shows of a daemon: a picture of plain values, replaced every cycle."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from lucid.core.job import Running
+from lucid.core.snapshot import Snapshot
+from lucid.daemon.lending import lending_of
+
+if TYPE_CHECKING:
+    from lucid.daemon.learning.models import LiveModels
+    from lucid.slurm.client import Breaker
+    from lucid.slurm.view.profiles import ProfileSource
+
+
+def status_of(
+    now_s: float, client: str, breaker: Breaker, models: LiveModels | None, source: ProfileSource
+) -> dict[str, Any]:
+    """The calls to Slurm, which models answer, and which profiles could not be read."""
+    calls = breaker.calls
+    return {
+        "at_s": now_s,
+        "pid": os.getpid(),
+        "client": client,
+        "calls": {
+            "reads": calls.reads,
+            "writes": calls.writes,
+            "refused": calls.refused,
+            "failed": calls.failed,
+            "last_s": round(calls.last_s, 4),
+            "slowest_s": round(calls.slowest_s, 4),
+        },
+        "breaker_open_s": round(breaker.open_s, 1),
+        "breaker_why": breaker.why if breaker.open_s else "",
+        "models": {} if models is None else {kind: asdict(found) for kind, found in models.serving.items()},
+        "bad_profiles": dict(getattr(source, "bad", {})),
+    }
+
+
+def partitions_of(snapshot: Snapshot) -> dict[str, dict[str, Any]]:
+    """GPUs and jobs of each partition, and of a pool what each VC may have, holds and has borrowed."""
+    return {
+        name: {
+            "gpus": part.gpus,
+            "pending": len(part.pending),
+            "running": len(part.running),
+            "packed": sum(entry.partner is not None for entry in part.running),
+            **({"vcs": lending_of(part)} if part.quotas else {}),
+        }
+        for name, part in snapshot.partitions.items()
+    }
+
+
+def running_of(snapshot: Snapshot) -> dict[str, Running]:
+    """The jobs that run, by id."""
+    return {entry.job.id: entry for part in snapshot.partitions.values() for entry in part.running}
+
+
+def words_of_left_out(seen: Mapping[str, Any]) -> list[str]:
+    """What the daemon could not read at its last look, a sentence for each source. ``seen``: its picture."""
+    found = []
+    for source, told in (seen.get("left_out") or {}).items():
+        now, first = told.get("now", 0), told.get("first", {})
+        if now:
+            named = "; ".join(f"{which} ({why})" for which, why in first.items())
+            more = f"; and {now - len(first)} more" if now > len(first) else ""
+            found.append(f"left out of {source}, since it cannot be read: {named}{more}")
+    return found

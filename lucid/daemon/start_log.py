@@ -1,0 +1,139 @@
+"""Forecasts of starts against what came true, as lucidd keeps them: the ranges that people are shown rest on them.
+
+Where jobs or plans have changed, and once a minute while jobs wait, lucidd plans its queue ahead, for a fiftieth of
+its time at most. What it comes to is a view of the store, so that who asks when a job starts need not plan
+(``stored_starts``). Once a minute at most lucidd notes what it tells of the jobs that have begun to wait since. When
+a job starts, the note becomes a sample (``orchestrator.start_times``); when one ends, so does its run time
+(``orchestrator.run_times``). All of that is another view, bounded, so that a restart goes on where the daemon before
+it was.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from operator import is_not
+from typing import Any
+
+from lucid.core.decision import Plan, Start
+from lucid.core.snapshot import Snapshot
+from lucid.daemon.barrier import behind_barrier
+from lucid.daemon.reporting.starts import START_TIMES, STARTS, run_times_of, start_times_of, starts_ahead, wait_of
+from lucid.orchestrator.forecast.plan_ahead import Forecast, PairSpeed, forecast
+from lucid.orchestrator.policy import Policy
+from lucid.store.port import Store
+from lucid.store.recorder import QUIET_S
+
+_EVERY_S = 60.0
+"""Between two notes, at least."""
+_TOLD_EVERY_S = 2.0
+"""Between two forecasts, at least: as between two pictures."""
+_COST = 50.0
+"""A forecast is made at most once in so many times as long as it takes."""
+
+
+class StartLog:
+    """Notes forecasts, and what became of them. ``policy``: one like that of the plans, of its own."""
+
+    def __init__(self, store: Store, policy: Policy, pair_speed: PairSpeed) -> None:
+        self._store = store
+        self._policy = policy
+        self._pair_speed = pair_speed
+        self._kept = store.view(START_TIMES)
+        self._times, self._run_times = start_times_of(self._kept), run_times_of(self._kept)
+        self._estimates: dict[str, float] = {}
+        """Seconds, by job: as told when the job was first seen."""
+        self._noted, self._told, self._quiet = _Due(_EVERY_S), _Due(_TOLD_EVERY_S), _Due(QUIET_S)
+        self._told_of: list[object] = []
+        """The partitions and plans that were planned ahead last."""
+        self._starts: Any = None
+
+    @property
+    def kept(self) -> Any:
+        """The view as it is kept now; ``None`` before there is one."""
+        return self._kept
+
+    @property
+    def starts(self) -> Any:
+        """When the waiting jobs are expected to start, as it was told last; ``None`` before that."""
+        return self._starts
+
+    def take(self, snapshot: Snapshot, plan: Plan) -> None:
+        """One cycle. Trouble here is told, and costs no decision."""
+        behind_barrier("start times not kept", lambda: self._take(snapshot, plan))
+
+    def _take(self, snapshot: Snapshot, plan: Plan) -> None:
+        now_s, times = snapshot.now_s, self._times
+        waiting = {e.job.id: (part, e) for part in snapshot.partitions.values() for e in part.pending}
+        running = {e.job.id: e for part in snapshot.partitions.values() for e in part.running}
+        changed = self._learn(snapshot, (*waiting, *running))
+        for job_id in [job_id for job_id in times.open if job_id not in waiting]:
+            entry = running.get(job_id)
+            if entry is not None and entry.start_s >= now_s:
+                continue  # its node boots
+            if entry is None:
+                times.left(job_id)
+            else:
+                times.started(job_id, entry.start_s)
+            changed = True
+        seen: list[object] = [*snapshot.partitions.values(), *plan.partitions.values()]
+        moved = len(seen) != len(self._told_of) or any(map(is_not, seen, self._told_of))
+        moved = moved or (bool(waiting) and self._quiet.at(now_s))  # what was foreseen an hour ago has passed by now
+        at_once = {action.job_id for action in plan.actions if isinstance(action.decision, Start)}
+        new = [job_id for job_id in waiting if job_id not in times.open and job_id not in at_once]
+        note, tell = bool(new) and self._noted.at(now_s), moved and self._told.at(now_s)
+        if note or tell:
+            began_s = time.perf_counter()
+            ahead = forecast(snapshot, plan, self._policy, pair_speed=self._pair_speed, run_times=self._run_times)
+            for job_id in new if note else ():
+                wait = wait_of(*waiting[job_id], ahead)
+                if wait is not None:
+                    times.waits(job_id, wait, now_s)
+            self._tell(snapshot, ahead)
+            self._told_of, took_s = seen, time.perf_counter() - began_s
+            self._told.done(now_s, _COST * took_s)
+            self._quiet.done(now_s, _COST * took_s)
+            if note:
+                self._noted.done(now_s, _COST * took_s)
+        if note or changed:
+            self._keep()
+
+    def _tell(self, snapshot: Snapshot, ahead: Forecast) -> None:
+        self._starts = starts_ahead(snapshot, ahead, self._times).to_dict()
+        self._store.put_view(STARTS, self._starts)
+
+    def _learn(self, snapshot: Snapshot, known: Sequence[str]) -> bool:
+        """How long the jobs that ended ran for, beside their estimates. Were there any?"""
+        before, learned = self._estimates, False
+        for ended in snapshot.ended:
+            estimate_s = before.get(ended.job.id)
+            if estimate_s is not None and ended.ran_s > 0.0:
+                self._run_times.ended(ended.job.user, ended.ran_s, estimate_s)
+                learned = True
+        told = snapshot.predictions
+        self._estimates = {
+            job_id: before[job_id] if job_id in before else told[job_id].duration_s
+            for job_id in known
+            if job_id in before or job_id in told
+        }
+        return learned
+
+    def _keep(self) -> None:
+        self._kept = {**self._times.to_dict(), "run_times": self._run_times.to_dict()}
+        self._store.put_view(START_TIMES, self._kept)
+
+
+class _Due:
+    """Something that is done every so often. Where the clock was set back it is due at once."""
+
+    def __init__(self, least_s: float) -> None:
+        self._least_s = self._every_s = least_s
+        self._next_s = float("-inf")
+
+    def at(self, now_s: float) -> bool:
+        return not self._next_s - self._every_s <= now_s < self._next_s
+
+    def done(self, now_s: float, every_s: float) -> None:
+        """Next no sooner than so much later."""
+        self._every_s = max(self._least_s, every_s)
+        self._next_s = now_s + self._every_s

@@ -1,1 +1,0 @@
-"""What ``lucidctl doctor`` looks at, and what it says to do."""

@@ -1,1 +1,0 @@
-"""Versions of models: when to train, what to serve, and the library that keeps them."""

@@ -1,0 +1,325 @@
+"""Files a node leaves for lucidd: profiles, use, health (both sides).
+
+The folder through which nodes tell the daemon of their jobs: one small JSON file a job and node.
+
+The sampler replaces its file as a whole; a reader sees the old one or the new. A job on one node is
+``<job>.json``; a job over several nodes has ``<job>@<node>.json`` from each. Files that cannot be read are
+reported, never fatal: a profile lost costs a job its chance of sharing, nothing more.
+
+The folder through which nodes tell lucidd of GPUs that are not well: ``health/NODE.json`` among the summaries.
+
+The sampler replaces its file when there is something new, which moves the folder's time, and lucidd looks. In between
+it only touches the file, to say that it still looks. What cannot be read is told, and says nothing of any GPU.
+
+How jobs used their GPUs, from the summaries of samplers: read once each, and again when they change.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+from lucid.core.as_json import from_json, to_json
+from lucid.core.checked import checked, sound_profile
+from lucid.core.frozen import frozen_dataclass
+from lucid.core.gpu import MOST_NUMBER, CardHealth, GpuFault, NodeHealth
+from lucid.core.job import JobProfile
+from lucid.errors import MetricsError
+from lucid.files import read_regular, write_atomic
+from lucid.profiler.summary import Summary, merged_profile
+from lucid.profiler.use import GpuUse
+
+FORMAT: Final = 1
+_LARGEST_BYTES: Final = 1 << 20
+_T = TypeVar("_T")
+
+
+@frozen_dataclass(frozen=True, slots=True)
+class ProfileFiles:
+    """What the folder held: summaries by job (one a node), and files that were no summaries, with the reason."""
+
+    summaries: Mapping[str, tuple[Summary, ...]]
+    bad: tuple[str, ...] = ()
+
+    @property
+    def profiles(self) -> dict[str, JobProfile]:
+        """By job, of those that are measured on all the nodes that reported."""
+        merged = {job: merged_profile(nodes) for job, nodes in self.summaries.items()}
+        return {job: profile for job, profile in merged.items() if profile is not None}
+
+
+def write_summary(folder: Path, summary: Summary, *, several_nodes: bool = False) -> Path:
+    """Replace a job's file in ``folder`` by this summary.
+
+    Raises:
+        MetricsError: the folder cannot be written, or the job's name is no file name.
+    """
+    try:
+        name = _file_name(f"{summary.job}@{summary.node}" if several_nodes else summary.job)
+    except ValueError as error:
+        raise MetricsError(str(error)) from None
+    path = folder / f"{name}.json"
+    try:
+        write_atomic(path, json.dumps(summary_to_dict(summary), separators=(",", ":")).encode())
+    except OSError as error:
+        raise MetricsError(
+            f"{path}: cannot be written ({error.strerror}); the sampler's user must be able to write the folder"
+        ) from None
+    return path
+
+
+def read_profile_files(folder: Path) -> ProfileFiles:
+    """Every summary in ``folder``; one that does not exist holds none."""
+    found: dict[str, list[Summary]] = {}
+    bad: list[str] = []
+    for path in sorted(folder.glob("*.json")) if folder.is_dir() else ():
+        if path.name.startswith("."):
+            continue
+        try:
+            summary = read_summary(path)
+        except FileNotFoundError:
+            continue  # its job ended between the listing and the reading
+        except MetricsError as error:
+            bad.append(str(error))
+            continue
+        found.setdefault(summary.job, []).append(summary)
+    return ProfileFiles({job: tuple(nodes) for job, nodes in found.items()}, tuple(bad))
+
+
+def read_summary(path: Path) -> Summary:
+    """One file.
+
+    Raises:
+        FileNotFoundError: it is not there.
+        MetricsError: it is no summary; the message names file and fault.
+    """
+    try:
+        content = read_regular(path, _LARGEST_BYTES + 1)
+        if len(content) > _LARGEST_BYTES:
+            raise ValueError(f"larger than {_LARGEST_BYTES} bytes")
+        return summary_from_dict(json.loads(content))
+    except FileNotFoundError:
+        raise
+    except Exception as error:  # whatever is wrong with it
+        raise MetricsError(f"{path}: not a job's summary ({error}); delete it, the sampler writes it anew") from None
+
+
+def prune_profiles(folder: Path, before_s: float) -> int:
+    """Delete files that no sampler has written since then: their jobs have ended. Returns how many went; those that
+    this user may not delete stay."""
+    gone = 0
+    for path in folder.glob("[!.]*.json") if folder.is_dir() else ():
+        with contextlib.suppress(OSError):
+            if path.stat().st_mtime < before_s:
+                path.unlink()
+                gone += 1
+    return gone
+
+
+def _file_name(name: str) -> str:
+    if not name or name.startswith(".") or "/" in name or "\0" in name:
+        raise ValueError(f"{name!r} cannot name a file; a job id has letters, digits, '_' and '+'")
+    return name
+
+
+def summary_to_dict(summary: Summary) -> dict[str, Any]:
+    """All fields by name, nested."""
+    return {"format": FORMAT, **to_json(summary)}
+
+
+def summary_from_dict(data: Mapping[str, Any]) -> Summary:
+    """The inverse.
+
+    Raises:
+        ValueError: it is of another format, or a value is out of range.
+        KeyError, TypeError: a field is missing or of a wrong type.
+    """
+    if data.get("format") != FORMAT:
+        raise ValueError(f"format {data.get('format')!r}, this version reads {FORMAT}")
+    summary = checked(from_json(Summary, data))
+    _file_name(summary.job)
+    if summary.profile is not None:
+        sound_profile(summary.profile)
+    return summary
+
+
+HEALTH_FORMAT: Final = 1
+ALIVE_S: Final = 60.0
+"""A sampler that runs touches its file so often."""
+_LARGEST_HEALTH_BYTES: Final = 1 << 18
+_LARGEST_EVIDENCE: Final = 1 << 20
+_MOST_CARDS: Final = 64
+
+
+def health_folder(profiles: Path) -> Path:
+    """Where nodes tell it, by the folder of summaries."""
+    return profiles / "health"
+
+
+def _path(folder: Path, node: str) -> Path:
+    if not node or node.startswith(".") or "/" in node or "\0" in node:
+        raise MetricsError(f"{node!r} cannot name a file: it is no node")
+    return folder / f"{node}.json"
+
+
+def write_health(folder: Path, health: NodeHealth) -> None:
+    """Replace a node's file.
+
+    Raises:
+        MetricsError: the folder cannot be written.
+    """
+    path = _path(folder, health.node)
+    try:
+        folder.mkdir(exist_ok=True)
+        write_atomic(path, json.dumps({"format": HEALTH_FORMAT, **to_json(health)}, separators=(",", ":")).encode())
+    except OSError as error:
+        raise MetricsError(f"{path}: cannot be written ({error.strerror})") from None
+
+
+def touch_health(folder: Path, node: str) -> None:
+    """Say that the sampler of this node still looks, and has seen nothing new."""
+    with contextlib.suppress(OSError):
+        os.utime(_path(folder, node))
+
+
+def read_health(path: Path) -> NodeHealth:
+    """One file.
+
+    Raises:
+        FileNotFoundError: it is not there.
+        MetricsError: it tells of no node's GPUs.
+    """
+    try:
+        content = read_regular(path, _LARGEST_HEALTH_BYTES + 1)
+        if len(content) > _LARGEST_HEALTH_BYTES:
+            raise ValueError(f"larger than {_LARGEST_HEALTH_BYTES} bytes")
+        data = json.loads(content)
+        if data.get("format") != HEALTH_FORMAT:
+            raise ValueError(f"format {data.get('format')!r}, this version reads {HEALTH_FORMAT}")
+        health = checked(from_json(NodeHealth, data))
+        for card in health.cards:
+            _sound_card(checked(card))
+        if f"{health.node}.json" != path.name or len(health.cards) > _MOST_CARDS:
+            raise ValueError(f"it tells of {len(health.cards)} GPUs of node {health.node!r}")
+        return health
+    except FileNotFoundError:
+        raise
+    except Exception as error:  # whatever is wrong with it
+        raise MetricsError(
+            f"{path}: tells of no node's GPUs ({error}); delete it, the sampler writes it anew"
+        ) from None
+
+
+def _sound_card(card: CardHealth) -> None:
+    if not 0 <= card.index <= MOST_NUMBER:
+        raise ValueError(f"a GPU has the number {card.index}")
+    for fault in card.faults:
+        one: GpuFault = checked(fault)
+        if not 0 < one.since_s <= one.began_s <= one.last_s:
+            raise ValueError(f"{one.kind} was seen from {one.since_s} to {one.last_s}")
+
+
+class HealthFolder:
+    """What all nodes told last. ``bad``: by file name, what is wrong with those that could not be read; what such a
+    node told before still counts."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._seen: dict[str, int] = {}
+        self._nodes: dict[str, NodeHealth] = {}
+        self._alive_s: dict[str, float] = {}
+        self.bad: dict[str, str] = {}
+
+    def look(self) -> Mapping[str, NodeHealth]:
+        """By node; the same objects as long as their files are the same."""
+        try:
+            entries = {entry.name: entry.stat() for entry in os.scandir(self.folder) if _is_file(entry.name)}
+        except FileNotFoundError:
+            entries = {}
+        except OSError:
+            return self._nodes
+        for name, found in entries.items():
+            node = name.removesuffix(".json")
+            self._alive_s[node] = found.st_mtime
+            if self._seen.get(name) == found.st_mtime_ns:
+                continue
+            try:
+                self._nodes[node] = read_health(self.folder / name)
+                self.bad.pop(name, None)
+            except FileNotFoundError:
+                continue
+            except MetricsError as error:
+                self.bad[name] = str(error)
+            self._seen[name] = found.st_mtime_ns
+        for name in self._seen.keys() - entries.keys():
+            del self._seen[name]
+            self.bad.pop(name, None)
+            self._nodes.pop(name.removesuffix(".json"), None)
+            self._alive_s.pop(name.removesuffix(".json"), None)
+        return dict(self._nodes)
+
+    def silent(self, now_s: float) -> list[str]:
+        """Nodes whose sampler has not said for some minutes that it still looks."""
+        return sorted(node for node, at_s in self._alive_s.items() if now_s - at_s > 5 * ALIVE_S)
+
+
+def _is_file(name: str) -> bool:
+    return name.endswith(".json") and not name.startswith(".")
+
+
+class Evidence:
+    """The series of what was seen of GPUs that are not well, a line of JSON for each look that showed something, in a
+    file on the node; at 1 MiB it is put aside, and the one before goes."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def add(self, lines: list[dict[str, Any]]) -> None:
+        """Raises ``MetricsError`` where they cannot be written."""
+        if not lines:
+            return
+        try:
+            if self._path.exists() and self._path.stat().st_size > _LARGEST_EVIDENCE:
+                self._path.replace(self._path.with_suffix(".1.jsonl"))
+            with self._path.open("a", encoding="utf-8") as file:
+                file.writelines(json.dumps(line, separators=(",", ":")) + "\n" for line in lines)
+        except OSError as error:
+            raise MetricsError(f"{self._path}: cannot be written ({error.strerror})") from None
+
+
+class UseFolder:
+    """The summaries below one folder. It may be asked from several threads."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._lock = threading.Lock()
+        self._seen: dict[str, tuple[int, str, tuple[GpuUse, ...]]] = {}
+        """By file name: version, job, use."""
+
+    def uses(self) -> dict[str, tuple[GpuUse, ...]]:
+        """By job id, of all its nodes. Files that are no summaries, or of samplers that did not tell it yet, have
+        none: lucidd and ``lucidctl doctor`` tell of files that cannot be read."""
+        with self._lock:
+            self._look()
+            found: dict[str, tuple[GpuUse, ...]] = {}
+            for _, job, use in self._seen.values():
+                found[job] = found.get(job, ()) + use
+            return found
+
+    def _look(self) -> None:
+        known, self._seen = self._seen, {}
+        for path in self._folder.glob("[!.]*.json") if self._folder.is_dir() else ():
+            try:
+                version = path.stat().st_mtime_ns
+                before = known.get(path.name)
+                if before is None or before[0] != version:
+                    summary = read_summary(path)
+                    before = version, summary.job, summary.use
+            except (MetricsError, OSError):
+                continue
+            self._seen[path.name] = before

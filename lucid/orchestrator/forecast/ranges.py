@@ -1,0 +1,295 @@
+"""How sure a forecast of a start is: quantiles of forecasts that came true before, of waits like this one.
+
+Planning ahead gives one time per job; here a range is put round it. Of every wait that has begun, what was forecast
+is kept; once the job starts, the logarithm of real over forecast wait is one more sample. A wait that goes on counts,
+for less, as a sample that is at least so long (the estimator of Kaplan and Meier), as otherwise only the short waits
+of a jam would be known while it lasts. Samples weigh by likeness (partition, size, forecast wait, how far the planned
+paths differed, how long ago). The range is the shortest that holds 8 of 10 samples. Its ends are moved away from its
+middle, or towards it, by a factor that follows what came true: each start outside makes it larger, each inside
+smaller, so that 8 of 10 fall inside (adaptive conformal inference, Gibbs and Candes 2021; one factor for each kind of
+wait). A job that still waits past the end of its range is a miss from then on, and not only once it starts.
+
+Times are in seconds. Nothing here knows a clock, and nothing is random.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from math import exp, inf, log
+from typing import TYPE_CHECKING, Any
+
+from lucid.core.frozen import frozen_dataclass
+
+if TYPE_CHECKING:
+    from lucid.orchestrator.forecast.samples import Like, Samples
+
+
+SHORT_S = 60.0
+"""Waits up to this are short: they are not counted when it is asked how well forecasts hold."""
+_INSIDE = 0.8
+"""Share of starts that are to fall inside the range."""
+_TELLS, _NEAR_S = 3.0, 7200.0
+"""A range tells something if it is at most so many times as wide as its likely wait, or ends so soon."""
+_FLOOR_S = 10.0
+"""Added to both waits before they are divided: seconds do not matter."""
+_MOST = 400
+"""Starts that are remembered."""
+_MOST_OPEN = 400
+"""Waits under way that are remembered: no more are taken in then, as it is the long ones that must not be lost."""
+_NO_SPREAD = 1.0
+"""Taken for the spread where one path was planned."""
+_LEARN = 0.03
+"""How fast the length of ranges follows what came true."""
+_LEAST, _MOST_STRETCH = -1.2, 1.4
+"""Between which the logarithm of the factor stays by which ranges are made longer."""
+_ENOUGH = 10
+_BUCKETS = 2
+"""Forecast waits are told apart in so many classes to a factor of e: ranges are worked out once for each."""
+
+
+@frozen_dataclass(frozen=True, slots=True)
+class StartRange:
+    """Seconds from now until a start: in 8 of 10 cases between ``early_s`` and ``late_s``. ``likely_s``: where
+    planning ahead has it, or the median of the samples where that is outside the range."""
+
+    early_s: float
+    likely_s: float
+    late_s: float
+
+    @property
+    def tells(self) -> bool:
+        """Is it narrow enough, or near enough, to tell people more of it than its end (docs/decisions/0025)?"""
+        return self.late_s <= _NEAR_S or self.late_s - self.early_s <= _TELLS * self.likely_s
+
+
+@frozen_dataclass(frozen=True, slots=True)
+class Wait:
+    """What is known of a wait when it is asked for. ``planned_s``: the start that planning ahead came to, seconds
+    from now, or how far the policy planned ahead where that ended without a start (``foreseen`` false)."""
+
+    partition: str
+    gpus: int
+    planned_s: float
+    foreseen: bool = True
+    profiling: bool = False
+    """Is it the wait for a profiling run?"""
+    spread: float | None = None
+    """How far the planned paths differ, as ``Forecast.spreads``; ``None`` where there was one."""
+
+    @property
+    def kind(self) -> tuple[bool, bool]:
+        """Waits of different kinds say nothing of one another."""
+        return self.foreseen, self.profiling
+
+
+@frozen_dataclass(frozen=True, slots=True)
+class StartForecast:
+    """One forecast, and what became of it. ``real_s``: how long the job waited from then on; ``None`` while it
+    waits."""
+
+    job_id: str
+    at_s: float
+    wait: Wait
+    said: StartRange
+    real_s: float | None = None
+
+    @property
+    def inside(self) -> bool:
+        """Did the job start inside the range?"""
+        return self.real_s is not None and self.said.early_s - 1.0 <= self.real_s <= self.said.late_s + 1.0
+
+
+class StartTimes:
+    """Remembers forecasts and what came true, and puts a range round a planned start."""
+
+    def __init__(self) -> None:
+        self._open: dict[str, StartForecast] = {}
+        self._done: deque[StartForecast] = deque(maxlen=_MOST)
+        self._stretch: dict[tuple[bool, bool], float] = {}
+        """Logarithm of the factor by which ranges are made longer to either side, by kind of wait."""
+        self._missed: set[str] = set()
+        """Jobs that wait, past the end of their range."""
+        self._due_s = inf
+        """When the first range that has not ended yet ends, at the earliest."""
+        self._ranges: dict[object, tuple[float, float, float]] = {}
+        self._samples: Samples | None = None
+        """Once a range was asked for."""
+        self._at_s = -inf
+
+    @property
+    def known(self) -> Sequence[StartForecast]:
+        """Forecasts of jobs that have started, oldest first."""
+        return tuple(self._done)
+
+    @property
+    def open(self) -> Mapping[str, StartForecast]:
+        """Forecasts of jobs that wait, by job."""
+        return self._open
+
+    def range_of(self, wait: Wait, now_s: float) -> StartRange:
+        """The range round a planned start, as of ``now_s``."""
+        if now_s != self._at_s:
+            self._at_s = now_s
+            self._ranges.clear()
+        bucket = round(_BUCKETS * _log(wait.planned_s))
+        key = (wait.kind, wait.partition, wait.gpus, bucket, round(_BUCKETS * _apart(wait)))
+        found = self._ranges.get(key)
+        if found is None:
+            found = self._ranges[key] = self._quantiles(wait, bucket / _BUCKETS, now_s)
+        early, middle, late = (max((wait.planned_s + _FLOOR_S) * exp(at) - _FLOOR_S, 0.0) for at in found)
+        planned = wait.foreseen and early <= wait.planned_s <= late
+        return StartRange(early, wait.planned_s if planned else middle, late)
+
+    def knows(self, wait: Wait) -> bool:
+        """Have enough waits of this kind ended for a range that rests on them?"""
+        return sum(one.wait.kind == wait.kind for one in self._done) >= _ENOUGH
+
+    def coverage(self, latest: int = 200) -> tuple[float, int]:
+        """Of the latest starts after a wait that was not short: the share inside the range that was told, and how
+        many there were."""
+        long = [one.inside for one in self._done if one.real_s is not None and one.real_s > SHORT_S][-latest:]
+        return (sum(long) / len(long) if long else 1.0), len(long)
+
+    def waits(self, job_id: str, wait: Wait, now_s: float) -> StartRange:
+        """Tell the range of a wait that begins now, and remember it."""
+        self._overdue(now_s)
+        said = self.range_of(wait, now_s)
+        if job_id in self._open or len(self._open) < _MOST_OPEN:
+            self._open[job_id] = one = StartForecast(job_id, now_s, wait, said)
+            self._due_s = min(self._due_s, _end_s(one))
+            self._missed.discard(job_id)
+            if self._samples is not None:
+                self._samples.began(job_id, _like(wait), now_s)
+        return said
+
+    def started(self, job_id: str, at_s: float) -> StartForecast | None:
+        """The wait is over; ``None`` where none was remembered."""
+        self._overdue(at_s)
+        one = self._open.pop(job_id, None)
+        if one is None:
+            return None
+        real_s = at_s - one.at_s
+        one = StartForecast(job_id, one.at_s, one.wait, one.said, real_s)
+        self._done.append(one)
+        if self._samples is not None:
+            self._samples.gone(job_id)
+            self._samples.over(_like(one.wait), _ratio(one.wait, real_s))
+        if job_id in self._missed:
+            self._missed.discard(job_id)
+        elif at_s - one.at_s > SHORT_S:
+            self._learn(one.wait.kind, not one.inside)
+        self._at_s = -inf
+        return one
+
+    def left(self, job_id: str) -> None:
+        """A job that will not start: cancelled, or moved on."""
+        self._open.pop(job_id, None)
+        self._missed.discard(job_id)
+        if self._samples is not None:
+            self._samples.gone(job_id)
+
+    def _overdue(self, now_s: float) -> None:
+        """Learn of the waits that have gone on past the end of their range."""
+        if now_s <= self._due_s:
+            return
+        self._due_s = inf
+        for job_id, one in self._open.items():
+            if job_id in self._missed:
+                continue
+            if now_s > max(_end_s(one), one.at_s + SHORT_S):
+                self._missed.add(job_id)
+                self._learn(one.wait.kind, missed=True)
+            else:
+                self._due_s = min(self._due_s, max(_end_s(one), one.at_s + SHORT_S))
+
+    def _learn(self, kind: tuple[bool, bool], missed: bool) -> None:
+        moved = self._stretch.get(kind, 0.0) + _LEARN * (missed - (1.0 - _INSIDE))
+        self._stretch[kind] = min(max(moved, _LEAST), _MOST_STRETCH)
+
+    def _quantiles(self, wait: Wait, planned: float, now_s: float) -> tuple[float, float, float]:
+        samples = self._samples or self._columns()
+        early, likely, late = samples.range_of(replace(_like(wait), planned=planned), now_s, _FLOOR_S)
+        factor = exp(self._stretch.get(wait.kind, 0.0))
+        return likely - (likely - early) * factor, likely, likely + (late - likely) * factor
+
+    def _columns(self) -> Samples:
+        """All that is remembered, as columns, which follow from then on."""
+        from lucid.orchestrator.forecast.samples import Samples
+
+        self._samples = samples = Samples(_MOST, _MOST_OPEN)
+        for one in self._done:
+            if one.real_s is not None:
+                samples.over(_like(one.wait), _ratio(one.wait, one.real_s))
+        for one in self._open.values():
+            samples.began(one.job_id, _like(one.wait), one.at_s)
+        return samples
+
+    # -- what a restart must not lose ------------------------------------------------------------------------------
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON form."""
+        return {
+            "stretches": [[*kind, stretch] for kind, stretch in self._stretch.items()],
+            "missed": sorted(self._missed),
+            "open": [_row(one) for one in self._open.values()],
+            "done": [_row(one) for one in self._done],
+        }
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> StartTimes:
+        """The inverse of ``to_dict``.
+
+        Raises:
+            KeyError, TypeError, ValueError: it is of another shape.
+        """
+        made = cls()
+        for foreseen, profiling, stretch in data["stretches"]:
+            made._stretch[bool(foreseen), bool(profiling)] = min(max(float(stretch), _LEAST), _MOST_STRETCH)
+        made._missed.update(map(str, data["missed"]))
+        made._due_s = -inf
+        for row in data["open"]:
+            one = _of_row(row)
+            made._open[one.job_id] = one
+        made._done.extend(_of_row(row) for row in data["done"])
+        return made
+
+
+def _log(wait_s: float) -> float:
+    return log(max(wait_s, 0.0) + _FLOOR_S)
+
+
+def _ratio(wait: Wait, real_s: float) -> float:
+    return _log(real_s) - _log(wait.planned_s)
+
+
+def _apart(wait: Wait) -> float:
+    """How far the planned paths differ, as a logarithm."""
+    return log((_NO_SPREAD if wait.spread is None else max(wait.spread, 0.0)) + 0.1)
+
+
+def _end_s(one: StartForecast) -> float:
+    return one.at_s + one.said.late_s + 1.0
+
+
+def _like(wait: Wait) -> Like:
+    from lucid.orchestrator.forecast.samples import Like
+
+    return Like(wait.foreseen, wait.profiling, wait.partition, log(wait.gpus), _log(wait.planned_s), _apart(wait))
+
+
+def _row(one: StartForecast) -> list[Any]:
+    wait, said = one.wait, one.said
+    return [
+        one.job_id, one.at_s, wait.partition, wait.gpus, wait.planned_s, wait.foreseen, wait.profiling, wait.spread,
+        said.early_s, said.likely_s, said.late_s, one.real_s,
+    ]  # fmt: skip
+
+
+def _of_row(row: list[Any]) -> StartForecast:
+    job_id, at_s, partition, gpus, planned_s, foreseen, profiling, spread, early_s, likely_s, late_s, real_s = row
+    differ = None if spread is None else float(spread)
+    wait = Wait(str(partition), int(gpus), float(planned_s), bool(foreseen), bool(profiling), differ)
+    said = StartRange(float(early_s), float(likely_s), float(late_s))
+    return StartForecast(str(job_id), float(at_s), wait, said, None if real_s is None else float(real_s))

@@ -1,0 +1,362 @@
+"""The planner of a cluster: a policy for each partition, timed, guarded, answers recorded.
+
+The one host of a policy in lucidd: timed, guarded, and with what each part of its plans was made from, so that it
+can be made again elsewhere.
+
+Several policies on one cluster: each plans partitions of its own, and one plans all others.
+
+A partition that cannot be planned stops no other: the plan that it gets, and how the others are planned.
+
+This is for a live cluster. A replay ends with what a policy raises: an error in research code is not hidden.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+from lucid.core.decision import Action, Decision, EndProfiling, Hold, PartitionPlan, Plan, earliest
+from lucid.core.job import Ended, Job, JobProfile
+from lucid.core.ports import Capability, PairSpeeds, Predictor
+from lucid.core.prediction import Prediction
+from lucid.core.reasons.queue import Unplanned
+from lucid.core.snapshot import Partition, Snapshot
+from lucid.errors import UnsafePlan, words_of
+from lucid.orchestrator.policy import PartitionPolicy, Planner, Policy, rules_of
+from lucid.orchestrator.registry import make_policy
+from lucid.places import HELD_AT_MOST_S
+
+if TYPE_CHECKING:
+    from lucid.config.policy import PolicySettings
+
+
+class PoliciesByPartition:
+    """Plans as one policy. No policy sees the partitions of another; the profiling partition is the first one's.
+
+    ``name`` is that of the first policy, and so are the rules of partitions that have no policy of their own.
+    """
+
+    def __init__(self, rest: Policy, own: Mapping[str, Policy]) -> None:
+        """``own``: by partition; the same object for partitions that one policy plans. ``rest``: of all others."""
+        self._rest, self._own = rest, dict(own)
+        self.name = rest.name
+        self.own_names: Mapping[str, str] = {name: policy.name for name, policy in own.items()}
+        """The policy's name, by partition that has one of its own."""
+        self.needs: frozenset[Capability] = rest.needs.union(*(policy.needs for policy in own.values()))
+        self.rules = replace(rules_of(rest), own={name: rules_of(policy) for name, policy in own.items()})
+
+    @property
+    def policies(self) -> tuple[Policy, ...]:
+        """All of them, each once."""
+        return tuple(dict.fromkeys((self._rest, *self._own.values())))
+
+    def policy_of(self, partition: str) -> Policy:
+        """The one that plans this partition."""
+        return self._own.get(partition, self._rest)
+
+    def profiled(self, job: Job) -> bool:
+        """As the policy of the job's partition has it."""
+        return self.policy_of(job.vc).profiled(job)
+
+    def plan(self, snapshot: Snapshot) -> Plan:
+        """Each policy's plan of its partitions, in one.
+
+        Raises:
+            UnsafePlan: a policy plans a partition of another, by whose rules that would be checked.
+        """
+        parts: dict[str, PartitionPlan] = {}
+        for policy, seen in self.split(snapshot):
+            parts.update(planned_by(policy, seen))
+        return Plan(snapshot.now_s, {name: parts[name] for name in snapshot.partitions if name in parts})
+
+    def split(self, snapshot: Snapshot) -> Iterator[tuple[Policy, Snapshot]]:
+        """Each policy that has partitions here, with what it sees."""
+        for policy in self.policies:
+            mine = {name: p for name, p in snapshot.partitions.items() if self.policy_of(name) is policy}
+            if mine:
+                yield policy, replace(snapshot, partitions=mine)
+
+
+def planned_by(policy: Policy, snapshot: Snapshot) -> Mapping[str, PartitionPlan]:
+    """A policy's plans of the partitions of a snapshot that holds only its own.
+
+    Raises:
+        UnsafePlan: it plans another one, by whose rules that would be checked.
+    """
+    made = policy.plan(snapshot).partitions
+    for name in made.keys() - snapshot.partitions.keys():
+        raise UnsafePlan(f"policy {policy.name!r} plans partition {name!r}, which is not its own")
+    return made
+
+
+def make_policies(name: str, own: Mapping[str, str], settings: PolicySettings, predictor: Predictor) -> Policy:
+    """The policy called ``name``, and beside it others for the partitions in ``own``, by name.
+
+    Raises:
+        ConfigError: a policy is not known, or the package that adds it cannot be imported.
+    """
+    rest = make_policy(name, settings, predictor)
+    if not own:
+        return rest
+    made = {other: make_policy(other, settings, predictor) for other in own.values()}
+    return PoliciesByPartition(rest, {partition: made[other] for partition, other in own.items()})
+
+
+_AGAIN_S: Final = 10.0
+"""A partition in which nothing changes is tried again so often."""
+
+
+def unplanned(partition: Partition, snapshot: Snapshot, error: BaseException) -> PartitionPlan:
+    """The plan of a partition whose planning raised ``error``: all jobs wait, and what the plan before left stays for
+    the next. A job that has waited to be profiled for ``HELD_AT_MOST_S`` goes home, and is planned there."""
+    words = words_of(error)
+    waits, goes = Hold((Unplanned(words),)), EndProfiling((Unplanned(words),))
+    decisions: dict[str, Decision] = {}
+    again_s: float | None = snapshot.now_s + _AGAIN_S
+    for entry in partition.pending:
+        end_s = entry.since_s + HELD_AT_MOST_S
+        late = partition.profiling and not entry.barred and end_s <= snapshot.now_s
+        decisions[entry.job.id] = goes if late else waits
+        if partition.profiling and end_s > snapshot.now_s:
+            again_s = earliest(again_s, end_s)
+    actions = tuple(Action(job_id, partition.name, goes) for job_id, made in decisions.items() if made is goes)
+    return PartitionPlan(decisions, actions, again_s, snapshot.memory.get(partition.name), words)
+
+
+def isolated(policy: Policy) -> Policy:
+    """The policy, changed so that it raises for no single partition. For forecasts, which nobody carries out."""
+
+    def guard(plan: Planner, partition: Partition, snapshot: Snapshot) -> PartitionPlan:
+        try:
+            return plan(partition, snapshot)
+        except Exception as error:
+            return replace(unplanned(partition, snapshot, error), wake_s=None)
+
+    for one in _each(policy):
+        if isinstance(one, PartitionPolicy):
+            one.guard = guard
+    return policy
+
+
+def _each(policy: Policy) -> tuple[Policy, ...]:
+    return policy.policies if isinstance(policy, PoliciesByPartition) else (policy,)
+
+
+class Isolation:
+    """Plans as the policy that ``make`` makes; an error in one partition leaves the others planned.
+
+    A policy that raised may have left its own state half changed. So a new policy tries the partition again: first
+    with what earlier plans left for it, then without. The policy of the other partitions is made anew, once. It does
+    not plan the failed partition until a plan of that one succeeds.
+    """
+
+    def __init__(
+        self,
+        make: Callable[[], Policy],
+        forgot: Callable[[Mapping[str, object], Exception], None],
+        failed: Callable[[str, Exception], None],
+    ) -> None:
+        """``forgot`` is called with what earlier plans left, if a plan fails with it and succeeds without it.
+        ``failed`` is called with the name and error of each partition that cannot be planned, and with the name ""
+        if a policy raises for several partitions together and for none of them alone."""
+        self._make, self._forgot, self._failed = make, forgot, failed
+        self._policy: Policy | None = None
+        self._out: set[str] = set()
+        """Partitions that the policy of the others is not asked for."""
+
+    def plan(self, snapshot: Snapshot) -> Plan:
+        """The plan; in a partition that could not be planned all jobs wait."""
+        if self._policy is None:
+            self._policy = self._guarded()
+        try:
+            return self._policy.plan(snapshot)
+        except Exception:  # of a policy that plans all partitions at once, or between two of them
+            self._policy = None
+            return self._in_parts(snapshot)
+
+    def _guarded(self) -> Policy:
+        made = self._make()
+        for one in _each(made):
+            if isinstance(one, PartitionPolicy):
+                one.guard = self._guard
+        return made
+
+    def _guard(self, plan: Planner, partition: Partition, snapshot: Snapshot) -> PartitionPlan:
+        if partition.name not in self._out:
+            try:
+                return plan(partition, snapshot)
+            except Exception:
+                self._policy = None
+        return self._anew(partition, snapshot)
+
+    def _anew(self, partition: Partition, snapshot: Snapshot) -> PartitionPlan:
+        """By policies that have planned nothing before."""
+        name, first = partition.name, None
+        for seen in (snapshot, *([_forgetting(snapshot, name)] if name in snapshot.memory else [])):
+            made = self._make()
+            policy = made.policy_of(name) if isinstance(made, PoliciesByPartition) else made
+            assert isinstance(policy, PartitionPolicy)
+            try:
+                part = policy.plan_partition(partition, seen)
+            except Exception as error:
+                first = first or error
+                continue
+            self._out.discard(name)
+            if first is not None:
+                self._forgot({name: snapshot.memory[name]}, first)
+            return part
+        assert first is not None
+        self._out.add(name)
+        self._failed(name, first)
+        return unplanned(partition, snapshot, first)
+
+    def _in_parts(self, snapshot: Snapshot) -> Plan:
+        """Each policy's partitions by themselves."""
+        made, parts = self._make(), dict[str, PartitionPlan]()
+        for _, seen in made.split(snapshot) if isinstance(made, PoliciesByPartition) else [(made, snapshot)]:
+            mine, error = self._tried(seen)
+            parts.update(mine if error is None else self._each_alone(seen))
+        return Plan(snapshot.now_s, {name: parts[name] for name in snapshot.partitions if name in parts})
+
+    def _each_alone(self, snapshot: Snapshot) -> Mapping[str, PartitionPlan]:
+        """The partitions of one policy, which raises for all of them together: those that it can plan one by one, the
+        profiling partition beside each, once more together."""
+        alone: dict[str, PartitionPlan] = {}
+        bad: dict[str, Exception] = {}
+        beside: dict[str, Partition] = {}
+        seen = snapshot
+        for partition in sorted(snapshot.partitions.values(), key=lambda one: not one.profiling):
+            name, one = partition.name, replace(snapshot, partitions={**beside, partition.name: partition})
+            found, error = self._tried(one)
+            if error is not None and name in snapshot.memory:
+                found, still = self._tried(_forgetting(one, name))
+                if still is None:
+                    self._forgot({name: snapshot.memory[name]}, error)
+                    seen, error = _forgetting(seen, name), None
+            if error is not None:
+                bad[name] = error
+                self._failed(name, error)
+                continue
+            alone |= {name: found[name]} if name in found else {}
+            beside |= {name: partition} if partition.profiling else {}
+        rest = {name: one for name, one in snapshot.partitions.items() if name not in bad}
+        made, error = self._tried(replace(seen, partitions=rest))
+        if error is not None:
+            self._failed("", error)
+            made = alone
+        return {**made, **{name: unplanned(snapshot.partitions[name], snapshot, why) for name, why in bad.items()}}
+
+    def _tried(self, snapshot: Snapshot) -> tuple[Mapping[str, PartitionPlan], Exception | None]:
+        """The plans by a policy that has planned nothing before, or what it raises."""
+        try:
+            return planned_by(self._guarded(), snapshot), None
+        except Exception as error:
+            return {}, error
+
+
+def _forgetting(snapshot: Snapshot, partition: str) -> Snapshot:
+    return replace(snapshot, memory={name: left for name, left in snapshot.memory.items() if name != partition})
+
+
+Answers = Mapping[tuple[JobProfile, JobProfile], PairSpeeds]
+"""What the predictor said of pairs, by question."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Context:
+    """All that a policy looked at while it made a plan: the snapshot, and what its predictor, which was called
+    ``predictor`` then, said of pairs."""
+
+    snapshot: Snapshot
+    predictor: str
+    answers: Answers
+
+
+class RecordingPredictor:
+    """Passes every question on, and keeps the answers on pairs: predictions of jobs are in the snapshot anyway."""
+
+    def __init__(self, inner: Predictor) -> None:
+        self._inner = inner
+        self.answers: dict[tuple[JobProfile, JobProfile], PairSpeeds] = {}
+
+    @property
+    def name(self) -> str:
+        """As the one behind it is called now."""
+        return self._inner.name
+
+    def predict(self, job: Job, profile: JobProfile | None, now_s: float) -> Prediction:
+        """Passed on."""
+        return self._inner.predict(job, profile, now_s)
+
+    def pair_speed(self, a: JobProfile, b: JobProfile) -> PairSpeeds:
+        """Passed on, and kept."""
+        found = self.answers[a, b] = self._inner.pair_speed(a, b)
+        return found
+
+    def learn(self, ended: Sequence[Ended]) -> None:
+        """Passed on."""
+        self._inner.learn(ended)
+
+
+class PolicyHost:
+    """Runs the policy that ``make`` makes: tells how long each plan took, keeps what is raised for one partition from
+    the others (``Isolation``), and knows of each partition's plan what it was made from: of one that was kept, what
+    there was when it was made.
+
+    What earlier plans left (``Snapshot.memory``) outlives a restart of lucidd, so one wrong entry would fail every
+    cycle of every later lucidd. Planning without it costs what it is for: a shadow of plain order, a round.
+    """
+
+    def __init__(
+        self,
+        make: Callable[[Predictor], Policy],
+        predictor: Predictor,
+        *,
+        forgot: Callable[[Mapping[str, object], Exception], None] | None = None,
+        failed: Callable[[str, Exception], None] = lambda _name, _error: None,
+        took: Callable[[float], None] = lambda _: None,
+        clock_s: Callable[[], float] = lambda: 0.0,
+    ) -> None:
+        """``forgot`` is told of a memory that the policy failed with, and how, and ``failed`` of a partition that it
+        could not plan; without ``forgot`` the plan raises what the policy raises. ``took`` is told how long each plan
+        took, by ``clock_s``."""
+        self._heard = heard = RecordingPredictor(predictor)
+        self._inner = inner = make(heard)
+        self._isolation = None if forgot is None else Isolation(lambda: make(heard), forgot, failed)
+        self._took, self._clock_s = took, clock_s
+        self.name = inner.name
+        self.needs: frozenset[Capability] = inner.needs
+        self.rules = rules_of(inner)
+        self.own_names: Mapping[str, str] = inner.own_names if isinstance(inner, PoliciesByPartition) else {}
+        self._made: dict[str, tuple[PartitionPlan, Context]] = {}
+
+    def profiled(self, job: Job) -> bool:
+        """As the policy has it."""
+        return self._inner.profiled(job)
+
+    def plan(self, snapshot: Snapshot) -> Plan:
+        """The policy's plan.
+
+        Raises:
+            Exception: the policy raises it, and nobody is told (see ``forgot``).
+        """
+        began_s = self._clock_s()
+        try:
+            return self._plan(snapshot)
+        finally:
+            self._took(self._clock_s() - began_s)
+
+    def _plan(self, snapshot: Snapshot) -> Plan:
+        self._heard.answers = {}
+        plan = (self._isolation or self._inner).plan(snapshot)
+        now = Context(snapshot, self._heard.name, self._heard.answers)
+        known, self._made = self._made, {}
+        for name, part in plan.partitions.items():
+            before = known.get(name)
+            self._made[name] = before if before is not None and before[0] is part else (part, now)
+        return plan
+
+    def made_from(self) -> Mapping[str, Context]:
+        """By partition, what its part of the last plan was made from."""
+        return {name: context for name, (_, context) in self._made.items()}

@@ -1,0 +1,172 @@
+"""Plain order with pairs; waited / estimate.
+
+Lucid's own policy over plain Slurm's backfilling, where estimates do not rank jobs, and where most who wait are
+large (``wait_order``): the plan of plain Slurm, and pairs for those who would wait.
+
+An order by such estimates is no better than any other for short jobs, and worse for large ones: nodes come free
+for them by estimates alone. So every job starts as ``backfill`` starts it, alone. Who then waits may join a running
+job on the usual terms.
+
+Where most jobs that wait need several nodes: who waits for longest for its estimate, and the larger, goes first.
+
+By estimate x GPUs the smaller jobs take what comes free, and nodes are kept for one large job at a time. Where
+nearly all are large, all but one of them wait for chance. Such a queue goes by (waited / estimate)^3 x GPUs, over
+plain Slurm's backfilling (docs/decisions/0065).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from lucid.core.decision import Start
+from lucid.core.job import Pending
+from lucid.core.reason import Reason
+from lucid.core.reasons.queue import Unranked, WaitOrder
+from lucid.core.snapshot import Partition, Snapshot
+from lucid.orchestrator.capacity.reservations import above
+from lucid.orchestrator.order.queue_order import QueuedJob, fair_share_of, in_precedence
+from lucid.orchestrator.order.starvation_bound import Turn
+from lucid.orchestrator.policies.backfill import BackfillPolicy
+from lucid.orchestrator.policies.lucid.start import Starts
+from lucid.orchestrator.policies.waiting import Shapes, WaitingJob
+
+if TYPE_CHECKING:
+    from lucid.config.policy import PolicySettings, ReservationSettings
+
+
+_NEVER = Unranked("", 0, 0.0, 1.0)
+"""The settings say so."""
+
+_ALL_BUT_RIGHT = 0.8
+"""From this gain on (``Unranked.gain``) estimates order better than waits do: true durations have 1."""
+
+
+def ranked(partition: Partition, snapshot: Snapshot, settings: PolicySettings) -> tuple[Unranked | None, bool]:
+    """The comparison by which the jobs that wait go in plain order, ``None`` where they do not; and where they do
+    not, do they go by waited / estimate (``wait_order``)? Neither in a pool that lends: plain Slurm lends nothing."""
+    how = settings.fairness.estimates
+    if partition.quotas or how == "always":
+        return None, False
+    if how == "never":
+        return _NEVER, False
+    ranks = snapshot.unranked(partition.name)
+    if ranks is None or ranks:
+        return ranks, False
+    if ranks.gain >= _ALL_BUT_RIGHT or not settings.reservation.enabled:
+        return None, False
+    return None, mostly_large(partition.pending, large_above(partition, settings))
+
+
+def large_above(partition: Partition, settings: PolicySettings) -> int:
+    """A job of more GPUs than this is large."""
+    return above(max((node.gpus for node in partition.nodes), default=0), settings.reservation)
+
+
+def mostly_large(pending: Sequence[Pending], least: int) -> bool:
+    """Do several jobs wait that need over ``least`` GPUs, and are they more than two of three? For one alone nodes
+    are kept anyway."""
+    large = sum(entry.job.gpus > least for entry in pending)
+    return large > 1 and 3 * large > 2 * len(pending)
+
+
+def serve_plain(
+    starts: Starts,
+    snapshot: Snapshot,
+    plain: BackfillPolicy,
+    because: tuple[Reason, ...],
+    queue: Sequence[WaitingJob] | None = None,
+) -> float | None:
+    """Decide every pending job; when time alone may change this, s. The rest is as for ``plan_because``, which books
+    whom it starts."""
+    partition = starts.partition
+    if queue is None:
+        queue = plain.queue(partition, snapshot, because)
+    made = plain.plan_because(partition, snapshot, because, queue, starts.ledger)
+    held = dict(made.decisions)
+    claims = any(isinstance(action.decision, Start) and action.decision.preempts for action in made.actions)
+    entries = {row.id: row.entry for row in queue} if made.actions else {}
+    for action in made.actions:
+        entry, start = entries[action.job_id], held.pop(action.job_id)
+        assert isinstance(start, Start)
+        if start.preempts:
+            starts.act(entry.job.id, start)
+            continue
+        score = starts.predictions[entry.job.id].share_score
+        slots = starts.binder.in_slots(entry, score, len(start.placement))
+        starts.binder.started(entry, start.placement)
+        starts.act(entry.job.id, replace(start, reasons=(*start.reasons, slots), slots=bool(slots)))
+    starts.decisions |= held
+    if claims:  # GPUs of jobs that are preempted now are nobody's to join
+        return made.wake_s
+    for row in queue:
+        # why a job has no partner is not told here
+        if row.entry.profile is None or row.id not in held:
+            continue
+        queued = QueuedJob(row.entry, starts.predictions[row.id])
+        if starts.binder.offered_to(row.entry.job):
+            beside, terms = starts.partner_to_wait_no_more(queued, 0)
+            if beside is not None:
+                starts.beside(queued, beside, (*because, *terms))
+    return made.wake_s
+
+
+DEPTH = 10
+"""Of how many jobs that cannot start GPUs are kept, by time limits. With a hundred smaller jobs wait for longer."""
+
+_POWER = 3
+_LEAST_S = 60.0
+"""Shorter estimates count as this: the first seconds of a wait say nothing."""
+
+
+class WaitQueue:
+    """The queue of one partition in this order. What it keeps from plan to plan, the reasons told, saves work."""
+
+    def __init__(self, share_bound: float) -> None:
+        self._share_bound = share_bound
+        self._shapes = Shapes()
+        self._rows: dict[str, WaitingJob] = {}
+
+    def of(
+        self,
+        partition: Partition,
+        snapshot: Snapshot,
+        due: Mapping[str, Turn],
+        settings: ReservationSettings,
+        least: int,
+    ) -> list[WaitingJob]:
+        """Those that wait: first those whose turn has come (``due``), in its order; then those that have waited for
+        ``oldest_after_s``, the oldest first; then the greatest value first. Equals go in order of submission.
+        ``least``: jobs of more GPUs are large.
+
+        Raises:
+            KeyError: a job has no prediction.
+        """
+        rows: dict[str, WaitingJob] = {}
+        keyed: list[tuple[float, float, int, WaitingJob]] = []
+        for entry in partition.pending:
+            job, found = entry.job, snapshot.predictions[entry.job.id]
+            turn = due.get(job.id)
+            order: Reason = (
+                WaitOrder(least, found.duration_s, job.gpus, found.duration_source, settings.oldest_after_s)
+                if turn is None
+                else turn.why
+            )
+            row = self._rows.get(job.id)
+            if row is None or row.entry is not entry or row.order != order:
+                row = WaitingJob(entry, order, self._shapes.of(job))
+            rows[job.id] = row
+            fair = fair_share_of(job, snapshot.fair_share, self._share_bound)
+            waited_s = max(snapshot.now_s - job.submit_s, 0.0)
+            times = waited_s / max(found.duration_s, _LEAST_S)
+            value = times**_POWER * job.gpus / (1.0 if fair is None else fair.times)
+            if waited_s >= settings.oldest_after_s:
+                value = math.inf
+            if turn is None:
+                keyed.append((-value, job.submit_s, job.rank, row))
+        self._rows = rows
+        keyed.sort(key=lambda item: item[:3])
+        line = [item[3] for item in keyed]
+        return [*(rows[job_id] for job_id in due), *in_precedence(line, [row.entry.job for row in line])]

@@ -1,0 +1,560 @@
+"""Muri live: groups that grow; slow groups.
+
+Muri's groups on a real cluster, where moving a job costs it a restart: groups grow where they run.
+
+Nobody is stopped, moved or parted. Waiting jobs get GPUs of their own as long as there are any (row M18). Those that
+find none join jobs that run, or that start now, by rounds of maximum-weight matching on the interleaving efficiency
+(M9-M12). A job joins only where its group then does more in all than without it.
+
+Jobs whose times are known only from outside call nothing that would make them wait for their turn. They share with
+one other job at most, where both rarely want the same resource at once (``muri/interleave.py``).
+
+Do groups of Muri's run as fast as was promised? Those that did not are not made again.
+
+Jobs that take turns report how long an iteration takes them there. Of two jobs that do not, samplers see how fast
+they run beside each other (lucid.profiler.pair_watch).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from lucid.binder.contention import memory_limit_mib
+from lucid.core.decision import Action, Decision, Hold, PartitionPlan, Regroup, Start, earliest
+from lucid.core.job import Job, Pending, Running, Stage
+from lucid.core.ledger import Ledger
+from lucid.core.node import Node
+from lucid.core.numbers import reached
+from lucid.core.placement import Placement
+from lucid.core.prediction import Prediction
+from lucid.core.reason import Reason
+from lucid.core.reasons.queue import BehindHead, FreeGpus, Priority
+from lucid.core.reasons.sharing import Interleaved, Overlaps, SlowBefore
+from lucid.core.snapshot import Partition, Snapshot
+from lucid.orchestrator.capacity.placement import Feasibility, consolidated
+from lucid.orchestrator.policies.muri.grouping import Group, GroupingOptions, group_period
+from lucid.orchestrator.policies.muri.interleave import MOST_CONFLICT, NO_OVERHEAD, MuriJob, Overhead, conflict
+from lucid.orchestrator.policies.queue import no_place
+
+_LEAST_KEPT = 0.75
+"""Of the promised speed: a group below has broken its promise. Speeds are seen within 0.07 on a GPU, and a promise
+is a model's."""
+_SAME = 0.2
+"""Times of a job, as shares of its iteration, that differ by more are another program's."""
+_MOST_KEPT = 200
+_KEEP_S = 30 * 86400.0
+"""After a month a group may be tried again: drivers and programs change."""
+
+_LEAST_RATIO, _MOST_RATIO = 0.5, 4.0
+"""Of the formula's round, what a reported one is taken for at the least and at the most."""
+_COUNTS = 2
+"""What was measured of the executor counts for as many groups as this."""
+
+Kind = tuple[str, str, int]
+"""User, name and number of GPUs of a job."""
+
+
+@dataclass(frozen=True, slots=True)
+class SlowGroup:
+    """Kinds of job that ran slower beside each other than promised. ``shares``: what was known of each then;
+    ``seen`` and ``promised``: normalised speeds, means over the jobs; ``at_s``: when it was seen last, Unix s."""
+
+    kinds: tuple[Kind, ...]
+    shares: tuple[tuple[float, ...], ...]
+    seen: float
+    promised: float
+    at_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class TurnsSeen:
+    """A group of these kinds of job that took turns: ``ratio`` of the round that its members reported to the
+    formula's (M5). ``at_s``: when it was seen so first, Unix s."""
+
+    kinds: tuple[Kind, ...]
+    ratio: float
+    at_s: float
+
+
+class Turns:
+    """How much longer than the formula's a round is: what our executor costs, corrected by what members reported.
+
+    A group's own kinds count for all. Else those of as many jobs, of nobody but the users of this group: who lies
+    about his rounds changes no promise to others.
+    """
+
+    def __init__(self, memory: object, now_s: float, overhead: Overhead) -> None:
+        rows = memory if isinstance(memory, tuple) else ()
+        found = (row for row in rows if isinstance(row, TurnsSeen) and now_s - row.at_s < _KEEP_S)
+        self._rows = {row.kinds: row for row in found}
+        self._now_s = now_s
+        self._overhead = overhead
+
+    @property
+    def memory(self) -> tuple[TurnsSeen, ...]:
+        """For the next plan."""
+        return tuple(self._rows.values())[-_MOST_KEPT:]
+
+    def look(self, group: Sequence[Running], period_s: float) -> None:
+        """Jobs that take turns. ``period_s``: their round by the formula."""
+        told = [entry.in_turns[0] for entry in group if entry.in_turns and entry.in_turns[1] == len(group)]
+        if len(told) < len(group) or not all(entry.job.user for entry in group):
+            return
+        kinds = tuple(sorted(_kind(entry.job) for entry in group))
+        ratio = min(max(sum(told) / len(told) / period_s, _LEAST_RATIO), _MOST_RATIO)
+        before = self._rows.get(kinds)
+        if before is None or before.ratio != ratio or self._now_s - before.at_s > _KEEP_S / 2:
+            self._rows.pop(kinds, None)
+            self._rows[kinds] = TurnsSeen(kinds, ratio, self._now_s)
+
+    def factor(self, jobs: Sequence[Job]) -> float:
+        """On the round of a group of these jobs."""
+        kinds = tuple(sorted(map(_kind, jobs)))
+        own, first = self._rows.get(kinds), self._overhead.factor(len(jobs))
+        if len(jobs) < 2 or own is not None:
+            return first if own is None else own.ratio
+        users = {job.user for job in jobs}
+        seen = [row.ratio for row in self._rows.values() if len(row.kinds) == len(jobs) and _users(row) <= users]
+        return (_COUNTS * first + sum(seen)) / (_COUNTS + len(seen))
+
+
+def _users(row: TurnsSeen) -> set[str]:
+    return {user for user, _, _ in row.kinds}
+
+
+class SlowGroups:
+    """What earlier plans left (``memory``), and what is seen now."""
+
+    def __init__(self, memory: object, now_s: float) -> None:
+        rows = memory if isinstance(memory, tuple) else ()
+        found = (row for row in rows if isinstance(row, SlowGroup) and now_s - row.at_s < _KEEP_S)
+        self._rows = {row.kinds: row for row in found}
+        self._now_s = now_s
+
+    @property
+    def memory(self) -> object:
+        """For the next plan; ``None`` where there is nothing."""
+        return tuple(self._rows.values())[-_MOST_KEPT:] or None
+
+    def look(self, group: Sequence[Running], known: Mapping[str, MuriJob], promised: Sequence[float]) -> None:
+        """Jobs that run beside each other. ``promised``: the normalised speed of each."""
+        told = _in_turns(group, known) or _sampled(group, promised)
+        if told is None or not all(entry.job.user for entry in group):
+            return
+        seen, expected = told[0], told[1] or sum(promised) / len(promised)
+        ordered = sorted((entry.job for entry in group), key=_kind)
+        kinds = tuple(map(_kind, ordered))
+        before = self._rows.pop(kinds, None)
+        if seen < _LEAST_KEPT * expected:
+            shares = tuple(_shares(known[job.id]) for job in ordered)
+            again = before is not None and (before.seen, before.shares) == (seen, shares)
+            row = before if again and before is not None else SlowGroup(kinds, shares, seen, expected, self._now_s)
+            self._rows[kinds] = row
+
+    def found(self, jobs: Sequence[Job], known: Mapping[str, MuriJob]) -> SlowGroup | None:
+        """Was such a group slower than promised? Not where one of them does something else by now."""
+        ordered = sorted(jobs, key=_kind)
+        row = self._rows.get(tuple(map(_kind, ordered)))
+        if row is None:
+            return None
+        now = [_shares(known[job.id]) for job in ordered]
+        alike = all(
+            len(one) == len(other) and all(abs(x - y) <= _SAME for x, y in zip(one, other, strict=True))
+            for one, other in zip(now, row.shares, strict=True)
+        )
+        return row if alike else None
+
+
+def _in_turns(group: Sequence[Running], known: Mapping[str, MuriJob]) -> tuple[float, float | None] | None:
+    """Mean speed of the members by what they report of their turns; ``None`` unless all do, of this group."""
+    speeds = [
+        known[entry.job.id].solo_s / entry.in_turns[0]
+        for entry in group
+        if entry.in_turns is not None and entry.in_turns[1] == len(group)
+    ]
+    return (sum(speeds) / len(speeds), None) if len(speeds) == len(group) else None
+
+
+def _sampled(group: Sequence[Running], promised: Sequence[float]) -> tuple[float, float | None] | None:
+    """Mean speed of a pair by their sampler, and the least that may be expected: it weighs both by their use of the
+    GPU. ``None`` where it has not seen them for long enough, and of larger groups."""
+    if len(group) != 2:
+        return None
+    speeds = [
+        entry.profile.seen_speed
+        for entry, partner in zip(group, reversed(group), strict=True)
+        if entry.profile is not None and entry.profile.seen_beside == partner.job.id
+    ]
+    told = [speed for speed in speeds if speed is not None]
+    return (sum(told) / len(told), min(promised)) if told else None
+
+
+def _kind(job: Job) -> Kind:
+    return job.user, job.name, job.gpus
+
+
+def _shares(job: MuriJob) -> tuple[float, ...]:
+    return tuple(time / job.solo_s for time in job.stages)
+
+
+_MOST_PASSED = 64
+"""Jobs that fit nowhere and are passed over in one round: each is compared with every group, which takes time."""
+_MOST_FREE = 2
+"""Jobs on the same GPUs where nobody makes one of them wait for its turn: nothing keeps three from wanting the same
+resource at once."""
+
+
+_LEAST_GAIN = 1.1
+"""A job joins where the group then does a tenth more than without it, and than its members one after the other. Less
+is within the error of what is known: reports of stages that differ by a fifth count as the same."""
+
+
+def member_speeds(jobs: Sequence[MuriJob], free: bool, options: GroupingOptions) -> list[float]:
+    """Normalised speed that each member of a group is expected at: its iteration alone over the group's round (M4 to
+    M8). ``free``: of two jobs that nobody makes wait for their turn."""
+    if free:
+        one, other = jobs
+        return [Overlaps("", conflict(one, other), MOST_CONFLICT).speed] * 2
+    period_s = group_period(Group(jobs[0].gpus, tuple(jobs)), options)
+    return [job.solo_s / period_s for job in jobs]
+
+
+def formula_s(group: Group, options: GroupingOptions) -> float:
+    """A group's round by the formula alone (M5)."""
+    return group_period(group, replace(options, overhead=NO_OVERHEAD))
+
+
+@dataclass(frozen=True, slots=True)
+class LiveRules:
+    """``options``: how groups are reckoned. ``patience_s``: after so long a wait no other job starts before it.
+    ``same_user``: only jobs of one user share."""
+
+    options: GroupingOptions
+    patience_s: float
+    same_user: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """The jobs of one plan. ``waiting``: with the value by which each goes, smaller first. ``known``: what Muri knows
+    of each job, by id. ``alone``: ids of those that share with nobody. ``why``: the sort key as a reason, by id.
+    ``outside``: ids of those of which only shares of time are known, as their nodes measured them."""
+
+    waiting: Sequence[tuple[float, Pending]]
+    known: Mapping[str, MuriJob]
+    alone: frozenset[str]
+    why: Mapping[str, Priority]
+    outside: frozenset[str] = frozenset()
+
+
+@dataclass(slots=True)
+class _Host:
+    """Jobs that hold the same GPUs, or will: ``here`` are those that run already."""
+
+    placement: Placement
+    members: list[Pending | Running]
+    here: int
+    limit: int
+    mem_mib: float
+    free: FreeGpus | None = None
+    """Of GPUs that were given out in this plan: what was free when they were."""
+
+    @property
+    def ids(self) -> tuple[str, ...]:
+        return tuple(entry.job.id for entry in self.members)
+
+
+def plan_live(partition: Partition, snapshot: Snapshot, line: Line, rules: LiveRules) -> PartitionPlan:
+    """Starts only, and for jobs that are joined where they run the group that they are in from now on."""
+    return _Plan(partition, snapshot, line, rules).made()
+
+
+class _Plan:
+    def __init__(self, partition: Partition, snapshot: Snapshot, line: Line, rules: LiveRules) -> None:
+        self._partition, self._snapshot, self._line, self._rules = partition, snapshot, line, rules
+        self._now_s = snapshot.now_s
+        self._nodes: Mapping[str, Node] = {node.name: node for node in partition.nodes}
+        self._ledger = Ledger(partition, snapshot.now_s)
+        self._hosts = self._running_hosts()
+        self._decisions: dict[str, Decision] = {}
+        self._refusals: dict[str, Reason] = {}
+        """The best group that a job would not have been worth in, by job."""
+        self._slow = SlowGroups(snapshot.memory.get(partition.name), snapshot.now_s)
+        self._turns = Turns(snapshot.memory.get(partition.name), snapshot.now_s, rules.options.overhead)
+        self._watch()
+
+    def made(self) -> PartitionPlan:
+        """The plan."""
+        left, wake_s = self._give_gpus()
+        joined = self._join(left)
+        head = next((entry for entry in left if entry.job.id not in joined), None)
+        if head is not None and not self._late(head):
+            head = None
+        actions = [action for host in self._hosts for action in self._actions(host)]
+        for entry in left:
+            if entry.job.id not in joined:
+                self._decisions[entry.job.id] = self._hold(entry, head)
+        decisions = {entry.job.id: self._decisions[entry.job.id] for _, entry in self._line.waiting}
+        decisions.update({action.job_id: action.decision for action in actions})
+        return PartitionPlan({**self._decisions, **decisions}, tuple(actions), wake_s, self._memory)
+
+    @property
+    def _memory(self) -> object:
+        slow = self._slow.memory
+        return (*(slow if isinstance(slow, tuple) else ()), *self._turns.memory) or None
+
+    # -- GPUs of their own -------------------------------------------------------------------------------------
+
+    def _late(self, entry: Pending) -> bool:
+        """Has it waited for so long that no job may start before it?"""
+        return reached(self._now_s - entry.since_s, self._rules.patience_s)
+
+    def _order(self) -> tuple[list[Pending], float | None]:
+        """Who is served first, and when the next one will have waited for ``patience_s``."""
+
+        def stand(item: tuple[float, Pending]) -> tuple[float, ...]:
+            value, entry = item
+            late = self._late(entry)
+            return (0.0 if late else 1.0, 0.0 if late else value, entry.job.submit_s, entry.job.rank)
+
+        order = [entry for _, entry in sorted(self._line.waiting, key=stand)]
+        due_s = earliest(*(entry.since_s + self._rules.patience_s for entry in order if not self._late(entry)))
+        return order, due_s
+
+    def _give_gpus(self) -> tuple[list[Pending], float | None]:
+        """Free GPUs to jobs in order; the next may start before one that does not fit (M17), until that has waited
+        for ``patience_s``. Returns who got none, in order. One that does not fit on the nodes that are up, were
+        they empty, waits for other nodes, and nobody waits behind it."""
+        order, wake_s = self._order()
+        feasible = Feasibility(self._partition, up_only=True)
+        left: list[Pending] = []
+        for entry in order:
+            blocked = bool(left) and self._late(left[0])  # late jobs come first in the order
+            placement = None
+            if not blocked:
+                placement = consolidated(self._ledger, entry.job, remainder_on_emptiest=True)
+            if placement is None and feasible.bar(entry.job) is not None:
+                self._decisions[entry.job.id] = Hold((*self._why(entry.job), *no_place(self._ledger, entry)))
+                continue
+            if placement is None:
+                left.append(entry)
+                continue
+            host = self._host(placement, [entry], 0)
+            host.free = FreeGpus(entry.job.gpus, self._ledger.largest, self._ledger.free, True)
+            self._ledger.take(entry.job, placement)
+            self._hosts.append(host)
+        return left, wake_s
+
+    def _host(self, placement: Placement, members: list[Pending | Running], here: int) -> _Host:
+        nodes = [self._nodes[part.node] for part in placement if part.node in self._nodes]
+        open_to = len(placement) == 1 and bool(nodes) and all(self._may_share(entry) for entry in members)
+        limit = min(self._rules.options.limit, *(node.slots for node in nodes)) if open_to else 1
+        return _Host(placement, members, here, limit, min((node.gpu_mem_mib for node in nodes), default=0))
+
+    def _running_hosts(self) -> list[_Host]:
+        at: dict[Placement, list[Pending | Running]] = {}
+        for entry in self._partition.running:
+            at.setdefault(tuple(sorted(entry.placement)), []).append(entry)
+        up = {node.name for node in self._partition.nodes if node.available}
+        found = [self._host(placement, members, len(members)) for placement, members in at.items()]
+        return [host for host in found if host.limit > len(host.members) and host.placement[0].node in up]
+
+    def _watch(self) -> None:
+        """Look how fast the groups are that run."""
+        by_id = {entry.job.id: entry for entry in self._partition.running}
+        for entry in self._partition.running:
+            group = [by_id[job_id] for job_id in entry.group if job_id in by_id]
+            whole = len(group) == len(entry.group) > 1 and group[0] is entry
+            if whole and all(map(self._may_share, group)) and (len(group) == 2 or not self._free(group)):
+                self._slow.look(group, self._line.known, self._promised(group))
+                if not self._free(group):
+                    self._turns.look(group, formula_s(self._group(group), self._rules.options))
+
+    def _promised(self, members: Sequence[Pending | Running]) -> list[float]:
+        """Normalised speed that each member of a group may be held to: by what the executor costs, whatever rounds
+        of such groups took."""
+        return member_speeds(self._group(members).jobs, self._free(members), self._rules.options)
+
+    # -- groups -----------------------------------------------------------------------------------------------
+
+    def _may_share(self, entry: Pending | Running) -> bool:
+        """Did its user opt in, and is all known of it that sharing takes?"""
+        job = entry.job
+        known = job.takes_turns and entry.profile is not None and job.id not in self._line.alone and not entry.alone
+        known = known and job.min_nodes <= 1
+        if isinstance(entry, Running):
+            return known and entry.partner is None and entry.stage is Stage.MAIN
+        return known
+
+    def _join(self, left: Sequence[Pending]) -> set[str]:
+        """Rounds in which each group takes in one more job at the most; returns who joined. Once the first that got
+        no GPUs has waited for ``patience_s``, nobody joins before it does: groups end, and it gets their GPUs."""
+        sharing = [entry for entry in left if self._may_share(entry)]
+        if left and self._late(left[0]):
+            sharing = sharing[:1] if sharing[:1] == [left[0]] else []
+        joined: set[str] = set()
+        for _ in range(self._rules.options.limit - 1):
+            fresh = self._round([entry for entry in sharing if entry.job.id not in joined])
+            if not fresh:
+                break
+            joined |= fresh
+        return joined
+
+    def _round(self, sharing: Sequence[Pending]) -> set[str]:
+        joined: set[str] = set()
+        for gpus in dict.fromkeys(entry.job.gpus for entry in sharing):
+            hosts = [h for h in self._hosts if self._places(h) and h.members[0].job.gpus == gpus]
+            fits, rows = self._first_that_fit([e for e in sharing if e.job.gpus == gpus], hosts)
+            if not fits:
+                continue
+            worth = np.array(rows)
+            from scipy.optimize import linear_sum_assignment
+
+            for row, column in zip(*linear_sum_assignment(worth, maximize=True), strict=True):
+                entry, host = fits[row], hosts[column]
+                if worth[row, column] > 0:
+                    host.members.append(entry)
+                    self._ledger.take(entry.job, host.placement)
+                    joined.add(entry.job.id)
+        return joined
+
+    def _first_that_fit(
+        self, line: Sequence[Pending], hosts: Sequence[_Host]
+    ) -> tuple[list[Pending], list[list[float]]]:
+        """As many of these jobs as there are places, by priority (M17), and what each would be worth in each group.
+        One that fits nowhere takes nobody's place."""
+        places = sum(self._places(host) for host in hosts)
+        fits: list[Pending] = []
+        rows: list[list[float]] = []
+        for entry in line[: places + _MOST_PASSED]:
+            row = [self._worth(entry, host) for host in hosts]
+            if any(row):
+                fits.append(entry)
+                rows.append(row)
+            if len(fits) >= places:
+                break
+        return fits, rows
+
+    def _free(self, members: Sequence[Pending | Running]) -> bool:
+        """Is any of them known only from outside, so that nobody makes it wait for its turn?"""
+        return any(entry.job.id in self._line.outside for entry in members)
+
+    def _places(self, host: _Host) -> int:
+        """How many more jobs may join those on these GPUs."""
+        limit = min(host.limit, _MOST_FREE) if self._free(host.members) else host.limit
+        return max(limit - len(host.members), 0)
+
+    def _worth(self, entry: Pending, host: _Host) -> float:
+        """The efficiency of the group with this job in it; 0 where the job may not join it, or is not worth it."""
+        members = [*host.members, entry]
+        if len(members) > _MOST_FREE and self._free(members):
+            return 0.0
+        if self._rules.same_user and len({item.job.user for item in members}) > 1:
+            return 0.0
+        need_mib = sum(_need_mib(item, host.mem_mib) for item in members)
+        node = self._ledger.index[host.placement[0].node]
+        if need_mib > host.mem_mib or not self._ledger.host_fits(node, entry.job, entry.job.gpus):
+            return 0.0
+        slow = self._slow.found([item.job for item in members], self._line.known)
+        if slow is not None:
+            ids = " ".join(item.job.id for item in members)
+            self._refusals.setdefault(entry.job.id, SlowBefore(ids, slow.seen, slow.promised))
+            return 0.0
+        if self._free(members):
+            return self._worth_free(members)
+        before, group, period_s = self._interleaved(host.members), self._group(members), self._period_s(members)
+        together = self._interleaved(members, _LEAST_GAIN * max(before.alone_s / before.period_s, 1.0))
+        if not together:
+            self._refusals.setdefault(entry.job.id, together)
+            return 0.0
+        if any(self._overruns(item, job.solo_s / period_s) for item, job in zip(members, group.jobs, strict=True)):
+            return 0.0
+        used = sum(sum(job.stages) for job in group.jobs)
+        return used / (self._rules.options.k * period_s)
+
+    def _period_s(self, members: Sequence[Pending | Running]) -> float:
+        """How long a round of jobs that take turns is expected to be."""
+        found = formula_s(self._group(members), self._rules.options)
+        return found * self._turns.factor([entry.job for entry in members])
+
+    def _worth_free(self, members: Sequence[Pending | Running]) -> float:
+        """The same of two jobs that nobody makes wait for their turn."""
+        how = self._overlaps(members)
+        if not how:
+            self._refusals.setdefault(members[-1].job.id, how)
+            return 0.0
+        if any(self._overruns(item, how.speed) for item in members):
+            return 0.0
+        used = sum(sum(job.stages) / job.solo_s for job in self._group(members).jobs)
+        return used * how.speed / self._rules.options.k
+
+    def _group(self, members: Sequence[Pending | Running]) -> Group:
+        return Group(members[0].job.gpus, tuple(self._line.known[entry.job.id] for entry in members))
+
+    def _overruns(self, entry: Pending | Running, speed: float) -> bool:
+        """Would it, so much slower, be expected to reach its time limit, at which Slurm ends it?"""
+        limit_s = entry.job.time_limit_s
+        if limit_s is None:
+            return False
+        ran_s = entry.elapsed_s(self._now_s) if isinstance(entry, Running) else 0.0
+        found: Prediction | None = self._snapshot.predictions.get(entry.job.id)
+        left_s = limit_s if found is None else found.remaining_s(ran_s)
+        return left_s / speed > limit_s - ran_s
+
+    # -- words --------------------------------------------------------------------------------------------------
+
+    def _overlaps(self, members: Sequence[Pending | Running]) -> Overlaps:
+        one, other = self._group(members).jobs
+        return Overlaps(" ".join(entry.job.id for entry in members), conflict(one, other), MOST_CONFLICT)
+
+    def _reason(self, members: Sequence[Pending | Running]) -> Interleaved | Overlaps:
+        if self._free(members):
+            return self._overlaps(members)
+        return self._interleaved(members)
+
+    def _interleaved(self, members: Sequence[Pending | Running], least: float = _LEAST_GAIN) -> Interleaved:
+        alone_s = sum(job.solo_s for job in self._group(members).jobs)
+        ids = " ".join(entry.job.id for entry in members)
+        return Interleaved(len(members), ids, self._period_s(members), alone_s, least)
+
+    def _why(self, job: Job) -> tuple[Reason, ...]:
+        found = self._line.why.get(job.id)
+        return () if found is None else (found,)
+
+    def _actions(self, host: _Host) -> list[Action]:
+        """What changes for the jobs on these GPUs."""
+        if len(host.members) == host.here:
+            return []
+        group = host.ids if len(host.members) > 1 else ()
+        how: tuple[Reason, ...] = (self._reason(host.members),) if group else ()
+        made: list[Action] = []
+        for entry in host.members:
+            free = () if host.free is None else (host.free,)
+            why = (*self._why(entry.job), *how, *free)
+            decision: Start | Regroup
+            if isinstance(entry, Running):
+                decision = Regroup(host.placement, why, group)
+            else:
+                slots = entry.job.takes_turns and len(host.placement) == 1
+                decision = Start(host.placement, why, group=group, slots=slots)
+                self._decisions[entry.job.id] = decision
+            made.append(Action(entry.job.id, self._partition.name, decision))
+        return made
+
+    def _hold(self, entry: Pending, head: Pending | None) -> Hold:
+        """``head``: the job before which no other may start, if there is one."""
+        refused = self._refusals.get(entry.job.id)
+        words: tuple[Reason, ...] = () if refused is None else (refused,)
+        if head is not None and head is not entry:
+            return Hold((*self._why(entry.job), *words, BehindHead(head.job.id)))
+        return Hold((*self._why(entry.job), *words, *no_place(self._ledger, entry)))
+
+
+def _need_mib(entry: Pending | Running, card_mib: float) -> float:
+    """GPU memory that is kept for a job: its fence under MPS, which is its measured peak and some slack, so that all
+    of a group may reach theirs at once. The whole card where it has none."""
+    fence = memory_limit_mib(entry.profile, card_mib)
+    return card_mib if fence is None else fence

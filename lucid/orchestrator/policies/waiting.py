@@ -1,0 +1,145 @@
+"""The queue of plain order, carried from plan to plan: thousands wait, and few come and go between two plans."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from operator import attrgetter
+
+from lucid.core.decision import Hold
+from lucid.core.job import Job, Pending
+from lucid.core.reason import Reason
+from lucid.core.reasons.queue import FairOrder
+from lucid.core.snapshot import Partition
+from lucid.orchestrator.order.queue_order import in_precedence
+
+SUBMITTED = attrgetter("job.submit_s", "job.rank")
+_TIER, _NICE = attrgetter("tier"), attrgetter("nice")
+_MOST_SHAPES = 4096
+"""Beyond so many shapes are made anew: equal ones may then be apart for a while."""
+
+
+class Shape:
+    """All that decides whether a job finds room, but for its time limit. Two jobs are of one shape if it is the same
+    object."""
+
+    __slots__ = ("keeps",)
+
+    def __init__(self) -> None:
+        self.keeps: tuple[Reason, ...] = ()
+        """What the last plan that looked found to keep its jobs waiting."""
+
+
+class Shapes(dict[tuple[object, ...], Shape]):
+    """The shapes, by what jobs ask for."""
+
+    def of(self, job: Job) -> Shape:
+        """The shape of a job."""
+        return self[job.gpus, job.min_nodes, job.cpus, job.mem_mib, job.constraint, job.vc]
+
+    def __missing__(self, asked: tuple[object, ...]) -> Shape:
+        if len(self) >= _MOST_SHAPES:
+            self.clear()
+        made = self[asked] = Shape()
+        return made
+
+
+_NOT_TOLD = Hold(())
+
+
+class WaitingJob:
+    """A job of the queue. ``order``: why it has its place there. ``told``: what was last told of why it waits, and
+    ``hold``, the decision that tells it: most jobs wait for the same reasons in plan after plan."""
+
+    __slots__ = ("entry", "gpus", "hold", "id", "order", "shape", "told")
+
+    def __init__(self, entry: Pending, order: Reason, shape: Shape) -> None:
+        self.entry = entry
+        self.id = entry.job.id
+        self.gpus = entry.job.gpus
+        self.order = order
+        self.shape = shape
+        self.told: object = None
+        self.hold = _NOT_TOLD
+
+
+def in_submission(pending: Sequence[Pending], most: int | None) -> list[WaitingJob]:
+    """The jobs in order of submission, and of what the site and users said of their places. ``most``: the first so
+    many."""
+    entries, shapes = sorted(pending, key=SUBMITTED), Shapes()
+    return [_waiting(entry, shapes) for entry in in_precedence(entries, [e.job for e in entries])[:most]]
+
+
+def _waiting(entry: Pending, shapes: Shapes) -> WaitingJob:
+    return WaitingJob(entry, FairOrder(entry.job.submit_s), shapes.of(entry.job))
+
+
+class PlainQueue:
+    """The queue of one partition in order of submission. What it keeps follows from the entries, which are frozen."""
+
+    def __init__(self) -> None:
+        self._shapes = Shapes()
+        self._partition: Partition | None = None
+        self._because: tuple[Reason, ...] = ()
+        self._entries: list[Pending] = []
+        self._ids: list[str] = []
+        self._rows: list[WaitingJob] | None = None
+        """The same jobs, where somebody asked for them so."""
+        self._said = 0
+        """Jobs of whose place the site or a user said something."""
+
+    def entries(self, partition: Partition) -> Sequence[Pending]:
+        """Those that wait, in order."""
+        before, self._partition = self._partition, None
+        if before is None or not self._follows(partition, before):
+            self._entries, self._rows = sorted(partition.pending, key=SUBMITTED), None
+            self._ids = [entry.job.id for entry in self._entries]
+            jobs = [entry.job for entry in partition.pending]
+            # whole lists at a time: in most queues of thousands nobody has said anything
+            said = any(map(_TIER, jobs)) or any(map(_NICE, jobs))
+            self._said = sum(map(_is_said, jobs)) if said else 0
+        self._partition = partition
+        return in_precedence(self._entries, [e.job for e in self._entries]) if self._said else self._entries
+
+    def ids(self, queue: Sequence[Pending], at: int) -> list[str]:
+        """The ids of those in ``queue``, as ``entries`` gave it, from the one at this place on."""
+        return self._ids[at:] if queue is self._entries else [entry.job.id for entry in queue[at:]]
+
+    def of(self, partition: Partition, because: tuple[Reason, ...]) -> Sequence[WaitingJob]:
+        """The jobs that wait, in order. ``because``: what is told before all else of each that waits."""
+        self.entries(partition)
+        if self._rows is None or because != self._because:
+            self._because, self._rows = because, [_waiting(entry, self._shapes) for entry in self._entries]
+        return in_precedence(self._rows, [row.entry.job for row in self._rows]) if self._said else self._rows
+
+    def _follows(self, partition: Partition, before: Partition) -> bool:
+        """Make the queue from the one before. It cannot be where two jobs have the same place: then the order in
+        which they are handed out decides."""
+        if partition is before:
+            return True
+        entries, rows, changes = self._entries, self._rows, partition.since(before)
+        for entry in changes.went:
+            if isinstance(entry, Pending):
+                at = bisect_left(entries, SUBMITTED(entry), key=SUBMITTED)
+                if at == len(entries) or entries[at] is not entry:
+                    return False
+                del entries[at], self._ids[at]
+                if rows is not None:
+                    del rows[at]
+                self._said -= _is_said(entry.job)
+        for entry in changes.came:
+            if isinstance(entry, Pending):
+                place = SUBMITTED(entry)
+                at = bisect_left(entries, place, key=SUBMITTED)
+                if at < len(entries) and SUBMITTED(entries[at]) == place:
+                    return False
+                entries.insert(at, entry)
+                self._ids.insert(at, entry.job.id)
+                if rows is not None:
+                    rows.insert(at, _waiting(entry, self._shapes))
+                self._said += _is_said(entry.job)
+        return True
+
+
+def _is_said(job: Job) -> bool:
+    return bool(job.tier or job.nice)

@@ -1,0 +1,1 @@
+"""A site's Slurm configuration: read, changed, taken back, and checked by doctor."""

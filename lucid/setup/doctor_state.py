@@ -1,0 +1,421 @@
+"""Checks of lucidd's files, reports folder.
+
+What may be wrong with the daemon's own files: its store, lease, heartbeat, profiles, models.
+
+What may be wrong with the files that Slurm reads, and whether slurmctld runs with what they say.
+
+What may be wrong with what elastic jobs report: the folder, and jobs whose reports the clock contradicts.
+
+What may be wrong where a second lucidd stands by on another host.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from lucid.config.load import Settings
+from lucid.daemon.barrier import why_nobody_decides
+from lucid.daemon.gpu_health import odd_numbers
+from lucid.daemon.leader import standby_of
+from lucid.daemon.modes import words_of_switches
+from lucid.daemon.plan_errors import words_of_plan_errors
+from lucid.daemon.reporting.starts import START_TIMES, start_times_of
+from lucid.daemon.reporting.status import words_of_left_out
+from lucid.errors import ConfigError, Finding, StoreError, bad, warn
+from lucid.orchestrator.forecast.ranges import StartTimes
+from lucid.places import Mode, profiles_folder
+from lucid.setup.check import check_installation, heartbeat_in, settings_in
+from lucid.slurm.act.write import GIVEN_UP
+from lucid.slurm.elastic.reports import folder_trouble
+from lucid.slurm.heartbeat import read_heartbeat
+from lucid.slurm.own.waits import GAVE_LESS
+from lucid.slurm.view.failed_pairs import failed_pairs_in, unpaired
+from lucid.slurm.view.profiles import ProfileFolder
+from lucid.store.file import network_file_system
+from lucid.store.port import LET_GO, ActionRow, Lease, StoreUnreadable, holder_is_dead
+from lucid.store.sqlite import SqliteStore
+
+_CONF = "etc/slurm/slurm.conf"
+_IN_FORCE = (
+    "GresTypes",
+    "SelectType",
+    "JobSubmitPlugins",
+    "CliFilterPlugins",
+    "PriorityType",
+    "TaskProlog",
+    "Prolog",
+    "Epilog",
+)
+
+
+def root_of(settings: Settings) -> Path | None:
+    """Where slurmctld's files lie, seen from here: ``/``, or the folder of a ``chroot`` prefix; ``None`` where the
+    prefix leads to another machine."""
+    words = settings.slurm.prefix
+    if not words:
+        return Path("/")
+    program = words[0].rpartition("/")[2]
+    return Path(words[-1]) if program == "chroot" and len(words) > 1 else None
+
+
+def look_over_files(settings: Settings, root: Path | None, config: Mapping[str, str] | None) -> Iterator[Finding]:
+    """Of what ``lucidctl slurm install --check`` looks at, below *root*; *config* is what is in force."""
+    if root is None or not (root / _CONF).is_file():
+        yield warn(
+            "slurm.conf is not to be found from here: Lucid's files for Slurm were not looked at",
+            "lucidctl slurm install --check, on slurmctld's host",
+        )
+        return
+    try:
+        found = check_installation(root, _CONF)
+        written = settings_in(root, _CONF)
+    except ConfigError as error:
+        yield bad(str(error), "run this as a user who may read it")
+        return
+    wrong = [finding for finding in found if not finding.ok]
+    for finding in wrong:
+        yield bad(f"{finding.about}: {finding.says}", finding.remedy)
+    if not wrong:
+        yield Finding("ok", f"Lucid's files for Slurm below {root} are as shipped, and slurm.conf has what they need")
+    yield from _order(settings, root)
+    named = heartbeat_in(root, _CONF)
+    mine = settings.daemon.heartbeat
+    if named is not None and Path(mine) not in (Path(named), root / named.lstrip("/")):
+        yield bad(
+            f"lucid.plugin.conf has heartbeat {named}, lucidd writes {mine}: job_submit.lua never sees it",
+            "one path in daemon.heartbeat and lucid.plugin.conf",
+        )
+    for key in _IN_FORCE:
+        if config is not None and key.lower() in written and written[key.lower()] != config.get(key, ""):
+            yield bad(
+                f"slurm.conf has {key}={written[key.lower()]}, slurmctld runs with {config.get(key) or '(nothing)'}",
+                "scontrol reconfigure; for SelectType and GresTypes restart slurmctld and every slurmd",
+            )
+
+
+def _order(settings: Settings, root: Path) -> Iterator[Finding]:
+    """Does lucid.plugin.conf let job_submit.lua keep the order?"""
+    folder = (root / _CONF).parent
+    conf = folder / "lucid.plugin.conf"
+    lines = conf.read_text(errors="replace").splitlines() if conf.is_file() else []
+    words = [line.split() for line in lines]
+    if ["shards", "users"] in words and not settings.daemon.share_across_users:
+        yield warn(
+            "lucid.plugin.conf says `shards users`: while lucidd is away users can ask for shards of GPUs that "
+            "others half use, and daemon.share_across_users is false",
+            "`shards lucid`, unless nodes outside daemon.partitions have shards",
+        )
+    exempt = {word[1] for word in words if len(word) == 2 and word[0] == "exempt"}
+    if exempt and not exempt - {"0"}:
+        yield bad(
+            "lucid.plugin.conf exempts nobody but root: lucidd's own changes are refused, and no job starts",
+            "a line `exempt UID` for lucidd's user, SlurmUser and each operator; or none at all",
+        )
+
+
+_NAMED = 5
+
+
+def look_over_reports(settings: Settings, seen: Mapping[str, Any]) -> Iterator[Finding]:
+    """``seen``: lucidd's last picture of itself, which tells what lucidd's own user sees of the folder."""
+    folder = settings.daemon.elastic.reports_dir
+    here, there = folder_trouble(folder), seen.get("reports") or {}
+    if here.words:
+        yield (bad if here.blind else warn)(here.words, here.remedy)
+    elif folder and there.get("words"):
+        yield (bad if there["blind"] else warn)(f"as lucidd sees it: {there['words']}", there["remedy"])
+    elif folder:
+        yield Finding("ok", f"jobs can report to {folder}")
+    doubted = dict[str, str](seen.get("doubted") or {})
+    for job_id, words in list(doubted.items())[:_NAMED]:
+        yield warn(
+            f"job {job_id}: what it reports does not agree with lucidd's clock or sampler: {words}",
+            f"lucidctl explain {job_id} tells what follows for it, docs/systems/elastic.md how a job reports",
+        )
+    if len(doubted) > _NAMED:
+        yield warn(f"and {len(doubted) - _NAMED} more jobs whose reports do not agree", "lucidctl status --json")
+
+
+def look_over_failover(
+    settings: Settings, store: SqliteStore, lease: Lease | None, now_s: float
+) -> Iterator[Finding]:
+    """Of the journal, the places that both hosts must have, and who stands by.
+
+    Raises:
+        StoreError: the store cannot be read.
+    """
+    daemon = settings.daemon
+    kind = network_file_system(store.path.parent)
+    if (kind or daemon.shared_state) and store.journal == "wal":
+        where = f"on {kind}" if kind else "said to be shared"
+        yield bad(
+            f"{store.path} is {where} and has a write-ahead log, which works within one host only: a second lucidd "
+            "may read what is not so",
+            "stop lucidd on every host, then start it again with daemon.shared_state = true",
+        )
+    if not daemon.shared_state:
+        if kind:
+            yield warn(
+                f"{store.path} is on {kind}, and daemon.shared_state is not set",
+                "daemon.shared_state = true if a second lucidd stands by; else a state_dir on a disk of this host",
+            )
+        return
+    heartbeat = Path(daemon.heartbeat)
+    if heartbeat.is_relative_to("/run") or heartbeat.is_relative_to("/tmp"):
+        yield bad(
+            f"daemon.heartbeat = {heartbeat} is of one host, with daemon.shared_state: the other host's slurmctld "
+            "sees no heartbeat, and its timer releases held jobs",
+            "a path on the shared file system, in lucid.toml, lucid.plugin.conf and release.env of both hosts",
+        )
+    waits = standby_of(store)
+    if waits is None or not waits.stands_by(lease, now_s):
+        yield warn(
+            "daemon.shared_state is set and no lucidd stands by: nobody takes over when this host is lost",
+            "systemctl start lucidd on the other host, and read its log",
+        )
+    else:
+        yield Finding("ok", f"lucidd on {waits.host} stands by (pid {waits.pid})")
+
+
+_STALE_S = 60.0
+_SITE_SCRIPTS = "a Prolog or Epilog of yours takes a GPU for one job's: docs/hooks.md, 'Your own Prolog and Epilog'"
+_STARTS, _INSIDE_LEAST = 50, 0.65
+"""Starts from which on forecasts are judged, and the share inside their ranges below which that is told."""
+_LEAST_FREE_MIB = 512
+_DAY_S = 86400.0
+_ACTIONS = 20_000
+_REFUSED_JOBS = 3
+"""So many jobs in a row of which Slurm refused a change: that lies not in the jobs."""
+
+
+def look_over_state(settings: Settings, now_s: float) -> Iterator[Finding]:
+    """Of what lucidd keeps and writes. Folders are judged by what the user who runs this may do."""
+    yield from _store(settings, now_s)
+    yield from _heartbeat(Path(settings.daemon.heartbeat), now_s)
+    yield from _profiles(settings)
+    lacking = [name for name in ("sklearn", "interpret", "rapidfuzz") if find_spec(name) is None]
+    if settings.models.every_h and lacking:
+        yield warn(
+            f"{', '.join(lacking)} not installed: no model is ever trained, history means answer",
+            "pip install 'lucid-scheduler[models]', or models.every_h = 0",
+        )
+
+
+def _store(settings: Settings, now_s: float) -> Iterator[Finding]:
+    folder = Path(settings.daemon.state_dir)
+    free = _free(folder)
+    yield from free
+    try:
+        store = SqliteStore(folder / "lucid.db", read_only=True)
+        seen, lease, switches = store.view("status") or {}, store.lease(), store.settings()
+        let_go = [*_let_go(store.actions(limit=_ACTIONS), now_s)]
+        told = [*_start_times(start_times_of(store.view(START_TIMES)))]
+        failover = [*look_over_failover(settings, store, lease, now_s)]
+    except StoreUnreadable as error:
+        yield warn(f"{error}: it was not looked at", "let root or lucidd's user run lucidctl doctor")
+        return
+    except StoreError as error:
+        yield bad(str(error), "make room there, then restart lucidd" if free else _remedy(settings, now_s))
+        return
+    yield Finding("ok", f"store {store.path} is readable")
+    store.close()
+    if not os.access(folder, os.W_OK) or not os.access(store.path, os.W_OK):
+        yield warn(f"{folder} cannot be written by this user", "run this as lucidd's user; is it that user's folder?")
+    if lease is None or lease.until_s < now_s or holder_is_dead(lease.holder):
+        yield from (bad(what, remedy) for what, remedy in why_nobody_decides(settings, lease, now_s))
+        seen = {**seen, "configured": {}}
+    else:
+        yield Finding("ok", f"lucidd runs ({lease.holder})")
+    yield from words_of_switches(settings, switches, seen.get("configured", {}))
+    if switches.get("paused") == "1":
+        yield warn("lucidd is paused", "lucidctl resume")
+    yield from _failed_pairs(switches)
+    yield from failover
+    yield from let_go
+    yield from told
+    yield from look_over_reports(settings, seen)
+    yield from _gpus(seen.get("gpu_health") or {})
+    yield from _tags(seen)
+    if seen.get("last_error"):
+        yield bad(f"the last cycle failed: {seen['last_error']}", "mend that; lucidd tries again")
+    for words in words_of_plan_errors(seen):
+        remedy = "lucidd's log has the traceback (journalctl -u lucidd); another daemon.policy, or daemon.policies"
+        yield bad(words, f"{remedy} for that partition; lucidd tries again by itself; please report it")
+    for words in words_of_left_out(seen):
+        yield warn(words, "docs/slurm-recovery.md tells what Lucid assumes of it; scontrol show job shows a job")
+    if seen.get("breaker_why"):
+        yield warn(f"the breaker is open: {seen['breaker_why']}", "look at slurmctld's load (sdiag)")
+    for kind, found in dict[str, Mapping[str, Any]](seen.get("models", {})).items():
+        if found.get("trouble"):
+            yield warn(
+                f"the {kind} model in service cannot be used: {found.get('why', '')}",
+                f"lucidctl models rollback {kind}, or train anew",
+            )
+
+
+def _failed_pairs(switches: Mapping[str, str]) -> Iterator[Finding]:
+    """Where no more pairs are made, and why."""
+    failed = failed_pairs_in(switches)
+    for name in sorted(unpaired(failed)):
+        yield bad(f"no more pairs are made in {name}: Slurm drained several of its nodes over pairs", _SITE_SCRIPTS)
+    for one in sorted(failed.values(), key=lambda one: one.node):
+        since = time.strftime("%F %H:%M", time.localtime(one.since_s))
+        yield bad(
+            f"no more pairs are made on {one.node} since {since}: job {one.job} was to share GPUs there, and Slurm "
+            f"drained the node with {one.reason!r}",
+            f"{_SITE_SCRIPTS}; then scontrol update NodeName={one.node} State=RESUME, and "
+            f"lucidctl mode {min(one.partitions, default='PARTITION')} configured",
+        )
+
+
+def _tags(seen: Mapping[str, Any]) -> Iterator[Finding]:
+    """Jobs of ours that only lucidd's own notes tell."""
+    if lost := seen.get("lost_tags"):
+        some = ", ".join(lost[:5])
+        yield warn(
+            f"AdminComment of {len(lost)} jobs of ours is somebody else's ({some}{', …' if lost[5:] else ''}): "
+            "lucidd goes by its notes, but job_submit.lua no longer knows their users' holds and releases",
+            "let the site's prolog write behind what is there (lucid:… text), or elsewhere (docs/slurm-submit.md)",
+        )
+    if len(refused := seen.get("refused") or []) >= _REFUSED_JOBS:
+        yield bad(
+            f"Slurm refuses what lucidd changes: the last {len(refused)} jobs, none taken since ({refused[-1]})",
+            "a job_submit plugin of the site's own has to let changes by lucidd's user pass (docs/slurm-install.md, "
+            "'A plugin of your own'); is that user a Slurm operator? sacctmgr show user",
+        )
+    if trouble := seen.get("list_trouble"):
+        yield bad(trouble, "make room there, and give the folder to lucidd's user")
+
+
+def _gpus(told: Mapping[str, Any]) -> Iterator[Finding]:
+    """GPUs that are not well, and what does not tell of them."""
+    for out in told.get("out") or ():
+        since = time.strftime("%F %H:%M", time.localtime(out["since_s"]))
+        name = f"{out['node']}:{out['index']}"
+        yield warn(f"GPU {name} is out since {since}: {out['words']}", f"once it is well: lucidctl gpu return {name}")
+    if beyond := told.get("beyond"):
+        yield bad(
+            f"{len(beyond)} GPUs more are said to be not well than Lucid takes out by itself",
+            "look at these nodes and their samplers: lucidctl gpu health; daemon.gpu_health.most_share is the bound",
+        )
+    for one in told.get("not_kept") or ():
+        words = f"Slurm's own jobs are not kept off GPU {one['gpu']}: {one['why']}"
+        yield warn(words, "docs/gpu-health.md says what it needs")
+    for node in told.get("sampler_silent") or ():
+        yield warn(f"{node}: its sampler has told nothing for minutes", "systemctl status lucid-sampler there")
+    for one in told.get("driver_silent") or ():
+        yield warn(f"{one['node']}: the driver as a whole does not answer", "nvidia-smi there; the node's log")
+    for one in told.get("odd_numbers") or ():
+        yield bad(odd_numbers(one), "gres.conf there: Type=g3 for File=/dev/nvidia3, and so on (docs/gpu-health.md)")
+    if watched := told.get("watched"):
+        yield Finding("ok", f"the GPUs of {len(watched)} nodes are watched")
+
+
+def _start_times(times: StartTimes) -> Iterator[Finding]:
+    """Do jobs start when it was said?"""
+    share, count = times.coverage()
+    if count >= _STARTS and share < _INSIDE_LEAST:
+        yield warn(
+            f"of the last {count} starts after more than a minute's wait, {share:.0%} fell inside the range that was "
+            "forecast (80 % should)",
+            "lucidctl history shows forecast against start; are estimates far off? lucidctl models status",
+        )
+    elif count >= _STARTS:
+        yield Finding("ok", f"of the last {count} waits, {share:.0%} ended inside the range that was forecast")
+
+
+def _let_go(actions: Sequence[ActionRow], now_s: float) -> Iterator[Finding]:
+    """Jobs that a start gave less than they ask for, or that Slurm did not start as Lucid asked, by its words."""
+    causes: Counter[str] = Counter()
+    last: dict[str, str] = {}
+    recent = [row for row in actions if row.verb == LET_GO and now_s - row.at_s < _DAY_S]
+    for row in recent:
+        if GIVEN_UP in row.detail:
+            cause = re.sub(r"[0-9]+", "N", row.detail.rpartition("(")[2].rstrip(")"))
+            causes[cause] += 1
+            last[cause] = row.job_id
+    less = [row.job_id for row in recent if GAVE_LESS in row.detail]
+    if less:
+        yield warn(
+            f"{len(less)} start{'s' * (len(less) > 1)} of the last day gave less than the job asks for; the task "
+            "prolog sent them back before the script's first line, and Slurm starts them as their users wrote them",
+            f"lucidctl explain {less[-1]} tells what was missing; please report it",
+        )
+    for cause, count in causes.most_common():
+        yield warn(
+            f"Slurm did not start {count} job{'s' * (count > 1)} of the last day as Lucid asked ({cause}); "
+            "Lucid released them as their users wrote them",
+            f"lucidctl explain {last[cause]} tells what was asked",
+        )
+
+
+def _free(folder: Path) -> list[Finding]:
+    try:
+        free_mib = shutil.disk_usage(folder).free >> 20
+    except OSError:
+        return []  # there is no such folder: the store's story tells it
+    if free_mib >= _LEAST_FREE_MIB:
+        return []
+    return [bad(f"{folder}: {free_mib} MiB are free; a full disk stops every decision", "make room there")]
+
+
+def _remedy(settings: Settings, now_s: float) -> str:
+    """What to do about a store that cannot be read."""
+    beat = read_heartbeat(Path(settings.daemon.heartbeat))
+    if beat is None or now_s - beat.at_s > _STALE_S:
+        return "start lucidd; it makes the store, or moves a damaged one aside"
+    return (
+        f"lucidd runs: its heartbeat is {max(now_s - beat.at_s, 0.0):.0f} s old. If the store was deleted, lucidd "
+        "begins a new one in its next cycle; if this stays, its log says why (journalctl -u lucidd)"
+    )
+
+
+def _heartbeat(path: Path, now_s: float) -> Iterator[Finding]:
+    beat = read_heartbeat(path)
+    if not path.parent.is_dir():
+        yield bad(
+            f"{path.parent}: no such folder, so there is no heartbeat", "RuntimeDirectory=lucid in lucidd.service"
+        )
+    elif not os.access(path.parent, os.W_OK) and (beat is None or now_s - beat.at_s > _STALE_S):
+        yield bad(
+            f"{path.parent} cannot be written by this user: no heartbeat, and job_submit.lua leaves every job alone",
+            "give the folder to lucidd's user (and run this as that user)",
+        )
+    elif beat is None:
+        yield bad(
+            f"{path}: no heartbeat, so job_submit.lua leaves every job alone",
+            "start lucidd; on another host than slurmctld's, share the folder",
+        )
+    if beat is not None and now_s - beat.at_s > _STALE_S:
+        yield bad(f"the heartbeat is {now_s - beat.at_s:.0f} s old", "lucidctl status says why")
+    elif beat is not None and beat.at_s - now_s > _STALE_S:
+        yield bad(
+            f"the heartbeat is {beat.at_s - now_s:.0f} s ahead of this clock", "chrony or ntpd; then start lucidd"
+        )
+
+
+def _profiles(settings: Settings) -> Iterator[Finding]:
+    daemon = settings.daemon
+    if Mode.PACK not in daemon.partitions.values():
+        return
+    folder = profiles_folder(settings)
+    if folder.parent.is_dir() and not os.access(folder.parent, os.X_OK):
+        return  # not for this user, as the store's story tells
+    if not folder.is_dir():
+        yield warn(
+            f"{folder}: no such folder, so no job is ever measured and none shares",
+            "make it, writable for the samplers and shared with the nodes, or set daemon.profiles_dir",
+        )
+        return
+    files = ProfileFolder(folder)
+    files.new()
+    for words in files.bad.values():
+        yield Finding("warn", words)

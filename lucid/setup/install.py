@@ -1,0 +1,269 @@
+"""Lucid's own files; lucid.toml by tomlkit.
+
+Lucid's files for Slurm: where they come from, where they belong, and putting them there.
+
+lucid.toml as text: setting single keys of it, so that comments and all other lines stay.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import sys
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from lucid.errors import ConfigError
+from lucid.files import write_atomic
+
+
+@dataclass(frozen=True, slots=True)
+class ShippedFile:
+    """``source`` within ``slurm/``, a pattern for a file that is joined from parts, in the order of their names;
+    ``target`` below the root of the file system. ``site_may_have`` says that a
+    site may have a file of its own there, which is never replaced unasked; ``daemon`` that it belongs to lucidd and
+    not to Slurm."""
+
+    source: str
+    target: str
+    executable: bool = False
+    site_may_have: bool = False
+    daemon: bool = False
+
+    @property
+    def packaged(self) -> str:
+        """Where Lucid's deb and rpm have it, below the root of the file system, if it belongs to lucidd."""
+        name = self.target.rpartition("/")[2]
+        return f"usr/sbin/{name}" if self.executable else f"usr/lib/systemd/system/{name}"
+
+
+PROGRAMS = Path("/opt/lucid/bin")
+"""Where docs/install.md puts Lucid's programs, and the units as shipped look for them."""
+_PROGRAM = re.compile(rb"^(Exec(?:Start|Reload)=)\S*/(lucidd|lucid-sampler|lucid-web)\b", re.MULTILINE)
+
+FILES = (
+    ShippedFile("job_submit/*.lua", "etc/slurm/job_submit.lua", site_may_have=True),
+    ShippedFile("cli_filter.lua", "etc/slurm/cli_filter.lua", site_may_have=True),
+    ShippedFile("prolog.d/50-lucid", "etc/slurm/lucid/prolog.d/50-lucid", executable=True),
+    ShippedFile("epilog.d/50-lucid", "etc/slurm/lucid/epilog.d/50-lucid", executable=True),
+    ShippedFile("node_hook.sh", "etc/slurm/lucid/node_hook.sh"),
+    ShippedFile("task_prolog", "etc/slurm/lucid/task_prolog", executable=True),
+    ShippedFile("lucid_report.py", "etc/slurm/lucid/lucid_report.py", executable=True),
+    *(
+        ShippedFile(f"lucid_{name}.py", f"etc/slurm/lucid/lucid_{name}.py")
+        for name in ("elastic", "lightning", "torch", "transformers", "turns")
+    ),
+    ShippedFile("lucid_run.py", "etc/slurm/lucid/lucid_run.py", executable=True),
+    *(
+        ShippedFile(f"lucid_job/{name}.py", f"etc/slurm/lucid/lucid_job/{name}.py")
+        for name in ("__init__", "adaptdl", "checkpoints", "members", "nodes", "ranks", "untrusted")
+    ),
+    *(
+        ShippedFile(f"mps/{name}", f"etc/slurm/lucid/mps/{name}", executable=True)
+        for name in ("start", "stop", "check")
+    ),
+    ShippedFile("unseal", "etc/slurm/lucid/unseal", executable=True),
+    ShippedFile("site_scripts", "etc/slurm/lucid/site_scripts", executable=True),
+    ShippedFile("lucid_hooks/site.py", "etc/slurm/lucid/lucid_hooks/site.py"),
+    *(
+        ShippedFile(f"lucid_hooks/{name}.py", f"etc/slurm/lucid/lucid_hooks/{name}.py")
+        for name in ("__init__", "__main__", "commands", "control", "plan", "processes", "seal", "sharing", "state")
+    ),
+    ShippedFile("lucid-release", "etc/slurm/lucid/lucid-release", executable=True, daemon=True),
+    ShippedFile("systemd/lucidd.service", "etc/systemd/system/lucidd.service", daemon=True),
+    ShippedFile("systemd/lucid-sampler.service", "etc/systemd/system/lucid-sampler.service", daemon=True),
+    ShippedFile("systemd/lucid-web.service", "etc/systemd/system/lucid-web.service", daemon=True),
+    ShippedFile("systemd/lucid-release.service", "etc/systemd/system/lucid-release.service", daemon=True),
+    ShippedFile("systemd/lucid-release.timer", "etc/systemd/system/lucid-release.timer", daemon=True),
+)
+
+
+def shipped_folder() -> Path:
+    """The folder ``slurm/`` of this installation: of a checkout, or as installed beside Python's other data.
+
+    Raises:
+        ConfigError: neither is there.
+    """
+    places = [Path(__file__).resolve().parents[2] / "slurm", Path(sys.prefix) / "share/lucid/slurm"]
+    for place in places:
+        if (place / "job_submit").is_dir():
+            return place
+    raise ConfigError(f"Lucid's files for Slurm are in none of {', '.join(map(str, places))}; install Lucid anew")
+
+
+def shipped_content(file: ShippedFile, programs: Path = PROGRAMS) -> bytes:
+    """What *file* holds where Lucid's programs are in the folder *programs*.
+
+    Raises:
+        ConfigError: this installation has no such file.
+    """
+    parts = sorted(shipped_folder().glob(file.source))
+    if not parts:
+        raise ConfigError(f"Lucid's {file.source} for Slurm is not there; install Lucid anew")
+    content = b"".join(part.read_bytes() for part in parts)
+    return _PROGRAM.sub(rb"\g<1>" + str(programs).encode() + rb"/\g<2>", content) if file.daemon else content
+
+
+def program_in(unit: bytes) -> Path | None:
+    """Lucid's program that a systemd unit starts, if it starts one."""
+    found = _PROGRAM.search(unit)
+    return Path(found[0].decode().partition("=")[2]) if found else None
+
+
+def programs_here(root: Path) -> Path:
+    """The folder of the programs that units below *root* are to start: this installation's, where the units are this
+    machine's own; else where docs/install.md puts them."""
+    here = Path(sys.executable).parent
+    return here if root == Path("/") and (here / "lucidd").exists() else PROGRAMS
+
+
+def of_package(root: Path) -> bool:
+    """Does Lucid's deb or rpm bring lucidd's own files below *root*? Then nothing is put before them."""
+    return (root / "usr/lib/systemd/system/lucidd.service").exists()
+
+
+def install_files(root: Path, *, force: bool = False, units: bool = False) -> list[str]:
+    """Copy every file below *root*; returns what was done, a line a file. Slurm's own configuration is not touched.
+
+    Args:
+        root: ``/``, or the root of a chroot.
+        units: Only the systemd units and lucid-release, which is all that observe and order mode need.
+        force: Replace a job_submit.lua or cli_filter.lua of the site's own; it is kept as ``….before-lucid``.
+
+    Raises:
+        ConfigError: the site has such a file and ``force`` is not given, or a file cannot be written. Files are
+            looked at before any is written.
+    """
+    files = [file for file in FILES if file.daemon or not units]
+    for file in files:
+        target = root / file.target
+        if file.site_may_have and not force and target.exists() and not is_lucids(target):
+            raise ConfigError(
+                f"{target} is there already and is not Lucid's; nothing was written. Call Lucid's from it "
+                "(docs/slurm-install.md, 'A plugin of your own'), or replace it with --force; --units leaves it alone"
+            )
+    done = []
+    packaged = of_package(root)
+    for file in files:
+        if file.daemon and packaged:
+            if (root / file.packaged).exists():
+                done.append(f"packaged   {root / file.packaged}")
+            continue
+        target = root / file.target
+        content = shipped_content(file, programs_here(root))
+        try:
+            if target.is_file() and target.read_bytes() == content:
+                done.append(f"unchanged  {target}")
+            else:
+                if file.site_may_have and target.exists() and not is_lucids(target):
+                    shutil.copy2(target, target.with_name(target.name + ".before-lucid"))
+                target.parent.mkdir(parents=True, exist_ok=True)
+                write_atomic(target, content, mode=0o755 if file.executable else 0o644)
+                done.append(f"installed  {target}")
+            target.chmod(0o755 if file.executable else 0o644)
+        except OSError as error:
+            raise ConfigError(f"{target}: cannot be written ({error.strerror}); run this as root") from None
+    return done
+
+
+def is_lucids(path: Path) -> bool:
+    """Is this job_submit.lua or cli_filter.lua one of ours, of whatever version?"""
+    try:
+        return "Lucid" in path.read_text(encoding="utf-8", errors="replace")[:300]
+    except OSError:
+        return False
+
+
+NEW_TOML = """\
+# Written by `lucidctl setup`; yours to edit. Every key: docs/settings.md.
+"""
+_BARE = re.compile(r"[A-Za-z0-9_-]+")
+
+
+def with_keys(text: str, table: str, keys: Mapping[str, str | int | Mapping[str, int]]) -> str:
+    """The text with these keys set in the table *table* (``daemon.partitions``). Keys that have the value already are
+    left as they stand.
+
+    Raises:
+        ConfigError: the text is no TOML, or says the table in a way that cannot be edited line by line.
+    """
+    try:
+        before = _table(tomllib.loads(text), table)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"lucid.toml is no TOML ({error}); mend it first") from None
+    wanted = {key: value for key, value in keys.items() if before.get(key) != value}
+    if not wanted:
+        return text
+    lines = text.splitlines(keepends=True)
+    if lines and not lines[-1].endswith("\n"):
+        lines[-1] += "\n"
+    header = re.compile(rf"\s*\[\s*{re.escape(table)}\s*\]\s*(#.*)?$")
+    start = next((number for number, line in enumerate(lines) if header.match(line)), None)
+    if start is None:
+        lines.append(f"[{table}]\n")
+        start = len(lines) - 1
+    end = next((number for number in range(start + 1, len(lines)) if re.match(r"\s*\[", lines[number])), len(lines))
+    while end > start + 1 and not lines[end - 1].strip():
+        end -= 1
+    for key, value in wanted.items():
+        name = key if _BARE.fullmatch(key) else json.dumps(key)
+        old = re.compile(rf"""\s*(?:{re.escape(key)}|"{re.escape(key)}"|'{re.escape(key)}')\s*=""")
+        at = next((number for number in range(start + 1, end) if old.match(lines[number])), None)
+        line = f"{name} = {_value(value)}\n"
+        if at is None:
+            lines.insert(end, line)
+            end += 1
+        else:
+            lines[at] = line
+    fresh = "".join(lines)
+    try:
+        if _table(tomllib.loads(fresh), table) == {**before, **wanted}:
+            return fresh
+    except tomllib.TOMLDecodeError:
+        pass
+    says = "; ".join(f"{key} = {_value(value)}" for key, value in wanted.items())
+    raise ConfigError(f"lucid.toml has {table} in a form that setup does not edit; write there yourself: {says}")
+
+
+def without_table(text: str, table: str) -> str:
+    """The text without this table and the tables in it; as it is where there is none.
+
+    Raises:
+        ConfigError: the text is no TOML, or says the table in a way that cannot be edited line by line.
+    """
+    kept, inside = list[str](), False
+    header = re.compile(rf"\s*\[\[?\s*{re.escape(table)}\s*[.\]]")
+    for line in text.splitlines(keepends=True):
+        if re.match(r"\s*\[", line):
+            inside = header.match(line) is not None
+        if not inside:
+            kept.append(line)
+    fresh = "".join(kept)
+    try:
+        if not _table(tomllib.loads(fresh), table):
+            return fresh
+    except tomllib.TOMLDecodeError:
+        pass
+    raise ConfigError(f"lucid.toml has {table} in a form that setup does not edit; take it out there yourself")
+
+
+def _table(document: Mapping[str, Any], table: str) -> dict[str, Any]:
+    for part in table.split("."):
+        found = document.get(part, {})
+        if not isinstance(found, dict):
+            return {}
+        document = found
+    return dict(document)
+
+
+def _value(value: str | int | Mapping[str, int]) -> str:
+    if isinstance(value, Mapping):
+        inner = ", ".join(
+            f"{key if _BARE.fullmatch(key) else json.dumps(key)} = {number}" for key, number in value.items()
+        )
+        return f"{{ {inner} }}"
+    return json.dumps(value, ensure_ascii=False)

@@ -1,0 +1,304 @@
+"""Users, units, Slurm's daemons.
+
+What ``lucidctl setup`` asks of this machine and does on it besides files: users, units, Slurm's own commands.
+
+What lets Lucid's jobs go where ``lucidctl`` itself cannot: neither its file nor its disk is needed for that.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from lucid.config.live import SlurmSettings
+from lucid.config.load import Settings
+from lucid.errors import ClusterError, ClusterUnreadable, ConfigError, StoreError
+from lucid.setup.backup import Journal
+from lucid.setup.nodes import host_list
+from lucid.slurm.client import Breaker, served
+from lucid.slurm.pyslurm import make_client
+from lucid.slurm.records.configuration import Limits
+from lucid.slurm.records.job import SlurmJob, SlurmNode
+from lucid.slurm.records.preemption import NO_PREEMPTION, Preemption
+
+USER = "lucid"
+"""lucidd's user, as its unit has it."""
+LINK = Path("/usr/local/bin/lucidctl")
+_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+_PATIENCE_S = 60.0
+_REGISTER_S = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """Slurm as it answers now."""
+
+    version: tuple[int, int]
+    config: Mapping[str, str]
+    nodes: Sequence[SlurmNode]
+    jobs: Sequence[SlurmJob]
+    partitions: tuple[str, ...]
+    preemption: Preemption = NO_PREEMPTION
+    partition_settings: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    limits: Limits = field(default_factory=Limits)
+
+    @property
+    def conf(self) -> Path:
+        """slurm.conf, as slurmctld calls it."""
+        return Path(self.config.get("SLURM_CONF") or "/etc/slurm/slurm.conf")
+
+    @property
+    def with_gpus(self) -> dict[str, list[SlurmNode]]:
+        """The partitions that have GPUs, with their nodes that have some."""
+        found = {name: [node for node in self.nodes if name in node.partitions] for name in self.partitions}
+        found = {name: [node for node in nodes if node.gpu_types] for name, nodes in found.items()}
+        return {name: nodes for name, nodes in found.items() if nodes}
+
+
+def see_running() -> Running:
+    """Ask slurmctld, with Slurm's commands on this host.
+
+    Raises:
+        ConfigError: Slurm does not answer here.
+    """
+    client = make_client(SlurmSettings(), Breaker(time.monotonic))
+    try:
+        version, config = served(client.version()), client.config()
+        parts = tuple(partition.name for partition in client.partitions())
+        try:
+            limits = client.gpu_limits()
+        except ClusterError:
+            limits = Limits()  # slurmdbd is silent, or there is none: nothing is enforced, or setup says so
+        return Running(
+            version,
+            config,
+            client.nodes(),
+            client.jobs(),
+            parts,
+            client.preemption(),
+            client.partition_settings(),
+            limits,
+        )
+    except ClusterUnreadable as error:
+        raise ConfigError(str(error)) from None
+    except ClusterError as error:
+        raise ConfigError(
+            f"Slurm does not answer on this host: {error}. Run it on slurmctld's host, as root, while slurmctld runs"
+        ) from None
+    finally:
+        client.close()
+
+
+def program_link() -> Path | None:
+    """This installation's lucidctl, where a shell does not find it by itself."""
+    here = Path(sys.executable).parent / "lucidctl"
+    found = shutil.which("lucidctl", path=_PATH)
+    return here if found is None and here.exists() else None
+
+
+@dataclass(slots=True)
+class Machine:
+    """Runs commands; *ran* has them in words."""
+
+    ran: list[str] = field(default_factory=list)
+
+    def run(self, *words: str, limit_s: float = 180.0) -> str:
+        """A command that changes something, and must succeed; gives what it printed.
+
+        Raises:
+            ConfigError: it failed, or is not there.
+        """
+        told = self.asked(*words, limit_s=limit_s)
+        self.ran.append(" ".join(words))
+        return told
+
+    def asked(self, *words: str, limit_s: float = 180.0) -> str:
+        """A command that changes nothing, and must succeed; gives what it printed.
+
+        Raises:
+            ConfigError: it failed, or is not there.
+        """
+        done = self.tried(*words, limit_s=limit_s)
+        if done.returncode:
+            said = (done.stderr or done.stdout).strip()[-800:]
+            raise ConfigError(f"`{' '.join(words)}` failed: {said or f'exit status {done.returncode}'}")
+        return done.stdout
+
+    def tried(self, *words: str, limit_s: float = 180.0) -> subprocess.CompletedProcess[str]:
+        """A command that may fail.
+
+        Raises:
+            ConfigError: it is not there, or does not end.
+        """
+        try:
+            return subprocess.run(
+                words, capture_output=True, encoding="utf-8", errors="replace", check=False, timeout=limit_s,
+                stdin=subprocess.DEVNULL, env={**os.environ, "PATH": _PATH, "LC_ALL": "C.UTF-8"},
+            )  # fmt: skip
+        except FileNotFoundError:
+            raise ConfigError(f"{words[0]} is not on this host, and setup needs it") from None
+        except subprocess.TimeoutExpired:
+            raise ConfigError(f"`{' '.join(words)}` did not end within {limit_s:g} s") from None
+
+    def is_on(self, unit: str) -> bool:
+        """Does it run now, and start with the machine?"""
+        return not self.tried("systemctl", "is-active", "--quiet", unit).returncode and not (
+            self.tried("systemctl", "is-enabled", "--quiet", unit).returncode
+        )
+
+    @staticmethod
+    def has_user() -> bool:
+        """Is there lucidd's user?"""
+        try:
+            pwd.getpwnam(USER)
+        except KeyError:
+            return False
+        return True
+
+    def slurm_rights(self) -> str | None:
+        """The AdminLevel of lucidd's user in small letters; empty: slurmdbd has no such user; ``None``: there is no
+        slurmdbd that answers."""
+        done = self.tried("sacctmgr", "-nP", "show", "user", USER, "format=adminlevel")
+        return None if done.returncode else done.stdout.strip().lower()
+
+    def jobs_on(self, hosts: Sequence[str]) -> list[str]:
+        """The jobs that hold something of these nodes."""
+        jobs = self.asked("squeue", "-h", "-a", "-t", "R,S,CG,CF", "-w", host_list(hosts), "-o", "%A")
+        return sorted(set(jobs.split()), key=int)
+
+    def jobs_in(self, partition: str, states: str = "R,S,CG,CF") -> list[str]:
+        """The jobs of a partition in these states; none where there is no such partition."""
+        told = self.tried("squeue", "-h", "-a", "-t", states, "-p", partition, "-o", "%A").stdout
+        return sorted({word for word in told.split() if word.isdecimal()}, key=int)
+
+    def check_left(self, partition: str, *, drain: bool) -> None:
+        """Does no job run in a partition that is to go, or may its end be waited for? Slurm kills jobs whose
+        partition goes.
+
+        Raises:
+            ConfigError: neither.
+        """
+        jobs = [] if drain else self.jobs_in(partition)
+        if jobs:
+            raise ConfigError(
+                f"{len(jobs)} jobs run in partition {partition}, which is to go ({', '.join(jobs[:10])}). With "
+                "--drain setup waits for the end of these; without it, run the same again once they have ended"
+            )
+
+    def leave(self, partition: str, say: Callable[[str], None]) -> None:
+        """Let no job start in the partition, and wait until none is left in it.
+
+        Raises:
+            ConfigError: jobs wait there. Nobody but an administrator has put them there.
+        """
+        if self.tried("scontrol", "update", f"PartitionName={partition}", "State=INACTIVE").returncode:
+            return  # it is gone
+        self.ran.append(f"scontrol update PartitionName={partition} State=INACTIVE")
+        self._wait(lambda: self.jobs_in(partition), f"in partition {partition}", say)
+        waits = self.jobs_in(partition, "PD")
+        if waits:
+            raise ConfigError(
+                f"jobs {', '.join(waits[:10])} wait in partition {partition}, which is to go: `scontrol update "
+                f"job={waits[0]} partition=…` gives each another one; then run this again"
+            )
+
+    def _wait(self, left: Callable[[], list[str]], where: str, say: Callable[[str], None]) -> None:
+        told = 0
+        while jobs := left():
+            if len(jobs) != told:
+                say(f"waiting for {len(jobs)} jobs {where}: {', '.join(jobs[:10])}")
+                told = len(jobs)
+            time.sleep(1.0)
+
+    def check_quiet(self, hosts: Sequence[str], *, drain: bool) -> None:
+        """Does no job hold anything of these nodes, or may they be drained?
+
+        Raises:
+            ConfigError: neither.
+        """
+        jobs = self.jobs_on(hosts) if hosts and not drain else []
+        if jobs:
+            raise ConfigError(
+                f"{len(jobs)} jobs run on {host_list(hosts)}, whose GPUs change ({', '.join(jobs[:10])}). Nothing "
+                "was changed. With --drain setup lets no job start there, and waits for the end of these"
+            )
+
+    def quiet(self, journal: Journal, hosts: Sequence[str], say: Callable[[str], None]) -> None:
+        """Let no job start on these nodes, and wait until none holds anything there."""
+        for host in hosts:
+            states = self.asked("sinfo", "-h", "-N", "-n", host, "-o", "%T").lower()
+            if not re.search("drain|down", states):
+                journal.note("drained", host)
+                self.run("scontrol", "update", f"NodeName={host}", "State=DRAIN", "Reason=lucidctl setup")
+        self._wait(lambda: self.jobs_on(hosts), f"on {host_list(hosts)}", say)
+
+    def unfit_nodes(self, hosts: Sequence[str]) -> list[str]:
+        """Those that slurmctld does not take with the GPUs that its files give to them, after a while."""
+        until = time.monotonic() + _PATIENCE_S
+        time.sleep(_REGISTER_S if hosts else 0)
+        while hosts:
+            rows = [
+                line.split()
+                for line in self.asked("sinfo", "-h", "-N", "-n", host_list(hosts), "-o", "%N %T").splitlines()
+            ]
+            bad = sorted({name for name, state in rows if re.search("inval|unk", state.lower())})
+            if not bad or time.monotonic() > until:
+                return bad
+            time.sleep(0.5)
+        return []
+
+    def answers(self) -> bool:
+        """Does slurmctld live?"""
+        return not self.tried("scontrol", "ping").returncode
+
+    def in_force(self, wanted: Mapping[str, str], there: str = "", gone: str = "") -> dict[str, str]:
+        """What of *wanted* (keys of ``scontrol show config``) slurmctld still has otherwise, after a while; and has
+        it the partition *there*, and not *gone*? Where it does not answer at all, there is one entry at least."""
+        until = time.monotonic() + _PATIENCE_S
+        while True:
+            try:
+                running = see_running()
+            except ConfigError:
+                left = {**wanted, "slurmctld": "answers"}
+            else:
+                left = {key: value for key, value in wanted.items() if running.config.get(key, "") != value}
+                if there and there not in running.partitions:
+                    left["PartitionName"] = there
+                if gone in running.partitions:
+                    left["PartitionName"] = f"no {gone}"
+            if not left or time.monotonic() > until:
+                return left
+            time.sleep(0.5)
+
+
+_PACKAGED = Path("/usr/sbin/lucid-release")
+RELEASE = _PACKAGED if _PACKAGED.exists() else Path("/etc/slurm/lucid/lucid-release")
+
+
+@contextmanager
+def by_hand_where(not_done: str, settings: Settings | None = None) -> Iterator[None]:
+    """Where the file of settings or the store fails inside, say what was *not done* and which commands do it instead.
+
+    Raises:
+        ConfigError, StoreError: as it came, with these words added; its exit code stays.
+    """
+    try:
+        yield
+    except (ConfigError, StoreError) as error:
+        prefix = () if settings is None else settings.slurm.prefix
+        before = f"LUCID_SLURM_PREFIX={shlex.quote(' '.join(prefix))} " if prefix else ""
+        raise type(error)(
+            f"{error}\n{not_done} These commands release every job that Lucid holds, without lucid.toml and store:\n"
+            "  systemctl stop lucidd    # lucidd uses the settings that it read at its start\n"
+            f"  {before}{RELEASE} --all   # with squeue and scontrol alone"
+        ) from None

@@ -1,0 +1,1 @@
+"""The simulated cluster: nodes, running jobs, training, lending."""

@@ -1,0 +1,138 @@
+"""What the simulated cluster keeps of each job and each partition."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import Any
+
+from lucid.core.job import Job, Pending, Running
+from lucid.core.node import Node
+from lucid.core.placement import Placement
+from lucid.core.snapshot import Changes, Partition
+from lucid.simulator.cluster.training import Training
+from lucid.simulator.traces.record import TraceJob
+
+
+class Event(IntEnum):
+    """In the order in which things at the same instant happen; arrivals come after both."""
+
+    END = 0
+    MEASURED = 1
+    PAIR_SEEN = 2
+    """The sampler judges a pair."""
+
+
+@dataclass(slots=True)
+class JobOutcome:
+    """What became of one job. Times in seconds of the trace; ``queue_s`` is all time spent pending."""
+
+    job: Job
+    duration_s: float
+    start_s: float = -1.0
+    end_s: float = -1.0
+    queue_s: float = 0.0
+    profiled_s: float = 0.0
+    ended_in_profiling: bool = False
+    packed: bool = False
+    packed_s: float = 0.0
+    preemptions: int = 0
+    resizes: int = 0
+    placement: Placement = ()
+    within_quota: bool | None = None
+    """In a pool: did its VC hold no more than its quota when the job was submitted?"""
+
+    @property
+    def jct_s(self) -> float:
+        """Job completion time: from submission to end."""
+        return self.end_s - self.job.submit_s
+
+
+@dataclass(slots=True)
+class Live:
+    """The truth about a job in the system."""
+
+    item: TraceJob
+    outcome: JobOutcome
+    work_s: float
+    """What is left to do, in seconds alone on its GPUs."""
+    partition: str
+    speed: float = 1.0
+    since_s: float = 0.0
+    """When ``work_s`` was last brought up to date."""
+    cold_s: float = 0.0
+    """What the last start of it, and of its group, cost."""
+    ready_s: float = 0.0
+    """No work is done before: it is starting."""
+    parted: bool = False
+    """Was it parted from a partner? It then runs alone."""
+    home_only: bool = False
+    """Did it come home from a profiling node? It is not lent to one again: it would be started over for ever."""
+    epoch: int = 0
+    """Raised whenever the end in the heap becomes void."""
+    run: int = 0
+    """Raised whenever the job leaves its GPUs: a reading still in the heap becomes void."""
+    view: Pending | Running | None = None
+    training: Training | None = None
+    """Of an elastic job. ``work_s`` then is what is left until its rate changes or it ends."""
+
+
+@dataclass(slots=True)
+class Room:
+    """A partition and its members, views by job id in order."""
+
+    name: str
+    nodes: tuple[Node, ...]
+    profiling: bool
+    quotas: Mapping[str, int] = field(default_factory=dict)
+    pending: dict[str, Pending] = field(default_factory=dict)
+    running: dict[str, Running] = field(default_factory=dict)
+    stale: set[str] = field(default_factory=set)
+    """The names of all rooms of which something new is to be shown."""
+    elastic: set[str] = field(default_factory=set)
+    """Running elastic jobs: their progress is new at every look."""
+    _shown: Partition | None = None
+    _before: Partition | None = None
+    """What was shown last …"""
+    _touched: dict[str, Pending | Running | None] = field(default_factory=dict)
+    """… and by id the jobs that are new or gone since, as they were then."""
+
+    def put(self, view: Pending | Running) -> None:
+        """A job waits or runs here, or something about it is new."""
+        job_id = view.job.id
+        self._touch(job_id)
+        views: dict[str, Any] = self.pending if isinstance(view, Pending) else self.running
+        views[job_id] = view
+
+    def drop(self, view: Pending | Running) -> None:
+        """A job waits, or runs, here no more."""
+        self._touch(view.job.id)
+        del (self.pending if isinstance(view, Pending) else self.running)[view.job.id]
+
+    def changed(self) -> None:
+        """What is shown of it is not what is."""
+        self._shown = None
+        self.stale.add(self.name)
+
+    def _touch(self, job_id: str) -> None:
+        self.changed()
+        if job_id not in self._touched:
+            self._touched[job_id] = self.pending.get(job_id) or self.running.get(job_id)
+
+    def show(self) -> Partition:
+        """What policies see: the same object as before where nothing has changed."""
+        if self._shown is None:
+            running = tuple(self.running.values())
+            pending = tuple(self.pending.values())
+            self._shown = Partition(self.name, self.nodes, pending, running, self.profiling, quotas=self.quotas)
+            if self._before is not None:
+                self._shown.follows(self._before, self._changes())
+            self._before = self._shown
+            self._touched.clear()
+        return self._shown
+
+    def _changes(self) -> Changes[Pending | Running]:
+        now = ((self.pending.get(job_id) or self.running.get(job_id), was) for job_id, was in self._touched.items())
+        new = [(view, was) for view, was in now if view is not was]
+        return Changes(tuple(view for view, _ in new if view), tuple(was for _, was in new if was))

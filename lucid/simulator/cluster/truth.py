@@ -1,0 +1,174 @@
+"""Interference and oracle; interleaving.
+
+What only a replay knows: real durations, what profiling will show, how jobs slow each other down.
+
+Policies never see this module's objects. Where a policy is given the truth on purpose, it comes as
+``OraclePredictor``, which says so in every reason it appears in.
+
+How fast the members of an interleaved group really run: what only a replay knows.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Protocol
+
+from lucid.binder.contention import contention_score, contention_speeds
+from lucid.core.job import Ended, Job, JobProfile
+from lucid.core.prediction import MeasuredRun, Prediction, StageTimes
+from lucid.errors import TraceError
+from lucid.orchestrator.policies.muri.interleave import PUBLISHED, Ordering, Overhead, best_ordering
+from lucid.simulator.traces.record import Trace
+
+
+class Interference(Protocol):
+    """How fast two jobs really run on the same GPUs."""
+
+    def speeds(self, a: JobProfile, b: JobProfile) -> tuple[float, float]:
+        """Normalised speeds of *a* and *b* (1.0 = as fast as alone)."""
+        ...
+
+
+class ContentionTruth:
+    """Interference by the documented contention model (docs/simulator.md), where nothing was measured."""
+
+    def speeds(self, a: JobProfile, b: JobProfile) -> tuple[float, float]:
+        """As ``lucid.binder.contention`` says."""
+        return contention_speeds(a, b)
+
+
+class PairsTable:
+    """Interference from measured pairs, by workload label. Pairs without a measurement run at ``unmeasured``
+    speed each (the published simulator takes 1.0 for them)."""
+
+    def __init__(
+        self, speeds: dict[tuple[str, str], tuple[float, float]], unmeasured: tuple[float, float] = (1.0, 1.0)
+    ) -> None:
+        self._speeds = speeds
+        self._unmeasured = unmeasured
+
+    def __len__(self) -> int:
+        return len(self._speeds)
+
+    def speeds(self, a: JobProfile, b: JobProfile) -> tuple[float, float]:
+        """The measured pair, in either order."""
+        found = self._speeds.get((a.workload, b.workload))
+        if found is not None:
+            return found
+        turned = self._speeds.get((b.workload, a.workload))
+        if turned is not None:
+            return turned[1], turned[0]
+        return self._unmeasured
+
+
+_PAIR_COLUMNS = ("model", "dataset", "batchsize", "amp", "speed")
+
+
+def workload_label(model: str, dataset: str, batchsize: str, amp: str) -> str:
+    """The label under which traces and tables of pairs name a workload."""
+    return f"{model}|{dataset}|{batchsize}|{amp}"
+
+
+def read_pairs(path: Path) -> PairsTable:
+    """Read a table of measured pairs: columns model1, dataset1, batchsize1, amp1, speed1, and the same with 2.
+
+    Raises:
+        TraceError: naming file, line, column and value of what is wrong.
+    """
+    speeds: dict[tuple[str, str], tuple[float, float]] = {}
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            reader = csv.DictReader(file)
+            wanted = [f"{name}{side}" for side in (1, 2) for name in _PAIR_COLUMNS]
+            missing = [name for name in wanted if name not in (reader.fieldnames or ())]
+            if missing:
+                raise TraceError(
+                    f"{path}: line 1: no column {', '.join(missing)} (found: "
+                    f"{', '.join(reader.fieldnames or ()) or 'nothing'}); is this a table of pairs?"
+                )
+            for row in reader:
+                labels = [workload_label(*(row[f"{name}{side}"] for name in _PAIR_COLUMNS[:4])) for side in (1, 2)]
+                values: list[float] = []
+                for side in (1, 2):
+                    text = row[f"speed{side}"]
+                    try:
+                        value = float(text)
+                    except (TypeError, ValueError):
+                        value = -1.0
+                    if not 0.0 < value < 10.0:
+                        raise TraceError(
+                            f"{path}: line {reader.line_num}: column speed{side}: {text!r} is not a normalised "
+                            "speed (a number above 0, about 1); correct or delete the row"
+                        )
+                    values.append(value)
+                speeds[labels[0], labels[1]] = (values[0], values[1])
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise TraceError(f"{path}: cannot be read: {error}; give --pairs a CSV table of pairs") from None
+    return PairsTable(speeds)
+
+
+class OraclePredictor:
+    """Knows the durations and labels of the trace it was made from. For bounds and comparisons only."""
+
+    name = "oracle"
+
+    def __init__(self, trace: Trace, interference: Interference | None = None) -> None:
+        self._jobs = {item.job.id: item for item in trace.jobs}
+        self._interference = interference
+
+    def predict(self, job: Job, profile: JobProfile | None, now_s: float) -> Prediction:  # noqa: ARG002
+        """The true duration; once the job is measured the trace's own share label, or the contention model's where
+        the trace has none."""
+        item = self._jobs[job.id]
+        epochs: float | None = None
+        epoch_s: tuple[float, ...] = ()
+        measured: MeasuredRun | None = None
+        if item.learning is not None and job.elastic is not None:
+            epochs, epoch_s = item.learning.epochs, item.learning.epoch_s(job.elastic.max_gpus)
+            measured = item.learning.measured(job.elastic.max_gpus)
+        score, source = item.share_label, self.name
+        if profile is None:
+            score = None
+        elif score is None:
+            score, source = contention_score(profile), "contention model"
+        return Prediction(item.duration_s, self.name, score, source, epochs, epoch_s, measured)
+
+    def pair_speed(self, a: JobProfile, b: JobProfile) -> tuple[float, float] | None:
+        """The true speeds, where the oracle was given the interference."""
+        return None if self._interference is None else self._interference.speeds(a, b)
+
+    def learn(self, ended: Sequence[Ended]) -> None:
+        """Nothing to learn."""
+
+
+class Interleaving:
+    """An executor that lets the members of a group take turns: in each round every member does one iteration.
+
+    Args:
+        resources: k, over which a round is laid out.
+        ordering: in which order members enter a round; "worst" is an ablation.
+        overhead: factors on the round by the number of members.
+    """
+
+    def __init__(self, resources: int = 4, ordering: Ordering = "best", overhead: Overhead = PUBLISHED) -> None:
+        self._resources = resources
+        self._ordering = ordering
+        self._overhead = overhead
+
+    def speeds(self, members: Sequence[StageTimes]) -> list[float]:
+        """Speed of each member, 1.0 being as fast as alone: its iteration alone over the period of a round, which no
+        member beats."""
+        if len(members) == 1:
+            return [1.0]
+        # which of two equal groups is listed first must not matter, nor be computed twice
+        times = tuple(sorted(member.times_s for member in members))
+        period_s = _period_s(times, self._resources, self._ordering) * self._overhead.factor(len(members))
+        return [min(member.iteration_s / period_s, 1.0) for member in members]
+
+
+@lru_cache(maxsize=65536)
+def _period_s(times: tuple[tuple[float, ...], ...], resources: int, ordering: Ordering) -> float:
+    return best_ordering(times, resources, ordering)[0]

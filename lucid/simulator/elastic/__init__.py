@@ -1,1 +1,0 @@
-"""The truth about elastic and adaptive training jobs, which only a replay knows."""

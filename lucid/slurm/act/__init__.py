@@ -1,0 +1,1 @@
+"""What changes jobs in Slurm: the plan carried out, and what went wrong put right."""

@@ -1,0 +1,335 @@
+"""What Lucid asks of Slurm, whatever way it asks (commands, pyslurm), and the breaker before it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol, TypeVar
+
+from lucid.accounting.values import JOB_NUMBER
+from lucid.core.numbers import doubled_s
+from lucid.errors import ActionRefused, ClusterUnavailable, ClusterUnreadable, Refusal
+from lucid.slurm.records.configuration import GroupLimit, Limits, Network, Partition
+from lucid.slurm.records.job import SlurmJob, SlurmNode
+from lucid.slurm.records.preemption import Preemption
+from lucid.slurm.records.request import JobDefaults
+from lucid.slurm.records.reservations import Reservation
+
+_OLDEST = (23, 11)
+"""First Slurm on which a pending job's request can be replaced (22.05 adds to it)."""
+
+_NOT_LEFT = ("pending execution", "temporarily unavailable", "already completing", "in progress")
+"""Slurm's words to a job that has not left COMPLETING: no fault of its request."""
+
+T = TypeVar("T")
+
+
+def served(version: tuple[int, int]) -> tuple[int, int]:
+    """The release of a Slurm, if Lucid serves it.
+
+    Raises:
+        ClusterUnreadable: it is too old.
+    """
+    if version < _OLDEST:
+        raise ClusterUnreadable(f"this is Slurm {version[0]}.{version[1]:02}, and Lucid needs Slurm 23.11 or later")
+    return version
+
+
+def declined(words: str) -> ActionRefused:
+    """The error for what Slurm declined in these words."""
+    leaves = any(part in words for part in _NOT_LEFT)
+    return ActionRefused(words, Refusal.NODES_NOT_FREE_YET if leaves else Refusal.SLURM)
+
+
+def checked_id(job_id: str) -> str:
+    """The id, if it is one: nothing else may ever reach a command line.
+
+    Raises:
+        ActionRefused: it is not.
+    """
+    if not JOB_NUMBER.fullmatch(job_id):
+        raise ActionRefused(f"{job_id!r} is not a Slurm job id")
+    return job_id
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """What to change about a pending job. ``None`` leaves a field as it is, an empty string clears it."""
+
+    partition: str | None = None
+    tres_per_node: str | None = None
+    tres_per_job: str | None = None
+    tres_per_socket: str | None = None
+    tres_per_task: str | None = None
+    req_nodes: str | None = None
+    start_now: bool = False
+    start_at_s: float | None = None
+    """A begin time (Unix s); ``start_now`` goes before it."""
+    site_factor: int | None = None
+    admin_comment: str | None = None
+    extra: str | None = None
+    """Lucid's items only (``prolog_extra``): no text of a user goes into a command."""
+    cpus_per_tres: str | None = None
+    mem_per_tres: str | None = None
+    num_cpus: int | None = None
+    """CPUs of the whole job."""
+    mem_node_mib: int | None = None
+    """Memory on each of its nodes."""
+    num_nodes: int | None = None
+    max_nodes: int | None = None
+    """With ``num_nodes``: from so many to so many."""
+    switches: int | None = None
+    """``--switches``, with a wait of a second: its job has waited for them."""
+    first: Changes | None = None
+    """An update of its own that has to come before: what Slurm does not do in one."""
+
+    @property
+    def nodes(self) -> str | None:
+        """As Slurm takes it: ``2``, or ``1-2``."""
+        if self.num_nodes is None or self.max_nodes is None:
+            return None if self.num_nodes is None else str(self.num_nodes)
+        return f"{self.num_nodes}-{self.max_nodes}"
+
+
+@dataclass(frozen=True, slots=True)
+class HeldGpu:
+    """A job that only holds a GPU. ``gres`` names the GPU as Slurm takes it, ``limit_min`` is its time limit,
+    minutes, ``after``: the jobs that must have ended before, ``words``: its comment."""
+
+    name: str
+    node: str
+    partition: str
+    gres: str
+    limit_min: int
+    after: tuple[str, ...] = ()
+    words: str = ""
+
+
+class SlurmClient(Protocol):
+    """One way of talking to Slurm. Every method raises ``ClusterUnavailable`` where Slurm does not answer in
+    time, and those that write raise ``ActionRefused`` with Slurm's words where it declines."""
+
+    @property
+    def name(self) -> str:
+        """As it shows in ``status``."""
+        ...
+
+    def version(self) -> tuple[int, int]:
+        """Slurm's release, as (24, 11)."""
+        ...
+
+    def jobs(self) -> Sequence[SlurmJob]:
+        """All jobs that slurmctld knows, also those that ended a short while ago."""
+        ...
+
+    def nodes(self) -> Sequence[SlurmNode]:
+        """All nodes."""
+        ...
+
+    def reservations(self) -> Sequence[Reservation]:
+        """Those in force and ahead."""
+        ...
+
+    def node_states(self) -> str:
+        """A text that is another one when a node's state is, and that costs less than all nodes."""
+        ...
+
+    def job_defaults(self) -> Mapping[str, JobDefaults]:
+        """JobDefaults in force by partition."""
+        ...
+
+    def network(self) -> Network:
+        """The switches above the nodes."""
+        ...
+
+    def preemption(self) -> Preemption:
+        """Who may preempt whom."""
+        ...
+
+    def qos_priorities(self) -> Mapping[str, int]:
+        """Priorities of QOS other than 0, where Slurm goes by them."""
+        ...
+
+    def fair_shares(self) -> Mapping[tuple[str, str], float]:
+        """Slurm's fair-share factors (0 to 1) by account and user. Raises ``ClusterError`` where it has none."""
+        ...
+
+    def config(self) -> Mapping[str, str]:
+        """slurmctld's configuration in force, by key as ``scontrol show config`` has it."""
+        ...
+
+    def partitions(self) -> Sequence[Partition]:
+        """All partitions."""
+        ...
+
+    def who(self) -> tuple[int, str]:
+        """Number and name of the user whom Slurm takes this client for."""
+        ...
+
+    def hold_gpu(self, held: HeldGpu) -> str:
+        """Submit it, to start before any other job; returns its id."""
+        ...
+
+    def renew_held_gpu(self, job_id: str, limit_min: int | None, after: Sequence[str]) -> None:
+        """Another time limit, other jobs to wait for; neither where it is not given."""
+        ...
+
+    def cancel(self, job_id: str) -> None:
+        """End one of lucidd's own jobs for good."""
+        ...
+
+    def update(self, job_id: str, changes: Changes) -> None:
+        """Change a pending job (or only the site factor of any)."""
+        ...
+
+    @property
+    def at_once(self) -> int:
+        """Of so many jobs ``set_begin`` changes the begin time by one command."""
+        ...
+
+    def set_begin(self, job_ids: Sequence[str], begin_s: float) -> None:
+        """Another begin time (Unix s) for pending jobs. Where Slurm declines for one of them, it may have done it for
+        the others."""
+        ...
+
+    def seal(self, text: str) -> str:
+        """Words that only root on the cluster's hosts can open, and that show who sealed them (munge). Raises
+        ``ActionRefused`` where there is no munge."""
+        ...
+
+    def number(self, job_id: str) -> int:
+        """Slurm's own number of a job or of a task of an array."""
+        ...
+
+    def hold(self, job_id: str, begin_s: float = 0.0) -> None:
+        """Keep a pending job from starting. ``begin_s``: its begin time from now on (Unix s); 0 for none. That a
+        begin time is set beside it tells job_submit.lua that this hold is Lucid's."""
+        ...
+
+    def release(self, job_id: str) -> None:
+        """Let it start."""
+        ...
+
+    def requeue_hold(self, job_id: str) -> None:
+        """Stop a running batch job and put it back, held; one that has ended meanwhile stays as it is."""
+        ...
+
+
+class Inspector(SlurmClient, Protocol):
+    """A client that can also be asked how Slurm is set up, for ``lucidctl doctor``."""
+
+    @property
+    def accounting(self) -> str:
+        """Slurm's words where its last answer of partitions said that slurmdbd is silent; otherwise empty."""
+        ...
+
+    def clock_s(self) -> float | None:
+        """slurmctld's clock, Unix seconds."""
+        ...
+
+    def rights(self, user: str = "") -> tuple[str, str] | None:
+        """Who Slurm takes this client for, and their AdminLevel in small letters; ``None`` where it cannot be
+        told (no accounting). ``user``: asked about in their place, by commands."""
+        ...
+
+    def partition_settings(self) -> Mapping[str, Mapping[str, str]]:
+        """Settings of partitions, as Slurm words them."""
+        ...
+
+    def gpu_limits(self) -> Limits:
+        """Of QOS and accounts."""
+        ...
+
+    def group_limits(self) -> Mapping[str, GroupLimit]:
+        """GrpTRES on GPUs, by ``QOS name`` and ``account name``."""
+        ...
+
+    def close(self) -> None:
+        """Let go of connections."""
+        ...
+
+
+@dataclass(slots=True)
+class Calls:
+    """How often Slurm was asked and written to, and how long it took lately."""
+
+    reads: int = 0
+    writes: int = 0
+    refused: int = 0
+    failed: int = 0
+    last_s: float = 0.0
+    slowest_s: float = 0.0
+
+
+@dataclass(slots=True)
+class Breaker:
+    """Stops asking a Slurm that is slow or does not answer, so that Lucid never adds to its trouble.
+
+    Opens after ``errors`` failures in a row, or after ``slow`` answers in a row that took longer than
+    ``latency_s``; stays open for ``rest_s``, twice as long each further time (at most ``most_s``), and then
+    lets one call through: its success closes the breaker.
+    """
+
+    monotonic_s: Callable[[], float]
+    latency_s: float = 5.0
+    errors: int = 3
+    slow: int = 3
+    rest_s: float = 15.0
+    most_s: float = 300.0
+    calls: Calls = field(default_factory=Calls)
+    _bad: int = 0
+    _sluggish: int = 0
+    _opened: int = 0
+    _open_until_s: float = 0.0
+    why: str = ""
+
+    @property
+    def open_s(self) -> float:
+        """Seconds until the next call is let through; 0 when closed."""
+        return max(self._open_until_s - self.monotonic_s(), 0.0)
+
+    def check(self) -> None:
+        """Pass, or raise ``ClusterUnavailable`` while open."""
+        if self.open_s > 0:
+            raise ClusterUnavailable(f"Slurm is not asked for another {self.open_s:.0f} s: {self.why}")
+
+    def worked(self, took_s: float) -> None:
+        """Note an answer."""
+        calls = self.calls
+        calls.last_s, calls.slowest_s = took_s, max(calls.slowest_s, took_s)
+        self._bad = 0
+        if took_s <= self.latency_s:
+            self._sluggish = self._opened = 0
+            return
+        self._sluggish += 1
+        if self._sluggish >= self.slow:
+            self._open(f"{self._sluggish} answers in a row took longer than {self.latency_s:g} s")
+
+    def broke(self, words: str) -> None:
+        """Note that no answer came."""
+        self.calls.failed += 1
+        self._bad += 1
+        if self._bad >= self.errors:
+            self._open(f"{self._bad} calls in a row failed, the last: {words}")
+
+    def _open(self, why: str) -> None:
+        self.why = why
+        self._open_until_s = self.monotonic_s() + doubled_s(self.rest_s, self._opened, self.most_s)
+        self._opened += 1
+
+
+def guarded(breaker: Breaker, call: Callable[[], T]) -> T:
+    """Make one call through the breaker. A refusal is an answer."""
+    breaker.check()
+    began_s = breaker.monotonic_s()
+    try:
+        result = call()
+    except ActionRefused:
+        breaker.calls.refused += 1
+        breaker.worked(breaker.monotonic_s() - began_s)
+        raise
+    except ClusterUnavailable as error:
+        breaker.broke(str(error))
+        raise
+    breaker.worked(breaker.monotonic_s() - began_s)
+    return result

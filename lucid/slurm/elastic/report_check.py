@@ -1,0 +1,283 @@
+"""Do a job's reports agree with the clock, and with the sampler on its nodes? Pure: all times are arguments.
+
+A report says how many epochs are done and what one takes. Both are compared with the wall time between two reports of
+progress as lucidd saw them, over windows of a few such intervals; what lies before the first one (boot, prolog, data,
+the rest of an epoch) counts for nothing. One window that contradicts ends the growth of the job, two end its
+elasticity, and each that agrees takes one of them back.
+
+Honest jobs pause, for checkpoints and evaluations, and do not report the pauses. So a few intervals with the longest
+pauses are left out, pauses that a job made on fewer GPUs are allowed on more, and a job that says nothing at all has
+twice ``silent_s``, or three times its own longest pause.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection
+from dataclasses import dataclass, field
+
+from lucid.core.job import Progress
+
+_SLOW, _FAST, _FAR = 0.5, 1.2, 3.0
+"""Told seconds to wall time below and above which a report is contradicted, and above which one interval suffices."""
+_EDGE_S = 10.0
+"""Too much is told only beyond so many seconds."""
+_LEAST, _LEAST_S = 4, 30.0
+"""Intervals between reports of progress in a window, and its seconds, at the least."""
+_LEFT_OUT = 1 / 3
+"""Share of the intervals that may be pauses."""
+_NO_PROGRESS_S, _EPOCHS, _PAUSES = 60.0, 2.5, 1.5
+"""A job that goes on reporting, and tells no progress for so long, for so many of its epochs and for so many of its
+longest pauses, is contradicted."""
+_MOST_SILENT = 4
+"""Most that a long pause seen before allows of another, in ``silent_s``."""
+_GUESSED_PAUSE = 1.0
+"""Most that the time before its first report allows as a pause an epoch, in epochs."""
+_MISSING, _GAIN = 0.5, 0.25
+"""A job on more GPUs is contradicted if more than this share is missing of the time that it says to save by them,
+where that time is at least so much of an epoch's wall time."""
+_IDLE_S = 60.0
+"""Progress is told while no GPU works: for so long."""
+_MOST = 3
+"""Doubts kept: after so many windows that agree, a job is believed again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A job as it runs now. ``written``: GPUs that its user wrote. ``told_s``: when its report last changed, as seen
+    by lucidd. ``worked``: seconds for which its sampler has measured its GPUs, and in which any of them worked."""
+
+    start_s: float
+    gpus: int
+    written: int
+    progress: Progress | None
+    told_s: float = 0.0
+    worked: tuple[float, float] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What follows for a job: may it grow, may it be resized at all? ``words``: what was contradicted last."""
+
+    grows: bool = True
+    elastic: bool = True
+    words: str = ""
+
+
+AGREES = Verdict()
+
+
+@dataclass(frozen=True, slots=True)
+class _Interval:
+    """Between two reports of progress: wall time, epochs, and seconds told for them, at the least and at the most."""
+
+    wall_s: float
+    epochs: float
+    least_s: float
+    most_s: float
+
+
+@dataclass(slots=True)
+class _Seen:
+    """One run as watched. ``rose_s``: when its epochs last rose; ``begun``: have they, in this run?"""
+
+    start_s: float
+    gpus: int
+    epochs: float
+    rose_s: float
+    begun: bool = False
+    window: list[_Interval] = field(default_factory=list)
+    before_s: float = 0.0
+    """At the look before the rise with which the window began: progress may have been told at any time since."""
+    last_before_s: float = 0.0
+    """The same of the last rise."""
+    judged_s: float = 0.0
+    worked: tuple[float, float] | None = None
+    rises: int = 0
+    """Since ``worked`` was noted."""
+
+
+@dataclass(slots=True)
+class _Watch:
+    at_s: float
+    run: _Seen | None = None
+    doubts: int = 0
+    against: int = 0
+    """Of the doubts, those that end the elasticity."""
+    words: str = ""
+    gap_s: float = 0.0
+    by_size: dict[int, tuple[float, float]] = field(default_factory=dict)
+    """By number of GPUs, wall time and told seconds of an epoch, with all pauses; of windows that agreed."""
+    guess_s: float = 0.0
+    idle: bool = False
+    """By its sampler."""
+    waited: bool = False
+    """Was it seen before it ran?"""
+    late: bool = False
+    """This lucidd came when it ran already, so it cannot know how it paused on fewer GPUs."""
+
+    @property
+    def verdict(self) -> Verdict:
+        return Verdict(not self.doubts, self.against < 2, self.words) if self.doubts else AGREES
+
+    def doubt(self, words: str, against: bool) -> None:
+        self.doubts = min(self.doubts + 1, _MOST)
+        self.against = min(self.against + 1, _MOST) if against else self.against
+        self.words = words
+
+    def slow(self, gpus: int, epoch: tuple[float, float]) -> None:
+        """Of the windows on so many GPUs the one with the longest pauses is kept."""
+        before = self.by_size.get(gpus, epoch)
+        self.by_size[gpus] = max(before, epoch, key=lambda one: one[0] - one[1])
+
+    def believe(self) -> None:
+        self.doubts, self.against = max(self.doubts - 1, 0), max(self.against - 1, 0)
+
+    def pause_s(self, gpus: int, written: int) -> tuple[float, bool]:
+        """Seconds that an epoch takes besides what is told, by what was seen on fewer GPUs; was it seen there?"""
+        fewer = min(self.by_size, default=gpus)
+        if fewer >= gpus:
+            return (self.guess_s if gpus > written else 0.0), False
+        wall_s, told_s = self.by_size[fewer]
+        return max(wall_s - told_s, 0.0), True
+
+
+class ReportCheck:
+    """Watches jobs. ``silent_s``: as in daemon.elastic."""
+
+    def __init__(self, silent_s: float) -> None:
+        self._silent_s = silent_s
+        self._watched: dict[str, _Watch] = {}
+
+    def look(self, job_id: str, run: Run | None, now_s: float) -> Verdict:
+        """What is known of a job by now. ``run``: ``None`` while it does not run, or nothing can be told of it. The
+        same again at the same time."""
+        watch = self._watched.get(job_id)
+        if watch is None:
+            watch = self._watched[job_id] = _Watch(now_s, waited=run is None)
+        elif watch.at_s == now_s:
+            return watch.verdict
+        if run is None:
+            watch.run, watch.waited = None, True
+        else:
+            self._watch(watch, run, now_s)
+        watch.at_s = now_s
+        return watch.verdict
+
+    def doubted(self) -> dict[str, str]:
+        """What is held against jobs, by id."""
+        return {job_id: watch.words for job_id, watch in self._watched.items() if watch.doubts}
+
+    def forget_all_but(self, alive: Collection[str]) -> None:
+        """Jobs that have left."""
+        self._watched = {job_id: watch for job_id, watch in self._watched.items() if job_id in alive}
+
+    def _watch(self, watch: _Watch, run: Run, now_s: float) -> None:
+        seen, epochs = watch.run, 0.0 if run.progress is None else run.progress.epochs
+        if seen is None or (seen.start_s, seen.gpus) != (run.start_s, run.gpus):
+            since_s = run.start_s if watch.at_s <= run.start_s else now_s
+            watch.late = watch.late or (seen is None and not watch.waited)
+            watch.run = _Seen(run.start_s, run.gpus, epochs, since_s, judged_s=since_s, worked=run.worked)
+            return
+        span = _span(run)
+        if epochs > seen.epochs:
+            self._rose(watch, seen, epochs, span, now_s)
+        seen.epochs = epochs
+        if run.worked is not None:
+            _by_sampler(watch, seen, run.worked)
+        self._by_silence(watch, seen, run, span, now_s)
+        if span is not None and seen.window:
+            _by_clock(watch, seen, run, span)
+
+    def _rose(
+        self, watch: _Watch, seen: _Seen, epochs: float, span: tuple[float, float] | None, now_s: float
+    ) -> None:
+        wall_s, more = now_s - seen.rose_s, epochs - seen.epochs
+        watch.gap_s = max(watch.gap_s, wall_s)
+        seen.rises += 1
+        if not seen.window:
+            seen.before_s = seen.last_before_s
+        if seen.begun and span is not None:
+            seen.window.append(_Interval(wall_s, more, more * span[0], more * span[1]))
+        elif span is not None and not seen.epochs and not watch.by_size:  # its first report: it began with its run
+            watch.guess_s = min(max(wall_s / more - span[1], 0.0), _GUESSED_PAUSE * span[1])
+        seen.begun, seen.rose_s, seen.last_before_s = True, now_s, watch.at_s
+
+    def _by_silence(
+        self, watch: _Watch, seen: _Seen, run: Run, span: tuple[float, float] | None, now_s: float
+    ) -> None:
+        """Is there no progress, for longer than any pause can be?"""
+        silent_s, epoch_s = self._silent_s, 0.0 if span is None else _EPOCHS * span[1]
+        since_s, pause_s = max(seen.rose_s, seen.judged_s), _PAUSES * watch.gap_s
+        least_s = silent_s if span is None else max(_NO_PROGRESS_S, epoch_s)
+        telling = not _by_agent(run.progress) and run.told_s - since_s > max(least_s, pause_s)
+        quiet_s = now_s - max(since_s, run.told_s)
+        # while a job is silent it does not grow anyhow, and it may speak again: so this is either nothing or all
+        more = run.gpus > run.written
+        most_s = max(silent_s, 2 * epoch_s, min(pause_s, max(_MOST_SILENT * silent_s, 4 * epoch_s)))
+        gone = more and quiet_s > (4 if watch.late else 2) * most_s
+        for _ in range(1 if telling else 2 * gone):
+            says = "" if span is None else f", and says that an epoch takes {span[1]:.3g} s"
+            watch.doubt(f"it has told no progress for {now_s - seen.rose_s:.0f} s{says}", more)
+            seen.judged_s, seen.window = now_s, []
+
+
+def _by_agent(progress: Progress | None) -> bool:
+    """Does an agent report step times, and no epochs of its own?"""
+    return progress is not None and not progress.epoch_s and bool(progress.step_model or progress.gradient)
+
+
+def _span(run: Run) -> tuple[float, float] | None:
+    """Seconds of an epoch on the GPUs that it has, as reported; where it has not told these, from and to what it can
+    be by the nearest number that it has: no more than in proportion faster, and no slower, on more of them."""
+    times = {} if run.progress is None else {gpus: seconds for gpus, seconds in run.progress.epoch_s if seconds > 0}
+    if not times:
+        return None
+    near = min(times, key=lambda gpus: (abs(gpus - run.gpus), gpus))
+    ratio = near / max(run.gpus, 1)
+    return times[near] * min(1.0, ratio), times[near] * max(1.0, ratio)
+
+
+def _by_clock(watch: _Watch, seen: _Seen, run: Run, span: tuple[float, float]) -> None:
+    """Judge the window: at once where too much is told, else when it is long enough."""
+    window = seen.window
+    wall_s, epochs = sum(one.wall_s for one in window), sum(one.epochs for one in window)
+    told_s, most_s = sum(one.least_s for one in window), seen.rose_s - seen.before_s
+    if told_s > (_FAST if len(window) > 1 else _FAR) * most_s + _EDGE_S:
+        watch.doubt(f"it tells {epochs:.3g} epochs of {span[0]:.3g} s within {most_s:.0f} s", True)
+        seen.judged_s, seen.window = seen.rose_s, []
+        return
+    if len(window) < _LEAST or wall_s < _LEAST_S:
+        return
+    epoch_s, epoch_told_s = _epoch(window, _LEFT_OUT)
+    pause_s, known = watch.pause_s(run.gpus, run.written)
+    saves_s = watch.by_size[min(watch.by_size)][1] - epoch_told_s if known else 0.0
+    missing_s = epoch_s - epoch_told_s - pause_s
+    slow = epoch_told_s + pause_s < _SLOW * epoch_s
+    if slow or (saves_s > _GAIN * epoch_s and missing_s > _MISSING * saves_s):
+        words = f"it says that an epoch takes {epoch_told_s:.3g} s, and {epoch_s:.3g} s go by for each"
+        watch.doubt(words, known or (not watch.late and run.gpus > run.written))  # else it need not have gained by it
+    else:
+        watch.slow(run.gpus, _epoch(window))
+        if not watch.idle:
+            watch.believe()
+    seen.judged_s, seen.window = seen.rose_s, []
+
+
+def _epoch(window: list[_Interval], left_out: float = 0.0) -> tuple[float, float]:
+    """Wall time and told seconds of an epoch, without that share of the intervals that has the longest pauses."""
+    kept = sorted(window, key=lambda one: one.wall_s - one.most_s)[: len(window) - math.ceil(left_out * len(window))]
+    epochs = sum(one.epochs for one in kept)
+    return sum(one.wall_s for one in kept) / epochs, sum(one.most_s for one in kept) / epochs
+
+
+def _by_sampler(watch: _Watch, seen: _Seen, worked: tuple[float, float]) -> None:
+    """Did no GPU work while progress was told?"""
+    if seen.worked is None or worked[0] < seen.worked[0]:  # of a sampler that was started anew
+        seen.worked, seen.rises = worked, 0
+    measured_s = worked[0] - seen.worked[0]
+    if worked[1] > seen.worked[1]:
+        seen.worked, seen.rises, watch.idle = worked, 0, False
+    elif measured_s >= _IDLE_S and seen.rises > 1:
+        watch.doubt(f"it tells of progress, and its GPUs have not worked for {measured_s:.0f} s", True)
+        seen.worked, seen.rises, watch.idle = worked, 0, True

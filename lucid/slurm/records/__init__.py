@@ -1,0 +1,1 @@
+"""What Slurm's answers say, as values of our own."""

@@ -1,0 +1,169 @@
+"""Which running jobs Slurm would preempt for which others, by its configuration. Pure; what is read once in a while.
+
+Served are REQUEUE and CANCEL, by partition tier (preempt/partition_prio) and by QOS (preempt/qos). A job that Slurm
+would suspend keeps its GPUs' memory: nothing is claimed from it (docs/slurm-preemption.md).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from lucid.core.job import Yields
+from lucid.slurm.elastic.opt_in import elastic_request
+from lucid.slurm.records.job import SlurmJob
+from lucid.text import digits
+
+QOS_PREEMPTION = ("name", "preempt", "preemptmode", "preemptexempttime", "gracetime")
+"""Fields of ``sacctmgr show qos``."""
+_SERVED = ("REQUEUE", "CANCEL")
+
+
+@dataclass(frozen=True, slots=True)
+class Qos:
+    """What a QOS says of preemption: ``preempts`` names those whose jobs its own may preempt; ``mode`` and
+    ``exempt_s`` are empty and ``None`` where the cluster's hold; ``grace_s`` is its GraceTime."""
+
+    preempts: frozenset[str] = frozenset()
+    mode: str = ""
+    exempt_s: float | None = None
+    grace_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Preemption:
+    """Who may preempt whom. ``by``: ``partition``, ``qos``, or empty for nobody. ``mode``: the cluster's PreemptMode,
+    with GANG where it has it. ``exempt_s``: so long a job runs undisturbed. ``tiers``, ``modes`` and ``grace_s`` are
+    PriorityTier, PreemptMode and GraceTime of each partition."""
+
+    by: str = ""
+    mode: str = "OFF"
+    exempt_s: float = 0.0
+    tiers: Mapping[str, int] = field(default_factory=dict)
+    modes: Mapping[str, str] = field(default_factory=dict)
+    grace_s: Mapping[str, float] = field(default_factory=dict)
+    qos: Mapping[str, Qos] = field(default_factory=dict)
+    kill_wait_s: float = 30.0
+    """So long a job may go on once it is told to stop."""
+    again_s: float = 40.0
+    """Once Slurm has preempted jobs for another, it preempts no more for it before then: KillWait and
+    MessageTimeout."""
+
+    def yields(self, job: SlurmJob, vcs: Collection[str]) -> Yields | None:
+        """How a running job gives way to jobs of these partitions; ``None`` if it does not, or Slurm would do it in a
+        way that is not served."""
+        mode = self._mode(job)
+        if not self.by or mode not in _SERVED:
+            return None
+        to: tuple[str, ...] | None = None
+        exempt_s = self.exempt_s
+        if self.by == "qos":
+            to = tuple(sorted(name for name, qos in self.qos.items() if job.qos in qos.preempts and name != job.qos))
+            if not to:
+                return None
+            own = self.qos.get(job.qos, Qos())
+            exempt_s = self.exempt_s if own.exempt_s is None else own.exempt_s
+        elif not vcs or job.partition not in self.tiers or self._lowest(vcs) <= self.tiers[job.partition]:
+            return None  # as a job of these partitions themselves
+        ends = mode == "CANCEL" or not (job.requeue and job.batch)
+        saves = not ends and elastic_request(job.comment).limits is not None
+        return Yields(job.start_s + exempt_s if exempt_s else 0.0, to, ends, saves)
+
+    def grace_of(self, job: SlurmJob) -> float:
+        """So long Slurm lets it go on once it has told it to stop."""
+        if self.by == "qos":
+            return self.qos.get(job.qos, Qos()).grace_s
+        return self.grace_s.get(job.partition, 0.0)
+
+    def lets_lucid(self, job: SlurmJob, vcs: Collection[str]) -> bool:
+        """Does Slurm do to a job that gives way to these partitions what Lucid's requeue does? Not where it would
+        cancel it, or give it longer than KillWait."""
+        yields = self.yields(job, vcs)
+        return yields is not None and not yields.ends and self.grace_of(job) <= self.kill_wait_s
+
+    def in_slots(self, job: SlurmJob, beside: Collection[str]) -> bool:
+        """May it hold slots? Of jobs in slots Slurm preempts the wrong ones, so one that may be preempted shares GPUs
+        only where Lucid can requeue it itself. ``beside``: the other partitions that have its nodes."""
+        above = tuple(name for name in beside if self.over(name, job.partition))
+        return self.yields(job, above) is None or self.lets_lucid(job, above)
+
+    def _mode(self, job: SlurmJob) -> str:
+        if self.by == "qos":
+            return self.qos.get(job.qos, Qos()).mode or self.mode
+        return self.modes.get(job.partition, self.mode)
+
+    def _lowest(self, vcs: Collection[str]) -> int:
+        """The lowest tier of these partitions: what preempts for one of them must be able to for all."""
+        return min(self.tiers.get(vc, -1) for vc in vcs)
+
+    def over(self, upper: str, lower: str) -> bool:
+        """May jobs of partition ``upper`` preempt those of ``lower``, in a way that is served?"""
+        known = self.by == "partition" and {upper, lower} <= self.tiers.keys()
+        return known and self.tiers[upper] > self.tiers[lower] and self.modes.get(lower, self.mode) in _SERVED
+
+    def layers(self, names: Sequence[str]) -> tuple[str, ...]:
+        """Who plans a node that stands in several partitions: the first of those of the highest tier, and those whose
+        jobs give way to all before them. The others do not."""
+        found: list[str] = []
+        for name in sorted(names, key=lambda name: -self.tiers.get(name, 0)):
+            if all(self.over(upper, name) for upper in found):
+                found.append(name)
+        return tuple(found)
+
+
+NO_PREEMPTION = Preemption()
+
+
+def preemption_from(config: Mapping[str, str], partitions: str = "", qos: str = "") -> Preemption:
+    """Of the configuration, ``scontrol -o show partition`` and ``sacctmgr -nP show qos`` with the fields above."""
+    kind = config.get("PreemptType", "").rpartition("/")[2]
+    by = {"partition_prio": "partition", "qos": "qos"}.get(kind, "")
+    if not by:
+        return NO_PREEMPTION
+    tiers: dict[str, int] = {}
+    modes: dict[str, str] = {}
+    grace_s: dict[str, float] = {}
+    for line in partitions.splitlines():
+        said = dict(re.findall(r"(\w+)=(\S*)", line))
+        name = said.get("PartitionName", "")
+        tiers[name] = digits(said.get("PriorityTier", "")) or 0
+        modes[name] = _mode(said.get("PreemptMode", ""))
+        grace_s[name] = float(digits(said.get("GraceTime", "")) or 0)
+    rows = [line.split("|") for line in qos.splitlines() if line.count("|") >= len(QOS_PREEMPTION) - 1]
+    found = {
+        name: Qos(
+            frozenset(other for other in preempts.split(",") if other),
+            "" if mode.lower() in ("", "cluster") else _mode(mode),
+            _seconds(exempt),
+            _seconds(grace) or 0.0,
+        )
+        for name, preempts, mode, exempt, grace, *_ in rows
+    }
+    exempt_s = _seconds(config.get("PreemptExemptTime", "")) or 0.0
+    kill_s, message_s = (
+        _whole_seconds(config, key, usual) for key, usual in (("KillWait", 30), ("MessageTimeout", 10))
+    )
+    return Preemption(
+        by, _mode(config.get("PreemptMode", "")), exempt_s, tiers, modes, grace_s, found, kill_s, kill_s + message_s
+    )
+
+
+def _whole_seconds(config: Mapping[str, str], key: str, usual: int) -> float:
+    """Of ``30 sec``."""
+    return float(digits(config.get(key, "").partition(" ")[0]) or usual)
+
+
+def _mode(text: str) -> str:
+    """Without GANG and WITHIN, which say nothing of how a job is preempted; SUSPEND is with GANG always."""
+    words = [word for word in text.upper().split(",") if word not in ("GANG", "WITHIN", "")]
+    return words[0] if words else "OFF"
+
+
+def _seconds(text: str) -> float | None:
+    """``[days-]hours:minutes:seconds``; ``None`` where it says no time."""
+    found = re.match(r"(?:(\d{1,5})-)?(\d{1,5}):(\d\d):(\d\d)$", text.strip())
+    if found is None:
+        return None
+    days, hours, minutes, seconds = (int(part or 0) for part in found.groups())
+    return float(((days * 24 + hours) * 60 + minutes) * 60 + seconds)

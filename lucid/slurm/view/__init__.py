@@ -1,0 +1,1 @@
+"""From records and notes to the snapshot that a policy plans from. Changes nothing."""

@@ -1,0 +1,103 @@
+"""Nodes on which no more pairs are made, since Slurm drained them over the Prolog of a job that was to share GPUs, or
+over the Epilog of one that had shared: a site's script may take a GPU for its job's alone. From the second such node
+of a partition on none is made in the partition. Kept in the store until ``lucidctl mode PARTITION …`` is typed."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+
+from lucid.core.decision import Start
+from lucid.core.ports import Applied
+from lucid.core.snapshot import Partition
+from lucid.slurm.records.job import SlurmJob, SlurmNode
+from lucid.store.port import Store
+
+_LOG = logging.getLogger("lucidd")
+KEY = "pairs.off."
+"""Of switches, before the node's name."""
+_ERROR = re.compile(r"\b(prolog|epilog) error", re.IGNORECASE)
+_RECENT_S = 600.0
+"""Who was told so long ago to start beside another has run its prolog; who shared until then, its epilog."""
+
+
+@dataclass(frozen=True, slots=True)
+class FailedPair:
+    """Why no more pairs are made on a node: Slurm's ``reason``, when it was seen, the job; the node's partitions."""
+
+    node: str
+    since_s: float
+    job: str
+    reason: str
+    partitions: tuple[str, ...]
+
+
+def failed_pairs_in(switches: Mapping[str, str]) -> dict[str, FailedPair]:
+    """By node. What cannot be read is none."""
+    found = {}
+    for key, text in switches.items():
+        if key.startswith(KEY):
+            try:
+                told = json.loads(text)
+                one = FailedPair(
+                    **{**told, "partitions": tuple(told["partitions"]), "since_s": float(told["since_s"])}
+                )
+            except (ValueError, TypeError, KeyError):
+                continue
+            found[one.node] = one
+    return found
+
+
+def unpaired(failed: Mapping[str, FailedPair]) -> set[str]:
+    """The partitions in which no pair is made: those with two such nodes or more."""
+    every = [name for one in failed.values() for name in one.partitions]
+    return {name for name in every if every.count(name) > 1}
+
+
+class FailedPairs:
+    """Remembers who was told to share, from look to look."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._sharing: dict[str, tuple[str, float, float]] = {}
+        """By job: the node on which it shares or was told to, when it was told (0: that was not seen), and until when
+        it was there."""
+        self._errors: frozenset[str] | None = None
+
+    def told(self, applied: Iterable[Applied], now_s: float) -> None:
+        """What was carried out: who starts beside another."""
+        for one in applied:
+            start = one.action.decision
+            if isinstance(start, Start) and one.refused is None and (start.beside or len(start.group) > 1):
+                self._sharing[one.action.job_id] = start.placement[0].node, now_s, now_s
+
+    def saw(self, partitions: Iterable[Partition], now_s: float) -> None:
+        """Who shares at this look."""
+        for entry in (entry for partition in partitions for entry in partition.running):
+            if (entry.partner is not None or len(entry.group) > 1) and entry.placement:
+                _, told_s, _ = self._sharing.get(entry.job.id, ("", 0.0, 0.0))
+                self._sharing[entry.job.id] = entry.placement[0].node, told_s, now_s
+
+    def look(self, jobs: Mapping[str, SlurmJob], nodes: Sequence[SlurmNode], now_s: float) -> frozenset[str]:
+        """The nodes on which no pair is to be made."""
+        failing = {node.name: node for node in nodes if not node.available and _ERROR.search(node.reason)}
+        for name in failing.keys() - (failing.keys() if self._errors is None else self._errors):
+            node = failing[name]
+            starts = "prolog" in node.reason.lower()
+            for job_id, (where, told_s, _) in self._sharing.items():
+                runs = job_id in jobs and jobs[job_id].state == "RUNNING"
+                if where == name and not runs and (not starts or now_s - told_s < _RECENT_S):
+                    self._note(FailedPair(name, now_s, job_id, node.reason, tuple(sorted(node.partitions))))
+                    break
+        self._errors = frozenset(failing)
+        self._sharing = {i: kept for i, kept in self._sharing.items() if now_s - kept[2] < _RECENT_S}
+        failed = failed_pairs_in(self._store.settings())
+        shut = unpaired(failed)
+        return frozenset(failed) | {node.name for node in nodes if not shut.isdisjoint(node.partitions)}
+
+    def _note(self, failed: FailedPair) -> None:
+        self._store.set_setting(KEY + failed.node, json.dumps(asdict(failed)))
+        _LOG.error("Slurm drained a node over a pair: no more pairs there", extra={"facts": asdict(failed)})

@@ -1,0 +1,201 @@
+"""Which profile is known of a job, as samplers' files come in.
+
+Which profile is known of a job: its own, or what earlier jobs of its user's same or similar program showed.
+
+Profiles as they come in: from the folder that samplers write to (``profile_files``), each version once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Protocol
+
+from lucid.core.job import JobProfile, TimeShares
+from lucid.core.ports import Clock
+from lucid.errors import MetricsError
+from lucid.models.packing.like_profiles import LikeProfiles
+from lucid.node.reports import read_summary
+from lucid.profiler.summary import Summary, merged_profile
+from lucid.profiler.use import GpuUse
+from lucid.slurm.records.job import SlurmJob
+from lucid.store.port import ProfileRow, Store
+
+_UTIL_POINTS = 5.0
+_MEMORY_SHARE = 0.05
+_SPEED = 0.05
+_SHARE = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class ProfileReading:
+    """One job's profile. ``source`` names what it was read from, with its version: the same reading never counts
+    twice. ``job_id`` is Slurm's job number, or ``<array>_<task>``."""
+
+    job_id: str
+    profile: JobProfile
+    source: str
+
+
+class ProfileSource(Protocol):
+    """Where profiles come from."""
+
+    def new(self) -> Sequence[ProfileReading]:
+        """Readings not handed out before by this object (after a restart they come once more; the store knows
+        them by ``source``)."""
+        ...
+
+    def uses(self, job: str) -> Sequence[GpuUse]:
+        """How long each GPU of a job worked, by the last summaries that ``new`` came by; none where none tells it."""
+        ...
+
+
+class ProfileFolder:
+    """Looks through the folder's file times and reads what is new. ``bad``: by file name, what is wrong with those
+    that could not be read."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._seen: dict[str, int] = {}
+        self._parts: dict[str, dict[str, Summary]] = {}
+        self.bad: dict[str, str] = {}
+
+    def new(self) -> list[ProfileReading]:
+        """A reading for every job of which a file is new or was replaced, once all its nodes are measured."""
+        changed: dict[str, int] = {}
+        present: set[str] = set()
+        for path in sorted(self._folder.glob("[!.]*.json")) if self._folder.is_dir() else ():
+            name = path.name
+            present.add(name)
+            try:
+                version = path.stat().st_mtime_ns
+                if self._seen.get(name) == version:
+                    continue
+                self._seen[name] = version
+                summary = read_summary(path)
+            except (MetricsError, OSError) as error:
+                self.bad[name] = str(error)
+                continue
+            self.bad.pop(name, None)
+            self._parts.setdefault(summary.job, {})[name] = summary
+            changed[summary.job] = max(version, changed.get(summary.job, 0))
+        for name in [name for name in self._seen if name not in present]:
+            del self._seen[name]
+            self.bad.pop(name, None)
+            for job in [job for job, parts in self._parts.items() if parts.pop(name, None) and not parts]:
+                del self._parts[job]
+        found = []
+        for job, version in changed.items():
+            try:
+                profile = merged_profile(tuple(self._parts[job].values()))
+            except Exception as error:  # summaries of several nodes that do not fit each other
+                self.bad[f"{job}.json"] = f"{type(error).__name__}: {error}"
+                continue
+            if profile is not None:
+                found.append(ProfileReading(job, profile, f"{job}@{version}"))
+        return found
+
+    def uses(self, job: str) -> list[GpuUse]:
+        """Of all files of the job."""
+        return [use for summary in self._parts.get(job, {}).values() for use in summary.use]
+
+
+def labelled(profile: JobProfile, user: str, name: str, amp: bool | None = None) -> JobProfile:
+    """With what the daemon knows of a job and the sampler was not told: a label that like jobs share,
+    user and name, and whether it trains in mixed precision, where its user says so."""
+    workload = profile.workload or (f"{user}/{name}" if user else "")
+    return replace(profile, workload=workload, amp=amp if profile.amp is None else profile.amp)
+
+
+def says_more(before: JobProfile | None, after: JobProfile) -> bool:
+    """Is a new profile different enough to look at a job afresh? Samplers write every few seconds, and each
+    change of a profile makes plans anew."""
+    return (
+        before is None
+        or (before.unstable, before.amp, before.workload) != (after.unstable, after.amp, after.workload)
+        or (before.mem_growing, before.seen_beside) != (after.mem_growing, after.seen_beside)
+        or _differ(before.seen_speed, after.seen_speed)
+        or _shares_differ(before.shares, after.shares)
+        or abs(before.gpu_util - after.gpu_util) > _UTIL_POINTS
+        or abs(before.mem_util - after.mem_util) > _UTIL_POINTS
+        or abs(before.gpu_mem_mib - after.gpu_mem_mib) > _MEMORY_SHARE * max(before.gpu_mem_mib, 1.0)
+    )
+
+
+def _differ(before: float | None, after: float | None) -> bool:
+    if before is None or after is None:
+        return before is not after
+    return abs(before - after) > _SPEED
+
+
+def _shares_differ(before: TimeShares | None, after: TimeShares | None) -> bool:
+    if before is None or after is None:
+        return after is not None  # a new sampler does not know yet: what is known stays
+    if (before.storage is None) is not (after.storage is None):
+        return True
+    pairs = (((before.storage or 0.0), (after.storage or 0.0)), (before.cpu, after.cpu), (before.gpu, after.gpu))
+    return any(abs(one - other) > _SHARE for one, other in pairs)
+
+
+class KnownProfiles:
+    """Takes readings in, and answers. A profile stays the same object as long as it does not change."""
+
+    def __init__(self, store: Store, source: ProfileSource, clock: Clock, reuse_days: float) -> None:
+        self._store = store
+        self._source = source
+        self._clock = clock
+        self._reuse_s = reuse_days * 86400.0
+        self._own: dict[str, JobProfile] = {}
+        self._like = LikeProfiles(self._reuse_s)
+        for row in sorted(store.profiles().values(), key=lambda row: row.at_s):
+            self._own[row.job_id] = row.profile
+            self._like.note(row.user, row.name, row.gpus, row.profile, row.at_s)
+
+    def of(self, job: SlurmJob) -> JobProfile | None:
+        """The job's profile, if anybody knows one."""
+        own = self._own.get(job.id)
+        if own is not None or not job.user or not self._reuse_s:
+            return own
+        return self._like.of(job.user, job.name, job.gpus, self._clock.now_s())
+
+    def worked(self, job: SlurmJob) -> tuple[float, float] | None:
+        """Seconds for which each GPU of a job has been measured, and in which any of them worked; ``None`` where no
+        sampler tells it."""
+        uses = self._source.uses(str(job.number)) or self._source.uses(job.id)
+        return (min(use.measured_s for use in uses), sum(use.worked_s for use in uses)) if uses else None
+
+    def take(self, jobs: Mapping[str, SlurmJob], among: Sequence[SlurmJob], now_s: float, token: int) -> None:
+        """Read what is new; samplers know a job by its number."""
+        readings = self._source.new()
+        if not readings:
+            return
+        by_number = {str(job.number): job for job in among if not job.pending}
+        for reading in readings:
+            job = jobs.get(reading.job_id) or by_number.get(reading.job_id)
+            if job is None:
+                continue
+            mark = job.tag or {}
+            profile = labelled(reading.profile, job.user, job.name, True if mark.get("amp") == "1" else None)
+            before = self._own.get(job.id)
+            if not says_more(before, profile):
+                continue
+            if profile.shares is None and before is not None:  # of a sampler that has not seen enough of it yet
+                profile = replace(profile, shares=before.shares)
+            row = ProfileRow(job.id, job.user, job.name, job.gpus, profile, now_s)
+            if self._store.put_profile(row, reading.source, token):
+                self.set(job.id, profile)
+                self._like.note(job.user, job.name, job.gpus, profile, now_s)
+
+    @property
+    def measured(self) -> Set[str]:
+        """Jobs that have a profile of their own, as long as they are not forgotten."""
+        return self._own.keys()
+
+    def set(self, job_id: str, profile: JobProfile) -> None:
+        """From now on this is the job's own."""
+        self._own[job_id] = profile
+
+    def forget(self, job_id: str) -> None:
+        """The job has left."""
+        self._own.pop(job_id, None)

@@ -1,0 +1,1 @@
+"""lucidd's memory on disk: SQLite, notes of jobs, plan records."""

@@ -1,0 +1,397 @@
+"""Store, JobNote, rows.
+
+What the daemon keeps between cycles and over restarts, and nothing that Slurm itself could tell.
+
+The adapter is SQLite, for the daemon and for ``lucidctl`` beside it; in a file, or in memory where nothing may be
+written. Both keep ``tests/contract/test_store_contract.py``.
+
+Rows of the store as nouns, checked by the types that their classes name: another version, a hand or a bad disk may
+have written them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import field
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, Protocol
+
+from lucid.core.as_json import from_json
+from lucid.core.checked import checked, fitting
+from lucid.core.decision import DecisionRow
+from lucid.core.frozen import frozen_dataclass
+from lucid.core.job import Ended, Job, JobProfile
+from lucid.core.prediction import Prediction, prediction_from_dict
+from lucid.core.reason import reason_from_dict
+from lucid.errors import StoreError
+from lucid.text import digits
+
+SEEN = "seen"
+"""The result of an action that was none: something that lucidd saw happen to the job."""
+LET_GO = "let go"
+"""The verb of an action that hands a job over to Slurm for good, as its user wrote it."""
+_MOST_PID = 1 << 22
+"""Linux's own bound on pids."""
+
+
+class LeaseLost(StoreError):
+    """Another daemon holds the lease; this one must not act any more."""
+
+
+class StoreGone(StoreError):
+    """The file was deleted or replaced under an open store: what is written there reaches nobody."""
+
+
+class StoreDamaged(StoreError):
+    """The file is not what was written there."""
+
+
+class StoreUnreadable(StoreError):
+    """This user may not read the store."""
+
+
+@frozen_dataclass(frozen=True, slots=True)
+class Lease:
+    """The right to act. ``token`` only ever rises: a write with an old one is refused."""
+
+    holder: str
+    token: int
+    until_s: float
+
+
+class GivenUp(StrEnum):
+    """Why a waiting job was released as its user wrote it."""
+
+    SLURM = "slurm"
+    """Slurm did not start it as Lucid asked."""
+    UNPACKED = "unpacked"
+    QUOTA = "quota"
+    NO_NODE = "no_node"
+    CROWDED = "crowded"
+    """Jobs without GPUs have its CPUs or memory, and only Slurm can order these."""
+
+
+@frozen_dataclass(frozen=True, slots=True)
+class JobNote:
+    """What Lucid must remember of one job that it touched.
+
+    ``as_written``: the request as the user wrote it, field by field, to give it back. ``home``: its VC.
+    ``submit_s``: when it was submitted (a requeue makes Slurm set its SubmitTime anew).
+    ``to_home``: it is on its way from profiling to its VC. ``kept``: it carries on on its profiling node.
+    ``alone``: parted by rule, not to be packed again. ``where``: the GPUs on which it was told to start at
+    ``asked_s`` (written before Slurm is told), ``shards``: as slots that others may join, ``released``: Slurm
+    has taken it. ``wait_since_s``: when its present wait began. ``ran_s``: wall time of its earlier runs.
+    ``site_factor``: the last one written. ``tries``: starts in its VC that Slurm refused or did not bring about;
+    ``refusal``: Slurm's words at the last of them; ``retry_s``: not tried again before then. ``given_up_for``:
+    released as its user wrote it, ``given_up`` in words (Slurm's, or Lucid's); where that may end it queues again,
+    after Slurm's words no sooner than ``retry_s``.
+
+    Of an elastic job: ``going_to``: the GPUs on which it is to go on, from the moment in which it is told to stop
+    (``stopped_s``) until it is told to start there; ``leaves``: those that it holds until it has stopped.
+    ``restart_s``: seconds from there until it ran again, the last time. ``most_gpus``: Slurm's limits kept it from
+    starting on more than about so many, 0 where none did; ``most_why``: the limit; ``most_until_s``: until when that
+    is taken to hold, 0 for the job's life.
+
+    ``listed``: the list of nodes that Lucid wrote last into its request: any other is its user's. ``parked_s``: the
+    begin time that Lucid set last to keep it waiting; ``parked_before_s``: the one that it had until then, which it
+    has still where Slurm was not told; ``depends``: it was parked for its dependency
+    and has not joined the queue since; ``requeued``: its number of restarts after
+    the last requeue that Lucid asked for, whose begin time nobody has to wait for. ``claims``: the jobs that are to
+    give way to it, from the moment in which it is told to start until it runs, their ids separated by blanks.
+    ``tag``: its AdminComment with job_submit.lua's tag: the site may write something else there later.
+    """
+
+    job_id: str
+    user: str = ""
+    name: str = ""
+    home: str = ""
+    as_written: Mapping[str, str] = field(default_factory=dict)
+    to_home: bool = False
+    kept: bool = False
+    alone: bool = False
+    shards: bool = False
+    where: str = ""
+    asked_s: float = 0.0
+    released: bool = False
+    wait_since_s: float = 0.0
+    ran_s: float = 0.0
+    restarts: int = 0
+    site_factor: int = 0
+    submit_s: float = 0.0
+    tries: int = 0
+    refusal: str = ""
+    retry_s: float = 0.0
+    given_up: str = ""
+    given_up_for: GivenUp | None = None
+    going_to: str = ""
+    leaves: str = ""
+    stopped_s: float = 0.0
+    restart_s: float = 0.0
+    most_gpus: int = 0
+    most_why: str = ""
+    most_until_s: float = 0.0
+    parked_s: float = 0.0
+    parked_before_s: float = 0.0
+    depends: bool = False
+    listed: str = ""
+    requeued: int = 0
+    claims: str = ""
+    tag: str = ""
+
+    @property
+    def leases(self) -> tuple[float, float]:
+        """The begin times that Lucid has set and that Slurm may have."""
+        return self.parked_s, self.parked_before_s
+
+
+@frozen_dataclass(frozen=True, slots=True)
+class ProfileRow:
+    """A profile with the job that it was measured on."""
+
+    job_id: str
+    user: str
+    name: str
+    gpus: int
+    profile: JobProfile
+    at_s: float
+
+
+@frozen_dataclass(frozen=True, slots=True)
+class PredictionRow:
+    """What the models said of a job of this user when it was last decided."""
+
+    job_id: str
+    at_s: float
+    user: str
+    prediction: Prediction
+
+
+@frozen_dataclass(frozen=True, slots=True)
+class ActionRow:
+    """One thing done to Slurm. ``result``: empty while under way, ``done``, or the words of the refusal."""
+
+    id: int
+    at_s: float
+    job_id: str
+    verb: str
+    detail: str
+    token: int
+    result: str = ""
+
+
+def same_host(holder: str) -> bool:
+    """Is (or was) the holder of a lease (``host:pid:…``) a process of this machine?"""
+    return holder.partition(":")[0] == socket.gethostname()
+
+
+def holder_is_dead(holder: str) -> bool:
+    """Is the holder (``host:pid:…``) a process of this machine that is gone, or that has ended and waits for its
+    parent to notice? Elsewhere nobody can tell: its lease must run out."""
+    pid = holder.partition(":")[2].partition(":")[0]
+    if not same_host(holder) or not (pid.isascii() and pid.isdecimal()):
+        return False
+    number = digits(pid)
+    if number is None or number > _MOST_PID:
+        return True  # no Linux has ever had such a process
+    try:
+        os.kill(number, 0)
+    except ProcessLookupError:
+        return True
+    except OSError:
+        return False
+    return _has_ended(number)
+
+
+def _has_ended(pid: int) -> bool:
+    """A zombie, by Linux's /proc; False where there is none."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[:1] == [b"Z"]
+    except OSError:
+        return False
+
+
+class Store(Protocol):
+    """The daemon's memory. Every method raises ``StoreError`` where the state cannot be read or written, and
+    those that need the lease raise ``LeaseLost`` once another daemon has it. A write to what was deleted or replaced
+    raises ``StoreGone``: nobody acts by a store that others do not see."""
+
+    def renew(self, now_s: float) -> bool:
+        """Open what is at the store's place now, or begin a new store there. Was nothing lost? Else what was in the
+        old one is gone, unless it was read before."""
+        ...
+
+    def take_lease(self, holder: str, now_s: float, lasts_s: float, takeover: Lease | None = None) -> Lease | None:
+        """The lease, new or renewed; ``None`` while another holder's has not run out by ``now_s``. ``takeover``: the
+        lease of a holder that is known to be dead, which is taken over unless it has changed since."""
+        ...
+
+    def lease(self) -> Lease | None:
+        """Who holds it."""
+        ...
+
+    def leased_until_s(self) -> float | None:
+        """Until when it was taken last, given back since or not; ``None`` where nobody has ever had it."""
+        ...
+
+    def drop_lease(self, token: int) -> None:
+        """Give it back."""
+        ...
+
+    def note(self, job_id: str) -> JobNote | None:
+        """What is remembered of one job."""
+        ...
+
+    def notes(self) -> dict[str, JobNote]:
+        """All notes by job id."""
+        ...
+
+    def put_notes(self, notes: Sequence[JobNote], token: int) -> None:
+        """Remember."""
+        ...
+
+    def forget(self, job_ids: Sequence[str], token: int) -> None:
+        """Drop the notes of jobs that have left."""
+        ...
+
+    def put_profile(self, row: ProfileRow, source: str, token: int) -> bool:
+        """Take a profile in; ``source`` names the reading (file and version). False if it was taken in before."""
+        ...
+
+    def profiles(self) -> dict[str, ProfileRow]:
+        """Latest profile of each job."""
+        ...
+
+    def put_decisions(self, rows: Sequence[DecisionRow], token: int) -> None:
+        """Append decisions."""
+        ...
+
+    def decisions(self, job_id: str | None = None, since_s: float = 0.0, limit: int = 1000) -> list[DecisionRow]:
+        """Decisions, oldest first; the latest ``limit`` of them."""
+        ...
+
+    def put_predictions(self, rows: Sequence[PredictionRow], token: int) -> None:
+        """Keep the latest of each job."""
+        ...
+
+    def prediction(self, job_id: str) -> PredictionRow | None:
+        """The latest of a job."""
+        ...
+
+    def begin_action(self, at_s: float, job_id: str, verb: str, detail: str, token: int) -> int:
+        """Note that something is about to be done; returns its id."""
+        ...
+
+    def end_action(self, action_id: int, result: str, token: int) -> None:
+        """Note what came of it."""
+        ...
+
+    def actions(self, job_id: str | None = None, limit: int = 1000) -> list[ActionRow]:
+        """Actions, oldest first; the latest ``limit``."""
+        ...
+
+    def put_ended(self, rows: Sequence[Ended], token: int) -> None:
+        """Remember jobs that ended; each once."""
+        ...
+
+    def ended(self, since_s: float = 0.0, limit: int = 100_000) -> list[Ended]:
+        """Jobs that ended, oldest first."""
+        ...
+
+    def ended_ids(self, job_ids: Collection[str]) -> frozenset[str]:
+        """Which of these jobs it has among those that ended."""
+        ...
+
+    def settings(self) -> dict[str, str]:
+        """All switches."""
+        ...
+
+    def set_setting(self, key: str, value: str | None) -> None:
+        """Set a switch, or with ``None`` take it back. Needs no lease: ``lucidctl`` does it."""
+        ...
+
+    def put_view(self, name: str, data: Any) -> None:
+        """Replace a picture for ``lucidctl`` (any JSON): ``status``, ``snapshot``."""
+        ...
+
+    def view(self, name: str) -> Any:
+        """A picture, or ``None``."""
+        ...
+
+    def prune(self, before_s: float) -> int:
+        """Drop decisions, predictions, actions, ended jobs and profiles older than that; returns how
+        many rows went."""
+        ...
+
+    def close(self) -> None:
+        """Release whatever is held open."""
+        ...
+
+
+def note_of(job_id: str, text: str | bytes, told: Callable[[Exception], None]) -> JobNote:
+    """A job's note, field by field: what of it cannot be read is as in a note that is new, and told. A note is never
+    left out as a whole, for its job would be taken for one that Lucid never touched, and be forgotten too late."""
+    try:
+        data = json.loads(text)
+        if not isinstance(data, dict):
+            raise TypeError("the note is not a JSON object")
+    except Exception as error:
+        told(error)
+        return JobNote(job_id)
+    good = fitting(JobNote, data)
+    lost = sorted(data.keys() - good.keys())
+    if lost:
+        told(TypeError(f"{', '.join(lost)} cannot be read"))
+    return JobNote(**{**good, "job_id": job_id})
+
+
+def profile_of(data: Any) -> JobProfile:
+    """A profile.
+
+    Raises:
+        TypeError: it is none.
+    """
+    return checked(from_json(JobProfile, data))
+
+
+def ended_of(job: str, end_s: float, ran_s: float, state: str, profile: str | None) -> Ended:
+    """A job that ended.
+
+    Raises:
+        TypeError, ValueError: it is none.
+    """
+    made = Ended(
+        from_json(Job, json.loads(job)), end_s, ran_s, state, profile_of(json.loads(profile)) if profile else None
+    )
+    return checked(made)
+
+
+def texts_of(rows: list[tuple[Any, ...]]) -> dict[str, str]:
+    """Pairs of texts; a pair of something else is left out."""
+    return {key: value for key, value in rows if isinstance(key, str) and isinstance(value, str)}
+
+
+def of_job(row: Sequence[Any]) -> str:
+    """Its name, for what is left out."""
+    return f"job {row[0]}"
+
+
+def profile_row(row: Sequence[Any]) -> ProfileRow:
+    """A row of profiles; raises where it is none."""
+    return checked(ProfileRow(row[0], row[1], row[2], row[3], profile_of(json.loads(row[4])), row[5]))
+
+
+def decision_row(row: Sequence[Any]) -> DecisionRow:
+    """A row of decisions; raises where it is none."""
+    reasons = tuple(checked(reason_from_dict(item)) for item in json.loads(row[4]))
+    at_s, job_id, partition, verb, _, *rest = row
+    return checked(DecisionRow(at_s, job_id, partition, verb, reasons, *rest))
+
+
+def prediction_row(row: Sequence[Any]) -> PredictionRow:
+    """A row of predictions; raises where it is none."""
+    job_id, at_s, user, data = row
+    return checked(PredictionRow(job_id, at_s, user, prediction_from_dict(json.loads(data))))

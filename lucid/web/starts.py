@@ -1,0 +1,110 @@
+"""When waiting jobs start, and what would start one sooner.
+
+When waiting jobs are expected to start, as lucidd foresaw it, and how that has changed since these pages run.
+
+What would start a waiting job sooner: ``lucidctl why-not`` is run and asked, a few at a time and for a while.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import subprocess
+import sys
+import threading
+from collections import deque
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from lucid.cli.options import job_number
+from lucid.daemon.reporting.starts import StartsAhead
+
+_POINTS = 24
+"""Forecasts of one job's start that are remembered."""
+_MOVED = 0.1
+"""A forecast that differs by less, as a share of the wait, is no news."""
+_LASTS_S = 600.0
+"""A forecast that is older than the picture by more is shown no longer."""
+
+
+class Forecasts:
+    """``ahead``: the last forecast of all starts; ``None`` where there is none, or it is too old."""
+
+    def __init__(self) -> None:
+        self.ahead: StartsAhead | None = None
+        self._by_job: dict[str, deque[tuple[float, float, float, float]]] = {}
+
+    def take(self, told: StartsAhead | None, now_s: float) -> None:
+        """What holds of the picture of ``now_s``; ``None`` where lucidd has not foreseen all of it yet: what it
+        foresaw before stands for a while. Jobs that wait no longer go."""
+        if told is None:
+            if self.ahead is not None and now_s - self.ahead.at_s > _LASTS_S:
+                self.ahead = None
+            return
+        self.ahead = told
+        for job_id in self._by_job.keys() - told.starts_in_s.keys():
+            del self._by_job[job_id]
+        for job_id, said in told.starts_in_s.items():
+            if said is None:
+                continue
+            early, likely, late = (told.at_s + value for value in said)
+            points = self._by_job.setdefault(job_id, deque(maxlen=_POINTS))
+            if not points or abs(points[-1][2] - likely) > _MOVED * max(said[1], 60.0):
+                points.append((told.at_s, early, likely, late))
+
+    def of(self, job_id: str) -> Sequence[tuple[float, float, float, float]]:
+        """When it was said, and the start: early, likely, late; oldest first."""
+        return tuple(self._by_job.get(job_id, ()))
+
+
+_LOG = logging.getLogger("lucid.web")
+_LUCIDCTL = (sys.executable, "-m", "lucid.cli.main")
+_AT_ONCE = 2
+_MOST_S = 20.0
+_TOLD = "lucidctl: "
+"""How a message begins that Lucid gives on purpose."""
+
+
+class WhatIf:
+    """The form on the page of a job. It holds no answer: who asks again has it planned again."""
+
+    def __init__(self, lucidctl: Sequence[str] = _LUCIDCTL, at_once: int = _AT_ONCE, most_s: float = _MOST_S) -> None:
+        """``at_once``: commands that run at a time. ``most_s``: how long one may take."""
+        self._lucidctl, self._most_s = tuple(lucidctl), most_s
+        self._room = threading.BoundedSemaphore(at_once)
+
+    def ask(self, config: Path, job_id: str, gpus: int | None, share: bool, vc: str | None) -> dict[str, Any]:
+        """What ``lucidctl why-not --json`` says, with the names that lucidd's user may read; ``error`` where it says
+        nothing.
+
+        Raises:
+            ConfigError: that is no job number.
+        """
+        words = [*self._lucidctl, "why-not", job_number(job_id), f"--config={config}", "--json"]
+        words += [f"--gpus={gpus}"] if gpus else []
+        words += ["--share"] if share else []
+        words += [f"--vc={vc}"] if vc else []
+        if not self._room.acquire(blocking=False):
+            return {"error": "Others are asking already: try again in a moment."}
+        try:
+            done = subprocess.run(
+                words, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=self._most_s, check=False
+            )
+            if done.returncode == 0:
+                found: dict[str, Any] = json.loads(done.stdout)
+                return found
+            trouble = done.stderr
+        except subprocess.TimeoutExpired:
+            return {
+                "error": f"It took more than {self._most_s:g} s: ask lucidctl why-not {job_id}, which has no limit."
+            }
+        except (OSError, ValueError) as error:
+            trouble = str(error)
+        finally:
+            self._room.release()
+        last = (trouble.strip().splitlines() or [""])[-1]
+        if last.startswith(_TOLD):
+            return {"error": last.removeprefix(_TOLD)}
+        _LOG.warning("why-not failed", extra={"facts": {"job": job_id, "why": trouble[-2000:]}})
+        return {"error": "Planning again failed. The log of lucid-web says more."}
