@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -44,7 +43,7 @@ def test_a_hold_that_an_administrator_leaves_to_the_user(box: Box, lucidd: Lucid
     busy = [box.sbatch("--gres=gpu:4", "--comment=lucid:exclusive", "-J", "prog", script="sleep 99") for _ in "12"]
     box.wait("no free GPU", lambda: all(box.state(one) == "RUNNING" for one in busy))
     job = box.sbatch("--gres=gpu:4", "--comment=lucid:exclusive", "-J", "prog", *array, script="sleep 1")
-    box.wait("it queues", lambda: f" {job}" in lucidd.ctl("queue") or job in lucidd.ctl("queue"))
+    box.wait("it queues", lambda: job in lucidd.ctl("queue"))
     box.run("scontrol", "uhold", job)
     assert by_alice(box, "release", job) == (0, "")
     box.run("scancel", *busy)
@@ -59,9 +58,7 @@ def test_a_hold_that_is_an_administrators_alone(box: Box, lucidd: Lucidd) -> Non
     job = box.sbatch("--gres=gpu:1", "--comment=lucid:exclusive", "-J", "prog", script="sleep 1")
     box.run("scontrol", "hold", job)
     code, said = by_alice(box, "release", job)
-    assert (code, re.sub(r"\d+", "_", said)) == (1, "Access/permission denied for job _\nslurm_suspend error: x\n"), (
-        said
-    )
+    assert (code, "permission denied" in said, "Lucid" in said) == (1, True, False), said
     assert box.job(job)["hold"]
     box.run("scontrol", "release", job)
     box.run("scancel", *busy)

@@ -14,7 +14,7 @@ STEPS = (
     "SLURM_GPU_BIND=none srun -n2", "SLURM_GPU_BIND=per_task:1 srun -n2", "SLURM_GPU_BIND=single:2 srun -n4",
     "SLURM_TRES_BIND=gres/gpu:single:1 srun -n2", "A=--gpu-bind=map_gpu:1*3,0; srun $A -n4",
     "bash -c 'A=(-n2 --gpu-bind=single:1); srun \"${{A[@]}}\" {seen}';:", "srun -n2 --gres=gpu:1 --gpu-bind=single:1",
-    "srun -n2 --gres=none --gpu-bind=single:1", "srun -n2 --gres=gpu:1 --gpu-bind=closest",
+    "srun -n2 --gres=none --gpu-bind=single:1", "A=clo; srun -n2 --gres=gpu:1 --gpu-bind=${A}sest",
     "srun --ntasks-per-gpu=2 --gpus=2", "SLURM_NTASKS_PER_GPU=1 srun", "srun --ntasks-per-gpu=1 --gres=gpu:1",
     "SLURM_NTASKS_PER_TRES=2 srun", "env -u SLURM_MEM_PER_NODE SLURM_MEM_PER_GPU=200 srun -n2",
     "SLURM_CPUS_PER_GPU=2 srun -n2 --gpus=2",
@@ -67,7 +67,7 @@ def test_tasks_have_the_gpus_of_plain_slurm(box: Box) -> None:
     job = in_slots(box, *OPTIONS.split(), script=script)
     assert "share=0" not in box.tag(job)
     assert lines_of(box, job) == before
-    assert "task 3: [1, 1] ['gres/gpu:single:2', '']" in before
+    assert "task 3: [1, 1] ['gres/gpu:single:2,']" in before
     environ = box.run(
         "env", "SLURM_GPU_BIND=single:1", "sbatch", "--parsable", "-D", "/tmp", "-o", "/tmp/%A_%a.out",
         *OPTIONS.split(), f"--wrap=srun -n2 {SEEN}", user="alice",

@@ -21,7 +21,7 @@ _SUBMIT = ("", "", "", "--array=0-3%2", "--dependency=afterok:JOB", "--dependenc
 _TYPED = (
     "hold", "hold", "uhold", "release", "requeue", "requeue", "requeuehold", "requeuehold", "suspend", "top",
     "update JobId=JOB Nice=50", "update JobId=JOB Priority=7", "update JobId=JOB TimeLimit=5",
-    "update JobId=JOB NumNodes=1", "update JobId=JOB NumTasks=1", "update JobId=JOB Partition=vc-b",
+    "update JobId=JOB NumNodes=1", "update JobId=JOB NumTasks=2", "update JobId=JOB Partition=vc-b",
     "cancel", "update JobId=JOB Comment=mine", "update JobId=JOB StartTime=now+4", "update JobId=JOB Dependency=",
 )  # fmt: skip
 _HOLDS = ("hold", "uhold", "requeuehold", "suspend")
