@@ -75,6 +75,8 @@ def check_state(
         for entry in (*partition.pending, *partition.running):
             assert entry.job.id not in seen, f"{entry.job.id} is in two places"
             seen.add(entry.job.id)
+        queue = [(entry.since_s, entry.job.submit_s, entry.job.rank) for entry in partition.pending]
+        assert queue == sorted(queue), f"those who wait in {partition.name} are not in order"
         for entry in partition.running:
             gpus = gpu_set(entry)
             assert len(gpus) == entry.job.gpus, f"{entry.job.id} holds {len(gpus)} GPUs"

@@ -12,7 +12,7 @@ import pytest
 
 from builders import HEAVY, LIGHT, VC, FixedPredictor, a_cluster, a_job, a_trace, at, guess, nodes, part, policy, snap
 from builders import settings as rules_of
-from examples import tried
+from examples import Dice, tried
 from lucid.binder.binder import Binder
 from lucid.config.policy import OverheadSettings, PolicySettings
 from lucid.core.job import Job, JobProfile, Pending
@@ -251,6 +251,18 @@ def waits_for_repair(scene: Scene, variant: str, vc: str) -> bool:
 @pytest.mark.parametrize("variant", VARIANTS)
 @tried(25)
 def test_every_cycle_of_every_policy_is_safe(variant: str, rng: random.Random) -> None:
+    every_cycle_is_safe(variant, rng)
+
+
+@pytest.mark.parametrize(
+    ("variant", "number"), [("lucid, short patience of large jobs", 19371), ("lucid, gss 4, anything goes", 2003)]
+)
+def test_a_job_that_comes_home_as_its_equal_arrives_has_one_place(variant: str, number: int) -> None:
+    """The cluster showed it last, and a queue carried from plan to plan had it first."""
+    every_cycle_is_safe(variant, Dice(number))
+
+
+def every_cycle_is_safe(variant: str, rng: random.Random) -> None:
     scene = some_scene(rng)
     watcher, outcomes = play(scene, variant)
     check_end(scene, variant, watcher, outcomes)

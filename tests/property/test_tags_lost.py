@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from builders import VC, check_plan, nodes, part, policy, runs, snap, waits
-from examples import tried
+from examples import Dice, tried
 from fake_slurm import AHEAD_S, FakeSlurm, fake_node
 from lucid.config.live import DaemonSettings, SlurmSettings
 from lucid.core.decision import Requeue
@@ -101,6 +101,14 @@ def by_lot(rng: random.Random, folder: Path) -> tuple[Scene, list[str]]:
 
 @tried(100, least=8)
 def test_with_lucidd_alive_nothing_stays_outside_its_queue(rng: random.Random) -> None:
+    nothing_stays_outside(rng)
+
+
+def test_a_job_on_its_way_into_slots_comes_back_from_a_lost_store() -> None:
+    nothing_stays_outside(Dice(323))
+
+
+def nothing_stays_outside(rng: random.Random) -> None:
     with tempfile.TemporaryDirectory() as name:
         s, story = by_lot(rng, Path(name))
         for _ in range(100):

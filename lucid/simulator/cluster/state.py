@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
+from operator import attrgetter
 from typing import Any
 
 from lucid.core.job import Job, Pending, Running
@@ -13,6 +14,9 @@ from lucid.core.placement import Placement
 from lucid.core.snapshot import Changes, Partition
 from lucid.simulator.cluster.training import Training
 from lucid.simulator.traces.record import TraceJob
+
+_SINCE = attrgetter("since_s", "job.submit_s", "job.rank")
+"""The order in which a partition shows those who wait."""
 
 
 class Event(IntEnum):
@@ -97,11 +101,16 @@ class Room:
     """What was shown last …"""
     _touched: dict[str, Pending | Running | None] = field(default_factory=dict)
     """… and by id the jobs that are new or gone since, as they were then."""
+    _in_order: bool = True
+    """Is ``pending``? Not where a job comes back at the instant at which one that stands behind it came."""
 
     def put(self, view: Pending | Running) -> None:
         """A job waits or runs here, or something about it is new."""
         job_id = view.job.id
         self._touch(job_id)
+        if isinstance(view, Pending) and job_id not in self.pending:
+            last = next(reversed(self.pending.values()), view)
+            self._in_order = self._in_order and _SINCE(last) <= _SINCE(view)
         views: dict[str, Any] = self.pending if isinstance(view, Pending) else self.running
         views[job_id] = view
 
@@ -124,6 +133,9 @@ class Room:
         """What policies see: the same object as before where nothing has changed."""
         if self._shown is None:
             running = tuple(self.running.values())
+            if not self._in_order:
+                self.pending = dict(sorted(self.pending.items(), key=lambda item: _SINCE(item[1])))
+                self._in_order = True
             pending = tuple(self.pending.values())
             self._shown = Partition(self.name, self.nodes, pending, running, self.profiling, quotas=self.quotas)
             if self._before is not None:

@@ -207,9 +207,10 @@ class Repair:
                 return words
         if state is JobState.QUEUED:
             return self._held(record, note, facts)
-        if not record.held:
+        told = record.request.shards or record.request.addressed  # to start, as a store knew that is lost
+        if not record.held and (not told or says(record.comment, "held")):
             return self._taken_up(record, note, packs)
-        return self._restored(record, note)  # its user or an administrator holds it
+        return self._restored(record, note)  # its user or an administrator may hold it
 
     def _taken_up(self, record: SlurmJob, note: JobNote | None, packs: bool) -> str:
         """A job that lucid-release let go while no lucidd decided, and that waits still, is held again, unless its

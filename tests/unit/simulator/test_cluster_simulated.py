@@ -222,6 +222,18 @@ def test_a_released_job_starts_over_and_pays_for_the_requeue() -> None:
     assert (outcome.end_s, outcome.queue_s, outcome.profiled_s) == (100.0 + 500.0 + 10.0, 20.0, 80.0)
 
 
+def test_who_waits_is_shown_in_order_though_one_that_comes_home_does_so_last() -> None:
+    """What a policy keeps of a queue from plan to plan goes by this order."""
+    trace = a_trace(by("a", 1, rank=0), by("b", 4, rank=1))
+    cluster = a_cluster(trace, profiled=lambda job: job.gpus == 1, profiling_nodes=nodes(1, prefix="p"))
+    cluster.advance(0.0)
+    before = cluster.observe().partitions[VC]
+    cluster.apply([Action("a", PROFILING, EndProfiling(WHY))])
+    after = cluster.observe().partitions[VC]
+    assert [entry.job.id for entry in after.pending] == ["a", "b"]
+    assert [entry.job.id for entry in after.since(before).came] == ["a"]
+
+
 def test_a_kept_job_goes_on_where_it_is() -> None:
     cluster = in_profiling(by("a", 1, 500.0, profile=LIGHT))
     cluster.advance(80.0)

@@ -10,6 +10,7 @@ import pytest
 
 from fake_slurm import AHEAD_S, FakeSlurm
 from lucid.core.decision import EndProfiling, Requeue
+from lucid.places import Mode
 from lucid.slurm.records.request import Request
 from lucid.store.lease import IN_MEMORY
 from lucid.store.port import JobNote
@@ -135,6 +136,27 @@ def test_a_store_that_is_lost_is_made_up_for_by_the_list(tmp_path: Path) -> None
     settle(s)
     assert [entry.job.id for entry in s.look().pending] == ["1"]
     assert s.request("1").tres_per_node == ASKED
+
+
+@pytest.mark.parametrize("mode", [Mode.PACK, Mode.OBSERVE])
+@pytest.mark.parametrize("whole", [False, True])
+def test_who_is_to_start_as_the_store_is_lost_gets_its_request_back(mode: Mode, whole: bool) -> None:
+    """Slurm may start it there only once others have left, and no lucidd knew that it waits for these very GPUs."""
+    s = Scene()
+    s.jobs("1", 2, light=True, mark=MINE)
+    s.slurm.limits = lambda record: "Resources"
+    assert s.start("1", "n1:0,1") is None
+    if whole:
+        s.slurm._set("1", request=replace(s.request("1"), tres_per_node="gres/gpu:g0:1,gres/gpu:g1:1"))
+    assert (s.request("1").addressed, s.request("1").shards) == (whole, not whole)
+    s.store = SqliteStore(IN_MEMORY)
+    s.store.take_lease("me", 0.0, 1e9)
+    s.modes["vc"] = mode
+    s.restart()
+    settle(s)
+    assert (s.request("1").tres_per_node, s.request("1").req_nodes) == (ASKED, "")
+    assert s.slurm.records["1"].held is (mode is Mode.PACK)
+    assert [entry.job.id for entry in s.look().pending] == ["1"]
 
 
 def test_a_number_that_comes_again_is_another_job(tmp_path: Path) -> None:
