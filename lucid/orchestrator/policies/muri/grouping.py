@@ -1,9 +1,6 @@
-"""Grouping by matching, efficiencies.
+"""Muri's grouping: jobs of one GPU count are merged by rounds of matching until the cluster holds them (M9-M19).
 
-Muri's grouping: rounds of matching within each GPU count until the cluster holds the jobs (M9-M19).
-
-Efficiencies of merged groups, each computed once: jobs of one model have one profile.
-"""
+Efficiencies of merged groups are computed once each: jobs of one model have one profile."""
 
 from __future__ import annotations
 

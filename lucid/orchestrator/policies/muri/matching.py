@@ -49,7 +49,7 @@ def max_weight_matching(weights: ArrayLike, rel_gap: float = 0.0) -> Pairs:
 
 
 def match_by_kind(weights: Floats, kinds: Ints, rel_gap: float = 0.0) -> Pairs:
-    """The same where the weight of two vertices depends only on their kinds.
+    """Maximum-weight matching where the weight of two vertices depends only on their kinds.
 
     Args:
         weights: (kinds, kinds), symmetric; <= 0 forbids. Here the diagonal counts: two of one kind.
@@ -57,8 +57,7 @@ def match_by_kind(weights: Floats, kinds: Ints, rel_gap: float = 0.0) -> Pairs:
         rel_gap: as in :func:`max_weight_matching`.
 
     Returns:
-        Pairs of vertices (i, j), i < j, ascending.
-    """
+        Pairs of vertices (i, j), i < j, ascending."""
     n = len(kinds)
     used, kinds = np.unique(kinds, return_inverse=True)
     w = np.maximum(weights[np.ix_(used, used)], 0.0)

@@ -1,16 +1,7 @@
-"""The five principles, dynamic programs, best fit, epoch times.
+"""Elastic data sharing: allocation rule, expansion and reduction, best-fit placement, epoch times (E1-E15).
 
-The five principles as one allocation rule, and the two baselines that never rescale (E1-E5, E14, E15).
-
-Expansion and reduction: which jobs gain or lose how many GPUs (E6-E10).
-
-Both are grouped knapsacks over (job, number of GPUs) with at most one choice a job. The recurrence runs
-over jobs; for one job all totals k and all choices j are taken at once.
-
-Best-fit placement: which nodes give a job its GPUs (E11, E12: Algorithm 3).
-
-How long an epoch takes on g GPUs: preset, then recorded, then fitted (E13).
-"""
+Expansion and reduction (E6-E10) are grouped knapsacks over (job, number of GPUs) with at most one choice a job. The
+recurrence runs over jobs; for one job all totals k and all choices j are taken at once."""
 
 from __future__ import annotations
 

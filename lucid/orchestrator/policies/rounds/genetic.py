@@ -1,9 +1,5 @@
-"""Genetic search, and where it begins.
-
-The genetic search for the allocation that suits all jobs best (P24, P27-P28).
-
-Allocations to begin the search with: greedy by gain per GPU, from nothing or from the present one.
-"""
+"""Pollux's genetic search for the allocation that suits all jobs best, and the allocations it begins with (P24,
+P27-P28)."""
 
 from __future__ import annotations
 
@@ -23,7 +19,7 @@ Utility = Callable[[Floats], Floats]
 
 
 def _sizes(layout: Layout) -> Ints:
-    """GPU counts worth trying: each count on one node, then whole nodes, to four times a fair share."""
+    """GPU counts to try: each count on one node, then whole nodes, to four times a fair share."""
     width = layout.width
     fair = int(layout.capacity.sum()) / max(1, layout.jobs)
     nodes = min(len(layout.capacity), max(2, int(np.ceil(4 * fair / width))))
@@ -53,7 +49,8 @@ def _next_step(row: Floats, sizes: Ints, at: int, room: int) -> tuple[float, int
 
 
 def greedy_allocation(layout: Layout, speedups: SpeedupTable, utility: Utility) -> Slots:
-    """(N, width) GPUs one after the other to whom they help most, then packed; forgets the present."""
+    """(N, width) allocation from nothing: GPUs go one after the other to the job that they help most, then are
+    packed."""
     sizes = _sizes(layout)
     value = _utilities(layout, speedups, utility, sizes)
     at = [0] * layout.jobs
@@ -94,14 +91,13 @@ def _pack(layout: Layout, wanted: Ints) -> Slots:
 
 
 def keep_and_fill(layout: Layout, speedups: SpeedupTable, utility: Utility, penalty: Floats) -> Slots:
-    """(N, width) the present allocation; idle GPUs go to waiting jobs and to jobs on the same node.
+    """(N, width) the present allocation, with idle GPUs given to waiting jobs and to jobs on the same node.
 
     Args:
         layout: the problem.
         speedups: the jobs' speedups.
         utility: a job's part of the objective.
-        penalty: (J,) factor on the speedup of a job that changes.
-    """
+        penalty: (J,) factor on the speedup of a job that changes."""
     out = layout.slots_of(layout.base)
     width, idle = layout.width, layout.jobs
     sizes = np.arange(width + 1)
@@ -347,7 +343,7 @@ class _Search:
         return slots[order], fitness[order]
 
     def _children(self, population: Slots) -> Slots:
-        """As many children: parents by tournament, crossover at one point of the jobs, mutation."""
+        """As many children as parents: parents by tournament, crossover at one point of the jobs, mutation."""
         # The population is sorted, so the smaller index wins.
         parents = self.rng.integers(len(population), size=(self.size, 2)).min(axis=1)
         a, b = population[parents[::2]], population[parents[1::2]]

@@ -1,9 +1,5 @@
-"""Goodput model and its fit.
-
-Pollux's goodput model: how fast a job learns on an allocation, and with which batch (P1-P15, P21, P29).
-
-Fitting theta_sys to observed step times, with priors where little was seen (P16-P19).
-"""
+"""Pollux's goodput: how fast a job learns on an allocation, with which batch, and its fit to step times (P1-P21,
+P29)."""
 
 from __future__ import annotations
 

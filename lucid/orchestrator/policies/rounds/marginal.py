@@ -1,9 +1,4 @@
-"""Marginal gains, DRF, even spread.
-
-Who gets one more server or worker: by time saved per resource spent (O10-O13).
-
-What Optimus was compared with: dominant resource fairness, and Kubernetes' own placement (O19, O21).
-"""
+"""Optimus's marginal gains, and what it was compared with: fair shares (DRF) and Kubernetes' placement (O10-O21)."""
 
 from __future__ import annotations
 

@@ -1,11 +1,4 @@
-"""Loss and speed curves, epochs, probes.
-
-Optimus's models: how the loss falls and how fast a job runs on p servers and w workers (O2-O8).
-
-How many epochs a job will take (O4, O5).
-
-Short test runs that tell how fast a job is (O9).
-"""
+"""Optimus's models: loss curves, speed on p servers and w workers, epochs to go, and test runs (O2-O9)."""
 
 from __future__ import annotations
 
@@ -40,7 +33,7 @@ class LossModel:
 
 
 def loss_sigma(points: int) -> Floats:
-    """(points,) deviations: divided by 4 for each later third, so that late points count more (O3)."""
+    """(points,) standard deviations: divided by 4 for each later third, so that late points count more (O3)."""
     third = math.ceil(points / 3)
     return np.asarray(0.25 ** (np.arange(points) // third), dtype=np.float64)
 

@@ -1,10 +1,9 @@
-"""Many allocations at once: the population of the genetic search, one entry a GPU (P27, P28).
+"""The population of Pollux's genetic search: many allocations at once, one entry a GPU (P27, P28).
 
-An allocation matrix jobs x nodes is almost empty: a cluster of G GPUs has at most G entries. So an
-individual is kept as the job that each GPU works for: an array (population, nodes, GPUs of a node) of job
-indices, ``jobs`` standing for none, sorted within each node. A node can then not be oversubscribed, and a
-generation costs as much as the cluster is large, however many jobs wait.
-"""
+An allocation matrix jobs x nodes is almost empty: a cluster of G GPUs has at most G entries. So an individual is the
+job that each GPU works for: an array (population, nodes, GPUs of a node) of job indices, ``jobs`` standing for none,
+sorted within each node. A node can then not be oversubscribed, and a generation costs as much as the cluster is
+large, however many jobs wait."""
 
 from __future__ import annotations
 
@@ -88,7 +87,7 @@ class Layout:
 
     @cached_property
     def _cells(self) -> tuple[Ints, Ints, Ints]:
-        """Of the present allocation: GPUs by node and job, flat; where each node begins in it; GPUs of each job."""
+        """The present allocation: GPUs by node and job, flat; where each node begins in it; GPUs of each job."""
         by_node = np.concatenate([self.base.T, np.zeros((self.base.shape[1], 1), dtype=np.intp)], axis=1)
         return by_node.ravel(), (np.arange(len(by_node)) * (self.jobs + 1))[:, None], self.base.sum(axis=1)
 
@@ -160,7 +159,7 @@ class Layout:
         return slots
 
     def _on_few_nodes(self, slots: Slots, most: Ints, rng: np.random.Generator) -> None:
-        """Take jobs off the nodes beyond those that they may have: off those on which they have the fewest GPUs."""
+        """Take jobs off the nodes beyond their most: off those on which they have the fewest GPUs."""
         bound = np.append(most < len(self.capacity), False)
         mine = np.flatnonzero(bound.take(slots.ravel()))
         if not len(mine):
@@ -178,7 +177,7 @@ class Layout:
         slots.sort(axis=2)
 
     def _one_distributed_job(self, slots: Slots, keys: Ints, rng: np.random.Generator) -> Ints:
-        """Entries, numbered flat, that are to go for no node to have two distributed jobs."""
+        """Entries, numbered flat, to remove so that no node has two distributed jobs."""
         idle = self.jobs
         nodes = self._tally(keys[_first(slots)], len(slots))
         nodes[:, idle] = 0

@@ -1,4 +1,4 @@
-"""Speedups: what an allocation is worth to a job, relative to a fair share (P20, P24-P26)."""
+"""Pollux's speedups: what an allocation is worth to a job, relative to a fair share (P20, P24-P26)."""
 
 from __future__ import annotations
 
@@ -119,7 +119,8 @@ class SpeedupTable:
 
     @property
     def known(self) -> Goodputs:
-        """The goodputs worked out so far, by model and limits: jobs report something new seldom."""
+        """The goodputs worked out so far, by model and limits, for the next table: jobs seldom report something
+        new."""
         rows = zip(self._found, self.jobs, strict=True)
         return {(job.model, job.limits): row for row, job in rows if job.model is not None}
 
