@@ -1,19 +1,12 @@
-"""GA2M tables as plain data; bins; fitted by interpret.
+"""Generalised additive models (GA²M) as plain tables: scored with numpy, read from JSON, copied from a fitted EBM.
 
-Additive term tables: a generalised additive model as plain data, scored with numpy alone.
+A GA²M is ``score = intercept + sum f_i(x_i) + sum f_ij(x_i, x_j)``; a fitted one is nothing but tables. `from_ebm`
+copies them out of interpret's ``ExplainableBoostingRegressor`` once, after training; the daemon then loads JSON and
+predicts without importing sklearn or interpret (together more than a second of start-up), and nothing is ever
+unpickled.
 
-A GA²M is ``score = intercept + sum f_i(x_i) + sum f_ij(x_i, x_j)``; a fitted one is nothing but tables.
-`from_ebm` copies them out of interpret's ``ExplainableBoostingRegressor`` once, after training; the daemon
-then loads JSON and predicts without importing sklearn or interpret (together more than a second of start-up),
-and nothing is ever unpickled.
-
-Every axis of a table has one bin for "missing" in front and one for "unknown" (a category or text never
-seen in training) behind, so a table over a categorical axis of n bins has length n + 2.
-
-Bins of a model's terms, as people read them: for pictures and for pages.
-
-Copies the tables out of a fitted explainable boosting machine (interpret), once, after training.
-"""
+Every axis of a table has one bin for "missing" in front and one for "unknown" (a category or text never seen in
+training) behind, so a table over a categorical axis of n bins has length n + 2."""
 
 from __future__ import annotations
 
@@ -41,7 +34,7 @@ _MISSING: Final = 0
 
 
 class TermScore(NamedTuple):
-    """What one term adds to one row's score: the term's name, the row's value(s), the addend (link space)."""
+    """The addend of one term in one row's score: the term's name, the row's value(s), the addend (link space)."""
 
     term: str
     value: str
@@ -366,7 +359,7 @@ def ranked(model: AdditiveModel) -> list[Term]:
 
 
 def in_unit(unit: str) -> str:
-    """A unit in brackets, if there is one."""
+    """The unit in brackets; empty if there is none."""
     return f" ({unit})" if unit else ""
 
 

@@ -1,4 +1,5 @@
-"""One kind of model: what it learns from, how versions are trained and judged, and what answers without one."""
+"""``Kind``, the base of all kinds of model: what it learns from, how versions are trained and judged, its
+stand-in."""
 
 from __future__ import annotations
 
@@ -18,21 +19,21 @@ from lucid.models.training import Evidence, Rules
 
 
 class Stored(Protocol):
-    """A model that is stored as JSON. ``source``: what messages name."""
+    """A model that is stored as JSON. ``source``: the file or place that messages name."""
 
     def to_json(self) -> dict[str, Any]:
-        """JSON-ready data."""
+        """The model as JSON-ready data."""
 
     @classmethod
     def from_json(cls, data: object, *, source: str) -> Self:
-        """Check and build; raises ``ModelError``."""
+        """The model, checked and built; raises ``ModelError``."""
 
 
 M = TypeVar("M", bound=Stored)
 D = TypeVar("D")
 
 SAMPLE: Final = 500
-"""Values of each input kept with a version, to measure later how far the inputs have moved."""
+"""How many values of each input are kept with a version, to measure later how far the inputs have moved."""
 _FIRST_SHARE: Final = 0.8  # without a version in service: learned from, the rest judges
 _LATER_SHARE: Final = 0.5  # of what is new since the version in service
 _LEAST_JUDGED: Final = 20
@@ -46,7 +47,7 @@ class TooFew(ModelError):
 class Task(Generic[M]):
     """One training: ``fit`` makes the model, ``loss`` judges it on data that ``fit`` does not see (lower is better),
     ``facts`` are kept with the version. A loss above ``most`` is never promoted. ``final``, where there is one, fits
-    what is stored: from the judging data too."""
+    the model that is stored, on the judging data too."""
 
     fit: Callable[[], M]
     loss: Callable[[M], float]
@@ -85,23 +86,19 @@ class Kind(ABC, Generic[M, D]):
 
     @abstractmethod
     def evidence(self, library: Library, data: D, now: datetime) -> Evidence:
-        """What speaks for training again.
+        """The evidence for training again.
 
-        Raises:
-            ModelError: the version in service does not load.
-            TooFew: there is no version in service, and not enough data for one.
-        """
+        Raises: ModelError: the version in service does not load. TooFew: there is no version in service, and not
+        enough data for one."""
 
     def for_service(self, model: M) -> M:
-        """The model, if lucidd has what the model asks for.
+        """The model, if lucidd has the inputs that it needs.
 
-        Raises:
-            ModelError: lucidd has not.
-        """
+        Raises: ModelError: lucidd lacks one."""
         return model
 
     def words(self, model: M) -> list[str]:  # noqa: ARG002 - most kinds have nothing to say beside their tables
-        """What ``lucidctl models show`` prints before the tables."""
+        """The lines that ``lucidctl models show`` prints before the tables."""
         return []
 
     def tables(self, model: M) -> list[Tables]:  # noqa: ARG002 - a tree has none
@@ -149,11 +146,9 @@ class Kind(ABC, Generic[M, D]):
 
 
 def split(times: np.ndarray[Any, np.dtype[np.float64]], learned_until: float | None, what: str) -> float:
-    """The moment up to which to learn; ``times``, shape (n,), ascend. What came after it judges.
+    """The moment up to which to learn; later data judges. ``times``, shape (n,), ascend.
 
-    Raises:
-        TooFew: too few (of ``what``) came after ``learned_until``.
-    """
+    Raises: TooFew: too few (of ``what``) came after ``learned_until``."""
     new = times if learned_until is None else times[times > learned_until]
     share = _FIRST_SHARE if learned_until is None else _LATER_SHARE
     learns = max(0, min(int(len(new) * share), len(new) - _LEAST_JUDGED) - 1)

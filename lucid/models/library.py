@@ -1,21 +1,14 @@
-"""Versions on disk.
+"""``Library``: model versions on disk: readable JSON, checked on load, promoted with care, with an audit trail::
 
-A folder of model versions: readable JSON, checked on load, promoted with care, with an audit trail.
-
-::
-
-    <root>/<name>/v0001.json    one version: the model, its facts, a SHA-256 of both
-    <root>/<name>/service.json  which version is in service, and the one before it
+    <root>/<name>/v0001.json      one version: the model, its facts, a SHA-256 of both
+    <root>/<name>/service.json    which version is in service, and the one before it
     <root>/<name>/suspended.json  there while the version in service is suspended: its stand-in answers
-    <root>/<name>/audit.jsonl   one line per action: time, action, version, why
-    <root>/train.lock           held while a training runs
+    <root>/<name>/audit.jsonl     one line per action: time, action, version, why
+    <root>/train.lock             held while a training runs
 
-Every file is written whole or not at all (temporary file, fsync, rename, fsync of the folder), in an order in
-which a crash between any two steps leaves the model in service as it was: a version first, then its
-promotion, then the audit line. Nothing is pickled; a file that does not check is refused, never half used.
-
-The files of a library: written whole, and refused where they do not check.
-"""
+Every file is written whole or not at all (temporary file, fsync, rename, fsync of the folder), in an order in which a
+crash between any two steps leaves the model in service as it was: a version first, then its promotion, then the audit
+line. Nothing is pickled; a file that does not check is refused, never half used."""
 
 from __future__ import annotations
 
@@ -259,14 +252,12 @@ class Library:
     ) -> Trained:
         """Fit, judge on later data beside the model in service, store, and promote if not worse.
 
-        `loss` must use data later than any that `fit` saw; lower is better. A loss above `most` is never promoted.
-        A model in service that no longer loads counts as beaten. `final` fits what is stored, if that is to learn
-        from the judging data too; without it what was judged is stored.
+        `loss` must use data later than any that `fit` saw; lower is better. A loss above `most` is never promoted. A
+        model in service that no longer loads counts as beaten. `final` fits the model that is stored, if that is to
+        learn from the judging data too; without it the judged model is stored.
 
-        Raises:
-            TrainingRuns: another training holds the lock.
-            ModelError: the new model has no loss, or cannot be stored.
-        """
+        Raises: TrainingRuns: another training holds the lock. ModelError: the new model has no loss, or cannot be
+        stored."""
         with self.training():
             model = fit()
             # Judged as it will be loaded, so that what is promoted is known to survive storage.

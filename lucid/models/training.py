@@ -1,11 +1,9 @@
-"""When to train again, and when to suspend a version: pure decisions, and a runner for a timer.
+"""When to train a model again, and when to suspend a version: pure decisions from evidence, and a tick that acts.
 
-Error drift is prequential (Gama et al. 2013): every prediction is scored when its job ends, before the job is
-learned from. The model's mean absolute error over the recent jobs is held against that of history means over
-the same jobs; above 1 the model is worse than knowing nothing but means.
-Input drift is the population stability index, PSI = sum (p_i - q_i) ln(p_i / q_i) over bins of the training
-data (customary reading: below 0.1 stable, above 0.25 a shift).
-"""
+Error drift is prequential (Gama et al. 2013): every prediction is scored when its job ends, before the job is learned
+from. The model's mean absolute error over the recent jobs is compared with that of history means over the same jobs;
+above 1 the model is worse than knowing nothing but means. Input drift is the population stability index, PSI = sum
+(p_i - q_i) ln(p_i / q_i) over bins of the training data (customary reading: below 0.1 stable, above 0.25 a shift)."""
 
 from __future__ import annotations
 
@@ -35,8 +33,8 @@ class Action(StrEnum):
 
 @dataclass(frozen=True)
 class Rules:
-    """Bounds. An administrator sets ``new_jobs`` and ``most_age``; the others hold at every site, for what they mean
-    does not depend on the site."""
+    """The bounds of decisions. An administrator sets ``new_jobs`` and ``most_age``; the others hold at every site,
+    for what they mean does not depend on the site."""
 
     new_jobs: int = 1000  # finished jobs not yet learned from that call for training
     least_jobs: int = 50  # below this many new jobs there is too little to learn from and to judge by
@@ -49,7 +47,7 @@ class Rules:
 
 @dataclass(frozen=True)
 class Drift:
-    """What was measured: error ratio (None if too few jobs) and PSI per input."""
+    """The measured drift: error ratio (None if too few jobs) and PSI per input."""
 
     ratio: float | None
     jobs: int
@@ -61,13 +59,13 @@ class Drift:
         return max(self.inputs.items(), key=lambda item: item[1]) if self.inputs else None
 
     def to_json(self) -> dict[str, Any]:
-        """For status pages and logs."""
+        """The drift as JSON, for status pages and logs."""
         return {"error_ratio": self.ratio, "jobs": self.jobs, "psi": dict(self.inputs)}
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """What `due` decides from; `trained` is None if no version is in service."""
+    """The evidence that `due` decides from; `trained` is None if no version is in service."""
 
     now: datetime
     trained: datetime | None
@@ -77,7 +75,7 @@ class Evidence:
 
 @dataclass(frozen=True)
 class Decision:
-    """What to do, and every reason that spoke for it (with the numbers compared)."""
+    """The decision what to do, and every reason for it (with the numbers compared)."""
 
     action: Action
     reasons: tuple[str, ...]
@@ -136,8 +134,7 @@ def error_ratio(truth: npt.ArrayLike, predicted: npt.ArrayLike, history: npt.Arr
 def psi(trained: npt.ArrayLike, recent: npt.ArrayLike, *, bins: int = 10) -> float:
     """Population stability index of a number over quantile bins of the training data; missing is a bin too.
 
-    0 if either side is empty: nothing can be said.
-    """
+    0 if either side is empty, when nothing can be said."""
     old, new = np.asarray(trained, dtype=np.float64), np.asarray(recent, dtype=np.float64)
     known = old[~np.isnan(old)]
     if not old.size or not new.size:

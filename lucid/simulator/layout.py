@@ -1,4 +1,4 @@
-"""Which nodes a replay runs on: from a file of VCs, from a count, or sized to the trace."""
+"""The nodes that a replay runs on: from a file of VCs, from a count, or sized to the trace."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from lucid.errors import ConfigError, TraceError
 from lucid.simulator.traces.record import Trace
 
 _SERVED = 0.95
-"""Where nothing says how many nodes there were, a VC's GPUs would serve its jobs without a queue for this share of
-the time: bursts queue, ordinary days do not."""
+"""Where the number of nodes is unknown, a VC's GPUs would serve its jobs without a queue for this share of the time:
+bursts queue, ordinary days do not."""
 _PROFILING_SHARE = 0.02
-"""Share of the nodes set aside for profiling unless told otherwise (the published set-up: 2 of 96)."""
+"""Share of the nodes set aside for profiling by default (the published set-up: 2 of 96)."""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeShape:
-    """What every simulated node has. ``cpus`` and ``mem_mib`` of 0: not limited."""
+    """The shape of every simulated node. ``cpus`` and ``mem_mib`` of 0: not limited."""
 
     gpus: int = 8
     gpu_mem_mib: int = 24576

@@ -98,7 +98,7 @@ class WakeFile:
     """Waits until the wake file changes, or time has passed."""
 
     def __init__(self, path: Path, *others: Path) -> None:
-        """``others``: files and folders that wake lucidd, too."""
+        """``others``: further files and folders that wake lucidd."""
         self.path = path
         self._others = others
         self._seen = self._changed_ns()
@@ -111,7 +111,7 @@ class WakeFile:
         self._seen = self._changed_ns()
 
     def wait(self, stop: threading.Event, least_s: float, most_s: float) -> None:
-        """Return after ``most_s``, at once when ``stop`` is set, or once the file has changed since ``mark`` and
+        """Return after ``most_s``; at once when ``stop`` is set; or once the file has changed since ``mark`` and
         ``least_s`` have passed."""
         began_s = time.monotonic()
         while (passed_s := time.monotonic() - began_s) < most_s:

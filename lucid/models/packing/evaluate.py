@@ -1,4 +1,4 @@
-"""How well share scores and the pair model judge what they were not trained on.
+"""Cross-validated accuracy of share scores and of the pair model, on workloads that they were not trained on.
 
 - ``accuracy_lomo``: share score, the configuration's whole workload ("model" in the files) left out, against the
   label column of the profiles; ``accuracy_lomo_computed``: trained on and judged by labels computed from pairs.
@@ -7,8 +7,7 @@
   each of its sides. ``pair_*_loco_both`` is harder: both configurations are new (and with them the seventh of
   all configurations that shares their fold).
 
-In all of them the bar that decides packing is set inside the training part (`lucid.models.packing.pair_speed`).
-"""
+In all of them the bar that decides packing is set inside the training part (`lucid.models.packing.pair_speed`)."""
 
 from __future__ import annotations
 

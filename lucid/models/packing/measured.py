@@ -1,18 +1,14 @@
-"""Tables of measured workloads, and those that come with Lucid.
-
-Measured workloads: configurations profiled alone, and pairs of them run together on one GPU set.
+"""Tables of measured workloads: configurations profiled alone, and pairs of them run together on one GPU set.
 
 The two CSV files are what an administrator measures once (or Lucid collects from packed jobs over time).
 `read_profiles` wants the columns model, dataset, batchsize, amp, gpu_util (%), gmem_util (%), gmem (MiB) and
-optionally label (0 Tiny, 1 Medium, 2 Jumbo); `read_pairs` wants model1, dataset1, batchsize1, amp1, speed1
-and the same for side 2, speeds normalised by the speed alone. Other columns are ignored: readings of a pair
-together are unknown when the decision is taken.
+optionally label (0 Tiny, 1 Medium, 2 Jumbo); `read_pairs` wants model1, dataset1, batchsize1, amp1, speed1 and the
+same for side 2, speeds normalised by the speed alone. Other columns are ignored: readings of a pair together are
+unknown when the decision is taken.
 
-The tables that come with Lucid for a site that has measured none: ``profiles.csv``, ``pairs.csv``, ``share.json``.
-
-They are synthetic, and each row says so: nominal readings through the contention model. Made anew by
-``python -m benchmarks.calibrate --synthetic --out lucid/models/packing/synthetic``.
-"""
+Tables that come with Lucid serve a site that has measured none: ``profiles.csv``, ``pairs.csv``, ``share.json``. They
+are synthetic, and each row says so: nominal readings through the contention model. They are made by ``python -m
+benchmarks.calibrate --synthetic --out lucid/models/packing/synthetic``."""
 
 from __future__ import annotations
 

@@ -1,31 +1,20 @@
-"""The pair model, its ridge and its cross-validation.
-
-The pair model: how fast each of two jobs will run beside the other, as terms that can be read.
+"""The pair model: how fast each of two jobs will run beside the other, with its ridge and its cross-validation.
 
 For one side, its expected normalised speed (1 = as fast as alone) is
 
     intercept + f(overlap) + own workload + partner's workload + own configuration + partner's configuration
-              + (workload, workload) + slopes of the four effects over the overlap
+    + (workload, workload) + slopes of the four effects over the overlap
 
-where ``overlap = gpu_util_own * gpu_util_partner`` (as fractions): the share of time in which both would hold
-the GPU if neither knew of the other. f may only fall: more contention never helps. This one physical term is
-what carries over to workloads never seen; everything that names a workload or a configuration is shrunk to
-zero as a random effect (ridge) and stays at exactly zero for names that were not measured.
+where ``overlap = gpu_util_own * gpu_util_partner`` (as fractions): the share of time in which both would hold the GPU
+if neither knew of the other. f may only fall: more contention never helps. This one physical term is what carries
+over to workloads never seen; everything that names a workload or a configuration is shrunk to zero as a random effect
+(ridge) and stays at exactly zero for names that were not measured.
 
 A pair is worth packing when the slower side is expected to reach `PairModel.threshold`, set so that about
-`RECALL_GOAL` of the interference-free pairs (both speeds >= `FREE_SPEED`) are found in cross-validation.
-Training needs numpy alone.
-
-Penalised least squares with a block held non-positive, refitted fast when rows are left out.
-
-Leaving a workload or a configuration out hundreds of times (nested cross-validation) must not cost hundreds
-of passes over the data: the normal equations are summed once and the left-out rows subtracted.
-
-Leaving out what must not be known: cross-validation of the pair model by workload or configuration.
-
-Every choice is made inside: the bar that decides packing is set for each held-out group by a second
-cross-validation over the rest, so no pairing helps to judge itself.
-"""
+`RECALL_GOAL` of the interference-free pairs (both speeds >= `FREE_SPEED`) are found in cross-validation. There the
+bar is set for each held-out group by a second cross-validation over the rest, so no pairing helps to judge itself.
+The normal equations are summed once and left-out rows subtracted, so hundreds of leavings-out need one pass over the
+data. Training needs numpy alone."""
 
 from __future__ import annotations
 

@@ -1,15 +1,14 @@
 """Share score: how much of a GPU a job leaves to others, by a decision tree small enough to print.
 
-Labels (Lucid, row L9): a configuration is Tiny (0) if the normalised speed, averaged over both sides of all
-its pairings, exceeds `TINY_ABOVE`, Medium (1) from `MEDIUM_FROM` on, else Jumbo (2). Both sides count
-because a share score speaks of harm done as well as harm taken; this reading also agrees best with the
-published labels (`lucid.models.packing.evaluate` prints how well). The tree sees only what is known when
-packing is decided: GPU utilisation, GPU memory utilisation, GPU memory and, if wished, the AMP flag.
+Labels (Lucid, row L9): a configuration is Tiny (0) if the normalised speed, averaged over both sides of all its
+pairings, exceeds `TINY_ABOVE`, Medium (1) from `MEDIUM_FROM` on, else Jumbo (2). Both sides count because a share
+score speaks of harm done as well as harm taken; this reading also agrees best with the published labels
+(`lucid.models.packing.evaluate` prints how well). The tree sees only what is known when packing is decided: GPU
+utilisation, GPU memory utilisation, GPU memory and, if wished, the AMP flag.
 
-Pruning is minimal cost-complexity pruning (Breiman et al. 1984, chapter 3); its alpha is chosen by leaving
-every two workloads out (`choose_alpha`), since configurations of one workload resemble each other and would
-flatter a plain cross-validation. sklearn grows the tree; `ShareTree` predicts without it.
-"""
+Pruning is minimal cost-complexity pruning (Breiman et al. 1984, chapter 3); its alpha is chosen by leaving every two
+workloads out (`choose_alpha`), since configurations of one workload resemble each other and would flatter a plain
+cross-validation. sklearn grows the tree; `ShareTree` predicts without it."""
 
 from __future__ import annotations
 
@@ -58,7 +57,7 @@ class Step(NamedTuple):
     threshold: float
 
     def __str__(self) -> str:
-        """For people: 'gmem_util 12 % <= 30 %'."""
+        """The comparison for people: 'gmem_util 12 % <= 30 %'."""
         unit = _UNITS.get(self.feature, "")
         return f"{self.feature} {self.value:g}{unit} {'<=' if self.below else '>'} {self.threshold:g}{unit}"
 

@@ -1,12 +1,7 @@
-"""Interference and oracle; interleaving.
-
-What only a replay knows: real durations, what profiling will show, how jobs slow each other down.
+"""The truth that only a replay knows: real durations, interference of pairs, speeds of interleaved groups.
 
 Policies never see this module's objects. Where a policy is given the truth on purpose, it comes as
-``OraclePredictor``, which says so in every reason it appears in.
-
-How fast the members of an interleaved group really run: what only a replay knows.
-"""
+``OraclePredictor``, which says so in every reason it appears in."""
 
 from __future__ import annotations
 
@@ -36,7 +31,7 @@ class ContentionTruth:
     """Interference by the documented contention model (docs/simulator.md), where nothing was measured."""
 
     def speeds(self, a: JobProfile, b: JobProfile) -> tuple[float, float]:
-        """As ``lucid.binder.contention`` says."""
+        """The speeds by ``lucid.binder.contention``."""
         return contention_speeds(a, b)
 
 
@@ -54,7 +49,7 @@ class PairsTable:
         return len(self._speeds)
 
     def speeds(self, a: JobProfile, b: JobProfile) -> tuple[float, float]:
-        """The measured pair, in either order."""
+        """The speeds of the measured pair, in either order."""
         found = self._speeds.get((a.workload, b.workload))
         if found is not None:
             return found
@@ -141,7 +136,7 @@ class OraclePredictor:
         return None if self._interference is None else self._interference.speeds(a, b)
 
     def learn(self, ended: Sequence[Ended]) -> None:
-        """Nothing to learn."""
+        """Do nothing: there is nothing to learn."""
 
 
 class Interleaving:
@@ -159,8 +154,8 @@ class Interleaving:
         self._overhead = overhead
 
     def speeds(self, members: Sequence[StageTimes]) -> list[float]:
-        """Speed of each member, 1.0 being as fast as alone: its iteration alone over the period of a round, which no
-        member beats."""
+        """The speed of each member, 1.0 being as fast as alone: its iteration alone over the period of a round, which
+        no member beats."""
         if len(members) == 1:
             return [1.0]
         # which of two equal groups is listed first must not matter, nor be computed twice

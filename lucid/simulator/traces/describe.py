@@ -1,4 +1,4 @@
-"""What is in a trace, in figures."""
+"""Figures that describe a trace: jobs, load, sizes, durations, rhythms, ready for JSON."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def _of_vc(trace: Trace, vc: str, load_s: float, span_s: float) -> dict[str, Any
 
 
 def _same_name_share(trace: Trace) -> float:
-    """Jobs whose user had submitted one before whose name is the same up to its last dash."""
+    """The share of jobs whose user had submitted one before with the same name up to its last dash."""
     seen: set[tuple[str, str]] = set()
     again = 0
     for item in trace.jobs:

@@ -1,9 +1,5 @@
-"""A part of a trace, pooled; finished jobs.
-
-A part of a trace (the jobs that arrive in some days of it), and the same jobs without walls between VCs.
-
-Finished jobs to learn from, out of any log or trace that Lucid reads.
-"""
+"""A window of a trace (the jobs that arrive in some days), a trace without walls between VCs, and its finished
+jobs."""
 
 from __future__ import annotations
 
@@ -90,7 +86,7 @@ def _moment_s(text: str, trace: Trace, first_s: float) -> float:
 
 
 def pooled(trace: Trace) -> Trace:
-    """The same jobs in one VC, ``POOL``: without walls."""
+    """The trace with all jobs in one VC, ``POOL``: without walls."""
     return replace(trace, jobs=tuple(replace(item, job=replace(item.job, vc=POOL)) for item in trace.jobs))
 
 
@@ -111,8 +107,8 @@ def read_finished(path: Path) -> JobTable:
 
 
 def finished_jobs(trace: Trace) -> JobTable:
-    """The jobs of a trace as a table. Where the trace does not tell how long a job waited, it is taken to have begun
-    at its submission. A trace without calendar dates counts from 1970."""
+    """The jobs of a trace as a table. Where the trace does not have a job's wait, the job counts as begun at its
+    submission. A trace without calendar dates counts from 1970."""
     epoch_s, jobs = trace.epoch_s or 0.0, [item.job for item in trace.jobs]
     begins = [item.job.submit_s + epoch_s + (item.waited_s or 0.0) for item in trace.jobs]
     # What a trace says of GPU use is of the whole job; at its submission nothing was measured, so it is left out.

@@ -44,10 +44,8 @@ class Stops:
         self._revoked: dict[str, tuple[float, Placement]] = {}
 
     def unless_configuring(self, record: SlurmJob) -> None:
-        """Refuse to stop a job whose nodes still boot: no node is woken for a job that is then stopped before it has
-        begun.
-
-        Raises: ActionRefused: so it is."""
+        """Raise ``ActionRefused`` if the job's nodes still boot: no node is woken for a job that is then stopped
+        before it has begun."""
         if record.configuring:
             raise ActionRefused(
                 f"job {record.id}: its node boots, or is set up; it is not stopped before it has begun",
@@ -55,18 +53,14 @@ class Stops:
             )
 
     def unless_unheard(self, record: SlurmJob, more: str = "") -> None:
-        """Refuse to stop a job that may have ended without slurmctld knowing: Slurm would run it again.
-
-        Raises: ActionRefused: so it may be."""
+        """Raise ``ActionRefused`` if the job may have ended without slurmctld knowing: Slurm would run it again."""
         if not self._slurm_knows_all():
             raise ActionRefused(
                 f"job {record.id}: slurmctld did not answer lately{more}; tried again later", Refusal.SLURM_WAS_SILENT
             )
 
     def unless_revoked(self, job_id: str, placement: Placement) -> None:
-        """Refuse a start on a node on which the job was requeued just now.
-
-        Raises: ActionRefused: so it was."""
+        """Raise ``ActionRefused`` if the job was requeued just now on one of these nodes."""
         stopped_s, ran_on = self._revoked.get(job_id, (0.0, ()))
         nodes = {part.node for part in placement}
         if self._writer.clock.now_s() - stopped_s < _REVOKED_S and any(part.node in nodes for part in ran_on):

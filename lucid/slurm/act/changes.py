@@ -119,8 +119,8 @@ def _whole(made: Changes, partition: str | None = None, extra: str | None = None
 
 
 def _stale(record: SlurmJob, defaults: JobDefaults) -> bool:
-    """Whether the JobDefaults that Slurm wrote into the job at an earlier start, and keeps, are not those of this
-    partition."""
+    """Whether the CPUs and memory by GPU that Slurm wrote into the job at an earlier start, and keeps, are
+    JobDefaults of this partition."""
     kept = (record.request.cpus_per_tres, record.request.mem_per_tres)
     given = (defaults.cpus, defaults.mem_mib)
     return all(not text or text == f"gres/gpu:{number}" for text, number in zip(kept, given, strict=True))

@@ -1,9 +1,8 @@
-"""Helios ``cluster_log.csv``, and its "full" variant with a measured workload per job.
+"""Reads Helios ``cluster_log.csv``, and its "full" variant with a measured workload per job.
 
-Dates carry no zone and are read as the cluster's own clock. ``duration`` (seconds) is taken as it stands:
-``end_time - start_time`` would be off by an hour where daylight saving changes in between. The published logs have no
-time limits; a column ``wall_time`` (seconds, 0 for none) is one.
-"""
+Dates carry no zone and are read as the cluster's own clock. ``duration`` (seconds) is taken as it stands: ``end_time
+- start_time`` would be off by an hour where daylight saving changes in between. The published logs have no time
+limits; a column ``wall_time`` (seconds, 0 for none) is one."""
 
 from __future__ import annotations
 

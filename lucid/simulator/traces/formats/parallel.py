@@ -1,8 +1,7 @@
-"""Logs of supercomputers and GPU clusters as Gen-Parallel-Workloads has them: Helios, Philly, Blue Waters.
+"""Reads logs of supercomputers and GPU clusters as Gen-Parallel-Workloads has them: Helios, Philly, Blue Waters.
 
 A row has the seconds since the row before it in place of a date. ``wall_time`` is the time limit that the user asked
-for; 0 where the log has none. There are no virtual clusters: all jobs are of one, ``cluster``.
-"""
+for; 0 where the log has none. There are no virtual clusters: all jobs are of one, ``cluster``."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
-"""The Philly log in one CSV: date of submission, seconds, GPUs, and the virtual cluster. Rows in any order.
+"""Reads the Philly log in one CSV: date of submission, seconds, GPUs, and the virtual cluster; rows in any order.
 
-It has no job ids: a job is named by the number of its row, from 1.
-"""
+It has no job ids: a job is named by the number of its row, from 1."""
 
 from __future__ import annotations
 

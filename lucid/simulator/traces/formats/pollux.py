@@ -1,9 +1,8 @@
-"""Pollux's workloads: CSV of name, time, application, num_replicas, batch_size; profiles in folders beside it,
-or in the folder that ``--applications`` names.
+"""Reads Pollux's workloads: CSV of name, time, application, num_replicas, batch_size; all jobs are elastic.
 
-Every job is elastic. ``num_replicas`` and ``batch_size`` are what its user would have chosen for a scheduler that
-changes neither. ncf runs on one GPU with its batch as submitted, as in the authors' evaluation.
-"""
+Profiles are in folders beside the file, or in the folder that ``--applications`` names. ``num_replicas`` and
+``batch_size`` are what a job's user would have chosen for a scheduler that changes neither. ncf runs on one GPU with
+its batch as submitted, as in the authors' evaluation."""
 
 from __future__ import annotations
 

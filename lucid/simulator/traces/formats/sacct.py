@@ -1,4 +1,4 @@
-"""Slurm's accounting as a trace: jobs with the GPUs that they were granted, and how long they ran and waited."""
+"""Reads Slurm's accounting (sacct) as a trace: jobs with their granted GPUs, and how long they ran and waited."""
 
 from __future__ import annotations
 
