@@ -86,15 +86,15 @@ class Runs(Mapping[str, Replay]):
         return self._replays[policy]
 
     def __iter__(self) -> Iterator[str]:
-        """Their names."""
+        """The names of the policies."""
         return iter(self._replays)
 
     def __len__(self) -> int:
-        """How many."""
+        """The number of policies."""
         return len(self._replays)
 
     def table(self) -> pd.DataFrame:
-        """A row for each policy, times in hours; beside the averages what they are times plain Slurm's (the policy
+        """A row for each policy, times in hours; beside the averages their multiple of plain Slurm's (the policy
         backfill), where that is among them."""
         pd = _pandas()
         metrics = {name: one.metrics for name, one in self._replays.items()}
@@ -166,7 +166,8 @@ def _asked(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _words(option: click.Parameter) -> list[str]:
-    """What an option is called in Python. ``--from`` would be a word of the language: its own name does for it."""
+    """The names of an option in Python. ``--from`` would be a keyword of the language, so its parameter's name
+    serves."""
     typed = [word.lstrip("-").replace("-", "_") for word in option.opts if word.startswith("--")]
     return [option.name or "", *typed] if typed else []
 

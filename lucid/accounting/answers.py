@@ -1,6 +1,7 @@
-"""Lines of sacct as records. One file may hold several answers, each with its own header line and order of columns.
-A text (``JobName``, ``SubmitLine``) may hold the delimiter or a line break: it ends where the other columns hold what
-they should."""
+"""Splits sacct's output into records: header lines, column layouts, rows that hold delimiters or line breaks.
+
+One file may hold several answers, each with its own header line and order of columns. A text (``JobName``,
+``SubmitLine``) may hold the delimiter or a line break: it ends where the other columns hold what they should."""
 
 from __future__ import annotations
 
@@ -40,13 +41,13 @@ _HOLDS: dict[str, Callable[[str], object]] = {
 }
 _one_line = re.compile(".*").fullmatch
 _MOST_EXTRA = 1000
-"""Delimiters in the texts of one row."""
+"""Most delimiters in the texts of one row."""
 _MOST_LINES = 100
-"""Lines of one row."""
+"""Most lines of one row."""
 
 
 def delimiter_of(first: str) -> str:
-    """What stands between the columns of a header line of sacct; empty if it is none."""
+    """The delimiter between the columns of a header line of sacct; empty if it is no header line."""
     for one in DELIMITERS:
         names = {cell.strip().lower() for cell in _cut(first, one)}
         if "jobid" in names and names & {"state", "submit"}:
@@ -55,7 +56,7 @@ def delimiter_of(first: str) -> str:
 
 
 def _cut(text: str, delimiter: str) -> list[str]:
-    """sacct knows no quotes; programs that write its columns with other delimiters do."""
+    """The cells of a line. sacct knows no quotes; programs that write its columns with other delimiters do."""
     return text.split("|") if delimiter == "|" else split_line(text.replace("\n", " "), delimiter)
 
 
@@ -80,7 +81,8 @@ class Layout:
         return cells
 
     def fit(self, text: str) -> list[str] | None:
-        """The cells of a row, one a column; ``None`` where it is no row, no cell if it can be read in two ways."""
+        """The cells of a row, one a column; ``None`` where it is no row, an empty list if it can be read in two
+        ways."""
         cells = self.split(text)
         if len(cells) == len(self.names) and all(holds(cells[i]) for i, holds in self._checks):
             broken = "\n" in text and any(
@@ -91,8 +93,8 @@ class Layout:
         return self._spread(cells, extra) if 0 < extra <= _MOST_EXTRA and True in self._free else None
 
     def _spread(self, cells: list[str], extra: int) -> list[str] | None:
-        """Give the cells too many to the texts, so that each other column has what it holds; no cell if that can be
-        done in two ways that other columns differ by."""
+        """The cells with the surplus ones joined into texts, so that each other column has what it holds; an empty
+        list if that can be done in two ways that differ in other columns."""
         holds = dict(self._checks)
         last = len(self.names)
         begins: list[set[int]] = [set() for _ in self.names] + [{len(cells)}]
@@ -119,14 +121,14 @@ class Layout:
         return found
 
     def agree(self, one: list[str] | None, other: list[str] | None) -> bool:
-        """Are all cells but texts the same?"""
+        """Whether all cells but texts are the same."""
         return bool(one and other) and all(
             free or a == b for free, a, b in zip(self._free, one or [], other or [], strict=True)
         )
 
     def breaks(self, text: str) -> bool:
-        """Is this line more of a text of the row above it? Only where the job's number stands before all texts does a
-        line tell that it begins no row."""
+        """Whether this line continues a text of the row above it. Only where the job's number stands before all texts
+        can a line show that it begins no row."""
         if not self._job_first or delimiter_of(text):
             return False
         cells = self.split(text)
@@ -134,11 +136,12 @@ class Layout:
         return len(cells) <= first[-1][0] or not all(holds(cells[i]) for i, holds in first)
 
     def goes_on(self, text: str) -> bool:
-        """Is this line, after a whole row, more of the row's last text? A line with a state is a row that was cut."""
+        """Whether this line, after a whole row, continues the row's last text. A line with a state is a row that was
+        cut."""
         return self._free[-1] and self.breaks(text) and not any(is_state(state_of(cell)) for cell in self.split(text))
 
     def odd(self, cells: list[str]) -> BadCell | None:
-        """What is wrong with the number of a row's cells."""
+        """The error where a row has the wrong number of cells."""
         columns, between = len(self.names), self._delimiter
         if len(cells) < columns:
             problem = f"has {len(cells)} of {columns} fields, this one is missing"

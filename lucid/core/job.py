@@ -1,4 +1,4 @@
-"""Jobs as the cluster knows them before they end: request, profile, progress, and the states waiting, running, ended.
+"""Jobs as the cluster knows them: request, profile, progress, and the states waiting, running and ended.
 
 ``may_restart`` is the one rule on which jobs may be started over, for profiling runs, parted pairs and preemption."""
 

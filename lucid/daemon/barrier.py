@@ -1,4 +1,4 @@
-"""The barrier round lucidd's turns: failures in a row, waits, guarded models, the trouble file, systemd's watchdog.
+"""The barrier round lucidd's turns: failures in a row, waits, guarded models, trouble file, watchdog.
 
 Nothing that happens in a turn ends the daemon. A kind of trouble is logged once an hour at most, with its traceback,
 and failed turns are tried again after a pause that doubles.

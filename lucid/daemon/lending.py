@@ -1,4 +1,4 @@
-"""Lending between VCs: what lucidd's settings must say before it works, and what is lent, for ``lucidctl status``."""
+"""Lending between VCs: what lucidd's settings must say for it, and what is lent, for ``lucidctl status``."""
 
 from __future__ import annotations
 

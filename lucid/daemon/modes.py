@@ -1,4 +1,4 @@
-"""What lucidd may do in each partition: the modes of lucid.toml, and switches that ``lucidctl mode`` set by hand.
+"""What lucidd may do in each partition: the modes of lucid.toml, and switches set by ``lucidctl mode``.
 
 Also the policy's settings as this cluster can honour them."""
 

@@ -1,4 +1,4 @@
-"""``PlanErrors``: partitions that cannot be planned: the error, since when, and whether their held jobs are released.
+"""``PlanErrors``: partitions that cannot be planned: error, since when, whether held jobs are released.
 
 The turn does not fail, and the other partitions are planned (``orchestrator.planner``). Held jobs of the partition
 wait for as long as they would for a lucidd without a sign of life, and are then released: Lucid only observes there

@@ -1,4 +1,4 @@
-"""Goes on after the store was deleted, replaced or damaged under lucidd: what a new store takes over from the old.
+"""Goes on after the store was deleted, replaced or damaged: what a new store takes over from the old.
 
 Also whether another daemon may still act by the old store."""
 

@@ -1,4 +1,4 @@
-"""Generalised additive models (GA²M) as plain tables: scored with numpy, read from JSON, copied from a fitted EBM.
+"""Generalised additive models (GA²M) as plain tables: scored with numpy, kept as JSON, copied from an EBM.
 
 A GA²M is ``score = intercept + sum f_i(x_i) + sum f_ij(x_i, x_j)``; a fitted one is nothing but tables. `from_ebm`
 copies them out of interpret's ``ExplainableBoostingRegressor`` once, after training; the daemon then loads JSON and

@@ -1,5 +1,4 @@
-"""Predictors from past jobs without a trained model: means over like jobs, and time limits corrected by ended jobs
-(L20)."""
+"""Predictors without a trained model: means over like jobs, and time limits corrected by ended jobs (L20)."""
 
 from __future__ import annotations
 

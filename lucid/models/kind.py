@@ -1,5 +1,4 @@
-"""``Kind``, the base of all kinds of model: what it learns from, how versions are trained and judged, its
-stand-in."""
+"""``Kind``, the base of all kinds of model: what each learns from, how it is trained and judged, its stand-in."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""All kinds of model that Lucid learns; the upkeep's tick over them (drift, decide, train); and which versions serve.
+"""All kinds of model; the upkeep's tick over them (drift, decide, train); and which versions serve.
 
 No memory is kept between ticks: what a crash interrupts, the next tick does again. Two ticks at once are harmless,
 since training holds the library's lock and the second is skipped."""

@@ -1,5 +1,4 @@
-"""A model as one self-contained HTML page: the weights of its terms, each term's curve, or its tree, as inline
-SVG."""
+"""A model as one HTML page: weights of its terms, each term's curve, or its tree, as inline SVG."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When to train a model again, and when to suspend a version: pure decisions from evidence, and a tick that acts.
+"""When to train a model again or suspend a version: pure decisions from evidence, and a tick that acts.
 
 Error drift is prequential (Gama et al. 2013): every prediction is scored when its job ends, before the job is learned
 from. The model's mean absolute error over the recent jobs is compared with that of history means over the same jobs;

@@ -1,4 +1,4 @@
-"""``Annotator``: adds the models' predictions, the forecast of arrivals and the trust in estimates to a snapshot."""
+"""``Annotator``: adds predictions, the forecast of arrivals and the trust in estimates to a snapshot."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``PolicyHost``: runs the policies of a live cluster, each for its partitions, and keeps an error to one partition.
+"""``PolicyHost``: runs a live cluster's policies, each for its partitions, and keeps an error to one partition.
 
 It times each plan, records the predictor's answers on pairs so that a plan can be made again elsewhere, and gives a
 partition whose planning fails a plan in which all jobs wait. A replay does without: there an error in a policy ends

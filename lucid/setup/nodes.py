@@ -1,4 +1,4 @@
-"""What an administrator says about nodes and partitions, as typed facts."""
+"""Nodes and partitions as an administrator types them, parsed into ``NodeSpec`` and ``PartitionSpec``."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class PartitionSpec:
 
 def device_number(file: str) -> int | None:
     """The number at the end of a device file's name: 3 of ``/dev/nvidia3``, 128 of ``/dev/dri/renderD128``. The GPU's
-    address is ``g3``, so that whoever has the address knows the file. ``None``: it has none, or one above 999."""
+    address is ``g3``, so the address gives the file. ``None``: the name has no number, or one above 999."""
     found = re.search(r"\d+$", file)
     return int(found[0]) if found is not None and int(found[0]) < 1000 else None
 
@@ -132,7 +132,8 @@ def _whole(text: str, key: str, value: str) -> int:
 
 
 def _check_hosts(hosts: str) -> None:
-    """Only what can stand in a line of slurm.conf as it is: Slurm's reader takes blanks and much else."""
+    """Check that a host list can stand in a line of slurm.conf as it is: Slurm's reader takes blanks and much
+    else."""
     if not _HOSTS.fullmatch(hosts):
         raise ConfigError(f"{hosts!r} is not a host list; write for example n[1-4] or gpu01,gpu02")
     hosts_in(hosts)

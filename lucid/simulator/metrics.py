@@ -1,4 +1,4 @@
-"""Figures of a run in the field's terms (JCT, queueing delay, makespan, GPU use), and who gains or loses by a policy.
+"""Figures of a run (JCT, queueing delay, makespan, GPU use), and who gains or loses by a policy.
 
 All times are in seconds. A job loses the difference of its JCT from that under the baseline. That is divided into
 time spent waiting, time of a profiling run whose work was not kept, and time that the job took longer to run beside

@@ -1,4 +1,4 @@
-"""Predictors of replays: durations given in a file, stage times of dry runs, and models trained on the trace's past.
+"""Predictors of replays: durations from a file, stage times of dry runs, models of the trace's past.
 
 ``--predictor learned`` walks forward: it learns from jobs that have ended by now, as accounting shows them; nothing
 else of the trace is ever handed in. The duration model is fitted as soon as 200 jobs have ended and refitted once a

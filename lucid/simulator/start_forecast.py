@@ -1,5 +1,4 @@
-"""Forecasts of starts in a replay, made as lucidd would have made them at the time, against the starts that came
-true.
+"""Forecasts of starts in a replay, made as lucidd would have, against the starts that came true.
 
 Whenever a job begins to wait (it is submitted, or comes back from a profiling node or by preemption), the start that
 ends this wait is forecast: as ``lucidctl queue`` would have shown it, by the policy itself, with ranges learned from

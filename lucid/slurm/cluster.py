@@ -1,4 +1,4 @@
-"""``SlurmCluster``, Slurm as a ``Cluster``: one poll per cycle; decisions are carried out as changes to held jobs.
+"""``SlurmCluster``, Slurm as a ``Cluster``: one poll per cycle; decisions become changes to held jobs.
 
 Everything is derived anew from what Slurm shows and from the store's notes, so a daemon killed at any point goes on
 from there: a note is written before Slurm is asked for anything, and each step may be repeated."""

@@ -1,4 +1,4 @@
-"""The heartbeat file, by which job_submit.lua knows that lucidd lives, and the wake file, by which it wakes lucidd.
+"""The heartbeat file, which shows job_submit.lua that lucidd lives, and the file by which it wakes lucidd.
 
 job_submit.lua rewrites the wake file when it holds a job, so that lucidd polls at once and need not ask Slurm often.
 The file lies beside the heartbeat and belongs to slurmctld's user (lucidd.service makes it); lucidd only reads its

@@ -1,4 +1,4 @@
-"""``proposal.html``: one self-contained page with the proposal, its evidence and the charts behind it."""
+"""Writes ``proposal.html``: one self-contained page with the proposal, its evidence and the charts behind it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from lucid.tuner.search import Trial
 
 @dataclass(frozen=True, slots=True)
 class _Drawing:
-    """One figure, what stands over and under it, and its values."""
+    """One chart, the texts over and under it, and its values."""
 
     picture: Picture
     heading: str

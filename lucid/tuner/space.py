@@ -1,4 +1,4 @@
-"""Which settings may be searched, and within what bounds."""
+"""The space of the tuner's search: which settings may be searched, and within what bounds."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ SPACE: tuple[Dimension, ...] = (
     Dimension("policy.packing.when_calm", choices=(False, True)),
     Dimension("policy.profiling.time_aware", choices=(False, True)),
 )
-"""What is searched unless told otherwise. Whether large jobs get reservations at all is not: without them they
-starve, and an average hides that."""
+"""The settings that are searched by default. Whether large jobs get reservations at all is not among them: without
+them they starve, and an average hides that."""
 
 
 def choose(keys: Sequence[str]) -> tuple[Dimension, ...]:
@@ -58,7 +58,7 @@ def choose(keys: Sequence[str]) -> tuple[Dimension, ...]:
 
 
 def value_at(settings: Settings, key: str) -> Any:
-    """What the settings say under a dotted key."""
+    """The value of the settings under a dotted key."""
     found: Any = settings
     for part in key.split("."):
         found = getattr(found, part)

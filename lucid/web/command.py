@@ -69,7 +69,7 @@ def _with(settings: Settings, given: dict[str, Any]) -> Settings:
 
 
 def _free_port(host: str) -> int:
-    """Which one is taken for ``--port 0``: known before it is said."""
+    """The port that ``--port 0`` takes, chosen before it is printed."""
     try:
         with socket.create_server((host, 0), family=socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
             return int(probe.getsockname()[1])
@@ -87,7 +87,7 @@ def _say(settings: Settings, *, demo: bool) -> None:
 
 @contextmanager
 def _demonstration() -> Iterator[Path]:
-    """A simulated cluster with its store; the configuration of it."""
+    """A context with a simulated cluster and its store; yields the path of its configuration."""
     from lucid.web.demo import write_settings
 
     with tempfile.TemporaryDirectory(prefix="lucid-demo-") as name:
@@ -110,7 +110,7 @@ def _demonstration() -> Iterator[Path]:
 
 
 def main() -> None:
-    """``lucid-web``: what ``lucidctl web`` is."""
+    """Run ``lucid-web``, which is ``lucidctl web``."""
     warn_on_stderr()
     try:
         web(standalone_mode=True, prog_name="lucid-web")

@@ -1,5 +1,6 @@
-"""The commands that people type all day: what they take, and their help. What they do is imported once they are
-called: ``--help`` and completion need none of it."""
+"""The commands of every day (status, queue, explain, top, when, why-not, history, efficiency): options and help.
+
+Their code is imported once they are called: ``--help`` and completion need none of it."""
 
 from __future__ import annotations
 
@@ -12,8 +13,8 @@ from lucid.cli.options import config_option, job_number
 
 
 def _one_thread() -> None:
-    """Before numpy is imported: else its OpenBLAS starts a thread for each core, of which nothing here makes use. On
-    two cores that took as long as the rest of numpy."""
+    """Keep numpy's OpenBLAS to one thread, before it is imported: else it starts a thread for each core, which
+    nothing here uses. On two cores that took as long as the rest of numpy."""
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 

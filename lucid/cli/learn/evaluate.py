@@ -17,7 +17,7 @@ from lucid.errors import ModelError
 
 
 class _From(click.ParamType):  # type: ignore[type-arg,unused-ignore]
-    """Where the part that judges begins: the number of a row, or a time (without a zone it is the data's own)."""
+    """The beginning of the part that judges: the number of a row, or a time (without a zone it is the data's own)."""
 
     name = "row or time"
 
@@ -136,7 +136,7 @@ _KINDS: Mapping[str, tuple[Callable[..., Mapping[str, Any]], int, frozenset[str]
     "throughput": (_throughput, 1, frozenset({"test_from", "newest_bin"})),
     "packing": (_packing, 2, frozenset()),
 }
-"""By kind: what judges it, how many files that takes, and which options."""
+"""By kind: its evaluation, the number of its files, and its options."""
 
 
 def _rows(figures: Mapping[str, Any], of: str = "") -> Iterator[tuple[str, str]]:

@@ -1,9 +1,4 @@
-"""Models train, list, show, use.
-
-``lucidctl models``: the learned models, their library, and their evaluation.
-
-Models in words and as a page, for ``lucidctl models show``.
-"""
+"""``lucidctl models``: train, list, show, promote and roll back the learned models."""
 
 from __future__ import annotations
 

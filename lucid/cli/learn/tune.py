@@ -1,9 +1,4 @@
-"""Tune search, show, apply, rollback.
-
-``lucidctl tune``: propose settings from the cluster's own past, apply them, take them back.
-
-Where the past of a cluster comes from on the command line: a log, or the daemon's own store.
-"""
+"""``lucidctl tune``: proposes settings from the cluster's own past, applies them, and takes them back."""
 
 from __future__ import annotations
 
@@ -35,17 +30,14 @@ from lucid.tuner.tune import tune as run_tuning
 
 
 def default_config() -> Path:
-    """lucidd's configuration, where none is named."""
+    """The path of lucidd's configuration, where none is named."""
     return Path(os.environ.get("LUCID_CONFIG", "/etc/lucid/lucid.toml"))
 
 
 def scenario_of_log(log: Path, options: dict[str, Any]) -> tuple[Scenario, list[str]]:
-    """As ``read_scenario``, from a log of the past.
+    """The scenario and notes, as from ``read_scenario``, of a log of the past.
 
-    Raises:
-        TraceError: it cannot be read.
-        ConfigError: options that contradict each other.
-    """
+    Raises: TraceError: it cannot be read. ConfigError: options that contradict each other."""
     return read_scenario(log, **options, muris_own=False)
 
 

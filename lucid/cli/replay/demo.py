@@ -64,7 +64,7 @@ def demo(out: Path, seed: int) -> None:
 
 
 def _worth_telling(run: Run, log: DecisionLog) -> str:
-    """A job that was profiled, had to wait, and then started beside another."""
+    """The id of a job that was profiled, had to wait, and then started beside another."""
     told = [
         o
         for o in run.outcomes

@@ -1,4 +1,4 @@
-"""``lucidctl trace``: look at traces, convert them, and make synthetic ones."""
+"""``lucidctl trace``: describe traces, convert them, and make synthetic ones."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""Pause, resume, mode, metrics.
-
-``lucidctl pause|resume|mode``: the switches that lucidd follows from its next cycle on.
-
-``lucidctl metrics``: what /metrics tells, once.
-"""
+"""``lucidctl pause``, ``resume`` and ``mode``, switches that lucidd follows from its next cycle; ``metrics``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``lucidctl replay``: plan again what lucidd planned, and say whether the same comes out."""
+"""``lucidctl replay``: plans again what lucidd planned, and says whether the result is the same."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def _jobs(record: PlanRecord) -> int:
 
 
 def _differences(name: str, was: bytes, now: bytes | None) -> list[dict[str, Any]]:
-    """What is not as it was, one entry for each job or part of the plan."""
+    """The differences, one entry for each job or part of the plan."""
     if now is None:
         return [{"what": "partition", "was": "planned", "now": "not planned"}]
     old, new = json.loads(was), json.loads(now)

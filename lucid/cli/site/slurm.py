@@ -1,4 +1,4 @@
-"""``lucidctl slurm``: Slurm's own configuration for Lucid."""
+"""``lucidctl slurm``: writes, installs and checks the parts of Slurm's own configuration that Lucid needs."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def lending_command(config: Path, accounts: bool, as_json: bool) -> None:
 
 
 def _extra(given: tuple[str, ...], groups: list[str]) -> dict[str, str]:
-    """By hosts as a --nodes has them: all that their NodeName line says besides (Sockets=, NodeAddr=, Weight=)."""
+    """By hosts as a --nodes has them: the rest of their NodeName line (Sockets=, NodeAddr=, Weight=)."""
     found = {}
     for text in given:
         hosts, _equals, more = text.partition("=")

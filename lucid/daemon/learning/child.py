@@ -1,4 +1,4 @@
-"""Child processes of lucidd that run ``lucidctl`` at the lowest priority; and jobs that ended while lucidd was down.
+"""Child processes of lucidd that run ``lucidctl``; and jobs that ended while lucidd was down.
 
 ``CatchUp`` reads those jobs from accounting, and lucidd learns from them as if it had seen them end."""
 

@@ -1,5 +1,4 @@
-"""``Counters``: what lucidd counts for /metrics: cycles and their time, actions, refusals, gains and costs of
-sharing.
+"""``Counters``: lucidd's counts for /metrics: cycles, actions, refusals, gains and costs of sharing.
 
 All of it is part of lucidd's status; counts begin anew with each process, as Prometheus expects of counters."""
 

@@ -1,5 +1,4 @@
-"""``StoredPlan``: lucidd's last snapshot and plan, read back. Nothing here plans, so no policy's library is
-loaded."""
+"""``StoredPlan``: lucidd's last snapshot and plan, read back without any policy's library."""
 
 from __future__ import annotations
 

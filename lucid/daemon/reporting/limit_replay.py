@@ -1,4 +1,4 @@
-"""When jobs would have started with a shorter time limit: lucidd's recorded plans are made again with that limit.
+"""When jobs would have started with a shorter time limit, by planning lucidd's records again.
 
 This is exact as far as the records reach. A record is of one cycle, and not every cycle is recorded, so a job would
 have started at the given time or earlier. What other jobs would have done after that is not followed."""

@@ -1,5 +1,4 @@
-"""lucidd's metrics for Prometheus, as text (exposition format 0.0.4): lucidd, calls of Slurm, models, forecasts,
-waste.
+"""lucidd's metrics for Prometheus, as text: lucidd itself, calls of Slurm, models, forecasts, waste.
 
 Values that lucidd has not recorded (yet, or in an older version) are absent, not 0. GPU-hours are counted by VC:
 users are named in ``lucidctl efficiency`` only."""

@@ -1,5 +1,4 @@
-"""``LastPlan``: lucidd's last snapshot and plan, and the means to plan again from it, for all answers of
-``lucidctl``."""
+"""``LastPlan``: lucidd's last snapshot and plan, and the means for ``lucidctl`` to plan again from it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The settings of commands that plan again or show what lucidd has written, without the library that checks settings.
+"""Settings of commands that plan again or show lucidd's files, without the library that checks settings.
 
 lucidd has checked its policy's settings, and writes them beside its plan. Commands use the same few settings whether
 or not lucidd has checked the file, so none can come to need one that only a whole file has."""

@@ -1,4 +1,4 @@
-"""Features of a job at its submission, as columns: its request, its name's bucket, statistics of jobs ended by then.
+"""Features of a job at its submission: its request, its name's bucket, statistics of jobs ended by then.
 
 Durations are compared as ``log(seconds + 10)``: heavy tails need a logarithm, and below about ten seconds differences
 mean nothing to a scheduler (many jobs fail within the first second).

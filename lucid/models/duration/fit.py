@@ -1,5 +1,4 @@
-"""Training of the duration model: additive tables with an absolute-error loss, and every user's record; loads
-interpret.
+"""Training of the duration model: additive tables with an absolute-error loss, and every user's record.
 
 Two additive models are candidates. "Habit" sees only how the user's latest and most similar jobs compare with the
 median; "wide" sees everything known at submission. They are validated prequentially: trained on the first quarter of

@@ -1,4 +1,4 @@
-"""``LikeProfiles``: profiles predicted from similar measured jobs of the user: the same program, or a similar one.
+"""``LikeProfiles``: profiles predicted from a user's measured jobs of the same or a similar program.
 
 A program is known by its name without what differs from run to run (`name_stem`: case and numbers). The looser the
 likeness, the larger the margin on GPU memory: rule 1 of packing rests on that peak, and a job that outgrows it takes

@@ -1,5 +1,4 @@
-"""``PairMemory``: measured speeds of pairs of like jobs, in a file; the next such pair is judged by them, not by a
-guess."""
+"""``PairMemory``: measured speeds of pairs of like jobs, in a file, by which the next such pair is judged."""
 
 from __future__ import annotations
 

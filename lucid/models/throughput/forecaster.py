@@ -1,4 +1,4 @@
-"""``LearnedForecaster``: the throughput model as a `Forecaster`; its evaluation on later bins; its kind of model.
+"""``LearnedForecaster``: the throughput model as a `Forecaster`; its evaluation; its kind of model.
 
 An evaluation trains on the bins before a date and takes the mean absolute errors over all later bins. The newest
 bin's age is how many bins before the predicted one the newest known bin lies."""

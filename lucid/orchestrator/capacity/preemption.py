@@ -1,4 +1,4 @@
-"""Which running jobs a job preempts where no GPUs are free: the jobs that give way, and the choice that loses least.
+"""Which running jobs a job preempts where no GPUs are free: those that give way and lose least.
 
 Free GPUs come first, then places beside other jobs where the policy pairs them, then nodes that sleep: a boot costs
 minutes, a preemption somebody's work. Plain Slurm wakes nodes before it preempts, too."""

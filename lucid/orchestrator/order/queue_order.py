@@ -1,4 +1,4 @@
-"""The queue of one partition in order of estimate x GPUs, after tiers and nice values; and order mode's site factors.
+"""The queue of a partition in order of estimate x GPUs, after tiers and nice values; site factors.
 
 Slurm adds the priority of a job's QOS and its user's ``--nice`` to the points of age and size. A policy here has no
 such points, so they go before its order: jobs of a higher tier first, and among the jobs of one user in one tier the

@@ -1,4 +1,4 @@
-"""The queue policies ``fifo``, ``sjf``, ``srtf``, ``qssf`` and ``tiresias``: a sort key each, some with preemption.
+"""The queue policies ``fifo``, ``sjf``, ``srtf``, ``qssf`` and ``tiresias``: a sort key each.
 
 The first four stop at the first job that does not fit (head-of-line), as the published baselines do; srtf also
 preempts. Tiresias is discretised two-dimensional least attained service (2D-LAS): two queues, preemptive."""

@@ -1,5 +1,4 @@
-"""Plain order's shadow: what plain Slurm would have done with a VC's jobs by now; the starvation bound counts from
-it.
+"""Plain order's shadow: what plain Slurm would have done by now, from which the starvation bound counts.
 
 The shadow has the nodes of the VC and gets every job when that job is submitted; each VC of a pool has a shadow on
 GPUs of its own, without lending. It starts jobs as the policy ``backfill`` does, on whole GPUs. It only goes forward,

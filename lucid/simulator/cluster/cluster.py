@@ -1,5 +1,4 @@
-"""``SimulatedCluster``: the ``Cluster`` of a replay, event-driven with its own clock; and a variant that acts as
-lucidd.
+"""``SimulatedCluster``: the ``Cluster`` of a replay, event-driven; and a variant that acts as lucidd.
 
 Between two cycles everything is computed exactly: a job's end follows from the work left and its speed, and moves
 when a partner comes or goes. Policies see only what Slurm and a sampler could show them. ``LiveLikeCluster`` predicts

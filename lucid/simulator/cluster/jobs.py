@@ -1,5 +1,4 @@
-"""Jobs of the simulated cluster: their GPUs, speeds and ends, pairs and groups; and actions refused or carried
-out."""
+"""Running jobs of the simulated cluster: GPUs, speeds, ends, pairs, groups; and actions carried out."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Nodes of the simulated cluster over time: when they close or are down, by a file of events, and how much is
-held."""
+"""Nodes of the simulated cluster over time: closed, down or up, by a file of events; and how much is held."""
 
 from __future__ import annotations
 

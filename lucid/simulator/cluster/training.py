@@ -1,4 +1,4 @@
-"""Training of elastic jobs in a replay: how far a job gets on which GPUs, by epoch tables or Pollux's measurements.
+"""Training of elastic jobs in a replay: how far a job gets on which GPUs, by tables or measurements.
 
 The cluster asks a ``Training`` how long nothing changes, lets so much time pass, and asks again: at each milestone
 the rate may differ. Policies see what the job reports (``core.job.Progress``).

@@ -1,4 +1,4 @@
-"""Tables of the report page: the comparison of policies, the figures behind each chart, and every job with its story.
+"""Tables of the report page: policies compared, the figures behind charts, and every job with its story.
 
 The page unpacks two kinds of data when somebody opens them: ``facts`` (columns over all jobs, for each policy the
 times during which each job held GPUs of a node), and for each policy the stories. They are gzip in base64, so that

@@ -1,5 +1,4 @@
-"""A window of a trace (the jobs that arrive in some days), a trace without walls between VCs, and its finished
-jobs."""
+"""A window of a trace (the jobs of some days), a trace without walls between VCs, its finished jobs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Carries out a plan: each decision becomes changes to jobs in Slurm; running jobs are stopped and requeued, held."""
+"""Carries out a plan: each decision becomes changes to jobs in Slurm; running jobs are requeued, held."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""``OursList``: the file that lists Lucid's jobs, for lucid-release without lucidd and for a lucidd without its
-store.
+"""``OursList``: the file that lists Lucid's jobs, for lucid-release and for a lucidd without its store.
 
 Sites write AdminComment too (a prolog at each start), over the tag that job_submit.lua puts there. The store's notes
 keep the tags of the jobs that Lucid touched; this list, beside ``released`` in ``daemon.state_dir``, keeps them

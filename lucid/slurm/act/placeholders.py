@@ -1,4 +1,4 @@
-"""Placeholder jobs: a job of lucidd's own user holds each GPU that gets no new start, so Slurm gives it to nobody.
+"""Placeholder jobs of lucidd's own user, each of which holds a GPU that gets no new start.
 
 Slurm cannot drain one GPU, and its reservations do not do it: one of ``TRES=gres/gpu:g2=1`` takes all cores of the
 node (seen on 24.11). A job that asks for ``gres/gpu:g2:1`` on that node gets that GPU and no other. By a dependency

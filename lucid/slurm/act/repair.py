@@ -1,4 +1,4 @@
-"""Puts right what a poll shows to be wrong with jobs; each step may be repeated. And lucid-release's list of jobs.
+"""``Repair``: puts right what a poll shows to be wrong with jobs; and lucid-release's list of released jobs.
 
 lucid-release leaves a list in ``daemon.state_dir``, where no user writes, of the jobs that it released while no
 lucidd decided: a lucidd that comes back holds those again that still wait."""

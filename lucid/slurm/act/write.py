@@ -1,4 +1,4 @@
-"""Changes of jobs in Slurm, each noted in the store before it is sent and with its result; leases of parked jobs.
+"""``JobWriter``: changes of jobs in Slurm, each noted in the store before and after; leases of parked jobs.
 
 Plans (``act.apply``) and repairs (``act.repair``) both write through it. Leases are renewed many by one command:
 after a burst thousands are due within minutes."""

@@ -1,5 +1,4 @@
-"""``ReportCheck``: compares a job's reports with the clock, and with the sampler on its nodes. Pure: times are
-arguments.
+"""``ReportCheck``: compares a job's reports with the clock, and with the sampler on its nodes. Pure.
 
 A report says how many epochs are done and what one takes. Both are compared with the wall time between two reports of
 progress as lucidd saw them, over windows of a few such intervals; the time before the first one (boot, prolog, data,

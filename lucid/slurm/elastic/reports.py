@@ -1,5 +1,4 @@
-"""``Reports``: the progress files that jobs write (lucid-report), read from their folder, and trouble with that
-folder.
+"""``Reports``: the progress files that jobs write (lucid-report), read from their folder.
 
 Anybody may write there, so nothing in a file is trusted. A file counts that lies in a folder of the job's user, is a
 regular one of that user, is small and flat (``lucid.untrusted``), and holds finite numbers within bounds. Any other

@@ -1,4 +1,4 @@
-"""``TurnJobs``: jobs that take turns with others on their GPUs: which opted in, and what one iteration of each takes.
+"""``TurnJobs``: jobs that take turns on their GPUs: which opted in, and what one iteration takes.
 
 A user opts in with the word ``lucid:turns`` in the job's comment. job_submit.lua writes that into the tag, which no
 user can change. Seconds of an iteration come from the job's report. A job that has not reported reuses the report of

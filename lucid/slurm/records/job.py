@@ -1,4 +1,4 @@
-"""``SlurmJob`` and ``SlurmNode``: a job and a node as Slurm shows them, in our own words; also unreadable records.
+"""``SlurmJob`` and ``SlurmNode``: a job and a node as Slurm shows them; also unreadable records.
 
 A job whose record cannot be read may hold GPUs, which must not look free. Its state, nodes and GPUs are Slurm's own
 words, which no user writes, so they are nearly always there: it then shows as somebody else's job where it runs.

@@ -1,5 +1,4 @@
-"""``FailedPairs``: nodes on which no more pairs are made, since a pair's Prolog or Epilog failed and Slurm drained
-them.
+"""``FailedPairs``: nodes without further pairs, since Slurm drained them over a pair's Prolog or Epilog.
 
 A site's script may take a GPU to be its job's alone. From the second such node of a partition on no pair is made in
 the partition. The store keeps this until ``lucidctl mode PARTITION …`` is typed."""

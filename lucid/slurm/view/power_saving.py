@@ -1,4 +1,4 @@
-"""Slurm's power saving: when nodes that sleep, boot or go down become available, and how long jobs wait for boots.
+"""Slurm's power saving: when nodes that sleep, boot or go down are available; how long boots take.
 
 Slurm says what a node does (``idle~``, ``#``, ``%``), and not for how long. So Lucid remembers since when it has seen
 the node do so, and how long a job waited that woke it: for this node, else for those in the same partition;

@@ -1,4 +1,4 @@
-"""``Viewer``: makes the partitions of a snapshot from Slurm's records and Lucid's notes. Changes nothing in Slurm.
+"""``Viewer``: makes the partitions of a snapshot from Slurm's records and Lucid's notes.
 
 Waiting jobs are, in a partition in ``pack`` mode, those that job_submit.lua tagged and holds; in the other modes
 every GPU job that waits and that nobody holds but Lucid, which is about to release it. A job that was released and

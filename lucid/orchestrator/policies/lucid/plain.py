@@ -1,5 +1,4 @@
-"""Lucid over plain backfilling, where estimates do not rank jobs: plain order with pairs, and order by waited /
-estimate.
+"""Lucid where estimates do not rank jobs: plain order with pairs, or order by waited / estimate.
 
 An order by estimates that do not rank is no better than any other for short jobs, and worse for large ones: nodes
 come free for them by estimates alone. So every job starts alone as ``backfill`` starts it, and a job that then waits

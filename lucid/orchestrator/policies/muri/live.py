@@ -1,4 +1,4 @@
-"""Muri on a real cluster, where moving a job costs a restart: groups grow where they run, slow ones are not repeated.
+"""Muri on a real cluster, where a move costs a restart: groups grow where they run; slow ones are not repeated.
 
 Nobody is stopped, moved or parted. Waiting jobs get GPUs of their own as long as there are any (row M18). Jobs that
 find none join jobs that run, or that start now, by rounds of maximum-weight matching on the interleaving efficiency

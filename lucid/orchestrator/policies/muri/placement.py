@@ -1,5 +1,4 @@
-"""Placement of Muri's groups: running groups keep their GPUs, the others are placed from the largest to the
-smallest."""
+"""Placement of Muri's groups: running groups keep their GPUs, others go from the largest to the smallest."""
 
 from __future__ import annotations
 

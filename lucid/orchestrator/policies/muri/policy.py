@@ -1,4 +1,4 @@
-"""The policies ``muri-s`` and ``muri-l``: jobs take turns on storage, CPU, GPU and network, in groups by matching.
+"""The policies ``muri-s`` and ``muri-l``: jobs of equal GPU count take turns on resources, in groups.
 
 At every arrival and end the jobs to run are chosen by priority and grouped anew (rows M9-M19). Running groups keep
 their GPUs. On a real cluster nobody is stopped for that (``muri.live``)."""

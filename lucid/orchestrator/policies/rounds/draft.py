@@ -1,5 +1,4 @@
-"""Plans of elastic jobs from numbers of GPUs by node; jobs that are not elastic; whether a resize is worth a
-restart."""
+"""``PlanDraft``: plans of elastic jobs from GPUs by node; and whether a resize is worth a restart."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Pollux's genetic search for the allocation that suits all jobs best, and the allocations it begins with (P24,
-P27-P28)."""
+"""Pollux's genetic search for the best allocation of all jobs, and where it begins (P24, P27-P28)."""
 
 from __future__ import annotations
 

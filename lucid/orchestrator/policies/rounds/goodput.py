@@ -1,5 +1,4 @@
-"""Pollux's goodput: how fast a job learns on an allocation, with which batch, and its fit to step times (P1-P21,
-P29)."""
+"""Pollux's goodput: how fast a job learns on an allocation, and the fit to step times (P1-P21, P29)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Optimus's marginal gains, and what it was compared with: fair shares (DRF) and Kubernetes' placement (O10-O21)."""
+"""Optimus's marginal gains; and fair shares (DRF) and Kubernetes' placement beside it (O10-O21)."""
 
 from __future__ import annotations
 

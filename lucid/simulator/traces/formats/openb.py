@@ -1,4 +1,4 @@
-"""Reads Alibaba's ``openb`` pods of 2023: a GPU, several, or thousandths of one; times in seconds from the start.
+"""Reads Alibaba's ``openb`` pods of 2023: a GPU, several, or thousandths of one; times in seconds.
 
 Slurm gives whole GPUs: a pod that asked for a part of one is a job of one GPU. Pods that never ran are left out. The
 log ends before many pods do: one that still ran counts as ended with it."""

@@ -1,4 +1,4 @@
-"""Our own trace format, "lucid", read and written: CSV with every field of a trace, after one line about the whole.
+"""Our own trace format, "lucid", read and written: CSV with every field of a trace.
 
 The first line is ``# lucid-trace 1 {...}`` with the trace's name, epoch and skipped counts as JSON. Numbers are
 written so that reading gives back the very same ones."""

@@ -1,4 +1,4 @@
-"""Reads the Philly log in one CSV: date of submission, seconds, GPUs, and the virtual cluster; rows in any order.
+"""Reads the Philly log in one CSV: date of submission, seconds, GPUs, virtual cluster; rows in any order.
 
 It has no job ids: a job is named by the number of its row, from 1."""
 

@@ -1,4 +1,4 @@
-"""Reads the Standard Workload Format 2.2 (Parallel Workloads Archive): 18 numbers a line, ``;`` comments, -1 unknown.
+"""Reads the Standard Workload Format 2.2 (Parallel Workloads Archive): 18 numbers a line, -1 unknown.
 
 SWF has no GPUs. Processors are taken as GPUs, so many to one as the caller says, rounded up. The partition (else the
 queue) is the VC. Second 0 is the first job; ``UnixStartTime`` in a header comment gives its date."""
