@@ -1,8 +1,7 @@
 """Replays from Python, for notebooks and scripts: ``import lucid; runs = lucid.replay("month.csv")``.
 
 The options are those of ``lucidctl simulate``, under the same names (``pool=True``, ``vcs="vcs.csv"``,
-``lending="borrow"``). What the command refuses is refused here, with the same words.
-"""
+``lending="borrow"``). What the command refuses is refused here, with the same words."""
 
 from __future__ import annotations
 
@@ -63,8 +62,7 @@ class Replay:
         """Why the job waited, started where it did, and beside whom, as ``lucidctl explain`` says it.
 
         Raises:
-            ConfigError: the trace has no such job.
-        """
+            ConfigError: the trace has no such job."""
         for one in self._run.outcomes:
             if one.job.id == str(job):
                 return self._tell(self._run, one)
@@ -127,8 +125,7 @@ def replay(
 
     Raises:
         ConfigError: an unknown policy or option, or options that contradict each other.
-        TraceError: a file that cannot be read; the message names file, line, column and remedy.
-    """
+        TraceError: a file that cannot be read; the message names file, line, column and remedy."""
     read = trace if isinstance(trace, Trace) else Path(trace)
     scenario, notes = read_scenario(read, **_asked(options))
     with ExitStack() as stack:

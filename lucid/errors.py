@@ -1,4 +1,4 @@
-"""The one tree of Lucid's errors, each naming what is wrong, where, and what to do; and ``Finding`` of doctor."""
+"""The errors that Lucid raises, each naming what is wrong, where, and what to do; and doctor's ``Finding``."""
 
 from __future__ import annotations
 

@@ -29,8 +29,7 @@ def write_atomic(path: Path, content: bytes, *, durable: bool = False, mode: int
     first, so that the new content survives a power failure.
 
     Raises:
-        OSError: the folder cannot be written; the old file is untouched.
-    """
+        OSError: the folder cannot be written; the old file is untouched."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}.tmp")
     try:
         with temporary.open("wb") as file:

@@ -99,8 +99,7 @@ def text_of(value: Any) -> str:
     """A text field; empty for what is absent.
 
     Raises:
-        TypeError: it is something else.
-    """
+        TypeError: it is something else."""
     if isinstance(value, str):
         return clean(value)
     if value is None or value == []:

@@ -36,8 +36,7 @@ def opened(path: str, uid: int, dir_fd: "int | None" = None) -> "tuple[int, os.s
 
     Raises:
         FileNotFoundError: nothing is there.
-        Refused: something else is.
-    """
+        Refused: something else is."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=dir_fd)
     except FileNotFoundError:
@@ -64,8 +63,7 @@ def content(fd: int) -> bytes:
     """All bytes of a small file that is open.
 
     Raises:
-        Refused: it has more than LARGEST, or cannot be read.
-    """
+        Refused: it has more than LARGEST, or cannot be read."""
     try:
         found = os.read(fd, LARGEST + 1)
     except OSError as error:
@@ -140,8 +138,7 @@ def homes(root: str, uid: int, owner: int) -> "list[str]":
     ``owner``: the user's number as this process sees it; in a container it may be 0.
 
     Raises:
-        OSError: the names there cannot be listed within LISTED_S.
-    """
+        OSError: the names there cannot be listed within LISTED_S."""
     first, found, until = first_home(root, uid), [], time.monotonic() + LISTED_S
     if owned(first, owner):
         return [first]
@@ -157,8 +154,7 @@ def made_homes(root: str) -> "list[str]":
     """The caller's folders below a common one, made where there is none; all may read them, whatever the umask.
 
     Raises:
-        OSError: it cannot be made.
-    """
+        OSError: it cannot be made."""
     owner = os.geteuid()
     job_uid = os.environ.get("SLURM_JOB_UID", "")
     uid = int(job_uid) if job_uid.isdigit() else owner  # a container's root is some user outside of it

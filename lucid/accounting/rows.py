@@ -46,8 +46,7 @@ class ReadOptions:
     ``swf_procs_per_gpu``: SWF knows processors only; so many of them are taken as one GPU (rounded up).
     ``keep_cpu_jobs``: keep jobs without GPUs (for learning durations; no simulation will take them).
     ``applications``: the folder with the profiles of Pollux's applications; unset, the trace's own.
-    ``columns``: of a table of no known format, by name (``traces.table``).
-    """
+    ``columns``: of a table of no known format, by name (``traces.table``)."""
 
     skip_bad: bool = False
     swf_procs_per_gpu: int = 1
@@ -88,8 +87,7 @@ def load(path: Path) -> Source:
     as lines (as old Macintosh programs write them).
 
     Raises:
-        TraceError: it cannot be read, or is empty.
-    """
+        TraceError: it cannot be read, or is empty."""
     try:
         data = path.read_bytes()
     except OSError as error:
@@ -220,8 +218,7 @@ def fit_header(source: Source, line: int, found: Sequence[str], needed: Sequence
     """Check that a header has what a format needs.
 
     Raises:
-        TraceError: a column is missing or named twice; lists what was found.
-    """
+        TraceError: a column is missing or named twice; lists what was found."""
     for name in needed:
         if name not in found:
             listed = ", ".join(found)
@@ -259,8 +256,7 @@ def csv_rows(
         delimiter: what stands between two cells.
 
     Raises:
-        TraceError: a quote is never closed; nothing after it can be trusted, not even with --skip-bad.
-    """
+        TraceError: a quote is never closed; nothing after it can be trusted, not even with --skip-bad."""
     stream = io.StringIO(source.text, newline="")
     for _ in range(skip_lines):
         stream.readline()

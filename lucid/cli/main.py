@@ -167,8 +167,7 @@ class _Lazy(Group):
 def lucidctl() -> None:
     """Lucid schedules deep-learning jobs on a Slurm GPU cluster, and explains every decision.
 
-    Every command has its own --help, with examples. Commands without a trace read what lucidd has written.
-    """
+    Every command has its own --help, with examples. Commands without a trace read what lucidd has written."""
 
 
 with_examples(lucidctl, "")

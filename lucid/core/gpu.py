@@ -46,8 +46,7 @@ class GpuReading:
 
     ``gpu_util`` and ``mem_util``: time in which any kernel ran, and in which memory was read or written, over
     NVML's last sampling period. ``sm_active``, ``sm_occupancy``, ``dram_active``: DCGM's profiling fields, or
-    NVML GPM between this reading and the one before. ``processes`` is ``None`` where the source knows of none.
-    """
+    NVML GPM between this reading and the one before. ``processes`` is ``None`` where the source knows of none."""
 
     uuid: str
     gpu_util: float | None = None
@@ -163,8 +162,7 @@ class GpuOut:
     by: str = ""
     uuid: Shown = ""
     ends_jobs: bool = False
-    """Whether restartable jobs on this GPU are requeued, since the fault is not theirs and they would hardly go on.
-    """
+    """Whether restartable jobs on this GPU are requeued: the fault is not theirs, and they would hardly go on."""
     place: int | None = None
     """The GPU's place among the node's GPUs as Slurm counts them, where that differs from ``index``."""
 

@@ -179,8 +179,7 @@ class JobProfile:
     """Mean share of DRAM bandwidth in use, % (DCGM's DRAM_ACTIVE, NVML GPM's DRAM utilisation)."""
     mem_growing: bool = False
     seen_speed: float | None = None
-    """Measured normalised speed of the job beside ``seen_beside`` (1 = as fast as alone; lucid.profiler.pair_watch).
-    """
+    """Measured speed of the job beside ``seen_beside`` (1 = as fast as alone; lucid.profiler.pair_watch)."""
     seen_beside: Shown | None = None
     """The partner beside which ``seen_speed`` was measured; with any other partner that speed says nothing."""
     shares: TimeShares | None = None

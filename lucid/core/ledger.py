@@ -47,8 +47,7 @@ class Ledger:
     Nodes are known by their index in ``partition.nodes``; nodes that are not available have nothing free.
     Nodes with the same number of free GPUs are in one bucket, in index order, so that the tightest fit is
     found without looking at every node. Where nodes close at times (``Node.windows``), ``now_s`` is needed: a job
-    finds room only where its time limit ends before the node closes.
-    """
+    finds room only where its time limit ends before the node closes."""
 
     def __init__(self, partition: Partition, now_s: float | None = None) -> None:
         """Raises: ValueError: ``now_s`` is needed and not given."""
@@ -65,8 +64,7 @@ class Ledger:
         self.free_cpus = [node.cpus_left for node in partition.nodes]
         self.free_mem_mib = [node.mem_left_mib for node in partition.nodes]
         self._overlaps: list[tuple[int, int]] = []
-        """Shared GPUs: for each further job on them, the index of an available node and the mask of its GPUs there.
-        """
+        """Shared GPUs: for each further job on them, the index of an available node and the mask of its GPUs."""
         self._beyond: dict[tuple[int, int], int] = {}
         """The overlaps counted by node and GPU, as ``beyond`` returns them; filled once a job gives GPUs back."""
         self._out: tuple[NodesOut | None] | None = None

@@ -15,8 +15,7 @@ from lucid.core.placement import mask_of
 class Window:
     """A time in which no job may run on a node: maintenance, somebody's reservation, a node on its way down.
 
-    A job may start before it only if its time limit ends by ``from_s``, as Slurm has it. Times in Unix seconds.
-    """
+    A job may start before it only if its time limit ends by ``from_s``, as Slurm has it. Times in Unix seconds."""
 
     from_s: float
     until_s: float | None = None
@@ -24,8 +23,7 @@ class Window:
     why: Shown = ""
     """Why the node closes, in words that a user knows: the reservation's name and kind."""
     lead_s: float = 0.0
-    """How long before ``from_s`` a job's time limit must have ended, since a released job starts some seconds later.
-    """
+    """How long before ``from_s`` a job's time limit must have ended: a released job starts some seconds later."""
 
     @property
     def ends_by_s(self) -> float:

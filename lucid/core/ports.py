@@ -69,8 +69,7 @@ class Cluster(Protocol):
         """Carry the actions out, in order. A refused one is reported, and the rest goes on.
 
         Raises:
-            ClusterUnavailable: it stopped answering; what was not applied heals in the next cycle.
-        """
+            ClusterUnavailable: it stopped answering; what was not applied heals in the next cycle."""
         ...
 
 
@@ -86,16 +85,14 @@ class GpuMetrics(Protocol):
         """The GPUs that are there now, by index.
 
         Raises:
-            MetricsError: the source does not answer; the next call tries afresh.
-        """
+            MetricsError: the source does not answer; the next call tries afresh."""
         ...
 
     def read(self, uuids: Collection[str]) -> Mapping[str, GpuReading | GpuLost]:
         """One reading of each of these GPUs; ``GpuLost`` for one that is gone or fails on its own.
 
         Raises:
-            MetricsError: the source does not answer at all; the next call tries afresh.
-        """
+            MetricsError: the source does not answer at all; the next call tries afresh."""
         ...
 
     def conditions(self) -> Sequence[GpuCondition] | None:

@@ -132,6 +132,5 @@ def prediction_from_dict(data: dict[str, Any]) -> Prediction:
     """The inverse of ``prediction_to_dict``.
 
     Raises:
-        TypeError, ValueError: a field is missing, or has another shape.
-    """
+        TypeError, ValueError: a field is missing, or has another shape."""
     return from_json(Prediction, data)

@@ -131,8 +131,7 @@ class Partition(Changed[Pending | Running]):
 
     Compared by identity: an adapter hands out the same object as long as nothing in it has changed, so that
     a policy may keep what it derived from it. ``pending`` is in order of (since_s, submit_s, rank), ``running``
-    in order of start.
-    """
+    in order of start."""
 
     name: Shown
     nodes: tuple[Node, ...]

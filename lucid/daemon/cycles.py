@@ -158,8 +158,7 @@ class Cycles:
         """Observe, decide, act, learn and mend.
 
         Raises:
-            LucidError: Slurm or the store does not answer, or the lease is lost.
-        """
+            LucidError: Slurm or the store does not answer, or the lease is lost."""
         parts, cluster, began_s = self._parts, self.cluster, self._parts.monotonic_s()
         if self._cycle is None or (parts.models is not None and parts.models.changed()) or self._outgrown:
             self._cycle = self._make_cycle()

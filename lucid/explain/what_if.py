@@ -73,8 +73,7 @@ def asked_again(
     """Plan lucidd's last snapshot again with only this job changed. ``starts``: where they are known already.
 
     Raises:
-        ConfigError: the job does not wait, or there is no such VC.
-    """
+        ConfigError: the job does not wait, or there is no such VC."""
     name, entry = _waiting(last.snapshot, job_id)
     policy = last.policy_again(settings, config)
     agrees = _agree(last.plan, policy.plan(last.snapshot), job_id)

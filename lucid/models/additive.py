@@ -46,8 +46,7 @@ class Axis:
     """One feature as one term bins it.
 
     Continuous: `cuts` ascending; x falls into bin ``1 + #(cuts <= x)``, so a cut belongs to the bin above.
-    Categorical: `categories` maps a name to its bin (1 and up; several names may share one).
-    """
+    Categorical: `categories` maps a name to its bin (1 and up; several names may share one)."""
 
     feature: str
     kind: str
@@ -112,8 +111,7 @@ class Term:
     """A main effect (one axis) or a pairwise effect (two).
 
     `scores` has one dimension per axis, of that axis's size; `weights` (same shape) is how much training data
-    fell into each bin, for importances and plots; it does not enter a prediction.
-    """
+    fell into each bin, for importances and plots; it does not enter a prediction."""
 
     name: str
     axes: tuple[Axis, ...]
@@ -144,8 +142,7 @@ class AdditiveModel:
         """Every term's addend for every row, shape (rows, terms).
 
         Raises:
-            ModelError: a needed column is absent, or the columns differ in length.
-        """
+            ModelError: a needed column is absent, or the columns differ in length."""
         rows = self._rows(columns)
         binned: dict[int, IntArray] = {}
         out = np.empty((rows, len(self.terms)), dtype=np.float64)
@@ -185,8 +182,7 @@ class AdditiveModel:
         """Check and build; `source` is the file or place that messages name.
 
         Raises:
-            ModelError: anything that does not make a consistent model, naming where and what to do.
-        """
+            ModelError: anything that does not make a consistent model, naming where and what to do."""
         return _Reader(source).model(data)
 
     def _rows(self, columns: Mapping[str, Sequence[Any] | npt.NDArray[Any]]) -> int:
@@ -397,8 +393,7 @@ def from_ebm(ebm: Any) -> AdditiveModel:
 
     Raises:
         ModelError: not a fitted regressor, a link other than identity or log, or a term of more than
-            two features.
-    """
+            two features."""
     link = getattr(ebm, "link_", None)
     if link not in LINKS or not isinstance(ebm.intercept_, float):
         raise ModelError(

@@ -67,8 +67,7 @@ class Kind(ABC, Generic[M, D]):
     """A kind of model ``M`` that learns from data ``D``.
 
     ``name``: its folder in the library. ``data``: which data it learns from (``jobs``, ``measured``, ``bins``).
-    ``stand_in``: what answers while no version is in service.
-    """
+    ``stand_in``: what answers while no version is in service."""
 
     name: str
     data: str
@@ -80,8 +79,7 @@ class Kind(ABC, Generic[M, D]):
         """How to train and judge the next version from this data.
 
         Raises:
-            TooFew: too little of it is new since the version in service.
-        """
+            TooFew: too little of it is new since the version in service."""
 
     @abstractmethod
     def evidence(self, library: Library, data: D, now: datetime) -> Evidence:
@@ -113,8 +111,7 @@ class Kind(ABC, Generic[M, D]):
 
         Raises:
             TooFew: too little data is new since the version in service.
-            TrainingRuns: another training runs.
-        """
+            TrainingRuns: another training runs."""
         task = self.task(library, data)
         return library.train(
             self.name,
@@ -131,16 +128,14 @@ class Kind(ABC, Generic[M, D]):
         """The stored version in service, suspended or not; ``None`` where there is none.
 
         Raises:
-            ModelError: its file does not check.
-        """
+            ModelError: its file does not check."""
         return None if library.serving(self.name) is None else library.show(self.name)
 
     def read(self, version: Version) -> M:
         """The model of a stored version.
 
         Raises:
-            ModelError: it does not check.
-        """
+            ModelError: it does not check."""
         return self.model.from_json(version.data, source=f"{self.name} v{version.number}")
 
 

@@ -27,8 +27,7 @@ def find_kind(name: str) -> Kind[Any, Any]:
     """The kind of that name.
 
     Raises:
-        ModelError: no kind has it.
-    """
+        ModelError: no kind has it."""
     for kind in KINDS:
         if kind.name == name:
             return kind
@@ -110,8 +109,7 @@ class Keeper:
 
         Raises:
             ModelError: there is no data for that kind, or too little of it.
-            TrainingRuns: another training runs.
-        """
+            TrainingRuns: another training runs."""
         if name not in self._kinds:
             there = ", ".join(self.kinds) or "nothing"
             raise ModelError(f"no data to train {name} from; known sources are for {there}")

@@ -35,8 +35,7 @@ def write_whole(path: Path, text: str) -> None:
     """Write a file so that a crash leaves either the old content or the new, never a part.
 
     Raises:
-        ModelError: the folder cannot be written.
-    """
+        ModelError: the folder cannot be written."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomic(path, text.encode(), durable=True, mode=0o600)
@@ -48,8 +47,7 @@ def read_version(path: Path) -> dict[str, Any]:
     """One stored version: when it was created, its facts, the model's own data.
 
     Raises:
-        ModelError: the file is absent, is no version, or was changed since it was written.
-    """
+        ModelError: the file is absent, is no version, or was changed since it was written."""
     content = read_json(path)
     kinds = {"created": str, "facts": dict, "data": dict}
     if content.get("format") != FORMAT or any(not isinstance(content.get(k), t) for k, t in kinds.items()):
@@ -65,8 +63,7 @@ def read_json(path: Path) -> dict[str, Any]:
     """The JSON object that a file holds.
 
     Raises:
-        ModelError: the file is absent, or holds no JSON object.
-    """
+        ModelError: the file is absent, or holds no JSON object."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -140,16 +137,14 @@ class Library:
         """All versions of a name, oldest first.
 
         Raises:
-            ModelError: a file does not check.
-        """
+            ModelError: a file does not check."""
         return [self.show(name, number) for number in self._numbers(name)]
 
     def show(self, name: str, number: int | None = None) -> Version:
         """One version; without a number the one in service.
 
         Raises:
-            ModelError: there is none, or its file does not check.
-        """
+            ModelError: there is none, or its file does not check."""
         serving = self.serving(name)
         if number is None:
             number = serving
@@ -181,8 +176,7 @@ class Library:
         """Put a version into service.
 
         Raises:
-            ModelError: there is no such version, or its file does not check.
-        """
+            ModelError: there is no such version, or its file does not check."""
         self.show(name, number)
         before, _ = self._service(name)
         self._serve(name, number, before if before != number else self._service(name)[1])
@@ -192,8 +186,7 @@ class Library:
         """Put the version before the one in service back; returns its number.
 
         Raises:
-            ModelError: there is none to go back to, or its file does not check.
-        """
+            ModelError: there is none to go back to, or its file does not check."""
         now, before = self._service(name)
         if before is None:
             raise ModelError(f"{self._folder(name)}: no earlier version of {name} was in service; promote one")
@@ -213,8 +206,7 @@ class Library:
         """Why the version in service is suspended, or None where it is not.
 
         Raises:
-            ModelError: the file that says so cannot be read.
-        """
+            ModelError: the file that says so cannot be read."""
         path = self._folder(name) / _SUSPENDED
         return str(read_json(path).get("why", "")) if path.exists() else None
 
@@ -222,8 +214,7 @@ class Library:
         """The audit trail, oldest first; a last line torn by a crash is left out.
 
         Raises:
-            ModelError: a line before the last is not JSON.
-        """
+            ModelError: a line before the last is not JSON."""
         path = self._folder(name) / "audit.jsonl"
         if not path.exists():
             return []
@@ -290,8 +281,7 @@ class Library:
         The kernel drops the lock when its holder dies, so a lock file left behind never blocks anybody.
 
         Raises:
-            TrainingRuns: it is held by another process or thread.
-        """
+            TrainingRuns: it is held by another process or thread."""
         self.root.mkdir(parents=True, exist_ok=True)
         path = self.root / "train.lock"
         handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)

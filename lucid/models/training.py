@@ -118,8 +118,7 @@ def error_ratio(truth: npt.ArrayLike, predicted: npt.ArrayLike, history: npt.Arr
     None without jobs; infinite if history was right throughout and the model was not.
 
     Raises:
-        ModelError: shapes differ.
-    """
+        ModelError: shapes differ."""
     real, model, means = (np.asarray(values, dtype=np.float64) for values in (truth, predicted, history))
     if not real.shape == model.shape == means.shape:
         raise ModelError(f"error drift: shapes {real.shape}, {model.shape}, {means.shape} differ; give one per job")
@@ -148,8 +147,7 @@ def category_psi(trained: Sequence[str | None], recent: Sequence[str | None], *,
     ones among them, share one bin.
 
     Without that bound hundreds of users with a handful of jobs each would look like drift whenever the index is
-    taken: of two samples of one distribution it is about (bins - 1) (1/n + 1/m).
-    """
+    taken: of two samples of one distribution it is about (bins - 1) (1/n + 1/m)."""
     if not trained or not recent:
         return 0.0
     place = {name: number for number, (name, _) in enumerate(Counter(trained).most_common(bins - 1))}
@@ -170,8 +168,7 @@ def run_due(
     """One tick of the timer (daemon or cron): decide, suspend the version in service if need be, train.
 
     `train` calls `Library.train`, which holds the lock; if another training runs this tick is skipped, since
-    that training serves the same purpose. Crashes are left to the next tick: nothing here keeps state.
-    """
+    that training serves the same purpose. Crashes are left to the next tick: nothing here keeps state."""
     decision = due(evidence, rules)
     if decision.action is Action.NOTHING:
         return decision, None

@@ -41,8 +41,7 @@ def parse_exporter(page: str, where: str) -> dict[str, tuple[GpuCard, dict[str, 
     Values that DCGM marks as not available are left out, as are lines of MIG instances (their card is marked).
 
     Raises:
-        MetricsError: a line is not of the format; the message names ``where`` and the line.
-    """
+        MetricsError: a line is not of the format; the message names ``where`` and the line."""
     found: dict[str, tuple[GpuCard, dict[str, float]]] = {}
     for number, line in enumerate(page.splitlines(), 1):
         if not line.strip() or line.startswith("#"):

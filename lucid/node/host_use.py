@@ -97,8 +97,7 @@ class Host:
             job: the job, by any name.
             number: its number in the names of Slurm's control groups.
             pids: processes that are known to be its own.
-            now_s: any clock.
-        """
+            now_s: any clock."""
         known = self._jobs.get(job)
         if known is None:
             if not pids or 0.0 <= now_s - self._missed.get(job, float("-inf")) < _AGAIN_S:

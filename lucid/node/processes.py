@@ -182,8 +182,7 @@ def write_job_spec(folder: Path, spec: JobSpec) -> None:
     """Announce a job.
 
     Raises:
-        OSError: the folder cannot be written.
-    """
+        OSError: the folder cannot be written."""
     folder.mkdir(parents=True, exist_ok=True)
     write_atomic(folder / f"{spec.job}.json", json.dumps(asdict(spec)).encode())
 

@@ -49,8 +49,7 @@ def write_summary(folder: Path, summary: Summary, *, several_nodes: bool = False
     """Replace a job's file in ``folder`` by this summary.
 
     Raises:
-        MetricsError: the folder cannot be written, or the job's name is no file name.
-    """
+        MetricsError: the folder cannot be written, or the job's name is no file name."""
     try:
         name = _file_name(f"{summary.job}@{summary.node}" if several_nodes else summary.job)
     except ValueError as error:
@@ -158,8 +157,7 @@ def write_health(folder: Path, health: NodeHealth) -> None:
     """Replace a node's file.
 
     Raises:
-        MetricsError: the folder cannot be written.
-    """
+        MetricsError: the folder cannot be written."""
     path = _path(folder, health.node)
     try:
         folder.mkdir(exist_ok=True)

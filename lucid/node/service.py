@@ -61,8 +61,7 @@ class NodePaths:
         """Create the folders that are missing.
 
         Raises:
-            ConfigError: one cannot be created or written; the message names it.
-        """
+            ConfigError: one cannot be created or written; the message names it."""
         for folder in (self.run, self.jobs, self.spool, self.profiles):
             try:
                 folder.mkdir(parents=True, exist_ok=True)
@@ -93,8 +92,7 @@ def become(user: str) -> None:
     """Go on as this user, if this process is root's; root is not needed for anything.
 
     Raises:
-        ConfigError: there is no such user.
-    """
+        ConfigError: there is no such user."""
     if os.geteuid() != 0:
         return
     try:
@@ -205,8 +203,7 @@ def run(
     """Be the sampler of this node until SIGTERM; unless ``stay``, also until no job has been there for a minute.
 
     Samples fall on whole multiples of ``interval_s``; a late one is not made up for. ``samples`` ends it after so
-    many rounds. Returns ``False`` at once if another process is the sampler.
-    """
+    many rounds. Returns ``False`` at once if another process is the sampler."""
     paths.make()
     log = _Log(paths.log if log_to_file else None)
     stopping: list[int] = []

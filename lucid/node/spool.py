@@ -79,8 +79,7 @@ def read_run(folder: Path) -> list[tuple[tuple[str, ...], Sample]]:
     """The samples in one run's folder, oldest first, each with the UUIDs of its GPUs.
 
     Raises:
-        MetricsError: a segment's first line cannot be read.
-    """
+        MetricsError: a segment's first line cannot be read."""
     return [(segment.gpus, sample) for segment in _segments(folder) for sample in _samples(segment)]
 
 
@@ -93,8 +92,7 @@ class SampleWriter:
     """Writes the samples of one run of a job on one node. Takes up where an earlier writer was killed; where there
     is nothing to take up, this run began at ``begun_s``.
 
-    ``recovered`` are the samples that still lie there, oldest first.
-    """
+    ``recovered`` are the samples that still lie there, oldest first."""
 
     def __init__(
         self,
@@ -134,8 +132,7 @@ class SampleWriter:
         """Append one sample; ``readings`` are in the order of ``gpus``. Returns it with its number.
 
         Raises:
-            MetricsError: the disk does not take it; nothing was written and the number is not used up.
-        """
+            MetricsError: the disk does not take it; nothing was written and the number is not used up."""
         sample = Sample(self.next_seq, at_s, tuple(readings))
         try:
             if self._file is None or self._in_segment >= self._segment_records or tuple(gpus) != self._gpus:

@@ -85,8 +85,7 @@ def make_policies(name: str, own: Mapping[str, str], settings: PolicySettings, p
     """The policy called ``name``, and beside it others for the partitions in ``own``, by name.
 
     Raises:
-        ConfigError: a policy is not known, or the package that adds it cannot be imported.
-    """
+        ConfigError: a policy is not known, or the package that adds it cannot be imported."""
     rest = make_policy(name, settings, predictor)
     if not own:
         return rest

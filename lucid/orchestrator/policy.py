@@ -187,8 +187,7 @@ class PolicyRules:
     A policy that states nothing may do nothing more. What the settings forbid is forbidden whatever is stated here.
 
     Raises:
-        ConfigError: a value is none of those that its field takes.
-    """
+        ConfigError: a value is none of those that its field takes."""
 
     pairs: bool = False
     """Start jobs in slots and beside others, as ``policy.packing`` lets them share, and part pairs."""
@@ -318,8 +317,7 @@ class PartitionPolicy(ABC):
     """Base of policies that plan each partition by itself.
 
     A partition's plan is kept and handed out again as long as the adapter hands out the same partition and
-    the plan's wake time has not come.
-    """
+    the plan's wake time has not come."""
 
     name: str
     needs: frozenset[Capability] = frozenset()

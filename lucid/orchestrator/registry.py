@@ -367,8 +367,7 @@ def find_policy(name: str) -> PolicyFactory:
     """The factory of the policy called ``name``.
 
     Raises:
-        ConfigError: there is none; the message lists those there are.
-    """
+        ConfigError: there is none; the message lists those there are."""
 
     if name in BUILT_IN:  # looking up what is installed reads a file of every package: more time than ten plans
         return BUILT_IN[name]
@@ -383,8 +382,7 @@ def make_policy(name: str, settings: PolicySettings, predictor: Predictor) -> Po
 
     Raises:
         ConfigError: there is none, as ``find_policy``; the package that adds it cannot be imported; its factory lacks
-            what it needs (ours: a solver); or it does not state its rules as they are read.
-    """
+            what it needs (ours: a solver); or it does not state its rules as they are read."""
     made = find_policy(name)(settings, predictor)
     rules_of(made)
     return made

@@ -54,8 +54,7 @@ def write_page(
     ``scripts``: more files of the package ``lucid`` that go after the script which all pages have.
 
     Raises:
-        OSError: it cannot be written.
-    """
+        OSError: it cannot be written."""
     environment = page_environment(package)
     assets = {"style": asset(*STYLE), "script": asset(SCRIPT, *scripts)}
     page = environment.get_template(template).render({"readouts": {}, **context, **assets})

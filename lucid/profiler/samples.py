@@ -30,8 +30,7 @@ class GpuSample:
 
     Shares in percent (to half a percent), memory in MiB; ``None`` where unknown. ``own_util`` and
     ``own_mem_util`` are the job's processes' share of time, ``own_mib`` their memory. ``shared``: another job
-    was on this GPU. ``lost``: the GPU could not be read.
-    """
+    was on this GPU. ``lost``: the GPU could not be read."""
 
     gpu_util: float | None = None
     mem_util: float | None = None

@@ -55,8 +55,7 @@ def warm_up(util: Sequence[float], step_s: float) -> int | None:
 
     Start-up (imports, data, compilation) shows as idleness with single blips. Work begins at the first active
     point after which activity is kept up: over a window of 10 s (longer for a job that works in bursts, until
-    five bursts fit, at most 60 s) at least half as dense as in the later half of the series.
-    """
+    five bursts fit, at most 60 s) at least half as dense as in the later half of the series."""
     if not util:
         return None
     level = active_level(util)
@@ -107,8 +106,7 @@ class Steadiness:
 
     ``swing``: standard deviation of these means, in points of utilisation, against ``swing_limit``;
     ``turns``: how often they cross from well below to well above their mean or back;
-    ``regularity``: highest autocorrelation at any lag of 2 blocks to half of them (1: exactly periodic).
-    """
+    ``regularity``: highest autocorrelation at any lag of 2 blocks to half of them (1: exactly periodic)."""
 
     blocks: int
     swing: float
@@ -132,8 +130,7 @@ def steadiness(util: Sequence[float], step_s: float) -> Steadiness:
 
     Unstable is a job whose 5-s means have a standard deviation above 10 points and above 35 % of their mean,
     turn at least 4 times, and follow no rhythm (autocorrelation under 0.6). A single change of level, a rhythm
-    of bursts, and noise within seconds are all stable.
-    """
+    of bursts, and noise within seconds are all stable."""
     size = max(round(BLOCK_S / step_s), 1)
     means = [sum(util[i : i + size]) / size for i in range(0, len(util) - size + 1, size)]
     if len(means) < 2:
@@ -179,8 +176,7 @@ def memory_trend(memory: Sequence[float], step_s: float) -> MemoryTrend:
     The series is cut into 24 bins, each with its highest reading. Growth is predicted where the bins
     rise by the Mann-Kendall test (z above 3), the newest half still holds at least a quarter of the rise (an
     allocator that has filled its cache has stopped), and the rise is at least 64 MiB and 2 %. Its speed is the
-    median slope between any two bins of the newest half (Theil-Sen).
-    """
+    median slope between any two bins of the newest half (Theil-Sen)."""
     peak, last = max(memory), memory[-1]
     flat = MemoryTrend(peak, last)
     size = len(memory) // _MEMORY_BINS

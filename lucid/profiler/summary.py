@@ -36,8 +36,7 @@ class Point:
     ``gpu_util``, ``mem_util`` and ``mem_mib`` are the job's own where it shares its GPUs (``None`` where that
     cannot be told), the card's where it is alone; the fields named ``card`` and the two last are the cards'.
     ``step_s``: the time that the point stands for. ``shares``: what the job did with it, where it was alone and its
-    node tells.
-    """
+    node tells."""
 
     at_s: float
     step_s: float

@@ -35,8 +35,7 @@ def apply_plan(
         Whether all steps were taken; otherwise only files were written, and the nodes need them.
 
     Raises:
-        ConfigError: a step failed; the message says which.
-    """
+        ConfigError: a step failed; the message says which."""
     if plan.gone:
         machine.leave(plan.gone, say)
     kinds = {kind for kind, _ in plan.steps}

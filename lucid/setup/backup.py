@@ -63,8 +63,7 @@ class Journal:
         """The record below *root*; an empty one where there is none.
 
         Raises:
-            ConfigError: it cannot be read.
-        """
+            ConfigError: it cannot be read."""
         path = root / FOLDER / "manifest.json"
         try:
             found = json.loads(path.read_bytes())
@@ -202,8 +201,7 @@ class Journal:
         """Put the files back. May be killed and called again.
 
         Raises:
-            ConfigError: a file cannot be written.
-        """
+            ConfigError: a file cannot be written."""
         self.state = "undoing"
         self._write()
         self._sweep()

@@ -45,8 +45,7 @@ def settings_in(root: Path, conf: str = "etc/slurm/slurm.conf") -> dict[str, str
     """Parameters of slurm.conf and of what it includes, by key in small letters.
 
     Raises:
-        ConfigError: slurm.conf itself cannot be read.
-    """
+        ConfigError: slurm.conf itself cannot be read."""
     return read_texts(root, root / conf).settings
 
 

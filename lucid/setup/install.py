@@ -82,8 +82,7 @@ def shipped_folder() -> Path:
     """The folder ``slurm/`` of this installation: of a checkout, or as installed beside Python's other data.
 
     Raises:
-        ConfigError: neither is there.
-    """
+        ConfigError: neither is there."""
     places = [Path(__file__).resolve().parents[2] / "slurm", Path(sys.prefix) / "share/lucid/slurm"]
     for place in places:
         if (place / "job_submit").is_dir():
@@ -130,8 +129,7 @@ def install_files(root: Path, *, force: bool = False, units: bool = False) -> li
 
     Raises:
         ConfigError: the site has such a file and ``force`` is not given, or a file cannot be written. Files are
-            looked at before any is written.
-    """
+            looked at before any is written."""
     files = [file for file in FILES if file.daemon or not units]
     for file in files:
         target = root / file.target
@@ -183,8 +181,7 @@ def with_keys(text: str, table: str, keys: Mapping[str, str | int | Mapping[str,
     left as they stand.
 
     Raises:
-        ConfigError: the text is no TOML, or says the table in a way that cannot be edited line by line.
-    """
+        ConfigError: the text is no TOML, or says the table in a way that cannot be edited line by line."""
     try:
         before = _table(tomllib.loads(text), table)
     except tomllib.TOMLDecodeError as error:
@@ -227,8 +224,7 @@ def without_table(text: str, table: str) -> str:
     """The text without this table and the tables in it; as it is where there is none.
 
     Raises:
-        ConfigError: the text is no TOML, or says the table in a way that cannot be edited line by line.
-    """
+        ConfigError: the text is no TOML, or says the table in a way that cannot be edited line by line."""
     kept, inside = list[str](), False
     header = re.compile(rf"\s*\[\[?\s*{re.escape(table)}\s*[.\]]")
     for line in text.splitlines(keepends=True):

@@ -186,8 +186,7 @@ class Machine:
         """Let no job start in the partition, and wait until none is left in it.
 
         Raises:
-            ConfigError: jobs wait there. Nobody but an administrator has put them there.
-        """
+            ConfigError: jobs wait there. Nobody but an administrator has put them there."""
         if self.tried("scontrol", "update", f"PartitionName={partition}", "State=INACTIVE").returncode:
             return  # it is gone
         self.ran.append(f"scontrol update PartitionName={partition} State=INACTIVE")

@@ -19,8 +19,7 @@ class NodeSpec:
     """Nodes that are alike. ``hosts`` is a Slurm host list (``n[1-4]``); ``mem_mib`` is RealMemory, MiB.
 
     ``device`` is the path of one GPU with ``{}`` for its number; ``gpu_type`` is the type that users may ask
-    for (``a100``): it becomes a node feature, because the GRES type of each GPU is its address (``g0``, ...).
-    """
+    for (``a100``): it becomes a node feature, because the GRES type of each GPU is its address (``g0``, ...)."""
 
     hosts: str
     gpus: int
@@ -77,8 +76,7 @@ def parse_node(text: str) -> NodeSpec:
     """``n[1-4]:gpus=4,cpus=16,mem=64000,type=a100,features=nvlink+ib,devices=/dev/nvidia{}`` as a NodeSpec.
 
     Raises:
-        ConfigError: naming the part that is wrong, and the known keys for an unknown one.
-    """
+        ConfigError: naming the part that is wrong, and the known keys for an unknown one."""
     hosts, colon, rest = text.partition(":")
     _check_hosts(hosts)
     given: dict[str, str] = {}
@@ -109,8 +107,7 @@ def parse_partition(text: str, *, profiling: bool = False, default: bool = False
     """``vc-a=n[1-2]`` or ``vc-a=n[1-2]:MaxTime=INFINITE,State=UP`` as a PartitionSpec.
 
     Raises:
-        ConfigError: no name, no hosts, or an option without a value.
-    """
+        ConfigError: no name, no hosts, or an option without a value."""
     name, equals, rest = text.partition("=")
     hosts, _, tail = rest.partition(":")
     if not equals or not _NAME.fullmatch(name) or not hosts:

@@ -54,8 +54,7 @@ def render(
         slots: Jobs that may share one GPU.
 
     Raises:
-        ConfigError: a host stands in two groups, or a partition names a host that no group has.
-    """
+        ConfigError: a host stands in two groups, or a partition names a host that no group has."""
     known: set[str] = set()
     for node in nodes:
         for host in hosts_in(node.hosts):

@@ -77,8 +77,7 @@ def compare_policies(
         promise: measure what lending costs, at the price of another replay of each policy that lends.
 
     Raises:
-        ConfigError: no policy of that name.
-    """
+        ConfigError: no policy of that name."""
     found = Comparison()
     todo: list[str] = []
     for name in dict.fromkeys(policies):

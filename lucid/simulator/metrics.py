@@ -54,8 +54,7 @@ def run_metrics(run: Run) -> dict[str, Any]:
     Where there was a starvation bound: ``starvation_bound_s``, ``jobs_past_bound`` and ``worst_past_bound_s``, the
     tally of the policy itself. With lending, ``by_vc`` says for each VC its quota, the GPU-hours that it lent and
     borrowed, and its jobs past their bound; where the same was replayed between walls, ``promise`` has the figures of
-    ``promise.Promise``, of each VC and of all. With events, ``windows`` has ``nodes.WindowFigures``.
-    """
+    ``promise.Promise``, of each VC and of all. With events, ``windows`` has ``nodes.WindowFigures``."""
     done = [o for o in run.outcomes if o.end_s >= 0]
     found = group_metrics(done)
     large = [o for o in done if o.job.gpus > LARGE_GPUS]
@@ -261,8 +260,7 @@ def times_baseline(metrics: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
 def gains(run: Run, baseline: Run, log: DecisionLog | None = None) -> Gains | None:
     """Compare two runs of the same trace; ``None`` where they have no ended job in common.
 
-    ``log``: the decisions of ``run``; without it a loss does not say what the job waited for.
-    """
+    ``log``: the decisions of ``run``; without it a loss does not say what the job waited for."""
     before = {o.job.id: o for o in baseline.outcomes if o.end_s >= 0}
     both = [(o, before[o.job.id]) for o in run.outcomes if o.end_s >= 0 and o.job.id in before]
     if not both:

@@ -114,8 +114,7 @@ def read_estimates(path: Path, trace: Trace, *, partial: bool = False) -> dict[s
     enough if some jobs of the trace have one.
 
     Raises:
-        TraceError: naming file, line, column and value; also if jobs of the trace have no row.
-    """
+        TraceError: naming file, line, column and value; also if jobs of the trace have no row."""
     estimates: dict[str, float] = {}
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
@@ -170,8 +169,7 @@ def train_packing(profiles: Path, pairs: Path) -> PackingModels:
     """Both models from the tables that an administrator measured.
 
     Raises:
-        ModelError: a file cannot be read, or does not suffice.
-    """
+        ModelError: a file cannot be read, or does not suffice."""
     usages = read_profiles(profiles)
     pairings = read_pairs(pairs, usages)
     known = labelled(usages, pairings)

@@ -1,4 +1,4 @@
-"""Published semantics, for parity only: how the simulators of Lucid's and Muri's authors differ from ours.
+"""Published semantics, for parity only: where the simulators of the papers on Lucid and Muri differ from ours.
 
 Muri's, read off its code: every job's iterations take 1.015 of the time in the trace. Starting costs nothing at a
 start; instead each job that runs through an event (an arrival, an end, a demotion) loses the seconds that its group

@@ -115,8 +115,7 @@ def load_decisions(path: Path, job_id: str) -> list[DecisionRow]:
     """The decisions on one job from a file that ``write_decisions`` wrote.
 
     Raises:
-        TraceError: the file cannot be read, or has no such job.
-    """
+        TraceError: the file cannot be read, or has no such job."""
     return _load(
         path,
         job_id,

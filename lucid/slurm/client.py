@@ -28,8 +28,7 @@ def served(version: tuple[int, int]) -> tuple[int, int]:
     """The release of a Slurm, if Lucid serves it.
 
     Raises:
-        ClusterUnreadable: it is too old.
-    """
+        ClusterUnreadable: it is too old."""
     if version < _OLDEST:
         raise ClusterUnreadable(f"this is Slurm {version[0]}.{version[1]:02}, and Lucid needs Slurm 23.11 or later")
     return version
@@ -66,7 +65,7 @@ class Changes:
     site_factor: int | None = None
     admin_comment: str | None = None
     extra: str | None = None
-    """The Extra, of Lucid's items only (``prolog_extra``): no text of a user goes into a command."""
+    """The Extra, with only items that Lucid writes (``prolog_extra``): no text of a user goes into a command."""
     cpus_per_tres: str | None = None
     mem_per_tres: str | None = None
     num_cpus: int | None = None

@@ -315,8 +315,7 @@ class CommandClient:
 
         Raises:
             ClusterUnavailable: no answer in time.
-            ClusterError: an answer that is no JSON.
-        """
+            ClusterError: an answer that is no JSON."""
         text = self._run(command)
         try:
             document = loads(text)
@@ -331,8 +330,7 @@ class CommandClient:
 
         Raises:
             ClusterUnavailable: no answer in time.
-            ClusterError: it fails.
-        """
+            ClusterError: it fails."""
         return self._run(command)
 
     def update(self, job_id: str, changes: Changes) -> None:

@@ -331,8 +331,7 @@ def _detail(held: Mapping[str, Any], types: tuple[str, ...]) -> str:
     node whose GPUs have these *types* as ``gpu:g1:1(IDX:1)``.
 
     Raises:
-        ValueError: slots of GPUs that their type does not tell apart.
-    """
+        ValueError: slots of GPUs that their type does not tell apart."""
     found = []
     for name, item in held.items():
         kind, _, of = name.partition(":")
@@ -381,8 +380,7 @@ def make_client(slurm: SlurmSettings, breaker: Breaker, left_out: LeftOut | None
     """The client of these settings; ``left_out`` learns of what cannot be read.
 
     Raises:
-        ConfigError: pyslurm is not installed, or too old.
-    """
+        ConfigError: pyslurm is not installed, or too old."""
     commands = CommandClient(slurm.prefix, breaker, slurm.timeout_s, left_out)
     if slurm.client == "command":
         return commands

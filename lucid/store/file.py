@@ -158,8 +158,7 @@ def open_file(path: Path, *, read_only: bool, wait_s: float, shared: bool = Fals
     Raises:
         StoreDamaged: the file is damaged, or is not a store of Lucid.
         StoreUnreadable: this user may not read it.
-        StoreError: it cannot be opened for another reason, or was written by a later version of Lucid.
-    """
+        StoreError: it cannot be opened for another reason, or was written by a later version of Lucid."""
     try:
         if read_only:
             _must_be_readable(path)
@@ -196,8 +195,7 @@ def look_through(path: Path, wait_s: float = 5.0) -> None:
 
     Raises:
         StoreDamaged: it is damaged.
-        StoreError: it cannot be read at present.
-    """
+        StoreError: it cannot be read at present."""
     try:
         db = reader(path, wait_s)
         try:

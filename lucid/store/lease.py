@@ -96,8 +96,7 @@ class StoreWatch:
         """Holder and token of the lease as a new reader sees them.
 
         Raises:
-            StoreDamaged, StoreError: it cannot read.
-        """
+            StoreDamaged, StoreError: it cannot read."""
         try:
             db = reader(self._path, wait_s)
             try:
@@ -155,8 +154,7 @@ class LeasedFile:
     cannot be read.
 
     Raises:
-        StoreError: the file cannot be opened, is damaged, or was written by a later version of Lucid.
-    """
+        StoreError: the file cannot be opened, is damaged, or was written by a later version of Lucid."""
 
     def __init__(
         self,

@@ -100,8 +100,7 @@ def record_bytes(
     ``PlanRecord``.
 
     Raises:
-        StoreError: the policy's memory is of a kind that cannot be written.
-    """
+        StoreError: the policy's memory is of a kind that cannot be written."""
     contexts = list({id(context): context for context in made_from.values()}.values())
     partitions, predictions = _Once(_partition_json), _Once[Prediction](noun_to_json)
     numbers = {id(context): i for i, context in enumerate(contexts)}
@@ -176,8 +175,7 @@ def read_record(path: Path) -> PlanRecord:
     """Read a record.
 
     Raises:
-        StoreError: the file cannot be read, or is no record of this format.
-    """
+        StoreError: the file cannot be read, or is no record of this format."""
     try:
         data = json.loads(gzip.decompress(path.read_bytes()))
         if data["format"] != _FORMAT:
@@ -262,8 +260,7 @@ def record_policy(record: PlanRecord, context: Context) -> tuple[Policy, Recorde
     partition.
 
     Raises:
-        ConfigError: it is not known here.
-    """
+        ConfigError: it is not known here."""
     predictor = RecordedPredictor(context)
     return isolated(make_policies(record.policy, record.own, record.settings, predictor)), predictor
 
@@ -281,8 +278,7 @@ def replan(record: PlanRecord) -> dict[str, bytes]:
     """The record's plan made anew, by partition: equal to ``record.plans`` if nothing that decides has changed.
 
     Raises:
-        ConfigError: its policy is not known here.
-    """
+        ConfigError: its policy is not known here."""
     found: dict[str, bytes] = {}
     for number, context in enumerate(record.contexts):
         plan = _host(record, context).plan(context.snapshot)

@@ -73,8 +73,7 @@ def compare_days(old: JobTimes, new: JobTimes, seed: int) -> Evidence:
     of days the plain 2.5th and 97.5th percentiles would be too close together.
 
     Raises:
-        ValueError: the replays are not of the same jobs.
-    """
+        ValueError: the replays are not of the same jobs."""
     if len(old.submit_s) != len(new.submit_s) or not np.array_equal(old.submit_s, new.submit_s):
         raise ValueError("two replays of different jobs cannot be compared")
     day = np.floor(old.submit_s / DAY_S).astype(np.int64)

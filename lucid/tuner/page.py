@@ -44,8 +44,7 @@ def write_page(path: Path, proposal: Proposal, trials: Sequence[Trial]) -> None:
     """Write the page.
 
     Raises:
-        OSError: it cannot be written.
-    """
+        OSError: it cannot be written."""
     figures = [_search(trials)]
     if proposal.evidence is not None:
         figures.append(_days(proposal.evidence))

@@ -69,8 +69,7 @@ def load_proposal(path: Path) -> Proposal:
     """Read a proposal back.
 
     Raises:
-        ConfigError: it is not there, or is not a proposal of this version.
-    """
+        ConfigError: it is not there, or is not a proposal of this version."""
     try:
         data: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         if data.pop("version") != _VERSION:

@@ -58,8 +58,7 @@ def replay(scenario: Scenario, settings: Settings, policy: str = "lucid") -> Job
     """Replay the scenario's trace under these settings.
 
     Raises:
-        ConfigError: the cluster cannot honour them.
-    """
+        ConfigError: the cluster cannot honour them."""
     run = simulate(replace(scenario, settings=settings), policy)
     done = [o for o in run.outcomes if o.end_s >= 0]
     return JobTimes(
@@ -76,8 +75,7 @@ def before(trace: Trace, until_s: float) -> Trace:
     """The jobs of a trace submitted before a time.
 
     Raises:
-        TraceError: none were.
-    """
+        TraceError: none were."""
     jobs = tuple(item for item in trace.jobs if item.job.submit_s < until_s)
     if not jobs:
         raise TraceError(f"{trace.name}: no job was submitted before {until_s:g} s; give a longer history")
@@ -130,8 +128,7 @@ class Trial:
 class Journal:
     """The trials so far, a JSON line each; a line cut short by a crash is left out and its trial done again.
 
-    The first line says what was searched: a journal of another search is refused.
-    """
+    The first line says what was searched: a journal of another search is refused."""
 
     def __init__(self, path: Path, about: Mapping[str, Any]) -> None:
         self._path = path

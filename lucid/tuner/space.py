@@ -42,8 +42,7 @@ def choose(keys: Sequence[str]) -> tuple[Dimension, ...]:
     """The dimensions under these keys, or under the tables that they name; all of them where none are given.
 
     Raises:
-        ConfigError: a key that is not in the space; the message lists those that are.
-    """
+        ConfigError: a key that is not in the space; the message lists those that are."""
     if not keys:
         return SPACE
     chosen: list[Dimension] = []
@@ -69,8 +68,7 @@ def with_values(settings: Settings, values: Mapping[str, Value]) -> Settings:
     """The settings with other values under some dotted keys.
 
     Raises:
-        ConfigError: a key that does not exist, or a value out of its bounds.
-    """
+        ConfigError: a key that does not exist, or a value out of its bounds."""
     data = settings.model_dump(exclude_unset=True)  # what nobody set keeps its default, which may be another live
     for key, value in values.items():
         *path, last = key.split(".")

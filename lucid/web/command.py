@@ -32,8 +32,7 @@ def web(
 ) -> None:
     """Serve read-only pages: cluster, queue, jobs, people, health.
 
-    The pages read lucidd's store, so this runs as lucidd's user. Slurm is never asked.
-    """
+    The pages read lucidd's store, so this runs as lucidd's user. Slurm is never asked."""
     lacking = [name for name in ("starlette", "uvicorn") if find_spec(name) is None]
     if lacking:
         raise ConfigError(f"{', '.join(lacking)} not installed: pip install 'lucid-scheduler[web]'")

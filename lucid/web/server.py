@@ -39,8 +39,7 @@ def serve(source: Source, web: WebSettings) -> None:
     """Serve the pages until the process is told to end.
 
     Raises:
-        ConfigError: the address or the socket cannot be had.
-    """
+        ConfigError: the address or the socket cannot be had."""
     source.start()
     try:
         _run(build_app(source, web.root_path), web)

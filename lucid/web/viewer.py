@@ -67,8 +67,7 @@ def viewer_of(
         client: address and port, or ``("unix", uid)``.
         headers: with names in lower case.
         private: the words of Slurm's PrivateData; ``None`` where lucidd has recorded none.
-        own_uid: of this process, which has lucidd's rights.
-    """
+        own_uid: of this process, which has lucidd's rights."""
     name, admin = "", False
     if client is not None and client[0] == UNIX and f"unix:{peer_name(client[1])}" not in settings.trusted_proxies:
         name, admin = peer_name(client[1]), client[1] in (0, own_uid)

@@ -50,8 +50,7 @@ def live_settings(config: Path) -> Settings:
     """lucidd's settings.
 
     Raises:
-        ConfigError: the file cannot be read, is wrong, or names no partition.
-    """
+        ConfigError: the file cannot be read, is wrong, or names no partition."""
     from lucid.config.load import load_settings
 
     settings = load_settings(config)
@@ -75,8 +74,7 @@ def live_store(settings: Placed, write: bool = False) -> SqliteStore:
     """The daemon's store.
 
     Raises:
-        StoreError: there is none, or it cannot be opened.
-    """
+        StoreError: there is none, or it cannot be opened."""
     daemon = settings.daemon
     return SqliteStore(Path(daemon.state_dir) / "lucid.db", read_only=not write, shared=daemon.shared_state)
 

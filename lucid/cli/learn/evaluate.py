@@ -73,8 +73,7 @@ def evaluate(
     packing PROFILES PAIRS: share scores and the pair model, on workloads (lomo) and configurations (loco) left out of
     training. The files are CSV of configurations measured alone, and of pairs measured together.
 
-    Exit status: 1 if estimates of durations are worse than the running median by more than 1 %.
-    """
+    Exit status: 1 if estimates of durations are worse than the running median by more than 1 %."""
     judge, count, takes = _KINDS[kind]
     if len(files) != count:
         raise click.UsageError(f"{kind} takes {count} file{'s' if count > 1 else ''}, and {len(files)} are given")

@@ -122,8 +122,7 @@ def past_week(
 
     Raises:
         ConfigError: estimates by an oracle, an unknown policy, or one that cannot run here.
-        TraceError: no job was submitted in that time.
-    """
+        TraceError: no job was submitted in that time."""
     if scenario.predictor == "oracle":
         raise ConfigError("an oracle says what nobody could have known; report with --predictor history or learned")
     log = scenario.trace
@@ -250,8 +249,7 @@ def report(
 
     The report says what the site would have gained under Lucid, and which users would have lost. The log is --jobs
     FILE, or with --history the store of lucidd (--config, else LUCID_CONFIG). The two weeks before the log's last
-    days are replayed too. Estimates use only jobs that had ended by then.
-    """
+    days are replayed too. Estimates use only jobs that had ended by then."""
     if week and days not in (None, _WEEK_DAYS):
         raise ConfigError("--week and --days both say how long; give one of them")
     if (log is None) is not history:

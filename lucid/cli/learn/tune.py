@@ -48,8 +48,7 @@ def scenario_of_store(days: float, options: dict[str, Any]) -> tuple[Scenario, l
     Raises:
         ConfigError: the configuration cannot be read, or names no partition.
         StoreError: there is no store.
-        TraceError: nothing ended in that time.
-    """
+        TraceError: nothing ended in that time."""
     config = options["config"] or default_config()
     store = live_store(live_settings(config))
     trace = stored_trace(store, time.time() - days * 86400.0)
@@ -87,8 +86,7 @@ def tune() -> None:
     """Search for better settings by replaying the past, and propose a change.
 
     A change is proposed only if its gain survives on later data. The same search command again continues where
-    the search stopped.
-    """
+    the search stopped."""
 
 
 @tune.command()
@@ -139,8 +137,7 @@ def write_proposal(out: Path, proposal: Proposal) -> None:
     """Write the proposal into its folder: JSON, TOML and a page.
 
     Raises:
-        LucidError: it cannot be written.
-    """
+        LucidError: it cannot be written."""
     try:
         save_proposal(out / "proposal.json", proposal)
         (out / "proposal.toml").write_text(toml_diff(proposal), encoding="utf-8")

@@ -101,8 +101,7 @@ def simulate(
     """Replay TRACE under each --policy and compare the results (default: backfill and lucid).
 
     The policy backfill is plain Slurm: where it is replayed, figures stand beside its figures. The policies sjf and
-    srtf always know the true durations, so nobody can have them. All others use --estimates or --predictor.
-    """
+    srtf always know the true durations, so nobody can have them. All others use --estimates or --predictor."""
     chosen = policies or (BASELINE, "lucid")
     for name in chosen:
         find_policy(name)
@@ -212,8 +211,7 @@ def write_run(
     and decisions.jsonl.
 
     Raises:
-        ConfigError: the folder cannot be written.
-    """
+        ConfigError: the folder cannot be written."""
     try:
         for run in runs:
             folder = out / run.policy

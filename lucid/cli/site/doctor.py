@@ -47,8 +47,7 @@ _UNSEEN = "?"
 def doctor(config: Path, root: Path | None, as_json: bool) -> None:
     """Look for common configuration mistakes, and name the remedy of each. Changes nothing.
 
-    Exit status 1 if something is bad.
-    """
+    Exit status 1 if something is bad."""
     findings = diagnose(live_settings(config), root)
     if as_json:
         say(json.dumps({"findings": [f.to_dict() for f in findings]}, indent=1))
@@ -128,8 +127,7 @@ class _NoProfiles:
 def uninstall(config: Path, wait_s: float) -> None:
     """Release every job that Lucid holds, and check that no held job is left.
 
-    Each job keeps the request that its user wrote. Site factors are set back to 0.
-    """
+    Each job keeps the request that its user wrote. Site factors are set back to 0."""
     leave_slurm(config, wait_s, say)
     say("Lucid holds and changes no job any more; take JobSubmitPlugins=lua out of slurm.conf next")
 

@@ -92,8 +92,7 @@ def out(gpu: str, reason: str, config: Path) -> None:
     """Take a GPU out of new starts.
 
     INDEX is the number of its device file (/dev/nvidia3 is 3). Who runs there goes on. lucidctl gpu return gives it
-    back; nothing else does.
-    """
+    back; nothing else does."""
     node, index = _parsed(gpu)
     store = live_store(live_settings(config), write=True)
     made = GpuOut(node, index, time.time(), " ".join(reason.split())[:200], by=_me())
@@ -108,8 +107,7 @@ def out(gpu: str, reason: str, config: Path) -> None:
 def returned(gpu: str, config: Path) -> None:
     """Let a GPU have new starts again.
 
-    What a sampler has seen of it until now is forgiven; a new fault takes it out again.
-    """
+    What a sampler has seen of it until now is forgiven; a new fault takes it out again."""
     node, index = _parsed(gpu)
     name = f"{node}:{index}"
     store = live_store(live_settings(config), write=True)

@@ -33,8 +33,7 @@ def replay(paths: tuple[Path, ...], config: Path, last: int | None, as_json: boo
     RECORD is a file, or a folder of files. Without RECORD, the command reads the records of lucidd (--config). It
     sends nothing to Slurm.
 
-    Exit status: 0 all plans are equal, 1 some differ (the output says where), 2 a record cannot be read.
-    """
+    Exit status: 0 all plans are equal, 1 some differ (the output says where), 2 a record cannot be read."""
     files = _files(paths, config)[-last:] if last else _files(paths, config)
     found: list[dict[str, Any]] = []
     with progress("planning again") as report:

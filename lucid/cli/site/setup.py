@@ -182,8 +182,7 @@ def setup(
     """Bring Lucid onto this Slurm, or take it away again. Run it as root on slurmctld's host.
 
     Every change is shown as a diff before it is made. A second run changes nothing. What was changed is recorded in
-    /etc/lucid/setup, with a copy of each file as it was.
-    """
+    /etc/lucid/setup, with a copy of each file as it was."""
     asks = not (yes or dry_run or as_json) and sys.stdin.isatty() and sys.stdout.isatty()
     if purge and not undo:
         raise ConfigError("--purge belongs to --undo")

@@ -70,8 +70,7 @@ class PairHarm(Reason):
 @frozen_dataclass(frozen=True, slots=True)
 class PairWork(Reason):
     """Do both jobs together do at least ``least`` times the work of one (``together``)? Or has the job that would
-    share waited (``waited_s``) as long as it then should (``needs_s``; ``None``: its partner would end before that)?
-    """
+    share waited (``waited_s``) as long as it then should (``needs_s``; ``None``: its partner ends before that)?"""
 
     partner: Shown
     together: float
@@ -182,8 +181,7 @@ class PartnerOutlasts(Reason):
 class PartnerLeaves(Reason):
     """Would the guest end before the partner does, or does it gain enough by starting now?
 
-    The published rule: own priority value at most ``ratio`` times the partner's.
-    """
+    The published rule: own priority value at most ``ratio`` times the partner's."""
 
     partner: Shown
     own: float

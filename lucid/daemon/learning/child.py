@@ -42,8 +42,7 @@ class Children:
         """Run ``lucidctl`` with these words to its end.
 
         Raises:
-            TimeoutError: it took longer, or `end` was called; the child was stopped.
-        """
+            TimeoutError: it took longer, or `end` was called; the child was stopped."""
         code = (
             f"from lucid.daemon.learning.child import end_with; end_with({os.getpid()}); "
             "from lucid.cli.main import main; main()"

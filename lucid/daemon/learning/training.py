@@ -42,8 +42,7 @@ class ChildTick:
         """The result of the tick, one object for each kind of model (as ``train --due --json`` prints it).
 
         Raises:
-            ModelError: the child was killed, ran too long, or failed; its last words are in the message.
-        """
+            ModelError: the child was killed, ran too long, or failed; its last words are in the message."""
         try:
             done = self._children.run(self._words, self._timeout)
         except TimeoutError as error:

@@ -34,8 +34,7 @@ class Choice:
 class Estimates:
     """Per job, arrays of shape (n,): seconds, and where the estimate comes from (`source`).
 
-    `scale`, shape (n, 2), is how far the user's jobs range below and above the estimate, in logs.
-    """
+    `scale`, shape (n, 2), is how far the user's jobs range below and above the estimate, in logs."""
 
     point_s: FloatArray
     low_s: FloatArray

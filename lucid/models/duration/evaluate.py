@@ -73,8 +73,7 @@ def evaluate_duration(
         (`worse_than_median`); ``choices`` made at the refits; ``sources`` counted.
 
     Raises:
-        TraceError: the log cannot be read, or `test_from` leaves no jobs before or after it.
-    """
+        TraceError: the log cannot be read, or `test_from` leaves no jobs before or after it."""
     jobs, of = _with_users(read(path))
     if isinstance(test_from, datetime):
         moment = test_from if test_from.tzinfo is not None else test_from.replace(tzinfo=UTC)

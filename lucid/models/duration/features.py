@@ -197,8 +197,7 @@ def feature_columns(
     """All features as columns of length n, from requests, `facts` and the names' buckets.
 
     `anchor` (n,) is the log duration that a model corrects; the history enters as differences from it, so
-    that what is learned from one user's habits carries over to another's.
-    """
+    that what is learned from one user's habits carries over to another's."""
     fact = {name: facts[:, number] for number, name in enumerate(FACT_NAMES)}
     return {
         "user": jobs.user,
@@ -294,8 +293,7 @@ class NameBuckets:
         """Check and build.
 
         Raises:
-            ModelError: not an object of text to text; the message names `source`.
-        """
+            ModelError: not an object of text to text; the message names `source`."""
         if not isinstance(data, dict) or not all(isinstance(v, str) for v in data.values()):
             raise ModelError(f"{source}: names is not an object of stem to bucket; train the model again")
         return cls(dict(data))

@@ -136,8 +136,7 @@ def fit_durations(jobs: JobTable, monotone: Mapping[str, int] | None = None) -> 
     features along which durations may only rise (1) or fall (-1).
 
     Raises:
-        ModelError: the training libraries are not installed, or `monotone` names no ordered feature.
-    """
+        ModelError: the training libraries are not installed, or `monotone` names no ordered feature."""
     monotone = monotone or {}
     _check(monotone)
     ended = np.isfinite(jobs.duration_s) & np.isfinite(jobs.end_s)

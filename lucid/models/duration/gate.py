@@ -148,8 +148,7 @@ class Record:
         """Check and build.
 
         Raises:
-            ModelError: not as many finite numbers, none below zero, as a record has; names `source`.
-        """
+            ModelError: not as many finite numbers, none below zero, as a record has; names `source`."""
         if (
             not isinstance(data, list)
             or len(data) != _SUMS
@@ -228,8 +227,7 @@ class IntervalTracker:
 
         A lower bound under ten seconds is given as zero: at that length nothing tells jobs apart. The upper one is
         at most twice the longest duration seen, unless the user's own highest tenth begins later. With fewer than
-        ten residuals it knows nothing: zero to the limit (or infinity).
-        """
+        ten residuals it knows nothing: zero to the limit (or infinity)."""
         limit = np.where(np.isnan(limit_s), np.inf, limit_s)
         if len(self._sorted) < _FEWEST:
             return np.zeros(len(point)), limit
@@ -257,8 +255,7 @@ class IntervalTracker:
         Taken over the outcomes ``estimate × residual`` that exceed `ran_s`, none of them longer than an upper bound
         may be (`bounds`). A job that outran all of them is
         expected to run as long again: for heavy (Pareto) tails the time left grows with the time spent.
-        The limit caps it.
-        """
+        The limit caps it."""
         limit = np.where(np.isnan(limit_s), np.inf, limit_s)
         levels = np.array([self._quantile(level) for level in np.linspace(0.005, 0.995, 100)])
         if len(self._sorted) < _FEWEST:
@@ -282,8 +279,7 @@ class IntervalTracker:
 
         Raises:
             ModelError: levels out of range, or residuals or a longest duration that are not finite numbers; names
-                `source`.
-        """
+                `source`."""
         remedy = "train the model again or restore an earlier version"
         if not isinstance(data, dict) or {*data, "longest_s"} != {"low", "high", "residuals", "longest_s"}:
             raise ModelError(f"{source}: interval must have exactly low, high, residuals and longest_s; {remedy}")

@@ -67,8 +67,7 @@ class JobTable:
         """Build from any of the columns; absent text is None, absent numbers are NaN (`gpus`: 0).
 
         Raises:
-            ModelError: an unknown column name, or columns of different length.
-        """
+            ModelError: an unknown column name, or columns of different length."""
         known = [f.name for f in fields(cls) if f.name != "profile"]
         if unknown := sorted(set(columns) - set(known)):
             raise ModelError(f"columns {unknown} are not of a job table; known are {', '.join(known)}")
@@ -108,8 +107,7 @@ def read_jobs(path: Path) -> JobTable:
 
     Raises:
         TraceError: the file cannot be read, its layout is none of the known ones, or a value is not what
-            its column holds; the message names file, line, column, value and remedy.
-    """
+            its column holds; the message names file, line, column, value and remedy."""
     source = as_lines(load(path))
     line, first = first_line(source)
     if is_sacct(first):

@@ -227,8 +227,7 @@ class DurationModel:
         """Check and build; `source` is the file that messages name.
 
         Raises:
-            ModelError: anything that does not make a consistent model.
-        """
+            ModelError: anything that does not make a consistent model."""
         if isinstance(data, dict) and data.get("format") in _EARLIER:
             return cls._earlier(data, source)
         if not isinstance(data, dict) or set(data) != set(cls.untrained().to_json()):

@@ -43,8 +43,7 @@ class FallingRidge:
     """min ||y - b0 - F b - X c||^2 + sum_j p_j b_j^2 + sum_k q_k c_k^2 subject to b <= 0.
 
     `falling` is F, shape (n, j); `free` is X, shape (n, k); `falling_penalty` (j,) and `free_penalty` (k,)
-    are p and q. The intercept b0 is not penalised.
-    """
+    are p and q. The intercept b0 is not penalised."""
 
     def __init__(
         self,
@@ -152,8 +151,7 @@ class PairModel:
         """Check and build.
 
         Raises:
-            ModelError: `data` is no consistent pair model; the message names `source`.
-        """
+            ModelError: `data` is no consistent pair model; the message names `source`."""
         if not isinstance(data, dict) or data.get("format") != FORMAT or "model" not in data:
             raise ModelError(f"{source}: is not a {FORMAT} model; train the model again")
         threshold = data.get("threshold")
@@ -262,8 +260,7 @@ def fit_pairs(pairings: Sequence[Pairing]) -> PairModel:
     """Fit the pair model and set its bar from predictions for configurations left out.
 
     Raises:
-        ModelError: no pairing at all, or none that is free of interference to set the bar by.
-    """
+        ModelError: no pairing at all, or none that is free of interference to set the bar by."""
     # Imported here: the cross-validation itself is built from this module's design.
 
     design = PairDesign(pairings)
@@ -282,8 +279,7 @@ def recall_threshold(scores: FloatArray, free: npt.NDArray[np.bool_], recall: fl
     """The highest bar that still finds `recall` of the free pairs, half-way to the next lower score.
 
     Raises:
-        ModelError: there is no free pair.
-    """
+        ModelError: there is no free pair."""
     found = np.sort(scores[free])[::-1]
     if not len(found):
         raise ModelError("no measured pair is free of interference; the bar for packing cannot be set")
@@ -344,8 +340,7 @@ class Honest:
 def sides_by(pairings: Sequence[Pairing], what: Literal["workload", "config"], folds: int = 0) -> IntArray:
     """A group number for both sides of every pairing, shape (n, 2).
 
-    With `folds`, names are dealt into that many groups in sorted order (neighbours apart).
-    """
+    With `folds`, names are dealt into that many groups in sorted order (neighbours apart)."""
     names = [(str(getattr(p.first, what)), str(getattr(p.second, what))) for p in pairings]
     known = {name: number for number, name in enumerate(sorted({n for pair in names for n in pair}))}
     groups = np.array([[known[first], known[second]] for first, second in names], dtype=np.intp)
@@ -357,8 +352,7 @@ def leave_out(design: PairDesign, sides: IntArray, leaving: Leaving, absent: Seq
     twice, each time with one side's group unknown and the other's known (``one``).
 
     A pairing within one group is then predicted once. This is the new configuration that arrives in a cluster
-    where its partner has been measured before.
-    """
+    where its partner has been measured before."""
     return _held(design, sides, _CELLS[leaving](sides, absent), absent)
 
 

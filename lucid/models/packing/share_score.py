@@ -140,8 +140,7 @@ class ShareTree:
         """Check and build.
 
         Raises:
-            ModelError: `data` is no tree in which every walk ends; the message names `source` and node.
-        """
+            ModelError: `data` is no tree in which every walk ends; the message names `source` and node."""
         if not isinstance(data, dict) or data.get("format") != FORMAT or not data.get("nodes"):
             raise ModelError(f"{source}: is not a {FORMAT} with nodes; train the model again")
         if not isinstance(data["nodes"], list):
@@ -158,8 +157,7 @@ def share_labels(
     """Labels by the paper's rule from measured pairs.
 
     A configuration never measured beside another keeps the label its profile brings (a workload too large to
-    be paired has the label of its table), or None.
-    """
+    be paired has the label of its table), or None."""
     bars = thresholds or Thresholds()
     speeds: dict[str | None, list[float]] = {}
     for pairing in pairings:
@@ -179,8 +177,7 @@ def fit_share(usages: Sequence[Usage], labels: Sequence[int], *, alpha: float | 
     and MiB, so finer ones would pretend a precision that cannot be measured.
 
     Raises:
-        ModelError: no data, labels outside 0, 1, 2, or a feature that is missing.
-    """
+        ModelError: no data, labels outside 0, 1, 2, or a feature that is missing."""
     table = _table(usages)
     target = _targets(labels, len(usages))
     return _grow(table, target, choose_alpha(usages, labels) if alpha is None else alpha)
@@ -191,8 +188,7 @@ def choose_alpha(usages: Sequence[Usage], labels: Sequence[int]) -> float:
 
     The loss is the squared distance of the share scores (Tiny for Jumbo is four times as bad as Medium for
     Jumbo). It is averaged over neighbouring alphas, so that a plateau wins over a lucky spike, and ties go to
-    the stronger pruning. With fewer than four workloads the middle of the grid is returned.
-    """
+    the stronger pruning. With fewer than four workloads the middle of the grid is returned."""
     table, target = _table(usages), _targets(labels, len(usages))
     groups = np.array([usage.workload or "" for usage in usages])
     names = sorted(set(groups.tolist()))

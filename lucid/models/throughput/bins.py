@@ -34,8 +34,7 @@ class Bins:
     """Consecutive bins of equal width: their starts and what was counted in each, shape (n,) all.
 
     `jobs` and `gpus` are the GPU jobs and GPUs submitted (the targets); `others` are further counts known
-    when a bin closes (GPU jobs started, GPU jobs ended, all jobs), by name: resubmissions follow endings.
-    """
+    when a bin closes (GPU jobs started, GPU jobs ended, all jobs), by name: resubmissions follow endings."""
 
     start: tuple[datetime, ...]
     jobs: FloatArray
@@ -80,8 +79,7 @@ def bins_of_jobs(jobs: JobTable, width_s: float = BIN_S) -> Bins:
     that 95 % of the jobs submitted in them had ended when the log was written, going by how long jobs took to end.
 
     Raises:
-        TooFew: the jobs fill fewer than two bins.
-    """
+        TooFew: the jobs fill fewer than two bins."""
     jobs = jobs.take((jobs.gpus > 0) & np.isfinite(jobs.submit_s) & np.isfinite(jobs.end_s))
     if not len(jobs):
         raise TooFew("throughput: no finished job of the log has GPUs; train when some have ended")
@@ -105,8 +103,7 @@ def read_bins(path: Path) -> Bins:
     start_gpu_job, end_gpu_job and submit_job_all are used where the file has them; others are ignored.
 
     Raises:
-        ModelError: the file cannot be read, or a bin is malformed, negative or out of step.
-    """
+        ModelError: the file cannot be read, or a bin is malformed, negative or out of step."""
     start: list[datetime] = []
     counts: list[list[float]] = []
     try:
@@ -159,8 +156,7 @@ _SOFT_REACH: Final = 8  # half-lives after which a weight (2^-8) no longer matte
 def throughput_columns(bins: Bins, age: int) -> dict[str, FloatArray]:
     """Inputs of every row s (bin s the newest known, bin s + age predicted), each of shape (n,).
 
-    Values that reach back before the first bin are nan (the model's "missing").
-    """
+    Values that reach back before the first bin are nan (the model's "missing")."""
     coming = [start + age * bins.width for start in bins.start]
     columns = {
         "hour": np.array([time.hour + time.minute / 60 for time in coming], dtype=np.float64),

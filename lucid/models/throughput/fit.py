@@ -27,8 +27,7 @@ def fit_throughput(bins: Bins, age: int, *, parallel: int = 1) -> ThroughputMode
 
     Raises:
         TooFew: too few bins.
-        ModelError: an age below 1 or beyond a day.
-    """
+        ModelError: an age below 1 or beyond a day."""
     day = day_of(bins.width)
     if not 1 <= age <= day - 2:
         raise ModelError(f"age of the newest bin is {age}; give 1 (the bin just closed) to {day - 2} bins")

@@ -100,8 +100,7 @@ def evaluate(bins: Bins, train_until: datetime, age: int, *, parallel: int = 2) 
     """Train before the date, forecast every bin from it on, report errors and the time training took.
 
     Raises:
-        ModelError: no bin before or none after the date, or too few to train.
-    """
+        ModelError: no bin before or none after the date, or too few to train."""
     past = bins.upto(utc(train_until))
     first = len(past.start)
     if first == len(bins.start):

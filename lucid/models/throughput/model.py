@@ -93,8 +93,7 @@ class ThroughputModel:
         The bins must reach back three weeks and two hours.
 
         Raises:
-            ModelError: the bins are of another width, or the model needs counts that these bins lack.
-        """
+            ModelError: the bins are of another width, or the model needs counts that these bins lack."""
         self._check_width(bins)
         columns = newest_columns(bins, self.age)
         return float(self.gpus.expected(columns, bins.gpus[-1:])[0]) * 3600.0 / self.width_s
@@ -127,8 +126,7 @@ class ThroughputModel:
         """Check and build.
 
         Raises:
-            ModelError: `data` is no consistent throughput model; the message names `source`.
-        """
+            ModelError: `data` is no consistent throughput model; the message names `source`."""
         if not isinstance(data, dict) or data.get("format") != FORMAT:
             raise ModelError(f"{source}: is not a {FORMAT} model; train the model again")
         age, width = data.get("age"), _number(data.get("width_s"), f"{source}: width_s", low=1e-3)

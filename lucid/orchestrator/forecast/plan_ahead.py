@@ -197,8 +197,7 @@ def forecast(
         coarser: what happens within this share of the time planned so far is seen at once; by default as the looks
             suffice.
         run_times: how estimates came true; without it jobs run for their estimates, and there is one path.
-        most_paths: 1, or as many as the looks suffice for.
-    """
+        most_paths: 1, or as many as the looks suffice for."""
     if isinstance(policy, PoliciesByPartition):
         return _each(
             snapshot, plan, policy, until, most_looks=most_looks, pair_speed=pair_speed, coarser=coarser,

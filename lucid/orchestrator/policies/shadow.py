@@ -117,8 +117,7 @@ def advance(
         snapshot: for the time, what has ended, and the estimates.
         plain: the policy that says what plain order is.
         bound_s: the promise, s, for the tally.
-        kept: by VC, what the last shadow was made of: saves work, and changes nothing.
-    """
+        kept: by VC, what the last shadow was made of: saves work, and changes nothing."""
     partition = without_yielding(partition)  # whom plain Slurm would preempt is in nobody's way
     names = tuple(node.name for node in partition.nodes)
     if before is None or before.nodes != names:

@@ -261,8 +261,7 @@ def check_partition(
     (``check_quotas``); who is preempted gives way to the job that starts (``check_victims``).
 
     Raises:
-        UnsafePlan: naming the rule, the job and the resource.
-    """
+        UnsafePlan: naming the rule, the job and the resource."""
     others = _Elsewhere(snapshot, Plan(snapshot.now_s, {partition.name: plan}), partition)
     for error in _unsafe_of(partition, plan, rules, settings, snapshot, others, set()):
         raise error

@@ -34,8 +34,7 @@ def check_groups(
         waiting: all that the plan may start, by job id.
 
     Raises:
-        UnsafeAction: naming the rule, the group and the job, and an action that the plan is to do without.
-    """
+        UnsafeAction: naming the rule, the group and the job, and an action that the plan is to do without."""
     named = (action.decision for action in plan.actions)
     if limit == 1 and not any(isinstance(decision, Start | Regroup) and decision.group for decision in named):
         return

@@ -26,8 +26,7 @@ def check_pair(
     """Check two jobs that would hold the same GPUs, which are on ``nodes``.
 
     Raises:
-        UnsafePlan: naming the jobs and the rule.
-    """
+        UnsafePlan: naming the jobs and the rule."""
     names = f"jobs {guest.job.id} and {host.job.id}"
     peaks_mib, scores = 0.0, 0
     for entry in (guest, host):

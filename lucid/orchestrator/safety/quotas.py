@@ -40,8 +40,7 @@ def check_quotas(
         turns: jobs of the partition that were let beyond a quota in their turn; brought up to date.
 
     Returns:
-        What was wrong with each action that must not be done, naming the job, the VC and its quota.
-    """
+        What was wrong with each action that must not be done, naming the job, the VC and its quota."""
     unsafe: list[UnsafeAction] = []
     if not partition.quotas or not any(map(_takes_gpus, plan.actions)):
         return unsafe

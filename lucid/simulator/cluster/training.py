@@ -171,8 +171,7 @@ class Application:
         name: its name.
         runs: training runs by batch size.
         placed: (n, 4) local batch, nodes, step and synchronisation time, by placement.
-        scaled: (n, 5) nodes, GPUs, local batch, step and synchronisation time.
-    """
+        scaled: (n, 5) nodes, GPUs, local batch, step and synchronisation time."""
 
     def __init__(
         self,
@@ -211,8 +210,7 @@ class Application:
 
         The placement itself where it was measured (nodes in a ring, so any rotation of it), else between
         placements of as many nodes and GPUs; outside of all that was measured by the model of step times
-        that fits the measurements best.
-        """
+        that fits the measurements best."""
         ring = min(layout[i:] + layout[:i] for i in range(len(layout)))
         found = self._times.get((ring, atomic))
         if found is None:
@@ -302,8 +300,7 @@ def read_application(folder: Path) -> Application:
     """Read one application's folder.
 
     Raises:
-        TraceError: a file is missing, or a row of it is bad; the message names file, line and remedy.
-    """
+        TraceError: a file is missing, or a row of it is bad; the message names file, line and remedy."""
     if not folder.is_dir():
         raise TraceError(
             f"{folder}: there is no such folder. Every application of a Pollux workload needs a folder of its name "

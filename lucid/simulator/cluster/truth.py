@@ -71,8 +71,7 @@ def read_pairs(path: Path) -> PairsTable:
     """Read a table of measured pairs: columns model1, dataset1, batchsize1, amp1, speed1, and the same with 2.
 
     Raises:
-        TraceError: naming file, line, column and value of what is wrong.
-    """
+        TraceError: naming file, line, column and value of what is wrong."""
     speeds: dict[tuple[str, str], tuple[float, float]] = {}
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
@@ -145,8 +144,7 @@ class Interleaving:
     Args:
         resources: k, over which a round is laid out.
         ordering: in which order members enter a round; "worst" is an ablation.
-        overhead: factors on the round by the number of members.
-    """
+        overhead: factors on the round by the number of members."""
 
     def __init__(self, resources: int = 4, ordering: Ordering = "best", overhead: Overhead = PUBLISHED) -> None:
         self._resources = resources

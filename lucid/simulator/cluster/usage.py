@@ -35,8 +35,7 @@ class UsageBook:
     Args:
         half_life_s: after this long usage counts half.
         period_s: how often factors are worked out.
-        shares: by account (or user); 1 where not given.
-    """
+        shares: by account (or user); 1 where not given."""
 
     def __init__(self, half_life_s: float, period_s: float, shares: Mapping[str, float]) -> None:
         self._rate = math.log(2.0) / half_life_s

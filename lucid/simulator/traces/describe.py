@@ -27,8 +27,7 @@ def describe(trace: Trace) -> dict[str, Any]:
     """Figures about a trace, ready for JSON. Times in seconds (``_s``), load in GPU-hours (``_gpu_h``).
 
     The span goes from the first to the last submission. ``by_hour_of_day`` and ``by_weekday`` (Monday first) are
-    mean submissions per hour; they are ``None`` without calendar dates, and follow the trace's own clock.
-    """
+    mean submissions per hour; they are ``None`` without calendar dates, and follow the trace's own clock."""
     jobs = trace.jobs
     span_s = jobs[-1].job.submit_s - jobs[0].job.submit_s if jobs else 0.0
     durations = sorted(item.duration_s for item in jobs)

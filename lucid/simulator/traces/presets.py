@@ -37,8 +37,7 @@ class SynthSettings:
     """Parameters of ``synthesise``. Shares are of jobs and between 0 and 1; times say their unit.
 
     Raises:
-        ConfigError: a value out of range; names it.
-    """
+        ConfigError: a value out of range; names it."""
 
     name: str
     jobs: int
@@ -222,8 +221,7 @@ def preset(name: str) -> SynthSettings:
     """The settings of a named history.
 
     Raises:
-        ConfigError: no such name; lists the known ones.
-    """
+        ConfigError: no such name; lists the known ones."""
     if name not in PRESETS:
         raise ConfigError(f"unknown synthetic trace {name!r} (known: {', '.join(sorted(PRESETS))})")
     return PRESETS[name]
@@ -233,6 +231,5 @@ def vc_layout(name: str) -> dict[str, int]:
     """Nodes by VC of a named history.
 
     Raises:
-        ConfigError: no such name; lists the known ones.
-    """
+        ConfigError: no such name; lists the known ones."""
     return {vc.name: vc.nodes for vc in preset(name).vcs}

@@ -105,8 +105,7 @@ def sniff(path: str | Path) -> str:
     """Name of the format of a file.
 
     Raises:
-        TraceError: it cannot be read, or is of no known format.
-    """
+        TraceError: it cannot be read, or is of no known format."""
     source = as_lines(load(Path(path)))
     line, first = first_line(source)
     return _sniff(source, first, line)

@@ -46,8 +46,7 @@ class Trace:
     ``epoch_s``: Unix time of second 0 where the trace has calendar dates (so that rhythms can be read).
     ``evaluated_with``: settings of policies, by section and key, in the evaluation that the trace was published
     with; they hold unless set otherwise.
-    ``skipped``: rows left out by ``--skip-bad`` or because they asked for no GPU, by reason.
-    """
+    ``skipped``: rows left out by ``--skip-bad`` or because they asked for no GPU, by reason."""
 
     name: str
     jobs: tuple[TraceJob, ...]
@@ -125,8 +124,7 @@ def collect(
         rebase: count submit times from the first job; else they stay as they are.
 
     Raises:
-        TraceError: a bad row (unless they are skipped), or no job is left.
-    """
+        TraceError: a bad row (unless they are skipped), or no job is left."""
     drafts: list[tuple[float, int, Draft]] = []
     ids: dict[str, int] = {}
     counts: Counter[str] = Counter()

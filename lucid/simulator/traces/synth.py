@@ -131,8 +131,7 @@ _KINDS = (
 class Template:
     """A project that its user submits again and again: ``median_s`` and ``sigma`` make its log-normal run time.
 
-    ``center_s`` and ``width_s`` say when in the history it is worked on; ``version`` counts submissions.
-    """
+    ``center_s`` and ``width_s`` say when in the history it is worked on; ``version`` counts submissions."""
 
     name: str
     gpus: int
@@ -271,8 +270,7 @@ def synthesise(settings: SynthSettings, seed: int = 1, progress: Callable[[int, 
         progress: called now and then with (jobs done, jobs in all).
 
     Raises:
-        ConfigError: so few jobs cannot make the load that is asked for.
-    """
+        ConfigError: so few jobs cannot make the load that is asked for."""
     # one stream of chance per matter: changing how many jobs there are leaves the people as they were
     rng = Random(f"{settings.name}/{seed}/jobs")
     rhythm = _Rhythm(settings, Random(f"{settings.name}/{seed}/rhythm"))
@@ -455,8 +453,7 @@ class _Rhythm:
     """Times of a non-homogeneous Poisson process whose rate is constant within each hour.
 
     Given how many there are, such times are independent draws from the rate taken as a density; that is how
-    they are drawn, so that the number of jobs is exact.
-    """
+    they are drawn, so that the number of jobs is exact."""
 
     def __init__(self, settings: SynthSettings, rng: Random) -> None:
         self._end_s = settings.days * 86400.0

@@ -31,8 +31,7 @@ def days_of(trace: Trace, begin: str | None, days: float | None) -> Trace:
         days: length of the window; ``None`` to the end of the trace.
 
     Raises:
-        ConfigError: ``begin`` is neither, or a date where the trace has none, or no job arrives in the window.
-    """
+        ConfigError: ``begin`` is neither, or a date where the trace has none, or no job arrives in the window."""
     first_s, last_s = trace.jobs[0].job.submit_s, trace.jobs[-1].job.submit_s
     from_s = first_s if begin is None else _moment_s(begin, trace, first_s)
     until_s = math.inf if days is None else from_s + days * _DAY_S
@@ -96,8 +95,7 @@ def read_finished(path: Path) -> JobTable:
     """Read a log of finished jobs (`read_jobs`) or a trace of any format (`read_trace`), ordered by submission.
 
     Raises:
-        TraceError: the file cannot be read, is of no known kind, or has a bad row.
-    """
+        TraceError: the file cannot be read, is of no known kind, or has a bad row."""
     try:
         kind = sniff(path)
     except TraceError:

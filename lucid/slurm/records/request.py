@@ -171,8 +171,7 @@ def whole_because(
         mark: job_submit.lua's tag.
         min_nodes: nodes that it asks for.
         batch: is it a batch job?
-        defaults: JobDefaults of its VC; ``None`` where they are not known.
-    """
+        defaults: JobDefaults of its VC; ``None`` where they are not known."""
     if mark.get("share") == "0":
         return _WHY.get(mark.get("why", ""), _ASKED)
     if not batch:

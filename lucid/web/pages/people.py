@@ -1,4 +1,4 @@
-"""The pages of people (GPU-hours used and wasted, by whom, with advice) and of Lucid's own health.
+"""The pages of people (GPU-hours used and wasted, by whom, with advice) and of lucidd's health.
 
 The figures are those of ``lucidctl efficiency``, worked out once a minute. Nothing is cancelled here. The health page
 has what ``doctor`` finds in lucidd's own files, modes, Slurm's answers, models and forecasts."""

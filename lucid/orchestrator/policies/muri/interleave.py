@@ -43,8 +43,7 @@ class Overhead:
 
     Attributes:
         solo: factor on the iteration time of a job run alone.
-        group: factor on the period of a group of 1, 2, 3, 4 jobs, relative to unshared runs.
-    """
+        group: factor on the period of a group of 1, 2, 3, 4 jobs, relative to unshared runs."""
 
     solo: float = 1.0
     group: tuple[float, ...] = (1.0, 1.0, 1.0, 1.0)
@@ -112,8 +111,7 @@ def _three_times(stages: Floats, orders: Ints) -> Floats:
 
     Data loading (time 0) spans two of the four slots, so a slot's end is the latest of three: GPU and
     network from the slot before, data from the one before that. The period is read off once two
-    successive differences over one round agree to 0.1 %, else after two rounds.
-    """
+    successive differences over one round agree to 0.1 %, else after two rounds."""
     p = orders.shape[1]
     shape = (len(stages), len(orders))
     end = [np.zeros(shape) for _ in range(_THREE_TIME_SLOTS + 1)]
@@ -169,8 +167,7 @@ def periods(stages: ArrayLike, k: int, ordering: Ordering = "best") -> Floats:
         (B,) periods in the unit of ``stages``. A single job's period is the sum of its times.
 
     Raises:
-        ValueError: the shape does not fit ``k``, or more jobs than resources.
-    """
+        ValueError: the shape does not fit ``k``, or more jobs than resources."""
     array = np.asarray(stages, dtype=np.float64)
     if array.ndim != 3:
         raise ValueError(f"stages has shape {array.shape}; need (groups, jobs, times)")
@@ -202,8 +199,7 @@ def best_ordering(stages: ArrayLike, k: int, ordering: Ordering = "best") -> tup
         The period, and the jobs' indices in the order in which they enter the round.
 
     Raises:
-        ValueError: as in :func:`periods`.
-    """
+        ValueError: as in :func:`periods`."""
     array = np.asarray(stages, dtype=np.float64)[None]
     if array.shape[1] == 1:
         return float(array.sum()), (0,)
@@ -234,8 +230,7 @@ def efficiencies(
         spans two slots.
 
     Raises:
-        ValueError: as in :func:`periods`.
-    """
+        ValueError: as in :func:`periods`."""
     array = np.asarray(stages, dtype=np.float64)
     if array.ndim == 3 and array.shape[1] == 1 and solo_s is not None:
         period = np.asarray(solo_s, dtype=np.float64)
@@ -258,8 +253,7 @@ class MuriJob:
         gpus: GPUs that the job occupies; only jobs of the same count share a group (M12).
         stages: time per iteration on each resource, in one unit of time: k values, or the three values
             (data, GPU, network) of the published traces.
-        iteration_s: time of one iteration alone, same unit; None takes the sum of ``stages``.
-    """
+        iteration_s: time of one iteration alone, same unit; None takes the sum of ``stages``."""
 
     job_id: Hashable
     gpus: int
@@ -281,8 +275,7 @@ def check_stages(stages: Sequence[float]) -> None:
     """Refuse stage times that no profile can have.
 
     Raises:
-        ValueError: a time is negative or not finite, or all are zero (the job would use nothing).
-    """
+        ValueError: a time is negative or not finite, or all are zero (the job would use nothing)."""
     if not stages or any(not 0 <= t < float("inf") for t in stages) or not any(stages):
         raise ValueError(f"stage times {tuple(stages)}: need finite times >= 0, at least one above 0")
 
@@ -302,8 +295,7 @@ def conflict(a: MuriJob, b: MuriJob) -> float:
 
     Args:
         a: a job whose stages are the four resources.
-        b: another.
-    """
+        b: another."""
     return sum(one * other for one, other in zip(_shares(a), _shares(b), strict=True))
 
 

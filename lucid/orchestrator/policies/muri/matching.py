@@ -8,8 +8,7 @@ Three ways, chosen by size:
 * many vertices of many kinds: the fractional matching (an assignment problem) gives a price to every
   vertex; an edge that costs more than the gap between the fractional value and a matching already found
   cannot be part of a better one, so the blossom algorithm runs on the few edges left. The proof that
-  the last edges change nothing takes most of the time; ``rel_gap`` says how small a doubt may stay.
-"""
+  the last edges change nothing takes most of the time; ``rel_gap`` says how small a doubt may stay."""
 
 from __future__ import annotations
 
@@ -40,8 +39,7 @@ def max_weight_matching(weights: ArrayLike, rel_gap: float = 0.0) -> Pairs:
         Pairs (i, j) with i < j, ascending. Equal inputs give equal pairs.
 
     Raises:
-        ValueError: ``weights`` is not a square symmetric matrix of finite numbers.
-    """
+        ValueError: ``weights`` is not a square symmetric matrix of finite numbers."""
     w = np.array(weights, dtype=np.float64)
     if w.ndim != 2 or w.shape[0] != w.shape[1] or not np.isfinite(w).all() or not np.allclose(w, w.T):
         raise ValueError(f"weights of shape {w.shape}: need a square symmetric matrix of finite numbers")

@@ -39,8 +39,7 @@ def arrange(
     one for which there are not enough is taken apart, and its members are placed one by one as far as they go.
 
     Returns:
-        What can be placed, and what is free then.
-    """
+        What can be placed, and what is free then."""
     whole = [_whole(members) for members in groups]
     placements, ledger = _try(partition, groups, now_s, whole, place, stay)
     if stay and None in placements:

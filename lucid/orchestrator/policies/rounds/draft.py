@@ -156,8 +156,7 @@ class PlanDraft:
         Args:
             wanted: by job id, (N,) GPUs on each node, all 0 to wait; jobs whose row is what they have stay.
             why: a reason for each.
-            batches: what ``Resize.batch`` is to be, of jobs for which the policy chose one.
-        """
+            batches: what ``Resize.batch`` is to be, of jobs for which the policy chose one."""
         present = {e.job.id: row for e, row in zip(self.running, self.base(self.running), strict=True)}
         moved = [e for e in self.running if not np.array_equal(wanted[e.job.id], present[e.job.id])]
         ledger = Ledger(self.partition, self._now_s)

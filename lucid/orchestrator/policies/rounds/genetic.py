@@ -148,8 +148,7 @@ class Objective:
     Attributes:
         p: fairness: 1 is the mean, 0 the geometric mean, ever more negative looks at the worst job.
         offset: added to each speedup, so that a job without GPUs does not decide alone.
-        scale: factor on the speedups; the published code takes nodes / GPUs.
-    """
+        scale: factor on the speedups; the published code takes nodes / GPUs."""
 
     p: float = -1.0
     offset: float = 1e-3
@@ -181,8 +180,7 @@ class SearchOptions:
         reset: part of a child's jobs that return to their present GPUs.
         drop: part of a child's jobs that lose GPUs.
         seeds: begin also with a greedy allocation, and with the present one filled up; the published
-            search begins with the present one alone.
-    """
+            search begins with the present one alone."""
 
     population: int = 100
     generations: int = 100
@@ -201,8 +199,7 @@ class SearchResult:
         fitness: its fitness.
         speedups: (J,) its speedups, restart factor included.
         population: (P, N, width) the last population, best first, to begin the next search with.
-        generations: generations that were run.
-    """
+        generations: generations that were run."""
 
     allocation: Ints
     fitness: float
@@ -218,8 +215,7 @@ def carry_over(population: Slots, old_jobs: int, index: ArrayLike, jobs: int) ->
         population: (P, N, width) of the last search.
         old_jobs: number of jobs then.
         index: (old_jobs,) each old job's index now, -1 if it is gone.
-        jobs: number of jobs now.
-    """
+        jobs: number of jobs now."""
     new = np.append(np.asarray(index, dtype=np.int32), -1)
     mapped = new[np.minimum(population, old_jobs)]
     return np.where(mapped < 0, jobs, mapped).astype(np.int32)
@@ -261,8 +257,7 @@ def search(
         The best allocation found; never worse than ``base``, if that obeys the rules.
 
     Raises:
-        ValueError: shapes do not agree.
-    """
+        ValueError: shapes do not agree."""
     goal = objective if objective is not None else Objective()
     effort = options if options is not None else SearchOptions()
     room = np.asarray(capacity, dtype=np.intp)
@@ -353,8 +348,7 @@ class _Search:
         """Jobs below the point from one parent, the others from the other.
 
         Where a node is then too small, early jobs go first in one child (``sign`` 1), late jobs in the
-        other.
-        """
+        other."""
         idle = self.layout.jobs
         both = np.concatenate([np.where(low < point, low, idle), np.where(high >= point, high, idle)], axis=2)
         if sign < 0:

@@ -26,8 +26,7 @@ class Counts(NamedTuple):
     Attributes:
         replicas: GPUs of each job.
         across: 1 where they are on several nodes.
-        changed: whether the job's row differs from the present allocation.
-    """
+        changed: whether the job's row differs from the present allocation."""
 
     replicas: Ints
     across: Ints
@@ -44,8 +43,7 @@ class Layout:
         max_replicas: (J,) most GPUs of each job.
         avoid_interference: at most one job that is on several nodes may use a node (P28).
         blocked: (N,) nodes on which a job outside the search is such a job already.
-        max_nodes: (J,) most nodes of each job; ``None``: nobody has such a bound.
-    """
+        max_nodes: (J,) most nodes of each job; ``None``: nobody has such a bound."""
 
     capacity: Ints
     base: Ints
@@ -124,8 +122,7 @@ class Layout:
             rng: decides which of two distributed jobs keeps a node and which GPUs are dropped.
 
         Returns:
-            The same array, sorted within nodes.
-        """
+            The same array, sorted within nodes."""
         idle = self.jobs
         # Sorted, the entries beyond a small node's size are its last.
         slots.sort(axis=2)

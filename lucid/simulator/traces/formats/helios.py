@@ -19,8 +19,7 @@ def read(source: Source, header: list[str], header_line: int, options: ReadOptio
     """Read a Helios log.
 
     Raises:
-        TraceError: a missing column, or a bad row that is not to be skipped.
-    """
+        TraceError: a missing column, or a bad row that is not to be skipped."""
     has_profile = any(column in header for column in _PROFILE)
     needed = NEEDED + (_PROFILE if has_profile else ())
     return collect_csv(source, header, header_line, needed, ABOUT, _parse, options, lambda first_s: first_s)

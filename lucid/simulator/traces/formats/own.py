@@ -64,8 +64,7 @@ def write_trace(trace: Trace, path: str | Path) -> None:
 
     Raises:
         TraceError: the file cannot be written, a text in the trace has no UTF-8 form, or a job is elastic: how it
-            trains has no place in a row.
-    """
+            trains has no place in a row."""
     path = Path(path)
     stretchy = next((item.job.id for item in trace.jobs if item.learning is not None), None)
     if stretchy is not None:
@@ -154,8 +153,7 @@ def read(source: Source, header: list[str], header_line: int, options: ReadOptio
     """Read our own format; ``header`` and ``header_line`` are those of the line before the columns.
 
     Raises:
-        TraceError: a missing column, or a bad row that is not to be skipped.
-    """
+        TraceError: a missing column, or a bad row that is not to be skipped."""
     del header
     lines = source.text.split("\n", header_line + 1)
     about = _about(source, lines[header_line - 1], header_line)

@@ -17,8 +17,7 @@ def read(source: Source, header: list[str], header_line: int, options: ReadOptio
     """Read such a log.
 
     Raises:
-        TraceError: a missing column, or a bad row that is not to be skipped.
-    """
+        TraceError: a missing column, or a bad row that is not to be skipped."""
     at_s = 0.0
 
     def parse(row: Row) -> Draft:

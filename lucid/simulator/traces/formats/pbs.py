@@ -27,8 +27,7 @@ def read(source: Source, header: list[str], header_line: int, options: ReadOptio
     """Read the jobs that ended; ``header`` and ``header_line`` are not used, since there is none.
 
     Raises:
-        TraceError: a bad row that is not to be skipped.
-    """
+        TraceError: a bad row that is not to be skipped."""
     del header, header_line
     row = Row(_COLUMNS)
     rows = split_rows(source, row, _COLUMNS, 0, _cells)

@@ -15,8 +15,7 @@ def read(source: Source, header: list[str], header_line: int, options: ReadOptio
     """Read a Philly CSV.
 
     Raises:
-        TraceError: a missing column, or a bad row that is not to be skipped.
-    """
+        TraceError: a missing column, or a bad row that is not to be skipped."""
     return collect_csv(source, header, header_line, NEEDED, ABOUT, _parse, options, lambda first_s: first_s)
 
 

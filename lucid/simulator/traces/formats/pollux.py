@@ -31,8 +31,7 @@ def read(source: Source, header: list[str], header_line: int, options: ReadOptio
     """Read a workload. Submit times stay as they are: rounds of the published simulator count from 0.
 
     Raises:
-        TraceError: a missing column, a bad row that is not to be skipped, or a profile that cannot be read.
-    """
+        TraceError: a missing column, a bad row that is not to be skipped, or a profile that cannot be read."""
     fit_header(source, header_line, header, NEEDED, ABOUT)
     row = Row(header)
     rows = csv_rows(source, row, len(header), header, header_line)

@@ -47,8 +47,7 @@ def read(source: Source, header: list[str], header_line: int, options: ReadOptio
     """Read an SWF file; ``header`` and ``header_line`` are not used, since the columns are fixed.
 
     Raises:
-        TraceError: a bad row that is not to be skipped, or a bad start time.
-    """
+        TraceError: a bad row that is not to be skipped, or a bad start time."""
     del header, header_line
     start_s = _start_s(source)
     row = Row(COLUMNS)
