@@ -4,7 +4,8 @@ __all__ = ["Replay", "Runs", "__version__", "replay"]
 
 
 def __getattr__(name: str) -> object:
-    """Loaded when asked for: the parts of Lucid that run beside jobs import none of it. Types: the stub file."""
+    """Load ``lucid.api`` names when asked for: the parts of Lucid that run beside jobs import none of it. Types: the
+    stub file."""
     from importlib import import_module
 
     if name == "__version__":

@@ -1,8 +1,7 @@
 """Replays from Python, for notebooks and scripts: ``import lucid; runs = lucid.replay("month.csv")``.
 
 The options are those of ``lucidctl simulate``, under the same names (``pool=True``, ``vcs="vcs.csv"``,
-``lending="borrow"``). What the command refuses is refused here, with the same words.
-"""
+``lending="borrow"``). What the command refuses is refused here, with the same words."""
 
 from __future__ import annotations
 
@@ -63,8 +62,7 @@ class Replay:
         """Why the job waited, started where it did, and beside whom, as ``lucidctl explain`` says it.
 
         Raises:
-            ConfigError: the trace has no such job.
-        """
+            ConfigError: the trace has no such job."""
         for one in self._run.outcomes:
             if one.job.id == str(job):
                 return self._tell(self._run, one)
@@ -86,15 +84,15 @@ class Runs(Mapping[str, Replay]):
         return self._replays[policy]
 
     def __iter__(self) -> Iterator[str]:
-        """Their names."""
+        """The names of the policies."""
         return iter(self._replays)
 
     def __len__(self) -> int:
-        """How many."""
+        """The number of policies."""
         return len(self._replays)
 
     def table(self) -> pd.DataFrame:
-        """A row for each policy, times in hours; beside the averages what they are times plain Slurm's (the policy
+        """A row for each policy, times in hours; beside the averages their multiple of plain Slurm's (the policy
         backfill), where that is among them."""
         pd = _pandas()
         metrics = {name: one.metrics for name, one in self._replays.items()}
@@ -127,8 +125,7 @@ def replay(
 
     Raises:
         ConfigError: an unknown policy or option, or options that contradict each other.
-        TraceError: a file that cannot be read; the message names file, line, column and remedy.
-    """
+        TraceError: a file that cannot be read; the message names file, line, column and remedy."""
     read = trace if isinstance(trace, Trace) else Path(trace)
     scenario, notes = read_scenario(read, **_asked(options))
     with ExitStack() as stack:
@@ -166,7 +163,8 @@ def _asked(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _words(option: click.Parameter) -> list[str]:
-    """What an option is called in Python. ``--from`` would be a word of the language: its own name does for it."""
+    """The names of an option in Python. ``--from`` would be a keyword of the language, so its parameter's name
+    serves."""
     typed = [word.lstrip("-").replace("-", "_") for word in option.opts if word.startswith("--")]
     return [option.name or "", *typed] if typed else []
 

@@ -1,9 +1,4 @@
-"""The one tree of errors; Finding, what doctor tells.
-
-The one tree of errors; every message names what is wrong, where, and what to do next.
-
-One thing that ``lucidctl doctor`` looked at.
-"""
+"""The errors that Lucid raises, each naming what is wrong, where, and what to do; and doctor's ``Finding``."""
 
 from __future__ import annotations
 
@@ -13,8 +8,7 @@ from enum import StrEnum
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """``; did you mean 'queue'?``: part of a message about a word that is not known. Empty where no known one is like
-    it."""
+    """``; did you mean 'queue'?``, for a message about an unknown word; empty where no known word is like it."""
     from difflib import get_close_matches  # imported here: most commands start without a mistake
 
     near = get_close_matches(word, [*known], n=1)
@@ -54,12 +48,12 @@ class ClusterUnreadable(ClusterError):
 
 
 class Refusal(StrEnum):
-    """Why something that was decided was not done, as it is counted."""
+    """Why a decided action was not carried out, as it is counted."""
 
     WRITES_PER_CYCLE = "writes_per_cycle"
     MODE = "mode"
     JOB_MOVED_ON = "job_moved_on"
-    """The job is not any more as the plan had it."""
+    """The job is no longer as the plan had it."""
     NODES_NOT_FREE_YET = "nodes_not_free_yet"
     PARTNER_GONE = "partner_gone"
     SLURM_WAS_SILENT = "slurm_was_silent"
@@ -109,15 +103,15 @@ class UnsafeAction(UnsafePlan):
 
 
 def words_of(error: BaseException) -> str:
-    """An error in words; one that Lucid did not raise on purpose with the name of its kind."""
+    """An error in words; an error that Lucid did not raise on purpose has the name of its class before it."""
     said = str(error)[:500]
     return said if isinstance(error, LucidError) and said else f"{type(error).__name__}: {said}".rstrip(": ")
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """``level``: ``bad`` (does not work), ``warn`` (works less well) or ``ok``. ``remedy`` says what to do.
-    ``setup_mends``: ``lucidctl setup`` writes what is missing."""
+    """One result of ``lucidctl doctor``. ``level``: ``bad`` (does not work), ``warn`` (works less well) or ``ok``.
+    ``remedy`` says what to do. ``setup_mends``: ``lucidctl setup`` writes what is missing."""
 
     level: str
     what: str
@@ -125,15 +119,15 @@ class Finding:
     setup_mends: bool = False
 
     def to_dict(self) -> dict[str, str]:
-        """JSON form."""
+        """The finding as JSON."""
         return {"level": self.level, "what": self.what, "remedy": self.remedy}
 
 
 def bad(what: str, remedy: str, setup_mends: bool = False) -> Finding:
-    """It does not work."""
+    """The finding that something does not work."""
     return Finding("bad", what, remedy, setup_mends)
 
 
 def warn(what: str, remedy: str) -> Finding:
-    """It works less well."""
+    """The finding that something works less well."""
     return Finding("warn", what, remedy)

@@ -1,4 +1,4 @@
-"""Writing a file so that a reader sees the old content or the new, never a part."""
+"""Writes files in one step, so that a reader sees the old content or the new, never a part."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from pathlib import Path
 
 @contextmanager
 def closed_to_others() -> Iterator[None]:
-    """Inside, new files are for their owner alone: what Lucid keeps names people and their programs. What others need
-    is written with its ``mode``."""
+    """A context in which new files are for their owner alone: Lucid's files name people and their programs. A file
+    that others need is written with its ``mode``."""
     before = os.umask(0o077)
     try:
         yield
@@ -29,8 +29,7 @@ def write_atomic(path: Path, content: bytes, *, durable: bool = False, mode: int
     first, so that the new content survives a power failure.
 
     Raises:
-        OSError: the folder cannot be written; the old file is untouched.
-    """
+        OSError: the folder cannot be written; the old file is untouched."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}.tmp")
     try:
         with temporary.open("wb") as file:
@@ -53,11 +52,9 @@ def write_atomic(path: Path, content: bytes, *, durable: bool = False, mode: int
 
 
 def read_regular(path: Path, most: int) -> bytes:
-    """At most so many bytes of a file. What is no file (a FIFO that nobody writes to) is not waited for.
+    """At most so many bytes of a regular file. Other things (a FIFO that nobody writes to) are not waited for.
 
-    Raises:
-        OSError: it cannot be read, or is no regular file.
-    """
+    Raises: OSError: it cannot be read, or is no regular file."""
     file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         if not stat.S_ISREG(os.fstat(file).st_mode):
@@ -69,11 +66,10 @@ def read_regular(path: Path, most: int) -> bytes:
 
 
 def write_public(path: Path, content: bytes) -> None:
-    """As ``write_atomic``, for everybody to read, whatever the umask; a folder that is made for it may be entered.
+    """Write as ``write_atomic`` does, for everybody to read, whatever the umask; a folder that is made for it may be
+    entered.
 
-    Raises:
-        OSError: the folder cannot be made or written.
-    """
+    Raises: OSError: the folder cannot be made or written."""
     if not path.parent.is_dir():
         path.parent.mkdir(parents=True, exist_ok=True)
         path.parent.chmod(0o755)

@@ -1,9 +1,9 @@
-"""What could not be read, wherever it came from: left out, counted by source, told once in the log.
+"""``LeftOut``: records that could not be read, left out, counted by source, and logged once each.
 
-One unreadable record must never end a look. Every reader of lists takes a `LeftOut` and reads each record behind its
-barrier: what raises, whatever it raises, is left out, and the rest is read as if it were not there. ``lucidctl
-status`` and ``lucidctl doctor`` name what is left out now. What a record says of itself is shown, never trusted.
-"""
+One unreadable record must never end a poll. Every reader of lists takes a `LeftOut` and reads each record behind its
+barrier: a record that raises, whatever it raises, is left out, and the rest is read as if it were not there.
+``lucidctl status`` and ``lucidctl doctor`` name what is left out now. What a record says of itself is shown, never
+trusted."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ _LOG = logging.getLogger(__name__)
 _T = TypeVar("_T")
 _R = TypeVar("_R")
 _MOST_NAMED: Final = 1000
-"""Records remembered of one source, so that each is logged once: what bounds the memory."""
+"""Most records remembered of one source, so that each is logged once within bounded memory."""
 _SHOWN: Final = 5
-"""Records of one source that ``status`` names."""
+"""Most records of one source that ``status`` names."""
 _LONGEST: Final = 200
 
 
 def short(text: str) -> str:
-    """Text of anybody's as it may stand in a log and on a terminal: as ``shown``, at most 200 characters."""
+    """Anybody's text made safe for a log or a terminal: as ``shown``, at most 200 characters."""
     return shown(text[:_LONGEST])[:_LONGEST] + ("…" if len(text) > _LONGEST else "")
 
 
@@ -39,8 +39,8 @@ def _words(error: BaseException | str) -> str:
 
 
 class Look:
-    """One reading of one source. Used in a ``with`` statement: what it left out replaces, at the end, what the look
-    before it left out."""
+    """One reading of one source, used in a ``with`` statement. At its end the records it left out replace those of
+    the previous reading."""
 
     def __init__(self, home: LeftOut, source: str) -> None:
         self._home, self._source = home, source
@@ -63,7 +63,7 @@ class Look:
             self._found[short(which)] = _words(error)
 
     def each(self, items: Iterable[_T], read: Callable[[_T], _R], name: Callable[[_T], str]) -> list[_R]:
-        """What ``read`` makes of each item, those left out that it cannot read."""
+        """The results of ``read`` for all items, without those that it cannot read."""
         found: list[_R] = []
         for item in items:
             try:
@@ -81,7 +81,7 @@ def _named(item: Any, name: Callable[[Any], str]) -> str:
 
 
 class LeftOut:
-    """What is left out now, by source. Readers in several threads may share one."""
+    """The records that are left out now, by source. Readers in several threads may share one."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -94,7 +94,8 @@ class LeftOut:
         return Look(self, source)
 
     def replace(self, source: str, found: Mapping[str, str], count: int | None = None) -> None:
-        """What a reading left out: ``found`` says why, by record; ``count``: how many, where not all are named."""
+        """Set what a reading left out: ``found`` says why, by record; ``count``: how many, where not all are
+        named."""
         count = len(found) if count is None else count
         with self._lock:
             before = self._named.get(source, {})
@@ -109,7 +110,7 @@ class LeftOut:
             _LOG.warning("left out: cannot be read", extra={"facts": {"source": source, "which": which, "why": why}})
 
     def one(self, source: str, which: str, error: BaseException | str) -> None:
-        """Leave one record out beside those that are left out already: of a source that is not read as a whole."""
+        """Leave one record out beside those that are left out already, for a source that is not read as a whole."""
         with self._lock:
             found = dict(self._named.get(source, {}))
             count = self._counts.get(source, 0)
@@ -121,8 +122,8 @@ class LeftOut:
         self.replace(source, found, count)
 
     def told(self) -> dict[str, dict[str, Any]]:
-        """For ``status``: by source, how many records are left out now (``now``), how many were since the daemon's
-        start (``ever``), and the first few with the reason (``first``)."""
+        """The counts for ``status``: by source, how many records are left out now (``now``), how many were since the
+        daemon's start (``ever``), and the first few with the reason (``first``)."""
         with self._lock:
             return {
                 source: {

@@ -1,6 +1,7 @@
-"""Where lucidd keeps what it writes, and in which mode it is: the settings that a command needs which only shows what
-lucidd has written, or plans again. The libraries that check a whole file take longer to load than such a command to
-answer, so it leaves out the check of a file that lucidd has checked already."""
+"""The settings of commands that only show lucidd's files or plan again: folders, modes, bounds of waste.
+
+The libraries that check a whole lucid.toml take longer to load than such a command to answer. So a command reads
+these settings as lucidd recorded them, if lucidd has checked this very file."""
 
 from __future__ import annotations
 
@@ -16,8 +17,8 @@ from typing import Any, Protocol
 STATE_DIR = "/var/lib/lucid"
 HEARTBEAT = "/run/lucid/heartbeat"
 HELD_AT_MOST_S = 300.0
-"""So long a job stays held for a lucidd that gives no sign of life (``LUCID_BOUND_S`` of lucid-release, as
-installed), or for a plan of its partition that cannot be made."""
+"""How long a job stays held for a lucidd without a sign of life (``LUCID_BOUND_S`` of lucid-release, as installed),
+or for a plan of its partition that cannot be made."""
 
 
 class Mode(StrEnum):
@@ -32,7 +33,7 @@ class Mode(StrEnum):
 
 
 class Places(Protocol):
-    """A part of ``DaemonSettings``."""
+    """The part of ``DaemonSettings`` that such commands need."""
 
     @property
     def partitions(self) -> Mapping[str, Mode]:
@@ -51,27 +52,27 @@ class Places(Protocol):
 
     @property
     def shared_state(self) -> bool:
-        """Do two hosts have that folder?"""
+        """Whether two hosts have that folder."""
         ...
 
     @property
     def heartbeat(self) -> str:
-        """Rewritten after every good cycle."""
+        """The file that is rewritten after every good cycle."""
         ...
 
 
 class Placed(Protocol):
-    """``Settings``, or as much of them."""
+    """``Settings``, or its part with lucidd's folders."""
 
     @property
     def daemon(self) -> Places:
-        """Where lucidd keeps what it writes."""
+        """Where lucidd keeps its files."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class ToldDaemon:
-    """Of ``DaemonSettings``."""
+    """The recorded part of ``DaemonSettings``."""
 
     partitions: Mapping[str, Mode]
     profiling_partition: str
@@ -86,14 +87,14 @@ class ToldDaemon:
 
 @dataclass(frozen=True, slots=True)
 class ToldModels:
-    """Of ``ModelSettings``."""
+    """The recorded part of ``ModelSettings``."""
 
     library: str
 
 
 @dataclass(frozen=True, slots=True)
 class ToldEfficiency:
-    """Of ``EfficiencySettings``."""
+    """The recorded part of ``EfficiencySettings``."""
 
     days: float
     idle_start_s: float
@@ -105,8 +106,8 @@ class ToldEfficiency:
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """The settings that lucidd tells everybody, defaults and all, once it has checked them; none is a secret. Each
-    field has the name and the value that it has in ``Settings``."""
+    """The settings that lucidd records for everybody, defaults and all, once it has checked them; none is a secret.
+    Each field has the name and the value that it has in ``Settings``."""
 
     daemon: ToldDaemon
     models: ToldModels
@@ -119,29 +120,27 @@ TOLD: Mapping[str, Set[str]] = {name: {f.name for f in fields(kind)} for name, k
 
 
 def told_of(data: Mapping[str, Any]) -> Told:
-    """Those of all settings in JSON form.
+    """The recorded part of all settings in JSON form.
 
-    Raises:
-        KeyError: one is not there.
-    """
+    Raises: KeyError: one is missing."""
     made = {name: kind(**{key: data[name][key] for key in TOLD[name]}) for name, kind in _SECTIONS.items()}
     partitions = {name: Mode(mode) for name, mode in made["daemon"].partitions.items()}
     return Told(replace(made["daemon"], partitions=partitions), made["models"], made["efficiency"])
 
 
 def stamp_of(text: bytes) -> str:
-    """The first line of `checked_file` where lucidd has read a ``lucid.toml`` of this content."""
+    """The first line of `checked_file` once lucidd has read a ``lucid.toml`` of this content."""
     return f"{hashlib.sha256(text).hexdigest()}\n"
 
 
 def checked_file(heartbeat: str) -> Path:
-    """Where lucidd says which ``lucid.toml`` it has read and found right: beside the heartbeat."""
+    """The file beside the heartbeat in which lucidd records which ``lucid.toml`` it has read and found right."""
     return Path(heartbeat).with_name("lucid.toml.checked")
 
 
 def told_in(config: Path) -> Told | None:
-    """Those that lucidd told of this very file; ``None`` where it has not checked that, or another version of it has:
-    then the whole of it is to be read."""
+    """The settings that lucidd recorded of this very file; ``None`` where it has not checked it, or another version
+    of Lucid has: then the whole file is to be read."""
     try:
         text = config.read_bytes()
         heartbeat = tomllib.loads(text.decode()).get("daemon", {}).get("heartbeat", HEARTBEAT)
@@ -153,13 +152,13 @@ def told_in(config: Path) -> Told | None:
 
 
 def library_folder(settings: Any, base: Path) -> Path | None:
-    """Where the versions of models are; ``None`` where nothing says so. ``settings``: all, or `Told`.
-    ``base``: folder of the configuration."""
+    """The folder of model versions; ``None`` where no setting names one. ``settings``: all, or `Told`. ``base``:
+    folder of the configuration."""
     if settings.models.library:
         return base / str(settings.models.library)
     return Path(settings.daemon.state_dir) / "models" if settings.daemon.partitions else None
 
 
 def profiles_folder(settings: Any) -> Path:
-    """Where samplers put their summaries, by all settings, or by `Told`."""
+    """The folder of samplers' summaries, by all settings, or by `Told`."""
     return Path(settings.daemon.profiles_dir or Path(settings.daemon.state_dir) / "profiles")

@@ -1,13 +1,9 @@
-"""Names are data: escaping of texts and numbers of others, bounded.
+"""Escapes and bounds texts and numbers of others: terminals, browsers and spreadsheets show, not obey, them.
 
-Names are data. Users choose names of jobs, and sites those of partitions: whatever is in them, a person who reads
-them sees it, and no terminal, browser or spreadsheet obeys it.
-
-Used where text leaves Lucid: ``lucid.cli.console`` for terminals, ``for_html`` in every template, ``csv_cell`` in
-tables that people open. JSON, logs too, is written in ASCII, which escapes the same.
-
-Numbers and texts of others, bounded where they enter: what is no number of this world is none here either.
-"""
+Users choose names of jobs, and sites those of partitions: whatever is in them, a person who reads them sees it. This
+is used where text leaves Lucid: ``lucid.cli.console`` for terminals, ``for_html`` in every template, ``csv_cell`` in
+tables that people open. JSON, logs too, is written in ASCII, which escapes the same. Numbers and texts are bounded
+where they enter: a number that cannot be real counts as none."""
 
 from __future__ import annotations
 
@@ -30,8 +26,8 @@ _FORMULA = re.compile(r"'*[=+\-@\t\r]")
 
 
 def shown(text: str, *, lines: bool = False) -> str:
-    """*text* with everything that is not a character to look at written out (``\\x1b``, ``\\u202e``). ``lines``: it
-    is text that Lucid made, whose line ends and tabs stay."""
+    r"""*text* with everything that is not a visible character written out (``\x1b``, ``\u202e``). ``lines``: it is
+    text that Lucid made, whose line ends and tabs stay."""
     return (_BUT_LINES if lines else _ALL).sub(_written_out, text)
 
 
@@ -44,12 +40,12 @@ def _written_out(found: re.Match[str]) -> str:
 
 
 def for_html(value: Any) -> Any:
-    """For jinja2's ``finalize``: text is shown; Lucid's own markup, and all else, stays as it is."""
+    """For jinja2's ``finalize``: the text shown; Lucid's own markup, and all else, as it is."""
     return shown(value, lines=True) if type(value) is str else value
 
 
 def on_picture(name: str) -> str:
-    """For a label in a drawing, which has room for so much."""
+    """The text for a label in a drawing, which has limited room."""
     text = shown(name)
     return text if len(text) <= _LABEL else f"{text[: _LABEL - 1]}…"
 
@@ -60,16 +56,16 @@ def csv_cell(text: str) -> str:
 
 
 def csv_text(cell: str) -> str:
-    """The inverse of ``csv_cell``."""
+    """The text of a cell that ``csv_cell`` made."""
     return cell[1:] if cell.startswith("'") and _FORMULA.match(cell) else cell
 
 
 MOST: Final = 2**53
-"""No count is as large; whole numbers below it are exact as floats, and fit SQLite's and numpy's 64 bits."""
+"""Bound of counts; whole numbers below it are exact as floats, and fit SQLite's and numpy's 64 bits."""
 MOST_S: Final = 253_402_300_800.0
-"""No time is as late: the year 10000, beyond which calendars fail."""
+"""Bound of times: the year 10000, beyond which calendars fail."""
 MOST_GPUS: Final = 100_000
-"""GPUs of one request. No cluster has as many, and a node far fewer."""
+"""Most GPUs of one request. No cluster has as many, and a node far fewer."""
 _DIGITS: Final = 15
 
 
@@ -80,7 +76,8 @@ def digits(text: str) -> int | None:
 
 
 def finite(value: Any, otherwise: float = 0.0) -> float:
-    """A number below 2⁵³, either way from 0; ``otherwise`` for what is none: infinite, too large, of another type."""
+    """A number below 2⁵³, either way from 0; ``otherwise`` for anything else: infinite, too large, of another
+    type."""
     if not isinstance(value, int | float) or isinstance(value, bool):
         return otherwise
     if not -MOST < value < MOST or not math.isfinite(value):  # in this order: a huge int is no float
@@ -89,7 +86,7 @@ def finite(value: Any, otherwise: float = 0.0) -> float:
 
 
 def moment(value: float) -> float:
-    """A time in Unix seconds; 0, which means none, for one that no calendar has."""
+    """A time in Unix seconds; 0, which means none, for a time that no calendar has."""
     return value if 0.0 <= value < MOST_S else 0.0
 
 
@@ -102,8 +99,7 @@ def text_of(value: Any) -> str:
     """A text field; empty for what is absent.
 
     Raises:
-        TypeError: it is something else.
-    """
+        TypeError: it is something else."""
     if isinstance(value, str):
         return clean(value)
     if value is None or value == []:

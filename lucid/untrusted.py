@@ -1,10 +1,9 @@
-"""Reads what others may have written, and finds the folder of a user where everybody may write. Python 3.6 or later,
-no dependency: jobs have this file as ``lucid_job/untrusted.py`` (a link to it), lucidd as ``lucid.untrusted``.
+"""Reads files that others may have written, and finds a user's folder where everybody may write.
 
-A neighbour can guess the number of the next job, so nothing is looked up by number in a folder that everybody may
-write to. What belongs to a job lies in ROOT/uUID, which the user's first job makes, or, where somebody else has taken
-that name, in ROOT/uUID.RANDOM: it counts for its owner, not for its name.
-"""
+Python 3.6 or later, no dependency: jobs have this file as ``lucid_job/untrusted.py`` (a link to it), lucidd as
+``lucid.untrusted``. A neighbour can guess the number of the next job, so nothing is looked up by number in a folder
+that everybody may write to. What belongs to a job lies in ROOT/uUID, which the user's first job makes, or, where
+somebody else has taken that name, in ROOT/uUID.RANDOM: it counts for its owner, not for its name."""
 
 import binascii
 import errno
@@ -17,19 +16,19 @@ from collections.abc import Iterator
 from pathlib import Path
 
 LARGEST = 1 << 16
-"""Bytes of a file that is read."""
+"""Most bytes of a file that is read."""
 DEEPEST = 16
-"""Brackets within brackets of a JSON text that is read."""
+"""Most brackets within brackets of a JSON text that is read."""
 LISTED_S = 60.0
-"""Seconds within which a job looks through the names in a common folder."""
+"""Seconds within which a job searches the names in a common folder."""
 MOST_HOMES = 8
-"""Folders of one user that are looked at."""
+"""Most folders of one user that are read."""
 _HOME = re.compile(r"u(0|[1-9][0-9]{0,9})\.[0-9a-f]{16}\Z")
 _OUTSIDE_STRINGS = re.compile(rb'"(?:[^"\\]|\\.)*"?|([\[{])|([\]}])', re.DOTALL)
 
 
 class Refused(Exception):
-    """What lies there is not read; the text says why."""
+    """A file that is not read; the text says why."""
 
 
 def opened(path: str, uid: int, dir_fd: "int | None" = None) -> "tuple[int, os.stat_result]":
@@ -37,8 +36,7 @@ def opened(path: str, uid: int, dir_fd: "int | None" = None) -> "tuple[int, os.s
 
     Raises:
         FileNotFoundError: nothing is there.
-        Refused: something else is.
-    """
+        Refused: something else is."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=dir_fd)
     except FileNotFoundError:
@@ -65,8 +63,7 @@ def content(fd: int) -> bytes:
     """All bytes of a small file that is open.
 
     Raises:
-        Refused: it has more than LARGEST, or cannot be read.
-    """
+        Refused: it has more than LARGEST, or cannot be read."""
     try:
         found = os.read(fd, LARGEST + 1)
     except OSError as error:
@@ -86,11 +83,9 @@ def read(path: str, uid: int) -> bytes:
 
 
 def parsed(text: bytes) -> "dict[str, object]":
-    """The JSON object that a text tells.
+    """The JSON object in a text.
 
-    Raises:
-        Refused: it tells none, or one with more than DEEPEST brackets within each other.
-    """
+    Raises: Refused: it holds none, or one with more than DEEPEST brackets within each other."""
     depth = 0
     for one in _OUTSIDE_STRINGS.finditer(text):
         depth += 1 if one.group(1) else -1 if one.group(2) else 0
@@ -106,7 +101,7 @@ def parsed(text: bytes) -> "dict[str, object]":
 
 
 def json_of(path: str, uid: int) -> "dict[str, object]":
-    """The JSON object in a small regular file of this user; empty where anything about it is not so."""
+    """The JSON object in a small regular file of this user; empty where it is anything else."""
     try:
         return parsed(read(path, uid))
     except Exception:  # whatever lies there, who asks goes on
@@ -114,13 +109,13 @@ def json_of(path: str, uid: int) -> "dict[str, object]":
 
 
 def first_home(root: str, uid: int) -> str:
-    """The name that a user's folder has unless somebody else has taken it."""
+    """The path of a user's folder, unless somebody else has taken that name."""
     return str(Path(root) / f"u{uid}")
 
 
 def owned(path: str, uid: int) -> bool:
-    """Is it a folder of this user, no link, and may nobody else write there? (One that others may write to they could
-    have moved here.)"""
+    """Whether it is a folder of this user, no link, and nobody else may write there. (One that others may write to
+    they could have moved here.)"""
     try:
         found = os.lstat(path)
     except OSError:
@@ -130,7 +125,7 @@ def owned(path: str, uid: int) -> bool:
 
 def other_names(root: str) -> "Iterator[tuple[int, str]]":
     """The user's number in each name, and its path, for all that could be the folder of one whose first name was
-    taken; -1 for every other name. There may be millions, so whoever asks stops in time. Raises OSError."""
+    taken; -1 for every other name. There may be millions, so the caller stops in time. Raises OSError."""
     with os.scandir(root) as entries:
         for entry in entries:
             named = _HOME.match(entry.name)
@@ -143,8 +138,7 @@ def homes(root: str, uid: int, owner: int) -> "list[str]":
     ``owner``: the user's number as this process sees it; in a container it may be 0.
 
     Raises:
-        OSError: the names there cannot be listed within LISTED_S.
-    """
+        OSError: the names there cannot be listed within LISTED_S."""
     first, found, until = first_home(root, uid), [], time.monotonic() + LISTED_S
     if owned(first, owner):
         return [first]
@@ -160,8 +154,7 @@ def made_homes(root: str) -> "list[str]":
     """The caller's folders below a common one, made where there is none; all may read them, whatever the umask.
 
     Raises:
-        OSError: it cannot be made.
-    """
+        OSError: it cannot be made."""
     owner = os.geteuid()
     job_uid = os.environ.get("SLURM_JOB_UID", "")
     uid = int(job_uid) if job_uid.isdigit() else owner  # a container's root is some user outside of it
@@ -192,6 +185,6 @@ def made_homes(root: str) -> "list[str]":
 
 
 def place(root: str, name: str) -> str:
-    """Where this name lies, or is to lie, in a folder of the caller's, which is made. Raises OSError."""
+    """The path of this name, which may not exist, in a folder of the caller's, which is made. Raises OSError."""
     paths = [str(Path(home) / name) for home in made_homes(root)]
     return next((path for path in paths if os.path.lexists(path)), paths[0])

@@ -1,6 +1,7 @@
-"""Lines of sacct as records. One file may hold several answers, each with its own header line and order of columns.
-A text (``JobName``, ``SubmitLine``) may hold the delimiter or a line break: it ends where the other columns hold what
-they should."""
+"""Splits sacct's output into records: header lines, column layouts, rows that hold delimiters or line breaks.
+
+One file may hold several answers, each with its own header line and order of columns. A text (``JobName``,
+``SubmitLine``) may hold the delimiter or a line break: it ends where the other columns hold what they should."""
 
 from __future__ import annotations
 
@@ -38,13 +39,13 @@ _HOLDS: dict[str, Callable[[str], object]] = {
 }
 _one_line = re.compile(".*").fullmatch
 _MOST_EXTRA = 1000
-"""Delimiters in the texts of one row."""
+"""Most delimiters in the texts of one row."""
 _MOST_LINES = 100
-"""Lines of one row."""
+"""Most lines of one row."""
 
 
 def delimiter_of(first: str) -> str:
-    """What stands between the columns of a header line of sacct; empty if it is none."""
+    """The delimiter between the columns of a header line of sacct; empty if it is no header line."""
     for one in DELIMITERS:
         names = {cell.strip().lower() for cell in _cut(first, one)}
         if "jobid" in names and names & {"state", "submit"}:
@@ -53,7 +54,7 @@ def delimiter_of(first: str) -> str:
 
 
 def _cut(text: str, delimiter: str) -> list[str]:
-    """sacct knows no quotes; programs that write its columns with other delimiters do."""
+    """The cells of a line. sacct knows no quotes; programs that write its columns with other delimiters do."""
     return text.split("|") if delimiter == "|" else split_line(text.replace("\n", " "), delimiter)
 
 
@@ -79,7 +80,8 @@ class Layout:
         return cells
 
     def fit(self, text: str) -> list[str] | None:
-        """The cells of a row, one a column; ``None`` where it is no row, no cell if it can be read in two ways."""
+        """The cells of a row, one a column; ``None`` where it is no row, an empty list if it can be read in two
+        ways."""
         cells = self.split(text)
         if len(cells) == len(self.names) and all(holds(cells[i]) for i, holds in self._checks):
             broken = "\n" in text and any("\n" in cell and not self._free[i] for i, cell in enumerate(cells))
@@ -88,8 +90,8 @@ class Layout:
         return self._spread(cells, extra) if 0 < extra <= _MOST_EXTRA and True in self._free else None
 
     def _spread(self, cells: list[str], extra: int) -> list[str] | None:
-        """Give the cells too many to the texts, so that each other column has what it holds; no cell if that can be
-        done in two ways that other columns differ by."""
+        """The cells with the surplus ones joined into texts, so that each other column has what it holds; an empty
+        list if that can be done in two ways that differ in other columns."""
         holds = dict(self._checks)
         begins: list[set[int]] = [set() for _ in self.names] + [{len(cells)}]
         """Where a column may begin, with all columns after it in place."""
@@ -129,7 +131,8 @@ class Layout:
         return len(cells) <= self._first[-1][0] or not all(holds(cells[i]) for i, holds in self._first)
 
     def goes_on(self, text: str) -> bool:
-        """Is this line, after a whole row, more of the row's last text? A line with a state is a row that was cut."""
+        """Whether this line, after a whole row, continues the row's last text. A line with a state is a row that was
+        cut."""
         return self._free[-1] and self.breaks(text) and not any(is_state(state_of(cell)) for cell in self.split(text))
 
 

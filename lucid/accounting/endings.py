@@ -8,14 +8,14 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 _NEAR = 0.95
-"""Memory that was used to this share is taken for full: samples are seconds apart."""
+"""Memory used to this share counts as full: samples are seconds apart."""
 _MORE = 1.5
-"""What is proposed in place of what was full."""
+"""The proposed size, as a multiple of what was full."""
 _NODE = ("NODE_FAIL", "BOOT_FAIL", "LAUNCH_FAILED")
 
 
 class Cause(StrEnum):
-    """What ended it."""
+    """The cause of an end."""
 
     HOST_MEMORY = "host_memory"
     GPU = "gpu"
@@ -31,12 +31,12 @@ class Cause(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """What is known of an end. Memory in MiB: ``mem_mib`` granted on each node, ``peak_mib`` the most that one of its
-    tasks used; ``gpu_mem_mib`` the most that was measured on one GPU, ``of_gpu_mib`` what a GPU has. 0: not known.
-    ``last_util``: how busy its GPUs were in its last minute, percent; ``None``: not measured.
-    ``limit_s``, ``ran_s``: seconds. ``step_states``: of the job's steps; ``exit_code``, ``signal``: of its script, or
-    of the first step that failed. ``by``: who cancelled it. ``gpu_fault``: what one of its GPUs reported meanwhile,
-    and which; ``whose`` fault that is (`GpuFault.whose`), and is that GPU left out of new starts (``gpu_out``)?"""
+    """The facts about an end. Memory in MiB: ``mem_mib`` granted on each node, ``peak_mib`` the most that one of its
+    tasks used; ``gpu_mem_mib`` the most that was measured on one GPU, ``of_gpu_mib`` a GPU's own; 0: unknown.
+    ``last_util``: how busy its GPUs were in its last minute, percent; ``None``: not measured. ``limit_s``, ``ran_s``:
+    seconds. ``step_states``: of the job's steps; ``exit_code``, ``signal``: of its script, or of the first step that
+    failed. ``by``: who cancelled it. ``gpu_fault``: what one of its GPUs reported meanwhile, and which GPU;
+    ``whose``: whose fault that is (`GpuFault.whose`); ``gpu_out``: whether that GPU gets no new start."""
 
     state: str
     exit_code: int = 0
@@ -58,7 +58,8 @@ class Ending:
 
 @dataclass(frozen=True, slots=True)
 class Why:
-    """``seen``: what was seen, as a sentence; ``advice``: what would have helped, or where to look."""
+    """Why a job ended. ``seen``: what was seen, as a sentence; ``advice``: what would have helped, or where to
+    look."""
 
     cause: Cause
     seen: str
@@ -66,7 +67,7 @@ class Why:
 
 
 def why_ended(end: Ending) -> Why | None:
-    """``None`` for a job that ended well."""
+    """Why the job ended badly; ``None`` for a job that ended well."""
     if end.state == "COMPLETED":
         return None
     full = end.mem_mib > 0 and end.peak_mib >= _NEAR * end.mem_mib
@@ -138,7 +139,8 @@ def _time_limit(end: Ending) -> Why:
 
 
 def _gpu(end: Ending) -> Why:
-    """The driver's word goes before the program's: a program whose GPU fails ends with a code of its own."""
+    """The end by a GPU's fault. The driver's word goes before the program's: a program whose GPU fails ends with a
+    code of its own."""
     if end.whose == "application":
         advice = "By NVIDIA's list that is most likely the program's own fault, such as a wrong address."
     elif end.gpu_out:
@@ -197,7 +199,7 @@ def _round_gib(mib: float) -> int:
 
 
 def _hms(seconds: float) -> str:
-    """As ``--time`` takes it."""
+    """The seconds as ``--time`` takes them."""
     minutes = max(round(seconds / 60), 1)
     days, rest = divmod(minutes, 24 * 60)
     return f"{days}-{rest // 60:02}:{rest % 60:02}:00" if days else f"{rest // 60}:{rest % 60:02}:00"

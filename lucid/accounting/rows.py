@@ -1,4 +1,4 @@
-"""What all readers of job logs share: exact positions in errors, and values read by hand, cell by cell."""
+"""Rows and typed cells for all readers of job logs, with exact positions in errors."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from pathlib import Path
 from lucid.errors import TraceError
 
 DELIMITERS = "|,;\t"
-"""What stands between columns."""
+"""Characters that may stand between columns."""
 _TRUE = frozenset({"1", "true", "1.0", "yes"})
 _FALSE = frozenset({"0", "false", "0.0", "no"})
 
 
 class BadCell(Exception):
     """A row cannot be used. ``remedy`` says how the cell should be written, where that is not plain. ``reason`` is
-    the short form under which skipped rows are counted: column and problem unless told."""
+    the short form under which skipped rows are counted; by default the column and the problem."""
 
     def __init__(self, column: str, value: str, problem: str, remedy: str = "", reason: str = "") -> None:
         super().__init__(problem)
@@ -46,8 +46,7 @@ class ReadOptions:
     ``swf_procs_per_gpu``: SWF knows processors only; so many of them are taken as one GPU (rounded up).
     ``keep_cpu_jobs``: keep jobs without GPUs (for learning durations; no simulation will take them).
     ``applications``: the folder with the profiles of Pollux's applications; unset, the trace's own.
-    ``columns``: of a table of no known format, by name (``traces.table``).
-    """
+    ``columns``: of a table of no known format, by name (``traces.table``)."""
 
     skip_bad: bool = False
     swf_procs_per_gpu: int = 1
@@ -88,8 +87,7 @@ def load(path: Path) -> Source:
     as lines (as old Macintosh programs write them).
 
     Raises:
-        TraceError: it cannot be read, or is empty.
-    """
+        TraceError: it cannot be read, or is empty."""
     try:
         data = path.read_bytes()
     except OSError as error:
@@ -120,7 +118,7 @@ def first_line(source: Source) -> tuple[int, str]:
 
 
 class Row:
-    """One row at a time, seen through the header. Readers ask it for typed cells; it raises ``BadCell``."""
+    """One row at a time, read through the header. Readers ask it for typed cells; it raises ``BadCell``."""
 
     __slots__ = ("_at", "cells", "line", "number")
 
@@ -133,7 +131,7 @@ class Row:
         """Number of the data row, from 0."""
 
     def has(self, column: str) -> bool:
-        """Does the header name this column?"""
+        """Whether the header names this column."""
         return column in self._at
 
     def text(self, column: str, default: str = "") -> str:
@@ -182,11 +180,11 @@ class Row:
         return number
 
     def real_or_none(self, column: str, least: float = 0.0, most: float = math.inf) -> float | None:
-        """As ``real``; ``None`` where the cell is empty or the column is not there."""
+        """The cell as ``real``; ``None`` where it is empty or the column is not there."""
         return self.real(column, least, most) if self.text(column) else None
 
     def whole_or_none(self, column: str, least: int = 0, most: int | None = None) -> int | None:
-        """As ``whole``; ``None`` where the cell is empty or the column is not there."""
+        """The cell as ``whole``; ``None`` where it is empty or the column is not there."""
         return self.whole(column, least, most) if self.text(column) else None
 
     def flag_or_none(self, column: str) -> bool | None:
@@ -220,8 +218,7 @@ def fit_header(source: Source, line: int, found: Sequence[str], needed: Sequence
     """Check that a header has what a format needs.
 
     Raises:
-        TraceError: a column is missing or named twice; lists what was found.
-    """
+        TraceError: a column is missing or named twice; lists what was found."""
     for name in needed:
         if name not in found:
             listed = ", ".join(found)
@@ -259,8 +256,7 @@ def csv_rows(
         delimiter: what stands between two cells.
 
     Raises:
-        TraceError: a quote is never closed; nothing after it can be trusted, not even with --skip-bad.
-    """
+        TraceError: a quote is never closed; nothing after it can be trusted, not even with --skip-bad."""
     stream = io.StringIO(source.text, newline="")
     for _ in range(skip_lines):
         stream.readline()
@@ -292,10 +288,9 @@ def csv_rows(
 def split_rows(
     source: Source, row: Row, names: Sequence[str], skip_lines: int, split: Callable[[str], list[str] | None]
 ) -> Iterator[BadCell | None]:
-    """As ``csv_rows``, for files without quotes: one line, one record.
+    """Fill ``row`` as ``csv_rows`` does, for files without quotes: one line, one record.
 
-    ``split`` makes cells of a line, or ``None`` where the line is no record (a comment).
-    """
+    ``split`` makes cells of a line, or ``None`` where the line is no record (a comment)."""
     for index, text in enumerate(source.text.split("\n")):
         if index < skip_lines or not text.strip():
             continue
@@ -322,7 +317,7 @@ def shape(
 
 
 def bad_encoding(cells: Sequence[str], names: Sequence[str]) -> BadCell | None:
-    """What is wrong if a cell holds bytes that are not UTF-8."""
+    """The error where a cell holds bytes that are not UTF-8."""
     for name, cell in zip(names, cells, strict=True):
         if any("\udc80" <= char <= "\udcff" for char in cell):
             remedy = "convert the file, for example: iconv -f LATIN1 -t UTF-8"

@@ -1,10 +1,8 @@
-"""Sacct text and JSON.
+"""``SacctLog``: reads ended jobs from sacct output, as text or JSON, one job once.
 
-Output of ``sacct --parsable2``: with its header line, columns stand in any order with any others between, whatever
-delimits them; without it, in one of the two orders of ``HEADERLESS``.
-
-``sacct --json`` as the lines of ``sacct --parsable2``: one job, one line; one file may hold several answers.
-"""
+Output of ``sacct --parsable2`` with its header line may have its columns in any order with any others between,
+whatever delimits them; without it, one of the two orders of ``HEADERLESS``. ``sacct --json`` is turned into such
+lines, one a job. One file may hold several answers."""
 
 from __future__ import annotations
 
@@ -61,7 +59,7 @@ _KNOWN = {
     )
 }
 _REQUEUE_S = 3600.0
-"""So long after its end (s) a job's new submission is a requeue. slurmctld keeps a job that ended for minutes."""
+"""How long after its end (s) a job's new submission is a requeue. slurmctld keeps an ended job for minutes."""
 _CUT = "where sacct cut it at the ends of the time asked for, ask anew without --truncate"
 
 
@@ -69,10 +67,10 @@ _CUT = "where sacct cut it at the ends of the time asked for, ask anew without -
 class SacctJob:
     """One job that ended. Times in Unix seconds, a date without a zone read as UTC.
 
-    ``start_s`` and ``end_s`` are ``None`` where the log does not tell. ``run_s`` (s) is ``None`` where the job did
-    not start; of one cancelled while it waited, Slurm may give a start and 0 s. ``gpus``, ``cpus`` and ``mem_mib``
-    (over the whole job) are those granted, else those asked for; ``asked_gpus`` and ``asked_cpus`` the reverse.
-    ``limit_s`` is ``None`` where the job had no time limit."""
+    ``start_s`` and ``end_s`` are ``None`` where the log lacks them. ``run_s`` (s) is ``None`` where the job did not
+    start; for one cancelled while it waited, Slurm may give a start and 0 s. ``gpus``, ``cpus`` and ``mem_mib`` (over
+    the whole job) are those granted, else those asked for; ``asked_gpus`` and ``asked_cpus`` the reverse. ``limit_s``
+    is ``None`` where the job had no time limit."""
 
     id: str
     partition: str
@@ -95,7 +93,7 @@ class SacctJob:
 
 
 def is_sacct(first: str) -> bool:
-    """Is this the first line of sacct output, its header or a job?"""
+    """Whether this is the first line of sacct output, its header or a job."""
     if delimiter_of(first):
         return True
     cells = first.split("|")
@@ -104,7 +102,7 @@ def is_sacct(first: str) -> bool:
 
 @dataclass(slots=True)
 class _Held:
-    """A row, and what it says of which run: the runs of a cluster's job are told apart by their submission."""
+    """A row, and the run that it is about: the runs of a cluster's job differ by their submission."""
 
     line: int
     job: SacctJob | None = None
@@ -119,13 +117,12 @@ class SacctLog:
     """A file of sacct output: walk over ``rows()``, and ask ``job()`` after each. ``gpus``: the log must say how many
     GPUs jobs had.
 
-    A file may hold several answers of sacct. What they say twice of a job counts once. Of a job that was requeued
-    (``sacct --duplicates``) the last run counts, as sacct without that option prints it. A later job of the same
-    number (another cluster's, or Slurm counts from the start again) is called ``501#2``.
+    A file may hold several answers of sacct. What they say twice of a job counts once. Of a requeued job (``sacct
+    --duplicates``) the last run counts, as sacct without that option prints it. A later job of the same number
+    (another cluster's, or Slurm counts from the start again) is called ``501#2``.
 
-    Raises:
-        TraceError: a column that is needed is missing, or there is no header and the number of fields is unknown.
-    """
+    Raises: TraceError: a column that is needed is missing, or there is no header and the number of fields is
+    unknown."""
 
     def __init__(self, source: Source, first: str, line: int, *, gpus: bool = True) -> None:
         self._source, self._gpus = source, gpus
@@ -347,7 +344,7 @@ class _Tres:
         return self._whole(name) if name in self._counts else 0
 
     def gpus(self) -> int:
-        """GPUs; of a job in slots (shards) each counts as one, as its user asked for."""
+        """The number of GPUs; for a job in slots (shards) each counts as one, as its user asked for."""
         counts = {name: self._whole(name) for name in self._counts if re.match("gres/(gpu|shard)(:|$)", name)}
         return gres_count(counts, "gpu") or gres_count(counts, "shard")
 
@@ -360,7 +357,7 @@ class _Tres:
 
 
 def _gres(text: str) -> int:
-    """GPUs in ``gpu:v100:4,nic:1``, as Slurm before 21.08 names what a job was granted."""
+    """GPUs in ``gpu:v100:4,nic:1``, as Slurm before 21.08 names a job's granted resources."""
     parts = [part.partition("(")[0].split(":") for part in text.split(",")]
     return sum(int(part[-1]) if part[-1].isdecimal() else 1 for part in parts if part[0] == "gpu")
 
@@ -391,11 +388,9 @@ _COLUMNS = (
 
 
 def as_lines(source: Source) -> Source:
-    """JSON with a line for each job; the line of job N (from 1) in its list is N + 1. Any other file as it is.
+    """JSON as one line for each job, the line of job N (from 1) in its list being N + 1; any other file as it is.
 
-    Raises:
-        TraceError: it is JSON, but not sacct's.
-    """
+    Raises: TraceError: it is JSON, but not sacct's."""
     if source.text.lstrip().startswith("["):
         philly = " (Philly's own: job_log of msr-fiddle/philly-traces)" if '"attempts"' in source.text else ""
         raise TraceError(
@@ -470,7 +465,7 @@ def _map(value: Any) -> Mapping[str, Any]:
 
 
 def _number(value: Any) -> Any:
-    """A number in either of Slurm's wrappers; ``None`` where it is not set or infinite."""
+    """The number in either of Slurm's wrappers; ``None`` where it is not set or infinite."""
     if isinstance(value, Mapping):
         return value.get("number") if value.get("set", True) and not value.get("infinite") else None
     return value

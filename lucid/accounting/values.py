@@ -1,9 +1,6 @@
-"""Durations, sizes, TRES, states.
+"""How Slurm writes job numbers, durations, time limits, sizes, trackable resources (TRES) and job states.
 
-How Slurm writes numbers of jobs, durations, sizes and trackable resources (TRES).
-
-States of Slurm jobs, as ``sacct`` and ``squeue`` of 24.11 to 26.05 name them.
-"""
+States are those that ``sacct`` and ``squeue`` of 24.11 to 26.05 name."""
 
 from __future__ import annotations
 
@@ -12,10 +9,10 @@ import re
 from collections.abc import Mapping
 
 JOB_NUMBER = re.compile("[0-9]{1,12}([_+][0-9]{1,9})?")
-"""A job, a task of an array (``49469_3``), or a part of a heterogeneous job (``49469+1``)."""
+"""The number of a job, a task of an array (``49469_3``), or a part of a heterogeneous job (``49469+1``)."""
 
 NO_TIME = frozenset({"", "unknown", "none", "n/a"})
-"""What stands in place of a time that is not known, in lower case."""
+"""Words for an unknown time, in lower case."""
 _NO_LIMIT = NO_TIME | {"unlimited", "infinite", "partition_limit", "invalid", "not_set"}
 
 NO_LIMIT_S = 365 * 86400.0
@@ -53,8 +50,8 @@ def limit_s(text: str) -> float | None:
 
 
 def mem_mib(text: str, nodes: int, cpus: int, *, of: str = "") -> int | None:
-    """MiB over the whole job of ``48000Mn`` (per node), ``4Gc`` (per CPU) or ``16G`` (in all), rounded up;
-    ``None`` if the text is no size. ``of``: what a size without a letter is of, ``n``, ``c`` or the whole job."""
+    """MiB over the whole job of ``48000Mn`` (per node), ``4Gc`` (per CPU) or ``16G`` (in all), rounded up; ``None``
+    if the text is no size. ``of``: what a size without a letter is for: ``n``, ``c`` or the whole job."""
     found = _SIZE.fullmatch(text)
     if found is None:
         return None
@@ -129,9 +126,9 @@ def state_of(text: str) -> str:
 
 
 def is_state(state: str) -> bool:
-    """Is this a state (`state_of`), or the beginning of one that a narrow column cut off?"""
+    """Whether this is a state (`state_of`), or the beginning of one that a narrow column cut off."""
     return len(state) >= _SHORTEST and any(known.startswith(state) for known in (*ENDED, *NOT_ENDED))
 
 
 _SHORTEST = 6
-"""Letters: sacct's narrowest column that still tells states apart."""
+"""Letters of sacct's narrowest column that still distinguishes states."""

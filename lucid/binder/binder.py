@@ -1,4 +1,4 @@
-"""Which jobs may share GPUs: the packing rules, share scores within GSS, and the choice of partner."""
+"""``Binder``: which running job a job may start beside: packing rules, share scores, choice of partner."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 
 
 class Binder:
-    """Finds partners within one plan of one partition, and keeps book of who may still be joined. The
-    ledger is only read."""
+    """Finds partners within one plan of one partition, and keeps track of jobs that may still be joined. The ledger
+    is only read."""
 
     def __init__(
         self,
@@ -54,15 +54,15 @@ class Binder:
         self._now_s = now_s
         self._compared = Comparisons(ledger, predictor, settings, restarts, now_s)
         self._changes_s = inf
-        """When the next partner that was refused as nearly done will have outlived its estimate: it is then
-        expected to go on for long (``Prediction.remaining_s``), and the same question gets another answer."""
+        """When the next partner that was refused as nearly done will have outlived its estimate. It is then expected
+        to go on for long (``Prediction.remaining_s``), and the same question has another answer."""
         self._open: defaultdict[tuple[int, str], Candidates] = defaultdict(Candidates)
         """Jobs that may be joined, by GPU count (and user, where only jobs of one user share)."""
         self.too_slow = False
-        """Was one refused to the job that found no partner last, for how fast the pair would be?"""
+        """Whether a partner was refused to the last job that found none, because the pair would be too slow."""
         self._numbers = count()
         self._unasked: list[Running] = [*partition.running] if settings.gss else []
-        """Jobs not yet looked at: in most plans nobody looks for a partner."""
+        """Jobs that have not been offered yet: in most plans nobody looks for a partner."""
 
     @property
     def changes_s(self) -> float | None:
@@ -71,15 +71,15 @@ class Binder:
         return None if changes_s == inf else changes_s
 
     def _candidates(self, job: Job) -> Candidates:
-        """Those that a job may join."""
+        """The running jobs that a job may join."""
         return self._offered()[self._kind(job)]
 
     def offered_to(self, job: Job) -> bool:
-        """May any running job be joined that has as many GPUs?"""
+        """Whether any running job with as many GPUs may be joined."""
         return len(self._candidates(job)) > 0
 
     def _offered(self) -> defaultdict[tuple[int, str], Candidates]:
-        """The jobs that may be joined, as ``_open``."""
+        """The jobs that may be joined, as in ``_open``."""
         if self._unasked:
             unasked, self._unasked = self._unasked, []
             # most of a large VC's jobs have a partner already: the others are picked out in one go
@@ -88,7 +88,7 @@ class Binder:
         return self._open
 
     def any_to_join(self, gpus: int) -> bool:
-        """May any job of so many GPUs be joined, of those that a job of this plan was compared with?"""
+        """Whether any job of so many GPUs may be joined, of those that a job of this plan was compared with."""
         return any(len(found) for (count, _), found in self._open.items() if count == gpus)
 
     def offer(self, entry: Running) -> None:
@@ -124,8 +124,8 @@ class Binder:
         return job.gpus, job.user if self._settings.same_user_only else ""
 
     def in_slots(self, entry: Pending, score: int | None, nodes: int) -> InSlots:
-        """Does a job that starts alone on so many nodes start in slots? It does if another job may join it by the
-        rules of ``offer``, now or once it is measured."""
+        """The comparison that says whether a job that starts alone on so many nodes starts in slots. It does if
+        another job may join it by the rules of ``offer``, now or once it is measured."""
         profile = entry.profile
         return InSlots(
             entry.job.shareable,
@@ -164,13 +164,12 @@ class Binder:
         floor: float | None = None,
         waits: bool = False,
     ) -> tuple[Running | None, tuple[Reason, ...]]:
-        """The job to start beside, with the comparisons that chose it; or ``None`` with the count of candidates
-        and the comparison that the one which came furthest failed.
+        """The job to start beside, with the comparisons that chose it; or ``None`` with the count of candidates and
+        the comparison in which the candidate that came furthest failed.
 
-        ``value`` is the priority value, ``gss`` the sharing capacity in force, ``fenced`` names nodes that this
-        job must keep off, ``floor`` is the least speed of either if not ``least_pair_speed``, ``waits``
-        whether the job would otherwise wait.
-        """
+        ``value`` is the priority value, ``gss`` the sharing capacity in force, ``fenced`` names nodes that this job
+        must keep off, ``floor`` is the least speed of either if not ``least_pair_speed``, ``waits`` whether the job
+        would otherwise wait."""
         assert entry.profile is not None
         candidates, self.too_slow = self._candidates(entry.job), False
         if not candidates:
@@ -219,8 +218,8 @@ class Binder:
     def _in_reach(
         self, guest: Guest, others: Mapping[str, Candidate], last: float, fenced: Container[str]
     ) -> Iterator[Candidate]:
-        """Of these candidates those, up to the ``last``, with which the share scores allow a pair, on nodes on which
-        the job may start."""
+        """The candidates, up to the ``last``, with which the share scores allow a pair, on nodes on which the job may
+        start."""
         room, closing, job = guest.gss - guest.score, self._ledger.closing, guest.entry.job
         for other in others.values():
             if other.number > last:
@@ -237,8 +236,8 @@ class Binder:
                 self._changes_s = other.outlived_s
 
     def _no_candidates(self, job: Job) -> tuple[Reason, ...]:
-        """Why a job finds no partner, where no job may be joined that has as many GPUs, and the same user where
-        others may not share with it."""
+        """Why a job finds no partner where no job with as many GPUs may be joined (or none of the same user, where
+        others may not share with it)."""
         others = 0
         if self._settings.same_user_only:
             others = sum(len(theirs) for (gpus, _), theirs in self._offered().items() if gpus == job.gpus)
@@ -246,17 +245,17 @@ class Binder:
         return (none, SameUser(job.user, others)) if others else (none,)
 
     def speeds(self, entry: Pending, other: Running) -> tuple[float, float] | None:
-        """The speeds expected of a pair, where the predictor has an opinion."""
+        """The expected speeds of a pair; ``None`` where the predictor has no opinion."""
         found = self._compared.pair_speed(entry.profile, other.profile)
         return found if isinstance(found, tuple) else None
 
     def left(self, gone: Iterable[Running]) -> None:
-        """Note running jobs that the plan preempts or gives a partner: nobody joins them any more."""
+        """Note running jobs that the plan preempts or gives a partner: they cannot be joined any more."""
         for entry in gone:
             self._candidates(entry.job).drop(entry.job.id)
 
     def started(self, entry: Pending, placement: Placement) -> None:
-        """Note a job that started alone: it may be joined in the same plan. Its GPUs are the ledger's to note."""
+        """Note a job that started alone: it may be joined in the same plan. Its GPUs are noted by the ledger."""
         fresh = Running(entry.job, self._now_s, placement, profile=entry.profile, alone=entry.alone)
         if self._unasked:
             self._unasked.append(fresh)

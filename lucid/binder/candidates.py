@@ -1,13 +1,9 @@
-"""Running jobs that may be joined, and only where somebody would wait.
+"""``Candidates``: running jobs that others may join, in order of start; and whether a VC is calm.
 
-The running jobs that others may join, in order of start, with what the rules between two jobs compare.
-
-Calm (acceptance row L17): while next to no job of a VC waits, its jobs share GPUs only to start at once.
-
-Two jobs on the same GPUs each run slower. What they leave free is worth that only if somebody comes who would wait
-without it, before they end. Where nobody has had to wait for a time, nobody is expected to for as long again. Less
-than a day says nothing, since load follows the hours of the day, and estimates of single jobs are poor.
-"""
+Calm (acceptance row L17): while next to no job of a VC waits, its jobs share GPUs only to start at once. Two jobs on
+the same GPUs each run slower. The GPUs that they leave free are worth that only if a job comes, before they end, that
+would wait without them. Where no job has had to wait for a time, none is expected to for as long again. Less than a
+day says nothing, since load follows the hours of the day, and estimates of single jobs are poor."""
 
 from __future__ import annotations
 
@@ -30,7 +26,7 @@ if TYPE_CHECKING:
 
 
 SCAN_LIMIT = 256
-"""Candidates looked at for one job, oldest first: what bounds a plan on a cluster of thousands of GPUs. By the
+"""Most candidates examined for one job, oldest first, which bounds a plan on a cluster of thousands of GPUs. By the
 time hundreds of partners qualify, the best of them is hardly better than the best of these."""
 
 _NUMBER = attrgetter("number")
@@ -41,7 +37,7 @@ class Candidate:
     """A running job that may be joined."""
 
     number: int
-    """Its place in the order of start."""
+    """The candidate's place in the order of start."""
     entry: Running
     score: int
     mem_mib: float
@@ -50,17 +46,17 @@ class Candidate:
     value: float
     node: str
     index: int
-    """Its node's in the ledger."""
+    """The index of the candidate's node in the ledger."""
     outlived_s: float
-    """When it will have outlived its estimate, and is expected to go on for long (``Prediction.remaining_s``)."""
+    """When the candidate will have outlived its estimate, and is expected to go on for long
+    (``Prediction.remaining_s``)."""
 
 
 class Candidates:
-    """Those of one GPU count, and of one user where only jobs of one user share.
+    """Candidates of one GPU count, and of one user where only jobs of one user share.
 
     ``lasting``: by id, those with enough time left to be joined. ``ending``: the others. Most candidates of a full
-    cluster are nearly done, which no job changes: no job compares itself with each of them.
-    """
+    cluster are nearly done, whichever job asks, so no job compares itself with each of them."""
 
     __slots__ = ("_numbers", "ending", "lasting", "soonest_s")
 
@@ -68,15 +64,15 @@ class Candidates:
         self.lasting: dict[str, Candidate] = {}
         self.ending: dict[str, Candidate] = {}
         self.soonest_s = inf
-        """No job of ``ending`` will have outlived its estimate before then."""
+        """No job of ``ending`` will have outlived its estimate before this time."""
         self._numbers: dict[int, list[int]] = {}
-        """By share score, the numbers of those that have it, ascending."""
+        """By share score, the numbers of the candidates with it, ascending."""
 
     def __len__(self) -> int:
         return len(self.lasting) + len(self.ending)
 
     def add(self, candidate: Candidate, lasts: bool) -> None:
-        """One more, that started after all others."""
+        """Add a candidate that started after all others."""
         if lasts:
             self.lasting[candidate.entry.job.id] = candidate
         else:
@@ -85,21 +81,21 @@ class Candidates:
         self._numbers.setdefault(candidate.score, []).append(candidate.number)
 
     def drop(self, job_id: str) -> None:
-        """Nobody joins this job any more; no matter if it is none of these."""
+        """Remove a job that cannot be joined any more, if it is among these."""
         gone = self.lasting.pop(job_id, None) or self.ending.pop(job_id, None)
         if gone is not None:
             numbers = self._numbers[gone.score]
             del numbers[bisect_left(numbers, gone.number)]
 
     def last(self, room: int) -> float:
-        """The number of the last candidate that a job may look at which has so much ``room`` for share scores."""
+        """The number of the last candidate that a job with so much ``room`` for share scores may examine."""
         fitting = [numbers for score, numbers in self._numbers.items() if score <= room]
         if sum(map(len, fitting)) <= SCAN_LIMIT:
             return inf
         return sorted(number for numbers in fitting for number in numbers[:SCAN_LIMIT])[SCAN_LIMIT - 1]
 
     def heavy(self, room: int, closed: Container[str]) -> Candidate | None:
-        """The first to start of those with a share score above ``room``, on nodes that are not ``closed``."""
+        """The first candidate to start that has a share score above ``room``, on nodes that are not ``closed``."""
         if not any(score > room and numbers for score, numbers in self._numbers.items()):
             return None
         found = islice((other for other in self._in_order() if other.score > room), SCAN_LIMIT)
@@ -110,34 +106,36 @@ class Candidates:
 
 
 _FEW = 0.01
-"""A VC is calm while at most this share of its jobs waits: by Little's law, while waiting is at most such a part of
-its jobs' completion times."""
+"""A VC is calm while at most this share of its jobs waits. By Little's law waiting is then at most such a part of its
+jobs' completion times."""
 _DAY_S = 86400.0
-"""A shorter calm may be a night or a weekend's hour, after which everybody comes."""
+"""The least time of calm that counts: a shorter one may be a night or a weekend's hour, after which everybody
+comes."""
 
 
 @frozen_dataclass(frozen=True, slots=True)
 class CalmSince:
-    """Rides from plan to plan of a VC. ``at_s``: since when it has been calm, or seen at all; ``None`` while it is
-    not."""
+    """Since when a VC has been calm (``at_s``), handed from plan to plan; ``None`` while it is not. The first plan
+    counts as the beginning."""
 
     at_s: float | None
 
 
 def looks_at_calm(settings: PackingSettings) -> bool:
-    """Does sharing depend on how calm a VC is?"""
+    """Whether sharing depends on how calm a VC is."""
     return bool(settings.gss) and not settings.when_calm
 
 
 def calm_since(before: CalmSince | None, waiting: int, jobs: int, now_s: float) -> CalmSince:
-    """What a plan leaves that lets ``waiting`` of the VC's ``jobs`` wait. ``before``: what the plan before left."""
+    """Since when the VC is calm after a plan that lets ``waiting`` of its ``jobs`` wait. ``before``: what the
+    previous plan left."""
     if past(waiting, _FEW * jobs):
         return CalmSince(None)
     return before if before is not None and before.at_s is not None else CalmSince(now_s)
 
 
 def calm_for(before: CalmSince | None, vc: str, estimate_s: float, now_s: float) -> Calm:
-    """Has the VC been calm for a day, and for as long as a job is expected to run? Nothing is known of the time
-    before the first plan, so that counts as busy."""
+    """The comparison that says whether the VC has been calm for a day, and for as long as a job is expected to run.
+    The time before the first plan is unknown, and counts as busy."""
     at_s = now_s if before is None or before.at_s is None else before.at_s
     return Calm(vc, now_s - at_s, max(estimate_s, _DAY_S))

@@ -1,20 +1,15 @@
-"""Contention model; memory fences.
+"""The contention model: expected speeds of two jobs on the same GPUs, from profiles; and memory fences of pairs.
 
-The contention model: how fast two jobs run on the same GPUs, from their profiles alone.
-
-A stand-in where nothing has been measured. Each job is slowed by the work that falls into the time in which
-its partner uses the same unit; for two jobs that use a unit independently with probability u and v, that is
-the product u*v:
+A stand-in where nothing has been measured. Each job is slowed by the work that falls into the time in which its
+partner uses the same unit; for two jobs that use a unit independently with probability u and v, that is the product
+u*v:
 
     speed = 1 / (1 + SM_COST * u_a * u_b + BANDWIDTH_COST * m_a * m_b)
 
-with u the share of time a kernel runs and m the share of time device memory is busy (0..1). The two costs are
-the least-squares fit, rounded to one digit, over both jobs of 1,388 published pairs on RTX 3090 (root mean square
-error 0.098 at a standard deviation of 0.125; of a pair's average 0.070 at 0.105; ``python -m benchmarks --only
-contention`` prints them): a guide to order of magnitude and to ranking, no measurement.
-
-How much device memory each job of a pair may take (what MPS is told when the job starts).
-"""
+with u the share of time a kernel runs and m the share of time device memory is busy (0..1). The two costs are the
+least-squares fit, rounded to one digit, over both jobs of 1,388 published pairs on RTX 3090 (root mean square error
+0.098 at a standard deviation of 0.125; of a pair's average 0.070 at 0.105; ``python -m benchmarks --only contention``
+prints them): a guide to order of magnitude and to ranking, no measurement."""
 
 from __future__ import annotations
 
@@ -28,7 +23,7 @@ SM_COST = 0.3
 BANDWIDTH_COST = 0.4
 
 _TYPICAL_PARTNER = JobProfile(gpu_util=60.0, mem_util=30.0, gpu_mem_mib=0.0)
-"""What share scores are judged against: near the mean of the published single-job measurements."""
+"""The partner beside which share scores are judged: near the mean of the published single-job measurements."""
 
 
 def contention_speeds(a: JobProfile, b: JobProfile) -> tuple[float, float]:
@@ -51,13 +46,12 @@ _CONTEXT_MIB: Final = 512
 
 
 def memory_limit_mib(profile: JobProfile | None, capacity_mib: float) -> int | None:
-    """MiB that a job may take on each of its GPUs of ``capacity_mib`` (CUDA_MPS_PINNED_DEVICE_MEM_LIMIT);
-    ``None``: no limit.
+    """MiB that a job may take on each of its GPUs of ``capacity_mib`` (CUDA_MPS_PINNED_DEVICE_MEM_LIMIT); ``None``:
+    no limit.
 
     The limit is the job's peak (predicted where it grows) and a tenth, and 512 MiB for its context. A job that takes
-    more than it showed then fails by itself instead of taking its partner along. A job without a profile has no
-    limit, since its need is unknown, and none is set where it would be the whole card.
-    """
+    more than its profile showed then fails by itself instead of taking its partner along. A job without a profile has
+    no limit, since its need is unknown; nor is there one that would be the whole card."""
     if profile is None or profile.gpu_mem_mib <= 0:
         return None
     wanted = ceil(profile.gpu_mem_mib * _SLACK_SHARE) + _CONTEXT_MIB

@@ -1,4 +1,4 @@
-"""When a pair is parted: packing rule 4 (acceptance row L15), and what was measured of the pair itself."""
+"""``Partings``: when a pair is parted, by packing rule 4 (acceptance row L15) and by measurements of the pair."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Parting:
 
 
 class Partings:
-    """One for each pair that one of these rules parts, in this order:
+    """The partings of each plan: one for each pair that one of these rules parts, in this order:
 
     - a job has shown an unstable pattern: it leaves;
     - its growing memory is predicted to leave no room for its partner (rule 1 over time): it leaves;
@@ -32,18 +32,17 @@ class Partings:
     The job that leaves runs alone from then on. If it may not be started over, its partner leaves instead. A pair of
     two such jobs stays: no job is killed for the speed of another.
 
-    A pair that stays is looked at again only when something new was measured of one of its jobs. Hundreds of pairs
-    run, and few change between two plans.
-    """
+    A pair that stays is checked again only when something new was measured of one of its jobs. Hundreds of pairs run,
+    and few change between two plans."""
 
     def __init__(self, part_below_speed: float, restarts: Restarts) -> None:
         self._part_below_speed = part_below_speed
         self._restarts: Restarts = restarts
         self._quiet: Partition | None = None
-        """As it was when no rule took a job off its GPUs."""
+        """The partition as it was when no rule parted a pair."""
 
     def __call__(self, partition: Partition) -> list[Parting]:
-        """The pairs of this partition to part, at one plan after the other."""
+        """The pairs of this partition to part; called for one plan after the other."""
         running, nodes, quiet = partition.running, partition.nodes, self._quiet
         if quiet is None or quiet.nodes is not nodes:
             changed = _telling(running)
@@ -58,7 +57,7 @@ class Partings:
 
 
 def _telling(running: Iterable[Running]) -> list[Running]:
-    """The jobs of pairs of which something was seen that a rule looks at: few, most of the time."""
+    """The jobs of pairs with a measurement that a rule uses: few, most of the time."""
     return [
         entry
         for entry in running

@@ -1,7 +1,6 @@
-"""The rules between two jobs, one after the other: as a verdict, and as the reasons that tell it.
+"""``Comparisons``: the rules between two jobs that would share GPUs, as a verdict and as reasons.
 
-A verdict is asked of every candidate for every job that waits, and reasons of one of them at most.
-"""
+A verdict is asked for every candidate of every waiting job, reasons for at most one of them."""
 
 from __future__ import annotations
 
@@ -32,20 +31,20 @@ if TYPE_CHECKING:
 
 
 _SPEED_ERROR: Final = 0.15
-"""A pair may turn out slower than expected by this: the worst plausible error of a measured pair model."""
+"""How much slower than expected a pair may turn out: the worst plausible error of a measured pair model."""
 
 _WAITS_TIMES: Final = 2.0
 _LEAST_SPEED: Final = 0.01
 _LOOK_AGAIN_S: Final = 60.0
-"""A job that waits for a slower partner is looked at again in such steps."""
+"""The steps in which a job that waits for a slower partner is tried again."""
 
 MEMORY, OUTLASTS, _HOST, _LEAVES, SPEED, _WORK, _HARM, ALL_HOLD = range(8)
 """The rules, in order: a verdict names the one that fails first. (Share scores are compared beforehand.)"""
 
 
 class Verdict(NamedTuple):
-    """Which rule fails first, or ``ALL_HOLD``; then the speeds that the pair is expected to have add up to
-    ``speed``."""
+    """The rule that fails first, or ``ALL_HOLD``, in which case ``speed`` is the sum of the pair's expected
+    speeds."""
 
     failed: int
     speed: float = 0.0
@@ -54,7 +53,7 @@ class Verdict(NamedTuple):
 @frozen_dataclass(frozen=True, slots=True)
 class Guest:
     """A job that looks for a partner, under which capacity and at what least speed of either. ``waits``: it would
-    otherwise wait, and has done so since ``since_s``; then ``duration_s`` is what it would run alone."""
+    otherwise wait, and has done so since ``since_s``; then ``duration_s`` is its expected run time alone."""
 
     entry: Pending
     profile: JobProfile
@@ -63,13 +62,13 @@ class Guest:
     gss: int
     floor: float
     may_restart: bool
-    """May it be started over, so that the pair can be parted?"""
+    """Whether the guest may be started over, so that the pair can be parted."""
     waits: bool = False
     duration_s: float = 0.0
 
     @property
     def since_s(self) -> float:
-        """Since when it waits."""
+        """Since when the guest waits."""
         return self.entry.since_s
 
 
@@ -81,26 +80,26 @@ class Comparisons:
     ) -> None:
         self._now_s = now_s
         self.changes_s = inf
-        """When a job will have waited long enough for a slower partner that was refused it, at the earliest."""
+        """The earliest time at which a job will have waited long enough for a slower partner that was refused."""
         self._ledger = ledger
         self._predictor = predictor
         self._settings = settings
         self._restarts: Restarts = restarts
 
     def outlasts(self, remaining_s: float) -> bool:
-        """Has a job enough time left to be joined? No other job has a part in that."""
+        """Whether a job has enough time left to be joined, whichever job asks."""
         return reached(remaining_s, self._settings.least_partner_remaining_s)
 
     def may_restart(self, job: Job) -> bool:
-        """May this job be started over?"""
+        """Whether this job may be started over."""
         return bool(may_restart(job, self._restarts))
 
     def fit(self, guest: Guest, other: Candidate) -> bool:
-        """Do both memory peaks fit on a GPU?"""
+        """Whether both memory peaks fit on a GPU."""
         return guest.profile.gpu_mem_mib + other.mem_mib < other.capacity_mib
 
     def judge(self, guest: Guest, other: Candidate) -> Verdict:
-        """May the job start beside one that lasts? Bare numbers, as in ``told``."""
+        """The verdict on a start beside a job that lasts, by bare numbers; the rules are those of ``told``."""
         settings, job = self._settings, guest.entry.job
         if not self.fit(guest, other):
             return _VERDICTS[MEMORY]
@@ -124,7 +123,7 @@ class Comparisons:
         return Verdict(ALL_HOLD, own + its)
 
     def told(self, guest: Guest, other: Candidate) -> tuple[Reason, ...]:
-        """The comparisons between two jobs, up to the first that fails."""
+        """The comparisons between two jobs as reasons, up to the first that fails."""
         made: list[Reason] = []
         for reason in self._all(guest, other):
             made.append(reason)
@@ -133,7 +132,7 @@ class Comparisons:
         return tuple(made)
 
     def _all(self, guest: Guest, other: Candidate) -> Iterator[Reason]:
-        """The rules, in order. A rule without a limit to compare with is left out."""
+        """The comparisons of all rules, in order. A rule without a limit is left out."""
         settings, job, other_id = self._settings, guest.entry.job, other.entry.job.id
         yield ShareScores(guest.score, other.score, guest.gss)
         yield GpuMemory(other_id, guest.profile.gpu_mem_mib, other.mem_mib, other.capacity_mib)
@@ -153,22 +152,23 @@ class Comparisons:
             yield self._harm(other, *speeds)
 
     def _work(self, guest: Guest, other: Candidate, own: float, its: float) -> PairWork:
-        """Does a job that waits take this partner, by what the two do together, or by how long it has waited?"""
+        """The comparison that says whether a waiting job takes this partner, by what the two do together, or by how
+        long it has waited."""
         needs_s = self._needs_s(guest, own, its) if _ends_first(guest, other, own, its) else None
         least, waited_s = self._settings.waiting_pair_work, self._now_s - guest.since_s
         return PairWork(other.entry.job.id, own + its, least, waited_s, needs_s)
 
     def _parts(self, guest: Guest, other: Candidate) -> bool:
-        """May one of the two be started over, so that the pair can be parted?"""
+        """Whether one of the two may be started over, so that the pair can be parted."""
         return guest.may_restart or self.may_restart(other.entry.job)
 
     def _harm(self, other: Candidate, own: float, its: float) -> PairHarm:
         return PairHarm(other.entry.job.id, _worst(own, its), self._settings.unparted_harm)
 
     def _needs_s(self, guest: Guest, own: float, its: float) -> float:
-        """How long the job waits before it takes this partner. At half speed each a pair saves nothing, and the job
-        delays its partner by as long as it runs: that pays only if it would wait for long. What has lasted for a time
-        is expected to last for as long again."""
+        """How long the job must have waited to take this partner. At half speed each a pair saves nothing, and the
+        job delays its partner by as long as it runs: that pays only if it would wait for long. What has lasted for a
+        time is expected to last for as long again."""
         missing = max(self._settings.waiting_pair_work - own - its, 0.0)
         if not missing:
             return 0.0
@@ -182,14 +182,15 @@ class Comparisons:
         return self.pair_speed(guest.profile, other.entry.profile)
 
     def pair_speed(self, guest: JobProfile | None, host: JobProfile | None) -> PairSpeeds:
-        """What the predictor says of two measured jobs on the same GPUs."""
+        """The predictor's answer on two measured jobs on the same GPUs."""
         assert guest is not None
         assert host is not None
         return self._predictor.pair_speed(guest, host)
 
 
 def _ends_first(guest: Guest, other: Candidate, own: float, its: float) -> bool:
-    """Is the guest expected to end before its partner? Else at half speed both end later, and nobody earlier."""
+    """Whether the guest is expected to end before its partner. Else at half speed both end later, and nobody
+    earlier."""
     return guest.duration_s * its <= other.remaining_s * own
 
 
@@ -199,7 +200,7 @@ def _speeds(found: PairSpeeds) -> tuple[float, float]:
 
 
 def _worst(own: float, its: float) -> float:
-    """The lowest plausible speed of either."""
+    """The lowest plausible speed of either job."""
     return max(min(own, its) - _SPEED_ERROR, 0.0)
 
 

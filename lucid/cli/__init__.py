@@ -1,6 +1,4 @@
-"""The command line, lucidctl.
+"""The command line, ``lucidctl``: ``main`` finds a command; all commands use ``console`` and ``options``.
 
-Read in this order: ``main``, ``everyday_commands``, ``console``, ``options``, ``progress``, ``examples``. Folders:
-``live``, ``job``, ``replay``, ``learn``, ``install``.
-Others import ``main``, ``console``, ``options``.
-"""
+Folders: ``jobs`` for users of the queue, ``site`` for administrators, ``replay`` for traces, ``learn`` for models and
+tuning."""

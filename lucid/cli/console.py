@@ -1,10 +1,7 @@
-"""Every word is shown, not obeyed; one renderer for table and --json.
+"""Where all of ``lucidctl``'s words go to the terminal, shown and not obeyed; and bars of progress.
 
-Where all of ``lucidctl``'s words go: every text is shown, not obeyed (``lucid.text``). Nothing else in
-lucid.cli writes to the terminal; ruff says so (TID251).
-
-Progress on stderr, for whatever takes longer than two seconds.
-"""
+Nothing else in lucid.cli writes to the terminal; ruff says so (TID251). Progress goes to stderr, for whatever takes
+longer than two seconds."""
 
 from __future__ import annotations
 
@@ -29,30 +26,30 @@ _PIPE_COLUMNS = 120
 
 
 def say(text: str, *, err: bool = False, nl: bool = True) -> None:
-    """A line, or lines, on stdout or stderr."""
+    """Print a line, or lines, on stdout or stderr."""
     click.echo(shown(text, lines=True), err=err, nl=nl)
 
 
 class Console(rich.console.Console):
-    """rich's, but no text is markup, and every text that it renders is shown."""
+    """rich's console, but no text is markup, and every text that it renders is shown."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**{"markup": False, "emoji": False, **options})
 
     def render_str(self, text: str, **options: Any) -> rich.text.Text:
-        """All strings come by here: printed ones, cells, titles, captions."""
+        """The rendered text; all strings pass here: printed ones, cells, titles, captions."""
         return super().render_str(shown(text, lines=True), **{**options, "markup": False, "emoji": False})
 
 
 class Table(rich.table.Table):
-    """rich's, with line ends in cells shown too: a name that holds one cannot pass for two rows."""
+    """rich's table, with line ends in cells shown too: a name that holds one cannot pass for two rows."""
 
     def add_row(self, *cells: RenderableType | None, **options: Any) -> None:
-        """Cells are names, numbers and single lines."""
+        """Add a row; cells are names, numbers and single lines."""
         super().add_row(*(shown(cell) if isinstance(cell, str) else cell for cell in cells), **options)
 
     def add_column(self, header: RenderableType = "", *rest: Any, **options: Any) -> None:
-        """Headers too."""
+        """Add a column, its header shown too."""
         super().add_column(shown(header) if isinstance(header, str) else header, *rest, **options)
 
 
@@ -70,7 +67,7 @@ def stdout_console() -> Console:
 
 
 def stderr_console() -> Console:
-    """For bars of progress."""
+    """A console on stderr, for bars of progress."""
     return Console(stderr=True)
 
 
@@ -81,7 +78,7 @@ class _Warnings(logging.Handler):
 
 
 def warn_on_stderr() -> None:
-    """Lucid's warnings go to stderr with their facts, so that stdout holds what was asked for and nothing else."""
+    """Send Lucid's warnings to stderr with their facts, so that stdout holds only the answer."""
     logger = logging.getLogger("lucid")
     if not any(isinstance(handler, _Warnings) for handler in logger.handlers):
         logger.addHandler(_Warnings(logging.WARNING))
@@ -91,13 +88,13 @@ _QUIET_S = 2.0
 
 
 class Report(Protocol):
-    """Called with what is done and what there is to do."""
+    """Called with the amount of work that is done, and of all work."""
 
     def __call__(self, done: int, total: int) -> None: ...  # noqa: D102
 
 
 class ManyReport(Protocol):
-    """Called with what is being done, how much of it is done, and what there is to do."""
+    """Called with the name of the work, how much of it is done, and how much there is."""
 
     def __call__(self, name: str, done: int, total: int) -> None: ...  # noqa: D102
 
@@ -115,7 +112,8 @@ def _bars() -> Progress:
 
 @contextmanager
 def many_bars() -> Iterator[ManyReport]:
-    """Bars, one for each name, that appear once the work has taken two seconds, and are gone when it ends."""
+    """A context with bars, one for each name, that appear once the work has taken two seconds, and are gone when it
+    ends."""
     bars, tasks = _bars(), {}
     began_s = time.monotonic()
     shown = False
@@ -138,7 +136,7 @@ def many_bars() -> Iterator[ManyReport]:
 
 @contextmanager
 def progress(words: str) -> Iterator[Report]:
-    """A bar that appears once the work has taken two seconds, and is gone when it ends."""
+    """A context with a bar that appears once the work has taken two seconds, and is gone when it ends."""
     bar = _bars()
     task = bar.add_task(words, total=None)
     began_s = time.monotonic()

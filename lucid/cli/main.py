@@ -1,4 +1,4 @@
-"""``lucidctl``: the command line."""
+"""``lucidctl``: the group of all commands, each imported when it is called; errors as exit codes."""
 
 from __future__ import annotations
 
@@ -85,8 +85,8 @@ _COMMANDS: Mapping[str, tuple[str, str]] = {
     "demo": ("lucid.cli.replay.demo:demo", "Simulate a SYNTHETIC month of a small cluster."),
     "web": ("lucid.web.command:web", "Serve read-only pages: cluster, queue, jobs, people, health."),
 }
-"""In the order of the help: what to import when the command is called, and the first sentence of its help. The help
-of ``lucidctl`` is made of these alone, since plotting and models are slow to load."""
+"""The commands in the order of the help: what to import when one is called, and the first sentence of its help. The
+help of ``lucidctl`` is made of these alone, since plotting and models are slow to load."""
 
 
 _EXTRAS: Mapping[str, str] = {
@@ -117,11 +117,9 @@ class _Lazy(Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """As a group does it; of a command that is gone it says what took its place.
+        """The command, as a group finds it; for a command that is gone, an error that says what took its place.
 
-        Raises:
-            UsageError: there is no such command.
-        """
+        Raises: UsageError: there is no such command."""
         if instead := _GONE.get(args[0]):
             ctx.fail(f"{args[0]} was taken out; {instead}")
         return super().resolve_command(ctx, args)
@@ -139,11 +137,9 @@ class _Lazy(Group):
         return with_examples(command, cmd_name)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """As click does it, with words for a library that is not installed, and the status of shells for Ctrl-C.
+        """The command's result, with words for a library that is not installed, and the status of shells for Ctrl-C.
 
-        Raises:
-            ModelError: the command needs an extra that is not installed; the message names it.
-        """
+        Raises: ModelError: the command needs an extra that is not installed; the message names it."""
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt:
@@ -171,15 +167,14 @@ class _Lazy(Group):
 def lucidctl() -> None:
     """Lucid schedules deep-learning jobs on a Slurm GPU cluster, and explains every decision.
 
-    Every command has its own --help, with examples. Commands without a trace read what lucidd has written.
-    """
+    Every command has its own --help, with examples. Commands without a trace read what lucidd has written."""
 
 
 with_examples(lucidctl, "")
 
 
 def main() -> None:
-    """Run; errors that Lucid raises on purpose end in one message and their own exit code."""
+    """Run ``lucidctl``; errors that Lucid raises on purpose end in one message and their own exit code."""
     warn_on_stderr()
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")  # to look for one reads a file of each package
     try:

@@ -1,9 +1,4 @@
-"""Options of many commands; examples.
-
-What many commands take: options, numbers of jobs, names of subcommands.
-
-Examples at the end of each command's ``--help``: one to four command lines that a reader can copy.
-"""
+"""Options that many commands take, job numbers, mistyped subcommands, and the examples at the end of each help."""
 
 from __future__ import annotations
 
@@ -22,7 +17,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def config_option(function: F) -> F:
-    """``--config``, as lucidd takes it."""
+    """Add ``--config``, as lucidd takes it."""
     return click.option(
         "--config",
         "config",
@@ -33,27 +28,23 @@ def config_option(function: F) -> F:
 
 
 def job_number(text: str) -> str:
-    """A job as Slurm numbers it.
+    """The text, if it is a job number of Slurm's.
 
-    Raises:
-        ConfigError: it is no such number.
-    """
+    Raises: ConfigError: it is no such number."""
     if not JOB_NUMBER.fullmatch(text):
         raise ConfigError(f"{text} is no job number; 49469, 49469_3 and 49469+1 are")
     return text
 
 
 class Group(click.Group):
-    """A group that knows which command a mistyped one may mean. click says so of options itself."""
+    """A group that suggests the command that a mistyped one may mean. click does so for options itself."""
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """As click does it.
+        """The command, as click finds it.
 
-        Raises:
-            UsageError: there is no such command.
-        """
+        Raises: UsageError: there is no such command."""
         try:
             return super().resolve_command(ctx, args)
         except click.UsageError:
@@ -209,11 +200,11 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
         "lucidctl tune search --history 30d --config lucid.toml --only packing --out tune",
     ),
 }
-"""By the words that follow ``lucidctl``; the empty key is ``lucidctl`` itself."""
+"""Examples by the words that follow ``lucidctl``; the empty key is ``lucidctl`` itself."""
 
 
 def with_examples(command: click.Command, words: str) -> click.Command:
-    """Puts the examples at the end of the command's help and of its subcommands'. ``words``: what a user types."""
+    """Put the examples at the end of the command's help and of its subcommands'. ``words``: what a user types."""
     lines = EXAMPLES.get(words, ())
     if lines and "\b" not in (command.epilog or ""):
         title = "Examples:" if len(lines) > 1 else "Example:"

@@ -14,8 +14,7 @@ from lucid.places import HEARTBEAT, STATE_DIR, Mode
 class ModelSettings(Section):
     """Learned models: where they are kept, what they learn from, and when they are trained again.
 
-    Paths are relative to the folder of the configuration file.
-    """
+    Paths are relative to the folder of the configuration file."""
 
     library: str | None = None
     """Folder of the versions. lucidd's own, where none is named: models/ in daemon.state_dir."""
@@ -64,7 +63,7 @@ class SlurmSettings(Section):
     """Seconds between looks at the nodes; at one that changed, lucidd looks at once while jobs wait."""
     writes_per_cycle: int = Field(60, ge=8)
     """Most commands that change something in one cycle; the rest waits for the next. A quarter of them, four at the
-    least, is kept for putting jobs right that Slurm did not start, or that are to be let go."""
+    least, is kept for putting jobs right that Slurm did not start, or that are to be released."""
     start_grace_s: float = Field(30.0, gt=0)
     """A released job that has not started by then is taken back and decided anew."""
     start_tries: int = fixed(2, ge=1)
@@ -121,7 +120,7 @@ class ElasticSettings(Section):
 
 
 class GpuHealthSettings(Section):
-    """GPUs that are not well (docs/gpu-health.md). What samplers see of them is told in every mode."""
+    """GPUs that are not well (docs/gpu-health.md). What samplers see of them is reported in every mode."""
 
     leave_out: bool = True
     """In partitions in pack mode such a GPU gets no new start, by Lucid or by Slurm, until it is well again or a

@@ -1,4 +1,4 @@
-"""The whole of ``lucid.toml``: reading it, and saying what is wrong with it."""
+"""``Settings``, the whole of ``lucid.toml``: reading the file, and errors that name line and nearest key."""
 
 from __future__ import annotations
 
@@ -79,12 +79,10 @@ def own_job_log(settings: Settings) -> Path:
 
 
 def settings_from(data: dict[str, Any], where: str, text: str = "") -> Settings:
-    """Settings from a mapping; ``where`` names its source in errors, ``text`` is the file that it was read from, if
-    it was: its lines are named, and it sets nothing that is fixed.
+    """Settings from a mapping. ``where`` names its source in errors; ``text`` is the file that it was read from, if
+    any, whose lines errors name, and which may set nothing that is fixed.
 
-    Raises:
-        ConfigError: naming the key, the value, what was expected, and for an unknown key the known ones.
-    """
+    Raises: ConfigError: naming the key, the value, what was expected, and for an unknown key the known ones."""
     try:
         settings = _valid(data)
     except ValidationError as error:
@@ -129,7 +127,8 @@ def still_there(data: Mapping[str, Any], model: type[BaseModel]) -> dict[str, An
 
 
 def _valid(data: dict[str, Any]) -> Settings:
-    """As ``Settings.model_validate``, but only the sections that hold something else than defaults are compiled."""
+    """The settings as from ``Settings.model_validate``, but only sections that differ from the defaults are
+    compiled."""
     try:
         return _read(Settings, data)
     except ValidationError:
@@ -151,7 +150,7 @@ def _read(section: type[_S], data: dict[str, Any]) -> _S:
 
 
 def _line_of(loc: tuple[int | str, ...], text: str) -> str:
-    """``line 7: `` of a key in a file; empty where it is not found as simply as that."""
+    """``line 7: `` of a key in a file; empty where it is not found simply."""
     path = [str(part) for part in loc]
     table: list[str] = []
     for number, line in enumerate(text.splitlines(), start=1):
@@ -204,12 +203,10 @@ def _simulation_keys(section: BaseModel, policies: set[str], table: str, *, simu
 
 
 def load_settings(path: Path, *, live: bool = False) -> Settings:
-    """Read ``lucid.toml``; ``live``: for lucidd.
+    """Read ``lucid.toml``. ``live``: for lucidd.
 
-    Raises:
-        ConfigError: the file cannot be read, is not TOML, or holds a wrong or unknown key, or one of simulations
-            where it is for lucidd.
-    """
+    Raises: ConfigError: the file cannot be read, is not TOML, or holds a wrong or unknown key, or for lucidd a key of
+    simulations."""
     try:
         text = path.read_text(encoding="utf-8")
         data = tomllib.loads(text)

@@ -1,9 +1,4 @@
-"""Sections web, efficiency.
-
-Settings of ``lucid-web``: where it listens, who may see what, and which proxies are believed.
-
-Settings of the report of waste: from when on idle GPUs are told of.
-"""
+"""Settings of ``lucid-web`` (where it listens, who may see what) and of the report of waste."""
 
 from __future__ import annotations
 

@@ -160,9 +160,9 @@ class BackfillSettings(Section):
     depth: int = Field(100, ge=1)
     """Of how many jobs that cannot start the expected start is kept (bf_max_job_test); 1 is EASY backfilling."""
     limit_factor: float = fixed(2.0, gt=0)
-    """Where the trace has no time limit: this many times the estimate …"""
+    """Where the trace has no time limit: the limit is this many times the estimate."""
     least_limit_s: float = fixed(600.0, gt=0)
-    """… and at least this long."""
+    """Where the trace has no time limit: the limit is at least this long."""
 
 
 class TiresiasSettings(Section):
@@ -184,7 +184,7 @@ class PolluxSettings(Section):
     p: float = -1.0
     """Fairness: the power of the mean of speedups; 1 is the mean, ever more negative looks at the worst job."""
     restart_s: float = fixed(30.0, ge=0)
-    """What it assumes that a restart costs."""
+    """What Pollux assumes that a restart costs."""
     avoid_interference: bool = fixed(True)
     """At most one job on several nodes uses a node."""
     population: int = fixed(100, ge=4)
@@ -196,7 +196,7 @@ class PolluxSettings(Section):
     greedy_seeds: bool = fixed(True)
     """Begin the search also with greedy allocations; the published one does not."""
     seed: int = fixed(0, ge=0)
-    """Of the search's random numbers."""
+    """Seed of the search's random numbers."""
 
 
 class OptimusSettings(Section):
@@ -209,7 +209,7 @@ class OptimusSettings(Section):
     evaluation by Pollux's authors, what a measured run took after the present epoch, so next to nothing in the
     last."""
     seed: int = fixed(0, ge=0)
-    """Of the lot by which jobs that nobody knows are tried out."""
+    """Seed of the random choice by which unknown jobs are tried out."""
 
 
 class MuriSettings(Section):
@@ -237,7 +237,7 @@ class OverheadSettings(Section):
     preempt_small_s: float = fixed(40.0, ge=0)
     """Checkpoint and restart of a job of at most 8 GPUs."""
     preempt_large_s: float = fixed(60.0, ge=0)
-    """And of a larger one."""
+    """Checkpoint and restart of a job of more than 8 GPUs."""
     requeue_s: float = Field(10.0, ge=0)
     """Slurm's COMPLETING state and a second start-up, for a job that starts over."""
     start_s: float = Field(0.0, ge=0)

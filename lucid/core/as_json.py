@@ -1,10 +1,8 @@
-"""Nouns as JSON and back, where the reader knows the class: in the store, in pictures for ``lucidctl``, in summaries
-of samplers and in what commands print with ``--json``. A noun is an object with a member for each
-field, a tuple a list, a mapping an object.
+"""Dataclasses as JSON and back, where the reader knows the class: a field is a member, a tuple a list.
 
-What an older version did not write has its default, and what a later one added is passed over. Values are not checked
-against their types here (``lucid.core.checked``).
-"""
+Used by the store, by the files of lucidd and of samplers, and by ``--json``. A field that an older version did not
+write has its default; a member that a later version added is passed over. Types are checked by
+``lucid.core.checked``, not here."""
 
 from __future__ import annotations
 
@@ -20,7 +18,7 @@ _Read = Callable[[Any], Any]
 
 
 def to_json(value: Any) -> Any:
-    """What ``json.dumps`` takes. An Enum is its value, a mapping an object."""
+    """The value as ``json.dumps`` takes it: an Enum as its value, a mapping as an object."""
     kind = type(value)
     if kind in (str, int, float, bool, NoneType):
         return value
@@ -36,11 +34,10 @@ def to_json(value: Any) -> Any:
 
 
 def from_json(kind: type[_T], data: Any) -> _T:
-    """The inverse, for a class whose fields have types that say what to make of their members.
+    """An object of class ``kind`` made from its JSON form; the types of its fields say how each member is read.
 
-    Raises:
-        TypeError, ValueError: a member without a default is missing, or the data has another shape than the class.
-    """
+    Raises: TypeError, ValueError: a member without a default is missing, or the data has another shape than the
+    class."""
     of: Any = kind
     made: _T = _reader(of)(data)
     return made

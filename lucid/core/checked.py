@@ -1,4 +1,4 @@
-"""Nouns made from what others wrote, checked by the types that their classes name."""
+"""Checks of records that others wrote: each field has the type that its class names, no number is out of bounds."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ _Check = Callable[[Any], bool]
 
 @lru_cache(maxsize=64)
 def _checks(kind: Any) -> tuple[tuple[str, Any, _Check], ...]:
-    """For each field of a class its type, and whether a value fits it: made once, for there may be 100,000 rows."""
+    """The name and type of each field of a class, with a function that says whether a value fits; cached, for there
+    may be 100,000 rows."""
     hints = get_type_hints(kind)
     return tuple((f.name, hints[f.name], _check(hints[f.name])) for f in fields(kind))
 
@@ -57,16 +58,14 @@ def _check(hint: Any) -> _Check:
 
 
 def _wrong(noun: object) -> list[str]:
-    """Names of the fields that are not of their type, or beyond all bounds."""
+    """Names of the fields of a record that are not of their type, or beyond all bounds."""
     return [name for name, _, fits in _checks_of(noun) if not fits(getattr(noun, name))]
 
 
 def checked(noun: _T) -> _T:
-    """The same noun.
+    """The same record, once each of its fields has been checked.
 
-    Raises:
-        TypeError: one of its fields is not of its type, or is a number beyond all bounds.
-    """
+    Raises: TypeError: one of its fields is not of its type, or is a number beyond all bounds."""
     wrong = _wrong(noun)
     if wrong:
         raise TypeError(f"{type(noun).__name__}: {', '.join(wrong)} cannot be read")
@@ -74,7 +73,8 @@ def checked(noun: _T) -> _T:
 
 
 def fitting(kind: type[Any], data: Mapping[str, Any]) -> dict[str, Any]:
-    """Of some named values in JSON form those that are fields of a class and fit them, as the class has them."""
+    """Those of some named values in JSON form that are fields of class ``kind`` and fit their types, read as the
+    class has them."""
     made: Any = kind
     found: dict[str, Any] = {}
     for name, hint, fits in _checks(made):
@@ -87,27 +87,22 @@ def fitting(kind: type[Any], data: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def profile_to_dict(profile: JobProfile) -> dict[str, Any]:
-    """All fields by name."""
+    """All fields of a profile by name."""
     data: dict[str, Any] = to_json(profile)
     return data
 
 
 def profile_from_dict(data: Mapping[str, Any]) -> JobProfile:
-    """The inverse; fields that this version does not know are left out.
+    """A profile made from its fields by name; fields that this version does not know are left out.
 
-    Raises:
-        ValueError: a value is no share or no size.
-        KeyError, TypeError: a field is missing or of a wrong type.
-    """
+    Raises: ValueError: a value is no share or no size. KeyError, TypeError: a field is missing or of a wrong type."""
     return sound_profile(checked(from_json(JobProfile, data)))
 
 
 def sound_profile(profile: JobProfile) -> JobProfile:
-    """The same profile.
+    """The same profile, once its shares and sizes have been checked.
 
-    Raises:
-        ValueError: a value is no share or no size.
-    """
+    Raises: ValueError: a value is no share or no size."""
     for name in ("gpu_util", "mem_util"):
         if not 0 <= getattr(profile, name) <= 100:
             raise ValueError(f"{name} is {getattr(profile, name)}, not a percentage")

@@ -1,4 +1,4 @@
-"""What a policy decides: one decision for each pending job, and for running ones where it wants a change."""
+"""Decisions of a policy: one for each pending job, and one for each running job where it wants a change."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from lucid.core.snapshot import Versioned
 
 
 def earliest(*times_s: float | None) -> float | None:
-    """The first of some times, of which ``None`` is never."""
+    """The first of some times; ``None`` stands for never."""
     return min((time_s for time_s in times_s if time_s is not None), default=None)
 
 
@@ -24,21 +24,21 @@ class Start:
     placement: Placement
     reasons: tuple[Reason, ...]
     beside: str | None = None
-    """The job that already runs on these GPUs and from now on shares them."""
+    """The job that already runs on these GPUs, and shares them from now on."""
     group: tuple[str, ...] = ()
-    """Ids of all jobs that from now on take turns on these GPUs, itself among them; empty if it runs alone. The
+    """Ids of all jobs that take turns on these GPUs from now on, this job among them; empty if it runs alone. The
     plan names the same group and GPUs for each of them."""
     slots: bool = False
-    """Start it in one of the two slots of each of its GPUs, so that another job may join it; else on whole GPUs."""
+    """Start the job in one of the two slots of each of its GPUs, so that another may join it; else on whole GPUs."""
     preempts: tuple[str, ...] = ()
-    """The running jobs that have to give way to it (``Running.yields``): some of its GPUs are held by them, and by
-    nobody else. Slurm stops them as it starts this job."""
+    """The running jobs that have to give way to this one (``Running.yields``): they alone hold some of its GPUs.
+    Slurm stops them as it starts this job."""
     lost_gpu_s: tuple[float, ...] = ()
-    """The GPU-seconds of work that each of these loses."""
+    """The GPU-seconds of work that each preempted job loses, in the order of ``preempts``."""
     speeds: tuple[float, float] | None = None
-    """Beside another job: the normalised speeds expected of the two, where the predictor has an opinion."""
+    """The normalised speeds expected of the two jobs of a pair, where the predictor has an opinion."""
     within_quota: bool = False
-    """In a pool: its GPUs stay within its VC's quota. A job that joins another takes none of it."""
+    """In a pool: the job's GPUs stay within its VC's quota. A job that joins another takes none of the quota."""
 
 
 @frozen_dataclass(frozen=True, slots=True)
@@ -50,9 +50,8 @@ class Hold:
 
 @frozen_dataclass(frozen=True, slots=True)
 class Requeue:
-    """Take a running job off its GPUs and put it back among the pending ones of its partition: a preemption,
-    or (``part``) a packed job parted from its partner, which is then not packed again, unless it may be (``again``).
-    """
+    """Take a running job off its GPUs and put it back among the pending ones of its partition. This is a preemption,
+    or (``part``) the parting of a pair, after which the job is packed again only if ``again`` is set."""
 
     reasons: tuple[Reason, ...]
     part: bool = False
@@ -60,13 +59,12 @@ class Requeue:
 
 @frozen_dataclass(frozen=True, slots=True)
 class Resize:
-    """Let a running elastic job go on from a checkpoint on exactly these GPUs, more or fewer or elsewhere, at the
-    cost of a restart."""
+    """Let a running elastic job go on from a checkpoint on exactly these GPUs, at the cost of a restart."""
 
     placement: Placement
     reasons: tuple[Reason, ...]
     batch: tuple[int, int] | None = None
-    """Samples a GPU a pass, and passes a step, where the policy chose them for the job."""
+    """Samples per GPU and pass, and passes per step, where the policy chose them for the job."""
 
 
 @frozen_dataclass(frozen=True, slots=True)
@@ -108,7 +106,7 @@ _VERBS: Final[Mapping[type, str]] = {
 
 
 def kind_of(decision: Decision) -> str:
-    """As ``verb_of``, but ``requeue`` for a job that is parted, too."""
+    """One word for a decision, as ``verb_of`` has it, but ``requeue`` for a parted job too."""
     return _VERBS[type(decision)]
 
 
@@ -120,10 +118,10 @@ def verb_of(decision: Decision) -> str:
 
 @frozen_dataclass(frozen=True, slots=True)
 class DecisionRow:
-    """One decision on one job, as it was made: what a run and lucidd's store keep, and what is told of the job.
+    """One decision on one job, as a run and lucidd's store keep it.
 
-    ``verb``: as ``verb_of`` has it. ``placement``: as ``show_placement`` writes it. ``mode``: what lucidd might do in
-    the partition; empty in a simulation."""
+    ``verb``: as ``verb_of`` has it. ``placement``: as ``show_placement`` writes it. ``mode``: what lucidd was allowed
+    to do in the partition; empty in a simulation."""
 
     at_s: float
     job_id: str
@@ -153,13 +151,12 @@ class Action:
 
 @frozen_dataclass(frozen=True, slots=True, eq=False)
 class PartitionPlan:
-    """Decisions for one partition. ``decisions`` has every pending job (in queue order) and the running jobs
-    that something happens to; ``actions`` are those that are not ``Hold``, in the order to apply them.
-    ``wake_s``: when this plan should be made anew although nothing has changed by then; ``None``: never. Until then
-    a plan made anew would decide the same, so the time up to ``wake_s`` is the time for which a plan may be kept.
-    ``memory``: what the policy wants to find in the next snapshot, opaque to everybody else. A policy must do
-    without it, too: after a restart there is none.
-    ``error``: why no plan could be made, in words, and so all jobs wait; empty where one was made."""
+    """Decisions for one partition. ``decisions``: every pending job in queue order, and the running jobs that
+    something happens to. ``actions``: the decisions that are not ``Hold``, in the order to apply them. ``wake_s``:
+    until when a plan made anew would decide the same if nothing changes, so that this one may be kept; ``None``: for
+    ever. ``memory``: what the policy wants to find in the next snapshot, opaque to everybody else; a policy must do
+    without it after a restart. ``error``: why no plan could be made, so that all jobs wait; empty where one was made.
+    """
 
     decisions: Mapping[str, Decision]
     actions: tuple[Action, ...] = ()
@@ -175,8 +172,8 @@ class PartitionPlan:
 
 
 class Parts(Versioned[PartitionPlan]):
-    """Plans by partition, of which it is known who acts, who wants something to be remembered, and when the first of
-    them is due: whoever asks need not go through all of them."""
+    """Plans by partition, with the names of those that act, what they want remembered, and the first time that one is
+    due. A reader need not go through all of them."""
 
     __slots__ = ("acting", "memory", "wake_s")
 
@@ -214,7 +211,7 @@ class Plan:
         return earliest(*(part.wake_s for part in self.partitions.values()))
 
     def decision_of(self, job_id: str) -> Decision | None:
-        """The decision for one job, or ``None`` if the plan says nothing of it."""
+        """The decision for one job, or ``None`` if the plan has none."""
         for part in self.partitions.values():
             found = part.decisions.get(job_id)
             if found is not None:

@@ -1,15 +1,11 @@
-"""The decorator of frozen dataclasses: reasons, decisions and predictions, of which hundreds are made in a plan, and
-all others that commands load and nobody has to guard.
+"""The decorator ``frozen_dataclass``: frozen for mypy, and at run time only where ``LUCID_FROZEN=1`` is set.
 
-For mypy, which every change goes through, it is ``dataclasses.dataclass``, so nobody assigns to their fields. At run
-time Python watches over them only where the environment has ``LUCID_FROZEN=1``, as in all tests: with that it takes
-four times as long to make one, and a tenth of a replay. Who writes a policy may set it, too. What a policy is given
-to look at (snapshots, jobs) is always watched over.
+Reasons, decisions and predictions are made by the hundred in each plan: guarding them at run time makes their
+construction four times as slow, and costs a tenth of a replay. All tests set ``LUCID_FROZEN=1``; an author of a
+policy may too. Snapshots and jobs, which policies read, are always frozen.
 
-There are two hundred such classes, and each command of ``lucidctl`` makes many of them when it starts. So only
-``__init__`` is compiled for each, which takes a third of the time; how they are compared and shown is the same code
-for all.
-"""
+There are two hundred such classes, and each start of ``lucidctl`` makes many. So only ``__init__`` is compiled for
+each class, a third of the time; comparing and showing use one code for all."""
 
 from __future__ import annotations
 
@@ -27,7 +23,7 @@ else:
     _WATCHED = os.environ.get("LUCID_FROZEN") == "1"
 
     def frozen_dataclass(*, frozen: Literal[True], slots: Literal[True], eq: bool = True) -> Callable[[type], type]:  # noqa: ARG001
-        """Equal and hashed as frozen ones are."""
+        """A decorator for dataclasses that are compared and hashed as frozen ones are."""
 
         def decorated(cls: type) -> type:
             made = dataclasses.dataclass(frozen=_WATCHED, slots=slots, eq=False, repr=False)(cls)

@@ -1,9 +1,4 @@
-"""Readings of a card, faults of a card.
-
-What one look at the GPUs of a node shows.
-
-What is wrong with single GPUs, and which of them are left out of new starts.
-"""
+"""GPUs as samplers read them: cards, readings, processes, faults, and which GPUs get no new start."""
 
 from __future__ import annotations
 
@@ -22,14 +17,15 @@ class GpuCard:
     name: str
     mem_mib: float | None = None
     mig: bool = False
-    """True in MIG mode: the card has no utilisation of its own then, and no two jobs are paired on it."""
+    """True in MIG mode: the card reports no utilisation of its own then, and no two jobs are paired on it."""
     minor: int | None = None
-    """The minor number of its device file, the 3 of /dev/nvidia3. ``index`` moves when another card is lost, and on
-    some hosts counts in another order; this does neither."""
+    """The minor number of the card's device file, the 3 of /dev/nvidia3. It stays when another card is lost, unlike
+    ``index``, which on some hosts also counts in another order."""
 
     @property
     def number(self) -> int:
-        """By which Lucid names the card on its node: ``minor``, or ``index`` where the source does not tell that."""
+        """The number by which Lucid names the card on its node: ``minor``, or ``index`` where the source does not
+        report that."""
         return self.index if self.minor is None else self.minor
 
 
@@ -50,8 +46,7 @@ class GpuReading:
 
     ``gpu_util`` and ``mem_util``: time in which any kernel ran, and in which memory was read or written, over
     NVML's last sampling period. ``sm_active``, ``sm_occupancy``, ``dram_active``: DCGM's profiling fields, or
-    NVML GPM between this reading and the one before. ``processes`` is ``None`` where the source knows of none.
-    """
+    NVML GPM between this reading and the one before. ``processes`` is ``None`` where the source knows of none."""
 
     uuid: str
     gpu_util: float | None = None
@@ -64,7 +59,7 @@ class GpuReading:
     xid: int | None = None
     """The newest Xid error since the reading before, if there was one."""
     energy_j: float | None = None
-    """What the card has taken since its driver was loaded, joules."""
+    """The energy that the card has used since its driver was loaded, joules."""
 
 
 @frozen_dataclass(frozen=True, slots=True)
@@ -77,9 +72,9 @@ class GpuLost:
 
 @frozen_dataclass(frozen=True, slots=True)
 class GpuCondition:
-    """How one GPU is, apart from its work; ``None`` where the card does not tell. ``index``: the number of its device
-    file. ``lost``: the driver's words where it does not reach the card. ``uncorrected``: memory errors since the
-    driver was loaded. ``throttle``: what slows it down by its hardware now, of ``thermal`` and ``power``."""
+    """The health of one GPU; a field is ``None`` where the card does not report it. ``index``: the number of its
+    device file. ``lost``: the driver's words where it does not reach the card. ``uncorrected``: memory errors since
+    the driver was loaded. ``throttle``: why its hardware slows it down now, of ``thermal`` and ``power``."""
 
     uuid: str
     index: int
@@ -95,20 +90,19 @@ MOST_NUMBER = 999
 """No device file of a GPU has a higher number: /dev/nvidia0, /dev/dri/renderD128."""
 
 KINDS = ("xid", "ecc", "row remap", "lost", "thermal", "power")
-"""What a sampler sees of a GPU that is not well. ``xid``: an error that the driver reported. ``ecc``: uncorrected
-errors of its memory. ``row remap``: a row of its memory waits for a reset, or cannot be remapped. ``lost``: the
-driver does not reach it. ``thermal``, ``power``: the hardware slows it down for long, for heat or lack of power."""
+"""The kinds of fault that a sampler reports. ``xid``: an error of the driver. ``ecc``: uncorrected errors of the
+GPU's memory. ``row remap``: a row of its memory waits for a reset, or cannot be remapped. ``lost``: the driver does
+not reach it. ``thermal``, ``power``: the hardware slows it down for long, for heat or lack of power."""
 
 
 @frozen_dataclass(frozen=True, slots=True)
 class GpuFault:
-    """One thing that a sampler saw. Times in Unix seconds.
+    """One fault that a sampler saw. Times in Unix seconds.
 
-    ``code``: the number of the Xid, 0 for other kinds. ``began_s``: when it began the last time. ``last_s``: when it
-    was seen last. ``lasts``: is it a state that still holds? ``times``: how often it was seen to begin. ``whose``
-    fault it is: ``application``, ``gpu``, ``driver`` or ``unclear``. ``needs``: what ends it: nothing, a ``reset`` of
-    the GPU, or a ``reboot`` of the node. ``bad``: is a GPU with it left out of new starts?
-    """
+    ``code``: the number of the Xid, 0 for other kinds. ``began_s``: when the fault last began. ``last_s``: when it
+    was last seen. ``lasts``: whether it is a state that still holds. ``times``: how often it began. ``whose`` fault
+    it is: ``application``, ``gpu``, ``driver`` or ``unclear``. ``needs``: what ends it: nothing, a ``reset`` of the
+    GPU, or a ``reboot`` of the node. ``bad``: whether a GPU with it gets no new start."""
 
     kind: Shown
     words: Shown
@@ -125,8 +119,8 @@ class GpuFault:
 
 @frozen_dataclass(frozen=True, slots=True)
 class CardHealth:
-    """One GPU. ``index``: the number of its device file (3 for /dev/nvidia3). ``uncorrected``: its count
-    of uncorrected memory errors, as last read. ``faults``: the oldest first."""
+    """The health of one GPU. ``index``: the number of its device file (3 for /dev/nvidia3). ``uncorrected``: its
+    count of uncorrected memory errors, as last read. ``faults``: the oldest first."""
 
     index: int
     uuid: Shown
@@ -137,9 +131,10 @@ class CardHealth:
 
 @frozen_dataclass(frozen=True, slots=True)
 class NodeHealth:
-    """What the sampler of a node tells. ``boot``: names the node's boot; ``since_s``: since when a sampler has looked
-    in it. ``silent_s``: since when the driver as a whole does not answer, 0 while it does: nothing is known of single
-    GPUs then. ``order``: the device numbers of its GPUs as the driver lists them, which is CUDA's order."""
+    """What the sampler of a node reports of its GPUs. ``boot``: names the node's boot. ``since_s``: since when a
+    sampler has watched in this boot. ``silent_s``: since when the driver as a whole does not answer, so that nothing
+    is known of single GPUs; 0 while it answers. ``order``: the device numbers of its GPUs as the driver lists them,
+    which is CUDA's order."""
 
     node: Shown
     at_s: float
@@ -152,7 +147,7 @@ class NodeHealth:
 
 @frozen_dataclass(frozen=True, slots=True)
 class GpuOut:
-    """A GPU that gets no new start. ``index``: the number of its device file. ``by``: the person who said so, or
+    """A GPU that gets no new start. ``index``: the number of its device file. ``by``: the person who took it out;
     empty where Lucid's rule did. ``words``: why. ``uuid``: of the card that was there then. ``kind``, ``code``,
     ``whose``, ``needs``: as of the fault."""
 
@@ -167,16 +162,16 @@ class GpuOut:
     by: str = ""
     uuid: Shown = ""
     ends_jobs: bool = False
-    """Do jobs leave it that may be started over? Their fault it is not, and they would hardly go on."""
+    """Whether restartable jobs on this GPU are requeued: the fault is not theirs, and they would hardly go on."""
     place: int | None = None
-    """Its place among the node's GPUs as Slurm counts them, where that is another number than ``index``."""
+    """The GPU's place among the node's GPUs as Slurm counts them, where that differs from ``index``."""
 
     @property
     def bit(self) -> int:
-        """Its place in masks of the node's GPUs."""
+        """The GPU's place in masks of the node's GPUs."""
         return self.index if self.place is None else self.place
 
     @property
     def name(self) -> str:
-        """As commands take it: ``node7:3``."""
+        """The GPU's name as commands take it: ``node7:3``."""
         return f"{self.node}:{self.index}"

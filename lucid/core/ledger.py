@@ -1,9 +1,6 @@
-"""Free GPUs, CPUs, memory of one partition within one plan.
+"""The free GPUs, CPUs and memory of one partition while a plan is made, and the ledgers from plan to plan.
 
-Scratch book of one partition's resources while a plan is being made. Never outlives the plan.
-
-The ledgers of partitions, from plan to plan.
-"""
+A ledger is scratch space: it never outlives its plan."""
 
 from __future__ import annotations
 
@@ -28,11 +25,10 @@ def host_share(total: int, gpus_here: int, gpus_all: int) -> int:
 
 
 def gpus_by_node(job: Job, per_node: int) -> tuple[tuple[int, int], ...]:
-    """On how many nodes a job stands with how many GPUs each: (GPUs, nodes), the most GPUs first.
+    """How many GPUs a job holds on how many nodes: pairs (GPUs, nodes), the most GPUs first.
 
     A job that fits on one node is there whole; a larger one fills nodes of ``per_node`` GPUs and has the rest on one
-    more. One that asks for several nodes has its GPUs spread over these as evenly as can be, as Slurm does.
-    """
+    more. A job that asks for several nodes has its GPUs spread over them as evenly as possible, as Slurm does."""
     gpus = job.gpus
     if job.min_nodes > 1 and per_node > 0:
         nodes = min(max(job.min_nodes, -(-gpus // per_node)), gpus)
@@ -51,39 +47,38 @@ class Ledger:
     Nodes are known by their index in ``partition.nodes``; nodes that are not available have nothing free.
     Nodes with the same number of free GPUs are in one bucket, in index order, so that the tightest fit is
     found without looking at every node. Where nodes close at times (``Node.windows``), ``now_s`` is needed: a job
-    finds room only where its time limit ends before the node closes.
-    """
+    finds room only where its time limit ends before the node closes."""
 
     def __init__(self, partition: Partition, now_s: float | None = None) -> None:
-        """Raises ``ValueError`` where ``now_s`` is needed and not given."""
+        """Raises: ValueError: ``now_s`` is needed and not given."""
         self.partition = partition
         self.nodes = partition.nodes
         self.index = {node.name: i for i, node in enumerate(partition.nodes)}
         self.gpus_per_node = max((node.gpus for node in partition.nodes), default=0)
         self.usable = [node.usable if node.available else 0 for node in partition.nodes]
-        """By index of the node, the GPUs that may get new starts, as a mask."""
+        """The GPUs that may get new starts, as a mask, by index of the node."""
         self.free_mask = self.usable.copy()
         self._never = {i: (1 << node.gpus) - 1 & ~node.usable for i, node in enumerate(self.nodes) if node.left_out}
-        """By index of the node, the GPUs that are never free: those that are left out of new starts."""
+        """The GPUs that are left out of new starts, and so never free, as a mask, by index of the node."""
         self.host_limits = any(node.cpus or node.mem_mib for node in partition.nodes)
         self.free_cpus = [node.cpus_left for node in partition.nodes]
         self.free_mem_mib = [node.mem_left_mib for node in partition.nodes]
         self._overlaps: list[tuple[int, int]] = []
-        """Indices of available nodes, each with the GPUs that one more job holds beyond the first, as a mask …"""
+        """Shared GPUs: for each further job on them, the index of an available node and the mask of its GPUs."""
         self._beyond: dict[tuple[int, int], int] = {}
-        """… and ``beyond``, where these are counted already: they are once a job gives GPUs back."""
+        """The overlaps counted by node and GPU, as ``beyond`` returns them; filled once a job gives GPUs back."""
         self._out: tuple[NodesOut | None] | None = None
         self._held_by: tuple[HeldBy, ...] | None = None
         self.now_s = now_s
         self.closing = any(node.windows for node in partition.nodes)
-        """Has any node a window, now or later?"""
+        """Whether any node has a window, now or later."""
         self.asleep = frozenset(i for i, node in enumerate(partition.nodes) if node.available and node.boot_s)
-        """Nodes that a job would have to wait for: taken after all others …"""
+        """Nodes that a job would have to wait for, since they sleep or boot: taken after all others."""
         self.not_woken = frozenset(i for i in self.asleep if partition.nodes[i].boots_since_s is None)
-        """… and those of them that do not boot yet after these: as few as will do are woken."""
+        """The nodes that sleep and do not boot yet: taken last, so that as few as possible are woken."""
         self.fitting = self.fitting_of(partition)
         self.switched = any(node.switches for node in partition.nodes)
-        """Is the network between the nodes known?"""
+        """Whether the network between the nodes is known."""
         self._closes_s = _closing(partition.nodes, now_s) if self.closing else []
         free_mask, index = self.free_mask, self.index
         held = [(index[name], mask) for running in partition.running for name, mask in running.placement]
@@ -107,7 +102,7 @@ class Ledger:
         return {asked: frozenset(index[name] for name in names) for asked, names in partition.fitting.items()}
 
     def copy(self) -> Ledger:
-        """The same book, to be written in by itself."""
+        """A copy of the ledger that can be changed on its own."""
         made = object.__new__(Ledger)
         made.partition, made.nodes, made.index, made._held_by = self.partition, self.nodes, self.index, None
         made._never, made.usable = self._never, self.usable
@@ -130,7 +125,7 @@ class Ledger:
         return 0
 
     def out(self) -> NodesOut | None:
-        """The GPUs of nodes that are not available, and why not; ``None`` if all are."""
+        """The GPUs of nodes that are not available, and why they are not; ``None`` if all nodes are available."""
         if self._out is None:  # worked out once: it is asked for every job that waits
             self._out = (_nodes_out(self.nodes),)
         return self._out[0]
@@ -144,8 +139,8 @@ class Ledger:
         return GpusOut(len(found), first.node, first.index, first.since_s, first.words, first.by)
 
     def closes(self, job: Job) -> Closes | None:
-        """The comparison that keeps a job off nodes with free GPUs that close before its time limit ends: that of
-        the node that closes last; ``None`` where there is no such node."""
+        """The comparison that keeps a job off nodes with free GPUs that close before its time limit ends. It is that
+        of the node that closes last; ``None`` where there is no such node."""
         early = [i for i, free in enumerate(self.free_count) if free and not self.ends_before(i, job)]
         if not early:
             return None
@@ -157,13 +152,13 @@ class Ledger:
         return Closes(gpus, job.time_limit_s, room_s, window.from_s, window.until_s, window.why)
 
     def held_by(self) -> tuple[HeldBy, ...]:
-        """Who of other partitions holds GPUs here, as the partition was seen; nobody on profiling nodes."""
+        """The GPUs that jobs of other partitions hold here, by partition; empty on profiling nodes."""
         if self._held_by is None:
             self._held_by = () if self.partition.profiling else _guests(self.partition)
         return self._held_by
 
     def ends_before(self, i: int, job: Job) -> bool:
-        """Does the job's time limit end before node ``i`` closes, if it starts now?"""
+        """Whether the job's time limit ends before node ``i`` closes, if it starts now."""
         if not self.closing or self._closes_s[i] == math.inf:
             return True
         assert self.now_s is not None
@@ -171,31 +166,31 @@ class Ledger:
 
     @property
     def selective(self) -> bool:
-        """May a node with enough free GPUs be no place for a job (``host_fits``)?"""
+        """Whether any node with enough free GPUs may still be no place for some job (``host_fits``)."""
         return self.host_limits or self.closing or bool(self.fitting)
 
     def picks(self, job: Job) -> bool:
-        """May a node with enough free GPUs be no place for this job?"""
+        """Whether a node with enough free GPUs may still be no place for this job."""
         return self.closing or bool(job.constraint) or (self.host_limits and (job.cpus > 0 or job.mem_mib > 0))
 
     def meets(self, i: int, job: Job) -> bool:
-        """Is node ``i`` one of those that the job's user asks for?"""
+        """Whether node ``i`` is one of those that the job's user asks for."""
         return not job.constraint or job.constraint not in self.fitting or i in self.fitting[job.constraint]
 
     def other_nodes(self, job: Job) -> OtherNodes | None:
-        """The free GPUs that a job does not take since its user asks for other nodes; ``None`` if there are none."""
+        """The free GPUs that a job cannot use since its user asks for other nodes; ``None`` if there are none."""
         if job.constraint not in self.fitting:
             return None
         gpus = sum(free for i, free in enumerate(self.free_count) if free and not self.meets(i, job))
         return OtherNodes(gpus, job.constraint) if gpus else None
 
     def awake_first(self, indices: Iterable[int]) -> list[int]:
-        """The nodes in order, then those that boot, then those that sleep."""
+        """The nodes in order: those awake, those that boot, those that sleep."""
         return sorted(indices, key=lambda i: (i in self.asleep) + (i in self.not_woken))
 
     def tightest(self, gpus: int, allowed: Callable[[int], bool] | None = None) -> int | None:
-        """Index of the node with the fewest free GPUs that still has ``gpus``; lowest index among equals.
-        ``allowed`` may rule nodes out. ``None`` where there is none."""
+        """Index of the node with the fewest free GPUs that still has ``gpus``, the lowest among equals; ``None``
+        where there is none. ``allowed`` may rule nodes out."""
         for count in range(gpus, self.gpus_per_node + 1):
             bucket = self.buckets[count]
             if allowed is None:
@@ -208,7 +203,8 @@ class Ledger:
         return None
 
     def host_fits(self, i: int, job: Job, gpus_here: int) -> bool:
-        """Is node ``i`` one that the job's user wants, open for as long, and with CPUs and memory for that part?"""
+        """Whether node ``i`` is one that the job's user wants, stays open for long enough, and has the CPUs and
+        memory for that part of the job."""
         node = self.nodes[i]
         return (
             self.meets(i, job)
@@ -251,12 +247,12 @@ class Ledger:
                     self._set_free(i, self.free_mask[i] | self._unshare(i, mask & ~self._never.get(i, 0)))
 
     def give_back_host(self, running: Running) -> None:
-        """Note that the job holds no CPUs and no memory any more; its GPUs are another's."""
+        """Note that the job holds no CPUs and no memory any more; its GPUs are held by another job."""
         if self.host_limits:
             self._host(running.job, running.placement, 1)
 
     def beyond(self) -> dict[tuple[int, int], int]:
-        """How many jobs hold a GPU beyond the first, by index of the node and bit of the GPU; of available nodes."""
+        """How many jobs beyond the first hold each GPU of available nodes, by node index and bit of the GPU."""
         beyond = self._beyond
         for i, overlap in self._overlaps:
             for bit in _bits(overlap):
@@ -265,7 +261,7 @@ class Ledger:
         return beyond
 
     def _unshare(self, i: int, mask: int) -> int:
-        """One job less holds these GPUs; returns those that nobody holds now."""
+        """Note that one job less holds these GPUs; returns those that nobody holds now."""
         beyond = self.beyond()
         if beyond:
             for bit in _bits(mask):
@@ -297,7 +293,7 @@ class Ledger:
 
 
 def _closing(nodes: Sequence[Node], now_s: float | None) -> list[float]:
-    """By node: when it next closes, less the time for which it boots before a job can start there."""
+    """By node, the time at which it next closes, less the time that it takes to boot before a job can start there."""
     if now_s is None:
         raise ValueError("nodes of this partition close at times: say what time it is")
     return [node.closes_s(now_s) - node.delay_s(now_s) for node in nodes]
@@ -313,7 +309,7 @@ def _nodes_out(nodes: Sequence[Node]) -> NodesOut | None:
 
 
 def _guests(partition: Partition) -> tuple[HeldBy, ...]:
-    """The jobs of other partitions, by partition, those with the most GPUs first."""
+    """The GPUs held by jobs of other partitions, by partition, those with the most GPUs first."""
     vcs, found = {*partition.vcs, partition.name}, dict[str, list[Running]]()
     if vcs.issuperset({entry.job.vc for entry in partition.running}):  # as in most plans
         return ()
@@ -345,14 +341,14 @@ class _Base:
 
 
 class Ledgers:
-    """Makes the ledger of a partition from the one before it of the same name, by the jobs that came and went: few
-    do between two plans, and hundreds run. The result is that of ``Ledger(partition)``."""
+    """Makes the ledger of a partition from the previous one of the same name by the jobs that came and went: few do
+    between two plans, and hundreds run. The result equals ``Ledger(partition)``."""
 
     def __init__(self) -> None:
         self._bases: dict[str, _Base] = {}
 
     def of(self, partition: Partition, now_s: float) -> Ledger:
-        """A ledger of the partition, which the caller may write in."""
+        """A ledger of the partition, which the caller may change."""
         if any(node.windows for node in partition.nodes):
             return Ledger(partition, now_s)
         base = self._bases.get(partition.name)

@@ -1,7 +1,6 @@
-"""Which texts of a noun everybody may read: the type of the field says it, and who shows nouns to others goes by it.
+"""Which texts of a record everybody may read: the type of a field says so, and ``without_names`` hides the rest.
 
-A field that is plainly a ``str`` is left out for others, so that a text nobody thought of is shown to nobody.
-"""
+A field that is plainly a ``str`` is hidden from others, so a text that nobody thought of is shown to nobody."""
 
 from __future__ import annotations
 
@@ -13,24 +12,24 @@ from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 Shown = Annotated[str, "shown"]
-"""Names nobody: ids of jobs, nodes, VCs, models, rules, and Slurm's own words."""
+"""A text that names no person: ids of jobs, nodes, VCs, models, rules, and Slurm's own words."""
 UserName = Annotated[str, "user"]
-"""A user: others see an alias."""
+"""The name of a user: others see an alias."""
 
 _Alias = Callable[[str], str]
 _Hide = Callable[[Any, _Alias], Any]
 
 
 def without_names(kind: Any, data: Any, alias: _Alias) -> Any:
-    """A noun of class ``kind`` as ``to_json`` gives it, for the eyes of others. ``alias``: what a user is called
-    there. Members that are no fields of the class stay as they are."""
+    """A record of class ``kind`` as ``to_json`` gives it, without what others may not read. ``alias``: gives the name
+    that stands for a user. Members that are no fields of the class stay as they are."""
     hide = _hider(kind)
     return data if hide is None else hide(data, alias)
 
 
 @cache
 def _hider(hint: Any) -> _Hide | None:
-    """``None``: there is nothing to hide."""
+    """The function that hides names in a value of this type; ``None`` where there is nothing to hide."""
     origin, of = get_origin(hint), get_args(hint)
     if origin is Annotated:
         return None if "shown" in of else _user if "user" in of else _hider(of[0])

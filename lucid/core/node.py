@@ -1,4 +1,4 @@
-"""Nodes of the cluster, and from when until when jobs may run on them."""
+"""Nodes of the cluster, and the windows of time in which no job may run on them."""
 
 from __future__ import annotations
 
@@ -15,35 +15,31 @@ from lucid.core.placement import mask_of
 class Window:
     """A time in which no job may run on a node: maintenance, somebody's reservation, a node on its way down.
 
-    A job may start before it only if its time limit ends by ``from_s``, as Slurm has it. Times in Unix seconds.
-    """
+    A job may start before it only if its time limit ends by ``from_s``, as Slurm has it. Times in Unix seconds."""
 
     from_s: float
     until_s: float | None = None
-    """``None``: its end is not known."""
+    """When the window ends; ``None`` where that is not known."""
     why: Shown = ""
-    """In words that a user knows: the reservation's name and kind."""
+    """Why the node closes, in words that a user knows: the reservation's name and kind."""
     lead_s: float = 0.0
-    """So long before ``from_s`` a job's time limit must have ended: what is released starts some seconds later."""
+    """How long before ``from_s`` a job's time limit must have ended: a released job starts some seconds later."""
 
     @property
     def ends_by_s(self) -> float:
-        """When the time limit of a job that starts before it must have ended."""
+        """The time by which the limit of a job that starts before the window must have ended."""
         return self.from_s - self.lead_s
 
     @property
     def end_s(self) -> float:
-        """``until_s``, infinite where that is not known."""
+        """``until_s``, or infinity where that is not known."""
         return math.inf if self.until_s is None else self.until_s
 
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """One machine and all that it has. ``cpus`` or ``mem_mib`` of 0 means that there is no limit (a trace without
-    host sizes).
-
-    ``gpu_mem_mib`` is the memory of each of its GPUs, in MiB.
-    """
+    """One machine and its resources. ``cpus`` or ``mem_mib`` of 0 means that there is no limit (a trace without host
+    sizes). ``gpu_mem_mib`` is the memory of each of its GPUs, in MiB."""
 
     name: Shown
     gpus: int
@@ -53,30 +49,30 @@ class Node:
     available: bool = True
     """False while down or draining: nothing new is placed here."""
     out: Shown = ""
-    """Why it is not available, in the cluster's own word: reserved, drained, down."""
+    """Why the node is not available, in the cluster's own word: reserved, drained, down."""
     cpus_used: int = 0
-    """Of these, held by jobs without GPUs, which are not planned."""
+    """CPUs held by jobs without GPUs, which are not planned."""
     mem_used_mib: int = 0
-    """The same of its memory."""
+    """Memory held by jobs without GPUs, MiB."""
     gpu_type: Shown = ""
-    """Type of its GPUs, where that is known."""
+    """Type of the node's GPUs, where that is known."""
     slots: int = 0
-    """How many jobs may hold one of its GPUs at once, as Slurm is configured; 0: nothing limits that (a replay)."""
+    """How many jobs may hold one of the node's GPUs at once, as Slurm is configured; 0: no limit (a replay)."""
     switches: tuple[Shown, ...] = ()
-    """The network switches above it, or its blocks, the lowest first; empty where the network is not known."""
+    """The network switches above the node, or its blocks, the lowest first; empty where the network is not known."""
     windows: tuple[Window, ...] = ()
-    """When no job may run here, those that are over left out, the earliest first."""
+    """The times in which no job may run here, without those that are over, the earliest first."""
     shut: Window | None = None
-    """The window that has begun, where that alone is why the node is not available."""
+    """The window that has begun, where it is the only reason why the node is not available."""
     boot_s: float = 0.0
-    """Seconds that a boot of it takes, where it sleeps or boots now: a job that is started here waits for it. 0 for a
+    """Seconds that the node takes to boot, where it sleeps or boots now: a job started here waits for that. 0 for a
     node that is awake."""
     boots_since_s: float | None = None
-    """Since when it boots, Unix seconds; ``None`` while it sleeps, and for a node that is awake."""
+    """Since when the node boots, Unix seconds; ``None`` while it sleeps, and for a node that is awake."""
     left_out: tuple[GpuOut, ...] = ()
-    """Its GPUs that get no new start, since they are not well. Who runs there goes on."""
+    """The node's GPUs that get no new start, since they are not well. Jobs that run on them go on."""
     numbers: tuple[int, ...] = ()
-    """Numbers of its GPUs' device files by their places in masks; empty where they are 0, 1, 2 and so on."""
+    """Device file numbers of the node's GPUs by their places in masks; empty where they are 0, 1, 2 and so on."""
 
     @property
     def usable(self) -> int:
@@ -85,8 +81,8 @@ class Node:
         return mask & ~mask_of(out.bit for out in self.left_out) if self.left_out else mask
 
     def at(self, now_s: float) -> Node:
-        """The node as its windows, and a boot that has begun, have it at another time: the same object where they
-        change nothing."""
+        """The node as it will be at ``now_s``, after its windows and a boot that has begun: the same object where
+        they change nothing."""
         if self.boots_since_s is not None and self.delay_s(now_s) <= 0.0:
             return replace(self, boot_s=0.0, boots_since_s=None).at(now_s)
         if not self.windows or not (self.available or self.shut is not None):
@@ -97,12 +93,12 @@ class Node:
         return replace(self, available=shut is None, out="" if shut is None else shut.why, shut=shut)
 
     def closes_s(self, now_s: float) -> float:
-        """By when a job that starts here now must have ended, for the windows that begin after ``now_s``; infinite if
-        none does."""
+        """The time by which a job that starts here now must have ended, for the windows that begin after ``now_s``;
+        infinite if none does."""
         return min((w.ends_by_s for w in self.windows if w.from_s > now_s), default=math.inf)
 
     def opens_s(self) -> float:
-        """When a node that is not available will be; infinite where that is not known."""
+        """When a node that is not available will be available; infinite where that is not known."""
         opens_s = math.inf if self.shut is None else self.shut.end_s
         for window in self.windows:  # one may begin before another has ended
             if window.from_s <= opens_s < window.end_s:
@@ -114,17 +110,17 @@ class Node:
         return self.boot_s if self.boots_since_s is None else max(self.boot_s - (now_s - self.boots_since_s), 0.0)
 
     def woken(self, now_s: float) -> Node:
-        """The node once a job was sent there: the same object, unless it slept."""
+        """The node once a job was started on it: now booting if it slept, else the same object."""
         return replace(self, boots_since_s=now_s) if self.boot_s and self.boots_since_s is None else self
 
     @property
     def cpus_left(self) -> int:
-        """For jobs with GPUs."""
+        """CPUs that jobs with GPUs may use."""
         return self.cpus - self.cpus_used
 
     @property
     def mem_left_mib(self) -> int:
-        """For jobs with GPUs."""
+        """Memory that jobs with GPUs may use, MiB."""
         return self.mem_mib - self.mem_used_mib
 
 

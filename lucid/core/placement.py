@@ -1,10 +1,6 @@
-"""Placement, host lists, text form both ways.
+"""Placements (the GPUs of each node that a job holds), their text form, and Slurm's host lists read.
 
-Where a job runs: which GPUs of which nodes.
-
-The one reader of Slurm's host lists, held against ``scontrol show hostnames``
-(tests/unit/slurm/test_slurm_records.py).
-"""
+The one reader of host lists is compared with ``scontrol show hostnames`` in tests/unit/slurm/test_host_lists.py."""
 
 from __future__ import annotations
 
@@ -19,11 +15,11 @@ from lucid.errors import ConfigError
 from lucid.text import digits
 
 _MOST_GPUS = 1024
-"""No node has a GPU of this number."""
+"""Bound of GPU numbers: no node has a GPU of this number."""
 
 
 class NodeGpus(NamedTuple):
-    """The GPUs of one node that a job holds. Bit *i* of ``mask`` is GPU *i*; a mask makes set questions one
+    """The GPUs of one node that a job holds. Bit *i* of ``mask`` is GPU *i*; with a mask a set question is one
     machine instruction, which matters with thousands of GPUs a cycle."""
 
     node: Shown
@@ -31,7 +27,7 @@ class NodeGpus(NamedTuple):
 
     @property
     def gpus(self) -> tuple[int, ...]:
-        """GPU indices, ascending."""
+        """The GPU indices, ascending."""
         return indices_of(self.mask)
 
 
@@ -61,12 +57,12 @@ def placement_gpus(placement: Placement) -> int:
 
 
 def show_placement(placement: Placement) -> str:
-    """As an administrator writes it: ``n1:0,3 n2:0-7``."""
+    """A placement as an administrator writes it: ``n1:0,3 n2:0-7``."""
     return " ".join(f"{part.node}:{_ranges(part.gpus)}" for part in placement)
 
 
 def parse_placement(text: str) -> Placement:
-    """The inverse of ``show_placement``; of anything else nothing."""
+    """The placement that ``show_placement`` wrote as ``text``; empty for any other text."""
     parts = []
     for item in text.split():
         name, _, gpus = item.rpartition(":")
@@ -96,11 +92,11 @@ def _ranges(gpus: tuple[int, ...]) -> str:
 
 _MOST = 100_000
 _MOST_BRACKETS = 8
-"""In one name …"""
+"""Most brackets in one name; with ``_LONGEST_NAME`` it bounds what reading a host list costs."""
 _LONGEST_NAME = 256
-"""… and its characters beside them: what a host list costs is bounded by both."""
+"""Most characters of a name outside its brackets."""
 _WIDEST = 65_536
-"""Hosts of one range, as Slurm bounds them."""
+"""Most hosts of one range, as Slurm bounds them."""
 _DIGITS = 15
 _PIECE = re.compile(r"(?:[^\s,\[\]]|\[[^\[\]]*\])+")
 
@@ -109,9 +105,7 @@ def hosts_in(expression: str) -> list[str]:
     """The hosts that a host list names, in Slurm's order: ``rack[1-2]n[08-09],m`` is rack1n08, rack1n09, rack2n08,
     rack2n09, m. Leading zeros are kept.
 
-    Raises:
-        ConfigError: it is not a host list, names no host, or more than 100,000 of them.
-    """
+    Raises: ConfigError: the text is not a host list, names no host, or more than 100,000 of them."""
     hosts = list(islice(each_host(expression), _MOST + 1))
     if not hosts:
         raise ConfigError(f"{expression!r} is not a host list; write for example n[1-4] or gpu01,gpu02")
@@ -121,11 +115,9 @@ def hosts_in(expression: str) -> list[str]:
 
 
 def each_host(expression: str) -> Iterator[str]:
-    """The same one by one, without a bound on their number.
+    """The hosts of a host list one by one, without a bound on their number.
 
-    Raises:
-        ConfigError: it is not a host list; before the first host is given.
-    """
+    Raises: ConfigError: the text is not a host list; raised before the first host is given."""
     pieces = _PIECE.findall(expression)
     if _PIECE.sub("", expression).strip(", \t\n"):
         raise ConfigError(f"{expression!r} is not a host list; write for example n[1-4] or gpu01,gpu02")
@@ -141,7 +133,7 @@ def each_host(expression: str) -> Iterator[str]:
 
 
 def _parts(piece: str, expression: str) -> tuple[list[str], list[list[str]]]:
-    """The texts around the brackets of one name, and the numbers in each bracket, as they are written."""
+    """The texts around the brackets of one name, and the numbers in each bracket as they are written."""
     found = re.split(r"\[([^\]]*)\]", piece)
     texts, brackets = found[::2], found[1::2]
     if len(brackets) > _MOST_BRACKETS or sum(map(len, texts)) > _LONGEST_NAME:

@@ -1,9 +1,4 @@
-"""Cluster, Predictor, Forecaster, Recorder, Capability, clocks.
-
-What the deciding half needs from the rest of the world, as protocols. Adapters and models implement them.
-
-The live clock.
-"""
+"""Protocols of what planning needs from outside: clock, cluster, GPU metrics, predictor, forecaster, recorder."""
 
 from __future__ import annotations
 
@@ -30,10 +25,10 @@ class Capability(StrEnum):
     """Elastic jobs can be resized."""
     ADAPT = "adapt"
     """Elastic jobs may carry an agent that chooses their batch size, measures their step time and watches the
-    gradient. A job without one is as yet unknown to the policy."""
+    gradient. Of a job without one the policy knows nothing yet."""
     ORACLE = "oracle"
-    """What elastic jobs will take is known beforehand: epochs, and seconds an epoch on each number of GPUs. A replay
-    of a trace knows."""
+    """The needs of elastic jobs are known beforehand: epochs, and seconds an epoch on each number of GPUs. A replay
+    of a trace knows them."""
     INTERLEAVE = "interleave"
     """Jobs can be run in groups that take turns on each resource. A replay moves them and regroups them from a
     checkpoint, and reports their progress; on a real cluster others join them where they run."""
@@ -49,7 +44,7 @@ class Applied:
 
 
 class Clock(Protocol):
-    """Where the time comes from; the deciding half never asks the machine."""
+    """The source of the time; planning never asks the machine for it."""
 
     def now_s(self) -> float:
         """Seconds since the clock's own epoch (Unix time for a live one, trace time for a simulated one)."""
@@ -57,7 +52,7 @@ class Clock(Protocol):
 
 
 class Cluster(Protocol):
-    """Slurm, or the simulator."""
+    """The cluster that is observed and acted on: Slurm, or the simulator."""
 
     @property
     def capabilities(self) -> frozenset[Capability]:
@@ -65,53 +60,46 @@ class Cluster(Protocol):
         ...
 
     def observe(self) -> Snapshot:
-        """The present state.
+        """The present state of the cluster.
 
-        Raises:
-            ClusterUnavailable: it does not answer at present.
-        """
+        Raises: ClusterUnavailable: it does not answer at present."""
         ...
 
     def apply(self, actions: Sequence[Action]) -> list[Applied]:
         """Carry the actions out, in order. A refused one is reported, and the rest goes on.
 
         Raises:
-            ClusterUnavailable: it stopped answering; what was not applied heals in the next cycle.
-        """
+            ClusterUnavailable: it stopped answering; what was not applied heals in the next cycle."""
         ...
 
 
 class GpuMetrics(Protocol):
-    """Where readings of a node's GPUs come from: NVML, or DCGM's exporter."""
+    """The source of readings of a node's GPUs: NVML, or DCGM's exporter."""
 
     @property
     def name(self) -> str:
-        """As it shows beside readings."""
+        """The source's name as it shows beside readings."""
         ...
 
     def cards(self) -> Sequence[GpuCard]:
         """The GPUs that are there now, by index.
 
         Raises:
-            MetricsError: the source does not answer; the next call tries afresh.
-        """
+            MetricsError: the source does not answer; the next call tries afresh."""
         ...
 
     def read(self, uuids: Collection[str]) -> Mapping[str, GpuReading | GpuLost]:
         """One reading of each of these GPUs; ``GpuLost`` for one that is gone or fails on its own.
 
         Raises:
-            MetricsError: the source does not answer at all; the next call tries afresh.
-        """
+            MetricsError: the source does not answer at all; the next call tries afresh."""
         ...
 
     def conditions(self) -> Sequence[GpuCondition] | None:
-        """How all GPUs are that the driver names, those among them that it does not reach; ``None`` where this source
-        does not tell.
+        """The health of every GPU that the driver names, also of those that it does not reach; ``None`` where this
+        source does not report it.
 
-        Raises:
-            MetricsError: the source does not answer at all; the next call tries afresh.
-        """
+        Raises: MetricsError: the source does not answer at all; the next call tries afresh."""
         ...
 
     def xids(self) -> Mapping[int, Sequence[int]]:
@@ -119,21 +107,21 @@ class GpuMetrics(Protocol):
         ...
 
     def close(self) -> None:
-        """Let go of the driver. Reading again afterwards opens it again."""
+        """Release the driver. Reading again afterwards opens it again."""
         ...
 
 
 PairSpeeds = tuple[float, float] | Literal["failed"] | None
-"""What a predictor says of two jobs that share GPUs: the expected normalised speed of each (1.0 = as fast as alone);
+"""A predictor's answer on two jobs that share GPUs: the expected normalised speed of each (1.0 = as fast as alone);
 ``None`` where it has no opinion; ``"failed"`` where it should have one and could not work it out."""
 
 
 class Predictor(Protocol):
-    """Models, estimates from a file, or an oracle."""
+    """Predictions of jobs: from models, from estimates in a file, or from an oracle."""
 
     @property
     def name(self) -> str:
-        """As it shows in explanations."""
+        """The predictor's name as it shows in explanations."""
         ...
 
     def predict(self, job: Job, profile: JobProfile | None, now_s: float) -> Prediction:
@@ -150,20 +138,20 @@ class Predictor(Protocol):
 
 
 class Forecaster(Protocol):
-    """How busy each VC is about to be."""
+    """Forecasts of how busy each VC is about to be."""
 
     def saw(self, job: Job) -> None:
         """Take in a job when it is first seen. Called once for each."""
         ...
 
     def forecast(self, now_s: float) -> ArrivalForecast:
-        """GPUs expected to be submitted per hour. The same object as long as the forecast is the same."""
+        """GPUs expected to be submitted per hour; the same object as long as the forecast is the same."""
         ...
 
 
 class Recorder(Protocol):
-    """Where decisions and their results go: a run's folder, or the daemon's store."""
+    """Takes decisions and their results: a run's folder, or the daemon's store."""
 
     def record(self, snapshot: Snapshot, plan: Plan, applied: Sequence[Applied]) -> None:
-        """Note one cycle."""
+        """Record one cycle."""
         ...

@@ -1,4 +1,4 @@
-"""What every reason is: a comparison that keeps what it compared."""
+"""``Reason``, the base of all reasons: a comparison that keeps what it compared."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ REASONS: dict[str, type[Reason]] = {}
 
 
 class Reason:
-    """Base of all, which are frozen dataclasses. ``bool(reason)`` is the outcome of the comparison."""
+    """Base of all reasons, which are frozen dataclasses. ``bool(reason)`` is the outcome of the comparison."""
 
     __slots__ = ()
     kind: ClassVar[str] = ""
@@ -25,15 +25,12 @@ class Reason:
 
 
 def reason_to_dict(reason: Reason) -> dict[str, Any]:
-    """JSON form: the kind, the compared values, and the outcome."""
+    """A reason as JSON: its kind, the compared values, and the outcome."""
     return {"kind": reason.kind, **to_json(reason), "holds": bool(reason)}
 
 
 def reason_from_dict(data: dict[str, Any]) -> Reason:
-    """The inverse of ``reason_to_dict``. What an older version did not write has its default.
+    """The reason that ``reason_to_dict`` wrote. A value that an older version did not write has its default.
 
-    Raises:
-        KeyError: the kind is unknown.
-        TypeError: a value without a default is missing.
-    """
+    Raises: KeyError: the kind is unknown. TypeError: a value without a default is missing."""
     return from_json(REASONS[data["kind"]], data)

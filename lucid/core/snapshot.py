@@ -1,13 +1,7 @@
-"""Partition, Snapshot, ArrivalForecast; who came and went; windows ahead.
+"""Snapshots of the cluster, which policies plan from: partitions, predictions, arrivals, and what changed since.
 
-The whole state of the cluster at one instant, frozen: what policies look at.
-
-What is about to be submitted: the forecast of throughput, as decisions use it.
-
-By which jobs a partition differs from an earlier one: few come and go between two looks, and thousands stay.
-
-Windows of a partition as people are shown them: which lie ahead or have begun, and which jobs reach into them.
-"""
+Few jobs come and go between two polls, and thousands stay, so partitions and mappings say how they differ from
+earlier ones. ``windows_of`` lists the windows that lie ahead or have begun, as people are shown them."""
 
 from __future__ import annotations
 
@@ -29,16 +23,15 @@ from lucid.core.reasons.queue import Unranked
 class ArrivalForecast:
     """GPUs expected to be submitted per hour, in the hours to come.
 
-    ``gpus_per_hour``: by VC. ``profiled_per_hour``: those of all VCs that go through profiling nodes first.
-    ``by``: the forecaster that says so (``seasonal means``, ``throughput v3``), empty where there is none.
-    """
+    ``gpus_per_hour``: by VC. ``profiled_per_hour``: GPUs of all VCs that go through profiling nodes first. ``by``:
+    the forecaster (``seasonal means``, ``throughput v3``), empty where there is none."""
 
     by: str = ""
     gpus_per_hour: Mapping[str, float] = field(default_factory=dict)
     profiled_per_hour: float = 0.0
 
     def of(self, *vcs: str) -> float:
-        """GPUs per hour of these VCs; 0 where nothing is known of one."""
+        """GPUs per hour of these VCs together; an unknown VC counts as 0."""
         return sum(self.gpus_per_hour.get(vc, 0.0) for vc in vcs)
 
 
@@ -47,16 +40,16 @@ _Entry = TypeVar("_Entry")
 
 @frozen_dataclass(frozen=True, slots=True)
 class Changes(Generic[_Entry]):
-    """``came``: the entries that the earlier one did not have, in their order; ``went``: those that it had. Both by
-    identity: an entry of which anything is new came, and the one before it went."""
+    """The entries that differ between a collection and an earlier one: ``came`` were not in the earlier one, ``went``
+    are no longer here. Both by identity: a changed entry came, and its predecessor went."""
 
     came: tuple[_Entry, ...]
     went: tuple[_Entry, ...]
 
 
 class Changed(Generic[_Entry]):
-    """Base of what has entries, and says how they differ from those of an earlier one. The answer is worked out once
-    for all who ask, unless it was told. A copy of it knows nothing."""
+    """Base of collections of entries that say how they differ from an earlier one. The difference is worked out once,
+    unless ``follows`` has set it. A copy does not inherit it."""
 
     __slots__ = ("__weakref__", "_ids", "_last")
 
@@ -69,7 +62,7 @@ class Changed(Generic[_Entry]):
         raise NotImplementedError
 
     def since(self, before: Changed[_Entry]) -> Changes[_Entry]:
-        """How it differs from ``before``."""
+        """The changes from ``before`` to this collection."""
         last = getattr(self, "_last", None)
         if last is None or last[0]() is not before:
             ours, theirs = self._by_id(), before._by_id()
@@ -79,11 +72,11 @@ class Changed(Generic[_Entry]):
         return self._last[1]
 
     def follows(self, before: Changed[_Entry], changes: Changes[_Entry]) -> None:
-        """Whoever made it from ``before`` knows the difference."""
+        """Set the changes from ``before``, which the maker of this collection knows."""
         object.__setattr__(self, "_last", (ref(before), changes))
 
     def _by_id(self) -> dict[int, _Entry]:
-        """No other object has the ``id`` of an entry while it is kept here."""
+        """The entries by their ``id``, which no other object can have while they are kept here."""
         if not hasattr(self, "_ids"):
             object.__setattr__(self, "_ids", {id(entry): entry for entry in self.listed()})
         return self._ids
@@ -96,17 +89,17 @@ _T = TypeVar("_T")
 
 
 class Versioned(dict[str, _T]):
-    """A mapping that says in which names it may differ from an earlier one with the same names. Who went through that
-    one need not go through all of this one. It does not change once it was handed out. A copy of it is a plain
-    mapping, and says nothing."""
+    """A mapping that says under which names it may differ from an earlier one with the same names, so that a reader
+    of that one need not go through all of this one. It does not change once it was handed out. A copy is a plain
+    mapping."""
 
     __slots__ = ("changed", "key", "since")
 
     def __init__(
         self, entries: Mapping[str, _T], since: object | None = None, changed: Mapping[str, _T] | None = None
     ) -> None:
-        """``since``: the key of the earlier mapping, which are the ``entries``; ``changed``: what there is now under
-        some of its names, in its order."""
+        """``entries``: the earlier mapping, with ``since`` its key. ``changed``: the new values under some of its
+        names, in its order."""
         super().__init__(entries)
         if changed:
             self.update(changed)
@@ -116,8 +109,8 @@ class Versioned(dict[str, _T]):
 
 
 def changed_names(seen: object | None, mapping: Mapping[str, Any]) -> Collection[str]:
-    """The names under which it may have other objects than the mapping with the key ``seen``, in its order; all of
-    them where that is not known."""
+    """The names under which the mapping may differ from the one with the key ``seen``, in its order; all names where
+    that is not known."""
     if seen is not None and isinstance(mapping, Versioned):
         if mapping.key is seen:
             return ()
@@ -127,7 +120,7 @@ def changed_names(seen: object | None, mapping: Mapping[str, Any]) -> Collection
 
 
 def key_of(mapping: Mapping[str, Any]) -> object | None:
-    """By which it is known that this is the mapping that was gone through; ``None`` where it has none."""
+    """The key by which a reader recognises this mapping later; ``None`` where it has none."""
     return mapping.key if isinstance(mapping, Versioned) else None
 
 
@@ -138,8 +131,7 @@ class Partition(Changed[Pending | Running]):
 
     Compared by identity: an adapter hands out the same object as long as nothing in it has changed, so that
     a policy may keep what it derived from it. ``pending`` is in order of (since_s, submit_s, rank), ``running``
-    in order of start.
-    """
+    in order of start."""
 
     name: Shown
     nodes: tuple[Node, ...]
@@ -147,14 +139,15 @@ class Partition(Changed[Pending | Running]):
     running: tuple[Running, ...] = ()
     profiling: bool = False
     acting: bool = True
-    """Is what is planned for it carried out? Not where the daemon only observes, or only orders."""
+    """Whether the plan for the partition is carried out; false where the daemon only observes, or only orders."""
     quotas: Mapping[Shown, int] = field(default_factory=dict)
     """GPUs to which each VC of a pool is entitled, by name; empty unless VCs have their nodes in common."""
     fitting: Mapping[Shown, tuple[Shown, ...]] = field(default_factory=dict)
-    """The names of the nodes that meet each ``Job.constraint`` of its jobs. One that is not here rules out none."""
+    """The names of the nodes that meet each ``Job.constraint`` of its jobs. A constraint that is not here rules out
+    no node."""
 
     def listed(self) -> tuple[Pending | Running, ...]:
-        """All its jobs: those that wait, then those that run."""
+        """All jobs of the partition: those that wait, then those that run."""
         return self.pending + self.running
 
     @property
@@ -164,8 +157,9 @@ class Partition(Changed[Pending | Running]):
 
     @property
     def live(self) -> bool:
-        """Is it Slurm's, whose GPUs have a number of slots each? There nobody is moved, and who is stopped and is not
-        elastic starts over. In a replay a job goes on elsewhere for the costs that the settings say."""
+        """Whether the partition is Slurm's, where each GPU has a number of slots. There nobody is moved, and a
+        stopped job that is not elastic starts over. In a replay a job goes on elsewhere for the costs that the
+        settings name."""
         return any(node.slots for node in self.nodes)
 
     @property
@@ -176,17 +170,15 @@ class Partition(Changed[Pending | Running]):
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class Snapshot:
-    """What ``Cluster.observe`` saw, and what the models said of it.
+    """The state of the cluster that ``Cluster.observe`` returned, and what the models said of it.
 
     ``ended``: jobs that ended since the snapshot before, and those of that one if its cycle failed before they were
-    stored. ``predictions``: by job id, filled in by
-    ``orchestrator.annotate``; an adapter leaves it empty. ``memory``: by partition, what the plan before left
-    for this one (``Plan.memory``), filled in by the cycle. ``arrivals``: what is about to be
-    submitted, filled in like the predictions; the same object as long as it says the same. ``fair_share``: Slurm's
-    fair-share factor, from 0 (has used far more than its share) to 1 (nothing), by account and user, where the
-    adapter knows; the same object as long as it says the same. ``trust``: by VC, and as "" of the whole cluster, how
-    well estimates ranked the jobs that ended last; filled in like the predictions, empty before enough have ended.
-    """
+    stored. ``predictions``: by job id, filled in by ``orchestrator.annotate``. ``memory``: by partition, what the
+    plan before left for this one (``Plan.memory``), filled in by the cycle. ``arrivals``: the forecast of
+    submissions, filled in like the predictions. ``fair_share``: Slurm's fair-share factor by account and user, from 0
+    (has used far more than its share) to 1 (nothing), where known. ``trust``: how well estimates ranked the jobs that
+    ended last, by VC and for the whole cluster as ""; filled in like the predictions, empty before enough have ended.
+    ``arrivals`` and ``fair_share`` stay the same objects as long as they are equal."""
 
     now_s: float
     partitions: Mapping[str, Partition]
@@ -198,7 +190,7 @@ class Snapshot:
     trust: Mapping[Shown, Unranked] = field(default_factory=dict)
 
     def unranked(self, vc: str) -> Unranked | None:
-        """How well estimates rank the jobs of this VC; ``None`` where nothing is known of that."""
+        """How well estimates rank the jobs of this VC; ``None`` where that is not known."""
         return self.trust.get(vc, self.trust.get(""))
 
     def home(self, vc: str) -> Partition | None:
@@ -227,7 +219,7 @@ class Seen:
 
 
 def windows_of(partition: Partition) -> list[Seen]:
-    """The earliest first."""
+    """The windows of a partition, the earliest first."""
     nodes: dict[Window, list[str]] = {}
     for node in partition.nodes:
         for window in node.windows:
@@ -243,7 +235,7 @@ def windows_of(partition: Partition) -> list[Seen]:
 
 def opens_s(partition: Partition, limit_s: float | None, now_s: float) -> float:
     """When a job of this time limit could start at the earliest, were there no other jobs: now, unless every node is
-    closed at some time until it would end. Infinite where nobody knows."""
+    closed at some time until the job would end. Infinite where nobody knows."""
     length_s = math.inf if limit_s is None else limit_s
     return min((_open_s(node, length_s, now_s) for node in partition.nodes), default=now_s)
 

@@ -1,1 +1,1 @@
-"""``lucidd``: the loop around the cycle. ``process`` is its process, ``build`` makes its parts, ``loop`` turns it."""
+"""``lucidd``: the loop round the cycle. ``process`` is the process, ``build`` makes the parts, ``loop`` repeats."""

@@ -1,25 +1,15 @@
-"""Failures in a row, waits; guarded models; trouble file; word to systemd.
+"""The barrier round lucidd's turns: failures in a row, waits, guarded models, trouble file, watchdog.
 
-The barrier round every turn of lucidd: what went wrong, how often in a row, and how long to wait.
+Nothing that happens in a turn ends the daemon. A kind of trouble is logged once an hour at most, with its traceback,
+and failed turns are tried again after a pause that doubles.
 
-Nothing that happens in a turn ends the daemon. A kind of trouble is told once an hour at most, with its traceback.
-Turns that fail are tried again after a pause that doubles.
-
-systemd's watchdog is fed as long as lucidd is well. Three kinds of trouble leave it well, and starting it anew would
-not help: slurmctld does not answer (``ClusterUnavailable``), or in a form that this version does not
-know (``ClusterUnreadable``), or another lucidd has the lease. All other trouble is its own: after `OWN_TURNS` such
-turns in a row the watchdog is no longer fed, and systemd ends lucidd and starts it anew. The heartbeat is written by
-good turns only, so the plugin stops holding jobs and the timer lets held ones go, whatever the trouble is.
-
-Predictors and forecasters behind the barrier: a job that the models cannot take has a first guess, and the others
-have theirs.
-
-A lucidd that lives and decides nothing: its words stand beside the heartbeat, since its store may be what fails.
-
-One file for each host, written at each turn that fails and taken away by the next good one.
-
-Word to systemd (Type=notify): ready, still alive, stopping. Without systemd nothing happens.
-"""
+systemd's watchdog is fed as long as lucidd is well. Three kinds of trouble leave it well, since a restart would not
+help: slurmctld does not answer (``ClusterUnavailable``), or in a form that this version does not know
+(``ClusterUnreadable``), or another lucidd has the lease. All other trouble is its own: after `OWN_TURNS` such turns
+in a row the watchdog is no longer fed, and systemd restarts lucidd. Only good turns write the heartbeat, so the
+plugin stops holding jobs and the timer releases held ones, whatever the trouble is. The words of a lucidd that
+decides nothing stand in a file beside the heartbeat, one for each host, since its store may be what fails; the next
+good turn removes it."""
 
 from __future__ import annotations
 
@@ -57,7 +47,7 @@ _SUBMISSIONS = "forecasts of submissions"
 
 
 class GuardedPredictor:
-    """Another predictor, of which no exception comes out. ``first_guess_s``: the duration in place of its answer."""
+    """A predictor from which no exception comes out. ``first_guess_s``: the duration for a job that it fails for."""
 
     def __init__(self, predictor: Predictor, left_out: LeftOut, first_guess_s: float) -> None:
         self._predictor = predictor
@@ -66,11 +56,11 @@ class GuardedPredictor:
 
     @property
     def name(self) -> str:
-        """The other's."""
+        """The name of the guarded predictor."""
         return self._predictor.name
 
     def predict(self, job: Job, profile: JobProfile | None, now_s: float) -> Prediction:
-        """The other's answer, or the first guess."""
+        """The guarded predictor's answer, or the first guess."""
         try:
             return self._predictor.predict(job, profile, now_s)
         except Exception as error:
@@ -78,7 +68,7 @@ class GuardedPredictor:
             return Prediction(self._first_guess_s, "first guess, because the models failed")
 
     def pair_speed(self, a: JobProfile, b: JobProfile) -> PairSpeeds:
-        """The other's answer, or that it failed: the pair is not made."""
+        """The guarded predictor's answer, or ``"failed"``: the pair is not made."""
         try:
             return self._predictor.pair_speed(a, b)
         except Exception as error:
@@ -86,7 +76,7 @@ class GuardedPredictor:
             return "failed"
 
     def learn(self, ended: Sequence[Ended]) -> None:
-        """The other learns of all that ran at once, or where that fails of each by itself."""
+        """Let the guarded predictor learn of all that ran at once, or if that fails of each by itself."""
         ended = [item for item in ended if item.ran]
         try:
             self._predictor.learn(ended)
@@ -99,7 +89,8 @@ class GuardedPredictor:
 
 
 class GuardedForecaster:
-    """Another forecaster, of which no exception comes out. ``means`` answers in its place; the other feeds it."""
+    """A forecaster from which no exception comes out. ``means``, which the forecaster feeds, answers where it
+    fails."""
 
     def __init__(self, forecaster: Forecaster, means: Forecaster, left_out: LeftOut) -> None:
         self._forecaster = forecaster
@@ -107,14 +98,14 @@ class GuardedForecaster:
         self._left_out = left_out
 
     def saw(self, job: Job) -> None:
-        """The other takes it in, or nobody does."""
+        """Let the guarded forecaster take the job in; a failure is ignored."""
         try:
             self._forecaster.saw(job)
         except Exception as error:
             self._left_out.one(_SUBMISSIONS, f"job {job.id}", error)
 
     def forecast(self, now_s: float) -> ArrivalForecast:
-        """The other's answer, or the means'."""
+        """The guarded forecaster's answer, or that of the means."""
         try:
             return self._forecaster.forecast(now_s)
         except Exception as error:
@@ -123,14 +114,14 @@ class GuardedForecaster:
 
 
 _FRESH_S: Final = 120.0
-"""A turn takes a minute at the most, and the pause after it half a minute."""
+"""How long a file of trouble counts: a turn takes at most a minute, and the pause after it half a minute."""
 _MOST: Final = 4096
 _LEAST_FREE: Final = 1 << 20
 
 
 @frozen_dataclass(frozen=True, slots=True)
 class Trouble:
-    """What one lucidd said of its last turn."""
+    """One lucidd's words on its last turn, which failed."""
 
     host: str
     pid: int
@@ -139,28 +130,28 @@ class Trouble:
 
     @property
     def words(self) -> str:
-        """For an administrator."""
+        """The trouble as a sentence for an administrator."""
         return f"lucidd runs on {self.host} (pid {self.pid}) and decides nothing: {self.why}"
 
 
 class TroubleFile:
-    """That of this process."""
+    """The trouble file of this process."""
 
     def __init__(self, heartbeat: Path) -> None:
         self._host = socket.gethostname()
         self._path = heartbeat.with_name(f"trouble.{self._host}")
         self._there = True
-        """Until it is known better: the process before may have left one."""
+        """Whether the file may exist: at first it may, for the previous process may have left one."""
 
     def tell(self, why: str, now_s: float) -> None:
-        """A turn failed. Where even that cannot be written, the log alone tells it."""
+        """Write that a turn failed. If even that cannot be written, only the log has it."""
         said = json.dumps(asdict(Trouble(self._host, os.getpid(), now_s, why[:1000])))
         with suppress(OSError):
             write_public(self._path, said.encode())
             self._there = True
 
     def over(self) -> None:
-        """A turn went well, or another lucidd decides."""
+        """Remove the file: a turn went well, or another lucidd decides."""
         if self._there:
             with suppress(OSError):
                 self._path.unlink(missing_ok=True)
@@ -168,7 +159,8 @@ class TroubleFile:
 
 
 def lives_in_trouble(heartbeat: Path, now_s: float) -> list[Trouble]:
-    """Every lucidd that said of late that it cannot decide, and that has not ended as far as can be told."""
+    """The trouble of every lucidd that wrote lately that it cannot decide, and that has not ended as far as can be
+    told."""
     found = []
     for path in sorted(heartbeat.parent.glob("trouble.*")):
         try:
@@ -183,7 +175,7 @@ def lives_in_trouble(heartbeat: Path, now_s: float) -> list[Trouble]:
 
 
 def why_nobody_decides(settings: Settings, lease: Lease | None, now_s: float) -> list[tuple[str, str]]:
-    """Where no lucidd has the lease: the cause in words, and what to do about it."""
+    """The causes why no lucidd has the lease, in words, each with a remedy."""
     folder = Path(settings.daemon.state_dir)
     full = _full(folder)
     mend = f"make room in {folder}" if full else "mend that"
@@ -200,7 +192,7 @@ def why_nobody_decides(settings: Settings, lease: Lease | None, now_s: float) ->
 
 
 def _full(folder: Path) -> bool:
-    """For anybody but root."""
+    """Whether the folder's file system is full for anybody but root."""
     try:
         space = os.statvfs(folder)
     except OSError:
@@ -209,8 +201,8 @@ def _full(folder: Path) -> bool:
 
 
 def tell_systemd(words: str) -> bool:
-    """Send ``READY=1``, ``WATCHDOG=1`` or ``STOPPING=1`` to the socket that systemd named; False where there is
-    none, or it does not take it (a daemon never fails over that)."""
+    """Send ``READY=1``, ``WATCHDOG=1`` or ``STOPPING=1`` to the socket that systemd named; returns false where there
+    is none, or it does not take it (a daemon never fails over that)."""
     address = os.environ.get("NOTIFY_SOCKET", "")
     if not address:
         return False
@@ -228,8 +220,9 @@ _T = TypeVar("_T")
 
 _LOG = logging.getLogger("lucidd")
 OWN_TURNS: Final = 5
-"""Turns in a row that may fail of themselves before the watchdog is withheld: with pauses that double from one second
-that is about half a minute, more than a store that another process locks, or a file that is being replaced, takes."""
+"""How many turns in a row may fail of themselves before the watchdog is withheld. With pauses that double from one
+second that is about half a minute, more than a store that another process locks, or a file that is being replaced,
+takes."""
 _MOST_S: Final = 30.0
 """The longest pause: four of them are within the unit's WatchdogSec, so a daemon that is well is never ended."""
 _AGAIN_S: Final = 3600.0
@@ -245,19 +238,19 @@ class FailureBarrier:
         monotonic_s: Callable[[], float] = time.monotonic,
         feed: Callable[[str], object] | None = None,
     ) -> None:
-        """``least_s``: the first pause; ``feed``: what tells systemd, in its place."""
+        """``least_s``: the first pause. ``feed``: called in place of ``tell_systemd``."""
         self._least_s = least_s
         self._monotonic_s = monotonic_s
         self._feed = tell_systemd if feed is None else feed
         self._told: dict[str, float] = {}
         self.failed = 0
-        """Turns in a row that failed."""
+        """How many turns in a row failed."""
         self.own = 0
-        """Of these, turns in a row that failed of themselves."""
+        """How many turns in a row failed of themselves."""
         self.last_error = ""
 
     def good(self) -> None:
-        """A turn came to its end."""
+        """Note that a turn was completed."""
         if self.failed:
             _LOG.info("cycles go well again", extra={"facts": {"failed": self.failed}})
         self.failed = self.own = 0
@@ -266,7 +259,7 @@ class FailureBarrier:
 
     @property
     def begin_anew(self) -> bool:
-        """Is what the daemon keeps in memory to be made anew from the store, since it may be what fails?"""
+        """Whether the daemon should make its memory anew from the store, since it may be what fails."""
         return self.own > 0 and self.own % 3 == 0
 
     def feed(self) -> None:
@@ -275,7 +268,7 @@ class FailureBarrier:
             self._feed("WATCHDOG=1")
 
     def standing_by(self, why: str) -> None:
-        """Another daemon acts: this one is well, and waits."""
+        """Note that another daemon acts: this one is well, and waits."""
         if why != self.last_error:
             _LOG.warning("standing by", extra={"facts": {"why": why}})
         self.failed = self.own = 0
@@ -283,7 +276,7 @@ class FailureBarrier:
         self.feed()
 
     def bad(self, what: str, error: BaseException) -> float:
-        """A turn failed; returns how many seconds to wait."""
+        """Note that a turn failed; returns how many seconds to wait."""
         self.failed += 1
         if not isinstance(error, ClusterUnavailable | ClusterUnreadable):
             self.own += 1
@@ -314,7 +307,7 @@ class FailureBarrier:
 
 
 def _kind(error: BaseException) -> str:
-    """The same for the same trouble: numbers in its words (a time left, a job's id) are not what it is."""
+    """A key that is equal for the same trouble: numbers in its words (a time left, a job's id) do not count."""
     if isinstance(error, LucidError):
         return re.sub(r"[0-9]+", "#", f"{type(error).__name__} {error}"[:300])
     frames = traceback.extract_tb(error.__traceback__, limit=-1)
@@ -322,7 +315,7 @@ def _kind(error: BaseException) -> str:
 
 
 def behind_barrier(what: str, work: Callable[[], object], barrier: FailureBarrier | None = None) -> bool:
-    """Do something beside the turns that must not end the process; returns whether it came to its end."""
+    """Do some work beside the turns that must not end the process; returns whether it was completed."""
     try:
         work()
     except Exception as error:
@@ -342,13 +335,10 @@ def persistently(
     once: bool = False,
     told: Callable[[str], object] = lambda _: None,
 ) -> _T | None:
-    """What *make* gives, tried again with pauses that double until it works; ``None`` where ``stop`` came first.
+    """The result of *make*, tried again with pauses that double until it works; ``None`` where ``stop`` came first.
     ``told``: called with the words of each failure.
 
-    Raises:
-        ConfigError: only an administrator can mend it.
-        Exception: ``once``, and it did not work.
-    """
+    Raises: ConfigError: only an administrator can mend it. Exception: ``once`` is set, and it did not work."""
     pauses = FailureBarrier(1.0, feed=lambda _: None)
     while not stop.is_set():
         try:

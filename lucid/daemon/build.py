@@ -1,4 +1,4 @@
-"""What lucidd is made of, and how that is made from its settings."""
+"""The parts of lucidd (``Parts``), and how they are made from its settings."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _LOG = logging.getLogger("lucidd")
 
 @dataclass
 class Parts:
-    """What a daemon is made of."""
+    """The parts that a daemon is made of."""
 
     settings: Settings
     client: SlurmClient
@@ -41,15 +41,16 @@ class Parts:
     source: ProfileSource
     clock: Clock
     predictor: Predictor | LiveModels
-    """Or the models to make one from: the first cycle makes it, and another when other versions serve."""
+    """The predictor, or the models to make one from: the first cycle makes it, and another when other versions
+    serve."""
     memory: PairMemory = field(default_factory=PairMemory)
     accounting: Accounting | None = None
-    """Tells which jobs ended while no daemon ran."""
+    """The source of jobs that ended while no daemon ran."""
     left_out: LeftOut = field(default_factory=LeftOut)
-    """What all of these could not read."""
+    """Records that any of these parts could not read."""
     monotonic_s: Callable[[], float] = time.monotonic
     health: HealthFolder = field(default_factory=lambda: HealthFolder(Path("/nonexistent")))
-    """What samplers tell of GPUs that are not well."""
+    """The folder in which samplers report GPUs that are not well."""
 
     @property
     def models(self) -> LiveModels | None:
@@ -58,20 +59,16 @@ class Parts:
 
 
 def checked_settings(config: Path) -> Settings:
-    """The settings of the file, if a lucidd can run with them. Neither Slurm nor the store is asked.
+    """The settings of the file, if a lucidd can run with them; neither Slurm nor the store is asked.
 
-    Raises:
-        ConfigError: the file cannot be read or is wrong, or as ``_check``.
-    """
+    Raises: ConfigError: the file cannot be read or is wrong, or as in ``_check``."""
     settings = load_settings(config, live=True)
     _check(settings, config)
     return settings
 
 
 def _check(settings: Settings, config: Path) -> None:
-    """Raises:
-    ConfigError: the settings name no partition, or a policy that cannot run live.
-    """
+    """Check settings. Raises ``ConfigError`` where they name no partition, or a policy that cannot run live."""
     if not settings.daemon.partitions:
         raise ConfigError(
             f"{config}: daemon.partitions is empty; name those to look after, as in\n[daemon.partitions]\nmain = "
@@ -81,12 +78,10 @@ def _check(settings: Settings, config: Path) -> None:
 
 
 def make_parts(settings: Settings, config: Path, monotonic_s: Callable[[], float] = time.monotonic) -> Parts:
-    """``config``: the file that the settings were read from.
+    """The parts of a daemon. ``config``: the file of the settings.
 
-    Raises:
-        ConfigError: the settings name no partition, or a policy that cannot run live.
-        StoreError: the store cannot be opened.
-    """
+    Raises: ConfigError: the settings name no partition, or a policy that cannot run live. StoreError: the store
+    cannot be opened."""
     _check(settings, config)
     slurm, state = settings.slurm, Path(settings.daemon.state_dir)
     breaker = Breaker(monotonic_s)
@@ -106,12 +101,9 @@ def make_parts(settings: Settings, config: Path, monotonic_s: Callable[[], float
 
 
 def open_store(path: Path, now_s: float, left_out: LeftOut | None = None, shared: bool = False) -> SqliteStore:
-    """The store; one that is damaged is moved aside and a new one begun, because Slurm's own state is enough to
-    go on from.
+    """The store; a damaged one is moved aside and a new one begun, because Slurm's own state is enough to go on from.
 
-    Raises:
-        StoreError: it cannot be opened for another reason.
-    """
+    Raises: StoreError: it cannot be opened for another reason."""
     try:
         return SqliteStore(path, left_out=left_out, shared=shared)
     except StoreDamaged as error:

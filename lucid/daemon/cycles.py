@@ -1,9 +1,6 @@
-"""One cycle with all that goes on from cycle to cycle.
+"""``Cycles``: lucidd's cycles while it has the lease, on the cluster as that lease may write to it.
 
-What lucidd does while it has the lease: the cluster as that lease may write to it, and the cycles on it.
-
-How well estimates ranked the jobs that ended last, as lucidd keeps it over restarts.
-"""
+``TrustLog`` keeps how well estimates ranked the jobs that ended last, over restarts."""
 
 from __future__ import annotations
 
@@ -44,11 +41,11 @@ from lucid.store.recorder import StoreRecorder
 
 _VIEW = "trust"
 _EVERY_S = 300.0
-"""Of a daemon that is killed the jobs that ended in the last so many seconds are forgotten."""
+"""How often the trust is stored: a killed daemon forgets the jobs that ended since."""
 
 
 class TrustLog:
-    """The ``book`` of one daemon, begun with what the store has of an earlier one."""
+    """Stores the trust ``book`` of one daemon, and begins it with what an earlier one stored."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -59,11 +56,9 @@ class TrustLog:
         self._kept, self._due_s = self.book.looks, 0.0
 
     def keep(self, now_s: float) -> None:
-        """Keep it if that is due and it has changed.
+        """Store the book if that is due and it has changed.
 
-        Raises:
-            StoreError: it cannot be written.
-        """
+        Raises: StoreError: it cannot be written."""
         if self.book.looks == self._kept or now_s < self._due_s <= now_s + _EVERY_S:
             return
         self._store.put_view(_VIEW, self.book.to_dict())
@@ -72,11 +67,12 @@ class TrustLog:
 
 _LOG = logging.getLogger("lucidd")
 _MOST_NEW = 2_000
-"""Jobs that may end before predictions are made anew, where the store has fewer."""
+"""The least number of jobs that end before predictions are made anew."""
 
 
 class Cycles:
-    """The cycles under one lease. Everything is made anew from the store: another daemon may have acted before."""
+    """The cycles under one lease. Everything is made anew from the store, since another daemon may have acted
+    before."""
 
     def __init__(
         self,
@@ -89,7 +85,8 @@ class Cycles:
         counters: Counters,
         plan_errors: PlanErrors,
     ) -> None:
-        """``modes``: in force now, by partition; ``token``: of the lease; ``slurm_knows_all``: see ``Leader``."""
+        """``modes``: those in force now, by partition; ``token``: of the lease; ``slurm_knows_all``: see
+        ``Leader``."""
         settings = parts.settings
         self._needs = needs = needs_of(settings)
         self._profiling = live_profiling(settings.policy)
@@ -123,23 +120,23 @@ class Cycles:
         self._counters = counters
         self._plan_errors = plan_errors
         self._ordered: dict[str, dict[str, int]] = {}
-        """Site factors by the last plan of each partition in order mode."""
+        """Site factors of the last plan of each partition in order mode."""
         self._predictor: Predictor | None = None
         self._forecaster: Forecaster | None = None
         self._cycle: Cycle | None = None
         self._known = self._new = 0
-        """Jobs that had ended when it was made, and that have since."""
+        """Ended jobs that were known when the cycle was made, and those that have ended since."""
         self._start_log: StartLog | None = None
         self._mended = False
         self._trouble = ""
-        """What was wrong with the folder for reports when that was told last."""
+        """What was wrong with the folder for reports when that was last logged."""
         self._catch_up: CatchUp | None = None
         if parts.accounting is not None:
             self._catch_up = CatchUp(parts.store, parts.accounting, parts.clock, settings.daemon)
             self._catch_up.begin()
 
     def _gpus_out(self, gpus: Mapping[str, Sequence[int]], now_s: float) -> Mapping[str, GpuOut]:
-        """No trouble with the files of samplers keeps jobs from being scheduled."""
+        """The GPUs that get no new start. Trouble with the files of samplers keeps no job from being scheduled."""
         try:
             self.gpu_health.look(gpus, now_s)
         except StoreError:
@@ -149,7 +146,7 @@ class Cycles:
         return self.gpu_health.left_out
 
     def _modes(self) -> dict[str, Mode]:
-        """By partition as plans have them."""
+        """The modes by partition, as plans have them."""
         return modes_with_pool(self._parts.settings.daemon.pool, self._seen_modes())
 
     @property
@@ -161,8 +158,7 @@ class Cycles:
         """Observe, decide, act, learn and mend.
 
         Raises:
-            LucidError: Slurm or the store does not answer, or the lease is lost.
-        """
+            LucidError: Slurm or the store does not answer, or the lease is lost."""
         parts, cluster, began_s = self._parts, self.cluster, self._parts.monotonic_s()
         if self._cycle is None or (parts.models is not None and parts.models.changed()) or self._outgrown:
             self._cycle = self._make_cycle()
@@ -193,8 +189,8 @@ class Cycles:
         return result
 
     def busy(self, result: CycleResult) -> bool:
-        """Is the next look to come soon: does a job wait, for GPUs or for another job, or is it profiled, or was
-        Slurm told something of which the next look shows what came of it?"""
+        """Whether the next poll is to come soon: a job waits for GPUs or for another job, or is profiled, or Slurm
+        was sent something whose outcome the next poll shows."""
         modes = self._modes()
         return (
             self._mended
@@ -210,12 +206,13 @@ class Cycles:
 
     @property
     def _outgrown(self) -> bool:
-        """Has as much been learned again as was in the store? What that has dropped since (``daemon.keep_days``) is
-        to be forgotten: lucidd knows no more after a year than if it had just been started."""
+        """Whether as much has been learned again as was in the store. Then what the store has dropped since
+        (``daemon.keep_days``) is to be forgotten: after a year lucidd knows no more than if it had just been
+        started."""
         return self._new > max(self._known, _MOST_NEW)
 
     def _make_cycle(self) -> Cycle:
-        """Everything that a prediction goes into, from the models that serve now and the jobs that have ended."""
+        """A new cycle, with predictions from the models that serve now and the jobs that have ended."""
         parts = self._parts
         # Slurm is asked for its version, so this waits for the first turn that reaches Slurm
         able = self.cluster.capabilities
@@ -260,11 +257,11 @@ class Cycles:
         self._parts.left_out.one("the policy's memory", ", ".join(sorted(memory)), error)
 
     def profiles_in(self, vc: str) -> bool:
-        """Does the policy of this VC profile jobs?"""
+        """Whether the policy of this VC profiles jobs."""
         return Capability.PROFILE in self._needs(vc)
 
     def _profiled(self, job: Job) -> bool:
-        """Does a new job go through the profiling partition first?"""
+        """Whether a new job goes through the profiling partition first."""
         return self.profiles_in(job.vc) and goes_through_profiling(job, self._profiling)
 
     def _tell_models(self, models: LiveModels) -> None:
@@ -312,7 +309,7 @@ class Cycles:
 
 
 def _fair_shares(parts: Parts) -> FairShares | None:
-    """Slurm's own factors, asked for as often as Slurm works them out, where the order goes by them."""
+    """Slurm's own factors, asked for as often as Slurm works them out; ``None`` where the order does not use them."""
     rules = parts.settings.policy
     if rules.fairness.share_bound <= 1.0 and not rules.backfill.weight_fair_share:
         return None

@@ -1,8 +1,7 @@
-"""What lucidd knows of GPUs that are not well, and which of them get no new start.
+"""``GpuHealth``: what lucidd knows of GPUs that are not well, and which of them get no new start.
 
-Samplers tell it by files (``health_files``), persons by ``lucidctl gpu out`` and ``gpu return``. Both are kept as
-switches in the store, so that they outlive lucidd, and hold for the lucidd on another host.
-"""
+Samplers report by files (``node.health``), persons by ``lucidctl gpu out`` and ``gpu return``. Both are kept as
+switches in the store, so that they outlive lucidd, and hold for the lucidd on another host."""
 
 from __future__ import annotations
 
@@ -23,11 +22,11 @@ from lucid.text import moment
 
 _LOG = logging.getLogger("lucidd")
 OUT, BACK = "gpu.out.", "gpu.back."
-"""Keys of switches, before ``node7:3``: a GPU that is out, as JSON; when a person returned one, and who."""
+"""Keys of switches, before ``node7:3``: a GPU that is out, as JSON; and when a person returned one, and who."""
 
 
 def outs_in(switches: Mapping[str, str]) -> dict[str, GpuOut]:
-    """The GPUs that are out, by name. What cannot be read is none."""
+    """The GPUs that are out, by name. Entries that cannot be read are left out."""
     found = {}
     for key, text in switches.items():
         if key.startswith(OUT):
@@ -53,12 +52,13 @@ def backs_in(switches: Mapping[str, str]) -> dict[str, float]:
 
 
 def out_json(out: GpuOut) -> dict[str, Any]:
-    """As it is kept and shown: by its device number alone, whose place among Slurm's GPUs may change."""
+    """A GPU that is out, as it is stored and shown: by its device number alone, for its place among Slurm's GPUs may
+    change."""
     return {key: value for key, value in to_json(out).items() if key != "place"}
 
 
 def odd_numbers(one: Mapping[str, Any]) -> str:
-    """The words of an entry of ``odd_numbers`` (``GpuHealth.told``)."""
+    """An entry of ``odd_numbers`` (``GpuHealth.told``) in words."""
     slurm, seen = (", ".join(map(str, one[key])) for key in ("slurm", "sampler"))
     return (
         f"{one['node']}: by their types Slurm's GPUs are those with the device numbers {slurm}, and its sampler sees "
@@ -67,12 +67,12 @@ def odd_numbers(one: Mapping[str, Any]) -> str:
 
 
 def _ends_jobs(out: GpuOut) -> bool:
-    """Is it a fault of the GPU or its driver that a program does not survive?"""
+    """Whether the fault is one of the GPU or its driver that a program does not survive."""
     return not out.by and out.kind in ("xid", "lost") and out.whose in ("gpu", "driver")
 
 
 class GpuHealth:
-    """One look a cycle."""
+    """Judges the health of GPUs once a cycle."""
 
     def __init__(self, folder: HealthFolder, store: Store, rules: GpuHealthSettings) -> None:
         self._folder = folder
@@ -81,18 +81,16 @@ class GpuHealth:
         self.outs: Mapping[str, GpuOut] = {}
         """GPUs that are out, by name."""
         self.beyond: tuple[GpuOut, ...] = ()
-        """Those that would be, but for the bound."""
+        """GPUs that would be out but for the bound."""
         self._health: Mapping[str, NodeHealth] = {}
         self._gpus: Mapping[str, Sequence[int]] = {}
         self._silent: list[str] = []
         self._said: frozenset[str] = frozenset()
 
     def look(self, gpus: Mapping[str, Sequence[int]], now_s: float) -> Mapping[str, GpuOut]:
-        """``gpus``: of each node, the device numbers by which Slurm knows them. Returns the GPUs that are out.
+        """The GPUs that are out now. ``gpus``: by node, the device numbers by which Slurm knows its GPUs.
 
-        Raises:
-            StoreError: the store cannot be read or written.
-        """
+        Raises: StoreError: the store cannot be read or written."""
         self._health, self._gpus = self._folder.look(), gpus
         self._silent = self._folder.silent(now_s)
         switches = self._store.settings()
@@ -115,12 +113,14 @@ class GpuHealth:
 
     @property
     def left_out(self) -> Mapping[str, GpuOut]:
-        """The GPUs that get no new start in partitions in pack mode: those that persons took out, in any case."""
+        """The GPUs that get no new start in partitions in pack mode; those that persons took out always are among
+        them."""
         kept = {name: out for name, out in self.outs.items() if out.by or self._rules.leave_out}
         return {name: replace(out, ends_jobs=_ends_jobs(out)) for name, out in kept.items()}
 
     def told(self, not_kept: Mapping[str, str]) -> dict[str, Any]:
-        """For ``lucidctl``, pages and metrics. ``not_kept``: GPUs that are out and not kept from Slurm, and why."""
+        """The health of GPUs for ``lucidctl``, pages and metrics. ``not_kept``: GPUs that are out and not kept from
+        Slurm, and why."""
         known = sorted(self._health.items())
         return {
             "leave_out": self._rules.leave_out,
@@ -141,8 +141,8 @@ class GpuHealth:
         }
 
     def _odd_numbers(self, known: Sequence[tuple[str, NodeHealth]]) -> list[dict[str, Any]]:
-        """Nodes of whose GPUs Slurm knows one by a number that no card there has, while a card has a number that
-        Slurm does not know: which is which cannot be told. (Where only the latter is so, the site keeps a card from
+        """Nodes with a GPU that Slurm knows by a number that no card there has, while a card has a number that Slurm
+        does not know: which is which cannot be told. (Where only the latter is so, the site keeps a card from
         Slurm.)"""
         found = []
         for node, told in known:

@@ -1,12 +1,7 @@
-"""The lease: which lucidd acts, and which stand by.
+"""``Leader``: the lease, by which of several lucidd on one store one acts and the others stand by.
 
-Several lucidd on one store, of which one acts: when a lease has run out, which ones stand by, which hands over.
-
-A standby uses only its own monotonic clock: hosts may differ in time. The one that acts is dead to it once the
-lease has not changed for as long as a lease lasts (``LeaseWatch``).
-
-The lease, without which a lucidd writes nothing: taken, renewed, lost and given back.
-"""
+A standby uses only its own monotonic clock, since hosts may differ in time: the acting lucidd counts as dead once the
+lease has not changed for as long as a lease lasts (``LeaseWatch``). Without the lease a lucidd writes nothing."""
 
 from __future__ import annotations
 
@@ -29,19 +24,19 @@ if TYPE_CHECKING:
 
 _TELL_EVERY_S = 3.0
 _GONE_S = 20.0
-"""A standby that has not said so for this long is none (it does so every few seconds)."""
+"""A standby that has not reported for this long is gone (it reports every few seconds)."""
 _STANDBY, _UNREACHED = "standby", "unreached"
 
 
 class Views(Protocol):
-    """What can be asked for what lucidd last wrote: its store, or what it publishes of it."""
+    """A source of what lucidd last wrote: its store, or what it publishes of it."""
 
     def view(self, name: str) -> Any:
         """The view of this name; ``None`` where there is none."""
 
 
 class LeaseWatch:
-    """How long something in the store has stayed the same, by the clock of this process."""
+    """Measures how long something in the store has stayed the same, by the clock of this process."""
 
     def __init__(self, monotonic_s: Callable[[], float]) -> None:
         self._monotonic_s = monotonic_s
@@ -49,7 +44,7 @@ class LeaseWatch:
         self._since_s = monotonic_s()
 
     def unchanged_s(self, seen: object) -> float:
-        """Seconds since *seen* was first told here; 0 the first time."""
+        """Seconds since *seen* was first passed; 0 the first time."""
         now_s = self._monotonic_s()
         if seen != self._seen:
             self._seen, self._since_s = seen, now_s
@@ -67,16 +62,14 @@ class Standby:
     holder: str = ""
 
     def stands_by(self, lease: Lease | None, now_s: float) -> bool:
-        """Does it still, as far as another process can tell? Clocks may be half a minute apart."""
+        """Whether it still stands by, as far as another process can tell. Clocks may be half a minute apart."""
         return (lease is None or lease.holder != self.holder) and abs(now_s - self.at_s) < _GONE_S + 30.0
 
 
 def standby_of(store: Views) -> Standby | None:
-    """Who said last that it stands by; it may be gone since.
+    """The lucidd that last reported that it stands by; it may have gone since.
 
-    Raises:
-        StoreError: it cannot be read.
-    """
+    Raises: StoreError: it cannot be read."""
     seen = store.view(_STANDBY)
     try:
         times = float(seen["since_s"]), float(seen["at_s"])
@@ -86,7 +79,7 @@ def standby_of(store: Views) -> Standby | None:
 
 
 class Failover:
-    """One daemon's part in it: it waits for the lease, or acts and knows which daemons wait."""
+    """One daemon's part in the failover: it waits for the lease, or acts and knows which daemons wait."""
 
     def __init__(self, holder: str, monotonic_s: Callable[[], float]) -> None:
         self._holder = holder
@@ -99,12 +92,10 @@ class Failover:
     # -- that waits ------------------------------------------------------------------------------------------
 
     def may_take(self, store: Store, held: Lease | None, lasts_s: float, reaches: Callable[[], bool]) -> bool:
-        """Is the lease this daemon's, nobody's, of a process that is dead, not renewed for ``lasts_s``, or offered by
-        one that does not reach Slurm while this one does (``reaches``)?
+        """Whether this daemon may take the lease: it is its own, nobody's, of a dead process, not renewed for
+        ``lasts_s``, or offered by a lucidd that does not reach Slurm while this one does (``reaches``).
 
-        Raises:
-            StoreError: the store cannot be read.
-        """
+        Raises: StoreError: the store cannot be read."""
         if held is None or held.holder == self._holder or holder_is_dead(held.holder):
             return True
         if self._lease.unchanged_s(held) >= lasts_s:
@@ -113,11 +104,9 @@ class Failover:
         return isinstance(offer, dict) and offer.get("token") == held.token and reaches()
 
     def wait(self, store: Store, now_s: float) -> bool:
-        """Tell in the store that this one stands by; is that new?
+        """Report in the store that this one stands by; returns whether that is new.
 
-        Raises:
-            StoreError: it cannot be written.
-        """
+        Raises: StoreError: it cannot be written."""
         new = self._waits_since_s is None
         if self._waits_since_s is None:
             self._waits_since_s = now_s
@@ -130,15 +119,13 @@ class Failover:
     # -- that acts -------------------------------------------------------------------------------------------
 
     def acts(self) -> None:
-        """This one has the lease."""
+        """Note that this one has the lease."""
         self._waits_since_s = None
 
     def standby(self, store: Store) -> Standby | None:
-        """Who stands by now, as far as this one's clock tells.
+        """The lucidd that stands by now, as far as this one's clock tells.
 
-        Raises:
-            StoreError: it cannot be read.
-        """
+        Raises: StoreError: it cannot be read."""
         seen: Any = store.view(_STANDBY)
         if not isinstance(seen, dict) or seen.get("holder") == self._holder:
             return None
@@ -146,31 +133,28 @@ class Failover:
         return found if self._other.unchanged_s(seen) < _GONE_S and found is not None else None
 
     def offer(self, store: Store, token: int) -> None:
-        """This one does not reach Slurm: whoever stands by and does may have the lease at once. What the store says
-        decides whether it has to be told: the offer of a lease that this one had before is none of this one.
+        """Offer the lease, since this one does not reach Slurm: a standby that does may take it at once. The offer is
+        written unless the store has it: an offer of an earlier lease of this one does not count.
 
-        Raises:
-            StoreError: it cannot be read or written.
-        """
+        Raises: StoreError: it cannot be read or written."""
         offer = {"token": token}
         if store.view(_UNREACHED) != offer:
             store.put_view(_UNREACHED, offer)
 
     def withdraw(self, store: Store) -> None:
-        """It reaches Slurm.
+        """Withdraw the offer, since this one reaches Slurm.
 
-        Raises:
-            StoreError: it cannot be read or written.
-        """
+        Raises: StoreError: it cannot be read or written."""
         if store.view(_UNREACHED) is not None:
             store.put_view(_UNREACHED, None)
 
 
 _LOG = logging.getLogger("lucidd")
 _TURN_S = 60.0
-"""A turn that takes longer hangs."""
+"""A turn that takes longer than this hangs."""
 _KNOWS_ALL_S = 45.0
-"""A node that cannot reach slurmctld tells it of a job's end every 15 s, and waits up to 10 s for its answer."""
+"""How long slurmctld must have answered to know all ended jobs: a node that cannot reach it reports a job's end every
+15 s, and waits up to 10 s for its answer."""
 
 
 class Leader:
@@ -179,7 +163,7 @@ class Leader:
     def __init__(self, parts: Parts, holder: str, barrier: FailureBarrier) -> None:
         """``holder``: the name of this daemon among those of the store."""
         self.lease: Lease | None = None
-        """While this daemon has it."""
+        """The lease while this daemon has it."""
         self.holder = holder
         self._parts = parts
         self._barrier = barrier
@@ -193,11 +177,9 @@ class Leader:
         return max(self._parts.settings.daemon.lease_s, 2 * self._parts.settings.slurm.poll_idle_s)
 
     def hold(self) -> Lease | None:
-        """Take or renew the lease; ``None`` where another daemon has it, or may still act.
+        """Take or renew the lease; returns ``None`` where another daemon has it, or may still act.
 
-        Raises:
-            StoreError: the store cannot be read or written.
-        """
+        Raises: StoreError: the store cannot be read or written."""
         parts, now_s = self._parts, self._parts.clock.now_s()
         heartbeat = Path(parts.settings.daemon.heartbeat)
         if not self._had and somebody_may_act(parts.store, heartbeat, now_s, self.lasts_s):
@@ -225,7 +207,7 @@ class Leader:
         return lease
 
     def step_down(self, why: str) -> None:
-        """Another daemon has the lease."""
+        """Give up acting: another daemon has the lease."""
         _LOG.warning("another lucidd acts: this one stands by", extra={"facts": {"why": why}})
         self.lease = None
 
@@ -241,29 +223,25 @@ class Leader:
                 parts.store.take_lease(self.holder, parts.clock.now_s(), self.lasts_s)
 
     def slurm_was_silent(self) -> None:
-        """slurmctld did not answer just now. Whoever stands by and reaches it may have the lease at once."""
+        """Note that slurmctld did not answer just now."""
         self._silent_s = self._parts.monotonic_s()
 
     def offer(self) -> None:
-        """Whoever stands by and reaches Slurm may have the lease at once.
+        """Offer the lease to a standby that reaches Slurm.
 
-        Raises:
-            StoreError: that cannot be written.
-        """
+        Raises: StoreError: the offer cannot be written."""
         if self.lease is not None:
             self._failover.offer(self._parts.store, self.lease.token)
 
     def slurm_knows_all(self) -> bool:
-        """Has slurmctld, in force on whichever host, answered for so long that it knows what ended meanwhile? A job
-        that is started over must not have ended already."""
+        """Whether slurmctld, on whichever host it acts, has answered for so long that it knows which jobs ended
+        meanwhile. A job that is started over must not have ended already."""
         return self._parts.monotonic_s() - self._silent_s >= _KNOWS_ALL_S
 
     def standby(self) -> Standby | None:
-        """Who stands by, asked by the one that acts and reaches Slurm.
+        """The lucidd that stands by; asked by the one that acts and reaches Slurm, which withdraws its offer.
 
-        Raises:
-            StoreError: the store cannot be read or written.
-        """
+        Raises: StoreError: the store cannot be read or written."""
         self._failover.withdraw(self._parts.store)
         return self._failover.standby(self._parts.store)
 

@@ -1,4 +1,4 @@
-"""What lucidd's settings must say before VCs lend GPUs to each other, and what they lend, for ``lucidctl status``."""
+"""Lending between VCs: what lucidd's settings must say for it, and what is lent, for ``lucidctl status``."""
 
 from __future__ import annotations
 
@@ -17,11 +17,9 @@ POOL_EXAMPLE = '[daemon.pool]\npartition = "overflow"\nquotas = { vc-a = 8, vc-b
 
 
 def check_lending(settings: Settings, where: str) -> None:
-    """``where``: the file that the settings are from.
+    """Check the settings of lending. ``where``: the file that they are from.
 
-    Raises:
-        ConfigError: VCs are to lend, and it is not said which, or no job could be moved where it borrows.
-    """
+    Raises: ConfigError: VCs are to lend, and it is not said which, or no job could be moved where it borrows."""
     lending, pool, daemon = settings.policy.lending, settings.daemon.pool, settings.daemon
     if not (pool.partition or pool.quotas) and lending.mode == "off":
         return
@@ -55,8 +53,8 @@ def check_lending(settings: Settings, where: str) -> None:
 
 
 def lending_of(part: Partition) -> Mapping[str, Mapping[str, int]]:
-    """Of each VC of a pool: its quota, what it holds and what it has borrowed, in GPUs, and how many jobs wait.
-    A pair holds its GPUs once, for the VC of the job that was there first."""
+    """By VC of a pool: its quota, what it holds and what it has borrowed, in GPUs, and how many jobs wait. A pair
+    holds its GPUs once, for the VC of the job that was there first."""
     from lucid.orchestrator.order.quotas import holders  # loads numpy, which few commands need
 
     waiting = Counter(entry.job.vc for entry in part.pending)

@@ -1,4 +1,4 @@
-"""One daemon and its turns: hold the lease, run a cycle, tell of it, and say how long to wait."""
+"""``Daemon``: one lucidd and its turns: hold the lease, run a cycle, report it, and say how long to wait."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ from lucid.store.port import LeaseLost, StoreDamaged, StoreGone
 
 _LOG = logging.getLogger("lucidd")
 _EMPTIED_S = 0.3
-"""About so long a requeued job takes to leave its GPUs."""
+"""About how long a requeued job takes to leave its GPUs."""
 
 
 class Daemon:
     """One daemon. ``turn`` is one cycle and says how long to wait for the next."""
 
     def __init__(self, parts: Parts, holder: str = "") -> None:
-        """``holder``: its name among the daemons of one store; by default of this host and process."""
+        """``holder``: the daemon's name among those of one store; by default from its host and process."""
         self.parts = parts
         self._settings = parts.settings
         self._barrier = FailureBarrier(self._settings.slurm.poll_busy_s)
@@ -53,19 +53,20 @@ class Daemon:
         self._count = 0
         self._switches: dict[str, str] = {}
         self._file_read = False
-        """Have the switches been held against lucid.toml as it was read? Those set later are newer than the file."""
+        """Whether the switches have been compared with lucid.toml as it was read. Switches set later are newer than
+        the file."""
         self._carried = Carried()
         self._policy_memory = PolicyMemory(parts.store, self._settings.daemon.policy, self._settings.daemon.policies)
         self._publisher = Publisher(self._settings)
         self._private = PrivateData(parts.client.config)
         self._counters: Counters | None = None
         self._plan_errors: PlanErrors | None = None
-        """``None``: as the daemon that acted last left them in the store."""
+        """The plan errors; ``None``: those that the last daemon left in the store."""
         self._trouble = TroubleFile(Path(self._settings.daemon.heartbeat))
 
     @property
     def modes(self) -> dict[str, Mode]:
-        """As they are now."""
+        """The modes in force now, by partition."""
         return modes_from(self._settings, self._switches, self.plan_errors.let_go)
 
     @property
@@ -91,12 +92,12 @@ class Daemon:
 
     @property
     def least_wait_s(self) -> float:
-        """Seconds until the next look at the least, unless it is woken: a slow slurmctld is asked less often."""
+        """The least seconds until the next poll unless lucidd is woken: a slow slurmctld is asked less often."""
         return max(self._settings.slurm.poll_busy_s, self._as_slurm_answers_s)
 
     @property
     def least_woken_s(self) -> float:
-        """Seconds until the next look at the least, where a new job wakes it."""
+        """The least seconds until the next poll where a new job wakes lucidd."""
         return max(self._looks.least_s, self._as_slurm_answers_s)
 
     @property
@@ -104,7 +105,7 @@ class Daemon:
         return 5.0 * self.parts.breaker.calls.last_s
 
     def turn(self) -> float:
-        """Renew the lease, observe, decide, act, mend, and say so. Trouble is told and tried again: nothing that
+        """Renew the lease, observe, decide, act, mend, and report. Trouble is logged and tried again: nothing that
         happens here may end the daemon (`FailureBarrier`). Returns seconds to wait."""
         self._turn_began_s = self.parts.monotonic_s()
         self._looks.looked(self._turn_began_s)
@@ -123,8 +124,8 @@ class Daemon:
             self._leader.renew(self.parts.monotonic_s() - began_s)
 
     def stop(self) -> None:
-        """Give the lease back. Jobs stay as they are: a restart goes on with them, and what is to happen when none
-        follows is the unit's business (ExecStopPost, and the timer). Where something fails, the lease runs out."""
+        """Give the lease back. Jobs stay as they are: a restart goes on with them, and what happens if none follows
+        is the unit's business (ExecStopPost, and the timer). If something fails, the lease runs out."""
         lease, cycles, self._leader.lease = self._leader.lease, self._cycles, None
         if lease is None:
             return
@@ -134,7 +135,7 @@ class Daemon:
         behind_barrier("lease not given back", lambda: self.parts.store.drop_lease(lease.token))
 
     def prune(self) -> None:
-        """Drop what is older than ``daemon.keep_days``."""
+        """Drop records older than ``daemon.keep_days``."""
         behind_barrier("pruning failed", self._prune, self._barrier)
 
     def _prune(self) -> None:
@@ -171,7 +172,7 @@ class Daemon:
             return self._begin_anew(error)
 
     def _under_lease(self) -> Cycles | None:
-        """The cycles under the lease that this daemon has; ``None`` where it has none."""
+        """The cycles under this daemon's lease; ``None`` where it has none."""
         lease, store = self._leader.hold(), self.parts.store
         if lease is None:
             self._cycles = self._plan_errors = None
@@ -215,7 +216,8 @@ class Daemon:
         return max(wait_s, min(self.parts.breaker.open_s, 30.0))
 
     def _begin_anew(self, error: StoreError) -> float:
-        """The store is gone, or damaged, while this daemon runs: the next turn goes by a new one."""
+        """Go over to a new store, since the old one is gone or damaged while this daemon runs; returns seconds to
+        wait."""
         store, leader = self.parts.store, self._leader
         carried = carried_from(store, self._switches)
         try:
@@ -254,31 +256,32 @@ class Daemon:
 
 
 STORED: Final = 30
-"""Most looks that a quiet time stores. A storm of submissions makes lucidd look so many times more, and no more."""
+"""The most early polls that a quiet time saves up. A storm of submissions makes lucidd poll so many times more, and
+no more."""
 _EARLY_S: Final = 0.1
-"""Jobs submitted within so short a time share a look."""
+"""Jobs submitted within so short a time share a poll."""
 
 
 class Looks:
-    """Looks stored; one that begins is paid from them."""
+    """Early polls saved up; one that begins is paid from them."""
 
     def __init__(self, every_s: float) -> None:
-        """``every_s``: looks are so far apart on the average."""
+        """``every_s``: how far polls are apart on average."""
         self._every_s = every_s
         self._stored = float(STORED)
         self._last_s: float | None = None
 
     def looked(self, now_s: float) -> None:
-        """A look begins."""
+        """Note that a poll begins."""
         passed_s = 0.0 if self._last_s is None else now_s - self._last_s
         self._stored = max(min(self._stored + passed_s / self._every_s, STORED) - 1.0, 0.0)
         self._last_s = now_s
 
     def forget(self) -> None:
-        """The look failed, or another lucidd acts: none is worth an early look now."""
+        """Drop the savings: the poll failed, or another lucidd acts, so none is worth an early poll now."""
         self._stored = 0.0
 
     @property
     def least_s(self) -> float:
-        """Seconds until the next look at the least, if something wakes lucidd."""
+        """The least seconds until the next poll if something wakes lucidd."""
         return min(_EARLY_S, self._every_s) if self._stored >= 1.0 else self._every_s

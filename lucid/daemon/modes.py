@@ -1,9 +1,6 @@
-"""What may be done in each partition; switches by hand.
+"""What lucidd may do in each partition: the modes of lucid.toml, and switches set by ``lucidctl mode``.
 
-What the daemon may do in each partition, and the policy's settings as this cluster can honour them.
-
-Modes that ``lucidctl mode`` set by hand: how long they hold beside what lucid.toml says, and how they are told.
-"""
+Also the policy's settings as this cluster can honour them."""
 
 from __future__ import annotations
 
@@ -28,15 +25,15 @@ KEY = "mode."
 
 @frozen_dataclass(frozen=True, slots=True)
 class Switch:
-    """A mode that ``lucidctl mode`` set by hand. ``was``: what lucid.toml said of the partition then; ``since_s``:
-    when (Unix time). Both are ``None`` in a switch that an earlier Lucid set."""
+    """A mode that ``lucidctl mode`` set by hand. ``was``: the mode of the partition in lucid.toml at that time;
+    ``since_s``: that time (Unix). Both are ``None`` in a switch that an earlier Lucid set."""
 
     mode: str
     was: str | None = None
     since_s: float | None = None
 
     def text(self) -> str:
-        """As the store keeps it: ``order was=pack since=1732182345``."""
+        """The switch as the store keeps it: ``order was=pack since=1732182345``."""
         was = "" if self.was is None else f" was={self.was}"
         return f"{self.mode}{was}" + ("" if self.since_s is None else f" since={self.since_s:.0f}")
 
@@ -60,8 +57,8 @@ def _switch(text: str) -> Switch:
 
 
 def overtaken(settings: Placed, stored: Mapping[str, str]) -> dict[str, Switch]:
-    """The switches that lucid.toml has overtaken: it says another mode of the partition now than when they were set,
-    or does not name the partition any more. The administrator's last word is the file's."""
+    """The switches that lucid.toml has overtaken: it now has another mode for the partition than when they were set,
+    or no longer names it. The file is the administrator's last word."""
     configured = settings.daemon.partitions
     return {
         name: switch
@@ -74,9 +71,7 @@ def settle_switches(settings: Placed, store: Store, now_s: float) -> list[str]:
     """Drop the switches that lucid.toml has overtaken; lucidd does so when it starts. A switch that an earlier Lucid
     set stays, and is from now on compared with the file as it is now. Returns a line for the log of each.
 
-    Raises:
-        StoreError: the store cannot be read or written.
-    """
+    Raises: StoreError: the store cannot be read or written."""
     stored = store.settings()
     gone = overtaken(settings, stored)
     told = []
@@ -102,7 +97,7 @@ def settle_switches(settings: Placed, store: Store, now_s: float) -> list[str]:
 def words_of_switches(
     settings: Placed, stored: Mapping[str, str], configured_there: Mapping[str, str]
 ) -> list[Finding]:
-    """What an administrator should know of the switches that differ from lucid.toml, and how to take each back.
+    """Findings for an administrator on the switches that differ from lucid.toml, each with how to take it back.
     ``configured_there``: the modes that the running lucidd read from its file when it started, if one runs."""
     found = []
     gone = overtaken(settings, stored)
@@ -139,9 +134,9 @@ def words_of_switches(
 
 
 def modes_from(settings: Settings, switches: Mapping[str, str], let_go: Collection[str] = ()) -> dict[str, Mode]:
-    """The mode of each partition: from the configuration, overruled by what ``lucidctl mode`` set; all of them
-    ``observe`` while paused, and those in ``let_go``, of which no plan can be made (with a pool, all of its VCs); at
-    most ``order`` where the client cannot write what ``pack`` needs."""
+    """The mode of each partition: that of the configuration, overruled by what ``lucidctl mode`` set. All are
+    ``observe`` while paused, as are those in ``let_go``, of which no plan can be made (with a pool, all of its VCs).
+    At most ``order`` where the client cannot write what ``pack`` needs."""
     modes: dict[str, Mode] = {}
     pool = settings.daemon.pool
     observed = {*let_go, *(pool.quotas if pool.partition in let_go else ())}
@@ -156,7 +151,7 @@ def modes_from(settings: Settings, switches: Mapping[str, str], let_go: Collecti
 
 
 def policy_settings(settings: Settings, able: frozenset[Capability]) -> PolicySettings:
-    """The policy's settings as this cluster can honour them, and with the daemon's rule on whose jobs may share."""
+    """The policy's settings as this cluster can honour them, with the daemon's rule on whose jobs may share."""
     from lucid.config.policy import LIVE_DEFAULTS, with_defaults
 
     policy = with_defaults(settings.policy, LIVE_DEFAULTS)
@@ -175,8 +170,8 @@ def policy_settings(settings: Settings, able: frozenset[Capability]) -> PolicySe
 
 
 def live_profiling(policy: PolicySettings) -> ProfilingSettings:
-    """How jobs are profiled live: only jobs whose users asked for it are started over, unless the file says which may
-    be. A script that works on plain Slurm works under Lucid."""
+    """The live settings of profiling: only jobs whose users asked for it are started over, unless the file says
+    otherwise, so a script that works on plain Slurm works under Lucid."""
     from lucid.config.policy import LIVE_DEFAULTS, with_defaults
 
     return with_defaults(policy, LIVE_DEFAULTS).profiling

@@ -1,9 +1,8 @@
-"""Partitions that cannot be planned: the error, since when, and whether their held jobs are released.
+"""``PlanErrors``: partitions that cannot be planned: error, since when, whether held jobs are released.
 
-The turn does not fail, and the other partitions are planned (``orchestrator.isolation``). Held jobs of the partition
-wait for as long as they would for a lucidd without a sign of life. Then they are released: Lucid only observes there
-until a plan succeeds. If the error returns soon after that, the jobs are released at once, for as long again.
-"""
+The turn does not fail, and the other partitions are planned (``orchestrator.planner``). Held jobs of the partition
+wait for as long as they would for a lucidd without a sign of life, and are then released: Lucid only observes there
+until a plan succeeds. If the error returns soon after that, the jobs are released at once, for as long again."""
 
 from __future__ import annotations
 
@@ -24,8 +23,9 @@ _LOG = logging.getLogger("lucidd")
 
 @frozen_dataclass(frozen=True, slots=True)
 class PlanError:
-    """Of one partition. ``why``: what was raised last, in words. ``since_s``, ``let_go_s``: Unix time of the first
-    error, and of letting its held jobs go; 0 before that. ``back_s``: they are not taken back before this time."""
+    """The error of one partition. ``why``: the last exception, in words. ``since_s``, ``let_go_s``: Unix time of the
+    first error, and of the release of its held jobs; 0 before that. ``back_s``: the jobs are not taken back before
+    this time."""
 
     why: str
     since_s: float
@@ -34,7 +34,7 @@ class PlanError:
 
 
 def words_of_plan_errors(status: Mapping[str, Any]) -> list[str]:
-    """A sentence for each partition that cannot be planned. ``status``: the picture of lucidd's."""
+    """A sentence for each partition that cannot be planned. ``status``: lucidd's status."""
     found = []
     for name, one in plan_errors_of(status).items():
         since = time.strftime("%F %T", time.localtime(one.since_s))
@@ -44,7 +44,7 @@ def words_of_plan_errors(status: Mapping[str, Any]) -> list[str]:
 
 
 def plan_errors_of(status: Mapping[str, Any]) -> dict[str, PlanError]:
-    """By partition, from the picture of lucidd's status, whatever it holds."""
+    """The errors by partition, from lucidd's status, whatever it holds."""
     try:
         return {str(name): from_json(PlanError, told) for name, told in (status.get("plan_errors") or {}).items()}
     except (TypeError, ValueError, KeyError, AttributeError):
@@ -52,24 +52,25 @@ def plan_errors_of(status: Mapping[str, Any]) -> dict[str, PlanError]:
 
 
 class PlanErrors:
-    """Those of one daemon."""
+    """The plan errors of one daemon."""
 
     def __init__(self, before: Mapping[str, PlanError] | None = None) -> None:
-        """``before``: as the daemon before left them."""
+        """``before``: the errors that the previous daemon left."""
         self.now: dict[str, PlanError] = dict(before or {})
-        """By partition that cannot be planned, or whose jobs have not been taken back yet."""
+        """Errors by partition that cannot be planned, or whose jobs have not been taken back yet."""
         self._over: dict[str, tuple[PlanError, float]] = {}
-        """Those whose jobs were let go and have been taken back, and when."""
+        """Errors of partitions whose jobs were released and have been taken back, and when."""
         self._traces: dict[str, str] = {}
         self._together = ""
 
     @property
     def let_go(self) -> frozenset[str]:
-        """Partitions whose held jobs are let go."""
+        """Partitions whose held jobs are released."""
         return frozenset(name for name, one in self.now.items() if one.let_go_s)
 
     def failed(self, name: str, error: Exception) -> None:
-        """No plan could be made of a partition; "": a policy fails with several together, and with none alone."""
+        """Note that no plan could be made of a partition. An empty name: a policy fails with several together, and
+        with none alone."""
         trace = "".join(traceback.format_exception(error, limit=-12))
         if name:
             self._traces[name] = trace
@@ -79,7 +80,7 @@ class PlanErrors:
             _LOG.error(what, extra={"facts": {"traceback": trace}})
 
     def saw(self, plan: Plan) -> None:
-        """A plan was made."""
+        """Note that a plan was made."""
         for name in self.now.keys() - plan.partitions.keys():
             del self.now[name]
         for name, part in plan.partitions.items():
@@ -104,7 +105,7 @@ class PlanErrors:
         self.now[name] = known
 
     def _again(self, name: str, why: str, now_s: float) -> PlanError:
-        """A new error, or the one before, where the jobs had just been taken back."""
+        """A new error, or the previous one where the jobs had just been taken back."""
         before, at_s = self._over.pop(name, (None, 0.0))
         if before is None or not 0 <= now_s - at_s < HELD_AT_MOST_S:
             return PlanError(why, now_s)
@@ -120,10 +121,10 @@ class PlanErrors:
         _LOG.info("a partition is planned again", extra={"facts": {"partition": name, "was": known.why}})
 
     def to_dict(self) -> dict[str, Any]:
-        """For the picture of the status."""
+        """The errors for lucidd's status."""
         return {name: asdict(one) for name, one in self.now.items()}
 
 
 def _kind(why: str) -> str:
-    """What is before the numbers and names that may be other ones each time."""
+    """The kind of an error: its words before the numbers and names that may differ each time."""
     return why.partition(":")[0]

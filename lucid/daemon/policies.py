@@ -1,11 +1,7 @@
-"""The policy that lucidd runs; what plans leave for the next.
+"""``LivePolicy``: the policy that lucidd runs, made here for lucidd and for ``lucidctl`` alike; and its memory.
 
-The policy that lucidd runs: how it is made, and which policies a live cluster can run at all.
-
-There is one way to make it: lucidd makes its policy so, and ``lucidctl`` makes the same one to plan again.
-
-What plans leave for the next (the shadow of a starvation bound, since when a VC is calm), kept over restarts.
-"""
+Also which policies a live cluster can run at all. ``PolicyMemory`` keeps what plans leave for the next (the shadow of
+a starvation bound, since when a VC is calm) over restarts."""
 
 from __future__ import annotations
 
@@ -43,35 +39,30 @@ _ABLATIONS = frozenset(name for name in BUILT_IN if name.startswith("muri-") and
 
 @frozen_dataclass(frozen=True, slots=True)
 class LivePolicy:
-    """The policy of lucidd, its predictor aside: the policy's name, and its settings as this cluster can honour them.
-    lucidd writes it beside every plan that it shows."""
+    """The policy of lucidd without its predictor: its name, and its settings as this cluster can honour them. lucidd
+    writes it beside every plan that it publishes."""
 
     name: str
     settings: PolicySettings
     own: Mapping[str, str] = field(default_factory=dict)
-    """By partition, the name of the policy of those that have another."""
+    """By partition, the policy's name where it has one of its own."""
 
     def make(self, predictor: Predictor) -> Policy:
         """The policy, which raises for no single partition; it asks ``predictor`` about pairs.
 
-        Raises:
-            ConfigError: there is no such policy.
-        """
+        Raises: ConfigError: there is no such policy."""
         return isolated(make_policies(self.name, self.own, self.settings, predictor))
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON form."""
+        """The policy as JSON."""
         own = {"own": dict(self.own)} if self.own else {}
         return {"name": self.name, **own, "settings": self.settings.model_dump(mode="json"), "code": settings_code()}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> LivePolicy:
-        """The inverse of ``to_dict``.
+        """The policy that ``to_dict`` wrote.
 
-        Raises:
-            ConfigError: another version of Lucid wrote it.
-            KeyError, TypeError: it is something else.
-        """
+        Raises: ConfigError: another version of Lucid wrote it. KeyError, TypeError: the data is something else."""
         own = data.get("own", {})
         if data.get("code") == settings_code() and {data["name"], *own.values()} <= BUILT_IN.keys():
             return cls(data["name"], plain_settings(data["settings"]), own)
@@ -100,7 +91,7 @@ def live_models(settings: Settings | Told, config: Path, memory: PairMemory, pro
 
 
 def live_predictor(settings: Settings | Told, predictor: Predictor | LiveModels, left_out: LeftOut) -> Predictor:
-    """The predictor that lucidd plans by: no exception of a model comes out of it."""
+    """The predictor that lucidd plans with, from which no exception of a model comes out."""
     from lucid.daemon.learning.models import LiveModels
 
     made = predictor.make() if isinstance(predictor, LiveModels) else predictor
@@ -108,12 +99,10 @@ def live_predictor(settings: Settings | Told, predictor: Predictor | LiveModels,
 
 
 def check_policy(settings: Settings, where: str) -> None:
-    """``where``: the file that names the policy, and those of single partitions.
+    """Check the policies that the settings name. ``where``: the file of the settings.
 
-    Raises:
-        ConfigError: a policy is not known; it needs what no Slurm cluster with these settings offers; a partition
-            cannot have a policy of its own; or the settings do not say in full what VCs lend.
-    """
+    Raises: ConfigError: a policy is not known; it needs what no Slurm cluster with these settings offers; a partition
+    cannot have a policy of its own; or the settings do not say in full what VCs lend."""
     check_lending(settings, where)
     _check_one(settings, settings.daemon.policy, f"{where}: daemon.policy = {settings.daemon.policy!r}")
     daemon = settings.daemon
@@ -134,7 +123,7 @@ def check_policy(settings: Settings, where: str) -> None:
 
 
 def _check_one(settings: Settings, name: str, key: str) -> None:
-    """``key``: the file and the setting that names the policy."""
+    """Check one policy. ``key``: the file and the setting that names it."""
     able = _most(settings)
     if name not in known_policies():
         hint = did_you_mean(name, _runnable(settings, able))
@@ -174,7 +163,7 @@ def _check_one(settings: Settings, name: str, key: str) -> None:
 
 
 def _most(settings: Settings) -> frozenset[Capability]:
-    """What the cluster offers at most, whatever Slurm's version turns out to be."""
+    """The capabilities that the cluster offers at most, whatever Slurm's version turns out to be."""
     if not settings.slurm.packs:
         return frozenset()
     able = {Capability.SHARE}
@@ -188,7 +177,7 @@ def _most(settings: Settings) -> frozenset[Capability]:
 
 
 def needs_of(settings: Settings) -> Callable[[str], frozenset[Capability]]:
-    """What the policy of a partition needs of the cluster, with these settings."""
+    """A function that gives what the policy of a partition needs of the cluster, with these settings."""
     able = _most(settings)
     names = {settings.daemon.policy, *settings.daemon.policies.values()}
     needs = {name: _needs(name, settings, able) for name in names}
@@ -213,7 +202,7 @@ def _lacking(name: str, settings: Settings, able: frozenset[Capability]) -> list
 
 
 def _for_turns(name: str, settings: Settings) -> str:
-    """What is missing for it, and the remedy."""
+    """What is missing for a policy that takes turns, and the remedy."""
     if name in _ABLATIONS:
         return "it is an ablation for the simulator; muri-s and muri-l run live"
     if not settings.slurm.packs:
@@ -222,7 +211,7 @@ def _for_turns(name: str, settings: Settings) -> str:
 
 
 def _runnable(settings: Settings, able: frozenset[Capability]) -> list[str]:
-    """Lucid's own that can run, and those of installed packages, which are not loaded for that."""
+    """Lucid's own policies that can run, and those of installed packages, which are not loaded to find out."""
     return [name for name in sorted(known_policies()) if name not in BUILT_IN or not _lacking(name, settings, able)]
 
 
@@ -234,13 +223,12 @@ _LOG = logging.getLogger("lucidd")
 _VIEW: Final = "policy_memory"
 _LEAST_EVERY_S: Final = 30.0
 _COST: Final = 100.0
-"""Keeping it takes at most one part in so many of the daemon's time."""
+"""Storing the memory takes at most one part in so many of the daemon's time."""
 
 
 class PolicyMemory:
-    """Keeps the memory of a policy in the store: of the one called ``policy``, and of those in ``own``, by partition.
-    Of a daemon that is killed the last half minute is lost: a shadow goes on from when it was kept, with what is
-    known by then."""
+    """Stores the memory of the policy called ``policy``, and of those in ``own``, by partition. A killed daemon loses
+    the last half minute: a shadow goes on from when it was stored, with what is known by then."""
 
     def __init__(self, store: Store, policy: str, own: Mapping[str, str] | None = None) -> None:
         self._store = store
@@ -251,11 +239,11 @@ class PolicyMemory:
         self._told: set[str] = set()
 
     def start_with(self, memory: Mapping[str, object]) -> None:
-        """What ``load`` is to give instead of the store's, which is new: the memory of the cycles before."""
+        """Set what ``load`` returns in place of the memory in a new store: the memory of the cycles before."""
         self._start = memory
 
     def load(self) -> Mapping[str, object]:
-        """As it was kept last, by partition; nothing of a partition where another policy or version left it."""
+        """The memory as last stored, by partition; none of a partition where another policy or version left it."""
         if self._start is not None:
             return self._start
         data = self._store.view(_VIEW)
@@ -276,11 +264,9 @@ class PolicyMemory:
         return self._kept
 
     def keep(self, memory: Mapping[str, object], *, now: bool = False) -> None:
-        """Keep it if that is due, or ``now``, and it has changed.
+        """Store the memory if that is due, or ``now``, and it has changed.
 
-        Raises:
-            StoreError: it cannot be written.
-        """
+        Raises: StoreError: it cannot be written."""
         began_s = time.monotonic()
         if memory is self._kept or (began_s < self._due_s and not now) or not (memory or self._kept):
             return
@@ -291,7 +277,7 @@ class PolicyMemory:
         self._due_s = began_s + took_s + max(_LEAST_EVERY_S, _COST * took_s)
 
     def _written(self, name: str, left: object) -> Any:
-        """What one partition's plan left, as it is kept; ``None`` where it is of a kind that cannot be."""
+        """The memory of one partition as it is stored; ``None`` where it is of a kind that cannot be."""
         try:
             return noun_to_json(left)
         except StoreError as error:

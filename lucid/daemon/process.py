@@ -1,11 +1,7 @@
-"""Lucidd: signals, reload, log.
+"""The process of lucidd: arguments, signals, reload, timers, its log, and the loop that turns.
 
-The process of lucidd: its arguments, signals and timers, and the loop that turns.
-
-``systemctl reload lucidd``: the settings are read anew. Sound ones hold from then on; of others none is taken.
-
-The daemon's log: a line of JSON an event, for people with jq; in journald with fields to search by.
-"""
+``systemctl reload lucidd`` reads the settings anew; unsound ones are not taken at all. The log has a line of JSON an
+event; in journald it has fields to search by."""
 
 from __future__ import annotations
 
@@ -41,7 +37,7 @@ _LOG = logging.getLogger("lucidd")
 
 
 class Reload:
-    """What SIGHUP and SIGTERM come to."""
+    """Handles SIGHUP (reload) and SIGTERM (end)."""
 
     def __init__(self, config: Path) -> None:
         """``config``: the file to read."""
@@ -51,20 +47,20 @@ class Reload:
 
     @property
     def due(self) -> bool:
-        """Is lucidd to begin anew now that it has stopped?"""
+        """Whether lucidd is to begin anew now that it has stopped."""
         return self._again.is_set() and not self._ended.is_set()
 
     def end(self, stop: threading.Event) -> None:
-        """SIGTERM: whatever else was asked for."""
+        """Handle SIGTERM: stop, whatever else was asked for."""
         self._ended.set()
         stop.set()
 
     def asked(self, stop: threading.Event) -> None:
-        """SIGHUP. The file is read beside the cycle, which goes on meanwhile."""
+        """Handle SIGHUP: read the file in a thread, while the cycle goes on."""
         threading.Thread(target=self.read, args=(stop,), name="reload", daemon=True).start()
 
     def read(self, stop: threading.Event) -> None:
-        """Stop, to begin anew, if the file is sound."""
+        """Read the file, and if it is sound stop, to begin anew."""
         try:
             checked_settings(self._config)
         except LucidError as error:
@@ -76,7 +72,7 @@ class Reload:
 
 
 def begin_anew() -> None:
-    """The same program in the same process, as it was called. systemd sees one service that goes on."""
+    """Run the same program anew in the same process, as it was called. systemd sees one service that goes on."""
     # the new program inherits this: a signal that comes before it listens is lost, and does not end it
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
@@ -84,16 +80,16 @@ def begin_anew() -> None:
 
 _JOURNAL: Final = "/run/systemd/journal/socket"
 _PRIORITIES: Final = ((logging.ERROR, 3), (logging.WARNING, 4), (logging.INFO, 6), (0, 7))
-"""syslog's, by the least level that has them."""
+"""syslog's priorities, each with the least level that has it."""
 _FIELDS: Final = {"job": "LUCID_JOB", "partition": "LUCID_PARTITION", "what": "LUCID_WHAT"}
-"""Facts by which people search."""
+"""Fields of the journal, by the fact in them, by which people search."""
 
 
 class JsonLines(logging.Formatter):
-    """Time, level, the event in words, and its ``facts``."""
+    """Formats an event as JSON: time, level, the event in words, and its ``facts``."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """One line."""
+        """The event as one line."""
         line = {"at": round(record.created, 3), "level": record.levelname.lower(), "event": record.getMessage()}
         line.update(getattr(record, "facts", {}))
         if record.exc_info:
@@ -102,17 +98,17 @@ class JsonLines(logging.Formatter):
 
 
 class JournalHandler(logging.Handler):
-    """journald's own protocol: the same line as ``MESSAGE``, ``PRIORITY``, and ``_FIELDS`` as they are known, so that
-    ``journalctl -u lucidd LUCID_JOB=812`` finds what was done with a job."""
+    """Writes journald's own protocol: the line as ``MESSAGE``, ``PRIORITY``, and the ``_FIELDS`` of the event, so
+    that ``journalctl -u lucidd LUCID_JOB=812`` finds what was done with a job."""
 
     def __init__(self, otherwise: logging.Handler, path: str = _JOURNAL) -> None:
-        """``otherwise``: gets what journald does not take. ``path``: journald's socket."""
+        """``otherwise``: the handler for what journald does not take. ``path``: journald's socket."""
         super().__init__()
         self._otherwise, self._path = otherwise, path
         self.setFormatter(JsonLines())
 
     def emit(self, record: logging.LogRecord) -> None:
-        """One datagram."""
+        """Send the event as one datagram."""
         priority = next(number for level, number in _PRIORITIES if record.levelno >= level)
         fields = {"MESSAGE": self.format(record), "PRIORITY": priority, "SYSLOG_IDENTIFIER": "lucidd"}
         facts = getattr(record, "facts", {})
@@ -125,7 +121,7 @@ class JournalHandler(logging.Handler):
 
 
 def log_handler() -> logging.Handler:
-    """journald's where systemd connected stderr with it, else stderr."""
+    """The handler of the log: journald's where systemd connected stderr with it, else stderr."""
     plain = logging.StreamHandler(sys.stderr)
     plain.setFormatter(JsonLines())
     connected = os.environ.get("JOURNAL_STREAM") and Path(_JOURNAL).exists()
@@ -138,7 +134,7 @@ _RENEW_EVERY_S = 3
 
 @closed_to_others()
 def main(arguments: list[str] | None = None) -> int:
-    """Read the configuration, and turn until told to stop. Returns the exit status."""
+    """Read the configuration, and turn until stopped. Returns the exit status."""
     parser = argparse.ArgumentParser(prog="lucidd", description="Schedule GPU jobs on Slurm.")
     parser.add_argument(
         "--config",
@@ -202,11 +198,11 @@ def _checked(config: Path) -> int:
 
 
 def say_checked(config: Path, text: bytes, settings: Settings) -> None:
-    """Commands need not check the file as long as it stays as it is, and have what `TOLD` names from here.
+    """Leave a stamp that the file was checked, with the settings that commands need (`TOLD`), so that they need not
+    read the file while it stays as it is.
 
-    ``text``: what stood there before the settings were read. Where something else stands there now, nobody knows
-    which of the two was read, and no stamp is left.
-    """
+    ``text``: the file's content before the settings were read. Where it now has another content, nobody knows which
+    of the two was read, and no stamp is left."""
     path = checked_file(settings.daemon.heartbeat)
     if config.read_bytes() == text:
         told = settings.model_dump_json(include={name: set(keys) for name, keys in TOLD.items()})
@@ -216,7 +212,7 @@ def say_checked(config: Path, text: bytes, settings: Settings) -> None:
 
 
 def _timer(settings: Settings, config: Path, store: Store, children: Children) -> ModelTimer | None:
-    """The timer of models, if it can be made: training is worth less than scheduling."""
+    """The timer of models; ``None`` if it cannot be made: training is worth less than scheduling."""
     found: list[ModelTimer | None] = [None]
     behind_barrier(
         "models are not trained: their timer cannot be made",

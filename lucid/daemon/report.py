@@ -1,4 +1,4 @@
-"""What lucidd tells after a turn: its heartbeat, the picture for ``lucidctl status``, and what anybody may read."""
+"""What lucidd writes after a turn: its heartbeat, its status for ``lucidctl status``, and what anybody may read."""
 
 from __future__ import annotations
 
@@ -24,11 +24,9 @@ from lucid.slurm.heartbeat import Heartbeat, write_heartbeat
 
 
 def beat(parts: Parts, modes: Mapping[str, Mode], cycles: Cycles, standby: Standby | None) -> None:
-    """Write the heartbeat, which the job_submit plugin reads: a turn went well.
+    """Write the heartbeat after a good turn; the job_submit plugin reads it.
 
-    Raises:
-        OSError: it cannot be written.
-    """
+    Raises: OSError: it cannot be written."""
     daemon, profiling = parts.settings.daemon, live_profiling(parts.settings.policy)
     write_heartbeat(
         Path(daemon.heartbeat),
@@ -61,14 +59,12 @@ def tell_status(
     private_data: Sequence[str] | None,
     plan_errors: PlanErrors,
 ) -> None:
-    """Put the picture into the store, and publish of it what names nobody. ``count``: cycles so far; ``cycles``:
-    while this daemon has the lease; ``snapshot``: of this turn, if it went well; ``lasts_s``: how long a lease lasts;
-    ``counters``: what this process has counted; ``private_data``: as ``PrivateData.words``; ``plan_errors``: the
-    partitions of which no plan can be made.
+    """Put the status into the store, and publish the part of it that names nobody. ``count``: cycles so far;
+    ``cycles``: while this daemon has the lease; ``snapshot``: of this turn, if it went well; ``lasts_s``: how long a
+    lease lasts; ``counters``: what this process has counted; ``private_data``: as ``PrivateData.words``;
+    ``plan_errors``: the partitions of which no plan can be made.
 
-    Raises:
-        StoreError: it cannot be written.
-    """
+    Raises: StoreError: it cannot be written."""
     now_s = parts.clock.now_s()
     parts.left_out.replace("profile files", dict(getattr(parts.source, "bad", {})))
     status: dict[str, Any] = {

@@ -1,12 +1,10 @@
-"""Forecasts of starts against what came true, as lucidd keeps them: the ranges that people are shown rest on them.
+"""``StartLog``: forecasts of starts and what came true; the ranges that people are shown rest on them.
 
 Where jobs or plans have changed, and once a minute while jobs wait, lucidd plans its queue ahead, for a fiftieth of
-its time at most. What it comes to is a view of the store, so that who asks when a job starts need not plan
-(``stored_starts``). Once a minute at most lucidd notes what it tells of the jobs that have begun to wait since. When
-a job starts, the note becomes a sample (``orchestrator.start_times``); when one ends, so does its run time
-(``orchestrator.run_times``). All of that is another view, bounded, so that a restart goes on where the daemon before
-it was.
-"""
+its time at most. The result is a view of the store, so that commands need not plan to say when a job starts
+(``reporting.starts``). At most once a minute lucidd notes its forecasts for jobs that have begun to wait. When a job
+starts, the note becomes a sample (``forecast.ranges``); when one ends, so does its run time (``RunTimes``). All of
+that is another bounded view, so that a restart goes on where the previous daemon was."""
 
 from __future__ import annotations
 
@@ -25,15 +23,15 @@ from lucid.store.port import Store
 from lucid.store.recorder import QUIET_S
 
 _EVERY_S = 60.0
-"""Between two notes, at least."""
+"""The least time between two notes."""
 _TOLD_EVERY_S = 2.0
-"""Between two forecasts, at least: as between two pictures."""
+"""The least time between two forecasts, as between two stored snapshots."""
 _COST = 50.0
 """A forecast is made at most once in so many times as long as it takes."""
 
 
 class StartLog:
-    """Notes forecasts, and what became of them. ``policy``: one like that of the plans, of its own."""
+    """Notes forecasts, and what became of them. ``policy``: a separate one like that of the plans."""
 
     def __init__(self, store: Store, policy: Policy, pair_speed: PairSpeed) -> None:
         self._store = store
@@ -42,7 +40,7 @@ class StartLog:
         self._kept = store.view(START_TIMES)
         self._times, self._run_times = start_times_of(self._kept), run_times_of(self._kept)
         self._estimates: dict[str, float] = {}
-        """Seconds, by job: as told when the job was first seen."""
+        """Each job's estimate when it was first seen, seconds."""
         self._noted, self._told, self._quiet = _Due(_EVERY_S), _Due(_TOLD_EVERY_S), _Due(QUIET_S)
         self._told_of: list[object] = []
         """The partitions and plans that were planned ahead last."""
@@ -50,16 +48,16 @@ class StartLog:
 
     @property
     def kept(self) -> Any:
-        """The view as it is kept now; ``None`` before there is one."""
+        """The view of samples as it is stored now; ``None`` before there is one."""
         return self._kept
 
     @property
     def starts(self) -> Any:
-        """When the waiting jobs are expected to start, as it was told last; ``None`` before that."""
+        """The last forecast of the waiting jobs' starts; ``None`` before the first."""
         return self._starts
 
     def take(self, snapshot: Snapshot, plan: Plan) -> None:
-        """One cycle. Trouble here is told, and costs no decision."""
+        """Take in one cycle. Trouble here is logged, and costs no decision."""
         behind_barrier("start times not kept", lambda: self._take(snapshot, plan))
 
     def _take(self, snapshot: Snapshot, plan: Plan) -> None:
@@ -103,7 +101,7 @@ class StartLog:
         self._store.put_view(STARTS, self._starts)
 
     def _learn(self, snapshot: Snapshot, known: Sequence[str]) -> bool:
-        """How long the jobs that ended ran for, beside their estimates. Were there any?"""
+        """Learn how long the ended jobs ran, beside their estimates; returns whether there were any."""
         before, learned = self._estimates, False
         for ended in snapshot.ended:
             estimate_s = before.get(ended.job.id)
@@ -124,7 +122,7 @@ class StartLog:
 
 
 class _Due:
-    """Something that is done every so often. Where the clock was set back it is due at once."""
+    """Something that is done every so often. If the clock was set back it is due at once."""
 
     def __init__(self, least_s: float) -> None:
         self._least_s = self._every_s = least_s
@@ -134,6 +132,6 @@ class _Due:
         return not self._next_s - self._every_s <= now_s < self._next_s
 
     def done(self, now_s: float, every_s: float) -> None:
-        """Next no sooner than so much later."""
+        """Note that it was done, and is next due no sooner than so much later."""
         self._every_s = max(self._least_s, every_s)
         self._next_s = now_s + self._every_s

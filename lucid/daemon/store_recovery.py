@@ -1,5 +1,6 @@
-"""Going on after the store was deleted, replaced or damaged under lucidd: which part of it is about jobs that are
-there now, and whether another daemon may still act by the old one."""
+"""Goes on after the store was deleted, replaced or damaged: what a new store takes over from the old.
+
+Also whether another daemon may still act by the old store."""
 
 from __future__ import annotations
 
@@ -15,21 +16,20 @@ from lucid.store.port import JobNote, ProfileRow, Store
 
 @dataclass(frozen=True, slots=True)
 class Carried:
-    """What goes over into the new store: notes and profiles of jobs, and the switches. History does not: sacct tells
+    """What the new store takes over: notes and profiles of jobs, and the switches. History is left out: sacct gives
     it again as far as ``daemon.catch_up_days`` goes."""
 
     notes: Mapping[str, JobNote] = field(default_factory=dict)
     profiles: Mapping[str, ProfileRow] = field(default_factory=dict)
     switches: Mapping[str, str] = field(default_factory=dict)
     newer: bool = True
-    """Than what the new store holds. Not where another daemon has the lease there: what it has noted stays."""
+    """Whether this is newer than what the new store holds. False where another daemon has the lease there: its notes
+    stay."""
 
     def put(self, store: Store, token: int) -> None:
-        """Into *store*; what was set there meanwhile (``lucidctl pause``) stays.
+        """Write it into *store*; what was set there meanwhile (``lucidctl pause``) stays.
 
-        Raises:
-            StoreError: it cannot be written.
-        """
+        Raises: StoreError: it cannot be written."""
         there = store.settings()
         for key, value in self.switches.items():
             if key not in there:
@@ -43,17 +43,17 @@ class Carried:
 
 
 def carried_from(store: Store, switches: Mapping[str, str]) -> Carried:
-    """From a store that is gone but still open. Of one that cannot be read only the *switches* are left, as they were
-    read last: Slurm's own state is enough to go on from."""
+    """What to take over from a store that is gone but still open. If it cannot be read, only the *switches* are left,
+    as they were last read: Slurm's own state is enough to go on from."""
     with suppress(StoreError):
         return Carried(store.notes(), store.profiles(), store.settings())
     return Carried(switches=dict(switches))
 
 
 def somebody_may_act(store: Store, heartbeat: Path, now_s: float, lasts_s: float) -> bool:
-    """Could another daemon be acting by a store that was deleted or replaced, while this one is what was put there?
-    It is, where a heartbeat is fresh and *store* knows of no lease that lasted until then: it is new, or a copy from
-    before. The other one notices before its next heartbeat."""
+    """Whether another daemon could be acting by a deleted or replaced store, while this one has what was put there.
+    It could where a heartbeat is fresh and *store* knows of no lease that lasted until then: it is new, or an older
+    copy. The other daemon notices before its next heartbeat."""
     beat = read_heartbeat(heartbeat)
     if beat is None or abs(now_s - beat.at_s) >= lasts_s:
         return False

@@ -1,4 +1,4 @@
-"""What was seen of the end of a job beside what Slurm says: the last minute of its GPUs, and their faults."""
+"""Samplers' facts about the end of a job beside Slurm's: the last minute of its GPUs, and their faults."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from lucid.places import profiles_folder
 from lucid.profiler.summary import Summary
 
 _LATE_S = 60.0
-"""A sampler may see a fault, and Slurm a job's end, so much later than it was."""
+"""How much later than it was a sampler may see a fault, and Slurm a job's end."""
 
 
 def plain_ending(ended: Ended) -> Ending:
-    """All that is known where accounting is not asked."""
+    """The facts about an end where accounting is not asked."""
     return Ending(ended.state, limit_s=ended.job.time_limit_s, ran_s=ended.ran_s)
 
 
 def with_readings(end: Ending, ended: Ended, settings: Settings) -> Ending:
-    """The same, with what samplers saw of this run."""
+    """The facts with those that samplers saw of this run."""
     summaries = [*_summaries(ended, settings)]
     found = _fault(ended, settings, {gpu for one in summaries for gpu in one.gpus})
     if found is not None:
@@ -47,7 +47,8 @@ def with_readings(end: Ending, ended: Ended, settings: Settings) -> Ending:
 
 
 def _fault(ended: Ended, settings: Settings, mine: set[str]) -> tuple[str, CardHealth, GpuFault] | None:
-    """The newest fault that one of its GPUs had while it ran: one for which a GPU is left out before others."""
+    """The newest fault that one of the job's GPUs had while it ran; one for which a GPU is left out comes before
+    others."""
     began_s, until_s = ended.end_s - ended.ran_s, ended.end_s + _LATE_S
     nodes = HealthFolder(health_folder(profiles_folder(settings))).look() if mine else {}
     found = [
@@ -62,7 +63,7 @@ def _fault(ended: Ended, settings: Settings, mine: set[str]) -> tuple[str, CardH
 
 
 def _summaries(ended: Ended, settings: Settings) -> Iterator[Summary]:
-    """Of this run of it, one of each of its nodes."""
+    """The summaries of this run of the job, one of each of its nodes."""
     folder, name = profiles_folder(settings), escape(ended.job.id)
     for path in (*folder.glob(f"{name}.json"), *folder.glob(f"{name}@*.json")):
         try:

@@ -27,13 +27,11 @@ _TASKS_NAMED = 8
 def live_story(
     store: SqliteStore | Published, job_id: str, profiling: str = "", why_unknown: Callable[[str], str] | None = None
 ) -> tuple[Story, dict[str, Any]]:
-    """What was decided about a job and done with it, and the same in JSON form; of what is published, the last
-    decision. ``profiling``: name of the profiling partition. ``why_unknown``: asked about a job of which nothing is
+    """The decisions about a job and what was done with it, as a story and as JSON; from published data, the last
+    decision. ``profiling``: name of the profiling partition. ``why_unknown``: called with a job of which nothing is
     stored.
 
-    Raises:
-        ConfigError: nothing is known of the job.
-    """
+    Raises: ConfigError: nothing is known of the job."""
     if isinstance(store, Published):
         if told := _bad_gpu(store, job_id):
             return _story(job_id, [], profiling, estimate=told)
@@ -49,7 +47,8 @@ def live_story(
 
 
 def known_story(store: SqliteStore, job_id: str, profiling: str = "") -> tuple[Story, dict[str, Any]]:
-    """The same of any job, with every member: what was measured and expected of it, where nothing was decided."""
+    """The story of any stored job, with every member: measurements and expectations also where nothing was
+    decided."""
     rows, actions = store.decisions(job_id), store.actions(job_id)
     measured, said = store.profile(job_id), store.prediction(job_id)
     joined = store.joined(job_id, rows[0].at_s if rows else 0.0)
@@ -75,7 +74,7 @@ def _told(action: ActionRow) -> str:
 
 
 def _now_lines(store: SqliteStore, job_id: str) -> list[str]:
-    """How it stands with a job whose user opted in to be resized, or to take turns, or whose node boots."""
+    """The present state of a job whose user opted in to resizing or to taking turns, or whose node boots."""
     status = store.view("status") or {}
     found = {kind: (status.get(kind) or {}).get(job_id) for kind in ("elastic", "turns")}
     lines = [f"{kind}: {words}" for kind, words in found.items() if words]
@@ -87,7 +86,7 @@ def _now_lines(store: SqliteStore, job_id: str) -> list[str]:
 
 
 def _bad_gpu(store: SqliteStore | Published, job_id: str) -> list[str]:
-    """Is it told that a GPU on which the job runs is not well?"""
+    """Lines about a GPU that is not well on which the job runs."""
     told = (store.view("status") or {}).get("on_gpus_out") or ()
     found = [one["words"] for one in told if one["job"] == job_id]
     return [f"it runs on a GPU that is not well, and goes on: {words}" for words in found]
@@ -124,7 +123,7 @@ def _story(
 
 
 def with_expected_start(story: Story, data: dict[str, Any], store: SqliteStore | Published, config: Path) -> Story:
-    """The same, and ``data`` too, with the expected start of a job that waits."""
+    """The story, and ``data`` too, with the expected start of a job that waits."""
     if store.view("snapshot") is None:
         return story
     last, starts = read_stored_starts(store, config)
@@ -170,9 +169,7 @@ def _last_decision(store: Published, job_id: str) -> DecisionRow:
 
 
 def check_waits_for_lucid(store: SqliteStore | Published, job_id: str) -> None:
-    """Raises:
-    ConfigError: the job waits for something else than Lucid; the message says for what.
-    """
+    """Raise ``ConfigError`` if the job waits for something other than Lucid; the message says for what."""
     words = ((store.view("status") or {}).get("aside") or {}).get(job_id)
     if words:
         raise ConfigError(f"job {job_id} waits, but not for Lucid: {words}")
@@ -181,7 +178,7 @@ def check_waits_for_lucid(store: SqliteStore | Published, job_id: str) -> None:
 def why_nothing(
     store: SqliteStore, job_id: str, ran_at_once: bool, why_unknown: Callable[[str], str] | None = None
 ) -> str:
-    """Why there is no story. ``ran_at_once``: it runs, or has run, without having been seen waiting."""
+    """Why there is no story. ``ran_at_once``: the job runs, or has run, without having been seen waiting."""
     tasks = store.tasks(job_id)
     if tasks:
         named = ", ".join(sorted(tasks, key=lambda i: int(i.rpartition("_")[2]))[:_TASKS_NAMED])
@@ -198,7 +195,7 @@ def why_nothing(
 
 
 def _ran_at_once(store: SqliteStore, job_id: str) -> bool:
-    """Does it run, or has it run, without having been seen waiting?"""
+    """Whether the job runs, or has run, without having been seen waiting."""
     seen = store.view("snapshot")
     partitions = {} if seen is None else snapshot_from_dict(seen).partitions
     running = {entry.job.id for part in partitions.values() for entry in part.running}

@@ -1,4 +1,4 @@
-"""Predictions in words: what an estimate was made of, term by term, and the way through the share tree."""
+"""Predictions in words: the terms that an estimate is made of, and the path through the share tree."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from lucid.text import shown
 
 _LABELS = ("Tiny", "Medium", "Jumbo")
 _LEAST_SHOWN = 0.005
-"""Terms that change the estimate by less than this share, all told, are summed up in one line."""
+"""Terms that together change the estimate by less than this share are summed up in one line."""
 _WEEKDAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
 
 _BESIDE = {
@@ -66,8 +66,8 @@ _TREE = {
 
 
 def prediction_lines(prediction: Prediction, user: str) -> list[str]:
-    """The estimate and the share score with what made them. Effects of terms are in order of their size, each
-    beside the ones before it, so that they add up to the estimate."""
+    """The estimate and the share score, with what made them. Effects of terms are in order of their size, each beside
+    the ones before it, so that they add up to the estimate."""
     lines: list[str] = []
     terms = prediction.duration_terms
     if terms is not None:
@@ -84,7 +84,7 @@ def prediction_lines(prediction: Prediction, user: str) -> list[str]:
 
 
 def prediction_data(prediction: Prediction) -> dict[str, Any]:
-    """JSON form, with the effect of every term in seconds beside its score."""
+    """The prediction as JSON, with the effect of every term in seconds beside its score."""
     data = prediction_to_dict(prediction)
     terms = prediction.duration_terms
     if terms is not None:
@@ -96,11 +96,10 @@ def prediction_data(prediction: Prediction) -> dict[str, Any]:
 
 
 def effects_s(terms: DurationTerms) -> dict[str, float]:
-    """What each term, and the intercept under "", adds in seconds; together they are the estimate.
+    """The seconds that each term, and the intercept under "", adds; together they are the estimate.
 
     A term multiplies, so what it adds depends on what was there before: the anchor first, then the others from the
-    largest to the smallest score.
-    """
+    largest to the smallest score."""
     anchor, *rest = terms.terms
     ordered = sorted([*rest, Term("", "", terms.intercept)], key=lambda term: -abs(term.score))
     at = anchor.score
@@ -168,7 +167,7 @@ def _words(term: Term) -> str:
 
 
 def _factor(log: float) -> str:
-    """A factor beside the median."""
+    """A factor beside the median, in words."""
     factor = math.exp(log)
     if abs(log) < _LEAST_SHOWN:
         return "as long as that"

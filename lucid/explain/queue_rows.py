@@ -1,9 +1,4 @@
-"""Queue rows; starts in words.
-
-The waiting jobs as rows: the same for ``lucidctl queue`` and for the pages.
-
-An expected start in words and as JSON: the same wherever one is shown.
-"""
+"""Waiting jobs as rows, and expected starts in words and JSON, for ``lucidctl queue`` and the pages."""
 
 from __future__ import annotations
 
@@ -34,7 +29,7 @@ if TYPE_CHECKING:
 @frozen_dataclass(frozen=True, slots=True)
 class QueueRow:
     """One waiting job. ``position``: its place in the order in which the policy served the partition's jobs, from 1;
-    ``None`` where it starts, or moves on, elsewhere. ``starts_in_s``: seconds until its next start: early, likely and
+    ``None`` where it starts, or moves on, elsewhere. ``starts_in_s``: seconds until its next start, early, likely and
     late (``expected_start``); ``None`` where no start is foreseen."""
 
     partition: str
@@ -58,7 +53,7 @@ def queue_rows(last: StoredPlan, starts: StartsAhead) -> list[QueueRow]:
 
 
 def queue_row_to_dict(row: QueueRow, last: StoredPlan) -> dict[str, Any]:
-    """JSON form."""
+    """A row as JSON."""
     job = row.entry.job
     said = last.snapshot.predictions.get(job.id)
     return {
@@ -91,20 +86,21 @@ def why_words(decision: DecisionRow | None) -> str:
 
 
 _NARROW = 3.0
-"""A range whose end is at most so many times its begin is told by both."""
+"""A range whose end is at most so many times its begin is shown by both."""
 _ROUND = (
     ("min", 60.0, (2, 5, 10, 15, 20, 30, 45)),
     ("h", 3600.0, (1, 2, 3, 4, 5, 6, 8, 10, 12, 15, 18, 20)),
     ("d", 86400.0, (1, 2, 3, 4, 5, 6, 7)),
 )
-"""Lengths of time that are said of the end of a range."""
+"""Round lengths of time for the end of a range."""
 _ENOUGH = 10
 _SAME, _SAME_S = 0.2, 600.0
 """Two times are the same if they differ by no more than this share, or by so many seconds."""
 
 
 def observed_words(modes: Mapping[str, str], partitions: Iterable[str]) -> str:
-    """That starts in these partitions are told as Lucid would make them, where it only observes; empty elsewhere."""
+    """A note that starts in these partitions are those that Lucid would make, where it only observes; empty
+    elsewhere."""
     names = [name for name in dict.fromkeys(partitions) if modes.get(name) == Mode.OBSERVE]
     if not names:
         return ""
@@ -112,7 +108,7 @@ def observed_words(modes: Mapping[str, str], partitions: Iterable[str]) -> str:
 
 
 def guess_words(seen: int) -> str:
-    """That too few waits have ended (``seen``) to tell how sure a start is; empty where there were enough."""
+    """A note that too few waits have ended (``seen``) to say how sure a start is; empty where there were enough."""
     if seen >= _ENOUGH:
         return ""
     waits = "no wait has" if not seen else f"only {seen} wait{'s have' if seen > 1 else ' has'}"
@@ -120,14 +116,13 @@ def guess_words(seen: int) -> str:
 
 
 def start_words(starts_in_s: tuple[int, int, int] | None, ahead_s: float, barred: bool = False) -> str:
-    """When a job starts, to be read after "starts": ``now``, ``in 12 min (8 min to 25 min)``, or what a range that is
-    too wide for two ends is worth: ``within 6 h, most likely in 2 h``, ``within a day, more is not known yet``.
+    """When a job starts, to be read after "starts": ``now``, ``in 12 min (8 min to 25 min)``; or for a range that is
+    too wide its useful part: ``within 6 h, most likely in 2 h``, ``within a day, more is not known yet``.
 
     Args:
         starts_in_s: early, likely, late, in seconds; ``None`` where no start is foreseen.
         ahead_s: how far the policy planned ahead.
-        barred: it never starts as things are.
-    """
+        barred: it never starts as things are."""
     if starts_in_s is None:
         return "-" if ahead_s == math.inf or barred else f"in more than {duration(ahead_s)}"
     early_s, likely_s, late_s = starts_in_s
@@ -144,7 +139,7 @@ def start_words(starts_in_s: tuple[int, int, int] | None, ahead_s: float, barred
 
 
 def _at_most(seconds: float) -> str:
-    """A round length of time that is no shorter."""
+    """The least round length of time that is no shorter."""
     for unit, size, counts in _ROUND:
         for count in counts:
             if seconds <= 1.02 * count * size:
@@ -153,7 +148,7 @@ def _at_most(seconds: float) -> str:
 
 
 def _about(seconds: float) -> str:
-    """The round length of time that is nearest."""
+    """The nearest round length of time."""
     if seconds < 600:
         return "minutes"
     unit, size = ("d", 86400.0) if seconds >= 2 * 86400 else ("h", 3600.0) if seconds >= 3000 else ("min", 60.0)
@@ -188,7 +183,7 @@ def starts_of(last: StoredPlan, starts: StartsAhead, job_id: str) -> tuple[dict[
 
 
 def told_of(known: Mapping[str, StartForecast], job_id: str) -> dict[str, Any] | None:
-    """What was forecast of a job's start, and what came true: seconds from the forecast on."""
+    """The forecast of a job's start, and what came true: seconds from the forecast on."""
     one = known.get(job_id)
     if one is None:
         return None
@@ -212,12 +207,10 @@ def told_words(told: Mapping[str, Any] | None) -> str:
 
 
 def read_stored_starts(store: SqliteStore | Published, config: Path) -> tuple[StoredPlan, StartsAhead]:
-    """The plan, and when the jobs that wait are expected to start: as lucidd foresaw it, and where that does not hold
-    of the picture planned ahead here. ``config``: lucidd's configuration file.
+    """The plan, and when the waiting jobs are expected to start: as lucidd foresaw it, or planned ahead here where
+    that does not hold for the stored plan. ``config``: lucidd's configuration file.
 
-    Raises:
-        ConfigError, StoreError: as ``stored_picture`` and ``stored_plan``.
-    """
+    Raises: ConfigError, StoreError: as ``stored_picture`` and ``stored_plan``."""
     data = stored_picture(store)
     seen = stored_plan(store, data)
     told = told_starts(store.view(STARTS), seen.snapshot, seen.plan)

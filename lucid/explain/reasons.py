@@ -1,12 +1,6 @@
-"""Queue reasons and decisions in words; borrowing; nodes in words.
+"""Reasons and decisions in words, with quotas, borrowing, sleeping nodes and windows.
 
-Reasons and decisions in words. The only prose about decisions; it adds nothing that a reason does not hold.
-
-Quotas and borrowing in words.
-
-Nodes in words: those that sleep or boot, and windows, of the whole cluster under the queue, and what a job that is
-held by one could ask for.
-"""
+This is the only prose about decisions; it adds nothing that a reason does not hold."""
 
 from __future__ import annotations
 
@@ -26,7 +20,7 @@ from lucid.places import Mode
 from lucid.text import shown
 
 _MOST_LENDERS = 3
-"""Named in one line."""
+"""Most lenders named in one line."""
 
 
 def quota(r: why.Quota) -> str:
@@ -65,12 +59,12 @@ def vc_words(vc: str, found: Mapping[str, int]) -> str:
 
 
 _SLACK_S = 60.0
-"""A shorter limit that is proposed leaves so long to ask for it."""
+"""How long a proposed shorter limit leaves for asking for it."""
 _NAMED = 8
 
 
 def windows_ahead(snapshot: Snapshot) -> list[Seen]:
-    """Those of all partitions, each once, the earliest first."""
+    """The windows of all partitions, each once, the earliest first."""
     found: dict[Window, Seen] = {}
     for partition in snapshot.partitions.values():
         for one in windows_of(partition):
@@ -95,7 +89,7 @@ def window_words(one: Seen, now_s: float) -> str:
 
 
 def window_dicts(found: Sequence[Seen]) -> list[dict[str, Any]]:
-    """JSON form."""
+    """The windows as JSON."""
     return [
         {
             "from_s": one.window.from_s,
@@ -109,7 +103,7 @@ def window_dicts(found: Sequence[Seen]) -> list[dict[str, Any]]:
 
 
 def reaches_words(snapshot: Snapshot, job_id: str) -> list[str]:
-    """Of a running job: the windows into which it may last."""
+    """The windows into which a running job may last, in words."""
     return [
         f"may last into: {window_words(Seen(one.window, one.nodes, ()), snapshot.now_s)}"
         for one in windows_ahead(snapshot)
@@ -119,14 +113,14 @@ def reaches_words(snapshot: Snapshot, job_id: str) -> list[str]:
 
 def ends_in_time_s(reasons: Sequence[Reason], at_s: float) -> float | None:
     """The longest time limit, in whole minutes, with which a job that a window keeps waiting would end before it.
-    ``at_s``: when the reasons were found; a picture stands for as long as nothing changes."""
+    ``at_s``: when the reasons were found, which may be a while ago if nothing has changed."""
     room_s = max((r.room_s for r in reasons if isinstance(r, Closes) and not r), default=0.0)
     minutes = (room_s - max(time.time() - at_s, 0.0) - _SLACK_S) // 60
     return minutes * 60 if minutes >= 1 else None
 
 
 def limit_words(limit_s: float) -> str:
-    """As ``--time`` takes it: ``0:45:00``."""
+    """The limit as ``--time`` takes it: ``0:45:00``."""
     hours, rest = divmod(round(limit_s), 3600)
     return f"{hours}:{rest // 60:02}:{rest % 60:02}"
 
@@ -363,7 +357,7 @@ _WORDS: dict[str, Callable[[Any], str]] = {
 
 
 def reason_text(reason: Reason) -> str:
-    """One comparison in words; a kind that has none is shown as its values."""
+    """One comparison in words; a kind without words is shown by its values."""
     words = _WORDS.get(reason.kind)
     return shown(words(reason) if words else repr(reason))
 

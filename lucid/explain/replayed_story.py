@@ -1,4 +1,4 @@
-"""The story of a job of a replay, from the files of its run or while it is still in memory."""
+"""The story of a job of a replay, from the files of its run or while the run is still in memory."""
 
 from __future__ import annotations
 
@@ -24,11 +24,9 @@ from lucid.text import csv_text
 
 
 def run_story(folder: Path, job_id: str) -> tuple[Story, dict[str, Any]]:
-    """The story of one job of a policy's folder of a run, and its JSON form.
+    """The story of one job from a policy's folder of a run, and its JSON form.
 
-    Raises:
-        TraceError: the folder's files cannot be read, or have no such job.
-    """
+    Raises: TraceError: the folder's files cannot be read, or have no such job."""
     job, rows, joined, prediction = _read(folder, job_id)
     data: dict[str, Any] = {
         "job": job,
@@ -44,7 +42,8 @@ def run_story(folder: Path, job_id: str) -> tuple[Story, dict[str, Any]]:
 
 
 def story_teller(logs: Mapping[str, DecisionLog]) -> TellStory:
-    """Tells the stories of a run that is still in memory, lines not wrapped. ``logs``: decisions by policy."""
+    """A function that makes the stories of a run that is still in memory, lines not wrapped. ``logs``: decisions by
+    policy."""
     joined: dict[str, dict[str, list[tuple[str, float]]]] = {}
 
     def tell(run: Run, outcome: JobOutcome) -> str:
@@ -85,7 +84,7 @@ def _outcome(path: Path, job_id: str) -> dict[str, str]:
 
 
 def _joined(decisions: Path, job_id: str) -> list[tuple[str, float]]:
-    """Jobs that came to stand beside this one, with the time, oldest first."""
+    """Jobs that came to share this one's GPUs, with the time, oldest first."""
     needle = f'"beside":{json.dumps(job_id)}'
     found: list[tuple[str, float]] = []
     with decisions.open(encoding="utf-8") as file:

@@ -1,4 +1,4 @@
-"""Comparisons about sharing GPUs and about profiling, in words."""
+"""Reasons about sharing GPUs and about profiling, in words."""
 
 from __future__ import annotations
 
@@ -188,4 +188,4 @@ SHARING_WORDS: Mapping[str, Callable[[Any], str]] = {
     ),
     "PairWork": _pair_work,
 }
-"""By the kind of a comparison."""
+"""Functions that put a comparison into words, by its kind."""

@@ -1,4 +1,4 @@
-"""The story of one job, simulated or live: its decisions with their reasons, and what happened between."""
+"""``Story``: one job, simulated or live: its decisions with their reasons, and what happened between."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from lucid.text import shown
 WIDTH = 100
 """Columns of a story where no terminal says how many there are."""
 UNBROKEN = 10_000
-"""The same of a live job's story: programs look for words in it."""
+"""Columns of a live job's story: programs look for words in it."""
 _NARROWEST = 60
 
 
 @frozen_dataclass(frozen=True, slots=True)
 class Story:
-    """What is known of one job.
+    """The story of one job.
 
-    ``head``: who it is. ``rows``: what was decided. ``joined``: jobs that came to share its GPUs, with the time.
-    ``events``: what else happened after it was submitted, with the time. ``outcome``: what came of it. ``estimate``:
+    ``head``: who it is. ``rows``: the decisions. ``joined``: jobs that came to share its GPUs, with the time.
+    ``events``: what else happened after it was submitted, with the time. ``outcome``: how it ended. ``estimate``:
     what was expected of it, line by line. ``profiling``: name of the profiling partition. Times in seconds."""
 
     head: str
@@ -38,7 +38,7 @@ class Story:
     profiling: str = ""
 
     def told(self) -> list[tuple[float, list[str]]]:
-        """What was decided and what happened, oldest first: the time, a headline, and the comparisons."""
+        """Decisions and events, oldest first: the time, a headline, and the comparisons."""
         told = [
             (row.at_s, [decision_text(row, row.partition == self.profiling), *map(reason_text, row.reasons)])
             for row in self.rows
@@ -48,7 +48,7 @@ class Story:
         return sorted(told, key=lambda item: item[0])
 
     def text(self, width: int = WIDTH) -> str:
-        """In words, lines of at most ``width`` columns; a longer one goes on under its own beginning."""
+        """The story in lines of at most ``width`` columns; a longer one goes on under its own beginning."""
         lines = [shown(self.head)]
         if self.submit_s is not None:
             lines.append(f"{when(self.submit_s)}  submitted")
@@ -63,7 +63,7 @@ class Story:
 
 
 def row_to_dict(row: DecisionRow) -> dict[str, Any]:
-    """JSON form: a decision with the values that it compared."""
+    """A decision as JSON, with the values that it compared."""
     data: dict[str, Any] = {
         "at_s": row.at_s,
         "partition": row.partition,

@@ -23,18 +23,18 @@ from lucid.text import shown
 
 _DAY_S: Final = 86400.0
 _MOST_RECORDS: Final = 200
-"""Of one job, so that nobody waits long for the answer."""
+"""Most records of one job that are read, so that nobody waits long for the answer."""
 
 
 class HeldBack(StrEnum):
-    """What kept a job waiting that a shorter limit would not have kept."""
+    """What kept a job waiting that a shorter limit would have avoided."""
 
     WINDOW = "window"
     """A reservation or a maintenance window."""
     LARGER_JOB = "larger_job"
     """Nodes that were reserved for a larger job."""
     ORDER = "order"
-    """Its place in the queue."""
+    """The job's place in the queue."""
 
 
 _BEFORE: Final[Mapping[HeldBack, str]] = {
@@ -46,8 +46,8 @@ _BEFORE: Final[Mapping[HeldBack, str]] = {
 
 @frozen_dataclass(frozen=True, slots=True)
 class LimitRow:
-    """Jobs of one user and name: ``limit_s`` would have sufficed for all of ``asked``. Records show ``waited``
-    of them waiting; ``earlier`` would have started earlier, each by ``earlier_s`` or more."""
+    """Jobs of one user and name. ``limit_s`` would have sufficed for all of ``asked``. Records show ``waited`` of
+    them waiting; ``earlier`` would have started earlier, each by ``earlier_s`` or more."""
 
     user: str
     name: str
@@ -58,12 +58,12 @@ class LimitRow:
 
     @property
     def mean_earlier_s(self) -> float:
-        """Over the jobs that would have started earlier; 0 where none would have."""
+        """The mean over the jobs that would have started earlier; 0 where none would have."""
         return sum(one.earlier_s for one in self.earlier) / len(self.earlier) if self.earlier else 0.0
 
 
 def limit_rows(asked: Iterable[FittingLimit], found: Replayed) -> list[LimitRow]:
-    """A row for each user, name and limit, who would have gained most in all first."""
+    """A row for each user, name and limit, the largest total gain first."""
     groups: defaultdict[tuple[str, str, float], list[FittingLimit]] = defaultdict(list)
     for one in asked:
         groups[one.job.user, one.job.name, one.limit_s].append(one)
@@ -82,8 +82,8 @@ def limit_rows(asked: Iterable[FittingLimit], found: Replayed) -> list[LimitRow]
 
 
 def earlier_of(store: SqliteStore, settings: Settings, ended: Ended) -> Earlier | None:
-    """Of one job that ended: when it would have started with a limit that fits jobs of its user and name; ``None``
-    where no such limit is known, or it would have started no sooner. The newest records of its wait are looked at."""
+    """When one ended job would have started with a limit that fits jobs of its user and name. ``None`` where no such
+    limit is known, or it would have started no sooner. The newest records of its wait are used."""
     begin_s, since_s = ended.end_s - ended.ran_s, ended.end_s - settings.efficiency.days * _DAY_S
     asked = [one for one in fitting_limits(job_uses(store, {}, settings, since_s)) if one.job.job_id == ended.job.id]
     if not asked:
@@ -116,7 +116,7 @@ def _by(one: Earlier) -> str:
 
 
 def limits_to_dict(rows: Sequence[LimitRow], found: Replayed) -> dict[str, Any]:
-    """JSON form."""
+    """The rows as JSON."""
     return {
         "records": found.records,
         "records_left_out": found.unlike,
@@ -137,7 +137,7 @@ def limits_to_dict(rows: Sequence[LimitRow], found: Replayed) -> dict[str, Any]:
 
 
 def earlier_to_dict(one: Earlier) -> dict[str, Any]:
-    """JSON form of one job."""
+    """One job as JSON."""
     job = one.asked.job
     by, window = held_back(one.held)
     return {

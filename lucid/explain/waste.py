@@ -8,7 +8,7 @@ from lucid.profiler.waste import ADVICE, JobAccount, Total
 
 
 def total_to_dict(one: Total) -> dict[str, Any]:
-    """JSON form."""
+    """A total as JSON."""
     share = one.wasted_share
     return {
         "name": one.name,
@@ -28,7 +28,7 @@ def total_to_dict(one: Total) -> dict[str, Any]:
 
 
 def account_to_dict(one: JobAccount) -> dict[str, Any]:
-    """JSON form, with what to do about each kind of waste."""
+    """A job's account as JSON, with what to do about each kind of waste."""
     job = one.job
     return {
         "job": job.job_id,

@@ -34,8 +34,8 @@ OTHER_PLAN = (
 
 @frozen_dataclass(frozen=True, slots=True)
 class Changes:
-    """What the job would have asked for; with nothing set, half its GPUs, to share them, and a time limit that ends
-    before nodes close, where those keep it."""
+    """The changed request of the job. With nothing set: half its GPUs, sharing them, and a time limit that ends
+    before nodes close, where these keep it waiting."""
 
     gpus: int | None = None
     share: bool = False
@@ -45,9 +45,9 @@ class Changes:
 
 @frozen_dataclass(frozen=True, slots=True)
 class WhyNot:
-    """``rows``: the decision as it is, and as it would be, each with its words; ``None`` where nothing is decided.
-    ``agrees``: does planning again come to lucidd's own plan? Else nothing can be told of what would be. ``starts``:
-    when the job is expected to start, as JSON and in words."""
+    """The answers. ``rows``: the decision as it is, and as it would be, each with its words; ``None`` where nothing
+    is decided. ``agrees``: whether planning again gives lucidd's own plan; if not, nothing can be said of other
+    plans. ``starts``: when the job is expected to start, as JSON and in words."""
 
     job_id: str
     at_s: float
@@ -56,7 +56,7 @@ class WhyNot:
     starts: tuple[dict[str, Any], str] | None
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON form."""
+        """The answers as JSON."""
         made = {words: row and {**row_to_dict(row), "words": decision_line(row)} for words, row in self.rows.items()}
         data: dict[str, Any] = {
             "job": self.job_id,
@@ -73,8 +73,7 @@ def asked_again(
     """Plan lucidd's last snapshot again with only this job changed. ``starts``: where they are known already.
 
     Raises:
-        ConfigError: the job does not wait, or there is no such VC.
-    """
+        ConfigError: the job does not wait, or there is no such VC."""
     name, entry = _waiting(last.snapshot, job_id)
     policy = last.policy_again(settings, config)
     agrees = _agree(last.plan, policy.plan(last.snapshot), job_id)
@@ -98,7 +97,7 @@ def _waiting(snapshot: Snapshot, job_id: str) -> tuple[str, Pending]:
 
 
 def _agree(plan: Plan, again: Plan, job_id: str) -> bool:
-    """Do both plans decide the same about the job, and start the same jobs in the same places?"""
+    """Whether both plans decide the same about the job, and start the same jobs in the same places."""
 
     def outline(made: Plan) -> tuple[str, dict[str, object]]:
         decision = made.decision_of(job_id)
@@ -111,7 +110,7 @@ def _agree(plan: Plan, again: Plan, job_id: str) -> bool:
 
 
 def _variants(snapshot: Snapshot, name: str, entry: Pending, changes: Changes) -> dict[str, tuple[str, Pending]]:
-    """The job as it would be, with the partition in which it would wait, by what is changed."""
+    """The changed jobs, each with the partition in which it would wait, by what is changed."""
     gpus, limit_s = changes.gpus, changes.limit_s
     found: dict[str, tuple[str, Pending]] = {}
     if limit_s is not None:
@@ -143,7 +142,7 @@ def _with_gpus(entry: Pending, gpus: int) -> Pending:
 
 
 def _with(snapshot: Snapshot, name: str, entry: Pending, home: str, changed: Pending) -> Snapshot:
-    """The job as it would be, in its place in the queue; in another partition at the end."""
+    """The snapshot with the changed job: in its place in the queue, or in another partition at the end."""
     own, other = snapshot.partitions[name], snapshot.partitions[home]
     if home == name:
         parts = {name: replace(own, pending=tuple(changed if e is entry else e for e in own.pending))}

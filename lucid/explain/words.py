@@ -20,20 +20,20 @@ _CLOCKS_AGREE_S = 5.0
 
 
 def ago(seconds: float) -> str:
-    """``2 min ago``. What is stored may be by another host's clock: where that is ahead, by how much is told, and no
-    age."""
+    """``2 min ago``. A stored time may be by another host's clock: where that is ahead, the difference is given
+    instead of an age."""
     if seconds < -_CLOCKS_AGREE_S:
         return f"{duration(-seconds)} from now: the clock that wrote it and this one differ"
     return f"{duration(max(seconds, 0.0))} ago"
 
 
 _UNIX_TIME_S = 1e9
-"""No trace is as long as that: from 2001 on it is a moment of Unix time."""
+"""Times from this on (2001) are Unix time: no trace is as long."""
 
 
 def when(at_s: float) -> str:
-    """A moment of trace time: day, hours, minutes and seconds since its start; of Unix time, which only a live daemon
-    has: the date and the local time of day."""
+    """A moment in words: for trace time day, hours, minutes and seconds since its start; for Unix time, which only a
+    live daemon has, the date and the local time of day."""
     if at_s >= _UNIX_TIME_S:
         return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at_s))
     days, rest = divmod(round(at_s), 86400)

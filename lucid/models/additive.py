@@ -1,19 +1,12 @@
-"""GA2M tables as plain data; bins; fitted by interpret.
+"""Generalised additive models (GA²M) as plain tables: scored with numpy, kept as JSON, copied from an EBM.
 
-Additive term tables: a generalised additive model as plain data, scored with numpy alone.
+A GA²M is ``score = intercept + sum f_i(x_i) + sum f_ij(x_i, x_j)``; a fitted one is nothing but tables. `from_ebm`
+copies them out of interpret's ``ExplainableBoostingRegressor`` once, after training; the daemon then loads JSON and
+predicts without importing sklearn or interpret (together more than a second of start-up), and nothing is ever
+unpickled.
 
-A GA²M is ``score = intercept + sum f_i(x_i) + sum f_ij(x_i, x_j)``; a fitted one is nothing but tables.
-`from_ebm` copies them out of interpret's ``ExplainableBoostingRegressor`` once, after training; the daemon
-then loads JSON and predicts without importing sklearn or interpret (together more than a second of start-up),
-and nothing is ever unpickled.
-
-Every axis of a table has one bin for "missing" in front and one for "unknown" (a category or text never
-seen in training) behind, so a table over a categorical axis of n bins has length n + 2.
-
-Bins of a model's terms, as people read them: for pictures and for pages.
-
-Copies the tables out of a fitted explainable boosting machine (interpret), once, after training.
-"""
+Every axis of a table has one bin for "missing" in front and one for "unknown" (a category or text never seen in
+training) behind, so a table over a categorical axis of n bins has length n + 2."""
 
 from __future__ import annotations
 
@@ -41,7 +34,7 @@ _MISSING: Final = 0
 
 
 class TermScore(NamedTuple):
-    """What one term adds to one row's score: the term's name, the row's value(s), the addend (link space)."""
+    """The addend of one term in one row's score: the term's name, the row's value(s), the addend (link space)."""
 
     term: str
     value: str
@@ -53,8 +46,7 @@ class Axis:
     """One feature as one term bins it.
 
     Continuous: `cuts` ascending; x falls into bin ``1 + #(cuts <= x)``, so a cut belongs to the bin above.
-    Categorical: `categories` maps a name to its bin (1 and up; several names may share one).
-    """
+    Categorical: `categories` maps a name to its bin (1 and up; several names may share one)."""
 
     feature: str
     kind: str
@@ -119,8 +111,7 @@ class Term:
     """A main effect (one axis) or a pairwise effect (two).
 
     `scores` has one dimension per axis, of that axis's size; `weights` (same shape) is how much training data
-    fell into each bin, for importances and plots; it does not enter a prediction.
-    """
+    fell into each bin, for importances and plots; it does not enter a prediction."""
 
     name: str
     axes: tuple[Axis, ...]
@@ -151,8 +142,7 @@ class AdditiveModel:
         """Every term's addend for every row, shape (rows, terms).
 
         Raises:
-            ModelError: a needed column is absent, or the columns differ in length.
-        """
+            ModelError: a needed column is absent, or the columns differ in length."""
         rows = self._rows(columns)
         binned: dict[int, IntArray] = {}
         out = np.empty((rows, len(self.terms)), dtype=np.float64)
@@ -192,8 +182,7 @@ class AdditiveModel:
         """Check and build; `source` is the file or place that messages name.
 
         Raises:
-            ModelError: anything that does not make a consistent model, naming where and what to do.
-        """
+            ModelError: anything that does not make a consistent model, naming where and what to do."""
         return _Reader(source).model(data)
 
     def _rows(self, columns: Mapping[str, Sequence[Any] | npt.NDArray[Any]]) -> int:
@@ -366,7 +355,7 @@ def ranked(model: AdditiveModel) -> list[Term]:
 
 
 def in_unit(unit: str) -> str:
-    """A unit in brackets, if there is one."""
+    """The unit in brackets; empty if there is none."""
     return f" ({unit})" if unit else ""
 
 
@@ -404,8 +393,7 @@ def from_ebm(ebm: Any) -> AdditiveModel:
 
     Raises:
         ModelError: not a fitted regressor, a link other than identity or log, or a term of more than
-            two features.
-    """
+            two features."""
     link = getattr(ebm, "link_", None)
     if link not in LINKS or not isinstance(ebm.intercept_, float):
         raise ModelError(

@@ -1,9 +1,4 @@
-"""Means over past jobs; prior where little is known.
-
-Predictions from means over past jobs (acceptance row L20): no model, nothing to train, always available.
-
-Durations where little is known: what a job asks for, corrected by the jobs that have ended as they become more.
-"""
+"""Predictors without a trained model: means over like jobs, and time limits corrected by ended jobs (L20)."""
 
 from __future__ import annotations
 
@@ -25,19 +20,20 @@ if TYPE_CHECKING:
 _Group = TypeVar("_Group")
 
 NEWEST: Final = 20
-"""So many of a group's jobs say more of the next one than all that ever ended (docs/decisions/0054)."""
+"""How many of a group's newest jobs count: they say more of the next one than all that ever ended
+(docs/decisions/0054)."""
 GROUPS_KEPT: Final = 10_000
-"""Groups of jobs that are remembered. A name may be of one job alone: there are as many groups as jobs then."""
+"""How many groups of jobs are remembered. A name may be of one job alone, so there may be as many groups as jobs."""
 _FLOOR_S = 10.0
-"""Added before logarithms are taken: seconds do not matter."""
+"""Added before logarithms are taken, so that seconds do not matter."""
 
 
 class Groups(OrderedDict[tuple[str, ...], _Group], Generic[_Group]):
-    """What was learned of groups of jobs, by group, those of which something was learned last at the end. Of more
-    than ``GROUPS_KEPT`` the first are forgotten."""
+    """What was learned of groups of jobs, by group, in order of the last learning. Of more than ``GROUPS_KEPT`` the
+    first are forgotten."""
 
     def learning(self, key: tuple[str, ...], make: Callable[[], _Group]) -> _Group:
-        """The group, of which something is learned now."""
+        """The group, moved to the end since it learns now."""
         found = self.get(key)
         if found is None:
             found = self[key] = make()
@@ -49,7 +45,7 @@ class Groups(OrderedDict[tuple[str, ...], _Group], Generic[_Group]):
 
 
 class _Mean:
-    """Of all values, or of the ``newest``."""
+    """The mean of all values, or of the ``newest``."""
 
     __slots__ = ("count", "kept", "newest", "total")
     kind = "mean"
@@ -85,7 +81,7 @@ def jobs_alike(count: int, what: str) -> str:
 
 
 class _GeometricMean(_Mean):
-    """A single long job moves it by little."""
+    """A geometric mean, which a single long job moves by little."""
 
     __slots__ = ()
     kind = "geometric mean"
@@ -99,10 +95,10 @@ class _GeometricMean(_Mean):
 
 
 class HistoryPredictor:
-    """Mean run time of the finished jobs most like this one: same user and name, else same user and GPU
-    demand, else same user, else same VC and GPU demand, else same GPU demand, else all; before any job has
-    ended, ``first_guess_s``. Of each group all jobs count, or the ``newest``. No opinion on pairs or share scores:
-    an unmodelled job counts as Jumbo."""
+    """Mean run time of the finished jobs most like this one: same user and name, else same user and GPU demand, else
+    same user, else same VC and GPU demand, else same GPU demand, else all; before any job has ended,
+    ``first_guess_s``. Of each group all jobs count, or the ``newest``. It has no opinion on pairs or share scores: an
+    unmodelled job counts as Jumbo."""
 
     name = "history"
 
@@ -134,7 +130,7 @@ class HistoryPredictor:
         return Prediction(self._first_guess_s, f"{self.name}: no job has ended yet", score, self.name)
 
     def pair_speed(self, a: JobProfile, b: JobProfile) -> tuple[float, float] | None:  # noqa: ARG002
-        """No opinion."""
+        """``None``: no opinion."""
         return None
 
     def learn(self, ended: Sequence[Ended]) -> None:
@@ -148,17 +144,17 @@ class HistoryPredictor:
 
 
 def naive_for(policy: str, settings: PolicySettings) -> HistoryPredictor | None:
-    """What ``lucid`` falls back on before plain order, where its estimates do not rank jobs (docs/decisions/0053);
-    ``None`` where nothing is made of how well they do."""
+    """The predictor that ``lucid`` falls back on before plain order, where its estimates do not rank jobs
+    (docs/decisions/0053); ``None`` where the policy does not use how well they do."""
     measured = settings.fairness.estimates == "measured" and settings.lending.mode == "off"
     return HistoryPredictor(newest=NEWEST, geometric=True) if measured and policy == "lucid" else None
 
 
 _KEPT: Final = 1000
-"""Newest jobs of a group that count."""
+"""How many of a group's newest jobs count."""
 _OTHERS_WEIGHT: Final = 4.0
 _OWN_WEIGHT: Final = 0.5
-"""As many finished jobs the estimate before counts as, beside all jobs, and beside those of the user (0024)."""
+"""How many finished jobs the broader estimate counts as, beside all jobs, and beside those of the user (0024)."""
 _Key = tuple[str, ...]
 
 
@@ -188,11 +184,10 @@ class _Median:
 
 
 class PriorPredictor:
-    """Begins with the time limit (for a job without its own, Slurm tells its partition's DefaultTime, else its
-    MaxTime), or with ``first_guess_s`` where there is none. How much of their limits all jobs used corrects it; then
-    the estimate is drawn towards the durations of the same user, and of the same user and name. Each group counts by
-    its finished jobs. No opinion on pairs; an unmodelled job counts as Jumbo.
-    """
+    """Estimates from the time limit (for a job without its own, Slurm reports its partition's DefaultTime, else its
+    MaxTime), or from ``first_guess_s`` where there is none. The share of their limits that all jobs used corrects it;
+    then the estimate is drawn towards the durations of the same user, and of the same user and name. Each group
+    counts by its finished jobs. It has no opinion on pairs; an unmodelled job counts as Jumbo."""
 
     name = "history"
 
@@ -201,7 +196,7 @@ class PriorPredictor:
         self._known: Groups[_Median] = Groups()
 
     def predict(self, job: Job, profile: JobProfile | None, now_s: float) -> Prediction:  # noqa: ARG002
-        """The source names the prior and the narrowest group that corrected it."""
+        """The estimate; its source names the prior and the narrowest group that corrected it."""
         score = None if profile is None else JUMBO
         prior_s, words = self._prior(job)
         value = _log(prior_s)
@@ -220,7 +215,7 @@ class PriorPredictor:
         return Prediction(duration_s, f"{self.name}: {words}, corrected by {by}", score, self.name)
 
     def pair_speed(self, a: JobProfile, b: JobProfile) -> tuple[float, float] | None:  # noqa: ARG002
-        """No opinion."""
+        """``None``: no opinion."""
         return None
 
     def learn(self, ended: Sequence[Ended]) -> None:
@@ -239,7 +234,7 @@ class PriorPredictor:
 
 
 def _groups(job: Job) -> tuple[_Key, list[_Key]]:
-    """That of all users, whose jobs had such a prior, and the user's own, the broad one first."""
+    """The group of all users' jobs with such a prior, and the user's own groups, the broad one first."""
     own: list[_Key] = []
     if job.user:
         own.append(("user", job.user))

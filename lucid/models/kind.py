@@ -1,4 +1,4 @@
-"""One kind of model: what it learns from, how versions are trained and judged, and what answers without one."""
+"""``Kind``, the base of all kinds of model: what each learns from, how it is trained and judged, its stand-in."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from lucid.models.training import Evidence, Rules
 
 
 class Stored(Protocol):
-    """A model that is stored as JSON. ``source``: what messages name."""
+    """A model that is stored as JSON. ``source``: the file or place that messages name."""
 
     def to_json(self) -> dict[str, Any]:
-        """JSON-ready data."""
+        """The model as JSON-ready data."""
 
     @classmethod
     def from_json(cls, data: object, *, source: str) -> Self:
-        """Check and build; raises ``ModelError``."""
+        """The model, checked and built; raises ``ModelError``."""
 
 
 M = TypeVar("M", bound=Stored)
 D = TypeVar("D")
 
 SAMPLE: Final = 500
-"""Values of each input kept with a version, to measure later how far the inputs have moved."""
+"""How many values of each input are kept with a version, to measure later how far the inputs have moved."""
 _FIRST_SHARE: Final = 0.8  # without a version in service: learned from, the rest judges
 _LATER_SHARE: Final = 0.5  # of what is new since the version in service
 _LEAST_JUDGED: Final = 20
@@ -46,7 +46,7 @@ class TooFew(ModelError):
 class Task(Generic[M]):
     """One training: ``fit`` makes the model, ``loss`` judges it on data that ``fit`` does not see (lower is better),
     ``facts`` are kept with the version. A loss above ``most`` is never promoted. ``final``, where there is one, fits
-    what is stored: from the judging data too."""
+    the model that is stored, on the judging data too."""
 
     fit: Callable[[], M]
     loss: Callable[[M], float]
@@ -67,8 +67,7 @@ class Kind(ABC, Generic[M, D]):
     """A kind of model ``M`` that learns from data ``D``.
 
     ``name``: its folder in the library. ``data``: which data it learns from (``jobs``, ``measured``, ``bins``).
-    ``stand_in``: what answers while no version is in service.
-    """
+    ``stand_in``: what answers while no version is in service."""
 
     name: str
     data: str
@@ -80,28 +79,23 @@ class Kind(ABC, Generic[M, D]):
         """How to train and judge the next version from this data.
 
         Raises:
-            TooFew: too little of it is new since the version in service.
-        """
+            TooFew: too little of it is new since the version in service."""
 
     @abstractmethod
     def evidence(self, library: Library, data: D, now: datetime) -> Evidence:
-        """What speaks for training again.
+        """The evidence for training again.
 
-        Raises:
-            ModelError: the version in service does not load.
-            TooFew: there is no version in service, and not enough data for one.
-        """
+        Raises: ModelError: the version in service does not load. TooFew: there is no version in service, and not
+        enough data for one."""
 
     def for_service(self, model: M) -> M:
-        """The model, if lucidd has what the model asks for.
+        """The model, if lucidd has the inputs that it needs.
 
-        Raises:
-            ModelError: lucidd has not.
-        """
+        Raises: ModelError: lucidd lacks one."""
         return model
 
     def words(self, model: M) -> list[str]:  # noqa: ARG002 - most kinds have nothing to say beside their tables
-        """What ``lucidctl models show`` prints before the tables."""
+        """The lines that ``lucidctl models show`` prints before the tables."""
         return []
 
     def tables(self, model: M) -> list[Tables]:  # noqa: ARG002 - a tree has none
@@ -117,8 +111,7 @@ class Kind(ABC, Generic[M, D]):
 
         Raises:
             TooFew: too little data is new since the version in service.
-            TrainingRuns: another training runs.
-        """
+            TrainingRuns: another training runs."""
         task = self.task(library, data)
         return library.train(
             self.name,
@@ -135,25 +128,21 @@ class Kind(ABC, Generic[M, D]):
         """The stored version in service, suspended or not; ``None`` where there is none.
 
         Raises:
-            ModelError: its file does not check.
-        """
+            ModelError: its file does not check."""
         return None if library.serving(self.name) is None else library.show(self.name)
 
     def read(self, version: Version) -> M:
         """The model of a stored version.
 
         Raises:
-            ModelError: it does not check.
-        """
+            ModelError: it does not check."""
         return self.model.from_json(version.data, source=f"{self.name} v{version.number}")
 
 
 def split(times: np.ndarray[Any, np.dtype[np.float64]], learned_until: float | None, what: str) -> float:
-    """The moment up to which to learn; ``times``, shape (n,), ascend. What came after it judges.
+    """The moment up to which to learn; later data judges. ``times``, shape (n,), ascend.
 
-    Raises:
-        TooFew: too few (of ``what``) came after ``learned_until``.
-    """
+    Raises: TooFew: too few (of ``what``) came after ``learned_until``."""
     new = times if learned_until is None else times[times > learned_until]
     share = _FIRST_SHARE if learned_until is None else _LATER_SHARE
     learns = max(0, min(int(len(new) * share), len(new) - _LEAST_JUDGED) - 1)

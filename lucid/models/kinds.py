@@ -1,14 +1,7 @@
-"""The list of kinds; which is due, which serves.
+"""All kinds of model; the upkeep's tick over them (drift, decide, train); and which versions serve.
 
-All kinds of model that Lucid learns.
-
-One tick of the upkeep, for a timer in the daemon and for cron alike: measure drift, decide, train.
-
-Nothing is kept in memory between ticks: what a crash interrupts, the next tick does again. Two ticks at once
-are harmless, since training holds the library's lock and the second is skipped.
-
-Which versions serve: for every kind the one in service, or its replacement and the reason.
-"""
+No memory is kept between ticks: what a crash interrupts, the next tick does again. Two ticks at once are harmless,
+since training holds the library's lock and the second is skipped."""
 
 from __future__ import annotations
 
@@ -36,8 +29,7 @@ def find_kind(name: str) -> Kind[Any, Any]:
     """The kind of that name.
 
     Raises:
-        ModelError: no kind has it.
-    """
+        ModelError: no kind has it."""
     for kind in KINDS:
         if kind.name == name:
             return kind
@@ -46,8 +38,8 @@ def find_kind(name: str) -> Kind[Any, Any]:
 
 @dataclass(frozen=True)
 class Source:
-    """Where data of one sort comes from. ``read`` reads all of it anew; ``name`` says where from, for the facts of
-    versions. ``implied``: no option named it, so it is no error if it does not suffice."""
+    """The source of one sort of data. ``read`` reads all of it anew; ``name`` is its name for the facts of versions.
+    ``implied``: no option named it, so it is no error if it does not suffice."""
 
     read: Callable[[], Any]
     name: str = ""
@@ -56,7 +48,7 @@ class Source:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one tick came to for one kind; `trouble` is why it could not be looked at or trained."""
+    """The outcome of one tick for one kind; `trouble` is why it could not be checked or trained."""
 
     kind: str
     evidence: Evidence | None
@@ -65,7 +57,7 @@ class Outcome:
     trouble: str | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """For logs and ``--json``."""
+        """The outcome as JSON, for logs and ``--json``."""
         data: dict[str, Any] = {"kind": self.kind, "trouble": self.trouble}
         if self.evidence is not None:
             data["new"] = self.evidence.new_jobs
@@ -94,24 +86,23 @@ class Keeper:
 
     @property
     def kinds(self) -> tuple[str, ...]:
-        """Names of the kinds that there is data for."""
+        """Names of the kinds that have data."""
         return tuple(self._kinds)
 
     @property
     def asked_for(self) -> tuple[str, ...]:
-        """Names of those whose data somebody named."""
+        """Names of the kinds whose data an option named."""
         return tuple(name for name, kind in self._kinds.items() if not self._sources[kind.data].implied)
 
     def status(self, now: datetime) -> list[Outcome]:
-        """What a tick would decide now, without training; a kind that cannot be looked at says why."""
+        """The decisions of a tick now, without training; a kind that cannot be checked says why."""
         self._read.clear()
         return [self._looked_at(kind, now) for kind in self._kinds.values()]
 
     def tick(self, now: datetime, kinds: Sequence[str] | None = None) -> list[Outcome]:
-        """Look at every kind; train, and suspend the version in service, where that is due.
+        """Check every kind; train, and suspend the version in service, where that is due.
 
-        Trouble with one kind (data that cannot be read, a training that fails) is reported and leaves the others.
-        """
+        Trouble with one kind (data that cannot be read, a training that fails) is reported and leaves the others."""
         self._read.clear()
         return [self._tick(self._kinds[name], now) for name in (self.kinds if kinds is None else kinds)]
 
@@ -120,8 +111,7 @@ class Keeper:
 
         Raises:
             ModelError: there is no data for that kind, or too little of it.
-            TrainingRuns: another training runs.
-        """
+            TrainingRuns: another training runs."""
         if name not in self._kinds:
             there = ", ".join(self.kinds) or "nothing"
             raise ModelError(f"no data to train {name} from; known sources are for {there}")
@@ -176,8 +166,8 @@ M = TypeVar("M", bound=Stored)
 
 @frozen_dataclass(frozen=True, slots=True)
 class Serving:
-    """What answers for one kind: a version (``v3``), or its replacement, and ``why``. ``trouble``: a version
-    is in service and cannot be used."""
+    """What answers for one kind: a version (``v3``), or its replacement, and ``why``. ``trouble``: a version is in
+    service but cannot be used."""
 
     version: str
     why: str
@@ -191,14 +181,14 @@ class Served:
         self._library = library
         self._models: dict[str, Any] = {}
         self.serving: Mapping[str, Serving] = {kind.name: self._look(kind) for kind in kinds}
-        """By name of the kind."""
+        """What answers, by name of the kind."""
 
     def model(self, kind: Kind[M, Any]) -> M | None:
         """The model of the version in service; ``None`` where its replacement answers."""
         return self._models.get(kind.name)
 
     def version(self, kind: Kind[Any, Any]) -> str:
-        """What answers for a kind, as explanations name it."""
+        """The name in explanations of what answers for a kind."""
         return self.serving[kind.name].version
 
     def _look(self, kind: Kind[Any, Any]) -> Serving:
@@ -217,7 +207,7 @@ class Served:
         return Serving(f"v{number}", self._promoted(kind.name, number))
 
     def _promoted(self, name: str, number: int) -> str:
-        """Why this version serves, from the library's own trail."""
+        """Why this version serves, from the library's audit trail."""
         try:
             trail = self._library.trail(name)
             return next(

@@ -1,21 +1,14 @@
-"""Versions on disk.
+"""``Library``: model versions on disk: readable JSON, checked on load, promoted with care, with an audit trail::
 
-A folder of model versions: readable JSON, checked on load, promoted with care, with an audit trail.
-
-::
-
-    <root>/<name>/v0001.json    one version: the model, its facts, a SHA-256 of both
-    <root>/<name>/service.json  which version is in service, and the one before it
+    <root>/<name>/v0001.json      one version: the model, its facts, a SHA-256 of both
+    <root>/<name>/service.json    which version is in service, and the one before it
     <root>/<name>/suspended.json  there while the version in service is suspended: its stand-in answers
-    <root>/<name>/audit.jsonl   one line per action: time, action, version, why
-    <root>/train.lock           held while a training runs
+    <root>/<name>/audit.jsonl     one line per action: time, action, version, why
+    <root>/train.lock             held while a training runs
 
-Every file is written whole or not at all (temporary file, fsync, rename, fsync of the folder), in an order in
-which a crash between any two steps leaves the model in service as it was: a version first, then its
-promotion, then the audit line. Nothing is pickled; a file that does not check is refused, never half used.
-
-The files of a library: written whole, and refused where they do not check.
-"""
+Every file is written whole or not at all (temporary file, fsync, rename, fsync of the folder), in an order in which a
+crash between any two steps leaves the model in service as it was: a version first, then its promotion, then the audit
+line. Nothing is pickled; a file that does not check is refused, never half used."""
 
 from __future__ import annotations
 
@@ -42,8 +35,7 @@ def write_whole(path: Path, text: str) -> None:
     """Write a file so that a crash leaves either the old content or the new, never a part.
 
     Raises:
-        ModelError: the folder cannot be written.
-    """
+        ModelError: the folder cannot be written."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomic(path, text.encode(), durable=True, mode=0o600)
@@ -55,8 +47,7 @@ def read_version(path: Path) -> dict[str, Any]:
     """One stored version: when it was created, its facts, the model's own data.
 
     Raises:
-        ModelError: the file is absent, is no version, or was changed since it was written.
-    """
+        ModelError: the file is absent, is no version, or was changed since it was written."""
     content = read_json(path)
     kinds = {"created": str, "facts": dict, "data": dict}
     if content.get("format") != FORMAT or any(not isinstance(content.get(k), t) for k, t in kinds.items()):
@@ -72,8 +63,7 @@ def read_json(path: Path) -> dict[str, Any]:
     """The JSON object that a file holds.
 
     Raises:
-        ModelError: the file is absent, or holds no JSON object.
-    """
+        ModelError: the file is absent, or holds no JSON object."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -147,16 +137,14 @@ class Library:
         """All versions of a name, oldest first.
 
         Raises:
-            ModelError: a file does not check.
-        """
+            ModelError: a file does not check."""
         return [self.show(name, number) for number in self._numbers(name)]
 
     def show(self, name: str, number: int | None = None) -> Version:
         """One version; without a number the one in service.
 
         Raises:
-            ModelError: there is none, or its file does not check.
-        """
+            ModelError: there is none, or its file does not check."""
         serving = self.serving(name)
         if number is None:
             number = serving
@@ -188,8 +176,7 @@ class Library:
         """Put a version into service.
 
         Raises:
-            ModelError: there is no such version, or its file does not check.
-        """
+            ModelError: there is no such version, or its file does not check."""
         self.show(name, number)
         before, _ = self._service(name)
         self._serve(name, number, before if before != number else self._service(name)[1])
@@ -199,8 +186,7 @@ class Library:
         """Put the version before the one in service back; returns its number.
 
         Raises:
-            ModelError: there is none to go back to, or its file does not check.
-        """
+            ModelError: there is none to go back to, or its file does not check."""
         now, before = self._service(name)
         if before is None:
             raise ModelError(f"{self._folder(name)}: no earlier version of {name} was in service; promote one")
@@ -220,8 +206,7 @@ class Library:
         """Why the version in service is suspended, or None where it is not.
 
         Raises:
-            ModelError: the file that says so cannot be read.
-        """
+            ModelError: the file that says so cannot be read."""
         path = self._folder(name) / _SUSPENDED
         return str(read_json(path).get("why", "")) if path.exists() else None
 
@@ -229,8 +214,7 @@ class Library:
         """The audit trail, oldest first; a last line torn by a crash is left out.
 
         Raises:
-            ModelError: a line before the last is not JSON.
-        """
+            ModelError: a line before the last is not JSON."""
         path = self._folder(name) / "audit.jsonl"
         if not path.exists():
             return []
@@ -259,14 +243,12 @@ class Library:
     ) -> Trained:
         """Fit, judge on later data beside the model in service, store, and promote if not worse.
 
-        `loss` must use data later than any that `fit` saw; lower is better. A loss above `most` is never promoted.
-        A model in service that no longer loads counts as beaten. `final` fits what is stored, if that is to learn
-        from the judging data too; without it what was judged is stored.
+        `loss` must use data later than any that `fit` saw; lower is better. A loss above `most` is never promoted. A
+        model in service that no longer loads counts as beaten. `final` fits the model that is stored, if that is to
+        learn from the judging data too; without it the judged model is stored.
 
-        Raises:
-            TrainingRuns: another training holds the lock.
-            ModelError: the new model has no loss, or cannot be stored.
-        """
+        Raises: TrainingRuns: another training holds the lock. ModelError: the new model has no loss, or cannot be
+        stored."""
         with self.training():
             model = fit()
             # Judged as it will be loaded, so that what is promoted is known to survive storage.
@@ -299,8 +281,7 @@ class Library:
         The kernel drops the lock when its holder dies, so a lock file left behind never blocks anybody.
 
         Raises:
-            TrainingRuns: it is held by another process or thread.
-        """
+            TrainingRuns: it is held by another process or thread."""
         self.root.mkdir(parents=True, exist_ok=True)
         path = self.root / "train.lock"
         handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)

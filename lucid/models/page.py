@@ -1,4 +1,4 @@
-"""A model as one self-contained page: what its terms weigh, each term's curve, or its tree, as inline SVG."""
+"""A model as one HTML page: weights of its terms, each term's curve, or its tree, as inline SVG."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from lucid.pages.charts import WIDTH, Picture, shortened, sideways, steps
 from lucid.pages.page import write_page
 
 Drawn = tuple[str, Picture, str]
-"""Heading, picture, what stands under it."""
+"""Heading, chart, and the text under it."""
 
 _DATES_FROM = 1e9
-"""A fact as large is a Unix time."""
+"""Facts from this size on are Unix times."""
 _KEYS = (("raises the prediction", "plus"), ("lowers it", "minus"))
 
 
@@ -40,12 +40,10 @@ def additive_page(
     facts: Mapping[str, Any] | None = None,
     more: Sequence[tuple[str, str, AdditiveModel]] = (),
 ) -> None:
-    """Facts, importances and the curves of the most important terms; then those of further parts (title, unit,
-    tables) of the same model.
+    """Write a page with facts, importances and the curves of the most important terms; then those of further parts
+    (title, unit, tables) of the same model.
 
-    Raises:
-        OSError: it cannot be written.
-    """
+    Raises: OSError: it cannot be written."""
     known = {"intercept": f"{model.intercept:.4g}{in_unit(unit)}", "terms": len(model.terms), **_facts(facts)}
     parts = [_part("Terms" if not more else title, unit, model), *(_part(*part) for part in more)]
     lead = "The prediction is the intercept plus one addend per term."
@@ -54,11 +52,9 @@ def additive_page(
 
 
 def tree_page(tree: ShareTree, path: Path, title: str, facts: Mapping[str, Any] | None = None) -> None:
-    """Facts and the tree.
+    """Write a page with facts and the tree.
 
-    Raises:
-        OSError: it cannot be written.
-    """
+    Raises: OSError: it cannot be written."""
     words = "Start at the top; yes leads to the left. A leaf says what it decides, and for how many training rows."
     part = {"heading": "The tree", "words": words, "pictures": [("", picture_of_tree(tree), "")]}
     lead = f"A decision tree of {tree.leaves} leaves says how heavy a job is: {', '.join(LABELS)}."
@@ -68,7 +64,7 @@ def tree_page(tree: ShareTree, path: Path, title: str, facts: Mapping[str, Any] 
 
 
 def _facts(facts: Mapping[str, Any] | None) -> dict[str, Any]:
-    """As a person reads them; what is not known is left out."""
+    """The facts as a person reads them, without unknown ones."""
     return {name.replace("_", " "): _fact(value) for name, value in (facts or {}).items() if value is not None}
 
 

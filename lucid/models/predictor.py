@@ -1,8 +1,7 @@
-"""The learned models as a `Predictor`: what the deciding half is given, live and in the simulator.
+"""``LearnedPredictor``: the trained models as one `Predictor`, live and in the simulator.
 
 Durations come from a `DurationModel` and the history of finished jobs, which is added to as jobs end. Share scores
-come from a `ShareTree`, pair speeds from a `PairModel`; for what there is no model, another predictor is asked.
-"""
+come from a `ShareTree`, pair speeds from a `PairModel`; another predictor answers where there is no model."""
 
 from __future__ import annotations
 
@@ -31,10 +30,10 @@ _MOST_PAIRS = 200_000
 
 
 class LearnedPredictor:
-    """Answers from models. `otherwise` is asked for what there is no model for. `epoch_s` is added to times of jobs,
-    so that hours and weekdays are those of the calendar. A job with a profile has run for `profiled_s` without
-    ending, and is estimated as such. `sources` name the duration model and the share tree in explanations, where
-    they go by another name than these."""
+    """Answers from models; `otherwise` answers where there is no model. `epoch_s` is added to times of jobs, so that
+    hours and weekdays are those of the calendar. A job with a profile has run for `profiled_s` without ending, and is
+    estimated as such. `sources` name the duration model and the share tree in explanations, where these go by other
+    names."""
 
     name = "learned"
 
@@ -73,8 +72,8 @@ class LearnedPredictor:
         profiled_s: float = 0.0,
         share: ShareTree | None = None,
     ) -> LearnedPredictor:
-        """The versions that serve; a kind that has none is left to `otherwise`, and share scores to the tree `share`,
-        where one is given."""
+        """The predictor of the versions that serve; a kind without one is left to `otherwise`, and share scores to
+        the tree `share`, where one is given."""
         tree = served.model(SHARE)
         source = SHARE.stand_in if tree is None else f"share tree {served.version(SHARE)}"
         return cls(
@@ -94,7 +93,7 @@ class LearnedPredictor:
         duration.serve(self.history)
 
     def predict(self, job: Job, profile: JobProfile | None, now_s: float) -> Prediction:
-        """Duration with its terms; the share score, with the path through the tree, once there is a profile."""
+        """The duration with its terms; the share score, with the path through the tree, once there is a profile."""
         duration_s, source, terms = self._duration(job, profile, now_s)
         if profile is None:
             return Prediction(duration_s, source, duration_terms=terms)
@@ -132,7 +131,7 @@ class LearnedPredictor:
         return max(found.estimate_s, 1.0), f"{self._sources['duration']}: {found.source}", terms
 
     def pair_speed(self, a: JobProfile, b: JobProfile) -> PairSpeeds:
-        """By the pair model, capped at full speed; else by the other predictor."""
+        """The speeds by the pair model, capped at full speed; else by the other predictor."""
         if self._pairs is None:
             return self._otherwise.pair_speed(a, b)
         known = self._speeds.get((a, b))
@@ -144,7 +143,7 @@ class LearnedPredictor:
         return known
 
     def learn(self, ended: Sequence[Ended]) -> None:
-        """Jobs that ended join the history."""
+        """Add the ended jobs to the history."""
         self.history.add(ended_table(ended, self._epoch_s))
         self._otherwise.learn(ended)
 

@@ -1,11 +1,9 @@
-"""When to train again, and when to suspend a version: pure decisions, and a runner for a timer.
+"""When to train a model again or suspend a version: pure decisions from evidence, and a tick that acts.
 
-Error drift is prequential (Gama et al. 2013): every prediction is scored when its job ends, before the job is
-learned from. The model's mean absolute error over the recent jobs is held against that of history means over
-the same jobs; above 1 the model is worse than knowing nothing but means.
-Input drift is the population stability index, PSI = sum (p_i - q_i) ln(p_i / q_i) over bins of the training
-data (customary reading: below 0.1 stable, above 0.25 a shift).
-"""
+Error drift is prequential (Gama et al. 2013): every prediction is scored when its job ends, before the job is learned
+from. The model's mean absolute error over the recent jobs is compared with that of history means over the same jobs;
+above 1 the model is worse than knowing nothing but means. Input drift is the population stability index, PSI = sum
+(p_i - q_i) ln(p_i / q_i) over bins of the training data (customary reading: below 0.1 stable, above 0.25 a shift)."""
 
 from __future__ import annotations
 
@@ -35,8 +33,8 @@ class Action(StrEnum):
 
 @dataclass(frozen=True)
 class Rules:
-    """Bounds. An administrator sets ``new_jobs`` and ``most_age``; the others hold at every site, for what they mean
-    does not depend on the site."""
+    """The bounds of decisions. An administrator sets ``new_jobs`` and ``most_age``; the others hold at every site,
+    for what they mean does not depend on the site."""
 
     new_jobs: int = 1000  # finished jobs not yet learned from that call for training
     least_jobs: int = 50  # below this many new jobs there is too little to learn from and to judge by
@@ -49,7 +47,7 @@ class Rules:
 
 @dataclass(frozen=True)
 class Drift:
-    """What was measured: error ratio (None if too few jobs) and PSI per input."""
+    """The measured drift: error ratio (None if too few jobs) and PSI per input."""
 
     ratio: float | None
     jobs: int
@@ -61,13 +59,13 @@ class Drift:
         return max(self.inputs.items(), key=lambda item: item[1]) if self.inputs else None
 
     def to_json(self) -> dict[str, Any]:
-        """For status pages and logs."""
+        """The drift as JSON, for status pages and logs."""
         return {"error_ratio": self.ratio, "jobs": self.jobs, "psi": dict(self.inputs)}
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """What `due` decides from; `trained` is None if no version is in service."""
+    """The evidence that `due` decides from; `trained` is None if no version is in service."""
 
     now: datetime
     trained: datetime | None
@@ -77,7 +75,7 @@ class Evidence:
 
 @dataclass(frozen=True)
 class Decision:
-    """What to do, and every reason that spoke for it (with the numbers compared)."""
+    """The decision what to do, and every reason for it (with the numbers compared)."""
 
     action: Action
     reasons: tuple[str, ...]
@@ -120,8 +118,7 @@ def error_ratio(truth: npt.ArrayLike, predicted: npt.ArrayLike, history: npt.Arr
     None without jobs; infinite if history was right throughout and the model was not.
 
     Raises:
-        ModelError: shapes differ.
-    """
+        ModelError: shapes differ."""
     real, model, means = (np.asarray(values, dtype=np.float64) for values in (truth, predicted, history))
     if not real.shape == model.shape == means.shape:
         raise ModelError(f"error drift: shapes {real.shape}, {model.shape}, {means.shape} differ; give one per job")
@@ -136,8 +133,7 @@ def error_ratio(truth: npt.ArrayLike, predicted: npt.ArrayLike, history: npt.Arr
 def psi(trained: npt.ArrayLike, recent: npt.ArrayLike, *, bins: int = 10) -> float:
     """Population stability index of a number over quantile bins of the training data; missing is a bin too.
 
-    0 if either side is empty: nothing can be said.
-    """
+    0 if either side is empty, when nothing can be said."""
     old, new = np.asarray(trained, dtype=np.float64), np.asarray(recent, dtype=np.float64)
     known = old[~np.isnan(old)]
     if not old.size or not new.size:
@@ -151,8 +147,7 @@ def category_psi(trained: Sequence[str | None], recent: Sequence[str | None], *,
     ones among them, share one bin.
 
     Without that bound hundreds of users with a handful of jobs each would look like drift whenever the index is
-    taken: of two samples of one distribution it is about (bins - 1) (1/n + 1/m).
-    """
+    taken: of two samples of one distribution it is about (bins - 1) (1/n + 1/m)."""
     if not trained or not recent:
         return 0.0
     place = {name: number for number, (name, _) in enumerate(Counter(trained).most_common(bins - 1))}
@@ -173,8 +168,7 @@ def run_due(
     """One tick of the timer (daemon or cron): decide, suspend the version in service if need be, train.
 
     `train` calls `Library.train`, which holds the lock; if another training runs this tick is skipped, since
-    that training serves the same purpose. Crashes are left to the next tick: nothing here keeps state.
-    """
+    that training serves the same purpose. Crashes are left to the next tick: nothing here keeps state."""
     decision = due(evidence, rules)
     if decision.action is Action.NOTHING:
         return decision, None

@@ -1,4 +1,4 @@
-"""``lucid-sampler``: what prolog, epilog and systemd call. Plain argparse: a sampler must stay small."""
+"""``lucid-sampler``: the commands that prolog, epilog and systemd call. Plain argparse keeps it small."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def _verb(given: argparse.Namespace, paths: NodePaths) -> int:
 
 
 def _launch(given: argparse.Namespace, paths: NodePaths) -> None:
-    """Start a sampler that outlives this command, in a session of its own and with nothing of it open."""
+    """Start a sampler that outlives this command, in a session of its own and with none of its files open."""
     options = ["--run-dir", paths.run, "--spool", paths.spool, "--profiles", paths.profiles, "--source", given.source]
     options += ["--interval", str(given.interval), "--node", given.node]
     subprocess.Popen(

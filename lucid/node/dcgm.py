@@ -1,12 +1,7 @@
-"""Readings from dcgm-exporter, joined with NVML's processes.
+"""``ExporterMetrics``: readings from a dcgm-exporter's page; joined with NVML, which knows processes.
 
-Readings from DCGM: the page of a running dcgm-exporter.
-
-Better than opening the profiling counters a second time where a site already exports them. The page knows of no
-processes, so two jobs on one GPU cannot be told apart by it: the sampler then takes NVML beside it.
-
-DCGM's profiling fields and NVML's processes as one source.
-"""
+The page is better than opening the profiling counters a second time where a site already exports them. It knows of no
+processes, so two jobs on one GPU cannot be told apart by it: the sampler then takes NVML beside it."""
 
 from __future__ import annotations
 
@@ -23,7 +18,8 @@ from lucid.core.ports import GpuMetrics
 from lucid.errors import MetricsError
 
 _BLANK: Final = 1e14
-"""DCGM's blank values (0x7ffffff0 in 32 bits, 140737488355328.0, 9223372036854775792 …) mean 'not available'."""
+"""Values from this on are DCGM's blanks (0x7ffffff0 in 32 bits, 140737488355328.0, 9223372036854775792 …): 'not
+available'."""
 _BLANK_32: Final = 0x7FFFFFF0
 _LARGEST_PAGE: Final = 32 << 20
 _TIMEOUT_S: Final = 5.0
@@ -45,8 +41,7 @@ def parse_exporter(page: str, where: str) -> dict[str, tuple[GpuCard, dict[str, 
     Values that DCGM marks as not available are left out, as are lines of MIG instances (their card is marked).
 
     Raises:
-        MetricsError: a line is not of the format; the message names ``where`` and the line.
-    """
+        MetricsError: a line is not of the format; the message names ``where`` and the line."""
     found: dict[str, tuple[GpuCard, dict[str, float]]] = {}
     for number, line in enumerate(page.splitlines(), 1):
         if not line.strip() or line.startswith("#"):
@@ -124,7 +119,7 @@ class ExporterMetrics:
         self._xids: dict[str, int] = {}
 
     def cards(self) -> Sequence[GpuCard]:
-        """As the port says; memory is what is used, free and reserved together."""
+        """The cards of the page; a card's memory is that used, free and reserved together."""
         cards = []
         for card, values in self._page().values():
             parts = [values.get(name) for name in (_MEM_MIB, _FREE)]
@@ -133,7 +128,7 @@ class ExporterMetrics:
         return sorted(cards, key=lambda card: card.index)
 
     def read(self, uuids: Collection[str]) -> Mapping[str, GpuReading | GpuLost]:
-        """As the port says. The exporter repeats the last Xid for ever: reported is one that is new."""
+        """One reading of each GPU. The exporter repeats the last Xid for ever, so only a new one is reported."""
         page = self._page()
         found: dict[str, GpuReading | GpuLost] = {}
         for uuid in uuids:
@@ -148,7 +143,7 @@ class ExporterMetrics:
         return found
 
     def conditions(self) -> Sequence[GpuCondition] | None:
-        """Not told: NVML stands beside it."""
+        """``None``: NVML stands beside it."""
         return None
 
     def xids(self) -> Mapping[int, Sequence[int]]:
@@ -156,7 +151,7 @@ class ExporterMetrics:
         return {}
 
     def close(self) -> None:
-        """Nothing is held open."""
+        """Do nothing: no file is held open."""
 
     def _page(self) -> dict[str, tuple[GpuCard, dict[str, float]]]:
         source = self._source
@@ -181,14 +176,14 @@ class JoinedMetrics:
         self.name = f"{main.name}+{beside.name}"
 
     def cards(self) -> Sequence[GpuCard]:
-        """The cards of whichever source answers; of both, those of ``beside`` (NVML knows the memory)."""
+        """The cards of whichever source answers; if both do, those of ``beside`` (NVML knows the memory)."""
         try:
             return self._beside.cards()
         except MetricsError:
             return self._main.cards()
 
     def read(self, uuids: Collection[str]) -> Mapping[str, GpuReading | GpuLost]:
-        """As the port says; an error only where both sources fail."""
+        """One joined reading of each GPU; an error only where both sources fail."""
         try:
             main = self._main.read(uuids)
         except MetricsError:
@@ -200,15 +195,15 @@ class JoinedMetrics:
         return {uuid: _joined(main[uuid], beside[uuid]) for uuid in uuids}
 
     def conditions(self) -> Sequence[GpuCondition] | None:
-        """Those of ``beside``: NVML tells of faults, DCGM's page of a GPU that is away says nothing."""
+        """The conditions of ``beside``: NVML reports faults, DCGM's page says nothing of a GPU that is away."""
         return self._beside.conditions()
 
     def xids(self) -> Mapping[int, Sequence[int]]:
-        """Those of ``beside``."""
+        """The Xids of ``beside``."""
         return self._beside.xids()
 
     def close(self) -> None:
-        """Close both."""
+        """Close both sources."""
         self._main.close()
         self._beside.close()
 

@@ -1,7 +1,6 @@
-"""The sampler's other task: are the GPUs of this node well? It reads the driver, and writes down what it saw.
+"""The sampler's watch over GPU health: it reads the driver every few seconds and writes down faults of all GPUs.
 
-All GPUs are looked at, those of no job, too. What is a fault and what is not says ``lucid.profiler.gpu_health``.
-"""
+GPUs without a job are watched, too. The rules for what is a fault are in ``lucid.profiler.gpu_health``."""
 
 from __future__ import annotations
 
@@ -18,7 +17,7 @@ from lucid.profiler.gpu_health import LOOK_S, HealthWatch
 
 
 def boot_id() -> str:
-    """What the kernel calls this boot; empty where it does not say."""
+    """The kernel's name for this boot; empty where it has none."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     except OSError:
@@ -26,7 +25,7 @@ def boot_id() -> str:
 
 
 class HealthLooks:
-    """Looks every few seconds, and at each second for what the driver reports by itself."""
+    """Reads conditions every few seconds, and every second what the driver reports by itself."""
 
     def __init__(
         self,
@@ -50,7 +49,7 @@ class HealthLooks:
         self._failing = False
         self._unwritten = True
         self._tells = True
-        """Does the source tell of conditions at all?"""
+        """Whether the source reports conditions at all."""
 
     def tick(self, now_s: float) -> None:
         """One round."""

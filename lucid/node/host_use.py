@@ -1,23 +1,18 @@
-"""What the jobs of this node do beside their GPUs: CPU time, and waiting for storage, from their control groups.
+"""Jobs' use of a node beside its GPUs: CPU time, waiting for storage, and memory, from their control groups.
 
 A job's control group is found through its processes, as Slurm names it (``…/job_N``, or by the job's SLUID under
-cgroup/v2). What is read there every second:
+cgroup/v2). These are read there:
 
-CPU time: ``cpu.stat`` (v2), ``cpuacct.usage`` (v1), else the CPU time of the processes in the group.
-
-Waiting for storage, by the first of these that the kernel offers:
-
-1. ``io.pressure`` of the group (v2 with PSI): time in which some task of it waited for I/O.
-2. Delays of block I/O of its processes (/proc/PID/stat, field 42), where ``kernel.task_delayacct`` is on.
-3. Looks at its processes: in how many of them one was in uninterruptible sleep (state D). One look tells little;
-   the mean over a job's profile tells its share within some points.
-
-Memory: ``anon`` (v2) or ``total_rss`` (v1) of ``memory.stat``, every ten seconds: what the job's processes hold
-without caches, which the kernel takes back before it ends anybody.
+- CPU time every second: ``cpu.stat`` (v2), ``cpuacct.usage`` (v1), else the CPU time of the processes in the group.
+- Waiting for storage every second, by the first of these that the kernel offers: ``io.pressure`` of the group (v2
+  with PSI), time in which some task of it waited for I/O; delays of block I/O of its processes (/proc/PID/stat,
+  field 42), where ``kernel.task_delayacct`` is on; or samples of its processes: in how many of them one was in
+  uninterruptible sleep (state D). One sample tells little; the mean over a profile is right within some points.
+- Memory every ten seconds: ``anon`` (v2) or ``total_rss`` (v1) of ``memory.stat``, without caches, which the kernel
+  takes back before it ends anybody.
 
 Bytes of I/O are not read: nobody knows how many of them a second would be all that the storage gives. Everything here
-is what anybody on the node may read. What cannot be read is unknown.
-"""
+is what anybody on the node may read. What cannot be read is unknown."""
 
 from __future__ import annotations
 
@@ -33,25 +28,26 @@ from lucid.profiler.shape import HostUse
 _GROUP: Final = re.compile(r"/(?:job_(\d+)|(s[0-9A-HJKMNP-TV-Z]{13}))(?=/|$)")
 _TICKS: Final = os.sysconf("SC_CLK_TCK")
 _AGAIN_S: Final = 10.0
-"""Which processes and cores a job has is looked up so often."""
+"""How often the processes and cores of a job are looked up."""
 _LOOK_S: Final = 2.0
-"""Between two looks at a job's processes, where its group does not tell all of it. These looks cost most."""
+"""The time between two samples of a job's processes, where its group does not tell all. These samples cost most."""
 _MOST_GAP_S: Final = 10.0
-"""A longer time between two readings is passed over: what the GPU did in all of it is not known."""
+"""A longer time between two readings is passed over: the GPU's work in all of it is unknown."""
 _MOST_PROCESSES, _MOST_FOLDERS = 64, 64
-"""Of a job: those beyond are not looked at."""
+"""Most processes and folders of a job that are read."""
 _LARGEST: Final = 1 << 16
 _DELAYS, _STATES = "delays of block I/O", "states of processes"
 _CPU, _ACCOUNTS, _PRESSURE, _CPUSET = "cpu.stat", "cpuacct.usage", "io.pressure", "cpuset.cpus"
 _MEMORY: Final = "memory.stat"
 _HELD = re.compile(r"^(?:anon|total_rss) (\d{1,19})$", re.MULTILINE)
-"""Of memory.stat: what is no cache, under cgroup/v2 and v1."""
+"""The line of memory.stat with memory that is no cache, under cgroup/v2 and v1."""
 
 
 @dataclass(slots=True)
 class _Processes:
-    """At one look: CPU seconds and seconds of waiting for storage, each by process. ``busy``, ``storage``: cores that
-    were busy since the look before, and the share of waiting; ``None`` where that is not known."""
+    """The state of a job's processes at one sample: CPU seconds and seconds of waiting for storage, each by process.
+    ``busy``, ``storage``: cores that were busy since the sample before, and the share of waiting; ``None`` where
+    unknown."""
 
     cpu_s: dict[int, float] = field(default_factory=dict)
     delay_s: dict[int, float] = field(default_factory=dict)
@@ -61,7 +57,7 @@ class _Processes:
 
 @dataclass(slots=True)
 class _Job:
-    """One job's control group. ``top``: its folder with the processes; ``files``: what is read there, by name."""
+    """One job's control group. ``top``: its folder with the processes; ``files``: the files read there, by name."""
 
     top: Path
     files: dict[str, Path]
@@ -84,11 +80,11 @@ class Host:
         self._proc, self._groups = proc, groups
         self._jobs: dict[str, _Job] = {}
         self._missed: dict[str, float] = {}
-        """When a job's control group was looked for last, and not found."""
+        """When a job's control group was last looked for in vain."""
         self._delays = self._has_delays()
 
     def forget_all_but(self, alive: Iterable[str]) -> None:
-        """Jobs that have ended."""
+        """Forget the jobs that have ended."""
         kept = set(alive)
         self._jobs = {name: job for name, job in self._jobs.items() if name in kept}
         self._missed = {name: at_s for name, at_s in self._missed.items() if name in kept}
@@ -101,8 +97,7 @@ class Host:
             job: the job, by any name.
             number: its number in the names of Slurm's control groups.
             pids: processes that are known to be its own.
-            now_s: any clock.
-        """
+            now_s: any clock."""
         known = self._jobs.get(job)
         if known is None:
             if not pids or 0.0 <= now_s - self._missed.get(job, float("-inf")) < _AGAIN_S:
@@ -124,7 +119,7 @@ class Host:
         return self._since(known, now_s)
 
     def held_mib(self, job: str) -> float | None:
-        """What the job's processes held of the node's memory when that was last looked at; ``None``: not known."""
+        """The node's memory that the job's processes held when last read; ``None``: unknown."""
         known = self._jobs.get(job)
         return None if known is None else known.held_mib
 
@@ -135,8 +130,8 @@ class Host:
         return next((job for job in found if job is not None), None)
 
     def _group_of(self, pid: int, number: str) -> _Job | None:
-        """The control group of the job that a process is in, if that is the job with this number: a process id may
-        be another's by now."""
+        """The control group that a process is in, if it is that of the job with this number: the process id may be
+        another's by now."""
         tops: dict[str, Path] = {}
         for line in (_text(self._proc / str(pid) / "cgroup") or "").splitlines():
             _, _, rest = line.partition(":")
@@ -169,7 +164,7 @@ class Host:
         return found
 
     def _cores(self, job: _Job, pids: Sequence[int]) -> int:
-        """How many the job has: by its cpuset, else by what its processes may run on."""
+        """How many cores the job has: by its cpuset, else by what its processes may run on."""
         count = _listed(_text(job.files[_CPUSET]) or "") if _CPUSET in job.files else 0
         for pid in pids:
             if count:
@@ -179,7 +174,7 @@ class Host:
         return count or os.cpu_count() or 1
 
     def _processes(self, job: _Job) -> tuple[int, ...]:
-        """Those in the group and below it, as far as anything of theirs is read."""
+        """The processes in the group and below it, as far as anything of them is read."""
         if {_CPU, _PRESSURE} <= job.files.keys():
             return ()
         found: set[int] = set()
@@ -194,8 +189,8 @@ class Host:
         return tuple(sorted(found)[:_MOST_PROCESSES])
 
     def _has_delays(self) -> bool:
-        """Does the kernel count delays of block I/O? An older one does not say; where it does, the first process has
-        some."""
+        """Whether the kernel counts delays of block I/O. An older one does not say; where it does, the first process
+        has some."""
         told = _text(self._proc / "sys/kernel/task_delayacct")
         if told is not None:
             return told.strip() == "1"
@@ -229,7 +224,7 @@ class Host:
         return HostUse(busy, job.cores, job.seen.storage, _DELAYS if self._delays else _STATES)
 
     def _look(self, job: _Job, now_s: float) -> None:
-        """Look at a job's processes; what they did since the last look stands until the next."""
+        """Sample a job's processes; what they did since the last sample stands until the next."""
         step_s, job.seen_s = now_s - job.seen_s, now_s
         before, seen = job.seen, _Processes()
         waiting = False
@@ -258,7 +253,7 @@ class Host:
 
 
 def _grown(now: dict[int, float], before: dict[int, float]) -> float:
-    """By how much the counters of those have grown that were there before, too."""
+    """How much the counters have grown of those processes that were there before, too."""
     return sum(max(value - before[pid], 0.0) for pid, value in now.items() if pid in before)
 
 
@@ -274,7 +269,7 @@ def _stat(folder: Path) -> list[str]:
 
 
 def _text(path: Path) -> str | None:
-    """A small file of the kernel's; ``None`` where it cannot be read."""
+    """The text of a small file of the kernel's; ``None`` where it cannot be read."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except (OSError, ValueError):

@@ -1,9 +1,8 @@
-"""Readings through NVML, by the vendor's own bindings (``nvidia-ml-py``, the optional extra ``node``).
+"""``NvmlMetrics``: readings through NVML, by the vendor's bindings ``nvidia-ml-py`` (extra ``node``).
 
-Needs no root. Whatever fails, fails small: a reading that a card does not offer is ``None``, a card that fails is
+It needs no root. Whatever fails, fails small: a reading that a card does not offer is ``None``, a card that fails is
 ``GpuLost``, and only a library or driver that does not answer is an error; the next call then opens it again, which
-is how a restarted driver is survived.
-"""
+is how a restarted driver is survived."""
 
 from __future__ import annotations
 
@@ -20,7 +19,7 @@ from lucid.errors import MetricsError
 _MIB: Final = 1 << 20
 _GPM: Final = ("NVML_GPM_METRIC_SM_UTIL", "NVML_GPM_METRIC_SM_OCCUPANCY", "NVML_GPM_METRIC_DRAM_BW_UTIL")
 _ABSENT: Final = frozenset({2, 3, 4, 6, 13, 20, 25})
-"""NVML codes that mean 'this card or driver does not tell': invalid argument, not supported, no permission, not
+"""NVML codes for 'this card or driver does not report that': invalid argument, not supported, no permission, not
 found, function not found, memory, version mismatch of an argument."""
 _DRIVER_GONE: Final = frozenset({1, 9, 18, 999})
 """Codes that mean 'open the library again': uninitialised, driver not loaded, version mismatch, unknown."""
@@ -29,7 +28,7 @@ _BRAKE: Final = 0x80
 """Bits of the reasons for low clocks that are the hardware's own: heat, and the power supply. Its caps by software
 (0x4, 0x20) are usual under load."""
 _MOST_XIDS: Final = 64
-"""Kept for one GPU until somebody asks."""
+"""Most Xids kept for one GPU until ``xids`` is called."""
 
 
 @dataclass(slots=True)
@@ -59,22 +58,22 @@ class NvmlMetrics:
         self._untold: dict[int, list[int]] = {}
         """Xids by device number, until ``xids`` hands them out."""
         self._noted = False
-        """Was the driver's queue of Xids looked through since they were handed out?"""
+        """Whether the driver's queue of Xids was read since they were handed out."""
         self._seen: dict[int, GpuCard] = {}
         """The card that was last seen at each place among the driver's (PCI order)."""
         self._failing: dict[GpuCard, str] = {}
-        """Those whose handles the driver does not give, with its words."""
+        """Cards whose handles the driver does not give, with its words."""
         self.driver = ""
         """Version of the driver last spoken to."""
 
     def cards(self) -> Sequence[GpuCard]:
-        """As the port says."""
+        """The GPUs that are there now, by index."""
         self._open()
         self._find()
         return sorted((device.card for device in self._devices.values()), key=lambda card: card.index)
 
     def read(self, uuids: Collection[str]) -> Mapping[str, GpuReading | GpuLost]:
-        """As the port says."""
+        """One reading of each of these GPUs; ``GpuLost`` for one that is gone or fails."""
         self._open()
         if any(uuid not in self._devices for uuid in uuids):
             self._find()
@@ -97,8 +96,8 @@ class NvmlMetrics:
         return found
 
     def conditions(self) -> Sequence[GpuCondition]:
-        """As the port says. A card that fails as soon as its handle is asked for is told as the one that stood at its
-        place before."""
+        """The health of every GPU that the driver names. A card that fails as soon as its handle is asked for is
+        reported as the one that stood at its place before."""
         self._open()
         if self._count() != len(self._devices):  # handles that are known tell by themselves that a card is lost
             self._find()
@@ -137,14 +136,14 @@ class NvmlMetrics:
         )
 
     def xids(self) -> Mapping[int, Sequence[int]]:
-        """As the port says; none while the driver does not answer."""
+        """Xid errors since the last call, by device number; none while the driver does not answer."""
         if self._nvml is not None and not self._noted:  # else a reading has just taken them off the queue
             self._note_xids()
         found, self._untold, self._noted = self._untold, {}, False
         return found
 
     def close(self) -> None:
-        """As the port says."""
+        """Release the driver."""
         if self._nvml is None:
             return
         for device in self._devices.values():
@@ -186,7 +185,7 @@ class NvmlMetrics:
             raise MetricsError(f"NVML: {error}; the driver was restarted or is gone") from None
 
     def _find(self) -> None:
-        """Look which cards are there; those known already keep their state."""
+        """Find out which cards are there; known ones keep their state."""
         nvml, count = self._nvml, self._count()
         known, self._devices, self._failing = self._devices, {}, {}
         for index in range(count):
@@ -305,7 +304,7 @@ class NvmlMetrics:
                     waiting[:] = [*waiting, int(event.eventData)][-_MOST_XIDS:]
 
     def _absent(self, call: Callable[..., Any], *given: Any) -> Any:
-        """What the call returns, or ``None`` where this card or driver does not offer it."""
+        """The result of the call, or ``None`` where this card or driver does not offer it."""
         try:
             return call(*given)
         except self._nvml.NVMLError as error:

@@ -1,17 +1,13 @@
-"""Which jobs, and whose process: cgroups, ancestors.
-
-Whose process is this? From /proc alone: its control group, or its ancestors.
+"""``Owners``: the job of a process, by control groups and ancestors; and jobs announced to a sampler.
 
 From 26.05 on Slurm names a job's control group under cgroup/v2 by the job's SLUID (``/s5H9M8071CEN00``) and not by
 its number, unless ``CgroupJobIdPaths=yes`` (26.05.2). The slurmstepd in the same control group says which job it is.
-An environment, into which its user may write anything, is read only where there is none, and in that group only.
+An environment, into which its user may write anything, is read only where there is no slurmstepd, and in that group
+only. A command line is its process's own to write, too. So a slurmstepd is believed only where its real user is root
+and its executable is slurmstepd (as far as that can be read: who is not root cannot see what root's processes run).
+Of several above a process the outermost counts, for what a job starts is below Slurm's own.
 
-A command line is its process's own to write, too. So a slurmstepd is believed only where its real user is root and
-its executable is slurmstepd (as far as that can be read: who is not root cannot see what root's processes run). Of
-several above a process the outermost counts, for what a job starts is below Slurm's own.
-
-Which jobs a node's sampler is to look at: one small file each, written by the prolog, removed by the epilog.
-"""
+The prolog announces a job by a small file, which the epilog removes."""
 
 from __future__ import annotations
 
@@ -29,28 +25,27 @@ _CGROUP_JOB: Final = re.compile(r"/job_(\d+)(?:/|$)", re.MULTILINE)
 _CGROUP_SLUID: Final = re.compile(r"/(s[0-9A-HJKMNP-TV-Z]{13})(?:/|$)", re.MULTILINE)
 _STEP: Final = re.compile(r"slurmstepd: \[(\d+)\.")
 _MPS_SERVER: Final = "nvidia-cuda-mps"
-"""The kernel keeps 15 characters of a name."""
+"""The name of the MPS server, of which the kernel keeps 15 characters."""
 _DEEPEST: Final = 64
 _MOST: Final = 8192
 
 
 class Owners:
-    """Remembers what it found out, for processes do not change their job. ``proc`` and ``root``, the user that
-    slurmstepd runs as, are for tests."""
+    """Finds jobs of processes, and remembers them, for processes do not change their job. ``proc`` and ``root``, the
+    user that slurmstepd runs as, are for tests."""
 
     def __init__(self, proc: Path = Path("/proc"), root: int = 0) -> None:
         self._proc = proc
         self._root = root
         self._known: dict[tuple[int, str], str | None] = {}
         self._jobs: dict[str, str] = {}
-        """By SLUID, which is of one job for ever."""
+        """Jobs by SLUID, which belongs to one job for ever."""
 
     def job_of(self, pid: int, given: Mapping[int, str]) -> str | None:
         """The job of a process, ``None`` if it has none or is gone.
 
-        Asked in turn: ``given`` (job by first process) along its ancestors; Slurm's control group, by job or by
-        SLUID; a ``slurmstepd`` among its ancestors (where Slurm tracks processes without control groups).
-        """
+        These are asked in turn: ``given`` (job by first process) along its ancestors; Slurm's control group, by job
+        or by SLUID; a ``slurmstepd`` among its ancestors (where Slurm tracks processes without control groups)."""
         started = self._started(pid)
         if started is None:
             return given.get(pid)
@@ -70,7 +65,7 @@ class Owners:
         return found
 
     def serves_mps(self, pid: int) -> bool:
-        """Is this the server of MPS? Drivers charge it with what its clients do on the GPU."""
+        """Whether this is the server of MPS. Drivers charge it with what its clients do on the GPU."""
         return self._read(pid, "comm").startswith(_MPS_SERVER)
 
     def _read(self, pid: int, name: str) -> str:
@@ -88,7 +83,8 @@ class Owners:
         return stat[19] if len(stat) > 19 else None
 
     def _is_step(self, pid: int) -> re.Match[str] | None:
-        """Is this a slurmstepd of Slurm's own? Then what its command line says, which only root could write."""
+        """The match of its command line, which only root could write, if this is a slurmstepd of Slurm's own; else
+        ``None``."""
         found = _STEP.match(self._read(pid, "cmdline").replace("\0", " "))
         if found is None:
             return None
@@ -134,7 +130,7 @@ class Owners:
         return None
 
     def _environment_in(self, sluid: str) -> str | None:
-        """The job that a process in this control group was told it belongs to."""
+        """The job that the environment of a process in this control group names."""
         for pid in self._pids():
             if not self._is_in(pid, sluid):
                 continue
@@ -186,19 +182,18 @@ def write_job_spec(folder: Path, spec: JobSpec) -> None:
     """Announce a job.
 
     Raises:
-        OSError: the folder cannot be written.
-    """
+        OSError: the folder cannot be written."""
     folder.mkdir(parents=True, exist_ok=True)
     write_atomic(folder / f"{spec.job}.json", json.dumps(asdict(spec)).encode())
 
 
 def remove_job_spec(folder: Path, job: str) -> None:
-    """The job has ended. Nothing happens if it was not announced."""
+    """Withdraw a job that has ended. Nothing happens if it was not announced."""
     (folder / f"{job}.json").unlink(missing_ok=True)
 
 
 def read_job_specs(folder: Path) -> Iterator[JobSpec]:
-    """All jobs announced; a file that is none is passed over (it is not this program's)."""
+    """All announced jobs; other files are passed over."""
     for path in sorted(folder.glob("*.json")) if folder.is_dir() else ():
         if path.name.startswith("."):
             continue

@@ -1,18 +1,10 @@
-"""Files a node leaves for lucidd: profiles, use, health (both sides).
+"""Files that a node's sampler leaves for lucidd: profiles, use and health of GPUs; written and read here.
 
-The folder through which nodes tell the daemon of their jobs: one small JSON file a job and node.
-
-The sampler replaces its file as a whole; a reader sees the old one or the new. A job on one node is
-``<job>.json``; a job over several nodes has ``<job>@<node>.json`` from each. Files that cannot be read are
-reported, never fatal: a profile lost costs a job its chance of sharing, nothing more.
-
-The folder through which nodes tell lucidd of GPUs that are not well: ``health/NODE.json`` among the summaries.
-
-The sampler replaces its file when there is something new, which moves the folder's time, and lucidd looks. In between
-it only touches the file, to say that it still looks. What cannot be read is told, and says nothing of any GPU.
-
-How jobs used their GPUs, from the summaries of samplers: read once each, and again when they change.
-"""
+There is one small JSON file a job and node, ``<job>.json``; a job over several nodes has ``<job>@<node>.json`` from
+each. ``health/NODE.json`` among them reports GPUs that are not well: the sampler replaces it when there is something
+new, which moves the folder's time, and in between only touches it, to show that it still watches. Every file is
+replaced as a whole, so a reader sees the old one or the new. Files that cannot be read are reported, never fatal: a
+profile lost costs a job its chance of sharing, nothing more."""
 
 from __future__ import annotations
 
@@ -41,14 +33,14 @@ _T = TypeVar("_T")
 
 @frozen_dataclass(frozen=True, slots=True)
 class ProfileFiles:
-    """What the folder held: summaries by job (one a node), and files that were no summaries, with the reason."""
+    """The content of the folder: summaries by job (one a node), and files that are no summaries, with the reason."""
 
     summaries: Mapping[str, tuple[Summary, ...]]
     bad: tuple[str, ...] = ()
 
     @property
     def profiles(self) -> dict[str, JobProfile]:
-        """By job, of those that are measured on all the nodes that reported."""
+        """Profiles by job, for jobs that are measured on all the nodes that reported."""
         merged = {job: merged_profile(nodes) for job, nodes in self.summaries.items()}
         return {job: profile for job, profile in merged.items() if profile is not None}
 
@@ -57,8 +49,7 @@ def write_summary(folder: Path, summary: Summary, *, several_nodes: bool = False
     """Replace a job's file in ``folder`` by this summary.
 
     Raises:
-        MetricsError: the folder cannot be written, or the job's name is no file name.
-    """
+        MetricsError: the folder cannot be written, or the job's name is no file name."""
     try:
         name = _file_name(f"{summary.job}@{summary.node}" if several_nodes else summary.job)
     except ValueError as error:
@@ -74,7 +65,7 @@ def write_summary(folder: Path, summary: Summary, *, several_nodes: bool = False
 
 
 def read_profile_files(folder: Path) -> ProfileFiles:
-    """Every summary in ``folder``; one that does not exist holds none."""
+    """Every summary in ``folder``; none where the folder does not exist."""
     found: dict[str, list[Summary]] = {}
     bad: list[str] = []
     for path in sorted(folder.glob("*.json")) if folder.is_dir() else ():
@@ -92,12 +83,9 @@ def read_profile_files(folder: Path) -> ProfileFiles:
 
 
 def read_summary(path: Path) -> Summary:
-    """One file.
+    """The summary in one file.
 
-    Raises:
-        FileNotFoundError: it is not there.
-        MetricsError: it is no summary; the message names file and fault.
-    """
+    Raises: FileNotFoundError: it is not there. MetricsError: it is no summary; the message names file and fault."""
     try:
         content = read_regular(path, _LARGEST_BYTES + 1)
         if len(content) > _LARGEST_BYTES:
@@ -133,12 +121,10 @@ def summary_to_dict(summary: Summary) -> dict[str, Any]:
 
 
 def summary_from_dict(data: Mapping[str, Any]) -> Summary:
-    """The inverse.
+    """The summary that ``summary_to_dict`` wrote.
 
-    Raises:
-        ValueError: it is of another format, or a value is out of range.
-        KeyError, TypeError: a field is missing or of a wrong type.
-    """
+    Raises: ValueError: it is of another format, or a value is out of range. KeyError, TypeError: a field is missing
+    or of a wrong type."""
     if data.get("format") != FORMAT:
         raise ValueError(f"format {data.get('format')!r}, this version reads {FORMAT}")
     summary = checked(from_json(Summary, data))
@@ -150,14 +136,14 @@ def summary_from_dict(data: Mapping[str, Any]) -> Summary:
 
 HEALTH_FORMAT: Final = 1
 ALIVE_S: Final = 60.0
-"""A sampler that runs touches its file so often."""
+"""How often a running sampler touches its file."""
 _LARGEST_HEALTH_BYTES: Final = 1 << 18
 _LARGEST_EVIDENCE: Final = 1 << 20
 _MOST_CARDS: Final = 64
 
 
 def health_folder(profiles: Path) -> Path:
-    """Where nodes tell it, by the folder of summaries."""
+    """The folder of health files, within the folder of summaries."""
     return profiles / "health"
 
 
@@ -171,8 +157,7 @@ def write_health(folder: Path, health: NodeHealth) -> None:
     """Replace a node's file.
 
     Raises:
-        MetricsError: the folder cannot be written.
-    """
+        MetricsError: the folder cannot be written."""
     path = _path(folder, health.node)
     try:
         folder.mkdir(exist_ok=True)
@@ -182,18 +167,15 @@ def write_health(folder: Path, health: NodeHealth) -> None:
 
 
 def touch_health(folder: Path, node: str) -> None:
-    """Say that the sampler of this node still looks, and has seen nothing new."""
+    """Touch the node's file, since its sampler still watches and has seen nothing new."""
     with contextlib.suppress(OSError):
         os.utime(_path(folder, node))
 
 
 def read_health(path: Path) -> NodeHealth:
-    """One file.
+    """The health of a node's GPUs from one file.
 
-    Raises:
-        FileNotFoundError: it is not there.
-        MetricsError: it tells of no node's GPUs.
-    """
+    Raises: FileNotFoundError: it is not there. MetricsError: it reports on no node's GPUs."""
     try:
         content = read_regular(path, _LARGEST_HEALTH_BYTES + 1)
         if len(content) > _LARGEST_HEALTH_BYTES:
@@ -225,8 +207,8 @@ def _sound_card(card: CardHealth) -> None:
 
 
 class HealthFolder:
-    """What all nodes told last. ``bad``: by file name, what is wrong with those that could not be read; what such a
-    node told before still counts."""
+    """The last health reports of all nodes. ``bad``: by file name, what is wrong with those that could not be read;
+    the earlier report of such a node still counts."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -236,7 +218,7 @@ class HealthFolder:
         self.bad: dict[str, str] = {}
 
     def look(self) -> Mapping[str, NodeHealth]:
-        """By node; the same objects as long as their files are the same."""
+        """The health by node; the same objects as long as their files are the same."""
         try:
             entries = {entry.name: entry.stat() for entry in os.scandir(self.folder) if _is_file(entry.name)}
         except FileNotFoundError:
@@ -264,7 +246,7 @@ class HealthFolder:
         return dict(self._nodes)
 
     def silent(self, now_s: float) -> list[str]:
-        """Nodes whose sampler has not said for some minutes that it still looks."""
+        """Nodes whose sampler has not touched its file for some minutes."""
         return sorted(node for node, at_s in self._alive_s.items() if now_s - at_s > 5 * ALIVE_S)
 
 
@@ -273,14 +255,14 @@ def _is_file(name: str) -> bool:
 
 
 class Evidence:
-    """The series of what was seen of GPUs that are not well, a line of JSON for each look that showed something, in a
-    file on the node; at 1 MiB it is put aside, and the one before goes."""
+    """The series of readings of GPUs that are not well, in a file on the node: a line of JSON for each reading that
+    showed something. At 1 MiB the file is put aside, and the one before it deleted."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
 
     def add(self, lines: list[dict[str, Any]]) -> None:
-        """Raises ``MetricsError`` where they cannot be written."""
+        """Append lines; raises ``MetricsError`` where they cannot be written."""
         if not lines:
             return
         try:
@@ -293,7 +275,8 @@ class Evidence:
 
 
 class UseFolder:
-    """The summaries below one folder. It may be asked from several threads."""
+    """How jobs used their GPUs, from the summaries below one folder: each is read once, and again when it changes. It
+    may be asked from several threads."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -302,8 +285,8 @@ class UseFolder:
         """By file name: version, job, use."""
 
     def uses(self) -> dict[str, tuple[GpuUse, ...]]:
-        """By job id, of all its nodes. Files that are no summaries, or of samplers that did not tell it yet, have
-        none: lucidd and ``lucidctl doctor`` tell of files that cannot be read."""
+        """The use by job id, over all nodes of the job. Files that are no summaries, or of samplers that did not
+        record it yet, have none: lucidd and ``lucidctl doctor`` report files that cannot be read."""
         with self._lock:
             self._look()
             found: dict[str, tuple[GpuUse, ...]] = {}

@@ -1,8 +1,7 @@
-"""The sampler: looks at the GPUs of the jobs on this node once a second and keeps what it sees.
+"""``Sampler``: reads the GPUs of the jobs on this node once a second, and writes their samples and summaries.
 
 It reads the driver and /proc, and writes its own files; it never touches a job. One process serves all jobs of the
-node, for a GPU that two jobs share must be read once and divided.
-"""
+node, for a GPU that two jobs share must be read once and divided."""
 
 from __future__ import annotations
 
@@ -38,7 +37,7 @@ _OFTEN_S, _SELDOM_S, _YOUNG_S = 10.0, 60.0, 900.0
 _MOST_NOTES: Final = 20
 _LONGEST_NOTE: Final = 200
 _MOST_PIDS: Final = 16
-"""Of a job, to find its control group by."""
+"""Most processes of a job by which its control group is looked for."""
 _MPS_DIR: Final = Path(os.environ.get("LUCID_MPS_DIR", "/run/lucid-mps"))
 """Where slurm/mps keeps its state."""
 
@@ -54,12 +53,12 @@ class _Watched:
     due_s: float = 0.0
     partner: str | None = None
     partners: tuple[str, ...] = ()
-    """Those present, or those before: what was seen beside them is kept."""
+    """Present partners, or the last ones: measurements beside them are kept."""
     partner_since_s: float = 0.0
     alone: JobProfile | None = None
     """The job's profile alone, of this run or an earlier one."""
     notes: dict[str, None] = field(default_factory=dict)
-    """In order, each once."""
+    """Notes in order, each once."""
 
     def note(self, text: str) -> None:
         if text not in self.notes and len(self.notes) < _MOST_NOTES:
@@ -67,7 +66,7 @@ class _Watched:
 
 
 class Sampler:
-    """Sampling of all jobs of one node. Nothing here waits or asks for the time: ``tick`` is told."""
+    """Samples all jobs of one node. Nothing here waits or asks for the time: ``tick`` gets it."""
 
     def __init__(
         self,
@@ -94,11 +93,11 @@ class Sampler:
         self._watched: dict[str, _Watched] = {}
         self._by_number: dict[str, str] = {}
         self._energy_j: dict[str, float] = {}
-        """By card, as counted at the last reading."""
+        """The energy counted at the last reading, by card."""
 
     @property
     def jobs(self) -> Sequence[str]:
-        """Those being sampled."""
+        """The jobs that are being sampled."""
         return tuple(self._watched)
 
     def tick(self, specs: Mapping[str, JobSpec], now_s: float) -> None:
@@ -121,14 +120,14 @@ class Sampler:
                 watched.due_s = now_s + (_OFTEN_S if young else _SELDOM_S)
 
     def end(self, job: str) -> None:
-        """The job has ended: a last summary, and its samples go."""
+        """End a job: write a last summary, and delete its samples."""
         watched = self._watched.pop(job, None)
         if watched is not None:
             self._summarise(watched)
             watched.writer.end()
 
     def close(self) -> None:
-        """The sampler stops; the jobs go on, and the next sampler takes up where this one left."""
+        """Stop sampling; the jobs go on, and the next sampler takes up where this one left."""
         for watched in self._watched.values():
             self._summarise(watched)
             watched.writer.close()
@@ -159,7 +158,8 @@ class Sampler:
         self._watched[spec.job] = watched
 
     def _earlier(self, spec: JobSpec) -> list[Summary]:
-        """What an earlier run of the job left (its profiling run, on whatever node), or this one, sampled before."""
+        """Summaries that an earlier run of the job left (its profiling run, on whatever node), or this one, sampled
+        before."""
         found = []
         for name in (f"{spec.job}.json", f"{spec.job}@{self._node}.json"):
             with contextlib.suppress(MetricsError, FileNotFoundError):
@@ -216,8 +216,8 @@ class Sampler:
     def _split_energy(
         self, readings: Mapping[str, GpuReading | GpuLost], used: Mapping[str, Mapping[str, float]]
     ) -> None:
-        """What each card took since the last reading goes to its jobs, by how much they used it; in equal parts where
-        none did, or nobody can tell."""
+        """Divide the energy of each card since the last reading among its jobs, by how much they used it; in equal
+        parts where none did, or nobody can tell."""
         before, self._energy_j = self._energy_j, {}
         for uuid, reading in readings.items():
             if isinstance(reading, GpuLost) or reading.energy_j is None:
@@ -272,7 +272,7 @@ class Sampler:
         return owned
 
     def _settle_gpus(self, owned: Mapping[tuple[str, str], Sequence[GpuProcess]]) -> None:
-        """Jobs announced without GPUs are on those where their processes were seen."""
+        """Give jobs announced without GPUs those where their processes were seen."""
         for job, watched in self._watched.items():
             if not watched.spec.gpus:
                 seen = [uuid for uuid, owner in owned if owner == job and uuid not in watched.gpus]
@@ -306,7 +306,7 @@ class Sampler:
         )
 
     def summary(self, job: str) -> Summary:
-        """What is known of a job that is being sampled."""
+        """The present summary of a job that is being sampled."""
         return self._summary(self._watched[job])
 
     def _summary(self, watched: _Watched) -> Summary:
@@ -334,8 +334,8 @@ class Sampler:
         return replace(found, use=watched.meter.uses)
 
     def _shares(self, spec: JobSpec) -> str:
-        """How a job that may share does it, and why it is not under MPS, as slurm/mps/start found; empty where nobody
-        tried."""
+        """How a job that may share does it, and why it is not under MPS, as slurm/mps/start found; empty where no
+        start was tried."""
         job = spec.slurm_id or spec.job
         slicing, under = self._told("slicing", job), self._told("sharing", job)
         if slicing:

@@ -1,8 +1,7 @@
 """The sampler as a process: one a node, started by the first prolog that needs it, or kept by systemd.
 
-``start`` announces a job and makes sure that a sampler runs; a lock on a file decides who it is. A sampler that has
-had nothing to do for a while lets go of the lock and looks once more before it leaves, so no job falls between.
-"""
+``start`` announces a job and makes sure that a sampler runs; a lock on a file decides who it is. An idle sampler
+releases the lock and checks once more for jobs before it leaves, so none falls between."""
 
 from __future__ import annotations
 
@@ -36,8 +35,8 @@ _LARGEST_LOG: Final = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class NodePaths:
-    """Where things lie on a node. ``run``: announced jobs, lock, log (local, gone at reboot). ``spool``: samples
-    (local disk). ``profiles``: summaries, in a folder that the daemon can read."""
+    """Folders on a node. ``run``: announced jobs, lock, log (local, gone at reboot). ``spool``: samples (local disk).
+    ``profiles``: summaries, in a folder that the daemon can read."""
 
     run: Path = Path("/run/lucid")
     spool: Path = Path("/var/lib/lucid/samples")
@@ -50,20 +49,19 @@ class NodePaths:
 
     @property
     def lock(self) -> Path:
-        """Held by the sampler; contains its process id."""
+        """The file that the sampler locks; it contains its process id."""
         return self.run / "sampler.lock"
 
     @property
     def log(self) -> Path:
-        """What the sampler has to say, when nobody else keeps it."""
+        """The sampler's log, when nobody else keeps it."""
         return self.run / "sampler.log"
 
     def make(self) -> None:
         """Create the folders that are missing.
 
         Raises:
-            ConfigError: one cannot be created or written; the message names it.
-        """
+            ConfigError: one cannot be created or written; the message names it."""
         for folder in (self.run, self.jobs, self.spool, self.profiles):
             try:
                 folder.mkdir(parents=True, exist_ok=True)
@@ -76,12 +74,10 @@ class NodePaths:
 def metrics_from(source: str) -> GpuMetrics:
     """The source named ``nvml``, or an exporter's page (an address or a file).
 
-    DCGM knows no processes and NVML does, so NVML stands beside it; its GPM is left alone then, for two readers
-    of profiling counters disturb each other.
+    DCGM knows no processes and NVML does, so NVML stands beside it; its GPM is left alone then, for two readers of
+    profiling counters disturb each other.
 
-    Raises:
-        ConfigError: nobody knows a source of this name.
-    """
+    Raises: ConfigError: there is no source of this name."""
     if source == "nvml":
         return NvmlMetrics()
     if "/" in source:
@@ -96,8 +92,7 @@ def become(user: str) -> None:
     """Go on as this user, if this process is root's; root is not needed for anything.
 
     Raises:
-        ConfigError: there is no such user.
-    """
+        ConfigError: there is no such user."""
     if os.geteuid() != 0:
         return
     try:
@@ -111,7 +106,7 @@ def become(user: str) -> None:
 
 @contextmanager
 def _locked(path: Path) -> Iterator[bool]:
-    """Try to be the sampler: ``True`` if this process is it until the end of the block."""
+    """A context in which this process is the sampler, if it yields true."""
     file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
         for again in (True, True, True, False):
@@ -144,7 +139,7 @@ def running_pid(paths: NodePaths) -> int | None:
 
 
 def start(paths: NodePaths, spec: JobSpec, launch: Callable[[], None]) -> bool:
-    """Announce a job; ``launch`` is called where no sampler runs. Says whether it was."""
+    """Announce a job; ``launch`` is called where no sampler runs. Returns whether it was."""
     paths.make()
     write_job_spec(paths.jobs, spec)
     if running_pid(paths) is not None:
@@ -154,8 +149,8 @@ def start(paths: NodePaths, spec: JobSpec, launch: Callable[[], None]) -> bool:
 
 
 def stop(paths: NodePaths, job: str, node: str, wait_s: float = 3.0) -> bool:
-    """The job has ended. Waits a little for its last summary; where no sampler runs, deletes its samples itself.
-    Returns whether they are gone."""
+    """End a job. Waits a little for its last summary; where no sampler runs, deletes its samples itself. Returns
+    whether they are gone."""
     remove_job_spec(paths.jobs, job)
     until = time.monotonic() + wait_s
     while unended(paths.spool, job, node):
@@ -171,7 +166,7 @@ def stop(paths: NodePaths, job: str, node: str, wait_s: float = 3.0) -> bool:
 
 
 class _Log:
-    """Lines with the time, the same line at most once in five minutes, a file of at most 1 MiB."""
+    """Writes lines with the time, the same line at most once in five minutes, to a file of at most 1 MiB."""
 
     def __init__(self, path: Path | None) -> None:
         self._path = path
@@ -208,8 +203,7 @@ def run(
     """Be the sampler of this node until SIGTERM; unless ``stay``, also until no job has been there for a minute.
 
     Samples fall on whole multiples of ``interval_s``; a late one is not made up for. ``samples`` ends it after so
-    many rounds. Returns ``False`` at once if another process is the sampler.
-    """
+    many rounds. Returns ``False`` at once if another process is the sampler."""
     paths.make()
     log = _Log(paths.log if log_to_file else None)
     stopping: list[int] = []

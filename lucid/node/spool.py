@@ -1,12 +1,11 @@
-"""A job's samples on disk: a sampler that starts after another was killed reads them, and goes on where that was.
+"""A job's samples on disk, which survive a killed sampler: the next one reads them and goes on where that was.
 
-``<spool>/<job>@<node>~<begin in ms>/<first sequence number>.seg`` holds a line of JSON (whose samples these are)
-and then records of fixed size (``lucid.profiler.samples``). A segment appears whole with its first line; each
-record is appended by one ``write``, so a killed sampler leaves at most one torn record, which the next one cuts off
-before it goes on with the next number. Full segments are never touched again. The folder goes with the job; a
-requeued job gets a folder of its own. A killed sampler loses no record that it wrote; a power failure may cost what
-the kernel had not yet written.
-"""
+``<spool>/<job>@<node>~<begin in ms>/<first sequence number>.seg`` holds a line of JSON (whose samples these are) and
+then records of fixed size (``lucid.profiler.samples``). A segment appears whole with its first line; each record is
+appended by one ``write``, so a killed sampler leaves at most one torn record, which the next one cuts off before it
+goes on with the next number. Full segments are never touched again. The folder goes with the job; a requeued job gets
+a folder of its own. A killed sampler loses no record that it wrote; a power failure may cost what the kernel had not
+yet written."""
 
 from __future__ import annotations
 
@@ -25,7 +24,8 @@ from lucid.text import MOST_S, clean, digits, finite
 
 _SEGMENT_RECORDS: Final = 3600
 _MOST_SEGMENTS: Final = 48
-"""Two days at 1 Hz. Beyond that the oldest segment goes: a profile of the newest two days is enough."""
+"""Most segments of a run, two days at 1 Hz. Beyond that the oldest goes: a profile of the newest two days is
+enough."""
 _LONGEST_HEAD: Final = 1 << 14
 
 
@@ -37,7 +37,7 @@ class _Segment:
     start: int
     """Where records begin, in bytes."""
     base_s: float
-    """What their times are counted from."""
+    """The time from which the records' times are counted."""
 
 
 def _segments(folder: Path) -> list[_Segment]:
@@ -79,8 +79,7 @@ def read_run(folder: Path) -> list[tuple[tuple[str, ...], Sample]]:
     """The samples in one run's folder, oldest first, each with the UUIDs of its GPUs.
 
     Raises:
-        MetricsError: a segment's first line cannot be read.
-    """
+        MetricsError: a segment's first line cannot be read."""
     return [(segment.gpus, sample) for segment in _segments(folder) for sample in _samples(segment)]
 
 
@@ -93,8 +92,7 @@ class SampleWriter:
     """Writes the samples of one run of a job on one node. Takes up where an earlier writer was killed; where there
     is nothing to take up, this run began at ``begun_s``.
 
-    ``recovered`` are the samples that still lie there, oldest first.
-    """
+    ``recovered`` are the samples that still lie there, oldest first."""
 
     def __init__(
         self,
@@ -134,8 +132,7 @@ class SampleWriter:
         """Append one sample; ``readings`` are in the order of ``gpus``. Returns it with its number.
 
         Raises:
-            MetricsError: the disk does not take it; nothing was written and the number is not used up.
-        """
+            MetricsError: the disk does not take it; nothing was written and the number is not used up."""
         sample = Sample(self.next_seq, at_s, tuple(readings))
         try:
             if self._file is None or self._in_segment >= self._segment_records or tuple(gpus) != self._gpus:
@@ -171,7 +168,7 @@ class SampleWriter:
             self._file = None
 
     def end(self) -> None:
-        """The job has ended: its summary says what the samples told, and they go."""
+        """Delete the samples of a job that has ended; its summary has what they showed."""
         self.close()
         with contextlib.suppress(OSError):
             for path in self._folder.iterdir():  # a sampler killed while it wrote may have left a temporary file, too

@@ -1,4 +1,4 @@
-"""Joins what the models say to what the cluster shows."""
+"""``Annotator``: adds predictions, the forecast of arrivals and the trust in estimates to a snapshot."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from lucid.orchestrator.order.estimate_ranking import TrustBook
 
 @dataclass(frozen=True, slots=True)
 class _Said:
-    """What was said of a job, and from what: ``given`` by the predictor, ``naive`` by the other one,
-    both before time limits cut them, which plain Slurm knows as well."""
+    """The predictions of a job, and what they were made from: ``given`` by the predictor, ``naive`` by the other one.
+    Both are those from before time limits cut them, which plain Slurm knows as well."""
 
     job: Job
     profile: JobProfile | None
@@ -26,18 +26,17 @@ class _Said:
 
     @property
     def seconds(self) -> tuple[float, float | None]:
-        """Both durations."""
+        """The given and the naive duration, s."""
         return self.given.duration_s, None if self.naive is None else self.naive.duration_s
 
 
 class Annotator:
     """Fills in ``Snapshot.predictions``, and ``arrivals`` where there is a forecaster. A job is predicted when first
-    seen, and again when its request, its profile or the stage times that it reports change. It is never predicted to
-    run beyond its limit. Estimates are held against how long jobs ran, for ``trust``. Partitions handed out unchanged
-    are not looked at again. Only the jobs in the snapshot are remembered: one that has left it, whatever became of
-    it, is forgotten.
+    seen, and again when its request, its profile or its reported stage times change; never to run beyond its limit.
+    Estimates are compared with how long jobs ran, for ``trust``. Partitions handed out unchanged are passed over.
+    Jobs that have left the snapshot are forgotten.
 
-    A snapshot's predictions can be read only, and stay as they are for as long as somebody keeps the snapshot."""
+    The predictions of a snapshot are read-only, and stay as they are for as long as somebody keeps the snapshot."""
 
     def __init__(
         self,
@@ -46,8 +45,8 @@ class Annotator:
         trust: TrustBook | None = None,
         naive: Predictor | None = None,
     ) -> None:
-        """``trust``: what is known of how well estimates rank jobs; without, it is not measured. ``naive``: estimates
-        durations in the predictor's place where these rank the jobs that ended better."""
+        """``trust``: how well estimates ranked jobs so far; ``None``: that is not measured. ``naive``: the predictor
+        whose durations replace the first one's where they rank the ended jobs better."""
         self._predictor = predictor
         self._forecaster = forecaster
         self._trust = trust
@@ -55,11 +54,11 @@ class Annotator:
         self._naive = naive
         self._said: dict[str, _Said] = {}
         self._by: Mapping[str, str] = {} if trust is None else trust.by
-        """Whose estimates are used, by VC."""
+        """The source of the estimates in use, by VC."""
         self._learnt: frozenset[str] = frozenset()
-        """Jobs that the last snapshot told as ended: where its cycle failed, the next one tells them again."""
+        """Jobs that the last snapshot listed as ended: if its cycle failed, the next snapshot lists them again."""
         self._partitions: dict[str, Partition] = {}
-        """As they were looked at last."""
+        """The partitions as they were followed last."""
         self._seen: object | None = None
         self._handed_out: weakref.ref[Snapshot] | None = None
 
@@ -153,7 +152,7 @@ class Annotator:
             self._predictions[job.id] = self._chosen(job)
 
     def _choose(self, snapshot: Snapshot, by: Mapping[str, str]) -> None:
-        """Where others' estimates have come to be used, all jobs have those."""
+        """Use the estimates that rank best (``by``): where that has changed, all jobs of the VC get the others."""
         if by == self._by:
             return
         self._by = by

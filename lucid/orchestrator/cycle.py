@@ -18,7 +18,7 @@ from lucid.orchestrator.safety.check import SafetyCheck
 
 @frozen_dataclass(frozen=True, slots=True)
 class CycleResult:
-    """What one cycle saw, decided and did; ``unsafe``: what the safety check left out of the plan."""
+    """What one cycle observed, decided and did. ``unsafe``: what the safety check left out of the plan."""
 
     snapshot: Snapshot
     plan: Plan
@@ -29,9 +29,8 @@ class CycleResult:
 class Cycle:
     """Joins a cluster, a predictor, a policy, a recorder and a forecaster.
 
-    Raises:
-        ConfigError: the policy needs something that this cluster cannot do, or does not say what it needs it for.
-    """
+    Raises: ConfigError: the policy needs something that this cluster cannot do, or does not state the use that it
+    makes of it."""
 
     def __init__(
         self,
@@ -46,10 +45,10 @@ class Cycle:
         trust: TrustBook | None = None,
         naive: Predictor | None = None,
     ) -> None:
-        """``settings``: what plans are held to, whatever the policy was made from. ``memory``: what the policy's last
-        plan left, where there was one before. ``tolerant``: an action that breaks a safety rule is left out, and the
-        rest of the plan is done; otherwise nothing is. ``trust``: what is known of how well estimates rank jobs.
-        ``naive``: whose estimates take the place of the predictor's where these rank jobs worse."""
+        """``settings``: the rules that plans are checked against, whatever the policy was made from. ``memory``: what
+        the policy's last plan left, where there was one. ``tolerant``: leave out actions that break a safety rule and
+        do the rest of the plan; otherwise such a plan is refused whole. ``trust``: how well estimates ranked jobs so
+        far. ``naive``: the predictor whose estimates replace the first one's where those rank jobs worse."""
         lacking = policy.needs - cluster.capabilities
         if lacking:
             raise ConfigError(
@@ -67,15 +66,13 @@ class Cycle:
         self._recorder = recorder
         self._tolerant = tolerant
         self.memory: Mapping[str, object] = memory or {}
-        """What the last plan left for the next, by partition."""
+        """By partition, what the last plan left for the next."""
 
     def run(self) -> CycleResult:
-        """One turn.
+        """Run one turn.
 
-        Raises:
-            ClusterUnavailable: nothing, or not everything, was applied; the next turn starts from what is.
-            UnsafePlan: the policy broke a safety rule; nothing was applied.
-        """
+        Raises: ClusterUnavailable: nothing, or not everything, was applied; the next turn starts from what is.
+        UnsafePlan: the policy broke a safety rule; nothing was applied."""
         snapshot = self._annotate(self._cluster.observe(), self.memory)
         plan, unsafe = self._policy.plan(snapshot), list[UnsafeAction]()
         if self._tolerant:

@@ -1,14 +1,8 @@
-"""The planner of a cluster: a policy for each partition, timed, guarded, answers recorded.
+"""``PolicyHost``: runs a live cluster's policies, each for its partitions, and keeps an error to one partition.
 
-The one host of a policy in lucidd: timed, guarded, and with what each part of its plans was made from, so that it
-can be made again elsewhere.
-
-Several policies on one cluster: each plans partitions of its own, and one plans all others.
-
-A partition that cannot be planned stops no other: the plan that it gets, and how the others are planned.
-
-This is for a live cluster. A replay ends with what a policy raises: an error in research code is not hidden.
-"""
+It times each plan, records the predictor's answers on pairs so that a plan can be made again elsewhere, and gives a
+partition whose planning fails a plan in which all jobs wait. A replay does without: there an error in a policy ends
+the run, since an error in research code is not hidden."""
 
 from __future__ import annotations
 
@@ -32,46 +26,45 @@ if TYPE_CHECKING:
 
 
 class PoliciesByPartition:
-    """Plans as one policy. No policy sees the partitions of another; the profiling partition is the first one's.
+    """Several policies that plan as one. No policy sees the partitions of another; the profiling partition is the
+    first one's.
 
-    ``name`` is that of the first policy, and so are the rules of partitions that have no policy of their own.
-    """
+    ``name`` is that of the first policy, and so are the rules of partitions that have no policy of their own."""
 
     def __init__(self, rest: Policy, own: Mapping[str, Policy]) -> None:
-        """``own``: by partition; the same object for partitions that one policy plans. ``rest``: of all others."""
+        """``own``: policies by partition; the same object for partitions that one policy plans. ``rest``: the policy
+        of all other partitions."""
         self._rest, self._own = rest, dict(own)
         self.name = rest.name
         self.own_names: Mapping[str, str] = {name: policy.name for name, policy in own.items()}
-        """The policy's name, by partition that has one of its own."""
+        """The policy's name, by partition that has a policy of its own."""
         self.needs: frozenset[Capability] = rest.needs.union(*(policy.needs for policy in own.values()))
         self.rules = replace(rules_of(rest), own={name: rules_of(policy) for name, policy in own.items()})
 
     @property
     def policies(self) -> tuple[Policy, ...]:
-        """All of them, each once."""
+        """All policies, each once."""
         return tuple(dict.fromkeys((self._rest, *self._own.values())))
 
     def policy_of(self, partition: str) -> Policy:
-        """The one that plans this partition."""
+        """The policy that plans this partition."""
         return self._own.get(partition, self._rest)
 
     def profiled(self, job: Job) -> bool:
-        """As the policy of the job's partition has it."""
+        """Whether the policy of the job's partition profiles the job."""
         return self.policy_of(job.vc).profiled(job)
 
     def plan(self, snapshot: Snapshot) -> Plan:
-        """Each policy's plan of its partitions, in one.
+        """The plans of all policies, each of its partitions, in one.
 
-        Raises:
-            UnsafePlan: a policy plans a partition of another, by whose rules that would be checked.
-        """
+        Raises: UnsafePlan: a policy plans a partition of another, by whose rules that would be checked."""
         parts: dict[str, PartitionPlan] = {}
         for policy, seen in self.split(snapshot):
             parts.update(planned_by(policy, seen))
         return Plan(snapshot.now_s, {name: parts[name] for name in snapshot.partitions if name in parts})
 
     def split(self, snapshot: Snapshot) -> Iterator[tuple[Policy, Snapshot]]:
-        """Each policy that has partitions here, with what it sees."""
+        """Each policy that has partitions in the snapshot, with the snapshot that it sees."""
         for policy in self.policies:
             mine = {name: p for name, p in snapshot.partitions.items() if self.policy_of(name) is policy}
             if mine:
@@ -81,9 +74,7 @@ class PoliciesByPartition:
 def planned_by(policy: Policy, snapshot: Snapshot) -> Mapping[str, PartitionPlan]:
     """A policy's plans of the partitions of a snapshot that holds only its own.
 
-    Raises:
-        UnsafePlan: it plans another one, by whose rules that would be checked.
-    """
+    Raises: UnsafePlan: the policy plans another's partition, by whose rules that would be checked."""
     made = policy.plan(snapshot).partitions
     for name in made.keys() - snapshot.partitions.keys():
         raise UnsafePlan(f"policy {policy.name!r} plans partition {name!r}, which is not its own")
@@ -94,8 +85,7 @@ def make_policies(name: str, own: Mapping[str, str], settings: PolicySettings, p
     """The policy called ``name``, and beside it others for the partitions in ``own``, by name.
 
     Raises:
-        ConfigError: a policy is not known, or the package that adds it cannot be imported.
-    """
+        ConfigError: a policy is not known, or the package that adds it cannot be imported."""
     rest = make_policy(name, settings, predictor)
     if not own:
         return rest
@@ -104,12 +94,12 @@ def make_policies(name: str, own: Mapping[str, str], settings: PolicySettings, p
 
 
 _AGAIN_S: Final = 10.0
-"""A partition in which nothing changes is tried again so often."""
+"""How often a partition in which nothing changes is tried again."""
 
 
 def unplanned(partition: Partition, snapshot: Snapshot, error: BaseException) -> PartitionPlan:
-    """The plan of a partition whose planning raised ``error``: all jobs wait, and what the plan before left stays for
-    the next. A job that has waited to be profiled for ``HELD_AT_MOST_S`` goes home, and is planned there."""
+    """The plan of a partition whose planning raised ``error``: all jobs wait, and what the previous plan left stays
+    for the next. A job that has waited for ``HELD_AT_MOST_S`` to be profiled goes home, and is planned there."""
     words = words_of(error)
     waits, goes = Hold((Unplanned(words),)), EndProfiling((Unplanned(words),))
     decisions: dict[str, Decision] = {}
@@ -125,7 +115,8 @@ def unplanned(partition: Partition, snapshot: Snapshot, error: BaseException) ->
 
 
 def isolated(policy: Policy) -> Policy:
-    """The policy, changed so that it raises for no single partition. For forecasts, which nobody carries out."""
+    """The policy, changed so that it raises for no single partition. For forecasts, whose plans are not carried
+    out."""
 
     def guard(plan: Planner, partition: Partition, snapshot: Snapshot) -> PartitionPlan:
         try:
@@ -144,12 +135,11 @@ def _each(policy: Policy) -> tuple[Policy, ...]:
 
 
 class Isolation:
-    """Plans as the policy that ``make`` makes; an error in one partition leaves the others planned.
+    """Plans with the policy that ``make`` makes; an error in one partition leaves the others planned.
 
     A policy that raised may have left its own state half changed. So a new policy tries the partition again: first
     with what earlier plans left for it, then without. The policy of the other partitions is made anew, once. It does
-    not plan the failed partition until a plan of that one succeeds.
-    """
+    not plan the failed partition until a plan of that one succeeds."""
 
     def __init__(
         self,
@@ -163,7 +153,7 @@ class Isolation:
         self._make, self._forgot, self._failed = make, forgot, failed
         self._policy: Policy | None = None
         self._out: set[str] = set()
-        """Partitions that the policy of the others is not asked for."""
+        """Partitions that are left out for the policy of the others."""
 
     def plan(self, snapshot: Snapshot) -> Plan:
         """The plan; in a partition that could not be planned all jobs wait."""
@@ -191,7 +181,7 @@ class Isolation:
         return self._anew(partition, snapshot)
 
     def _anew(self, partition: Partition, snapshot: Snapshot) -> PartitionPlan:
-        """By policies that have planned nothing before."""
+        """The plan of one partition by policies that have planned nothing before."""
         name, first = partition.name, None
         for seen in (snapshot, *([_forgetting(snapshot, name)] if name in snapshot.memory else [])):
             made = self._make()
@@ -212,7 +202,7 @@ class Isolation:
         return unplanned(partition, snapshot, first)
 
     def _in_parts(self, snapshot: Snapshot) -> Plan:
-        """Each policy's partitions by themselves."""
+        """The plan made of each policy's partitions by themselves."""
         made, parts = self._make(), dict[str, PartitionPlan]()
         for _, seen in made.split(snapshot) if isinstance(made, PoliciesByPartition) else [(made, snapshot)]:
             mine, error = self._tried(seen)
@@ -220,8 +210,8 @@ class Isolation:
         return Plan(snapshot.now_s, {name: parts[name] for name in snapshot.partitions if name in parts})
 
     def _each_alone(self, snapshot: Snapshot) -> Mapping[str, PartitionPlan]:
-        """The partitions of one policy, which raises for all of them together: those that it can plan one by one, the
-        profiling partition beside each, once more together."""
+        """The plans of one policy's partitions where it raises for all of them together. Partitions that it can plan
+        one by one, the profiling partition beside each, are planned together once more."""
         alone: dict[str, PartitionPlan] = {}
         bad: dict[str, Exception] = {}
         beside: dict[str, Partition] = {}
@@ -248,7 +238,7 @@ class Isolation:
         return {**made, **{name: unplanned(snapshot.partitions[name], snapshot, why) for name, why in bad.items()}}
 
     def _tried(self, snapshot: Snapshot) -> tuple[Mapping[str, PartitionPlan], Exception | None]:
-        """The plans by a policy that has planned nothing before, or what it raises."""
+        """The plans by a policy that has planned nothing before, or the exception that it raises."""
         try:
             return planned_by(self._guarded(), snapshot), None
         except Exception as error:
@@ -260,13 +250,13 @@ def _forgetting(snapshot: Snapshot, partition: str) -> Snapshot:
 
 
 Answers = Mapping[tuple[JobProfile, JobProfile], PairSpeeds]
-"""What the predictor said of pairs, by question."""
+"""The predictor's answers on pairs, by question."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Context:
-    """All that a policy looked at while it made a plan: the snapshot, and what its predictor, which was called
-    ``predictor`` then, said of pairs."""
+    """What a policy's plan was made from: the snapshot, the name of its predictor then, and the predictor's answers
+    on pairs."""
 
     snapshot: Snapshot
     predictor: str
@@ -274,7 +264,7 @@ class Context:
 
 
 class RecordingPredictor:
-    """Passes every question on, and keeps the answers on pairs: predictions of jobs are in the snapshot anyway."""
+    """Passes every question on, and keeps the answers on pairs; predictions of jobs are in the snapshot anyway."""
 
     def __init__(self, inner: Predictor) -> None:
         self._inner = inner
@@ -282,31 +272,30 @@ class RecordingPredictor:
 
     @property
     def name(self) -> str:
-        """As the one behind it is called now."""
+        """The present name of the predictor behind this one."""
         return self._inner.name
 
     def predict(self, job: Job, profile: JobProfile | None, now_s: float) -> Prediction:
-        """Passed on."""
+        """The inner predictor's prediction."""
         return self._inner.predict(job, profile, now_s)
 
     def pair_speed(self, a: JobProfile, b: JobProfile) -> PairSpeeds:
-        """Passed on, and kept."""
+        """The inner predictor's speeds of the pair, which are kept."""
         found = self.answers[a, b] = self._inner.pair_speed(a, b)
         return found
 
     def learn(self, ended: Sequence[Ended]) -> None:
-        """Passed on."""
+        """Pass the ended jobs on."""
         self._inner.learn(ended)
 
 
 class PolicyHost:
-    """Runs the policy that ``make`` makes: tells how long each plan took, keeps what is raised for one partition from
-    the others (``Isolation``), and knows of each partition's plan what it was made from: of one that was kept, what
-    there was when it was made.
+    """Runs the policy that ``make`` makes: reports how long each plan took, isolates errors of single partitions
+    (``Isolation``), and keeps what each partition's plan was made from; for a kept plan that is the state when it was
+    made.
 
     What earlier plans left (``Snapshot.memory``) outlives a restart of lucidd, so one wrong entry would fail every
-    cycle of every later lucidd. Planning without it costs what it is for: a shadow of plain order, a round.
-    """
+    cycle of every later lucidd. Planning without it costs what it is for: a shadow of plain order, a round."""
 
     def __init__(
         self,
@@ -318,9 +307,9 @@ class PolicyHost:
         took: Callable[[float], None] = lambda _: None,
         clock_s: Callable[[], float] = lambda: 0.0,
     ) -> None:
-        """``forgot`` is told of a memory that the policy failed with, and how, and ``failed`` of a partition that it
-        could not plan; without ``forgot`` the plan raises what the policy raises. ``took`` is told how long each plan
-        took, by ``clock_s``."""
+        """``forgot`` is called with a memory that the policy failed with, and the error; without it the plan raises
+        what the policy raises. ``failed`` is called with each partition that could not be planned. ``took`` is called
+        with the time that each plan took, by ``clock_s``."""
         self._heard = heard = RecordingPredictor(predictor)
         self._inner = inner = make(heard)
         self._isolation = None if forgot is None else Isolation(lambda: make(heard), forgot, failed)
@@ -332,15 +321,13 @@ class PolicyHost:
         self._made: dict[str, tuple[PartitionPlan, Context]] = {}
 
     def profiled(self, job: Job) -> bool:
-        """As the policy has it."""
+        """Whether the policy profiles the job."""
         return self._inner.profiled(job)
 
     def plan(self, snapshot: Snapshot) -> Plan:
         """The policy's plan.
 
-        Raises:
-            Exception: the policy raises it, and nobody is told (see ``forgot``).
-        """
+        Raises: Exception: the policy raised it, and there is no ``forgot``."""
         began_s = self._clock_s()
         try:
             return self._plan(snapshot)

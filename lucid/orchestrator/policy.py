@@ -1,21 +1,9 @@
-"""Policy, PartitionPolicy (barred jobs, bad GPUs, boots), kept plans.
+"""The protocol and base class of policies, the rules that a policy states, and what holds for all of them.
 
-What a policy is, and how policies are found by name.
-
-Jobs that Slurm does not let start at present (a limit of an account or QOS, licences, a reservation …).
-
-They wait, each with Slurm's own words, and no policy plans anything for them: no GPUs are kept for a start that Slurm
-would refuse. The cluster adapter says who they are (``Pending.barred``) and until when.
-
-Starts on nodes that sleep or boot say so, whatever the policy.
-
-Jobs that leave a GPU that is not well (only those whose users asked that they may be started over), and jobs that
-were started until a time, and leave then.
-
-The plans of all partitions, carried from one plan to the next by those that changed.
-
-What a policy states that it may do: the safety check holds its plans to this, and to the settings.
-"""
+For all policies: jobs that Slurm does not let start at present (``Pending.barred``) wait with Slurm's own words, and
+no GPUs are kept for them; starts on nodes that sleep or boot say so; restartable jobs leave a GPU that is not well;
+plans of unchanged partitions are kept. The safety check holds a policy's plans to its stated rules, and to the
+settings."""
 
 from __future__ import annotations
 
@@ -40,18 +28,18 @@ if TYPE_CHECKING:
 
 
 class BlockedJobs:
-    """Takes such jobs out of a snapshot before planning, and adds their decisions afterwards. The same objects come
+    """Takes barred jobs out of a snapshot before planning, and adds their decisions afterwards. The same objects come
     out as long as the same objects go in, so that kept plans stay kept."""
 
     def __init__(self) -> None:
         self._open: dict[str, tuple[Partition, Partition]] = {}
         self._some: set[str] = set()
-        """Partitions with such jobs, of the snapshot looked at last."""
+        """Partitions with barred jobs in the last snapshot."""
         self._seen: object | None = None
         self._joined: dict[str, tuple[Partition, PartitionPlan, PartitionPlan]] = {}
 
     def without(self, snapshot: Snapshot) -> Snapshot:
-        """The snapshot without jobs that Slurm bars; the same one where there are none."""
+        """The snapshot without the jobs that Slurm bars; the same one where there are none."""
         whole = snapshot.partitions
         names = changed_names(self._seen, whole)
         if len(names) == len(whole):
@@ -109,7 +97,7 @@ def with_boots(partition: Partition, made: PartitionPlan, now_s: float) -> Parti
 
 
 def bad_gpu_of(entry: Running, partition: Partition) -> GpuOut | None:
-    """The GPU that this job may have to leave, the one that is out for longest."""
+    """The GPU that this job may have to leave since it gets no new start, the one that is out for longest."""
     nodes = {node.name: node for node in partition.nodes if node.left_out}
     found = [
         out
@@ -122,7 +110,7 @@ def bad_gpu_of(entry: Running, partition: Partition) -> GpuOut | None:
 
 
 def off_bad_gpus(plan: PartitionPlan, partition: Partition) -> PartitionPlan:
-    """The plan with those requeued that run on such a GPU and may be started over, whatever policy made it."""
+    """The plan, with restartable jobs on such GPUs requeued, whatever policy made it."""
     if not any(out.ends_jobs for node in partition.nodes for out in node.left_out):
         return plan
     decisions: dict[str, Decision] = dict(plan.decisions)
@@ -138,8 +126,9 @@ def off_bad_gpus(plan: PartitionPlan, partition: Partition) -> PartitionPlan:
 
 
 class KeptParts:
-    """Which partitions a policy has to look at, where the plans of VCs depend on nothing else: those that changed,
-    those whose plan acts or is due, and profiling. What follows is the same as if it had looked at all."""
+    """The plans of all partitions, carried from one plan to the next. Partitions are planned anew that changed, whose
+    plan acts or is due, and the profiling partition; where the plan of a VC depends on nothing else, the result is
+    the same as if all were planned anew."""
 
     def __init__(self) -> None:
         self._last: Parts | None = None
@@ -147,10 +136,11 @@ class KeptParts:
         self._place: dict[str, int] = {}
         self._profiling: list[str] = []
         self._wakes: list[tuple[float, str]] = []
-        """A heap; an entry is void where the plan has another time by now."""
+        """A heap of wake times; an entry is void where the plan has another time by now."""
 
     def to_look_at(self, partitions: Mapping[str, Partition], now_s: float, *, alone: bool) -> Collection[str]:
-        """Names, in order. ``alone``: does the plan of each, but for profiling, depend on its partition alone?"""
+        """The names of the partitions to plan, in order. ``alone``: whether each plan, but for profiling, depends on
+        its partition alone."""
         changed = changed_names(self._seen if alone else None, partitions)
         self._seen = None  # a plan that fails leaves some not looked at
         if self._last is None or len(changed) == len(partitions):
@@ -162,7 +152,7 @@ class KeptParts:
         return sorted(names, key=self._place.__getitem__)
 
     def with_fresh(self, partitions: Mapping[str, Partition], looked: Mapping[str, PartitionPlan]) -> Parts:
-        """All plans. ``looked``: of the partitions that were looked at, new or as before."""
+        """All plans. ``looked``: those of the partitions that were planned, new or as before."""
         last = self._last
         if last is None:
             self._place = {name: at for at, name in enumerate(partitions)}
@@ -197,16 +187,15 @@ class PolicyRules:
     A policy that states nothing may do nothing more. What the settings forbid is forbidden whatever is stated here.
 
     Raises:
-        ConfigError: a value is none of those that its field takes.
-    """
+        ConfigError: a value is none of those that its field takes."""
 
     pairs: bool = False
     """Start jobs in slots and beside others, as ``policy.packing`` lets them share, and part pairs."""
     profiles: bool = False
     """End profiling runs, or let the jobs carry on; start jobs of VCs on profiling nodes."""
     preempts: Preempts = "nobody"
-    """Whom it takes off its GPUs to make room: elastic jobs, or anybody. Where a job that is not elastic would start
-    over (on Slurm), ``policy.profiling.restarts`` must allow that, too."""
+    """Which jobs it takes off their GPUs to make room: elastic ones, or any. Where a job that is not elastic would
+    start over (on Slurm), ``policy.profiling.restarts`` must allow that, too."""
     claims: bool = False
     """Start jobs on GPUs of jobs that Slurm preempts for them (``Running.yields``)."""
     resizes: bool = False
@@ -220,9 +209,9 @@ class PolicyRules:
     borrows: bool = False
     """Start jobs beyond the quota of their VC, as far as ``policy.lending`` and ``policy.fairness`` let them."""
     reads_trust: bool = True
-    """Look at ``Snapshot.trust``. A replay measures how well estimates rank jobs only where a policy does."""
+    """Read ``Snapshot.trust``. A replay measures how well estimates rank jobs only where a policy reads it."""
     own: Mapping[str, PolicyRules] = field(default_factory=dict)
-    """Rules of the partitions that have others, by name."""
+    """Rules of partitions that differ from these, by name."""
 
     def __post_init__(self) -> None:
         switches = ("pairs", "profiles", "claims", "resizes", "interleaves", "quotas", "borrows", "reads_trust")
@@ -246,9 +235,9 @@ _STATED: Final[Mapping[Capability, tuple[str, Callable[[PolicyRules], bool]]]] =
     Capability.RESIZE: ("resizes", lambda rules: rules.resizes),
     Capability.INTERLEAVE: ("interleaves", lambda rules: rules.interleaves),
 }
-"""By what a policy needs of the cluster, the rule by which it says that it uses it."""
+"""By capability that a policy needs of the cluster, the rule by which it states that it uses it."""
 _ALWAYS: Final = frozenset({Capability.PREEMPT, Capability.RESIZE, Capability.INTERLEAVE})
-"""Nobody uses these on a cluster that does not offer them. (Pairs and profiling nodes may be left from before.)"""
+"""Capabilities that no plan uses on a cluster without them. (Pairs and profiling nodes may be left from before.)"""
 _GONE: Final = {
     "group_limit": "interleaves and group_limit",
     "restarts": "pairs, profiles or preempts",
@@ -256,16 +245,14 @@ _GONE: Final = {
     "own_rules": "own",
     "keeps_quotas": "quotas",
 }
-"""Where rules were stated until 0.1, and where they are now."""
+"""Where rules were stated until 0.1, and where they are stated now."""
 
 
 def rules_of(policy: Any) -> PolicyRules:
-    """What a policy states, or that it may do nothing but start jobs.
+    """The rules that a policy states; by default it may do nothing but start jobs.
 
-    Raises:
-        ConfigError: what it states is of another type, is stated as it was until 0.1, or does not fit what it needs
-            of the cluster. The message names what is missing.
-    """
+    Raises: ConfigError: the rules are of another type, are stated as until 0.1, or do not fit what the policy needs
+    of the cluster. The message names what is missing."""
     name, rules = policy.name, getattr(policy, "rules", None)
     see = "docs/write-a-policy.md says how a policy states its rules"
     if rules is None:
@@ -292,26 +279,26 @@ def rules_of(policy: Any) -> PolicyRules:
 
 
 class Policy(Protocol):
-    """Turns a snapshot into a plan. ``plan`` is a function of the snapshot alone: no clock, no chance, and
-    what is kept between calls only saves work."""
+    """Turns a snapshot into a plan. ``plan`` is a function of the snapshot alone: no clock, no chance, and what is
+    kept between calls only saves work."""
 
     @property
     def name(self) -> str:
-        """As it is called on the command line."""
+        """The policy's name on the command line."""
         ...
 
     @property
     def needs(self) -> frozenset[Capability]:
-        """What the cluster must be able to do."""
+        """The capabilities that the cluster must have."""
         ...
 
     @property
     def rules(self) -> PolicyRules:
-        """What it does beyond starting jobs: the safety check lets it do that, and no more."""
+        """What the policy does beyond starting jobs: the safety check lets it do that, and no more."""
         ...
 
     def profiled(self, job: Job) -> bool:
-        """Does a new job go through the profiling partition first? The same rule that job_submit applies."""
+        """Whether a new job goes through the profiling partition first, the same rule that job_submit applies."""
         ...
 
     def plan(self, snapshot: Snapshot) -> Plan:
@@ -320,7 +307,7 @@ class Policy(Protocol):
 
 
 Planner = Callable[[Partition, Snapshot], PartitionPlan]
-"""Plans one partition; the rest of the snapshot is there to look at."""
+"""Plans one partition; the rest of the snapshot may be read."""
 
 PolicyFactory = Callable[["PolicySettings", Predictor], Policy]
 """Makes a policy from the settings; the predictor is for questions about pairs."""
@@ -330,25 +317,24 @@ class PartitionPolicy(ABC):
     """Base of policies that plan each partition by itself.
 
     A partition's plan is kept and handed out again as long as the adapter hands out the same partition and
-    the plan's wake time has not come.
-    """
+    the plan's wake time has not come."""
 
     name: str
     needs: frozenset[Capability] = frozenset()
     rules: PolicyRules = PolicyRules()
     guard: Callable[[Planner, Partition, Snapshot], PartitionPlan] | None = None
-    """Calls ``plan_partition`` in the place of ``plan``, and says what is planned where that raises (``isolation``).
-    ``None``: ``plan`` raises it, too."""
+    """Called with ``plan_partition`` and its arguments in its place; returns another plan where that raises
+    (``planner.isolated``). ``None``: ``plan`` raises it, too."""
 
     def __init__(self) -> None:
         self._kept: dict[str, tuple[Partition, tuple[object, ...], PartitionPlan, bool]] = {}
-        """By partition: as it was, what else its plan depends on, the plan, and are its nodes always open, awake, and
-        below no switches that are known?"""
+        """By partition: the partition, what else its plan depends on, the plan, and whether its nodes are always
+        open, awake, and below no known switches."""
         self._barred = BlockedJobs()
         self._parts = KeptParts()
 
     def profiled(self, job: Job) -> bool:  # noqa: ARG002 - part of the protocol
-        """Most policies profile nothing."""
+        """False: most policies profile nothing."""
         return False
 
     def plan(self, snapshot: Snapshot) -> Plan:
@@ -387,13 +373,13 @@ class PartitionPolicy(ABC):
         return Plan(now_s, parts)
 
     def forget(self) -> None:
-        """Plan every partition anew, the next time: something has changed that no partition shows."""
+        """Plan every partition anew the next time, since something has changed that no partition shows."""
         self._kept.clear()
         self._parts = KeptParts()
 
     @property
     def plans_alone(self) -> bool:
-        """Does ``looks_at`` say nothing of partitions other than profiling, whatever the snapshot?"""
+        """Whether ``looks_at`` depends on no partition other than profiling, whatever the snapshot."""
         return type(self).looks_at is PartitionPolicy.looks_at
 
     def looks_at(self, partition: Partition, snapshot: Snapshot) -> tuple[object, ...]:  # noqa: ARG002
@@ -406,17 +392,17 @@ class PartitionPolicy(ABC):
         snapshot: Snapshot,  # noqa: ARG002
         partition: Partition,  # noqa: ARG002
     ) -> Mapping[str, float]:
-        """How fast the jobs that take turns on the same GPUs run, by id, as a share of their speed alone, as the plan
-        reckons it; empty where that is not known."""
+        """The speeds of jobs that take turns on the same GPUs, by id, as a share of their speed alone, as the plan
+        reckons them; empty where they are not known."""
         return {}
 
     @abstractmethod
     def plan_partition(self, partition: Partition, snapshot: Snapshot) -> PartitionPlan:
-        """Decide one partition; the rest of the snapshot is there to look at."""
+        """Decide one partition; the rest of the snapshot may be read."""
 
 
 def _with_nodes(part: PartitionPlan, partition: Partition, now_s: float) -> PartitionPlan:
-    """The plan, with the boots that its starts wait for; it is made anew when a node opens or closes."""
+    """The plan, with the boots that its starts wait for, and a wake time when a node opens or closes."""
     part = with_boots(partition, part, now_s)
     edge_s = next_edge_s(partition.nodes, now_s)
     asked_s: list[float | None] = []

@@ -1,10 +1,7 @@
-"""Policies by name, ours and others', what each needs.
+"""Policies by name, Lucid's own and those of other packages, and what each needs of the cluster and of users.
 
-The policies that come with Lucid, by name. Each is imported when it is made: most need a solver or arrays, and who
-asks for one policy, or for names alone, pays for no other.
-
-What a policy takes for granted: of the cluster, of users' programs, and of what is known beforehand.
-"""
+A policy is imported when it is made: most need a solver or arrays, so a command that wants one policy, or names
+alone, loads no other."""
 
 from __future__ import annotations
 
@@ -30,7 +27,7 @@ if TYPE_CHECKING:
 
 ENTRY_POINT_GROUP = "lucid.policies"
 _ADDED: dict[str, PolicyFactory] = {}
-"""Policies of the program that uses Lucid as a library (``adding_policy``)."""
+"""Policies added by a program that uses Lucid as a library (``adding_policy``)."""
 _LAST = float("inf")
 _SOLVERS = ("scipy", "rustworkx", "threadpoolctl")
 
@@ -111,11 +108,9 @@ def _srsf(settings: PolicySettings, predictor: Predictor) -> Policy:  # noqa: AR
 
 
 def _need_solvers(policy: str) -> None:
-    """Called first by each factory of a policy that goes by solvers.
+    """Check that the solvers are installed; called first by each factory of a policy that uses them.
 
-    Raises:
-        ConfigError: one is not installed.
-    """
+    Raises: ConfigError: one is not installed."""
     if lacking := [solver for solver in _SOLVERS if find_spec(solver) is None]:
         raise ConfigError(
             f"policy {policy} needs {', '.join(lacking)}, of the extra 'peers': pip install 'lucid-scheduler[peers]'"
@@ -225,7 +220,7 @@ class Estimates(StrEnum):
     LIMITS = "limits"
     """Users' time limits; where there are none, estimates times a factor."""
     TRUE = "true"
-    """It is defined on true durations, which only a replay has."""
+    """True durations, which only a replay has: the policy is defined on them."""
 
 
 ESTIMATES: dict[str, Estimates] = {
@@ -261,7 +256,7 @@ _CODE = (
     (Capability.RESIZE, "any number of GPUs, checkpoints"),
     (Capability.PREEMPT, "checkpoints"),
 )
-"""What users' programs must have been given for a capability, the most demanding first."""
+"""What users' programs must contain for a capability, the most demanding first."""
 
 
 _WORDS = {
@@ -274,12 +269,10 @@ _WORDS = {
 
 @dataclass(frozen=True, slots=True)
 class PolicyRequirements:
-    """``durations``: what is known of them, "none", "given" (estimates), "limits" (users' time limits, or
-    estimates times a factor) or "true" (which only a replay has).
-    ``preempts``, ``resizes``: are running jobs stopped and resumed, or moved to more or fewer GPUs?
-    ``changes_batch``: does it change the batch size users chose? ``code``: what their programs must have been given,
-    empty for nothing.
-    """
+    """What a policy takes for granted. ``durations``: "none", "given" (estimates), "limits" (users' time limits, or
+    estimates times a factor) or "true" (which only a replay has). ``preempts``: whether running jobs are stopped and
+    resumed. ``resizes``: whether they are moved to more or fewer GPUs. ``changes_batch``: whether it changes the
+    batch size users chose. ``code``: what users' programs must contain, empty for nothing."""
 
     durations: str
     preempts: bool
@@ -288,7 +281,7 @@ class PolicyRequirements:
     code: str
 
     def text(self) -> str:
-        """As one line: ``true durations, preempts; code: checkpoints``."""
+        """The requirements as one line: ``true durations, preempts; code: checkpoints``."""
         words = [_WORDS[self.durations]]
         words += ["preempts"] if self.preempts else []
         words += ["resizes"] if self.resizes else []
@@ -296,12 +289,12 @@ class PolicyRequirements:
         return f"{', '.join(words)}; code: {self.code or 'unchanged'}"
 
     def data(self) -> dict[str, object]:
-        """For JSON."""
+        """The requirements as JSON."""
         return asdict(self)
 
 
 def requirements_of(policy: Policy) -> PolicyRequirements:
-    """Read off what the policy needs of a cluster, and what it is told of durations."""
+    """The requirements of a policy, by what it needs of a cluster and which durations it uses."""
     needs = policy.needs
     return PolicyRequirements(
         ESTIMATES.get(policy.name, Estimates.GIVEN).value,
@@ -313,8 +306,8 @@ def requirements_of(policy: Policy) -> PolicyRequirements:
 
 
 def known_policies() -> dict[str, PolicyFactory]:
-    """Every policy by name: those that come with Lucid, then those that installed packages add under the
-    entry point group ``lucid.policies`` (they cannot replace ours)."""
+    """Every policy by name: Lucid's own, then those that installed packages add under the entry point group
+    ``lucid.policies`` (they cannot replace ours)."""
     from importlib.metadata import entry_points
 
     found: dict[str, PolicyFactory] = {}
@@ -343,11 +336,9 @@ def _load(entry: EntryPoint) -> PolicyFactory:
 
 @contextmanager
 def adding_policy(name: str, factory: PolicyFactory) -> Iterator[str]:
-    """Know a policy of the program's own while this lasts; yields its name.
+    """A context in which a policy of the calling program is known; yields its name.
 
-    Raises:
-        ConfigError: there is a policy of this name already.
-    """
+    Raises: ConfigError: there is a policy of this name already."""
     if name in known_policies():
         raise ConfigError(f"there is a policy {name!r} already; give yours another name")
     _ADDED[name] = factory
@@ -358,12 +349,10 @@ def adding_policy(name: str, factory: PolicyFactory) -> Iterator[str]:
 
 
 def import_policy(name: str) -> None:
-    """Import the package that adds policy ``name``, if one does: its kinds of reason are known from then on. Those of
-    our own policies are known already.
+    """Import the package that adds policy ``name``, if one does, so that its kinds of reason are known. Those of our
+    own policies are known already.
 
-    Raises:
-        ConfigError: it cannot be imported.
-    """
+    Raises: ConfigError: it cannot be imported."""
 
     if name in BUILT_IN:
         return
@@ -377,8 +366,7 @@ def find_policy(name: str) -> PolicyFactory:
     """The factory of the policy called ``name``.
 
     Raises:
-        ConfigError: there is none; the message lists those there are.
-    """
+        ConfigError: there is none; the message lists those there are."""
 
     if name in BUILT_IN:  # looking up what is installed reads a file of every package: more time than ten plans
         return BUILT_IN[name]

@@ -1,4 +1,4 @@
-"""Policies that decide in rounds: at multiples of an interval, or at the first look after one that was waited for."""
+"""Base of policies that decide in rounds: at multiples of an interval, or at the first plan after a missed one."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from lucid.orchestrator.policy import PartitionPolicy
 class Round:
     """What a policy that decides in rounds leaves in a partition's memory.
 
-    ``due_s``: the round that is waited for; ``None``: none. ``starts``: by job id, what the last round decided to
-    start. ``rest``: the policy's own memory."""
+    ``due_s``: the awaited round; ``None``: none. ``starts``: by job id, what the last round decided to start.
+    ``rest``: the policy's own memory."""
 
     due_s: float | None = None
     starts: Mapping[str, Start] | None = None
@@ -35,13 +35,12 @@ def after_round_s(now_s: float, interval_s: float) -> float:
 
 
 class RoundPolicy(PartitionPolicy):
-    """Base of policies that decide at multiples of ``interval_s`` seconds of the clock only.
+    """Base of policies that decide only at multiples of ``interval_s`` seconds of the clock.
 
-    A cluster is seldom looked at on the exact moment, so a round that was waited for and has passed is decided late,
-    at the first look after it. The round is kept in the memory of the partition: without it (a restart) the next
-    multiple is waited for. What a round decided to start and the cluster could not start yet, because a job that
-    gives its GPUs up had not left them, is started between rounds, as soon as those GPUs are free.
-    """
+    A plan is seldom made at the exact moment, so a round that has passed is decided late, at the first plan after it.
+    The round is kept in the partition's memory: without it (a restart) the next multiple is awaited. A start that a
+    round decided, but whose GPUs another job had not left yet, is carried out between rounds as soon as those GPUs
+    are free."""
 
     def __init__(self, interval_s: float) -> None:
         super().__init__()
@@ -56,7 +55,7 @@ class RoundPolicy(PartitionPolicy):
         return None if partition.pending or partition.running else PartitionPlan({})
 
     def plan_partition(self, partition: Partition, snapshot: Snapshot) -> PartitionPlan:
-        """Decide at a round, wait for it between rounds."""
+        """Decide at a round; between rounds, wait for the next."""
         found = snapshot.memory.get(partition.name)
         before = found if isinstance(found, Round) else Round()
         idle = self.idle_plan(partition, before.rest)
@@ -72,7 +71,7 @@ class RoundPolicy(PartitionPolicy):
 
 
 def _wait(partition: Partition, before: Round, now_s: float, at_s: float) -> PartitionPlan:
-    """All jobs wait for the round at ``at_s``, but for those that the last one wanted to start."""
+    """The plan in which all jobs wait for the round at ``at_s``, but for the starts that the last one left."""
     hold = Hold((NextRound(at_s),))
     decisions: dict[str, Decision] = {}
     actions: list[Action] = []
@@ -90,7 +89,7 @@ def _wait(partition: Partition, before: Round, now_s: float, at_s: float) -> Par
 
 
 def _free(ledger: Ledger, entry: Pending, start: Start) -> bool:
-    """Are the GPUs free, with CPUs and memory for this job, and as many as it asks for?"""
+    """Whether the GPUs of the start are free, with CPUs and memory for this job, and as many as it asks for."""
     if entry.job.elastic is None and placement_gpus(start.placement) != entry.job.gpus:
         return False  # an older memory: another job had this number
     for name, mask in start.placement:

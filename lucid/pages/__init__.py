@@ -1,1 +1,1 @@
-"""What all pages of Lucid that are one file share: style, script, charts as inline SVG, words for figures."""
+"""What all of Lucid's one-file pages share: style, script, charts as inline SVG, words for figures."""

@@ -1,12 +1,7 @@
-"""SVG charts, scales.
-
-Charts that are nothing but shapes: bars up and down, bars to either side, points, steps, heat, boxes.
+"""Charts of all pages as inline SVG: bars, points, steps, heat, boxes, with scales and ticks of their axes.
 
 Geometry is made here, in units of the SVG's own; ``charts.html.j2`` writes it, and the style sheet colours it by
-class, for light and dark alike.
-
-From values to places on a chart, and the ticks of its axes.
-"""
+class, for light and dark alike."""
 
 from __future__ import annotations
 
@@ -31,7 +26,7 @@ class Tick(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """Maps values from ``low`` to ``high`` onto pixels from ``start`` to ``stop``; what lies outside is clipped."""
+    """Maps values from ``low`` to ``high`` onto pixels from ``start`` to ``stop``; values outside are clipped."""
 
     low: float
     high: float
@@ -49,7 +44,7 @@ class Scale:
 
 
 def placed(scale: Scale, ticks: Sequence[Tick]) -> list[Tick]:
-    """On the pixels of the scale, without labels that would touch the one before."""
+    """The ticks on the pixels of the scale, without labels that would touch the one before."""
     kept: list[Tick] = []
     for tick in ticks:
         at = scale(tick.at)
@@ -76,7 +71,7 @@ def even_ticks(high: float, most: int = 5, whole: bool = False) -> list[float]:
 
 
 def duration_ticks(high_s: float, most: int = 5) -> list[Tick]:
-    """An axis of durations from 0, all in one unit; ``at`` in seconds."""
+    """Ticks for an axis of durations from 0, all in one unit; ``at`` in seconds."""
     unit = unit_of(high_s)
     return [
         Tick(v * unit.seconds, f"{v:g} {unit.name}" if v else "0") for v in even_ticks(high_s / unit.seconds, most)
@@ -98,12 +93,12 @@ def log_duration_ticks(low_s: float, high_s: float) -> list[Tick]:
 
 
 def time_unit(span_s: float) -> Unit:
-    """In what an axis of trace time is labelled."""
+    """The unit in which an axis of trace time is labelled."""
     return next(unit for unit in (DAY, HOUR, MINUTE) if span_s >= 2 * unit.seconds or unit is MINUTE)
 
 
 def time_ticks(span_s: float, most: int = 8) -> list[Tick]:
-    """Trace time from 0 in days (in weeks' steps where they are many), hours or minutes."""
+    """Ticks for trace time from 0 in days (in weeks' steps where they are many), hours or minutes."""
     unit = time_unit(span_s)
     span = span_s / unit.seconds
     steps = (1, 2, 7, 14, 28, 56, 112) if unit is DAY else (0.5, 1, 2, 5, 10, 15, 30)
@@ -118,18 +113,18 @@ _ROW, _LONGEST = 20, 20
 
 @dataclass(frozen=True, slots=True)
 class Plain:
-    """A table with the values of a chart."""
+    """A table of the values behind a chart."""
 
     caption: str
     head: list[str]
     rows: list[list[str]]
     more: str = ""
-    """What was left out, if anything."""
+    """A note on rows that were left out."""
 
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """One element of an SVG. ``kind``: its class. ``tip``: what the pointer shows over it."""
+    """One element of an SVG. ``kind``: its class. ``tip``: the text that the pointer shows over it."""
 
     tag: str
     kind: str
@@ -140,7 +135,8 @@ class Mark:
 
 @dataclass(slots=True)
 class Picture:
-    """``keys``: what the colours mean, as (word, class). ``wide``: it scrolls rather than shrinks on a phone."""
+    """One chart. ``keys``: what the colours mean, as (word, class). ``wide``: it scrolls rather than shrinks on a
+    phone."""
 
     title: str
     description: str
@@ -151,30 +147,30 @@ class Picture:
     wide: bool = False
 
     def rect(self, kind: str, x: float, y: float, width: float, height: float, tip: str = "") -> None:
-        """A box; a side that is negative or nothing is a hairline."""
+        """Draw a box; a side that is negative or nothing is a hairline."""
         places = {"x": _n(x), "y": _n(y), "width": _n(max(width, 0.8)), "height": _n(max(height, 0.8))}
         self.marks.append(Mark("rect", kind, places, tip))
 
     def line(self, kind: str, x1: float, y1: float, x2: float, y2: float) -> None:
-        """A straight line."""
+        """Draw a straight line."""
         self.marks.append(Mark("line", kind, {"x1": _n(x1), "y1": _n(y1), "x2": _n(x2), "y2": _n(y2)}))
 
     def path(self, kind: str, points: Sequence[tuple[float, float]]) -> None:
-        """Straight from point to point."""
+        """Draw straight lines from point to point."""
         if points:
             drawn = "M" + "L".join(f"{_n(x)},{_n(y)}" for x, y in points)
             self.marks.append(Mark("path", kind, {"d": drawn}))
 
     def dot(self, kind: str, x: float, y: float, radius: float, tip: str = "") -> None:
-        """A point."""
+        """Draw a point."""
         self.marks.append(Mark("circle", kind, {"cx": _n(x), "cy": _n(y), "r": _n(radius)}, tip))
 
     def write(self, kind: str, x: float, y: float, text: str, tip: str = "", **more: Any) -> None:
-        """A word."""
+        """Write a text."""
         self.marks.append(Mark("text", kind, {"x": _n(x), "y": _n(y), **more}, tip, text))
 
     def axis_y(self, ticks: Sequence[Tick], left: float, right: float, label: str, top: float, bottom: float) -> None:
-        """Lines across at the (placed) ticks, and what they measure."""
+        """Draw lines across at the (placed) ticks, with the axis' label."""
         for tick in ticks:
             self.line("rule", left, tick.at, right, tick.at)
             self.write("y", left - 6, tick.at + 4, tick.label)
@@ -186,7 +182,7 @@ class Picture:
     def axis_x(
         self, ticks: Sequence[Tick], bottom: float, label: str, middle: float, top: float | None = None
     ) -> None:
-        """Marks below at the (placed) ticks, or lines up to ``top``, and what they measure."""
+        """Draw marks below at the (placed) ticks, or lines up to ``top``, with the axis' label."""
         for tick in ticks:
             self.line("tick" if top is None else "rule", tick.at, bottom if top is None else top, tick.at, bottom + 4)
             self.write("x", tick.at, bottom + 17, tick.label)
@@ -195,13 +191,13 @@ class Picture:
 
 
 def _n(value: float) -> float | int:
-    """A coordinate to a tenth."""
+    """The coordinate to a tenth."""
     found = round(float(value), 1)
     return int(found) if found == int(found) else found
 
 
 def shortened(name: str, most: int = _LONGEST) -> str:
-    """Without its middle: long names tend to differ at either end."""
+    """The name without its middle: long names tend to differ at either end."""
     text, half = on_picture(name) or "(unnamed)", most // 2
     return text if len(text) <= most else f"{text[:half]}…{text[-half + 1 :]}"
 
@@ -241,8 +237,8 @@ def sideways(
     more: str = "lost",
     keys: Sequence[tuple[str, str]] = (),
 ) -> Picture:
-    """A bar a row, to either side of zero. ``rows``: name, value, words for the pointer. ``less``, ``more``: classes
-    of bars below and above zero."""
+    """A chart with a bar a row, to either side of zero. ``rows``: name, value, words for the pointer. ``less``,
+    ``more``: classes of bars below and above zero."""
     left, top = 164, 8
     low, high = _span([value for _, value, _ in rows], zero=True)
     ticks = value_ticks(low, high)
@@ -260,7 +256,7 @@ def sideways(
 
 
 def columns(title: str, description: str, bars: Sequence[tuple[str, float, str]], label: str, under: str) -> Picture:
-    """A bar up or down from zero each, names below where there is room. ``bars``: name, value, words."""
+    """A chart with bars up or down from zero, names below where there is room. ``bars``: name, value, words."""
     picture = Picture(title, description)
     bottom = HEIGHT - BOTTOM
     ticks = value_ticks(*_span([value for _, value, _ in bars], zero=True))
@@ -292,8 +288,8 @@ def points(
     height: float = HEIGHT,
     keys: Sequence[tuple[str, str]] = (),
 ) -> Picture:
-    """Points (x, y, words). ``names``: of x = 0, 1, …, where it is no number. ``most``: higher ones stand at the top
-    edge. ``best``: a line through these. ``now``: a dashed line across."""
+    """A chart of points (x, y, words). ``names``: of x = 0, 1, …, where it is no number. ``most``: higher ones stand
+    at the top edge. ``best``: a line through these. ``now``: a dashed line across."""
     picture = Picture(title, description, WIDTH, height, keys)
     bottom = height - BOTTOM
     ys = [min(y, most) if most is not None else y for _, y, _ in at]
@@ -328,11 +324,10 @@ def steps(
     label: str,
     missing: float | None = None,
 ) -> Picture:
-    """A step of the same width for each bin, and below it how much of the data fell there.
+    """A chart with a step of the same width for each bin, and below it how much of the data fell there.
 
     ``bins``: value and words of each. ``shares``: of the data, 0 to 1. ``edges``: words for the edges between bins.
-    ``missing``: the value where the feature is missing, as a dashed line.
-    """
+    ``missing``: the value where the feature is missing, as a dashed line."""
     picture = Picture(title, description, WIDTH, HEIGHT + 50)
     bottom, floor = HEIGHT - BOTTOM - 10, HEIGHT + 50 - BOTTOM
     values = [value for value, _ in bins]

@@ -1,9 +1,4 @@
-"""One-file pages: style, units.
-
-Puts a page together: one file with its style and its script in it, and nothing else that it may load.
-
-Figures as people read them.
-"""
+"""Puts a self-contained HTML page together (style, script, templates); shows durations, shares, counts."""
 
 from __future__ import annotations
 
@@ -20,25 +15,26 @@ from lucid.text import for_html
 
 STYLE = ("pages/style.css", "pages/page.css")
 SCRIPT = "pages/page.js"
-"""Files of all pages, from the folder of the package ``lucid``."""
+"""The script of all pages, from the folder of the package ``lucid``."""
 
 
 class Asset(NamedTuple):
-    """Text of ours that goes into a page as it stands, and the hash under which the page admits it."""
+    """A text of ours that goes into a page as it stands, and the hash under which the page admits it."""
 
     text: Markup
     digest: str
 
 
 def asset(*names: str) -> Asset:
-    """Files of the package ``lucid``, one after the other."""
+    """Files of the package ``lucid``, joined."""
     text = "".join(files("lucid").joinpath(name).read_text(encoding="utf-8") for name in names)
     digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
     return Asset(Markup(text), f"sha256-{digest}")
 
 
 def page_environment(package: str) -> Environment:
-    """Of the templates of ``package``, and of those that all pages share. What is put into them is shown as text."""
+    """The environment of the templates of ``package``, and of those that all pages share. Values put into them are
+    shown as text."""
     return Environment(
         loader=ChoiceLoader([PackageLoader(package, "."), PackageLoader("lucid.pages", ".")]),
         autoescape=True,
@@ -58,8 +54,7 @@ def write_page(
     ``scripts``: more files of the package ``lucid`` that go after the script which all pages have.
 
     Raises:
-        OSError: it cannot be written.
-    """
+        OSError: it cannot be written."""
     environment = page_environment(package)
     assets = {"style": asset(*STYLE), "script": asset(SCRIPT, *scripts)}
     page = environment.get_template(template).render({"readouts": {}, **context, **assets})
@@ -93,7 +88,7 @@ def unit_of(seconds: float) -> Unit:
 
 
 def show_duration(seconds: float | None, unit: Unit | None = None) -> str:
-    """Three significant digits and a unit: the one given, unless the value would vanish in it."""
+    """The duration with three significant digits and a unit: the given one, unless the value would vanish in it."""
     if seconds is None:
         return _MISSING
     if unit is None or seconds < _LEAST_IN_UNIT * unit.seconds:
@@ -106,17 +101,17 @@ def show_duration(seconds: float | None, unit: Unit | None = None) -> str:
 
 
 def show_share(share: float | None) -> str:
-    """A fraction as a percentage."""
+    """The fraction as a percentage."""
     return _MISSING if share is None else f"{100 * share:.1f} %"
 
 
 def show_count(count: float | None) -> str:
-    """A whole number with separators."""
+    """The whole number with separators."""
     return _MISSING if count is None else f"{count:,.0f}"
 
 
 def show_many(count: int, one: str, more: str = "") -> str:
-    """A count and what is counted."""
+    """A count with its noun."""
     return f"{show_count(count)} {one if count == 1 else more or one + 's'}"
 
 

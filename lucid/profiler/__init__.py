@@ -1,1 +1,1 @@
-"""What was measured of jobs, and what follows from it. Reads no file and no card."""
+"""Measurements of jobs and what follows from them, computed without reading a file or a card."""

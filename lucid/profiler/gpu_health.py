@@ -1,24 +1,18 @@
-"""Rules for cards that are not well; Xid table.
-
-Which GPUs of a node are not well: the sampler's readings against rules that tell a fault from noise.
+"""Rules by which a sampler's readings show that a GPU is not well, and the table of NVIDIA's Xid errors.
 
 A state counts once it has lasted; an event counts at once, and is kept. Where the driver as a whole does not answer,
 or most GPUs of a node vanish at the same moment, nothing is said of single GPUs: that is the driver, or the sampler.
 
-NVIDIA's Xid errors: whose fault each is, and what ends it.
-
-After NVIDIA's own documents: "Xid Errors" (https://docs.nvidia.com/deploy/xid-errors/), its listing of possible
-causes (hardware, driver, application) and its catalog's "resolution buckets" (RESTART_APP, RESET_GPU, RESTART_BM),
-and "GPU Debug Guidelines" (https://docs.nvidia.com/deploy/gpu-debug-guidelines/). NVIDIA says there that an Xid is a
-starting point: a program's mistake may look like a fault of the hardware, and the other way round. So a GPU is left
-out only where the listing names no application among the causes, and the resolution is more than a restart of the
-application. A number that is not here is told, and nothing is done.
-
-Compared on 26 November 2026 with the catalog's immediate actions (Ampere and newer, state of October 2025): each
-number that is ``bad`` here has RESET_GPU or RESTART_BM there, but for 48, whose action is a workflow, and 54,
-CHECK_MECHANICALS. 109 has RESET_GPU, too; it stays unclear here, since NVIDIA's device plugin for Kubernetes counts
-it among the faults of applications.
-"""
+The table says whose fault each Xid is, and what ends it, after NVIDIA's own documents: "Xid Errors"
+(https://docs.nvidia.com/deploy/xid-errors/), its listing of possible causes (hardware, driver, application) and its
+catalog's "resolution buckets" (RESTART_APP, RESET_GPU, RESTART_BM), and "GPU Debug Guidelines"
+(https://docs.nvidia.com/deploy/gpu-debug-guidelines/). NVIDIA says there that an Xid is a starting point: a program's
+mistake may look like a fault of the hardware, and the other way round. So a GPU is left out only where the listing
+names no application among the causes, and the resolution is more than a restart of the application. An unlisted
+number is reported, and nothing is done. Compared on 26 November 2026 with the catalog's immediate actions (Ampere and
+newer, state of October 2025): each number that is ``bad`` here has RESET_GPU or RESTART_BM there, but for 48, whose
+action is a workflow, and 54, CHECK_MECHANICALS. 109 has RESET_GPU, too; it stays unclear here, since NVIDIA's device
+plugin for Kubernetes counts it among the faults of applications."""
 
 from __future__ import annotations
 
@@ -31,8 +25,8 @@ from lucid.core.gpu import CardHealth, GpuCondition, GpuFault, NodeHealth
 
 @dataclass(frozen=True, slots=True)
 class Xid:
-    """``whose``: application, gpu, driver, or unclear. ``needs``: reset (of the GPU), reboot (of the node), or
-    nothing. ``bad``: is a GPU that reported it left out of new starts?"""
+    """One Xid error. ``whose``: application, gpu, driver, or unclear. ``needs``: reset (of the GPU), reboot (of the
+    node), or nothing. ``bad``: whether a GPU that reported it gets no new start."""
 
     number: int
     words: str
@@ -82,21 +76,21 @@ XIDS: Final = {
 
 
 def xid(number: int) -> Xid:
-    """What is known of this one; of a number that is not listed that nothing is."""
+    """The entry of this number; for an unlisted number, one that says so."""
     return XIDS.get(number) or Xid(number, "not in the table of Xids that Lucid has", "unclear")
 
 
 LOOK_S: Final = 3.0
-"""Seconds between looks at all that is not told as an event: six calls of the driver for each GPU."""
+"""Seconds between readings of all that is not an event: six calls of the driver for each GPU."""
 _LOST_S: Final = 2.0
-"""A GPU that the driver does not reach for so long, in two looks or more, is lost: one call may fail."""
+"""A GPU that the driver does not reach for so long, in at least two readings, is lost: one call may fail."""
 _THROTTLE_S: Final = 600.0
 """Hardware that slows itself down for so long without a break of a minute has a fault of cooling or power: short
 spells are usual where load comes and goes."""
 _QUIET_S: Final = 60.0
-"""A break in such slowing down."""
+"""The length of a break in such slowing down."""
 _MOST_FAULTS: Final = 16
-"""Kept of one GPU: the newest."""
+"""Most faults kept of one GPU: the newest."""
 _THROTTLE: Final = {
     "thermal": "the hardware slows it down because of heat",
     "power": "the hardware slows it down because of its power supply (power brake)",
@@ -110,18 +104,18 @@ class _Card:
     name: str
     faults: list[GpuFault] = field(default_factory=list)
     uncorrected: int | None = None
-    """As read before; ``None`` before the first reading: what was counted until then is no news."""
+    """The count of the previous reading; ``None`` before the first: what was counted until then is no news."""
     lost_since_s: float | None = None
     slow_since_s: dict[str, float] = field(default_factory=dict)
     slow_last_s: dict[str, float] = field(default_factory=dict)
 
 
 class HealthWatch:
-    """The GPUs of one node. It is told the time, and what each look showed."""
+    """Watches the health of the GPUs of one node. Its callers pass the time, and each reading."""
 
     def __init__(self, node: str, boot: str = "", before: NodeHealth | None = None) -> None:
-        """``before``: what an earlier sampler of this node left. States of an earlier boot are over, its events are
-        kept."""
+        """``before``: the health that an earlier sampler of this node left. States of an earlier boot are over, its
+        events are kept."""
         self._node = node
         self._boot = boot
         self._silent_s = 0.0
@@ -136,7 +130,7 @@ class HealthWatch:
         self._before = self._told()
 
     def events(self, xids: Mapping[int, Iterable[int]], now_s: float) -> None:
-        """Xids since the last call, by the index of the GPU."""
+        """Take in the Xids since the last call, by the index of the GPU."""
         for index, numbers in xids.items():
             card = self._cards.get(index)
             if card is None:
@@ -146,14 +140,14 @@ class HealthWatch:
                 _happened(card, replace(happened, needs=known.needs, bad=known.bad))
 
     def silent(self, now_s: float) -> None:
-        """The driver does not answer."""
+        """Note that the driver does not answer."""
         self._silent_s = self._silent_s or now_s
         for card in self._cards.values():
             card.lost_since_s = None
             card.slow_since_s.clear()
 
     def look(self, seen: Sequence[GpuCondition], now_s: float) -> None:
-        """All GPUs that the driver names now. One that it named before and does not name now is not there."""
+        """Take in all GPUs that the driver names now. A GPU that it named before and does not name now is missing."""
         self._since_s = self._since_s or now_s
         there = {one.index: one for one in seen}
         for one in seen:
@@ -207,7 +201,7 @@ class HealthWatch:
         _state(card, kind, _THROTTLE[kind], since_s is not None and now_s - since_s >= _THROTTLE_S, now_s, "")
 
     def changed(self) -> bool:
-        """Is there something to tell that was not told before? (That a state still holds is no news.)"""
+        """Whether there is something new to report. (That a state still holds is no news.)"""
         now = self._told()
         changed, self._before = now != self._before, now
         return changed
@@ -223,7 +217,7 @@ class HealthWatch:
         )
 
     def report(self, now_s: float) -> NodeHealth:
-        """All that is known."""
+        """The health of the node's GPUs."""
         cards = tuple(
             CardHealth(index, card.uuid, card.name, tuple(card.faults), card.uncorrected or 0)
             for index, card in sorted(self._cards.items())
@@ -232,7 +226,7 @@ class HealthWatch:
 
 
 def _happened(card: _Card, fault: GpuFault) -> None:
-    """An event. A second one of its kind and code is counted, and moves to the end."""
+    """Note an event. A second one of its kind and code is counted, and moves to the end."""
     same = next((one for one in card.faults if (one.kind, one.code) == (fault.kind, fault.code)), None)
     if same is not None:
         card.faults.remove(same)
@@ -241,7 +235,7 @@ def _happened(card: _Card, fault: GpuFault) -> None:
 
 
 def _state(card: _Card, kind: str, words: str, holds: bool, now_s: float, needs: str) -> None:
-    """A state that holds, or does not."""
+    """Note whether a state holds."""
     same = next((one for one in card.faults if one.kind == kind), None)
     if holds and (same is None or not same.lasts):
         _happened(card, GpuFault(kind, words, now_s, now_s, now_s, lasts=True, needs=needs))

@@ -1,11 +1,11 @@
-"""How fast two jobs of a pair really run: the cards' work together against what each did alone.
+"""How fast the two jobs of a pair really run: the cards' work together, compared with the work of each alone.
 
 Nothing in a job is touched, so its speed is judged by the work that its GPUs do for it. A step of training keeps the
 same SMs at work for the same time and moves about the same bytes, whether alone or not; time in which some kernel
 runs does not follow the speed (kernels that wait for each other's units run for longer). Measured on one H100 under
 MPS (15 pairs of the calibration suite, docs/decisions/0035-gpu.md): speeds by SM activity are within 0.03 of the
-steps' own, without a bias; by traffic they are 0.09 too high, for two jobs in one cache cause traffic of their own.
-"""
+steps' own, without a bias; by traffic they are 0.09 too high, for two jobs in one cache cause traffic of their
+own."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from lucid.core.job import JobProfile
 from lucid.profiler.summary import FORETELL_S, Spell, Summary
 
 LEAST_TOGETHER_S: Final = 60.0
-"""A pair is judged from so many seconds together on."""
+"""The least seconds together after which a pair is judged."""
 _LEAST_TRAFFIC: Final = 5.0
 """Jobs with less SM activity or memory traffic (percent) cannot be judged by it: noise would decide."""
 _MOST: Final = 1.2
-"""A speed above 1 only says that the job is not slowed; phases of a job differ."""
+"""The highest speed reported: above 1 it only says that the job is not slowed, for phases of a job differ."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,9 +41,8 @@ def seen_speed(own: JobProfile, partner: JobProfile | None, together: Spell) -> 
     2. DRAM activity of the cards (DCGM, GPM) in the same way, as bytes add up.
     3. Memory time of the cards (NVML) in the same way: measured, it adds up like traffic.
 
-    Shares of a job's own processes tell nothing: under MPS the driver charges them to the server, and under
-    time-slicing they came out as 0.8 to 1.5 of those alone at true speeds of 0.5 to 0.8.
-    """
+    Shares of a job's own processes say nothing: under MPS the driver charges them to the server, and under
+    time-slicing they came out as 0.8 to 1.5 of those alone at true speeds of 0.5 to 0.8."""
     if together.seconds < LEAST_TOGETHER_S:
         return None
     if partner is None:
@@ -66,8 +65,8 @@ def _seen(speed: float, method: str) -> SeenSpeed:
 
 
 def watched(summary: Summary, before: JobProfile | None, partner: JobProfile | None) -> Summary:
-    """The summary of a job that has, or had, a partner, with what was seen beside it: its speed, an unstable
-    pattern and growing memory go into its profile, which where this run has none is the one from ``before``.
+    """The summary of a job that has, or had, a partner, with the measurements beside it: its speed, an unstable
+    pattern and growing memory go into its profile; where this run has none, into the one from ``before``.
     ``partner``: profile of the present partner alone."""
     base = summary.profile or before
     if base is None:

@@ -1,8 +1,7 @@
-"""One sample: what a job's GPUs showed at one moment, and its form of fixed size on disk.
+"""One sample of a job's GPUs (all readings of one moment), and its record of fixed size on disk.
 
 A record is 12 bytes of head and 12 a GPU, little-endian, so that a day of a job on 8 GPUs at 1 Hz is 8.9 MiB; one cut
-short by a crash is known by its length or its checksum.
-"""
+short by a crash is known by its length or its checksum."""
 
 from __future__ import annotations
 
@@ -15,14 +14,14 @@ from typing import Final
 from lucid.core.frozen import frozen_dataclass
 
 _HEAD: Final = struct.Struct("<III")
-"""Checksum of what follows, sequence number, milliseconds since the base of its file (enough for 49 days)."""
+"""Checksum of the rest, sequence number, milliseconds since the base of its file (enough for 49 days)."""
 _GPU: Final = struct.Struct("<BBBBBBBBHH")
 _UNKNOWN, _UNKNOWN_MIB = 255, 65535
 _STEP_MIB: Final = 4
-"""Memory is kept in steps of 4 MiB, rounded up: up to 256 GiB in two bytes."""
+"""Step in which memory is kept, rounded up: up to 256 GiB in two bytes."""
 _SHARED, _LOST = 1, 2
 _FINE: Final = 2.0
-"""Shares are kept in steps of half a percent: 0-200 in a byte."""
+"""Steps of shares per percent: half a percent each, 0-200 in a byte."""
 
 
 @frozen_dataclass(frozen=True, slots=True)
@@ -31,8 +30,7 @@ class GpuSample:
 
     Shares in percent (to half a percent), memory in MiB; ``None`` where unknown. ``own_util`` and
     ``own_mem_util`` are the job's processes' share of time, ``own_mib`` their memory. ``shared``: another job
-    was on this GPU. ``lost``: the GPU could not be read.
-    """
+    was on this GPU. ``lost``: the GPU could not be read."""
 
     gpu_util: float | None = None
     mem_util: float | None = None
@@ -70,7 +68,7 @@ def pack(sample: Sample, base_s: float) -> bytes:
 
 
 def unpack(record: bytes, gpus: int, base_s: float) -> Sample | None:
-    """The inverse; ``None`` for a record that was cut short or damaged."""
+    """The sample of a record; ``None`` for a record that was cut short or damaged."""
     if len(record) != record_size(gpus) or zlib.crc32(record[4:]).to_bytes(4, "little") != record[:4]:
         return None
     _, seq, since_ms = _HEAD.unpack_from(record)

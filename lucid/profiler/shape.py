@@ -1,21 +1,14 @@
-"""Stability, pauses, growth; stage times from outside.
+"""The shape of a job's use over time: start-up, pauses, steadiness, memory growth, and stage times from outside.
 
-What shape a job's utilisation has over time: where its start-up ends, its pauses, whether it is steady,
-whether its memory grows. Plain lists in, plain findings out; constants are stated where they are.
+Times are in seconds, utilisation in percent, memory in MiB; constants are stated where they are.
 
-Times are in seconds, utilisation in percent, memory in MiB.
-
-What a job does with its time, measured from outside: storage, CPU and GPU (Muri's stage times, row M2).
-
-M2 counts each instant for the resource that is used most at that instant. Readings come once a second, and an
-iteration often takes less, so that a second holds all of its stages. Here a second is therefore divided by its
-readings instead of being given to the one that is highest. Where stages are longer than a second both come to the
-same: each second is then nearly all of one stage.
-
-Two things that are busy at once are not two stages. A process that waits for its GPU in a busy loop, as CUDA's does
-by default, keeps a core busy, and so do data loaders that work ahead. So CPU time counts only where neither the GPU
-works nor storage is waited for, unless all cores of the job are busy.
-"""
+Stage times are Muri's (row M2), of storage, CPU and GPU. M2 counts each instant for the resource that is used most at
+that instant. Readings come once a second, and an iteration often takes less, so that a second holds all of its
+stages. Here a second is therefore divided by its readings instead of being given to the highest one. Where stages are
+longer than a second both come to the same: each second is then nearly all of one stage. Two resources that are busy
+at once are not two stages. A process that waits for its GPU in a busy loop, as CUDA's does by default, keeps a core
+busy, and so do data loaders that work ahead. So CPU time counts only where neither the GPU works nor storage is
+waited for, unless all cores of the job are busy."""
 
 from __future__ import annotations
 
@@ -28,11 +21,11 @@ from lucid.core.job import TimeShares
 
 _LEAST_ACTIVE: Final = 2.0
 _ACTIVE_SHARE: Final = 0.25
-"""A moment counts as active from a quarter of the 90th percentile of utilisation, and from 2 %."""
+"""The share of the 90th percentile of utilisation from which on a moment counts as active, and at least 2 %."""
 _LEAST_WINDOW, _MOST_WINDOW, _BURSTS = 10.0, 60.0, 5.0
 _LEAST_PAUSE_S: Final = 3.0
 _RHYTHM: Final = 3
-"""Idle stretches of like length seen at least so often are the job's rhythm and belong to its means."""
+"""How often idle stretches of like length must be seen to be the job's rhythm, which belongs to its means."""
 BLOCK_S: Final = 5.0
 _LEAST_BLOCKS: Final = 6
 _SWING_POINTS, _SWING_SHARE = 10.0, 0.35
@@ -53,7 +46,7 @@ def percentile(values: Sequence[float], share: float) -> float:
 
 
 def active_level(util: Sequence[float]) -> float:
-    """From which utilisation on this job counts as at work."""
+    """The utilisation from which on this job counts as at work."""
     return max(_LEAST_ACTIVE, _ACTIVE_SHARE * percentile(util, 0.9))
 
 
@@ -62,8 +55,7 @@ def warm_up(util: Sequence[float], step_s: float) -> int | None:
 
     Start-up (imports, data, compilation) shows as idleness with single blips. Work begins at the first active
     point after which activity is kept up: over a window of 10 s (longer for a job that works in bursts, until
-    five bursts fit, at most 60 s) at least half as dense as in the later half of the series.
-    """
+    five bursts fit, at most 60 s) at least half as dense as in the later half of the series."""
     if not util:
         return None
     level = active_level(util)
@@ -114,8 +106,7 @@ class Steadiness:
 
     ``swing``: standard deviation of these means, in points of utilisation, against ``swing_limit``;
     ``turns``: how often they cross from well below to well above their mean or back;
-    ``regularity``: highest autocorrelation at any lag of 2 blocks to half of them (1: exactly periodic).
-    """
+    ``regularity``: highest autocorrelation at any lag of 2 blocks to half of them (1: exactly periodic)."""
 
     blocks: int
     swing: float
@@ -139,8 +130,7 @@ def steadiness(util: Sequence[float], step_s: float) -> Steadiness:
 
     Unstable is a job whose 5-s means have a standard deviation above 10 points and above 35 % of their mean,
     turn at least 4 times, and follow no rhythm (autocorrelation under 0.6). A single change of level, a rhythm
-    of bursts, and noise within seconds are all stable.
-    """
+    of bursts, and noise within seconds are all stable."""
     size = max(round(BLOCK_S / step_s), 1)
     means = [sum(util[i : i + size]) / size for i in range(0, len(util) - size + 1, size)]
     if len(means) < 2:
@@ -172,7 +162,7 @@ class MemoryTrend:
 
     @property
     def growing(self) -> bool:
-        """Whether growth is sure enough to foretell by."""
+        """Whether growth is sure enough to predict by."""
         return self.mib_per_s > 0
 
     def after(self, seconds: float) -> float:
@@ -186,8 +176,7 @@ def memory_trend(memory: Sequence[float], step_s: float) -> MemoryTrend:
     The series is cut into 24 bins, each with its highest reading. Growth is predicted where the bins
     rise by the Mann-Kendall test (z above 3), the newest half still holds at least a quarter of the rise (an
     allocator that has filled its cache has stopped), and the rise is at least 64 MiB and 2 %. Its speed is the
-    median slope between any two bins of the newest half (Theil-Sen).
-    """
+    median slope between any two bins of the newest half (Theil-Sen)."""
     peak, last = max(memory), memory[-1]
     flat = MemoryTrend(peak, last)
     size = len(memory) // _MEMORY_BINS
@@ -209,14 +198,14 @@ def memory_trend(memory: Sequence[float], step_s: float) -> MemoryTrend:
 
 
 Moment = tuple[float, TimeShares | None]
-"""Seconds, and what is known of them."""
+"""Seconds, and the shares of time in them, where known."""
 
 
 @frozen_dataclass(frozen=True, slots=True)
 class HostUse:
-    """A job on its node since the reading before. ``busy_cores``: CPU seconds in a second. ``cores``: how many it
-    has. ``storage``: the share (0-1) of the time in which one of its processes waited for storage, ``None`` where the
-    node does not tell; ``storage_by``: how that was found."""
+    """A job's use of its node since the reading before. ``busy_cores``: CPU seconds in a second. ``cores``: how many
+    it has. ``storage``: the share (0-1) of the time in which one of its processes waited for storage, ``None`` where
+    the node does not report it; ``storage_by``: how that was found."""
 
     busy_cores: float
     cores: int
@@ -225,12 +214,11 @@ class HostUse:
 
 
 def shares_in(use: HostUse, gpu: float) -> TimeShares:
-    """What a job did in a moment.
+    """The shares of a moment that a job spent on storage, CPU and GPU.
 
     ``gpu``: share (0-1) of the moment in which its GPU worked for it. CPU time counts in two cases: all cores of the
     job are busy; or one core is busy while the job neither computes on its GPU nor waits for storage. One busy core
-    is enough, because more cores do not help an iteration that one thread prepares.
-    """
+    is enough, because more cores do not help an iteration that one thread prepares."""
     gpu = _share(gpu)
     storage = None if use.storage is None else _share(use.storage)
     one = min(_share(use.busy_cores), 1.0 - gpu - (storage or 0.0))
@@ -238,7 +226,7 @@ def shares_in(use: HostUse, gpu: float) -> TimeShares:
 
 
 def mean_shares(moments: Sequence[Moment], least_s: float = 0.0) -> TimeShares | None:
-    """Over moments; those of which nothing is known are left out. ``None`` where less than ``least_s`` seconds are
+    """The mean shares over moments; unknown ones are left out. ``None`` where less than ``least_s`` seconds are
     known, or none. Storage is known where it is for at least half of them."""
     known = [(step_s, shares) for step_s, shares in moments if shares is not None]
     total_s = sum(step_s for step_s, _ in known)

@@ -1,4 +1,4 @@
-"""The profiling stage (acceptance rows L2-L7): decisions for the profiling partition."""
+"""Plans of the profiling partition (rows L2-L7): which jobs are profiled, for how long, and where they go."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ _COLD_START = 3.0
 
 
 def goes_through_profiling(job: Job, settings: ProfilingSettings) -> bool:
-    """Is a new job profiled before it may enter its VC? Jobs above N_prof are not: they are measured where
-    they run (L2); nor are jobs that hold no GPU, ask for several nodes, or may not be requeued. Where not everybody
+    """Whether a new job is profiled before it may enter its VC. Jobs above N_prof are not, but are measured where
+    they run (L2); nor are jobs that hold no GPU, ask for several nodes, or may not be requeued. Where not all jobs
     may be started over (``restarts``) there is no stage: jobs are measured in their VC while they run."""
     if not settings.enabled or settings.restarts != "allowed":
         return False
@@ -71,17 +71,16 @@ def plan_profiling(
     """Start profiling runs fewest GPUs first, and end those that have reached T_prof.
 
     A job whose time is up is released to its own VC, or carries on in place: where jobs already wait in its VC
-    (``waiting_at_home``: how many, by VC), no job waits for profiling nodes, and it runs on one of the nodes
-    set aside for that; or where it may not be started over. A job that ended within T_prof is simply gone
-    (L6). Queue order: GPU demand ascending, then time of arrival (L4); placement is exclusive and consolidated
-    on one node. A job that no profiling node could ever hold, or that has waited too long behind smaller ones,
-    is released unprofiled: it will be measured where it runs. In a burst (``_profiling_scale``, which looks at
-    ``arrivals`` too) T_prof and N_prof are lower, and a job that cannot start now goes home if ``room_at_home`` says
-    (and notes) that the job could start there. With ``home_if_room`` that holds outside of bursts, too, and for a job
-    that could be profiled now, if home has GPUs to spare. Nor does a job wait for GPUs that jobs of others than Lucid
-    hold: a job that finds no other GPUs goes home. Nodes that sleep are out unless ``wake_nodes`` lets them be woken.
-    ``ledger_of``: gives a ledger of a partition at a time, to be written in.
-    """
+    (``waiting_at_home``: how many, by VC), no job waits for profiling nodes, and it runs on one of the nodes set
+    aside for that; or where it may not be started over. A job that ended within T_prof is simply gone (L6). Queue
+    order: GPU demand ascending, then time of arrival (L4); placement is exclusive and consolidated on one node. A job
+    that no profiling node could ever hold, or that has waited too long behind smaller ones, is released unprofiled:
+    it will be measured where it runs. In a burst (``_profiling_scale``, by ``arrivals`` too) T_prof and N_prof are
+    lower, and a job that cannot start now goes home if ``room_at_home`` says (and notes) that the job could start
+    there. With ``home_if_room`` that holds outside of bursts, too, and for a job that could be profiled now, if home
+    has GPUs to spare. Nor does a job wait for GPUs that jobs of others than Lucid hold: a job that finds no other
+    GPUs goes home. Nodes that sleep are out unless ``wake_nodes`` lets them be woken. ``ledger_of``: gives a ledger
+    of a partition at a time, which may be changed."""
     if not settings.wake_nodes:
         partition = _asleep_out(partition)
     decisions: dict[str, Decision] = {}
@@ -177,14 +176,15 @@ def _asleep_out(partition: Partition) -> Partition:
 
 
 def _others_gpus(partition: Partition) -> int:
-    """GPUs of the profiling nodes that are held by jobs whose home they are: an administrator's, or such as came past
-    Lucid."""
+    """GPUs of the profiling nodes that are held by jobs whose home they are: an administrator's, or jobs that came
+    past Lucid."""
     others = [entry for entry in partition.running if entry.job.vc == partition.name]
     return sum(part.mask.bit_count() for entry in others for part in entry.placement)
 
 
 def _in_order(partition: Partition, settings: ProfilingSettings) -> list[Pending]:
-    """Fewest GPUs first; or the users in turn, users with profiling runs last, each user's fewest GPUs first."""
+    """Waiting jobs in order: fewest GPUs first; or the users in turn, users with profiling runs last, each user's
+    fewest GPUs first."""
     smallest = sorted(partition.pending, key=lambda e: e.job.gpus)
     if not settings.users_in_turn:
         return smallest
@@ -238,7 +238,7 @@ def _skips(
 
 @frozen_dataclass(frozen=True, slots=True)
 class _ProfilingScale:
-    """What profiling is at present. ``borrow``: jobs may be sent home to be measured there."""
+    """The present scale of profiling. ``borrow``: jobs may be sent home to be measured there."""
 
     t_prof_s: float
     n_prof: int
@@ -249,14 +249,13 @@ class _ProfilingScale:
 def _profiling_scale(
     partition: Partition, waiting: Sequence[Pending], settings: ProfilingSettings, arrivals: ArrivalForecast
 ) -> _ProfilingScale:
-    """T_prof and N_prof for the queue there is, and the one that is forecast.
+    """T_prof and N_prof for the present queue, and the forecast one.
 
-    The pressure is how long the queue would take at the usual T_prof if GPUs could be filled without gaps: the sum
-    of waiting GPUs x T_prof over the GPUs there are. To the waiting GPUs are added those that ``arrivals`` expects
+    The pressure is how long the queue would take at the usual T_prof if GPUs could be filled without gaps: the sum of
+    waiting GPUs x T_prof over the GPUs there are. To the waiting GPUs are added those that ``arrivals`` expects
     within one T_prof, so that a forecast alone makes a burst where more is to come than the nodes can measure at the
-    usual T_prof, if ``burst_wait_s`` is one T_prof. Up to ``burst_wait_s`` nothing changes. Beyond it T_prof
-    shrinks in proportion, never under ``least_t_prof_s``, and N_prof halves with each doubling, never under 1.
-    """
+    usual T_prof, if ``burst_wait_s`` is one T_prof. Up to ``burst_wait_s`` nothing changes. Beyond it T_prof shrinks
+    in proportion, never under ``least_t_prof_s``, and N_prof halves with each doubling, never under 1."""
     gpus = sum(node.gpus for node in partition.nodes if node.available)
     per_hour = arrivals.profiled_per_hour if settings.time_aware else 0.0
     wanted = sum(entry.job.gpus for entry in waiting) + per_hour * settings.t_prof_s / 3600.0

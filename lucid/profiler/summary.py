@@ -1,12 +1,7 @@
-"""Samples to a JobProfile.
+"""From a job's samples to its summary and profile, by which share scores, packing and the watch over pairs work.
 
-From a job's samples to its profile: what share scores, packing and the watch over pairs work with.
-
-Only arithmetic on a ``Series``: the sampler calls it on the node, and anybody may call it again on recorded
-samples and get the same.
-
-A job's samples as one series of points, one a moment over all its GPUs, of bounded length.
-"""
+This is only arithmetic on a ``Series`` (one point a moment, of bounded length): the sampler calls it on the node, and
+anybody may call it again on recorded samples and get the same."""
 
 from __future__ import annotations
 
@@ -41,8 +36,7 @@ class Point:
     ``gpu_util``, ``mem_util`` and ``mem_mib`` are the job's own where it shares its GPUs (``None`` where that
     cannot be told), the card's where it is alone; the fields named ``card`` and the two last are the cards'.
     ``step_s``: the time that the point stands for. ``shares``: what the job did with it, where it was alone and its
-    node tells.
-    """
+    node tells."""
 
     at_s: float
     step_s: float
@@ -69,8 +63,8 @@ def _most(values: Iterable[float | None]) -> float | None:
 
 
 def point_of(sample: Sample, step_s: float = 1.0, host: HostUse | None = None) -> Point | None:
-    """The point of one sample; ``None`` where no GPU of the job could be read. ``host``: what the job did on its node
-    in the meantime, where that is known."""
+    """The point of one sample; ``None`` where no GPU of the job could be read. ``host``: the job's use of its node in
+    the meantime, where known."""
     seen = [gpu for gpu in sample.gpus if not gpu.lost]
     if not seen:
         return None
@@ -143,7 +137,7 @@ class Series:
         return list(self)
 
     def add(self, point: Point) -> None:
-        """Append one; points come in order of time."""
+        """Append a point; points come in order of time."""
         if self._open is not None and (
             self._open.shared != point.shared or self._open.step_s + point.step_s > self._step_s
         ):
@@ -167,7 +161,7 @@ class Series:
 
 
 LEAST_WORK_S: Final = 20.0
-"""A profile is made from so many seconds of work; before that a job counts as not measured."""
+"""The least seconds of work for a profile; before that a job counts as not measured."""
 FORETELL_S: Final = 3600.0
 """How far ahead a growing memory footprint is predicted for the profile."""
 _RECENT_S: Final = 60.0
@@ -187,8 +181,8 @@ class Phase:
 
 @frozen_dataclass(frozen=True, slots=True)
 class Spell:
-    """Means over a stretch of time: the job's own (``gpu_util``, ``mem_util``; ``None`` where it cannot be told
-    from its partner's) and the cards'. Percent; ``seconds`` of samples are in it."""
+    """Means over a stretch of time: the job's own (``gpu_util``, ``mem_util``; ``None`` where it cannot be told from
+    its partner's) and the cards'. Percent; ``seconds`` of samples are in it."""
 
     seconds: float
     gpu_util: float | None = None
@@ -202,11 +196,10 @@ class Spell:
 
 @frozen_dataclass(frozen=True, slots=True)
 class Summary:
-    """All that is known of one job on one node.
+    """The sampler's summary of one job on one node.
 
-    ``profile`` is ``None`` until the job has worked alone for `LEAST_WORK_S`. ``alone`` and ``together`` are
-    means at work without and with a partner on its GPUs, ``recent`` those of the last minute.
-    """
+    ``profile`` is ``None`` until the job has worked alone for `LEAST_WORK_S`. ``alone`` and ``together`` are means at
+    work without and with a partner on its GPUs, ``recent`` those of the last minute."""
 
     job: str
     node: str
@@ -231,9 +224,9 @@ class Summary:
     seen_by: str = ""
     """How ``profile.seen_speed`` was found (lucid.profiler.pair_watch)."""
     notes: tuple[str, ...] = field(default=())
-    """What went wrong on the way, in words: a lost GPU, an Xid, samples dropped."""
+    """Trouble on the way, in words: a lost GPU, an Xid, samples dropped."""
     use: tuple[GpuUse, ...] = ()
-    """How long each of its GPUs worked, and when they stood idle."""
+    """How long each of the job's GPUs worked, and when they stood idle."""
 
 
 def summarise(
@@ -252,10 +245,9 @@ def summarise(
 ) -> Summary:
     """The summary of one job on one node.
 
-    ``samples``: how many were taken (the series may have joined neighbours). ``partner``: the job now on the
-    same GPUs; only readings from ``partner_since_s`` on tell of this pair (or of the last one). ``promised``,
-    ``amp`` and ``workload`` go in as they are.
-    """
+    ``samples``: how many were taken (the series may have joined neighbours). ``partner``: the job now on the same
+    GPUs; only readings from ``partner_since_s`` on belong to this pair (or to the last one). ``promised``, ``amp``
+    and ``workload`` go in as they are."""
     points = [point for point in series if point.gpu_util is not None or point.card_util is not None]
     if not points:
         return Summary(
@@ -391,8 +383,8 @@ def _spell(points: Sequence[Point]) -> Spell | None:
 
 
 def merged_profile(summaries: Sequence[Summary]) -> JobProfile | None:
-    """One profile of a job over its nodes: means weighted by GPUs, the most of memory; unstable or growing if
-    it is so anywhere. ``None`` until every node that reported has a profile."""
+    """One profile of a job over its nodes: means weighted by GPUs, the most of memory; unstable or growing if it is
+    so anywhere. ``None`` until every node that reported has a profile."""
     profiles = [(summary.profile, len(summary.gpus)) for summary in summaries]
     known = [(profile, gpus) for profile, gpus in profiles if profile is not None]
     if not known or len(known) < len(profiles):

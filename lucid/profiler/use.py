@@ -1,9 +1,8 @@
-"""How long a job's GPUs worked and stood idle, GPU by GPU, from its samples: what the report of waste is made of.
+"""``UseMeter``: how long each of a job's GPUs worked and stood idle, from its samples.
 
 Readings of idle time are kept as stretches, not as one sum: a pause between two epochs and an hour after the end of
 training come to the same mean. Short stretches are pauses of ordinary work and are left out as they close, so the
-account of a job of a month stays small.
-"""
+account of a job of a month stays small."""
 
 from __future__ import annotations
 
@@ -14,25 +13,25 @@ from typing import Final
 from lucid.profiler.samples import GpuSample, Sample
 
 WORKING_UTIL: Final = 1.0
-"""A GPU above this works, percent of the time (NVML). An idle card reads 0; what looks after cards (health checks,
+"""A GPU above this share of time works, percent (NVML). An idle card reads 0; what watches cards (health checks,
 persistence) shows as up to 1 for a moment."""
 LEAST_IDLE_S: Final = 300.0
-"""A stretch is kept from this length on: start-up, loading of data, checkpoints and short evaluations are shorter."""
+"""The least length of a stretch that is kept: start-up, loading of data, checkpoints and short evaluations are
+shorter."""
 _MOST_STRETCHES: Final = 16
-"""Of a GPU; more than that, the shortest goes. What is left out is never called idle."""
+"""Most stretches of a GPU; beyond that, the shortest goes. What is left out is never called idle."""
 _BLIP_S, _BLIP_SHARE = 5.0, 0.005
-"""Work of a few seconds does not end a stretch, nor one that goes on at less than half a percent of the time: a loop
-that touches the GPU now and then to keep its job alive is idle. A job that works for a second in every twenty is
-not: its seconds add up within two minutes."""
+"""The most work that does not end a stretch: a few seconds, or less than half a percent of the time. A loop that
+touches the GPU now and then to keep its job alive is idle. A job that works for a second in every twenty is not: its
+seconds add up within two minutes."""
 _MOST_GAP_S: Final = 60.0
-"""Over more seconds without a reading nothing is known; a driver that is slow, or a sampler that is restarted, takes
-less."""
+"""Over more seconds without a reading nothing is known; a slow driver, or a restarted sampler, takes less."""
 
 
 @dataclass(frozen=True, slots=True)
 class IdleStretch:
-    """A time in which a GPU did nothing for its job, Unix seconds. ``empty_s``: so long of it no process of the job
-    was on the GPU; 0 where the source lists no processes."""
+    """A time in which a GPU did nothing for its job, Unix seconds. ``empty_s``: the part of it in which no process of
+    the job was on the GPU; 0 where the source lists no processes."""
 
     begin_s: float
     end_s: float
@@ -40,17 +39,17 @@ class IdleStretch:
 
     @property
     def length_s(self) -> float:
-        """Seconds."""
+        """The length in seconds."""
         return self.end_s - self.begin_s
 
 
 @dataclass(frozen=True, slots=True)
 class GpuUse:
-    """One GPU of one job over one run. ``begin_s``, ``end_s``: of the first and after the last reading, Unix seconds.
-    ``measured_s``: how long readings told what the job did there; ``worked_s``: how long of that the GPU worked.
-    ``idle``: stretches of at least `LEAST_IDLE_S`, in order. ``energy_j``: joules that the GPU took meanwhile, as far
-    as it is this job's: of a GPU that is shared its part by use, an estimate; ``None`` where no card counts.
-    ``host_mib``: the most that its processes were seen to hold of the node's memory (without caches), MiB."""
+    """The use of one GPU by one job over one run. ``begin_s``, ``end_s``: of the first and after the last reading,
+    Unix seconds. ``measured_s``: how long readings showed what the job did there; ``worked_s``: how long of that the
+    GPU worked. ``idle``: stretches of at least `LEAST_IDLE_S`, in order. ``energy_j``: this job's part of the joules
+    that the GPU used meanwhile; for a shared GPU its part by use, an estimate; ``None`` where no card counts.
+    ``host_mib``: the most of the node's memory that its processes held (without caches), MiB."""
 
     gpu: str
     begin_s: float
@@ -67,7 +66,7 @@ class _Meter:
     gpu: str
     begin_s: float
     last_s: float
-    """Of the last reading that told anything."""
+    """The time of the last reading that showed anything."""
     measured_s: float = 0.0
     worked_s: float = 0.0
     idle: tuple[IdleStretch, ...] = ()
@@ -81,10 +80,10 @@ class _Meter:
 
 
 class UseMeter:
-    """Takes a run's samples as they come. ``interval_s``: between two samples."""
+    """Takes in a run's samples as they come. ``interval_s``: between two samples."""
 
     def __init__(self, interval_s: float = 1.0, earlier: Sequence[GpuUse] = ()) -> None:
-        """``earlier``: what a sampler before this one found of the same run."""
+        """``earlier``: the uses that an earlier sampler found in the same run."""
         self._interval_s = interval_s
         self._meters = {
             use.gpu: _Meter(
@@ -101,24 +100,24 @@ class UseMeter:
         }
 
     def add(self, gpus: Sequence[str], sample: Sample) -> None:
-        """One sample of the job; ``gpus`` names those it is of. One that is older than the last is passed over."""
+        """Take in one sample of the job; ``gpus`` names its GPUs. A sample older than the last is passed over."""
         for gpu, part in zip(gpus, sample.gpus, strict=False):
             self._add(gpu, part, sample.at_s)
 
     def took(self, gpu: str, joules: float) -> None:
-        """So much energy more is this job's."""
+        """Add so much energy to this job's."""
         one = self._meters.get(gpu)
         if one is not None:
             one.energy_j = (one.energy_j or 0.0) + joules
 
     def held(self, host_mib: float) -> None:
-        """The job was seen to hold so much of the node's memory."""
+        """Note that the job held so much of the node's memory."""
         for one in self._meters.values():
             one.host_mib = max(one.host_mib or 0.0, host_mib)
 
     @property
     def uses(self) -> tuple[GpuUse, ...]:
-        """Of each GPU so far; a stretch that goes on is in it."""
+        """The use of each GPU so far, with the stretch that goes on."""
         return tuple(
             GpuUse(
                 one.gpu, one.begin_s, one.last_s, one.measured_s, one.worked_s, _kept(one), one.energy_j, one.host_mib
@@ -154,8 +153,8 @@ class UseMeter:
 
 
 def own_use(part: GpuSample) -> float | None:
-    """What the GPU does for this job, percent; ``None`` where it cannot be told. A card that does nothing does
-    nothing for any of its jobs."""
+    """The GPU's work for this job, percent; ``None`` where it cannot be told. A card that does nothing does nothing
+    for any of its jobs."""
     if part.lost:
         return None
     return part.own_util if part.shared and part.gpu_util else part.gpu_util

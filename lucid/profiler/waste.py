@@ -1,18 +1,7 @@
-"""What a job held, used and wasted; sums by user and VC.
-
-Judges jobs by their readings: what they held, what they used, and what was wasted in which way.
+"""GPU-hours that each job held, used and wasted, by its readings; sums; and time limits that would fit.
 
 Nobody is accused without readings: a job of whose GPU time too little was measured is "not measured", and stretches
-without a reading count as neither work nor waste. Bounds are those of ``EfficiencySettings``.
-
-The kinds of waste, what each is called, and what a user can do about it.
-
-Sums of accounts: by user, by account, by VC.
-
-Jobs that run and whose GPUs have done nothing for an hour and more, by readings that are fresh.
-
-Time limits that would have fitted: what jobs of a user and name could have asked for, by how long they ran.
-"""
+without a reading count as neither work nor waste. Bounds are those of ``EfficiencySettings``."""
 
 from __future__ import annotations
 
@@ -33,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class WasteKind(StrEnum):
-    """One GPU-hour is of one kind at most. The values are labels in /metrics and keys in JSON."""
+    """The kinds of waste. One GPU-hour is of at most one kind. The values are labels in /metrics and keys in JSON."""
 
     IDLE_START = "idle_from_start"
     IDLE_AFTER = "idle_after_activity"
@@ -82,25 +71,25 @@ ADVICE: Final[Mapping[WasteKind, str]] = {
 
 _H: Final = 3600.0
 _START_SLACK_S: Final = 5.0
-"""The first readings may show the end of what ran on the GPU before."""
+"""How long the first readings may show the end of what ran on the GPU before."""
 _LIGHT_UTIL = 30.0
-"""A job whose GPUs computed for less of the time than this, %, could have shared them: two such jobs leave part of a
-GPU free, and in 146 measured pairs of such jobs each kept 98 % of its speed on average."""
+"""The utilisation, %, below which a job's GPUs could have been shared: two such jobs leave part of a GPU free, and in
+146 measured pairs of such jobs each kept 98 % of its speed on average."""
 _LIGHT_MEM = 0.4
-"""… and only if its memory took at most this share of the GPU's, so that a partner's fits beside it."""
+"""The most of a GPU's memory, as a share, that such a job may take for a partner's to fit beside it."""
 _LIMIT_SHARE, _LIMIT_JOBS, _LIMIT_UNUSED_H = 0.1, 3, 4.0
-"""A time limit is far too long where jobs of this user and name used less than this share of it, each time in at
-least so many jobs that completed (one short run says nothing of the next), and at least so many hours of it were left
-each time: shorter ones harm no other job's start."""
+"""A time limit is far too long where jobs of this user and name used less than the first share of it, in at least so
+many completed jobs (one short run says nothing of the next), each of which left at least so many hours of it: shorter
+rests harm no other job's start."""
 _UNUSED_SHARE: Final = 0.95
 """A GPU that stood idle for at least this share of its time was not used: making a context shows as work, too."""
 
 
 @frozen_dataclass(frozen=True, slots=True)
 class JobUse:
-    """What is known of one run of a job that has ended (``running`` false, ``end_s`` its end) or goes on (``end_s``
-    now). Times in Unix seconds, ``gpu_mem_mib`` of one GPU. ``wants_alone``: its user asked not to share.
-    ``use``: of each GPU that was sampled, empty where none was."""
+    """The facts about one run of a job that has ended (``running`` false, ``end_s`` its end) or goes on (``end_s``
+    now). Times in Unix seconds, ``gpu_mem_mib`` of one GPU. ``wants_alone``: its user asked not to share. ``use``: of
+    each GPU that was sampled, empty where none was."""
 
     job_id: str
     user: str
@@ -119,18 +108,19 @@ class JobUse:
     profile: JobProfile | None = None
     use: tuple[GpuUse, ...] = ()
     asked_host_mib: float = 0.0
-    """Memory of its nodes that it asked for, MiB over all of them; 0 where it did not say."""
+    """Memory of its nodes that the job asked for, MiB over all of them; 0 where it asked for none."""
 
     @property
     def energy_kwh(self) -> float | None:
-        """What its GPUs took for it, an estimate where they were shared; ``None`` where no card counted."""
+        """The energy that its GPUs used for the job, an estimate where they were shared; ``None`` where no card
+        counted."""
         told = [use.energy_j for use in self.use if use.energy_j is not None]
         return sum(told) / 3.6e6 if told else None
 
     @property
     def host_peak_mib(self) -> float | None:
-        """The most that it was seen to hold of a node's memory, on that of its nodes where it was most; ``None``
-        where nobody looked."""
+        """The most that the job held of a node's memory, on the node where that was most; ``None`` where it was not
+        measured."""
         return max((use.host_mib for use in self.use if use.host_mib is not None), default=None)
 
     @property
@@ -141,7 +131,7 @@ class JobUse:
 
 @frozen_dataclass(frozen=True, slots=True)
 class Waste:
-    """GPU-hours of one kind in one job, and what was seen, in words."""
+    """GPU-hours of one kind of waste in one job, and the evidence in words."""
 
     kind: WasteKind
     gpu_h: float
@@ -162,12 +152,12 @@ class JobAccount:
 
     @property
     def measured(self) -> bool:
-        """Do its readings suffice to judge it?"""
+        """Whether the job's readings suffice to judge it."""
         return self.worked_gpu_h is not None
 
     @property
     def wasted_gpu_h(self) -> float:
-        """Of all kinds whose hours it held."""
+        """Wasted GPU-hours of all kinds whose hours the job held."""
         return sum(one.gpu_h for one in self.waste if one.kind in HELD)
 
 
@@ -248,7 +238,7 @@ def _unused(use: GpuUse) -> bool:
 
 
 def _light(job: JobUse) -> bool:
-    """Would it have fitted beside a partner, and only its user's wish kept it from that?"""
+    """Whether the job would have fitted beside a partner, and only its user's wish kept it from that."""
     profile = job.profile
     return (
         job.wants_alone
@@ -298,19 +288,19 @@ class Total:
     not_measured_gpu_h: float
     no_limit_jobs: int = 0
     energy_kwh: float | None = None
-    """Of the jobs whose cards counted it; ``None``: there are none."""
+    """The energy of the jobs whose cards counted it; ``None``: there are none."""
     host_asked_gib: float = 0.0
     host_peak_gib: float = 0.0
     """Memory of nodes, asked for and held at most, summed over the jobs of one node of which both are known."""
 
     @property
     def all_wasted_gpu_h(self) -> float:
-        """Of all kinds whose hours were held."""
+        """Wasted GPU-hours of all kinds whose hours were held."""
         return sum(self.wasted_gpu_h.get(kind, 0.0) for kind in HELD)
 
     @property
     def wasted_share(self) -> float | None:
-        """Of what was held and measured; ``None`` where nothing was measured."""
+        """The wasted share of what was held and measured; ``None`` where nothing was measured."""
         measured = self.held_gpu_h - self.not_measured_gpu_h
         return self.all_wasted_gpu_h / measured if measured > 0 else None
 
@@ -325,7 +315,7 @@ def totals(accounts: Iterable[JobAccount], key: Callable[[JobAccount], str]) -> 
 
 
 def total_of(name: str, accounts: Iterable[JobAccount]) -> Total:
-    """The sum of these."""
+    """The sum of these accounts."""
     members = list(accounts)
     wasted: defaultdict[WasteKind, float] = defaultdict(float)
     for account in members:
@@ -355,16 +345,16 @@ def total_of(name: str, accounts: Iterable[JobAccount]) -> Total:
 
 
 _FRESH_S = 120.0
-"""The last reading is no older."""
+"""The greatest age of the last reading."""
 _LEAST_MEASURED_S = 3600.0
-"""Of each GPU."""
+"""The least measured time of each GPU."""
 _LEAST_IDLE_S = 3600.0
-"""Evaluations on the CPU and slow checkpoints take up to half of it."""
+"""The least idle time: evaluations on the CPU and slow checkpoints take up to half of it."""
 
 
 def idle_since(job: JobUse) -> float | None:
-    """Since when no GPU of the job has done anything, Unix s. ``None``: one worked within the last hour, the job has
-    ended, or too little was measured to say."""
+    """Since when no GPU of the running job has done anything, Unix s. ``None``: one worked within the last hour, the
+    job has ended, or too little was measured to say."""
     if not job.running or not job.use or len(job.use) < job.gpus:
         return None
     since_s = [job.begin_s]
@@ -376,18 +366,18 @@ def idle_since(job: JobUse) -> float | None:
 
 
 LEAST_JOBS: Final = 3
-"""One short run says nothing of the next."""
+"""The least number of jobs: one short run says nothing of the next."""
 _MARGIN: Final = 2.0
-"""Over the longest run."""
+"""The proposed limit, as a multiple of the longest run."""
 _LEAST_CUT: Final = 0.5
-"""A limit that is proposed is at most this share of what was asked: less is not worth anybody's attention."""
+"""The most of the asked limit that a proposed one may be: a smaller cut is not worth anybody's attention."""
 _STEPS: Final = ((7200.0, 900.0), (86400.0, 3600.0), (inf, 6 * 3600.0))
 """Up to so many seconds, a limit is a multiple of so many."""
 
 
 @frozen_dataclass(frozen=True, slots=True)
 class FittingLimit:
-    """A job that ended, and the ``limit_s`` with which it would have ended as well."""
+    """A job that ended, and a limit (``limit_s``) with which it would have ended as well."""
 
     job: JobUse
     limit_s: float

@@ -1,4 +1,4 @@
-"""Doing what ``lucidctl setup`` planned. Each step is written down before it is taken, so that it can be undone."""
+"""Carries out the plan of ``lucidctl setup``; each step is recorded before it is taken, to be undone."""
 
 from __future__ import annotations
 
@@ -35,8 +35,7 @@ def apply_plan(
         Whether all steps were taken; otherwise only files were written, and the nodes need them.
 
     Raises:
-        ConfigError: a step failed; the message says which.
-    """
+        ConfigError: a step failed; the message says which."""
     if plan.gone:
         machine.leave(plan.gone, say)
     kinds = {kind for kind, _ in plan.steps}
@@ -82,8 +81,8 @@ def apply_plan(
 
 
 def _reconfigure(machine: Machine, journal: Journal, plan: Plan, say: Callable[[str], None]) -> None:
-    """slurmctld reads what was written. Where it cannot use it, it gets back what it had: 24.11 ends over a plugin
-    that it does not find, and ``scontrol reconfigure`` says nothing."""
+    """Let slurmctld read the written files. If it cannot use them, it gets back its earlier ones: 24.11 ends over a
+    plugin that it does not find, and ``scontrol reconfigure`` says nothing."""
     done = machine.tried("scontrol", "reconfigure")
     machine.ran.append("scontrol reconfigure")
     left = dict(plan.wanted) if done.returncode else machine.in_force(plan.wanted, plan.partition, plan.gone)
@@ -123,7 +122,7 @@ def _reconfigure(machine: Machine, journal: Journal, plan: Plan, say: Callable[[
 
 
 def resume_nodes(machine: Machine, journal: Journal) -> list[str]:
-    """Those that setup drained, and no others. Returns those that stay drained; the journal keeps them."""
+    """Resume the nodes that setup drained, and no others. Returns those that stay drained; the journal keeps them."""
     for host in journal.has("drained"):
         if not machine.tried("scontrol", "update", f"NodeName={host}", "State=RESUME").returncode:
             journal.struck("drained", host)

@@ -1,8 +1,7 @@
-"""What ``lucidctl setup`` changed on this machine, so that all of it can be taken back, also after a killed run.
+"""``Journal``: the record of what ``lucidctl setup`` changed, with copies, so that all of it can be taken back.
 
-Before the first file changes, a copy of each file as it was and the hash of each file as it will be are on disk. The
-folder belongs to root: what lies in it is written back by root.
-"""
+This holds after a killed run, too. Before the first file changes, a copy of each file as it was and the hash of each
+file as it will be are on disk. The folder belongs to root, who writes its files back."""
 
 from __future__ import annotations
 
@@ -22,13 +21,13 @@ from lucid.files import write_atomic
 from lucid.setup.conf_text import Change, diff_of
 
 FOLDER = Path("etc/lucid/setup")
-"""Below the root of the file system."""
+"""The journal's folder, below the root of the file system."""
 _FORMAT = 1
 
 
 @dataclass(frozen=True, slots=True)
 class Restore:
-    """What undoing does to one file: its bytes afterwards, or ``None`` to remove it."""
+    """The effect of undoing on one file: its bytes afterwards, or ``None`` to remove it."""
 
     path: Path
     content: bytes | None
@@ -38,7 +37,7 @@ class Restore:
 
 @dataclass(slots=True)
 class _Record:
-    """A file by hashes: before the first setup (empty: there was none), and each text that setup gave it since."""
+    """A file by hashes: before the first setup (empty: there was none), and of each text that setup gave it since."""
 
     before: str
     after: list[str]
@@ -57,15 +56,14 @@ class Journal:
     mode: str = ""
     files: dict[str, _Record] = field(default_factory=dict)
     made: list[list[str]] = field(default_factory=list)
-    """What is no file, in the order in which it was made: ["user", "lucid"], ["folder", "/etc/lucid"]."""
+    """Everything made that is no file, in order: ["user", "lucid"], ["folder", "/etc/lucid"]."""
 
     @classmethod
     def read(cls, root: Path) -> Journal:
         """The record below *root*; an empty one where there is none.
 
         Raises:
-            ConfigError: it cannot be read.
-        """
+            ConfigError: it cannot be read."""
         path = root / FOLDER / "manifest.json"
         try:
             found = json.loads(path.read_bytes())
@@ -80,16 +78,14 @@ class Journal:
 
     @property
     def folder(self) -> Path:
-        """Where it lies."""
+        """The folder of the record."""
         return self.root / FOLDER
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Inside, no other setup runs here.
+        """A context in which no other setup runs here.
 
-        Raises:
-            ConfigError: one does, or the folder cannot be made.
-        """
+        Raises: ConfigError: one does, or the folder cannot be made."""
         try:
             for parent in (self.folder.parent, self.folder):
                 if not parent.is_dir():
@@ -109,36 +105,34 @@ class Journal:
                 shutil.rmtree(self.folder, ignore_errors=True)
 
     def has(self, kind: str) -> list[str]:
-        """What of this kind was made, the latest first."""
+        """The things of this kind that were made, the latest first."""
         return [name for made, name, *_ in reversed(self.made) if made == kind]
 
     def note(self, kind: str, name: str, was: str = "") -> None:
-        """Write down that something is about to be made, once; *was* is what it was before."""
+        """Record once that something is about to be made; *was* is what it was before."""
         if name not in self.has(kind):
             self.made.append([kind, name, was])
             self._write()
 
     def struck(self, kind: str, name: str) -> None:
-        """It is gone again."""
+        """Record that something that was made is gone again."""
         self.made = [made for made in self.made if made[:2] != [kind, name]]
         self._write()
 
     def made_of(self, kind: str) -> list[tuple[str, str]]:
-        """The same, with what it was before."""
+        """The things of this kind that were made, with what each was before, the latest first."""
         return [(name, was) for made, name, was in reversed(self.made) if made == kind]
 
     def begin(self, mode: str) -> None:
-        """Something is about to change."""
+        """Record that something is about to change."""
         self.state, self.mode = "applying", mode
         self._write()
         self._sweep()
 
     def apply(self, changes: Sequence[Change]) -> None:
-        """Write every file; ``done`` is for the caller to say.
+        """Write every file; the caller calls ``done``.
 
-        Raises:
-            ConfigError: a file cannot be written. Those that were written by this call are as they were.
-        """
+        Raises: ConfigError: a file cannot be written. Those that this call wrote are as they were."""
         for change in changes:
             place = next(parent for parent in change.path.parents if parent.exists())
             if change.path.is_dir() or not os.access(place, os.W_OK | os.X_OK):
@@ -162,7 +156,7 @@ class Journal:
             ) from None
 
     def revert(self, changes: Sequence[Change]) -> None:
-        """Give these files back what they had before this run, which is forgotten. Raises OSError."""
+        """Give these files back their content from before this run, which is forgotten. Raises OSError."""
         for change in changes:
             record = self.files[str(change.path)]
             self._put(change.path, change.before, record.mode, (record.uid, record.gid))
@@ -172,18 +166,16 @@ class Journal:
         self._write()
 
     def done(self) -> None:
-        """All of it is in force: older texts of the files are no longer needed."""
+        """Record that all of it is in force: older texts of the files are no longer needed."""
         for record in self.files.values():
             record.after = record.after[-1:]
         self.state = "done"
         self._write()
 
     def restores(self, *, purge: bool = False) -> list[Restore]:
-        """What undoing would do to each file. Nothing is changed.
+        """The effects of undoing on each file. Nothing is changed.
 
-        Raises:
-            ConfigError: files were edited since; the message has each edit as a diff.
-        """
+        Raises: ConfigError: files were edited since; the message has each edit as a diff."""
         found, edited = list[Restore](), list[Change]()
         for name, record in self.files.items():
             if record.own and not purge:
@@ -209,8 +201,7 @@ class Journal:
         """Put the files back. May be killed and called again.
 
         Raises:
-            ConfigError: a file cannot be written.
-        """
+            ConfigError: a file cannot be written."""
         self.state = "undoing"
         self._write()
         self._sweep()
@@ -223,7 +214,7 @@ class Journal:
                 ) from None
 
     def remove_folders(self) -> None:
-        """Those that were made, where nothing is in them any more."""
+        """Remove the folders that were made, where they are empty."""
         for name in self.has("folder"):
             try:
                 shutil.rmtree(Path(name) / "__pycache__", ignore_errors=True)  # of the hooks, which are Python
@@ -233,7 +224,7 @@ class Journal:
             self.struck("folder", name)
 
     def forget(self, *, purge: bool) -> None:
-        """Everything is undone: only what a purge needs is kept."""
+        """Forget everything, since it is undone, except what a purge needs."""
         self.files = {name: record for name, record in self.files.items() if record.own and not purge}
         self.mode = ""
         if self.files or (self.made and not purge):
@@ -250,7 +241,7 @@ class Journal:
             shutil.rmtree(self.folder)
 
     def _sweep(self) -> None:
-        """A run that was killed may have left a file half-written beside the one that it was to replace."""
+        """Remove files that a killed run left half-written beside those that they were to replace."""
         for path in [*map(Path, self.files), self.folder / "manifest.json"]:
             for left in path.parent.glob(f".{glob.escape(path.name)}.*.tmp"):
                 left.unlink(missing_ok=True)
@@ -287,11 +278,9 @@ class Journal:
         return digest
 
     def _copy(self, digest: str) -> bytes | None:
-        """What was kept, checked.
+        """The kept copy, checked.
 
-        Raises:
-            ConfigError: it is not there, or not what it was.
-        """
+        Raises: ConfigError: it is not there, or was changed."""
         if not digest:
             return None
         try:

@@ -1,4 +1,4 @@
-"""Whether Slurm's configuration, as it lies on disk, will do for Lucid. Looks at files only, and changes nothing."""
+"""Checks whether Slurm's configuration, as it lies on disk, will do for Lucid. Reads files, and changes nothing."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _COUNTS = tuple(map(str, range(SLOTS, MOST_SLOTS + 1)))
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing looked at. ``remedy`` is empty where all is well."""
+    """One check's result. ``remedy`` is empty where all is well."""
 
     about: str
     ok: bool
@@ -28,11 +28,9 @@ class Finding:
 
 
 def check_installation(root: Path, conf: str = "etc/slurm/slurm.conf") -> list[Finding]:
-    """Look at the files below *root*, in the order in which an administrator would put them right.
+    """The findings on the files below *root*, in the order in which an administrator would put them right.
 
-    Raises:
-        ConfigError: slurm.conf itself cannot be read.
-    """
+    Raises: ConfigError: slurm.conf itself cannot be read."""
     texts = read_texts(root, root / conf)
     folder = (root / conf).parent
     return [
@@ -47,8 +45,7 @@ def settings_in(root: Path, conf: str = "etc/slurm/slurm.conf") -> dict[str, str
     """Parameters of slurm.conf and of what it includes, by key in small letters.
 
     Raises:
-        ConfigError: slurm.conf itself cannot be read.
-    """
+        ConfigError: slurm.conf itself cannot be read."""
     return read_texts(root, root / conf).settings
 
 
@@ -95,8 +92,8 @@ def _files(root: Path) -> Iterator[Finding]:
 
 
 def _filtered(folder: Path) -> str | None:
-    """What breaks without cli_filter.lua, by lucid.plugin.conf: nothing where there are no models to ask for, and
-    nobody says that srun maps its steps."""
+    """What breaks without cli_filter.lua, by lucid.plugin.conf; ``None`` where there are no models to ask for, and no
+    setting says that srun maps its steps."""
     try:
         text = (folder / "lucid.plugin.conf").read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError):

@@ -1,10 +1,4 @@
-"""Slurm.conf as text, and diffs.
-
-Slurm's own files as text: statements with the lines on which they stand, and edits that leave all other bytes
-alone.
-
-Changes of files as a diff.
-"""
+"""slurm.conf and its like as text: statements with their lines, edits of single lines, and diffs."""
 
 from __future__ import annotations
 
@@ -17,10 +11,10 @@ from pathlib import Path
 from lucid.errors import ConfigError
 
 _RECORDS = ("nodename", "partitionname", "nodeset", "downnodes", "frontendname", "slurmctldhost", "name")
-"""What begins a line of several pairs. Any other line of Slurm's files sets one parameter."""
+"""First keys of lines with several pairs. Any other line of Slurm's files sets one parameter."""
 _LISTS = ("prolog", "epilog")  # may stand on several lines, and Slurm runs them all
 _PAIR = re.compile(r"\s*([a-z0-9_.]+)\s*[-*+/]?=\s*(?:\"([^\"]*)\"|(\S+))(?!\S)", re.IGNORECASE | re.ASCII)
-"""A key, an operator that slurm.conf gives no meaning (``+=`` is ``=``), and a value, as Slurm tells them apart."""
+"""A key, an operator that slurm.conf gives no meaning (``+=`` is ``=``), and a value, as Slurm separates them."""
 _INCLUDE = re.compile(r"include\s+(\S+)\s*$", re.IGNORECASE | re.ASCII)  # not behind a blank
 _UNCOMMENTED = re.compile(r"(?:[^\\#]|\\.)*\\?", re.DOTALL)
 _BLANKS = " \t\n\r\f\v"
@@ -41,7 +35,7 @@ class Pair:
 @dataclass(frozen=True, slots=True)
 class Statement:
     """One statement: without its comment, continued lines joined, escapes read. It stands on the lines *first* to
-    before *after* of the file *path*; each character of *text* at its one of *places* in the file's text."""
+    before *after* of the file *path*; each character of *text* stands at its one of *places* in the file's text."""
 
     path: Path
     first: int
@@ -56,19 +50,19 @@ class Statement:
 
     @property
     def left(self) -> str:
-        """What Slurm cannot read of it: it would not start with this line."""
+        """The part that Slurm cannot read: it would not start with this line."""
         found, end = self._split()
         return self.text[end:].strip() if self.key in _RECORDS or len(found) < 2 else self.text.strip()
 
     @property
     def key(self) -> str:
-        """What it sets, in small letters."""
+        """The key that it sets, in small letters."""
         found = self.found
         return found[0].key if found else ""
 
     @property
     def pairs(self) -> dict[str, str]:
-        """All that it says, by key in small letters: of NodeName, PartitionName and lines of gres.conf."""
+        """Its values by key in small letters, for NodeName, PartitionName and lines of gres.conf."""
         return {pair.key: pair.value for pair in self.found}
 
     def _split(self) -> tuple[list[Pair], int]:
@@ -84,7 +78,7 @@ class Statement:
 
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """These lines (without their ends) in place of the lines *first* to before *after*."""
+    """An edit: these lines (without their ends) in place of the lines *first* to before *after*."""
 
     first: int
     after: int
@@ -106,8 +100,8 @@ class Texts:
 
     @property
     def settings(self) -> dict[str, str]:
-        """Parameters by key in small letters. The last line counts, as for Slurm; what may stand on several lines is
-        joined by commas, as ``scontrol show config`` is read."""
+        """Parameters by key in small letters. The last line counts, as for Slurm; a parameter that may stand on
+        several lines is joined by commas, as ``scontrol show config`` is read."""
         found: dict[str, str] = {}
         for pair in (statement.found[0] for statement in self.statements if statement.key not in _RECORDS):
             joined = pair.key in _LISTS and found.get(pair.key)
@@ -116,7 +110,7 @@ class Texts:
 
 
 def _physical(text: str) -> list[str]:
-    """Lines with their ends. Only a line feed ends one: Slurm takes the carriage return before it for nothing."""
+    """Lines with their ends. Only a line feed ends one: Slurm ignores the carriage return before it."""
     return re.findall(r"[^\n]*\n|[^\n]+$", text)
 
 
@@ -146,11 +140,9 @@ def statements_of(text: str, path: Path) -> list[Statement]:
 
 
 def read_text(path: Path) -> str:
-    """A file, byte for byte: what is not UTF-8 is kept as it is.
+    """The text of a file, byte for byte: bytes that are not UTF-8 are kept.
 
-    Raises:
-        ConfigError: it cannot be read.
-    """
+    Raises: ConfigError: it cannot be read."""
     try:
         return path.read_bytes().decode("utf-8", "surrogateescape")
     except OSError as error:
@@ -160,9 +152,7 @@ def read_text(path: Path) -> str:
 def read_texts(root: Path, conf: Path, given: Mapping[Path, str] | None = None) -> Texts:
     """slurm.conf at *conf* below *root*, with what it includes. *given*: texts that count in place of files.
 
-    Raises:
-        ConfigError: one of the files cannot be read, or has a line with which Slurm would not start.
-    """
+    Raises: ConfigError: one of the files cannot be read, or has a line with which Slurm would not start."""
     files: dict[Path, str] = {}
     found: list[Statement] = []
     cluster = ""
@@ -242,7 +232,7 @@ class Change:
 
 
 def diff_of(changes: Iterable[Change]) -> str:
-    """All of them, as a unified diff."""
+    """The changes as a unified diff."""
     return "".join(_diff(change) for change in changes)
 
 

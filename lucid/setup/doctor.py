@@ -1,4 +1,4 @@
-"""What may be wrong with a cluster's partitions, nodes, clock and rights, and with the jobs that are held on it."""
+"""Doctor's checks of a site as Slurm answers: partitions, nodes, clock, rights, and jobs that are held."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ _PRIVILEGED = ("operator", "administrator")
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """What Slurm answered; ``None`` where it cannot be told. ``now_s`` is this machine's clock, at the time at which
-    ``clock_s`` was asked for."""
+    """Slurm's answers; ``None`` where one is missing. ``now_s`` is this machine's clock when ``clock_s`` was asked
+    for."""
 
     version: tuple[int, int]
     config: Mapping[str, str]
@@ -56,21 +56,19 @@ class Site:
     group_limits: Mapping[str, GroupLimit] | None = field(default_factory=dict)
     """GrpTRES of QOS and accounts."""
     preemption: Preemption | None = None
-    """Who may preempt whom."""
+    """Which jobs may preempt which."""
     unsealed: str = ""
     """Why munge makes no seal for the prologs; empty: it does."""
     partition_settings: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    """As Slurm words them, by partition."""
+    """Settings as Slurm words them, by partition."""
     lucidd: str | None = ""
-    """lucidd's user, where that is not the one who asks; ``None``: whose rights count cannot be told."""
+    """lucidd's user, where that is not the one who asks; ``None``: it is unknown whose rights count."""
 
 
 def see_site(client: Inspector, now_s: Callable[[], float], lucidd: str | None = "") -> Site:
-    """Ask for all of it, once. ``lucidd``: as ``Site`` has it.
+    """Ask Slurm for all of it, once. ``lucidd``: as in ``Site``.
 
-    Raises:
-        ClusterError: Slurm does not answer, or not with what it should, or is too old.
-    """
+    Raises: ClusterError: Slurm does not answer, or not as it should, or is too old."""
     version = served(client.version())
     asked_s, clock_s = now_s(), client.clock_s()
     asked_s = (asked_s + now_s()) / 2
@@ -116,7 +114,7 @@ def see_site(client: Inspector, now_s: Callable[[], float], lucidd: str | None =
 
 
 def _job_defaults(modes: Mapping[str, Mode], site: Site) -> Iterator[Finding]:
-    """What partitions give to each GPU is said with slots, too."""
+    """Findings on what partitions give to each GPU, which has to be said with slots, too."""
     packed = sorted(name for name, mode in modes.items() if mode is Mode.PACK)
     for name in packed:
         given = site.defaults.get(name)
@@ -129,7 +127,7 @@ def _job_defaults(modes: Mapping[str, Mode], site: Site) -> Iterator[Finding]:
 
 
 def look_over_site(settings: Settings, modes: Mapping[str, Mode], site: Site) -> Iterator[Finding]:
-    """Of Slurm as it answers; *modes* by partition, as they are now."""
+    """Findings on Slurm as it answers; *modes* by partition, as they are now."""
     version = f"{site.version[0]}.{site.version[1]:02}"
     yield Finding("ok", f"Slurm {version} answers")
     if site.accounting:
@@ -285,7 +283,8 @@ def _packed(name: str, found: Partition, config: Mapping[str, str]) -> Iterator[
 
 
 def _way_there(home: Partition, room: Partition) -> Iterator[Finding]:
-    """Between a VC and a partition to which Lucid moves its jobs, and from which they come back."""
+    """Findings on the way between a VC and a partition to which Lucid moves its jobs, and from which they come
+    back."""
     mine, there = dict(home.allowed), dict(room.allowed)
     for key, names in there.items():
         if mine.get(key) != names:
@@ -304,7 +303,7 @@ def _way_there(home: Partition, room: Partition) -> Iterator[Finding]:
 
 
 def _gpu_order(settings: Settings, config: Mapping[str, str], nodes: Sequence[SlurmNode]) -> Iterator[Finding]:
-    """Does CUDA count GPUs as Slurm does, where jobs see all of them?"""
+    """Findings on whether CUDA counts GPUs as Slurm does, where jobs see all of them."""
     if config.get("ConstrainDevices", "").lower() == "yes":
         return
     told = HealthFolder(health_folder(profiles_folder(settings))).look()

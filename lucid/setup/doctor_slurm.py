@@ -1,18 +1,7 @@
-"""Checks of Slurm's configuration, power, preemption, lending.
-
-What may be wrong with Slurm's configuration in force, for what Lucid is to do. Pure, over its keys.
-
-What of Slurm pack mode does not serve, or would make worse than plain Slurm without a word. Pure.
+"""Doctor's checks of Slurm's configuration: modes, unserved features, power, preemption, lending. Pure.
 
 doctor finds it on a running site, and ``lucidctl setup`` refuses what is ``bad`` for the partitions that it is to
-pack. Order mode leaves all of it to Slurm. The whole list, with what was tried: docs/slurm-features.md.
-
-Slurm's power saving, for what Lucid is to do with it.
-
-What Slurm's preemption means for the partitions that Lucid packs: what is served, and what is not.
-
-What may be wrong with how Slurm keeps VCs to their quotas, and with the partition in which jobs borrow.
-"""
+pack. Order mode leaves all of it to Slurm. The whole list, with what was tried: docs/slurm-features.md."""
 
 from __future__ import annotations
 
@@ -38,7 +27,7 @@ _SHORT_JOB_AGE_S = 120
 
 
 def look_over_config(settings: Settings, modes: Mapping[str, Mode], config: Mapping[str, str]) -> Iterator[Finding]:
-    """Of the keys that Lucid's modes rest on; *modes* by partition, as they are now."""
+    """Findings on the keys that Lucid's modes rest on; *modes* by partition, as they are now."""
     used = set(modes.values())
     yield from _priorities(used, config)
     yield from _jobs(settings, config)
@@ -52,7 +41,7 @@ def look_over_config(settings: Settings, modes: Mapping[str, Mode], config: Mapp
 
 
 def _control_groups(config: Mapping[str, str]) -> Iterator[Finding]:
-    """cgroup/v1 names a job's control group by its number, whatever this setting says."""
+    """Findings on the names of control groups. cgroup/v1 names a job's by its number, whatever this setting says."""
     if config.get("CgroupJobIdPaths") == "no" and config.get("CgroupPlugin") in ("cgroup/v2", "autodetect"):
         yield Finding(
             "ok",
@@ -67,7 +56,7 @@ def _words(config: Mapping[str, str], key: str) -> list[str]:
 
 
 def _number(config: Mapping[str, str], key: str) -> int | None:
-    """The whole number at the start of a value (``300 sec``), or none."""
+    """The whole number at the start of a value (``300 sec``), or ``None``."""
     found = re.match(r"\d+", config.get(key, ""))
     return int(found[0]) if found else None
 
@@ -165,7 +154,7 @@ def _gpus(config: Mapping[str, str]) -> Iterator[Finding]:
 
 
 def _memory(config: Mapping[str, str]) -> Iterator[Finding]:
-    """Its partitions' own defaults are looked at with the partitions."""
+    """Findings on memory. Its partitions' own defaults are checked with the partitions."""
     kinds = [word.upper() for word in _words(config, "SelectTypeParameters")]
     if not kinds:
         yield warn(
@@ -225,7 +214,7 @@ def _scripts(settings: Settings, config: Mapping[str, str]) -> Iterator[Finding]
 
 _ORDER = "or order mode there"
 _FEDERATED = 1 << 26
-"""Numbers of jobs of a federation have its cluster's in the bits from here on."""
+"""Job numbers of a federation have its cluster's number in the bits from here on."""
 _GPU_WEIGHT = re.compile(r"gres/gpu(:[^=,]+)?=", re.IGNORECASE)
 
 
@@ -238,17 +227,16 @@ def look_over_served(
     rooms: Sequence[str] = (),
     most_number: int = 0,
 ) -> Iterator[Finding]:
-    """Of the partitions in pack mode.
+    """Findings on the partitions in pack mode.
 
     Args:
         modes: by partition.
-        shown: partitions as ``scontrol show partition`` words them; those that are not there are not looked at.
+        shown: partitions as ``scontrol show partition`` words them; those that are not there are not checked.
         config: the configuration in force.
         limits: on GPUs.
         nodes: the cluster's.
         rooms: partitions to which Lucid moves jobs of those that it packs.
-        most_number: the highest number of a job.
-    """
+        most_number: the highest number of a job."""
     packed = [name for name, mode in modes.items() if mode is Mode.PACK]
     if not packed:
         return
@@ -260,7 +248,7 @@ def look_over_served(
 
 
 def taken_whole(modes: Mapping[str, Mode], shown: Mapping[str, Mapping[str, str]]) -> Iterator[Finding]:
-    """Partitions in pack mode whose nodes are given out otherwise than by CPUs and GPUs. (doctor reads this from
+    """Findings on partitions in pack mode whose nodes are not given out by CPUs and GPUs. (doctor reads this from
     another answer.)"""
     for name, mode in modes.items():
         shares = shown.get(name, {}).get("OverSubscribe", "NO")
@@ -403,7 +391,7 @@ def _some(names: Sequence[str]) -> str:
 def as_lucidd_sees(
     nodes: Sequence[SlurmNode], config: Mapping[str, str], partitions: Sequence[Partition], now_s: float
 ) -> Sequence[SlurmNode]:
-    """The nodes, those available that Slurm wakes."""
+    """The nodes as lucidd sees them: those that Slurm wakes are available."""
     power = Power()
     power.rules = PowerRules.of(config, any(p.suspends for p in partitions))
     return power.told(nodes, now_s)
@@ -416,7 +404,7 @@ def look_over_power(
     config: Mapping[str, str],
     partitions: Sequence[Partition],
 ) -> Iterator[Finding]:
-    """*nodes*: as lucidd sees them."""
+    """Findings on power saving. *nodes*: as lucidd sees them."""
     rules = PowerRules.of(config, any(p.suspends for p in partitions))
     room = settings.daemon.profiling_partition
     mine = [node for node in nodes if not node.partitions.isdisjoint({*modes, room})]
@@ -459,7 +447,7 @@ def power_note(config: Mapping[str, str], in_partition: bool = False) -> str:
 def look_over_preemption(
     modes: Mapping[str, Mode], nodes: Sequence[SlurmNode], preemption: Preemption | None
 ) -> Iterator[Finding]:
-    """*preemption* is ``None`` where it cannot be told."""
+    """Findings on preemption; *preemption* is ``None`` where it is unknown."""
     packed = [name for name, mode in modes.items() if mode is Mode.PACK]
     if not packed or preemption is None or not preemption.by:
         return
@@ -482,7 +470,7 @@ def look_over_preemption(
 def without_layers(
     names: Sequence[str], nodes: Sequence[SlurmNode], preemption: Preemption
 ) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Nodes that stand in several of these partitions, of which not each gives way to those before it, with the
+    """Nodes that stand in several of these partitions of which one does not give way to those before it, with the
     partitions: Lucid plans such a node for one of them only."""
     for node in nodes:
         here = tuple(name for name in names if name in node.partitions)
@@ -491,7 +479,7 @@ def without_layers(
 
 
 def _between(vc: str, other: str, preemption: Preemption) -> Iterator[Finding]:
-    """A packed partition, and one that has some of its nodes."""
+    """Findings on a packed partition, and one that has some of its nodes."""
     tiers = preemption.tiers
     if vc not in tiers or other not in tiers or tiers[vc] == tiers[other]:
         return
@@ -527,7 +515,7 @@ def look_over_lending(
     config: Mapping[str, str],
     defaults: Mapping[str, JobDefaults],
 ) -> Iterator[Finding]:
-    """Of VCs that lend; nothing where ``policy.lending`` is off.
+    """Findings on VCs that lend; none where ``policy.lending`` is off.
 
     Args:
         settings: lucidd's.
@@ -536,8 +524,7 @@ def look_over_lending(
         nodes: Slurm's.
         limits: GrpTRES of QOS and accounts, as ``group_limits_from`` has them; ``None`` where they are not known.
         config: slurmctld's configuration in force.
-        defaults: JobDefaults by partition.
-    """
+        defaults: JobDefaults by partition."""
     rules = settings.daemon.pool
     if settings.policy.lending.mode == "off" or not (rules.partition and rules.quotas):
         return
@@ -609,7 +596,8 @@ def _limits_of_lending(
     limits: Mapping[str, GroupLimit] | None,
     config: Mapping[str, str],
 ) -> Iterator[Finding]:
-    """Slurm's own limits: those that keep a VC whose partition has more nodes to its quota, and that of borrowing."""
+    """Findings on Slurm's own limits: those that keep a VC whose partition has more nodes to its quota, and that of
+    borrowing."""
     quotas = settings.daemon.pool.quotas
     pool = pool_of(settings.daemon.pool, dict.fromkeys(quotas, Mode.PACK), nodes)
     bounded = [name for name in quotas if pool is not None and name in pool.bounded and name in known]

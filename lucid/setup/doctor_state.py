@@ -1,13 +1,4 @@
-"""Checks of lucidd's files, reports folder.
-
-What may be wrong with the daemon's own files: its store, lease, heartbeat, profiles, models.
-
-What may be wrong with the files that Slurm reads, and whether slurmctld runs with what they say.
-
-What may be wrong with what elastic jobs report: the folder, and jobs whose reports the clock contradicts.
-
-What may be wrong where a second lucidd stands by on another host.
-"""
+"""Doctor's checks of lucidd's own files and lease, of Slurm's files on disk, of jobs' reports, and of a standby."""
 
 from __future__ import annotations
 
@@ -57,7 +48,7 @@ _IN_FORCE = (
 
 
 def root_of(settings: Settings) -> Path | None:
-    """Where slurmctld's files lie, seen from here: ``/``, or the folder of a ``chroot`` prefix; ``None`` where the
+    """The root of slurmctld's files, seen from here: ``/``, or the folder of a ``chroot`` prefix; ``None`` where the
     prefix leads to another machine."""
     words = settings.slurm.prefix
     if not words:
@@ -67,7 +58,7 @@ def root_of(settings: Settings) -> Path | None:
 
 
 def look_over_files(settings: Settings, root: Path | None, config: Mapping[str, str] | None) -> Iterator[Finding]:
-    """Of what ``lucidctl slurm install --check`` looks at, below *root*; *config* is what is in force."""
+    """Findings on what ``lucidctl slurm install --check`` checks, below *root*; *config* is what is in force."""
     if root is None or not (root / _CONF).is_file():
         yield warn(
             "slurm.conf is not to be found from here: Lucid's files for Slurm were not looked at",
@@ -102,7 +93,7 @@ def look_over_files(settings: Settings, root: Path | None, config: Mapping[str, 
 
 
 def _order(settings: Settings, root: Path) -> Iterator[Finding]:
-    """Does lucid.plugin.conf let job_submit.lua keep the order?"""
+    """Findings on whether lucid.plugin.conf lets job_submit.lua keep the order."""
     folder = (root / _CONF).parent
     conf = folder / "lucid.plugin.conf"
     lines = conf.read_text(errors="replace").splitlines() if conf.is_file() else []
@@ -125,7 +116,8 @@ _NAMED = 5
 
 
 def look_over_reports(settings: Settings, seen: Mapping[str, Any]) -> Iterator[Finding]:
-    """``seen``: lucidd's last picture of itself, which tells what lucidd's own user sees of the folder."""
+    """Findings on elastic jobs' reports. ``seen``: lucidd's last status, for what lucidd's own user sees of the
+    folder."""
     folder = settings.daemon.elastic.reports_dir
     here, there = folder_trouble(folder), seen.get("reports") or {}
     if here.words:
@@ -147,11 +139,9 @@ def look_over_reports(settings: Settings, seen: Mapping[str, Any]) -> Iterator[F
 def look_over_failover(
     settings: Settings, store: SqliteStore, lease: Lease | None, now_s: float
 ) -> Iterator[Finding]:
-    """Of the journal, the places that both hosts must have, and who stands by.
+    """Findings on a standby: the journal, the places that both hosts must have, and who stands by.
 
-    Raises:
-        StoreError: the store cannot be read.
-    """
+    Raises: StoreError: the store cannot be read."""
     daemon = settings.daemon
     kind = network_file_system(store.path.parent)
     if (kind or daemon.shared_state) and store.journal == "wal":
@@ -188,7 +178,8 @@ def look_over_failover(
 _STALE_S = 60.0
 _SITE_SCRIPTS = "a Prolog or Epilog of yours takes a GPU for one job's: docs/hooks.md, 'Your own Prolog and Epilog'"
 _STARTS, _INSIDE_LEAST = 50, 0.65
-"""Starts from which on forecasts are judged, and the share inside their ranges below which that is told."""
+"""The least number of starts for judging forecasts, and the share inside their ranges below which a finding says
+so."""
 _LEAST_FREE_MIB = 512
 _DAY_S = 86400.0
 _ACTIONS = 20_000
@@ -197,7 +188,7 @@ _REFUSED_JOBS = 3
 
 
 def look_over_state(settings: Settings, now_s: float) -> Iterator[Finding]:
-    """Of what lucidd keeps and writes. Folders are judged by what the user who runs this may do."""
+    """Findings on what lucidd keeps and writes. Folders are judged by what the user who runs this may do."""
     yield from _store(settings, now_s)
     yield from _heartbeat(Path(settings.daemon.heartbeat), now_s)
     yield from _profiles(settings)
@@ -262,7 +253,7 @@ def _store(settings: Settings, now_s: float) -> Iterator[Finding]:
 
 
 def _failed_pairs(switches: Mapping[str, str]) -> Iterator[Finding]:
-    """Where no more pairs are made, and why."""
+    """Findings on nodes where no more pairs are made, and why."""
     failed = failed_pairs_in(switches)
     for name in sorted(unpaired(failed)):
         yield bad(f"no more pairs are made in {name}: Slurm drained several of its nodes over pairs", _SITE_SCRIPTS)
@@ -277,7 +268,7 @@ def _failed_pairs(switches: Mapping[str, str]) -> Iterator[Finding]:
 
 
 def _tags(seen: Mapping[str, Any]) -> Iterator[Finding]:
-    """Jobs of ours that only lucidd's own notes tell."""
+    """Findings on our jobs that only lucidd's own notes mark as ours."""
     if lost := seen.get("lost_tags"):
         some = ", ".join(lost[:5])
         yield warn(
@@ -296,7 +287,7 @@ def _tags(seen: Mapping[str, Any]) -> Iterator[Finding]:
 
 
 def _gpus(told: Mapping[str, Any]) -> Iterator[Finding]:
-    """GPUs that are not well, and what does not tell of them."""
+    """Findings on GPUs that are not well, and on nodes that do not report."""
     for out in told.get("out") or ():
         since = time.strftime("%F %H:%M", time.localtime(out["since_s"]))
         name = f"{out['node']}:{out['index']}"
@@ -320,7 +311,7 @@ def _gpus(told: Mapping[str, Any]) -> Iterator[Finding]:
 
 
 def _start_times(times: StartTimes) -> Iterator[Finding]:
-    """Do jobs start when it was said?"""
+    """Findings on whether jobs start when it was forecast."""
     share, count = times.coverage()
     if count >= _STARTS and share < _INSIDE_LEAST:
         yield warn(
@@ -333,7 +324,8 @@ def _start_times(times: StartTimes) -> Iterator[Finding]:
 
 
 def _let_go(actions: Sequence[ActionRow], now_s: float) -> Iterator[Finding]:
-    """Jobs that a start gave less than they ask for, or that Slurm did not start as Lucid asked, by its words."""
+    """Findings on jobs that a start gave less than they ask for, or that Slurm did not start as Lucid asked, by its
+    words."""
     causes: Counter[str] = Counter()
     last: dict[str, str] = {}
     recent = [row for row in actions if row.verb == LET_GO and now_s - row.at_s < _DAY_S]

@@ -1,9 +1,6 @@
-"""Lucid's own files; lucid.toml by tomlkit.
+"""Lucid's own files for Slurm and systemd, and their installation; and edits of lucid.toml.
 
-Lucid's files for Slurm: where they come from, where they belong, and putting them there.
-
-lucid.toml as text: setting single keys of it, so that comments and all other lines stay.
-"""
+Edits of lucid.toml set single keys, so that comments and all other lines stay."""
 
 from __future__ import annotations
 
@@ -23,10 +20,9 @@ from lucid.files import write_atomic
 
 @dataclass(frozen=True, slots=True)
 class ShippedFile:
-    """``source`` within ``slurm/``, a pattern for a file that is joined from parts, in the order of their names;
-    ``target`` below the root of the file system. ``site_may_have`` says that a
-    site may have a file of its own there, which is never replaced unasked; ``daemon`` that it belongs to lucidd and
-    not to Slurm."""
+    """A file that Lucid ships. ``source`` within ``slurm/``, a pattern for a file that is joined from parts, in the
+    order of their names; ``target`` below the root of the file system. ``site_may_have`` says that a site may have a
+    file of its own there, which is never replaced unasked; ``daemon`` that it belongs to lucidd and not to Slurm."""
 
     source: str
     target: str
@@ -36,7 +32,7 @@ class ShippedFile:
 
     @property
     def packaged(self) -> str:
-        """Where Lucid's deb and rpm have it, below the root of the file system, if it belongs to lucidd."""
+        """The file's path in Lucid's deb and rpm, below the root of the file system, if it belongs to lucidd."""
         name = self.target.rpartition("/")[2]
         return f"usr/sbin/{name}" if self.executable else f"usr/lib/systemd/system/{name}"
 
@@ -86,8 +82,7 @@ def shipped_folder() -> Path:
     """The folder ``slurm/`` of this installation: of a checkout, or as installed beside Python's other data.
 
     Raises:
-        ConfigError: neither is there.
-    """
+        ConfigError: neither is there."""
     places = [Path(__file__).resolve().parents[2] / "slurm", Path(sys.prefix) / "share/lucid/slurm"]
     for place in places:
         if (place / "job_submit").is_dir():
@@ -96,11 +91,9 @@ def shipped_folder() -> Path:
 
 
 def shipped_content(file: ShippedFile, programs: Path = PROGRAMS) -> bytes:
-    """What *file* holds where Lucid's programs are in the folder *programs*.
+    """The content of *file* where Lucid's programs are in the folder *programs*.
 
-    Raises:
-        ConfigError: this installation has no such file.
-    """
+    Raises: ConfigError: this installation has no such file."""
     parts = sorted(shipped_folder().glob(file.source))
     if not parts:
         raise ConfigError(f"Lucid's {file.source} for Slurm is not there; install Lucid anew")
@@ -122,7 +115,7 @@ def programs_here(root: Path) -> Path:
 
 
 def of_package(root: Path) -> bool:
-    """Does Lucid's deb or rpm bring lucidd's own files below *root*? Then nothing is put before them."""
+    """Whether Lucid's deb or rpm brings lucidd's own files below *root*. Then no others are put before them."""
     return (root / "usr/lib/systemd/system/lucidd.service").exists()
 
 
@@ -136,8 +129,7 @@ def install_files(root: Path, *, force: bool = False, units: bool = False) -> li
 
     Raises:
         ConfigError: the site has such a file and ``force`` is not given, or a file cannot be written. Files are
-            looked at before any is written.
-    """
+            looked at before any is written."""
     files = [file for file in FILES if file.daemon or not units]
     for file in files:
         target = root / file.target
@@ -171,7 +163,7 @@ def install_files(root: Path, *, force: bool = False, units: bool = False) -> li
 
 
 def is_lucids(path: Path) -> bool:
-    """Is this job_submit.lua or cli_filter.lua one of ours, of whatever version?"""
+    """Whether this job_submit.lua or cli_filter.lua is one of ours, of whatever version."""
     try:
         return "Lucid" in path.read_text(encoding="utf-8", errors="replace")[:300]
     except OSError:
@@ -189,8 +181,7 @@ def with_keys(text: str, table: str, keys: Mapping[str, str | int | Mapping[str,
     left as they stand.
 
     Raises:
-        ConfigError: the text is no TOML, or says the table in a way that cannot be edited line by line.
-    """
+        ConfigError: the text is no TOML, or says the table in a way that cannot be edited line by line."""
     try:
         before = _table(tomllib.loads(text), table)
     except tomllib.TOMLDecodeError as error:
@@ -233,8 +224,7 @@ def without_table(text: str, table: str) -> str:
     """The text without this table and the tables in it; as it is where there is none.
 
     Raises:
-        ConfigError: the text is no TOML, or says the table in a way that cannot be edited line by line.
-    """
+        ConfigError: the text is no TOML, or says the table in a way that cannot be edited line by line."""
     kept, inside = list[str](), False
     header = re.compile(rf"\s*\[\[?\s*{re.escape(table)}\s*[.\]]")
     for line in text.splitlines(keepends=True):

@@ -1,9 +1,6 @@
-"""Users, units, Slurm's daemons.
+"""``Machine``: what ``lucidctl setup`` does here besides files: users, units, Slurm's commands.
 
-What ``lucidctl setup`` asks of this machine and does on it besides files: users, units, Slurm's own commands.
-
-What lets Lucid's jobs go where ``lucidctl`` itself cannot: neither its file nor its disk is needed for that.
-"""
+Also a context that names the commands which release Lucid's jobs where ``lucidctl`` cannot."""
 
 from __future__ import annotations
 
@@ -66,11 +63,9 @@ class Running:
 
 
 def see_running() -> Running:
-    """Ask slurmctld, with Slurm's commands on this host.
+    """Ask slurmctld for its present state, with Slurm's commands on this host.
 
-    Raises:
-        ConfigError: Slurm does not answer here.
-    """
+    Raises: ConfigError: Slurm does not answer here."""
     client = make_client(SlurmSettings(), Breaker(time.monotonic))
     try:
         version, config = served(client.version()), client.config()
@@ -100,7 +95,7 @@ def see_running() -> Running:
 
 
 def program_link() -> Path | None:
-    """This installation's lucidctl, where a shell does not find it by itself."""
+    """This installation's lucidctl, where a shell does not find it by itself; else ``None``."""
     here = Path(sys.executable).parent / "lucidctl"
     found = shutil.which("lucidctl", path=_PATH)
     return here if found is None and here.exists() else None
@@ -113,21 +108,17 @@ class Machine:
     ran: list[str] = field(default_factory=list)
 
     def run(self, *words: str, limit_s: float = 180.0) -> str:
-        """A command that changes something, and must succeed; gives what it printed.
+        """Run a command that changes something, and must succeed; returns its output.
 
-        Raises:
-            ConfigError: it failed, or is not there.
-        """
+        Raises: ConfigError: it failed, or is not there."""
         told = self.asked(*words, limit_s=limit_s)
         self.ran.append(" ".join(words))
         return told
 
     def asked(self, *words: str, limit_s: float = 180.0) -> str:
-        """A command that changes nothing, and must succeed; gives what it printed.
+        """Run a command that changes nothing, and must succeed; returns its output.
 
-        Raises:
-            ConfigError: it failed, or is not there.
-        """
+        Raises: ConfigError: it failed, or is not there."""
         done = self.tried(*words, limit_s=limit_s)
         if done.returncode:
             said = (done.stderr or done.stdout).strip()[-800:]
@@ -135,11 +126,9 @@ class Machine:
         return done.stdout
 
     def tried(self, *words: str, limit_s: float = 180.0) -> subprocess.CompletedProcess[str]:
-        """A command that may fail.
+        """Run a command that may fail.
 
-        Raises:
-            ConfigError: it is not there, or does not end.
-        """
+        Raises: ConfigError: it is not there, or does not end."""
         try:
             return subprocess.run(
                 words, capture_output=True, encoding="utf-8", errors="replace", check=False, timeout=limit_s,
@@ -151,14 +140,14 @@ class Machine:
             raise ConfigError(f"`{' '.join(words)}` did not end within {limit_s:g} s") from None
 
     def is_on(self, unit: str) -> bool:
-        """Does it run now, and start with the machine?"""
+        """Whether the unit runs now, and starts with the machine."""
         return not self.tried("systemctl", "is-active", "--quiet", unit).returncode and not (
             self.tried("systemctl", "is-enabled", "--quiet", unit).returncode
         )
 
     @staticmethod
     def has_user() -> bool:
-        """Is there lucidd's user?"""
+        """Whether lucidd's user exists."""
         try:
             pwd.getpwnam(USER)
         except KeyError:
@@ -166,8 +155,8 @@ class Machine:
         return True
 
     def slurm_rights(self) -> str | None:
-        """The AdminLevel of lucidd's user in small letters; empty: slurmdbd has no such user; ``None``: there is no
-        slurmdbd that answers."""
+        """The AdminLevel of lucidd's user in small letters; empty: slurmdbd has no such user; ``None``: no slurmdbd
+        answers."""
         done = self.tried("sacctmgr", "-nP", "show", "user", USER, "format=adminlevel")
         return None if done.returncode else done.stdout.strip().lower()
 
@@ -182,12 +171,10 @@ class Machine:
         return sorted({word for word in told.split() if word.isdecimal()}, key=int)
 
     def check_left(self, partition: str, *, drain: bool) -> None:
-        """Does no job run in a partition that is to go, or may its end be waited for? Slurm kills jobs whose
-        partition goes.
+        """Check that no job runs in a partition that is to go, or that its end may be waited for. Slurm kills jobs
+        whose partition goes.
 
-        Raises:
-            ConfigError: neither.
-        """
+        Raises: ConfigError: neither."""
         jobs = [] if drain else self.jobs_in(partition)
         if jobs:
             raise ConfigError(
@@ -199,8 +186,7 @@ class Machine:
         """Let no job start in the partition, and wait until none is left in it.
 
         Raises:
-            ConfigError: jobs wait there. Nobody but an administrator has put them there.
-        """
+            ConfigError: jobs wait there. Nobody but an administrator has put them there."""
         if self.tried("scontrol", "update", f"PartitionName={partition}", "State=INACTIVE").returncode:
             return  # it is gone
         self.ran.append(f"scontrol update PartitionName={partition} State=INACTIVE")
@@ -221,11 +207,9 @@ class Machine:
             time.sleep(1.0)
 
     def check_quiet(self, hosts: Sequence[str], *, drain: bool) -> None:
-        """Does no job hold anything of these nodes, or may they be drained?
+        """Check that no job holds anything of these nodes, or that they may be drained.
 
-        Raises:
-            ConfigError: neither.
-        """
+        Raises: ConfigError: neither."""
         jobs = self.jobs_on(hosts) if hosts and not drain else []
         if jobs:
             raise ConfigError(
@@ -243,7 +227,7 @@ class Machine:
         self._wait(lambda: self.jobs_on(hosts), f"on {host_list(hosts)}", say)
 
     def unfit_nodes(self, hosts: Sequence[str]) -> list[str]:
-        """Those that slurmctld does not take with the GPUs that its files give to them, after a while."""
+        """The nodes that after a while slurmctld does not take with the GPUs that its files give to them."""
         until = time.monotonic() + _PATIENCE_S
         time.sleep(_REGISTER_S if hosts else 0)
         while hosts:
@@ -258,12 +242,13 @@ class Machine:
         return []
 
     def answers(self) -> bool:
-        """Does slurmctld live?"""
+        """Whether slurmctld lives."""
         return not self.tried("scontrol", "ping").returncode
 
     def in_force(self, wanted: Mapping[str, str], there: str = "", gone: str = "") -> dict[str, str]:
-        """What of *wanted* (keys of ``scontrol show config``) slurmctld still has otherwise, after a while; and has
-        it the partition *there*, and not *gone*? Where it does not answer at all, there is one entry at least."""
+        """The values of *wanted* (keys of ``scontrol show config``) that slurmctld still has otherwise after a while;
+        also an entry if it lacks the partition *there* or has *gone*. If it does not answer at all, there is at least
+        one entry."""
         until = time.monotonic() + _PATIENCE_S
         while True:
             try:
@@ -287,11 +272,10 @@ RELEASE = _PACKAGED if _PACKAGED.exists() else Path("/etc/slurm/lucid/lucid-rele
 
 @contextmanager
 def by_hand_where(not_done: str, settings: Settings | None = None) -> Iterator[None]:
-    """Where the file of settings or the store fails inside, say what was *not done* and which commands do it instead.
+    """A context that adds, where the file of settings or the store fails in it, what was *not done* and which
+    commands do it instead.
 
-    Raises:
-        ConfigError, StoreError: as it came, with these words added; its exit code stays.
-    """
+    Raises: ConfigError, StoreError: as it came, with these words added; its exit code stays."""
     try:
         yield
     except (ConfigError, StoreError) as error:

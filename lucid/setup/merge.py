@@ -1,5 +1,4 @@
-"""What pack mode needs in a site's own slurm.conf and gres.conf: merged into what is there, or refused with the
-remedy. Pure: texts in, texts out."""
+"""Merges what pack mode needs into a site's slurm.conf and gres.conf, or refuses it with the remedy. Pure."""
 
 from __future__ import annotations
 
@@ -15,7 +14,7 @@ from lucid.setup.site_scripts import generated
 
 HOOKS = "/etc/slurm/lucid"
 WRAPPER = f"{HOOKS}/site_scripts"
-"""Runs the site's own prologs and epilogs."""
+"""The program that runs the site's own prologs and epilogs."""
 _MERGED = {
     "GresTypes": ("gpu", "shard"),
     "AccountingStorageTRES": (
@@ -28,8 +27,8 @@ _MERGED = {
     "Epilog": (),
     "TaskProlog": (),
 }  # fmt: skip
-"""What setup merges, and the words of each that need no line: Slurm's defaults, what it adds itself
-to gres/gpu, and what setup adds."""
+"""Parameters that setup merges, and the words of each that need no line: Slurm's defaults, what it adds itself to
+gres/gpu, and what setup adds."""
 _OWN_PLUGIN = (
     "call Lucid's from it (docs/slurm-install.md, 'A plugin of your own'): by hand, with lucidctl slurm install"
 )
@@ -45,7 +44,7 @@ class Refusal:
 
 @dataclass(slots=True)
 class Merged:
-    """New texts by file, as far as they differ; ``models`` that users may ask for; ``hosts`` whose GPUs
+    """The merged files: new texts by file, where they differ; ``models`` that users may ask for; ``hosts`` whose GPUs
     have addresses then, ``slotted`` those whose GPUs had them and get another number of slots; ``filtered``: commands
     and steps run through Lucid's cli_filter.lua."""
 
@@ -55,9 +54,9 @@ class Merged:
     hosts: list[str] = field(default_factory=list)
     slotted: set[str] = field(default_factory=set)
     site_scripts: dict[str, list[str]] = field(default_factory=dict)
-    """``Prolog`` and ``Epilog`` of the site's own that the wrapper takes over now, …"""
+    """The site's own ``Prolog`` and ``Epilog`` that the wrapper takes over now."""
     wrapped: dict[str, bool] = field(default_factory=dict)
-    """… and whether it is named already."""
+    """Whether the wrapper is named already, by ``Prolog`` and ``Epilog``."""
     notes: list[str] = field(default_factory=list)
     refused: list[Refusal] = field(default_factory=list)
 
@@ -68,18 +67,18 @@ class _Work:
     edits: dict[Path, list[Edit]] = field(default_factory=dict)
     added: list[str] = field(default_factory=list)
     features: dict[str, set[str]] = field(default_factory=dict)
-    """Of each host, as its line has them; ``more``: what setup adds."""
+    """Features of each host, as its line has them; ``more`` has what setup adds."""
     more: dict[str, set[str]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class _Node:
-    """A NodeName line with what DEFAULT lines say before it."""
+    """A NodeName line, with the DEFAULT lines before it applied."""
 
     hosts: tuple[str, ...]
     gres: tuple[str, ...]
     feature: str
-    """Its words, with commas between them."""
+    """The features of its line, with commas between them."""
 
     @property
     def gpus(self) -> list[tuple[str, int]]:
@@ -94,7 +93,7 @@ class _Node:
 
     @property
     def addressed(self) -> bool:
-        """Is each GPU a type of its own already?"""
+        """Whether each GPU is a type of its own already."""
         return bool(self.gpus) and all(ADDRESS.fullmatch(model) for model, _ in self.gpus)
 
 
@@ -134,7 +133,7 @@ def merge_pack(
 
 
 def _slots(work: _Work, gres: Texts | None, packed: Collection[str], merged: Merged, slots: int) -> None:
-    """So many slots for each GPU that has an address already."""
+    """Set the number of slots for each GPU that has an address already."""
     changed = set[str]()
     for statement in work.texts.of("NodeName"):
         hosts, text = hosts_or_none(statement.pairs["nodename"]) or [], statement.pairs.get("gres", "")
@@ -282,7 +281,7 @@ def _in_nodes(text: str, work: _Work, sets: Mapping[str, set[str]]) -> set[str] 
 
 
 def _billing(work: _Work, packed: Collection[str], merged: Merged) -> None:
-    """A slot is billed as the GPU that it stands for, or a job in slots would cost its account nothing."""
+    """Bill a slot as the GPU that it stands for, or a job in slots would cost its account nothing."""
     sets = _sets(work, merged)
     for statement in work.texts.of("PartitionName"):
         weights = statement.pairs.get("tresbillingweights", "")
@@ -308,7 +307,7 @@ def _billing(work: _Work, packed: Collection[str], merged: Merged) -> None:
 
 
 def _feature_key(statement: Statement) -> str:
-    """The one of both spellings that counts on this line."""
+    """The spelling, of both, that counts on this line."""
     return "Features" if "features" in statement.pairs and "feature" not in statement.pairs else "Feature"
 
 
@@ -402,7 +401,7 @@ def _parameters(work: _Work, in_force: Mapping[str, str], site: Mapping[str, str
 
 
 def _wrap(work: _Work, key: str, ours: str, merged: Merged) -> None:
-    """The site's own scripts run through Lucid's wrapper, which stands where the first of them stood."""
+    """Let the site's own scripts run through Lucid's wrapper, which takes the place of the first of them."""
     statements = work.texts.of(key)
     merged.wrapped[key] = any(one.pairs[key.lower()] == WRAPPER for one in statements)
     theirs = [one for one in statements if one.pairs[key.lower()] not in (ours, WRAPPER, "")]

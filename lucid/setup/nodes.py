@@ -1,4 +1,4 @@
-"""What an administrator says about nodes and partitions, as typed facts."""
+"""Nodes and partitions as an administrator types them, parsed into ``NodeSpec`` and ``PartitionSpec``."""
 
 from __future__ import annotations
 
@@ -19,8 +19,7 @@ class NodeSpec:
     """Nodes that are alike. ``hosts`` is a Slurm host list (``n[1-4]``); ``mem_mib`` is RealMemory, MiB.
 
     ``device`` is the path of one GPU with ``{}`` for its number; ``gpu_type`` is the type that users may ask
-    for (``a100``): it becomes a node feature, because the GRES type of each GPU is its address (``g0``, ...).
-    """
+    for (``a100``): it becomes a node feature, because the GRES type of each GPU is its address (``g0``, ...)."""
 
     hosts: str
     gpus: int
@@ -44,7 +43,7 @@ class PartitionSpec:
 
 def device_number(file: str) -> int | None:
     """The number at the end of a device file's name: 3 of ``/dev/nvidia3``, 128 of ``/dev/dri/renderD128``. The GPU's
-    address is ``g3``, so that whoever has the address knows the file. ``None``: it has none, or one above 999."""
+    address is ``g3``, so the address gives the file. ``None``: the name has no number, or one above 999."""
     found = re.search(r"\d+$", file)
     return int(found[0]) if found is not None and int(found[0]) < 1000 else None
 
@@ -77,8 +76,7 @@ def parse_node(text: str) -> NodeSpec:
     """``n[1-4]:gpus=4,cpus=16,mem=64000,type=a100,features=nvlink+ib,devices=/dev/nvidia{}`` as a NodeSpec.
 
     Raises:
-        ConfigError: naming the part that is wrong, and the known keys for an unknown one.
-    """
+        ConfigError: naming the part that is wrong, and the known keys for an unknown one."""
     hosts, colon, rest = text.partition(":")
     _check_hosts(hosts)
     given: dict[str, str] = {}
@@ -109,8 +107,7 @@ def parse_partition(text: str, *, profiling: bool = False, default: bool = False
     """``vc-a=n[1-2]`` or ``vc-a=n[1-2]:MaxTime=INFINITE,State=UP`` as a PartitionSpec.
 
     Raises:
-        ConfigError: no name, no hosts, or an option without a value.
-    """
+        ConfigError: no name, no hosts, or an option without a value."""
     name, equals, rest = text.partition("=")
     hosts, _, tail = rest.partition(":")
     if not equals or not _NAME.fullmatch(name) or not hosts:
@@ -132,7 +129,8 @@ def _whole(text: str, key: str, value: str) -> int:
 
 
 def _check_hosts(hosts: str) -> None:
-    """Only what can stand in a line of slurm.conf as it is: Slurm's reader takes blanks and much else."""
+    """Check that a host list can stand in a line of slurm.conf as it is: Slurm's reader takes blanks and much
+    else."""
     if not _HOSTS.fullmatch(hosts):
         raise ConfigError(f"{hosts!r} is not a host list; write for example n[1-4] or gpu01,gpu02")
     hosts_in(hosts)

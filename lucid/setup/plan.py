@@ -1,11 +1,8 @@
-"""What setup has to do.
+"""Plans ``lucidctl setup``: the files to write and steps to take to reach a mode. Changes nothing.
 
-What ``lucidctl setup`` has to do here to reach a mode: files to write, steps to take. Nothing is changed.
-
-Which partitions could lend idle GPUs to each other: ``lucidctl setup --mode pack --lending borrow`` makes one more
-partition over all their nodes, in which only lucidd starts jobs. Users keep their partitions, and each VC has its
-nodes as quota.
-"""
+``lucidctl setup --mode pack --lending borrow`` makes one more partition over all nodes of VCs that could lend idle
+GPUs to each other, in which only lucidd starts jobs. Users keep their partitions, and each VC has its nodes as
+quota."""
 
 from __future__ import annotations
 
@@ -44,8 +41,8 @@ _COULD = (
 
 @dataclass(frozen=True, slots=True)
 class Pool:
-    """``quotas``: GPUs of each VC; empty where no two of them could lend to each other. ``lines`` of slurm.conf.
-    ``left_out``: why each of the others stays outside, in words."""
+    """A pool that could be made. ``quotas``: GPUs of each VC; empty where no two of them could lend to each other.
+    ``lines`` of slurm.conf. ``left_out``: why each of the others stays outside, in words."""
 
     partition: str
     quotas: Mapping[str, int]
@@ -55,8 +52,8 @@ class Pool:
 
 @dataclass(frozen=True, slots=True)
 class Lending:
-    """What becomes of the pool: ``tables`` of lucid.toml, the table that ``leaves`` it, and Slurm's files as they are
-    to be, where they change. The rest is as in ``setup_plan.Plan``."""
+    """The changes for the pool: ``tables`` of lucid.toml, the table that ``leaves`` it, and Slurm's files as they are
+    to be, where they change. The rest is as in ``Plan``."""
 
     tables: Tables = field(default_factory=dict)
     files: Mapping[Path, str] = field(default_factory=dict)
@@ -77,7 +74,7 @@ def lending_of(
     jobs: Sequence[SlurmJob],
     left: str = "",
 ) -> Lending:
-    """Make the pool (*asked* is ``borrow``), take it away (``off``), or say that it could be made.
+    """Make the pool (*asked* is ``borrow``), take it away (``off``), or note that it could be made.
 
     Args:
         asked: what the administrator said, or nothing.
@@ -86,8 +83,7 @@ def lending_of(
         packed: partitions that are, or will be, in pack mode.
         nodes: Slurm's.
         jobs: Slurm's.
-        left: a partition that an earlier run has made and taken out of slurm.conf again, and that Slurm still has.
-    """
+        left: a partition that an earlier run has made and taken out of slurm.conf again, and that Slurm still has."""
     rules, lending = settings.daemon.pool, settings.policy.lending
     said = lending.mode if "mode" in lending.model_fields_set else ""
     if asked == "off":
@@ -119,7 +115,8 @@ def lending_of(
 
 
 def _kept(settings: Settings, asked: str, texts: Texts, packed: Sequence[str], nodes: Sequence[SlurmNode]) -> Lending:
-    """lucid.toml has a pool. Its partition may be gone, where setup was undone and lucid.toml has stayed."""
+    """The changes where lucid.toml has a pool. Its partition may be gone, where setup was undone and lucid.toml has
+    stayed."""
     rules, lines = settings.daemon.pool, rules_of(texts)
     mode = {"mode": "borrow"} if asked and settings.policy.lending.mode == "off" else {}
     more = ", ".join(name for name in packed if name not in rules.quotas)
@@ -135,7 +132,8 @@ def _kept(settings: Settings, asked: str, texts: Texts, packed: Sequence[str], n
 
 
 def _ended(settings: Settings, said: str, texts: Texts, jobs: Sequence[SlurmJob]) -> Lending:
-    """First lucidd lends no more; once no job is left in the pool's partition, that goes, too."""
+    """The changes that end lending: first lucidd lends no more; once no job is left in the pool's partition, that
+    goes, too."""
     rules, off = settings.daemon.pool, {"policy.lending": {"mode": "off"}}
     fresh = without_pool(texts, rules.partition) if rules.partition else {}
     if not fresh:
@@ -151,7 +149,7 @@ def _ended(settings: Settings, said: str, texts: Texts, jobs: Sequence[SlurmJob]
 
 
 def could_lend(conf: Path, root: Path, vcs: Sequence[str], nodes: Sequence[SlurmNode]) -> list[str]:
-    """In order mode Lucid starts no job, so that no VC lends: a word on those that could."""
+    """Notes on VCs that could lend; in order mode Lucid starts no job, so none lends."""
     try:
         pool = pool_for(read_texts(root, conf), vcs, nodes)
     except ConfigError:
@@ -166,7 +164,8 @@ def could_lend(conf: Path, root: Path, vcs: Sequence[str], nodes: Sequence[Slurm
 
 
 def pool_for(texts: Texts, vcs: Sequence[str], nodes: Sequence[SlurmNode]) -> Pool:
-    """Of these partitions the most GPUs that are alike and belong to VCs of the same rules."""
+    """The pool with the most GPUs, of those of these partitions whose nodes are alike and whose VCs have the same
+    rules."""
     own = {vc: [node for node in nodes if node.gpu_types and vc in node.partitions] for vc in vcs}
     rules, words, groups = rules_of(texts), dict[str, str](), list[list[str]]()
     for vc in vcs:
@@ -209,7 +208,8 @@ def pool_for(texts: Texts, vcs: Sequence[str], nodes: Sequence[SlurmNode]) -> Po
 
 
 def _kind(node: SlurmNode) -> tuple[object, ...]:
-    """What makes nodes alike. A GPU's model is its type, or a feature of its node once GPUs have addresses."""
+    """The key by which nodes are alike. A GPU's model is its type, or a feature of its node once GPUs have
+    addresses."""
     models = frozenset(kind for kind in node.gpu_types if not ADDRESS.fullmatch(kind))
     return models | node.features, len(node.gpu_types), node.cpus, node.mem_mib
 
@@ -224,7 +224,7 @@ _KEEPS = "AccountingStorageType"
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What the administrator wants. ``gpu_mem``: MiB by GPU model."""
+    """The administrator's wishes. ``gpu_mem``: MiB by GPU model."""
 
     mode: Mode
     partitions: tuple[str, ...]
@@ -233,7 +233,7 @@ class Options:
     past_days: int | None = None
     """Days of the site's past that lucidd learns durations from at its first start."""
     lending: str = ""
-    """Pack mode: ``borrow`` makes the pool in which VCs lend, ``off`` takes it away; empty: a note tells of it."""
+    """Pack mode: ``borrow`` makes the pool in which VCs lend, ``off`` takes it away; empty: a note mentions it."""
     made: tuple[str, ...] = ()
     """Partitions that an earlier run has made."""
     slots: int | None = None
@@ -244,11 +244,11 @@ class Options:
 
 @dataclass(slots=True)
 class Plan:
-    """``steps``: (kind, words), in the order in which they are taken. Files come after users and before the rest.
+    """The plan. ``steps``: (kind, words), in the order in which they are taken. Files come after users and before the
+    rest.
 
     ``hosts``: the nodes whose GPUs change. ``wanted``: what slurmctld has to have in force afterwards, by key of
-    ``scontrol show config``.
-    """
+    ``scontrol show config``."""
 
     mode: Mode
     partitions: Sequence[str]
@@ -261,23 +261,22 @@ class Plan:
     node_files: list[tuple[str, str]] = field(default_factory=list)
     """What the nodes need in pack mode: paths and modes."""
     partition: str = ""
-    """The pool's partition, which slurmctld has to have afterwards; ``gone``: which it must not have any more."""
+    """The pool's partition, which slurmctld has to have afterwards. (``gone`` is one that it must not have any
+    more.)"""
     gone: str = ""
     again: bool = False
-    """Once no job is left in the pool's partition, the same options plan its end."""
+    """Whether the same options plan the end of the pool's partition once no job is left in it."""
 
     @property
     def empty(self) -> bool:
-        """Is all of it done already?"""
+        """Whether all of it is done already."""
         return not self.changes and not self.steps
 
 
 def make_plan(root: Path, machine: Machine, running: Running, options: Options, programs: Path) -> Plan:
-    """What leads from this machine to the mode of *options*. *programs*: the folder of lucidd.
+    """The plan that leads from this machine to the mode of *options*. *programs*: the folder of lucidd.
 
-    Raises:
-        ConfigError: a file cannot be read, or a partition is unknown.
-    """
+    Raises: ConfigError: a file cannot be read, or a partition is unknown."""
     unknown = [name for name in (*options.partitions, options.profiling) if name and name not in running.partitions]
     if unknown:
         hint = did_you_mean(unknown[0], running.partitions)
@@ -339,7 +338,7 @@ def _files(plan: Plan, root: Path, programs: Path) -> None:
 
 
 def _lending(plan: Plan, root: Path, running: Running, options: Options) -> Lending:
-    """What becomes of the pool; told in the plan."""
+    """The changes for the pool, with their notes put into the plan."""
     path = root / TOML
     text = read_text(path) if path.is_file() else NEW_TOML
     settings = settings_from(tomllib.loads(text), str(path), text)
@@ -380,7 +379,7 @@ def _want(
 
 
 def _rights(plan: Plan, machine: Machine, running: Running) -> None:
-    """lucidd changes jobs as a Slurm operator."""
+    """Plan to make lucidd a Slurm operator, as which it changes jobs."""
     if "slurmdbd" not in running.config.get(_KEEPS, ""):
         plan.refused.append(
             Refusal(
@@ -408,7 +407,7 @@ def _rights(plan: Plan, machine: Machine, running: Running) -> None:
 
 
 def _no_pack(plan: Plan, root: Path, running: Running) -> bool:
-    """Is this Slurm, as a whole, one that pack mode is refused on?"""
+    """Whether pack mode is refused on this Slurm as a whole."""
     if running.conf.parent != Path("/") / _SLURM:
         plan.refused.append(
             Refusal(
@@ -435,7 +434,7 @@ def _no_pack(plan: Plan, root: Path, running: Running) -> bool:
 def _pack(
     plan: Plan, root: Path, running: Running, options: Options, programs: Path, toml: str, pooled: Mapping[Path, str]
 ) -> None:
-    """Slurm's own files. *pooled*: texts of those that the pool changes."""
+    """Plan Slurm's own files. *pooled*: texts of those that the pool changes."""
     pool = settings_from(tomllib.loads(toml), str(root / TOML), toml).daemon.pool
     _layers(plan, running, [name for name in options.partitions if name not in pool.quotas])
     _served(plan, running, options)
@@ -481,7 +480,7 @@ def _pack(
 def _site_scripts(
     plan: Plan, root: Path, merged: Merged, before: SiteScripts, chosen: Mapping[str, str]
 ) -> SiteScripts:
-    """What node.conf has to say of the site's prologs and epilogs; refused while a choice is missing."""
+    """The lines of node.conf on the site's prologs and epilogs; refused while a choice is missing."""
     old = {"Prolog": before.prolog, "Epilog": before.epilog}
     now = {
         key: [*dict.fromkeys([*(old[key] if merged.wrapped[key] else ()), *merged.site_scripts[key]])] for key in old
@@ -506,7 +505,7 @@ def _site_scripts(
 
 
 def _layers(plan: Plan, running: Running, names: Sequence[str]) -> None:
-    """Partitions over common nodes: one has to give way to the other, in a way that Lucid serves."""
+    """Check partitions over common nodes: one has to give way to the other, in a way that Lucid serves."""
     modes = dict.fromkeys(names, Mode.PACK)
     for found in look_over_preemption(modes, running.nodes, running.preemption):
         if found.level == "bad":
@@ -526,7 +525,7 @@ def _layers(plan: Plan, running: Running, names: Sequence[str]) -> None:
 
 
 def _served(plan: Plan, running: Running, options: Options) -> None:
-    """What of Slurm pack mode does not serve in these partitions."""
+    """Refuse what pack mode does not serve in these partitions."""
     modes, shown = dict.fromkeys(options.partitions, Mode.PACK), running.partition_settings
     number = max((job.number for job in running.jobs), default=0)
     rooms = (options.profiling,)
@@ -539,7 +538,7 @@ def _served(plan: Plan, running: Running, options: Options) -> None:
 
 
 def _in_force(plan: Plan, root: Path, texts: Texts, fresh: Mapping[Path, str], running: Running) -> None:
-    """Does slurmctld have to read its files again?"""
+    """Plan that slurmctld reads its files again, if it has to."""
     after = read_texts(root, texts.main, fresh).settings
     plan.wanted = {key: after[key.lower()] for key in _IN_FORCE if key.lower() in after}
     stale = [key for key, value in plan.wanted.items() if running.config.get(key, "") != value]
@@ -561,7 +560,7 @@ def _in_force(plan: Plan, root: Path, texts: Texts, fresh: Mapping[Path, str], r
 
 
 def _site(root: Path, texts: Texts) -> dict[str, str]:
-    """Scripts of the site's own that pack mode has to go along with."""
+    """The site's own scripts that pack mode has to work with."""
     found = {}
     for file in FILES:
         path = root / file.target

@@ -1,15 +1,9 @@
-"""Gres.conf and lines of slurm.conf; lending partition.
+"""Writes gres.conf with an address and slots for each GPU, the slurm.conf lines for it, the lending partition.
 
-Writes gres.conf, and the lines of slurm.conf and of the plugin's settings that go with it.
-
-Each GPU gets a GRES type of its own, its address (``g0``, ``g1``, ...), and slots (shards) of the same type:
-only so can a job be sent to a chosen GPU, and only so does Slurm itself bound the jobs of a GPU.
-
-gres.conf as a site has it, and the same with an address and slots for each GPU of some nodes. Pure.
-
-What a site's slurm.conf and slurmdbd need so that its VCs lend GPUs to each other: the partition in which jobs
-borrow, as ``lucidctl setup`` writes it, and lines and commands for whoever types them.
-"""
+Each GPU gets a GRES type of its own, its address (``g0``, ``g1``, ...), and slots (shards) of the same type: only so
+can a job be sent to a chosen GPU, and only so does Slurm itself bound the jobs of a GPU. A site's own gres.conf is
+rewritten in the same way. For VCs that lend GPUs to each other there are the partition in which jobs borrow, as
+``lucidctl setup`` writes it, and lines and commands for administrators who type them. Pure."""
 
 from __future__ import annotations
 
@@ -24,7 +18,7 @@ from lucid.setup.conf_text import Edit, Statement, Texts, edited, with_values, w
 from lucid.setup.nodes import NodeSpec, PartitionSpec, device_number, host_list
 
 SLOTS = 2
-"""Jobs that may share one GPU, unless told: Lucid pairs. Groups that take turns (Muri) need more."""
+"""Jobs that may share one GPU by default: Lucid pairs. Groups that take turns (Muri) need more."""
 MOST_SLOTS = 8
 
 STALE_S = 60
@@ -60,8 +54,7 @@ def render(
         slots: Jobs that may share one GPU.
 
     Raises:
-        ConfigError: a host stands in two groups, or a partition names a host that no group has.
-    """
+        ConfigError: a host stands in two groups, or a partition names a host that no group has."""
     known: set[str] = set()
     for node in nodes:
         for host in hosts_in(node.hosts):
@@ -82,7 +75,7 @@ def render(
 
 
 def gpu_lines(hosts: str, devices: Sequence[str], slots: int = SLOTS) -> list[str]:
-    """Lines of gres.conf: an address and slots for each GPU. A device is its File, and what else its line says."""
+    """Lines of gres.conf: an address and slots for each GPU. A device is its File, and the rest of its line."""
     files = [device.split()[0] for device in devices]
     types = [f"g{device_number(file)}" for file in files]
     return [
@@ -95,14 +88,14 @@ def gpu_lines(hosts: str, devices: Sequence[str], slots: int = SLOTS) -> list[st
 
 
 def addresses(numbers: Iterable[int], slots: int = SLOTS) -> str:
-    """What ``Gres=`` of a NodeName line says for the GPUs whose device files have these numbers."""
+    """The value of ``Gres=`` of a NodeName line for the GPUs whose device files have these numbers."""
     types = [f"g{number}" for number in numbers]
     return ",".join([*(f"gpu:{kind}:1" for kind in types), *(f"shard:{kind}:{slots}" for kind in types)])
 
 
 def plugin_conf(types: Iterable[str], heartbeat: str, *, filtered: bool = True) -> str:
-    """lucid.plugin.conf: *types* are the GPU models that users may ask for. *filtered*: Lucid's cli_filter.lua runs
-    in srun on the nodes, too."""
+    """The text of lucid.plugin.conf. *types* are the GPU models that users may ask for. *filtered*: Lucid's
+    cli_filter.lua runs in srun on the nodes, too."""
     lines = [
         "# Written by `lucidctl slurm render`; read by job_submit.lua and cli_filter.lua.",
         f"heartbeat {heartbeat}",
@@ -162,14 +155,14 @@ def _slurm_conf(
 ADDRESS = re.compile(r"g\d+")
 RENAME = "Type=g3 for File=/dev/nvidia3 and so on in gres.conf, the same in slurm.conf's Gres=, while no job is there"
 _KEPT = ("cores", "cpus", "links", "link", "flags")
-"""Of a GPU's line: what is copied beside its address."""
+"""Keys of a GPU's line that are copied beside its address."""
 
 
 @dataclass(slots=True)
 class Gres:
-    """``files``: the texts that change. ``numbers``: of the GPUs' device files, by host that gets addresses.
-    ``models``: the type that they give to GPUs, by host. ``problems`` say why a host cannot be given addresses, each
-    with its remedy."""
+    """The rewritten gres.conf. ``files``: the texts that change. ``numbers``: of the GPUs' device files, by host that
+    gets addresses. ``models``: the type that they give to GPUs, by host. ``problems`` say why a host cannot be given
+    addresses, each with its remedy."""
 
     files: dict[Path, str] = field(default_factory=dict)
     numbers: dict[str, tuple[int, ...]] = field(default_factory=dict)
@@ -187,8 +180,8 @@ def hosts_or_none(expression: str) -> list[str] | None:
 
 
 def misnamed(rows: Iterable[Mapping[str, str]]) -> list[str]:
-    """Which addresses are not the number of their device file, in words: ``g2 is /dev/nvidia3``. Lucid, which sees no
-    gres.conf, takes the one for the other."""
+    """The addresses that are not the number of their device file, in words: ``g2 is /dev/nvidia3``. Lucid, which sees
+    no gres.conf, takes the one for the other."""
     return [
         f"{pairs['type']} is {file}"
         for pairs in rows
@@ -219,9 +212,8 @@ def addressed_gres(
     """gres.conf, with what it includes, with addresses for the GPUs of the hosts *wanted* (GPUs by host). The hosts
     *others* keep theirs.
 
-    Hosts that have addresses already are left as they are, also those that slurm.conf says are *ready*: an address
-    that is not the number of its device file is a problem.
-    """
+    Hosts that have addresses already are left as they are, also those that slurm.conf marks as *ready*: an address
+    that is not the number of its device file is a problem."""
     result = Gres()
     rows = [(statement, _folded(statement.pairs)) for statement in texts.statements]
     covers = {}
@@ -314,7 +306,7 @@ def _devices(host: str, count: int, rows: list[dict[str, str]], result: Gres) ->
 
 
 def _folded(pairs: dict[str, str]) -> dict[str, str]:
-    """With the spellings that Slurm takes for one another made one."""
+    """The pairs, with the spellings that Slurm takes for one another made one."""
     more = {"file": pairs["files"]} if "files" in pairs and "file" not in pairs else {}
     return {**pairs, **more, **({"name": pairs["name"].lower()} if "name" in pairs else {})}
 
@@ -364,7 +356,7 @@ _WHO = {"allowaccounts": "AllowAccounts", "allowgroups": "AllowGroups", "allowqo
 
 
 def rules_of(texts: Texts) -> dict[str, dict[str, str]]:
-    """By partition: all that its line says, with the lines of PartitionName=DEFAULT before it. Keys in small
+    """By partition: all that its line sets, with the lines of PartitionName=DEFAULT before it. Keys in small
     letters."""
     default, found = dict[str, str](), dict[str, dict[str, str]]()
     for statement in texts.of("PartitionName"):
@@ -383,8 +375,8 @@ def differing(one: Mapping[str, str], other: Mapping[str, str]) -> list[str]:
 
 
 def pool_line(name: str, nodes: Sequence[str], vcs: Sequence[str], texts: Texts) -> list[str]:
-    """Lines for the end of slurm.conf: a partition over the nodes of these VCs, whose rules do not differ. Whoever
-    may use one of the VCs may be moved there."""
+    """Lines for the end of slurm.conf: a partition over the nodes of these VCs, whose rules do not differ. Users of
+    one of the VCs may be moved there."""
     rules = [rules for vc, rules in rules_of(texts).items() if vc in vcs]
     spelled = dict[str, str]()
     for statement in texts.of("PartitionName"):
@@ -427,7 +419,7 @@ def lending_text(
     by_account: bool = False,
     slots: int = SLOTS,
 ) -> str:
-    """The lines and commands, each with a word on what it is for.
+    """The lines and commands for lending, each with a word on what it is for.
 
     Args:
         partition: the pool's, over all nodes.
@@ -436,8 +428,7 @@ def lending_text(
         bounded: VCs whose partition has more GPUs than their quota.
         gpus: those of all nodes.
         by_account: accounts keep these to their quotas, and not a QOS of their partition.
-        slots: jobs that may share a GPU.
-    """
+        slots: jobs that may share a GPU."""
     everywhere = sorted({name for names in nodes.values() for name in names})
     room = f"PartitionName={partition} Nodes={','.join(everywhere)} MaxTime=UNLIMITED State=UP"
     lines, commands = ["# slurm.conf: only lucidd starts jobs there (job_submit.lua refuses users)."], list[str]()
@@ -462,5 +453,5 @@ def lending_text(
 
 
 def _limit(gpus: int, slots: int) -> str:
-    """Slurm counts a job in slots against gres/shard only."""
+    """The limit in GPUs and slots: Slurm counts a job in slots against gres/shard only."""
     return f"GrpTRES=gres/gpu={gpus},gres/shard={slots * gpus}"

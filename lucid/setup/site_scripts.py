@@ -1,5 +1,6 @@
-"""The site's own prologs and epilogs in pack mode: which of them look for processes or GPUs, and what node.conf says
-of when each runs. ``slurm/lucid_hooks/site.py`` runs them by it."""
+"""``SiteScripts``: a site's own prologs and epilogs in pack mode, and the choice when each runs.
+
+node.conf records when each script runs; ``slurm/lucid_hooks/site.py`` runs them by it."""
 
 from __future__ import annotations
 
@@ -24,8 +25,8 @@ _GENERATED = re.compile(r"(?i)^\s*#.*\b(?:generated|managed by|do not (?:edit|mo
 
 @dataclass(frozen=True, slots=True)
 class SiteScripts:
-    """What node.conf says of them: the patterns that stood in ``Prolog=`` and ``Epilog=``, and the choices, by script
-    or pattern."""
+    """The record in node.conf: the patterns that stood in ``Prolog=`` and ``Epilog=``, and the choices, by script or
+    pattern."""
 
     prolog: Sequence[str] = ()
     epilog: Sequence[str] = ()
@@ -33,14 +34,14 @@ class SiteScripts:
 
     @classmethod
     def read(cls, text: str) -> SiteScripts:
-        """Of node.conf."""
+        """The record in the text of node.conf."""
         found = re.findall(r"^site-(prolog|epilog|run)[ \t]+(.*\S)", text, re.MULTILINE)
         runs = [words for kind, value in found if kind == "run" and len(words := value.split(None, 1)) == 2]
         prolog, epilog = ([value for kind, value in found if kind == which] for which in ("prolog", "epilog"))
         return cls(prolog, epilog, {script: choice for choice, script in runs})
 
     def written(self, text: str) -> str:
-        """node.conf that says so. All its other lines stay as they are."""
+        """The text of node.conf with this record. All its other lines stay as they are."""
         if self == SiteScripts.read(text):
             return text
         lines = text.splitlines(keepends=True)
@@ -55,7 +56,7 @@ class SiteScripts:
         return patterns | {script for one in patterns for script in _scripts(root, one)}
 
     def unchosen(self, root: Path) -> Iterator[tuple[str, str]]:
-        """Scripts that look for processes or GPUs, without a choice, and what they look at."""
+        """Scripts that look for processes or GPUs, without a choice, and the words that show it."""
         for pattern in dict.fromkeys([*self.prolog, *self.epilog]):
             for script, words in looking(root, pattern):
                 if not {script, pattern} & self.choices.keys():
@@ -64,7 +65,7 @@ class SiteScripts:
 
 def looking(root: Path, pattern: str) -> Iterator[tuple[str, str]]:
     """The scripts of a pattern that look for processes or GPUs, themselves or in a file that they name, and the words
-    that tell. So does one that cannot be read here, as far as anybody knows."""
+    that show it. A script that cannot be read here counts as one."""
     found = _scripts(root, pattern)
     if not found:
         yield pattern, "it is not on this host, so that nobody looked into it"
@@ -83,7 +84,8 @@ def _scripts(root: Path, pattern: str) -> list[str]:
 
 
 def _read(root: Path, path: Path, texts: dict[Path, str | None]) -> None:
-    """The lines of a script, and of the files that it names, that are no comments; ``None`` where it is no text."""
+    """Put the lines of a script, and of the files that it names, that are no comments into *texts*; ``None`` where it
+    is no text."""
     if path in texts or len(texts) >= _MOST_FILES:
         return
     texts[path] = None
@@ -103,5 +105,5 @@ def _read(root: Path, path: Path, texts: dict[Path, str | None]) -> None:
 
 
 def generated(text: str) -> bool:
-    """Does a file say in its first lines that a tool writes it?"""
+    """Whether a file says in its first lines that a tool writes it."""
     return any(_GENERATED.match(line) for line in text.splitlines()[:10])

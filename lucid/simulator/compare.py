@@ -1,4 +1,4 @@
-"""Every policy that can run on a trace, side by side in several processes."""
+"""Compares every policy that can run on a trace, replayed side by side in several processes."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from lucid.simulator.metrics import run_metrics
 from lucid.simulator.scenario import Scenario, simulate, with_promise
 
 ABLATIONS = frozenset(name for name in BUILT_IN if name.startswith("muri-") and name not in ("muri-s", "muri-l"))
-"""Policies with a part of them taken out; compared on demand only."""
+"""Policies with a part taken out; compared on demand only."""
 
 Report = Callable[[str, int, int], None]
-"""Called with a policy, the jobs of it that have ended, and how many there are."""
+"""Called with a policy, the number of its jobs that have ended, and the number of all its jobs."""
 
 _LACKING = {
     Capability.INTERLEAVE: "needs the time that jobs spend on each resource, which the trace does not have",
@@ -33,12 +33,12 @@ _LACKING = {
     Capability.ADAPT: "needs data on how jobs train, which the trace does not have",
 }
 _LOOK_S = 0.2
-"""How often the processes' progress is looked at."""
+"""How often the processes' progress is read."""
 
 
 @dataclass(slots=True)
 class Comparison:
-    """What came of it, by policy in the order asked for. ``not_applicable``: why a policy cannot run on the trace."""
+    """The results by policy, in the order asked for. ``not_applicable``: why a policy cannot run on the trace."""
 
     runs: dict[str, Run] = field(default_factory=dict)
     metrics: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -47,7 +47,7 @@ class Comparison:
 
 
 def default_policies(ablations: bool = False) -> list[str]:
-    """All that are known, those of other packages last; without those from which a part was taken, unless asked."""
+    """All known policies, those of other packages last; ablations only if asked for."""
     names = [*BUILT_IN, *(name for name in known_policies() if name not in BUILT_IN)]
     return [name for name in names if ablations or name not in ABLATIONS]
 
@@ -77,8 +77,7 @@ def compare_policies(
         promise: measure what lending costs, at the price of another replay of each policy that lends.
 
     Raises:
-        ConfigError: no policy of that name.
-    """
+        ConfigError: no policy of that name."""
     found = Comparison()
     todo: list[str] = []
     for name in dict.fromkeys(policies):
@@ -107,7 +106,7 @@ _Result = Run | ConfigError
 
 @dataclass(frozen=True, slots=True)
 class _Work:
-    """What is replayed. ``promise``: once more where it lends."""
+    """The work of a process: what is replayed. ``promise``: once more where a policy lends."""
 
     scenario: Scenario
     promise: bool
@@ -121,7 +120,7 @@ def _here(work: _Work, policies: Sequence[str], report: Report | None) -> dict[s
 
 
 def _one(work: _Work, policy: str, report: Callable[[int, int], None] | None) -> _Result:
-    """A run; or why there can be none, which the policy alone could not tell."""
+    """A run; or why there can be none, where the policy alone could not show that."""
     try:
         found = simulate(work.scenario, policy, None, report)
         return with_promise(work.scenario, found) if work.promise else found
@@ -158,7 +157,7 @@ def _pass_on(news: Any, report: Report | None) -> None:
 
 _given: _Work | None = None
 _news: Any = None
-"""Of a worker process: what it was given when it began."""
+"""In a worker process: the queue that it was given when it began."""
 
 
 def _begin(work: _Work, news: Any) -> None:

@@ -1,4 +1,4 @@
-"""Runs a policy over a trace: the loop around the cycle."""
+"""Runs a policy over a trace: the loop around the cycle, with the series of the cluster's state (``Series``)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Progress = Callable[[int, int], None]
 
 _SAMPLE_S = 600.0
 _MOST_SAMPLES = 52_560
-"""A year of samples. A longer replay keeps fewer of them: its series does not grow with time."""
+"""Most samples: a year of them. A longer replay keeps fewer, so its series does not grow with time."""
 _PROGRESS_CYCLES = 500
 
 
@@ -40,7 +40,7 @@ class Series:
     shared_gpus: array[int] = field(default_factory=lambda: array("l"))
     pending_gpus: array[int] = field(default_factory=lambda: array("l"))
     pending_jobs: dict[str, array[int]] = field(default_factory=dict)
-    """By partition, the profiling partition included."""
+    """Waiting jobs by partition, the profiling partition included."""
     busy_gpu_s: float = 0.0
     shared_gpu_s: float = 0.0
 
@@ -71,7 +71,7 @@ class Series:
         self.pending_jobs = {name: counts[::2] for name, counts in self.pending_jobs.items()}
 
     def at_step(self, step_s: float) -> Series:
-        """The same with samples ``step_s`` apart: the own distance, doubled some times."""
+        """The series with samples ``step_s`` apart: its own distance, doubled some times."""
         found = copy.copy(self)
         while found.step_s < step_s:
             found._thin()
@@ -94,15 +94,16 @@ class Run:
     kept: Kept | None = None
     """How the starvation bound was kept, where there was one."""
     kept_by_vc: Mapping[str, Kept] = field(default_factory=dict)
-    """The same for each VC."""
+    """How the starvation bound was kept, for each VC."""
     lent: Mapping[str, LentByVc] = field(default_factory=dict)
-    """What the VCs of a pool lent and borrowed."""
+    """GPU-seconds that the VCs of a pool lent and borrowed."""
     start_forecast: Mapping[str, Any] | None = None
     """``StartForecasts.figures``, where starts were forecast."""
     windows: WindowFigures | None = None
-    """What windows and failing nodes did, where there were any."""
+    """The effects of windows and failing nodes, where there were any."""
     promise: Mapping[str, LendingCost] = field(default_factory=dict)
-    """What lending cost by VC, and under "" all; empty where that was not asked for (``scenario.with_promise``)."""
+    """The cost of lending by VC, and under "" of all; empty where that was not asked for
+    (``scenario.with_promise``)."""
 
 
 def run(
@@ -117,13 +118,12 @@ def run(
     settings: PolicySettings | None = None,
     naive: Predictor | None = None,
 ) -> Run:
-    """Replay until nothing more happens. ``starts`` looks on, and forecasts starts. ``settings``: what plans are held
-    to; the defaults unless given. ``naive``: estimates where the predictor's rank jobs worse.
+    """Replay until nothing more happens. ``starts`` watches, and forecasts starts. ``settings``: the rules that plans
+    are checked against; by default the default settings. ``naive``: the predictor whose estimates serve where the
+    first one's rank jobs worse.
 
-    Raises:
-        ConfigError: the policy needs what this cluster does not offer.
-        UnsafePlan: the policy broke a safety rule.
-    """
+    Raises: ConfigError: the policy needs what this cluster does not offer. UnsafePlan: the policy broke a safety
+    rule."""
     began_s, began_cpu_s = time.perf_counter(), time.process_time()
     cycle = Cycle(cluster, predictor, policy, settings or PolicySettings(), recorder, forecaster, naive=naive)
     series = Series()

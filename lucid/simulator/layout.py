@@ -1,4 +1,4 @@
-"""Which nodes a replay runs on: from a file of VCs, from a count, or sized to the trace."""
+"""The nodes that a replay runs on: from a file of VCs, from a count, or sized to the trace."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from lucid.errors import ConfigError, TraceError
 from lucid.simulator.traces.record import Trace
 
 _SERVED = 0.95
-"""Where nothing says how many nodes there were, a VC's GPUs would serve its jobs without a queue for this share of
-the time: bursts queue, ordinary days do not."""
+"""Where the number of nodes is unknown, a VC's GPUs would serve its jobs without a queue for this share of the time:
+bursts queue, ordinary days do not."""
 _PROFILING_SHARE = 0.02
-"""Share of the nodes set aside for profiling unless told otherwise (the published set-up: 2 of 96)."""
+"""Share of the nodes set aside for profiling by default (the published set-up: 2 of 96)."""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeShape:
-    """What every simulated node has. ``cpus`` and ``mem_mib`` of 0: not limited."""
+    """The shape of every simulated node. ``cpus`` and ``mem_mib`` of 0: not limited."""
 
     gpus: int = 8
     gpu_mem_mib: int = 24576
@@ -34,8 +34,7 @@ def read_vcs(path: Path) -> dict[str, int]:
     """Nodes by VC, in file order, from a CSV with two columns: the VC's name, and ``num``.
 
     Raises:
-        TraceError: naming file, line, column and value.
-    """
+        TraceError: naming file, line, column and value."""
     found: dict[str, int] = {}
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
@@ -66,8 +65,7 @@ def sized_vcs(trace: Trace, gpus_per_node: int, nodes: int | None = None) -> dic
     out by GPU-hours.
 
     Raises:
-        ConfigError: ``nodes`` are too few to hold each VC's largest job.
-    """
+        ConfigError: ``nodes`` are too few to hold each VC's largest job."""
     work: dict[str, float] = defaultdict(float)
     least: dict[str, int] = defaultdict(lambda: 1)
     for item in trace.jobs:
@@ -105,8 +103,7 @@ def sized_to_load(
     (2 % unless given) profile, so that the load may be lower on a small cluster.
 
     Raises:
-        ConfigError: all jobs are submitted at once.
-    """
+        ConfigError: all jobs are submitted at once."""
     of_one_node = offered_load(trace, gpus_per_node)
     if of_one_node is None:
         raise ConfigError("--load: all jobs of the trace are submitted at once; give --nodes in its place")
@@ -133,8 +130,7 @@ def lend_profiling_nodes(
     largest VCs in turn. A VC lends only what leaves it room for its own largest job.
 
     Raises:
-        ConfigError: the VCs cannot spare as many as were asked for.
-    """
+        ConfigError: the VCs cannot spare as many as were asked for."""
     left = {vc: list(nodes) for vc, nodes in layout.items()}
     asked = count is not None
     total = sum(len(nodes) for nodes in left.values())

@@ -1,12 +1,8 @@
-"""Figures of a run; who gains.
+"""Figures of a run (JCT, queueing delay, makespan, GPU use), and who gains or loses by a policy.
 
-Figures of a run, in the field's terms: JCT, queueing delay, makespan, GPU use. All times in seconds.
-
-Who gains and who loses under a policy against another one: users, VCs, and the jobs that lose most, with reasons.
-
-A job loses the difference of its two JCTs. This module divides it into what differs: time spent waiting, time of a
-profiling run whose work was not kept, and time that the job took longer to run beside another job.
-"""
+All times are in seconds. A job loses the difference of its JCT from that under the baseline. That is divided into
+time spent waiting, time of a profiling run whose work was not kept, and time that the job took longer to run beside
+another job."""
 
 from __future__ import annotations
 
@@ -58,8 +54,7 @@ def run_metrics(run: Run) -> dict[str, Any]:
     Where there was a starvation bound: ``starvation_bound_s``, ``jobs_past_bound`` and ``worst_past_bound_s``, the
     tally of the policy itself. With lending, ``by_vc`` says for each VC its quota, the GPU-hours that it lent and
     borrowed, and its jobs past their bound; where the same was replayed between walls, ``promise`` has the figures of
-    ``promise.Promise``, of each VC and of all. With events, ``windows`` has ``nodes.WindowFigures``.
-    """
+    ``promise.Promise``, of each VC and of all. With events, ``windows`` has ``nodes.WindowFigures``."""
     done = [o for o in run.outcomes if o.end_s >= 0]
     found = group_metrics(done)
     large = [o for o in done if o.job.gpus > LARGE_GPUS]
@@ -108,7 +103,8 @@ def run_metrics(run: Run) -> dict[str, Any]:
 
 
 def _lending(run: Run, vc: str) -> dict[str, Any]:
-    """Of one VC of a pool: its quota, the GPU-hours that it lent and borrowed, and its jobs past their bound."""
+    """The figures of one VC of a pool: its quota, the GPU-hours that it lent and borrowed, and its jobs past their
+    bound."""
     lent, kept = run.lent.get(vc), run.kept_by_vc.get(vc)
     if lent is None:
         return {}
@@ -137,20 +133,21 @@ def _grouped(outcomes: Iterable[JobOutcome]) -> dict[str, list[JobOutcome]]:
 
 
 BASELINE = "backfill"
-"""Plain Slurm, what a cluster does without Lucid. Where it is not replayed, the first policy is the baseline."""
+"""The baseline: plain Slurm, which a cluster does without Lucid. Where it is not replayed, the first policy is the
+baseline."""
 _RATIOS = (("avg_jct", "avg_jct_s"), ("avg_jct_large", "avg_jct_large_s"), ("p999_queue", "p999_queue_s"))
-"""What is given as a multiple of the baseline's: the average, large jobs, and the tail of waiting."""
+"""Figures given as a multiple of the baseline's: the average, large jobs, and the tail of waiting."""
 LOSES_FROM = 1.05
 """A user or a VC loses if its mean JCT is more than this many times that of the baseline."""
 LOSES_LEAST_S = 360.0
-"""And in reports on a site's own past, this much a job at least: less is nothing that anybody would see."""
+"""The least loss per job in reports on a site's own past: nobody would see less."""
 _SAME = 1e-4
 """A mean JCT within this share of the baseline's is the same."""
 _SEEN = 1e-3
-"""A smaller share of GPU-hours is not worth a sentence."""
+"""The least share of GPU-hours that is worth a sentence."""
 _LISTED = 10
 _LEAST_S = 60.0
-"""A part of a loss that is shorter is not told."""
+"""The least part of a loss that is mentioned."""
 
 _OTHERS = "behind jobs with less work (estimate x GPUs)"
 
@@ -174,9 +171,9 @@ class Party:
 
 @dataclass(frozen=True, slots=True)
 class Losing:
-    """A job that ends later than under the baseline, by ``lost_s``. ``wait_s``: so much longer it waited, of it
-    ``waits``: seconds by what it waited for, as the decisions say. ``profiled_s``: profiling run that had to be done
-    again. ``slower_s``: so much longer it ran beside other jobs, and ``speed``: how fast it ran there."""
+    """A job that ends later than under the baseline, by ``lost_s``. ``wait_s``: how much longer it waited; ``waits``:
+    these seconds by what it waited for, as the decisions say. ``profiled_s``: profiling run that had to be done
+    again. ``slower_s``: how much longer it ran beside other jobs; ``speed``: how fast it ran there."""
 
     job: str
     user: str
@@ -192,9 +189,9 @@ class Losing:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """GPU-hours that all jobs of a replay hold, those on the same GPUs at a time once: under the policy and under the
-    baseline. Two jobs on the same GPUs hold less than one after the other; a profiling run that is done again, and a
-    pair that is slow, take a part of that back. ``gpus``: of how many, ``days``: how long jobs are submitted."""
+    """GPU-hours that all jobs of a replay hold, under the policy and under the baseline; jobs on the same GPUs count
+    once at a time. Two jobs on the same GPUs hold less than one after the other; a profiling run that is done again,
+    and a slow pair, take a part of that back. ``gpus``: how many there are; ``days``: how long jobs are submitted."""
 
     gpu_h: float
     baseline_gpu_h: float
@@ -203,14 +200,14 @@ class Held:
 
     @property
     def less_gpu_h(self) -> float:
-        """By how many fewer; negative where there are more."""
+        """GPU-hours held less than under the baseline; negative where there are more."""
         return self.baseline_gpu_h - self.gpu_h
 
 
 @dataclass(frozen=True, slots=True)
 class Gains:
-    """``users``, ``vcs``: all of them, those that lose most first. ``latest_s``: by how much longer the unluckiest
-    job waited than under the baseline. ``losing``: the jobs that lose most."""
+    """Who gains and who loses. ``users``, ``vcs``: all of them, those that lose most first. ``latest_s``: how much
+    longer the unluckiest job waited than under the baseline. ``losing``: the jobs that lose most."""
 
     policy: str
     baseline: str
@@ -233,12 +230,12 @@ class Gains:
 
 
 def loses(jct_s: float, before_s: float) -> bool:
-    """Does somebody lose whose mean JCT was ``before_s``: more than 5 %, and 0.1 h at least?"""
+    """Whether a party with a mean JCT of ``before_s`` loses: more than 5 %, and at least 0.1 h."""
     return jct_s > LOSES_FROM * before_s and jct_s - before_s >= LOSES_LEAST_S
 
 
 def baseline_of(runs: Sequence[Run]) -> Run | None:
-    """The run that the others are measured against: plain Slurm, else the first; ``None`` for a single run."""
+    """The run that the others are compared with: plain Slurm, else the first; ``None`` for a single run."""
     if len(runs) < 2:
         return None
     return next((run for run in runs if run.policy == BASELINE), runs[0])
@@ -263,8 +260,7 @@ def times_baseline(metrics: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
 def gains(run: Run, baseline: Run, log: DecisionLog | None = None) -> Gains | None:
     """Compare two runs of the same trace; ``None`` where they have no ended job in common.
 
-    ``log``: the decisions of ``run``; without it a loss does not say what the job waited for.
-    """
+    ``log``: the decisions of ``run``; without it a loss does not say what the job waited for."""
     before = {o.job.id: o for o in baseline.outcomes if o.end_s >= 0}
     both = [(o, before[o.job.id]) for o in run.outcomes if o.end_s >= 0 and o.job.id in before]
     if not both:
@@ -284,7 +280,7 @@ def gains(run: Run, baseline: Run, log: DecisionLog | None = None) -> Gains | No
 
 
 def held_by(run: Run, baseline: Run) -> Held:
-    """What the jobs of a trace hold in two replays of it."""
+    """The GPU-hours that the jobs of a trace hold in two replays of it."""
     times_s = [o.job.submit_s for o in run.outcomes]
     days = (max(times_s) - min(times_s)) / 86400.0 if times_s else 0.0
     return Held(run.series.busy_gpu_s / 3600.0, baseline.series.busy_gpu_s / 3600.0, run.total_gpus, days)
@@ -304,7 +300,7 @@ def held_text(held: Held, policy: str, baseline: str) -> str:
 
 
 def gains_told(runs: Sequence[Run], logs: Mapping[str, DecisionLog]) -> list[Gains]:
-    """Every run against the baseline, in their order; the ``logs`` are by policy, as far as there are any."""
+    """The gains of every run against the baseline, in order; the ``logs`` are by policy, where there are any."""
     baseline = baseline_of(runs)
     if baseline is None:
         return []
@@ -313,7 +309,7 @@ def gains_told(runs: Sequence[Run], logs: Mapping[str, DecisionLog]) -> list[Gai
 
 
 def gains_headline(found: Gains) -> str:
-    """Who loses, and what is held less, in a sentence each."""
+    """Sentences on who loses, and on what is held less."""
     most = f"{LOSES_FROM - 1:.0%}"
     held = held_text(found.held, found.policy, found.baseline)
     said = (
@@ -325,7 +321,7 @@ def gains_headline(found: Gains) -> str:
 
 
 def gains_to_dict(found: Gains) -> dict[str, Any]:
-    """JSON form, with the counts."""
+    """The gains as JSON, with the counts."""
     return {**asdict(found), "users_losing": found.users_losing, "vcs_losing": found.vcs_losing}
 
 
@@ -360,7 +356,7 @@ def _losing(outcome: JobOutcome, was: JobOutcome, log: DecisionLog | None) -> Lo
 
 
 def _waits(rows: Sequence[DecisionRow]) -> tuple[tuple[str, float], ...]:
-    """Seconds by what a job waited for, longest first. A hold counts until the next decision on the job."""
+    """Seconds of waiting by reason, longest first. A hold counts until the next decision on the job."""
     spent: dict[str, float] = {}
     for row, after in pairwise(rows):
         if row.verb == "hold":

@@ -1,13 +1,8 @@
-"""Given, history, learned walk-forward.
+"""Predictors of replays: durations from a file, stage times of dry runs, models of the trace's past.
 
-Predictions given from outside: durations from a file, share scores from the trace.
-
-``--predictor learned``: the learned models in a replay, trained on the trace's own past only.
-
-Walk forward: whatever has ended by now (as accounting shows it: what ran, for how long) is what there is to learn
-from; nothing else of the trace is ever handed in. The duration model is fitted as soon as 200 jobs have ended and
-refitted once a week; between fits the history of every user goes on growing.
-"""
+``--predictor learned`` walks forward: it learns from jobs that have ended by now, as accounting shows them; nothing
+else of the trace is ever handed in. The duration model is fitted as soon as 200 jobs have ended and refitted once a
+week; between fits the history of every user goes on growing."""
 
 from __future__ import annotations
 
@@ -40,9 +35,9 @@ from lucid.simulator.traces.record import Trace
 
 
 class GivenPredictor:
-    """Durations as given by job id, else by another predictor. Share scores as the trace gives them, else by
-    the contention model; either is known only once the job has a profile. Pair speeds by the contention model.
-    Scores and speeds by ``measured`` instead, where that is given: models of a table that was measured."""
+    """Durations as given by job id, else by another predictor. Share scores as the trace gives them, else by the
+    contention model; either is known only once the job has a profile. Pair speeds by the contention model. Where
+    ``measured`` is given, the models of a measured table give scores and speeds instead."""
 
     def __init__(
         self,
@@ -59,7 +54,7 @@ class GivenPredictor:
         self._otherwise = otherwise
 
     def predict(self, job: Job, profile: JobProfile | None, now_s: float) -> Prediction:
-        """What is given, completed by the other predictor."""
+        """The given values, completed by the other predictor."""
         given = self._durations_s.get(job.id)
         if given is None:
             other = self._otherwise.predict(job, profile, now_s)
@@ -77,19 +72,19 @@ class GivenPredictor:
         return Prediction(given, source, label, "trace")
 
     def pair_speed(self, a: JobProfile, b: JobProfile) -> PairSpeeds:
-        """From both profiles."""
+        """The speeds from both profiles."""
         if self._measured is not None:
             return self._measured.pair_speed(a, b)
         return contention_speeds(a, b)
 
     def learn(self, ended: Sequence[Ended]) -> None:
-        """The other predictor learns."""
+        """Let the other predictor learn."""
         self._otherwise.learn(ended)
 
 
 class DryRunPredictor:
-    """Adds stage times to what another predictor says. The first job of a name and GPU count is run dry, for a few
-    iterations that count as no time; later ones reuse what it showed."""
+    """Adds stage times to another predictor's predictions. The first job of a name and GPU count is run dry, for a
+    few iterations that count as no time; later ones reuse its stage times."""
 
     def __init__(self, trace: Trace, otherwise: Predictor) -> None:
         self.name = otherwise.name
@@ -98,18 +93,18 @@ class DryRunPredictor:
         self._otherwise = otherwise
 
     def predict(self, job: Job, profile: JobProfile | None, now_s: float) -> Prediction:
-        """The other's prediction, with stage times where a dry run shows any."""
+        """The other predictor's prediction, with stage times where a dry run shows any."""
         stages = self._shown[job.id]
         if stages is not None and job.name:
             stages = self._known.setdefault((job.name, job.gpus), stages)
         return replace(self._otherwise.predict(job, profile, now_s), stages=stages)
 
     def pair_speed(self, a: JobProfile, b: JobProfile) -> PairSpeeds:
-        """The other's opinion."""
+        """The other predictor's opinion."""
         return self._otherwise.pair_speed(a, b)
 
     def learn(self, ended: Sequence[Ended]) -> None:
-        """The other predictor learns."""
+        """Let the other predictor learn."""
         self._otherwise.learn(ended)
 
 
@@ -119,8 +114,7 @@ def read_estimates(path: Path, trace: Trace, *, partial: bool = False) -> dict[s
     enough if some jobs of the trace have one.
 
     Raises:
-        TraceError: naming file, line, column and value; also if jobs of the trace have no row.
-    """
+        TraceError: naming file, line, column and value; also if jobs of the trace have no row."""
     estimates: dict[str, float] = {}
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
@@ -175,8 +169,7 @@ def train_packing(profiles: Path, pairs: Path) -> PackingModels:
     """Both models from the tables that an administrator measured.
 
     Raises:
-        ModelError: a file cannot be read, or does not suffice.
-    """
+        ModelError: a file cannot be read, or does not suffice."""
     usages = read_profiles(profiles)
     pairings = read_pairs(pairs, usages)
     known = labelled(usages, pairings)
@@ -185,7 +178,7 @@ def train_packing(profiles: Path, pairs: Path) -> PackingModels:
 
 
 def packing_predictor(models: PackingModels) -> Predictor:
-    """Share scores and pair speeds by these models; of durations it knows nothing but means."""
+    """A predictor of share scores and pair speeds by these models, and of durations by means."""
     return LearnedPredictor(None, DurationHistory(), HistoryPredictor(), share=models.share, pairs=models.pairs)
 
 
@@ -218,18 +211,18 @@ class WalkForward:
         )
 
     def predict(self, job: Job, profile: JobProfile | None, now_s: float) -> Prediction:
-        """By the model of the latest refit; refits first if that is due."""
+        """The prediction of the latest refit's model; refits first if that is due."""
         if now_s >= self._due_s and len(self._ended) >= _FIRST_JOBS:
             self._due_s = now_s + _WEEK_S
             self._model.take(fit_durations(ended_table(self._ended, self._epoch_s)))
         return self._model.predict(job, profile, now_s)
 
     def pair_speed(self, a: JobProfile, b: JobProfile) -> PairSpeeds:
-        """By the pair model, else by the other predictor."""
+        """The speeds by the pair model, else by the other predictor."""
         return self._model.pair_speed(a, b)
 
     def learn(self, ended: Sequence[Ended]) -> None:
-        """Jobs that ended: into the history at once, into the models at the next refit."""
+        """Add ended jobs to the history at once, and to the models at the next refit."""
         self._ended += ended
         self._model.learn(ended)
 
@@ -247,7 +240,7 @@ class WalkForwardForecaster:
         self._forecaster.saw(job)
 
     def forecast(self, now_s: float) -> ArrivalForecast:
-        """By the model of the latest fit; fits first if that is due."""
+        """The forecast of the latest fit's model; fits first if that is due."""
         if now_s >= self._due_s:
             past = self._forecaster.past(now_s)
             try:

@@ -1,15 +1,10 @@
-"""Published semantics of Lucid and Muri.
+"""Published semantics, for parity only: where the simulators of the papers on Lucid and Muri differ from ours.
 
-As Muri's published simulator: what it does otherwise than ours, for parity with its figures only.
-
-Read off its code. Every job's iterations take 1.015 of the time in the trace. Starting costs nothing at a start;
-instead each job that runs through an event (an arrival, an end, a demotion) loses the seconds that its group takes
-to start, up to the time since the last event, and the end of a job is reckoned without them. Moving is free: at each
-event everything is placed anew, by first fit. srtf and srsf skip jobs that find no place; tiresias has three queues
-and counts GPUs only.
-
-Whose simulator a replay is like.
-"""
+Muri's, read off its code: every job's iterations take 1.015 of the time in the trace. Starting costs nothing at a
+start; instead each job that runs through an event (an arrival, an end, a demotion) loses the seconds that its group
+takes to start, up to the time since the last event, and the end of a job is reckoned without them. Moving is free: at
+each event everything is placed anew, by first fit. srtf and srsf skip jobs that find no place; tiresias has three
+queues and counts GPUs only."""
 
 from __future__ import annotations
 
@@ -58,7 +53,7 @@ class EventChargedCluster(SimulatedCluster):
     """Charges the cost of starting at every event instead of at starts."""
 
     def advance(self, to_s: float) -> None:
-        """Let everything up to ``to_s`` happen, then charge everybody who runs."""
+        """Let everything up to ``to_s`` happen, then charge every running job."""
         super().advance(to_s)
         for live in self._live.values():
             view = live.view
@@ -92,29 +87,29 @@ def first_fit(ledger: Ledger, job: Job) -> Placement | None:
 
 
 class PublishedMuri(MuriPolicy):
-    """Muri as its authors replay it: by first fit, everything anew each time. Jobs of equal priority stand in the
-    order of the plan before, re-sorted there by GPUs; so the order is kept from one plan to the next."""
+    """Muri as its authors replay it: by first fit, everything anew each time. Jobs of equal priority stay in the
+    order of the previous plan, re-sorted there by GPUs; so the order is kept from one plan to the next."""
 
     def __init__(self, name: str, rule: PriorityRule, settings: MuriSettings) -> None:
         super().__init__(name, rule, settings, first_fit, stay=False)
         self._before: dict[str, dict[str, int]] = {}
 
     def line_up(self, partition: Partition, now_s: float) -> list[Pending | Running]:  # noqa: ARG002
-        """As they stood, new arrivals last."""
+        """The jobs in their last order, new arrivals last."""
         before = self._before.get(partition.name, {})
         members: list[Pending | Running] = [*partition.pending, *partition.running]
         members.sort(key=lambda e: (before.get(e.job.id, len(before)), e.job.submit_s, e.job.rank))
         return members
 
     def queued(self, partition: Partition, order: Sequence[Pending | Running]) -> None:
-        """Note how they stand now."""
+        """Note the jobs' order."""
         by_gpus = sorted(order, key=lambda entry: -entry.job.gpus)
         self._before[partition.name] = {entry.job.id: at for at, entry in enumerate(by_gpus)}
 
 
 class ThreeQueueTiresias(PartitionPolicy):
-    """Tiresias as Muri's authors replay it. Within a queue those that run come before those that wait, and
-    otherwise the order is that of entry; so the queues are kept from one plan to the next."""
+    """Tiresias as Muri's authors replay it. Within a queue running jobs come before waiting ones, and otherwise the
+    order is that of entry; so the queues are kept from one plan to the next."""
 
     name = "tiresias"
     needs = frozenset({Capability.PREEMPT, Capability.INTERLEAVE})
@@ -125,7 +120,7 @@ class ThreeQueueTiresias(PartitionPolicy):
         self._queues: dict[str, tuple[list[str], list[str], list[str]]] = {}
 
     def plan_partition(self, partition: Partition, snapshot: Snapshot) -> PartitionPlan:
-        """Give the GPUs out by queue; look again when a job is due to move to the next queue."""
+        """Give the GPUs out by queue; plan again when a job is due to move to the next queue."""
         now_s = snapshot.now_s
         members: tuple[Pending | Running, ...] = (*partition.running, *partition.pending)
         entries = {entry.job.id: entry for entry in members}
@@ -167,7 +162,7 @@ class ThreeQueueTiresias(PartitionPolicy):
 
     @staticmethod
     def _update(queues: Sequence[list[str]], entries: Mapping[str, Pending | Running], now_s: float) -> None:
-        """Ended jobs leave, new ones enter the first queue, those that have had enough move on by one."""
+        """Remove ended jobs, put new ones into the first queue, and move jobs on by one that have had enough."""
         at: dict[str, int] = {}
         for number, queue in enumerate(queues):
             queue[:] = [job_id for job_id in queue if job_id in entries]
@@ -185,7 +180,7 @@ class ThreeQueueTiresias(PartitionPolicy):
     def _next_s(
         queues: Sequence[list[str]], runs: set[str], entries: Mapping[str, Pending | Running], now_s: float
     ) -> float | None:
-        """When the next job that runs is due to move on, rounded up to a second of its own time."""
+        """When the next running job is due to move on, rounded up to a second of its own time."""
         due = [
             now_s + math.ceil(limit / entries[job_id].job.gpus) - attained_s(entries[job_id], now_s)
             for limit, queue in zip(_LIMITS_GPU_S, queues, strict=False)
@@ -196,7 +191,7 @@ class ThreeQueueTiresias(PartitionPolicy):
 
 
 def published_policy(policy: Policy, settings: MuriSettings) -> Policy:
-    """The published variant of a policy; one that Muri's simulator has not, as it is."""
+    """The published variant of a policy; a policy that Muri's simulator lacks, as it is."""
     alone = settings.model_copy(update={"group_size": 1, "unpack": False})
     if policy.name == "srtf":
         return PublishedMuri("srtf", _SHORTEST, alone)
@@ -218,6 +213,6 @@ class Semantics(StrEnum):
     """As Lucid's published simulator: profiling beside, and free of charge to, the main queue; a survivor of a
     pair stays slow; one second more for each job of srtf, tiresias and lucid. For parity only."""
     PUBLISHED_MENDED = "published-mended"
-    """The same with survivors speeding up."""
+    """As ``published``, but survivors of pairs speed up."""
     MURI = "muri"
-    """As Muri's published simulator, for parity with its traces and figures (``simulator.published_muri``)."""
+    """As Muri's published simulator, for parity with its traces and figures."""

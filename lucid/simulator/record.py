@@ -1,4 +1,4 @@
-"""What a run leaves behind: per-job CSV, the decisions on each job, and how to read them again."""
+"""Files of a run: jobs.csv and the decisions on each job, written and read again."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from lucid.text import csv_cell
 
 _T = TypeVar("_T")
 _MOST_HOLDS = 40
-"""Changes of reason kept for one job; the first half and the last are, those between are counted."""
+"""Most changes of reason kept for one job: the first half and the last; those between are counted."""
 
 
 class DecisionLog:
-    """A ``Recorder`` that keeps every decision on every job, holds only when their reasons change."""
+    """A ``Recorder`` that keeps every decision on every job, but holds only when their reasons change."""
 
     def __init__(self) -> None:
         self._entries: dict[str, list[DecisionRow]] = {}
@@ -57,7 +57,7 @@ class DecisionLog:
                     self._predictions[job_id] = found
 
     def _hold(self, job_id: str, now_s: float, partition: str, hold: Hold) -> bool:
-        """Note a wait if its reasons are new; were they?"""
+        """Note a wait if its reasons are new; returns whether they were."""
         known = self._signatures.get(id(hold))
         if known is None:
             known = self._signatures[id(hold)] = (hold, tuple(r.kind for r in hold.reasons))
@@ -78,7 +78,7 @@ class DecisionLog:
         return self._entries.get(job_id, [])
 
     def prediction(self, job_id: str) -> Prediction | None:
-        """What the latest of them was told of the job, where the predictor said how it came to that."""
+        """The prediction for the job at its latest decision, where the predictor gave its terms."""
         return self._predictions.get(job_id)
 
     @property
@@ -88,7 +88,7 @@ class DecisionLog:
 
 
 def write_decisions(path: Path, log: DecisionLog) -> None:
-    """One JSON object a line, one line a job."""
+    """Write the decisions, one line of JSON a job."""
     with path.open("w", encoding="utf-8") as file:
         for job_id in log.jobs:
             line: dict[str, Any] = {
@@ -115,8 +115,7 @@ def load_decisions(path: Path, job_id: str) -> list[DecisionRow]:
     """The decisions on one job from a file that ``write_decisions`` wrote.
 
     Raises:
-        TraceError: the file cannot be read, or has no such job.
-    """
+        TraceError: the file cannot be read, or has no such job."""
     return _load(
         path,
         job_id,
@@ -136,11 +135,9 @@ def load_decisions(path: Path, job_id: str) -> list[DecisionRow]:
 
 
 def load_prediction(path: Path, job_id: str) -> Prediction | None:
-    """The prediction that those decisions were made on, where the predictor said how it came to it.
+    """The prediction behind those decisions, where the predictor gave its terms.
 
-    Raises:
-        TraceError: the file cannot be read, or has no such job.
-    """
+    Raises: TraceError: the file cannot be read, or has no such job."""
     return _load(
         path, job_id, lambda data: prediction_from_dict(data["prediction"]) if "prediction" in data else None
     )
@@ -171,8 +168,9 @@ _JOB_COLUMNS = (
 
 
 def write_jobs(path: Path, run: Run) -> None:
-    """What became of each job, one a row; times in seconds of the trace, empty where a job never ran. People open it
-    with spreadsheets, so what begins like a formula has an apostrophe before it (``csv_text`` takes it away)."""
+    """Write the outcome of each job, one a row; times in seconds of the trace, empty where a job never ran. People
+    open it with spreadsheets, so a text that begins like a formula has an apostrophe before it (``csv_text`` takes it
+    away)."""
     with path.open("w", newline="", encoding="utf-8", errors="backslashreplace") as file:
         writer = csv.writer(file)
         writer.writerow(_JOB_COLUMNS)
@@ -182,7 +180,7 @@ def write_jobs(path: Path, run: Run) -> None:
 
 
 def job_row(outcome: JobOutcome) -> dict[str, str]:
-    """A job as its row of jobs.csv is read again."""
+    """The outcome as a row of jobs.csv is read."""
     names, figures = _row(outcome)
     return dict(zip(_JOB_COLUMNS, [*names, *map(str, figures)], strict=True))
 

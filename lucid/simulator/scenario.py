@@ -1,4 +1,4 @@
-"""Everything that one replay is made of, from files and names to a finished run."""
+"""``Scenario``: all that one replay is made of, from files and names; ``simulate`` replays it to a finished run."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ from lucid.simulator.start_forecast import Forecasts, StartForecasts
 from lucid.simulator.traces.record import Trace
 
 PREDICTORS = ("history", "learned", "oracle")
-"""What estimates where no estimates are given: means over the past, the learned models, the truth."""
+"""What estimates durations where no estimates are given: means over the past, the learned models, the truth."""
 
 
 _PUBLISHED_T_PROF_S = 80.0
@@ -55,14 +55,15 @@ _PUBLISHED_N_PROF = 4
 _PUBLISHED_PROFILING_NODES = 2
 _TICK_S = 1.0
 _FEW_NODES = 4
-"""So few nodes can spare none: what a profiling stage gains is less than what they miss (docs/decisions/0054)."""
+"""Up to so many nodes none can be spared for profiling: the stage gains less than the others miss
+(docs/decisions/0054)."""
 _TICKED = frozenset({"srtf", "tiresias", "lucid"})
 """Policies whose published loops notice an end one tick late."""
 
 
 @dataclass(frozen=True, slots=True)
 class Throughput:
-    """A throughput model, as explanations name it (``v3``), and the submissions before the trace begins, with times
+    """A throughput model, its name in explanations (``v3``), and the submissions before the trace begins, with times
     on the trace's own scale (below 0). ``model``: ``None`` for seasonal means that know those submissions."""
 
     model: ThroughputModel | None
@@ -72,20 +73,18 @@ class Throughput:
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """A trace, the cluster to replay it on, and what the predictor is told.
+    """A trace, the cluster to replay it on, and the knowledge of the predictor.
 
-    ``vcs``: nodes by VC; ``None`` sizes them to the trace. ``profiling_nodes``: how many of them profile;
-    ``None`` takes 2 %, and none where ``not_profiled`` says why.
-    ``durations_s``: given estimates by policy name, "" standing for all others.
-    ``predictor``: one of ``PREDICTORS``, for what no estimates are given. ``packing``: what share scores and pairs
-    are judged by where estimates are given, or by ``learned``; without it, as ``history`` does. ``as_live``: as
-    lucidd acts on Slurm (``LiveLikeCluster``). ``remember_pairs``: pairs are seen after a minute, parted where
-    they are slow, and judged by what was seen of such pairs before, as lucidd does. ``throughput``: the model that
+    ``vcs``: nodes by VC; ``None`` sizes them to the trace. ``profiling_nodes``: how many of them profile; ``None``
+    takes 2 %, and none where ``not_profiled`` says why. ``durations_s``: given estimates by policy name, "" standing
+    for all others. ``predictor``: one of ``PREDICTORS``, where no estimates are given. ``packing``: models of share
+    scores and pairs, where estimates are given, or by ``learned``; without it as ``history`` does. ``as_live``: as
+    lucidd acts on Slurm (``LiveLikeCluster``). ``remember_pairs``: pairs are measured after a minute, parted where
+    they are slow, and judged by earlier measurements of such pairs, as lucidd does. ``throughput``: the model that
     forecasts submissions; without it seasonal means do, or with ``learned`` a model of the trace's own past.
-    ``recent``: under ``lucid`` the history looks back on the newest jobs alone.
-    ``lends``: whoever can borrow beyond a quota does, unless the settings have another ``policy.lending.mode``.
-    ``outages``: when nodes are closed or down; the honest semantics alone know that.
-    """
+    ``recent``: under ``lucid`` the history uses the newest jobs alone. ``lends``: every policy that can borrow beyond
+    a quota does, unless the settings have another ``policy.lending.mode``. ``outages``: when nodes are closed or
+    down; only the honest semantics know that."""
 
     trace: Trace
     vcs: Mapping[str, int] | None = None
@@ -112,7 +111,7 @@ class Scenario:
 
     @property
     def not_profiled(self) -> str:
-        """Why no job goes through a profiling stage, and no node is set aside for it; empty: jobs do."""
+        """Why no job goes through a profiling stage, and no node is set aside for it; empty where jobs do."""
         profiling = self.settings.policy.profiling
         if self.semantics not in (Semantics.HONEST, Semantics.MURI) or self.profiling_nodes is not None:
             return ""
@@ -125,21 +124,19 @@ class Scenario:
         return ""
 
     def predictor_for(self, policy: str) -> Predictor:
-        """The predictor that a policy is given: policies defined on true durations get the oracle.
+        """The predictor of a policy; policies defined on true durations get the oracle.
 
-        Raises:
-            ConfigError: no predictor of that name.
-        """
+        Raises: ConfigError: no predictor of that name."""
         found = self._predictor(policy)
         return DryRunPredictor(self.trace, found) if self.staged else found
 
     @property
     def staged(self) -> bool:
-        """Does the trace say how long jobs spend on each resource? Then they can be interleaved."""
+        """Whether the trace says how long jobs spend on each resource, so that they can be interleaved."""
         return any(item.stages is not None for item in self.trace.jobs)
 
     def capabilities(self) -> frozenset[Capability]:
-        """What the simulated cluster can do on this trace, given nodes to profile on."""
+        """The capabilities of the simulated cluster on this trace, given nodes to profile on."""
         able = {Capability.PREEMPT, Capability.SHARE, Capability.PROFILE}
         if self.staged:
             able.add(Capability.INTERLEAVE)
@@ -148,7 +145,7 @@ class Scenario:
         return frozenset(able)
 
     def forecaster_for(self, rules: PolicySettings, profiled: Callable[[Job], bool]) -> Forecaster | None:
-        """What forecasts submissions, where a policy under these rules looks at forecasts."""
+        """The forecaster of submissions, where a policy under these rules uses forecasts."""
         if not rules.profiling.time_aware:
             return None
         means, epoch_s = ArrivalForecaster(profiled), self.trace.epoch_s or 0.0
@@ -194,12 +191,11 @@ def simulate(
     *,
     forecasts: Forecasts = "off",
 ) -> Run:
-    """Replay the scenario's trace under one policy. ``forecasts``: of starts, as it goes on; none where the
-    published semantics are replayed, nor where jobs are resized or take turns, which planning ahead does not follow.
+    """Replay the scenario's trace under one policy. ``forecasts``: of which waits the starts are forecast as it goes
+    on; none where the published semantics are replayed, nor where jobs are resized or take turns, which planning
+    ahead does not follow.
 
-    Raises:
-        ConfigError: an unknown policy or predictor, a VC without nodes, or settings the cluster cannot honour.
-    """
+    Raises: ConfigError: an unknown policy or predictor, a VC without nodes, or settings the cluster cannot honour."""
     find_policy(policy)
     if scenario.outages is not None and scenario.semantics is not Semantics.HONEST:
         raise ConfigError(f"--events is for --semantics honest; {scenario.semantics.value} reproduces a simulator")
@@ -256,8 +252,8 @@ def simulate(
 
 
 def with_promise(scenario: Scenario, found: Run, progress: Progress | None = None) -> Run:
-    """The run of the scenario, with what lending cost the VCs that lend: the same is replayed once more, each VC with
-    its own nodes. The run of a policy that cannot borrow, or without a pool, stays as it is."""
+    """The run of the scenario, with the cost of lending to the VCs that lend: the scenario is replayed once more,
+    each VC with its own nodes. The run of a policy that cannot borrow, or without a pool, stays as it is."""
     policy = scenario.settings.policy
     if not found.lent or not rules_of(make_policy(found.policy, policy, HistoryPredictor())).borrows:
         return found
@@ -272,7 +268,7 @@ _NOT_PLANNED_AHEAD = frozenset({Capability.RESIZE, Capability.ADAPT, Capability.
 
 
 def _usage(settings: PolicySettings) -> UsageBook | None:
-    """The books of accounts' usage, where anything is made of them."""
+    """The count of accounts' usage, where the policy uses it."""
     fair = settings.fairness
     if fair.share_bound <= 1.0 and not settings.backfill.weight_fair_share:
         return None
@@ -306,8 +302,9 @@ def _published(scenario: Scenario, policy: str, recorder: Recorder | None, progr
 def _published_lucid(
     scenario: Scenario, honest: Scenario, recorder: Recorder | None, progress: Progress | None
 ) -> Run:
-    """Profiling first, by itself, over the whole trace; what ended there has left, everything else enters its
-    VC at submission. The delay in the profiler's queue counts as queueing, but delays nothing."""
+    """The run under published semantics: profiling first, by itself, over the whole trace; jobs that ended there have
+    left, all others enter their VC at submission. The delay in the profiler's queue counts as queueing, but delays
+    nothing."""
     layout, lent = lend_profiling_nodes(honest.layout(), honest.trace, _PUBLISHED_PROFILING_NODES)
     profiled = [
         replace(item, job=replace(item.job, vc="profiler"), duration_s=min(item.duration_s, _PUBLISHED_T_PROF_S))

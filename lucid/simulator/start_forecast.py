@@ -1,13 +1,12 @@
-"""Forecasts of starts in a replay, made as they would have been made then, against the starts that came true.
+"""Forecasts of starts in a replay, made as lucidd would have, against the starts that came true.
 
 Whenever a job begins to wait (it is submitted, or comes back from a profiling node or by preemption), the start that
-ends this wait is forecast: as ``lucidctl queue`` would then have shown it, by the policy itself, with ranges learned
-from the waits that were over by then. Jobs that the plan starts at once are forecast to start at once; that costs
-nothing, and each is counted. Of the waits that remain, every first, second, fourth, ... is planned ahead: as many as
-a budget allows for, so that the cost stays about a quarter of the replay's own; or all of them. Each stands for all
-those that were passed over with it, so no kind of job counts for more than its number. The schedule knows nothing of
-it all.
-"""
+ends this wait is forecast: as ``lucidctl queue`` would have shown it, by the policy itself, with ranges learned from
+the waits that were over by then. Jobs that the plan starts at once are forecast to start at once; that costs nothing,
+and each is counted. Of the other waits, every first, second, fourth, ... is planned ahead: as many as a budget allows
+for, so that the cost stays about a quarter of the replay's own; or all of them. Each stands for all those that were
+passed over with it, so no kind of job counts for more than its number. The schedule does not depend on any of
+this."""
 
 from __future__ import annotations
 
@@ -24,23 +23,24 @@ from lucid.orchestrator.forecast.run_times import RunTimes
 from lucid.orchestrator.policy import Policy
 
 Forecasts = Literal["off", "sampled", "all"]
-"""Of which waits the starts are forecast."""
+"""The waits whose starts are forecast."""
 
 _NEAR_S = 600.0
 _TOGETHER_S = 30.0
-"""Jobs that begin to wait within so many seconds share one planning ahead, when the first of them has waited so long:
-a job that starts before is not counted."""
+"""Jobs that begin to wait within so many seconds share one planning ahead, made when the first of them has waited so
+long; a job that starts before is not counted."""
 _LOOKS = 8_000
 """Planning ahead ends after so many jobs were looked at: enough for most jobs of a VC."""
 _PER_CYCLE = 10.0
-"""Jobs looked at for forecasts, for each cycle of the replay so far: the budget (docs/decisions/0051)."""
+"""How many jobs may be looked at for forecasts, for each cycle of the replay so far: the budget
+(docs/decisions/0051)."""
 _FREE_LOOKS = 40_000.0
-"""Before there is any budget, so that short traces are sampled whole."""
+"""The budget at the beginning, so that short traces are sampled whole."""
 
 
 @dataclass(slots=True)
 class _Counted:
-    """One forecast that came true: ``weight`` waits like it there were."""
+    """One forecast that came true; it stands for ``weight`` waits."""
 
     weight: float
     real_s: float
@@ -51,8 +51,8 @@ class _Counted:
 
 
 class StartForecasts:
-    """Looks on while a policy is replayed. ``policy``: another one like it, which plans ahead. ``every``: of every
-    wait, whatever that costs."""
+    """Forecasts starts while a policy is replayed. ``policy``: another one like it, which plans ahead. ``every``:
+    forecast every wait, whatever that costs."""
 
     def __init__(self, policy: Policy, pair_speed: PairSpeed | None = None, *, every: bool = False) -> None:
         self._every = every
@@ -63,19 +63,19 @@ class StartForecasts:
         self._run_times = RunTimes()
         self._estimates: dict[str, float] = {}
         self._waiting: dict[str, float] = {}
-        """Since when each job waits, by job."""
+        """Since when each job waits."""
         self._weights: dict[str, float] = {}
-        """Of the jobs that wait and were sampled."""
+        """Weights of the waiting jobs that were sampled."""
         self._at_once = 0
         self._new: dict[str, dict[str, float]] = {}
-        """Jobs that have begun to wait and of which nothing is forecast yet: since when, by partition."""
+        """By partition, jobs that have begun to wait and have no forecast yet, and since when they wait."""
         self._stride, self._skipped, self._passed = 1, 0, 0
         self._looks = -_FREE_LOOKS
         self._counted: list[_Counted] = []
 
     def saw(self, snapshot: Snapshot, plan: Plan, next_s: float) -> None:
-        """One cycle: who begins to wait, and whose wait is over. ``next_s``: when the next cycle comes; it decides
-        when to look, and nothing that is forecast."""
+        """Take in one cycle: which jobs begin to wait, and whose wait is over. ``next_s``: when the next cycle comes;
+        it decides when to plan ahead, and no forecast."""
         now_s = snapshot.now_s
         self._looks -= _PER_CYCLE
         for ended in snapshot.ended:
@@ -115,7 +115,7 @@ class StartForecasts:
                 self._begin(snapshot, plan, partition, waiting)
 
     def _begin(self, snapshot: Snapshot, plan: Plan, partition: Partition, waiting: list[Pending]) -> None:
-        """One planning ahead for all that have begun to wait in one partition."""
+        """Plan ahead once for all jobs that have begun to wait in one partition."""
         self._passed += len(waiting)
         self._skipped += 1
         if self._skipped < self._stride:
@@ -159,11 +159,11 @@ class StartForecasts:
         self._counted.append(_Counted(weight, one.real_s, one.said.likely_s, width_s, one.inside, one.said.tells))
 
     def figures(self) -> dict[str, Any]:
-        """``jobs``: waits that were sampled, those at once included. ``coverage_80`` and ``width_ratio`` (median of
-        the range's width over the real wait) are of those that really waited for more than a minute (``waited``);
-        ``within_10min``: share of all whose likely start was at most ten minutes off. ``told``: share of those that
-        waited whose range is told by more than its end (``StartRange.tells``), ``told_coverage_80`` and
-        ``told_width_ratio`` of these. ``None`` where there are no such waits."""
+        """The figures of the forecasts. ``jobs``: waits that were sampled, those at once included. ``coverage_80``
+        and ``width_ratio`` (median of the range's width over the real wait): of jobs that waited for more than a
+        minute (``waited``). ``within_10min``: share of all whose likely start was at most ten minutes off. ``told``:
+        share of the waited whose range is shown by more than its end (``StartRange.tells``); ``told_coverage_80`` and
+        ``told_width_ratio``: of these. ``None`` where there are no such waits."""
         long = [one for one in self._counted if one.real_s > SHORT_S]
         near = sum(one.weight for one in self._counted if abs(one.likely_s - one.real_s) <= _NEAR_S)
         every = self._at_once + sum(one.weight for one in self._counted)
@@ -185,7 +185,7 @@ def _share(some: list[_Counted], of: list[_Counted]) -> float | None:
 
 
 def _median(values: list[tuple[float, float]]) -> float | None:
-    """Weighted; ``None`` of nothing, and where it is not finite."""
+    """The weighted median; ``None`` for no values, and where it is not finite."""
     half, so_far = sum(weight for _, weight in values) / 2, 0.0
     for value, weight in sorted(values):
         so_far += weight

@@ -1,9 +1,6 @@
-"""Ended jobs from sacct, one and many.
+"""Ended jobs from Slurm's accounting (sacct): many at once for history, or one job with its exit code and steps.
 
-Jobs that ended, from Slurm's accounting: slurmctld forgets them (MinJobAge), a daemon that was down saw none.
-
-How one job ended, as ``sacct`` tells it of the job and its steps.
-"""
+slurmctld forgets ended jobs (MinJobAge), and a daemon that was down saw none."""
 
 from __future__ import annotations
 
@@ -25,8 +22,8 @@ from lucid.text import MOST_GPUS, digits, moment, text_of
 
 @dataclass(frozen=True, slots=True)
 class Accounted:
-    """One job that ended, its last run: ``id`` as commands address it, times in Unix seconds, ``gpus`` those it
-    asked for (as slots where it ran in those), ``tag`` its AdminComment where accounting keeps it."""
+    """One ended job's last run. ``id`` is as commands address it; times are in Unix seconds; ``gpus`` are those it
+    asked for (as slots where it ran in slots); ``tag`` is its AdminComment where accounting keeps that."""
 
     id: str
     number: int
@@ -46,28 +43,25 @@ class Accounted:
 
 
 class Accounting(Protocol):
-    """Where ended jobs are known from."""
+    """The source of ended jobs."""
 
     def ended(self, past_s: float, partitions: Sequence[str]) -> Sequence[Accounted]:
         """Jobs of these partitions that ended within the last ``past_s`` seconds after having run, by end.
 
-        Raises:
-            ClusterUnavailable: it does not answer at present.
-            ActionRefused: there is no accounting.
-            ClusterError: its answer cannot be read.
-        """
+        Raises: ClusterUnavailable: accounting does not answer at present. ActionRefused: there is no accounting.
+        ClusterError: its answer cannot be read."""
         ...
 
 
 class SacctClient:
-    """``sacct``, once a call. Give it ``commands`` with a breaker of their own: slurmdbd's troubles are not
+    """Asks ``sacct``, once a call. Give it ``commands`` with a breaker of their own: slurmdbd's troubles are not
     slurmctld's."""
 
     def __init__(self, commands: CommandClient) -> None:
         self._commands = commands
 
     def ended(self, past_s: float, partitions: Sequence[str]) -> list[Accounted]:
-        """One request over all users; the last run of each job."""
+        """The last run of each job, by one request over all users."""
         words = ["sacct", "--json", "-X", "-a", "-S", f"now-{max(round(past_s), 1)}seconds"]
         asked = self._commands.ask([*words, "-r", ",".join(partitions)])
         found = accounted_from(asked, self._commands.left_out)
@@ -75,11 +69,9 @@ class SacctClient:
 
 
 def accounted_from(document: Any, left_out: LeftOut | None = None) -> list[Accounted]:
-    """Of one answer those that ended after having run.
+    """The jobs of one answer that ended after having run.
 
-    Raises:
-        ClusterError: the answer is none, or says that it failed.
-    """
+    Raises: ClusterError: the document is no answer, or says that it failed."""
     raws = checked_list(document, "jobs", "sacct", of_slurmctld=False)
     with (left_out or LeftOut()).look("accounting") as look:
         made = look.each(raws, _accounted, job_named)
@@ -136,17 +128,15 @@ _BY = re.compile(r"CANCELLED by (\w{1,64})")
 
 
 def ending_of(commands: CommandClient, job_id: str) -> Ending | None:
-    """One ``sacct``; ``None`` where accounting does not know the job, or it has not ended.
+    """How a job ended, by one ``sacct``; ``None`` where accounting does not know the job, or it has not ended.
 
-    Raises:
-        ClusterError: accounting does not answer.
-    """
+    Raises: ClusterError: accounting does not answer."""
     words = ["sacct", "--parsable2", "--noheader", "--jobs", checked_id(job_id), "--format", ",".join(_COLUMNS)]
     return ending_from(commands.say(words), job_id)
 
 
 def ending_from(text: str, job_id: str) -> Ending | None:
-    """Of its output; what cannot be read there counts as not told."""
+    """How a job ended, from ``sacct``'s output; a value that cannot be read counts as missing."""
     rows = [dict(zip(_COLUMNS, line.split("|"), strict=False)) for line in text.splitlines() if line.count("|") > 2]
     job = next((row for row in reversed(rows) if row["JobID"] == job_id), None)
     if job is None or state_of(job["State"]) not in ENDED:
@@ -172,7 +162,7 @@ def ending_from(text: str, job_id: str) -> Ending | None:
 
 
 def _code(rows: Sequence[dict[str, str]]) -> tuple[int, int]:
-    """Exit code and signal of the first of these that failed."""
+    """Exit code and signal of the first row that failed."""
     found = [_CODE.fullmatch(row.get("ExitCode", "")) for row in rows]
     codes = [(int(one[1]), int(one[2])) for one in found if one is not None]
     return next((code for code in codes if code != (0, 0)), (0, 0))

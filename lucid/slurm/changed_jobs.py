@@ -1,11 +1,10 @@
-"""Which jobs have changed since they were last read, from the cheapest listing that Slurm has.
+"""``KnownJobs``: reads only jobs that have changed, which it finds by the cheapest listing that Slurm has.
 
 ``squeue --json`` of 14,000 jobs is 186 MB: 11 s of CPU time for squeue, 4 s for lucidd. ``scontrol -o show job`` of
 the same jobs is 15 MB and 0.6 s. But users write into those lines (names, comments), so nothing in them can be
-believed: a line only serves as the *sign* of its job. Where the sign is another one than when the job was read, the
-job is read anew, in JSON. A name with a line break can move a part of its job's line under the number of another job:
-such lines are found (`Listed.doubtful`), and their jobs are read at every look.
-"""
+believed: a line only serves as the *sign* of its job. Where the sign differs from that when the job was read, the job
+is read anew, in JSON. A name with a line break can move a part of its job's line under the number of another job:
+such lines are found (`Listed.doubtful`), and their jobs are read at every poll."""
 
 from __future__ import annotations
 
@@ -18,24 +17,25 @@ from lucid.slurm.records.job import SlurmJob
 _HEAD = re.compile(r"(\d{1,10}) (?:(?:ArrayJobId|HetJobId)=(\d{1,10}) )?")
 _STATE = re.compile(r" JobState=(\w+)")
 _IDLE = re.compile(r" (?:RunTime|LastSchedEval|AccrueTime|Priority=[1-9])\S*")
-"""What changes all the time and tells nothing that is read here: of a priority only whether it is 0."""
+"""Fields that change all the time and that are not read here; of a priority only whether it is 0 matters."""
 _START = "JobId="
 _READ_AT_A_TIME = 1_000
-"""What bounds the memory: the JSON of a job is 13 kB. Their numbers fit in one argument, too."""
+"""Most jobs read at a time, which bounds the memory: the JSON of a job is 13 kB. Their numbers fit in one argument,
+too."""
 _ANEW_S = 600.0
 """Each job is read anew within this time, whatever its sign says."""
 
 
 @dataclass(slots=True)
 class Listed:
-    """One listing. A group is a job; the tasks of an array, or the parts of a heterogeneous job, are one group, since
-    they are read together. ``doubtful``: groups whose sign cannot be trusted."""
+    """One listing: the sign of each group. A group is a job; the tasks of an array, or the parts of a heterogeneous
+    job, are one group, since they are read together. ``doubtful``: groups whose sign cannot be trusted."""
 
     signs: dict[int, int] = field(default_factory=dict)
     states: dict[int, str] = field(default_factory=dict)
-    """By job number."""
+    """State words by job number."""
     before: dict[int, int] = field(default_factory=dict)
-    """By group, the one listed just before it: whose line may have been cut."""
+    """By group, the group listed just before it, whose line may have been cut."""
     doubtful: set[int] = field(default_factory=set)
 
 
@@ -64,10 +64,10 @@ def listed_from(text: str) -> Listed:
 
 
 class KnownJobs:
-    """The jobs as last read, by group. ``read`` asks Slurm for some groups, all tasks and parts of them."""
+    """The jobs as last read, by group. ``read`` asks Slurm for some groups, with all their tasks and parts."""
 
     def __init__(self, read: Callable[[Sequence[int]], Sequence[SlurmJob]], clock_s: Callable[[], float]) -> None:
-        """``clock_s``: of any clock that only goes forwards."""
+        """``clock_s``: any clock that only goes forwards."""
         self._read = read
         self._clock_s = clock_s
         self._jobs: dict[int, tuple[SlurmJob, ...]] = {}
@@ -76,7 +76,7 @@ class KnownJobs:
         self._looked_at_s = clock_s()
 
     def forget(self) -> None:
-        """Everything is read anew at the next look."""
+        """Read everything anew at the next poll."""
         self._jobs, self._signs, self._read_at_s = {}, {}, {}
 
     def look(self, listing: Callable[[], str]) -> list[SlurmJob]:
@@ -128,7 +128,7 @@ class KnownJobs:
         return {group: tuple(members) for group, members in found.items()}
 
     def _oldest(self, count: int) -> set[int]:
-        """As many as have to be read now so that each is within `_ANEW_S`."""
+        """The groups that have to be read now so that each is read within `_ANEW_S`."""
         now_s = self._clock_s()
         share = min(max(now_s - self._looked_at_s, 0.0) / _ANEW_S, 1.0)
         self._looked_at_s = now_s

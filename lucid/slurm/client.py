@@ -1,4 +1,4 @@
-"""What Lucid asks of Slurm, whatever way it asks (commands, pyslurm), and the breaker before it."""
+"""``SlurmClient``: what Lucid asks of Slurm, by commands or by pyslurm; and the breaker before it."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from lucid.slurm.records.request import JobDefaults
 from lucid.slurm.records.reservations import Reservation
 
 _OLDEST = (23, 11)
-"""First Slurm on which a pending job's request can be replaced (22.05 adds to it)."""
+"""The first Slurm on which a pending job's request can be replaced (22.05 adds to it)."""
 
 _NOT_LEFT = ("pending execution", "temporarily unavailable", "already completing", "in progress")
-"""Slurm's words to a job that has not left COMPLETING: no fault of its request."""
+"""Slurm's words about a job that has not left COMPLETING, which is no fault of its request."""
 
 T = TypeVar("T")
 
@@ -28,25 +28,22 @@ def served(version: tuple[int, int]) -> tuple[int, int]:
     """The release of a Slurm, if Lucid serves it.
 
     Raises:
-        ClusterUnreadable: it is too old.
-    """
+        ClusterUnreadable: it is too old."""
     if version < _OLDEST:
         raise ClusterUnreadable(f"this is Slurm {version[0]}.{version[1]:02}, and Lucid needs Slurm 23.11 or later")
     return version
 
 
 def declined(words: str) -> ActionRefused:
-    """The error for what Slurm declined in these words."""
+    """The error for a change that Slurm declined in these words."""
     leaves = any(part in words for part in _NOT_LEFT)
     return ActionRefused(words, Refusal.NODES_NOT_FREE_YET if leaves else Refusal.SLURM)
 
 
 def checked_id(job_id: str) -> str:
-    """The id, if it is one: nothing else may ever reach a command line.
+    """The job id, if it is one: nothing else may ever reach a command line.
 
-    Raises:
-        ActionRefused: it is not.
-    """
+    Raises: ActionRefused: it is not."""
     if not JOB_NUMBER.fullmatch(job_id):
         raise ActionRefused(f"{job_id!r} is not a Slurm job id")
     return job_id
@@ -54,7 +51,7 @@ def checked_id(job_id: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """What to change about a pending job. ``None`` leaves a field as it is, an empty string clears it."""
+    """The changes of a pending job. ``None`` leaves a field as it is, an empty string clears it."""
 
     partition: str | None = None
     tres_per_node: str | None = None
@@ -64,28 +61,28 @@ class Changes:
     req_nodes: str | None = None
     start_now: bool = False
     start_at_s: float | None = None
-    """A begin time (Unix s); ``start_now`` goes before it."""
+    """The begin time (Unix s); ``start_now`` goes before it."""
     site_factor: int | None = None
     admin_comment: str | None = None
     extra: str | None = None
-    """Lucid's items only (``prolog_extra``): no text of a user goes into a command."""
+    """The Extra, with only items that Lucid writes (``prolog_extra``): no text of a user goes into a command."""
     cpus_per_tres: str | None = None
     mem_per_tres: str | None = None
     num_cpus: int | None = None
     """CPUs of the whole job."""
     mem_node_mib: int | None = None
-    """Memory on each of its nodes."""
+    """Memory on each of the job's nodes."""
     num_nodes: int | None = None
     max_nodes: int | None = None
-    """With ``num_nodes``: from so many to so many."""
+    """With ``num_nodes``: the upper bound of the number of nodes."""
     switches: int | None = None
-    """``--switches``, with a wait of a second: its job has waited for them."""
+    """``--switches``, with a wait of a second, for a job that has waited for them."""
     first: Changes | None = None
-    """An update of its own that has to come before: what Slurm does not do in one."""
+    """An update of its own that has to come before, for what Slurm does not do in one."""
 
     @property
     def nodes(self) -> str | None:
-        """As Slurm takes it: ``2``, or ``1-2``."""
+        """The number of nodes as Slurm takes it: ``2``, or ``1-2``."""
         if self.num_nodes is None or self.max_nodes is None:
             return None if self.num_nodes is None else str(self.num_nodes)
         return f"{self.num_nodes}-{self.max_nodes}"
@@ -93,8 +90,8 @@ class Changes:
 
 @dataclass(frozen=True, slots=True)
 class HeldGpu:
-    """A job that only holds a GPU. ``gres`` names the GPU as Slurm takes it, ``limit_min`` is its time limit,
-    minutes, ``after``: the jobs that must have ended before, ``words``: its comment."""
+    """A job that only holds a GPU. ``gres`` names the GPU as Slurm takes it; ``limit_min`` is its time limit,
+    minutes; ``after``: the jobs that must have ended before; ``words``: its comment."""
 
     name: str
     node: str
@@ -106,12 +103,12 @@ class HeldGpu:
 
 
 class SlurmClient(Protocol):
-    """One way of talking to Slurm. Every method raises ``ClusterUnavailable`` where Slurm does not answer in
-    time, and those that write raise ``ActionRefused`` with Slurm's words where it declines."""
+    """One way of talking to Slurm. Every method raises ``ClusterUnavailable`` where Slurm does not answer in time;
+    methods that write raise ``ActionRefused`` with Slurm's words where it declines."""
 
     @property
     def name(self) -> str:
-        """As it shows in ``status``."""
+        """The client's name as it shows in ``status``."""
         ...
 
     def version(self) -> tuple[int, int]:
@@ -127,11 +124,11 @@ class SlurmClient(Protocol):
         ...
 
     def reservations(self) -> Sequence[Reservation]:
-        """Those in force and ahead."""
+        """Reservations in force and ahead."""
         ...
 
     def node_states(self) -> str:
-        """A text that is another one when a node's state is, and that costs less than all nodes."""
+        """A text that changes when a node's state does, and that costs less than all nodes."""
         ...
 
     def job_defaults(self) -> Mapping[str, JobDefaults]:
@@ -143,11 +140,11 @@ class SlurmClient(Protocol):
         ...
 
     def preemption(self) -> Preemption:
-        """Who may preempt whom."""
+        """Which jobs may preempt which."""
         ...
 
     def qos_priorities(self) -> Mapping[str, int]:
-        """Priorities of QOS other than 0, where Slurm goes by them."""
+        """Priorities of QOS other than 0, where Slurm gives them a weight."""
         ...
 
     def fair_shares(self) -> Mapping[tuple[str, str], float]:
@@ -167,11 +164,11 @@ class SlurmClient(Protocol):
         ...
 
     def hold_gpu(self, held: HeldGpu) -> str:
-        """Submit it, to start before any other job; returns its id."""
+        """Submit the job, to start before any other; returns its id."""
         ...
 
     def renew_held_gpu(self, job_id: str, limit_min: int | None, after: Sequence[str]) -> None:
-        """Another time limit, other jobs to wait for; neither where it is not given."""
+        """Set another time limit and other jobs to wait for; each stays where it is not given."""
         ...
 
     def cancel(self, job_id: str) -> None:
@@ -184,17 +181,17 @@ class SlurmClient(Protocol):
 
     @property
     def at_once(self) -> int:
-        """Of so many jobs ``set_begin`` changes the begin time by one command."""
+        """The number of jobs for which ``set_begin`` changes the begin time by one command."""
         ...
 
     def set_begin(self, job_ids: Sequence[str], begin_s: float) -> None:
-        """Another begin time (Unix s) for pending jobs. Where Slurm declines for one of them, it may have done it for
+        """Set another begin time (Unix s) for pending jobs. Where Slurm declines for one of them, it may have changed
         the others."""
         ...
 
     def seal(self, text: str) -> str:
-        """Words that only root on the cluster's hosts can open, and that show who sealed them (munge). Raises
-        ``ActionRefused`` where there is no munge."""
+        """The text sealed so that only root on the cluster's hosts can open it, and sees who sealed it (munge).
+        Raises ``ActionRefused`` where there is no munge."""
         ...
 
     def number(self, job_id: str) -> int:
@@ -203,24 +200,24 @@ class SlurmClient(Protocol):
 
     def hold(self, job_id: str, begin_s: float = 0.0) -> None:
         """Keep a pending job from starting. ``begin_s``: its begin time from now on (Unix s); 0 for none. That a
-        begin time is set beside it tells job_submit.lua that this hold is Lucid's."""
+        begin time is set beside it shows job_submit.lua that this hold is Lucid's."""
         ...
 
     def release(self, job_id: str) -> None:
-        """Let it start."""
+        """Release a held job, so that it may start."""
         ...
 
     def requeue_hold(self, job_id: str) -> None:
-        """Stop a running batch job and put it back, held; one that has ended meanwhile stays as it is."""
+        """Stop a running batch job and put it back, held; a job that has ended meanwhile stays as it is."""
         ...
 
 
 class Inspector(SlurmClient, Protocol):
-    """A client that can also be asked how Slurm is set up, for ``lucidctl doctor``."""
+    """A client that also reports how Slurm is set up, for ``lucidctl doctor``."""
 
     @property
     def accounting(self) -> str:
-        """Slurm's words where its last answer of partitions said that slurmdbd is silent; otherwise empty."""
+        """Slurm's words where its last answer about partitions said that slurmdbd is silent; otherwise empty."""
         ...
 
     def clock_s(self) -> float | None:
@@ -228,8 +225,8 @@ class Inspector(SlurmClient, Protocol):
         ...
 
     def rights(self, user: str = "") -> tuple[str, str] | None:
-        """Who Slurm takes this client for, and their AdminLevel in small letters; ``None`` where it cannot be
-        told (no accounting). ``user``: asked about in their place, by commands."""
+        """The user whom Slurm takes this client for, and that user's AdminLevel in small letters; ``None`` where it
+        cannot be told (no accounting). ``user``: ask about this user instead, by commands."""
         ...
 
     def partition_settings(self) -> Mapping[str, Mapping[str, str]]:
@@ -237,7 +234,7 @@ class Inspector(SlurmClient, Protocol):
         ...
 
     def gpu_limits(self) -> Limits:
-        """Of QOS and accounts."""
+        """Limits on GPUs of QOS and accounts."""
         ...
 
     def group_limits(self) -> Mapping[str, GroupLimit]:
@@ -245,7 +242,7 @@ class Inspector(SlurmClient, Protocol):
         ...
 
     def close(self) -> None:
-        """Let go of connections."""
+        """Release connections."""
         ...
 
 
@@ -265,10 +262,9 @@ class Calls:
 class Breaker:
     """Stops asking a Slurm that is slow or does not answer, so that Lucid never adds to its trouble.
 
-    Opens after ``errors`` failures in a row, or after ``slow`` answers in a row that took longer than
-    ``latency_s``; stays open for ``rest_s``, twice as long each further time (at most ``most_s``), and then
-    lets one call through: its success closes the breaker.
-    """
+    It opens after ``errors`` failures in a row, or after ``slow`` answers in a row that took longer than
+    ``latency_s``; stays open for ``rest_s``, twice as long each further time (at most ``most_s``), and then lets one
+    call through, whose success closes it."""
 
     monotonic_s: Callable[[], float]
     latency_s: float = 5.0

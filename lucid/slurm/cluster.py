@@ -1,8 +1,7 @@
-"""Slurm as a ``Cluster``: one look at it per cycle, decisions carried out as changes to held jobs.
+"""``SlurmCluster``, Slurm as a ``Cluster``: one poll per cycle; decisions become changes to held jobs.
 
-Everything is derived anew from what Slurm shows and from the store's notes, so a daemon killed at any point
-goes on from there: a note is written before Slurm is told anything, and each step may be repeated.
-"""
+Everything is derived anew from what Slurm shows and from the store's notes, so a daemon killed at any point goes on
+from there: a note is written before Slurm is asked for anything, and each step may be repeated."""
 
 from __future__ import annotations
 
@@ -45,24 +44,25 @@ from lucid.slurm.view.windows import Closings
 from lucid.store.port import JobNote, Store
 
 GpusOut = Callable[[Mapping[str, Sequence[int]], float], Mapping[str, GpuOut]]
-"""Given how many GPUs each node has, and the time: those that get no new start, by name."""
+"""From the numbers of each node's GPUs and the time: the GPUs that get no new start, by name."""
 
 _NETWORK_EVERY_S = 600.0
-"""Seconds between looks at the topology, which only a new configuration changes."""
+"""Seconds between reads of the topology, which only a new configuration changes."""
 _DEFAULTS_EVERY_S = 120.0
-"""Seconds between looks at JobDefaults, which only a new configuration changes."""
+"""Seconds between reads of JobDefaults, which only a new configuration changes."""
 _SHUT_EVERY_S, _SAID_EVERY_S = 10.0, 2.0
 _SHUT = ("PartitionDown", "PartitionInactive")
 _REPLAN = "a reservation was made, changed or deleted meanwhile: it is planned again in the next cycle"
 
 
 def _no_gpu(gpus: Mapping[str, Sequence[int]], now_s: float) -> Mapping[str, GpuOut]:  # noqa: ARG001 - a GpusOut
-    """None is left out."""
+    """No GPU is left out."""
     return {}
 
 
 def _by_node(outs: Mapping[str, GpuOut], machines: Sequence[SlurmNode]) -> dict[str, tuple[GpuOut, ...]]:
-    """With the place that Slurm gives to each: those that their node does not have, as far as Slurm knows, go."""
+    """The GPUs that get no new start, by node, each with the place that Slurm gives it; GPUs that their node does not
+    have, as far as Slurm knows, are dropped."""
     nodes = {node.name: node for node in machines} if outs else {}
     found: dict[str, tuple[GpuOut, ...]] = {}
     for out in sorted(outs.values(), key=lambda one: (one.node, one.index)):
@@ -74,8 +74,9 @@ def _by_node(outs: Mapping[str, GpuOut], machines: Sequence[SlurmNode]) -> dict[
 
 
 class SlurmCluster:
-    """See ``Cluster``. ``modes`` says at any time what may be done in each partition; ``token`` is the daemon's
-    lease, without which nothing is written. ``shares``: fair-share factors, where Lucid's order goes by them."""
+    """Slurm as a ``Cluster``. ``modes`` says at any time what may be done in each partition; ``token`` is the
+    daemon's lease, without which nothing is written. ``shares``: fair-share factors, where Lucid's order uses
+    them."""
 
     def __init__(
         self,
@@ -96,10 +97,10 @@ class SlurmCluster:
         gpus_out: GpusOut = _no_gpu,
         keeps_list: bool = False,
     ) -> None:
-        """``slurm_knows_all``: does slurmctld know by now which jobs have ended, as far as can be told? ``lends``:
-        have the VCs of ``daemon.pool`` their nodes in common? ``resizes``: does the policy of a VC resize jobs?
-        ``interleaves``: does it form groups? ``gpus_out``: which GPUs get no new start.
-        ``keeps_list``: is a job listed in ``daemon.state_dir`` before it is held?"""
+        """``slurm_knows_all``: whether slurmctld knows by now which jobs have ended, as far as can be told.
+        ``lends``: whether the VCs of ``daemon.pool`` have their nodes in common. ``resizes``, ``interleaves``:
+        whether the policy of a VC resizes jobs, or forms groups. ``gpus_out``: which GPUs get no new start.
+        ``keeps_list``: whether a job is listed in ``daemon.state_dir`` before it is held."""
         self._client = client
         self._store = store
         self._clock = clock
@@ -123,7 +124,7 @@ class SlurmCluster:
         self._gpus_out = gpus_out
         self._left_out: Mapping[str, GpuOut] = {}
         self.placeholders = Placeholders(client, self._writer, daemon.gpu_health.placeholder_s)
-        """Jobs that keep Slurm off single GPUs."""
+        """Jobs that keep Slurm from using single GPUs."""
         self._repair = Repair(self._writer, Released(Path(daemon.state_dir)), claims)
         self._machines = NodeLooks(client, store, slurm.nodes_every_s)
         self._defaults: Mapping[str, JobDefaults] | None = None
@@ -134,9 +135,9 @@ class SlurmCluster:
         self._preemption = NO_PREEMPTION
         self._notes = self._writer.notes
         self._ended_told: set[str] = set()
-        """Jobs that have ended and of which nothing more is to be told."""
+        """Jobs that have ended and of which nothing more is to be reported."""
         self._untold: dict[str, Ended] = {}
-        """Those that were told of, and that the store has not got as far as is known."""
+        """Ended jobs that were reported, and that as far as is known the store does not have yet."""
         self._boots = Boots()
         self._failed_pairs = FailedPairs(store)
         self._closings = Closings(client)
@@ -146,8 +147,8 @@ class SlurmCluster:
 
     @property
     def capabilities(self) -> frozenset[Capability]:
-        """All of it needs a client that can requeue; profiling a partition for it; elastic jobs and groups a folder
-        for reports. Members of a group are never moved: others join them where they run."""
+        """The capabilities. All need a client that can requeue; profiling needs a partition for it; elastic jobs and
+        groups need a folder for reports. Members of a group are never moved: others join them where they run."""
         if not self._slurm.packs:
             return frozenset()
         able = {Capability.PREEMPT, Capability.SHARE}
@@ -159,7 +160,7 @@ class SlurmCluster:
 
     @property
     def facts(self) -> Observation:
-        """What the last look showed, in Slurm's terms."""
+        """The last poll, in Slurm's terms."""
         return self._facts
 
     @property
@@ -178,13 +179,13 @@ class SlurmCluster:
 
     @property
     def notes(self) -> Mapping[str, JobNote]:
-        """What is remembered, by job."""
+        """The stored notes, by job."""
         return self._notes
 
     # -- look ------------------------------------------------------------------------------------------------
 
     def observe(self) -> Snapshot:
-        """One request, or two or three when the nodes are due (``node_polling``)."""
+        """The snapshot of one poll: one request, or two or three when the nodes are due (``view.nodes``)."""
         with self._writer.listening():
             every = self._client.jobs()
         now_s = self._clock.now_s()
@@ -238,7 +239,7 @@ class SlurmCluster:
     def _left_out_of(
         self, machines: Sequence[SlurmNode], modes: Mapping[str, Mode], now_s: float
     ) -> Mapping[str, GpuOut]:
-        """The GPUs that get no new start, of nodes that have a partition in pack mode."""
+        """The GPUs that get no new start, of nodes with a partition in pack mode."""
         gpus = {node.name: node.gpu_numbers for node in machines if node.gpu_types}
         found = self._gpus_out(gpus, now_s)
         if not found:
@@ -249,7 +250,7 @@ class SlurmCluster:
         return {name: out for name, out in found.items() if out.node in packed}
 
     def _read_network(self, now_s: float) -> None:
-        """The switches above the nodes. Where they cannot be read, what was read before counts."""
+        """Read the switches above the nodes. If they cannot be read, the earlier ones stay."""
         if 0 <= now_s - self._network_at_s < _NETWORK_EVERY_S:
             return
         self._network_at_s = now_s
@@ -261,10 +262,10 @@ class SlurmCluster:
             return
 
     def _read_defaults(self, now_s: float, said: Set[str]) -> None:
-        """What partitions give to each GPU, who may preempt whom, and whether jobs of a partition may start: soon
-        where some may not, and at once where Slurm says so of one for the first time (``said``). Where that cannot be
-        read, what was read before counts, and it is asked for again soon: until it is known, every job starts on
-        whole GPUs."""
+        """Read what partitions give to each GPU, which jobs may preempt which, and whether jobs of a partition may
+        start: soon where some may not, and at once where Slurm says so of one for the first time (``said``). If that
+        cannot be read, the earlier values stay, and it is asked for again soon: until it is known, every job starts
+        on whole GPUs."""
         shut = {name for name, rule in (self._defaults or {}).items() if rule.shut}
         every_s = _SAID_EVERY_S if said - shut else _SHUT_EVERY_S if shut else _DEFAULTS_EVERY_S
         if 0 <= now_s - self._defaults_at_s < every_s:
@@ -284,7 +285,8 @@ class SlurmCluster:
             self._writer.rules = self._defaults or {}
 
     def _ended(self, jobs: Sequence[SlurmJob]) -> tuple[Ended, ...]:
-        """Told at each look until the store has them: a cycle may fail before it has stored anything."""
+        """The ended jobs, reported at each poll until the store has them: a cycle may fail before it has stored
+        anything."""
         self._ended_told &= self._jobs.keys()
         found = {
             job.id: job
@@ -309,7 +311,8 @@ class SlurmCluster:
     # -- act -------------------------------------------------------------------------------------------------
 
     def apply(self, actions: Sequence[Action]) -> list[Applied]:
-        """What leaves first, then what starts. In a partition that is not in pack mode nothing is done."""
+        """Carry out the actions: jobs that leave first, then starts. In a partition that is not in pack mode nothing
+        is done."""
         self._repair.emptied.let_all_in(self._facts)
         starts = any(isinstance(action.decision, Start) for action in actions)
         if starts and self._closings.changed(self._clock.now_s()):
@@ -331,8 +334,8 @@ class SlurmCluster:
     # -- mend ------------------------------------------------------------------------------------------------
 
     def heal(self) -> list[str]:
-        """Put right what the last look showed to be out of joint (``repair``), and drop the notes of jobs that
-        have left; returns what was done, in words."""
+        """Put right what the last poll showed to be wrong (``repair``), and drop the notes of jobs that have left;
+        returns what was done, in words."""
         self._viewer.turns.keep()
         done = self._repair.mend(self._facts)
         done += self.placeholders.settle(self._left_out, self._facts)
@@ -346,7 +349,7 @@ class SlurmCluster:
         return done
 
     def _forget(self, gone: Sequence[str]) -> None:
-        """What is noted of these jobs."""
+        """Forget what is noted of these jobs."""
         if not gone:
             return
         self._store.forget(gone, self.token)
@@ -356,7 +359,7 @@ class SlurmCluster:
             self.known.forget(job_id)
 
     def _left(self, job_id: str, unread: Collection[str]) -> bool:
-        """Has a job with a note left? One whose record could not be read this time may be there still."""
+        """Whether a noted job has left. A job whose record could not be read this time may still be there."""
         record = self._jobs.get(job_id)
         if record is None:
             return job_id.partition("_")[0] not in unread
@@ -364,25 +367,25 @@ class SlurmCluster:
 
     @property
     def settling(self) -> bool:
-        """Did the last look show a job that was released to start, or told to stop, and has not started yet, or one
-        whose node boots?"""
+        """Whether the last poll showed a job that was released to start, or asked to stop, and has not started yet,
+        or a job whose node boots."""
         if self.placeholders.unannounced or any(job.configuring for job in self._facts.jobs):
             return True
         return any(state in (*TOLD, JobState.RESIZING) for state in self._states())
 
     @property
     def emptying(self) -> bool:
-        """Do GPUs come free any moment, for a job that is let to them by the next look?"""
+        """Whether GPUs are about to come free for a job that is released to them at the next poll."""
         return any(state is JobState.EMPTYING for state in self._states())
 
     def _states(self) -> Iterator[JobState]:
-        """Of jobs that Lucid has a note of: without one nothing is on its way."""
+        """The states of jobs that Lucid has a note of: without a note nothing is under way."""
         noted = ((job, self._notes.get(job.id)) for job in self._facts.jobs)
         return (self._ownership.state(job, note, self._facts.now_s) for job, note in noted if note is not None)
 
     @property
     def following(self) -> bool:
-        """Does a job that Lucid will order wait for another to end? Slurm wakes nobody when it does."""
+        """Whether a job that Lucid will order waits for another to end. Slurm wakes nobody when it does."""
         modes = self._facts.modes
         return any(
             job.pending
@@ -393,11 +396,11 @@ class SlurmCluster:
         )
 
     def elastic(self) -> dict[str, str]:
-        """How it stands with each job whose user opted in to be resized, in words, by id."""
+        """The state of each job whose user opted in to resizing, in words, by id."""
         return dict(self._viewer.elastic.words)
 
     def doubted(self) -> dict[str, str]:
-        """Elastic jobs whose reports do not agree with the clock or the sampler, by id, and how."""
+        """Elastic jobs whose reports contradict the clock or the sampler, by id, with the contradiction in words."""
         return self._viewer.elastic.doubted()
 
     def reports_trouble(self) -> Trouble:
@@ -405,7 +408,7 @@ class SlurmCluster:
         return self._viewer.elastic.reports.trouble(self._facts.now_s)
 
     def lost_tags(self) -> list[str]:
-        """Ids of jobs of ours whose AdminComment is somebody else's."""
+        """Ids of our jobs whose AdminComment somebody else has overwritten."""
         return list(self._writer.ours.lost)
 
     def refused(self) -> list[str]:
@@ -418,7 +421,7 @@ class SlurmCluster:
         return self._writer.ours.trouble
 
     def turns(self) -> dict[str, str]:
-        """How it stands with each job whose user opted in to take turns, in words, by id."""
+        """The state of each job whose user opted in to taking turns, in words, by id."""
         return dict(self._viewer.turns.words)
 
     def on_gpus_out(self) -> list[dict[str, str]]:
@@ -436,13 +439,13 @@ class SlurmCluster:
         return boots_of(self._facts.jobs, self._facts.nodes, self._facts.now_s)
 
     def aside(self) -> dict[str, str]:
-        """Waiting jobs of ours that are nobody's to decide at present, by id, with the reason in words."""
+        """Waiting jobs of ours that nobody decides at present, by id, with the reason in words."""
         why = ((job.id, self._ownership.aside(job, self._notes.get(job.id), self._facts)) for job in self._facts.jobs)
         return {job_id: words for job_id, words in why if words}
 
     def still_ours(self) -> list[str]:
-        """Ids of the jobs that the last look showed held by Lucid, or waiting with a request that Lucid changed, or
-        told to stop for a resize: these are held once they have stopped."""
+        """Ids of jobs that by the last poll Lucid holds, or that wait with a request that Lucid changed, or were
+        asked to stop for a resize (these are held once they have stopped)."""
         return [job.id for job in self._facts.jobs if self._ours_still(job, self._notes.get(job.id))]
 
     def _ours_still(self, job: SlurmJob, note: JobNote | None) -> bool:

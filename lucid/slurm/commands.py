@@ -1,12 +1,8 @@
-"""Squeue, scontrol, munge.
+"""``CommandClient``: Slurm through its own commands, behind a prefix (``chroot DIR``, ``ssh HOST``); and munge.
 
-Slurm through its own commands: squeue and scontrol, behind a prefix (``chroot DIR``, ``ssh HOST``).
-
-Never through a shell: each command is a list of words, job ids are checked, and what comes from users (names,
-comments) is never sent at all.
-
-Sealing a few words with munge: only root on the cluster's hosts can open them, and nobody can change them.
-"""
+No shell is used: each command is a list of words, job ids are checked, and what comes from users (names, comments) is
+never sent at all. Munge seals a few words so that only root on the cluster's hosts can open them, and nobody can
+change them."""
 
 from __future__ import annotations
 
@@ -48,17 +44,15 @@ from lucid.slurm.records.reservations import Reservation, reservations_from
 from lucid.text import digits
 
 MUNGE: Final = ("munge", "-u", "root", "-s")
-"""The words before the text. The text is no secret: what counts is who made the credential."""
+"""The command, before the text. The text is no secret: what counts is who made the credential."""
 _CREDENTIAL: Final = re.compile(r"MUNGE:[A-Za-z0-9+/=]{16,1000}:")
 _TIMEOUT_S: Final = 5.0
 
 
 def credential(words: Sequence[str], timeout_s: float = _TIMEOUT_S) -> str:
-    """What this munge command prints.
+    """The credential that this munge command prints.
 
-    Raises:
-        ActionRefused: there is no munge there, or it does not answer in time, or not with a credential.
-    """
+    Raises: ActionRefused: there is no munge, or it does not answer in time, or not with a credential."""
     try:
         done = subprocess.run(
             words,
@@ -93,12 +87,12 @@ _TRY_AGAIN = (
     "munge",
     "unexpected message received",
 )
-"""Slurm's words where it does not answer at present, rather than declines."""
+"""Slurm's words where it does not answer at present, as opposed to declining."""
 
 _MANY = 1_000
 _AT_ONCE = 50
 _WHOLE = "--json=v0.0.44"
-"""Where the default form leaves something out that matters here."""
+"""The option for the form of JSON that is complete, where the default leaves out something that matters here."""
 
 
 _FIRST = 4_294_967_293
@@ -110,7 +104,7 @@ def _after(jobs: Sequence[str]) -> str:
 
 
 def silent(said: str) -> bool:
-    """Do Slurm's words mean that it does not answer at present?"""
+    """Whether Slurm's words mean that it does not answer at present."""
     return any(words in said.lower() for words in _TRY_AGAIN)
 
 
@@ -121,7 +115,7 @@ def _start_time(changes: Changes) -> str | None:
 
 
 class CommandClient:
-    """See ``SlurmClient``. ``prefix`` stands before every command; a command that takes longer than
+    """A ``SlurmClient`` by commands. ``prefix`` stands before every command; a command that takes longer than
     ``timeout_s`` is killed and counts as no answer. ``left_out`` learns of what cannot be read."""
 
     name = "commands"
@@ -136,7 +130,7 @@ class CommandClient:
         clock_s: Callable[[], float] = time.monotonic,
         many: int = _MANY,
     ) -> None:
-        """``many``: with more jobs than this only those that changed are read (``changed_jobs``)."""
+        """``many``: with more jobs than this only changed ones are read (``changed_jobs``)."""
         self.left_out = LeftOut() if left_out is None else left_out
         self._prefix = list(prefix)
         self._ssh = any(word.rpartition("/")[2] == "ssh" for word in prefix)
@@ -146,17 +140,18 @@ class CommandClient:
         self._version: tuple[int, int] | None = None
         self._json = "--json"
         self._many: bool | None = None
-        """Are there more jobs than should be read whole each time? Not known before the first look."""
+        """Whether there are too many jobs to read whole each time; ``None`` before the first poll."""
         self._known = KnownJobs(self.some_jobs, clock_s)
         self._accounting = {"partitions": "", "sacctmgr": ""}
 
     @property
     def accounting(self) -> str:
-        """What its last answer of partitions said of slurmdbd, or sacctmgr: from 26.05 on only that one asks it."""
+        """What the last answer about partitions said of slurmdbd; or sacctmgr's, for from 26.05 on only sacctmgr asks
+        slurmdbd."""
         return self._accounting["partitions"] or self._accounting["sacctmgr"]
 
     def version(self) -> tuple[int, int]:
-        """From the last answer, or by asking."""
+        """Slurm's release, from the last answer, or by asking."""
         if self._version is None:
             words = self._run(["scontrol", "--version"]).split()
             major, minor = [digits(part) for part in [*(words or [""])[-1].split("."), ""][:2]]
@@ -166,8 +161,8 @@ class CommandClient:
         return self._version
 
     def jobs(self) -> list[SlurmJob]:
-        """One ``squeue`` over all states; where there are many jobs, one listing of them and one ``squeue`` of those
-        that changed. The first on 26.05 is asked again in a form that tells more."""
+        """All jobs by one ``squeue`` over all states; where there are many, by one listing and one ``squeue`` of
+        those that changed. The first on 26.05 is asked again in a form that is complete."""
         if self._many is None:
             self._many = self._listing().count("JobId=") > self._most
         if not self._many:
@@ -197,7 +192,7 @@ class CommandClient:
         return document
 
     def some_jobs(self, numbers: Sequence[int | str]) -> list[SlurmJob]:
-        """Those that Slurm still knows of these, by one ``squeue``."""
+        """The jobs with these numbers that Slurm still knows, by one ``squeue``."""
         try:
             document = self._squeue(f"--jobs={','.join(map(str, numbers))}")
         except ActionRefused as error:
@@ -207,27 +202,28 @@ class CommandClient:
         return jobs_from(document)
 
     def nodes(self) -> list[SlurmNode]:
-        """One ``scontrol show nodes``."""
+        """All nodes, by one ``scontrol show nodes``."""
         self._breaker.calls.reads += 1
         return nodes_from(self.ask(["scontrol", "show", "nodes", "--json"]), self.left_out)
 
     def reservations(self) -> list[Reservation]:
-        """One ``scontrol show reservation``."""
+        """Reservations, by one ``scontrol show reservation``."""
         self._breaker.calls.reads += 1
         return reservations_from(self.ask(["scontrol", "show", "reservation", "--json"]), self.left_out)
 
     def node_states(self) -> str:
-        """One ``sinfo``: nodes by state."""
+        """Nodes by state, by one ``sinfo``."""
         self._breaker.calls.reads += 1
         return self._run(["sinfo", "-h", "-a", "-o", "%T %N"])
 
     def job_defaults(self) -> dict[str, JobDefaults]:
-        """``scontrol show partition`` and ``show config`` as text: the JSON of 24.11 leaves JobDefaults empty."""
+        """JobDefaults by partition, from ``scontrol show partition`` and ``show config`` as text: the JSON of 24.11
+        leaves them empty."""
         self._breaker.calls.reads += 1
         return defaults_from(self._run(["scontrol", "-o", "show", "partition"]), self.config())
 
     def network(self) -> Network:
-        """``scontrol show topology`` and ``show config`` as text."""
+        """The topology, from ``scontrol show topology`` and ``show config`` as text."""
         self._breaker.calls.reads += 1
         try:
             text = self._run(["scontrol", "show", "topology"])
@@ -238,7 +234,8 @@ class CommandClient:
         return network_from(text, self.config())
 
     def preemption(self) -> Preemption:
-        """``scontrol show config``; where anybody is preempted ``show partition``, and ``sacctmgr show qos``, too."""
+        """The rules of preemption, from ``scontrol show config``; where anybody is preempted also ``show partition``
+        and ``sacctmgr show qos``."""
         config = self.config()
         found = preemption_from(config)
         if not found.by:
@@ -251,7 +248,7 @@ class CommandClient:
         return preemption_from(config, partitions, qos)
 
     def qos_priorities(self) -> dict[str, int]:
-        """From ``sacctmgr``, where the configuration gives them a weight."""
+        """Priorities of QOS from ``sacctmgr``, where the configuration gives them a weight."""
         config = self.config()
         if not tiers_from("all|1", config):
             return {}
@@ -259,29 +256,29 @@ class CommandClient:
         return tiers_from(self._run(["sacctmgr", "-nP", "show", "qos", f"format={QOS_FIELDS}"]), config)
 
     def fair_shares(self) -> dict[tuple[str, str], float]:
-        """One ``sshare``."""
+        """Fair-share factors, by one ``sshare``."""
         self._breaker.calls.reads += 1
         return fair_shares_from(self.ask(["sshare", "-a", "--json"]), self.left_out)
 
     def config(self) -> dict[str, str]:
-        """``scontrol show config``."""
+        """The configuration, by ``scontrol show config``."""
         self._breaker.calls.reads += 1
         return config_from_text(self._run(["scontrol", "show", "config"]))
 
     def partitions(self) -> list[Partition]:
-        """``scontrol show partitions``."""
+        """All partitions, by ``scontrol show partitions``."""
         self._breaker.calls.reads += 1
         document = self.ask(["scontrol", "show", "partitions", "--json"])
         self._accounting["partitions"] = accounting_trouble(document)
         return partitions_from(document, self.left_out)
 
     def clock_s(self) -> float | None:
-        """From ``sdiag``."""
+        """slurmctld's clock, from ``sdiag``."""
         self._breaker.calls.reads += 1
         return clock_from(self.ask(["sdiag", "--json"]))
 
     def rights(self, user: str = "") -> tuple[str, str] | None:
-        """``user``, or the one behind the prefix by ``id``, and what ``sacctmgr`` says of them."""
+        """``user``, or the user behind the prefix by ``id``, with their rights by ``sacctmgr``."""
         user = user or self._run(["id", "-un"]).strip()
         try:
             level = self._run(["sacctmgr", "-nP", "show", "user", user, "format=adminlevel"]).strip().lower()
@@ -290,20 +287,20 @@ class CommandClient:
         return user, level or "none"
 
     def partition_settings(self) -> dict[str, dict[str, str]]:
-        """``scontrol show partition`` as text."""
+        """Settings of partitions, from ``scontrol show partition`` as text."""
         self._breaker.calls.reads += 1
         return partition_settings_from(self._run(["scontrol", "-o", "show", "partition"]))
 
     def gpu_limits(self) -> Limits:
-        """From ``sacctmgr``."""
+        """Limits on GPUs, from ``sacctmgr``."""
         return gpu_limits_from(*self._limits())
 
     def group_limits(self) -> dict[str, GroupLimit]:
-        """From ``sacctmgr``."""
+        """GrpTRES limits on GPUs, from ``sacctmgr``."""
         return group_limits_from(*self._limits())
 
     def _limits(self) -> tuple[str, str]:
-        """Of QOS, and of associations."""
+        """``sacctmgr``'s text about QOS, and about associations."""
         shown = []
         for what, fields in (("qos", QOS_LIMITS), ("assoc", ASSOC_LIMITS)):
             self._breaker.calls.reads += 1
@@ -311,15 +308,14 @@ class CommandClient:
         return shown[0], shown[1]
 
     def close(self) -> None:
-        """Nothing is kept open."""
+        """Do nothing: no connection is kept open."""
 
     def ask(self, command: Sequence[str]) -> Any:
         """The JSON that a command prints.
 
         Raises:
             ClusterUnavailable: no answer in time.
-            ClusterError: an answer that is no JSON.
-        """
+            ClusterError: an answer that is no JSON."""
         text = self._run(command)
         try:
             document = loads(text)
@@ -334,12 +330,11 @@ class CommandClient:
 
         Raises:
             ClusterUnavailable: no answer in time.
-            ClusterError: it fails.
-        """
+            ClusterError: it fails."""
         return self._run(command)
 
     def update(self, job_id: str, changes: Changes) -> None:
-        """``scontrol update``, twice where one cannot do it."""
+        """Change a job by ``scontrol update``, twice where one cannot do it."""
         if changes.first is not None:
             self.update(job_id, changes.first)
         fields = {
@@ -366,16 +361,17 @@ class CommandClient:
 
     @property
     def at_once(self) -> int:
-        """One process for so many jobs: slurmctld's CPU time is a sixth of that with one for each (docs/scale.md)."""
+        """How many jobs one process changes: slurmctld's CPU time is a sixth of that with one process for each
+        (docs/scale.md)."""
         return _AT_ONCE
 
     def set_begin(self, job_ids: Sequence[str], begin_s: float) -> None:
-        """``scontrol update`` with a list of jobs."""
+        """Set begin times by one ``scontrol update`` with a list of jobs."""
         listed = ",".join(map(checked_id, job_ids))
         self._write(["scontrol", "update", f"JobId={listed}", f"StartTime=uts{begin_s:.0f}"])
 
     def who(self) -> tuple[int, str]:
-        """By ``id``."""
+        """Number and name of the user behind the prefix, by ``id``."""
         uid, name = self._run(["id", "-u"]).strip(), self._run(["id", "-un"]).strip()
         number = digits(uid)
         if number is None:
@@ -383,8 +379,8 @@ class CommandClient:
         return number, name
 
     def hold_gpu(self, held: HeldGpu) -> str:
-        """``sbatch`` without a GPU and with a begin time, then one ``scontrol update``: what names single GPUs is
-        refused at submission."""
+        """Submit the job by ``sbatch`` without a GPU and with a begin time, then ask for the GPU by one ``scontrol
+        update``: a request that names single GPUs is refused at submission."""
         words = ["sbatch", "--parsable", f"--job-name={held.name}", f"--partition={held.partition}"]
         words += [f"--nodelist={held.node}", "--nodes=1", "--ntasks=1", "--cpus-per-task=1", "--mem=1M"]
         words += ["--no-requeue", f"--time={held.limit_min}", "--begin=now+1hour", f"--comment={held.words}"]
@@ -401,22 +397,22 @@ class CommandClient:
         return job_id
 
     def renew_held_gpu(self, job_id: str, limit_min: int | None, after: Sequence[str]) -> None:
-        """``scontrol update``."""
+        """Set the time limit and dependency by ``scontrol update``."""
         words = [] if limit_min is None else [f"TimeLimit={limit_min}"]
         words += [_after(after)] if after else []
         self._write(["scontrol", "update", f"JobId={checked_id(job_id)}", *words])
 
     def cancel(self, job_id: str) -> None:
-        """``scancel``."""
+        """End a job by ``scancel``."""
         self._write(["scancel", checked_id(job_id)])
 
     def seal(self, text: str) -> str:
-        """By ``munge``. Its troubles are not Slurm's, so the breaker is not told of them."""
+        """The text sealed by ``munge``. Its troubles are not Slurm's, so the breaker does not count them."""
         words = [*MUNGE, text]
         return credential([*self._prefix, *(map(shlex.quote, words) if self._ssh else words)])
 
     def number(self, job_id: str) -> int:
-        """By ``squeue``."""
+        """Slurm's number of a job, by ``squeue``."""
         self._breaker.calls.reads += 1
         text = self._run(["squeue", "--noheader", "--format=%A", f"--jobs={checked_id(job_id)}"]).strip()
         if not (text.isascii() and text.isdecimal() and len(text) <= 10):
@@ -424,16 +420,17 @@ class CommandClient:
         return int(text)
 
     def hold(self, job_id: str, begin_s: float = 0.0) -> None:
-        """By ``scontrol update``."""
+        """Hold a job by ``scontrol update``."""
         begin = f"uts{begin_s:.0f}" if begin_s else "now"
         self._write(["scontrol", "update", f"JobId={checked_id(job_id)}", "Priority=0", f"StartTime={begin}"])
 
     def release(self, job_id: str) -> None:
-        """``scontrol release``."""
+        """Release a job by ``scontrol release``."""
         self._write(["scontrol", "release", checked_id(job_id)])
 
     def requeue_hold(self, job_id: str) -> None:
-        """``scontrol requeuehold``. Without ``Incomplete`` it would run a job that has just ended a second time."""
+        """Requeue a job by ``scontrol requeuehold``. Without ``Incomplete`` it would run a job that has just ended a
+        second time."""
         self._write(["scontrol", "requeuehold", "Incomplete", checked_id(job_id)])
 
     def _write(self, command: Sequence[str]) -> None:

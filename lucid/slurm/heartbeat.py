@@ -1,12 +1,8 @@
-"""Heartbeat and wake file.
+"""The heartbeat file, which shows job_submit.lua that lucidd lives, and the file by which it wakes lucidd.
 
-The file by which job_submit.lua knows that the daemon lives, and what it may do where.
-
-A file that job_submit.lua rewrites when it holds a job, so that lucidd looks at once and need not ask Slurm often.
-
-It lies beside the heartbeat and belongs to slurmctld's user (lucidd.service makes it); lucidd only looks at its time
-of change. Without it lucidd finds new jobs by polling.
-"""
+job_submit.lua rewrites the wake file when it holds a job, so that lucidd polls at once and need not ask Slurm often.
+The file lies beside the heartbeat and belongs to slurmctld's user (lucidd.service makes it); lucidd only reads its
+time of change. Without it lucidd finds new jobs by polling."""
 
 from __future__ import annotations
 
@@ -27,13 +23,13 @@ _HOST = re.compile(r"[A-Za-z0-9_.-]{1,255}")
 
 @frozen_dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """``at_s``: when the last good cycle ended (Unix time). ``profiling``: where new jobs are profiled, up to
-    ``n_prof`` GPUs; empty where they are not. ``most``: GPUs of the largest node, by partition: a job that asks for
-    more on one is Slurm's to refuse, which it does not do once the job is held. ``host``: of the lucidd that wrote
-    it, ``standby``: of the one that would go on in its place; both are for lucid-release. ``pool``: the partition of
-    the VCs that lend to each other; empty where there is none. ``unrouted``: partitions whose jobs are not profiled,
-    by the policy there. ``uid``: of lucidd's user on the cluster, whose own jobs may name a single GPU; -1 where it
-    is not known."""
+    """The content of the heartbeat file. ``at_s``: when the last good cycle ended (Unix time). ``profiling``: where
+    new jobs are profiled, up to ``n_prof`` GPUs; empty where they are not. ``most``: GPUs of the largest node, by
+    partition: a job that asks for more on one is Slurm's to refuse, which it does not do once the job is held.
+    ``host``: of the lucidd that wrote it, ``standby``: of the one that would go on in its place; both are for
+    lucid-release. ``pool``: the partition of the VCs that lend to each other; empty where there is none.
+    ``unrouted``: partitions whose jobs are not profiled, by the policy there. ``uid``: of lucidd's user on the
+    cluster, whose own jobs may name a single GPU; -1 where it is not known."""
 
     at_s: float
     modes: Mapping[str, Mode] = field(default_factory=dict)
@@ -48,11 +44,9 @@ class Heartbeat:
 
 
 def write_heartbeat(path: Path, beat: Heartbeat) -> None:
-    """Replace the file, words separated by blanks, so that Lua reads it with one pattern a line.
+    """Replace the heartbeat file; its words are separated by blanks, so that Lua reads it with one pattern a line.
 
-    Raises:
-        StoreError: the folder cannot be written.
-    """
+    Raises: StoreError: the folder cannot be written."""
     lines = [f"time {beat.at_s:.0f}", *(f"mode {name} {mode}" for name, mode in sorted(beat.modes.items()))]
     lines.append("optout behind")  # a job_submit.lua of before takes a heartbeat without it for "free"
     lines += [f"most {name} {gpus}" for name, gpus in sorted(beat.most.items())]
@@ -74,7 +68,7 @@ def write_heartbeat(path: Path, beat: Heartbeat) -> None:
 
 
 def read_heartbeat(path: Path) -> Heartbeat | None:
-    """What the file says; ``None`` where there is none, or it is no heartbeat."""
+    """The heartbeat in the file; ``None`` where there is no file, or it holds no heartbeat."""
     try:
         lines = [line.split() for line in path.read_text(encoding="utf-8").splitlines()]
         pairs = {words[0]: words[1] for words in lines if len(words) == 2}
@@ -101,10 +95,10 @@ def _time_ns(path: Path) -> int:
 
 
 class WakeFile:
-    """Waits for a change of the file, or for time to pass."""
+    """Waits until the wake file changes, or time has passed."""
 
     def __init__(self, path: Path, *others: Path) -> None:
-        """``others``: files and folders that wake lucidd, too."""
+        """``others``: further files and folders that wake lucidd."""
         self.path = path
         self._others = others
         self._seen = self._changed_ns()
@@ -113,11 +107,11 @@ class WakeFile:
         return tuple(map(_time_ns, (self.path, *self._others)))
 
     def mark(self) -> None:
-        """What happens from now on is news."""
+        """Count only changes from now on."""
         self._seen = self._changed_ns()
 
     def wait(self, stop: threading.Event, least_s: float, most_s: float) -> None:
-        """Return after ``most_s``, at once when ``stop`` is set, or once the file has changed since ``mark`` and
+        """Return after ``most_s``; at once when ``stop`` is set; or once the file has changed since ``mark`` and
         ``least_s`` have passed."""
         began_s = time.monotonic()
         while (passed_s := time.monotonic() - began_s) < most_s:

@@ -1,11 +1,10 @@
-"""Slurm through pyslurm: jobs and nodes in this process, without a command of Slurm's for each look.
+"""``PyslurmClient``: jobs and nodes through pyslurm in this process, without a command of Slurm's for each poll.
 
 pyslurm is under GPL-2, so it is never a dependency of Lucid: this module imports it where its administrator has
-installed it, and nothing else imports this module. What pyslurm does not tell or cannot do (a site factor of 0, one
-task of an array, fields cleared, ``Extra``, partitions, shares) goes through Slurm's commands. It does not tell all
+installed it, and nothing else imports this module. What pyslurm does not report or cannot do (a site factor of 0, one
+task of an array, fields cleared, ``Extra``, partitions, shares) goes through Slurm's commands. It does not report all
 that pack mode needs (``--gpu-bind``, which CPUs and memory a user asked for exactly), so it observes and orders
-(docs/decisions/0032-pyslurm.md).
-"""
+(docs/decisions/0032-pyslurm.md)."""
 
 from __future__ import annotations
 
@@ -30,18 +29,17 @@ from lucid.slurm.records.reservations import Reservation
 
 _T = TypeVar("_T")
 _NEEDED = ("requested_tres", "extra")
-"""What ``pyslurm.Job`` has since 25.11.2; without it nobody can tell how many GPUs ``--gpus=2`` asks for."""
+"""Attributes of ``pyslurm.Job`` since 25.11.2, without which nobody can tell how many GPUs ``--gpus=2`` asks for."""
 
 
 class PyslurmClient:
-    """See ``SlurmClient``. ``commands``: for what pyslurm cannot do; ``pyslurm``: the module itself, in tests.
+    """A ``SlurmClient`` by pyslurm. ``commands``: for what pyslurm cannot do; ``pyslurm``: the module itself, in
+    tests.
 
     A call of pyslurm holds Python's lock until slurmctld answers or libslurm gives up (MessageTimeout), so
     ``slurm.timeout_s`` does not bound it.
 
-    Raises:
-        ConfigError: pyslurm is not installed, cannot be loaded, or is too old.
-    """
+    Raises: ConfigError: pyslurm is not installed, cannot be loaded, or is too old."""
 
     name = "pyslurm"
 
@@ -62,109 +60,110 @@ class PyslurmClient:
 
     @property
     def accounting(self) -> str:
-        """See ``Inspector``."""
+        """The commands' ``Inspector.accounting``."""
         return self._commands.accounting
 
     def close(self) -> None:
-        """Nothing is kept open."""
+        """Do nothing: no connection is kept open."""
 
     # -- look ------------------------------------------------------------------------------------------------
 
     def version(self) -> tuple[int, int]:
-        """By ``scontrol``, once."""
+        """Slurm's release by ``scontrol``, once."""
         return self._commands.version()
 
     def jobs(self) -> list[SlurmJob]:
-        """One request, and before the first one of the nodes: of slots pyslurm tells the GPUs' types alone."""
+        """All jobs by one request, and before the first one a request for the nodes: of slots pyslurm reports the
+        GPUs' types alone."""
         loaded = self._read(lambda: self._pyslurm.Jobs.load())
         if not self._types:
             self.nodes()
         return jobs_from({"jobs": [_job(job, self._types) for job in loaded.values()]}, self.left_out)
 
     def nodes(self) -> list[SlurmNode]:
-        """One request."""
+        """All nodes by one request."""
         loaded = self._read(lambda: self._pyslurm.Nodes.load())
         found = nodes_from({"nodes": [_node(node) for node in loaded.values()]}, self.left_out)
         self._types = {node.name: node.gpu_types for node in found}
         return found
 
     def reservations(self) -> list[Reservation]:
-        """By ``scontrol``."""
+        """Reservations by ``scontrol``."""
         return self._commands.reservations()
 
     def job_defaults(self) -> dict[str, JobDefaults]:
-        """By ``scontrol``."""
+        """JobDefaults by ``scontrol``."""
         return self._commands.job_defaults()
 
     def network(self) -> Network:
-        """By ``scontrol``."""
+        """The topology by ``scontrol``."""
         return self._commands.network()
 
     def preemption(self) -> Preemption:
-        """By Slurm's commands."""
+        """The rules of preemption by Slurm's commands."""
         return self._commands.preemption()
 
     def qos_priorities(self) -> dict[str, int]:
-        """By commands."""
+        """Priorities of QOS by Slurm's commands."""
         return self._commands.qos_priorities()
 
     def fair_shares(self) -> dict[tuple[str, str], float]:
-        """By ``sshare``."""
+        """Fair-share factors by ``sshare``."""
         return self._commands.fair_shares()
 
     def who(self) -> tuple[int, str]:
-        """By ``id``."""
+        """The user of this client by ``id``."""
         return self._commands.who()
 
     def hold_gpu(self, held: HeldGpu) -> str:
-        """By ``sbatch``."""
+        """Submit the job by ``sbatch``."""
         return self._commands.hold_gpu(held)
 
     def renew_held_gpu(self, job_id: str, limit_min: int | None, after: Sequence[str]) -> None:
-        """By ``scontrol``."""
+        """Renew the job by ``scontrol``."""
         self._commands.renew_held_gpu(job_id, limit_min, after)
 
     def cancel(self, job_id: str) -> None:
-        """By ``scancel``."""
+        """Cancel the job by ``scancel``."""
         self._commands.cancel(job_id)
 
     def node_states(self) -> str:
-        """By ``sinfo``."""
+        """Nodes by state by ``sinfo``."""
         return self._commands.node_states()
 
     def config(self) -> dict[str, str]:
-        """By ``scontrol``."""
+        """The configuration by ``scontrol``."""
         return self._commands.config()
 
     def partitions(self) -> list[Partition]:
-        """By ``scontrol``."""
+        """All partitions by ``scontrol``."""
         return self._commands.partitions()
 
     def clock_s(self) -> float | None:
-        """By ``sdiag``."""
+        """slurmctld's clock by ``sdiag``."""
         return self._commands.clock_s()
 
     def rights(self, user: str = "") -> tuple[str, str] | None:
-        """By ``sacctmgr``."""
+        """A user and their rights by ``sacctmgr``."""
         return self._commands.rights(user)
 
     def partition_settings(self) -> Mapping[str, Mapping[str, str]]:
-        """By ``scontrol``."""
+        """Settings of partitions by ``scontrol``."""
         return self._commands.partition_settings()
 
     def gpu_limits(self) -> Limits:
-        """By ``sacctmgr``."""
+        """Limits on GPUs by ``sacctmgr``."""
         return self._commands.gpu_limits()
 
     def group_limits(self) -> dict[str, GroupLimit]:
-        """By ``sacctmgr``."""
+        """GrpTRES limits by ``sacctmgr``."""
         return self._commands.group_limits()
 
     # -- act -------------------------------------------------------------------------------------------------
 
     def update(self, job_id: str, changes: Changes) -> None:
-        """A site factor of a whole job by pyslurm, unless it is 0 (which pyslurm takes for none given); all else by
-        ``scontrol``."""
+        """Set a site factor of a whole job by pyslurm, unless it is 0 (which pyslurm takes for none given); all else
+        by ``scontrol``."""
         if (
             "_" in checked_id(job_id)
             or not changes.site_factor
@@ -176,37 +175,37 @@ class PyslurmClient:
 
     @property
     def at_once(self) -> int:
-        """As ``scontrol`` can."""
+        """As many jobs as ``scontrol`` changes by one command."""
         return self._commands.at_once
 
     def set_begin(self, job_ids: Sequence[str], begin_s: float) -> None:
-        """By ``scontrol``."""
+        """Set begin times by ``scontrol``."""
         self._commands.set_begin(job_ids, begin_s)
 
     def hold(self, job_id: str, begin_s: float = 0.0) -> None:
-        """A whole job by pyslurm."""
+        """Hold a whole job by pyslurm, a task of an array by ``scontrol``."""
         if "_" in checked_id(job_id):
             self._commands.hold(job_id, begin_s)
         else:
             self._modify(job_id, priority=0, begin_time=int(begin_s or time.time()))
 
     def release(self, job_id: str) -> None:
-        """A whole job by pyslurm."""
+        """Release a whole job by pyslurm, a task of an array by ``scontrol``."""
         if "_" in checked_id(job_id):
             self._commands.release(job_id)
         else:
             self._write(lambda: self._pyslurm.Job(int(job_id)).release())
 
     def requeue_hold(self, job_id: str) -> None:
-        """By ``scontrol``: pyslurm would also run a job that has just ended a second time."""
+        """Requeue a job by ``scontrol``: pyslurm would also run a job that has just ended a second time."""
         self._commands.requeue_hold(job_id)
 
     def number(self, job_id: str) -> int:
-        """By ``squeue``."""
+        """Slurm's number of a job by ``squeue``."""
         return self._commands.number(job_id)
 
     def seal(self, text: str) -> str:
-        """By ``munge``."""
+        """The text sealed by ``munge``."""
         return self._commands.seal(text)
 
     def _modify(self, job_id: str, **fields: int) -> None:
@@ -245,7 +244,7 @@ _Types = Mapping[str, tuple[str, ...]]
 
 
 def _job(job: Any, types: _Types) -> dict[str, Any]:
-    """As ``squeue --json`` has it. Of one that cannot be read, what says so."""
+    """A job as ``squeue --json`` has it; for a record that cannot be read, one that says so."""
     try:
         return _told(job, types)
     except Exception as error:  # a name of other bytes than UTF-8, say: it may hold GPUs all the same
@@ -318,7 +317,7 @@ def _told(job: Any, types: _Types) -> dict[str, Any]:
 
 
 def _gres(counts: Mapping[str, int]) -> str:
-    """``{"gres/gpu:a100": 2}`` as ``gres/gpu:a100:2``. Of a kind, the sum of all types stands beside the types."""
+    """``{"gres/gpu:a100": 2}`` as ``gres/gpu:a100:2``. The sum of all types of a kind is given beside the types."""
     typed = {name.partition(":")[0] for name in counts if ":" in name}
     return ",".join(
         f"{name if name.startswith('gres/') else f'gres/{name}'}:{count}"
@@ -332,8 +331,7 @@ def _detail(held: Mapping[str, Any], types: tuple[str, ...]) -> str:
     node whose GPUs have these *types* as ``gpu:g1:1(IDX:1)``.
 
     Raises:
-        ValueError: slots of GPUs that their type does not tell apart.
-    """
+        ValueError: slots of GPUs that their type does not tell apart."""
     found = []
     for name, item in held.items():
         kind, _, of = name.partition(":")
@@ -347,7 +345,7 @@ def _detail(held: Mapping[str, Any], types: tuple[str, ...]) -> str:
 
 
 def _count(cpu_ids: str | None) -> int:
-    """CPUs of ``0-3,8``."""
+    """How many CPUs ``0-3,8`` names."""
     spans = [item.partition("-") for item in (cpu_ids or "").split(",") if item]
     return sum(int(last or first) - int(first) + 1 for first, _, last in spans)
 
@@ -382,8 +380,7 @@ def make_client(slurm: SlurmSettings, breaker: Breaker, left_out: LeftOut | None
     """The client of these settings; ``left_out`` learns of what cannot be read.
 
     Raises:
-        ConfigError: pyslurm is not installed, or too old.
-    """
+        ConfigError: pyslurm is not installed, or too old."""
     commands = CommandClient(slurm.prefix, breaker, slurm.timeout_s, left_out)
     if slurm.client == "command":
         return commands

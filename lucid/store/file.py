@@ -1,16 +1,10 @@
-"""Open, migrate, set aside; place on disk.
+"""The store's SQLite file: opening it, migrating its tables, moving a damaged one aside, its disk.
 
-The store's file: opening it, bringing it up to date, moving a damaged one aside. Nobody but its owner may read it:
-whoever can read it can also lock it, and so stop lucidd (docs/decisions/0018).
-
-Tables of the SQLite store, as a list of migrations: each brings the file one version further, and none is
-ever edited once released. ``PRAGMA user_version`` says how many a file has had.
-
-Where the store's file lies: on a disk of this host, or on a file system that other hosts have as well.
-
-SQLite's write-ahead log works through memory that all its users share, so of one host only. Where several hosts
-have the file, it keeps a rollback journal instead, and locks by the file system's own locks (NFS 4 has them).
-"""
+Nobody but its owner may read it: whoever can read it can also lock it, and so stop lucidd (docs/decisions/0018).
+Tables are a list of migrations: each brings the file one version further, and none is ever edited once released.
+``PRAGMA user_version`` says how many a file has had. SQLite's write-ahead log works through memory that all its users
+share, so on one host only. Where several hosts have the file, it keeps a rollback journal instead, and locks by the
+file system's own locks (NFS 4 has them)."""
 
 from __future__ import annotations
 
@@ -83,7 +77,7 @@ _MOUNTS = Path("/proc/self/mountinfo")
 
 def network_file_system(path: Path, mounts: Path = _MOUNTS) -> str:
     """The kind of file system that *path* lies on, if it is one that several hosts may have; else empty, also where
-    that cannot be told."""
+    that is unknown."""
     try:
         place = path.resolve()
         lines = mounts.read_text(encoding="utf-8", errors="surrogateescape").splitlines()
@@ -108,18 +102,16 @@ def journal_of(path: Path, shared: bool) -> str:
 _MODE, _FOLDER_MODE = 0o600, 0o700
 _SUFFIXES = ("", "-wal", "-shm", "-journal")
 _KEPT_ASIDE = 3
-"""Damaged stores kept; older ones go, or a failing disk would fill up."""
+"""How many damaged stores are kept; older ones go, or a failing disk would fill up."""
 _DAMAGE = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
 _DAMAGE_WORDS = ("malformed", "not a database", "no such table", "no such column", "has no column")
 
 
 def set_aside(path: Path, now_s: float) -> Path:
-    """Move what lies in the store's place out of the way, with its journal; returns where it went. The latest few of
-    what was moved stay.
+    """Move the files in the store's place out of the way, with the journal; returns where they went. The latest few
+    stay.
 
-    Raises:
-        StoreError: it cannot be moved.
-    """
+    Raises: StoreError: they cannot be moved."""
     aside = path.with_name(f"{path.name}.damaged-{now_s:.0f}")
     again = 1
     while os.path.lexists(aside):
@@ -147,7 +139,7 @@ def _drop_older(path: Path) -> None:
 
 
 def error_of(error: Exception, words: str) -> StoreError:
-    """What SQLite's *error* is here: damage, which calls for another file, is told from everything else."""
+    """The error for SQLite's *error*: damage, which calls for another file, differs from everything else."""
     code = getattr(error, "sqlite_errorcode", 0)
     damaged = isinstance(error, sqlite3.DatabaseError) and (
         code & 0xFF in _DAMAGE
@@ -166,8 +158,7 @@ def open_file(path: Path, *, read_only: bool, wait_s: float, shared: bool = Fals
     Raises:
         StoreDamaged: the file is damaged, or is not a store of Lucid.
         StoreUnreadable: this user may not read it.
-        StoreError: it cannot be opened for another reason, or was written by a later version of Lucid.
-    """
+        StoreError: it cannot be opened for another reason, or was written by a later version of Lucid."""
     try:
         if read_only:
             _must_be_readable(path)
@@ -204,8 +195,7 @@ def look_through(path: Path, wait_s: float = 5.0) -> None:
 
     Raises:
         StoreDamaged: it is damaged.
-        StoreError: it cannot be read at present.
-    """
+        StoreError: it cannot be read at present."""
     try:
         db = reader(path, wait_s)
         try:
@@ -238,8 +228,9 @@ def _must_be_readable(path: Path) -> None:
 
 
 def reader(path: Path, wait_s: float) -> sqlite3.Connection:
-    """A connection that only reads. Where nobody has the file open, its journal is gone, and who may not write the
-    folder (anybody, on a full disk) cannot make one. There is nothing in it then: the file is read as it is."""
+    """A connection that only reads. Where nobody has the file open, its journal is gone, and a user who may not write
+    the folder (anybody, on a full disk) cannot make one. The journal would be empty then, so the file is read as it
+    is."""
     address = f"{path.absolute().as_uri()}?mode=ro"
     db = sqlite3.connect(address, uri=True, timeout=wait_s, check_same_thread=False)
     try:
@@ -254,12 +245,9 @@ def reader(path: Path, wait_s: float) -> sqlite3.Connection:
 
 
 def _look_before_writing(path: Path, wait_s: float) -> None:
-    """What lies there already, looked at by reading alone: opening it for writing would change the file.
+    """Check a file that lies there already, by reading alone: opening it for writing would change it.
 
-    Raises:
-        StoreDamaged: it is not a store of Lucid.
-        StoreError: it was written by a later version.
-    """
+    Raises: StoreDamaged: it is not a store of Lucid. StoreError: it was written by a later version."""
     _must_be_readable(path)
     db = reader(path, wait_s)
     try:
@@ -273,7 +261,7 @@ def _look_before_writing(path: Path, wait_s: float) -> None:
 
 
 def _tighten(path: Path) -> None:
-    """Of a store that an earlier version left readable for all."""
+    """Close a store that an earlier version left readable for all."""
     for suffix in _SUFFIXES:
         part = path.with_name(path.name + suffix)
         with suppress(OSError):  # somebody else's file: doctor tells it
@@ -282,7 +270,8 @@ def _tighten(path: Path) -> None:
 
 
 def _make_room(path: Path) -> bool:
-    """Is the file new? It belongs to whom its folder belongs to, also where root makes it (lucidctl pause)."""
+    """Make the folder and an empty file; returns whether the file is new. It belongs to its folder's owner, also
+    where root makes it (lucidctl pause)."""
     path.parent.mkdir(parents=True, exist_ok=True, mode=_FOLDER_MODE)
     try:
         os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, _MODE))
@@ -324,7 +313,7 @@ def _migrate(db: sqlite3.Connection, path: Path, read_only: bool) -> None:
 
 
 def _one_further(db: sqlite3.Connection, number: int, script: str) -> None:
-    """All of one migration or nothing; nothing, too, where another process has done it meanwhile."""
+    """Carry out all of one migration or nothing; nothing, too, where another process has done it meanwhile."""
     db.execute("BEGIN IMMEDIATE")
     try:
         (version,) = db.execute("PRAGMA user_version").fetchone()

@@ -1,17 +1,13 @@
-"""The open file: lock, lease, fencing token; is it still the file others read.
+"""``LeasedFile``: the open store file: its lock, the lease with its token, and whether others still read it.
 
-The store's file while it is open: one lock, reads and writes that name it in their errors, and the lease. Every
-write under the lease checks its fencing token in the same transaction.
+Every write under the lease checks its fencing token in the same transaction. Errors name the file.
 
-Is what is written to the open store what others read? SQLite itself does not notice that its files were deleted,
-replaced, cut or overwritten: it goes on with what it has in memory and with files that have no name any more.
-
-Looked at before every write, with three ``stat``: which files lie at the paths, and whether one has become shorter
-(then it is read whole). Once a turn a new reader reads the lease. When the file has changed (lucidd itself changes it
-only at SQLite's checkpoints), and every ten minutes, SQLite's own check reads it whole, in a thread of its own and
-through a connection of its own. No file of the store is opened but through SQLite: closing one would end the locks of
-the whole process.
-"""
+SQLite itself does not notice that its files were deleted, replaced, cut or overwritten: it goes on with what it has
+in memory and with files that have no name any more. So before every write three ``stat`` check which files lie at the
+paths, and whether one has become shorter (then it is read whole). Once a turn a new reader reads the lease. When the
+file has changed (lucidd itself changes it only at SQLite's checkpoints), and every ten minutes, SQLite's own check
+reads it whole, in a thread of its own and through a connection of its own. No file of the store is opened but through
+SQLite: closing one would end the locks of the whole process."""
 
 from __future__ import annotations
 
@@ -45,7 +41,7 @@ class _Part:
 
 
 class StoreWatch:
-    """Over one open store; begun anew whenever the store is opened."""
+    """Watches one open store; made anew whenever the store is opened."""
 
     def __init__(self, path: Path, *, clock_s: Callable[[], float] = time.monotonic) -> None:
         self._path, self._clock_s = path, clock_s
@@ -57,13 +53,10 @@ class StoreWatch:
         self._found: StoreDamaged | None = None
 
     def look(self) -> None:
-        """Before every write.
+        """Check the files before a write.
 
-        Raises:
-            StoreGone: a file was deleted or replaced.
-            StoreDamaged: one was cut, or the last check found damage.
-            StoreError: one was cut, and cannot be read at present.
-        """
+        Raises: StoreGone: a file was deleted or replaced. StoreDamaged: one was cut, or the last check found damage.
+        StoreError: one was cut, and cannot be read at present."""
         self._same_file()
         if self._found is not None:
             raise self._found
@@ -80,12 +73,12 @@ class StoreWatch:
 
     @property
     def only_journal_gone(self) -> bool:
-        """Is the store's own file there and as long as it was, and its journal deleted, or empty and somebody's new
-        one? Then nothing is lost yet: all of it can still be written into the file."""
+        """Whether the store's own file is there and as long as it was, and only its journal was deleted, or replaced
+        by an empty one. Then nothing is lost yet: all of it can still be written into the file."""
         return self._found is None and self.own_file_there and not any(map(self._lost, self._parts))
 
     def _lost(self, part: _Part) -> bool:
-        """Is what was written into this file not to be had any more, or mixed with what others wrote?"""
+        """Whether what was written into this file is no longer to be had, or is mixed with what others wrote."""
         now = _stat(part.path)
         if now is None:
             return part.path == self._path
@@ -95,7 +88,7 @@ class StoreWatch:
 
     @property
     def own_file_there(self) -> bool:
-        """Does the path still lead to the file that was opened?"""
+        """Whether the path still leads to the file that was opened."""
         now = _stat(self._path)
         return now is not None and any(p.path == self._path and p.identity == now[0] for p in self._parts)
 
@@ -103,8 +96,7 @@ class StoreWatch:
         """Holder and token of the lease as a new reader sees them.
 
         Raises:
-            StoreDamaged, StoreError: it cannot read.
-        """
+            StoreDamaged, StoreError: it cannot read."""
         try:
             db = reader(self._path, wait_s)
             try:
@@ -116,7 +108,7 @@ class StoreWatch:
         return None if row is None else (str(row[0]), int(row[1]))
 
     def check_now_and_then(self) -> None:
-        """Begin a check of the whole file, if one is due; a later ``look`` tells what came of it."""
+        """Begin a check of the whole file, if one is due; a later ``look`` raises what it finds."""
         since_s = self._clock_s() - self._checked_s
         if since_s < self._rest_s or (self._thread is not None and self._thread.is_alive()):
             return
@@ -154,7 +146,7 @@ def _stat(path: Path) -> tuple[tuple[int, int], int] | None:
 
 
 IN_MEMORY = Path(":memory:")
-"""In place of a path: nothing is written anywhere, and nobody else sees the store."""
+"""Stands for a path: nothing is written anywhere, and nobody else sees the store."""
 
 
 class LeasedFile:
@@ -162,8 +154,7 @@ class LeasedFile:
     cannot be read.
 
     Raises:
-        StoreError: the file cannot be opened, is damaged, or was written by a later version of Lucid.
-    """
+        StoreError: the file cannot be opened, is damaged, or was written by a later version of Lucid."""
 
     def __init__(
         self,
@@ -190,9 +181,10 @@ class LeasedFile:
         self._watch = None if self._read_only or self.path == IN_MEMORY else StoreWatch(self.path)
 
     def renew(self, now_s: float) -> bool:
-        """Where only the journal is gone, what it held is written into the file. Else a file that is still where it
-        was is damaged, and moved aside, and so is what somebody else has put there, if it is no store. What was open
-        is closed last: SQLite leaves the journal of the new file alone."""
+        """Open the store again; returns whether nothing was lost. Where only the journal is gone, its content is
+        written into the file. Else a file that is still where it was is damaged, and moved aside, and so is a file
+        that somebody else has put there, if it is no store. The open file is closed last: SQLite leaves the journal
+        of the new file alone."""
         with self._lock:
             watch, before = self._watch, self._db
             if watch is not None and watch.only_journal_gone and self._save_journal():
@@ -221,7 +213,8 @@ class LeasedFile:
 
     @contextmanager
     def reading(self) -> Iterator[sqlite3.Connection]:
-        """For reading, one thread at a time; what SQLite says becomes a ``StoreError`` that names the file."""
+        """A context for reading, one thread at a time; SQLite's errors become a ``StoreError`` that names the
+        file."""
         with self._lock:
             try:
                 yield self._db
@@ -231,12 +224,9 @@ class LeasedFile:
 
     @contextmanager
     def writing(self, token: int | None = None) -> Iterator[sqlite3.Connection]:
-        """One transaction, in which ``token`` must be the lease's; all of it or nothing.
+        """A context of one transaction, in which ``token`` must be the lease's; all of it or nothing.
 
-        Raises:
-            LeaseLost: another daemon has the lease.
-            StoreGone, StoreDamaged, StoreError: nothing was written.
-        """
+        Raises: LeaseLost: another daemon has the lease. StoreGone, StoreDamaged, StoreError: nothing was written."""
         with self._lock:
             if self._watch is not None:
                 self._watch.look()
@@ -265,8 +255,9 @@ class LeasedFile:
             return str(db.execute("PRAGMA journal_mode").fetchone()[0])
 
     def take_lease(self, holder: str, now_s: float, lasts_s: float, takeover: Lease | None = None) -> Lease | None:
-        """New or renewed. A new holder gets a higher token; its own renewal keeps the token. What is written here is
-        read back as another process would, so that every turn begins with a store that others see."""
+        """The lease, new or renewed. A new holder gets a higher token; its own renewal keeps the token. The row that
+        is written here is read back as another process would, so that every turn begins with a store that others
+        see."""
         with self.writing() as db:
             row = self._lease_row(db)
             if row is not None and row[0] == holder:
@@ -294,19 +285,20 @@ class LeasedFile:
             )
 
     def leased_until_s(self) -> float | None:
-        """``None`` without a row."""
+        """The end of the last lease; ``None`` where there was none."""
         with self.reading() as db:
             row = db.execute("SELECT until_s FROM lease").fetchone()
             return None if row is None else float(row[0])
 
     def lease(self) -> Lease | None:
-        """The present one."""
+        """The present lease; ``None`` where nobody holds one."""
         with self.reading() as db:
             row = self._lease_row(db)
         return None if row is None or not row[0] else Lease(*row)
 
     def _lease_row(self, db: sqlite3.Connection) -> tuple[str, int, float] | None:
-        """Holder, token, until when. Without a token that rises nobody can tell who may act: the store is damaged."""
+        """Holder, token, and end of the lease. Without a token that rises nobody can tell who may act: the store is
+        damaged."""
         row = db.execute("SELECT holder, token, until_s FROM lease").fetchone()
         if row is None:
             return None
@@ -316,7 +308,8 @@ class LeasedFile:
         return holder, token, finite(until_s)
 
     def drop_lease(self, token: int) -> None:
-        """Keep the token, so that the next one is higher, and the time, which tells how old the store is."""
+        """Give the lease back. The token stays, so that the next one is higher, and the time, which says how old the
+        store is."""
         with self.writing() as db:
             db.execute("UPDATE lease SET holder = '' WHERE token = ?", (token,))
 
@@ -327,5 +320,5 @@ class LeasedFile:
 
 
 def _text(content: bytes) -> str:
-    """Bytes that are no UTF-8 do not make a whole table unreadable."""
+    """The text of bytes; those that are no UTF-8 do not make a whole table unreadable."""
     return content.decode("utf-8", "replace")

@@ -1,13 +1,8 @@
-"""Plans with what they were made from, and again.
-
-Records of plans: everything that a plan was made from and the plan itself, a compressed file each.
+"""Records of lucidd's plans, each with everything that it was made from; and planning them again.
 
 A record can be planned again anywhere (``replan``) and must come to the same bytes: it holds the snapshot with its
-predictions, memory, forecast and shares, what the predictor said of pairs, and the policy with its settings. Of a
-partition whose plan was kept from an earlier cycle it holds what there was when that plan was made.
-
-Where the records of plans go.
-"""
+predictions, memory, forecast and shares, the predictor's answers on pairs, and the policy with its settings. For a
+partition whose plan was kept from an earlier cycle it holds the state when that plan was made."""
 
 from __future__ import annotations
 
@@ -51,9 +46,9 @@ _COST = 100.0
 
 @dataclass(frozen=True, slots=True)
 class PlanRecord:
-    """``plans``: bytes of each partition's plan as it was made, ``context`` which of ``contexts`` it was made from.
-    ``code``: the version and the digest of the deciding half that made it. ``own``: by partition, the policy of those
-    that have another than ``policy``."""
+    """One record. ``plans``: bytes of each partition's plan as it was made; ``context``: which of ``contexts`` it was
+    made from. ``code``: version and digest of the deciding code that made it. ``own``: by partition, the policy of
+    those that have another than ``policy``."""
 
     at_s: float
     code: str
@@ -67,7 +62,7 @@ class PlanRecord:
 
 @cache
 def lucid_version() -> str:
-    """Version, and a digest of the source of everything that decides: two that agree decide alike."""
+    """The version, and a digest of the source of everything that decides: two that agree decide alike."""
     root, digest = Path(lucid.__file__).parent, hashlib.sha256()
     for room in ("core", "binder", "orchestrator", "profiler", "systems"):
         for path in sorted((root / room).rglob("*.py")):
@@ -80,7 +75,7 @@ def lucid_version() -> str:
 
 
 def plan_bytes(part: PartitionPlan) -> bytes:
-    """The whole of a partition's plan: decisions with their reasons in order, actions, wake time, memory."""
+    """A partition's whole plan as bytes: decisions with their reasons in order, actions, wake time, memory."""
     data = {
         "decisions": [[job_id, noun_to_json(decision)] for job_id, decision in part.decisions.items()],
         "actions": [[action.job_id, noun_to_json(action.decision)] for action in part.actions],
@@ -105,8 +100,7 @@ def record_bytes(
     ``PlanRecord``.
 
     Raises:
-        StoreError: the policy's memory is of a kind that cannot be written.
-    """
+        StoreError: the policy's memory is of a kind that cannot be written."""
     contexts = list({id(context): context for context in made_from.values()}.values())
     partitions, predictions = _Once(_partition_json), _Once[Prediction](noun_to_json)
     numbers = {id(context): i for i, context in enumerate(contexts)}
@@ -181,8 +175,7 @@ def read_record(path: Path) -> PlanRecord:
     """Read a record.
 
     Raises:
-        StoreError: the file cannot be read, or is no record of this format.
-    """
+        StoreError: the file cannot be read, or is no record of this format."""
     try:
         data = json.loads(gzip.decompress(path.read_bytes()))
         if data["format"] != _FORMAT:
@@ -233,7 +226,7 @@ def _context(data: Mapping[str, Any], partitions: Sequence[Partition], predictio
 
 
 def _arrivals(found: ArrivalForecast | Mapping[str, float]) -> ArrivalForecast:
-    """Records of 0.6 and before hold the rates alone."""
+    """The forecast of a record; records of 0.6 and before hold the rates alone."""
     return found if isinstance(found, ArrivalForecast) else ArrivalForecast("", found)
 
 
@@ -241,8 +234,8 @@ def _arrivals(found: ArrivalForecast | Mapping[str, float]) -> ArrivalForecast:
 
 
 class RecordedPredictor:
-    """Answers as the predictor of a context did; what it was not asked then it does not know. ``unknown`` counts
-    these questions."""
+    """Answers as the predictor of a context did; questions that were not asked then have no answer. ``unknown``
+    counts these."""
 
     def __init__(self, context: Context) -> None:
         self.name = context.predictor
@@ -250,16 +243,16 @@ class RecordedPredictor:
         self.unknown = 0
 
     def pair_speed(self, a: Any, b: Any) -> PairSpeeds:
-        """As it was said then."""
+        """The answer of that time."""
         self.unknown += (a, b) not in self._answers
         return self._answers.get((a, b))
 
     def predict(self, job: Any, profile: Any, now_s: float) -> Prediction:  # noqa: ARG002 - the port's signature
-        """Refused: predictions of jobs are in the snapshot."""
+        """Refuse: predictions of jobs are in the snapshot."""
         raise StoreError(f"job {job.id}: the policy asked for a prediction that is not in the snapshot")
 
     def learn(self, ended: Any) -> None:
-        """Nothing: it only remembers."""
+        """Do nothing: it only remembers."""
 
 
 def record_policy(record: PlanRecord, context: Context) -> tuple[Policy, RecordedPredictor]:
@@ -267,14 +260,13 @@ def record_policy(record: PlanRecord, context: Context) -> tuple[Policy, Recorde
     partition.
 
     Raises:
-        ConfigError: it is not known here.
-    """
+        ConfigError: it is not known here."""
     predictor = RecordedPredictor(context)
     return isolated(make_policies(record.policy, record.own, record.settings, predictor)), predictor
 
 
 def _host(record: PlanRecord, context: Context) -> PolicyHost:
-    """As in lucidd: what could not be planned comes out as it did there."""
+    """The policy host as in lucidd: partitions that could not be planned come out as they did there."""
     return PolicyHost(
         lambda heard: make_policies(record.policy, record.own, record.settings, heard),
         RecordedPredictor(context),
@@ -286,8 +278,7 @@ def replan(record: PlanRecord) -> dict[str, bytes]:
     """The record's plan made anew, by partition: equal to ``record.plans`` if nothing that decides has changed.
 
     Raises:
-        ConfigError: its policy is not known here.
-    """
+        ConfigError: its policy is not known here."""
     found: dict[str, bytes] = {}
     for number, context in enumerate(record.contexts):
         plan = _host(record, context).plan(context.snapshot)
@@ -302,7 +293,7 @@ def replan(record: PlanRecord) -> dict[str, bytes]:
 
 class PlanRecorder:
     """A ``Recorder`` that keeps records in a folder: of cycles in which something was planned anew, at most one in
-    ``every_s`` seconds, and all together at most ``most_mib``. Trouble with the disk is told once, and never ends a
+    ``every_s`` seconds, and all together at most ``most_mib``. Trouble with the disk is logged once, and never ends a
     cycle."""
 
     def __init__(
@@ -322,7 +313,7 @@ class PlanRecorder:
         self._total = sum(path.stat().st_size for path in record_files(folder))
 
     def record(self, snapshot: Snapshot, plan: Plan, applied: Sequence[Applied]) -> None:  # noqa: ARG002
-        """Keep this cycle, if it is one to keep."""
+        """Keep a record of this cycle, if one is due."""
         new = any(self._last.get(name) is not part for name, part in plan.partitions.items())
         if not new or plan.now_s < self._next_s:
             return
@@ -358,7 +349,7 @@ def record_files(folder: Path) -> list[Path]:
 
 
 def prune_records(folder: Path, before_s: float) -> int:
-    """Drop records of plans made before then; how many went."""
+    """Drop records of plans made before then; returns how many went."""
     old = [path for path in record_files(folder) if float(path.name.removesuffix(_SUFFIX)) < before_s]
     for path in old:
         path.unlink(missing_ok=True)
@@ -366,12 +357,12 @@ def prune_records(folder: Path, before_s: float) -> int:
 
 
 def records_folder(settings: Placed) -> Path:
-    """Where lucidd keeps records of its plans."""
+    """The folder of lucidd's records of its plans."""
     return Path(settings.daemon.state_dir) / "plans"
 
 
 def with_records(settings: Settings, policy: PolicyHost, rules: PolicySettings, recorder: Recorder) -> Recorder:
-    """A recorder that also keeps what the plans of ``policy`` are made from, where ``daemon.record_mib`` allows any.
+    """A recorder that also keeps records of the plans of ``policy``, where ``daemon.record_mib`` allows any.
     ``rules``: its settings."""
     daemon = settings.daemon
     if not daemon.record_mib:

@@ -1,13 +1,8 @@
-"""Store, JobNote, rows.
+"""``Store``, the protocol of lucidd's memory between cycles and over restarts, with its rows and ``JobNote``.
 
-What the daemon keeps between cycles and over restarts, and nothing that Slurm itself could tell.
-
-The adapter is SQLite, for the daemon and for ``lucidctl`` beside it; in a file, or in memory where nothing may be
-written. Both keep ``tests/contract/test_store_contract.py``.
-
-Rows of the store as nouns, checked by the types that their classes name: another version, a hand or a bad disk may
-have written them.
-"""
+It holds nothing that Slurm itself could report. The adapter is SQLite, for the daemon and for ``lucidctl`` beside it;
+in a file, or in memory where nothing may be written. Both keep ``tests/contract/test_store_contract.py``. Rows are
+checked by the types that their classes name: another version, a hand or a bad disk may have written them."""
 
 from __future__ import annotations
 
@@ -31,7 +26,7 @@ from lucid.errors import StoreError
 from lucid.text import digits
 
 SEEN = "seen"
-"""The result of an action that was none: something that lucidd saw happen to the job."""
+"""The result of a row that is no action: something that lucidd saw happen to the job."""
 LET_GO = "let go"
 """The verb of an action that hands a job over to Slurm for good, as its user wrote it."""
 _MOST_PID = 1 << 22
@@ -72,38 +67,36 @@ class GivenUp(StrEnum):
     QUOTA = "quota"
     NO_NODE = "no_node"
     CROWDED = "crowded"
-    """Jobs without GPUs have its CPUs or memory, and only Slurm can order these."""
+    """Jobs without GPUs hold its CPUs or memory, and only Slurm can order these."""
 
 
 @frozen_dataclass(frozen=True, slots=True)
 class JobNote:
-    """What Lucid must remember of one job that it touched.
+    """Lucid's note on one job that it touched.
 
-    ``as_written``: the request as the user wrote it, field by field, to give it back. ``home``: its VC.
-    ``submit_s``: when it was submitted (a requeue makes Slurm set its SubmitTime anew).
-    ``to_home``: it is on its way from profiling to its VC. ``kept``: it carries on on its profiling node.
-    ``alone``: parted by rule, not to be packed again. ``where``: the GPUs on which it was told to start at
-    ``asked_s`` (written before Slurm is told), ``shards``: as slots that others may join, ``released``: Slurm
-    has taken it. ``wait_since_s``: when its present wait began. ``ran_s``: wall time of its earlier runs.
-    ``site_factor``: the last one written. ``tries``: starts in its VC that Slurm refused or did not bring about;
-    ``refusal``: Slurm's words at the last of them; ``retry_s``: not tried again before then. ``given_up_for``:
-    released as its user wrote it, ``given_up`` in words (Slurm's, or Lucid's); where that may end it queues again,
-    after Slurm's words no sooner than ``retry_s``.
+    ``as_written``: the request as the user wrote it, field by field, to give it back. ``home``: its VC. ``submit_s``:
+    when it was submitted (a requeue makes Slurm set its SubmitTime anew). ``to_home``: it is on its way from
+    profiling to its VC. ``kept``: it carries on on its profiling node. ``alone``: parted by rule, not to be packed
+    again. ``where``: the GPUs chosen for its start at ``asked_s`` (written before Slurm is asked); ``shards``: as
+    slots that others may join; ``released``: Slurm has taken the release. ``wait_since_s``: when its present wait
+    began. ``ran_s``: wall time of its earlier runs. ``site_factor``: the last one written. ``tries``: starts in its
+    VC that Slurm refused or did not bring about; ``refusal``: Slurm's words at the last of them; ``retry_s``: not
+    tried again before then. ``given_up_for``: why it was released as its user wrote it, ``given_up`` in words
+    (Slurm's, or Lucid's); where that reason may end it queues again, after Slurm's words no sooner than ``retry_s``.
 
-    Of an elastic job: ``going_to``: the GPUs on which it is to go on, from the moment in which it is told to stop
-    (``stopped_s``) until it is told to start there; ``leaves``: those that it holds until it has stopped.
-    ``restart_s``: seconds from there until it ran again, the last time. ``most_gpus``: Slurm's limits kept it from
-    starting on more than about so many, 0 where none did; ``most_why``: the limit; ``most_until_s``: until when that
-    is taken to hold, 0 for the job's life.
+    For an elastic job: ``going_to``: the GPUs on which it is to go on, from its stop (``stopped_s``) until it is
+    asked to start there; ``leaves``: those that it holds until it has stopped. ``restart_s``: seconds from there
+    until it ran again, the last time. ``most_gpus``: Slurm's limits kept it from starting on more than about so many,
+    0 where none did; ``most_why``: the limit; ``most_until_s``: until when that is assumed to hold, 0 for the job's
+    life.
 
     ``listed``: the list of nodes that Lucid wrote last into its request: any other is its user's. ``parked_s``: the
-    begin time that Lucid set last to keep it waiting; ``parked_before_s``: the one that it had until then, which it
-    has still where Slurm was not told; ``depends``: it was parked for its dependency
-    and has not joined the queue since; ``requeued``: its number of restarts after
-    the last requeue that Lucid asked for, whose begin time nobody has to wait for. ``claims``: the jobs that are to
-    give way to it, from the moment in which it is told to start until it runs, their ids separated by blanks.
-    ``tag``: its AdminComment with job_submit.lua's tag: the site may write something else there later.
-    """
+    begin time that Lucid set last to keep it waiting; ``parked_before_s``: the one before, which it still has if
+    Slurm was not reached; ``depends``: it was parked for its dependency and has not joined the queue since;
+    ``requeued``: its number of restarts after the last requeue that Lucid asked for, whose begin time nobody has to
+    wait for. ``claims``: the jobs that are to give way to it, from the request to start until it runs, their ids
+    separated by blanks. ``tag``: its AdminComment with job_submit.lua's tag: the site may write something else there
+    later."""
 
     job_id: str
     user: str = ""
@@ -162,7 +155,7 @@ class ProfileRow:
 
 @frozen_dataclass(frozen=True, slots=True)
 class PredictionRow:
-    """What the models said of a job of this user when it was last decided."""
+    """The prediction for a job of this user when it was last decided."""
 
     job_id: str
     at_s: float
@@ -184,13 +177,13 @@ class ActionRow:
 
 
 def same_host(holder: str) -> bool:
-    """Is (or was) the holder of a lease (``host:pid:…``) a process of this machine?"""
+    """Whether the holder of a lease (``host:pid:…``) is (or was) a process of this machine."""
     return holder.partition(":")[0] == socket.gethostname()
 
 
 def holder_is_dead(holder: str) -> bool:
-    """Is the holder (``host:pid:…``) a process of this machine that is gone, or that has ended and waits for its
-    parent to notice? Elsewhere nobody can tell: its lease must run out."""
+    """Whether the holder (``host:pid:…``) is a process of this machine that is gone, or that has ended and waits for
+    its parent to notice. Elsewhere nobody can tell: its lease must run out."""
     pid = holder.partition(":")[2].partition(":")[0]
     if not same_host(holder) or not (pid.isascii() and pid.isdecimal()):
         return False
@@ -207,7 +200,7 @@ def holder_is_dead(holder: str) -> bool:
 
 
 def _has_ended(pid: int) -> bool:
-    """A zombie, by Linux's /proc; False where there is none."""
+    """Whether the process is a zombie, by Linux's /proc; false where there is none."""
     try:
         return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[:1] == [b"Z"]
     except OSError:
@@ -215,13 +208,13 @@ def _has_ended(pid: int) -> bool:
 
 
 class Store(Protocol):
-    """The daemon's memory. Every method raises ``StoreError`` where the state cannot be read or written, and
-    those that need the lease raise ``LeaseLost`` once another daemon has it. A write to what was deleted or replaced
-    raises ``StoreGone``: nobody acts by a store that others do not see."""
+    """The daemon's memory. Every method raises ``StoreError`` where the state cannot be read or written; methods that
+    need the lease raise ``LeaseLost`` once another daemon has it. A write to a deleted or replaced file raises
+    ``StoreGone``: nobody acts by a store that others do not see."""
 
     def renew(self, now_s: float) -> bool:
-        """Open what is at the store's place now, or begin a new store there. Was nothing lost? Else what was in the
-        old one is gone, unless it was read before."""
+        """Open what is at the store's place now, or begin a new store there. Returns whether nothing was lost; if
+        false, the content of the old store is gone, unless the caller has read it before."""
         ...
 
     def take_lease(self, holder: str, now_s: float, lasts_s: float, takeover: Lease | None = None) -> Lease | None:
@@ -230,19 +223,19 @@ class Store(Protocol):
         ...
 
     def lease(self) -> Lease | None:
-        """Who holds it."""
+        """The lease that is held now; ``None`` where nobody holds one."""
         ...
 
     def leased_until_s(self) -> float | None:
-        """Until when it was taken last, given back since or not; ``None`` where nobody has ever had it."""
+        """The end of the last lease, given back since or not; ``None`` where there never was one."""
         ...
 
     def drop_lease(self, token: int) -> None:
-        """Give it back."""
+        """Give the lease back."""
         ...
 
     def note(self, job_id: str) -> JobNote | None:
-        """What is remembered of one job."""
+        """The note on one job; ``None`` where there is none."""
         ...
 
     def notes(self) -> dict[str, JobNote]:
@@ -250,7 +243,7 @@ class Store(Protocol):
         ...
 
     def put_notes(self, notes: Sequence[JobNote], token: int) -> None:
-        """Remember."""
+        """Store these notes."""
         ...
 
     def forget(self, job_ids: Sequence[str], token: int) -> None:
@@ -258,7 +251,7 @@ class Store(Protocol):
         ...
 
     def put_profile(self, row: ProfileRow, source: str, token: int) -> bool:
-        """Take a profile in; ``source`` names the reading (file and version). False if it was taken in before."""
+        """Store a profile; ``source`` names the reading (file and version). Returns false if it was stored before."""
         ...
 
     def profiles(self) -> dict[str, ProfileRow]:
@@ -274,11 +267,11 @@ class Store(Protocol):
         ...
 
     def put_predictions(self, rows: Sequence[PredictionRow], token: int) -> None:
-        """Keep the latest of each job."""
+        """Store the latest prediction of each job."""
         ...
 
     def prediction(self, job_id: str) -> PredictionRow | None:
-        """The latest of a job."""
+        """The latest prediction of a job."""
         ...
 
     def begin_action(self, at_s: float, job_id: str, verb: str, detail: str, token: int) -> int:
@@ -286,7 +279,7 @@ class Store(Protocol):
         ...
 
     def end_action(self, action_id: int, result: str, token: int) -> None:
-        """Note what came of it."""
+        """Note the result of an action."""
         ...
 
     def actions(self, job_id: str | None = None, limit: int = 1000) -> list[ActionRow]:
@@ -294,7 +287,7 @@ class Store(Protocol):
         ...
 
     def put_ended(self, rows: Sequence[Ended], token: int) -> None:
-        """Remember jobs that ended; each once."""
+        """Store jobs that ended; each once."""
         ...
 
     def ended(self, since_s: float = 0.0, limit: int = 100_000) -> list[Ended]:
@@ -302,7 +295,7 @@ class Store(Protocol):
         ...
 
     def ended_ids(self, job_ids: Collection[str]) -> frozenset[str]:
-        """Which of these jobs it has among those that ended."""
+        """The jobs, of these, that are stored among the ended ones."""
         ...
 
     def settings(self) -> dict[str, str]:
@@ -314,11 +307,11 @@ class Store(Protocol):
         ...
 
     def put_view(self, name: str, data: Any) -> None:
-        """Replace a picture for ``lucidctl`` (any JSON): ``status``, ``snapshot``."""
+        """Replace a view for ``lucidctl`` (any JSON): ``status``, ``snapshot``."""
         ...
 
     def view(self, name: str) -> Any:
-        """A picture, or ``None``."""
+        """The view of this name, or ``None``."""
         ...
 
     def prune(self, before_s: float) -> int:
@@ -327,13 +320,14 @@ class Store(Protocol):
         ...
 
     def close(self) -> None:
-        """Release whatever is held open."""
+        """Release open files."""
         ...
 
 
 def note_of(job_id: str, text: str | bytes, told: Callable[[Exception], None]) -> JobNote:
-    """A job's note, field by field: what of it cannot be read is as in a note that is new, and told. A note is never
-    left out as a whole, for its job would be taken for one that Lucid never touched, and be forgotten too late."""
+    """A job's note, field by field: a field that cannot be read is as in a new note, and passed to ``told``. A note
+    is never left out as a whole, for its job would be taken for one that Lucid never touched, and be forgotten too
+    late."""
     try:
         data = json.loads(text)
         if not isinstance(data, dict):
@@ -349,20 +343,16 @@ def note_of(job_id: str, text: str | bytes, told: Callable[[Exception], None]) -
 
 
 def profile_of(data: Any) -> JobProfile:
-    """A profile.
+    """A profile made from JSON.
 
-    Raises:
-        TypeError: it is none.
-    """
+    Raises: TypeError: it is none."""
     return checked(from_json(JobProfile, data))
 
 
 def ended_of(job: str, end_s: float, ran_s: float, state: str, profile: str | None) -> Ended:
-    """A job that ended.
+    """An ended job made from a row.
 
-    Raises:
-        TypeError, ValueError: it is none.
-    """
+    Raises: TypeError, ValueError: it is none."""
     made = Ended(
         from_json(Job, json.loads(job)), end_s, ran_s, state, profile_of(json.loads(profile)) if profile else None
     )
@@ -370,12 +360,12 @@ def ended_of(job: str, end_s: float, ran_s: float, state: str, profile: str | No
 
 
 def texts_of(rows: list[tuple[Any, ...]]) -> dict[str, str]:
-    """Pairs of texts; a pair of something else is left out."""
+    """The rows that are pairs of texts; others are left out."""
     return {key: value for key, value in rows if isinstance(key, str) and isinstance(value, str)}
 
 
 def of_job(row: Sequence[Any]) -> str:
-    """Its name, for what is left out."""
+    """The name of a row's job, for records that are left out."""
     return f"job {row[0]}"
 
 

@@ -1,4 +1,4 @@
-"""A ``Recorder`` into the store: decisions when they change, ended jobs, and pictures for ``lucidctl``."""
+"""``StoreRecorder``: writes each cycle into the store: changed decisions, ended jobs, snapshots."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from lucid.store.port import PredictionRow, Store
 from lucid.store.view import plan_to_dict, snapshot_to_dict
 
 QUIET_S = 60.0
-"""Where nothing changes, what people are shown is this old at the most."""
+"""How old at most a stored snapshot is where nothing changes."""
 _PICTURE_EVERY_S = 2.0
 _PICTURE_SHARE = 0.05
-"""Of lucidd's time that pictures may take, at the most: one of 14,000 jobs takes a second."""
+"""The most of lucidd's time that stored snapshots may take, as a share: one of 14,000 jobs takes a second."""
 
 
 class StoreRecorder:
-    """A decision is stored when its verb, the kinds of its reasons or (in pack mode) its place differ from the last
-    one of that job; where Slurm or the cap refused it, that is stored with the action."""
+    """Records cycles. A decision is stored when its verb, the kinds of its reasons or (in pack mode) its place differ
+    from the last one of that job; a refusal by Slurm or by the cap is stored with the action."""
 
     def __init__(
         self,
@@ -37,9 +37,10 @@ class StoreRecorder:
         publish: Callable[[Mapping[str, Any]], None] = lambda _: None,
         policy: Mapping[str, Any] | None = None,
     ) -> None:
-        """``publish`` is handed every picture that is drawn; ``policy`` says in each what made the plan."""
+        """``publish`` is called with every snapshot that is stored; ``policy``: what made the plans, which is stored
+        with each."""
         self.picture_every_s = _PICTURE_EVERY_S
-        """Seconds between two pictures, at least."""
+        """The least seconds between two stored snapshots."""
         self._policy = policy
         self._publish = publish
         self._store = store
@@ -84,7 +85,7 @@ class StoreRecorder:
         self._draw(snapshot, plan)
 
     def _forget(self, snapshot: Snapshot, plan: Plan) -> None:
-        """What was decided last of jobs that have left: of those that never ran no snapshot tells that they ended."""
+        """Forget the last decisions on jobs that have left: no snapshot lists jobs that never ran as ended."""
         parts, decided = snapshot.partitions.values(), [part.decisions for part in plan.partitions.values()]
         jobs = sum(len(part.pending) + len(part.running) for part in parts)
         if len(self._last) > 2 * max(jobs, sum(map(len, decided))):
@@ -126,7 +127,7 @@ class StoreRecorder:
 
 
 def _predictions(snapshot: Snapshot, wanted: Collection[str]) -> list[PredictionRow]:
-    """What these jobs were decided by."""
+    """The predictions by which these jobs were decided."""
     parts = snapshot.partitions.values()
     jobs = chain((e.job for p in parts for e in p.pending), (e.job for p in parts for e in p.running))
     return [
@@ -137,18 +138,18 @@ def _predictions(snapshot: Snapshot, wanted: Collection[str]) -> list[Prediction
 
 
 class Recorders:
-    """Several as one, in order."""
+    """Several recorders as one, in order."""
 
     def __init__(self, *recorders: Recorder) -> None:
         self._recorders = recorders
 
     def record(self, snapshot: Snapshot, plan: Plan, applied: Sequence[Applied]) -> None:
-        """Tell each."""
+        """Let each record the cycle."""
         for recorder in self._recorders:
             recorder.record(snapshot, plan, applied)
 
 
 def _signature(partition: str, verb: str, reasons: Sequence[Reason], place: str) -> tuple[object, ...]:
-    """What makes a decision another one. How many jobs of other users could have been joined is told with it, and is
-    no news by itself: they come and go all the time."""
+    """The key by which decisions differ. How many jobs of other users could have been joined is not part of it, for
+    these come and go all the time."""
     return (partition, verb, *(r.kind for r in reasons if not isinstance(r, SameUser)), place)

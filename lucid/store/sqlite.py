@@ -1,5 +1,6 @@
-"""The store in one SQLite file: WAL, so that ``lucidctl`` reads while the daemon writes; every write under the
-lease checks its fencing token in the same transaction."""
+"""``SqliteStore``: the store in one SQLite file, which ``lucidctl`` reads while the daemon writes.
+
+It uses WAL; every write under the lease checks its fencing token in the same transaction."""
 
 from __future__ import annotations
 
@@ -35,7 +36,7 @@ _R = TypeVar("_R")
 
 
 class SqliteStore(LeasedFile):
-    """See ``Store``; rows that cannot be read are left out and told to ``left_out``."""
+    """The ``Store`` in SQLite; rows that cannot be read are left out and reported to ``left_out``."""
 
     # -- jobs ------------------------------------------------------------------------------------------------
 
@@ -48,7 +49,7 @@ class SqliteStore(LeasedFile):
         return note_of(job_id, row[0], lambda error: self.left_out.one("notes", f"job {job_id}", error))
 
     def notes(self) -> dict[str, JobNote]:
-        """All notes."""
+        """All notes by job id."""
         with self.reading() as db:
             rows = db.execute("SELECT job_id, data FROM notes").fetchall()
         found = {}
@@ -59,7 +60,7 @@ class SqliteStore(LeasedFile):
         return found
 
     def put_notes(self, notes: Sequence[JobNote], token: int) -> None:
-        """Insert or replace."""
+        """Insert or replace these notes."""
         rows = [(note.job_id, json.dumps(to_json(note))) for note in notes]
         with self.writing(token) as db:
             db.executemany("INSERT OR REPLACE INTO notes VALUES (?, ?)", rows)
@@ -70,7 +71,7 @@ class SqliteStore(LeasedFile):
             db.executemany("DELETE FROM notes WHERE job_id = ?", [(job_id,) for job_id in job_ids])
 
     def put_profile(self, row: ProfileRow, source: str, token: int) -> bool:
-        """Take in once."""
+        """Insert a profile once."""
         with self.writing(token) as db:
             if db.execute("INSERT OR IGNORE INTO readings VALUES (?, ?)", (source, row.at_s)).rowcount == 0:
                 return False
@@ -82,14 +83,14 @@ class SqliteStore(LeasedFile):
             return True
 
     def profiles(self) -> dict[str, ProfileRow]:
-        """By job id."""
+        """The profiles by job id."""
         with self.reading() as db:
             rows = db.execute("SELECT * FROM profiles").fetchall()
         with self.left_out.look("profiles") as look:
             return {row.job_id: row for row in look.each(rows, profile_row, of_job)}
 
     def profile(self, job_id: str) -> ProfileRow | None:
-        """Of one job."""
+        """The profile of one job."""
         with self.reading() as db:
             row = db.execute("SELECT * FROM profiles WHERE job_id = ?", (job_id,)).fetchone()
         return None if row is None else self._one("profiles", row, profile_row)
@@ -97,7 +98,7 @@ class SqliteStore(LeasedFile):
     # -- what was decided and done ---------------------------------------------------------------------------
 
     def put_decisions(self, rows: Sequence[DecisionRow], token: int) -> None:
-        """Append."""
+        """Append decisions."""
         with self.writing(token) as db:
             db.executemany(
                 "INSERT INTO decisions (at_s, job_id, partition, verb, reasons, placement, beside, mode) "
@@ -118,7 +119,7 @@ class SqliteStore(LeasedFile):
             )
 
     def decisions(self, job_id: str | None = None, since_s: float = 0.0, limit: int = 1000) -> list[DecisionRow]:
-        """Oldest first."""
+        """The latest decisions, oldest first."""
         where, values = ("WHERE at_s >= ?", [since_s]) if job_id is None else ("WHERE job_id = ?", [job_id])
         with self.reading() as db:
             rows = db.execute(
@@ -130,7 +131,7 @@ class SqliteStore(LeasedFile):
             return look.each(reversed(rows), decision_row, lambda row: f"a decision about job {row[1]}")
 
     def tasks(self, job_id: str) -> list[str]:
-        """The tasks of an array about which something was decided."""
+        """The tasks of an array that have decisions."""
         with self.reading() as db:
             rows = db.execute(
                 "SELECT DISTINCT job_id FROM decisions WHERE job_id >= ? AND job_id < ?",
@@ -150,7 +151,7 @@ class SqliteStore(LeasedFile):
             return look.each(reversed(rows), decision_row, lambda row: f"a decision about job {row[1]}")
 
     def joined(self, job_id: str, since_s: float = 0.0) -> list[tuple[str, float]]:
-        """The jobs that came to stand beside this one since then, each with the time, oldest first."""
+        """The jobs that came to share this one's GPUs since then, each with the time, oldest first."""
         with self.reading() as db:
             rows = db.execute(
                 "SELECT job_id, at_s FROM decisions WHERE at_s >= ? AND beside = ? AND mode = 'pack' ORDER BY id",
@@ -159,7 +160,7 @@ class SqliteStore(LeasedFile):
         return [(str(other), finite(at_s)) for other, at_s in rows]
 
     def put_predictions(self, rows: Sequence[PredictionRow], token: int) -> None:
-        """Insert or replace."""
+        """Insert or replace predictions."""
         with self.writing(token) as db:
             db.executemany(
                 "INSERT OR REPLACE INTO predictions VALUES (?, ?, ?, ?)",
@@ -167,13 +168,13 @@ class SqliteStore(LeasedFile):
             )
 
     def prediction(self, job_id: str) -> PredictionRow | None:
-        """One row."""
+        """The latest prediction of one job."""
         with self.reading() as db:
             row = db.execute("SELECT * FROM predictions WHERE job_id = ?", (job_id,)).fetchone()
         return None if row is None else self._one("predictions", row, prediction_row)
 
     def begin_action(self, at_s: float, job_id: str, verb: str, detail: str, token: int) -> int:
-        """Insert with no result."""
+        """Insert an action with no result."""
         with self.writing(token) as db:
             cursor = db.execute(
                 "INSERT INTO actions (at_s, job_id, verb, detail, token, result) VALUES (?, ?, ?, ?, ?, '')",
@@ -182,12 +183,12 @@ class SqliteStore(LeasedFile):
             return int(cursor.lastrowid or 0)
 
     def end_action(self, action_id: int, result: str, token: int) -> None:
-        """Set its result."""
+        """Set the result of an action."""
         with self.writing(token) as db:
             db.execute("UPDATE actions SET result = ? WHERE id = ?", _writable(result, action_id))
 
     def actions(self, job_id: str | None = None, limit: int = 1000) -> list[ActionRow]:
-        """Oldest first."""
+        """The latest actions, oldest first."""
         where, values = ("", []) if job_id is None else ("WHERE job_id = ?", [job_id])
         with self.reading() as db:
             rows = db.execute(
@@ -198,7 +199,7 @@ class SqliteStore(LeasedFile):
             return look.each(reversed(rows), lambda row: checked(ActionRow(*row)), lambda row: f"action {row[0]}")
 
     def put_ended(self, rows: Sequence[Ended], token: int) -> None:
-        """Each once: a job seen ended again keeps its first entry."""
+        """Insert ended jobs, each once: a job seen ended again keeps its first entry."""
         with self.writing(token) as db:
             db.executemany(
                 "INSERT OR IGNORE INTO ended VALUES (?, ?, ?, ?, ?, ?)",
@@ -209,7 +210,7 @@ class SqliteStore(LeasedFile):
             )
 
     def ended(self, since_s: float = 0.0, limit: int = 100_000) -> list[Ended]:
-        """Oldest first."""
+        """Ended jobs, oldest first."""
         with self.reading() as db:
             rows = db.execute(
                 "SELECT job, end_s, ran_s, state, profile FROM ended WHERE end_s >= ? ORDER BY end_s DESC LIMIT ?",
@@ -219,7 +220,7 @@ class SqliteStore(LeasedFile):
             return look.each(reversed(rows), lambda row: ended_of(*row), lambda row: f"a job that ended at {row[1]}")
 
     def ended_ids(self, job_ids: Collection[str]) -> frozenset[str]:
-        """By id alone: a row that cannot be read is there all the same."""
+        """The stored ended jobs, by id alone: a row that cannot be read counts all the same."""
         with self.reading() as db:
             wanted = json.dumps(list(job_ids))
             rows = db.execute("SELECT job_id FROM ended WHERE job_id IN (SELECT value FROM json_each(?))", (wanted,))
@@ -241,7 +242,7 @@ class SqliteStore(LeasedFile):
             return texts_of(db.execute("SELECT key, value FROM settings").fetchall())
 
     def set_setting(self, key: str, value: str | None) -> None:
-        """Set or take back."""
+        """Set a switch, or take it back."""
         with self.writing() as db:
             if value is None:
                 db.execute("DELETE FROM settings WHERE key = ?", (key,))
@@ -249,22 +250,20 @@ class SqliteStore(LeasedFile):
                 db.execute("INSERT OR REPLACE INTO settings VALUES (?, ?)", (key, value))
 
     def put_view(self, name: str, data: Any) -> None:
-        """Replace."""
+        """Replace a view."""
         with self.writing() as db:
             db.execute("INSERT OR REPLACE INTO views VALUES (?, ?)", (name, json.dumps(data)))
 
     def picture(self) -> Any:
-        """The view ``snapshot``, as ``picture_from_text`` reads it: for those that have little memory.
+        """The view ``snapshot``, as ``picture_from_text`` reads it, which takes less memory.
 
-        Raises:
-            StoreError: it cannot be read.
-        """
+        Raises: StoreError: it cannot be read."""
         with self.reading() as db:
             row = db.execute("SELECT data FROM views WHERE name = 'snapshot'").fetchone()
             return None if row is None else picture_from_text(row[0])
 
     def view(self, name: str) -> Any:
-        """One picture."""
+        """One view."""
         with self.reading() as db:
             row = db.execute("SELECT data FROM views WHERE name = ?", (name,)).fetchone()
         return None if row is None else self._one("views", (name, row[0]), lambda found: json.loads(found[1]))
@@ -278,7 +277,7 @@ class SqliteStore(LeasedFile):
             return None
 
     def prune(self, before_s: float) -> int:
-        """Old rows go; profiles and readings of that age too."""
+        """Delete old rows, profiles and readings of that age among them; returns how many went."""
         with self.writing() as db:
             gone = 0
             for table, column in (
@@ -298,5 +297,5 @@ def _or_null(profile: JobProfile | None) -> str | None:
 
 
 def _writable(*values: Any) -> tuple[Any, ...]:
-    """For columns: halves of characters, which a name may hold and SQLite cannot, are written out."""
+    """The values for columns, with halves of characters, which a name may hold and SQLite cannot, written out."""
     return tuple(v.encode("utf-8", "backslashreplace").decode() if isinstance(v, str) else v for v in values)

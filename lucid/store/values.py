@@ -1,10 +1,9 @@
-"""Any noun of Lucid as JSON and back, exactly, where the reader does not know its class: the memory of policies and
-records of plans. (``lucid.core.as_json`` is for nouns whose class is known.) Frozen values, named tuples, enums,
-arrays, and their containers.
+"""Any frozen value of Lucid as JSON and back, exactly, where the reader does not know its class.
 
-A tuple is a JSON list, everything else that JSON has no word for an object with one key that says what it is. Fields
-with their default value are left out. Reading gives back equal values of the same types, floats to the last bit.
-"""
+Used for the memory of policies and for records of plans (``lucid.core.as_json`` is for known classes): dataclasses,
+named tuples, enums, arrays, and their containers. A tuple is a JSON list; a value for which JSON has no form is an
+object with one key that names its kind. Fields with their default value are left out. Reading gives back equal values
+of the same types, floats to the last bit."""
 
 from __future__ import annotations
 
@@ -44,9 +43,8 @@ _WRITTEN_AS = {
     "lucid.orchestrator.policies.shadow:Kept": "lucid.orchestrator.policies.plain:Kept",
     "lucid.orchestrator.policies.shadow:Shadow": "lucid.orchestrator.policies.plain:Shadow",
 }
-"""Classes that have moved or were renamed since 0.1 keep the names that records of 0.1 have, so that every 0.x reads
-what another wrote, also where two hosts of different versions share a store. A new class has its own name, and no
-row here."""
+"""Names in records of 0.1 of classes that have moved or were renamed since, so that every 0.x reads what another
+wrote, also where two hosts of different versions share a store. A new class has its own name, and no row here."""
 _WRITTEN_IN = {
     "lucid.core.reasons.queue": "lucid.core.reason.queue",
     "lucid.core.reasons.sharing": "lucid.core.reason.sharing",
@@ -76,18 +74,16 @@ _WRITTEN_IN = {
     "lucid.profiler.shape": "lucid.profiler.shares",
     "lucid.profiler.summary": "lucid.profiler.series",
 }
-"""Modules whose classes records know under another module's name; the table above goes before this one."""
+"""Modules whose classes records know under another module's name; ``_WRITTEN_AS`` goes before this table."""
 _READ_AS = {written: name for name, written in _WRITTEN_AS.items()}
 _READ_IN = {written: name for name, written in _WRITTEN_IN.items()}
 _PLAIN = (bool, int, float, str, type(None))
 
 
 def noun_to_json(value: Any) -> Any:
-    """What ``json.dumps`` takes.
+    """The value as ``json.dumps`` takes it.
 
-    Raises:
-        StoreError: a value of a kind that this cannot write.
-    """
+    Raises: StoreError: a value of a kind that cannot be written."""
     kind = type(value)
     if kind in _PLAIN:
         return value
@@ -120,11 +116,9 @@ def noun_to_json(value: Any) -> Any:
 
 
 def noun_from_json(data: Any) -> Any:
-    """The inverse.
+    """The value that ``noun_to_json`` wrote.
 
-    Raises:
-        StoreError: it names a class that is not there (any more), or that is not one of values.
-    """
+    Raises: StoreError: it names a class that is not there (any more), or that is not one of values."""
     if type(data) in _PLAIN:
         return data
     if isinstance(data, list):
@@ -177,7 +171,7 @@ def _name(kind: type) -> str:
 
 @lru_cache(maxsize=256)
 def _class(name: str) -> Any:
-    """A class by name; of a module of Lucid, or of one that is loaded already (a policy of another package)."""
+    """The class of a name: of a module of Lucid, or of one that is loaded already (a policy of another package)."""
     module, _, path = _READ_AS.get(name, name).partition(":")
     module = _READ_IN.get(module, module)
     if module.startswith(_OWN):

@@ -1,5 +1,6 @@
-"""A snapshot as JSON and back, so that ``lucidctl`` can plan on what the daemon last saw, and any production
-snapshot can be planned again offline."""
+"""Snapshots and plans as JSON and back, so that ``lucidctl`` can plan from the daemon's last snapshot.
+
+Any production snapshot can be planned again offline, too."""
 
 from __future__ import annotations
 
@@ -41,18 +42,18 @@ _KINDS: Final[Mapping[str, type[Decision]]] = {
     "release": EndProfiling,
     "keep": Keep,
 }
-"""As ``verb_of``."""
+"""Decision classes by verb, as in ``verb_of``."""
 _ALWAYS = frozenset({"beside", "slots"})
-"""Written of each start, defaults and all."""
+"""Fields written for each start, defaults and all."""
 _MORE: Final[Mapping[type, tuple[tuple[str, Any], ...]]] = {
     kind: tuple((f.name, f.default) for f in fields(kind) if f.name not in ("placement", "reasons", "part"))
     for kind in _KINDS.values()
 }
-"""By class, its fields that have a default, and that; without ``part``, which the verb tells."""
+"""By class, its fields that have a default, with that default; without ``part``, which the verb implies."""
 
 
 def decision_to_dict(decision: Decision) -> dict[str, Any]:
-    """Verb, reasons, where the job is to run, and all else that is not as by default."""
+    """A decision as JSON: verb, reasons, where the job is to run, and all fields that differ from their defaults."""
     data: dict[str, Any] = {"verb": verb_of(decision), "reasons": [reason_to_dict(r) for r in decision.reasons]}
     if isinstance(decision, Start | Resize | Regroup):
         data["placement"] = show_placement(decision.placement)
@@ -64,12 +65,9 @@ def decision_to_dict(decision: Decision) -> dict[str, Any]:
 
 
 def decision_from_dict(data: Mapping[str, Any]) -> Decision:
-    """The inverse.
+    """The decision that ``decision_to_dict`` wrote.
 
-    Raises:
-        KeyError: no such verb or kind of reason.
-        TypeError, ValueError: a field has another shape.
-    """
+    Raises: KeyError: no such verb or kind of reason. TypeError, ValueError: a field has another shape."""
     verb, reasons = data["verb"], tuple(reason_from_dict(item) for item in data["reasons"])
     kind: Any = _KINDS[verb]
     if kind is Requeue:
@@ -83,8 +81,8 @@ def decision_from_dict(data: Mapping[str, Any]) -> Decision:
 
 
 def plan_to_dict(plan: Plan) -> dict[str, Any]:
-    """Decisions by partition and job, in the order in which the policy served them. Jobs that waited have their
-    ``position`` in that order, from 1."""
+    """A plan as JSON: decisions by partition and job, in the order in which the policy served them. Jobs that waited
+    have their ``position`` in that order, from 1."""
     return {name: _decisions_to_dict(part) for name, part in plan.partitions.items()}
 
 
@@ -100,11 +98,9 @@ def _decisions_to_dict(part: PartitionPlan) -> dict[str, Any]:
 
 
 def plan_from_dict(data: Mapping[str, Any], now_s: float, wake_s: float | None = None) -> Plan:
-    """The plan of a picture, without what it left for the next.
+    """The plan beside a stored snapshot, without what it left for the next.
 
-    Raises:
-        StoreError: it is no plan, or one of another version of Lucid.
-    """
+    Raises: StoreError: it is no plan, or one of another version of Lucid."""
     try:
         parts: dict[str, PartitionPlan] = {}
         for name, items in data.items():
@@ -120,7 +116,7 @@ def plan_from_dict(data: Mapping[str, Any], now_s: float, wake_s: float | None =
 
 
 def snapshot_to_dict(snapshot: Snapshot) -> dict[str, Any]:
-    """Everything but the jobs that ended and the memory of policies."""
+    """A snapshot as JSON, without the jobs that ended and the memory of policies."""
     return {
         "now_s": snapshot.now_s,
         "partitions": {
@@ -141,13 +137,11 @@ def snapshot_to_dict(snapshot: Snapshot) -> dict[str, Any]:
 
 
 def picture_from_text(text: str) -> Any:
-    """A picture as ``snapshot_from_dict`` and ``plan_from_dict`` take it, in which jobs, predictions and decisions
-    are nouns already: a picture of thousands of jobs as plain objects takes several times the memory. Equal decisions
-    and profiles are one object.
+    """A stored snapshot as ``snapshot_from_dict`` and ``plan_from_dict`` take it, in which jobs, predictions and
+    decisions are objects of their classes already: thousands of jobs as plain JSON take several times the memory.
+    Equal decisions and profiles are one object.
 
-    Raises:
-        ValueError, KeyError, TypeError: it is no picture.
-    """
+    Raises: ValueError, KeyError, TypeError: it is no snapshot."""
     known: dict[Any, Any] = {}
 
     def noun(data: dict[str, Any]) -> Any:
@@ -171,11 +165,9 @@ def picture_from_text(text: str) -> Any:
 
 
 def snapshot_from_dict(data: Any) -> Snapshot:
-    """The inverse.
+    """The snapshot that ``snapshot_to_dict`` wrote.
 
-    Raises:
-        StoreError: it is no snapshot, or one of another version of Lucid.
-    """
+    Raises: StoreError: it is no snapshot, or one of another version of Lucid."""
     try:
         partitions = {name: from_json(Partition, {**part, "name": name}) for name, part in data["partitions"].items()}
         predictions = {job_id: from_json(Prediction, item) for job_id, item in data["predictions"].items()}

@@ -1,4 +1,4 @@
-"""Does a gain survive on later data? A paired bootstrap over days."""
+"""``compare_days``: whether a gain survives on later data, by a paired bootstrap over days."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from lucid.simulator.metrics import LARGE_GPUS
 from lucid.tuner.search import DAY_S, JobTimes
 
 LEAST_DAYS = 5
-"""Fewer days than this say nothing about days."""
+"""The least number of days: fewer say nothing about days."""
 
 _RESAMPLES = 2000
 _LEAST_GAIN = 0.002
-"""A gain under 0.2 % is not worth a change, however sure."""
+"""The least gain that is worth a change, however sure: 0.2 %."""
 _BEYOND = 0.025
-"""What may lie beyond either bound."""
+"""The share of resamples that may lie beyond either bound."""
 _OF_QUANTILES = 500
-"""Resamples for a median or a percentile, which take longer than a mean."""
+"""How many resamples there are for a median or a percentile, which take longer than a mean."""
 _AT_ONCE = 2_000_000
-"""Numbers held at a time while looking for percentiles."""
+"""How many numbers are held at a time while looking for percentiles."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,13 +36,13 @@ class Change:
 
     @property
     def relative(self) -> float:
-        """after / before - 1; negative is a gain."""
+        """The relative change, after / before - 1; negative is a gain."""
         return self.after_s / self.before_s - 1.0 if self.before_s else 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class UserEffect:
-    """What a change does to one user's average JCT."""
+    """The effect of a change on one user's average JCT."""
 
     user: str
     jobs: int
@@ -60,7 +60,7 @@ class Evidence:
     changes: tuple[Change, ...]
     losers: tuple[UserEffect, ...]
     by_day: tuple[tuple[int, float, float], ...]
-    """(day, average JCT before, after)."""
+    """Average JCT by day: (day, before, after)."""
     survives: bool
     why: str
 
@@ -73,8 +73,7 @@ def compare_days(old: JobTimes, new: JobTimes, seed: int) -> Evidence:
     of days the plain 2.5th and 97.5th percentiles would be too close together.
 
     Raises:
-        ValueError: the replays are not of the same jobs.
-    """
+        ValueError: the replays are not of the same jobs."""
     if len(old.submit_s) != len(new.submit_s) or not np.array_equal(old.submit_s, new.submit_s):
         raise ValueError("two replays of different jobs cannot be compared")
     day = np.floor(old.submit_s / DAY_S).astype(np.int64)
@@ -121,7 +120,7 @@ def _change(
     members: list[NDArray[np.int64]],
     seed: int,
 ) -> Change:
-    """``quantile``: which one to compare; ``None`` compares means."""
+    """The change of one figure. ``quantile``: which one to compare; ``None`` compares means."""
     every = np.concatenate(members)
     before, after = (
         (float(v[every].mean()) if quantile is None else float(np.quantile(v[every], quantile))) for v in (old, new)
@@ -143,14 +142,13 @@ def _change(
 def _quantiles(
     values: NDArray[np.float64], members: list[NDArray[np.int64]], weights: NDArray[np.int64], quantile: float
 ) -> NDArray[np.float64]:
-    """(R,) of the jobs of each resample: the least value that at least this share of them do not exceed.
+    """(R,) the quantile of the jobs of each resample: the least value that at least this share of them do not exceed.
 
     Args:
         values: by job.
         members: jobs of each of D days.
         weights: (R, D) how often each day is in each resample.
-        quantile: between 0 and 1.
-    """
+        quantile: between 0 and 1."""
     every = np.concatenate(members)
     day = np.repeat(np.arange(len(members)), [len(m) for m in members])
     order = np.argsort(values[every], kind="stable")
@@ -166,7 +164,7 @@ def _quantiles(
 
 
 def _beyond(days: int) -> float:
-    """The share of resamples to leave out on either side, for what is to hold in 95 % of the cases."""
+    """The share of resamples to leave out on either side, for bounds that are to hold in 95 % of the cases."""
     if days < 2:
         return 0.0
     from scipy.stats import norm, t

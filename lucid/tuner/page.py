@@ -1,4 +1,4 @@
-"""``proposal.html``: one self-contained page with the proposal, its evidence and the charts behind it."""
+"""Writes ``proposal.html``: one self-contained page with the proposal, its evidence and the charts behind it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from lucid.tuner.search import Trial
 
 @dataclass(frozen=True, slots=True)
 class _Drawing:
-    """One figure, what stands over and under it, and its values."""
+    """One chart, the texts over and under it, and its values."""
 
     picture: Picture
     heading: str
@@ -44,8 +44,7 @@ def write_page(path: Path, proposal: Proposal, trials: Sequence[Trial]) -> None:
     """Write the page.
 
     Raises:
-        OSError: it cannot be written.
-    """
+        OSError: it cannot be written."""
     figures = [_search(trials)]
     if proposal.evidence is not None:
         figures.append(_days(proposal.evidence))

@@ -1,4 +1,4 @@
-"""The live cluster's own past, from the daemon's store: its ended jobs as a trace, and the nodes it ran them on."""
+"""The live cluster's own past, from the daemon's store: its ended jobs as a trace, and the nodes they ran on."""
 
 from __future__ import annotations
 
@@ -17,13 +17,10 @@ from lucid.store.port import Store
 def stored_trace(store: Store, since_s: float) -> Trace:
     """The jobs that ended since then (Unix seconds), as a trace that begins with the first of them.
 
-    What a job took is taken for what it takes alone: of one that shared its GPUs that is too much, and nothing in
+    A job's run time is taken for its run time alone: for a job that shared its GPUs that is too much, and nothing in
     the store says by how much.
 
-    Raises:
-        StoreError: the store cannot be read.
-        TraceError: no job ended since then.
-    """
+    Raises: StoreError: the store cannot be read. TraceError: no job ended since then."""
     ended = store.ended(since_s)
     profiles = {job_id: row.profile for job_id, row in store.profiles().items()}
     with_gpus = [item for item in ended if item.job.gpus > 0]
@@ -44,8 +41,8 @@ def _trace_job(item: Ended, first_s: float, rank: int, profiles: Mapping[str, Jo
 
 @dataclass(frozen=True, slots=True)
 class Floorplan:
-    """What a replay may run on: nodes by VC, those of the profiling partition counted to the largest of them and
-    lent back from there, and the shape of most nodes. ``alike``: they all have it."""
+    """The nodes that a replay may run on: nodes by VC, those of the profiling partition counted to the largest of
+    them and lent back from there, and the shape of most nodes. ``alike``: whether all have it."""
 
     vcs: Mapping[str, int]
     shape: NodeShape

@@ -1,4 +1,4 @@
-"""A proposed change of settings: as data, as a TOML diff, and put into or taken out of a configuration file."""
+"""``Proposal``: a proposed change of settings with its evidence, as a TOML diff, and its application."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ _NUMBER_DIGITS = 3
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """What to change, from what, and the evidence. ``changes`` is empty where the search found nothing better."""
+    """A proposed change: from which settings to which, and the evidence. ``changes`` is empty where the search found
+    nothing better."""
 
     trace: str
     changes: Mapping[str, Value]
@@ -35,13 +36,13 @@ class Proposal:
 
     @property
     def worth_it(self) -> bool:
-        """Does the gain survive on later data?"""
+        """Whether the gain survives on later data."""
         return bool(self.changes) and self.evidence is not None and self.evidence.survives
 
 
 def changed_values(settings: Settings, values: Mapping[str, Value]) -> dict[str, Value]:
-    """Those values that differ from the settings', numbers rounded to three significant digits: nobody wants to
-    read ``0.8512077``, and no evidence is that fine."""
+    """The values that differ from the settings', numbers rounded to three significant digits: nobody wants to read
+    ``0.8512077``, and no evidence is that fine."""
     found: dict[str, Value] = {}
     for key, value in values.items():
         rounded = float(f"{value:.{_NUMBER_DIGITS}g}") if isinstance(value, float) else value
@@ -51,7 +52,7 @@ def changed_values(settings: Settings, values: Mapping[str, Value]) -> dict[str,
 
 
 def toml_diff(proposal: Proposal) -> str:
-    """The change as TOML, with what stands there now beside each line."""
+    """The change as TOML, with the present value beside each line."""
     tables: dict[str, list[str]] = {}
     for key, value in sorted(proposal.changes.items()):
         table, _, name = key.rpartition(".")
@@ -68,8 +69,7 @@ def load_proposal(path: Path) -> Proposal:
     """Read a proposal back.
 
     Raises:
-        ConfigError: it is not there, or is not a proposal of this version.
-    """
+        ConfigError: it is not there, or is not a proposal of this version."""
     try:
         data: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         if data.pop("version") != _VERSION:
@@ -96,13 +96,11 @@ def load_proposal(path: Path) -> Proposal:
 
 
 def apply_proposal(proposal: Proposal, config: Path) -> Path | None:
-    """Write the change into a configuration file, comments and order kept; the file as it was is kept beside it
-    as ``<name>.before-tune-<n>``, and named in the answer (``None`` where there was none).
+    """Write the change into a configuration file, comments and order kept. The file as it was is kept beside it as
+    ``<name>.before-tune-<n>``, whose path is returned (``None`` where there was no file).
 
-    Raises:
-        ConfigError: nothing to apply, the settings there are no longer those that the proposal was compared
-            with, or the file cannot be read or written.
-    """
+    Raises: ConfigError: nothing to apply, the settings there are no longer those that the proposal was compared with,
+    or the file cannot be read or written."""
     import tomlkit
 
     if not proposal.changes:
@@ -136,11 +134,9 @@ def apply_proposal(proposal: Proposal, config: Path) -> Path | None:
 
 
 def rollback(config: Path) -> Path:
-    """Put back the configuration of before the last ``apply``.
+    """Put back the configuration from before the last ``apply``; returns its path.
 
-    Raises:
-        ConfigError: there is none.
-    """
+    Raises: ConfigError: there is none."""
     kept = _kept(config)
     if not kept:
         raise ConfigError(

@@ -1,9 +1,4 @@
-"""Optuna asks, workers replay.
-
-The search for better settings: optuna asks, worker processes replay, a journal remembers.
-
-What one setting would have made of the past: a replay, reduced to arrays by job.
-"""
+"""The search for better settings: optuna asks, worker processes replay the past, and a journal keeps the trials."""
 
 from __future__ import annotations
 
@@ -35,8 +30,8 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class JobTimes:
-    """By job, in order of arrival (shape (n,) each): submission, JCT and queueing delay in seconds, GPUs, and
-    who submitted it where. Two replays of one trace have their jobs at the same places."""
+    """The times of jobs in one replay, in order of arrival (shape (n,) each): submission, JCT and queueing delay in
+    seconds, GPUs, and who submitted each where. Two replays of one trace have their jobs at the same places."""
 
     submit_s: Floats
     jct_s: Floats
@@ -46,7 +41,7 @@ class JobTimes:
     vc: tuple[str, ...]
 
     def since(self, from_s: float) -> JobTimes:
-        """Those submitted from a time on."""
+        """The times of jobs submitted from a time on."""
         keep = self.submit_s >= from_s
         at = np.flatnonzero(keep)
         return JobTimes(
@@ -63,8 +58,7 @@ def replay(scenario: Scenario, settings: Settings, policy: str = "lucid") -> Job
     """Replay the scenario's trace under these settings.
 
     Raises:
-        ConfigError: the cluster cannot honour them.
-    """
+        ConfigError: the cluster cannot honour them."""
     run = simulate(replace(scenario, settings=settings), policy)
     done = [o for o in run.outcomes if o.end_s >= 0]
     return JobTimes(
@@ -81,8 +75,7 @@ def before(trace: Trace, until_s: float) -> Trace:
     """The jobs of a trace submitted before a time.
 
     Raises:
-        TraceError: none were.
-    """
+        TraceError: none were."""
     jobs = tuple(item for item in trace.jobs if item.job.submit_s < until_s)
     if not jobs:
         raise TraceError(f"{trace.name}: no job was submitted before {until_s:g} s; give a longer history")
@@ -99,8 +92,8 @@ _LARGE_WEIGHT = 0.1
 
 
 def score(times: JobTimes) -> float:
-    """What the search makes small, in seconds: the average JCT, plus a tenth of the average queueing delay of jobs
-    above 8 GPUs, so that a setting which starves the few large jobs does not look good."""
+    """The figure that the search makes small, in seconds: the average JCT, plus a tenth of the average queueing delay
+    of jobs above 8 GPUs, so that a setting which starves the few large jobs does not look good."""
     large = times.gpus > LARGE_GPUS
     average = float(times.jct_s.mean())
     if not large.any():
@@ -120,7 +113,7 @@ class Evaluator:
 
 
 _BATCH = 4
-"""Trials asked for at once. Fixed, so that the same seed tries the same settings whatever the number of cores."""
+"""Trials asked for at once; fixed, so that the same seed tries the same settings whatever the number of cores."""
 _NO_MATTER = 0.001
 
 
@@ -135,8 +128,7 @@ class Trial:
 class Journal:
     """The trials so far, a JSON line each; a line cut short by a crash is left out and its trial done again.
 
-    The first line says what was searched: a journal of another search is refused.
-    """
+    The first line says what was searched: a journal of another search is refused."""
 
     def __init__(self, path: Path, about: Mapping[str, Any]) -> None:
         self._path = path
@@ -159,7 +151,7 @@ class Journal:
         return [Trial(row["values"], row["score_s"]) for row in _rows(path)[1:]]
 
     def add(self, trial: Trial) -> None:
-        """Remember a trial, on disk before anything else happens."""
+        """Write a trial to disk before anything else happens."""
         self.trials.append(trial)
         with self._path.open("a", encoding="utf-8") as file:
             file.write(json.dumps({"values": dict(trial.values), "score_s": trial.score_s}) + "\n")
@@ -189,16 +181,14 @@ def search(
     workers: int,
     progress: Callable[[int, int], None] | None = None,
 ) -> Trial:
-    """Try settings until the journal holds ``trials`` of them, the present ones first; the best of all.
+    """Try settings until the journal holds ``trials`` of them, the present ones first; returns the best of all.
 
     Changes without which the best is as good are taken back.
 
-    Tree-structured Parzen estimator (Bergstra et al. 2011), as optuna has it. Equal scores: the earlier one, so
-    that the present settings stay where nothing is better.
+    The search is the Tree-structured Parzen estimator (Bergstra et al. 2011) of optuna. Of equal scores the earlier
+    one counts, so that the present settings stay where nothing is better.
 
-    Raises:
-        ConfigError: optuna is not installed.
-    """
+    Raises: ConfigError: optuna is not installed."""
     try:
         import optuna
     except ImportError:
@@ -227,8 +217,9 @@ def search(
 
 
 def _simplified(best: Trial, present: Mapping[str, Value], score: Callable[[dict[str, Value]], float]) -> Trial:
-    """Take back, one after the other, every change without which the score is as good to within a tenth of a
-    percent: what is left is what the gain comes from, and what an administrator has to understand."""
+    """The best trial without the changes that it does not need: one after the other is taken back if the score is as
+    good to within a tenth of a percent. What is left is where the gain comes from, and what an administrator has to
+    understand."""
     bound_s = best.score_s * (1.0 + _NO_MATTER)
     for key, value in best.values.items():
         if value == present[key]:

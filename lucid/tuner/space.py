@@ -1,4 +1,4 @@
-"""Which settings may be searched, and within what bounds."""
+"""The space of the tuner's search: which settings may be searched, and within what bounds."""
 
 from __future__ import annotations
 
@@ -34,16 +34,15 @@ SPACE: tuple[Dimension, ...] = (
     Dimension("policy.packing.when_calm", choices=(False, True)),
     Dimension("policy.profiling.time_aware", choices=(False, True)),
 )
-"""What is searched unless told otherwise. Whether large jobs get reservations at all is not: without them they
-starve, and an average hides that."""
+"""The settings that are searched by default. Whether large jobs get reservations at all is not among them: without
+them they starve, and an average hides that."""
 
 
 def choose(keys: Sequence[str]) -> tuple[Dimension, ...]:
     """The dimensions under these keys, or under the tables that they name; all of them where none are given.
 
     Raises:
-        ConfigError: a key that is not in the space; the message lists those that are.
-    """
+        ConfigError: a key that is not in the space; the message lists those that are."""
     if not keys:
         return SPACE
     chosen: list[Dimension] = []
@@ -58,7 +57,7 @@ def choose(keys: Sequence[str]) -> tuple[Dimension, ...]:
 
 
 def value_at(settings: Settings, key: str) -> Any:
-    """What the settings say under a dotted key."""
+    """The value of the settings under a dotted key."""
     found: Any = settings
     for part in key.split("."):
         found = getattr(found, part)
@@ -69,8 +68,7 @@ def with_values(settings: Settings, values: Mapping[str, Value]) -> Settings:
     """The settings with other values under some dotted keys.
 
     Raises:
-        ConfigError: a key that does not exist, or a value out of its bounds.
-    """
+        ConfigError: a key that does not exist, or a value out of its bounds."""
     data = settings.model_dump(exclude_unset=True)  # what nobody set keeps its default, which may be another live
     for key, value in values.items():
         *path, last = key.split(".")

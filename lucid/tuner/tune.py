@@ -1,4 +1,4 @@
-"""The whole of one tuning: search on the earlier part of a history, judge on the later one."""
+"""``tune``, the whole of one tuning: search on the earlier part of a history, judge on the later one."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FOUND_SHARE = 0.6
 
 
 def _about(scenario: Scenario, dimensions: Sequence[Dimension], seed: int) -> dict[str, Any]:
-    """What tells one search from another, as JSON."""
+    """The key of a search, as JSON, by which it differs from others."""
     trace = scenario.trace
     return {
         "trace": trace.name,
@@ -41,14 +41,12 @@ def tune(
     workers: int,
     progress: Callable[[int, int], None] | None = None,
 ) -> Proposal:
-    """Search, then compare the best found with the present settings on jobs submitted later, once. What is
-    tested on the later data is one candidate, so that luck among many cannot pass for a gain.
+    """Search, then compare the best found with the present settings on jobs submitted later, once. Only one candidate
+    is tested on the later data, so that luck among many cannot pass for a gain.
 
     ``folder`` keeps the journal: called again with the same arguments, the search goes on where it stopped.
 
-    Raises:
-        ConfigError: the folder holds another search, or the history is too short to be divided.
-    """
+    Raises: ConfigError: the folder holds another search, or the history is too short to be divided."""
     trace, split_s = scenario.trace, split_time_s(scenario.trace, FOUND_SHARE)
     if split_s >= trace.jobs[-1].job.submit_s:
         raise ConfigError(f"{trace.name}: the history is too short to keep whole days for the judgement; give more")

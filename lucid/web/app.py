@@ -1,11 +1,7 @@
-"""Routes, /metrics, HTML.
+"""The pages as an ASGI application: routes, ``/metrics``, and HTML from templates that escape everything.
 
-The pages as an ASGI application. It answers GET and HEAD, and changes nothing.
-
-``/metrics``, apart from the pages: made in a thread of its own, and for all who ask within a second once.
-
-From values to HTML: templates that escape everything, and the words and addresses that they use.
-"""
+It answers GET and HEAD, and changes nothing. ``/metrics`` is made in a thread of its own, once for all who ask within
+a second."""
 
 from __future__ import annotations
 
@@ -52,11 +48,9 @@ _STANDS_S = 1.0
 
 
 def scrapes(source: Source, viewer: Callable[[Request], Viewer]) -> Callable[[Request], Awaitable[Response]] | None:
-    """What Prometheus scrapes: no user is named there. ``None`` where prometheus-client is not installed.
+    """The handler of what Prometheus scrapes, which names no user; ``None`` where prometheus-client is not installed.
 
-    Raises:
-        ConfigError: the file with the token cannot be read.
-    """
+    Raises: ConfigError: the file with the token cannot be read."""
     if find_spec("prometheus_client") is None:
         return None
     from lucid.daemon.reporting.metrics import CONTENT_TYPE, render
@@ -83,7 +77,7 @@ def scrapes(source: Source, viewer: Callable[[Request], Viewer]) -> Callable[[Re
 
 
 def _token(path: str) -> bytes:
-    """Empty where no file is named."""
+    """The token in a file; empty where no file is named."""
     if not path:
         return b""
     try:
@@ -119,7 +113,7 @@ def templates() -> Environment:
 def page_response(
     site: Site, viewer: Viewer, page: Page | None, data: Mapping[str, Any], path: str, status: int = 200
 ) -> Response:
-    """One page; without a ``page`` the words of ``data``."""
+    """One page as a response; without a ``page`` one with the words of ``data``."""
     name = "words.html.j2" if page is None else page.template
     text = site.environment.get_template(name).render(
         **data, **on_every_page(site, viewer, "" if page is None else page.section, path)
@@ -128,7 +122,7 @@ def page_response(
 
 
 def on_every_page(site: Site, viewer: Viewer, section: str, path: str) -> dict[str, Any]:
-    """What every template finds beside the page's own data. ``path``: of the page."""
+    """Values that every template finds beside the page's own data. ``path``: of the page."""
     now_s = site.now_s()
     picture = site.source.picture
 
@@ -177,7 +171,7 @@ _STATIC = {"lucid.js": "text/javascript", "lucid.css": "text/css", "icon.svg": "
 _EVENT_EVERY_S = 2.0
 _BEAT_EVERY_S = 15.0
 _MOST_LISTENERS = 256
-"""Half of what the server answers at a time: pages stand beside those who wait for news."""
+"""Most readers who wait for news: half of what the server answers at a time, for pages are served beside them."""
 _HEADERS = {
     "content-security-policy": "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; "
     "img-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
@@ -191,15 +185,14 @@ _HEADERS = {
 
 
 def build_app(source: Source, root_path: str = "") -> ASGIApp:
-    """The application over a source of pictures.
+    """The application over a source of views.
 
     Args:
         source: lucidd's store as the pages see it.
         root_path: the path under which a proxy shows the pages; requests may have it or not.
 
     Raises:
-        ConfigError: the file with the token for /metrics cannot be read.
-    """
+        ConfigError: the file with the token for /metrics cannot be read."""
     root = "/" + root_path.strip("/") if root_path.strip("/") else ""
     site = Site(source, root, templates())
     own_uid = os.geteuid()
@@ -241,7 +234,7 @@ def build_app(source: Source, root_path: str = "") -> ASGIApp:
 
 
 class _Shell:
-    """Round the application: methods, the path of the proxy, headers."""
+    """A wrapper round the application: methods, the path of the proxy, headers."""
 
     def __init__(self, app: ASGIApp, root: str) -> None:
         self._app, self._root = app, root
@@ -307,7 +300,7 @@ def _refusal(site: Site, viewer: Viewer, status: int, words: str, as_json: bool)
 
 
 def _failed(site: Site, viewer: Callable[[Request], Viewer], request: Request) -> Response:
-    """After a defect; Starlette raises it on, so that it stands in the log."""
+    """The response after a defect; Starlette raises the exception on, so that the log has it."""
     words = "That is a defect of Lucid, not of what you asked for. The log of lucid-web says more."
     try:
         return _refusal(site, viewer(request), 500, words, _is_json(request))
@@ -325,7 +318,7 @@ def _json(data: Mapping[str, Any]) -> Response:
 
 
 def _to_job(root: str, request: Request) -> Response:
-    """From the box that asks for a job's number."""
+    """The redirect to the job whose number was typed into the box."""
     job_id = request.query_params.get("id", "").strip()
     safe = "".join(char for char in job_id if char.isalnum() or char in "_-.+")
     return RedirectResponse(f"{root}/job/{safe}" if safe else f"{root}/queue", 303)
@@ -340,7 +333,7 @@ def _static(request: Request) -> Response:
 
 @lru_cache(maxsize=8)
 def _asset(name: str) -> str:
-    """The style begins with that of the simulation's report: one family of pages."""
+    """The text of an asset. The style begins with that of the simulation's report: one family of pages."""
     folder = files("lucid")  # not the simulator's package, which would be imported with all that it needs
     text = folder.joinpath("web", "static", name).read_text(encoding="utf-8")
     if name != "lucid.css":
@@ -349,13 +342,13 @@ def _asset(name: str) -> str:
 
 
 class _Listeners:
-    """Those who wait for news."""
+    """Readers who wait for news."""
 
     def __init__(self, source: Source) -> None:
         self._source, self._count = source, 0
 
     def stream(self, viewer: Viewer) -> Response:
-        """One reader's stream: an event whenever there is another picture."""
+        """One reader's stream: an event whenever there is a new view."""
         if viewer.refused:
             return PlainTextResponse("Say who you are.\n", 403)
         if self._count >= _MOST_LISTENERS:

@@ -32,8 +32,7 @@ def web(
 ) -> None:
     """Serve read-only pages: cluster, queue, jobs, people, health.
 
-    The pages read lucidd's store, so this runs as lucidd's user. Slurm is never asked.
-    """
+    The pages read lucidd's store, so this runs as lucidd's user. Slurm is never asked."""
     lacking = [name for name in ("starlette", "uvicorn") if find_spec(name) is None]
     if lacking:
         raise ConfigError(f"{', '.join(lacking)} not installed: pip install 'lucid-scheduler[web]'")
@@ -69,7 +68,7 @@ def _with(settings: Settings, given: dict[str, Any]) -> Settings:
 
 
 def _free_port(host: str) -> int:
-    """Which one is taken for ``--port 0``: known before it is said."""
+    """The port that ``--port 0`` takes, chosen before it is printed."""
     try:
         with socket.create_server((host, 0), family=socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
             return int(probe.getsockname()[1])
@@ -87,7 +86,7 @@ def _say(settings: Settings, *, demo: bool) -> None:
 
 @contextmanager
 def _demonstration() -> Iterator[Path]:
-    """A simulated cluster with its store; the configuration of it."""
+    """A context with a simulated cluster and its store; yields the path of its configuration."""
     from lucid.web.demo import write_settings
 
     with tempfile.TemporaryDirectory(prefix="lucid-demo-") as name:
@@ -110,7 +109,7 @@ def _demonstration() -> Iterator[Path]:
 
 
 def main() -> None:
-    """``lucid-web``: what ``lucidctl web`` is."""
+    """Run ``lucid-web``, which is ``lucidctl web``."""
     warn_on_stderr()
     try:
         web(standalone_mode=True, prog_name="lucid-web")

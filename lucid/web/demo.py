@@ -1,13 +1,9 @@
-"""A simulated cluster that lives.
+"""The demonstration of ``lucidctl web --demo``: a simulated cluster that lives, written into a store.
 
-The demonstration: a simulated cluster that lives, written into a store by the parts that lucidd writes with.
-
-A SYNTHETIC month is replayed under Lucid's policy. Its first days are replayed at once, so that there is a past to
-look at; then the replay goes on in step with a clock that runs ``SPEED`` times as fast as the real one. A process of
-its own, so that the pages have the same memory and the same store as over a real cluster.
-
-The configuration of the demonstration, apart from its replay: the pages' process needs no simulator.
-"""
+A SYNTHETIC month is replayed under Lucid's policy. Its first days are replayed at once, so that there is a past; then
+the replay goes on in step with a clock that runs ``SPEED`` times as fast as the real one. It is a process of its own,
+so that the pages have the same memory and the same store as over a real cluster; its configuration is apart from the
+replay, for the pages' process needs no simulator."""
 
 from __future__ import annotations
 
@@ -51,13 +47,13 @@ from lucid.store.recorder import StoreRecorder
 from lucid.store.sqlite import SqliteStore
 
 PROFILING = "profiling"
-"""As the simulator calls that partition."""
+"""The simulator's name of the profiling partition."""
 VCS = {"vision": 6, "language": 4, "speech": 3, "robotics": 2, "shared": 2}
-"""Fewer nodes than the preset has, so that jobs queue and share."""
+"""Nodes by VC: fewer than the preset has, so that jobs queue and share."""
 
 
 def write_settings(folder: Path) -> Path:
-    """The configuration of the demonstration, in its own folder."""
+    """Write the configuration of the demonstration into its folder; returns its path."""
     lines = ["[daemon]", f'state_dir = "{folder}"', f'heartbeat = "{folder}/heartbeat"']
     lines += [f'profiling_partition = "{PROFILING}"', "share_across_users = true", "[daemon.partitions]"]
     lines += [f'{name} = "pack"' for name in VCS]
@@ -74,35 +70,35 @@ _DAY_S = 86400.0
 _KNOWN_DAYS, _PAST_DAYS = 8.0, 2.75
 """Days whose jobs only teach the predictor, and days that are replayed at once."""
 _LATELY_S = 1800.0
-"""Of the past, the last seconds of which pictures are drawn."""
+"""The last seconds of the past for which views are stored."""
 _REPEATS = 3
 _FORECAST_S = 6 * 3600.0
-"""Of the past, the last seconds in which starts are forecast: half of all the time, were it all."""
+"""The last seconds of the past in which starts are forecast: over all of it they would take half of the time."""
 _USES_EVERY_S = 900.0
-"""How often samplers say how the running jobs use their GPUs, in the demonstration's time."""
+"""How often samplers report how the running jobs use their GPUs, in the demonstration's time."""
 _FIRST_JOB = 48_000
 _DRAINED = 3
-"""Which node, counted from the first VC's first, is out."""
+"""The number of the node that is out, counted from the first VC's first."""
 _WORKS = 0.97
 """Share of an ordinary job's time in which its GPUs work."""
 _LEAST_S = 1800.0
-"""Shorter jobs waste nothing."""
+"""The least run time of jobs that waste something."""
 
 
 class _Quiet:
-    """No sampler's folder: what was measured comes with the simulated jobs."""
+    """Stands for a sampler's folder: measurements come with the simulated jobs."""
 
     bad: dict[str, str] = {}  # noqa: RUF012 - as ProfileFolder has it
 
     def new(self) -> tuple[()]:
-        """Nothing."""
+        """No readings."""
         return ()
 
     def idle(self, job: str) -> None:
-        """Of none."""
+        """``None``: of no job."""
 
     def uses(self, job: str) -> tuple[()]:  # noqa: ARG002 - a ProfileSource
-        """None."""
+        """No uses."""
         return ()
 
 
@@ -151,7 +147,7 @@ class Demo:
         self._measured: dict[str, JobProfile] = {}
 
     def run_past(self) -> None:
-        """Replay the days before."""
+        """Replay the days before ``begun_s``."""
         often_s, self._recorder.picture_every_s = self._recorder.picture_every_s, float("inf")
         self.run_to(self.begun_s - _LATELY_S)
         self._recorder.picture_every_s = often_s
@@ -173,7 +169,7 @@ class Demo:
                     break
 
     def follow(self, clock_s: float) -> None:
-        """Go on up to ``clock_s``, and tell of it as lucidd does after a turn."""
+        """Go on up to ``clock_s``, and write the results as lucidd does after a turn."""
         self.run_to(clock_s)
         self._tell(clock_s)
         if clock_s - self._used_s >= _USES_EVERY_S:
@@ -232,7 +228,7 @@ class Demo:
 
 
 class _Told:
-    """The store's recorder, and with it what Slurm would have been told."""
+    """The store's recorder, which also records what Slurm would have been asked."""
 
     def __init__(self, recorder: StoreRecorder, store: SqliteStore, token: int) -> None:
         self._recorder, self._store, self._token = recorder, store, token
@@ -277,7 +273,7 @@ class _DemoUses:
 
 
 def _trace(begun_s: float) -> Trace:
-    """The month, again and again, with times such that the past ends at ``begun_s``."""
+    """The month, repeated, with times such that the past ends at ``begun_s``."""
     month = synthesise(preset(_PRESET), _SEED)
     span_s = preset(_PRESET).days * _DAY_S
     zero_s = begun_s - (_KNOWN_DAYS + _PAST_DAYS) * _DAY_S
@@ -299,7 +295,7 @@ def _layout() -> Layout:
 
 
 def main() -> None:
-    """``python -m lucid.web.demo FOLDER``: says ``ready`` once there is something to see, and lives until stdin
+    """Run ``python -m lucid.web.demo FOLDER``: prints ``ready`` once there is something to see, and lives until stdin
     closes."""
     folder = Path(sys.argv[1])
     settings = load_settings(folder / "lucid.toml")

@@ -1,4 +1,4 @@
-"""The process: listens, tells the pages who is at the other end of a Unix socket, and ends in order."""
+"""The process of ``lucid-web``: listens, names the user at the other end of a Unix socket, and ends in order."""
 
 from __future__ import annotations
 
@@ -18,14 +18,15 @@ from lucid.web.source import Source
 from lucid.web.viewer import UNIX
 
 _AT_ONCE = 512
-"""Connections and requests; one more gets 503. A proxy in front keeps its clients apart (docs/web.md)."""
+"""Most connections and requests at once; one more gets 503. A proxy in front keeps its clients apart
+(docs/web.md)."""
 
 
 class PeerProtocol(H11Protocol):
-    """HTTP that names the peer of a Unix socket by its uid, as the kernel tells it."""
+    """HTTP that names the peer of a Unix socket by its uid, which the kernel gives."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """A connection begins."""
+        """Note the peer as a connection begins."""
         super().connection_made(transport)
         sock: socket.socket | None = transport.get_extra_info("socket")
         if sock is not None and sock.family == socket.AF_UNIX:
@@ -38,8 +39,7 @@ def serve(source: Source, web: WebSettings) -> None:
     """Serve the pages until the process is told to end.
 
     Raises:
-        ConfigError: the address or the socket cannot be had.
-    """
+        ConfigError: the address or the socket cannot be had."""
     source.start()
     try:
         _run(build_app(source, web.root_path), web)

@@ -1,4 +1,4 @@
-"""What every page is made from, and the words that several of them say."""
+"""``Site``: what every page is made from (source, root, form), and words that several pages use."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ from lucid.web.viewer import Sight, Viewer
 
 @dataclass(frozen=True)
 class Site:
-    """``root``: the path under which a proxy shows the pages, without a slash at its end."""
+    """The site of the pages. ``root``: the path under which a proxy shows the pages, without a slash at its end."""
 
     source: Source
     root: str
     environment: Environment
     what_if: WhatIf = field(default_factory=WhatIf)
     findings: dict[str, Any] = field(default_factory=dict)
-    """What doctor found last, with the time."""
+    """doctor's last findings, with the time."""
 
     @property
     def settings(self) -> WebSettings:
-        """Of the pages."""
+        """The settings of the pages."""
         return self.source.settings.web
 
     @property
     def picture(self) -> Picture:
-        """The last one; there is one wherever a page is made."""
+        """The last view of the store; there is one wherever a page is made."""
         assert self.source.picture is not None
         return self.source.picture
 
@@ -48,11 +48,11 @@ class Site:
         return self.source.now_s()
 
     def user_of(self, job: Job, viewer: Viewer) -> str:
-        """The user as this viewer may know him."""
+        """The user's name as this viewer may know it."""
         return job.user if viewer.sees(job.user) is Sight.ALL else self.picture.aliases.get(job.user, "a user")
 
     def job_of(self, job: Job, viewer: Viewer) -> Job | None:
-        """The job as this viewer may see it; ``None`` where he may not."""
+        """The job as this viewer may see it; ``None`` where the viewer may not."""
         sight = viewer.sees(job.user)
         if sight is Sight.OWN:
             return None
@@ -73,7 +73,7 @@ class Site:
         return reason_from_dict(without_names(type(reason), reason_to_dict(reason), alias))
 
     def alive(self) -> tuple[bool, str]:
-        """Does a lucidd hold the lease, and which."""
+        """Whether a lucidd holds the lease, and which."""
         with self.source.store() as store:
             lease = store.lease()
         lives = lease is not None and lease.until_s > self.now_s() and not holder_is_dead(lease.holder)
@@ -81,7 +81,7 @@ class Site:
 
 
 def obstacles(reasons: Sequence[Reason]) -> list[str]:
-    """In words, the comparisons that keep a job from starting; all of them where none does by itself."""
+    """The comparisons that keep a job from starting, in words; all of them where none does by itself."""
     against = [reason for reason in reasons if not reason]
     return [reason_text(reason) for reason in against or reasons]
 

@@ -1,20 +1,10 @@
-"""What the pages read of the store; spans of the last day.
+"""``Source``: what the pages read of lucidd's store, kept up to date and indexed; spans of the last day.
 
-Where the pages come from: lucidd's store, opened read-only, looked at by a thread of its own. Slurm is not asked.
-
-A picture is read again when lucidd has drawn another. Reading one of 12,000 jobs takes a second, so the next is not
-read before ten times as long has passed.
-
-One look at lucidd's store, indexed by what pages ask for.
-
-What lucidd says of itself, as the pages read it: lucidd may be older or younger than they are, or just begun.
-
-Each noun has a default for every field. A member of the store's view that is absent, or of another type, has it.
-
-Where jobs stood over the last day: from the decisions that lucidd carried out, and the jobs that ended.
-
-Rows are read once each: the first look reads a day, every later one what has come since.
-"""
+The store is opened read-only; Slurm is not asked. A view is read again when lucidd has written another. Reading one
+of 12,000 jobs takes a second, so the next is not read before ten times as long has passed. lucidd may be older or
+younger than the pages, or just begun, so each class has a default for every field: a member of the view that is
+absent, or of another type, has it. Rows of the spans of jobs are read once each: the first reading takes in a day,
+every later one what has come since."""
 
 from __future__ import annotations
 
@@ -81,7 +71,7 @@ class Times:
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """Of what lucidd has counted, what the pages show."""
+    """The counts of lucidd that the pages show."""
 
     cycle_s: Times = field(default_factory=Times)
     plan_s: Times = field(default_factory=Times)
@@ -112,7 +102,8 @@ class Status:
 
 @dataclass(frozen=True, slots=True)
 class Drift:
-    """``error_ratio``: error over that of history means; ``None`` where too few jobs have ended."""
+    """The drift of a model. ``error_ratio``: error over that of history means; ``None`` where too few jobs have
+    ended."""
 
     error_ratio: float | None = None
     jobs: int = 0
@@ -121,8 +112,8 @@ class Drift:
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """What the last look at one kind of model came to. ``drift``: ``None`` where there was no evidence yet. What
-    follows ``reasons`` is told where a version was trained."""
+    """The last result of one kind of model's upkeep. ``drift``: ``None`` where there was no evidence yet. The fields
+    after ``reasons`` are set where a version was trained."""
 
     kind: str = ""
     trouble: str | None = None
@@ -138,12 +129,12 @@ class Judged:
 
 
 def status_of(data: Any) -> Status:
-    """Of the view ``status``, whatever it holds."""
+    """The status in the view ``status``, whatever it holds."""
     return _read(Status, data)
 
 
 def judged_of(data: Any) -> tuple[Judged, ...]:
-    """Of the view ``upkeep``, whatever it holds."""
+    """The results in the view ``upkeep``, whatever it holds."""
     return tuple(_read(Judged, one) for one in data) if isinstance(data, list) else ()
 
 
@@ -156,15 +147,15 @@ Entry = Pending | Running
 
 @dataclass(frozen=True)
 class Picture:
-    """``version`` rises with every picture."""
+    """One view of lucidd's store, with indexes. ``version`` rises with every view."""
 
     version: int
     seen: StoredPlan
     status: Status
     times: StartTimes = field(default_factory=StartTimes)
-    """What came true of lucidd's forecasts of starts."""
+    """lucidd's forecasts of starts, and what came true."""
     positions: Mapping[str, int] = field(init=False)
-    """Of the jobs that wait: the place in their partition's order."""
+    """The places of waiting jobs in their partition's order."""
 
     def __post_init__(self) -> None:
         found: dict[str, int] = {}
@@ -174,12 +165,12 @@ class Picture:
 
     @property
     def now_s(self) -> float:
-        """When lucidd looked."""
+        """When lucidd polled."""
         return self.seen.snapshot.now_s
 
     @cached_property
     def waiting(self) -> dict[str, tuple[str, Pending]]:
-        """Partition and job, in the order of the partitions' plans."""
+        """Partition and job of waiting jobs, in the order of the partitions' plans."""
         found: dict[str, tuple[str, Pending]] = {}
         for name, part in self.seen.snapshot.partitions.items():
             for entry in sorted(part.pending, key=lambda e: self.positions.get(e.job.id, 0)):
@@ -188,7 +179,7 @@ class Picture:
 
     @cached_property
     def running(self) -> dict[str, tuple[str, Running]]:
-        """Partition and job."""
+        """Partition and job of running jobs."""
         return {e.job.id: (n, e) for n, part in self.seen.snapshot.partitions.items() for e in part.running}
 
     @cached_property
@@ -207,7 +198,7 @@ class Picture:
 
     @cached_property
     def aliases(self) -> dict[str, str]:
-        """Users by number, as ``public.json`` has them."""
+        """Users' numbers, as ``public.json`` has them."""
         found: dict[str, str] = {"": ""}
         for part in self.seen.snapshot.partitions.values():
             for job in (*(e.job for e in part.pending), *(e.job for e in part.running)):
@@ -216,7 +207,8 @@ class Picture:
 
     @cached_property
     def kept(self) -> dict[str, list[dict[str, Any]]]:
-        """By partition, for which jobs nodes are kept, how many and until about when, as decisions on others say."""
+        """By partition, the jobs for which nodes are kept, how many and until about when, as decisions on others
+        say."""
         found: dict[str, dict[str, dict[str, Any]]] = {}
         for name, part in self.seen.plan.partitions.items():
             seen: set[int] = set()
@@ -257,12 +249,12 @@ class Picture:
         return found
 
     def gpu_states(self, partition: str) -> dict[str, int]:
-        """How many GPUs one job holds, two or more share, nobody holds (and how many of these are on nodes that sleep
-        or boot), and nobody may have."""
+        """How many GPUs are held by one job, by two or more, by nobody (and how many of these are on nodes that sleep
+        or boot), and how many nobody may have."""
         return self._gpu_states[partition]
 
     def warm(self) -> None:
-        """Index it, so that no page has to."""
+        """Make the indexes, so that no page has to."""
         _ = self.waiting, self.running, self.nodes, self.on_node, self.aliases, self.kept, self._gpu_states
 
     def decision(self, partition: str, job_id: str) -> DecisionRow | None:
@@ -275,7 +267,7 @@ class Picture:
         return row_of(seen.plan.now_s, job_id, partition, made, seen.modes.get(partition, Mode.PACK))
 
     def entry(self, job_id: str) -> tuple[str, Entry] | None:
-        """A job that waits or runs."""
+        """The partition and the job that waits or runs; ``None`` where there is none."""
         return self.waiting.get(job_id) or self.running.get(job_id)
 
 
@@ -299,7 +291,7 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class _Gone:
-    """A job that ended: when, and whose it was."""
+    """An ended job: when it ended, its user and its name."""
 
     end_s: float
     user: str
@@ -317,7 +309,7 @@ class History:
         self._lock = threading.Lock()
 
     def take(self, store: SqliteStore, now_s: float) -> None:
-        """What has come since the last look."""
+        """Read what has come since the last reading."""
         with store.reading() as db:
             if self._next_id < 0:
                 (first,) = db.execute("SELECT min(id) FROM decisions WHERE at_s >= ?", (now_s - DAY_S,)).fetchone()
@@ -368,7 +360,7 @@ class History:
             del self._gone[job_id]
 
     def spans(self, since_s: float) -> Iterator[Span]:
-        """Those that lasted beyond ``since_s``."""
+        """The spans that lasted beyond ``since_s``."""
         with self._lock:
             found = [span for spans in self._spans.values() for span in spans]
         return (span for span in found if span.end_s is None or span.end_s > since_s)
@@ -383,13 +375,13 @@ _LOG = logging.getLogger("lucid.web")
 _LOOK_EVERY_S = 1.0
 _SHARE = 10.0
 _ACCOUNTS_S, _ACCOUNTS_SHARE = 60.0, 30.0
-"""Between two accounts of all jobs: seconds, and so many times as long as one takes."""
+"""The time between two accounts of all jobs: at least so many seconds, and so many times as long as one takes."""
 DEMO = "demo"
-"""Name of the view in which the demonstration says how fast its clock runs."""
+"""Name of the view in which the demonstration records how fast its clock runs."""
 
 
 class Source:
-    """Lucidd's store as the pages see it. ``picture`` is replaced, never changed."""
+    """lucidd's store as the pages see it. ``picture`` is replaced, never changed."""
 
     def __init__(self, settings: Settings, config: Path | None, clock_s: Callable[[], float] = time.time) -> None:
         """``config``: lucidd's configuration, by which a command reads the same store; ``None`` where none does."""
@@ -398,17 +390,18 @@ class Source:
         self.path = Path(settings.daemon.state_dir) / "lucid.db"
         self.picture: Picture | None = None
         self.trouble = ""
-        """Why there is no picture, or no newer one."""
+        """Why there is no view, or no newer one."""
         self.status = Status()
-        """As lucidd wrote it last: newer than the picture's, which is drawn only when something has changed."""
+        """The status that lucidd wrote last: newer than the picture's, which is written only when something has
+        changed."""
         self.history = History()
         self.forecasts = Forecasts()
         self.uses = UseFolder(profiles_folder(settings))
         self.accounts: list[JobAccount] = []
-        """Of every job of the last efficiency.days, and of those that run: what it held and what it wasted."""
+        """The accounts of every job of the last efficiency.days, and of those that run: what each held and wasted."""
         self.account_of: dict[str, JobAccount] = {}
         self.promised: dict[tuple[str, str], tuple[float, float] | None] = {}
-        """Of pairs, guest and host: the speeds of host and guest that were expected."""
+        """The promised speeds of pairs, host's and guest's, by guest and host."""
         self._clock_s = clock_s
         self._store: SqliteStore | None = None
         self._lock = threading.Lock()
@@ -426,7 +419,7 @@ class Source:
     # -- the clock of what is shown ------------------------------------------------------------------------------
 
     def now_s(self) -> float:
-        """Unix time; of the demonstration the time there, which runs faster."""
+        """The Unix time; for the demonstration the time there, which runs faster."""
         demo = self._demo
         if demo is None:
             return self._clock_s()
@@ -440,7 +433,7 @@ class Source:
     # -- looking -------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Look now, and go on in a thread."""
+        """Read now, and go on in a thread."""
         self.look()
         self.account()
         self._thread = threading.Thread(target=self._run, name="lucid-web source", daemon=True)
@@ -460,7 +453,7 @@ class Source:
             self.account()
 
     def look(self) -> None:
-        """Take in what is new. Trouble is told on the pages, and tried again."""
+        """Take in what is new. Trouble is shown on the pages, and tried again."""
         try:
             self._look()
         except LucidError as error:
@@ -470,7 +463,7 @@ class Source:
 
     @property
     def seen(self) -> StoredPlan | None:
-        """What lucidd saw and decided last; ``None`` where there is no picture."""
+        """lucidd's last snapshot and plan; ``None`` where there is none."""
         return None if self.picture is None else self.picture.seen
 
     def account(self) -> None:
@@ -528,7 +521,7 @@ class Source:
         self._next_s = began_s + took_s + _SHARE * took_s
 
     def _foresee(self, store: SqliteStore, picture: Picture) -> None:
-        """lucidd foresees starts some seconds after it has drawn the picture."""
+        """Take in lucidd's forecast of starts, which comes some seconds after the view."""
         data = store.view(STARTS)
         if data != self._foreseen or picture is not self.picture:
             self._foreseen, seen = data, picture.seen
@@ -536,11 +529,9 @@ class Source:
 
     @contextmanager
     def store(self) -> Iterator[SqliteStore]:
-        """The store, for one thread at a time; opened again where another file lies in its place.
+        """A context with the store, for one thread at a time; opened again where another file lies in its place.
 
-        Raises:
-            StoreError: it cannot be read.
-        """
+        Raises: StoreError: it cannot be read."""
         with self._lock:
             try:
                 found = self.path.stat()

@@ -1,9 +1,6 @@
-"""When waiting jobs start, and what would start one sooner.
+"""Expected starts on the pages, as lucidd forecast them and as they changed; and what would start a job sooner.
 
-When waiting jobs are expected to start, as lucidd foresaw it, and how that has changed since these pages run.
-
-What would start a waiting job sooner: ``lucidctl why-not`` is run and asked, a few at a time and for a while.
-"""
+The latter runs ``lucidctl why-not``, a few at a time and each for a limited time."""
 
 from __future__ import annotations
 
@@ -21,23 +18,24 @@ from lucid.cli.options import job_number
 from lucid.daemon.reporting.starts import StartsAhead
 
 _POINTS = 24
-"""Forecasts of one job's start that are remembered."""
+"""How many forecasts of one job's start are remembered."""
 _MOVED = 0.1
-"""A forecast that differs by less, as a share of the wait, is no news."""
+"""A forecast that differs by less, as a share of the wait, is not a new one."""
 _LASTS_S = 600.0
-"""A forecast that is older than the picture by more is shown no longer."""
+"""How much older than the view a forecast may be to be shown."""
 
 
 class Forecasts:
-    """``ahead``: the last forecast of all starts; ``None`` where there is none, or it is too old."""
+    """The forecasts of starts since these pages run. ``ahead``: the last one of all starts; ``None`` where there is
+    none, or it is too old."""
 
     def __init__(self) -> None:
         self.ahead: StartsAhead | None = None
         self._by_job: dict[str, deque[tuple[float, float, float, float]]] = {}
 
     def take(self, told: StartsAhead | None, now_s: float) -> None:
-        """What holds of the picture of ``now_s``; ``None`` where lucidd has not foreseen all of it yet: what it
-        foresaw before stands for a while. Jobs that wait no longer go."""
+        """Take in the forecast for the view of ``now_s``; ``None`` where lucidd has not made it yet: then the one
+        before stands for a while. Jobs that wait no longer go."""
         if told is None:
             if self.ahead is not None and now_s - self.ahead.at_s > _LASTS_S:
                 self.ahead = None
@@ -54,7 +52,7 @@ class Forecasts:
                 points.append((told.at_s, early, likely, late))
 
     def of(self, job_id: str) -> Sequence[tuple[float, float, float, float]]:
-        """When it was said, and the start: early, likely, late; oldest first."""
+        """The forecasts of one job, oldest first: when each was made, and the start: early, likely, late."""
         return tuple(self._by_job.get(job_id, ()))
 
 
@@ -63,11 +61,11 @@ _LUCIDCTL = (sys.executable, "-m", "lucid.cli.main")
 _AT_ONCE = 2
 _MOST_S = 20.0
 _TOLD = "lucidctl: "
-"""How a message begins that Lucid gives on purpose."""
+"""The beginning of a message that Lucid gives on purpose."""
 
 
 class WhatIf:
-    """The form on the page of a job. It holds no answer: who asks again has it planned again."""
+    """Answers the form on a job's page. It keeps no answer: whoever asks again has it planned again."""
 
     def __init__(self, lucidctl: Sequence[str] = _LUCIDCTL, at_once: int = _AT_ONCE, most_s: float = _MOST_S) -> None:
         """``at_once``: commands that run at a time. ``most_s``: how long one may take."""
@@ -75,12 +73,10 @@ class WhatIf:
         self._room = threading.BoundedSemaphore(at_once)
 
     def ask(self, config: Path, job_id: str, gpus: int | None, share: bool, vc: str | None) -> dict[str, Any]:
-        """What ``lucidctl why-not --json`` says, with the names that lucidd's user may read; ``error`` where it says
-        nothing.
+        """The answer of ``lucidctl why-not --json``, with the names that lucidd's user may read; ``error`` where
+        there is none.
 
-        Raises:
-            ConfigError: that is no job number.
-        """
+        Raises: ConfigError: that is no job number."""
         words = [*self._lucidctl, "why-not", job_number(job_id), f"--config={config}", "--json"]
         words += [f"--gpus={gpus}"] if gpus else []
         words += ["--share"] if share else []

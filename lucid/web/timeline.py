@@ -1,4 +1,4 @@
-"""The chart of who stood where: geometry in seconds and lanes, which the browser scales."""
+"""The chart of which jobs ran on which GPUs over the last hours: geometry in seconds and lanes."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from lucid.web.source import Span
 from lucid.web.viewer import Sight, Viewer
 
 _LANE, _GAP = 5, 7
-"""Pixels of a GPU, and between two nodes."""
+"""Pixels of a GPU, and of the gap between two nodes."""
 _MOST = 6_000
-"""Bars of one chart."""
+"""Most bars of one chart."""
 
 
 class Gantt(TypedDict):
-    """``width`` in seconds, ``height`` in pixels; each bar has x, y, width and height in these units, its kind, and
-    what it says."""
+    """The chart. ``width`` in seconds, ``height`` in pixels; each bar has x, y, width and height in these units, its
+    kind, and its words."""
 
     since_s: float
     until_s: float
@@ -33,7 +33,7 @@ class Gantt(TypedDict):
 
 
 def gantt(site: Site, viewer: Viewer, nodes: Sequence[Node], hours: int) -> Gantt:
-    """The last ``hours`` on these nodes."""
+    """The chart of the last ``hours`` on these nodes."""
     now_s = max(site.picture.now_s, site.now_s())
     since_s = now_s - 3600.0 * hours
     until_s = _ahead_s(nodes, now_s, 3600.0 * hours)
@@ -79,7 +79,7 @@ def gantt(site: Site, viewer: Viewer, nodes: Sequence[Node], hours: int) -> Gant
 
 
 def _ahead_s(nodes: Sequence[Node], now_s: float, most_s: float) -> float:
-    """Until when the chart goes on: the end of a window that begins within as long as it looks back, no further."""
+    """The end of the chart: that of a window that begins within as long as the chart goes back, no further."""
     ends = [
         min(window.end_s, now_s + most_s)
         for node in nodes
@@ -90,7 +90,7 @@ def _ahead_s(nodes: Sequence[Node], now_s: float, most_s: float) -> float:
 
 
 def _windows(node: Node, top: int, since_s: float, until_s: float) -> list[dict[str, Any]]:
-    """Boxes over all GPUs of the node."""
+    """The windows of a node, as boxes over all its GPUs."""
     found = []
     for window in node.windows:
         first_s, last_s = max(window.from_s, since_s), min(window.end_s, until_s)

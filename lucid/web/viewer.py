@@ -1,5 +1,7 @@
-"""Who looks, and what they may see. Slurm's ``PrivateData`` is obeyed as lucidd recorded it; where nothing is
-recorded the pages show what they would under ``PrivateData=jobs,usage``."""
+"""``Viewer``: who reads the pages, and what that reader may see, by Slurm's ``PrivateData`` and settings.
+
+``PrivateData`` counts as lucidd recorded it; where nothing is recorded the pages show what they would under
+``PrivateData=jobs,usage``."""
 
 from __future__ import annotations
 
@@ -12,11 +14,11 @@ from ipaddress import ip_address, ip_network
 from lucid.config.other import Anonymous, Others, WebSettings
 
 UNIX = "unix"
-"""In place of a client's address: the peer of a Unix socket, its uid in place of the port."""
+"""Stands for a client's address: the peer of a Unix socket, its uid in place of the port."""
 
 
 class Sight(StrEnum):
-    """What of other people's jobs is shown."""
+    """How much of other people's jobs is shown."""
 
     ALL = "all"
     NAMELESS = "nameless"
@@ -25,8 +27,8 @@ class Sight(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Viewer:
-    """``name``: empty where nobody vouches for one. ``usage``: of other people's usage of GPUs. ``refused``: nothing
-    is shown at all."""
+    """A reader. ``name``: empty where no proxy or socket vouches for one. ``usage``: how much of other people's usage
+    of GPUs is shown. ``refused``: nothing is shown at all."""
 
     name: str
     admin: bool
@@ -35,11 +37,11 @@ class Viewer:
     refused: bool = False
 
     def sees(self, user: str) -> Sight:
-        """What is shown of a job of ``user``: all of it, no names, or (``OWN``) nothing."""
+        """How much is shown of a job of ``user``: all of it, no names, or (``OWN``) nothing."""
         return Sight.ALL if self.name and self.name == user else self.jobs
 
     def sees_usage(self, user: str) -> Sight:
-        """The same of the usage of ``user``."""
+        """How much is shown of the usage of ``user``."""
         return Sight.ALL if self.name and self.name == user else self.usage
 
 
@@ -65,8 +67,7 @@ def viewer_of(
         client: address and port, or ``("unix", uid)``.
         headers: with names in lower case.
         private: the words of Slurm's PrivateData; ``None`` where lucidd has recorded none.
-        own_uid: of this process, which has lucidd's rights.
-    """
+        own_uid: of this process, which has lucidd's rights."""
     name, admin = "", False
     if client is not None and client[0] == UNIX and f"unix:{peer_name(client[1])}" not in settings.trusted_proxies:
         name, admin = peer_name(client[1]), client[1] in (0, own_uid)

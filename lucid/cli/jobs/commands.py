@@ -1,5 +1,6 @@
-"""The commands that people type all day: what they take, and their help. What they do is imported once they are
-called: ``--help`` and completion need none of it."""
+"""The commands of every day (status, queue, explain, top, when, why-not, history, efficiency): options and help.
+
+Their code is imported once they are called: ``--help`` and completion need none of it."""
 
 from __future__ import annotations
 
@@ -12,8 +13,8 @@ from lucid.cli.options import config_option, job_number
 
 
 def _one_thread() -> None:
-    """Before numpy is imported: else its OpenBLAS starts a thread for each core, of which nothing here makes use. On
-    two cores that took as long as the rest of numpy."""
+    """Keep numpy's OpenBLAS to one thread, before it is imported: else it starts a thread for each core, which
+    nothing here uses. On two cores that took as long as the rest of numpy."""
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 
@@ -33,8 +34,7 @@ def status(config: Path, as_json: bool) -> None:
 def queue(config: Path, as_json: bool) -> None:
     """List the waiting jobs: order, estimate, expected start, and why each job waits.
 
-    The order is that of lucidd's last plan.
-    """
+    The order is that of lucidd's last plan."""
     from lucid.cli.jobs.queue import tell_queue
 
     tell_queue(config, as_json)
@@ -52,8 +52,7 @@ def explain(job_id: str, run_dir: Path | None, policy: str | None, as_json: bool
     Without --run, the command reads the decisions of lucidd. With --run, it reads a simulated run.
 
     A VC is a partition with its nodes. Beside a job: on the same GPUs. Kept nodes: another job starts there only if
-    it should end before they are needed. Let go: released as its user wrote it. More words: docs/glossary.md.
-    """
+    it should end before they are needed. Let go: released as its user wrote it. More words: docs/glossary.md."""
     from lucid.cli.jobs.explain import tell_explain
 
     tell_explain(job_number(job_id) if run_dir is None else job_id, run_dir, policy, as_json, config)
@@ -73,8 +72,7 @@ def explain(job_id: str, run_dir: Path | None, policy: str | None, as_json: bool
 def top(config: Path, every_s: float, user: str) -> None:
     """Watch nodes, running jobs and the queue. Keys as in htop: F1 shows them.
 
-    Nothing is changed, and Slurm is not asked: top reads what lucidd has written.
-    """
+    Nothing is changed, and Slurm is not asked: top reads what lucidd has written."""
     from lucid.cli.site.top import tell_top
 
     tell_top(config, every_s, user)
@@ -91,8 +89,7 @@ def when(gpus: int, limit: str | None, user: str, partition: str | None, config:
     """Say when a job would start if it were submitted now. Nothing is submitted.
 
     lucidd's last snapshot is planned ahead with that job in it, by lucidd's policy. The range holds 8 starts in 10,
-    as far as lucidd's earlier forecasts came true.
-    """
+    as far as lucidd's earlier forecasts came true."""
     _one_thread()
     from lucid.cli.jobs.when import tell_when
 
@@ -155,8 +152,7 @@ def efficiency(
 
     Counted are jobs that ended in the last days, and those that run, each over its whole run. Running jobs whose GPUs
     do nothing now are listed. With --time-limits, the command plans lucidd's recorded plans again, with one job's
-    time limit changed.
-    """
+    time limit changed."""
     if job_id is not None:
         job_number(job_id)
     if time_limits:

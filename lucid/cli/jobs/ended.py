@@ -1,11 +1,4 @@
-"""Explain of a job that ended, or that nothing is known of: one question to Slurm.
-
-``lucidctl explain`` of a job that ended: how, why if it ended badly, and what would have helped.
-
-Why nothing was decided about a job, by one question to Slurm.
-
-One question to Slurm from a command that lives on what lucidd has stored.
-"""
+"""``lucidctl explain`` of a job that ended or is unknown: how it ended and why, by one question to Slurm."""
 
 from __future__ import annotations
 
@@ -35,7 +28,7 @@ _PATIENCE_S = 5.0
 
 
 def asked(settings: Settings, question: Callable[[CommandClient], _T]) -> _T | None:
-    """The answer; ``None`` where Slurm gives none within some seconds: the command then tells what it knows."""
+    """Slurm's answer; ``None`` where there is none within some seconds: the command then shows what it knows."""
     try:
         return question(CommandClient(settings.slurm.prefix, Breaker(time.monotonic), _PATIENCE_S))
     except ClusterError:
@@ -43,8 +36,8 @@ def asked(settings: Settings, question: Callable[[CommandClient], _T]) -> _T | N
 
 
 def with_ending(story: Story, data: dict[str, Any], ended: Ended, settings: Settings, store: SqliteStore) -> Story:
-    """The same, and ``data`` too, with the end of the job, and what a time limit that fits would have brought.
-    Accounting is asked about one that ended badly. If it does not answer, only the state is shown."""
+    """The story, and ``data`` too, with the end of the job, and the effect of a time limit that fits. Accounting is
+    asked about a job that ended badly. If it does not answer, only the state is shown."""
     why = None if ended.state == "COMPLETED" else why_ended(_ending(ended, settings))
     earlier = earlier_of(store, settings, ended)
     data["ended"] = {
@@ -68,8 +61,7 @@ def _ending(ended: Ended, settings: Settings) -> Ending:
 
 
 def why_unknown(settings: Settings, job_id: str) -> str:
-    """One sentence; empty where Slurm does not answer. A job of which nothing is stored is meant, and that does not
-    run."""
+    """Why nothing is stored about a job that does not run, in one sentence; empty where Slurm does not answer."""
     found = asked(settings, lambda slurm: slurm.some_jobs([checked_id(job_id)]))
     if found is None:
         return ""

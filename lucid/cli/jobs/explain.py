@@ -12,7 +12,7 @@ from lucid.explain.story import UNBROKEN, WIDTH
 
 
 def tell_explain(job_id: str, run_dir: Path | None, policy: str | None, as_json: bool, config: Path) -> None:
-    """As ``lucidctl explain`` is asked."""
+    """Carry out ``lucidctl explain``."""
     # what only one of the two needs is imported there: a live job's story needs no simulator
     if run_dir is None:
         from lucid.cli.jobs.queue import live_settings, seen_store, told_live

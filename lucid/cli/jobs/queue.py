@@ -1,10 +1,6 @@
-"""Queue, status, history.
+"""``lucidctl queue``, ``status``, ``history``: waiting jobs, lucidd's state, ended jobs, from the store.
 
-``lucidctl queue``: the waiting jobs in the order of lucidd's last plan, with expected start and reason.
-
-``lucidctl status|history``: what the daemon sees and does, from its store. All of it works while the daemon
-is down.
-"""
+All of it works while the daemon is down."""
 
 from __future__ import annotations
 
@@ -54,8 +50,7 @@ def live_settings(config: Path) -> Settings:
     """lucidd's settings.
 
     Raises:
-        ConfigError: the file cannot be read, is wrong, or names no partition.
-    """
+        ConfigError: the file cannot be read, is wrong, or names no partition."""
     from lucid.config.load import load_settings
 
     settings = load_settings(config)
@@ -65,11 +60,10 @@ def live_settings(config: Path) -> Settings:
 
 
 def told_live(config: Path) -> Told:
-    """Of lucidd's settings those of ``places.Told``. Where lucidd has not checked this very file, it is checked here.
+    """The recorded part of lucidd's settings (``places.Told``). If lucidd has not checked this very file, it is
+    checked here.
 
-    Raises:
-        ConfigError: as ``live_settings``.
-    """
+    Raises: ConfigError: as ``live_settings``."""
     settings = told_settings(config)
     if not settings.daemon.partitions:
         raise ConfigError(_NO_PARTITION.format(config))
@@ -80,18 +74,15 @@ def live_store(settings: Placed, write: bool = False) -> SqliteStore:
     """The daemon's store.
 
     Raises:
-        StoreError: there is none, or it cannot be opened.
-    """
+        StoreError: there is none, or it cannot be opened."""
     daemon = settings.daemon
     return SqliteStore(Path(daemon.state_dir) / "lucid.db", read_only=not write, shared=daemon.shared_state)
 
 
 def seen_store(settings: Placed) -> SqliteStore | Published:
-    """The daemon's store, or, for users who may not read the store, what lucidd publishes of it.
+    """The daemon's store, or, for users who may not read it, the part that lucidd publishes.
 
-    Raises:
-        StoreError: there is none, or nothing is published.
-    """
+    Raises: StoreError: there is none, or nothing is published."""
     try:
         return live_store(settings)
     except StoreUnreadable:
@@ -99,16 +90,16 @@ def seen_store(settings: Placed) -> SqliteStore | Published:
 
 
 def lives(lease: Lease | None, now_s: float) -> bool:
-    """Does a daemon hold the lease, as far as can be told from here?"""
+    """Whether a daemon holds the lease, as far as can be told from here."""
     return lease is not None and lease.until_s > now_s and not holder_is_dead(lease.holder)
 
 
 _GONE = ("too_old",)
-"""What earlier versions told: it stands in the store until lucidd's next turn."""
+"""Members that earlier versions reported, which stay in the store until lucidd's next turn."""
 
 
 def tell_status(config: Path, as_json: bool) -> None:
-    """As ``lucidctl status`` is asked."""
+    """Carry out ``lucidctl status``."""
     settings = told_live(config)
     store = seen_store(settings)
     seen = {key: told for key, told in (store.view("status") or {}).items() if key not in _GONE}
@@ -190,7 +181,7 @@ def tell_status(config: Path, as_json: bool) -> None:
 
 
 def tell_history(config: Path, days: float, limit: int, as_json: bool) -> None:
-    """As ``lucidctl history`` is asked."""
+    """Carry out ``lucidctl history``."""
     from lucid.daemon.reporting.starts import START_TIMES, start_times_of
     from lucid.explain.queue_rows import told_of, told_words  # imported here: `status` forecasts nothing
 
@@ -267,7 +258,7 @@ def tell_history(config: Path, days: float, limit: int, as_json: bool) -> None:
 
 
 def tell_queue(config: Path, as_json: bool) -> None:
-    """As ``lucidctl queue`` is asked."""
+    """Carry out ``lucidctl queue``."""
     store = seen_store(told_live(config))
     last, starts = read_stored_starts(store, config)
     snapshot = last.snapshot

@@ -35,7 +35,7 @@ def tell_time_limits(
     limit: str | None,
     as_json: bool,
 ) -> None:
-    """As ``lucidctl efficiency --time-limits`` is asked."""
+    """Carry out ``lucidctl efficiency --time-limits``."""
     limit_s = None if limit is None else seconds_of(limit)
     settings = told_live(config)
     store = live_store(settings)

@@ -1,4 +1,4 @@
-"""``lucidctl when``: when would a job start, if it were submitted now?"""
+"""``lucidctl when``: when a job would start if it were submitted now."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from lucid.explain.words import ago, duration
 from lucid.orchestrator.forecast.plan_ahead import SETTLE_S, forecast
 
 _ID = "when"
-"""Of the job that nobody has submitted; Slurm's ids are numbers."""
+"""The id of the job that nobody has submitted; Slurm's ids are numbers."""
 
 
 def tell_when(gpus: int, limit: str | None, user: str, partition: str | None, config: Path, as_json: bool) -> None:
-    """As ``lucidctl when`` is asked."""
+    """Carry out ``lucidctl when``."""
     allowed_s = None if limit is None else seconds_of(limit)
     settings = told_live(config)
     store = seen_store(settings)
@@ -50,11 +50,9 @@ def tell_when(gpus: int, limit: str | None, user: str, partition: str | None, co
 
 
 def seconds_of(limit: str) -> float:
-    """A time limit as ``--time`` takes it.
+    """The seconds of a time limit as ``--time`` takes it.
 
-    Raises:
-        ConfigError: it is none.
-    """
+    Raises: ConfigError: the text is no time limit."""
     found = limit_s(limit)
     if found is None or found <= 0:
         raise ConfigError(f"--time {limit}: is no time limit; write 6:00:00, 90 (minutes) or 2-12:00:00")
@@ -62,7 +60,7 @@ def seconds_of(limit: str) -> float:
 
 
 def _candidates(last: LastPlan, gpus: int, name: str | None) -> dict[str, Partition]:
-    """The VCs to ask about, each with where its jobs run: those that could hold the job, were they empty."""
+    """The VCs to ask about, each with the partition of its jobs: those that could hold the job, were they empty."""
     known = {vc: part for part in last.snapshot.partitions.values() if not part.profiling for vc in part.vcs}
     if name is not None and name not in known:
         hint = did_you_mean(name, known)
@@ -82,7 +80,8 @@ def _candidates(last: LastPlan, gpus: int, name: str | None) -> dict[str, Partit
 
 
 def _answer(last: LastPlan, home: Partition, job: Job, predictor: Predictor) -> dict[str, Any]:
-    """Plan ahead with the job in this partition: where jobs are profiled first, it queues for that."""
+    """The job's start, by planning ahead with it in this partition: where jobs are profiled first, it queues for
+    that."""
     snapshot = last.snapshot
     policy = last.policy.make(predictor)
     said = predictor.predict(job, None, snapshot.now_s).within(job.time_limit_s)

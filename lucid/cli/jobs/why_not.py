@@ -20,7 +20,7 @@ from lucid.explain.words import ago
 def tell_why_not(
     job_id: str, gpus: int | None, share: bool, vc: str | None, limit: str | None, config: Path, as_json: bool
 ) -> None:
-    """As ``lucidctl why-not`` is asked."""
+    """Carry out ``lucidctl why-not``."""
     settings = told_live(config)
     limit_s = None if limit is None else seconds_of(limit)
     store = seen_store(settings)

@@ -17,7 +17,7 @@ from lucid.errors import ModelError
 
 
 class _From(click.ParamType):  # type: ignore[type-arg,unused-ignore]
-    """Where the part that judges begins: the number of a row, or a time (without a zone it is the data's own)."""
+    """The beginning of the part that judges: the number of a row, or a time (without a zone it is the data's own)."""
 
     name = "row or time"
 
@@ -73,8 +73,7 @@ def evaluate(
     packing PROFILES PAIRS: share scores and the pair model, on workloads (lomo) and configurations (loco) left out of
     training. The files are CSV of configurations measured alone, and of pairs measured together.
 
-    Exit status: 1 if estimates of durations are worse than the running median by more than 1 %.
-    """
+    Exit status: 1 if estimates of durations are worse than the running median by more than 1 %."""
     judge, count, takes = _KINDS[kind]
     if len(files) != count:
         raise click.UsageError(f"{kind} takes {count} file{'s' if count > 1 else ''}, and {len(files)} are given")
@@ -136,7 +135,7 @@ _KINDS: Mapping[str, tuple[Callable[..., Mapping[str, Any]], int, frozenset[str]
     "throughput": (_throughput, 1, frozenset({"test_from", "newest_bin"})),
     "packing": (_packing, 2, frozenset()),
 }
-"""By kind: what judges it, how many files that takes, and which options."""
+"""By kind: its evaluation, the number of its files, and its options."""
 
 
 def _rows(figures: Mapping[str, Any], of: str = "") -> Iterator[tuple[str, str]]:

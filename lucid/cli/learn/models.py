@@ -1,9 +1,4 @@
-"""Models train, list, show, use.
-
-``lucidctl models``: the learned models, their library, and their evaluation.
-
-Models in words and as a page, for ``lucidctl models show``.
-"""
+"""``lucidctl models``: train, list, show, promote and roll back the learned models."""
 
 from __future__ import annotations
 
@@ -86,8 +81,7 @@ def train(
 ) -> None:
     """Train each KIND and promote the new version if it is not worse on later data.
 
-    KIND is duration, share, pairs or throughput. Default: every kind for which there is data.
-    """
+    KIND is duration, share, pairs or throughput. Default: every kind for which there is data."""
     if synthetic:
         if profiles is not None or pairs is not None:
             raise ConfigError("--synthetic replaces --profiles and --pairs; give one or the other")

@@ -1,9 +1,4 @@
-"""Report: the past week.
-
-``lucidctl report``: what other orders would have made of the past week, beside what really happened.
-
-The last days of a log under several policies, beside what the log says happened.
-"""
+"""``lucidctl report``: what other policies would have made of the past week, beside what really happened."""
 
 from __future__ import annotations
 
@@ -50,9 +45,9 @@ from lucid.simulator.traces.record import TraceJob
 Floats = NDArray[np.float64]
 
 REALLY = "really"
-"""The name of what the log says happened."""
+"""The name of the run that the log records."""
 WARM_UP_S = 14 * 86400.0
-"""Before the days looked at, and replayed with them: a cluster is not empty on a Monday morning, and estimates come
+"""How long before the reported days the replay begins: a cluster is not empty on a Monday morning, and estimates come
 from jobs that have ended."""
 LOSES = f"more than {LOSES_FROM - 1:.0%} of the mean JCT and at least {LOSES_LEAST_S / 3600:g} h a job"
 """Who loses, in words."""
@@ -60,10 +55,10 @@ LOSES = f"more than {LOSES_FROM - 1:.0%} of the mean JCT and at least {LOSES_LEA
 
 @dataclass(frozen=True, slots=True)
 class PastWeek:
-    """What came of it. ``scenario``: the trace holds the jobs of those days alone. ``runs``: of them, second 0 being
-    when the days begin; what really happened is the last, where the log tells of it. ``gains``: lucid against plain
-    Slurm. ``period``: in words. ``realism``: average JCT of plain Slurm's replay over the real one, less 1: a
-    difference between policies that is smaller says nothing of this cluster."""
+    """The result. ``scenario``: its trace holds the jobs of those days alone. ``runs``: of them, second 0 being when
+    the days begin; what really happened is the last, where the log has it. ``gains``: lucid against plain Slurm.
+    ``period``: in words. ``realism``: average JCT of plain Slurm's replay over the real one, less 1: a smaller
+    difference between policies says nothing of this cluster."""
 
     scenario: Scenario
     runs: list[Run]
@@ -81,7 +76,7 @@ class PastWeek:
 
     @property
     def answer(self) -> str:
-        """What the site would have gained, then who would have lost."""
+        """Sentences on what the site would have gained, then on who would have lost."""
         everybody, lucid, plain = self.gains.everybody, self.metrics["lucid"], self.metrics[BASELINE]
         said = [
             f"{everybody.jobs:,} jobs: Lucid's order would have {'cost' if _lost_s(everybody) > 0 else 'saved'} the "
@@ -127,8 +122,7 @@ def past_week(
 
     Raises:
         ConfigError: estimates by an oracle, an unknown policy, or one that cannot run here.
-        TraceError: no job was submitted in that time.
-    """
+        TraceError: no job was submitted in that time."""
     if scenario.predictor == "oracle":
         raise ConfigError("an oracle says what nobody could have known; report with --predictor history or learned")
     log = scenario.trace
@@ -181,8 +175,7 @@ def _period(epoch_s: float | None, from_s: float, until_s: float) -> str:
 
 
 def _part(run: Run, from_s: float, ids: set[str]) -> Run:
-    """The jobs of a run that are looked at, and the cluster from ``from_s`` to their last end; ``from_s`` is its
-    second 0."""
+    """The reported jobs of a run, and the cluster from ``from_s``, which is its second 0, to their last end."""
     outcomes = [
         replace(
             o,
@@ -204,7 +197,7 @@ def _part(run: Run, from_s: float, ids: set[str]) -> Run:
 
 
 def _as_it_was(log: Sequence[TraceJob], like: Run) -> Run:
-    """What the log says, as if it were a run on that cluster."""
+    """The log's own times, as if they were a run on that cluster."""
     submit_s, wait_s, run_s, gpus = np.array(
         [(item.job.submit_s, item.waited_s or 0.0, item.duration_s, item.job.gpus) for item in log]
     ).T
@@ -256,8 +249,7 @@ def report(
 
     The report says what the site would have gained under Lucid, and which users would have lost. The log is --jobs
     FILE, or with --history the store of lucidd (--config, else LUCID_CONFIG). The two weeks before the log's last
-    days are replayed too. Estimates use only jobs that had ended by then.
-    """
+    days are replayed too. Estimates use only jobs that had ended by then."""
     if week and days not in (None, _WEEK_DAYS):
         raise ConfigError("--week and --days both say how long; give one of them")
     if (log is None) is not history:

@@ -1,9 +1,4 @@
-"""Tune search, show, apply, rollback.
-
-``lucidctl tune``: propose settings from the cluster's own past, apply them, take them back.
-
-Where the past of a cluster comes from on the command line: a log, or the daemon's own store.
-"""
+"""``lucidctl tune``: proposes settings from the cluster's own past, applies them, and takes them back."""
 
 from __future__ import annotations
 
@@ -35,17 +30,14 @@ from lucid.tuner.tune import tune as run_tuning
 
 
 def default_config() -> Path:
-    """lucidd's configuration, where none is named."""
+    """The path of lucidd's configuration, where none is named."""
     return Path(os.environ.get("LUCID_CONFIG", "/etc/lucid/lucid.toml"))
 
 
 def scenario_of_log(log: Path, options: dict[str, Any]) -> tuple[Scenario, list[str]]:
-    """As ``read_scenario``, from a log of the past.
+    """The scenario and notes, as from ``read_scenario``, of a log of the past.
 
-    Raises:
-        TraceError: it cannot be read.
-        ConfigError: options that contradict each other.
-    """
+    Raises: TraceError: it cannot be read. ConfigError: options that contradict each other."""
     return read_scenario(log, **options, muris_own=False)
 
 
@@ -56,8 +48,7 @@ def scenario_of_store(days: float, options: dict[str, Any]) -> tuple[Scenario, l
     Raises:
         ConfigError: the configuration cannot be read, or names no partition.
         StoreError: there is no store.
-        TraceError: nothing ended in that time.
-    """
+        TraceError: nothing ended in that time."""
     config = options["config"] or default_config()
     store = live_store(live_settings(config))
     trace = stored_trace(store, time.time() - days * 86400.0)
@@ -95,8 +86,7 @@ def tune() -> None:
     """Search for better settings by replaying the past, and propose a change.
 
     A change is proposed only if its gain survives on later data. The same search command again continues where
-    the search stopped.
-    """
+    the search stopped."""
 
 
 @tune.command()
@@ -147,8 +137,7 @@ def write_proposal(out: Path, proposal: Proposal) -> None:
     """Write the proposal into its folder: JSON, TOML and a page.
 
     Raises:
-        LucidError: it cannot be written.
-    """
+        LucidError: it cannot be written."""
     try:
         save_proposal(out / "proposal.json", proposal)
         (out / "proposal.toml").write_text(toml_diff(proposal), encoding="utf-8")

@@ -27,8 +27,7 @@ _POLICIES = ("backfill", "fifo", "tiresias", "srtf", "lucid")
 def demo(out: Path, seed: int) -> None:
     """Simulate a SYNTHETIC month of a small cluster.
 
-    The command prints the comparison and one explanation, and writes the report.
-    """
+    The command prints the comparison and one explanation, and writes the report."""
     console = stdout_console()
     with progress("making a synthetic month") as report:
         trace = synthesise(preset(_PRESET), seed, report)
@@ -64,7 +63,7 @@ def demo(out: Path, seed: int) -> None:
 
 
 def _worth_telling(run: Run, log: DecisionLog) -> str:
-    """A job that was profiled, had to wait, and then started beside another."""
+    """The id of a job that was profiled, had to wait, and then started beside another."""
     told = [
         o
         for o in run.outcomes

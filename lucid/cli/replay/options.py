@@ -1,4 +1,4 @@
-"""Which part of a trace is read, and on how many nodes it is replayed: the options, and what they come to."""
+"""Options for a window of a trace and for the number of nodes that it is replayed on, and what they come to."""
 
 from __future__ import annotations
 
@@ -60,11 +60,9 @@ def _added(command: _Command, options: tuple[Callable[[_Command], _Command], ...
 
 @dataclass(frozen=True, slots=True)
 class Sizing:
-    """What says how many nodes there are: ``vcs``, ``nodes`` or ``load``, else the trace. ``pool``: in one VC.
+    """The options that give the number of nodes: ``vcs``, ``nodes`` or ``load``, else the trace. ``pool``: in one VC.
 
-    Raises:
-        ConfigError: two of them say it.
-    """
+    Raises: ConfigError: two of them give it."""
 
     vcs: Path | None
     nodes: int | None
@@ -80,12 +78,10 @@ class Sizing:
             raise ConfigError(f"{' and '.join(said)} each say how many nodes there are; give one of them")
 
     def nodes_of(self, trace: Trace, walled: Trace | None = None) -> dict[str, int]:
-        """Nodes by VC for a trace; ``walled``: the same with its VCs, where ``trace`` was pooled.
+        """Nodes by VC for a trace; ``walled``: the trace with its VCs, where ``trace`` was pooled.
 
-        Raises:
-            ConfigError: the nodes cannot hold the largest jobs, or `sized_to_load`.
-            TraceError: the file of VCs cannot be read.
-        """
+        Raises: ConfigError: the nodes cannot hold the largest jobs, or `sized_to_load`. TraceError: the file of VCs
+        cannot be read."""
         if self.vcs is not None:
             found = read_vcs(self.vcs)
         elif self.load is not None:

@@ -1,4 +1,4 @@
-"""The options that say what is replayed, and on which cluster; shared by the commands that replay a trace."""
+"""Options that name the trace, cluster and settings of a replay, read into a ``Scenario``."""
 
 from __future__ import annotations
 
@@ -167,15 +167,12 @@ def read_scenario(
     begin: str | None = None,
     days: float | None = None,
 ) -> tuple[Scenario, list[str]]:
-    """What the options ask for, and notes on what was assumed.
+    """The scenario that the options ask for, and notes on what was assumed.
 
     ``trace_file``: a trace to read, or one that was read already. ``muris_own``: without ``semantics``, replay a
     trace of Muri's as Muri's simulator does.
 
-    Raises:
-        ConfigError: options that contradict each other.
-        TraceError: a file that cannot be read.
-    """
+    Raises: ConfigError: options that contradict each other. TraceError: a file that cannot be read."""
     sizing = Sizing(vcs, nodes, load, pool, gpus_per_node, profiling_nodes)
     if pool and (lending or "off") != "off":
         raise ConfigError("--pool leaves one VC, and --lending is of several; leave one of them out")
@@ -238,9 +235,9 @@ def read_scenario(
 
 
 def with_lending_by_default(scenario: Scenario) -> tuple[Scenario, bool]:
-    """The scenario, in which VCs lend under policies that can borrow; and do they? They do where a replay charges
-    everything and there are several, unless the settings say otherwise. Not in a replay of what lucidd does, which
-    needs a partition of Slurm's for it."""
+    """The scenario in which VCs lend under policies that can borrow, and whether they do. They do where a replay
+    charges everything and there are several, unless the settings say otherwise. They do not in a replay of what
+    lucidd does, which needs a partition of Slurm's for it."""
     several = scenario.vcs is not None and len(scenario.vcs) > 1
     lends = (
         several
@@ -305,7 +302,7 @@ def _packing(used: bool, profiles: Path | None, pairs: Path | None) -> PackingMo
 
 
 def _semantics(name: str | None, trace: Trace, notes: list[str], muris_own: bool) -> Semantics:
-    """What was asked for; else that of the trace's own simulator, where it has one."""
+    """The semantics asked for; else those of the trace's own simulator, where it has one."""
     if name is not None:
         return Semantics(name)
     if not muris_own or not any(item.stages is not None for item in trace.jobs):

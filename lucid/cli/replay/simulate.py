@@ -1,9 +1,4 @@
-"""Simulate: one replay or several policies, and who gains.
-
-``lucidctl simulate``: replay a trace under one or more policies.
-
-Who gains and who loses under a policy, as a table in the terminal.
-"""
+"""``lucidctl simulate``: replay a trace under one or more policies, and show figures and who gains or loses."""
 
 from __future__ import annotations
 
@@ -45,7 +40,7 @@ _LISTED = 5
 
 
 def print_gains(console: Console, found: Gains) -> None:
-    """All VCs, the users that lose most and gain most, and the jobs that lose most with the reasons."""
+    """Print all VCs, the users that lose most and gain most, and the jobs that lose most with the reasons."""
     console.print(f"Who gains, who loses: {found.policy} against {found.baseline}", style="bold", highlight=False)
     console.print(gains_headline(found), highlight=False)
     console.print(_table("VC", found, found.vcs))
@@ -106,8 +101,7 @@ def simulate(
     """Replay TRACE under each --policy and compare the results (default: backfill and lucid).
 
     The policy backfill is plain Slurm: where it is replayed, figures stand beside its figures. The policies sjf and
-    srtf always know the true durations, so nobody can have them. All others use --estimates or --predictor.
-    """
+    srtf always know the true durations, so nobody can have them. All others use --estimates or --predictor."""
     chosen = policies or (BASELINE, "lucid")
     for name in chosen:
         find_policy(name)
@@ -137,9 +131,8 @@ def simulate(
 
 
 def check_any_ran(scenario: Scenario, runs: Iterable[Run]) -> None:
-    """Raises:
-    ConfigError: no job ever ended under any policy, so that there is nothing to tell.
-    """
+    """Check that some job ended. Raises ``ConfigError`` where none did under any policy, so that there is nothing to
+    show."""
     outcomes = [outcome for run in runs for outcome in run.outcomes]
     if any(outcome.end_s >= 0 for outcome in outcomes):
         return
@@ -152,7 +145,7 @@ def check_any_ran(scenario: Scenario, runs: Iterable[Run]) -> None:
 
 
 def promise_note(promise: bool, runs: Iterable[Run]) -> list[str]:
-    """Where it was asked what lending costs, and there is nothing that lends."""
+    """A note where the cost of lending was asked for, and no VC lends."""
     if not promise or any(run.promise for run in runs):
         return []
     return ["--promise: there is nothing to say, for no VC lends to another here"]
@@ -165,8 +158,8 @@ def compare(
     forecasts: Forecasts = "off",
     promise: bool = False,
 ) -> tuple[dict[str, dict[str, Any]], list[Run], dict[str, DecisionLog]]:
-    """Replay under each policy, with progress; figures and runs by policy. ``forecasts``: of starts. ``promise``:
-    with what lending costs, at the price of another replay."""
+    """The figures and runs by policy, replayed with progress. ``forecasts``: of starts. ``promise``: with the cost of
+    lending, at the price of another replay."""
     metrics: dict[str, dict[str, Any]] = {}
     runs: list[Run] = []
     logs: dict[str, DecisionLog] = {}
@@ -185,7 +178,7 @@ def compare(
 
 
 def run_summary(scenario: Scenario, metrics: Mapping[str, Any], notes: Sequence[str]) -> dict[str, Any]:
-    """What ``--json`` and summary.json say: trace, cluster, figures, and the figures beside the baseline's."""
+    """The content of ``--json`` and summary.json: trace, cluster, figures, and the figures beside the baseline's."""
     beside = times_baseline(metrics)
     return {
         "trace": scenario.trace.name,
@@ -218,8 +211,7 @@ def write_run(
     and decisions.jsonl.
 
     Raises:
-        ConfigError: the folder cannot be written.
-    """
+        ConfigError: the folder cannot be written."""
     try:
         for run in runs:
             folder = out / run.policy
@@ -241,7 +233,7 @@ _MACHINE = ("wall_s", "cpu_s")
 
 
 def print_table(console: Console, metrics: Mapping[str, Mapping[str, Any]]) -> None:
-    """The comparison as tables: overall, then average JCT by VC and by size."""
+    """Print the comparison as tables: overall, then average JCT by VC and by size."""
     rows: list[tuple[str, str]] = [
         ("avg JCT", "avg_jct_s"),
         ("median JCT", "median_jct_s"),
@@ -300,7 +292,7 @@ def print_table(console: Console, metrics: Mapping[str, Mapping[str, Any]]) -> N
 
 
 def _lending_table(console: Console, metrics: Mapping[str, Mapping[str, Any]]) -> None:
-    """Of each VC of a pool, under each policy that lends."""
+    """Print what each VC of a pool lent and borrowed, under each policy that lends."""
     lenders = {name: m["by_vc"] for name, m in metrics.items() if any("quota_gpus" in g for g in m["by_vc"].values())}
     if not lenders:
         return
@@ -322,7 +314,7 @@ def _lending_table(console: Console, metrics: Mapping[str, Mapping[str, Any]]) -
 
 
 def _promise_table(console: Console, policy: str, groups: Mapping[str, Mapping[str, Any]]) -> None:
-    """What lending cost each VC, and all."""
+    """Print the cost of lending to each VC, and to all."""
     table = Table(title=f"{policy}: what lending costs, against the same without")
     table.add_column("VC")
     for column in ("avg JCT", "without", "jobs within quota", "of these waited longer, p99.9", "at most"):

@@ -1,4 +1,4 @@
-"""``lucidctl trace``: look at traces, convert them, and make synthetic ones."""
+"""``lucidctl trace``: describe traces, convert them, and make synthetic ones."""
 
 from __future__ import annotations
 
@@ -108,8 +108,7 @@ def describe_command(
 ) -> None:
     """Print what TRACE contains: jobs, sizes, durations, times of arrival, load of each VC.
 
-    Exit status: 0, or 2 for a wrong option or a trace that cannot be read.
-    """
+    Exit status: 0, or 2 for a wrong option or a trace that cannot be read."""
     figures = describe(_read(path, fmt, skip_bad, swf_procs_per_gpu, columns, (begin, days), applications))
     if as_json:
         say(json.dumps(figures, indent=2))
@@ -139,8 +138,7 @@ def convert_command(
 ) -> None:
     """Read the trace IN and write it to OUT in Lucid's own CSV format.
 
-    Exit status: 0, or 2 for a wrong option or a trace that cannot be read or written.
-    """
+    Exit status: 0, or 2 for a wrong option or a trace that cannot be read or written."""
     if out.exists() and path.exists() and out.samefile(path):
         raise TraceError(f"{out}: is the trace that is to be read; give OUT another name")
     read = _read(path, fmt, skip_bad, swf_procs_per_gpu, columns, (begin, days))
@@ -164,8 +162,7 @@ def synth_command(
     PRESET names a kind of cluster. An unknown name lists the known ones. The same preset, seed, jobs and days
     give the same bytes. docs/traces-synthetic.md describes the result.
 
-    Exit status: 0, or 2 for a wrong preset or option, or if a file cannot be written.
-    """
+    Exit status: 0, or 2 for a wrong preset or option, or if a file cannot be written."""
     settings = preset(name).resized(jobs, days)
     with progress(f"making {name}") as report:
         made = synthesise(settings, seed, progress=report)

@@ -1,4 +1,4 @@
-"""``lucidctl doctor`` and ``uninstall``: what is wrong and what to do about it; and leaving without a trace."""
+"""``lucidctl doctor`` and ``uninstall``: what is wrong and its remedy; and the release of all jobs."""
 
 from __future__ import annotations
 
@@ -47,8 +47,7 @@ _UNSEEN = "?"
 def doctor(config: Path, root: Path | None, as_json: bool) -> None:
     """Look for common configuration mistakes, and name the remedy of each. Changes nothing.
 
-    Exit status 1 if something is bad.
-    """
+    Exit status 1 if something is bad."""
     findings = diagnose(live_settings(config), root)
     if as_json:
         say(json.dumps({"findings": [f.to_dict() for f in findings]}, indent=1))
@@ -59,13 +58,13 @@ def doctor(config: Path, root: Path | None, as_json: bool) -> None:
 
 
 def show_findings(findings: Sequence[Finding]) -> None:
-    """What is bad first, each with its remedy."""
+    """Print the findings, bad ones first, each with its remedy."""
     for found in sorted(findings, key=lambda f: ("bad", "warn", "ok").index(f.level)):
         say(f"{found.level:>4}  {shown(found.what)}" + (f"\n      -> {found.remedy}" if found.remedy else ""))
 
 
 def diagnose(settings: Settings, root: Path | None = None) -> list[Finding]:
-    """Everything that is looked at: lucidd's own state, Slurm as it answers, Slurm's files below *root*."""
+    """All findings: on lucidd's own state, on Slurm as it answers, and on Slurm's files below *root*."""
     findings = [*look_over_state(settings, time.time())]
     try:
         check_policy(settings, "lucid.toml")
@@ -92,8 +91,8 @@ def diagnose(settings: Settings, root: Path | None = None) -> list[Finding]:
 
 
 def _lucidds_user(settings: Settings) -> str | None:
-    """Who writes the heartbeat, where root asks; empty where Slurm's commands are run as lucidd's user, or nobody
-    writes one; ``None`` for all other users, to whom Slurm need not tell what that user may do."""
+    """The user who writes the heartbeat, where root asks; empty where Slurm's commands are run as lucidd's user, or
+    nobody writes one; ``None`` for all other users, to whom Slurm need not say what that user may do."""
     with suppress(OSError, KeyError):
         owner = Path(settings.daemon.heartbeat).stat().st_uid
         if not settings.slurm.prefix and owner != os.geteuid():
@@ -102,7 +101,7 @@ def _lucidds_user(settings: Settings) -> str | None:
 
 
 def _modes(settings: Settings) -> dict[str, Mode]:
-    """As they will be at lucidd's next start, with the switches; as if nothing were paused."""
+    """The modes at lucidd's next start, with the switches; as if nothing were paused."""
     try:
         switches = live_store(settings).settings()
     except StoreError:
@@ -116,7 +115,7 @@ class _NoProfiles:
         return ()
 
     def idle(self, job: str) -> None:
-        """Of none."""
+        """``None``: no job has a profile."""
 
     def uses(self, job: str) -> tuple[()]:  # noqa: ARG002 - a ProfileSource
         return ()
@@ -128,8 +127,7 @@ class _NoProfiles:
 def uninstall(config: Path, wait_s: float) -> None:
     """Release every job that Lucid holds, and check that no held job is left.
 
-    Each job keeps the request that its user wrote. Site factors are set back to 0.
-    """
+    Each job keeps the request that its user wrote. Site factors are set back to 0."""
     leave_slurm(config, wait_s, say)
     say("Lucid holds and changes no job any more; take JobSubmitPlugins=lua out of slurm.conf next")
 
@@ -137,10 +135,8 @@ def uninstall(config: Path, wait_s: float) -> None:
 def leave_slurm(config: Path, wait_s: float, say: Callable[[str], None]) -> None:
     """Release every job that Lucid holds, and give up lucidd's lease.
 
-    Raises:
-        ConfigError: lucidd runs, or its settings cannot be read.
-        ClusterError: after *wait_s* jobs are still held, or nobody can tell.
-    """
+    Raises: ConfigError: lucidd runs, or its settings cannot be read. ClusterError: after *wait_s* jobs are still
+    held, or nobody can tell."""
     with by_hand_where("Nothing is uninstalled."):
         settings = live_settings(config)
     store = _store_to_leave(settings)
@@ -167,7 +163,7 @@ def leave_slurm(config: Path, wait_s: float, say: Callable[[str], None]) -> None
 
 
 def _store_to_leave(settings: Settings) -> Store:
-    """The store, paused. Where it cannot be written (a full disk, another user's folder), one in memory with what can
+    """The store, paused. If it cannot be written (a full disk, another user's folder), one in memory with what can
     still be read of it: Slurm also has what must be done to the jobs."""
     try:
         store = live_store(settings, write=True)

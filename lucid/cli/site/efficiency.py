@@ -41,7 +41,7 @@ def tell_efficiency(
     days: float | None,
     as_json: bool,
 ) -> None:
-    """As ``lucidctl efficiency`` is asked."""
+    """Carry out ``lucidctl efficiency``."""
     settings = told_live(config)
     uses = UseFolder(profiles_folder(settings))
     store = live_store(settings)
@@ -72,7 +72,7 @@ def tell_efficiency(
 def efficiency_data(
     accounts: list[JobAccount], days: float, time_limits: dict[str, Any] | None = None
 ) -> dict[str, Any]:
-    """JSON form. ``time_limits``: where ``--time-limits`` was given."""
+    """The report as JSON. ``time_limits``: where ``--time-limits`` was given."""
     return {
         "days": days,
         "total": total_to_dict(total_of("", accounts)),
@@ -88,7 +88,7 @@ def efficiency_data(
 
 
 def _idle_jobs(accounts: Sequence[JobAccount]) -> list[tuple[JobUse, float]]:
-    """Those that do nothing now, with the time since when; the longest first."""
+    """Jobs that do nothing now, with the time since when; the longest first."""
     found = [(one.job, since_s) for one in accounts if (since_s := idle_since(one.job)) is not None]
     return sorted(found, key=lambda item: (item[1], item[0].job_id))
 
@@ -114,7 +114,7 @@ def _tell_job(one: JobAccount) -> None:
 
 
 def _asked(one: Total) -> str:
-    """GPU-hours asked, as far as there were time limits."""
+    """The GPU-hours asked for, as far as there were time limits."""
     if one.no_limit_jobs == one.jobs:
         return "no limit"
     rest = f" ({one.no_limit_jobs} without limit)" if one.no_limit_jobs else ""
@@ -122,7 +122,7 @@ def _asked(one: Total) -> str:
 
 
 def tell_accounts(accounts: list[JobAccount], days: float, first: str) -> None:
-    """The tables and the kinds of waste. ``first``: ``account`` or ``user``, whose table comes first."""
+    """Print the tables and the kinds of waste. ``first``: ``account`` or ``user``, whose table comes first."""
     whole = total_of("", accounts)
     say(
         f"{whole.jobs} jobs of the last {days:g} days: {whole.held_gpu_h:,.1f} GPU-hours held, "

@@ -1,9 +1,4 @@
-"""Gpu, gpu health.
-
-``lucidctl gpu``: cards, the jobs on them, readings, and what pairs were promised and are seen to run at.
-
-``lucidctl gpu health|out|return``: which GPUs are not well, and who gives them back.
-"""
+"""``lucidctl gpu``: cards, their jobs and readings, speeds of pairs; and ``gpu health|out|return`` for bad GPUs."""
 
 from __future__ import annotations
 
@@ -97,8 +92,7 @@ def out(gpu: str, reason: str, config: Path) -> None:
     """Take a GPU out of new starts.
 
     INDEX is the number of its device file (/dev/nvidia3 is 3). Who runs there goes on. lucidctl gpu return gives it
-    back; nothing else does.
-    """
+    back; nothing else does."""
     node, index = _parsed(gpu)
     store = live_store(live_settings(config), write=True)
     made = GpuOut(node, index, time.time(), " ".join(reason.split())[:200], by=_me())
@@ -113,8 +107,7 @@ def out(gpu: str, reason: str, config: Path) -> None:
 def returned(gpu: str, config: Path) -> None:
     """Let a GPU have new starts again.
 
-    What a sampler has seen of it until now is forgiven; a new fault takes it out again.
-    """
+    What a sampler has seen of it until now is forgiven; a new fault takes it out again."""
     node, index = _parsed(gpu)
     name = f"{node}:{index}"
     store = live_store(live_settings(config), write=True)
@@ -146,7 +139,7 @@ def _parsed(gpu: str) -> tuple[str, int]:
 
 
 _STALE_S = 180.0
-"""Summaries older than this are of a job that has ended, or of a sampler that is gone."""
+"""Summaries older than this belong to a job that has ended, or to a sampler that is gone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,11 +265,9 @@ for _command in (health, out, returned):
 
 
 def _profiles_of(config: Path) -> Path:
-    """lucidd's folder of profiles. On a node there commonly is no lucid.toml: the default is what remains.
+    """lucidd's folder of profiles. A node commonly has no lucid.toml, and then the default counts.
 
-    Raises:
-        ConfigError: the file is there and wrong, or was asked for and is not there.
-    """
+    Raises: ConfigError: the file is there and wrong, or was asked for and is not there."""
     if not config.exists() and config == DEFAULT_CONFIG:
         return profiles_folder(Settings())
     return profiles_folder(load_settings(config))

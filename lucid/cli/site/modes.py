@@ -1,9 +1,4 @@
-"""Pause, resume, mode, metrics.
-
-``lucidctl pause|resume|mode``: the switches that lucidd follows from its next cycle on.
-
-``lucidctl metrics``: what /metrics tells, once.
-"""
+"""``lucidctl pause``, ``resume`` and ``mode``, switches that lucidd follows from its next cycle; ``metrics``."""
 
 from __future__ import annotations
 
@@ -32,8 +27,7 @@ from lucid.store.port import Store
 def pause(config: Path) -> None:
     """Stop deciding in all partitions, and release every job that Lucid holds.
 
-    Each job keeps the request that its user wrote. lucidctl resume ends the pause.
-    """
+    Each job keeps the request that its user wrote. lucidctl resume ends the pause."""
     with by_hand_where("Nothing is paused."):
         settings = live_settings(config)
     with by_hand_where("Nothing is paused.", settings):
@@ -71,8 +65,7 @@ def mode(partition: str | None, to: str | None, config: Path, as_json: bool) -> 
     Without a mode, list for each partition: the mode in lucid.toml, the mode that was switched by hand, and the
     mode in force. 'configured' takes a switch back. A switch also ends if lucid.toml names another mode for the
     partition than when the switch was set, and lucidd is restarted. Where lucidd makes no more pairs since a Prolog
-    failed (lucidctl doctor), any of it lets it make pairs again.
-    """
+    failed (lucidctl doctor), any of it lets it make pairs again."""
     settings = live_settings(config)
     configured = settings.daemon.partitions
     if to is None:

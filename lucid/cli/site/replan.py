@@ -1,4 +1,4 @@
-"""``lucidctl replay``: plan again what lucidd planned, and say whether the same comes out."""
+"""``lucidctl replay``: plans again what lucidd planned, and says whether the result is the same."""
 
 from __future__ import annotations
 
@@ -33,8 +33,7 @@ def replay(paths: tuple[Path, ...], config: Path, last: int | None, as_json: boo
     RECORD is a file, or a folder of files. Without RECORD, the command reads the records of lucidd (--config). It
     sends nothing to Slurm.
 
-    Exit status: 0 all plans are equal, 1 some differ (the output says where), 2 a record cannot be read.
-    """
+    Exit status: 0 all plans are equal, 1 some differ (the output says where), 2 a record cannot be read."""
     files = _files(paths, config)[-last:] if last else _files(paths, config)
     found: list[dict[str, Any]] = []
     with progress("planning again") as report:
@@ -91,7 +90,7 @@ def _jobs(record: PlanRecord) -> int:
 
 
 def _differences(name: str, was: bytes, now: bytes | None) -> list[dict[str, Any]]:
-    """What is not as it was, one entry for each job or part of the plan."""
+    """The differences, one entry for each job or part of the plan."""
     if now is None:
         return [{"what": "partition", "was": "planned", "now": "not planned"}]
     old, new = json.loads(was), json.loads(now)

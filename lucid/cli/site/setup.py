@@ -1,9 +1,4 @@
-"""Setup, uninstall.
-
-``lucidctl setup``: from a Slurm that runs to a mode of Lucid, and all of it back again.
-
-Taking back what ``lucidctl setup`` did: Lucid's jobs first, then files, then users.
-"""
+"""``lucidctl setup``: brings a running Slurm to a mode of Lucid, and with ``--undo`` takes all of it back."""
 
 from __future__ import annotations
 
@@ -45,12 +40,10 @@ def undo_setup(
     drain: bool,
     say: Callable[[str], None],
 ) -> None:
-    """Undo all of it. May be killed and called again.
+    """Undo the setup: Lucid's jobs first, then files, then users. May be killed and called again.
 
-    Raises:
-        ConfigError: a step failed; the message says which. What was undone stays undone.
-        ClusterError: jobs are still held; no file was touched.
-    """
+    Raises: ConfigError: a step failed; the message says which. What was undone stays undone. ClusterError: jobs are
+    still held; no file was touched."""
     hosts = journal.has("node")
     machine.check_quiet(hosts, drain=drain)
     for partition in journal.has("partition"):
@@ -96,7 +89,7 @@ def undo_setup(
 
 
 def _reconfigure(machine: Machine, journal: Journal) -> None:
-    """Slurm reads its own files again."""
+    """Let Slurm read its own files again."""
     wanted = dict(journal.made_of("config"))
     if not wanted and not journal.has("node"):
         _resume(machine, journal)
@@ -125,7 +118,7 @@ def _resume(machine: Machine, journal: Journal) -> None:
 
 
 def _let_go(root: Path, machine: Machine, say: Callable[[str], None]) -> None:
-    """Every job that Lucid holds, with the proof of ``lucidctl uninstall``; else by lucid-release."""
+    """Release every job that Lucid holds, with the proof of ``lucidctl uninstall``; else by lucid-release."""
     try:
         settings = live_settings(root / TOML)
         paused = live_store(settings).settings().get("paused")
@@ -189,8 +182,7 @@ def setup(
     """Bring Lucid onto this Slurm, or take it away again. Run it as root on slurmctld's host.
 
     Every change is shown as a diff before it is made. A second run changes nothing. What was changed is recorded in
-    /etc/lucid/setup, with a copy of each file as it was.
-    """
+    /etc/lucid/setup, with a copy of each file as it was."""
     asks = not (yes or dry_run or as_json) and sys.stdin.isatty() and sys.stdout.isatty()
     if purge and not undo:
         raise ConfigError("--purge belongs to --undo")
@@ -280,7 +272,7 @@ def _what(running: Running, mode: str | None, partitions: str | None, asks: bool
 
 
 def _told(plan: Plan, journal: Journal, drain: bool) -> dict[str, Any]:
-    """The plan, for ``--json``."""
+    """The plan as JSON, for ``--json``."""
     return {
         "pending": not plan.empty or journal.state in ("applying", "undoing") or (plan.again and drain),
         "node_files": [{"path": path, "mode": mode} for path, mode in plan.node_files],
@@ -302,7 +294,8 @@ def _end_lending(
     nodes_have_files: bool,
     tell: Callable[[str], None],
 ) -> bool:
-    """lucidd lends no more: take the pool's partition away, once no job is left there. Returns as ``apply_plan``."""
+    """Take the pool's partition away once lucidd lends no more and no job is left there. Returns as
+    ``apply_plan``."""
     if drain:
         machine.leave(before.partition, tell)
     running = see_running()
@@ -356,7 +349,7 @@ def _choice(text: str) -> tuple[str, str]:
 
 
 def _silent(_words: str) -> None:
-    """With --json nothing but JSON goes to stdout."""
+    """Print nothing: with --json only JSON goes to stdout."""
 
 
 def _undo(

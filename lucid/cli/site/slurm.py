@@ -1,4 +1,4 @@
-"""``lucidctl slurm``: Slurm's own configuration for Lucid."""
+"""``lucidctl slurm``: writes, installs and checks the parts of Slurm's own configuration that Lucid needs."""
 
 from __future__ import annotations
 
@@ -59,8 +59,7 @@ def render_command(
     """Write gres.conf, the lines for slurm.conf, and the settings of the plugin.
 
     SPEC is HOSTS:gpus=N. These may follow, separated by commas: cpus=N, mem=MIB, type=NAME (users ask for it as
-    gpu:NAME:1), features=A+B and devices=/dev/nvidia{}. The first partition is the default partition.
-    """
+    gpu:NAME:1), features=A+B and devices=/dev/nvidia{}. The first partition is the default partition."""
     described = [parse_partition(text, default=number == 0) for number, text in enumerate(partitions)] + (
         [parse_partition(profiling, profiling=True)] if profiling else []
     )
@@ -100,8 +99,7 @@ def render_command(
 def lending_command(config: Path, accounts: bool, as_json: bool) -> None:
     """Print what to type so that the VCs of daemon.pool lend GPUs to each other. Changes nothing.
 
-    Slurm is asked for the nodes of each VC.
-    """
+    Slurm is asked for the nodes of each VC."""
     settings = live_settings(config)
     rules = settings.daemon.pool
     if not (rules.partition and rules.quotas):
@@ -129,7 +127,7 @@ def lending_command(config: Path, accounts: bool, as_json: bool) -> None:
 
 
 def _extra(given: tuple[str, ...], groups: list[str]) -> dict[str, str]:
-    """By hosts as a --nodes has them: all that their NodeName line says besides (Sockets=, NodeAddr=, Weight=)."""
+    """By hosts as a --nodes has them: the rest of their NodeName line (Sockets=, NodeAddr=, Weight=)."""
     found = {}
     for text in given:
         hosts, _equals, more = text.partition("=")
@@ -154,8 +152,7 @@ def install_command(
 ) -> None:
     """Copy plugin, prologs, release script and systemd units. Slurm's own configuration is not edited.
 
-    With --check: exit status 1 if something is to be done.
-    """
+    With --check: exit status 1 if something is to be done."""
     if not check:
         done = install_files(root, force=force, units=units)
         say(json.dumps(done, indent=2) if as_json else "\n".join(done))

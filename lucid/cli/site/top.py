@@ -1,9 +1,6 @@
-"""Top: cluster, running jobs and queue in the terminal.
+"""``lucidctl top``: cluster, running jobs and queue in the terminal, as they move; the screen and its keys.
 
-``lucidctl top``: cluster, running jobs and queue in the terminal, as they move.
-
-The screen of ``lucidctl top``. What it shows comes from ``top_cells``; nothing is worked out here.
-"""
+What it shows comes from ``top_cells``; nothing is worked out here."""
 
 from __future__ import annotations
 
@@ -29,7 +26,7 @@ from lucid.errors import ConfigError, LucidError
 
 
 def tell_top(config: Path, every_s: float, user: str) -> None:
-    """As ``lucidctl top`` is asked."""
+    """Carry out ``lucidctl top``."""
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise ConfigError(
             "top needs a terminal; for programs there are lucidctl queue --json and lucidctl status --json"
@@ -65,20 +62,21 @@ _SHOWN = (
     ("F6", "sort", "sort(1)"),
     ("q", "quit", "quit"),
 )
-"""The keys in the last line, what they do in a word, and as an action."""
+"""The keys in the last line, each with its effect in a word, and as an action."""
 
 
 def _keys_line() -> str:
-    """Each to be clicked, too. textual's own footer makes a widget for each, and lays them all out several times
-    until the first look."""
+    """The last line, where each key can be clicked, too. textual's own footer makes a widget for each, and lays them
+    all out several times until the first screen."""
     return "  ".join(
         f"[@click=app.{action}][bold $footer-key-foreground]{key}[/] {word}[/]" for key, word, action in _SHOWN
     )
 
 
 async def _look_apart(config: Path) -> Look:
-    """``look`` in a thread that nothing waits for at the end. textual's own workers have to return before the program
-    ends, and a look takes as long as it plans ahead, or as its disk lets it wait: so long q did nothing."""
+    """The result of ``look`` in a thread that nothing waits for at the end. textual's own workers have to return
+    before the program ends, and ``look`` takes as long as it plans ahead, or as its disk lets it wait: q did nothing
+    for so long."""
     loop = asyncio.get_running_loop()
     found: asyncio.Future[Look] = loop.create_future()
 
@@ -104,7 +102,7 @@ async def _look_apart(config: Path) -> Look:
 
 
 class _Words(ModalScreen[None]):
-    """Text over the tables, to scroll and to close."""
+    """A text over the tables, to scroll and to close."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape,q,f10,enter", "dismiss", "close"),
@@ -116,14 +114,14 @@ class _Words(ModalScreen[None]):
         self._title, self._words = title, words
 
     def compose(self) -> ComposeResult:
-        """One box."""
+        """The widgets: one box."""
         with VerticalScroll(id="words") as box:
             box.border_title = styled(self._title).markup
             yield Static(styled(self._words))
 
 
 class TopApp(App[None]):
-    """Three tables under a head of a few lines, read again every so many seconds."""
+    """The screen: three tables under a head of a few lines, read again every so many seconds."""
 
     TITLE = "Lucid"
     ENABLE_COMMAND_PALETTE = False
@@ -158,10 +156,10 @@ class TopApp(App[None]):
         self._sorted: dict[str, int | None] = dict.fromkeys(COLUMNS)
         self._turned = False
         self._old: set[str] = set()
-        """The tables that do not show yet what was seen last."""
+        """The tables that do not show the last reading yet."""
 
     def compose(self) -> ComposeResult:
-        """Head, tables, line to type in, keys."""
+        """The widgets: head, tables, line to type in, keys."""
         yield Static("lucidd's last plan is read …", id="head")
         with TabbedContent(initial="Nodes"):
             for title, columns in COLUMNS.items():
@@ -174,7 +172,7 @@ class TopApp(App[None]):
         yield Static(_keys_line(), id="keys")
 
     def on_mount(self) -> None:
-        """Look now, and again and again."""
+        """Read now, and again and again."""
         self.action_look()
         self.set_interval(self._every_s, self.action_look)
         self._table().focus()
@@ -204,7 +202,7 @@ class TopApp(App[None]):
         self._fill(self._tab())
 
     def on_tabbed_content_tab_activated(self) -> None:
-        """Another table is in front: only that is laid out."""
+        """Lay out the table that is now in front, and only that."""
         self._fill(self._tab())
 
     def _fill(self, title: str) -> None:
@@ -255,7 +253,7 @@ class TopApp(App[None]):
         self._table().focus()
 
     def action_next_tab(self) -> None:
-        """Show the table beside it."""
+        """Show the next table."""
         titles = list(COLUMNS)
         self.action_tab(titles[(titles.index(self._tab()) + 1) % len(titles)])
 
@@ -274,7 +272,7 @@ class TopApp(App[None]):
         line.focus()
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
-        """A filter was typed."""
+        """Apply a filter that was typed."""
         if self._asks == "text":
             self._text = event.value.strip()
         else:
@@ -282,7 +280,7 @@ class TopApp(App[None]):
         self._close_line()
 
     def action_stop_asking(self) -> None:
-        """No filter of text any more."""
+        """Remove the filter of text."""
         self._text = ""
         self._close_line()
 
@@ -301,13 +299,13 @@ class TopApp(App[None]):
             self._show(self._seen)
 
     def action_turn(self) -> None:
-        """The last line first."""
+        """Reverse the order of lines."""
         self._turned = not self._turned
         if self._seen is not None:
             self._show(self._seen)
 
     def on_data_table_row_selected(self, event: DataTable.RowSelected) -> None:
-        """Enter: tell the job's story."""
+        """Show the job's story on Enter."""
         rows = () if self._seen is None else self._seen.tables[self._tab()]
         row = next((row for row in rows if row.key == event.row_key.value), None)
         if row is None:

@@ -1,4 +1,4 @@
-"""What ``lucidctl top`` shows at one moment: lucidd's last plan as text, cell by cell."""
+"""The cells of ``lucidctl top``: lucidd's last plan as text, table by table."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ COLUMNS = {
 
 @frozen_dataclass(frozen=True, slots=True)
 class Row:
-    """One line of a table. ``key``: what it is known by from one look to the next. ``order``: what each column is
-    sorted by. ``job``: the job it tells of, if one."""
+    """One line of a table. ``key``: its identity from one reading to the next. ``order``: the sort key of each
+    column. ``job``: the job that it is about, if any."""
 
     key: str
     cells: tuple[str, ...]
@@ -43,18 +43,16 @@ class Row:
 
 @frozen_dataclass(frozen=True, slots=True)
 class Look:
-    """``head``: lines above the tables. ``tables``: rows by title, in Lucid's order."""
+    """One reading. ``head``: lines above the tables. ``tables``: rows by title, in Lucid's order."""
 
     head: tuple[str, ...]
     tables: dict[str, tuple[Row, ...]]
 
 
 def look(config: Path) -> Look:
-    """lucidd's last plan and how lucidd is.
+    """lucidd's last plan and lucidd's state, as a reading.
 
-    Raises:
-        LucidError: the configuration or the plan is missing, or cannot be read.
-    """
+    Raises: LucidError: the configuration or the plan is missing, or cannot be read."""
     settings = told_live(config)
     store = seen_store(settings)
     last, starts = read_stored_starts(store, config)
@@ -83,7 +81,7 @@ def look(config: Path) -> Look:
 
 
 def story_text(config: Path, job_id: str, width: int) -> str:
-    """A job's story, as ``lucidctl explain`` tells it; what is wrong instead, where it cannot be told."""
+    """A job's story, as ``lucidctl explain`` prints it; or the error, where there is none."""
     try:
         settings = told_live(config)
         store = seen_store(settings)

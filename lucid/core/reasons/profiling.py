@@ -10,7 +10,7 @@ from lucid.core.reason import Reason
 
 @frozen_dataclass(frozen=True, slots=True)
 class SkipsProfiling(Reason):
-    """Is the job above the profiling scale limit N_prof (L2)? Then it goes straight to its VC."""
+    """Is the job above the profiling scale limit N_prof (L2)? Such a job goes straight to its VC."""
 
     gpus: int
     n_prof: int
@@ -42,8 +42,8 @@ class NobodyWaits(Reason):
 
 @frozen_dataclass(frozen=True, slots=True)
 class CarryNode(Reason):
-    """Is this one of the profiling nodes on which jobs may carry on? The others stay clear for profiling, so
-    that a job which wants a whole node never waits for one that carries on."""
+    """Is this one of the profiling nodes on which jobs may carry on? The others stay clear, so that a profiling job
+    which wants a whole node never waits for one that carries on."""
 
     node: Shown
     may: bool
@@ -65,8 +65,8 @@ class HomeWaits(Reason):
 
 @frozen_dataclass(frozen=True, slots=True)
 class Requeueable(Reason):
-    """May the job be started over? Not one submitted with ``--no-requeue``, nor an interactive one. Of the others,
-    by ``rule`` (policy.profiling.restarts): all (``allowed``), those whose users asked for it (``asked``), or none
+    """May the job be started over? Not if it was submitted with ``--no-requeue`` or is interactive. Else ``rule``
+    (policy.profiling.restarts) says: all jobs (``allowed``), jobs whose users asked for it (``asked``), or none
     (``never``)."""
 
     requeueable: bool
@@ -79,8 +79,8 @@ class Requeueable(Reason):
 
 @frozen_dataclass(frozen=True, slots=True)
 class ProfilerPressure(Reason):
-    """Is there a burst? ``queue_s``: how long the profiling queue would take at the usual T_prof, with what comes
-    within one T_prof by the forecast of ``by``: ``gpus_per_hour`` for profiling nodes."""
+    """Is there a burst of profiling jobs? ``queue_s``: how long the profiling queue would take at the usual T_prof,
+    with what the forecast of ``by`` expects within one T_prof: ``gpus_per_hour`` for profiling nodes."""
 
     queue_s: float
     bound_s: float

@@ -1,9 +1,4 @@
-"""Reasons of order, room, quotas, windows, preemption.
-
-Reasons of order and room: which job is next, what fits where, which nodes are kept for which job.
-
-Reasons of preemption: who holds GPUs of a partition that is not their own, and who has to give them up.
-"""
+"""Reasons of the queue: order, room, quotas, kept nodes, closed or unfit nodes, preemption."""
 
 from __future__ import annotations
 
@@ -16,7 +11,7 @@ from lucid.core.reason import REASONS, Reason
 @frozen_dataclass(frozen=True, slots=True)
 class Priority(Reason):
     """The sort key of the queue: ``value`` (smaller first), made from an estimate and a GPU count. ``tier`` and
-    ``nice``, what the site and its user said of the job's place, go before it."""
+    ``nice``, by which the site and the user set the job's place, go before it."""
 
     rule: Shown
     value: float
@@ -29,8 +24,8 @@ class Priority(Reason):
 
 @frozen_dataclass(frozen=True, slots=True)
 class Boots(Reason):
-    """The job's nodes are not awake. ``node`` is the one that it waits for longest, about ``delay_s``: it is
-    ``asleep``, or boots already. ``others``: how many more of them sleep or boot."""
+    """The job waits for nodes that are not awake. ``node`` is the one that takes longest, about ``delay_s``: it is
+    ``asleep``, or boots already. ``others``: how many more of its nodes sleep or boot."""
 
     node: Shown
     asleep: bool
@@ -48,10 +43,10 @@ class FairOrder(Reason):
 @frozen_dataclass(frozen=True, slots=True)
 class Unranked(Reason):
     """Did estimates fail to put short jobs before long ones, among the last ``jobs`` that ended in ``vc`` (in the
-    whole cluster, if empty)? Then jobs go in plain order. ``gain``: what an order by estimates saves of waiting,
-    as a share of what true durations would (0 for noise, -1 for the reverse order); ``needed``: the least that
-    is told from chance. ``by``: "history" where estimates are what the last jobs of the same user took, since those
-    given rank worse."""
+    whole cluster, if empty)? Jobs go in plain order then. ``gain``: the share of waiting that an order by estimates
+    saves, of what true durations would save (0 for noise, -1 for the reverse order). ``needed``: the least gain that
+    differs from chance. ``by``: "history" where the user's last jobs serve as estimates, since the given ones rank
+    worse."""
 
     vc: Shown
     jobs: int
@@ -65,8 +60,8 @@ class Unranked(Reason):
 
 @frozen_dataclass(frozen=True, slots=True)
 class WaitOrder(Reason):
-    """The place in line where most jobs that wait need more than ``above`` GPUs: those first that have waited for
-    the greatest multiple of their estimate, and larger ones; before them the oldest, after ``oldest_after_s``."""
+    """The place in line where most waiting jobs need more than ``above`` GPUs. First go the oldest, after
+    ``oldest_after_s``; then jobs that have waited for the greatest multiple of their estimate; larger ones first."""
 
     above: int
     estimate_s: float
@@ -99,8 +94,8 @@ class SlurmPriority(Reason):
 
 @frozen_dataclass(frozen=True, slots=True)
 class Backfill(Reason):
-    """Are there GPUs that stay free for ``limit_s``, the job's time limit, without a later start of any of the
-    ``ahead`` jobs that come before it and have GPUs kept for them?"""
+    """Are there GPUs that stay free for ``limit_s``, the job's time limit, without delaying any of the ``ahead`` jobs
+    that come before it and have GPUs kept for them?"""
 
     ahead: int
     limit_s: float
@@ -112,7 +107,8 @@ class Backfill(Reason):
 
 @frozen_dataclass(frozen=True, slots=True)
 class FreeGpus(Reason):
-    """Is there a consolidated place? ``largest`` is the most free GPUs on one node, ``free`` all free ones."""
+    """Is there a consolidated place? ``largest`` is the most free GPUs on one node, ``free`` the number of all free
+    GPUs."""
 
     needed: int
     largest: int
@@ -137,7 +133,7 @@ class HostFits(Reason):
 
 @frozen_dataclass(frozen=True, slots=True)
 class AsksForGpus(Reason):
-    """Does the job ask for any GPU? One that does not is Slurm's own business, and never started from here."""
+    """Does the job ask for any GPU? A job without GPUs is Slurm's own business, and never started from here."""
 
     gpus: int
 
@@ -147,7 +143,7 @@ class AsksForGpus(Reason):
 
 @frozen_dataclass(frozen=True, slots=True)
 class TooLarge(Reason):
-    """Could the job ever run here? It asks for more GPUs than the partition has."""
+    """Does the job ask for more GPUs than the partition has, so that it can never run here?"""
 
     gpus: int
     partition_gpus: int
@@ -186,7 +182,7 @@ class NextRound(Reason):
 
 @frozen_dataclass(frozen=True, slots=True)
 class Preempted(Reason):
-    """Jobs of higher priority fill the partition's GPUs: this one got none of the ``quota`` left over."""
+    """Jobs of higher priority fill the partition's GPUs: the job got none of the ``quota`` left over."""
 
     gpus: int
     quota: int
@@ -197,8 +193,8 @@ class Preempted(Reason):
 
 @frozen_dataclass(frozen=True, slots=True)
 class Allotted(Reason):
-    """Does the round give this elastic job GPUs? ``gpus`` of at most ``most``; ``value`` is what they are worth
-    to it by ``rule``. ``batch``: the total batch size that goes with them, where the policy chose it."""
+    """Does the round give this elastic job GPUs? It gets ``gpus`` of at most ``most``; ``value`` is what they are
+    worth to it by ``rule``. ``batch``: the total batch size that goes with them, where the policy chose it."""
 
     rule: Shown
     gpus: int
@@ -213,7 +209,7 @@ class Allotted(Reason):
 @frozen_dataclass(frozen=True, slots=True)
 class Rescaled(Reason):
     """Does a running job get more GPUs, because some are idle and no job waits for them, or fewer, because
-    ``waiting`` requests do?"""
+    ``waiting`` jobs need some?"""
 
     before: int
     after: int
@@ -225,11 +221,10 @@ class Rescaled(Reason):
 
 @frozen_dataclass(frozen=True, slots=True)
 class Reserved(Reason):
-    """Nodes are kept for a job that has waited long. May other jobs start on these nodes meanwhile?
+    """Nodes are kept for ``holder``, which has waited long. May this job start on them meanwhile?
 
-    Jobs may that are expected to end by ``until_s``, when the nodes are expected to have drained, even if they take
-    ``times`` as long as estimated. ``room_s``: the longest estimate that such a job may have.
-    """
+    It may if it is expected to end by ``until_s``, when the nodes are expected to have drained, even if it takes
+    ``times`` as long as estimated. ``room_s``: the longest estimate that such a job may have."""
 
     holder: Shown
     until_s: float
@@ -243,9 +238,9 @@ class Reserved(Reason):
 
 @frozen_dataclass(frozen=True, slots=True)
 class LargeShare(Reason):
-    """May nodes be kept for one more large job, where jobs as large hold ``held_gpus`` already and would with its
-    ``gpus`` have more than ``most_share`` of the ``total_gpus``? Not if a smaller job, ``other``, has waited at least
-    half as long: large jobs that come without end would have the VC to themselves."""
+    """May nodes be kept for one more large job? Jobs as large hold ``held_gpus`` already, and with its ``gpus`` they
+    would have more than ``most_share`` of the ``total_gpus``. Not if a smaller job, ``other``, has waited at least
+    half as long: else an endless stream of large jobs would have the VC to itself."""
 
     gpus: int
     held_gpus: int
@@ -292,7 +287,7 @@ REASONS["LargeBorrows"] = Borrows  # stored up to commit b7b0384e, without its e
 @frozen_dataclass(frozen=True, slots=True)
 class OwnTurn(Reason):
     """Has the job waited for so long (``waited_s``) that it goes before all others of the pool? It does from
-    ``after_s`` on, for its VC ``vc`` stays within its quota with it: what it waits for is lent."""
+    ``after_s`` on, since with it its VC ``vc`` stays within the quota: the GPUs that it waits for are lent."""
 
     vc: Shown
     waited_s: float
@@ -305,7 +300,8 @@ class OwnTurn(Reason):
 @frozen_dataclass(frozen=True, slots=True)
 class PlainOrder(Reason):
     """Has the job waited for so long beyond ``plain_s``, when plain Slurm order would have started it, that it goes
-    before all others? ``turn_s`` is that time; by ``bound_s`` it is promised to start, as far as can be promised."""
+    before all others? ``turn_s``: when its turn comes. ``bound_s``: by when it is promised to start, as far as that
+    can be promised."""
 
     plain_s: float
     now_s: float
@@ -327,8 +323,8 @@ class SlurmBars(Reason):
 
 @frozen_dataclass(frozen=True, slots=True)
 class Unplanned(Reason):
-    """No plan could be made of the job's partition (a defect of Lucid or of its policy), for what ``words`` say. They
-    may hold anybody's names, so that not everybody reads them."""
+    """No plan could be made of the job's partition (a defect of Lucid or of its policy); ``words`` say why. They may
+    hold anybody's names, so not everybody reads them."""
 
     words: str
 
@@ -338,14 +334,14 @@ class Unplanned(Reason):
 
 @frozen_dataclass(frozen=True, slots=True)
 class Unsafe(Reason):
-    """What was planned for the job breaks a safety rule (a defect of Lucid), so it was not done."""
+    """The decision planned for the job breaks a safety rule (a defect of Lucid), so it was not carried out."""
 
     words: Shown
 
 
 @frozen_dataclass(frozen=True, slots=True)
 class OtherNodes(Reason):
-    """So many free GPUs are on nodes that the job's user does not ask for. ``asked``: what is asked of nodes."""
+    """So many free GPUs are on nodes that the job's user does not ask for. ``asked``: what the user asks of nodes."""
 
     gpus: int
     asked: Shown
@@ -357,7 +353,7 @@ class OtherNodes(Reason):
 @frozen_dataclass(frozen=True, slots=True)
 class NodesOut(Reason):
     """So many GPUs are on nodes on which nothing may start: ``words`` are the cluster's (reserved, drained, down).
-    ``until_s``: when the first of them may be used again, Unix seconds, where that is known."""
+    ``until_s``: when the first of them may be used again, Unix seconds, where known."""
 
     gpus: int
     words: Shown
@@ -366,8 +362,8 @@ class NodesOut(Reason):
 
 @frozen_dataclass(frozen=True, slots=True)
 class GpusOut(Reason):
-    """So many GPUs are left out of new starts, on nodes that are in use. The one that is out for longest is GPU
-    ``index`` of ``node``, since ``since_s`` (Unix seconds), for ``words``; ``by``: the person who took it out."""
+    """So many GPUs of nodes in use are left out of new starts. GPU ``index`` of ``node`` is out for longest, since
+    ``since_s`` (Unix seconds), for ``words``; ``by``: the person who took it out."""
 
     gpus: int
     node: Shown
@@ -379,9 +375,8 @@ class GpusOut(Reason):
 
 @frozen_dataclass(frozen=True, slots=True)
 class Closes(Reason):
-    """Would the job, which may run for ``limit_s`` (``None``: without limit), end before the nodes close that have
-    ``gpus`` free GPUs? They close in ``room_s``, at ``from_s``, until ``until_s`` (``None``: not known), for
-    ``words``."""
+    """Would the job, which may run for ``limit_s`` (``None``: without limit), end before the nodes with ``gpus`` free
+    GPUs close? They close in ``room_s``, at ``from_s``, until ``until_s`` (``None``: not known), for ``words``."""
 
     gpus: int
     limit_s: float | None
@@ -396,8 +391,8 @@ class Closes(Reason):
 
 @frozen_dataclass(frozen=True, slots=True)
 class Spread(Reason):
-    """Do the ``nodes`` of a start stand below one switch (or block) of the lowest level? ``one_s``: when there would
-    be room for all of it below one, Unix seconds, where that is expected."""
+    """Do the ``nodes`` of a start stand below one switch (or block) of the lowest level? ``one_s``: when one switch
+    is expected to have room for the whole job, Unix seconds."""
 
     nodes: int
     switches: int
@@ -409,8 +404,8 @@ class Spread(Reason):
 
 @frozen_dataclass(frozen=True, slots=True)
 class Switches(Reason):
-    """Does the place that was found stand below at most the ``most`` switches that its user asked for? ``found``: 0
-    where there is no place. From ``until_s`` on (``None``: never) any number will do."""
+    """Does the chosen place stand below at most the ``most`` switches that the job's user asked for? ``found``: the
+    number of switches, 0 where there is no place. From ``until_s`` on (``None``: never) any number will do."""
 
     most: int
     found: int
@@ -430,15 +425,15 @@ class Victim:
     gpus: int
     lost_gpu_s: float
     saves: bool = False
-    """Does it save its work when it is told to stop, and go on from there?"""
+    """Whether the job saves its work when Slurm signals it to stop, and goes on from there."""
     ends: bool = False
-    """Is it cancelled, not put back into the queue?"""
+    """Whether the job is cancelled, not put back into the queue."""
 
 
 @frozen_dataclass(frozen=True, slots=True)
 class Claims(Reason):
-    """Whom the start of a job preempts. Of all sets of jobs that would do, the one that loses least: work of jobs
-    that would be cancelled counts first, then that of jobs that start over, then how many they are. Jobs that save
+    """The jobs that the start of a job preempts: of all sets that would do, the one that loses least. Work of jobs
+    that would be cancelled counts first, then work of jobs that start over, then the number of jobs. Jobs that save
     their work lose none. ``gpus``: how many of its GPUs they hold. ``next_gpu_s``: what the best choice on another
     node would have lost, ``None`` where there is none."""
 
@@ -448,14 +443,14 @@ class Claims(Reason):
 
     @property
     def lost_gpu_s(self) -> float:
-        """What all of them lose."""
+        """The GPU-seconds that all preempted jobs lose."""
         return sum(victim.lost_gpu_s for victim in self.victims)
 
 
 @frozen_dataclass(frozen=True, slots=True)
 class HeldBy(Reason):
-    """So many GPUs of the partition are held by jobs of another one, ``vc``. ``yielding`` of the ``jobs`` may be
-    preempted by jobs of this one, the first from ``from_s`` on (Unix s); it did not suffice."""
+    """So many GPUs of the partition are held by ``jobs`` jobs of another partition, ``vc``. ``yielding`` of these may
+    be preempted by jobs of this one, the first from ``from_s`` on (Unix s); that did not suffice."""
 
     vc: Shown
     gpus: int

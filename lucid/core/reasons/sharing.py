@@ -1,4 +1,4 @@
-"""Reasons of sharing: which jobs may run on the same GPUs."""
+"""Reasons of sharing: which jobs may run on the same GPUs, which partner is best, and when a pair is parted."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ class Shareable(Reason):
 
 @frozen_dataclass(frozen=True, slots=True)
 class UserAllows(Reason):
-    """Has the user, what else the job asks for (``why``), or an earlier parting, ruled sharing out for this job?"""
+    """Is sharing permitted for this job? The user, something else that the job asks for (``why``), or an earlier
+    parting may rule it out."""
 
     shareable: bool
     parted_before: bool
@@ -34,8 +35,8 @@ class UserAllows(Reason):
 @frozen_dataclass(frozen=True, slots=True)
 class InSlots(Reason):
     """Does the job start in slots, so that others may join it? It has to be on one node, willing and steady, and its
-    share score at most ``most``. A job that has not been measured starts in slots too. Another may join it once it
-    is measured, without a restart."""
+    share score at most ``most``. An unmeasured job starts in slots too: another may join it once it is measured,
+    without a restart."""
 
     shareable: bool
     parted_before: bool
@@ -55,8 +56,8 @@ class InSlots(Reason):
 
 @frozen_dataclass(frozen=True, slots=True)
 class PairHarm(Reason):
-    """Does neither job lose more than ``most`` of its speed, where neither may be started over, so that the pair
-    cannot be parted? ``worst``: the lowest plausible speed of either."""
+    """Does neither job lose more than ``most`` of its speed? Asked where neither may be started over, so that the
+    pair cannot be parted. ``worst``: the lowest plausible speed of either."""
 
     partner: Shown
     worst: float
@@ -68,8 +69,8 @@ class PairHarm(Reason):
 
 @frozen_dataclass(frozen=True, slots=True)
 class PairWork(Reason):
-    """Do both do at least ``least`` times the work of one, ``together``? Or has the job that would share rather than
-    wait waited (``waited_s``) as long as it then should (``needs_s``; ``None``: its partner would end before it)?"""
+    """Do both jobs together do at least ``least`` times the work of one (``together``)? Or has the job that would
+    share waited (``waited_s``) as long as it then should (``needs_s``; ``None``: its partner ends before that)?"""
 
     partner: Shown
     together: float
@@ -84,7 +85,7 @@ class PairWork(Reason):
 
 @frozen_dataclass(frozen=True, slots=True)
 class NotMeasured(Reason):
-    """Has the job a profile? Without one, its effect on a partner is not known."""
+    """Has the job a profile? Without one its effect on a partner is not known."""
 
     measured: bool
 
@@ -105,7 +106,7 @@ class SameGpus(Reason):
 
 @frozen_dataclass(frozen=True, slots=True)
 class SameUser(Reason):
-    """Are the running jobs that could be joined of the same user? ``others`` are not, and here only jobs of one
+    """Do the running jobs that could be joined belong to the same user? ``others`` do not, and here only jobs of one
     user share GPUs."""
 
     user: UserName
@@ -180,8 +181,7 @@ class PartnerOutlasts(Reason):
 class PartnerLeaves(Reason):
     """Would the guest end before the partner does, or does it gain enough by starting now?
 
-    The published rule: own priority value at most ``ratio`` times the partner's.
-    """
+    The published rule: own priority value at most ``ratio`` times the partner's."""
 
     partner: Shown
     own: float
@@ -194,8 +194,8 @@ class PartnerLeaves(Reason):
 
 @frozen_dataclass(frozen=True, slots=True)
 class PairSpeed(Reason):
-    """Expected normalised speeds of the pair, against the least that either may fall to. Without speeds
-    the predictor has no opinion, which stops no pair; or it ``failed``, which does."""
+    """Do the expected normalised speeds of the pair stay above the least that either may fall to? Without speeds the
+    predictor has no opinion, which stops no pair; or it ``failed``, which does."""
 
     partner: Shown
     own: float | None
@@ -238,9 +238,9 @@ class SeenSpeed(Reason):
 
 @frozen_dataclass(frozen=True, slots=True)
 class BestPartner(Reason):
-    """Of ``candidates`` partners that pass every rule this one has the highest ``score`` (the sum of the pair's
-    expected speeds; full speed where the predictor has no opinion); or, by the rule ``first``, it is the first that
-    passes, and no other was compared."""
+    """Is this the partner to take? Of ``candidates`` partners that pass every rule it has the highest ``score`` (the
+    sum of the pair's expected speeds; full speed where the predictor has no opinion). By the rule ``first`` it is the
+    first that passes, and no other was compared."""
 
     partner: Shown
     score: float
@@ -250,9 +250,9 @@ class BestPartner(Reason):
 
 @frozen_dataclass(frozen=True, slots=True)
 class Interleaved(Reason):
-    """Is a group faster together than its members one after the other? ``group`` names its ``jobs`` members; one
-    round of all takes ``period_s``, one iteration of each alone ``alone_s`` in all. It has to be ``least`` times as
-    fast."""
+    """Is a group faster together than its members one after the other? ``group`` names its ``jobs`` members. One
+    round of all takes ``period_s``; one iteration of each alone takes ``alone_s`` in sum. The group has to be
+    ``least`` times as fast."""
 
     jobs: int
     group: Shown
@@ -267,8 +267,8 @@ class Interleaved(Reason):
 @frozen_dataclass(frozen=True, slots=True)
 class Overlaps(Reason):
     """Do two jobs that nobody makes wait for their turn want different resources most of the time? They want the same
-    one for a share ``conflict`` of the time, at most ``most``. Then either is expected to run at ``speed`` of its
-    speed alone. ``group`` names both."""
+    one for a share ``conflict`` of the time, which may be at most ``most``. Each is then expected to run at ``speed``
+    of its speed alone. ``group`` names both."""
 
     group: Shown
     conflict: float
@@ -276,7 +276,7 @@ class Overlaps(Reason):
 
     @property
     def speed(self) -> float:
-        """Expected normalised speed of both (lucid.orchestrator.policies.muri.interleave)."""
+        """Expected normalised speed of each job (lucid.orchestrator.policies.muri.interleave)."""
         return 1.0 / (1.0 + self.conflict)
 
     def __bool__(self) -> bool:
@@ -285,8 +285,8 @@ class Overlaps(Reason):
 
 @frozen_dataclass(frozen=True, slots=True)
 class SlowBefore(Reason):
-    """Did an earlier group of these kinds of job keep what was promised? ``group`` names the jobs; ``seen`` and
-    ``promised`` are normalised speeds of the earlier group. It is given only where the answer is no."""
+    """Did an earlier group of these kinds of job run as fast as promised? ``group`` names the jobs; ``seen`` and
+    ``promised`` are normalised speeds of the earlier group. The reason is given only where the answer is no."""
 
     group: Shown
     seen: float
@@ -298,8 +298,8 @@ class SlowBefore(Reason):
 
 @frozen_dataclass(frozen=True, slots=True)
 class Calm(Reason):
-    """Has next to no job of the VC ``vc`` had to wait for long enough: for a day, and as long as this job is expected
-    to run? Then it shares GPUs only if it would wait otherwise."""
+    """Has next to no job of the VC ``vc`` had to wait for a day, and for as long as this job is expected to run? Then
+    this job shares GPUs only if it would wait otherwise."""
 
     vc: Shown
     calm_s: float

@@ -1,9 +1,6 @@
-"""A child process of low priority; jobs from sacct at the start.
+"""Child processes of lucidd that run ``lucidctl``; and jobs that ended while lucidd was down.
 
-Work that must not touch the daemon: a ``lucidctl`` of its own, at the lowest priority.
-
-What a daemon missed while it was down: jobs that ended meanwhile are learned from as if it had seen them end.
-"""
+``CatchUp`` reads those jobs from accounting, and lucidd learns from them as if it had seen them end."""
 
 from __future__ import annotations
 
@@ -45,8 +42,7 @@ class Children:
         """Run ``lucidctl`` with these words to its end.
 
         Raises:
-            TimeoutError: it took longer, or `end` was called; the child was stopped.
-        """
+            TimeoutError: it took longer, or `end` was called; the child was stopped."""
         code = (
             f"from lucid.daemon.learning.child import end_with; end_with({os.getpid()}); "
             "from lucid.cli.main import main; main()"
@@ -107,7 +103,7 @@ def _step_back() -> None:
 _LOG = logging.getLogger("lucidd")
 _SEEN = "good_cycle"
 _LEAST_GAP_S: Final = 60.0
-"""After a shorter absence slurmctld still knows every job that ended."""
+"""The longest absence after which slurmctld still knows every job that ended."""
 _MARGIN_S: Final = 60.0
 _MOST_JOBS: Final = 20_000
 _TRIES: Final = 3
@@ -115,8 +111,8 @@ _AGAIN_S: Final = 600.0
 
 
 class CatchUp:
-    """Asks accounting once for the time since the last good cycle of any daemon, at most ``daemon.catch_up_days``;
-    where that does not answer, twice more. The newest 20,000 jobs are taken in."""
+    """Asks accounting once for the time since the last good cycle of any daemon, at most ``daemon.catch_up_days``; if
+    it does not answer, twice more. The newest 20,000 jobs are taken in."""
 
     def __init__(self, store: Store, accounting: Accounting, clock: Clock, settings: DaemonSettings) -> None:
         self._store = store
@@ -128,7 +124,7 @@ class CatchUp:
         self._due_s = 0.0
 
     def begin(self) -> None:
-        """The lease was taken: somebody else, or nobody, has looked after the jobs until now."""
+        """Note that the lease was taken: until now another daemon, or none, has watched the jobs."""
         now_s = self._clock.now_s()
         most_s = self._settings.catch_up_days * 86400.0
         self._since_s = max(moment(finite(self._store.view(_SEEN))) - _MARGIN_S, now_s - most_s)
@@ -136,16 +132,14 @@ class CatchUp:
         self._tries, self._due_s = _TRIES if gap else 0, now_s
 
     def seen(self, now_s: float) -> None:
-        """A cycle went well."""
+        """Note that a cycle went well."""
         self._store.put_view(_SEEN, now_s)
 
     def run(self, known: Collection[str], notes: Mapping[str, JobNote], token: int) -> list[Ended]:
-        """What is new to the store, by end; nothing where it is not time. ``known``: jobs that slurmctld still
-        shows, which are seen to end as usual.
+        """Ended jobs that are new to the store, by end; empty where it is not time. ``known``: jobs that slurmctld
+        still shows, which are seen to end as usual.
 
-        Raises:
-            StoreError: it cannot be stored.
-        """
+        Raises: StoreError: they cannot be stored."""
         now_s = self._clock.now_s()
         if not self._tries or now_s < self._due_s:
             return []
@@ -169,10 +163,10 @@ class CatchUp:
 
 
 def ended_from(job: Accounted, note: JobNote | None, settings: DaemonSettings) -> Ended | None:
-    """As the daemon would have seen it end; ``None`` for a job without GPUs, or in no partition that Lucid manages.
+    """The job as the daemon would have seen it end; ``None`` for a job without GPUs, or in no partition that Lucid
+    manages.
 
-    Its VC is the one noted or tagged, where it is: it may have ended while it was profiled.
-    """
+    Its VC is the noted or tagged one, where there is one: it may have ended while it was profiled."""
     mark = parse_mark(job.tag) or {}
     home = home_of(job.partition, job.tag, note, settings.partitions, settings.rooms)
     if not job.gpus or home not in settings.partitions or job.name.startswith(PLACEHOLDER):

@@ -1,12 +1,7 @@
-"""Models that serve.
-
-Which models the daemon uses: the library's versions in service, and the replacement where there is none.
+"""``LiveModels``: the model versions that serve lucidd, and what answers where there is none.
 
 Another process may promote, roll back or suspend a version at any time (``lucidctl models``, cron); the files that
-say what is in service are looked at every cycle, and cost a few ``stat`` calls.
-
-The predictor of a daemon that has no trained models: means over past jobs, and the contention model.
-"""
+say which serve are checked every cycle, which costs a few ``stat`` calls."""
 
 from __future__ import annotations
 
@@ -34,25 +29,26 @@ from lucid.models.throughput.model import ArrivalForecaster
 
 
 class WithContention:
-    """Durations of another predictor; share scores and pair speeds by the contention model."""
+    """A predictor for a daemon without trained models: durations of another predictor, share scores and pair speeds
+    by the contention model."""
 
     def __init__(self, durations: Predictor) -> None:
         self.name = durations.name
         self._durations = durations
 
     def predict(self, job: Job, profile: JobProfile | None, now_s: float) -> Prediction:
-        """The other's duration; a score once the job is measured."""
+        """The other predictor's duration, and a share score once the job is measured."""
         found = self._durations.predict(job, profile, now_s)
         if profile is None:
             return Prediction(found.duration_s, found.duration_source)
         return Prediction(found.duration_s, found.duration_source, contention_score(profile), "contention model")
 
     def pair_speed(self, a: JobProfile, b: JobProfile) -> tuple[float, float] | None:
-        """By the contention model, from both profiles."""
+        """The speeds by the contention model, from both profiles."""
         return contention_speeds(a, b)
 
     def learn(self, ended: Sequence[Ended]) -> None:
-        """The other learns."""
+        """Let the other predictor learn."""
         self._durations.learn(ended)
 
 
@@ -88,16 +84,16 @@ class LiveModels:
 
     @property
     def serving(self) -> Mapping[str, Serving]:
-        """By kind, what answers."""
+        """What answers, by kind."""
         return {} if self._served is None else self._served.serving
 
     def changed(self) -> bool:
-        """Has another version come into service, or been suspended, since the predictor was made?"""
+        """Whether another version has come into service, or been suspended, since the predictor was made."""
         return self._signature() != self._made_from
 
     def make(self) -> Predictor:
-        """A fresh predictor that has learned from no job yet. A version that does not check is passed over: its
-        kind is answered as if there were none."""
+        """A fresh predictor that has learned from no job yet. A version that does not check is passed over: its kind
+        is answered as if there were none."""
         self._made_from, self._served = self._signature(), None
         made: Predictor = LearnedPredictor.from_served(
             self.served,
@@ -124,10 +120,10 @@ class LiveModels:
 def live_forecaster(
     models: LiveModels | None, ended: Sequence[Ended], profiled: Callable[[Job], bool], left_out: LeftOut
 ) -> Forecaster:
-    """The throughput version in service, or seasonal means, knowing the submissions of the jobs that have ended.
+    """The forecaster of the throughput version in service, or of seasonal means, with the submissions of the ended
+    jobs.
 
-    ``profiled``: which jobs go through profiling nodes.
-    """
+    ``profiled``: which jobs go through profiling nodes."""
     means = ArrivalForecaster(profiled)
     made: Forecaster = means
     if models is not None and (model := models.served.model(THROUGHPUT)) is not None:

@@ -1,14 +1,9 @@
-"""Training in a child, on a timer (apscheduler).
-
-Keeps the learned models while a daemon runs: the same tick as cron's, on a timer, in a process of its own.
+"""Upkeep of models beside a daemon: finished jobs go into a log, and on a timer a child trains from it when due.
 
 Training needs libraries that take seconds and hundreds of MiB to load, and may be killed when memory is short; none
-of that may touch the daemon. Each tick is therefore a child that runs ``lucidctl models train --due``: it decides,
-trains, promotes and ends. The library's lock keeps two trainings apart, whichever process started them. What a killed
-training left undone the next one does, since the library never holds half a version.
-
-The models' upkeep beside a daemon: finished jobs go into a log, and a child trains from it when that is due.
-"""
+of that may touch the daemon. Each tick is therefore a child that runs ``lucidctl models train --due``, as cron would:
+it decides, trains, promotes and ends. The library's lock keeps two trainings apart, whichever process started them.
+What a killed training left undone the next one does, since the library never holds half a version."""
 
 from __future__ import annotations
 
@@ -47,8 +42,7 @@ class ChildTick:
         """The result of the tick, one object for each kind of model (as ``train --due --json`` prints it).
 
         Raises:
-            ModelError: the child was killed, ran too long, or failed; its last words are in the message.
-        """
+            ModelError: the child was killed, ran too long, or failed; its last words are in the message."""
         try:
             done = self._children.run(self._words, self._timeout)
         except TimeoutError as error:
@@ -64,10 +58,9 @@ class ChildTick:
 
 
 class ModelTimer:
-    """Ticks now and then ``every`` so often, never twice at once. A tick that fails is logged; the next tries again.
+    """Ticks ``every`` so often, never twice at once. A tick that fails is logged; the next tries again.
 
-    ``report`` is called, in the timer's thread, with the result of each tick.
-    """
+    ``report`` is called, in the timer's thread, with the result of each tick."""
 
     def __init__(
         self,
@@ -96,7 +89,7 @@ class ModelTimer:
         self._scheduler.start()
 
     def stop(self, wait: bool = False) -> None:
-        """No more ticks; ``wait`` lets one that runs come to its end."""
+        """End the ticks; ``wait`` lets a running one be completed."""
         self._scheduler.shutdown(wait=wait)
 
     def _run(self) -> None:
@@ -109,7 +102,7 @@ class ModelTimer:
 
 
 UPKEEP = "upkeep"
-"""Name of the view with what the last look at the models came to, an object for each kind: drift and action."""
+"""Name of the view with the result of the last tick, an object for each kind: drift and action."""
 _LOG = logging.getLogger("lucidd")
 
 
@@ -122,11 +115,9 @@ class Upkeep:
         self._train = train
 
     def __call__(self) -> Sequence[dict[str, Any]]:
-        """The result of the training, one object for each kind; nothing where no child was started.
+        """The result of the training, one object for each kind; empty where no child was started.
 
-        Raises:
-            ModelError: the child failed.
-        """
+        Raises: ModelError: the child failed."""
         models = self._settings.models
         try:
             ended = self._store.ended()
@@ -172,13 +163,11 @@ _COLUMNS: Final = (
 
 
 def write_job_log(path: Path, ended: Sequence[Ended]) -> None:
-    """Replace the log by one of these jobs: times in UTC, memory in MiB, limits and run times in s; empty where
-    the user did not ask for any, and the run time of a job that did not run; what was measured in the columns of
+    """Replace the log by one of these jobs: times in UTC, memory in MiB, limits and run times in s; empty where the
+    user did not ask for any, and the run time of a job that did not run. Measurements are in the columns of
     `PROFILE_COLUMNS`.
 
-    Raises:
-        StoreError: it cannot be written.
-    """
+    Raises: StoreError: it cannot be written."""
     text = io.StringIO(newline="")
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(_COLUMNS)

@@ -1,7 +1,6 @@
-"""What lucidd counts of its own work, for /metrics: cycles and how long they took, what was done and refused, what
-sharing saved and cost. All of it goes with the picture of lucidd's status; counts begin anew with each process, as
-Prometheus expects of counters.
-"""
+"""``Counters``: lucidd's counts for /metrics: cycles, actions, refusals, gains and costs of sharing.
+
+All of it is part of lucidd's status; counts begin anew with each process, as Prometheus expects of counters."""
 
 from __future__ import annotations
 
@@ -20,19 +19,19 @@ from lucid.places import Mode
 BUCKETS_S: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 """Upper bounds of the histograms of time."""
 RESTARTS: Final = ("profiled", "parted", "preempted")
-"""Why Lucid started a running job over."""
+"""The reasons for which Lucid starts a running job over."""
 SPEEDS: Final = ("measured", "promised", "unknown")
-"""What is known of the speed of a pair, best first."""
+"""The sources of a pair's speed, best first."""
 _MOST_STEP_S: Final = 60.0
-"""After a longer time without a cycle it is not known which pairs stood together."""
+"""The longest time between cycles over which pairs count as having stood together."""
 _SOON_S: Final = 300.0
-"""A job that was told to start may not run yet for so long; what was promised to it is kept meanwhile."""
+"""How long a promise to a started job is kept while the job does not run yet."""
 
 
 def speeds_of(
     one: Running, other: Running, promises: Mapping[str, tuple[str, float, float]]
 ) -> tuple[str, tuple[float, float] | None]:
-    """The speeds of a pair, and by what: as measured where both are, else as promised. ``promises``: by job, its
+    """The speeds of a pair, and their source: measured where both are, else promised. ``promises``: by job, its
     partner, the speed that was expected beside that one, and when."""
     seen = [
         entry.profile.seen_speed
@@ -61,10 +60,10 @@ class _Times:
 
 
 class Counters:
-    """Counts of one process."""
+    """The counts of one process."""
 
     def __init__(self, before: Any = None) -> None:
-        """``before``: what the process before this one left, of which what was promised to pairs goes on."""
+        """``before``: what the previous process left; its promises to pairs go on."""
         self._cycle, self._plan = _Times(), _Times()
         self._done: dict[str, int] = {}
         self._refused = dict.fromkeys(map(str, Refusal), 0)
@@ -72,23 +71,23 @@ class Counters:
         self._shared, self._saved, self._lost = (dict.fromkeys(SPEEDS, 0.0) for _ in range(3))
         self._failed = 0
         self.undone = 0
-        """Site factors that Slurm took back."""
+        """Site factors that Slurm undid."""
         self._promises: dict[str, tuple[str, float, float]] = promises_of(before)
         self._starvation: dict[str, dict[str, float]] = {}
         self._at_s: float | None = None
 
     def planned(self, took_s: float) -> None:
-        """A plan was made."""
+        """Count a plan."""
         self._plan.add(took_s)
 
     def failed(self) -> None:
-        """A turn did not come to its end."""
+        """Count a turn that was not completed."""
         self._failed += 1
 
     def cycle(
         self, result: CycleResult, memory: Mapping[str, object], modes: Mapping[str, Mode], took_s: float
     ) -> None:
-        """One cycle. ``memory``: what its plan left for the next."""
+        """Count one cycle. ``memory``: what its plan left for the next."""
         self._cycle.add(took_s)
         snapshot = result.snapshot
         running = running_of(snapshot)
@@ -133,7 +132,7 @@ class Counters:
                 self._lost[by] += spent_s * sum(max(1.0 - speed, 0.0) for speed in speeds)
 
     def to_dict(self) -> dict[str, Any]:
-        """For the picture of the status."""
+        """The counts for lucidd's status."""
         return {
             "cycle_s": self._cycle.to_dict(),
             "plan_s": self._plan.to_dict(),
@@ -173,7 +172,7 @@ def _margins(memory: Mapping[str, object], now_s: float) -> Mapping[str, dict[st
 
 
 def promises_of(before: Any) -> dict[str, tuple[str, float, float]]:
-    """What was promised to pairs, by job, from what a tally left: partner, speed, and when."""
+    """The promises to jobs of pairs in what a process left: partner, speed, and when, by job."""
     try:
         return {str(job): (str(said[0]), float(said[1]), float(said[2])) for job, said in before["promises"].items()}
     except (TypeError, KeyError, ValueError, AttributeError, IndexError):

@@ -1,4 +1,4 @@
-"""What lucidd saw and decided last, read back. Nothing here plans: none of the policies' libraries is needed."""
+"""``StoredPlan``: lucidd's last snapshot and plan, read back without any policy's library."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from lucid.store.view import plan_from_dict, snapshot_from_dict
 
 @dataclass(frozen=True, slots=True)
 class StoredPlan:
-    """``plan`` was made from ``snapshot``. ``modes``: of each partition, as lucidd's status has it."""
+    """A ``plan`` and the ``snapshot`` that it was made from. ``modes``: of each partition, as in lucidd's status."""
 
     snapshot: Snapshot
     plan: Plan
@@ -39,11 +39,9 @@ def row_in(plan: Plan, job_id: str, modes: Mapping[str, str]) -> DecisionRow | N
 
 
 def stored_picture(store: SqliteStore | Published) -> dict[str, Any]:
-    """The picture that lucidd drew last, as ``picture_from_text`` has it.
+    """The snapshot that lucidd last wrote, as JSON, as ``picture_from_text`` reads it.
 
-    Raises:
-        StoreError: lucidd has not finished a cycle yet, or another version of Lucid wrote it.
-    """
+    Raises: StoreError: lucidd has not finished a cycle yet, or another version of Lucid wrote it."""
     data = store.view("snapshot") if isinstance(store, Published) else store.picture()
     if data is None:
         raise StoreError(f"{store.path}: lucidd has not finished a cycle yet; look at: lucidctl doctor")
@@ -53,12 +51,9 @@ def stored_picture(store: SqliteStore | Published) -> dict[str, Any]:
 
 
 def stored_plan(store: SqliteStore | Published, data: Mapping[str, Any]) -> StoredPlan:
-    """The plan of a picture; ``data`` as ``stored_picture``.
+    """The plan beside a stored snapshot; ``data`` as from ``stored_picture``.
 
-    Raises:
-        ConfigError: its policy's package cannot be imported.
-        StoreError: another version of Lucid wrote it.
-    """
+    Raises: ConfigError: its policy's package cannot be imported. StoreError: another version of Lucid wrote it."""
     for name in (data["policy"]["name"], *data["policy"].get("own", {}).values()):
         if name not in BUILT_IN:  # a third party's policy may have reasons of its own
             from lucid.orchestrator.registry import import_policy

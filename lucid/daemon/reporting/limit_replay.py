@@ -1,8 +1,7 @@
-"""When jobs would have started with a shorter time limit: lucidd's recorded plans are made again with it.
+"""When jobs would have started with a shorter time limit, by planning lucidd's records again.
 
-Exact as far as the records reach. A record is of one cycle, and not every cycle is recorded, so that a job would have
-started at the time that is told, or earlier. What other jobs would have done after that is not followed.
-"""
+This is exact as far as the records reach. A record is of one cycle, and not every cycle is recorded, so a job would
+have started at the given time or earlier. What other jobs would have done after that is not followed."""
 
 from __future__ import annotations
 
@@ -21,7 +20,7 @@ from lucid.store.plan_records import PlanRecord, lucid_version, plan_bytes, read
 
 @dataclass(frozen=True, slots=True)
 class Earlier:
-    """A job that would have started at ``at_s``, Unix s, and what was decided about it then."""
+    """A job that would have started at ``at_s``, Unix s, and the decision on it at that time."""
 
     asked: FittingLimit
     at_s: float
@@ -29,15 +28,15 @@ class Earlier:
 
     @property
     def earlier_s(self) -> float:
-        """Seconds before its real start, at least."""
+        """The least seconds before its real start."""
         return self.asked.job.begin_s - self.at_s
 
 
 @dataclass(slots=True)
 class Replayed:
-    """``earlier``: by job. ``waiting``: the jobs that some record shows waiting; of the others nothing is known.
-    ``records``: read; ``unlike``: of those, the ones that this version of Lucid does not plan as they were planned,
-    or that cannot be read. They are left out."""
+    """The result of a replay. ``earlier``: by job. ``waiting``: jobs that some record shows waiting; nothing is known
+    of others. ``records``: how many were read. ``unlike``: how many of them this version of Lucid does not plan as
+    they were planned, or cannot read; they are left out."""
 
     earlier: dict[str, Earlier] = field(default_factory=dict)
     waiting: set[str] = field(default_factory=set)
@@ -50,8 +49,8 @@ def replay_limits(
     asked: Iterable[FittingLimit],
     progress: Callable[[int, int], None] = lambda _done, _of: None,
 ) -> Replayed:
-    """Plan each of the records in ``files`` (oldest first) again, with each of the jobs that wait in it as if it had
-    asked for the other limit, one job at a time, until it would have started."""
+    """Plan each of the records in ``files`` (oldest first) again, with each waiting job as if it had asked for the
+    other limit, one job at a time, until it would have started."""
     jobs, found = {one.job.job_id: one for one in asked}, Replayed()
     last_s = max((one.job.begin_s for one in jobs.values()), default=0.0)
     done: set[tuple[str, float]] = set()
@@ -77,7 +76,8 @@ def recorded_s(path: Path) -> float:
 
 
 def _forget_runs(record: PlanRecord, found: Replayed) -> None:
-    """A job that runs and waits again later would have started earlier in its last wait, or not at all."""
+    """Forget the earlier start of a job that ran and waits again: it would have started earlier in its last wait, or
+    not at all."""
     for context in record.contexts:
         for part in context.snapshot.partitions.values():
             for entry in part.running:
@@ -93,7 +93,7 @@ def _take(
     found: Replayed,
     done: set[tuple[str, float]],
 ) -> bool:
-    """The jobs of one partition; ``False`` where the record is not planned again as it was."""
+    """Try the jobs of one partition; returns false where the record is not planned again as it was."""
     context = record.contexts[record.context[name]]
     snapshot = context.snapshot
     if (name, snapshot.now_s) in done:
@@ -124,7 +124,7 @@ def _asks(asked: FittingLimit | None, entry: Pending, now_s: float, found: Repla
 
 
 def _starts(policy: Policy, snapshot: Snapshot, name: str, entry: Pending, limit_s: float) -> bool:
-    """Would the job start now, had it asked for this limit?"""
+    """Whether the job would start now, had it asked for this limit."""
     part, job_id = snapshot.partitions[name], entry.job.id
     other = replace(entry, job=replace(entry.job, time_limit_s=limit_s))
     pending = tuple(other if one is entry else one for one in part.pending)

@@ -1,13 +1,7 @@
-"""Families for Prometheus, as text.
+"""lucidd's metrics for Prometheus, as text: lucidd itself, calls of Slurm, models, forecasts, waste.
 
-The metric families, from one look at lucidd's store: lucidd itself, its requests to Slurm, models, forecasts.
-
-What lucidd has not recorded (yet, or in an older version) is absent, not 0.
-
-The account of GPU-hours as metrics, by VC: users are named in ``lucidctl efficiency`` only.
-
-The text that Prometheus scrapes (text exposition format 0.0.4).
-"""
+Values that lucidd has not recorded (yet, or in an older version) are absent, not 0. GPU-hours are counted by VC:
+users are named in ``lucidctl efficiency`` only."""
 
 from __future__ import annotations
 
@@ -35,7 +29,7 @@ _S = 3600.0
 
 
 def waste_families(accounts: Sequence[JobAccount], days: float) -> Iterator[Metric]:
-    """From the accounts of the jobs of the last ``days``."""
+    """The families of wasted GPU-hours, from the accounts of the jobs of the last ``days``."""
     yield gauge(
         "lucid_efficiency_window_seconds",
         "The account is of jobs that run, or ended within so long.",
@@ -80,11 +74,9 @@ def waste_families(accounts: Sequence[JobAccount], days: float) -> Iterator[Metr
 
 
 def families(source: MetricsSource, store: SqliteStore) -> list[Metric]:
-    """All that have a sample.
+    """All families that have a sample.
 
-    Raises:
-        StoreError: the store cannot be read.
-    """
+    Raises: StoreError: the store cannot be read."""
     status = _mapping(store.view("status"))
     counts = _mapping(status.get("counts"))
     found: list[Metric] = [gauge("lucid_up", "1 if lucidd's store can be read, else 0.", {(): 1.0})]
@@ -336,7 +328,7 @@ def _mapping(found: Any) -> Mapping[str, Any]:
 
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
-"""The header that goes with it."""
+"""The HTTP content type of the text."""
 
 
 def render(source: MetricsSource) -> bytes:

@@ -1,9 +1,4 @@
-"""What was last seen of each partition, as families (prometheus-client).
-
-What lucidd last saw of each partition: jobs that wait and are held, profiling, pairs with their speeds.
-
-Families from plain numbers.
-"""
+"""Metric families of each partition: jobs that wait and are held, profiling, pairs with their speeds."""
 
 from __future__ import annotations
 
@@ -22,9 +17,9 @@ from lucid.daemon.reporting.last_plan import StoredPlan
 from lucid.text import shown
 
 Labels = Mapping[Any, float | None]
-"""A value by the tuple of its labels' values; ``None`` where it is not known, and then there is no sample."""
+"""A value by the tuple of its labels' values; ``None`` where it is not known, and there is no sample."""
 MOST_GROUPS = 24
-"""VCs or partitions with series of their own; the smaller ones go together as ``other``."""
+"""Most VCs or partitions with series of their own; the smaller ones go together as ``other``."""
 _LONGEST = 200
 
 
@@ -45,14 +40,14 @@ def counter(name: str, words: str, values: Labels, labels: Sequence[str] = ()) -
 
 
 def number(value: Any) -> float | None:
-    """A finite number, or ``None``: what another version wrote may be anything."""
+    """The value as a finite number, or ``None``: another version may have written anything."""
     if not isinstance(value, int | float) or not math.isfinite(value):
         return None
     return float(value)
 
 
 def few(sizes: Mapping[str, float]) -> dict[str, str]:
-    """By name of a VC or partition, under which name its series go: its own for the largest, else ``other``."""
+    """By VC or partition, the name of its series: its own for the largest, else ``other``."""
     if len(sizes) <= MOST_GROUPS:
         return {name: name for name in sizes}
     largest = sorted(sizes, key=lambda name: (-sizes[name], name))[: MOST_GROUPS - 1]
@@ -67,15 +62,15 @@ def _known(values: Labels) -> dict[tuple[str, ...], float]:
 
 
 MOST_PAIRED_JOBS = 100
-"""Jobs of pairs with series of their own: those furthest behind what was promised to them, then the slowest."""
+"""Most jobs of pairs with series of their own: those furthest behind what was promised to them, then the slowest."""
 _PARTITION = ("partition",)
 
 
 def partition_families(
     seen: StoredPlan | None, promises: Mapping[str, tuple[str, float, float]], at_s: float | None
 ) -> Iterator[Metric]:
-    """From what lucidd saw and decided last; none, where that cannot be read. ``promises``: what was promised to jobs
-    of pairs. ``at_s``: Unix time of lucidd's last look."""
+    """The families from lucidd's last plan; none where that cannot be read. ``promises``: what was promised to jobs
+    of pairs. ``at_s``: Unix time of lucidd's last poll."""
     if seen is None:
         return
     rooms = _seen(seen, at_s)

@@ -1,12 +1,8 @@
-"""What anybody may read; PrivateData.
+"""What anybody may read of lucidd's view: a file beside the heartbeat, without users, accounts and names.
 
-What anybody may read of what lucidd sees: a file beside the heartbeat, without users, accounts and names.
-
-The store itself is closed to all but lucidd's user and root: who can read an SQLite file can lock it. From this file
-``lucidctl status|queue|why-not|explain`` answer everybody else (docs/decisions/0018-who-reads-what.md).
-
-Slurm's ``PrivateData`` as lucidd records it for the pages (docs/decisions/0027): who may see whose jobs.
-"""
+The store itself is closed to all but lucidd's user and root: whoever can read an SQLite file can lock it. From this
+file ``lucidctl status|queue|why-not|explain`` answer everybody else (docs/decisions/0018-who-reads-what.md).
+``PrivateData`` records Slurm's setting of that name for the pages (docs/decisions/0027): who may see whose jobs."""
 
 from __future__ import annotations
 
@@ -37,18 +33,18 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger("lucidd")
 _EVERY_S = 5.0
 _SHARE = 0.05
-"""Of lucidd's time that the file may take, at the most."""
+"""The most of lucidd's time that the file may take, as a share."""
 
 
 def published_file(settings: Placed) -> Path:
-    """Beside the heartbeat, in a folder that everybody may enter."""
+    """The path of the file: beside the heartbeat, in a folder that everybody may enter."""
     return Path(settings.daemon.heartbeat).with_name("public.json")
 
 
 def without_names(picture: Mapping[str, Any], users: dict[str, str] | None = None) -> dict[str, Any]:
-    """A picture of the cluster (``snapshot_to_dict``, with its plan) in which users are numbered, and texts that are
-    not for everybody are empty (``lucid.core.names``). What Lucid compares stays: sizes, times, places, measured
-    loads, the reasons. ``users``: filled in with what each user is called there."""
+    """A stored snapshot (``snapshot_to_dict``, with its plan) with users numbered, and texts emptied that are not for
+    everybody (``lucid.core.names``). What Lucid compares stays: sizes, times, places, measured loads, the reasons.
+    ``users``: filled in with the number of each user."""
     users = {} if users is None else users
     users[""] = ""
 
@@ -91,15 +87,15 @@ def _without_shares(policy: Mapping[str, Any] | None) -> dict[str, Any] | None:
 
 
 def _times_without_names(times: Mapping[str, Any], users: Mapping[str, str]) -> dict[str, Any]:
-    """What came true of forecasts, by the numbers of those users who are in the picture."""
+    """The errors of forecasts, by the numbers of those users who are in the snapshot."""
     run_times = times["run_times"]
     known = {users[user]: errors for user, errors in run_times["users"].items() if user in users}
     return {**times, "run_times": {**run_times, "users": known}}
 
 
 class Publisher:
-    """Writes the file when something in it has changed, at most once in a few seconds; deletes it where nothing is to
-    be published."""
+    """Writes the file when its content has changed, at most once in a few seconds; deletes it where nothing is to be
+    published."""
 
     def __init__(self, settings: Settings) -> None:
         self.path = published_file(settings)
@@ -111,16 +107,16 @@ class Publisher:
         self._next_s, self._every_s, self._trouble = float("-inf"), _EVERY_S, ""
 
     def take(self, picture: Mapping[str, Any]) -> None:
-        """The picture of this cycle."""
+        """Take the snapshot of this cycle."""
         self._picture = picture
 
     def take_times(self, times: Mapping[str, Any] | None, starts: Mapping[str, Any] | None) -> None:
-        """What came true of forecasts of starts, and the latest of them, as the store keeps both."""
+        """Take the errors of forecasts of starts, and the latest forecasts, as the store keeps both."""
         self._times, self._starts = times, starts
 
     def write(self, now_s: float, status: Mapping[str, Any]) -> None:
-        """At the end of a cycle, with a *status* that names nobody. Where the file cannot be written, that is told,
-        and no decision waits for it."""
+        """Write the file at the end of a cycle, with a *status* that names nobody. A failure to write is logged, and
+        no decision waits for it."""
         if self._next_s - self._every_s <= now_s < self._next_s or self._picture is None:
             return
         self._next_s, began_s = now_s + self._every_s, time.perf_counter()
@@ -160,11 +156,9 @@ def _counted(picture: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 class Published:
-    """What was published, asked like the store.
+    """The published file, asked like the store.
 
-    Raises:
-        StoreError: nothing is.
-    """
+    Raises: StoreError: nothing is published."""
 
     def __init__(self, settings: Placed) -> None:
         self.path = published_file(settings)
@@ -178,7 +172,7 @@ class Published:
             ) from None
 
     def view(self, name: str) -> Any:
-        """As the store's, without names."""
+        """The view as the store has it, without names."""
         return self._data.get(name)
 
     def settings(self) -> dict[str, str]:
@@ -186,7 +180,8 @@ class Published:
         return {"paused": "1"} if (self.view("status") or {}).get("paused") else {}
 
     def lease(self) -> Lease | None:
-        """Whether a daemon lives is told by its heartbeat here."""
+        """A lease that follows from the heartbeat, by which this user knows whether a daemon lives; ``None`` without
+        a heartbeat."""
         beat, status = read_heartbeat(self._heartbeat), self.view("status") or {}
         if beat is None:
             return None
@@ -198,8 +193,8 @@ _AGAIN_S = 60.0
 
 
 class PrivateData:
-    """``words``: as slurmctld's configuration in force has them, at most an hour old; ``None`` as long as Slurm has
-    not told."""
+    """Slurm's PrivateData. ``words``: as in slurmctld's configuration in force, at most an hour old; ``None`` until
+    Slurm has answered."""
 
     def __init__(self, ask: Callable[[], Mapping[str, str] | None]) -> None:
         self.words: list[str] | None = None
@@ -208,7 +203,7 @@ class PrivateData:
         self._asked_s = float("-inf")
 
     def look(self, now_s: float) -> None:
-        """Ask, if that is due. Where Slurm does not answer, what it said before stands."""
+        """Ask Slurm, if that is due. If it does not answer, the earlier words stay."""
         if self._asked_s <= now_s < self._due_s:  # also where the clock was set back
             return
         self._asked_s, self._due_s = now_s, now_s + _READ_EVERY_S

@@ -1,4 +1,4 @@
-"""What lucidd saw and decided last, and how to plan again from it: every answer of ``lucidctl`` begins here."""
+"""``LastPlan``: lucidd's last snapshot and plan, and the means for ``lucidctl`` to plan again from it."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LastPlan(StoredPlan):
-    """What was seen and decided, and the ``policy`` that decided."""
+    """The last snapshot and plan, and the ``policy`` that made the plan."""
 
     policy: LivePolicy
     times: StartTimes = field(default_factory=StartTimes)
-    """What came true of lucidd's forecasts of starts."""
+    """lucidd's forecasts of starts, and what came true."""
     run_times: RunTimes = field(default_factory=RunTimes)
-    """What came true of estimates of run times."""
+    """Errors of lucidd's estimates of run times."""
 
     def policy_again(self, settings: Settings | Told, config: Path) -> Policy:
         """The policy as lucidd made it, with lucidd's models and its memory of pairs as far as this user may read
@@ -40,11 +40,11 @@ class LastPlan(StoredPlan):
         return self.policy.make(self.predictor(settings, config))
 
     def starts(self, settings: Settings | Told, config: Path) -> StartsAhead:
-        """When the jobs that wait are expected to start, planned ahead here; ``config`` as above."""
+        """When the waiting jobs are expected to start, planned ahead here; ``config`` as in ``policy_again``."""
         return starts_ahead(self.snapshot, self.ahead(settings, config), self.times)
 
     def ahead(self, settings: Settings | Told, config: Path) -> Forecast:
-        """What planning ahead comes to; ``config`` as above."""
+        """The forecast by planning ahead; ``config`` as in ``policy_again``."""
         predictor = self.predictor(settings, config)
         policy = self.policy.make(predictor)
         return forecast(self.snapshot, self.plan, policy, pair_speed=predictor.pair_speed, run_times=self.run_times)
@@ -61,12 +61,10 @@ class LastPlan(StoredPlan):
 
 
 def last_plan(store: SqliteStore | Published, data: Mapping[str, Any] | None = None) -> LastPlan:
-    """As lucidd wrote it last. ``data``: the picture, where it was read already.
+    """The plan that lucidd wrote last. ``data``: the stored snapshot, where it was read already.
 
-    Raises:
-        ConfigError: its policy is not known here, or another version of Lucid wrote it.
-        StoreError: lucidd has not finished a cycle yet, or another version of Lucid wrote it.
-    """
+    Raises: ConfigError: its policy is not known here, or another version of Lucid wrote it. StoreError: lucidd has
+    not finished a cycle yet, or another version of Lucid wrote it."""
     data = stored_picture(store) if data is None else data
     policy, seen = LivePolicy.from_dict(data["policy"]), stored_plan(store, data)
     memory = {} if isinstance(store, Published) else PolicyMemory(store, policy.name, policy.own).load()

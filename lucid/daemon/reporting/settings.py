@@ -1,11 +1,7 @@
-"""The settings of a command that plans again, or shows what lucidd has written.
+"""Settings of commands that plan again or show lucidd's files, without the library that checks settings.
 
-The settings of a policy as lucidd wrote them beside its plan. Who plans again with them loads no library that
-checks settings: lucidd has checked these.
-
-The settings of a command that plans again, or shows what lucidd has written: the same few whether or not lucidd
-has checked the file, so that no command can come to need one that only a whole file has.
-"""
+lucidd has checked its policy's settings, and writes them beside its plan. Commands use the same few settings whether
+or not lucidd has checked the file, so none can come to need one that only a whole file has."""
 
 from __future__ import annotations
 
@@ -27,7 +23,8 @@ _TABLES = frozenset({"shares", "speeds"})
 
 
 class _Section:
-    """What policies do with a section of ``lucid.config``: read, and copy with a change. It is frozen like one."""
+    """A section of settings with what policies use of ``lucid.config``: reading, and a copy with a change. It is
+    frozen, too."""
 
     def __init__(self, values: Mapping[str, Any]) -> None:
         self.__dict__.update(values)
@@ -36,7 +33,7 @@ class _Section:
         raise AttributeError(f"settings are frozen: {name}")
 
     def model_copy(self, *, update: Mapping[str, Any]) -> _Section:
-        """As of a section of ``lucid.config``."""
+        """A copy with these fields changed."""
         return _Section({**self.__dict__, **update})
 
 
@@ -61,11 +58,9 @@ def settings_code() -> str:
 
 
 def told_settings(config: Path) -> Told:
-    """As lucidd told them; read from the whole file where lucidd has not checked this very one.
+    """The settings as lucidd recorded them; read from the whole file where lucidd has not checked this very one.
 
-    Raises:
-        ConfigError: that file cannot be read, or is wrong.
-    """
+    Raises: ConfigError: that file cannot be read, or is wrong."""
     told = told_in(config)
     if told is not None:
         return told

@@ -1,9 +1,4 @@
-"""Expected starts: stored, said.
-
-When the waiting jobs are expected to start, as lucidd wrote it down: a command that tells it plans nothing.
-
-When a waiting job is expected to start, as every command says it: likely, and the range of 8 starts in 10.
-"""
+"""Expected starts of waiting jobs: as lucidd stored them, and as every command says them: likely, and 8 in 10."""
 
 from __future__ import annotations
 
@@ -23,30 +18,30 @@ if TYPE_CHECKING:
     from lucid.orchestrator.forecast.plan_ahead import Forecast
 
 STARTS = "starts"
-"""Name of the view."""
+"""Name of the view of expected starts."""
 START_TIMES = "start_times"
-"""Name of the view of what came true of forecasts before (``start_log``)."""
+"""Name of the view of what came true of earlier forecasts (``start_log``)."""
 Span = tuple[int, int, int]
 """Whole seconds until a start: early, likely, late (``expected_start``)."""
 _AT_ONCE: Span = (0, 0, 0)
 _MOST_OLD_S = 60.0
-"""What was foreseen longer before the picture that is shown is not told of it."""
+"""How much older than the snapshot that is shown a forecast may be."""
 
 
 @frozen_dataclass(frozen=True, slots=True)
 class StartsAhead:
-    """``starts_in_s``: by waiting job, seconds from ``at_s`` on; ``None`` where no start is foreseen. ``ahead_s`` and
-    ``own_ahead_s``: as in ``Forecast``."""
+    """Expected starts. ``starts_in_s``: by waiting job, seconds from ``at_s`` on; ``None`` where no start is
+    foreseen. ``ahead_s`` and ``own_ahead_s``: as in ``Forecast``."""
 
     at_s: float
     starts_in_s: Mapping[str, Span | None]
     ahead_s: float = math.inf
     own_ahead_s: Mapping[str, float] = field(default_factory=dict)
     seen: int = 0
-    """Waits that had ended by then, on which the ranges rest."""
+    """How many waits had ended by then, on which the ranges rest."""
 
     def ahead_of(self, job_id: str) -> float:
-        """How far ahead was planned where this job waits, s."""
+        """How far ahead was planned for this job, s."""
         return self.own_ahead_s.get(job_id, self.ahead_s)
 
     def in_s(self, job_id: str, now_s: float) -> Span | None:
@@ -54,26 +49,24 @@ class StartsAhead:
         return _later(self.starts_in_s.get(job_id), max(now_s - self.at_s, 0.0))
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON form."""
+        """The starts as JSON."""
         own = {job_id: _finite(ahead_s) for job_id, ahead_s in self.own_ahead_s.items()}
         ahead = {"ahead_s": _finite(self.ahead_s), "own_ahead_s": own}
         return {"at_s": self.at_s, **ahead, "starts": self.starts_in_s, "seen": self.seen}
 
     @classmethod
     def from_dict(cls, data: Any) -> StartsAhead:
-        """The inverse of ``to_dict``.
+        """The starts that ``to_dict`` wrote.
 
-        Raises:
-            AttributeError, KeyError, TypeError, ValueError: it is of another shape.
-        """
+        Raises: AttributeError, KeyError, TypeError, ValueError: the data has another shape."""
         starts = {job_id: None if span is None else _span(*span) for job_id, span in data["starts"].items()}
         own = {job_id: _seconds(ahead_s) for job_id, ahead_s in data["own_ahead_s"].items()}
         return cls(float(data["at_s"]), starts, _seconds(data["ahead_s"]), own, int(data["seen"]))
 
 
 def told_starts(data: Any, snapshot: Snapshot, plan: Plan) -> StartsAhead | None:
-    """What lucidd foresaw, from the view, as of the picture that is shown; ``None`` where it does not hold of that
-    picture: it is too old, or knows not all who wait, or the plan starts other jobs."""
+    """The starts that lucidd foresaw, from the view, as of the snapshot that is shown. ``None`` where they do not
+    hold for it: they are too old, or lack a waiting job, or the plan starts other jobs."""
     try:
         told = StartsAhead.from_dict(data)
     except (AttributeError, KeyError, TypeError, ValueError):
@@ -93,11 +86,9 @@ def told_starts(data: Any, snapshot: Snapshot, plan: Plan) -> StartsAhead | None
 def _as_of(
     starts_in_s: Mapping[str, Span | None], waiting: Collection[str], at_once: Collection[str], later_s: float
 ) -> Iterator[tuple[str, Span | None]]:
-    """Each job that waits with its start, so much later.
+    """Each waiting job with its start, so much later.
 
-    Raises:
-        KeyError: nothing is known of one; or it was to start at once, and waits still.
-    """
+    Raises: KeyError: nothing is known of a job; or it was to start at once, and still waits."""
     for job_id in waiting:
         span = starts_in_s[job_id]
         if job_id in at_once:
@@ -110,7 +101,7 @@ def _as_of(
 
 
 def _later(span: Span | None, later_s: float) -> Span | None:
-    """The same span so many seconds later. A job that was to start at once still is."""
+    """The span so many seconds later. A job that was to start at once still is."""
     if span is None or span == _AT_ONCE or not later_s:
         return span
     early_s, likely_s, late_s = (max(math.ceil(at_s - later_s), 1) for at_s in span)
@@ -130,7 +121,8 @@ def _seconds(told: float | None) -> float:
 
 
 def start_times_of(data: Any) -> StartTimes:
-    """What came true of forecasts, from the view; empty where there is none, or another version of Lucid wrote it."""
+    """The forecasts and what came true, from the view; empty where there is none, or another version of Lucid wrote
+    it."""
     try:
         return StartTimes.from_dict(data)
     except (KeyError, TypeError, ValueError):
@@ -138,7 +130,7 @@ def start_times_of(data: Any) -> StartTimes:
 
 
 def run_times_of(data: Any) -> RunTimes:
-    """What came true of estimates, from the same view; empty likewise."""
+    """The errors of estimates, from the same view; empty likewise."""
     try:
         return RunTimes.from_dict(data["run_times"])
     except (KeyError, TypeError, ValueError, AttributeError):
@@ -146,7 +138,7 @@ def run_times_of(data: Any) -> RunTimes:
 
 
 def wait_of(partition: Partition, entry: Pending, ahead: Forecast) -> Wait | None:
-    """What planning ahead came to for a job that waits; ``None`` where it never starts as things are."""
+    """The wait of a job by planning ahead; ``None`` where the job never starts as things are."""
     planned_s = ahead.starts_s.get(entry.job.id)
     ahead_s = ahead.ahead_of(entry.job.id)
     if planned_s is None and (entry.barred or ahead_s == math.inf):
@@ -159,11 +151,11 @@ def wait_of(partition: Partition, entry: Pending, ahead: Forecast) -> Wait | Non
 def expected_start(
     partition: Partition, entry: Pending, ahead: Forecast, times: StartTimes, now_s: float
 ) -> tuple[int, int, int] | None:
-    """Whole seconds until a job's next start: early, likely, late. All 0 for a job that the plan starts now, and
-    only for such a job; ``None`` where no start is foreseen.
+    """Whole seconds until a job's next start: early, likely, late. All 0 for a job that the plan starts now, and only
+    for such a job; ``None`` where no start is foreseen.
 
-    Planning ahead may end without a start. Then the range begins where planning ended, and is given only where
-    starts of such jobs have been seen. None begins before its nodes open (``opens_s``)."""
+    Planning ahead may end without a start. Then the range begins where planning ended, and is given only where starts
+    of such jobs have been seen. None begins before its nodes open (``opens_s``)."""
     wait = wait_of(partition, entry, ahead)
     if wait is None:
         return None
@@ -179,7 +171,8 @@ def expected_start(
 
 
 def starts_ahead(snapshot: Snapshot, ahead: Forecast, times: StartTimes) -> StartsAhead:
-    """Of all jobs that wait in ``snapshot``. ``ahead``: planned from it; ``times``: what came true before."""
+    """The expected starts of all jobs that wait in ``snapshot``. ``ahead``: planned from it; ``times``: what came
+    true before."""
     spans = {
         entry.job.id: expected_start(partition, entry, ahead, times, snapshot.now_s)
         for partition in snapshot.partitions.values()

@@ -1,4 +1,4 @@
-"""What ``lucidctl status`` shows of a daemon: a picture of plain values, replaced every cycle."""
+"""The content of ``lucidctl status``: calls of Slurm, models, partitions and unread records, as plain values."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def running_of(snapshot: Snapshot) -> dict[str, Running]:
 
 
 def words_of_left_out(seen: Mapping[str, Any]) -> list[str]:
-    """What the daemon could not read at its last look, a sentence for each source. ``seen``: its picture."""
+    """What the daemon could not read at its last poll, a sentence for each source. ``seen``: its status."""
     found = []
     for source, told in (seen.get("left_out") or {}).items():
         now, first = told.get("now", 0), told.get("first", {})

@@ -1,10 +1,6 @@
-"""What the account of waste and metrics are made from.
+"""Inputs of the account of wasted GPU-hours and of metrics: the store's jobs, and samplers' summaries.
 
-What lucidd's state tells of jobs that ended and jobs that run, as the report of waste takes it: the store, and the
-summaries of samplers. Slurm is not asked.
-
-Where the metrics come from: lucidd's store, opened for reading, and the summaries of samplers.
-"""
+Slurm is not asked. ``MetricsSource`` opens lucidd's store for reading."""
 
 from __future__ import annotations
 
@@ -40,12 +36,10 @@ def job_accounts(
     running: Iterable[tuple[Running, float]] | None = None,
 ) -> list[JobAccount]:
     """The account of every job that ended in the last ``days`` (``efficiency.days`` if not given) before ``now_s``
-    (Unix seconds) or that runs, over its whole run, by end.
-    ``running``: the jobs that run, with the time, where they are known already.
+    (Unix seconds) or that runs, over its whole run, by end. ``running``: the running jobs with the time, where they
+    are known already.
 
-    Raises:
-        StoreError: the store cannot be read.
-    """
+    Raises: StoreError: the store cannot be read."""
     rules = settings.efficiency
     since_s = now_s - (rules.days if days is None else days) * _DAY_S
     return judged(job_uses(store, uses.uses(), settings, since_s, running), rules)
@@ -60,9 +54,7 @@ def job_uses(
 ) -> list[JobUse]:
     """The jobs that ended since then, and those that run, by end.
 
-    Raises:
-        StoreError: the store cannot be read.
-    """
+    Raises: StoreError: the store cannot be read."""
     gpu_mem_mib = float(settings.daemon.gpu_mem_mib)
     profiles = store.profiles()
 
@@ -104,8 +96,8 @@ def job_uses(
 
 
 def _running(store: SqliteStore) -> Iterable[tuple[Running, float]]:
-    """Jobs that run, as of lucidd's last picture, each with the time of lucidd's last look: nothing has changed
-    since the picture."""
+    """Running jobs as of lucidd's last stored snapshot, each with the time of lucidd's last poll: nothing has changed
+    since."""
     picture, status = store.view("snapshot"), store.view("status")
     try:
         now_s = max(float(picture["now_s"]), float((status or {}).get("at_s", 0.0)))
@@ -117,7 +109,7 @@ def _running(store: SqliteStore) -> Iterable[tuple[Running, float]]:
 
 
 _ACCOUNTS_S = 60.0
-"""The accounts of a week change slowly, and take longest to work out."""
+"""How long accounts are kept: those of a week change slowly, and take longest to work out."""
 
 
 class Known(Protocol):
@@ -125,17 +117,17 @@ class Known(Protocol):
 
     @property
     def seen(self) -> StoredPlan | None:
-        """What lucidd saw and decided last."""
+        """lucidd's last snapshot and plan."""
         ...
 
     @property
     def accounts(self) -> list[JobAccount]:
-        """As ``job_accounts``."""
+        """The accounts, as of ``job_accounts``."""
         ...
 
 
 class MetricsSource:
-    """One lucidd's state. It may be asked from several threads; nothing is written anywhere."""
+    """The source of one lucidd's metrics. It may be asked from several threads; nothing is written anywhere."""
 
     def __init__(
         self,
@@ -145,8 +137,8 @@ class MetricsSource:
         uses: UseFolder | None = None,
         known: Known | None = None,
     ) -> None:
-        """``open_store``: in place of the store that the settings name; ``now_s``: Unix time; ``known``: what
-        somebody keeps in memory already."""
+        """``open_store``: in place of the store that the settings name; ``now_s``: Unix time; ``known``: what a
+        process keeps in memory already."""
         self.settings = settings
         self.now_s = now_s
         self._open = open_store or (lambda: _open_store(settings))
@@ -156,15 +148,13 @@ class MetricsSource:
         self._accounts: tuple[float, list[JobAccount]] | None = None
 
     def store(self) -> SqliteStore:
-        """The store, opened for this look: lucidd may have begun a new file since the last.
+        """The store, opened for this call: lucidd may have begun a new file since the last.
 
-        Raises:
-            StoreError: there is none, or it cannot be opened.
-        """
+        Raises: StoreError: there is none, or it cannot be opened."""
         return self._open()
 
     def seen(self, store: SqliteStore) -> StoredPlan | None:
-        """What lucidd saw and decided last; ``None`` where it cannot be read: there is none yet, or it is of another
+        """lucidd's last snapshot and plan; ``None`` where it cannot be read: there is none yet, or it is of another
         version."""
         if self._known is not None:
             return self._known.seen
@@ -174,11 +164,9 @@ class MetricsSource:
             return None
 
     def accounts(self, store: SqliteStore) -> list[JobAccount]:
-        """Of every job of the last ``efficiency.days``, at most a minute old.
+        """The accounts of every job of the last ``efficiency.days``, at most a minute old.
 
-        Raises:
-            StoreError: the store cannot be read.
-        """
+        Raises: StoreError: the store cannot be read."""
         if self._known is not None:
             return self._known.accounts
         with self._lock:

@@ -1,9 +1,6 @@
-"""An estimate, its anchor.
+"""What a duration model answers: estimates with intervals and explanations, the choice of model, and the anchor.
 
-What a duration model is asked for and answers: the choice made, estimates, explanations.
-
-The anchor of an estimate: the median of the user's finished jobs, or what there is for a user without any.
-"""
+The anchor is the median of the user's finished jobs, or a substitute for a user without any."""
 
 from __future__ import annotations
 
@@ -23,11 +20,10 @@ from lucid.models.duration.jobtable import PROFILE_COLUMNS, FloatArray, JobTable
 
 @frozen_dataclass(frozen=True, slots=True)
 class Choice:
-    """Which additive model there is for users on whose jobs it has proved better, and how every candidate did.
+    """Which additive model serves users for whose jobs it has proved better, and how every candidate did.
 
     `weight` is that of the additive model (0: there is none). `scores` maps each candidate to its validation score
-    relative to the running median: the mean of the ratios of log error and absolute error; below 1 is better.
-    """
+    relative to the running median: the mean of the ratios of log error and absolute error; below 1 is better."""
 
     name: str = "no model"
     weight: float = 0.0
@@ -38,8 +34,7 @@ class Choice:
 class Estimates:
     """Per job, arrays of shape (n,): seconds, and where the estimate comes from (`source`).
 
-    `scale`, shape (n, 2), is how far the user's jobs range below and above the estimate, in logs.
-    """
+    `scale`, shape (n, 2), is how far the user's jobs range below and above the estimate, in logs."""
 
     point_s: FloatArray
     low_s: FloatArray
@@ -64,7 +59,7 @@ class Explanation:
 
     @property
     def factor(self) -> tuple[tuple[str, str, float], ...]:
-        """Term, value and factor: exp(intercept) times all the factors is the estimate + 10 s."""
+        """Term, value and factor of each term: exp(intercept) times all the factors is the estimate + 10 s."""
         return tuple((term.term, term.value, math.exp(term.score)) for term in self.terms)
 
 
@@ -79,14 +74,15 @@ _MEDIAN: Final = FACT_NAMES.index("user_median")
 
 
 def anchor_log(facts: FloatArray, default_log: float) -> FloatArray:
-    """Median of the user's jobs; of a user without any the users' median near the time limit, else the mean of the
-    same GPU demand, else `default_log`; logs, shape (n,)."""
+    """The anchor, as logs of shape (n,): the median of the user's jobs; for a user without any the users' median near
+    the time limit, else the mean of the same GPU demand, else `default_log`."""
     near = facts[:, NEAR]
     return np.where((facts[:, COUNT] > 0) | np.isnan(near), running_median_log(facts, default_log), near)
 
 
 def running_median_log(facts: FloatArray, default_log: float) -> FloatArray:
-    """The yardstick: median of the user's jobs, else mean of the same GPU demand, else `default_log`; logs, (n,)."""
+    """The running median that estimates are compared with, as logs (n,): the median of the user's jobs, else the mean
+    of the same GPU demand, else `default_log`."""
     demand = np.where(np.isnan(facts[:, DEMAND]), default_log, facts[:, DEMAND])
     return np.where(facts[:, COUNT] > 0, facts[:, _MEDIAN], demand)
 

@@ -1,19 +1,12 @@
-"""Walk-forward evaluation; the kind.
+"""Walk-forward evaluation of the duration model on a log of finished jobs; and durations as a kind of model.
 
-Walk-forward evaluation of the duration model on a log of finished jobs.
+Every test job is estimated from jobs that had ended when it was submitted, by a model trained on such jobs only; the
+model is refitted several times over the test part. Intervals adapt as test jobs end. It is compared with the running
+median: that of the user's jobs so far; for a user without any, the mean of the same GPU demand.
 
-Every test job is estimated from jobs that had ended when it was submitted, by a model trained on such jobs
-only; the model is refitted several times over the test part. Intervals adapt as test jobs end.
-
-The running median, to compare with, is the median of the user's jobs so far; for a user without any, the mean of
-the same GPU demand.
-
-Metrics: mean absolute error in seconds; the share of estimates within a factor of two, 10 s being added to
-both sides, so that a job that ended at once has a ratio at all; Spearman's rank correlation; the share of
-durations inside their 80 % interval. Jobs without a duration are not scored.
-
-Durations as a kind of model: judged on jobs that ended after those it learned from.
-"""
+Metrics: mean absolute error in seconds; the share of estimates within a factor of two, 10 s being added to both
+sides, so that a job that ended at once has a ratio at all; Spearman's rank correlation; the share of durations inside
+their 80 % interval. Jobs without a duration are not scored."""
 
 from __future__ import annotations
 
@@ -40,8 +33,8 @@ from lucid.models.training import Drift, Evidence, category_psi, error_ratio, ps
 
 REFITS: Final = 12
 MOST_WORSE: Final = 0.01
-"""Worse than the running median by more than this the model fails: relative of errors, absolute of shares and of
-rank correlations."""
+"""How much worse than the running median the model may be before it fails: relative for errors, absolute for shares
+and rank correlations."""
 _DAY_S: Final = 86_400.0
 _DECILES: Final = [FACT_NAMES.index("user_low_decile"), FACT_NAMES.index("user_high_decile")]
 
@@ -80,8 +73,7 @@ def evaluate_duration(
         (`worse_than_median`); ``choices`` made at the refits; ``sources`` counted.
 
     Raises:
-        TraceError: the log cannot be read, or `test_from` leaves no jobs before or after it.
-    """
+        TraceError: the log cannot be read, or `test_from` leaves no jobs before or after it."""
     jobs, of = _with_users(read(path))
     if isinstance(test_from, datetime):
         moment = test_from if test_from.tzinfo is not None else test_from.replace(tzinfo=UTC)
@@ -113,7 +105,7 @@ def evaluate_duration(
 
 
 def _with_users(jobs: JobTable) -> tuple[JobTable, str]:
-    """The jobs with whoever stands for their users, and what that is."""
+    """The jobs with whatever stands for their users (user, account or partition), and its name."""
     if not len(jobs):
         return jobs, "user"
     for column in ("user", "account", "partition"):
@@ -124,7 +116,8 @@ def _with_users(jobs: JobTable) -> tuple[JobTable, str]:
 
 
 def worse_than_median(figures: Mapping[str, Any]) -> list[str]:
-    """In what the model is worse than the running median by more than 1 %, as sentences with both figures."""
+    """The figures in which the model is worse than the running median by more than 1 %, as sentences with both
+    figures."""
     median = figures["running_median"]
     found = []
     if figures["mae_s"] > (1.0 + MOST_WORSE) * median["mae_s"]:
@@ -248,7 +241,7 @@ _WORDS: Final = {
 
 
 class DurationKind(Kind[DurationModel, JobTable]):
-    """How long jobs take."""
+    """The kind of model that estimates how long jobs take."""
 
     name = "duration"
     data = "jobs"
@@ -256,7 +249,7 @@ class DurationKind(Kind[DurationModel, JobTable]):
     model = DurationModel
 
     def words(self, model: DurationModel) -> list[str]:
-        """How much it was trained on, and how each candidate did in validation."""
+        """The number of jobs it was trained on, and how each candidate did in validation."""
         choice = model.choice
         scores = [
             f"    validation, {name}: {score:.3f} of the running median's loss"
@@ -271,7 +264,7 @@ class DurationKind(Kind[DurationModel, JobTable]):
         ]
 
     def tables(self, model: DurationModel) -> list[Tables]:
-        """Those of jobs whose users' records speak for them, and of profiled jobs, as far as there are any."""
+        """The tables for jobs of users whose records speak for them, and for profiled jobs, where there are any."""
         titles = (
             (f"Duration: {model.choice.name}, beside the user's median", model.tables),
             ("Duration of profiled jobs, beside the estimate at submission", model.profiled_tables),
@@ -302,8 +295,8 @@ class DurationKind(Kind[DurationModel, JobTable]):
         return Task(lambda: fit_durations(past), loss, known, MOST_LOSS)
 
     def evidence(self, library: Library, data: JobTable, now: datetime) -> Evidence:
-        """New jobs, the age of the version in service, drift of its error (against the running median, over the same
-        jobs) and of its inputs."""
+        """New jobs, the age of the version in service, the drift of its error (against the running median, over the
+        same jobs) and of its inputs."""
         jobs = _ended(data).by_submit()
         version = self.in_service(library)
         if version is None:

@@ -1,30 +1,21 @@
-"""Columns known at submission; name buckets; running statistics.
+"""Features of a job at its submission: its request, its name's bucket, statistics of jobs ended by then.
 
-What is known of a job when it is submitted, as columns for models: its request, and facts of jobs that had ended.
+Durations are compared as ``log(seconds + 10)``: heavy tails need a logarithm, and below about ten seconds differences
+mean nothing to a scheduler (many jobs fail within the first second).
 
-Durations are compared as ``log(seconds + 10)``: heavy tails need a logarithm, and below about ten seconds
-differences mean nothing to a scheduler (many jobs fail within the first second).
-
-Buckets of alike job names (``train-a-1``, ``train-b``, ...): Levenshtein, then affinity propagation.
-
-Affinity propagation (Frey and Dueck, Science 315, 2007) needs every pairwise similarity, n² of them. To stay
-bounded at 100,000 distinct names:
+Alike job names (``train-a-1``, ``train-b``, ...) share a bucket, by Levenshtein distance and affinity propagation
+(Frey and Dueck, Science 315, 2007), which needs every pairwise similarity, n² of them. To stay bounded at 100,000
+names:
 
 1. case and numbers are normalised away first (`name_stem`), which merges most of what differs between runs;
-2. only the `SAMPLE` most frequent stems (ties: the alphabet) are clustered, so time and memory of the
-   clustering do not depend on n;
+2. only the `SAMPLE` most frequent stems (ties: the alphabet) are clustered, so time and memory do not depend on n;
 3. every other stem joins its nearest exemplar, compared block by block, if at least `CLOSE` similar;
    else it has no bucket: O(n × exemplars) time, O(block × exemplars) memory. The `KEPT` most frequent
    stems are remembered; a rarer one counts as new, and a new name falls back on its user's history.
 
-Looking up a name later needs neither library: known stems are a dictionary.
-
-Running statistics of finished jobs, as they stand now and as they stood at any earlier moment.
-
-A job is judged by what was known when it was submitted, and that is asked for only when it has ended. So every
-key keeps the statistics after each of its jobs: looking them up by time gives the same answer whether or not
-anybody predicted the job meanwhile, and the same after a restart.
-"""
+A job is judged by what was known when it was submitted, but only once it has ended. So every key keeps its statistics
+after each of its jobs: a look-up by time gives the same answer whether or not somebody predicted the job
+meanwhile."""
 
 from __future__ import annotations
 
@@ -51,9 +42,10 @@ STAT_NAMES: Final = (
 )
 EMPTY: Final = (0.0, *([math.nan] * (len(STAT_NAMES) - 1)))
 NEAR: Final = 1
-"""Half octaves of time limit below and above a job's own that count as near it."""
+"""How many half octaves of time limit below and above a job's own count as near it."""
 FEWEST_NEAR: Final = 8
-"""Users who must have had a job near a time limit before their median is taken: of three the median is a guess."""
+"""How many users must have had a job near a time limit before their median is used: of three the median is a
+guess."""
 # Oldest durations beyond this many per key are forgotten: bounds memory and insertion on years of history.
 _WINDOW: Final = 20_000
 _RECENT: Final = 11
@@ -116,11 +108,10 @@ class Running:
 
 
 class Near:
-    """What users' jobs with a time limit like a given one took, each user with one voice.
+    """How long users' jobs with a time limit like a given one took; each user has one voice.
 
     A voice is the median of one user's jobs whose limits lie in one half octave. The next new user is one more user,
-    not one more job of a busy one.
-    """
+    not one more job of a busy one."""
 
     def __init__(self) -> None:
         self._voices: dict[int, dict[str | None, list[float]]] = {}
@@ -131,7 +122,8 @@ class Near:
             insort(self._voices.setdefault(_octave(limit_s), {}).setdefault(user, []), value)
 
     def median(self, limit_s: float) -> tuple[float, float]:
-        """The median over the voices near a limit, in logs, and how many users they are; NaN of fewer than eight."""
+        """The median over the voices near a limit, in logs, and the number of these users; NaN for fewer than
+        eight."""
         if not (limit_s > 0.0 and math.isfinite(limit_s)):
             return math.nan, 0.0
         at = _octave(limit_s)
@@ -178,7 +170,7 @@ def from_log(value: npt.ArrayLike) -> FloatArray:
 
 @lru_cache(maxsize=16_384)
 def name_stem(name: str | None) -> str | None:
-    """A job name without what differs from run to run, case and numbers: ``Train-12`` -> ``train-#``."""
+    """A job name without what differs from run to run (case and numbers): ``Train-12`` -> ``train-#``."""
     return None if name is None else _DIGITS.sub("#", name.lower())
 
 
@@ -191,11 +183,10 @@ def feature_types() -> dict[str, str]:
 
 
 def profile_columns(jobs: JobTable) -> dict[str, FloatArray]:
-    """What corrects the estimate of a profiled job: columns of length n, NaN where nothing was measured.
+    """Features that correct the estimate of a profiled job: columns of length n, NaN where nothing was measured.
 
     They are kept out of `feature_columns`: a job without a profile is either new or ended before it was measured, so
-    a model that saw both together would take every job at its submission for a short one.
-    """
+    a model that saw both together would take every job at its submission for a short one."""
     nothing = np.full(len(jobs), np.nan)
     return {**{name: jobs.profile.get(name, nothing) for name in PROFILE_COLUMNS}, "gpus": jobs.gpus}
 
@@ -206,8 +197,7 @@ def feature_columns(
     """All features as columns of length n, from requests, `facts` and the names' buckets.
 
     `anchor` (n,) is the log duration that a model corrects; the history enters as differences from it, so
-    that what is learned from one user's habits carries over to another's.
-    """
+    that what is learned from one user's habits carries over to another's."""
     fact = {name: facts[:, number] for number, name in enumerate(FACT_NAMES)}
     return {
         "user": jobs.user,
@@ -245,8 +235,8 @@ FACT_NAMES: Final = (
     *("demand_mean", "near_median", "near_users"),
     *("champion", "champion_number", "option", "option_ratio", "judged"),
 )
-"""Of each level its statistics; for a user without a job the mean of the GPU demand, and the median near the time
-limit; what serves the user (`lucid.models.duration.gate`)."""
+"""Names of the facts: the statistics of each level; for a user without a job the mean of the GPU demand, and the
+median near the time limit; what serves the user (`lucid.models.duration.gate`)."""
 # How the user's jobs ran of late and how the most similar ones ran, each relative to the anchor.
 HABIT_FEATURES: Final = (
     *("user_last_11", "user_trend", "user_upper", "same_request", "same_request_recent", "same_name"),
@@ -271,7 +261,8 @@ _LONGEST: Final = 64
 
 @frozen_dataclass(frozen=True, slots=True)
 class NameBuckets:
-    """`bucket_of`: stem to bucket label; a label is the exemplar's stem followed by ``*``."""
+    """The buckets of alike names. `bucket_of`: stem to bucket label; a label is the exemplar's stem followed by
+    ``*``."""
 
     bucket_of: Mapping[str, str] = field(default_factory=dict)
 
@@ -302,8 +293,7 @@ class NameBuckets:
         """Check and build.
 
         Raises:
-            ModelError: not an object of text to text; the message names `source`.
-        """
+            ModelError: not an object of text to text; the message names `source`."""
         if not isinstance(data, dict) or not all(isinstance(v, str) for v in data.values()):
             raise ModelError(f"{source}: names is not an object of stem to bucket; train the model again")
         return cls(dict(data))

@@ -1,22 +1,17 @@
-"""Training with absolute loss.
+"""Training of the duration model: additive tables with an absolute-error loss, and every user's record.
 
-Training of the duration model: absolute-error additive tables, and the record of every estimate per user.
-
-Two additive models are candidates. "Habit" sees only how the user's latest and most similar jobs compare with
-the median; "wide" sees everything known at submission. They are validated prequentially: trained on the first quarter
-of the finished jobs in order of their ends and checked on jobs submitted later, then trained on the first half,
-and so on. No job is judged by a model that learned from it, nor seen other than it stood at its submission.
+Two additive models are candidates. "Habit" sees only how the user's latest and most similar jobs compare with the
+median; "wide" sees everything known at submission. They are validated prequentially: trained on the first quarter of
+the finished jobs in order of their ends and checked on jobs submitted later, then trained on the first half, and so
+on. No job is judged by a model that learned from it, nor seen other than it stood at its submission.
 
 Habit is trained for use unless wide is evidently better: its loss must be lower over the checked stretches by three
-standard errors of the paired differences. That either is used for a user's jobs must be proved on this user's
-jobs: what the tables said in validation goes into the user's record, beside the median and the other
-statistics (`lucid.models.duration.gate`).
+standard errors of the paired differences. That either is used for a user's jobs must be proved on this user's jobs:
+the answers of the tables in validation go into the user's record, beside the median and the other statistics
+(`lucid.models.duration.gate`).
 
-Jobs that were profiled are a choice of their own: they lived long enough to be. What was measured of them corrects
-the estimates that they had at submission, in tables trained on such jobs alone, if later ones evidently gain by it.
-
-Fitting of additive tables with an absolute-error loss; imports interpret.
-"""
+Jobs that were profiled have a choice of their own, since they lived long enough to be. Their measurements correct the
+estimates that they had at submission, in tables trained on such jobs alone, if later ones evidently gain by it."""
 
 from __future__ import annotations
 
@@ -89,7 +84,7 @@ class TableTrainer:
         return tables
 
     def score(self, tables: AdditiveModel | None, rows: IntArray) -> FloatArray:
-        """What `tables` add on `rows` (nothing, where there are none)."""
+        """The addends of `tables` on `rows`; zeros where there are no tables."""
         if tables is None:
             return np.zeros(len(rows))
         return tables.score({name: self.columns[name][rows] for name in tables.features})
@@ -141,8 +136,7 @@ def fit_durations(jobs: JobTable, monotone: Mapping[str, int] | None = None) -> 
     features along which durations may only rise (1) or fall (-1).
 
     Raises:
-        ModelError: the training libraries are not installed, or `monotone` names no ordered feature.
-    """
+        ModelError: the training libraries are not installed, or `monotone` names no ordered feature."""
     monotone = monotone or {}
     _check(monotone)
     ended = np.isfinite(jobs.duration_s) & np.isfinite(jobs.end_s)
@@ -200,8 +194,8 @@ def rank_correlation(left: FloatArray, right: FloatArray) -> float:
 def _choose(
     train: TableTrainer, known: IntArray, anchor: FloatArray, truth: FloatArray, jobs: JobTable
 ) -> tuple[Choice, FloatArray]:
-    """Which tables to train, and what they said of every job, shape (n,): beside the anchor, NaN of jobs before the
-    first fold."""
+    """The choice of tables to train, and the answers of every candidate's tables for every job, shape (n,): relative
+    to the anchor, NaN for jobs before the first fold."""
     labels = {_label(*candidate): candidate for candidate in _CANDIDATES}
     losses: dict[str, list[float]] = {label: [] for label in labels}
     corrections = {label: np.full(len(jobs), np.nan) for label in labels}
@@ -228,7 +222,7 @@ def _choose(
 
 
 def _issued(facts: FloatArray, anchor: FloatArray, said: FloatArray) -> FloatArray:
-    """What would have been issued for every job at its submission, logs, shape (n,)."""
+    """The estimate that would have been issued for every job at its submission, logs, shape (n,)."""
     shares = np.array(OPTION_WEIGHTS)[facts[:, _OPTION].astype(int)]
     point = anchor + shares[:, 1] * np.nan_to_num(facts[:, _CHAMPION] - anchor)
     issued = point + shares[:, 2] * np.nan_to_num(said - anchor)
@@ -254,7 +248,7 @@ def _label(name: str, weight: float) -> str:
 
 
 def relative_loss(anchor: FloatArray, shift: FloatArray, truth: FloatArray, limit_s: FloatArray) -> float:
-    """Log error and absolute error (seconds) of anchor + shift, each relative to the anchor's; their mean."""
+    """The mean of log error and absolute error (seconds) of anchor + shift, each relative to the anchor's."""
     truth_s = from_log(truth)
     log_error, error_s = [], []
     for point in (anchor + shift, anchor):
@@ -267,13 +261,11 @@ def relative_loss(anchor: FloatArray, shift: FloatArray, truth: FloatArray, limi
 def _profiled(
     train: TableTrainer, rows: IntArray, point: FloatArray, truth: FloatArray, limit_s: FloatArray
 ) -> tuple[AdditiveModel | None, float]:
-    """Tables by measurement of log(duration / estimate), where later jobs evidently gain by them.
+    """Tables of log(duration / estimate) by measurement, and their weight, where later jobs evidently gain by them.
 
     `rows`, in order of their ends, were profiled, and `point` estimates them by a model that had not seen them. That
-    they lived to be profiled makes all of them longer than their estimates; the caller knows how long one has
-    run and handles this (`IntervalTracker.remaining_s`). So the tables only say how measured jobs differ from each
-    other.
-    """
+    they lived to be profiled makes all of them longer than their estimates; the caller knows how long one has run and
+    handles this (`IntervalTracker.remaining_s`). So the tables only say how measured jobs differ from each other."""
     features = (*PROFILE_COLUMNS, "gpus")
     if len(rows) < FEWEST_JOBS:
         return None, 0.0

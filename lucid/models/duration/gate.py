@@ -1,9 +1,8 @@
-"""Which estimate serves a user; intervals.
+"""Which estimate serves a user, by the record on this user's jobs; and conformal intervals round estimates.
 
-Which estimate serves a user: the running median, unless another one has proved better on this user's jobs.
-
-Every finished job is judged by what could have been said of it at its submission. Per user, decayed sums of the
-absolute error of the log, of that in seconds, and of misses (jobs not within a factor of two) are kept for
+The running median serves unless another estimate has proved better on this user's jobs. Every finished job is judged
+by what could have been said of it at its submission. Per user, decayed sums of the absolute error of the log, of that
+in seconds, and of misses (jobs not within a factor of two) are kept for
 
 * the *statistics* (`STATISTICS`): the best of them so far is the user's champion;
 * the *options* (`OPTIONS`): the user's median, which is the default; the log-mean of median and champion; the
@@ -11,26 +10,20 @@ absolute error of the log, of that in seconds, and of misses (jobs not within a 
   would have said then, with the champion of then, so being the best of many by chance earns nothing;
 * what was *issued*, over a longer memory: while that has been worse than the median, the median serves.
 
-A statistic or an option may leave the median only if none of its three sums is above the median's. Of those that
-may, the one with the least loss is taken. A loss is the mean of two ratios to the median's: error of the log, and
-error in seconds. What was issued has been worse if its loss is above 1, or its error of the log above the median's:
+A statistic or an option may replace the median only if none of its three sums is above the median's. Of those that
+may, the one with the least loss is taken: the mean of two ratios to the median's, error of the log and error in
+seconds. The issued estimates have been worse if their loss is above 1, or their error of the log above the median's:
 one long burst makes an error in seconds large enough to hide many others.
 
-How far a duration may lie from its estimate: conformal intervals, and the time left of a running job.
-
-A residual is ``(log(true + 10) - log(estimate + 10)) / scale``; the scale is the distance from the estimate
-to the lowest tenth of the user's own durations, or to the highest tenth, whichever side the truth lies on. A
-steady user thus gets a narrow interval, and one whose jobs often fail at once a lower bound of nothing.
-
-The interval spans two quantiles of past residuals (split conformal prediction). Which quantiles is adapted
-online, after Gibbs and Candès, "Adaptive conformal inference under distribution shift" (2021): each miss
-below the interval lowers the lower level a little, each job that is not below raises it, in proportions that
-settle at the wanted share of misses; likewise above.
-
-A residual knows no bounds: a steady user's one job of a day, where all others took a minute, is some seventy times
-that user's scale, and as many times the scale of a user whose jobs take seconds or days is more seconds than a float
-holds. So nothing is said to run longer than twice the longest job seen, or the top of the user's own middle 80 %.
-"""
+A residual is ``(log(true + 10) - log(estimate + 10)) / scale``; the scale is the distance from the estimate to the
+lowest tenth of the user's own durations, or to the highest tenth, whichever side the truth lies on. A steady user
+thus gets a narrow interval, and one whose jobs often fail at once a lower bound of nothing. The interval spans two
+quantiles of past residuals (split conformal prediction), adapted online after Gibbs and Candès, "Adaptive conformal
+inference under distribution shift" (2021): each miss below the interval lowers the lower level a little, each job
+that is not below raises it, in proportions that settle at the wanted share of misses; likewise above. A residual
+knows no bounds: a steady user's one job of a day, where all others took a minute, is some seventy times that user's
+scale, and as many times the scale of a user whose jobs take seconds or days is more seconds than a float holds. So no
+upper bound is above twice the longest job seen, or the top of the user's own middle 80 %."""
 
 from __future__ import annotations
 
@@ -58,9 +51,10 @@ OPTION_WEIGHTS: Final = (
 )
 """Weights of the user's median, of the champion and of the tables in each option; they sum to 1."""
 FEWEST_JUDGED: Final = 3
-"""Jobs of a user that must have been judged before anything but the median serves."""
+"""How many jobs of a user must have been judged before anything but the median serves."""
 FEWEST_BY_TABLES: Final = 20
-"""Jobs of a user that must have been judged by tables that had not learned from them, before such tables serve."""
+"""How many jobs of a user must have been judged by tables that had not learned from them, before such tables
+serve."""
 _SHRINK: Final = 2.0
 _KEEP_STATISTICS: Final = 0.98
 _KEEP_OPTIONS: Final = 0.99
@@ -74,8 +68,8 @@ _ORDER: Final = range(_O)
 
 
 def statistics_of(median: float, values: Sequence[float], counts: Sequence[float]) -> list[float]:
-    """The statistics as they are used, in logs. Those over a part of the user's jobs (`counts` of them) are drawn
-    towards the user's median as if that were two more; NaN becomes the median."""
+    """The statistics as they are used, in logs. Statistics over a part of the user's jobs (`counts` of them) are
+    drawn towards the user's median as if that were two more; NaN becomes the median."""
     return [
         median
         if value != value
@@ -87,9 +81,9 @@ def statistics_of(median: float, values: Sequence[float], counts: Sequence[float
 
 
 class Serving(NamedTuple):
-    """What serves a user. `best`: index of the champion among `STATISTICS`; `option`: of the best option among
-    `OPTIONS`; `served`: of the one that serves; `ratio`: its loss relative to the median's; `judged`: over how many
-    jobs."""
+    """Which estimate serves a user. `best`: index of the champion among `STATISTICS`; `option`: index of the best
+    option among `OPTIONS`; `served`: index of the one that serves; `ratio`: its loss relative to the median's;
+    `judged`: over how many jobs."""
 
     best: int
     option: int
@@ -102,7 +96,7 @@ NOBODY: Final = Serving(0, 0, 0, 1.0, 0.0)
 
 
 class Record:
-    """How each estimate has done on one user's jobs, and what serves for that reason, now and at earlier moments."""
+    """How each estimate has done on one user's jobs, and which therefore serves, now and at earlier moments."""
 
     __slots__ = ("_choices", "_sums", "_times")
 
@@ -113,7 +107,7 @@ class Record:
 
     @property
     def choice(self) -> Serving:
-        """What serves now."""
+        """The estimate that serves now."""
         return self._choices[-1]
 
     def choice_at(self, time_s: float) -> Serving:
@@ -123,8 +117,8 @@ class Record:
     def add(
         self, statistics: Sequence[float], tables: float, truth: float, limit: float, submit_s: float, end_s: float
     ) -> None:
-        """Judge a job that ended: `statistics` and `tables` (NaN: there were none) are logs of what they said at its
-        submission, `truth` and `limit` (or infinity) logs of its duration and time limit."""
+        """Judge a job that ended. `statistics` and `tables` (NaN: there were none) are their estimates at its
+        submission, as logs; `truth` and `limit` (or infinity) are logs of its duration and time limit."""
         best, option, *_ = self.choice_at(submit_s)
         median, champion = statistics[0], statistics[best]
         said = median if tables != tables else tables
@@ -154,8 +148,7 @@ class Record:
         """Check and build.
 
         Raises:
-            ModelError: not as many finite numbers, none below zero, as a record has; names `source`.
-        """
+            ModelError: not as many finite numbers, none below zero, as a record has; names `source`."""
         if (
             not isinstance(data, list)
             or len(data) != _SUMS
@@ -234,8 +227,7 @@ class IntervalTracker:
 
         A lower bound under ten seconds is given as zero: at that length nothing tells jobs apart. The upper one is
         at most twice the longest duration seen, unless the user's own highest tenth begins later. With fewer than
-        ten residuals it knows nothing: zero to the limit (or infinity).
-        """
+        ten residuals it knows nothing: zero to the limit (or infinity)."""
         limit = np.where(np.isnan(limit_s), np.inf, limit_s)
         if len(self._sorted) < _FEWEST:
             return np.zeros(len(point)), limit
@@ -263,8 +255,7 @@ class IntervalTracker:
         Taken over the outcomes ``estimate × residual`` that exceed `ran_s`, none of them longer than an upper bound
         may be (`bounds`). A job that outran all of them is
         expected to run as long again: for heavy (Pareto) tails the time left grows with the time spent.
-        The limit caps it.
-        """
+        The limit caps it."""
         limit = np.where(np.isnan(limit_s), np.inf, limit_s)
         levels = np.array([self._quantile(level) for level in np.linspace(0.005, 0.995, 100)])
         if len(self._sorted) < _FEWEST:
@@ -288,8 +279,7 @@ class IntervalTracker:
 
         Raises:
             ModelError: levels out of range, or residuals or a longest duration that are not finite numbers; names
-                `source`.
-        """
+                `source`."""
         remedy = "train the model again or restore an earlier version"
         if not isinstance(data, dict) or {*data, "longest_s"} != {"low", "high", "residuals", "longest_s"}:
             raise ModelError(f"{source}: interval must have exactly low, high, residuals and longest_s; {remedy}")
@@ -309,7 +299,7 @@ class IntervalTracker:
         return tracker
 
     def _most_log(self, point: FloatArray, scale: FloatArray) -> FloatArray:
-        """The longest duration to speak of, shape (n,), as logs."""
+        """The largest upper bound of a duration, shape (n,), as logs."""
         return np.maximum(to_log(self._longest_s) + _MARGIN_LOG, point + scale[:, 1] * _OWN_DECILE)
 
     def _push(self, residual: float) -> None:

@@ -1,9 +1,8 @@
-"""Facts about a job from the jobs that had ended when it was submitted.
+"""``DurationHistory``: facts about a job from the jobs that had ended when it was submitted.
 
-`DurationHistory` is fed finished jobs in order of their ends, and answers for any job what that history says at this
-moment. `replay` runs a log through it in the order of events, so that every row of training data sees exactly what a
-live daemon would have seen: a job counts only once it has ended.
-"""
+It is fed finished jobs in order of their ends, and answers for any job by the history at that moment. `replay` runs a
+log through it in the order of events, so that every row of training data sees exactly what a live daemon would have
+seen: a job counts only once it has ended."""
 
 from __future__ import annotations
 
@@ -18,7 +17,7 @@ from lucid.models.duration.gate import NOBODY, STATISTICS, Record, Serving, stat
 from lucid.models.duration.jobtable import FloatArray, JobTable
 
 Said = Callable[[JobTable, FloatArray], FloatArray]
-"""What tables say of jobs with these facts: log(duration + 10), shape (n,)."""
+"""The tables' estimates of jobs with these facts: log(duration + 10), shape (n,)."""
 _Keys = tuple[Hashable, ...]
 _KEPT: Final = len(LEVELS) * len(EMPTY)
 _CHOSEN: Final = FACT_NAMES.index("champion")
@@ -28,7 +27,7 @@ _COUNTS: Final = tuple(FACT_NAMES.index(f"{name.split('_')[0]}_count") for name 
 
 class DurationHistory:
     """Running statistics of finished jobs: by user, by user and request, by user and name, by GPU demand, by time
-    limit; and, per user, the record of each estimate (`lucid.models.duration.gate`)."""
+    limit; and each user's record of each estimate (`lucid.models.duration.gate`)."""
 
     def __init__(self) -> None:
         self._running: dict[Hashable, Running] = {}
@@ -51,8 +50,8 @@ class DurationHistory:
         return self._all[0]
 
     def judge(self, tables: Said | None, records: Mapping[str, Sequence[float]], learned_until_s: float) -> None:
-        """From now on `tables` are judged too, on jobs that ended after they had learned; `records` of earlier jobs
-        replace what was kept here."""
+        """Judge `tables` too from now on, on jobs that ended after they had learned; `records` of earlier jobs
+        replace those kept here."""
         self._tables, self._judged_from_s = tables, learned_until_s
         self._records = {user or None: Record(sums) for user, sums in records.items()}
 
@@ -66,7 +65,7 @@ class DurationHistory:
         self._take_in(finished.take(np.array(_by_end(finished), dtype=np.intp)))
 
     def facts(self, jobs: JobTable) -> FloatArray:
-        """What the history says of every row at this moment, shape (n, len(FACT_NAMES)); logs of s + 10."""
+        """The facts of every row at this moment, shape (n, len(FACT_NAMES)); logs of s + 10."""
         seen: dict[Hashable, int] = {}
         rows: list[tuple[float, ...]] = []
         where = np.empty(len(jobs), dtype=np.intp)
@@ -82,9 +81,8 @@ class DurationHistory:
     def replay(self, jobs: JobTable, said: FloatArray | None = None) -> FloatArray:
         """Facts for every row as they stood when it was submitted, shape (n, len(FACT_NAMES)).
 
-        A job is added once its end is before the submission looked at: strictly, so that a job which ended in its
-        first second does not see itself. `said`, shape (n,), logs, goes before what the tables would say.
-        """
+        A job is added once its end is before the submission in question: strictly, so that a job which ended in its
+        first second does not see itself. `said`, shape (n,), logs, replaces the estimates of the tables."""
         keys, gpus, values = _keys(jobs), jobs.gpus.tolist(), to_log(jobs.duration_s).tolist()
         submits, ends = jobs.submit_s.tolist(), jobs.end_s.tolist()
         limits = jobs.limit_s.tolist()
@@ -100,8 +98,8 @@ class DurationHistory:
         return self.rejudge(jobs, facts, said)
 
     def rejudge(self, jobs: JobTable, facts: FloatArray, said: FloatArray | None = None) -> FloatArray:
-        """Judge those of `jobs`, which this history has replayed, that ended before the last submission, and say
-        anew what serves each: `facts` of `replay` with these columns, shape (n, len(FACT_NAMES))."""
+        """The `facts` of `replay` with the columns of what serves set anew, shape (n, len(FACT_NAMES)), after judging
+        those of `jobs`, which this history has replayed, that ended before the last submission."""
         keys, submits = _keys(jobs), jobs.submit_s.tolist()
         last_s = max(submits, default=-math.inf)
         rows = [row for row in _by_end(jobs) if jobs.end_s[row] < last_s]
@@ -141,7 +139,7 @@ class DurationHistory:
         self._all = (self._all[0] + 1, self._all[1] + value)
 
     def _facts(self, keys: _Keys, gpus: float, limit_s: float) -> tuple[float, ...]:
-        """The statistics of each level, what there is for a user without a job, and what serves the user."""
+        """The statistics of each level, the substitutes for a user without a job, and what serves the user."""
         row: tuple[float, ...] = ()
         for key in keys:
             running = self._running.get(key)
@@ -202,7 +200,7 @@ def _user(keys: _Keys) -> str | None:
 
 
 def _statistics(row: Sequence[float]) -> list[float]:
-    """The statistics to choose from, of a row of facts whose user has jobs."""
+    """The statistics to choose from, in a row of facts whose user has jobs."""
     counts = [math.inf if at == 0 else row[at] for at in _COUNTS]
     return statistics_of(row[_USED[0]], [row[at] for at in _USED], counts)
 

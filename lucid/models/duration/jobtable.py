@@ -1,16 +1,13 @@
-"""A plain table of jobs as numpy columns, and readers for logs of finished jobs.
-
-Three layouts are recognised by their first line, never by their file name:
+"""``JobTable``: jobs as numpy columns, and readers of logs of finished jobs, known by their first line:
 
 * output of ``sacct --parsable2``, with or without its header line (``lucid.accounting.sacct``);
 * comma-separated with a header that has ``submit_time`` and ``duration`` (seconds, times from any origin);
 * comma-separated with a header that has ``submit_time``, ``start_time``, ``end_time`` and ``run_time``
   (calendar times, run time in seconds).
 
-What is known when: a job's duration becomes known at its end. Where a log has neither end nor start, a job is
-taken to end at submission + duration, as if it had not queued; that lets a predictor see it somewhat early,
-the same for every predictor compared on that log.
-"""
+A job's duration becomes known at its end. Where a log has neither end nor start, a job is taken to end at submission
++ duration, as if it had not queued; that lets a predictor see it somewhat early, the same for every predictor
+compared."""
 
 from __future__ import annotations
 
@@ -44,11 +41,10 @@ _NAN: Final = float("nan")
 class JobTable:
     """Jobs as columns of shape (n,): text columns hold str or None, the others float64 with NaN for unknown.
 
-    Units: `nodes`, `gpus`, `cpus` are totals of the request; `memory_mib` is the job's total MiB; `limit_s`
-    the requested wall-clock limit; `submit_s`, `end_s` seconds from one origin; `duration_s` run time in s.
-    `profile` holds what was measured of a job, NaN where nothing was: columns ``gpu_util`` and ``mem_util`` in per
-    cent, ``gpu_mem_mib``. A log may bring columns of these names; without, there are none here either.
-    """
+    Units: `nodes`, `gpus`, `cpus` are totals of the request; `memory_mib` is the job's total MiB; `limit_s` the
+    requested wall-clock limit; `submit_s`, `end_s` seconds from one origin; `duration_s` run time in s. `profile`
+    holds the measurements of jobs, NaN where there is none: columns ``gpu_util`` and ``mem_util`` in per cent,
+    ``gpu_mem_mib``; it is empty where the log has no such columns."""
 
     job_id: TextArray
     user: TextArray
@@ -71,8 +67,7 @@ class JobTable:
         """Build from any of the columns; absent text is None, absent numbers are NaN (`gpus`: 0).
 
         Raises:
-            ModelError: an unknown column name, or columns of different length.
-        """
+            ModelError: an unknown column name, or columns of different length."""
         known = [f.name for f in fields(cls) if f.name != "profile"]
         if unknown := sorted(set(columns) - set(known)):
             raise ModelError(f"columns {unknown} are not of a job table; known are {', '.join(known)}")
@@ -112,8 +107,7 @@ def read_jobs(path: Path) -> JobTable:
 
     Raises:
         TraceError: the file cannot be read, its layout is none of the known ones, or a value is not what
-            its column holds; the message names file, line, column, value and remedy.
-    """
+            its column holds; the message names file, line, column, value and remedy."""
     source = as_lines(load(path))
     line, first = first_line(source)
     if is_sacct(first):
@@ -208,7 +202,7 @@ def _limit(row: Row) -> float:
 
 
 def _memory(row: Row) -> float:
-    """A size without a letter is of each node, as ``sbatch --mem`` takes it."""
+    """The memory of the whole job in MiB. A size without a letter is of each node, as in ``sbatch --mem``."""
     text = row.text("mem")
     found = mem_mib(text, row.whole_or_none("nodes") or 1, row.whole_or_none("tasks") or 1, of="n") if text else 0
     if found is None:

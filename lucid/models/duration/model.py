@@ -1,19 +1,18 @@
-"""The duration model: the running median of a job's user, or what has proved better on this user's jobs.
+"""The duration model: the running median of a job's user, or an estimate that proved better on this user's jobs.
 
 The estimate of a job, on the scale ``log(seconds + 10)``, is a sum that can be read:
 
     median + share × (champion - median) + share × weight × (intercept + f_1(x_1) + f_2(x_2) + ...)
 
 The anchor is the median of the user's finished jobs. The champion is that statistic of the user's jobs (the latest,
-those with the same request, those with such a name) which has said best of this user's jobs so far. The sum at the
+those with the same request, those with such a name) which has estimated this user's jobs best so far. The sum at the
 end is a small additive model (GA²M) of the log-ratio to the median, trained with an absolute-error loss. Which of
-them serves, with which shares, is decided per user and job by job, by what each has said of this user's jobs at
-their submissions (`lucid.models.duration.gate`). The median serves wherever nothing has proved better, and the
-estimate says so. A user without any job gets the median of the users who had jobs near the requested time limit,
-else the mean (of logs, so a geometric mean) of jobs with the same GPU demand.
+them serves, with which shares, is decided per user and job by job, by the record of each on this user's jobs
+(`lucid.models.duration.gate`). The median serves wherever nothing has proved better, and the estimate says so. A user
+without any job gets the median of the users who had jobs near the requested time limit, else the mean (of logs, so a
+geometric mean) of jobs with the same GPU demand.
 
-This module imports neither sklearn nor interpret; loading and predicting are numpy and JSON.
-"""
+This module imports neither sklearn nor interpret; loading and predicting are numpy and JSON."""
 
 from __future__ import annotations
 
@@ -77,11 +76,10 @@ _WORDS: Final = {
 class DurationModel:
     """A fitted model; `default_log` is the estimate while no job has finished.
 
-    `records` say per user how each estimate has done on jobs that ended until `learned_until_s`, the tables on jobs
-    they had not learned from; a history that is to serve this model goes on from them (`history`).
+    `records` hold for each user how each estimate has done on jobs that ended until `learned_until_s`, the tables on
+    jobs they had not learned from; a history that serves this model goes on from them (`history`).
 
-    `profiled_tables` correct the estimates of profiled jobs further, by what was measured of them.
-    """
+    `profiled_tables` correct the estimates of profiled jobs further, by their measurements."""
 
     choice: Choice
     tables: AdditiveModel | None
@@ -96,7 +94,7 @@ class DurationModel:
 
     @classmethod
     def untrained(cls) -> DurationModel:
-        """No tables; an hour where nothing has finished yet."""
+        """A model without tables; it estimates an hour where nothing has finished yet."""
         return cls(Choice(), None, NameBuckets(), IntervalTracker(), float(to_log(3600.0)), 0)
 
     def serve(self, history: DurationHistory) -> DurationHistory:
@@ -105,7 +103,7 @@ class DurationModel:
         return history
 
     def said(self, jobs: JobTable, facts: FloatArray) -> FloatArray:
-        """What the tables alone say of jobs of users with a history, logs, shape (n,)."""
+        """The estimates of the tables alone for jobs of users with a history, logs, shape (n,)."""
         anchor = anchor_log(facts, self.default_log)
         if self.tables is None:
             return anchor
@@ -114,7 +112,7 @@ class DurationModel:
         return np.asarray(anchor + np.clip(score, -MOST_LOG, MOST_LOG), dtype=np.float64)
 
     def predict(self, jobs: JobTable, history: DurationHistory) -> Estimates:
-        """Estimate every job from what `history` says now."""
+        """Estimates of all jobs, by what `history` knows now."""
         return self.predict_facts(jobs, history.facts(jobs))
 
     def predict_facts(self, jobs: JobTable, facts: FloatArray) -> Estimates:
@@ -156,12 +154,11 @@ class DurationModel:
         return self.interval.remaining_s(estimates.point_s, estimates.scale, estimates.limit_s, ran_s)
 
     def explain_facts(self, job: JobTable, facts: FloatArray, ran_s: float = 0.0) -> Explanation:
-        """Why the one job of `job` is estimated as it is, from facts looked up before, shape (1, facts); this is also
-        how one job is estimated.
+        """The explanation of the estimate of the one job of `job`, from facts looked up before, shape (1, facts);
+        this is also how one job is estimated.
 
-        Of a job known to have run `ran_s` seconds without ending the estimate is that time and what is left of
-        such jobs (`IntervalTracker.remaining_s`); a last term carries the difference.
-        """
+        For a job known to have run `ran_s` seconds without ending, the estimate is that time and what is left of such
+        jobs (`IntervalTracker.remaining_s`); a last term carries the difference."""
         anchors = anchor_log(facts, self.default_log)
         anchor, known = float(anchors[0]), bool(facts[0, COUNT] > 0)
         source = str(self._source(facts)[0])
@@ -230,8 +227,7 @@ class DurationModel:
         """Check and build; `source` is the file that messages name.
 
         Raises:
-            ModelError: anything that does not make a consistent model.
-        """
+            ModelError: anything that does not make a consistent model."""
         if isinstance(data, dict) and data.get("format") in _EARLIER:
             return cls._earlier(data, source)
         if not isinstance(data, dict) or set(data) != set(cls.untrained().to_json()):
@@ -273,7 +269,8 @@ class DurationModel:
 
     @classmethod
     def _earlier(cls, data: Mapping[str, Any], source: str) -> DurationModel:
-        """A model of a format before: its records lack what tables have to prove now, so its tables are left out."""
+        """A model of an earlier format: its records lack what tables have to prove now, so its tables are left
+        out."""
         try:
             interval, default_log, jobs = data["interval"], float(data["default_log"]), int(data["trained_jobs"])
         except (KeyError, TypeError, ValueError, OverflowError) as error:
@@ -293,7 +290,7 @@ class DurationModel:
         return "user median", f"{facts[0, COUNT]:.0f} jobs"
 
     def _source(self, facts: FloatArray) -> TextArray:
-        """What serves each job: statistics, the model, or what there is for a new user; shape (n,)."""
+        """What serves each job: statistics, the model, or a substitute for a new user; shape (n,)."""
         known, near = facts[:, COUNT] > 0, ~np.isnan(facts[:, NEAR])
         sources = np.where(np.isnan(facts[:, DEMAND]), "default", "demand mean").astype(object)
         sources[near] = "near limit"

@@ -1,4 +1,4 @@
-"""How well share scores and the pair model judge what they were not trained on.
+"""Cross-validated accuracy of share scores and of the pair model, on workloads that they were not trained on.
 
 - ``accuracy_lomo``: share score, the configuration's whole workload ("model" in the files) left out, against the
   label column of the profiles; ``accuracy_lomo_computed``: trained on and judged by labels computed from pairs.
@@ -7,8 +7,7 @@
   each of its sides. ``pair_*_loco_both`` is harder: both configurations are new (and with them the seventh of
   all configurations that shares their fold).
 
-In all of them the bar that decides packing is set inside the training part (`lucid.models.packing.pair_speed`).
-"""
+In all of them the bar that decides packing is set inside the training part (`lucid.models.packing.pair_speed`)."""
 
 from __future__ import annotations
 
@@ -35,8 +34,7 @@ def evaluate(profiles: Path, pairs: Path, *, progress: Callable[[int, int], None
     `progress` is called with (steps done, steps in all).
 
     Raises:
-        ModelError: a file cannot be read or makes no sense.
-    """
+        ModelError: a file cannot be read or makes no sense."""
     usages = read_profiles(profiles)
     pairings = read_pairs(pairs, usages)
     # Thousands of small systems: threads would wait for each other longer than they compute.

@@ -1,8 +1,7 @@
-"""Share scores and pairs as kinds of model: judged on measurements held back, which the stored model then learns.
+"""Share scores and pairs as kinds of model, judged on measurements that are held back and then learned from.
 
 Measurements have no times: every third configuration (pair) that the version in service has not learned from is held
-back to judge by, and once judged the new version learns from it too. They do not age, and nothing drifts.
-"""
+back to judge by, and once judged the new version learns from it too. They do not age, and nothing drifts."""
 
 from __future__ import annotations
 
@@ -32,7 +31,7 @@ _LEAST_NEW: Final = 3
 
 
 class _MeasuredKind(Kind[M, Measured], Generic[M, Row]):
-    """``rows``: what this kind learns from, each with a digest that knows it again."""
+    """Base of both kinds. ``rows``: what the kind learns from, each with a digest by which it is recognised."""
 
     data = "measured"
 
@@ -47,11 +46,11 @@ class _MeasuredKind(Kind[M, Measured], Generic[M, Row]):
         raise NotImplementedError
 
     def rules(self, rules: Rules) -> Rules:
-        """Bounds in measurements."""
+        """The bounds, in measurements."""
         return replace(rules, new_jobs=_NEW, least_jobs=_LEAST_NEW)
 
     def task(self, library: Library, data: Measured) -> Task[M]:
-        """Fit on the rows that are not held back, judge on the others, store what has learned from all."""
+        """Fit on the rows that are not held back, judge on the others, store a model that has learned from all."""
         rows = self._rows(data)
         known = self._learned(library)
         new = sorted({digest for digest, _ in rows if digest not in known})
@@ -69,7 +68,7 @@ class _MeasuredKind(Kind[M, Measured], Generic[M, Row]):
         return Task(lambda: self._fit(rest), self._judge(judged), facts, final=lambda: self._fit(everything))
 
     def evidence(self, library: Library, data: Measured, now: datetime) -> Evidence:
-        """New measurements."""
+        """The number of new measurements."""
         digests = [digest for digest, _ in self._rows(data)]
         if library.serving(self.name) is None:
             return Evidence(now, None, len(digests), Drift(None, 0))
@@ -89,7 +88,7 @@ class ShareKind(_MeasuredKind[ShareTree, tuple[Usage, int]]):
     model = ShareTree
 
     def words(self, model: ShareTree) -> list[str]:
-        """The tree."""
+        """The tree as text."""
         return [model.to_text()]
 
     def _rows(self, data: Measured) -> Sequence[tuple[str, tuple[Usage, int]]]:
@@ -111,11 +110,11 @@ class PairsKind(_MeasuredKind[PairModel, Pairing]):
     model = PairModel
 
     def words(self, model: PairModel) -> list[str]:
-        """From which speed on it packs."""
+        """The speed from which on it packs."""
         return [f"  packs where the slower side is expected to reach {model.threshold:.3f} of its speed alone"]
 
     def tables(self, model: PairModel) -> list[Tables]:
-        """The one that it has."""
+        """The one table of the pair model."""
         return [Tables("Speed with a partner", "share of the speed alone", model.model)]
 
     def _rows(self, data: Measured) -> Sequence[tuple[str, Pairing]]:
@@ -134,7 +133,7 @@ PAIRS: Final = PairsKind()
 
 
 def labelled(usages: Sequence[Usage], pairings: Sequence[Pairing]) -> list[tuple[Usage, int]]:
-    """Configurations with the label that their measurer gave, else the one computed from pairs."""
+    """Configurations with their measurer's label, else the one computed from pairs."""
     labels = [
         given.label if given.label is not None else computed
         for given, computed in zip(usages, share_labels(usages, pairings), strict=True)

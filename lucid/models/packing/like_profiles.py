@@ -1,9 +1,8 @@
-"""Profiles predicted from similar measured jobs: the same program of the user, or, less surely, a similar one.
+"""``LikeProfiles``: profiles predicted from a user's measured jobs of the same or a similar program.
 
 A program is known by its name without what differs from run to run (`name_stem`: case and numbers). The looser the
-likeness, the larger the margin on GPU memory: rule 1 of packing rests
-on that peak, and a job that outgrows it takes its partner along. Every level foretells the largest peak of its kind.
-"""
+likeness, the larger the margin on GPU memory: rule 1 of packing rests on that peak, and a job that outgrows it takes
+its partner along. Every level predicts the largest peak of its kind."""
 
 from __future__ import annotations
 
@@ -20,30 +19,30 @@ _Key = tuple[str, ...]
 @dataclass(frozen=True, slots=True)
 class _Known:
     profile: JobProfile
-    """The latest."""
+    """The latest profile of the kind."""
     most_mib: float
-    """The largest peak of memory on one GPU among those of its kind that were measured since ``since_s``."""
+    """The largest peak of memory on one GPU among the kind's jobs measured since ``since_s``."""
     at_s: float
 
 
 KINDS_KEPT: Final = 10_000
-"""Kinds of jobs that are remembered. A name may be of one job alone: there are as many kinds as jobs then."""
+"""How many kinds of jobs are remembered. A name may be of one job alone, so there may be as many kinds as jobs."""
 _MARGINS: Final = (1.0, 1.1, 1.25)
-"""On the largest peak of memory, by level: the same name and GPU count, the same program on as many GPUs, and the
-same program on another number of GPUs."""
+"""Factors on the largest peak of memory, by level: the same name and GPU count, the same program on as many GPUs, and
+the same program on another number of GPUs."""
 
 
 class LikeProfiles:
-    """What was measured, by likeness, of the ``KINDS_KEPT`` kinds that were measured last. ``keep_s``: what is older
-    is not known any more. ``similar``: programs with similar
-    names are alike, too, not only those of the same name and GPU count."""
+    """Measured profiles by likeness, of the ``KINDS_KEPT`` kinds that were measured last. ``keep_s``: older profiles
+    are forgotten. ``similar``: programs with similar names count as alike, too, not only those of the same name and
+    GPU count."""
 
     def __init__(self, keep_s: float = float("inf"), similar: bool = True) -> None:
         self._keep_s = keep_s
         self._similar = similar
         self._known: dict[_Key, _Known] = {}
         self._users: set[str] = set()
-        """Those of whom anything was ever measured: each look asks about every job."""
+        """Users with any measured job: each poll asks about every job."""
         self._told: dict[_Key, tuple[_Known, JobProfile]] = {}
 
     def note(self, user: str, name: str, gpus: int, profile: JobProfile, at_s: float) -> None:
@@ -63,8 +62,8 @@ class LikeProfiles:
                 self._told.pop(gone, None)
 
     def of(self, user: str, name: str, gpus: int, now_s: float) -> JobProfile | None:
-        """The profile predicted for such a job: the same object as long as it says the same; ``None`` if no similar
-        job was measured."""
+        """The profile predicted for such a job: the same object as long as it is equal; ``None`` if no similar job
+        was measured."""
         if user not in self._users:
             return None
         for level, (key, margin) in enumerate(zip(self._keys(user, name, gpus), _MARGINS, strict=False)):
@@ -85,7 +84,7 @@ class LikeProfiles:
         return None
 
     def _keys(self, user: str, name: str, gpus: int) -> Iterator[_Key]:
-        """From the closest likeness to the loosest."""
+        """The keys of a job, from the closest likeness to the loosest."""
         yield user, "name", name, str(gpus)
         stem = name_stem(name) if self._similar else None
         if stem:

@@ -1,18 +1,14 @@
-"""Tables of measured workloads, and those that come with Lucid.
-
-Measured workloads: configurations profiled alone, and pairs of them run together on one GPU set.
+"""Tables of measured workloads: configurations profiled alone, and pairs of them run together on one GPU set.
 
 The two CSV files are what an administrator measures once (or Lucid collects from packed jobs over time).
 `read_profiles` wants the columns model, dataset, batchsize, amp, gpu_util (%), gmem_util (%), gmem (MiB) and
-optionally label (0 Tiny, 1 Medium, 2 Jumbo); `read_pairs` wants model1, dataset1, batchsize1, amp1, speed1
-and the same for side 2, speeds normalised by the speed alone. Other columns are ignored: readings of a pair
-together are unknown when the decision is taken.
+optionally label (0 Tiny, 1 Medium, 2 Jumbo); `read_pairs` wants model1, dataset1, batchsize1, amp1, speed1 and the
+same for side 2, speeds normalised by the speed alone. Other columns are ignored: readings of a pair together are
+unknown when the decision is taken.
 
-The tables that come with Lucid for a site that has measured none: ``profiles.csv``, ``pairs.csv``, ``share.json``.
-
-They are synthetic, and each row says so: nominal readings through the contention model. Made anew by
-``python -m benchmarks.calibrate --synthetic --out lucid/models/packing/synthetic``.
-"""
+Tables that come with Lucid serve a site that has measured none: ``profiles.csv``, ``pairs.csv``, ``share.json``. They
+are synthetic, and each row says so: nominal readings through the contention model. They are made by ``python -m
+benchmarks.calibrate --synthetic --out lucid/models/packing/synthetic``."""
 
 from __future__ import annotations
 
@@ -34,8 +30,7 @@ class Usage:
     """What a job used of its GPUs while it ran alone: all that is known when packing is decided.
 
     `workload` is the family whose jobs behave alike (a model's name, a bucket of job names), `config` the
-    exact configuration; both may be None or unknown to a model, which then says nothing about them.
-    """
+    exact configuration; both may be None or unknown to a model, which then says nothing about them."""
 
     gpu_util: float  # %, 0 to 100: share of time in which a kernel ran
     gmem_util: float  # %, 0 to 100: share of time in which GPU memory was read or written
@@ -66,8 +61,7 @@ def read_profiles(path: Path) -> list[Usage]:
 
     Raises:
         ModelError: the file cannot be read, a column is absent, a value is no number or out of range, or a
-            configuration is in the table twice.
-    """
+            configuration is in the table twice."""
     usages: list[Usage] = []
     known: dict[str, int] = {}
     for line, row in _rows(path, ("model", "dataset", "batchsize", "amp", "gpu_util", "gmem_util", "gmem")):
@@ -94,8 +88,7 @@ def read_pairs(path: Path, profiles: Iterable[Usage]) -> list[Pairing]:
     """Every measured pair, its sides joined with their profiles.
 
     Raises:
-        ModelError: as `read_profiles`, or a side's configuration has no profile.
-    """
+        ModelError: as `read_profiles`, or a side's configuration has no profile."""
     by_config = {usage.config: usage for usage in profiles}
     columns = [f"{name}{side}" for side in "12" for name in ("model", "dataset", "batchsize", "amp", "speed")]
     pairings = []

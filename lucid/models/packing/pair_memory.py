@@ -1,9 +1,4 @@
-"""What pairs were seen to do, in a file.
-
-What pairs of like jobs were seen to do: the next such pair is judged by it, not by a guess.
-
-The memory of pairs in a file, so that it outlives a restart.
-"""
+"""``PairMemory``: measured speeds of pairs of like jobs, in a file, by which the next such pair is judged."""
 
 from __future__ import annotations
 
@@ -29,13 +24,13 @@ _PAIRS_KEPT: Final = 8
 _WORKLOADS_KEPT: Final = 10_000
 _LEAST_CHANGE: Final = 0.02
 _SLOWEST: Final = 0.05
-"""No corrected guess is below this."""
+"""The least corrected speed."""
 
 
 class PairMemory:
-    """Speeds seen, by the workload labels of both jobs (``JobProfile.workload``): of the newest 8 pairs of each two
-    labels, the latest of each. ``newest``: the profiles of the newest pairs, labelled or not, as they were judged
-    last, and ``noted``, how many were ever added to them."""
+    """Measured speeds by the workload labels of both jobs (``JobProfile.workload``): of the newest 8 pairs of each
+    two labels, the latest of each. ``newest``: the profiles of the newest pairs, labelled or not, as they were judged
+    last; ``noted``: how many were ever added to them."""
 
     def __init__(self) -> None:
         self._seen: dict[tuple[str, str], dict[str, tuple[float, float]]] = {}
@@ -47,7 +42,7 @@ class PairMemory:
         return len(self._seen)
 
     def speeds(self, a: str, b: str) -> tuple[float, float] | None:
-        """Mean speeds seen of workload *a* beside *b*, and of *b* beside *a*."""
+        """Mean measured speeds of workload *a* beside *b*, and of *b* beside *a*."""
         turned = a > b
         jobs = self._seen.get((b, a) if turned else (a, b))
         if not jobs:
@@ -57,7 +52,7 @@ class PairMemory:
         return (other, one) if turned else (one, other)
 
     def take(self, running: Iterable[Running]) -> bool:
-        """Note what is seen of the pairs that run now. Is anything new?"""
+        """Note the measured speeds of the running pairs; returns whether anything is new."""
         entries = {entry.job.id: entry for entry in running}
         changed = False
         for entry in entries.values():
@@ -67,7 +62,8 @@ class PairMemory:
         return changed
 
     def look(self, first: Running, second: Running) -> bool:
-        """Note what is seen of one pair, if both its jobs were judged beside each other. Is it new?"""
+        """Note the measured speeds of one pair, if both its jobs were judged beside each other; returns whether that
+        is new."""
         a, b = first.profile, second.profile
         if a is None or b is None:
             return False
@@ -93,8 +89,8 @@ class PairMemory:
         return True
 
     def note(self, workloads: tuple[str, str], speeds: tuple[float, float], jobs: str) -> bool:
-        """Note the speeds of two jobs of these workloads; ``jobs`` names the pair, of which only the latest speeds
-        count. Is that anything new?"""
+        """Note the speeds of two jobs of these workloads; returns whether that is new. ``jobs`` names the pair, of
+        which only the latest speeds count."""
         turned = workloads[0] > workloads[1]
         key = workloads[::-1] if turned else workloads
         speeds = speeds[::-1] if turned else speeds
@@ -116,8 +112,8 @@ def _alike(one: JobProfile, other: JobProfile) -> bool:
 
 
 class WithMemory:
-    """Another predictor, whose guess of a pair's speed gives way to what was seen of such pairs. Of others it is
-    corrected by what was seen of the newest pairs (``_PairMisses``)."""
+    """Another predictor with a memory of pairs: the measured speed of such pairs replaces its guess. For other pairs
+    its guess is corrected by the newest pairs (``_PairMisses``)."""
 
     def __init__(self, otherwise: Predictor, memory: PairMemory) -> None:
         self.name = otherwise.name
@@ -126,11 +122,11 @@ class WithMemory:
         self._misses, self._counted = _PairMisses(), 0
 
     def predict(self, job: Job, profile: JobProfile | None, now_s: float) -> Prediction:
-        """The other's."""
+        """The other predictor's prediction."""
         return self._otherwise.predict(job, profile, now_s)
 
     def pair_speed(self, a: JobProfile, b: JobProfile) -> PairSpeeds:
-        """As seen, else the other's, corrected."""
+        """The measured speeds, else the other predictor's, corrected."""
         if a.workload and b.workload:
             seen = self._memory.speeds(a.workload, b.workload)
             if seen is not None:
@@ -146,7 +142,7 @@ class WithMemory:
         return own, other
 
     def _catch_up(self) -> None:
-        """Count the pairs that came since, with what this predictor expects of them."""
+        """Count the new pairs, with what this predictor expects of them."""
         newest, more = self._memory.newest, self._memory.noted - self._counted
         self._counted = self._memory.noted
         for jobs, pair in [*islice(reversed(newest.items()), more)][::-1]:
@@ -156,16 +152,16 @@ class WithMemory:
                 self._misses.note(jobs, [(p.workload, min(p.seen_speed or 0.0, 1.0) - speed) for p, speed in sides])
 
     def learn(self, ended: Sequence[Ended]) -> None:
-        """The other learns."""
+        """Let the other predictor learn."""
         self._otherwise.learn(ended)
 
 
 PAIRS_KEPT: Final = 200
-"""Newest pairs that count."""
+"""How many of the newest pairs count."""
 _AS_EXPECTED: Final = 5
-"""So many jobs that ran as expected count beside those seen, of all jobs and of each workload."""
+"""How many jobs that ran as expected count beside the measured ones, for all jobs and for each workload."""
 _UNIT: Final = 1e-6
-"""Misses are added up as whole numbers of this, so that the order in which pairs come and go leaves no trace."""
+"""Misses are added up as whole multiples of this, so that the order in which pairs come and go leaves no trace."""
 
 Side = tuple[str, float]
 """The workload of one job of a pair, and its speed less the expected one."""
@@ -180,7 +176,7 @@ class _PairMisses:
         self._by: defaultdict[str, list[int]] = defaultdict(lambda: [0, 0])
 
     def note(self, jobs: str, sides: Sequence[Side]) -> None:
-        """Count a pair, which ``jobs`` names; of each the latest counts."""
+        """Count a pair, which ``jobs`` names; its latest speeds count."""
         self._count(self._kept.pop(jobs, ()), -1)
         self._kept[jobs] = sides
         self._count(sides, 1)
@@ -188,7 +184,7 @@ class _PairMisses:
             self._count(self._kept.pop(next(iter(self._kept))), -1)
 
     def expected(self, workload: str) -> float:
-        """What to add to the expected speed of a job of this workload (empty: not known which)."""
+        """The correction of the expected speed of a job of this workload (empty: unknown workload)."""
         total, jobs = self._all
         miss = total / (jobs + _AS_EXPECTED)
         if workload in self._by:
@@ -207,7 +203,7 @@ class _PairMisses:
 
 class PairMemoryFile(PairMemory):
     """A memory of pairs in a JSON file, which is replaced whole, and the profiles of the newest pairs in another
-    beside it. What of them cannot be read is left out and learned anew; a file that is no such memory at all is kept
+    beside it. Rows that cannot be read are left out and learned anew; a file that is no such memory at all is kept
     beside, as ``pairs.json.damaged``."""
 
     def __init__(self, path: Path, left_out: LeftOut | None = None, *, read_only: bool = False) -> None:
@@ -224,11 +220,9 @@ class PairMemoryFile(PairMemory):
         self.noted = len(self.newest)
 
     def take(self, running: Iterable[Running]) -> bool:
-        """Note what is seen of the pairs that run now, in the file too. Is anything new?
+        """Note the measured speeds of the running pairs, in the file too; returns whether anything is new.
 
-        Raises:
-            StoreError: the file cannot be written.
-        """
+        Raises: StoreError: the file cannot be written."""
         changed = super().take(running)
         if changed:
             seen = [[a, b, jobs] for (a, b), jobs in self._seen.items()]
@@ -242,7 +236,7 @@ class PairMemoryFile(PairMemory):
 
 
 def _rows(path: Path, look: Look, read_only: bool) -> list[Any]:
-    """The rows of a file; none where it is not there, or damaged."""
+    """The rows of a file; none where it is missing or damaged."""
     try:
         rows = json.loads(path.read_bytes())
         if not isinstance(rows, list):

@@ -1,31 +1,20 @@
-"""The pair model, its ridge and its cross-validation.
-
-The pair model: how fast each of two jobs will run beside the other, as terms that can be read.
+"""The pair model: how fast each of two jobs will run beside the other, with its ridge and its cross-validation.
 
 For one side, its expected normalised speed (1 = as fast as alone) is
 
     intercept + f(overlap) + own workload + partner's workload + own configuration + partner's configuration
-              + (workload, workload) + slopes of the four effects over the overlap
+    + (workload, workload) + slopes of the four effects over the overlap
 
-where ``overlap = gpu_util_own * gpu_util_partner`` (as fractions): the share of time in which both would hold
-the GPU if neither knew of the other. f may only fall: more contention never helps. This one physical term is
-what carries over to workloads never seen; everything that names a workload or a configuration is shrunk to
-zero as a random effect (ridge) and stays at exactly zero for names that were not measured.
+where ``overlap = gpu_util_own * gpu_util_partner`` (as fractions): the share of time in which both would hold the GPU
+if neither knew of the other. f may only fall: more contention never helps. This one physical term is what carries
+over to workloads never seen; everything that names a workload or a configuration is shrunk to zero as a random effect
+(ridge) and stays at exactly zero for names that were not measured.
 
 A pair is worth packing when the slower side is expected to reach `PairModel.threshold`, set so that about
-`RECALL_GOAL` of the interference-free pairs (both speeds >= `FREE_SPEED`) are found in cross-validation.
-Training needs numpy alone.
-
-Penalised least squares with a block held non-positive, refitted fast when rows are left out.
-
-Leaving a workload or a configuration out hundreds of times (nested cross-validation) must not cost hundreds
-of passes over the data: the normal equations are summed once and the left-out rows subtracted.
-
-Leaving out what must not be known: cross-validation of the pair model by workload or configuration.
-
-Every choice is made inside: the bar that decides packing is set for each held-out group by a second
-cross-validation over the rest, so no pairing helps to judge itself.
-"""
+`RECALL_GOAL` of the interference-free pairs (both speeds >= `FREE_SPEED`) are found in cross-validation. There the
+bar is set for each held-out group by a second cross-validation over the rest, so no pairing helps to judge itself.
+The normal equations are summed once and left-out rows subtracted, so hundreds of leavings-out need one pass over the
+data. Training needs numpy alone."""
 
 from __future__ import annotations
 
@@ -54,8 +43,7 @@ class FallingRidge:
     """min ||y - b0 - F b - X c||^2 + sum_j p_j b_j^2 + sum_k q_k c_k^2 subject to b <= 0.
 
     `falling` is F, shape (n, j); `free` is X, shape (n, k); `falling_penalty` (j,) and `free_penalty` (k,)
-    are p and q. The intercept b0 is not penalised.
-    """
+    are p and q. The intercept b0 is not penalised."""
 
     def __init__(
         self,
@@ -163,8 +151,7 @@ class PairModel:
         """Check and build.
 
         Raises:
-            ModelError: `data` is no consistent pair model; the message names `source`.
-        """
+            ModelError: `data` is no consistent pair model; the message names `source`."""
         if not isinstance(data, dict) or data.get("format") != FORMAT or "model" not in data:
             raise ModelError(f"{source}: is not a {FORMAT} model; train the model again")
         threshold = data.get("threshold")
@@ -273,8 +260,7 @@ def fit_pairs(pairings: Sequence[Pairing]) -> PairModel:
     """Fit the pair model and set its bar from predictions for configurations left out.
 
     Raises:
-        ModelError: no pairing at all, or none that is free of interference to set the bar by.
-    """
+        ModelError: no pairing at all, or none that is free of interference to set the bar by."""
     # Imported here: the cross-validation itself is built from this module's design.
 
     design = PairDesign(pairings)
@@ -293,8 +279,7 @@ def recall_threshold(scores: FloatArray, free: npt.NDArray[np.bool_], recall: fl
     """The highest bar that still finds `recall` of the free pairs, half-way to the next lower score.
 
     Raises:
-        ModelError: there is no free pair.
-    """
+        ModelError: there is no free pair."""
     found = np.sort(scores[free])[::-1]
     if not len(found):
         raise ModelError("no measured pair is free of interference; the bar for packing cannot be set")
@@ -355,8 +340,7 @@ class Honest:
 def sides_by(pairings: Sequence[Pairing], what: Literal["workload", "config"], folds: int = 0) -> IntArray:
     """A group number for both sides of every pairing, shape (n, 2).
 
-    With `folds`, names are dealt into that many groups in sorted order (neighbours apart).
-    """
+    With `folds`, names are dealt into that many groups in sorted order (neighbours apart)."""
     names = [(str(getattr(p.first, what)), str(getattr(p.second, what))) for p in pairings]
     known = {name: number for number, name in enumerate(sorted({n for pair in names for n in pair}))}
     groups = np.array([[known[first], known[second]] for first, second in names], dtype=np.intp)
@@ -368,8 +352,7 @@ def leave_out(design: PairDesign, sides: IntArray, leaving: Leaving, absent: Seq
     twice, each time with one side's group unknown and the other's known (``one``).
 
     A pairing within one group is then predicted once. This is the new configuration that arrives in a cluster
-    where its partner has been measured before.
-    """
+    where its partner has been measured before."""
     return _held(design, sides, _CELLS[leaving](sides, absent), absent)
 
 

@@ -1,15 +1,14 @@
 """Share score: how much of a GPU a job leaves to others, by a decision tree small enough to print.
 
-Labels (Lucid, row L9): a configuration is Tiny (0) if the normalised speed, averaged over both sides of all
-its pairings, exceeds `TINY_ABOVE`, Medium (1) from `MEDIUM_FROM` on, else Jumbo (2). Both sides count
-because a share score speaks of harm done as well as harm taken; this reading also agrees best with the
-published labels (`lucid.models.packing.evaluate` prints how well). The tree sees only what is known when
-packing is decided: GPU utilisation, GPU memory utilisation, GPU memory and, if wished, the AMP flag.
+Labels (Lucid, row L9): a configuration is Tiny (0) if the normalised speed, averaged over both sides of all its
+pairings, exceeds `TINY_ABOVE`, Medium (1) from `MEDIUM_FROM` on, else Jumbo (2). Both sides count because a share
+score speaks of harm done as well as harm taken; this reading also agrees best with the published labels
+(`lucid.models.packing.evaluate` prints how well). The tree sees only what is known when packing is decided: GPU
+utilisation, GPU memory utilisation, GPU memory and, if wished, the AMP flag.
 
-Pruning is minimal cost-complexity pruning (Breiman et al. 1984, chapter 3); its alpha is chosen by leaving
-every two workloads out (`choose_alpha`), since configurations of one workload resemble each other and would
-flatter a plain cross-validation. sklearn grows the tree; `ShareTree` predicts without it.
-"""
+Pruning is minimal cost-complexity pruning (Breiman et al. 1984, chapter 3); its alpha is chosen by leaving every two
+workloads out (`choose_alpha`), since configurations of one workload resemble each other and would flatter a plain
+cross-validation. sklearn grows the tree; `ShareTree` predicts without it."""
 
 from __future__ import annotations
 
@@ -58,7 +57,7 @@ class Step(NamedTuple):
     threshold: float
 
     def __str__(self) -> str:
-        """For people: 'gmem_util 12 % <= 30 %'."""
+        """The comparison for people: 'gmem_util 12 % <= 30 %'."""
         unit = _UNITS.get(self.feature, "")
         return f"{self.feature} {self.value:g}{unit} {'<=' if self.below else '>'} {self.threshold:g}{unit}"
 
@@ -141,8 +140,7 @@ class ShareTree:
         """Check and build.
 
         Raises:
-            ModelError: `data` is no tree in which every walk ends; the message names `source` and node.
-        """
+            ModelError: `data` is no tree in which every walk ends; the message names `source` and node."""
         if not isinstance(data, dict) or data.get("format") != FORMAT or not data.get("nodes"):
             raise ModelError(f"{source}: is not a {FORMAT} with nodes; train the model again")
         if not isinstance(data["nodes"], list):
@@ -159,8 +157,7 @@ def share_labels(
     """Labels by the paper's rule from measured pairs.
 
     A configuration never measured beside another keeps the label its profile brings (a workload too large to
-    be paired has the label of its table), or None.
-    """
+    be paired has the label of its table), or None."""
     bars = thresholds or Thresholds()
     speeds: dict[str | None, list[float]] = {}
     for pairing in pairings:
@@ -180,8 +177,7 @@ def fit_share(usages: Sequence[Usage], labels: Sequence[int], *, alpha: float | 
     and MiB, so finer ones would pretend a precision that cannot be measured.
 
     Raises:
-        ModelError: no data, labels outside 0, 1, 2, or a feature that is missing.
-    """
+        ModelError: no data, labels outside 0, 1, 2, or a feature that is missing."""
     table = _table(usages)
     target = _targets(labels, len(usages))
     return _grow(table, target, choose_alpha(usages, labels) if alpha is None else alpha)
@@ -192,8 +188,7 @@ def choose_alpha(usages: Sequence[Usage], labels: Sequence[int]) -> float:
 
     The loss is the squared distance of the share scores (Tiny for Jumbo is four times as bad as Medium for
     Jumbo). It is averaged over neighbouring alphas, so that a plateau wins over a lucky spike, and ties go to
-    the stronger pruning. With fewer than four workloads the middle of the grid is returned.
-    """
+    the stronger pruning. With fewer than four workloads the middle of the grid is returned."""
     table, target = _table(usages), _targets(labels, len(usages))
     groups = np.array([usage.workload or "" for usage in usages])
     names = sorted(set(groups.tolist()))

@@ -1,9 +1,6 @@
-"""Submissions in bins, and a model's inputs.
+"""Submissions counted in consecutive bins of time, and the inputs of the throughput model made from them.
 
-Counts of submissions in consecutive bins of time: what throughput is learned and forecast from.
-
-Inputs of the throughput model: hour and weekday, lags, rolling statistics, the same time a day and weeks ago.
-"""
+The inputs are hour and weekday, lags, rolling statistics, and the same time a day and weeks ago."""
 
 from __future__ import annotations
 
@@ -26,7 +23,7 @@ from lucid.models.kind import TooFew
 FloatArray = npt.NDArray[np.float64]
 
 BIN_S: Final = 600.0
-"""Ten minutes, the bin of the published throughput data."""
+"""Width of a bin: ten minutes, as in the published throughput data."""
 OTHERS: Final = {"started": "start_gpu_job", "ended": "end_gpu_job", "every": "submit_job_all"}
 """Further counts, with their columns in a file of bins."""
 _MOST_ENDED: Final = 0.95
@@ -37,8 +34,7 @@ class Bins:
     """Consecutive bins of equal width: their starts and what was counted in each, shape (n,) all.
 
     `jobs` and `gpus` are the GPU jobs and GPUs submitted (the targets); `others` are further counts known
-    when a bin closes (GPU jobs started, GPU jobs ended, all jobs), by name: resubmissions follow endings.
-    """
+    when a bin closes (GPU jobs started, GPU jobs ended, all jobs), by name: resubmissions follow endings."""
 
     start: tuple[datetime, ...]
     jobs: FloatArray
@@ -62,7 +58,7 @@ class Bins:
         return Bins(self.start[:keep], self.jobs[:keep], self.gpus[:keep], others)
 
     def submissions(self) -> Bins:
-        """Jobs and GPUs submitted alone, which are all that lucidd itself counts."""
+        """The bins with jobs and GPUs submitted alone, which are all that lucidd itself counts."""
         return Bins(self.start, self.jobs, self.gpus)
 
 
@@ -72,7 +68,7 @@ def day_of(width: timedelta) -> int:
 
 
 def utc(time: datetime) -> datetime:
-    """The same time with a zone; one without is taken as UTC."""
+    """The time with a zone; a time without one is UTC."""
     return time if time.tzinfo is not None else time.replace(tzinfo=UTC)
 
 
@@ -83,8 +79,7 @@ def bins_of_jobs(jobs: JobTable, width_s: float = BIN_S) -> Bins:
     that 95 % of the jobs submitted in them had ended when the log was written, going by how long jobs took to end.
 
     Raises:
-        TooFew: the jobs fill fewer than two bins.
-    """
+        TooFew: the jobs fill fewer than two bins."""
     jobs = jobs.take((jobs.gpus > 0) & np.isfinite(jobs.submit_s) & np.isfinite(jobs.end_s))
     if not len(jobs):
         raise TooFew("throughput: no finished job of the log has GPUs; train when some have ended")
@@ -108,8 +103,7 @@ def read_bins(path: Path) -> Bins:
     start_gpu_job, end_gpu_job and submit_job_all are used where the file has them; others are ignored.
 
     Raises:
-        ModelError: the file cannot be read, or a bin is malformed, negative or out of step.
-    """
+        ModelError: the file cannot be read, or a bin is malformed, negative or out of step."""
     start: list[datetime] = []
     counts: list[list[float]] = []
     try:
@@ -150,7 +144,7 @@ def _count(row: Mapping[str, str], name: str, where: str) -> float:
 
 
 REACH_DAYS: Final = 21
-"""The oldest input is three weeks old."""
+"""Age of the oldest input: three weeks."""
 _LAGS: Final = (0, 1, 2)
 _MEANS: Final = (6, 18, 36, 144)  # bins; 144 bins of 10 minutes are a day
 _MEDIANS: Final = (6, 18)
@@ -162,8 +156,7 @@ _SOFT_REACH: Final = 8  # half-lives after which a weight (2^-8) no longer matte
 def throughput_columns(bins: Bins, age: int) -> dict[str, FloatArray]:
     """Inputs of every row s (bin s the newest known, bin s + age predicted), each of shape (n,).
 
-    Values that reach back before the first bin are nan (the model's "missing").
-    """
+    Values that reach back before the first bin are nan (the model's "missing")."""
     coming = [start + age * bins.width for start in bins.start]
     columns = {
         "hour": np.array([time.hour + time.minute / 60 for time in coming], dtype=np.float64),
@@ -195,9 +188,8 @@ def throughput_columns(bins: Bins, age: int) -> dict[str, FloatArray]:
 
 
 def newest_columns(bins: Bins, age: int) -> dict[str, FloatArray]:
-    """The last row of `throughput_columns`, each of shape (1,), at a fraction of the work: most inputs look at the
-    newest bins alone. The bins must reach back three weeks and two hours.
-    """
+    """The last row of `throughput_columns`, each of shape (1,), at a fraction of the work: most inputs need the
+    newest bins alone. The bins must reach back three weeks and two hours."""
     recent = slice(-max(_MEANS), None)
     others = {name: counts[recent] for name, counts in bins.others.items()}
     tail = Bins(bins.start[recent], bins.jobs[recent], bins.gpus[recent], others)

@@ -1,4 +1,4 @@
-"""Training of the throughput model; imports interpret."""
+"""Training of the throughput model, which forecasts submissions; imports interpret."""
 
 from __future__ import annotations
 
@@ -27,8 +27,7 @@ def fit_throughput(bins: Bins, age: int, *, parallel: int = 1) -> ThroughputMode
 
     Raises:
         TooFew: too few bins.
-        ModelError: an age below 1 or beyond a day.
-    """
+        ModelError: an age below 1 or beyond a day."""
     day = day_of(bins.width)
     if not 1 <= age <= day - 2:
         raise ModelError(f"age of the newest bin is {age}; give 1 (the bin just closed) to {day - 2} bins")
@@ -48,11 +47,9 @@ def fit_throughput(bins: Bins, age: int, *, parallel: int = 1) -> ThroughputMode
 
 
 def check_enough(bins: Bins, age: int) -> None:
-    """Are there bins enough to train from?
+    """Check that there are bins enough to train from.
 
-    Raises:
-        TooFew: there are not.
-    """
+    Raises: TooFew: there are not."""
     rows = len(bins.start) - age - (REACH_DAYS * day_of(bins.width) + 2 - age)
     if rows < _LEAST_BINS:
         raise TooFew(
@@ -75,7 +72,8 @@ class _Data(NamedTuple):
 
 
 def _fit(data: _Data, target: str) -> TargetModel:
-    """Fit in that form (roots or raw counts) which forecast the last fifth better from what was before."""
+    """The target's model in the form (roots or raw counts) which forecast the last fifth better from what was
+    before."""
     if target == "gpus":
         return _fit_form(data, target, root=True)  # raw GPU counts are too heavy-tailed to boost
     split = int(len(data.coming) * (1 - _HELD_OUT))
@@ -124,7 +122,7 @@ def _fit_form(data: _Data, target: str, *, root: bool) -> TargetModel:
 
 
 def _lasting(burst: FloatArray, coming: FloatArray) -> float:
-    """Share of a burst that is still there in the predicted bin: L1 slope through 0 (a weighted median)."""
+    """The share of a burst that is still there in the predicted bin: L1 slope through 0 (a weighted median)."""
     inside = burst > 0
     if inside.sum() < 20:
         return 0.0

@@ -1,14 +1,7 @@
-"""As a Forecaster; evaluation; the kind.
+"""``LearnedForecaster``: the throughput model as a `Forecaster`; its evaluation; its kind of model.
 
-The throughput model as a `Forecaster`: what the deciding half is given, live and in the simulator.
-
-How well throughput is forecast on later data.
-
-Trains on the bins before a date and takes the mean absolute errors over all later bins. The newest bin's age
-is how many bins before the predicted one the newest known bin lies.
-
-Throughput as a kind of model: judged on bins that came after those it learned from.
-"""
+An evaluation trains on the bins before a date and takes the mean absolute errors over all later bins. The newest
+bin's age is how many bins before the predicted one the newest known bin lies."""
 
 from __future__ import annotations
 
@@ -35,13 +28,12 @@ _DAY_S = 86400.0
 
 
 class LearnedForecaster:
-    """The model says how many GPUs the whole cluster is about to be asked for; seasonal means say which share of them
-    each VC asks for. Seasonal means answer alone while there is no model, and until the submissions seen reach back
-    as far as the model looks (three weeks).
+    """Forecasts GPUs per VC: the model says how many GPUs the whole cluster is about to be asked for; seasonal means
+    say which share of them each VC asks for. Seasonal means answer alone while there is no model, and until the
+    submissions seen reach back as far as the model's inputs (three weeks).
 
     ``version`` names the model in explanations. ``epoch_s`` is added to times of jobs, so that hours and weekdays are
-    those of the calendar.
-    """
+    those of the calendar."""
 
     def __init__(
         self, model: ThroughputModel | None, version: str, means: ArrivalForecaster, epoch_s: float = 0.0
@@ -69,11 +61,9 @@ class LearnedForecaster:
             self._gpus[at] += job.gpus
 
     def forecast(self, now_s: float) -> ArrivalForecast:
-        """From whole bins before ``now_s`` alone; the same object until the next bin begins.
+        """The forecast from whole bins before ``now_s`` alone; the same object until the next bin begins.
 
-        Raises:
-            ModelError: the model needs counts other than those of submissions.
-        """
+        Raises: ModelError: the model needs counts other than those of submissions."""
         plain = self._means.forecast(now_s)
         if self.model is None:
             return plain
@@ -110,8 +100,7 @@ def evaluate(bins: Bins, train_until: datetime, age: int, *, parallel: int = 2) 
     """Train before the date, forecast every bin from it on, report errors and the time training took.
 
     Raises:
-        ModelError: no bin before or none after the date, or too few to train.
-    """
+        ModelError: no bin before or none after the date, or too few to train."""
     past = bins.upto(utc(train_until))
     first = len(past.start)
     if first == len(bins.start):
@@ -136,12 +125,12 @@ def evaluate(bins: Bins, train_until: datetime, age: int, *, parallel: int = 2) 
 _WEEK_BINS: Final = 1008
 _DAY_BINS: Final = 144
 _AGE: Final = 1
-"""lucidd has just closed a bin when it asks."""
+"""The age of the newest bin: lucidd has just closed one when it asks."""
 
 
 class ThroughputKind(Kind[ThroughputModel, Bins]):
-    """Learns from submissions alone, which are all that lucidd counts. Of a loss: the mean of both targets' errors,
-    relative to the forecast 'as in the newest bin'."""
+    """The kind of model that forecasts throughput. It learns from submissions alone, which are all that lucidd
+    counts. Its loss is the mean of both targets' errors, relative to the forecast 'as in the newest bin'."""
 
     name = "throughput"
     data = "bins"
@@ -157,11 +146,11 @@ class ThroughputKind(Kind[ThroughputModel, Bins]):
         return model
 
     def rules(self, rules: Rules) -> Rules:
-        """Bounds in bins."""
+        """The bounds, in bins."""
         return replace(rules, new_jobs=_WEEK_BINS, least_jobs=_DAY_BINS, drift_jobs=_DAY_BINS)
 
     def tables(self, model: ThroughputModel) -> list[Tables]:
-        """One for each target."""
+        """One table for each target."""
         return [
             Tables(f"{what} submitted per bin", "square root of the count" if part.root else what, part.model)
             for what, part in (("GPU jobs", model.jobs), ("GPUs", model.gpus))
@@ -184,8 +173,8 @@ class ThroughputKind(Kind[ThroughputModel, Bins]):
         return Task(lambda: fit_throughput(past, _AGE), lambda model: _ratio(model, data, first), facts)
 
     def evidence(self, library: Library, data: Bins, now: datetime) -> Evidence:
-        """New bins, the age of the version in service, drift of its error (against 'as in the newest bin') and of the
-        counts."""
+        """New bins, the age of the version in service, the drift of its error (against 'as in the newest bin') and of
+        the counts."""
         version = self.in_service(library)
         if version is None:
             number = np.arange(len(data.start), dtype=np.float64)

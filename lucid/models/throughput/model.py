@@ -1,24 +1,18 @@
-"""The throughput GA2M and seasonal means.
+"""The throughput model: GPU jobs and GPUs submitted in a coming bin, as a GA²M; and plain seasonal means.
 
-Cluster throughput: GPU jobs and GPUs submitted in a coming bin, as a GA²M.
-
-One model answers for one age: with bin s the newest known, it predicts bin s + age. For a daemon that has
-just closed a bin, age 1 is the bin now beginning, age 2 the next. Per target
+One model answers for one age: with bin s the newest known, it predicts bin s + age. For a daemon that has just closed
+a bin, age 1 is the bin now beginning, age 2 the next. Per target
 
     score = intercept + sum f_i(x_i) + sum f_ij(x_i, x_j) + persistence * max(0, u(newest) - u(cap))
-    prediction = max(0, u^-1(score)),   u(y) = sqrt(y + 1/4) or y
+    prediction = max(0, u^-1(score)),    u(y) = sqrt(y + 1/4) or y
 
-Inputs (Lucid, row L22): hour and weekday of the predicted bin, lags, rolling mean, median and standard
-deviation, weighted soft sum, and the same hour a day and a week ago. The terms are interpret's explainable
-boosting with a pseudo-Huber loss (a smooth absolute error: the forecast is judged by MAE, and counts are
-heavy-tailed, so the mean would be drawn off by bursts); Anscombe's square root evens their variance out.
-
-Tables cannot say more than they saw in training, and bursts grow from month to month. The last addend carries
-what exceeds the training data's 99th percentile forward, at the rate (L1 slope) at which such bursts lasted
-in training; where they did not, the rate is 0.
-
-How busy a VC is about to be, from when its jobs came before: seasonal means, the plainest forecast.
-"""
+Inputs (Lucid, row L22): hour and weekday of the predicted bin, lags, rolling mean, median and standard deviation,
+weighted soft sum, and the same hour a day and a week ago. The terms are interpret's explainable boosting with a
+pseudo-Huber loss (a smooth absolute error: the forecast is judged by MAE, and counts are heavy-tailed, so the mean
+would be drawn off by bursts); Anscombe's square root evens their variance out. Tables cannot say more than they saw
+in training, and bursts grow from month to month. The last addend carries what exceeds the training data's 99th
+percentile forward, at the rate (L1 slope) at which such bursts lasted in training; where they did not, the rate is
+0."""
 
 from __future__ import annotations
 
@@ -52,7 +46,8 @@ class TargetModel:
     mean_factor: float = 1.0  # training data's mean over the predictions' mean: bursts lie above the median
 
     def expected(self, columns: Mapping[str, Any], newest: FloatArray) -> FloatArray:
-        """Expected counts, shape (n,): predictions, which are medians, times what they were short of in training."""
+        """Expected counts, shape (n,): predictions, which are medians, times the factor by which they fell short in
+        training."""
         return np.asarray(self.mean_factor * self.predict(columns, newest), dtype=np.float64)
 
     def predict(self, columns: Mapping[str, Any], newest: FloatArray) -> FloatArray:
@@ -83,13 +78,11 @@ class ThroughputModel:
         return {*self.jobs.model.features, *self.gpus.model.features}
 
     def predict(self, bins: Bins) -> FloatArray:
-        """Row s: jobs and GPUs expected in bin s + age, knowing bins up to s; shape (n, 2).
+        """Jobs and GPUs expected in bin s + age from bins up to s, in row s; shape (n, 2).
 
         The last row is the forecast for a bin still to come.
 
-        Raises:
-            ModelError: the bins are of another width than those trained on.
-        """
+        Raises: ModelError: the bins are of another width than those trained on."""
         columns = self._columns(bins)
         parts = [self.jobs.predict(columns, bins.jobs), self.gpus.predict(columns, bins.gpus)]
         return np.stack(parts, axis=1)
@@ -100,8 +93,7 @@ class ThroughputModel:
         The bins must reach back three weeks and two hours.
 
         Raises:
-            ModelError: the bins are of another width, or the model needs counts that these bins lack.
-        """
+            ModelError: the bins are of another width, or the model needs counts that these bins lack."""
         self._check_width(bins)
         columns = newest_columns(bins, self.age)
         return float(self.gpus.expected(columns, bins.gpus[-1:])[0]) * 3600.0 / self.width_s
@@ -134,8 +126,7 @@ class ThroughputModel:
         """Check and build.
 
         Raises:
-            ModelError: `data` is no consistent throughput model; the message names `source`.
-        """
+            ModelError: `data` is no consistent throughput model; the message names `source`."""
         if not isinstance(data, dict) or data.get("format") != FORMAT:
             raise ModelError(f"{source}: is not a {FORMAT} model; train the model again")
         age, width = data.get("age"), _number(data.get("width_s"), f"{source}: width_s", low=1e-3)
@@ -185,14 +176,13 @@ Counts = Mapping[int, float]
 
 
 class ArrivalForecaster:
-    """GPUs that each VC's users are about to submit, per hour.
+    """Seasonal means: GPUs that each VC's users are about to submit, per hour, from when its jobs came before.
 
-    The larger of two rates: that of the last two hours, and the mean of the three hours around the same time of
-    day yesterday and a week ago, as far as the past reaches. The larger one, because a forecast that is too low
-    turns sharing off just when it is needed; so where either says that work is coming, work is coming.
+    The forecast is the larger of two rates: that of the last two hours, and the mean of the three hours around the
+    same time of day yesterday and a week ago, as far as the past reaches. It is the larger one because a forecast
+    that is too low turns sharing off just when it is needed.
 
-    ``profiled`` says which jobs go through profiling nodes: they are forecast by themselves as well.
-    """
+    ``profiled`` says which jobs go through profiling nodes: they are forecast by themselves as well."""
 
     name = "seasonal means"
 
@@ -213,7 +203,7 @@ class ArrivalForecaster:
             self._to_profile[at] += job.gpus
 
     def forecast(self, now_s: float) -> ArrivalForecast:
-        """From whole bins before ``now_s`` alone; the same object until the next bin begins."""
+        """The forecast from whole bins before ``now_s`` alone; the same object until the next bin begins."""
         at = math.floor(now_s / BIN_S)
         if at != self._made_for:
             self._made_for = at

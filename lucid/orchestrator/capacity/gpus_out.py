@@ -1,9 +1,8 @@
-"""Which GPUs get no new start: what samplers saw, against rules that keep one broken sampler from taking a cluster.
+"""Which GPUs get no new start, by the faults that samplers report; one broken sampler cannot take a cluster.
 
-A fault takes out the GPU that has it. It comes back once the fault is over: a state that has not held for a while,
-the reset or the boot that an error calls for, another card in its place, or a person's word. What comes again and
-again waits for a person.
-"""
+A fault takes out the GPU that has it. The GPU comes back once the fault is over: a state that has not held for a
+while, the reset or boot that an error calls for, another card in its place, or a person's word. A fault that comes
+again and again waits for a person."""
 
 from __future__ import annotations
 
@@ -14,15 +13,16 @@ from lucid.config.live import GpuHealthSettings
 from lucid.core.gpu import CardHealth, GpuFault, GpuOut, NodeHealth
 
 _STATES = ("thermal", "power", "row remap")
-"""Faults that may end without a boot: a GPU that has them no more is well."""
+"""Faults that may end without a boot: a GPU that no longer has them is well."""
 _AGAIN = 3
-"""A state that began so often is not taken to be over by itself."""
+"""A state that began this often is not taken to be over by itself."""
 
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """``outs``: the GPUs that are out, by name (``node7:3``). ``new``, ``returned``: what changed, the latter with
-    the reason. ``beyond``: those that would be out but for the bound on how many Lucid takes out by itself."""
+    """The outcome of ``judge``. ``outs``: the GPUs that are out, by name (``node7:3``). ``new``, ``returned``: what
+    changed, the latter with the reason. ``beyond``: GPUs that would be out but for the bound on how many Lucid takes
+    out by itself."""
 
     outs: Mapping[str, GpuOut]
     new: tuple[GpuOut, ...] = ()
@@ -31,12 +31,12 @@ class Judged:
 
 
 def words_of(fault: GpuFault) -> str:
-    """``Xid 79, fallen off the bus``."""
+    """A fault in words: ``Xid 79, fallen off the bus``."""
     return f"Xid {fault.code}, {fault.words}" if fault.kind == "xid" else fault.words
 
 
 def _counts(fault: GpuFault, health: NodeHealth, back_s: float, now_s: float, rules: GpuHealthSettings) -> bool:
-    """Does a GPU with this fault get no new start? ``back_s``: when a person returned it last."""
+    """Whether a GPU with this fault gets no new start. ``back_s``: when a person last returned it."""
     if not fault.bad or fault.began_s <= back_s:
         return False
     if fault.lasts or now_s - fault.last_s < rules.return_after_s:
@@ -68,8 +68,8 @@ def judge(
     now_s: float,
     rules: GpuHealthSettings,
 ) -> Judged:
-    """``before``: those that were out. ``back``: when persons returned GPUs, by name. ``gpus``: of each node of the
-    cluster, the device numbers by which Slurm knows them."""
+    """Which GPUs are out now. ``before``: those that were out. ``back``: when persons returned GPUs, by name.
+    ``gpus``: by node of the cluster, the device numbers by which Slurm knows its GPUs."""
     outs = dict(before)
     returned: list[tuple[GpuOut, str]] = []
     wanted: list[GpuOut] = []

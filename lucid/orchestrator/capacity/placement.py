@@ -1,12 +1,7 @@
-"""Consolidated placement, switches.
+"""Consolidated placement (rows L4, L19): as few nodes as possible, the tightest that fit, below as few switches.
 
-Consolidated placement (acceptance rows L4, L19): as few nodes as possible, the tightest that fit.
-
-Under which switches the nodes of a job stand: as few as can be, the smallest part of the network that has room.
-
-Slurm's own rule (topology/tree) is a best fit: the lowest switch below which there are enough nodes, of equals the
-one with the fewest to spare. The same is done here with blocks (topology/block).
-"""
+Slurm's own rule for switches (topology/tree) is a best fit: the lowest switch below which there are enough nodes, of
+equals the one with the fewest to spare. Here blocks (topology/block) are treated alike."""
 
 from __future__ import annotations
 
@@ -22,8 +17,8 @@ from lucid.core.snapshot import Partition
 
 
 def domains(ledger: Ledger, gpus: int) -> Iterator[frozenset[int]]:
-    """Sets of nodes, by index, to be tried in turn for a job of so many GPUs, before all nodes are: those below one
-    switch, the lowest level first, and of one level those with the fewest free GPUs first."""
+    """Sets of nodes, by index, to be tried in turn for a job of so many GPUs, before all nodes are: the nodes below
+    one switch. The lowest level comes first; of one level, the set with the fewest free GPUs."""
     deepest = max((len(node.switches) for node in ledger.nodes), default=0)
     for level in range(deepest):
         below: dict[str, list[int]] = {}
@@ -35,8 +30,8 @@ def domains(ledger: Ledger, gpus: int) -> Iterator[frozenset[int]]:
 
 
 def leaf_order(ledger: Ledger, indices: Iterable[int]) -> list[int]:
-    """Nodes in the order in which a job of several leaves takes them: the fullest leaf first, so that few are
-    needed; those of one leaf in their own order."""
+    """The nodes in the order in which a job over several leaf switches takes them: the fullest leaf first, so that
+    few leaves are needed; the nodes of one leaf in their own order."""
     found = list(indices)
     count: dict[str, int] = {}
     for i in found:
@@ -54,8 +49,8 @@ def _leaf(ledger: Ledger, i: int) -> str:
 
 
 def spread(ledger: Ledger, placement: Placement, one_s: float | None = None) -> tuple[Spread, ...]:
-    """Below how many switches a job of several nodes stands; empty where there is nothing to say. ``one_s``: when it
-    would have had room below one."""
+    """The reason that says below how many switches a job of several nodes stands; empty where there is nothing to
+    say. ``one_s``: when there would have been room below one switch."""
     if len(placement) == 1 or not ledger.switched:
         return ()
     return (Spread(len(placement), _leaves(ledger, placement), one_s),)
@@ -67,7 +62,8 @@ def _leaves(ledger: Ledger, placement: Placement) -> int:
 
 
 def within_switches(ledger: Ledger, job: Job, placement: Placement | None) -> Switches | None:
-    """The comparison of a place with what ``--switches`` asked for; ``None`` where it asked for nothing."""
+    """The comparison of a place with the switches that ``--switches`` asked for; ``None`` where the job asked for
+    nothing."""
     if not job.most_switches or not ledger.switched:
         return None
     found = 0 if placement is None else _leaves(ledger, placement)
@@ -83,15 +79,14 @@ def consolidated(
 ) -> Placement | None:
     """Free GPUs for a job, or ``None``.
 
-    A job that fits on one node gets the node with the fewest free GPUs that has enough (lowest index among
-    equals). A larger one gets whole free nodes in index order, and one more node for the remainder: the
-    tightest fit, or with ``remainder_on_emptiest`` the one with the most free GPUs, as the published
-    simulator does. ``allowed`` rules nodes out by index. CPUs and host memory must fit as well, in
-    proportion to the GPUs on each node, and the job's time limit must end before a node closes. Nodes that sleep are
-    taken where those that are awake do not suffice. A job that asks for no GPU gets none, one that asks for several
-    nodes its GPUs spread over as many (``gpus_by_node``). A job on several nodes stands below as few switches as can
-    be, where the network is known, and below no more than its user allows.
-    """
+    A job that fits on one node gets the node with the fewest free GPUs that has enough (lowest index among equals). A
+    larger one gets whole free nodes in index order, and one more node for the remainder: the tightest fit, or with
+    ``remainder_on_emptiest`` the one with the most free GPUs, as the published simulator does. ``allowed`` rules
+    nodes out by index. CPUs and host memory must fit in proportion to the GPUs on each node, and the job's time limit
+    must end before a node closes. Sleeping nodes are taken where those awake do not suffice. A job without GPUs gets
+    none; a job that asks for several nodes has its GPUs spread over as many (``gpus_by_node``). A job on several
+    nodes stands below as few switches as possible, where the network is known, and below no more than its user
+    allows."""
     if not 0 < job.gpus <= ledger.free:
         return None
     for out in (ledger.asleep, ledger.not_woken) if ledger.asleep else ():
@@ -161,7 +156,7 @@ def _consolidated(
 def _spread(
     ledger: Ledger, wanted: tuple[tuple[int, int], ...], fits: Callable[[int, int], bool]
 ) -> Placement | None:
-    """So many GPUs on so many different nodes, each the tightest that fits."""
+    """A placement on as many different nodes as ``wanted`` names, each the tightest that fits."""
     taken: set[int] = set()
     parts: list[NodeGpus] = []
     for gpus, nodes in wanted:
@@ -175,9 +170,9 @@ def _spread(
 
 
 def emptiest(ledger: Ledger, job: Job, gpus: int) -> Placement | None:
-    """``gpus`` free GPUs for a job, all that the emptiest node has, then the next; ``None`` where there are too
-    few. CPUs and host memory must fit as well, in proportion to the GPUs on each node. Nodes that close before the
-    job's time limit ends are left out, and those that sleep come last."""
+    """``gpus`` free GPUs for a job: all of the emptiest node, then of the next; ``None`` where there are too few.
+    CPUs and host memory must fit as well, in proportion to the GPUs on each node. Nodes that close before the job's
+    time limit ends are left out, and sleeping ones come last."""
     if gpus > ledger.free:
         return None
     parts: list[NodeGpus] = []
@@ -197,7 +192,7 @@ def emptiest(ledger: Ledger, job: Job, gpus: int) -> Placement | None:
 
 
 def own_first(free: int, own: int, count: int) -> int:
-    """The mask of so many of the free GPUs of a node, a job's own before others."""
+    """The mask of ``count`` of a node's free GPUs, the job's own GPUs first."""
     mask = 0
     for candidates in (free & own, free):
         left = candidates & ~mask
@@ -221,7 +216,7 @@ _MOST_SHAPES = 4096
 
 
 class _EmptyNodes:
-    """The nodes of a partition as if nothing ran there, and which shapes of jobs could."""
+    """The nodes of a partition as if nothing ran there, and which shapes of jobs fit on them."""
 
     def __init__(self, partition: Partition, up_only: bool) -> None:
         self.nodes, self.fitting = partition.nodes, partition.fitting
@@ -253,16 +248,15 @@ class _EmptyNodes:
 
 
 _KNOWN: Final[dict[tuple[str, bool], _EmptyNodes]] = {}
-"""By partition and ``up_only``. Each plan asks for the same few shapes, and trying one makes a ledger of all nodes.
-It follows from the nodes, so it decides nothing."""
+"""Empty nodes by partition and ``up_only``, kept since each plan asks for the same few shapes, and each trial makes a
+ledger of all nodes."""
 
 
 class Feasibility:
-    """Could a job ever run in this partition, on nodes that are empty? Asked before a job may block others.
+    """Says whether a job could ever run in this partition, on empty nodes; asked before a job may block others.
 
     With ``up_only`` the nodes that are not available at present do not count, nor the CPUs and the memory that jobs
-    without GPUs hold: what could run once all planned jobs have ended.
-    """
+    without GPUs hold: the answer is what could run once all planned jobs have ended."""
 
     def __init__(self, partition: Partition, up_only: bool = False) -> None:
         known = _KNOWN.get((partition.name, up_only))

@@ -1,8 +1,7 @@
-"""Whom a job preempts that finds no free GPUs: the second layer of a partition's ledger, taken as the last choice.
+"""Which running jobs a job preempts where no GPUs are free: those that give way and lose least.
 
 Free GPUs come first, then places beside other jobs where the policy pairs them, then nodes that sleep: a boot costs
-minutes, a preemption somebody's work. Plain Slurm wakes nodes before it preempts, too.
-"""
+minutes, a preemption somebody's work. Plain Slurm wakes nodes before it preempts, too."""
 
 from __future__ import annotations
 
@@ -21,11 +20,11 @@ from lucid.core.snapshot import Partition
 
 _YIELDS = attrgetter("yields")
 _Loss = tuple[float, float, int]
-"""Of some jobs: GPU-seconds of those that are cancelled, of those that start over, and how many they are. The first
-that differs decides; sums of it do not change an order."""
+"""The loss of some jobs: GPU-seconds of those that are cancelled, of those that start over, and the number of jobs.
+The first that differs decides; adding losses does not change their order."""
 _NOTHING: _Loss = (0.0, 0.0, 0)
 _LEAST_GPU_S = 1e-3
-"""A job that would be cancelled counts, however young it is."""
+"""The least loss of a job that would be cancelled, however young it is."""
 
 
 @frozen_dataclass(frozen=True, slots=True)
@@ -37,7 +36,7 @@ class Claim:
     why: Claims
 
     def start(self, reasons: tuple[Reason, ...], within_quota: bool = False) -> Start:
-        """The start of the job; ``reasons``: all but whom it preempts."""
+        """The start of the job. ``reasons``: all of its reasons but the claim."""
         told = self.why.victims
         return Start(
             self.placement,
@@ -50,7 +49,7 @@ class Claim:
 
 @frozen_dataclass(frozen=True, slots=True)
 class _Block:
-    """GPUs of one node that come free together: those of one job, of a pair, of all jobs that overlap there."""
+    """GPUs of one node that come free together: those of one job, of a pair, or of all jobs that overlap there."""
 
     mask: int
     entries: tuple[Running, ...]
@@ -58,18 +57,17 @@ class _Block:
 
 @frozen_dataclass(frozen=True, slots=True)
 class _Offer:
-    """What one node has for a part of a job: the jobs that go, and what the least choice of them costs."""
+    """The jobs that would go from one node for a part of a job, and the least that this loses."""
 
     loss: _Loss
     blocks: tuple[_Block, ...] = ()
 
 
 class Yielding:
-    """The running jobs of a partition that give way to its own, within one plan. ``bool``: are there any?
+    """The running jobs of a partition that give way to its own, within one plan. ``bool``: whether there are any.
 
-    A whole job is lost even where one of its GPUs is needed, and a GPU comes free only when all that hold it give
-    way. Of all choices the one that loses least is taken, whole jobs at a time, node by node.
-    """
+    A whole job is lost even where one of its GPUs is needed, and a GPU comes free only when all jobs on it give way.
+    The choice that loses least is taken, whole jobs at a time, node by node."""
 
     def __init__(self, partition: Partition, ledger: Ledger, now_s: float) -> None:
         self._ledger = ledger
@@ -80,17 +78,17 @@ class Yielding:
         self._kept: set[str] = set()
         self._by_node: dict[int, list[_Block]] | None = None
         self._given: set[str] = set()
-        """Those of which the CPUs and the memory are free in the ledger already."""
+        """Jobs whose CPUs and memory are free in the ledger already."""
         self.changes_s = earliest(*(e.yields.from_s for e in self._running if e.yields and e.yields.from_s > now_s))
-        """When time alone lets another job give way, s."""
+        """The time at which another job begins to give way, s."""
         self.by_qos = any(e.yields is not None and not e.yields.to_all for e in self._running)
-        """Does it depend on a job's QOS who gives way to it?"""
+        """Whether some jobs give way only to certain QOS."""
 
     def __bool__(self) -> bool:
         return bool(self._running)
 
     def _blocks(self) -> dict[int, list[_Block]]:
-        """By node: what may come free there, whoever asks."""
+        """By node, the blocks of GPUs that may come free, whichever job asks."""
         if self._by_node is None:
             index, found = self._ledger.index, dict[int, list[tuple[int, Running]]]()
             up = self._ledger.nodes
@@ -108,15 +106,15 @@ class Yielding:
         return self._by_node
 
     def keep(self, job_id: str) -> None:
-        """Let nobody claim the GPUs of this job: the plan has started another beside it, or does something to it."""
+        """Keep other jobs from claiming the GPUs of this job: the plan has started another beside it, or decides
+        something about it."""
         self._kept.add(job_id)
 
     def find(self, job: Job, allowed: Callable[[int], bool] | None = None) -> Claim | None:
-        """GPUs for the job if others give way, with those that lose least; ``None`` where that does not suffice.
+        """GPUs for the job if others give way, those that lose least; ``None`` where that does not suffice.
 
-        ``allowed`` rules nodes out by index. The nodes are as few as can be, as in ``consolidated``; CPUs and memory
-        must fit, and the job's time limit must end before a node closes.
-        """
+        ``allowed`` rules nodes out by index. The nodes are as few as possible, as in ``consolidated``; CPUs and
+        memory must fit, and the job's time limit must end before a node closes."""
         if not self._running or job.gpus <= 0:
             return None
         chosen: list[tuple[int, int, tuple[_Block, ...]]] = []
@@ -148,7 +146,7 @@ class Yielding:
         return Claim(placement, tuple(entries.values()), why)
 
     def take(self, job: Job, claim: Claim) -> None:
-        """Note that the job gets these GPUs, and that the victims go."""
+        """Note that the job gets these GPUs, and that the victims leave."""
         blocks = self._blocks()
         for part in claim.placement:
             i = self._ledger.index[part.node]
@@ -164,8 +162,8 @@ class Yielding:
     def _best(
         self, job: Job, here: int, taken: set[int], gone: set[str], allowed: Callable[[int], bool] | None
     ) -> tuple[tuple[int, _Offer] | None, _Offer | None]:
-        """The node that loses least for so many GPUs, and the next best; among equals the one with the fewest GPUs
-        free, that is awake."""
+        """The node that loses least for so many GPUs, and the next best offer. Among equals it is the node with the
+        fewest free GPUs, one that is awake first."""
         ledger, blocks = self._ledger, self._blocks()
         free = (i for i, count in enumerate(ledger.free_count) if count >= here)
         offers: list[tuple[_Loss, bool, int, int, _Offer]] = []
@@ -181,7 +179,7 @@ class Yielding:
         return (offers[0][3], offers[0][4]), offers[1][4] if len(offers) > 1 else None
 
     def _offer(self, job: Job, i: int, here: int, blocks: Iterable[_Block], gone: set[str]) -> _Offer | None:
-        """The blocks of node ``i`` that lose least and free ``here`` GPUs with those that are free."""
+        """The blocks of node ``i`` that lose least and, with its free GPUs, give ``here`` GPUs."""
         open_to = [(self._loss(block, gone), block) for block in blocks if self._gives_way(block, job)]
         short = max(here - self._ledger.free_count[i], 0)
         best: list[tuple[_Loss, tuple[_Block, ...]] | None] = [(_NOTHING, ()), *[None] * short]
@@ -229,7 +227,8 @@ class Yielding:
         )
 
     def _gpus(self, i: int, here: int, blocks: Sequence[_Block]) -> NodeGpus:
-        """One of each that go, then free GPUs, then the lowest of those that come free."""
+        """The GPUs to take on node ``i``: one of each block that goes, then free GPUs, then the lowest that come
+        free."""
         first = sum(block.mask & -block.mask for block in blocks)
         own = self._ledger.lowest(i, min(self._ledger.free_count[i], here - first.bit_count()))
         mask = own.mask | first
@@ -263,7 +262,7 @@ def _plus(one: _Loss, other: _Loss) -> _Loss:
 
 
 def _overlapping(parts: Sequence[tuple[int, Running]]) -> list[_Block]:
-    """GPUs of a node by who holds them together."""
+    """The GPUs of a node as blocks, each held by jobs that overlap."""
     blocks: list[_Block] = []
     for mask, entry in parts:
         apart = [block for block in blocks if not block.mask & mask]

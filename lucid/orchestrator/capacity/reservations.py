@@ -1,17 +1,10 @@
-"""Nodes kept for large jobs.
-
-Nodes kept for jobs, and which other jobs may start on them.
-
-For which large job nodes are kept, because it would starve behind small ones.
+"""Nodes kept for large jobs: for which job, on which nodes, and which other jobs may start on them meanwhile.
 
 The rule is that of EASY backfilling. Nodes are kept for one job at a time: the large job that has waited longest for
 its estimate, since a job of a day makes each job behind it wait for a day; but the oldest, once that has waited for
 ``oldest_after_s`` (docs/decisions/0053). They are the nodes expected to drain soonest. Another job may start on them
-only if it is expected to end by then. Estimates of single jobs are poor: the longer the holder has waited, the more
-times its estimate such a job must be able to take (``KeptNodes.fence``), unless the other jobs of its VC have waited
-as long.
-Large jobs that come one after the other would have the VC to themselves; ``large_share`` prevents that.
-"""
+only if it is expected to end by then; the longer the holder has waited, the surer that must be (``KeptNodes.fence``).
+Large jobs that come one after the other would have the VC to themselves; ``large_share`` prevents that."""
 
 from __future__ import annotations
 
@@ -35,13 +28,13 @@ if TYPE_CHECKING:
 
 
 _LEAST_S = 1.0
-"""The policy does not look for other nodes sooner."""
+"""The least time until the policy looks for other nodes."""
 
 
 @frozen_dataclass(frozen=True, slots=True)
 class NodeReservation:
-    """Nodes, by index and by name, and the comparison that others must pass to start there: to be expected to take at
-    most ``room.room_s``."""
+    """The kept nodes, by index and by name, and the comparison that others must pass to start there: to be expected
+    to take at most ``room.room_s``."""
 
     room: Reserved
     nodes: frozenset[int]
@@ -50,26 +43,25 @@ class NodeReservation:
 
 @frozen_dataclass(frozen=True, slots=True)
 class KeptNodes:
-    """Nodes chosen for a job, by name, and when they were then expected to have room for it."""
+    """The nodes chosen for a job, by name, and when they were expected to have room for it."""
 
     names: tuple[str, ...]
     until_s: float
 
     def fence(self, holder: Job, ledger: Ledger, now_s: float, patience_s: float) -> NodeReservation:
-        """Close these nodes to other jobs, but for those that should end by ``until_s``.
+        """The reservation of these nodes: other jobs may start there only if they should end by ``until_s``.
 
-        Estimates of single jobs are poor, and each guest that overstays makes the holder wait for longer. So the
-        longer the holder has waited, the surer a guest must be to end in time: once the holder has waited for
-        twice ``patience_s`` a guest must end in time even if it takes twice its estimate, and so on.
-        """
+        Estimates of single jobs are poor, and each guest that overstays makes the holder wait for longer. So a guest
+        must end in time even if it takes several times its estimate: twice once the holder has waited for twice
+        ``patience_s``, and so on."""
         times = max((now_s - holder.submit_s) / patience_s, 1.0)
         room = Reserved(holder.id, self.until_s, max(self.until_s - now_s, 0.0) / times, len(self.names), times)
         return NodeReservation(room, frozenset(ledger.index[name] for name in self.names), frozenset(self.names))
 
 
 class NodeReservations:
-    """All nodes that are kept in one plan. The longer a job is expected to take, the more of them are closed
-    to it: its ``level`` is the number of fences, from the tightest, that the job may not use."""
+    """All nodes that are kept in one plan. The longer a job is expected to take, the more of them are closed to it:
+    its ``level`` is the number of fences, from the tightest, that the job must keep off."""
 
     def __init__(self, fences: Sequence[NodeReservation] = ()) -> None:
         self.fences = sorted(fences, key=lambda fence: fence.room.room_s)
@@ -85,19 +77,19 @@ class NodeReservations:
             self.names.append(frozenset(names))
 
     def level(self, duration_s: float) -> int:
-        """The level of a job of this estimate."""
+        """The level of a job with this estimate."""
         return bisect_left(self.rooms_s, duration_s)
 
     def why(self, level: int) -> Reserved:
-        """The tightest of the comparisons that a job of this level, above 0, fails."""
+        """The tightest comparison that a job of this level, above 0, fails."""
         assert level
         return self.fences[0].room
 
 
 def keep(job: Job, ledger: Ledger, now_s: float, room: Timeline, closed: Set[int]) -> KeptNodes | None:
-    """The nodes on which the job is expected to find room first, none of them ``closed``; ``None`` where there
-    are too few. A part of a node suffices where the job, or what is left of it beyond whole nodes, needs no more.
-    ``room``: what is expected to be free when."""
+    """The nodes on which the job is expected to find room first, none of them ``closed``; ``None`` where there are
+    too few. A part of a node suffices where the job, or its remainder beyond whole nodes, needs no more. ``room``:
+    what is expected to be free when."""
     # what comes free stays free, as far as is expected: only where nodes close is it asked for how long
     limit_s = 0.0 if not ledger.closing else math.inf if job.time_limit_s is None else job.time_limit_s
     slot = room.find(job, limit_s, closed, earliest=True)
@@ -107,10 +99,10 @@ def keep(job: Job, ledger: Ledger, now_s: float, room: Timeline, closed: Set[int
 
 
 _LEAST_ESTIMATE_S = 60.0
-"""Shorter estimates count as this: the first seconds of a wait say nothing."""
+"""The least estimate that counts: the first seconds of a wait say nothing."""
 LOOK_AGAIN_S = 300.0
-"""While nodes are kept for a job that another might have, the plan is made anew after so long: time alone moves what
-is expected of these nodes (docs/decisions/0005)."""
+"""How soon the plan is made anew while nodes are kept that another job might use: time alone moves what is expected
+of these nodes (docs/decisions/0005)."""
 
 
 def next_holder(
@@ -120,9 +112,9 @@ def next_holder(
     settings: ReservationSettings,
     predictions: Mapping[str, Prediction] | None = None,
 ) -> tuple[Pending | None, float | None]:
-    """Of the large jobs that have waited for ``after_wait_s``, the oldest, if it has waited for ``oldest_after_s``;
-    else the one that has waited longest for its estimate. Or ``None``, and when the next will have waited so long.
-    ``predictions``: without, the oldest it is."""
+    """The large job to keep nodes for, or ``None``; and when the next large job will have waited for
+    ``after_wait_s``. It is the oldest if that has waited for ``oldest_after_s`` or there are no ``predictions``; else
+    the one that has waited longest for its estimate."""
     if not settings.enabled:
         return None, None
     least = above(gpus_per_node, settings)
@@ -147,7 +139,7 @@ def next_holder(
 
 
 def above(gpus_per_node: int, settings: ReservationSettings) -> int:
-    """A job of more GPUs than this is large."""
+    """The number of GPUs above which a job is large."""
     return gpus_per_node if settings.above_gpus is None else settings.above_gpus
 
 
@@ -160,9 +152,9 @@ def large_share(
     within_quotas: bool = True,
 ) -> tuple[LargeShare | None, float | None]:
     """The comparison that keeps large jobs to their share of the GPUs that are up while a smaller job waits, made
-    with the smaller job that has waited longest, and when it will fail by itself; ``None`` where there is nothing
-    to compare, because no job as large runs, they would stay within their share, or no smaller one waits.
-    ``within_quotas``: of a pool, the GPUs of the quotas alone count."""
+    with the smaller job that has waited longest; and when it will fail by itself. ``None`` where no job as large
+    runs, where large jobs stay within their share, or where no smaller job waits. ``within_quotas``: in a pool only
+    the GPUs of the quotas count."""
     least = above(gpus_per_node, settings)
     held = sum([entry.gpus for entry in partition.running if entry.job.gpus > least])
     total = sum(node.gpus for node in partition.nodes if node.available)

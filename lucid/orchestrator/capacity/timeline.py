@@ -1,7 +1,6 @@
-"""When is there room? Free GPUs, CPUs and host memory of each node from now on.
+"""``Timeline``: the free GPUs, CPUs and host memory of each node from now on, and when a job finds room.
 
-Backfilling asks with time limits, the keeping of nodes for a job that has waited long with estimates.
-"""
+Backfilling uses it with time limits; reservations use it with estimates."""
 
 from __future__ import annotations
 
@@ -23,13 +22,13 @@ from lucid.core.placement import Placement
 from lucid.core.prediction import Prediction
 
 _MOST_STEPS = 128
-"""Ends of running jobs are told apart up to so many instants; beyond that neighbours count as the later of them,
-as Slurm's own backfill rounds times up (``bf_resolution``)."""
+"""Most instants at which running jobs end; beyond that neighbours count as the later of them, as Slurm's own backfill
+rounds times up (``bf_resolution``)."""
 
 GOES_S = 1.0
-"""So long Slurm takes to stop a job, as was seen."""
+"""How long Slurm takes to stop a job, as measured."""
 End = tuple[float, Job, Placement]
-"""When a job is to give its GPUs back, in seconds, and which."""
+"""When a job is to give its GPUs back, in seconds, the job, and the GPUs."""
 _Ints = NDArray[np.int64]
 
 
@@ -52,7 +51,7 @@ def expected_ends(running: Iterable[Running], predictions: Mapping[str, Predicti
 
 @frozen_dataclass(frozen=True, slots=True)
 class Slot:
-    """When a job can start, and on which nodes: (index, GPUs there). ``step`` 0 is now."""
+    """When a job can start, and on which nodes: (index, GPUs there). Step 0 is now."""
 
     step: int
     start_s: float
@@ -63,12 +62,11 @@ class Timeline:
     """Steps in time, each with what is free on every node from then until the next step.
 
     ``ends``: when each job that holds GPUs is to give them back, in seconds, later than ``now_s``. What is free now
-    is read off the ledger. The rule of placement is that of ``consolidated``: the tightest node, or whole free nodes
-    and the tightest one for the remainder, that stay free for the whole of the job's time.
+    comes from the ledger. Jobs are placed as by ``consolidated``: on the tightest node, or on whole free nodes and
+    the tightest one for the remainder, that stay free for the whole of the job's time.
 
-    Sets of nodes are integers, bit *i* being node *i*: one machine instruction looks at 64 nodes. Of each step there
-    is one set for each number of GPUs, the nodes with at least so many free.
-    """
+    Sets of nodes are integers, bit *i* being node *i*: one machine instruction handles 64 nodes. Each step has one
+    set for each number of GPUs: the nodes with at least so many free."""
 
     def __init__(self, ledger: Ledger, now_s: float, ends: Iterable[End]) -> None:
         self._ledger = ledger
@@ -87,7 +85,7 @@ class Timeline:
         self._host = _HostRoom(self, ledger, held, len(self._times)) if ledger.host_limits else None
 
     def _gained(self, held: Sequence[End]) -> list[list[int]]:
-        """By step, and by number of GPUs from 0: the nodes that have at least so many free. ``held``: the first end
+        """By step, and by number of GPUs from 0, the nodes that have at least so many free. ``held``: the first end
         first."""
         ledger, per_node = self._ledger, self._ledger.gpus_per_node
         index, usable, counts = ledger.index, ledger.usable, list(ledger.free_count)
@@ -117,8 +115,8 @@ class Timeline:
         return rows
 
     def _close(self, held: Sequence[End]) -> None:
-        """Take nodes out while they are closed, and give those back, once they are empty, that a window alone keeps
-        out now. ``held``: the first end first."""
+        """Take nodes out while they are closed. A node that only a window keeps out now comes in once it opens and is
+        empty. ``held``: the first end first."""
         empty_s = {part.node: end_s for end_s, _, placement in held for part in placement}
         for i, node in enumerate(self._ledger.nodes):
             bit = 1 << i
@@ -136,13 +134,13 @@ class Timeline:
         return bisect_left(self._times, at_s - ROUNDING)
 
     def ever(self, job: Job) -> bool:
-        """Is there room for the job once all others are gone?"""
+        """Whether there is room for the job once all others are gone."""
         wanted, last = gpus_by_node(job, self._ledger.gpus_per_node), self._free[-1:]
         return _enough_nodes(wanted, [self._enough(job, here, -1, last)[0] for here, _ in wanted])
 
     def room_s(self, job: Job) -> float:
-        """For how long from now on there is room for the job without moving it: a time, s, infinite if for ever.
-        It starts now where ``now_s`` and its time limit do not go beyond (by more than a rounding error)."""
+        """Until when there is room for the job from now on without moving it: a time, s, infinite if for ever. The
+        job can start now if ``now_s`` and its time limit do not go beyond that (by more than a rounding error)."""
         groups, needed = [], 0
         for here, nodes in gpus_by_node(job, self._ledger.gpus_per_node):
             needed += nodes
@@ -167,9 +165,8 @@ class Timeline:
     ) -> Slot | None:
         """The first time at which the job has its GPUs for ``limit_s`` seconds; ``None`` if that never comes.
 
-        ``closed``: nodes, by index, that the job must keep off. With ``earliest`` it gets, of the nodes that have
-        room by then, those that have it first. ``from_s``: it is known that there is no such time before.
-        """
+        ``closed``: nodes, by index, that the job must keep off. With ``earliest`` the job gets those of the nodes
+        with room that have it first. ``from_s``: no time before this one will do, as the caller knows."""
         allowed = ~_set_of(closed, len(self._ledger.nodes)) if closed else -1
         wanted = gpus_by_node(job, self._ledger.gpus_per_node)
         levels = [self._enough(job, here, allowed, self._free) for here, _ in wanted]
@@ -190,8 +187,8 @@ class Timeline:
         step: int,
         seen: Sequence[Sequence[int]],
     ) -> tuple[tuple[int, int], ...]:
-        """The nodes that a job gets of those with room; with the rooms of all steps so far (``seen``), of those that
-        have had it for longest."""
+        """The nodes that a job gets of those with room. ``seen``: the rooms of all steps so far; where given, nodes
+        that have had room for longest come first."""
         parts: list[tuple[int, int]] = []
         taken = 0
         for at, (here, nodes) in enumerate(wanted):
@@ -203,7 +200,7 @@ class Timeline:
         return tuple(parts)
 
     def _enough(self, job: Job, gpus: int, allowed: int, rows: Sequence[Sequence[int]]) -> list[int]:
-        """By step: the nodes where so many GPUs, with CPUs and memory, are free until the next step."""
+        """By step, the nodes where so many GPUs, with CPUs and memory, are free until the next step."""
         fitting = self._ledger.fitting.get(job.constraint)
         if fitting is not None:
             allowed &= _set_of(fitting, len(self._ledger.nodes))
@@ -213,12 +210,11 @@ class Timeline:
         return [a & b for a, b in zip(levels, self._host.enough(job, gpus, len(rows)), strict=True)]
 
     def _lasting(self, levels: Sequence[int], limit_s: float, first: int) -> Iterator[int]:
-        """For each step from ``first`` on: the nodes that are in the sets of all steps that begin less than
+        """For each step from ``first`` on, the nodes that are in the sets of all steps that begin less than
         ``limit_s`` after it, that is, in all sets of a window.
 
-        The window moves forward, so each set enters and leaves once: what is common to the sets up to ``turn`` is
-        kept for each beginning, what is common to those after it as one.
-        """
+        The window moves forward, so each set enters and leaves once: the intersection of the sets up to ``turn`` is
+        kept for each beginning, that of the sets after it as one."""
         times, count = self._times, len(levels)
         common: list[int] = []
         after, turn, reach = -1, first, first
@@ -237,7 +233,7 @@ class Timeline:
             yield common.pop() & after
 
     def _tightest(self, nodes: int, gpus: int, step: int) -> Iterator[int]:
-        """Nodes of a set with at least so many free GPUs: those with the fewest first, then by index."""
+        """The nodes of a set with at least so many free GPUs: those with the fewest first, then by index."""
         row, most = self._free[step], self._ledger.gpus_per_node
         for count in range(gpus, most + 1):
             yield from _members(nodes & row[count] & ~(row[count + 1] if count < most else 0))
@@ -264,7 +260,7 @@ class Timeline:
 
 
 class _HostRoom:
-    """Free CPUs and MiB by step and node, where nodes have limits of these."""
+    """Free CPUs and MiB by step and node, where nodes have limits of them."""
 
     def __init__(self, timeline: Timeline, ledger: Ledger, held: Iterable[End], steps: int) -> None:
         cpus = np.zeros((steps, len(ledger.nodes)), dtype=np.int64)
@@ -281,13 +277,13 @@ class _HostRoom:
         self._mem: _Ints = mem.cumsum(axis=0)
 
     def enough(self, job: Job, gpus: int, last: int) -> list[int]:
-        """By step, of the ``last`` ones: the nodes with CPUs and memory for that part of the job."""
+        """By step, of the ``last`` ones, the nodes with CPUs and memory for that part of the job."""
         enough = self._cpus[-last:] >= host_share(job.cpus, gpus, job.gpus)
         enough &= self._mem[-last:] >= host_share(job.mem_mib, gpus, job.gpus)
         return [int.from_bytes(row, "little") for row in np.packbits(enough, axis=1, bitorder="little")]
 
     def split(self, step: int) -> None:
-        """Begin a step there, with what is free in the one before."""
+        """Begin a step at this place, with what is free in the one before."""
         self._cpus = np.insert(self._cpus, step, self._cpus[step - 1], axis=0)
         self._mem = np.insert(self._mem, step, self._mem[step - 1], axis=0)
 
@@ -298,8 +294,8 @@ class _HostRoom:
 
 
 def _enough_nodes(wanted: Iterable[tuple[int, int]], rooms: Iterable[int]) -> bool:
-    """Are there as many nodes with so many GPUs as a job wants? ``rooms``: the nodes with room for each part, the
-    largest first; a node with room for more GPUs would hold the fewer, too."""
+    """Whether there are as many nodes with so many GPUs as a job wants. ``rooms``: the nodes with room for each part,
+    the largest first; a node with room for more GPUs also holds fewer."""
     needed = 0
     for (_, nodes), room in zip(wanted, rooms, strict=True):
         needed += nodes
@@ -325,7 +321,7 @@ def _members(nodes: int) -> Iterator[int]:
 
 
 def _longest_first(nodes: int, rooms: Sequence[int]) -> Iterator[int]:
-    """Nodes of the last of some sets, those first that have been in all sets for longest, then by index."""
+    """The nodes of the last of some sets: those that have been in all sets for longest first, then by index."""
     since: list[int] = []
     for room in reversed(rooms):
         nodes &= room
@@ -340,4 +336,4 @@ def _longest_first(nodes: int, rooms: Sequence[int]) -> Iterator[int]:
 
 _END_S = itemgetter(0)
 _NO_LIMIT = 1 << 40
-"""CPUs or MiB of a node without a limit."""
+"""CPUs or MiB of a node that has no limit of them."""

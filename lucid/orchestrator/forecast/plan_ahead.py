@@ -1,9 +1,8 @@
-"""When waiting jobs are expected to start: the policy plans ahead, as if jobs ran for their estimates and none came.
+"""When waiting jobs are expected to start: the policy plans ahead, as if no further jobs came.
 
-The first plan is the one that was made; the policy makes those that follow it. The forecast therefore never disagrees
-with the plan, and it knows of nodes, pairs, profiling and reservations whatever the policy knows of them. How far
-such a forecast is off is learned from starts that came true (``orchestrator.start_times``).
-"""
+The first plan is the one in force, and the policy makes those that follow. So the forecast never disagrees with the
+plan, and knows of nodes, pairs, profiling and reservations whatever the policy knows. How far such forecasts are off
+is learned from starts that came true (``orchestrator.forecast.ranges``)."""
 
 from __future__ import annotations
 
@@ -25,52 +24,54 @@ from lucid.orchestrator.policy import PartitionPolicy, Policy
 from lucid.orchestrator.rounds import RoundPolicy, after_round_s
 
 PairSpeed = Callable[[JobProfile, JobProfile], PairSpeeds]
-"""As ``Predictor.pair_speed``."""
+"""The speeds of a pair, as ``Predictor.pair_speed`` gives them."""
 _GroupSpeeds = Callable[[Sequence[Running], Snapshot, Partition], Mapping[str, float]]
-"""As ``PartitionPolicy.group_speeds``."""
+"""The speeds of a group, as ``PartitionPolicy.group_speeds`` gives them."""
 
 SETTLE_S = 1.0
-"""After a job was moved, or has come, the policy looks again this much later, as lucidd does."""
+"""How soon the policy plans again after a job was moved or has come, as lucidd does."""
 _FINEST, _COARSEST = 0.06, 0.3
-"""The further ahead, the fewer plans: what happens within such a share of the time planned so far is seen at once, a
-share that lets the looks there are reach ``_REACH``. A start is told too late by it at most, less than it is
-uncertain by."""
+"""Share of the time planned so far whose events are taken together, so that there are fewer plans the further ahead;
+chosen between these bounds so that the looks reach ``_REACH``. A forecast start is late by at most this share, less
+than it is uncertain by."""
 _REACH_S, _REACH = 10.0, 8640.0
-"""From so many seconds on, so many times as far: a day."""
+"""How far planning ahead should reach: from this many seconds on, this many times as far, which is a day."""
 _MOST_LOOKS = 90_000
-"""Planning ahead ends once so many jobs were looked at, all plans together: well below a second."""
+"""Planning ahead ends once so many jobs were looked at, over all plans: well below a second."""
 _FIRSTS = (0.5, 1 / 6, 5 / 6)
 """Quantiles of the first job's run time in the paths."""
 _PLANS = 20
-"""There are several paths only where each may make so many plans."""
+"""The least number of plans that each path must be allowed for there to be several paths."""
 _FAR_S = 30 * 86400.0
 _SLOWEST = 0.1
-"""No pair or group is expected to be slower than this: a speed of 0 would never let a job end."""
+"""The least speed of a pair or group that is reckoned with: at a speed of 0 a job would never end."""
 
 
 @frozen_dataclass(frozen=True, slots=True)
 class Forecast:
-    """``starts_s``: seconds from now until each job's next start, which may be its profiling run. ``ahead_s``: how
-    far the policy planned ahead, seconds: a job without a start is expected after that. Where it is infinite, such a
-    job never starts as things are."""
+    """Expected starts. ``starts_s``: seconds from now until each job's next start, which may be its profiling run.
+    ``ahead_s``: how far the policy planned ahead, seconds. A job without a start is expected after that; where it is
+    infinite, such a job never starts as things are."""
 
     starts_s: Mapping[str, float]
     ahead_s: float
     looks: int = 0
-    """How many jobs were looked at, all plans together: what the forecast cost."""
+    """How many jobs were looked at, over all plans: what the forecast cost."""
     spreads: Mapping[str, float] = field(default_factory=dict)
-    """How far the planned paths differ, where there were several: logarithm of the latest over the earliest start."""
+    """How far the planned paths differ by job, where there were several: logarithm of the latest over the earliest
+    start."""
     own_ahead_s: Mapping[str, float] = field(default_factory=dict)
-    """By job, in partitions whose policy was planned ahead by itself, and as far as that: the rest as ``ahead_s``."""
+    """How far ahead was planned, by job, in partitions whose policy was planned ahead by itself; for other jobs see
+    ``ahead_s``."""
 
     def ahead_of(self, job_id: str) -> float:
-        """How far ahead was planned where this job waits, s."""
+        """How far ahead was planned for this job, s."""
         return self.own_ahead_s.get(job_id, self.ahead_s)
 
 
 def around(snapshot: Snapshot, plan: Plan, names: frozenset[str]) -> tuple[Snapshot, Plan]:
-    """Only these partitions, and the profiling partition: where partitions share nothing else, the forecast of their
-    jobs is hardly another, and costs less."""
+    """The snapshot and plan cut down to these partitions and the profiling partition. Where partitions share nothing
+    else, the forecast of their jobs is hardly another, and costs less."""
     kept = {name: part for name, part in snapshot.partitions.items() if name in names or part.profiling}
     parts = {name: part for name, part in plan.partitions.items() if name in kept}
     return replace(snapshot, partitions=kept, ended=()), Plan(plan.now_s, parts)
@@ -102,8 +103,7 @@ def forecast(
         coarser: what happens within this share of the time planned so far is seen at once; by default as the looks
             suffice.
         run_times: how estimates came true; without it jobs run for their estimates, and there is one path.
-        most_paths: 1, or as many as the looks suffice for.
-    """
+        most_paths: 1, or as many as the looks suffice for."""
     if isinstance(policy, PoliciesByPartition):
         return _each(
             snapshot, plan, policy, until, most_looks=most_looks, pair_speed=pair_speed, coarser=coarser,
@@ -135,8 +135,8 @@ def forecast(
 def _each(
     snapshot: Snapshot, plan: Plan, policies: PoliciesByPartition, until: frozenset[str], **how: Any
 ) -> Forecast:
-    """Each policy's partitions by themselves: they share nothing. ``until``: where these jobs do not wait, nothing is
-    asked."""
+    """The forecasts of each policy's partitions by themselves, joined: they share nothing. ``until``: a policy whose
+    partitions hold none of these jobs is passed over."""
     starts_s, spreads, own_ahead_s, looks = dict[str, float](), dict[str, float](), dict[str, float](), 0
     for policy, seen in policies.split(snapshot):
         waiting = {entry.job.id for part in seen.partitions.values() for entry in part.pending}
@@ -154,7 +154,7 @@ def _each(
 def _planned(
     world: _World, snapshot: Snapshot, plan: Plan, policy: Policy, looks: int, until: frozenset[str], coarser: float
 ) -> Forecast:
-    """One path."""
+    """The forecast along one planned path."""
     starts_s: dict[str, float] = {}
     left = looks
     moved = not all(any(job_id in part.decisions for part in plan.partitions.values()) for job_id in until)
@@ -199,7 +199,7 @@ class _World:
         self.now_s = snapshot.now_s
         self._pair_speed, self._group_speeds = pair_speed, group_speeds
         self._speeds: dict[str, float] = {}
-        """Of the jobs in pairs and groups; 1 for all others."""
+        """The speeds of jobs in pairs and groups; all others have 1."""
         self._seen = snapshot
         self._pending = {name: {e.job.id: e for e in part.pending} for name, part in snapshot.partitions.items()}
         self._running = {name: {e.job.id: e for e in part.running} for name, part in snapshot.partitions.items()}
@@ -207,7 +207,7 @@ class _World:
         self._changed: set[str] = set()
         self._common = _common(snapshot)
         self._parted = {job_id for pending in self._pending.values() for job_id, e in pending.items() if e.alone}
-        """Jobs that run alone for good. A running job may also be alone because it was not started in slots."""
+        """Jobs that run alone for good. (A running job may also be alone because it was not started in slots.)"""
         self._ends_s = {
             job_id: max(self.now_s, entry.start_s) + draws.remaining_s(entry.job, entry.elapsed_s(self.now_s))
             for running in self._running.values()
@@ -219,7 +219,7 @@ class _World:
 
     @property
     def waiting(self) -> bool:
-        """Does any job wait?"""
+        """Whether any job waits."""
         return any(self._pending.values())
 
     @property
@@ -228,13 +228,13 @@ class _World:
         return len(self._ends_s) + sum(map(len, self._pending.values()))
 
     def next_s(self, wake_s: float | None) -> float:
-        """When something next happens by itself, or the plan is due again; infinite where neither comes."""
+        """When the next event happens by itself, or the plan is due again; infinite where neither comes."""
         due_s = inf if wake_s is None else max(wake_s, self.now_s + SETTLE_S)
         edge_s = min((next_edge_s(part.nodes, self.now_s) for part in self._partitions.values()), default=inf)
         return min(min(self._ends_s.values(), default=inf), due_s, edge_s)
 
     def act(self, action: Action) -> None:
-        """Do what was decided. Jobs that are resized or regrouped stay where they are."""
+        """Carry an action out. Jobs that are resized or regrouped stay where they are."""
         decision, name = action.decision, action.partition
         if isinstance(decision, Start):
             self._start(action.job_id, name, decision)
@@ -263,7 +263,7 @@ class _World:
         return vc if found is None else found.name
 
     def _start(self, job_id: str, name: str, start: Start) -> None:
-        """In whichever partition the job waits: profiling nodes take in jobs of VCs."""
+        """Start the job in whichever partition it waits: profiling nodes take in jobs of VCs."""
         for victim in start.preempts:
             self._preempt(victim)
         for home, pending in self._pending.items():
@@ -292,7 +292,8 @@ class _World:
             return
 
     def _show(self, name: str, above: bool, entry: Running) -> None:
-        """A job has started on nodes that another partition has, too. ``above``: its jobs may preempt this one."""
+        """Show a started job to another partition with the same nodes. ``above``: that partition's jobs may preempt
+        this one."""
         known = {node.name for node in self._partitions[name].nodes}
         here = tuple(part for part in entry.placement if part.node in known)
         if here:
@@ -301,7 +302,7 @@ class _World:
             self._changed.add(name)
 
     def _preempt(self, job_id: str) -> None:
-        """It waits again where its own partition is planned for."""
+        """Put a preempted job back to where its own partition is planned."""
         for name in [name for name, running in self._running.items() if job_id in running]:
             entry = self._running[name].get(job_id)
             if entry is None:
@@ -314,7 +315,7 @@ class _World:
                 self._changed.add(home)
 
     def delay_s(self, name: str, start: Start) -> float:
-        """How long a job that is started so now waits until its nodes have booted."""
+        """How long a job that starts now waits until its nodes have booted."""
         sleep = {node.name: node for node in self._partitions[name].nodes if node.boot_s}
         return max((sleep[p.node].delay_s(self.now_s) for p in start.placement if p.node in sleep), default=0.0)
 
@@ -340,7 +341,7 @@ class _World:
         self._changed.add(name)
 
     def _regroup(self, name: str, ids: Sequence[str]) -> None:
-        """These take turns from now on, as far as they run; one that is left over is alone."""
+        """Let those of these jobs that run take turns from now on; a job left over is alone."""
         here = tuple(job_id for job_id in ids if job_id in self._running[name])
         for job_id in here:
             self._running[name][job_id] = replace(self._running[name][job_id], group=here if len(here) > 1 else ())
@@ -348,7 +349,7 @@ class _World:
             self._pace(name, job_id)
 
     def _pace(self, name: str, job_id: str) -> None:
-        """Let a job go on as fast as it does beside those with which it shares its GPUs now."""
+        """Set a job's speed to that beside the jobs with which it shares its GPUs now."""
         speed, before = self._speed(name, job_id), self._speeds.pop(job_id, 1.0)
         if speed != before:
             self._ends_s[job_id] = self.now_s + (self._ends_s[job_id] - self.now_s) * before / speed
@@ -370,7 +371,8 @@ class _World:
         return max(speeds[0], _SLOWEST) if isinstance(speeds, tuple) else 1.0
 
     def advance(self, to_s: float, memory: Mapping[str, object]) -> Snapshot:
-        """Let jobs end, and look. ``memory``: what the plan before left."""
+        """Move time on to ``to_s``, let jobs end, and return the snapshot then. ``memory``: what the plan before
+        left."""
         self.now_s = to_s
         ended: list[Ended] = []
         over = {job_id for job_id, end_s in self._ends_s.items() if reached(to_s, end_s)}
@@ -393,8 +395,8 @@ class _World:
 
 
 def _common(snapshot: Snapshot) -> dict[str, list[tuple[str, bool]]]:
-    """By partition, the others with some of its nodes, and whether their jobs may preempt its own: they then come
-    before it."""
+    """By partition, the others with some of its nodes, and whether their jobs may preempt its own, in which case they
+    come before it."""
     parts = snapshot.partitions
     nodes = {name: {node.name for node in part.nodes} for name, part in parts.items()}
     if sum(map(len, nodes.values())) == len(set().union(*nodes.values())):

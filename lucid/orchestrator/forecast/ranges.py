@@ -1,16 +1,13 @@
-"""How sure a forecast of a start is: quantiles of forecasts that came true before, of waits like this one.
+"""Ranges round forecast starts: how sure a forecast is, by the forecasts of like waits that came true before.
 
-Planning ahead gives one time per job; here a range is put round it. Of every wait that has begun, what was forecast
-is kept; once the job starts, the logarithm of real over forecast wait is one more sample. A wait that goes on counts,
-for less, as a sample that is at least so long (the estimator of Kaplan and Meier), as otherwise only the short waits
-of a jam would be known while it lasts. Samples weigh by likeness (partition, size, forecast wait, how far the planned
-paths differed, how long ago). The range is the shortest that holds 8 of 10 samples. Its ends are moved away from its
-middle, or towards it, by a factor that follows what came true: each start outside makes it larger, each inside
+Planning ahead gives one time per job. Each forecast is kept; once its job starts, the logarithm of real over forecast
+wait is a sample. A wait that goes on counts, for less, as a sample that is at least so long (the estimator of Kaplan
+and Meier): otherwise only the short waits of a jam would be known while it lasts. Samples weigh by likeness
+(partition, size, forecast wait, spread of the planned paths, age). The range is the shortest that holds 8 of 10
+samples. It is stretched by a factor that follows what came true: each start outside makes it larger, each inside
 smaller, so that 8 of 10 fall inside (adaptive conformal inference, Gibbs and Candes 2021; one factor for each kind of
-wait). A job that still waits past the end of its range is a miss from then on, and not only once it starts.
-
-Times are in seconds. Nothing here knows a clock, and nothing is random.
-"""
+wait). A job that still waits past the end of its range is a miss from then on. Times are in seconds; there is no
+clock here, and nothing is random."""
 
 from __future__ import annotations
 
@@ -27,32 +24,33 @@ if TYPE_CHECKING:
 
 
 SHORT_S = 60.0
-"""Waits up to this are short: they are not counted when it is asked how well forecasts hold."""
+"""Waits up to this are short: they do not count towards how well forecasts hold."""
 _INSIDE = 0.8
 """Share of starts that are to fall inside the range."""
 _TELLS, _NEAR_S = 3.0, 7200.0
-"""A range tells something if it is at most so many times as wide as its likely wait, or ends so soon."""
+"""A range is informative if it is at most so many times as wide as its likely wait, or ends this soon."""
 _FLOOR_S = 10.0
-"""Added to both waits before they are divided: seconds do not matter."""
+"""Added to both waits before they are divided, so that seconds do not matter."""
 _MOST = 400
-"""Starts that are remembered."""
+"""How many starts are remembered."""
 _MOST_OPEN = 400
-"""Waits under way that are remembered: no more are taken in then, as it is the long ones that must not be lost."""
+"""How many waits under way are remembered; beyond that no new ones are taken in, since the long ones must not be
+lost."""
 _NO_SPREAD = 1.0
-"""Taken for the spread where one path was planned."""
+"""The spread that is assumed where one path was planned."""
 _LEARN = 0.03
-"""How fast the length of ranges follows what came true."""
+"""How fast the stretch of ranges follows what came true."""
 _LEAST, _MOST_STRETCH = -1.2, 1.4
-"""Between which the logarithm of the factor stays by which ranges are made longer."""
+"""Bounds of the logarithm of the factor by which ranges are stretched."""
 _ENOUGH = 10
 _BUCKETS = 2
-"""Forecast waits are told apart in so many classes to a factor of e: ranges are worked out once for each."""
+"""Classes of forecast waits to a factor of e: ranges are worked out once for each class."""
 
 
 @frozen_dataclass(frozen=True, slots=True)
 class StartRange:
-    """Seconds from now until a start: in 8 of 10 cases between ``early_s`` and ``late_s``. ``likely_s``: where
-    planning ahead has it, or the median of the samples where that is outside the range."""
+    """Seconds from now until a start: in 8 of 10 cases between ``early_s`` and ``late_s``. ``likely_s``: the planned
+    start, or the median of the samples where that start is outside the range."""
 
     early_s: float
     likely_s: float
@@ -60,34 +58,34 @@ class StartRange:
 
     @property
     def tells(self) -> bool:
-        """Is it narrow enough, or near enough, to tell people more of it than its end (docs/decisions/0025)?"""
+        """Whether the range is narrow enough, or near enough, to show people more than its end
+        (docs/decisions/0025)."""
         return self.late_s <= _NEAR_S or self.late_s - self.early_s <= _TELLS * self.likely_s
 
 
 @frozen_dataclass(frozen=True, slots=True)
 class Wait:
-    """What is known of a wait when it is asked for. ``planned_s``: the start that planning ahead came to, seconds
-    from now, or how far the policy planned ahead where that ended without a start (``foreseen`` false)."""
+    """What is known of a wait when its range is asked for. ``planned_s``: the planned start, seconds from now; or how
+    far the policy planned ahead where no start came up (``foreseen`` false)."""
 
     partition: str
     gpus: int
     planned_s: float
     foreseen: bool = True
     profiling: bool = False
-    """Is it the wait for a profiling run?"""
+    """Whether the job waits for a profiling run."""
     spread: float | None = None
-    """How far the planned paths differ, as ``Forecast.spreads``; ``None`` where there was one."""
+    """How far the planned paths differ, as in ``Forecast.spreads``; ``None`` where there was one path."""
 
     @property
     def kind(self) -> tuple[bool, bool]:
-        """Waits of different kinds say nothing of one another."""
+        """The kind of the wait: waits of different kinds say nothing of one another."""
         return self.foreseen, self.profiling
 
 
 @frozen_dataclass(frozen=True, slots=True)
 class StartForecast:
-    """One forecast, and what became of it. ``real_s``: how long the job waited from then on; ``None`` while it
-    waits."""
+    """One forecast, and its outcome. ``real_s``: how long the job waited from then on; ``None`` while it waits."""
 
     job_id: str
     at_s: float
@@ -97,7 +95,7 @@ class StartForecast:
 
     @property
     def inside(self) -> bool:
-        """Did the job start inside the range?"""
+        """Whether the job started inside the range."""
         return self.real_s is not None and self.said.early_s - 1.0 <= self.real_s <= self.said.late_s + 1.0
 
 
@@ -108,14 +106,14 @@ class StartTimes:
         self._open: dict[str, StartForecast] = {}
         self._done: deque[StartForecast] = deque(maxlen=_MOST)
         self._stretch: dict[tuple[bool, bool], float] = {}
-        """Logarithm of the factor by which ranges are made longer to either side, by kind of wait."""
+        """By kind of wait, the logarithm of the factor by which ranges are stretched to either side."""
         self._missed: set[str] = set()
-        """Jobs that wait, past the end of their range."""
+        """Waiting jobs that are past the end of their range."""
         self._due_s = inf
-        """When the first range that has not ended yet ends, at the earliest."""
+        """A lower bound of when the next range ends that has not ended yet."""
         self._ranges: dict[object, tuple[float, float, float]] = {}
         self._samples: Samples | None = None
-        """Once a range was asked for."""
+        """The samples as columns, made when a range is first asked for."""
         self._at_s = -inf
 
     @property
@@ -143,17 +141,17 @@ class StartTimes:
         return StartRange(early, wait.planned_s if planned else middle, late)
 
     def knows(self, wait: Wait) -> bool:
-        """Have enough waits of this kind ended for a range that rests on them?"""
+        """Whether enough waits of this kind have ended for a range that rests on them."""
         return sum(one.wait.kind == wait.kind for one in self._done) >= _ENOUGH
 
     def coverage(self, latest: int = 200) -> tuple[float, int]:
-        """Of the latest starts after a wait that was not short: the share inside the range that was told, and how
-        many there were."""
+        """The share of the latest starts, after a wait that was not short, that fell inside the given range; and how
+        many starts these were."""
         long = [one.inside for one in self._done if one.real_s is not None and one.real_s > SHORT_S][-latest:]
         return (sum(long) / len(long) if long else 1.0), len(long)
 
     def waits(self, job_id: str, wait: Wait, now_s: float) -> StartRange:
-        """Tell the range of a wait that begins now, and remember it."""
+        """The range of a wait that begins now, which is remembered."""
         self._overdue(now_s)
         said = self.range_of(wait, now_s)
         if job_id in self._open or len(self._open) < _MOST_OPEN:
@@ -165,7 +163,7 @@ class StartTimes:
         return said
 
     def started(self, job_id: str, at_s: float) -> StartForecast | None:
-        """The wait is over; ``None`` where none was remembered."""
+        """Note that the wait is over; returns its forecast, ``None`` where none was remembered."""
         self._overdue(at_s)
         one = self._open.pop(job_id, None)
         if one is None:
@@ -184,14 +182,14 @@ class StartTimes:
         return one
 
     def left(self, job_id: str) -> None:
-        """A job that will not start: cancelled, or moved on."""
+        """Forget a job that will not start: it was cancelled, or moved on."""
         self._open.pop(job_id, None)
         self._missed.discard(job_id)
         if self._samples is not None:
             self._samples.gone(job_id)
 
     def _overdue(self, now_s: float) -> None:
-        """Learn of the waits that have gone on past the end of their range."""
+        """Learn from the waits that have gone on past the end of their range."""
         if now_s <= self._due_s:
             return
         self._due_s = inf
@@ -215,7 +213,7 @@ class StartTimes:
         return likely - (likely - early) * factor, likely, likely + (late - likely) * factor
 
     def _columns(self) -> Samples:
-        """All that is remembered, as columns, which follow from then on."""
+        """All that is remembered as columns, which are kept up to date from then on."""
         from lucid.orchestrator.forecast.samples import Samples
 
         self._samples = samples = Samples(_MOST, _MOST_OPEN)
@@ -229,7 +227,7 @@ class StartTimes:
     # -- what a restart must not lose ------------------------------------------------------------------------------
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON form."""
+        """The forecasts and stretches as JSON."""
         return {
             "stretches": [[*kind, stretch] for kind, stretch in self._stretch.items()],
             "missed": sorted(self._missed),
@@ -239,11 +237,9 @@ class StartTimes:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> StartTimes:
-        """The inverse of ``to_dict``.
+        """The start times that ``to_dict`` wrote.
 
-        Raises:
-            KeyError, TypeError, ValueError: it is of another shape.
-        """
+        Raises: KeyError, TypeError, ValueError: the data has another shape."""
         made = cls()
         for foreseen, profiling, stretch in data["stretches"]:
             made._stretch[bool(foreseen), bool(profiling)] = min(max(float(stretch), _LEAST), _MOST_STRETCH)

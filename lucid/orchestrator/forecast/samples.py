@@ -1,8 +1,7 @@
-"""Waits that are over or go on, as columns: the shortest range that holds 8 in 10 of those like another wait.
+"""Samples of waits as numpy columns, and the shortest range that holds 8 in 10 of those like a given wait.
 
-Apart from ``start_times``, which loads this module when a range is first asked for: numpy takes a moment to load, and
-much that holds forecasts never asks for a range. All values are logarithms.
-"""
+``orchestrator.forecast.ranges`` loads this module when a range is first asked for: numpy takes a moment to load, and
+much that holds forecasts never asks for a range. All values are logarithms."""
 
 from __future__ import annotations
 
@@ -18,21 +17,21 @@ _Column = NDArray[np.float64]
 _INSIDE = 0.8
 """Share of the samples that the range holds."""
 _LIKE_WAIT, _LIKE_SPREAD = 3.0, 3.0
-"""Logarithms of the ratio of two forecast waits, and of two spreads, at which one counts for the other 1/e."""
+"""Logarithms of the ratio of two forecast waits, and of two spreads, at which a sample weighs 1/e."""
 _UNLIKE = 7.0
-"""So far apart, a sample does not count at all."""
+"""The distance from which on a sample does not count at all."""
 _OTHER_PARTITION = 0.5
 _GOES_ON = 0.3
-"""Weight of a wait that goes on."""
+"""Weight of a wait that goes on, as a sample."""
 _HALF_LIFE = 500
-"""A sample counts half after so many later ones."""
+"""A sample weighs half after this many later ones."""
 _BLUR = np.array((-2.0, -1.0, 0.0, 1.0, 2.0))
 _WIDEST_BLUR, _LEAST_BLUR, _BLUR_BY = 0.25, 0.02, 0.8
-"""Each sample stands for its neighbourhood too: so many times the interquartile range of n samples, by n**(1/5)
-(Silverman 1986), within these bounds. A few equal ones do not make a forecast certain, many do."""
+"""How far each sample is blurred: ``_BLUR_BY`` times the interquartile range of n samples, over n**(1/5) (Silverman
+1986), within the other two bounds. So a few equal samples do not make a forecast certain, and many do."""
 _PRIOR = -0.9 + 0.15 * np.arange(13)
 _PRIOR_LATER = 0.2 * np.arange(13)
-"""Before there are samples: logarithms of real over forecast, where a start is foreseen and where it is not."""
+"""Logarithms of real over forecast wait before there are samples, where a start is foreseen and where it is not."""
 _PRIOR_WEIGHT = 2.0
 _SAME = 1e-9
 """Shares this close are the same."""
@@ -40,8 +39,8 @@ _SAME = 1e-9
 
 @frozen_dataclass(frozen=True, slots=True)
 class Like:
-    """What makes two waits alike. Waits of different kinds say nothing of one another. ``planned``: logarithm of the
-    forecast wait; ``spread``: of how far the planned paths differ."""
+    """The features by which two waits are alike. Waits of different kinds say nothing of one another. ``planned``:
+    logarithm of the forecast wait; ``spread``: of how far the planned paths differ."""
 
     foreseen: bool
     profiling: bool
@@ -52,7 +51,7 @@ class Like:
 
     @property
     def kind(self) -> int:
-        """As it stands in the column."""
+        """The kind of the wait as a number in its column."""
         return 2 * self.foreseen + self.profiling
 
 
@@ -63,29 +62,29 @@ class Samples:
         self._most_over = most_over
         rows = most_over + most_open
         self._kinds = np.full(rows, -1, dtype=np.int64)
-        """-1 in rows that are free."""
+        """The kind of each row's wait, -1 in free rows."""
         self._partitions = np.zeros(rows, dtype=np.int64)
         self._codes: dict[str, int] = {}
         self._sizes, self._planned, self._spreads = np.zeros(rows), np.zeros(rows), np.zeros(rows)
         self._marks = np.zeros(rows)
-        """Of a wait that is over, the logarithm of real over forecast wait; of one that goes on, its begin in
+        """By row: for a wait that is over the logarithm of real over forecast wait, for one that goes on its begin in
         seconds."""
         self._numbers = np.zeros(most_over)
-        """How many waits were over before each."""
+        """How many waits were over before each wait."""
         self._count = 0
         self._rows: dict[str, int] = {}
-        """Of the waits that go on, by job."""
+        """The rows of the waits that go on, by job."""
         self._free = list(range(rows - 1, most_over - 1, -1))
 
     def over(self, like: Like, ratio: float) -> None:
-        """A wait is over. ``ratio``: logarithm of real over forecast wait."""
+        """Add a wait that is over. ``ratio``: logarithm of real over forecast wait."""
         row = self._count % self._most_over
         self._numbers[row] = self._count
         self._count += 1
         self._write(row, like, ratio)
 
     def began(self, job_id: str, like: Like, at_s: float) -> None:
-        """A job waits from ``at_s`` on."""
+        """Add a job that waits from ``at_s`` on."""
         if job_id not in self._rows:
             if not self._free:
                 return
@@ -93,7 +92,7 @@ class Samples:
         self._write(self._rows[job_id], like, at_s)
 
     def gone(self, job_id: str) -> None:
-        """A job waits no longer."""
+        """Remove a job that waits no longer."""
         row = self._rows.pop(job_id, None)
         if row is not None:
             self._kinds[row] = -1
@@ -135,7 +134,7 @@ class Samples:
 def _blurred(
     values: _Column, weights: _Column, seen: NDArray[np.bool_]
 ) -> tuple[_Column, _Column, NDArray[np.bool_]]:
-    """Each sample spread over its neighbourhood."""
+    """The samples, each spread over its neighbourhood."""
     by = _WIDEST_BLUR
     total = float(weights.sum())
     if len(values) > 3 and total > 0.0:
@@ -150,8 +149,8 @@ def _blurred(
 
 
 def _survivors(values: _Column, weights: _Column, seen: NDArray[np.bool_]) -> tuple[_Column, _Column]:
-    """Values that were seen, in order, and the share of all values up to each (Kaplan and Meier, weighted). Of a
-    value that was not ``seen``, the true one is only known to be larger."""
+    """The values that were seen, in order, and the share of all values up to each (Kaplan and Meier, weighted). The
+    true value of one that was not ``seen`` is only known to be larger."""
     order = np.lexsort((~seen, values))
     values, weights, seen = values[order], weights[order], seen[order]
     at_risk = np.cumsum(weights[::-1])[::-1]  # each and all that are larger

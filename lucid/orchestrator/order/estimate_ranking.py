@@ -1,12 +1,10 @@
-"""Do estimates rank jobs? Measured on the jobs that ended last: an order by estimates is worth what this says.
+"""``TrustBook``: how well estimates rank jobs by length, measured on the jobs that ended last.
 
-Ordered by estimate, jobs wait for less in all than in order of submission, as far as estimates put short jobs before
-long ones. The gain is that saving, as a share of what true durations would have saved: 1 for estimates in the right
-order, 0 for noise and for a constant, -1 for the reverse order. It is reckoned in logarithms of durations: in seconds
-the two or three longest jobs of a window would decide. Noise has a gain of about 0 +- 1/sqrt(jobs), so a gain counts
-only beyond that (docs/decisions/0053). Naive estimates are judged beside those given, and followed where they rank
-better.
-"""
+Ordered by estimate, jobs wait for less in sum than in order of submission, as far as estimates put short jobs before
+long ones. The gain is that saving, as a share of what true durations would have saved: 1 for the right order, 0 for
+noise and for a constant, -1 for the reverse order. It is reckoned in logarithms of durations: in seconds the two or
+three longest jobs of a window would decide. Noise has a gain of about 0 +- 1/sqrt(jobs), so only a gain beyond that
+counts (docs/decisions/0053). Naive estimates are measured beside the given ones, and used where they rank better."""
 
 from __future__ import annotations
 
@@ -21,33 +19,33 @@ import numpy.typing as npt
 from lucid.core.reasons.queue import Unranked
 
 _WINDOW = 300
-"""So many of the jobs that ended last are looked at."""
+"""How many of the jobs that ended last are used."""
 _VCS = 256
-"""VCs that are remembered."""
+"""How many VCs are remembered."""
 _LEAST = 10
-"""With fewer jobs nothing is concluded: estimates are trusted."""
+"""With fewer ended jobs nothing is concluded, and estimates are trusted."""
 _OWN = 100
-"""A VC with so many jobs is judged by its own, others by those of the whole cluster."""
+"""A VC with so many ended jobs is judged by its own, others by those of the whole cluster."""
 _EVERY = 10
-"""Looked at again after so many more jobs have ended."""
+"""The gain is measured again after so many more jobs have ended."""
 _TO_TRUST, _TO_KEEP = 2.5, 1.0
 """Standard errors above chance at which estimates become trusted, and above which they stay so."""
 _TOLD = 0.1
-"""A gain that moved by less is not told anew: what is told goes into decisions."""
+"""A gain that moved by less is not published anew: published gains go into decisions."""
 _FLOOR_S = 10.0
-"""Added to durations: seconds do not matter."""
+"""Added to durations, so that seconds do not matter."""
 
 HISTORY = "history"
 """``Unranked.by`` of the naive estimates: what the last jobs of the same user took."""
 
 _Column: TypeAlias = npt.NDArray[np.float64]
 _NONE = float("nan")
-"""In the place of a naive estimate that is not there."""
+"""Stands for a naive estimate that is missing."""
 
 
 def gain_of(estimates: _Column, durations: _Column, ranks: _Column | None = None) -> float:
-    """Of what true durations would save in waiting, the share that the estimates save; from -1 to 1. Both in s; equal
-    estimates count as in random order. ``ranks``: those of the durations, where they are known."""
+    """The share of the waiting that true durations would save which the estimates save; from -1 to 1. Both in s;
+    equal estimates count as in random order. ``ranks``: the ranks of the durations, where they are known."""
     if len(durations) < 2:
         return 0.0
     value = np.log(durations + _FLOOR_S)
@@ -57,7 +55,7 @@ def gain_of(estimates: _Column, durations: _Column, ranks: _Column | None = None
 
 
 def _ranks(values: _Column) -> _Column:
-    """From 1; equals share the mean of theirs."""
+    """Ranks of the values from 1; equal values share the mean of theirs."""
     ascending = np.sort(values)
     below, upto = (np.searchsorted(ascending, values, side) for side in ("left", "right"))
     return (below + upto + 1) / 2
@@ -83,19 +81,20 @@ class _Window:
 
 
 class TrustBook:
-    """The jobs that ended last, by VC and of the whole cluster, and what follows from them."""
+    """The jobs that ended last, by VC and of the whole cluster, and how well estimates ranked them."""
 
     def __init__(self) -> None:
         self._rows: OrderedDict[str, _Window] = OrderedDict({"": _Window()})
         self._fresh: dict[str, int] = {}
-        """Jobs that ended since these were looked at."""
+        """Jobs that ended since the last measurement, by VC."""
         self.looks = 0
-        """How often it was looked at."""
+        """How often the gain was measured."""
         self.told: Mapping[str, Unranked] = {}
-        """The comparison by VC, and that of the whole cluster as "". The same object as long as it says the same."""
+        """The published comparison by VC, and that of the whole cluster as "". The same object as long as it is
+        equal."""
 
     def ended(self, vc: str, given_s: float, naive_s: float | None, ran_s: float) -> None:
-        """Learn of a job that has ended, and of what was estimated while it waited."""
+        """Learn from a job that has ended, and from the estimates while it waited."""
         for name in dict.fromkeys(("", vc)):
             if name not in self._rows:
                 self._rows[name] = _Window()
@@ -110,18 +109,18 @@ class TrustBook:
 
     @property
     def by(self) -> dict[str, str]:
-        """Whose estimates ranked best (``Unranked.by``), by VC, and of the whole cluster as ""."""
+        """The source of the estimates that ranked best (``Unranked.by``), by VC, and of the whole cluster as ""."""
         return {vc: one.by for vc, one in self.told.items()}
 
     @property
     def due(self) -> bool:
-        """Have enough jobs ended to look again?"""
+        """Whether enough jobs have ended to measure again."""
         return self._fresh.get("", 0) >= _EVERY
 
     def look(self, running: Sequence[tuple[str, float, float | None, float]]) -> None:
-        """Look again at the cluster and at VCs of which enough jobs have ended. ``running``: VC, both estimates and
-        what it has run, s, of each job that runs. It counts by what it has run, once that is more than half of the
-        ended jobs took: windows of ended jobs alone lack the long ones."""
+        """Measure again for the cluster, and for VCs of which enough jobs have ended. ``running``: VC, both estimates
+        and the time run so far, s, of each running job. A job counts by that time once it is more than half of what
+        the ended jobs took: windows of ended jobs alone lack the long ones."""
         self.looks += 1
         due = [name for name, fresh in self._fresh.items() if fresh >= _EVERY]
         vcs = [row[0] for row in running]
@@ -165,7 +164,7 @@ class TrustBook:
         return naive if naive.gain > given.gain + margin else given
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON form."""
+        """The jobs and comparisons as JSON."""
         kept = {name: window.rows.tolist() for name, window in self._rows.items()}
         rows = {
             name: [[None if isnan(s) else round(s, 1) for s in row] for row in rows] for name, rows in kept.items()
@@ -175,11 +174,9 @@ class TrustBook:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> TrustBook:
-        """The inverse, to a tenth of a second.
+        """The trust book that ``to_dict`` wrote, to a tenth of a second.
 
-        Raises:
-            KeyError, TypeError, ValueError: it is of another shape.
-        """
+        Raises: KeyError, TypeError, ValueError: the data has another shape."""
         made, told = cls(), dict[str, Unranked]()
         for name, rows in data["rows"].items():
             window = made._rows[str(name)] = _Window()

@@ -1,19 +1,12 @@
-"""Estimate x GPUs; precedence of tiers and nice.
-
-The queue of one partition in order of estimate x GPUs, without working everything out anew for every plan.
-
-What the site and users have said of a job's place in the queue, over what a policy makes of it.
+"""The queue of a partition in order of estimate x GPUs, after tiers and nice values; site factors.
 
 Slurm adds the priority of a job's QOS and its user's ``--nice`` to the points of age and size. A policy here has no
-such points to add them to, so they go before it: jobs of a higher tier first, and among the jobs of one user in one
-tier those first that are the least nice. What users say so moves none of the others.
+such points, so they go before its order: jobs of a higher tier first, and among the jobs of one user in one tier the
+least nice first. A user's nice values move no other user's jobs.
 
-Order mode: a job's place in the queue as a number that Slurm adds to its priority.
-
-The number follows from the job's place alone, and places count by powers of two: 1, 2, 3 to 4, 5 to 8, and so on. An
-arrival at the head of a queue of 1,000 jobs therefore changes 10 numbers, each of which is a command to Slurm. The
-number is bounded, so that QOS, age and fair-share keep their say.
-"""
+In order mode a job's place becomes a number that Slurm adds to its priority. Places count by powers of two (1, 2, 3
+to 4, 5 to 8, and so on), so an arrival at the head of a queue of 1,000 jobs changes 10 numbers, each of which is a
+command to Slurm. The number is bounded, so that QOS, age and fair-share keep their say."""
 
 from __future__ import annotations
 
@@ -34,7 +27,7 @@ _TIER, _NICE = attrgetter("tier"), attrgetter("nice")
 
 
 def in_precedence(queue: Iterable[_T], jobs: Sequence[Job]) -> list[_T]:
-    """The rows of a queue, which are in a policy's order, in the order of who may go first. ``jobs``: one a row."""
+    """The rows of a queue, which come in a policy's order, reordered by tier and nice value. ``jobs``: one a row."""
     found = list(queue)
     if not (any(map(_TIER, jobs)) or any(map(_NICE, jobs))):  # most queues are long, and nobody has said anything
         return found
@@ -54,17 +47,17 @@ def in_precedence(queue: Iterable[_T], jobs: Sequence[Job]) -> list[_T]:
 
 
 QueueRow = tuple[float, int, float, float, str, Pending, Prediction]
-"""A pending job with what a plan looks at in each of thousands: its priority value (estimated seconds x GPUs), the
-number of its shape, its GPU memory (MiB), its estimate (s), its id, its entry and its prediction. Two jobs of one
-shape differ, for the question whether there is room, only in GPU memory and profile. (It is a tuple: thousands are
-made in one go.)"""
+"""A pending job with what a plan needs of each of thousands: its priority value (estimated seconds x GPUs), the
+number of its shape, its GPU memory (MiB), its estimate (s), its id, its entry and its prediction. As to whether there
+is room, two jobs of one shape differ only in GPU memory and profile. (It is a tuple since thousands are made in one
+go.)"""
 
 _MOST_SHAPES = 4096
-"""Beyond so many the numbers of shapes are given anew."""
+"""Beyond so many shapes their numbers are given out anew."""
 
 
 class QueuedJob:
-    """A pending job that is tried, or told of. ``value`` is its priority value."""
+    """A pending job as it is tried or explained. ``value`` is its priority value."""
 
     __slots__ = ("entry", "fair", "id", "prediction", "value")
 
@@ -78,7 +71,7 @@ class QueuedJob:
 
 def fair_share_of(job: Job, factors: Mapping[tuple[str, str], float], bound: float) -> FairShare | None:
     """How many times the job's priority value counts: ``bound`` to the power of 1 - 2 x its fair-share factor, so
-    once for an account that has used what it is entitled to. ``None`` without a bound, or where it is unknown."""
+    once for an account that has used its share. ``None`` without a bound, or where the factor is unknown."""
     factor = factors.get((job.account, job.user)) if bound > 1.0 else None
     if factor is None:
         return None
@@ -86,15 +79,15 @@ def fair_share_of(job: Job, factors: Mapping[tuple[str, str], float], bound: flo
 
 
 class _Shapes(dict[tuple[object, ...], int]):
-    """The number of each shape, by all that is said of a job that has to do with it. Few jobs of a long queue say
-    something that none has said before: for these alone it is worked out what of that makes a difference."""
+    """The number of each shape, by all fields of a job that bear on it. Few jobs of a long queue bring a new
+    combination: only for these it is worked out which of the fields make a difference."""
 
     def __init__(self, restarts: Restarts) -> None:
         super().__init__()
         self._restarts: Restarts = restarts
         self._numbers: dict[object, int] = {}
         self.said = False
-        """Has the site or a user said anything of a job's place?"""
+        """Whether the site or a user has set the place of any job."""
 
     def __missing__(self, said: tuple[object, ...]) -> int:
         *shape, switches, switches_until_s, requeueable, restart_asked, tier, nice = said
@@ -105,29 +98,29 @@ class _Shapes(dict[tuple[object, ...], int]):
         return found
 
     def of(self, shape: object) -> int:
-        """The number of what is known to make a difference."""
+        """The number of a shape, given by what makes a difference."""
         return self._numbers.setdefault(shape, len(self._numbers))
 
 
 class QueueOrder:
     """Sorts a partition's pending jobs. The queue is carried from plan to plan by the jobs that came and went. It
-    follows from the entries and their predictions, both frozen: what is kept saves work and changes nothing."""
+    follows from the entries and their predictions, both frozen: keeping it saves work and changes nothing."""
 
     def __init__(self, by_user: bool = False, share_bound: float = 1.0, restarts: Restarts = "allowed") -> None:
         self._restarts: Restarts = restarts
-        """Whom plans may start over."""
+        """Which jobs plans may start over."""
         self._share_bound = share_bound
         """How many times a priority value may count for an account's usage."""
         self._fair_share: Mapping[tuple[str, str], float] = {}
         self._by_user = by_user
-        """Only jobs of one user share GPUs: what stops one user's job says nothing of another's."""
+        """Whether only jobs of one user share GPUs, so that what stops one user's job says nothing of another's."""
         self._shapes = _Shapes(restarts)
         self._partition: Partition | None = None
-        """The one of which this is …"""
+        """The partition as it was when the queue was made."""
         self._queue: list[QueueRow] = []
-        """… the queue, …"""
+        """The queue of ``_partition``."""
         self._kept: tuple[list[str], list[Prediction | None]] | None = None
-        """… with the ids and the predictions of its jobs, from the second call on."""
+        """The ids and the predictions of the queue's jobs, from the second call on."""
 
     def __call__(
         self,
@@ -135,12 +128,10 @@ class QueueOrder:
         predictions: Mapping[str, Prediction],
         fair_share: Mapping[tuple[str, str], float] | None = None,
     ) -> Sequence[QueueRow]:
-        """Smallest value first, unless the site or a user said otherwise (``precedence``); equals in the order of
+        """The queue: smallest value first, after tiers and nice values (``in_precedence``); equals in the order of
         ``partition.pending``. ``fair_share``: factors by account and user.
 
-        Raises:
-            KeyError: a job has no prediction.
-        """
+        Raises: KeyError: a job has no prediction."""
         before, self._partition = self._partition, None
         if fair_share is not None and self._share_bound > 1.0 and fair_share is not self._fair_share:
             self._fair_share, before = fair_share, None
@@ -157,8 +148,8 @@ class QueueOrder:
         return QueuedJob(row[5], row[6], fair_share_of(row[5].job, self._fair_share, self._share_bound))
 
     def _follows(self, partition: Partition, before: Partition, predictions: Mapping[str, Prediction]) -> bool:
-        """Make the queue from the one before, if that is possible: not where a job is predicted anew, nor where two
-        have the same place, which only the whole partition tells apart."""
+        """Make the queue from the previous one, and return whether that was possible. It is not where a job is
+        predicted anew, nor where two jobs have the same place, which only the whole partition decides."""
         queue, changes = self._queue, partition.since(before)
         if self._kept is None:
             self._kept = [row[4] for row in queue], [row[6] for row in queue]
@@ -216,13 +207,13 @@ class QueueOrder:
         return [*map(self._weighted, rows)] if self._fair_share else rows
 
     def _weighted(self, row: QueueRow) -> QueueRow:
-        """The row of a job whose priority value counts more or less by its account's usage."""
+        """The row of a job with its priority value weighted by its account's usage."""
         fair = self.job(row).fair
         return row if fair is None else (row[0] * fair.times, self._shapes.of((row[1], fair)), *row[2:])
 
 
 def _place(row: QueueRow) -> tuple[float, float, float, int]:
-    """By its value, then as in ``Partition.pending``."""
+    """The sort key of a row: its value, then the order of ``Partition.pending``."""
     entry = row[5]
     return row[0], entry.since_s, entry.job.submit_s, entry.job.rank
 
@@ -237,7 +228,7 @@ _STEPS = 20
 
 
 def factor_of(position: int) -> int:
-    """``BOUND`` for the first place, a ``_STEPS``-th of it less for each power of two, down to 0."""
+    """The site factor of a place: ``BOUND`` for the first, a ``_STEPS``-th less for each power of two, down to 0."""
     return BOUND * max(_STEPS - (position - 1).bit_length(), 0) // _STEPS
 
 

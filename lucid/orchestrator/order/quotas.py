@@ -1,4 +1,4 @@
-"""Who may start how much more in a pool: each VC up to its quota, and beyond it what no VC wants of its own."""
+"""``Quotas``: how many more GPUs each VC of a pool may use, up to its quota and, by lending, beyond it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def holders(running: Iterable[Running]) -> dict[Placement, Running]:
 
 @frozen_dataclass(frozen=True, slots=True)
 class _Kept:
-    """GPUs of a VC's quota that are kept for a job; others of the VC may have them for at most ``room_s``."""
+    """GPUs of a VC's quota that are kept for a job; other jobs of the VC may have them for at most ``room_s``."""
 
     holder: str
     gpus: int
@@ -32,11 +32,10 @@ class _Kept:
 
 
 class Quotas:
-    """Book of the GPUs that each VC of a pool holds while a plan is being made.
+    """The GPUs that each VC of a pool holds while a plan is being made.
 
-    A pair holds its GPUs once, for the VC of the job that was there first. A job that joins takes no quota; if
-    it outlasts its partner, the GPUs are its VC's from then on.
-    """
+    A pair holds its GPUs once, for the VC of the job that was there first. A job that joins takes no quota; if it
+    outlasts its partner, the GPUs are its VC's from then on."""
 
     def __init__(self, partition: Partition, lending: LendingSettings | None = None) -> None:
         self.of: Mapping[str, int] = partition.quotas
@@ -52,7 +51,7 @@ class Quotas:
         for entry in holders(shared).values():
             held[entry.job.vc] = held.get(entry.job.vc, 0) + entry.gpus
         self.borrows = lending is not None and lending.mode == "borrow"
-        """May jobs go beyond the quota of their VC?"""
+        """Whether jobs may go beyond the quota of their VC."""
         self._lends = False
         self._kept: dict[str, list[_Kept]] = {}
 
@@ -60,32 +59,33 @@ class Quotas:
         self.held[vc] = self.held.get(vc, 0) + gpus
 
     def lend(self) -> bool:
-        """From here on the plan gives out loans: all jobs that stay within their VC's quota have been tried. Are
-        there loans?"""
+        """Give out loans from here on, since all jobs that stay within their VC's quota have been tried; returns
+        whether there are loans."""
         self._lends = self.borrows
         return self._lends
 
     def lends_later(self, job: Job) -> bool:
-        """Does the job go beyond its VC's quota, and are loans given out only once all others have been tried?"""
+        """Whether the job goes beyond its VC's quota, and loans are only given out once all others have been
+        tried."""
         return self.borrows and not self._lends and not self.has_room(job)
 
     def take(self, job: Job) -> None:
-        """The job starts alone."""
+        """Note that the job starts alone."""
         self._add(job.vc, job.gpus)
 
     def keep(self, job: Job, room_s: float) -> None:
-        """Keep GPUs of the quota of the job's VC for it; jobs expected to take at most ``room_s`` may have them
-        meanwhile. Nothing is kept where jobs may borrow, for none waits for its quota there."""
+        """Keep GPUs of the VC's quota for the job; jobs expected to take at most ``room_s`` may have them meanwhile.
+        Nothing is kept where jobs may borrow, for no job waits for its quota there."""
         if not self.borrows:
             self._kept.setdefault(job.vc, []).append(_Kept(job.id, job.gpus, room_s))
 
     def has_room(self, job: Job) -> bool:
-        """Has its VC's quota room for the job, whatever is kept there for others? No comparison is made: each
-        waiting job asks in every plan."""
+        """Whether the VC's quota has room for the job, whatever is kept there for others. No comparison is made,
+        since each waiting job asks in every plan."""
         return self.held.get(job.vc, 0) + job.gpus <= self.of.get(job.vc, 0)
 
     def within(self, job: Job, estimate_s: float) -> Quota:
-        """Does the job stay within its VC's quota?"""
+        """The comparison that says whether the job stays within its VC's quota."""
         vc = job.vc
         if not self._kept:
             return Quota(vc, job.gpus, self.held.get(vc, 0), self.of.get(vc, 0))
@@ -110,11 +110,11 @@ class Quotas:
         return None
 
     def tests(self, job: Job, estimate_s: float = 0.0) -> tuple[Reason, ...]:
-        """The comparisons that say whether the job may start alone: the last one holds, or it may not."""
+        """The comparisons that decide whether the job may start alone: it may if the last one holds."""
         return self._tests(self.within(job, estimate_s), estimate_s, self._lends)
 
     def large(self, job: Job, estimate_s: float) -> tuple[Reason, ...]:
-        """The same for the large job of its VC that has waited longest, which need not wait until loans are given
+        """The comparisons for the large job of its VC that has waited longest. It need not wait until loans are given
         out: a VC whose quota is the size of one such job would have to stand empty for it, and plain order, which
         starts it on GPUs of the VC's own, does not lend."""
         return self._tests(self.within(job, 0.0), estimate_s, self.borrows)
@@ -126,7 +126,7 @@ class Quotas:
         return (within, Borrows(estimate_s, self._lenders(within.vc), beyond))
 
     def open_to(self, job: Job, estimate_s: float) -> bool:
-        """The same, without the comparisons."""
+        """Whether the job may start alone, as ``tests`` decides, without making the comparisons."""
         if self._kept:
             return bool(self.tests(job, estimate_s)[-1])
         if self.has_room(job):

@@ -1,9 +1,8 @@
-"""Turns: which jobs go before all others, and nodes are kept for them.
+"""Turns by the starvation bound: which jobs have waited so long that they go before all others.
 
-By the starvation bound a job's turn comes when a share of the bound (``fairness.keep_from``) has passed since plain
-order would have started it. Jobs whose turn has come go in order of their bounds. In a pool a job's turn comes as
-well when it has waited for ``lending.turn_s``, and its VC has room for it in its quota.
-"""
+A job's turn comes when a share of the bound (``fairness.keep_from``) has passed since plain order would have started
+it. Jobs whose turn has come go in order of their bounds. In a pool a turn comes as well when a job has waited for
+``lending.turn_s`` and its VC's quota has room for it."""
 
 from __future__ import annotations
 
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
 
 @frozen_dataclass(frozen=True, slots=True)
 class Turn:
-    """A job whose turn has come, with the comparison that says so."""
+    """A job whose turn has come, with the comparison that decided it."""
 
     entry: Pending
     why: PlainOrder | OwnTurn
@@ -40,8 +39,7 @@ def turns(
     """The jobs whose turn has come, earliest bound first; and when time alone may change this, s.
 
     ``plain_starts_s``: when plain order started those of the partition's pending jobs that it has started.
-    ``next_end_s``: plain order starts no other job before this time.
-    """
+    ``next_end_s``: plain order starts no other job before this time."""
     bound_s = settings.beyond_plain_s
     assert bound_s is not None
     share_s = settings.keep_from * bound_s

@@ -1,9 +1,8 @@
-"""Plain Slurm: jobs in order of priority on whole GPUs, and backfilling on time limits.
+"""The policy ``backfill``, plain Slurm: jobs in order of priority on whole GPUs, backfilled by time limits.
 
-What a cluster does without Lucid, as far as a snapshot tells: the multifactor priority plugin's order, its start
+This is what a cluster does without Lucid, as far as a snapshot shows: the multifactor priority plugin's order, starts
 from the front (sched/builtin), and behind the first job that does not fit sched/backfill, which lets a job go before
-others if none of them starts later for it, by everybody's time limits.
-"""
+others if by everybody's time limits none of them starts later for it."""
 
 from __future__ import annotations
 
@@ -35,12 +34,12 @@ if TYPE_CHECKING:
 
 
 _UNLIMITED_S = 365 * 86400.0
-"""What Slurm's backfill takes for a job without any time limit."""
+"""The limit that Slurm's backfill assumes for a job without any time limit."""
 
 
 def limit_s(job: Job, prediction: Prediction | None, settings: BackfillSettings) -> float:
-    """Seconds for which the job may hold its GPUs: the limit that its user asked for; where none was, so many times
-    its estimate (users ask for more than they need); a year where there is not even that."""
+    """Seconds for which the job may hold its GPUs: its time limit; without one, so many times its estimate (users ask
+    for more than they need); without an estimate, a year."""
     if job.time_limit_s is not None:
         return job.time_limit_s
     if prediction is None:
@@ -49,8 +48,8 @@ def limit_s(job: Job, prediction: Prediction | None, settings: BackfillSettings)
 
 
 def _end_s(entry: Running, limit: float, now_s: float) -> float:
-    """When a running job is to end. One that has outlived its limit (a made-up one: Slurm ends jobs at theirs) is
-    taken to have twice the limit, and so on."""
+    """When a running job is to end. A job that has outlived its limit (a made-up one: Slurm ends jobs at theirs)
+    counts as having twice the limit, and so on."""
     limit = max(limit, 1.0)
     while not past(entry.start_s + limit, now_s):
         limit *= 2
@@ -73,7 +72,7 @@ class BackfillPolicy(PartitionPolicy):
         self._ledgers = Ledgers()
 
     def looks_at(self, partition: Partition, snapshot: Snapshot) -> tuple[object, ...]:
-        """Fair-share factors, where they have a weight."""
+        """The fair-share factors, where they have a weight."""
         return (snapshot.fair_share,) if self._settings.weight_fair_share and partition.pending else ()
 
     def plan_partition(self, partition: Partition, snapshot: Snapshot) -> PartitionPlan:
@@ -88,9 +87,9 @@ class BackfillPolicy(PartitionPolicy):
         queue: Sequence[WaitingJob] | None = None,
         ledger: Ledger | None = None,
     ) -> PartitionPlan:
-        """The same. ``because``: why jobs go in plain order, told of each before all else. ``queue``: the jobs in
-        another order. ``ledger``: what is free, in which the starts are booked; without one, what the partition
-        tells."""
+        """The plan, as ``plan_partition`` makes it. ``because``: why jobs go in plain order, the first reason of each
+        decision. ``queue``: the jobs in another order. ``ledger``: what is free, in which the starts are booked; by
+        default what the partition shows."""
         if not partition.pending:
             return PartitionPlan({})
         queue = self.queue(partition, snapshot, because) if queue is None else queue
@@ -101,8 +100,8 @@ class BackfillPolicy(PartitionPolicy):
         return plan.made(self._changes_s(partition, snapshot.now_s))
 
     def starts(self, partition: Partition, snapshot: Snapshot, most: int | None = None) -> Sequence[Action]:
-        """Whom ``plan_partition`` starts, in order, without the decisions on the others. ``most``: of so many jobs in
-        the queue."""
+        """The starts of ``plan_partition``, in order, without the decisions on the others. ``most``: how many jobs of
+        the queue to try."""
         if self._weighs:
             queue = self._by_priority(partition, snapshot)[:most]
         else:
@@ -113,14 +112,16 @@ class BackfillPolicy(PartitionPolicy):
         return plan.actions
 
     def _changes_s(self, partition: Partition, now_s: float) -> float | None:
-        """When priorities are computed next. If no job runs, waiting jobs wait for a node, in any order."""
+        """When priorities are next computed; ``None`` where no job runs, for then waiting jobs wait for a node, in
+        any order."""
         if not self._weighs or not partition.running:
             return None
         period_s = self._settings.calc_period_s
         return (math.floor(now_s / period_s) + 1) * period_s
 
     def queue(self, partition: Partition, snapshot: Snapshot, because: tuple[Reason, ...]) -> Sequence[WaitingJob]:
-        """Highest priority first; equals, and everybody where nothing has a weight, in order of submission."""
+        """The queue: highest priority first; equals, and all jobs where nothing has a weight, in order of
+        submission."""
         if self._weighs:
             return self._by_priority(partition, snapshot)
         return self._queues[partition.name].of(partition, because)
@@ -154,9 +155,8 @@ class _Plan:
     """One plan of one partition in the making.
 
     A job that cannot start has GPUs kept for it only when a later job could start otherwise: most plans start nobody
-    behind the first that does not fit, and then nobody asks when the GPUs would have come. ``_owed`` are the jobs for
-    which none are kept yet, in order.
-    """
+    behind the first job that does not fit, so the time when its GPUs would come free is not needed. ``_owed`` are the
+    jobs for which no GPUs are kept yet, in order."""
 
     def __init__(
         self,
@@ -168,8 +168,7 @@ class _Plan:
         because: tuple[Reason, ...] = (),
         tells: bool = True,
     ) -> None:
-        """``because``: told before all else of each job that waits or starts. ``tells``: say why the jobs wait that
-        do."""
+        """``because``: the first reason of each decision. ``tells``: give the reasons why jobs wait."""
         self._tells = tells
         self._because = because
         self._partition = partition
@@ -182,20 +181,20 @@ class _Plan:
         self._quotas = Quotas(partition) if partition.quotas else None
         self._feasible = Feasibility(partition)
         self._hopeless: dict[Shape, Hold | None] = {}
-        """What keeps jobs of this shape from ever starting here."""
+        """What keeps jobs of each shape from ever starting here."""
         self._ends: list[End] | None = None
         self._started: list[tuple[Job, Placement]] = []
         self._decided = 0
-        """So many jobs of the queue are decided."""
+        """How many jobs of the queue are decided."""
         self._timeline: Timeline | None = None
         self._owed: deque[tuple[WaitingJob, float]] = deque()
         self._ever: dict[Shape, bool] = {}
-        """Will a job of this shape find room once all others are gone? Nothing that a plan does changes it."""
+        """Whether a job of each shape will find room once all others are gone; no decision of a plan changes that."""
         self._until_s: dict[Shape, tuple[int, float]] = {}
-        """Until when there is room for a job of this shape that starts now, and how many slots were taken when this
-        was so. There is ever less room: an old answer errs on one side only."""
+        """By shape: until when there is room for a job that starts now, and how many slots were taken at that time.
+        There is ever less room, so an old answer errs on one side only."""
         self._not_before_s: dict[Shape, tuple[float, float]] = {}
-        """The last job of this shape for which GPUs were kept: its limit, and its start. There is ever less room: a
+        """By shape: the limit and the start of the last job for which GPUs were kept. There is ever less room, so a
         job with no lower limit cannot start earlier."""
         self._taken = 0
         self._reserved = 0
@@ -226,7 +225,7 @@ class _Plan:
                 self._behind(self._timeline, row)
 
     def hold(self) -> None:
-        """Decide the jobs that are left: all wait; those of one shape lack the same."""
+        """Let the jobs that are left wait; those of one shape have the same reasons."""
         decisions, quotas, closing = self._decisions, self._quotas, self._ledger.closing
         keeps: dict[Shape | tuple[Shape, float | None], Hold | tuple[Reason, ...]] = {}
         for row in self._queue[self._decided :]:
@@ -248,14 +247,14 @@ class _Plan:
         return Hold((*self._because, row.order, *why))
 
     def _keeps(self, row: WaitingJob) -> tuple[Reason, ...]:
-        """Why there is no place for jobs of this shape: the same object as in the plan before if it says the same."""
+        """Why there is no place for jobs of this shape: the same object as in the previous plan if it is equal."""
         found = no_place(self._ledger, row.entry)
         if found != row.shape.keeps:
             row.shape.keeps = found
         return row.shape.keeps
 
     def _barred(self, row: WaitingJob) -> Hold | None:
-        """What keeps the job from starting wherever there is room; no GPUs are kept for it."""
+        """The reason that bars the job wherever there is room; no GPUs are kept for such a job."""
         return self._barred_shape(row) or (None if self._quotas is None else self._barred_by_quota(row))
 
     def _barred_shape(self, row: WaitingJob) -> Hold | None:
@@ -282,7 +281,7 @@ class _Plan:
         return PartitionPlan(self._decisions, tuple(self.actions), wake_s)
 
     def _running_until(self) -> list[End]:
-        """When those that hold GPUs by now are to end."""
+        """When the jobs that hold GPUs by now are to end."""
         if self._ends is None:
             self._ends = [(self._until(entry), entry.job, entry.placement) for entry in self._partition.running]
         now_s = self._now_s
@@ -290,7 +289,8 @@ class _Plan:
         return [*self._ends, *started]
 
     def _until(self, entry: Running) -> float:
-        """By its limit; one that gives way to the partition's jobs is taken to go as soon as it may be preempted."""
+        """When the job ends by its limit. A job that gives way to the partition's jobs counts as gone as soon as it
+        may be preempted."""
         if entry.yields is not None and entry.yields.to_all:
             return max(entry.yields.from_s, self._now_s + GOES_S)
         return _end_s(entry, self._limit(entry.job), self._now_s)
@@ -327,7 +327,7 @@ class _Plan:
         self._start(row, tuple(self._ledger.lowest(i, here) for i, here in slot.parts), (test,))
 
     def _fits_now(self, timeline: Timeline, row: WaitingJob, limit: float) -> bool:
-        """Is there room for the job from now on, as far as GPUs are kept for others by now?"""
+        """Whether there is room for the job from now on, beside the GPUs that are kept for others by now."""
         end_s = self._now_s + limit - ROUNDING
         taken, until_s = self._until_s.get(row.shape, _NEVER_ASKED)
         if end_s <= until_s and taken != self._taken:
@@ -336,7 +336,7 @@ class _Plan:
         return end_s <= until_s
 
     def _owe(self, timeline: Timeline, row: WaitingJob, limit: float) -> None:
-        """GPUs are to be kept for the job, if it does not wait for a node that is down."""
+        """Note that GPUs are to be kept for the job, unless it waits for a node that is down."""
         ever = self._ever.get(row.shape)
         if ever is None:
             ever = self._ever[row.shape] = timeline.ever(row.entry.job)
@@ -375,8 +375,8 @@ class _Plan:
 
 
 def _small_until(queue: Sequence[WaitingJob], largest: int, first: int, until: int) -> int:
-    """Up to where the queue has to be looked through: all jobs behind need more GPUs than any node has free, and
-    nothing that a plan does frees any."""
+    """Up to where the queue has to be searched: all jobs behind need more GPUs than any node has free, and no
+    decision of a plan frees any."""
     while until > first and queue[until - 1].gpus > largest:
         until -= 1
     return until

@@ -1,11 +1,7 @@
-"""Fifo, sjf, srtf, qssf, tiresias.
+"""The queue policies ``fifo``, ``sjf``, ``srtf``, ``qssf`` and ``tiresias``: a sort key each.
 
-fifo, sjf, srtf, qssf: sort keys and a flag on one queue.
-
-All stop at the first job that does not fit (head-of-line), as the published baselines do; srtf also preempts.
-
-Tiresias: discretised two-dimensional least attained service (2D-LAS), two queues, preemptive.
-"""
+The first four stop at the first job that does not fit (head-of-line), as the published baselines do; srtf also
+preempts. Tiresias is discretised two-dimensional least attained service (2D-LAS): two queues, preemptive."""
 
 from __future__ import annotations
 
@@ -36,15 +32,15 @@ if TYPE_CHECKING:
     from lucid.config.policy import TiresiasSettings
 
 SETTLE_S = 1.0
-"""After a preemption the plan is looked at again this much later, when the GPUs have come free."""
+"""How soon the plan is made anew after a preemption, when the GPUs have come free."""
 
 QueueKeys = Callable[[Sequence[Pending | Running], Mapping[str, Prediction], float], list[float]]
-"""Sort values of jobs (smaller first) from their states, predictions by id and the time: those of a whole queue are
-worked out in one go."""
+"""Sort values of jobs (smaller first) from their states, predictions by id and the time; worked out for a whole queue
+at once."""
 
 
 def attained_s(entry: Pending | Running, now_s: float) -> float:
-    """Wall seconds that a job has run so far, all its runs together."""
+    """Wall seconds that a job has run so far, over all its runs."""
     if isinstance(entry, Running):
         return entry.ran_s + entry.elapsed_s(now_s)
     return entry.ran_s
@@ -77,7 +73,7 @@ def no_place(ledger: Ledger, entry: Pending) -> tuple[Reason, ...]:
 
 
 def _gpus_suffice(ledger: Ledger, gpus: int) -> bool:
-    """Are as many GPUs free on as few nodes as can be? If not, it is the GPUs that are missing."""
+    """Whether enough GPUs are free on as few nodes as possible; if not, the missing resource is GPUs."""
     whole, rest = divmod(gpus, ledger.gpus_per_node)
     full = sum(count >= ledger.gpus_per_node for count in ledger.free_count)
     part = any(rest <= count < ledger.gpus_per_node for count in ledger.free_count)
@@ -85,10 +81,9 @@ def _gpus_suffice(ledger: Ledger, gpus: int) -> bool:
 
 
 class QueuePolicy(PartitionPolicy):
-    """Sort, start from the front, stop at the first job that does not fit, in a pool at the first of its VC.
+    """Sort, start from the front, stop at the first job that does not fit; in a pool, at the first of its VC.
 
-    Without a prediction a job's key is infinite: it comes last, never out.
-    """
+    Without a prediction a job's key is infinite: it comes last, never out."""
 
     rules = PolicyRules(claims=True, quotas=True, reads_trust=False)
 
@@ -167,7 +162,7 @@ class QueuePolicy(PartitionPolicy):
 
 
 def _in_order(values: Sequence[float], entries: Sequence[Pending | Running]) -> list[int]:
-    """The indices of jobs in order of their values, and of what the site and users said of their places."""
+    """The indices of jobs in order of their values, after the places that the site and users have set."""
     order = sorted(range(len(entries)), key=values.__getitem__)
     return in_precedence(order, [entries[i].job for i in order])
 
@@ -182,9 +177,9 @@ def fill_quota(
     order: Sequence[tuple[Pending | Running, Reason]],
     place: Callable[[Ledger, Job], Placement | None] = _whole,
 ) -> tuple[dict[str, Decision], list[Action]]:
-    """Give the partition's GPUs, in a pool those of each VC's quota, out in ``order`` over running and pending jobs
-    together: running jobs left over are preempted, pending ones that got a share start where ``place`` finds room,
-    consolidated unless told. Jobs of other partitions on its nodes keep what they hold."""
+    """Give out the partition's GPUs, in a pool those of each VC's quota, in ``order`` over running and pending jobs
+    together. Running jobs left over are preempted; pending ones that got a share start where ``place`` finds room.
+    Jobs of other partitions on its nodes keep what they hold."""
     foreign, masks = set[str](), dict[str, int]()
     for held in partition.running:
         if held.job.vc not in (partition.quotas or (partition.name,)):
@@ -235,7 +230,7 @@ def fill_quota(
 
 
 class PreemptiveQueuePolicy(QueuePolicy):
-    """The same with a preempt flag: the quota of GPUs goes to running and queued jobs together, in order."""
+    """A queue policy that preempts: the quota of GPUs goes to running and queued jobs together, in order."""
 
     needs = frozenset({Capability.PREEMPT})
     rules = PolicyRules(preempts="anybody", quotas=True, reads_trust=False)
@@ -245,7 +240,7 @@ class PreemptiveQueuePolicy(QueuePolicy):
         self._over_all = keys
 
     def plan_partition(self, partition: Partition, snapshot: Snapshot) -> PartitionPlan:
-        """Fill the quota; look again shortly after a preemption."""
+        """Fill the quota; plan again shortly after a preemption."""
         if not partition.pending:
             return PartitionPlan({})
         rule = self._rule
@@ -268,8 +263,8 @@ def _anywhere(ledger: Ledger, job: Job) -> Placement | None:
 
 
 class TiresiasPolicy(RoundPolicy):
-    """Jobs that have had at most ``threshold_gpu_s`` GPU-seconds come before the rest; by submission within
-    each queue. Needs no estimate."""
+    """Jobs that have had at most ``threshold_gpu_s`` GPU-seconds come before the rest; by submission within each
+    queue. It needs no estimate."""
 
     name = "tiresias"
     needs = frozenset({Capability.PREEMPT})
@@ -299,8 +294,8 @@ class TiresiasPolicy(RoundPolicy):
         return PartitionPlan(decided, tuple(actions), self._next_s(partition, now_s, bool(actions)))
 
     def _next_s(self, partition: Partition, now_s: float, acted: bool) -> float | None:
-        """The next round that could decide otherwise: the very next after an action, else the first at which
-        a running job has crossed the threshold (arrivals and ends change the partition by themselves)."""
+        """The next round that could decide otherwise: the very next one after an action, else the first at which a
+        running job has crossed the threshold. (Arrivals and ends change the partition by themselves.)"""
         if acted:
             return after_round_s(now_s, self.interval_s)
         crossings = [

@@ -1,17 +1,10 @@
-"""Plain order's shadow of a VC and of a pool.
+"""Plain order's shadow: what plain Slurm would have done by now, from which the starvation bound counts.
 
-Moving plain order's shadow (``lucid.orchestrator.policies.shadow``) on to the time of a snapshot.
-
-What plain Slurm order would have done without lending: for each VC of a pool a shadow on GPUs of its own.
-
-What plain Slurm order would have done by now: a shadow of one VC, from which the starvation bound counts.
-
-The shadow has the nodes of the VC and gets every job when that job is submitted. It starts jobs as the policy
-``backfill`` does, on whole GPUs. It only goes forward, up to now, with what is known by now. In it a job takes
-the time that it really ran, and stays until that is known: estimates of single jobs are too short more often than
-too long by hours, and a shadow that believes them runs ahead of plain order by days where a VC is jammed
-(docs/decisions/0022). What the shadow has started stays started.
-"""
+The shadow has the nodes of the VC and gets every job when that job is submitted; each VC of a pool has a shadow on
+GPUs of its own, without lending. It starts jobs as the policy ``backfill`` does, on whole GPUs. It only goes forward,
+up to now, and what it has started stays started. In it a job takes the time that it really ran, and stays until that
+is known: estimates of single jobs are too short more often than too long by hours, and a shadow that believes them
+runs ahead of plain order by days where a VC is jammed (docs/decisions/0022)."""
 
 from __future__ import annotations
 
@@ -36,9 +29,9 @@ from lucid.orchestrator.policies.backfill import BackfillPolicy
 
 @frozen_dataclass(frozen=True, slots=True)
 class Kept:
-    """How the starvation bound was kept so far: no job is to start more than ``bound_s`` after plain order would have
-    started it. ``jobs``: how many have started. ``past``: how many of them after their bound. ``worst_s``: the most
-    seconds after it."""
+    """The tally of the starvation bound, by which no job is to start more than ``bound_s`` after plain order would
+    have started it. ``jobs``: how many have started. ``past``: how many of them started after their bound.
+    ``worst_s``: the most seconds after it."""
 
     bound_s: float
     jobs: int = 0
@@ -46,7 +39,7 @@ class Kept:
     worst_s: float = 0.0
 
     def counting(self, excess_s: float) -> Kept:
-        """With one more job, that started so long after its bound (before it, if negative)."""
+        """The tally with one more job, which started so long after its bound (before it, if negative)."""
         late = past(excess_s, 0.0)
         return Kept(self.bound_s, self.jobs + 1, self.past + late, max(self.worst_s, excess_s if late else 0.0))
 
@@ -55,13 +48,11 @@ class Kept:
 class Shadow:
     """Plain order at ``at_s``. It is frozen, and handed from plan to plan.
 
-    ``waiting``, ``running``: in the shadow, by job id, in order. ``starts_s``: when the shadow started those jobs
-    that really still wait. ``guesses``: the estimate with which each job of the shadow was submitted, of which its
-    time limit is made where it has none. ``ran_s``: how long jobs really ran, of those that have ended. ``started``:
-    jobs that really run, as of ``at_s``. ``fences``: the nodes that the last plan kept, by the job whose turn had
-    come; ``told_s``: when it started which jobs. Both are the plan's own, so the next step of the shadow begins
-    without.
-    """
+    ``waiting``, ``running``: the jobs in the shadow, by id, in order. ``starts_s``: when the shadow started jobs that
+    really still wait. ``guesses``: each job's estimate when it was submitted, from which its time limit is made where
+    it has none. ``ran_s``: how long jobs that have ended really ran. ``started``: jobs that really run, as of
+    ``at_s``. ``fences``: the nodes that the last plan kept, by the job whose turn had come. ``told_s``: when the last
+    plan started which jobs. These two are the plan's own, so the next step of the shadow begins without them."""
 
     at_s: float
     nodes: tuple[str, ...]
@@ -75,26 +66,25 @@ class Shadow:
     started: frozenset[str] = frozenset()
     told_s: Mapping[str, float] = field(default_factory=dict)
     next_end_s: float | None = None
-    """When a job of the shadow next ends, as far as is known, where others wait in it."""
+    """When a job of the shadow next ends, as far as is known, where others wait in the shadow."""
 
 
 _YIELDS = attrgetter("yields")
 _LEAST_S = 1.0
-"""No job is over in less: time goes on with every start."""
+"""The least run time of a job in the shadow: time goes on with every start."""
 _TESTED = 500
-"""The shadow asks of so many jobs of its queue whether they start: as many as Slurm's own backfill scheduler tests by
-default (bf_max_job_test). Where a VC is overloaded, the queue of plain order grows without end."""
+"""How many jobs of its queue the shadow tries: as many as Slurm's own backfill scheduler tests by default
+(bf_max_job_test). Where a VC is overloaded, the queue of plain order grows without end."""
 
 
 @frozen_dataclass(frozen=True, slots=True)
 class Seen:
-    """What a shadow was made of, so that the next one looks only at what has changed. It follows from the shadow and
-    the VC at that time: without it the next shadow looks at everything, and comes out the same.
+    """What a shadow was made of, so that the next one handles only what has changed. It follows from the shadow and
+    the VC at that time: without it the next shadow comes out the same, for more work.
 
     ``running``: the shadow's, by which it is recognised. ``partition``: the VC; ``newcomers``: its jobs in profiling.
-    ``real``: those that hold GPUs, by job id. ``absent``: jobs of the shadow that are in the VC no more. ``ends_s``:
-    when jobs of the shadow end, of those of which this is known, s.
-    """
+    ``real``: jobs that really hold GPUs, by id. ``absent``: jobs of the shadow that have left the VC. ``ends_s``:
+    when jobs of the shadow end, where that is known, s."""
 
     running: Mapping[str, Running]
     partition: Partition
@@ -104,7 +94,7 @@ class Seen:
     ends_s: Mapping[str, float]
 
     def until_s(self) -> float:
-        """Until when the shadow stays what it is as long as no job of the VC changes, s."""
+        """Until when the shadow stays as it is if no job of the VC changes, s."""
         return min(self.ends_s.values(), default=math.inf) - 2 * ROUNDING
 
 
@@ -127,8 +117,7 @@ def advance(
         snapshot: for the time, what has ended, and the estimates.
         plain: the policy that says what plain order is.
         bound_s: the promise, s, for the tally.
-        kept: by VC, what the last shadow was made of: saves work, and changes nothing.
-    """
+        kept: by VC, what the last shadow was made of: saves work, and changes nothing."""
     partition = without_yielding(partition)  # whom plain Slurm would preempt is in nobody's way
     names = tuple(node.name for node in partition.nodes)
     if before is None or before.nodes != names:
@@ -147,8 +136,7 @@ def advance(
 
 
 def without_yielding(partition: Partition) -> Partition:
-    """The partition as if the jobs were not there that give way to all of its own; the same object where there are
-    none."""
+    """The partition without the jobs that give way to all of its own; the same object where there are none."""
     if not any(map(_YIELDS, partition.running)):
         return partition
     stay = tuple(e for e in partition.running if e.yields is None or e.yields.to is not None)
@@ -158,9 +146,8 @@ def without_yielding(partition: Partition) -> Partition:
 class _Advance:
     """One step of a shadow in the making.
 
-    What is done follows from the entries that are new since the last step (``_fresh``) and the jobs that are there no
-    more (``_gone``): between two steps most jobs of a VC have stayed as they were.
-    """
+    The step handles the entries that are new since the last one (``_fresh``) and the jobs that have left (``_gone``):
+    between two steps most jobs of a VC have stayed as they were."""
 
     def __init__(
         self,
@@ -185,7 +172,7 @@ class _Advance:
         self._snapshot = snapshot
         self._newcomers = newcomers
         self._away = set(map(id, newcomers))
-        """The entries in profiling."""
+        """The entries in profiling, by identity."""
         if seen is None:
             fresh: Iterable[Pending | Running] = (*partition.pending, *partition.running, *newcomers)
             lost = {*before.waiting, *before.running, *before.starts_s, *before.started, *before.told_s}
@@ -197,7 +184,7 @@ class _Advance:
             lost = {entry.job.id for at, entry in went.items() if at not in came}
         self._fresh = sorted(fresh, key=lambda e: (e.job.submit_s, e.job.rank, e.job.id))
         self._gone = lost - {entry.job.id for entry in fresh}
-        """Jobs that are there no more, since the last step."""
+        """Jobs that have left since the last step."""
         self._real = {} if seen is None else dict(seen.real)
         self._absent = set() if seen is None else set(seen.absent)
         self._started = set(before.started) - self._gone
@@ -207,11 +194,11 @@ class _Advance:
         for entry in self._fresh:
             self._note(entry)
         self._ends_s = {} if seen is None else dict(seen.ends_s)
-        """When jobs of the shadow end, of those of which this is known."""
+        """When jobs of the shadow end, where that is known."""
         self._changed = set(self._running) if seen is None else self._gone & self._running.keys()
 
     def _note(self, entry: Pending | Running) -> None:
-        """A job of the VC is in another state, or new."""
+        """Note a job of the VC that is new or in another state."""
         job_id = entry.job.id
         self._absent.discard(job_id)
         self._started.discard(job_id)
@@ -262,8 +249,8 @@ class _Advance:
         )
 
     def _look(self) -> bool:
-        """What has really ended since: from now on it is known how long it took. One that never ran was withdrawn,
-        and its place in the shadow's line is given up: is there one?"""
+        """Take in the jobs that have really ended since, so that their run times are known. A job that never ran was
+        withdrawn, and leaves the shadow's line; returns whether there was one."""
         ended: Mapping[str, Ended] | None = None
         withdrawn = False
         for job_id in sorted(self._gone):  # the order of what is kept is part of the plan
@@ -299,8 +286,8 @@ class _Advance:
             self._ends_s[job_id] = self._running[job_id].start_s + max(took_s, _LEAST_S)
 
     def _arrive(self) -> bool:
-        """Jobs that the shadow has not seen yet join its line; ones that wait again, after they had started, count
-        from when they began to."""
+        """Add new jobs to the shadow's line. A job that waits again, after it had started, counts from when it began
+        to wait again. Returns whether any came."""
         known = self._before
         came = False
         # what finished in the shadow while it still waits is in ``starts_s``, what really started in ``started``
@@ -318,7 +305,7 @@ class _Advance:
         return came
 
     def _start(self, at_s: float) -> None:
-        """Let plain order start what it starts."""
+        """Start what plain order starts at ``at_s``."""
         free = self._free() if self._waiting else 0
         if not free or all(entry.job.gpus > free for entry in self._waiting.values()):
             return
@@ -334,12 +321,13 @@ class _Advance:
                 self._starts_s[action.job_id] = at_s
 
     def _free(self) -> int:
-        """GPUs that are free in the shadow, on any node."""
+        """GPUs that are free in the shadow, over all nodes."""
         held = {part for entry in self._running.values() for part in entry.placement}
         return self._partition.gpus - sum(part.mask.bit_count() for part in held)
 
     def _tally(self) -> Kept:
-        """Count the jobs that have started: by a decision, even if they have ended since, or by carrying on."""
+        """The tally with the jobs that have started: by a decision, even if they have ended since, or by carrying
+        on."""
         before, kept = self._before, self._before.kept
         fresh = {entry.job.id: entry for entry in self._fresh}
         begun: dict[str, float] = {}
@@ -358,7 +346,7 @@ class _Advance:
 
 
 class PoolShadows:
-    """The shadows of the VCs of one pool. What it keeps from one plan to the next saves work, and changes nothing."""
+    """The shadows of the VCs of one pool. Keeping them from one plan to the next saves work, and changes nothing."""
 
     def __init__(self, plain: BackfillPolicy) -> None:
         self._plain = plain
@@ -373,10 +361,8 @@ class PoolShadows:
         snapshot: Snapshot,
         bound_s: float,
     ) -> dict[str, Shadow]:
-        """The shadow of each VC at the time of the snapshot, by VC; arguments as of ``advance``.
-
-        ``newcomers``: the jobs of a VC that are in the profiling partition.
-        """
+        """The shadow of each VC at the time of the snapshot, by VC. The arguments are those of ``advance``, but
+        ``newcomers`` gives the jobs of a VC that are in the profiling partition."""
         found: dict[str, Shadow] = {}
         for vc, (pending, running) in _by_vc(partition).items():
             known, last, fresh = before.get(vc), self._last.get(vc), newcomers(vc)
@@ -411,7 +397,7 @@ class _Last:
         newcomers: tuple[Pending | Running, ...],
         snapshot: Snapshot,
     ) -> bool:
-        """Would a shadow made anew from this one be the same, but for its time?"""
+        """Whether a shadow made anew from this one would be the same, but for its time."""
         return (
             known.running is self.shadow
             and not known.told_s
@@ -433,8 +419,8 @@ def _by_vc(partition: Partition) -> dict[str, tuple[list[Pending], list[Running]
 
 
 def _nodes(vc: str, partition: Partition, now_s: float) -> tuple[Node, ...]:
-    """GPUs of the VC's own: as many as its quota, on nodes like the pool's, which close when all of them do;
-    none where the pool has none."""
+    """The nodes of a VC's shadow: as many GPUs as its quota, on nodes like the pool's, which close when all of them
+    do; none where the pool has none."""
     if not partition.nodes:
         return ()
     like = max(partition.nodes, key=lambda node: node.gpus)
@@ -448,7 +434,7 @@ def _nodes(vc: str, partition: Partition, now_s: float) -> tuple[Node, ...]:
 
 
 def _begun(part: Partition, now_s: float, bound_s: float) -> Shadow:
-    """A new shadow: what runs now runs in it as well, as far as the VC's own GPUs suffice."""
+    """A new shadow: the jobs that run now also run in it, as far as the VC's own GPUs suffice."""
     ledger, running = Ledger(replace(part, running=()), now_s), {}
     for entry in part.running:
         placement = consolidated(ledger, entry.job)
@@ -460,7 +446,7 @@ def _begun(part: Partition, now_s: float, bound_s: float) -> Shadow:
 
 
 def joined(shadows: Mapping[str, Shadow]) -> Shadow:
-    """The shadows of a pool in one, as its plan looks at them: starts and the tally."""
+    """The shadows of a pool in one, as its plan uses them: starts and the tally."""
     every = [*shadows.values()]
     kept = Kept(
         every[0].kept.bound_s,
@@ -476,7 +462,7 @@ def joined(shadows: Mapping[str, Shadow]) -> Shadow:
 
 
 def split(shadows: Mapping[str, Shadow], whole: Shadow, partition: Partition) -> dict[str, Shadow]:
-    """The shadows by VC, each with what the pool's plan told its jobs."""
+    """The shadows by VC, each with the starts and fences that the pool's plan gave its jobs."""
     vc_of = {entry.job.id: entry.job.vc for entry in partition.pending}
     told_s: dict[str, dict[str, float]] = defaultdict(dict)
     fences: dict[str, dict[str, KeptNodes]] = defaultdict(dict)

@@ -1,4 +1,4 @@
-"""The queue of plain order, carried from plan to plan: thousands wait, and few come and go between two plans."""
+"""The queue of plain order, carried from plan to plan: thousands of jobs wait, and few come and go in between."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from lucid.orchestrator.order.queue_order import in_precedence
 SUBMITTED = attrgetter("job.submit_s", "job.rank")
 _TIER, _NICE = attrgetter("tier"), attrgetter("nice")
 _MOST_SHAPES = 4096
-"""Beyond so many shapes are made anew: equal ones may then be apart for a while."""
+"""Beyond so many, shapes are made anew; equal ones may then be separate objects for a while."""
 
 
 class Shape:
-    """All that decides whether a job finds room, but for its time limit. Two jobs are of one shape if it is the same
-    object."""
+    """All that decides whether a job finds room, but for its time limit. Two jobs are of one shape if they have the
+    same object."""
 
     __slots__ = ("keeps",)
 
     def __init__(self) -> None:
         self.keeps: tuple[Reason, ...] = ()
-        """What the last plan that looked found to keep its jobs waiting."""
+        """What kept jobs of this shape waiting in the last plan that looked."""
 
 
 class Shapes(dict[tuple[object, ...], Shape]):
@@ -48,8 +48,8 @@ _NOT_TOLD = Hold(())
 
 
 class WaitingJob:
-    """A job of the queue. ``order``: why it has its place there. ``told``: what was last told of why it waits, and
-    ``hold``, the decision that tells it: most jobs wait for the same reasons in plan after plan."""
+    """A job of the queue. ``order``: why it has its place there. ``told``: the reasons that were last given for its
+    wait, and ``hold``, the decision with them: most jobs wait for the same reasons in plan after plan."""
 
     __slots__ = ("entry", "gpus", "hold", "id", "order", "shape", "told")
 
@@ -64,8 +64,8 @@ class WaitingJob:
 
 
 def in_submission(pending: Sequence[Pending], most: int | None) -> list[WaitingJob]:
-    """The jobs in order of submission, and of what the site and users said of their places. ``most``: the first so
-    many."""
+    """The jobs in order of submission, after the places that the site and users have set. ``most``: how many of them
+    at most."""
     entries, shapes = sorted(pending, key=SUBMITTED), Shapes()
     return [_waiting(entry, shapes) for entry in in_precedence(entries, [e.job for e in entries])[:most]]
 
@@ -75,7 +75,8 @@ def _waiting(entry: Pending, shapes: Shapes) -> WaitingJob:
 
 
 class PlainQueue:
-    """The queue of one partition in order of submission. What it keeps follows from the entries, which are frozen."""
+    """The queue of one partition in order of submission. All that it keeps follows from the entries, which are
+    frozen."""
 
     def __init__(self) -> None:
         self._shapes = Shapes()
@@ -84,12 +85,12 @@ class PlainQueue:
         self._entries: list[Pending] = []
         self._ids: list[str] = []
         self._rows: list[WaitingJob] | None = None
-        """The same jobs, where somebody asked for them so."""
+        """The queue as ``WaitingJob``, where it was asked for in that form."""
         self._said = 0
-        """Jobs of whose place the site or a user said something."""
+        """How many jobs have a place that the site or a user has set."""
 
     def entries(self, partition: Partition) -> Sequence[Pending]:
-        """Those that wait, in order."""
+        """The waiting jobs, in order."""
         before, self._partition = self._partition, None
         if before is None or not self._follows(partition, before):
             self._entries, self._rows = sorted(partition.pending, key=SUBMITTED), None
@@ -102,19 +103,19 @@ class PlainQueue:
         return in_precedence(self._entries, [e.job for e in self._entries]) if self._said else self._entries
 
     def ids(self, queue: Sequence[Pending], at: int) -> list[str]:
-        """The ids of those in ``queue``, as ``entries`` gave it, from the one at this place on."""
+        """The ids of the jobs in ``queue``, as ``entries`` gave it, from this place on."""
         return self._ids[at:] if queue is self._entries else [entry.job.id for entry in queue[at:]]
 
     def of(self, partition: Partition, because: tuple[Reason, ...]) -> Sequence[WaitingJob]:
-        """The jobs that wait, in order. ``because``: what is told before all else of each that waits."""
+        """The waiting jobs, in order. ``because``: the first reasons of each job that waits."""
         self.entries(partition)
         if self._rows is None or because != self._because:
             self._because, self._rows = because, [_waiting(entry, self._shapes) for entry in self._entries]
         return in_precedence(self._rows, [row.entry.job for row in self._rows]) if self._said else self._rows
 
     def _follows(self, partition: Partition, before: Partition) -> bool:
-        """Make the queue from the one before. It cannot be where two jobs have the same place: then the order in
-        which they are handed out decides."""
+        """Make the queue from the previous one, and return whether that was possible. It is not where two jobs have
+        the same place: then the order in which they are handed out decides."""
         if partition is before:
             return True
         entries, rows, changes = self._entries, self._rows, partition.since(before)

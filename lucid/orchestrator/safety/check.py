@@ -1,13 +1,7 @@
-"""Every plan is checked.
+"""The safety check that every plan must pass before anything of it is applied, whatever policy made it.
 
-Safety rules that every plan must pass before anything of it is applied, whatever policy made it.
-
-Nothing is taken from a plan but what it would do. Reasons, which say why, are not looked at: who may do what follows
-from the snapshot and the settings, and from what the policy states (``lucid.orchestrator.policy``), which can only
-forbid.
-
-Safety rule of kinds: a plan does to a job what its policy states that it does, and the settings let it do.
-"""
+The check uses only what a plan would do. It ignores reasons: what is permitted follows from the snapshot, the
+settings, and the rules that the policy states (``lucid.orchestrator.policy``), which can only forbid."""
 
 from __future__ import annotations
 
@@ -48,19 +42,17 @@ def check_rules(
     rules: PolicyRules,
     restarts: Restarts,
 ) -> None:
-    """Check one action on a job that is in the state for it. Nothing is believed but ``rules``, and these only where
-    they forbid.
+    """Check one action on a job that is in the state for it, against the policy's rules and the settings.
 
     Args:
         action: what is to be done.
         entry: its job, as the snapshot shows it.
         partition: where it is to be done.
-        rules: what the policy of that partition states.
-        restarts: whom the settings let it start over.
+        rules: what the policy of that partition states; they can only forbid.
+        restarts: which jobs the settings let it start over.
 
     Raises:
-        UnsafePlan: naming the job, and the rule that is not stated or not kept.
-    """
+        UnsafePlan: naming the job, and the rule that is not stated or not kept."""
     decision, job = action.decision, entry.job
     if isinstance(decision, Start):
         _start(decision, entry, rules)
@@ -115,7 +107,7 @@ def _restarted(job: Job, restarts: Restarts) -> None:
 class SafetyCheck:
     """Checks plans. A partition's plan that does nothing, and was checked against the same partition before, is not
     checked again (policies hand unchanged plans out anew). ``rules``: what the policy states that it does.
-    ``settings``: what it may do of that, as the administrator has them."""
+    ``settings``: what of that the administrator permits."""
 
     def __init__(self, rules: PolicyRules, settings: PolicySettings) -> None:
         self._rules, self._settings = rules, settings
@@ -124,24 +116,20 @@ class SafetyCheck:
         """Partitions whose plan has to be checked again, though nothing changed."""
         self._seen: tuple[object | None, object | None] = (None, None)
         self._turns: defaultdict[str, set[str]] = defaultdict(set)
-        """By pool, the jobs that were let beyond a quota in their turn."""
+        """By pool, the jobs that started beyond a quota in their turn."""
 
     def __call__(self, snapshot: Snapshot, plan: Plan) -> None:
-        """Pass in silence, or raise.
+        """Check the plan; return if it is safe.
 
-        Raises:
-            UnsafePlan: naming the rule, the job and the resource.
-        """
+        Raises: UnsafePlan: naming the rule, the job and the resource."""
         for error in self._unsafe(snapshot, plan, None):
             raise error
 
     def _unsafe(self, snapshot: Snapshot, plan: Plan, bad: dict[str, PartitionPlan] | None) -> list[UnsafeAction]:
-        """Actions that break a rule: not all of them, since one may be safe only as long as another is done. ``bad``:
+        """Actions that break a rule; not all of them, since one may be safe only as long as another is done. ``bad``:
         takes new plans for partitions with which something else is wrong (``unplanned``); ``None``: that is raised.
 
-        Raises:
-            UnsafePlan: what is wrong is not the matter of single actions.
-        """
+        Raises: UnsafePlan: the fault is not one of single actions."""
         planned, parts = changed_names(self._seen[1], plan.partitions), plan.partitions
         for name in planned:
             if name not in snapshot.partitions:
@@ -183,12 +171,10 @@ class SafetyCheck:
         return found or _twice(plan)
 
     def safe_part(self, snapshot: Snapshot, plan: Plan) -> tuple[Plan, list[UnsafeAction]]:
-        """The plan without the actions that break a rule, and what was wrong with each. Their jobs wait. Where more
-        is wrong with the plan of a partition, or it cannot be checked, all of its jobs wait (``unplanned``).
+        """The plan without the actions that break a rule, and the fault of each. Their jobs wait. Where more is wrong
+        with the plan of a partition, or it cannot be checked, all of its jobs wait (``unplanned``).
 
-        Raises:
-            UnsafePlan: what is wrong is not the matter of one partition.
-        """
+        Raises: UnsafePlan: the fault is not one of a single partition."""
         unsafe: list[UnsafeAction] = []
         while True:
             bad: dict[str, PartitionPlan] = {}
@@ -201,7 +187,8 @@ class SafetyCheck:
 
 
 def _without(snapshot: Snapshot, plan: Plan, errors: Mapping[str, UnsafeAction]) -> Plan:
-    """The plan without the actions on some jobs, which wait where they do; every round of ``safe_part`` has fewer."""
+    """The plan without the actions on these jobs, which wait where they are; every round of ``safe_part`` has fewer
+    actions."""
     parts = dict(plan.partitions)
     for name, part in plan.partitions.items():
         pending = (entry.job.id for entry in snapshot.partitions[name].pending)
@@ -224,15 +211,15 @@ def _twice(plan: Plan) -> list[UnsafeAction]:
 
 
 class _Elsewhere:
-    """What a partition's plan has to do with others: a job that waits in a VC may be started in profiling."""
+    """How a partition's plan bears on other partitions: a job that waits in a VC may be started in profiling."""
 
     def __init__(self, snapshot: Snapshot, plan: Plan, partition: Partition) -> None:
         self._snapshot, self._plan, self._partition = snapshot, plan, partition
         self.asked = False
-        """Was anything asked, so that what was found depends on more than the partition and its plan?"""
+        """Whether anything was asked, so that the outcome depends on more than the partition and its plan."""
 
     def started(self, job_id: str) -> bool:
-        """Is this job, which waits here, decided by the profiling partition's plan?"""
+        """Whether the profiling partition's plan decides this job, which waits here."""
         self.asked = True
         profiling = self._snapshot.profiling
         if profiling is None or profiling is self._partition:
@@ -241,8 +228,8 @@ class _Elsewhere:
         return part is not None and isinstance(part.decisions.get(job_id), Start)
 
     def waiting(self, rules: PolicyRules) -> dict[str, Pending]:
-        """Jobs of other partitions that this plan may start: only the profiling partition's plan may start any, and
-        of those only jobs that the plan of their own partition leaves to it."""
+        """Jobs of other partitions that this plan may start. Only the profiling partition's plan may start any, and
+        only jobs that the plan of their own partition leaves to it."""
         if not self._partition.profiling or not rules.profiles:
             return {}
         found: dict[str, Pending] = {}
@@ -274,8 +261,7 @@ def check_partition(
     (``check_quotas``); who is preempted gives way to the job that starts (``check_victims``).
 
     Raises:
-        UnsafePlan: naming the rule, the job and the resource.
-    """
+        UnsafePlan: naming the rule, the job and the resource."""
     others = _Elsewhere(snapshot, Plan(snapshot.now_s, {partition.name: plan}), partition)
     for error in _unsafe_of(partition, plan, rules, settings, snapshot, others, set()):
         raise error
@@ -290,7 +276,8 @@ def _unsafe_of(
     elsewhere: _Elsewhere,
     turns: set[str],
 ) -> list[UnsafeAction]:
-    """As ``check_partition``: the actions that break the first rule that any of them breaks."""
+    """The actions that break the first rule that any action of the plan breaks; the rules are those of
+    ``check_partition``."""
     decisions = plan.decisions
     ids = [entry.job.id for entry in partition.pending]
     if not all(map(decisions.__contains__, ids)):

@@ -34,8 +34,7 @@ def check_groups(
         waiting: all that the plan may start, by job id.
 
     Raises:
-        UnsafeAction: naming the rule, the group and the job, and an action that the plan is to do without.
-    """
+        UnsafeAction: naming the rule, the group and the job, and an action that the plan is to do without."""
     named = (action.decision for action in plan.actions)
     if limit == 1 and not any(isinstance(decision, Start | Regroup) and decision.group for decision in named):
         return
@@ -70,7 +69,7 @@ def check_groups(
 
 
 def _on(on_gpus: Mapping[tuple[str, int], set[str]], name: str, mask: int) -> set[str]:
-    """Who holds any of these GPUs of a node."""
+    """The jobs that hold any of these GPUs of a node."""
     return set().union(*(on_gpus[name, bit] for bit in range(mask.bit_length()) if mask >> bit & 1))
 
 
@@ -84,7 +83,7 @@ def _check_member(
     partition: Partition,
     limit: int,
 ) -> None:
-    """``first``: of its group, which is looked at with it."""
+    """Check one member of a group. ``first``: it is the first of its group, which is checked with it."""
     group = member[3]
     words = f"group {' '.join(group)}"
     if job_id not in group:
@@ -112,7 +111,7 @@ def _check_willing(group: tuple[str, ...], after: Mapping[str, _Member], same_us
 
 
 def _after(partition: Partition, plan: PartitionPlan, waiting: Mapping[str, Pending]) -> dict[str, _Member]:
-    """Who holds what once the plan is carried out, by job id."""
+    """By job id, what each job holds once the plan is carried out."""
     after: dict[str, _Member] = {e.job.id: (e.job, e.profile, e.placement, e.group) for e in partition.running}
     entries: dict[str, Pending | Running] = {**waiting, **{entry.job.id: entry for entry in partition.running}}
     for action in plan.actions:

@@ -1,9 +1,4 @@
-"""Who would hold what; pairs.
-
-The safety check's own book of a partition: who would hold which GPU once a plan is applied, step by step.
-
-Safety rules of pairs: who may share GPUs, by the settings and by what was measured.
-"""
+"""The safety check's record of who would hold which GPU once a plan is applied, and its rules for pairs."""
 
 from __future__ import annotations
 
@@ -31,8 +26,7 @@ def check_pair(
     """Check two jobs that would hold the same GPUs, which are on ``nodes``.
 
     Raises:
-        UnsafePlan: naming the jobs and the rule.
-    """
+        UnsafePlan: naming the jobs and the rule."""
     names = f"jobs {guest.job.id} and {host.job.id}"
     peaks_mib, scores = 0.0, 0
     for entry in (guest, host):
@@ -65,9 +59,8 @@ def check_pair(
 
 
 class Holdings:
-    """Who holds which GPU, and what hosts have left. ``touched`` names the nodes that the plan starts something
-    on; jobs elsewhere are of no concern. ``settings`` and the predictions of ``snapshot``: what decides
-    who may share."""
+    """Which jobs hold which GPU, and what hosts have left. ``touched``: the nodes on which the plan starts something;
+    jobs elsewhere do not matter. ``settings`` and the predictions of ``snapshot`` decide which jobs may share."""
 
     def __init__(
         self,
@@ -105,7 +98,7 @@ class Holdings:
                 self.on_gpu.setdefault((name, bit), []).append(job.id)
 
     def remove(self, entry: Running) -> None:
-        """Note that the job holds nothing any more."""
+        """Note that the job no longer holds anything."""
         if entry.job.id not in self.jobs:
             return
         for name, mask in entry.placement:
@@ -124,12 +117,9 @@ class Holdings:
         beside: str | None,
         group: Sequence[str] = (),
     ) -> None:
-        """Note that the job holds these GPUs, beside another, or in a group where these are named; nothing is noted
-        where a rule forbids it.
+        """Note that the job holds these GPUs, beside another or in a group; nothing is noted where a rule forbids it.
 
-        Raises:
-            UnsafePlan: a rule forbids it.
-        """
+        Raises: UnsafePlan: a rule forbids it."""
         job = entry.job
         gpus, elastic = placement_gpus(placement), job.elastic
         if elastic is None and gpus != job.gpus:

@@ -1,14 +1,10 @@
-"""Quotas and victims.
-
-Safety rule of pools: beyond its quota a VC starts only jobs that may borrow and jobs whose turn may have come.
+"""Safety rules of pools, by which a VC goes beyond its quota only by a loan or a turn; and of preempted jobs.
 
 Any job may borrow where the settings say so. A turn by the starvation bound counts from when plain order would have
 started the job, which cannot be seen in one snapshot. But plain order starts no job before it was submitted, so no
 turn comes before the job has waited its share of the bound since then. And plain order never gives a VC more GPUs
-than its own, so jobs that went beyond the quota in their turn hold no more than that together. This much is checked.
-
-The safety check's rules on jobs that a plan preempts.
-"""
+than its own, so jobs that went beyond the quota in their turn hold no more than that together. This much is
+checked."""
 
 from __future__ import annotations
 
@@ -44,8 +40,7 @@ def check_quotas(
         turns: jobs of the partition that were let beyond a quota in their turn; brought up to date.
 
     Returns:
-        What was wrong with each action that must not be done, naming the job, the VC and its quota.
-    """
+        What was wrong with each action that must not be done, naming the job, the VC and its quota."""
     unsafe: list[UnsafeAction] = []
     if not partition.quotas or not any(map(_takes_gpus, plan.actions)):
         return unsafe
@@ -84,7 +79,7 @@ def _takes_gpus(action: Action) -> bool:
 
 
 class _Beyond:
-    """Who may start beyond the quota of its VC."""
+    """Which jobs may start beyond the quota of their VC."""
 
     def __init__(self, partition: Partition, settings: PolicySettings, snapshot: Snapshot, turns: set[str]) -> None:
         self._settings, self._now_s, self._turns = settings, snapshot.now_s, turns
@@ -92,7 +87,7 @@ class _Beyond:
         there = [entry.job for entry in entries if entry.job.id in turns]
         turns.intersection_update(job.id for job in there)
         self._in_turn: dict[str, int] = {}
-        """GPUs of jobs that are there and went beyond the quota in their turn, by VC."""
+        """By VC, the GPUs of present jobs that went beyond the quota in their turn."""
         for job in there:
             self._in_turn[job.vc] = self._in_turn.get(job.vc, 0) + job.gpus
 
@@ -116,13 +111,11 @@ class _Beyond:
 def check_victims(
     job: Job, start: Start, running: Mapping[str, Running], leaving: Collection[str], now_s: float
 ) -> None:
-    """Check whom the start of a job preempts: running jobs that give way to it now, each of which holds one of its
-    GPUs, and nothing else happens to; it starts alone, on whole GPUs. That nobody else holds its GPUs is the rule for
-    every start. ``leaving``: jobs to which the plan does something else.
+    """Check the jobs that a start preempts: each is running, gives way to the job now, holds one of its GPUs, and
+    nothing else happens to it; and the job starts alone, on whole GPUs. (That no other job holds its GPUs is the rule
+    for every start.) ``leaving``: jobs to which the plan does something else.
 
-    Raises:
-        UnsafePlan: naming the rule and the jobs.
-    """
+    Raises: UnsafePlan: naming the rule and the jobs."""
     if start.slots or start.beside is not None or start.group:
         raise UnsafePlan(f"job {job.id}: it preempts others, and would not have its GPUs to itself")
     wanted = dict(start.placement)

@@ -1,15 +1,8 @@
-"""SimulatedCluster: the Cluster port over parts; event queue.
+"""``SimulatedCluster``: the ``Cluster`` of a replay, event-driven; and a variant that acts as lucidd.
 
-The simulated cluster: one more ``Cluster`` adapter, event-driven, with its own clock.
-
-What happens between two cycles is computed exactly: a job's end follows from the work left and its speed, and
-moves when a partner comes or goes. Policies see only what Slurm and a sampler could show them.
-
-A simulated cluster that acts as lucidd on Slurm does, to predict what a real cluster will do.
-
-Beside what the ``SimulatedCluster`` charges: jobs like one measured before bring its profile, and a start takes a
-moment.
-"""
+Between two cycles everything is computed exactly: a job's end follows from the work left and its speed, and moves
+when a partner comes or goes. Policies see only what Slurm and a sampler could show them. ``LiveLikeCluster`` predicts
+what a real cluster will do."""
 
 from __future__ import annotations
 
@@ -51,18 +44,15 @@ class SimulatedCluster(JobActions):
     """Replays a trace on a layout of nodes.
 
     ``profiled`` says which new jobs enter through the profiling partition (job_submit's rule). With ``agents``
-    elastic jobs choose their batch size themselves. For parity with
-    the published simulator only: with ``measured_before`` every job brings its profile; with
-    ``mend_survivors=False`` the survivor of a pair whose first-placed job ends first keeps its slowed speed
-    and its place in the pair for ever. ``interleaving`` is the executor of interleaved groups, where there is one;
-    it reports the work done by each job. ``usage`` keeps the books of which fair-share factors are made. With
-    ``memory`` the speeds of a pair show in its jobs' profiles once a sampler could have judged them
-    (``LEAST_TOGETHER_S``), and the memory takes them in. With ``pooled`` the VCs have their nodes in common, and each
-    a quota of as many GPUs as its own nodes have. ``outages``: when nodes are closed or down.
+    elastic jobs choose their batch size themselves. For parity with the published simulator only: with
+    ``measured_before`` every job brings its profile; with ``mend_survivors=False`` the survivor of a pair whose
+    first-placed job ends first keeps its slowed speed and its place in the pair for ever. ``interleaving`` is the
+    executor of interleaved groups, where there is one; it reports the work done by each job. ``usage`` counts usage
+    for fair-share factors. With ``memory`` the speeds of a pair show in its jobs' profiles once a sampler could have
+    judged them (``LEAST_TOGETHER_S``), and the memory takes them in. With ``pooled`` the VCs have their nodes in
+    common, and each a quota of as many GPUs as its own nodes have. ``outages``: when nodes are closed or down.
 
-    Raises:
-        ConfigError: a VC has no nodes, or is called like the profiling partition; or a job asks for no GPU.
-    """
+    Raises: ConfigError: a VC has no nodes, or is called like the profiling partition; or a job asks for no GPU."""
 
     def __init__(
         self,
@@ -126,11 +116,11 @@ class SimulatedCluster(JobActions):
         self._ended: list[Ended] = []
         self._order = {name: at for at, name in enumerate(rooms)}
         self._stale: set[str] = set()
-        """Rooms of which something new is to be shown."""
+        """Rooms whose shown partition is out of date."""
         for room in rooms.values():
             room.stale = self._stale
         self._seen: Versioned[Partition] = Versioned({name: room.show() for name, room in rooms.items()})
-        """What was handed out last."""
+        """The partitions that were handed out last."""
         self._to_come = list(reversed(trace.jobs))
         """Arrivals, the next one last: a sorted list needs no heap."""
         self.outcomes: dict[str, JobOutcome] = {}
@@ -138,8 +128,8 @@ class SimulatedCluster(JobActions):
 
     @property
     def capabilities(self) -> frozenset[Capability]:
-        """Everything, except profiling where no nodes are set aside for it, interleaving without an executor, and
-        what takes elastic jobs where the trace has none."""
+        """Every capability, except profiling where no nodes are set aside for it, interleaving without an executor,
+        and those of elastic jobs where the trace has none."""
         able = {Capability.PREEMPT, Capability.SHARE}
         if self._interleaving is not None:
             able.add(Capability.INTERLEAVE)
@@ -157,11 +147,11 @@ class SimulatedCluster(JobActions):
         return sum(node.gpus for room in self._rooms.values() for node in room.nodes)
 
     def window_figures(self) -> WindowFigures | None:
-        """What windows and failing nodes have done so far, where there are any."""
+        """The effects of windows and failing nodes so far, where there are any."""
         return None if self._nodes is None else self._nodes.figures
 
     def lent(self) -> dict[str, LentByVc]:
-        """What the VCs of a pool have lent and borrowed so far; empty without a pool."""
+        """GPU-seconds that the VCs of a pool have lent and borrowed so far; empty without a pool."""
         return {} if self._lent is None else self._lent.by_vc()
 
     def pending_by_vc(self) -> dict[str, int]:
@@ -171,11 +161,11 @@ class SimulatedCluster(JobActions):
     # -- clock ---------------------------------------------------------------------------------------------
 
     def now_s(self) -> float:
-        """Trace time."""
+        """The trace time."""
         return self._now_s
 
     def next_event_s(self) -> float | None:
-        """When something next happens by itself; ``None`` when nothing is left to happen."""
+        """When the next event happens by itself; ``None`` when none is left."""
         events = self._events
         while events and self._void(events[0]):
             heapq.heappop(events)
@@ -249,7 +239,7 @@ class SimulatedCluster(JobActions):
         self._ended.append(Ended(view.job, self._now_s, ran_s, live.item.state or "COMPLETED", view.profile))
 
     def _leave_nodes(self, book: NodeBook) -> None:
-        """Nodes close or go down: jobs that are still there start over."""
+        """Start jobs over that are still on nodes which close or go down."""
         closed, down = book.advance(self._now_s)
         if not closed and not down:
             return
@@ -262,7 +252,7 @@ class SimulatedCluster(JobActions):
                     self._cut(self._live[view.job.id])
 
     def _measured(self, live: Live) -> None:
-        """A reading comes in: at T_prof the profile; an unstable pattern shows only some time later."""
+        """Take in a reading: at T_prof the profile; an unstable pattern shows only some time later."""
         view, profile = live.view, live.item.profile
         assert isinstance(view, Running)
         assert profile is not None
@@ -289,7 +279,7 @@ class SimulatedCluster(JobActions):
         return Snapshot(self._now_s, partitions, ended, fair_share=fair_share)
 
     def _report(self, live: Live) -> None:
-        """A running elastic job says how far it is."""
+        """Let a running elastic job report its progress."""
         view, training = live.view, live.training
         assert isinstance(view, Running)
         assert training is not None
@@ -300,27 +290,26 @@ class SimulatedCluster(JobActions):
 
 @dataclass(frozen=True, slots=True)
 class AsLive:
-    """What the cluster is to know of the real one.
+    """How the simulated cluster follows the real one.
 
     ``start_s``: seconds from the decision to start a job to the first second of its work; it holds its GPUs.
-    ``similar``: jobs bring the profile of similar programs of their user, not only of those of their own name.
-    """
+    ``similar``: jobs bring the profile of similar programs of their user, not only of those of their own name."""
 
     start_s: float = 0.0
     similar: bool = True
 
 
 class LiveLikeCluster(SimulatedCluster):
-    """Jobs like one measured before bring its profile (``LikeProfiles``, as with ``daemon.reuse_profiles_days``):
-    they skip the profiling nodes, and jobs that wait there go to their VC at once. One that then runs alone for
-    long enough is measured itself."""
+    """A cluster that acts as lucidd does on Slurm: jobs like one measured before bring its profile (``LikeProfiles``,
+    as with ``daemon.reuse_profiles_days``), skip the profiling nodes, or go from there to their VC at once. A job
+    that then runs alone for long enough is measured itself. A start takes a moment."""
 
     def __init__(self, live: AsLive, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self._as_live = live
         self._like = LikeProfiles(similar=live.similar)
         self._predicted: set[str] = set()
-        """Jobs whose profile is that of others."""
+        """Jobs whose profile is that of other jobs."""
 
     def _arrive(self, item: TraceJob) -> None:
         super()._arrive(item)
@@ -359,7 +348,7 @@ class LiveLikeCluster(SimulatedCluster):
             super()._watch(live)
 
     def _tell(self, live: Live) -> None:
-        """What is known of jobs like this one that waits; it has nothing to do on the profiling nodes then."""
+        """Give a waiting job the profile of jobs like it; it then leaves the profiling nodes."""
         view = live.view
         if not isinstance(view, Pending) or (view.profile is not None and view.job.id not in self._predicted):
             return

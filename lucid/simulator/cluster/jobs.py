@@ -1,9 +1,4 @@
-"""What runs: speeds, ends, pairs, groups; carrying decisions out.
-
-What a policy makes happen on the simulated cluster: actions, refused as Slurm refuses them, or carried out.
-
-The floor of the simulated cluster: the GPUs of each job, how fast the job works there, and when it ends.
-"""
+"""Running jobs of the simulated cluster: GPUs, speeds, ends, pairs, groups; and actions carried out."""
 
 from __future__ import annotations
 
@@ -28,7 +23,8 @@ from lucid.simulator.cluster.usage import UsageBook
 
 
 class RunningJobs:
-    """Jobs on GPUs, alone, in pairs or in interleaved groups; their work, brought up to date when it changes pace."""
+    """Jobs on GPUs, alone, in pairs or in interleaved groups. Their work is brought up to date when it changes
+    pace."""
 
     def __init__(
         self,
@@ -44,7 +40,7 @@ class RunningJobs:
         self._lent = LentBook(quotas) if quotas else None
         self._live: dict[str, Live] = {}
         self._holders: dict[Placement, int] = {}
-        """How many jobs stand on each set of GPUs in use."""
+        """How many jobs are on each set of GPUs in use."""
         self._events: list[tuple[float, int, int, str, int]] = []
         self._seq = 0
         self.busy_gpus = 0
@@ -52,7 +48,7 @@ class RunningJobs:
         self.pending_gpus = 0
 
     def _home(self, job: Job) -> str:
-        """The partition in which jobs of its VC run: its own, or the pool of all VCs."""
+        """The partition in which jobs of the VC run: its own, or the pool of all VCs."""
         if job.vc in self._rooms:
             return job.vc
         return next(name for name, room in self._rooms.items() if job.vc in room.quotas)
@@ -81,7 +77,7 @@ class RunningJobs:
         self._rooms[live.partition].put(view)
 
     def _hold(self, live: Live, placement: Placement) -> None:
-        """One job more on these GPUs."""
+        """Count one job more on these GPUs."""
         if self._lent is not None and self._rooms[live.partition].quotas:
             self._lent.hold(placement, live.item.job.vc)
         count = self._holders[placement] = self._holders.get(placement, 0) + 1
@@ -91,7 +87,7 @@ class RunningJobs:
         self.shared_gpus += placement_gpus(placement) if count == 2 else 0
 
     def _give_up(self, live: Live, placement: Placement) -> None:
-        """One job less on them."""
+        """Count one job less on these GPUs."""
         if self._lent is not None and self._rooms[live.partition].quotas:
             self._lent.give_up(placement, live.item.job.vc)
         count = self._holders[placement] = self._holders[placement] - 1
@@ -107,7 +103,7 @@ class RunningJobs:
         return max(self._now_s - max(live.since_s, live.ready_s), 0.0) * live.speed
 
     def _ready_s(self, live: Live) -> float:
-        """From when on it works."""
+        """The time from which on the job works."""
         return max(self._now_s, live.ready_s)
 
     def _catch_up(self, live: Live) -> None:
@@ -129,7 +125,7 @@ class RunningJobs:
     # -- interleaved groups --------------------------------------------------------------------------------
 
     def _ungroup(self, view: Running) -> None:
-        """The others of its group go on without this job."""
+        """Let the others of its group go on without this job."""
         if not view.group:
             return
         rest = tuple(job_id for job_id in view.group if job_id != view.job.id)
@@ -146,7 +142,7 @@ class RunningJobs:
             self._show(other, replace(seen, group=rest if len(rest) > 1 else ()))
 
     def _pace(self, members: Sequence[Live]) -> None:
-        """Give the members of a group, brought up to date before, their speeds."""
+        """Set the speeds of a group's members, which were brought up to date before."""
         known = [member.item.stages for member in members if member.item.stages is not None]
         speeds = [1.0] * len(members)
         if self._interleaving is not None and len(members) > 1:
@@ -172,7 +168,7 @@ class RunningJobs:
                 self._show(member, view)
 
     def _regroup(self, live: Live, decision: Regroup) -> None:
-        """Put a job that was lifted off its GPUs on those decided; its run goes on."""
+        """Put a job that was lifted off its GPUs on the chosen ones; its run goes on."""
         view = live.view
         assert isinstance(view, Running)
         live.outcome.placement = decision.placement
@@ -192,7 +188,8 @@ class RunningJobs:
 
 
 _INSTABILITY_SHOWS_S = 600.0
-"""An unstable utilisation pattern shows only after so long a run, not in a profiling run of a minute or two."""
+"""How long a run must be for an unstable utilisation pattern to show; a profiling run of a minute or two is too
+short."""
 
 
 class JobActions(RunningJobs):
@@ -221,11 +218,11 @@ class JobActions(RunningJobs):
         self._usage = usage
         self._memory = memory
         self.moved = False
-        """A job changed partition in the last ``apply``: plan again at once."""
+        """Whether a job changed partition in the last ``apply``, so that the next plan comes at once."""
 
     def apply(self, actions: Sequence[Action]) -> list[Applied]:
-        """Carry out what leaves first, then what starts, each in order. As Slurm does, it refuses what does not
-        fit the state of the job; whether a plan is safe is not asked here."""
+        """Carry out the actions: jobs that leave first, then starts, each in order. As Slurm does, it refuses what
+        does not fit the state of the job; whether a plan is safe is not checked here."""
         self.moved = False
         refused: dict[int, str] = {}
         for starts in (False, True):
@@ -267,7 +264,7 @@ class JobActions(RunningJobs):
         return None
 
     def _overflows(self, action: Action) -> bool:
-        """Does a job that waits in its VC start on a profiling node?"""
+        """Whether a job that waits in its VC starts on a profiling node."""
         room = self._rooms.get(action.partition)
         return isinstance(action.decision, Start) and room is not None and room.profiling
 
@@ -290,7 +287,7 @@ class JobActions(RunningJobs):
             self._keep(live)
 
     def _lend(self, live: Live, partition: str) -> None:
-        """A waiting job goes over to another partition, where it is about to start."""
+        """Move a waiting job to another partition, where it is about to start."""
         view = live.view
         assert isinstance(view, Pending)
         self._rooms[live.partition].drop(view)
@@ -347,7 +344,7 @@ class JobActions(RunningJobs):
             self._push(self._now_s + LEAST_TOGETHER_S, Event.PAIR_SEEN, live)
 
     def _pair_seen(self, live: Live) -> None:
-        """A pair has been together for long enough for a sampler to judge it: both speeds show in the profiles."""
+        """Put both measured speeds of a pair into the profiles, since a sampler has seen it for long enough."""
         view = live.view
         assert isinstance(view, Running)
         partner = None if view.partner is None else self._live.get(view.partner)
@@ -372,7 +369,8 @@ class JobActions(RunningJobs):
         self._rooms[live.partition].elastic.add(live.item.job.id)
 
     def _resize(self, live: Live, resize: Resize) -> None:
-        """A checkpoint, a restart elsewhere: the same run for Slurm's clock, less the time that this takes."""
+        """Move an elastic job by a checkpoint and a restart: for Slurm's clock it is the same run, less the time that
+        this takes."""
         view, training = live.view, live.training
         assert isinstance(view, Running)
         assert training is not None
@@ -390,8 +388,8 @@ class JobActions(RunningJobs):
         self._schedule_end(live)
 
     def _requeue(self, live: Live, decision: Requeue) -> None:
-        """A preempted job was checkpointed and keeps its work; a parted one starts over, since Lucid did not ask
-        its program to save anything."""
+        """Requeue a job. A preempted job was checkpointed and keeps its work; a parted one starts over, since Lucid
+        did not ask its program to save anything."""
         view = live.view
         assert isinstance(view, Running)
         self._catch_up(live)
@@ -412,7 +410,7 @@ class JobActions(RunningJobs):
         self._wait(live, Pending(view.job, self._now_s, view.profile, ran_s, view.restarts + 1, live.parted))
 
     def _cut(self, live: Live) -> None:
-        """Its node went away: it starts over, an elastic one from its checkpoint. One that forbids a restart is
+        """Start a job over whose node went away, an elastic one from its checkpoint. A job that forbids a restart is
         submitted again by its user."""
         view = live.view
         assert isinstance(view, Running)
@@ -427,12 +425,12 @@ class JobActions(RunningJobs):
         self._wait(live, Pending(view.job, self._now_s, view.profile, ran_s, view.restarts + 1, live.parted))
 
     def _lost(self, view: Running) -> None:
-        """The work of a run is lost with its nodes."""
+        """Count the work of a run that is lost with its nodes."""
         if self._nodes is not None:
             self._nodes.figures.lost_gpu_s += view.gpus * view.elapsed_s(self._now_s)
 
     def _release(self, live: Live) -> None:
-        """From the profiling partition to the job's own VC: after its profiling run it starts over."""
+        """Move a job from the profiling partition to its own VC; after its profiling run it starts over."""
         view = live.view
         assert view is not None
         if isinstance(view, Pending):
@@ -460,7 +458,7 @@ class JobActions(RunningJobs):
     # -- readings, and leaving -----------------------------------------------------------------------------
 
     def _watch(self, live: Live) -> None:
-        """When will the next reading of a running job tell something new?"""
+        """Schedule the next informative reading of a running job."""
         view, truth = live.view, live.item.profile
         assert isinstance(view, Running)
         if truth is None:

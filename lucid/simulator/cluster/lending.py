@@ -1,9 +1,6 @@
-"""What VCs lent and what it cost.
+"""What the VCs of a pool lend and borrow in a replay, in GPU-seconds, and what that costs the VCs that lend.
 
-What the VCs of a pool lend and borrow in a replay, in GPU-seconds.
-
-What lending costs the VCs that lend: how much longer each job waits than in the same replay between walls.
-"""
+The cost is how much longer each job waits than in the same replay between walls."""
 
 from __future__ import annotations
 
@@ -26,8 +23,8 @@ class LentByVc:
 
 
 class LentBook:
-    """A VC borrows what it holds beyond its quota. The others lend that in proportion to what they leave idle of
-    theirs. A pair holds its GPUs once, for the VC of the job that was there first."""
+    """Counts what is lent. A VC borrows what it holds beyond its quota; the others lend that in proportion to what
+    they leave idle of theirs. A pair holds its GPUs once, for the VC of the job that was there first."""
 
     def __init__(self, quotas: Mapping[str, int]) -> None:
         self._quotas = quotas
@@ -37,14 +34,14 @@ class LentBook:
         self._borrowed_gpu_s = dict.fromkeys(quotas, 0.0)
 
     def hold(self, placement: Placement, vc: str) -> None:
-        """A job of the VC starts on these GPUs."""
+        """Count the start of a job of the VC on these GPUs."""
         there = self._on.setdefault(placement, [])
         there.append(vc)
         if len(there) == 1:
             self._held[vc] += placement_gpus(placement)
 
     def give_up(self, placement: Placement, vc: str) -> None:
-        """A job of the VC leaves them."""
+        """Count the end of a job of the VC on these GPUs."""
         there, gpus = self._on[placement], placement_gpus(placement)
         self._held[there[0]] -= gpus
         there.remove(vc)
@@ -54,7 +51,7 @@ class LentBook:
             del self._on[placement]
 
     def wait(self, for_s: float) -> None:
-        """So much time passes."""
+        """Let so much time pass."""
         beyond = {vc: self._held[vc] - quota for vc, quota in self._quotas.items()}
         borrowed = sum(gpus for gpus in beyond.values() if gpus > 0)
         if not borrowed:
@@ -67,28 +64,27 @@ class LentBook:
                 self._lent_gpu_s[vc] += borrowed * -gpus / idle * for_s
 
     def within(self, vc: str) -> bool:
-        """Does the VC hold no more than its quota?"""
+        """Whether the VC holds no more than its quota."""
         return self._held.get(vc, 0) <= self._quotas.get(vc, 0)
 
     def by_vc(self) -> dict[str, LentByVc]:
-        """The books so far."""
+        """GPU-seconds lent and borrowed so far, by VC."""
         return {
             vc: LentByVc(quota, self._lent_gpu_s[vc], self._borrowed_gpu_s[vc]) for vc, quota in self._quotas.items()
         }
 
 
 Outcomes = Mapping[str, JobOutcome]
-"""By job id."""
+"""The outcomes by job id."""
 
 
 @dataclass(frozen=True, slots=True)
 class LendingCost:
-    """Of the jobs of one VC, or of all.
+    """The cost of lending to the jobs of one VC, or to all.
 
     ``walls_avg_jct_s``: their mean JCT where each VC has its own nodes. ``jobs``: how many were submitted while their
     VC held no more than its quota. ``p999_s``, ``worst_s``: by how many seconds more these waited than between walls,
-    the 99.9th percentile and the largest; 0 where none did, ``None`` where there are none.
-    """
+    the 99.9th percentile and the largest; 0 where none did, ``None`` where there are none."""
 
     walls_avg_jct_s: float
     jobs: int
@@ -97,7 +93,7 @@ class LendingCost:
 
 
 def lending_costs(lends: Outcomes, walls: Outcomes) -> dict[str, LendingCost]:
-    """By VC, and under "" of all jobs that ended in both replays. Empty if none did."""
+    """The cost by VC, and under "" for all jobs that ended in both replays. Empty if none did."""
     both = [(one, walls[job_id]) for job_id, one in lends.items() if one.end_s >= 0 and walls[job_id].end_s >= 0]
     by_vc: dict[str, list[tuple[JobOutcome, JobOutcome]]] = {"": both}
     for pair in both:

@@ -1,9 +1,4 @@
-"""Nodes that close, fail, boot.
-
-The nodes of the simulated cluster over time: when they close, are down, and how much of them is held.
-
-When nodes are closed or down in a replay: a file of events, and the time limits that windows need.
-"""
+"""Nodes of the simulated cluster over time: closed, down or up, by a file of events; and how much is held."""
 
 from __future__ import annotations
 
@@ -31,19 +26,17 @@ _SLURM_TIME = re.compile(r"(?:(\d+)-)?(\d+):(\d\d)(?::(\d\d))?")
 
 @dataclass(frozen=True, slots=True)
 class Outages:
-    """By name of a node, in order of time and in seconds of the trace: ``windows``, known to the scheduler from the
-    first second on, and ``downs``, which nobody knows of before."""
+    """Windows and failures by name of a node, in order of time and in seconds of the trace. ``windows`` are known to
+    the scheduler from the first second on, ``downs`` only when they happen."""
 
     windows: Mapping[str, tuple[Window, ...]] = field(default_factory=dict)
     downs: Mapping[str, tuple[Window, ...]] = field(default_factory=dict)
 
 
 def read_events(path: Path, trace: Trace, layout: Mapping[str, Sequence[Node]]) -> Outages:
-    """The events of a CSV file. An event that comes again does so up to the last submission of the trace.
+    """The events of a CSV file. A recurring event comes again up to the last submission of the trace.
 
-    Raises:
-        TraceError: naming file, line, column and value.
-    """
+    Raises: TraceError: naming file, line, column and value."""
     last_s = max((item.job.submit_s for item in trace.jobs), default=0.0)
     found: dict[str, defaultdict[str, list[Window]]] = {"window": defaultdict(list), "down": defaultdict(list)}
     try:
@@ -98,7 +91,7 @@ def _times(values: Mapping[str, str], where: str, epoch_s: float | None, last_s:
 
 
 def _seconds(text: str, column: str, where: str, epoch_s: float | None) -> float:
-    """Seconds of the trace: a number of them, Slurm's [DAYS-]HH:MM[:SS], or a date where the trace has dates."""
+    """Seconds of the trace, from a number of them, Slurm's [DAYS-]HH:MM[:SS], or a date where the trace has dates."""
     found_s = _slurm_seconds(text)
     if found_s is not None:
         return found_s
@@ -133,11 +126,9 @@ def _slurm_seconds(text: str) -> float | None:
 
 
 def _named_nodes(text: str, where: str, layout: Mapping[str, Sequence[Node]]) -> list[str]:
-    """Names of nodes, as the column ``nodes`` of a file says: all (``*``), those of VCs, or those of a host list.
+    """Names of the nodes that the column ``nodes`` names: all (``*``), those of VCs, or those of a host list.
 
-    Raises:
-        TraceError: there is no such node. The message begins with ``where``.
-    """
+    Raises: TraceError: there is no such node. The message begins with ``where``."""
     every = {vc: [node.name for node in nodes] for vc, nodes in layout.items()}
     if text == "*":
         return [name for names in every.values() for name in names]
@@ -162,8 +153,8 @@ def _hosts(text: str, where: str) -> list[str]:
 
 
 def with_limits(trace: Trace, settings: BackfillSettings) -> tuple[Trace, int]:
-    """The trace with a made-up time limit for each job that has none, and how many those are: so many times its run
-    time alone, as ``policy.backfill`` has it. A job without a limit could start before no window."""
+    """The trace with a made-up time limit for each job that has none, and how many those are. The limit is so many
+    times its run time alone, as in ``policy.backfill``: a job without a limit could start before no window."""
     count = sum(item.job.time_limit_s is None for item in trace.jobs)
     jobs = [
         item
@@ -178,27 +169,27 @@ def with_limits(trace: Trace, settings: BackfillSettings) -> tuple[Trace, int]:
 
 
 BEFORE_S = 86400.0
-"""GPU-hours left unused are counted for so long before a window."""
+"""How long before a window unused GPU-hours are counted."""
 _SHOWN = 4
-"""Of the windows that are to come, policies see so many of each node: one that repeats daily has hundreds."""
+"""How many coming windows of each node policies see: a daily one has hundreds."""
 
 
 @dataclass(slots=True)
 class WindowFigures:
-    """What windows and failing nodes did to a replay."""
+    """The effects of windows and failing nodes on a replay."""
 
     windows: int = 0
-    """That began, those of several nodes at the same time counted once."""
+    """How many windows began; those of several nodes at the same time count once."""
     unused_gpu_s: float = 0.0
     """GPU-seconds that nobody held in the 24 h before a window, on the nodes that it closes."""
     there_gpu_s: float = 0.0
-    """All GPU-seconds of these nodes in that time."""
+    """All GPU-seconds of these nodes in these 24 h."""
     cut: int = 0
     """Runs that were still there when a window began, since they had outlived their time limit."""
     left: int = 0
     """Runs that were started to leave before a window, and did (``Start.until_s``)."""
     lost_gpu_s: float = 0.0
-    """GPU-seconds of all these whose work was lost."""
+    """GPU-seconds whose work was lost in all these runs."""
     failed: int = 0
     """Runs that ended because a node went down."""
 
@@ -207,17 +198,17 @@ class WindowFigures:
 class _State:
     room: str
     place: int
-    """Its place among the nodes of its room."""
+    """The node's place among those of its room."""
     node: Node
     windows: list[Window]
-    """Those that are not over."""
+    """Windows that are not over."""
     downs: list[Window]
     held: int = 0
     """GPUs in use."""
     since_s: float = 0.0
     """When ``held`` last changed, or was counted."""
     closes: list[float] = field(default_factory=list)
-    """Times at which it closes, the next last."""
+    """Times at which the node closes, the next one last."""
 
 
 class NodeBook:
@@ -247,8 +238,7 @@ class NodeBook:
         """Let the edges up to now happen.
 
         Returns:
-            Names of the nodes that are closed from now on, and of those that are down.
-        """
+            Names of the nodes that are closed from now on, and of those that are down."""
         if not self._edges or self._edges[-1] > now_s:
             return set(), set()
         while self._edges and self._edges[-1] <= now_s:
@@ -286,14 +276,14 @@ class NodeBook:
     # -- who holds what ------------------------------------------------------------------------------------
 
     def hold(self, placement: Placement, sign: int, now_s: float) -> None:
-        """GPUs are held from now on (``sign`` 1), or no longer (-1)."""
+        """Count GPUs that are held from now on (``sign`` 1), or no longer (-1)."""
         for name, mask in placement:
             state = self._states[name]
             self._count(state, now_s)
             state.held += sign * mask.bit_count()
 
     def _count(self, state: _State, now_s: float) -> None:
-        """What was held since the last change, so far as a window was to begin within a day."""
+        """Count the GPUs held since the last change, in so far as a window was to begin within a day."""
         if state.closes:
             closes_s = state.closes[-1]
             span_s = min(now_s, closes_s) - max(state.since_s, closes_s - BEFORE_S)

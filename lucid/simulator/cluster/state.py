@@ -1,4 +1,4 @@
-"""What the simulated cluster keeps of each job and each partition."""
+"""What the simulated cluster keeps of each job (``Live``, ``JobOutcome``) and of each partition (``Room``)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _SINCE = attrgetter("since_s", "job.submit_s", "job.rank")
 
 
 class Event(IntEnum):
-    """In the order in which things at the same instant happen; arrivals come after both."""
+    """Kinds of event, in the order in which those at the same instant happen; arrivals come after all."""
 
     END = 0
     MEASURED = 1
@@ -30,7 +30,7 @@ class Event(IntEnum):
 
 @dataclass(slots=True)
 class JobOutcome:
-    """What became of one job. Times in seconds of the trace; ``queue_s`` is all time spent pending."""
+    """The outcome of one job. Times in seconds of the trace; ``queue_s`` is all time spent pending."""
 
     job: Job
     duration_s: float
@@ -45,7 +45,7 @@ class JobOutcome:
     resizes: int = 0
     placement: Placement = ()
     within_quota: bool | None = None
-    """In a pool: did its VC hold no more than its quota when the job was submitted?"""
+    """In a pool: whether its VC held no more than its quota when the job was submitted."""
 
     @property
     def jct_s(self) -> float:
@@ -60,31 +60,32 @@ class Live:
     item: TraceJob
     outcome: JobOutcome
     work_s: float
-    """What is left to do, in seconds alone on its GPUs."""
+    """The work left, in seconds alone on its GPUs."""
     partition: str
     speed: float = 1.0
     since_s: float = 0.0
     """When ``work_s`` was last brought up to date."""
     cold_s: float = 0.0
-    """What the last start of it, and of its group, cost."""
+    """The cost of its last start, and of its group's, seconds."""
     ready_s: float = 0.0
-    """No work is done before: it is starting."""
+    """No work is done before this time: the job is starting."""
     parted: bool = False
-    """Was it parted from a partner? It then runs alone."""
+    """Whether the job was parted from a partner, and so runs alone."""
     home_only: bool = False
-    """Did it come home from a profiling node? It is not lent to one again: it would be started over for ever."""
+    """Whether the job came home from a profiling node. It is not lent to one again, or it would be started over for
+    ever."""
     epoch: int = 0
     """Raised whenever the end in the heap becomes void."""
     run: int = 0
-    """Raised whenever the job leaves its GPUs: a reading still in the heap becomes void."""
+    """Raised whenever the job leaves its GPUs, so that a reading still in the heap becomes void."""
     view: Pending | Running | None = None
     training: Training | None = None
-    """Of an elastic job. ``work_s`` then is what is left until its rate changes or it ends."""
+    """The training of an elastic job. ``work_s`` then is the time until its rate changes or it ends."""
 
 
 @dataclass(slots=True)
 class Room:
-    """A partition and its members, views by job id in order."""
+    """A partition and its members, records by job id in order."""
 
     name: str
     nodes: tuple[Node, ...]
@@ -93,19 +94,19 @@ class Room:
     pending: dict[str, Pending] = field(default_factory=dict)
     running: dict[str, Running] = field(default_factory=dict)
     stale: set[str] = field(default_factory=set)
-    """The names of all rooms of which something new is to be shown."""
+    """The names of all rooms whose shown partition is out of date."""
     elastic: set[str] = field(default_factory=set)
-    """Running elastic jobs: their progress is new at every look."""
+    """Running elastic jobs, whose progress is new at every poll."""
     _shown: Partition | None = None
     _before: Partition | None = None
-    """What was shown last …"""
+    """The partition that was shown last."""
     _touched: dict[str, Pending | Running | None] = field(default_factory=dict)
     """… and by id the jobs that are new or gone since, as they were then."""
     _in_order: bool = True
     """Is ``pending``? Not where a job comes back at the instant at which one that stands behind it came."""
 
     def put(self, view: Pending | Running) -> None:
-        """A job waits or runs here, or something about it is new."""
+        """Note that a job waits or runs here, or that its record is new."""
         job_id = view.job.id
         self._touch(job_id)
         if isinstance(view, Pending) and job_id not in self.pending:
@@ -115,12 +116,12 @@ class Room:
         views[job_id] = view
 
     def drop(self, view: Pending | Running) -> None:
-        """A job waits, or runs, here no more."""
+        """Note that a job no longer waits or runs here."""
         self._touch(view.job.id)
         del (self.pending if isinstance(view, Pending) else self.running)[view.job.id]
 
     def changed(self) -> None:
-        """What is shown of it is not what is."""
+        """Note that the shown partition is out of date."""
         self._shown = None
         self.stale.add(self.name)
 
@@ -130,7 +131,7 @@ class Room:
             self._touched[job_id] = self.pending.get(job_id) or self.running.get(job_id)
 
     def show(self) -> Partition:
-        """What policies see: the same object as before where nothing has changed."""
+        """The partition that policies see: the same object as before where nothing has changed."""
         if self._shown is None:
             running = tuple(self.running.values())
             if not self._in_order:

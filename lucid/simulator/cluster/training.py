@@ -1,20 +1,12 @@
-"""Elastic jobs: training, adaptive batch, applications.
+"""Training of elastic jobs in a replay: how far a job gets on which GPUs, by tables or measurements.
 
-The truth about elastic jobs: how far a job gets on which GPUs. Only a replay knows.
+The cluster asks a ``Training`` how long nothing changes, lets so much time pass, and asks again: at each milestone
+the rate may differ. Policies see what the job reports (``core.job.Progress``).
 
-The cluster asks a ``Training`` how long nothing changes, lets so much time pass, and asks again: at each
-milestone the rate may differ. Policies see what the job reports (``core.job.Progress``).
-
-The truth about jobs trained as Pollux's authors measured them, and the agent in such a job (rows P1-P22).
-
-Progress counts steps at the initial batch size. A step with a batch r times as large is worth ``gain`` of them,
-which follows from the gradient's noise at that time; how long it takes follows from the placement.
-
-Applications measured by Pollux's authors: step times by placement, gradients and validation by epoch.
-
-One folder an application: ``placements.csv`` and ``scalability.csv`` hold step times, ``validation-M.csv`` one
-training run with batch size M. What was not measured lies between what was.
-"""
+Applications are those that Pollux's authors measured (rows P1-P22), one folder each: ``placements.csv`` and
+``scalability.csv`` hold step times, ``validation-M.csv`` one training run with batch size M; values between
+measurements are interpolated. Progress counts steps at the initial batch size. A step with a batch r times as large
+is worth ``gain`` of them, by the gradient's noise at that time; its duration follows from the placement."""
 
 from __future__ import annotations
 
@@ -47,11 +39,11 @@ if TYPE_CHECKING:
 
 
 class Training(Protocol):
-    """One elastic job in the system, with what it has reached. Times are seconds alone on its GPUs."""
+    """One elastic job in the system, with its progress. Times are seconds alone on its GPUs."""
 
     @property
     def done(self) -> bool:
-        """Has it reached its target?"""
+        """Whether the job has reached its target."""
         ...
 
     def place(self, layout: tuple[int, ...], delay_s: float) -> None:
@@ -59,7 +51,7 @@ class Training(Protocol):
         ...
 
     def leave(self) -> None:
-        """Off its GPUs; what was reached is kept in a checkpoint."""
+        """Take the job off its GPUs; its progress is kept in a checkpoint."""
         ...
 
     def left_s(self) -> float:
@@ -71,7 +63,7 @@ class Training(Protocol):
         ...
 
     def progress(self) -> Progress:
-        """What the job reports."""
+        """The job's report."""
         ...
 
 
@@ -84,15 +76,15 @@ class Learning(Protocol):
         ...
 
     def measured(self, most: int) -> MeasuredRun:
-        """What a run that was measured before says, for up to ``most`` GPUs."""
+        """The data of an earlier measured run, for up to ``most`` GPUs."""
         ...
 
     def epoch_s(self, most: int) -> tuple[float, ...]:
-        """Seconds for one of them on 1, 2, ..., ``most`` GPUs of as few nodes as possible."""
+        """Seconds of one epoch on 1, 2, ..., ``most`` GPUs of as few nodes as possible."""
         ...
 
     def begin(self, job: Job, agent: bool) -> Training:
-        """The job on its arrival; with an agent it chooses its batch itself."""
+        """The training of the job on its arrival; with an ``agent`` it chooses its batch itself."""
         ...
 
 
@@ -105,7 +97,7 @@ class EpochTable:
     table: tuple[float, ...]
 
     def measured(self, most: int) -> MeasuredRun:
-        """Each epoch is one pass."""
+        """The measured run: each epoch is one pass."""
         left = (max(self.epochs - epoch - 1.0, 0.0) for epoch in range(math.ceil(self.epochs)))
         return MeasuredRun(tuple(left), self.epoch_s(most))
 
@@ -114,7 +106,7 @@ class EpochTable:
         return (*self.table, *[self.table[-1]] * (most - len(self.table)))[:most]
 
     def begin(self, job: Job, agent: bool) -> Training:  # noqa: ARG002 - part of the protocol
-        """An agent would find nothing to choose."""
+        """The training; an agent would find nothing to choose."""
         return _TableTraining(self, 0 if job.elastic is None else job.elastic.batch)
 
 
@@ -157,7 +149,7 @@ class _TableTraining:
 Floats = NDArray[np.float64]
 
 _ATOMIC_MAX = {"yolov3": 8}
-"""Samples a GPU that the authors' evaluation allows below what was measured."""
+"""Most samples per GPU in the authors' evaluation, where that is below what was measured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,8 +171,7 @@ class Application:
         name: its name.
         runs: training runs by batch size.
         placed: (n, 4) local batch, nodes, step and synchronisation time, by placement.
-        scaled: (n, 5) nodes, GPUs, local batch, step and synchronisation time.
-    """
+        scaled: (n, 5) nodes, GPUs, local batch, step and synchronisation time."""
 
     def __init__(
         self,
@@ -219,8 +210,7 @@ class Application:
 
         The placement itself where it was measured (nodes in a ring, so any rotation of it), else between
         placements of as many nodes and GPUs; outside of all that was measured by the model of step times
-        that fits the measurements best.
-        """
+        that fits the measurements best."""
         ring = min(layout[i:] + layout[:i] for i in range(len(layout)))
         found = self._times.get((ring, atomic))
         if found is None:
@@ -259,7 +249,7 @@ class Application:
 
     def iterations(self, batch: int, epochs: int) -> float:
         """Steps that the measured run with this batch size had done after so many epochs (from 1), between the
-        nearest batch sizes. The gradient's noise tells another number, up to 9 % larger."""
+        nearest batch sizes. The gradient's noise gives another number, up to 9 % larger."""
         return self._mix(batch, lambda run: float(run.iteration[epochs - 1]))
 
     def loss(self, batch: int, epochs: int) -> float:
@@ -284,7 +274,7 @@ class Application:
         return (1 - part) * of(self._runs[below]) + part * of(self._runs[above])
 
     def passes(self, batch: int, gpus: int) -> tuple[int, int]:
-        """Samples a GPU a pass, and extra passes, with which so many GPUs make up a total batch size."""
+        """Samples per GPU and pass, and extra passes, with which so many GPUs make up a total batch size."""
         local = math.ceil(batch / gpus - 1e-8)
         accum = math.ceil(local / self.atomic_max - 1e-8) - 1
         if gpus == 1 and batch > self.init_batch:
@@ -292,7 +282,7 @@ class Application:
         return self.within(gpus, math.ceil(local / (accum + 1) - 1e-8), accum)
 
     def within(self, gpus: int, atomic: int, accum: int) -> tuple[int, int]:
-        """The same, cut to the largest batch size."""
+        """Samples and extra passes, cut to the largest batch size."""
         return max(min(atomic, self.most_batch // (gpus * (accum + 1))), 1), accum
 
 
@@ -310,8 +300,7 @@ def read_application(folder: Path) -> Application:
     """Read one application's folder.
 
     Raises:
-        TraceError: a file is missing, or a row of it is bad; the message names file, line and remedy.
-    """
+        TraceError: a file is missing, or a row of it is bad; the message names file, line and remedy."""
     if not folder.is_dir():
         raise TraceError(
             f"{folder}: there is no such folder. Every application of a Pollux workload needs a folder of its name "
@@ -369,7 +358,7 @@ def _sound(text: str | None) -> bool:
 
 
 _AGENT_S = 30.0
-"""The agent looks at new step times, and perhaps changes the batch, so often until nothing is new."""
+"""How often the agent reads new step times, and perhaps changes the batch, until nothing is new."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -383,7 +372,7 @@ class AppLearning:
 
     @property
     def epochs(self) -> float:
-        """Passes over the data: more than the application's own epochs the more a large batch wastes."""
+        """Passes over the data: the more a large batch wastes, the more they exceed the application's own epochs."""
         app, batch = self.app, self.batch
         steps = 0.0
         for epoch in range(app.epochs):
@@ -391,8 +380,9 @@ class AppLearning:
         return steps * batch / app.samples
 
     def measured(self, most: int) -> MeasuredRun:
-        """As Pollux's authors reckon for Optimus: a pass takes as many steps as if every step were exactly one batch,
-        though GPUs that do not divide it take a little more. In the last epoch one step is left."""
+        """The measured run as Pollux's authors reckon it for Optimus: a pass takes as many steps as if every step
+        were exactly one batch, though GPUs that do not divide it take a little more. In the last epoch one step is
+        left."""
         app, batch = self.app, self.batch
         steps = app.samples / batch
         done = [app.iterations(batch, epoch + 1) for epoch in range(app.epochs)]
@@ -401,7 +391,7 @@ class AppLearning:
         return MeasuredRun(left, tuple(steps * step_s for step_s in times))
 
     def epoch_s(self, most: int) -> tuple[float, ...]:
-        """On nodes of as many GPUs as the application was measured on."""
+        """Seconds of an epoch on nodes with as many GPUs as those on which the application was measured."""
         return tuple(self._pass_s(layout) for layout in self._layouts(most))
 
     def _layouts(self, most: int) -> list[tuple[int, ...]]:
@@ -414,7 +404,7 @@ class AppLearning:
         return self.app.samples / (gpus * atomic * (accum + 1)) * _iteration_s(self.app, layout, atomic, accum)
 
     def begin(self, job: Job, agent: bool) -> Training:  # noqa: ARG002 - part of the protocol
-        """The job on its arrival."""
+        """The training of the job on its arrival."""
         return _AppTraining(self.app, self.batch, agent and not self.pinned, agent)
 
 
@@ -431,7 +421,8 @@ def _iteration_s(app: Application, layout: tuple[int, ...], atomic: int, accum: 
 
 
 class _AppTraining:
-    """``chooses``: its agent may change the batch; ``reports``: there is an agent that fits and reports."""
+    """The training of an application. ``chooses``: its agent may change the batch; ``reports``: there is an agent
+    that fits and reports."""
 
     def __init__(self, app: Application, batch: int, chooses: bool, reports: bool) -> None:
         self._app = app
@@ -442,7 +433,7 @@ class _AppTraining:
         self._atomic = self._accum = 0
         self._delay_s = 0.0
         self._agent_s = math.inf
-        """Seconds until the agent looks again."""
+        """Seconds until the agent reads again."""
         self._rate = 0.0
         """Progress a second."""
         self._progress = 0.0
@@ -506,7 +497,7 @@ class _AppTraining:
         return sum(self._layout) * self._atomic * (self._accum + 1)
 
     def _measure(self) -> None:
-        """Note how fast the present configuration is; fit the model anew where it was not seen before."""
+        """Note how fast the present configuration is; fit the model anew if it is a new one."""
         app, gpus = self._app, sum(self._layout)
         step_s, sync_s = app.times(self._layout, self._atomic)
         pass_s = app.samples / self._total * _iteration_s(app, self._layout, self._atomic, self._accum)

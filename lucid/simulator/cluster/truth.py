@@ -1,12 +1,7 @@
-"""Interference and oracle; interleaving.
-
-What only a replay knows: real durations, what profiling will show, how jobs slow each other down.
+"""The truth that only a replay knows: real durations, interference of pairs, speeds of interleaved groups.
 
 Policies never see this module's objects. Where a policy is given the truth on purpose, it comes as
-``OraclePredictor``, which says so in every reason it appears in.
-
-How fast the members of an interleaved group really run: what only a replay knows.
-"""
+``OraclePredictor``, which says so in every reason it appears in."""
 
 from __future__ import annotations
 
@@ -36,7 +31,7 @@ class ContentionTruth:
     """Interference by the documented contention model (docs/simulator.md), where nothing was measured."""
 
     def speeds(self, a: JobProfile, b: JobProfile) -> tuple[float, float]:
-        """As ``lucid.binder.contention`` says."""
+        """The speeds by ``lucid.binder.contention``."""
         return contention_speeds(a, b)
 
 
@@ -54,7 +49,7 @@ class PairsTable:
         return len(self._speeds)
 
     def speeds(self, a: JobProfile, b: JobProfile) -> tuple[float, float]:
-        """The measured pair, in either order."""
+        """The speeds of the measured pair, in either order."""
         found = self._speeds.get((a.workload, b.workload))
         if found is not None:
             return found
@@ -76,8 +71,7 @@ def read_pairs(path: Path) -> PairsTable:
     """Read a table of measured pairs: columns model1, dataset1, batchsize1, amp1, speed1, and the same with 2.
 
     Raises:
-        TraceError: naming file, line, column and value of what is wrong.
-    """
+        TraceError: naming file, line, column and value of what is wrong."""
     speeds: dict[tuple[str, str], tuple[float, float]] = {}
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
@@ -141,7 +135,7 @@ class OraclePredictor:
         return None if self._interference is None else self._interference.speeds(a, b)
 
     def learn(self, ended: Sequence[Ended]) -> None:
-        """Nothing to learn."""
+        """Do nothing: there is nothing to learn."""
 
 
 class Interleaving:
@@ -150,8 +144,7 @@ class Interleaving:
     Args:
         resources: k, over which a round is laid out.
         ordering: in which order members enter a round; "worst" is an ablation.
-        overhead: factors on the round by the number of members.
-    """
+        overhead: factors on the round by the number of members."""
 
     def __init__(self, resources: int = 4, ordering: Ordering = "best", overhead: Overhead = PUBLISHED) -> None:
         self._resources = resources
@@ -159,8 +152,8 @@ class Interleaving:
         self._overhead = overhead
 
     def speeds(self, members: Sequence[StageTimes]) -> list[float]:
-        """Speed of each member, 1.0 being as fast as alone: its iteration alone over the period of a round, which no
-        member beats."""
+        """The speed of each member, 1.0 being as fast as alone: its iteration alone over the period of a round, which
+        no member beats."""
         if len(members) == 1:
             return [1.0]
         # which of two equal groups is listed first must not matter, nor be computed twice

@@ -1,9 +1,8 @@
-"""What accounts have used lately, and the fair-share factors that follow: Slurm's, in a replay.
+"""Accounts' recent usage in a replay, and the fair-share factors that follow from it as in Slurm.
 
-GPU-seconds held, halved every half-life (PriorityDecayHalfLife). The factor of an account is 2^(-U/S) with U its
-part of everybody's usage and S its part of the shares (Slurm's classic fair-share, undamped): 1 for one that has used
-nothing, 1/2 for one that has used what it was entitled to.
-"""
+Usage is GPU-seconds held, halved every half-life (PriorityDecayHalfLife). The factor of an account is 2^(-U/S) with U
+its part of everybody's usage and S its part of the shares (Slurm's classic fair-share, undamped): 1 for one that has
+used nothing, 1/2 for one that has used its share."""
 
 from __future__ import annotations
 
@@ -13,7 +12,7 @@ from collections.abc import Mapping
 from lucid.core.job import Job
 
 _DIGITS = 3
-"""Of a factor: one that changes by less changes nothing."""
+"""Digits of a factor: a smaller change changes nothing."""
 
 
 def fair_shares(usage: Mapping[str, float], shares: Mapping[str, float]) -> dict[str, float]:
@@ -36,8 +35,7 @@ class UsageBook:
     Args:
         half_life_s: after this long usage counts half.
         period_s: how often factors are worked out.
-        shares: by account (or user); 1 where not given.
-    """
+        shares: by account (or user); 1 where not given."""
 
     def __init__(self, half_life_s: float, period_s: float, shares: Mapping[str, float]) -> None:
         self._rate = math.log(2.0) / half_life_s
@@ -49,7 +47,7 @@ class UsageBook:
         self._shown: dict[tuple[str, str], float] = {}
 
     def saw(self, job: Job) -> None:
-        """A job came: its account is entitled to something from now on."""
+        """Note that a job came: its account has a share from now on."""
         owner = job.account or job.user
         if owner and (job.account, job.user) not in self._owners:
             self._owners[job.account, job.user] = owner
@@ -57,14 +55,14 @@ class UsageBook:
             self._due_s = 0.0
 
     def holds(self, job: Job, gpus: int, now_s: float) -> None:
-        """From now on the job holds so many GPUs more (or fewer, if negative)."""
+        """Note that the job holds so many GPUs more from now on (or fewer, if negative)."""
         book = self._books.get(job.account or job.user)
         if book is not None:
             book.bring_to(now_s, self._rate)
             book.gpus += gpus
 
     def factors(self, now_s: float) -> Mapping[tuple[str, str], float]:
-        """By account and user; the same object until it says something else."""
+        """The factors by account and user; the same object until they change."""
         if now_s >= self._due_s:
             self._due_s = (math.floor(now_s / self._period_s) + 1) * self._period_s
             for book in self._books.values():
@@ -87,7 +85,7 @@ class _Book:
         self.gpus = 0
 
     def bring_to(self, now_s: float, rate: float) -> None:
-        """Decay what was used, and add what was held meanwhile, itself decaying from the second it is used."""
+        """Decay the usage, and add what was held meanwhile, itself decaying from the second it is used."""
         kept = math.exp(-rate * (now_s - self.at_s))
         self.gpu_s = self.gpu_s * kept + self.gpus * (1.0 - kept) / rate
         self.at_s = now_s

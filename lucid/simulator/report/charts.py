@@ -1,10 +1,4 @@
-"""Charts and series as data for SVG.
-
-Charts as geometry, lines and grouped bars: what the template draws as SVG, and what the script needs to read
-values off them.
-
-Runs boiled down to as many points as a chart can show.
-"""
+"""Charts of the report, lines and grouped bars, as geometry for SVG; and runs reduced to as many points as fit."""
 
 from __future__ import annotations
 
@@ -29,7 +23,7 @@ from lucid.pages.page import show_count, show_duration, show_many
 from lucid.simulator.engine import Run, Series
 
 MOST_POINTS = 420
-"""Points of one line: about one a pixel and a half."""
+"""Most points of one line: about one a pixel and a half."""
 _GRID_POINTS = 280
 
 Floats = npt.NDArray[np.float64]
@@ -37,7 +31,7 @@ Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class TimeLines:
-    """State over time, by run. Each point is the mean over ``bucket_s``; a run that is over has fewer points."""
+    """The state over time, by run. Each point is the mean over ``bucket_s``; a run that is over has fewer points."""
 
     step_s: float
     bucket_s: float
@@ -68,7 +62,7 @@ def completion_grid(jcts: Sequence[Floats]) -> Floats:
 
 
 def time_lines(runs: Sequence[Run]) -> TimeLines:
-    """Bring the series of all runs onto one grid of time."""
+    """The series of all runs on one grid of time."""
     step_s = max((run.series.step_s for run in runs), default=1.0)
     every = [run.series.at_step(step_s) for run in runs]  # a very long replay keeps fewer samples
     longest = max((len(series.busy_gpus) for series in every), default=0)
@@ -86,7 +80,7 @@ def time_lines(runs: Sequence[Run]) -> TimeLines:
 
 
 def _pending(series: Series) -> Floats:
-    """Jobs waiting, all partitions together."""
+    """Waiting jobs over time, all partitions together."""
     total = np.zeros(len(series.busy_gpus))
     for counts in series.pending_jobs.values():
         total += np.asarray(counts, dtype=np.float64)
@@ -132,7 +126,7 @@ class LineChart:
     lines: list[Line]
     readout: dict[str, Any]
     mark: Tick | None = None
-    """A vertical line with a word."""
+    """A vertical line with a label."""
     width: int = _WIDTH
     left: int = _LEFT
     right: int = _WIDTH - _RIGHT
@@ -140,12 +134,12 @@ class LineChart:
 
     @property
     def bottom(self) -> int:
-        """Where the x axis lies."""
+        """The height of the x axis."""
         return self.height - _BOTTOM
 
 
 def _path(xs: Sequence[float], ys: Sequence[float]) -> str:
-    """Straight lines from point to point; points in the middle of a level stretch are left out."""
+    """The SVG path of straight lines from point to point; points in the middle of a level stretch are left out."""
     kept = [i for i in range(len(ys)) if i in (0, len(ys) - 1) or ys[i] != ys[i - 1] or ys[i] != ys[i + 1]]
     return "M" + "L".join(f"{xs[i]:g},{ys[i]:g}" for i in kept) if kept else ""
 
@@ -325,7 +319,7 @@ class BarChart:
 
 
 def _shortened(name: str) -> str:
-    """Without its middle: long names of VCs tend to differ at either end."""
+    """The name without its middle: long names of VCs tend to differ at either end."""
     half = _LONGEST_LABEL // 2
     return name if len(name) <= _LONGEST_LABEL else f"{name[:half]}…{name[-half + 1 :]}"
 
@@ -343,8 +337,8 @@ def bar_chart(
     styles: Sequence[int],
     groups: Sequence[dict[str, dict[str, Any]]],
 ) -> BarChart | None:
-    """Average queueing delay of each policy by group. ``groups``: figures by group name, one per policy.
-    ``None`` if no group has jobs; one without says so."""
+    """A chart of the average queueing delay of each policy by group; ``None`` if no group has jobs. ``groups``:
+    figures by group name, one per policy."""
     if not any(found.get(name, {}).get("jobs") for found in groups for name in names):
         return None
     delays = [found[n].get("avg_queue_s") or 0.0 for found in groups for n in names if n in found]

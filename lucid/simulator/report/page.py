@@ -1,4 +1,4 @@
-"""Puts the page together and writes it."""
+"""Puts the report page together (charts, tables, sentences, jobs) and writes it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from lucid.simulator.report.charts import TimeLines, completion_grid, jct_of, ti
 from lucid.simulator.report.tables import TellStory, pack_jobs
 
 _MOST_BARS, _LEAST_GROUPS = 96, 6
-"""How many bars one chart takes; VCs with the most jobs come first, and the table beside the chart has more."""
+"""Most bars of one chart, and the least number of VCs in it. VCs with the most jobs come first; the table beside the
+chart has more."""
 _MOST_ROWS = 200
 
 
@@ -32,16 +33,13 @@ def write_report(
 ) -> None:
     """Write one HTML page that needs nothing beside itself, the same bytes for the same runs.
 
-    ``metrics``: what ``run_metrics`` says of each run, by policy. ``notes`` stand near the top; where one says
-    that the trace is synthetic, so does the page's title. The others are measured against ``baseline_of`` the runs.
-    ``told``: who gains and who loses; the page shows lucid, or the last policy where lucid was not replayed.
-    ``logs``: the decisions by policy, for the timeline of nodes; ``tell`` makes the story of a job of them.
-    ``answer``: stands first in place of the best policy's figures, over those of lucid.
+    ``metrics``: ``run_metrics`` of each run, by policy. ``notes`` stand near the top; where one says that the trace
+    is synthetic, so does the page's title. The others are compared with ``baseline_of`` the runs. ``told``: who gains
+    and who loses; the page shows lucid, or the last policy where lucid was not replayed. ``logs``: the decisions by
+    policy, for the timeline of nodes; ``tell`` makes the story of a job of them. ``answer``: stands first in place of
+    the best policy's figures, over those of lucid.
 
-    Raises:
-        ValueError: there are no runs.
-        OSError: the file cannot be written.
-    """
+    Raises: ValueError: there are no runs. OSError: the file cannot be written."""
     if not runs:
         raise ValueError("a report needs at least one run")
     context = {**_context(trace_name, runs, metrics, notes), "gains": _gains(told)}
@@ -174,7 +172,7 @@ def _charts(
 
 
 def _sampled(lines: TimeLines) -> str:
-    """How the points of the charts over time came about."""
+    """How the points of the charts over time are made, in words."""
     each = show_duration(lines.step_s)
     if lines.bucket_s == lines.step_s:
         return f"One sample every {each}."

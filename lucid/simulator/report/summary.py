@@ -1,5 +1,6 @@
-"""The runs in words: what was replayed, who came off best, what to know before believing it, and how each policy
-appears throughout the page."""
+"""Sentences of the report: what was replayed, which policy came off best, and what limits that comparison.
+
+Also the style of each policy, which is the same throughout the page."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ from lucid.simulator.engine import Run
 from lucid.simulator.metrics import baseline_of
 
 _STYLES = 8
-"""Classes p0 to p7 of the style sheet: a colour and a dash each."""
+"""How many classes the style sheet has, p0 to p7: a colour and a dash each."""
 _OWN_STYLE = {"lucid": 0, "fifo": 1, "sjf": 2, "tiresias": 3, "qssf": 4, "srtf": 5, "backfill": 6}
 
 _ABOUT = {
@@ -38,7 +39,7 @@ _WITHOUT_ESTIMATES = frozenset(name for name, kind in ESTIMATES.items() if kind 
 
 
 def synthetic(notes: Sequence[str]) -> bool:
-    """Does a note say that the trace is synthetic?"""
+    """Whether a note says that the trace is synthetic."""
     return any(
         re.search(r"(?<!not )(?<!not a )(?<!--workloads )\bsynthetic\b", note, re.IGNORECASE) for note in notes
     )
@@ -60,7 +61,7 @@ def facts(runs: Sequence[Run]) -> list[str]:
 
 
 def never_ran(figures: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """Jobs that are in no figure, told once of policies that leave out as many. ``figures``: by policy."""
+    """Notes on jobs that are in no figure, one for policies that leave out as many. ``figures``: by policy."""
     by_count: dict[int, list[str]] = {}
     for name, found in figures.items():
         by_count.setdefault(found.get("impossible_jobs", 0), []).append(name)
@@ -73,8 +74,8 @@ def never_ran(figures: Mapping[str, Mapping[str, Any]]) -> list[str]:
 
 
 def headline(runs: Sequence[Run], figures: Sequence[dict[str, Any]]) -> str:
-    """The comparison with the baseline in one sentence: of the best policy that a real cluster can have, where there
-    is one beside the baseline. A second sentence names what those that know the truth would have made of it."""
+    """The comparison with the baseline in one sentence: that of the best policy that a real cluster can have, if
+    there is one beside the baseline. A second sentence gives the result of policies that know the truth."""
     known = [(found["avg_jct_s"], i) for i, found in enumerate(figures) if "avg_jct_s" in found]
     if not known:
         return "No job ended under any policy."
@@ -104,8 +105,8 @@ def headline(runs: Sequence[Run], figures: Sequence[dict[str, Any]]) -> str:
 
 
 def _best(runs: Sequence[Run], figures: Sequence[dict[str, Any]]) -> int:
-    """The shortest average JCT: of the policies that decide by what a real cluster knows, where one of them beside
-    the baseline ended jobs; else of all."""
+    """Index of the policy with the shortest average JCT, of those that decide by what a real cluster knows; of all
+    where no such policy beside the baseline ended jobs."""
     known = [(found["avg_jct_s"], i) for i, found in enumerate(figures) if "avg_jct_s" in found]
     real = [(value, i) for value, i in known if not knows_truth(runs[i])]
     return min(real if len(real) > 1 else known)[1]
@@ -121,7 +122,7 @@ def _truth(run: Run) -> str:
 
 
 def _beyond(runs: Sequence[Run], known: Sequence[tuple[float, int]], best: int) -> str:
-    """What the reader must know of the best policy; or of one that is better, and that nobody can have."""
+    """What the reader must know of the best policy; or of a better one that nobody can have."""
     least_s, least = min(known)
     if least == best or knows_truth(runs[best]):
         return _truth(runs[best])
@@ -145,7 +146,7 @@ _HEADLINE_FIGURES = (
 
 
 def changes(runs: Sequence[Run], figures: Sequence[dict[str, Any]], policy: str = "") -> dict[str, Any] | None:
-    """``policy``, or that of the headline, against the baseline, where they differ: for better and for worse."""
+    """How ``policy``, or that of the headline, differs from the baseline, for better and for worse."""
     base = _base(runs)
     if "avg_jct_s" not in figures[base]:
         return None
@@ -180,12 +181,12 @@ def styles(policies: Sequence[str]) -> list[int]:
 
 
 def about(policy: str) -> str:
-    """How the policy orders jobs, where that is known."""
+    """How the policy orders jobs, in words; empty where that is unknown."""
     return _ABOUT.get(policy, "")
 
 
 def estimates(policy: str, predictor: str) -> str:
-    """Where its estimates of run times come from."""
+    """The source of the policy's estimates of run times."""
     if policy in _WITHOUT_ESTIMATES:
         return "none used"
     if predictor == _ORACLE:
@@ -194,12 +195,12 @@ def estimates(policy: str, predictor: str) -> str:
 
 
 def knows_truth(run: Run) -> bool:
-    """Did the policy decide by run times that only a replay has?"""
+    """Whether the policy decided by run times that only a replay has."""
     return run.predictor == _ORACLE and run.policy not in _WITHOUT_ESTIMATES
 
 
 def habits(run: Run, metrics: dict[str, Any]) -> list[str]:
-    """What the run shows of preemption, sharing and profiling: three cells."""
+    """The run's preemption, sharing and profiling: three cells."""
     preempted = sum(o.preemptions > 0 for o in run.outcomes)
     packed = metrics.get("packed_jobs") or 0
     profiled = sum(o.profiled_s > 0 for o in run.outcomes)

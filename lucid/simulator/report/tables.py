@@ -1,13 +1,8 @@
-"""Tables, list of jobs.
+"""Tables of the report page: policies compared, the figures behind charts, and every job with its story.
 
-The tables of the page: the comparison of policies, and the figures behind each chart.
-
-Every job of a simulation inside the page: where it ran under each policy, how long it waited, and its story.
-
-The page unpacks two kinds of data when somebody looks: ``facts`` (columns over all jobs, for each policy the times
-during which each job held GPUs of a node), and for each policy the stories. They are gzip in base64, so that 10,000
-jobs stay below 5 MiB.
-"""
+The page unpacks two kinds of data when somebody opens them: ``facts`` (columns over all jobs, for each policy the
+times during which each job held GPUs of a node), and for each policy the stories. They are gzip in base64, so that
+10,000 jobs stay below 5 MiB."""
 
 from __future__ import annotations
 
@@ -33,7 +28,7 @@ from lucid.simulator.report.charts import Floats, TimeLines
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """What is shown, and the value itself."""
+    """A cell: its text, and the value itself."""
 
     text: str
     value: float | None
@@ -42,16 +37,16 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column of the comparison. ``better``: is there a better direction to mark (less, in every case)?"""
+    """A column of the comparison. ``better``: whether there is a better direction to mark (less, in every case)."""
 
     group: str
     title: str
     key: str
     show: Callable[[float | None], str] | None = None
-    """``None``: a duration, in a unit common to the column."""
+    """Shows a value; ``None``: a duration, in a unit common to the column."""
     better: bool = True
     part: str = ""
-    """Of which part of the figures it is."""
+    """The part of the figures that holds the value."""
 
 
 _COLUMNS = (
@@ -70,17 +65,17 @@ _BOUND = (
     Column("Starvation bound", "jobs past it", "jobs_past_bound", show_count),
     Column("Starvation bound", "worst by", "worst_past_bound_s"),
 )
-"""Where one of the policies promised such a bound."""
+"""Columns for policies that promised a starvation bound."""
 _PARTS = (
     Column("24 h before windows", "GPU-hours unused", "unused_before_gpu_h", show_count, part="windows"),
     Column("24 h before windows", "GPU-hours of lost work", "lost_gpu_h", show_count, part="windows"),
 )
-"""Where the replay had windows."""
+"""Columns for replays with windows."""
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """One row a policy. ``spans``: groups of columns with how many each has."""
+    """The table of policies, one a row. ``spans``: groups of columns with how many each has."""
 
     spans: list[tuple[str, int]]
     columns: list[Column]
@@ -116,7 +111,7 @@ def _cells(column: Column, values: Sequence[float | None]) -> list[Cell]:
 
 
 def completion_table(policies: Sequence[str], jcts: Sequence[Floats]) -> Plain:
-    """Within what time which share of jobs is done."""
+    """The share of jobs that is done within each time."""
     rows = []
     for percent in (10, 25, 50, 75, 90, 95, 99, 99.9):
         times = [show_duration(float(np.percentile(jct, percent))) if len(jct) else "–" for jct in jcts]
@@ -196,8 +191,8 @@ def lending_table(policies: Sequence[str], by_vc: Sequence[Mapping[str, Mapping[
 
 
 def gains_tables(found: Gains, most_rows: int) -> list[tuple[str, list[tuple[str, list[str], bool]], int]]:
-    """By VC and by user, those that lose most first: a title, rows (name, cells, does it lose?), and how many rows
-    more there are."""
+    """Tables by VC and by user, those that lose most first: a title, rows (name, cells, whether it loses), and how
+    many rows more there are."""
     made = []
     for title, parties in (("VC", found.vcs), ("user", found.users)):
         rows = [
@@ -219,9 +214,9 @@ def gains_tables(found: Gains, most_rows: int) -> list[tuple[str, list[tuple[str
 
 
 MOST_JOBS = 10_000
-"""Jobs in one page: the first to be submitted, so that the timeline is whole up to the last of them."""
+"""Most jobs in one page: the first to be submitted, so that the timeline is whole up to the last of them."""
 MOST_BYTES = 4_000_000
-"""Of all that is packed here. Policies whose stories would not fit go without; ``lucidctl explain`` tells them."""
+"""Most bytes packed here. Policies whose stories would not fit go without; ``lucidctl explain`` has them."""
 
 TellStory = Callable[[Run, JobOutcome], str]
 """The story of a job in words, its lines not wrapped."""
@@ -229,13 +224,13 @@ TellStory = Callable[[Run, JobOutcome], str]
 _STARTS = ("start", "resize", "regroup")
 _ENDS = ("requeue", "part", "release")
 ALONE, PROFILED, SHARED = 0, 1, 2
-"""What a stay on a node is."""
+"""Kinds of stay on a node."""
 
 
 @dataclass(frozen=True, slots=True)
 class JobPack:
-    """``facts``, ``stories`` by policy: packed. ``listed`` of ``jobs`` are in it. ``without``: policies whose stories
-    did not fit. ``decided``: are there decisions, which say where a job stood when?"""
+    """The packed jobs: ``facts``, and ``stories`` by policy. ``listed`` of ``jobs`` are in it. ``without``: policies
+    whose stories did not fit. ``decided``: whether there are decisions, which say where a job was when."""
 
     facts: str
     stories: Mapping[str, str]
@@ -252,8 +247,8 @@ def pack_jobs(
     tell: TellStory | None = None,
     first: str = "",
 ) -> JobPack:
-    """The jobs of all runs. ``logs``: decisions by policy; without them a job stays where it ended. ``tell``: makes a
-    story where there are decisions. ``first``: whose stories are packed first."""
+    """The packed jobs of all runs. ``logs``: decisions by policy; without them a job stays where it ended. ``tell``:
+    makes a story where there are decisions. ``first``: the policy whose stories are packed first."""
     order = sorted(runs[0].outcomes, key=lambda o: (o.job.submit_s, o.job.id))[:MOST_JOBS]
     index = {o.job.id: i for i, o in enumerate(order)}
     names, nodes = _Words(), _Words()
@@ -288,7 +283,7 @@ def pack_jobs(
 
 
 class _Words:
-    """Each word once; a number for each."""
+    """Words, each stored once, and their numbers."""
 
     def __init__(self) -> None:
         self.words: list[str] = []
@@ -348,7 +343,7 @@ def _kind(row: DecisionRow) -> int:
 
 
 def _parsed(placement: str) -> list[tuple[str, int]]:
-    """The inverse of ``show_placement``: node and mask."""
+    """Nodes and masks of the placement that ``show_placement`` wrote."""
     parts = []
     for part in placement.split():
         node, _, ranges = part.rpartition(":")

@@ -1,4 +1,4 @@
-"""What is in a trace, in figures."""
+"""Figures that describe a trace: jobs, load, sizes, durations, rhythms, ready for JSON."""
 
 from __future__ import annotations
 
@@ -27,8 +27,7 @@ def describe(trace: Trace) -> dict[str, Any]:
     """Figures about a trace, ready for JSON. Times in seconds (``_s``), load in GPU-hours (``_gpu_h``).
 
     The span goes from the first to the last submission. ``by_hour_of_day`` and ``by_weekday`` (Monday first) are
-    mean submissions per hour; they are ``None`` without calendar dates, and follow the trace's own clock.
-    """
+    mean submissions per hour; they are ``None`` without calendar dates, and follow the trace's own clock."""
     jobs = trace.jobs
     span_s = jobs[-1].job.submit_s - jobs[0].job.submit_s if jobs else 0.0
     durations = sorted(item.duration_s for item in jobs)
@@ -83,7 +82,7 @@ def _of_vc(trace: Trace, vc: str, load_s: float, span_s: float) -> dict[str, Any
 
 
 def _same_name_share(trace: Trace) -> float:
-    """Jobs whose user had submitted one before whose name is the same up to its last dash."""
+    """The share of jobs whose user had submitted one before with the same name up to its last dash."""
     seen: set[tuple[str, str]] = set()
     again = 0
     for item in trace.jobs:

@@ -1,4 +1,6 @@
-"""What a synthetic history is made from. docs/traces-synthetic.md says where the numbers come from."""
+"""Named presets of synthetic months, and the settings that such a month is made from.
+
+docs/traces-synthetic.md says where the numbers come from."""
 
 from __future__ import annotations
 
@@ -35,8 +37,7 @@ class SynthSettings:
     """Parameters of ``synthesise``. Shares are of jobs and between 0 and 1; times say their unit.
 
     Raises:
-        ConfigError: a value out of range; names it.
-    """
+        ConfigError: a value out of range; names it."""
 
     name: str
     jobs: int
@@ -44,7 +45,7 @@ class SynthSettings:
     vcs: tuple[Vc, ...]
     gpus_per_node: int = 8
     weekend: float = 0.55
-    """Submissions on a Saturday or Sunday, against a weekday."""
+    """Submissions on a Saturday or Sunday, as a share of a weekday's."""
     day_noise: float = 0.2
     """Standard deviation of the logarithm of a day's submissions."""
     user_zipf: float = 1.0
@@ -61,35 +62,36 @@ class SynthSettings:
     )
     """How often a project other than a user's main one asks for so many GPUs."""
     sweep: float = 0.22
-    """Submissions that are a sweep of several like jobs, instead of one."""
+    """Share of submissions that are a sweep of several like jobs, instead of one."""
     sweep_jobs: float = 4.0
     """Mean size of a sweep on single GPUs; sweeps of jobs on g GPUs are smaller by the root of g."""
     debug: float = 0.40
-    """Submissions in working hours that begin with short debugging runs."""
+    """Share of submissions in working hours that begin with short debugging runs."""
     debug_at_night: float = 0.08
     debug_median_s: float = 38.0
     failed: float = 0.13
-    """Full runs that crash, mostly early."""
+    """Share of full runs that crash, mostly early."""
     cancelled: float = 0.16
-    """Full runs that their user stops part of the way."""
+    """Share of full runs that their user stops part of the way."""
     most_s: float = 7 * 86400.0
     """No job runs longer than this: the longest time limit of the cluster."""
     storm: Storm | None = None
     largest: float = 0.5
-    """The largest projects ask for this share of their VC's GPUs."""
+    """Share of their VC's GPUs that the largest projects ask for."""
     large_longer: float = 0.35
     """Runs on g GPUs are longer by g to this power."""
     debug_large: float = 0.3
-    """Debugging runs that ask for as many GPUs as the full run; the others ask for one."""
+    """Share of debugging runs that ask for as many GPUs as the full run; the others ask for one."""
     user_spread: float = 0.0
     """Standard deviation of the logarithm of a factor that the run times of all projects of a user share. Where it is
     not 0, users also differ in how often they begin with debugging runs: from a tenth to twice the usual."""
     series: float = 0.0
-    """Submissions that are a long series of alike jobs: dozens to hundreds of one user within an hour or two."""
+    """Share of submissions that are a long series of alike jobs: dozens to hundreds of one user within an hour or
+    two."""
     series_jobs: float = 30.0
     """Median size of such a series on single GPUs (log-normal, sigma 1); on g GPUs it is smaller by the root of g."""
     service: float = 0.0
-    """Submissions that are a service: a few GPUs for weeks, until its user stops it."""
+    """Share of submissions that are a service: a few GPUs for weeks, until its user stops it."""
     service_days: float = 9.0
     """Median life of a service (log-normal, sigma 0.8). ``most_s`` bounds it too."""
 
@@ -136,8 +138,8 @@ class SynthSettings:
         return sum(vc.nodes for vc in self.vcs)
 
     def resized(self, jobs: int | None, days: float | None) -> SynthSettings:
-        """With another number of jobs or days. If only one is given the other follows, so that the rate of
-        submission and the length of jobs stay as they are."""
+        """The settings with another number of jobs or days. If only one is given the other follows, so that the rate
+        of submission and the length of jobs stay as they are."""
         if jobs is None and days is None:
             return self
         if jobs is None:
@@ -219,8 +221,7 @@ def preset(name: str) -> SynthSettings:
     """The settings of a named history.
 
     Raises:
-        ConfigError: no such name; lists the known ones.
-    """
+        ConfigError: no such name; lists the known ones."""
     if name not in PRESETS:
         raise ConfigError(f"unknown synthetic trace {name!r} (known: {', '.join(sorted(PRESETS))})")
     return PRESETS[name]
@@ -230,6 +231,5 @@ def vc_layout(name: str) -> dict[str, int]:
     """Nodes by VC of a named history.
 
     Raises:
-        ConfigError: no such name; lists the known ones.
-    """
+        ConfigError: no such name; lists the known ones."""
     return {vc.name: vc.nodes for vc in preset(name).vcs}

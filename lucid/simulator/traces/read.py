@@ -1,4 +1,4 @@
-"""One door for reading traces: find the format out, or take the one that is named."""
+"""Reads a trace file of any known format: finds the format out by the first lines, or takes the named one."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Reader = Callable[[Source, list[str], int, ReadOptions], Trace]
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """A trace format: a line about it, and its reader (which is given the header, split, and its line)."""
+    """A trace format: a line about it, and its reader (which is given the split header and its line)."""
 
     about: str
     read: Reader
@@ -71,19 +71,18 @@ def read_trace(
         path: the file.
         format: name of the format; ``None`` finds it out from the first lines.
         skip_bad: leave bad rows out and count them in ``Trace.skipped``, instead of stopping at the first.
-        swf_procs_per_gpu: SWF only: so many processors are taken as one GPU.
+        swf_procs_per_gpu: SWF only: how many processors count as one GPU.
         keep_cpu_jobs: keep jobs that asked for no GPU (they are dropped and counted otherwise).
         progress: called now and then with (lines done, lines in all).
-        applications: Pollux's workloads only: the folder that has a folder of profiles for each application;
-            ``None`` takes the folder of the trace.
+        applications: Pollux's workloads only: the folder that has a folder of profiles for each application; ``None``
+            takes the folder of the trace.
         columns: which column of a table is which (``table.columns_from``); the file is then read as one.
 
     Raises:
         ConfigError: no such format; the message lists the known ones. Or ``applications`` or ``columns`` with another
             format.
-        TraceError: the file cannot be read, its format is not recognised, a column is missing, or a row is
-            bad; the message names file, line, column, value and remedy.
-    """
+        TraceError: the file cannot be read, its format is not recognised, a column is missing, or a row is bad; the
+            message names file, line, column, value and remedy."""
     if format is not None and format not in FORMATS:
         raise ConfigError(f"unknown trace format {format!r} (known: {', '.join(sorted(FORMATS))})")
     if swf_procs_per_gpu < 1:
@@ -106,8 +105,7 @@ def sniff(path: str | Path) -> str:
     """Name of the format of a file.
 
     Raises:
-        TraceError: it cannot be read, or is of no known format.
-    """
+        TraceError: it cannot be read, or is of no known format."""
     source = as_lines(load(Path(path)))
     line, first = first_line(source)
     return _sniff(source, first, line)
@@ -168,7 +166,8 @@ _PAI = (
 
 
 def _nearest(first: str) -> str:
-    """The format of which the header has most, and what it lacks; empty where it has next to nothing of any."""
+    """The format that shares most columns with the header, and what the header lacks; empty where it shares next to
+    none."""
     cells = {cell.strip().strip('"').lower() for cell in re.split(f"[{DELIMITERS}]", first)}
     if cells & {"terminated", "plan_gpu"}:
         return _PAI

@@ -1,9 +1,6 @@
-"""Trace, TraceJob; rows to a trace.
+"""``Trace`` and ``TraceJob``: one trace in memory; and the loop that makes one from the rows of any format.
 
-One trace in memory, whatever format it came from.
-
-From rows to a trace: one loop for all formats, so that bad rows are treated the same everywhere.
-"""
+One loop for all formats, so that bad rows are treated the same everywhere."""
 
 from __future__ import annotations
 
@@ -24,14 +21,12 @@ from lucid.simulator.cluster.training import Learning
 class TraceJob:
     """A job with the truth about it that only a replay knows.
 
-    ``duration_s``: run time alone on its GPUs. ``profile``: what sampling it would show, where the trace says.
+    ``duration_s``: run time alone on its GPUs. ``profile``: what sampling it would show, where the trace has that.
     ``share_label``: a published share score for it. ``state``: as accounting reports it (COMPLETED, FAILED,
-    CANCELLED, TIMEOUT, ...), empty where unknown. ``learning``: of an elastic job, how it trains; its
-    ``duration_s`` is then what it takes on the GPUs and with the batch it was submitted with. ``stages``: what a
-    dry run of one iteration would show. ``waited_s``: what really passed between submission and start, where the
-    log tells. ``idle``: when it does nothing on its GPUs, seconds since its start: how long a session's user is away
-    does not depend on GPUs.
-    """
+    CANCELLED, TIMEOUT, ...), empty where unknown. ``learning``: how an elastic job trains; its ``duration_s`` is then
+    its run time on the GPUs and with the batch it was submitted with. ``stages``: what a dry run of one iteration
+    would show. ``waited_s``: the real time between submission and start, where the log has it. ``idle``: when it does
+    nothing on its GPUs, seconds since its start: how long a session's user is away does not depend on GPUs."""
 
     job: Job
     duration_s: float
@@ -51,8 +46,7 @@ class Trace:
     ``epoch_s``: Unix time of second 0 where the trace has calendar dates (so that rhythms can be read).
     ``evaluated_with``: settings of policies, by section and key, in the evaluation that the trace was published
     with; they hold unless set otherwise.
-    ``skipped``: rows left out by ``--skip-bad`` or because they asked for no GPU, by reason.
-    """
+    ``skipped``: rows left out by ``--skip-bad`` or because they asked for no GPU, by reason."""
 
     name: str
     jobs: tuple[TraceJob, ...]
@@ -69,18 +63,18 @@ class Trace:
 NO_GPU = "asked for no GPU"
 _YEAR_S = 365 * 86_400.0
 _MOST_DURATION_S = 10 * _YEAR_S
-"""No job runs longer. A replay of one absurd duration would not end."""
+"""The longest run time of a job. A replay of one absurd duration would not end."""
 _MOST_SPAN_S = 20 * _YEAR_S
-"""No job is submitted later after the first one."""
+"""The longest time between the first and the last submission."""
 _MOST_GPUS = 100_000
-"""No job asks for more GPUs. The largest machine has fewer."""
+"""Most GPUs that a job may ask for; the largest machine has fewer."""
 _PROGRESS_EVERY = 5000
 _REMEDY = "correct the row, or leave bad rows out with --skip-bad"
 
 
 @dataclass(slots=True)
 class Draft:
-    """A job as its row says; ``submit_s`` still counts from wherever the file counts."""
+    """A job as its row has it; ``submit_s`` still counts from wherever the file counts."""
 
     id: str
     vc: str
@@ -130,8 +124,7 @@ def collect(
         rebase: count submit times from the first job; else they stay as they are.
 
     Raises:
-        TraceError: a bad row (unless they are skipped), or no job is left.
-    """
+        TraceError: a bad row (unless they are skipped), or no job is left."""
     drafts: list[tuple[float, int, Draft]] = []
     ids: dict[str, int] = {}
     counts: Counter[str] = Counter()
@@ -188,12 +181,10 @@ def collect_csv(
     options: ReadOptions,
     epoch: Callable[[float], float | None],
 ) -> Trace:
-    """A CSV with a header that names at least the columns ``needed``; ``about`` says what such a file is. The rest is
-    as for ``collect``.
+    """The trace of a CSV with a header that names at least the columns ``needed``; ``about`` says what such a file
+    is. The rest is as for ``collect``.
 
-    Raises:
-        TraceError: a missing column, or as ``collect``.
-    """
+    Raises: TraceError: a missing column, or as ``collect``."""
     fit_header(source, header_line, header, needed, about)
     row = Row(header)
     return collect(source, csv_rows(source, row, len(header), header, header_line), row, parse, options, epoch)
@@ -204,12 +195,12 @@ def no_date(first_s: float) -> None:
 
 
 def show_skipped(skipped: tuple[tuple[str, int], ...]) -> str:
-    """As ``3 asked for no GPU, 1 short row``."""
+    """The skipped rows in words: ``3 asked for no GPU, 1 short row``."""
     return ", ".join(f"{count} {reason}" for reason, count in skipped) or "it has no rows"
 
 
 def _check(draft: Draft) -> None:
-    """Is it a job that some cluster could have run?"""
+    """Check that some cluster could have run the job."""
     if draft.duration_s > _MOST_DURATION_S:
         problem = f"is a run time above 10 years ({_MOST_DURATION_S:,.0f} s)"
         raise BadCell("", f"{draft.duration_s:g} s", problem, reason="run time above 10 years")

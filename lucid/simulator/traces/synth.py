@@ -1,22 +1,16 @@
-"""Synthetic months.
+"""Makes synthetic months: from settings and a seed to a trace of users, their projects and invented workloads.
 
-From settings and a seed to a trace.
+A job's user and name say something, not everything, of how long it runs. No workload was measured; a formula made
+them. A family has four numbers: compute demand per root of a sample ``c``, memory traffic relative to compute ``m``,
+parameters ``p`` (MiB), activations per sample ``a`` (MiB). For a batch of *b* samples, with mixed precision (AMP)
+doing the same arithmetic in 0.65 of the time, half the traffic, and 0.6 of the activation memory:
 
-Users and their projects: why a job's user and name say something, not everything, of how long it runs.
+    gpu_util    = 100 (1 - exp(-c sqrt(b) k))                k = 0.65 with AMP, else 1
+    mem_util    = gpu_util * m * (1 - exp(-b / 48)) * t      t = 0.75 with AMP, else 1
+    gpu_mem_mib = 900 + 4 p s + a b q                        s = 1.1, q = 0.6 with AMP; else s = q = 1
 
-A table of invented training workloads. Nothing in it was measured: a formula made it, given here in full.
-
-A family has four numbers: compute demand per root of a sample ``c``, memory traffic relative to compute ``m``,
-parameters ``p`` (MiB), activations per sample ``a`` (MiB). For a batch of *b* samples, with mixed precision
-(AMP) doing the same arithmetic in 0.65 of the time, half the traffic, and 0.6 of the activation memory:
-
-    gpu_util    = 100 (1 - exp(-c sqrt(b) k))                    k = 0.65 with AMP, else 1
-    mem_util    = gpu_util * m * (1 - exp(-b / 48)) * t          t = 0.75 with AMP, else 1
-    gpu_mem_mib = 900 + 4 p s + a b q                            s = 1.1, q = 0.6 with AMP; else s = q = 1
-
-(900 MiB for the CUDA context, 4 p for weights, gradients and two moments.) Families marked unstable alternate
-between phases, so that an average hides what a partner on the same GPU would meet.
-"""
+(900 MiB for the CUDA context, 4 p for weights, gradients and two moments.) Families marked unstable alternate between
+phases, so that an average hides what a partner on the same GPU would meet."""
 
 from __future__ import annotations
 
@@ -88,8 +82,8 @@ WORKLOADS: tuple[Workload, ...] = tuple(
 
 
 def with_workloads(trace: Trace, seed: int) -> tuple[Trace, int]:
-    """The trace with a synthetic workload, drawn uniformly, for each job without GPU readings; and how many
-    jobs that were. Says nothing of durations: readings drawn so are no help in predicting them."""
+    """The trace with a synthetic workload, drawn uniformly, for each job without GPU readings; and the number of
+    these jobs. Readings drawn so are no help in predicting durations."""
     rng = Random(f"workloads of {seed}")
     given = 0
     jobs: list[TraceJob] = []
@@ -114,7 +108,7 @@ _KNOBS = (
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    """A kind of work: median run time (seconds, before the load is fitted), how often, and its usual GPUs."""
+    """A kind of work: median run time (seconds, before the load is fitted), frequency, and its usual GPUs."""
 
     verb: str
     weight: float
@@ -137,8 +131,7 @@ _KINDS = (
 class Template:
     """A project that its user submits again and again: ``median_s`` and ``sigma`` make its log-normal run time.
 
-    ``center_s`` and ``width_s`` say when in the history it is worked on; ``version`` counts submissions.
-    """
+    ``center_s`` and ``width_s`` say when in the history it is worked on; ``version`` counts submissions."""
 
     name: str
     gpus: int
@@ -162,14 +155,14 @@ class Template:
 
 @dataclass(slots=True)
 class User:
-    """Somebody with projects. ``name`` and ``vc`` as jobs show them."""
+    """A user with projects. ``name`` and ``vc`` as jobs show them."""
 
     name: str
     vc: str
     account: str
     templates: list[Template] = field(default_factory=list)
     debugs: float = 1.0
-    """How often debugging runs come first, as a multiple of what is usual."""
+    """How often debugging runs come first, as a multiple of the usual."""
 
     def pick(self, at_s: float, rng: Random) -> Template:
         """The project worked on at that time."""
@@ -198,8 +191,8 @@ def people_of(vc: Vc, settings: SynthSettings, first: int, rng: Random) -> tuple
 
 
 def _deck(settings: SynthSettings, most_gpus: int, count: int, rng: Random) -> list[int]:
-    """GPU counts for so many projects: in the wanted shares as exactly as whole numbers can be, then shuffled.
-    Dealt, not drawn, since a VC has few large projects and one more or less would be a different cluster."""
+    """Shuffled GPU counts for so many projects, in the wanted shares as exactly as whole numbers can be. They are
+    dealt, not drawn, since a VC has few large projects and one more or less would be a different cluster."""
     sizes = [(gpus, share) for gpus, share in settings.gpu_shares if gpus <= most_gpus] or [(1, 1.0)]
     whole = sum(share for _, share in sizes)
     deck: list[int] = []
@@ -240,7 +233,8 @@ _SLACK = 1e-3
 
 @dataclass(slots=True)
 class _Run:
-    """One job to be. ``part`` is how much of its natural length it lives; ``stretch`` is false for debugging."""
+    """One coming job. ``part`` is the share of its natural length that it lives; ``stretch`` is false for
+    debugging."""
 
     submit_s: float
     user: User
@@ -276,8 +270,7 @@ def synthesise(settings: SynthSettings, seed: int = 1, progress: Callable[[int, 
         progress: called now and then with (jobs done, jobs in all).
 
     Raises:
-        ConfigError: so few jobs cannot make the load that is asked for.
-    """
+        ConfigError: so few jobs cannot make the load that is asked for."""
     # one stream of chance per matter: changing how many jobs there are leaves the people as they were
     rng = Random(f"{settings.name}/{seed}/jobs")
     rhythm = _Rhythm(settings, Random(f"{settings.name}/{seed}/rhythm"))
@@ -313,7 +306,7 @@ def synthesise(settings: SynthSettings, seed: int = 1, progress: Callable[[int, 
 
 
 def _number_versions(batches: list[list[_Run]]) -> None:
-    """Submissions are drawn in no order of time; versions of a project's name count up with it."""
+    """Number the versions of each project's name in order of time, since submissions are drawn in no order."""
     for batch in sorted(batches, key=lambda batch: batch[0].submit_s):
         batch[0].template.version += 1
         for run in batch:
@@ -344,7 +337,7 @@ def _submission(settings: SynthSettings, user: User, at_s: float, rng: Random) -
 
 
 def _on_time(settings: SynthSettings, runs: list[_Run]) -> list[_Run]:
-    """Submitted at whole seconds, within the history."""
+    """The runs, submitted at whole seconds within the history."""
     for run in runs:
         run.submit_s = float(round(min(run.submit_s, settings.days * 86400.0)))
     return runs
@@ -365,7 +358,7 @@ def _series(settings: SynthSettings, user: User, template: Template, at_s: float
 
 
 def _service(settings: SynthSettings, user: User, at_s: float, rng: Random) -> _Run:
-    """Something that serves until it is stopped: without a time limit, and not stretched to fit the load."""
+    """A job that serves until it is stopped: without a time limit, and not stretched to fit the load."""
     template = replace(user.templates[0], gpus=rng.choice((1, 1, 1, 2, 2, 4)), generous=None)
     name = f"serve-{template.name.rpartition('-')[2]}-v@"
     life_s = settings.service_days * 86400.0 * rng.lognormvariate(0.0, 0.8)
@@ -452,7 +445,7 @@ _HOURLY = (
 
 
 def _working_hour(at_s: float) -> bool:
-    """Between nine and seven on a weekday? Second 0 is a Monday, midnight."""
+    """Whether the time is between nine and seven on a weekday. Second 0 is a Monday, midnight."""
     return at_s // 86400 % 7 < 5 and 9 <= at_s % 86400 / 3600 < 19
 
 
@@ -460,8 +453,7 @@ class _Rhythm:
     """Times of a non-homogeneous Poisson process whose rate is constant within each hour.
 
     Given how many there are, such times are independent draws from the rate taken as a density; that is how
-    they are drawn, so that the number of jobs is exact.
-    """
+    they are drawn, so that the number of jobs is exact."""
 
     def __init__(self, settings: SynthSettings, rng: Random) -> None:
         self._end_s = settings.days * 86400.0

@@ -1,9 +1,4 @@
-"""A part of a trace, pooled; finished jobs.
-
-A part of a trace (the jobs that arrive in some days of it), and the same jobs without walls between VCs.
-
-Finished jobs to learn from, out of any log or trace that Lucid reads.
-"""
+"""A window of a trace (the jobs of some days), a trace without walls between VCs, its finished jobs."""
 
 from __future__ import annotations
 
@@ -36,8 +31,7 @@ def days_of(trace: Trace, begin: str | None, days: float | None) -> Trace:
         days: length of the window; ``None`` to the end of the trace.
 
     Raises:
-        ConfigError: ``begin`` is neither, or a date where the trace has none, or no job arrives in the window.
-    """
+        ConfigError: ``begin`` is neither, or a date where the trace has none, or no job arrives in the window."""
     first_s, last_s = trace.jobs[0].job.submit_s, trace.jobs[-1].job.submit_s
     from_s = first_s if begin is None else _moment_s(begin, trace, first_s)
     until_s = math.inf if days is None else from_s + days * _DAY_S
@@ -90,7 +84,7 @@ def _moment_s(text: str, trace: Trace, first_s: float) -> float:
 
 
 def pooled(trace: Trace) -> Trace:
-    """The same jobs in one VC, ``POOL``: without walls."""
+    """The trace with all jobs in one VC, ``POOL``: without walls."""
     return replace(trace, jobs=tuple(replace(item, job=replace(item.job, vc=POOL)) for item in trace.jobs))
 
 
@@ -101,8 +95,7 @@ def read_finished(path: Path) -> JobTable:
     """Read a log of finished jobs (`read_jobs`) or a trace of any format (`read_trace`), ordered by submission.
 
     Raises:
-        TraceError: the file cannot be read, is of no known kind, or has a bad row.
-    """
+        TraceError: the file cannot be read, is of no known kind, or has a bad row."""
     try:
         kind = sniff(path)
     except TraceError:
@@ -111,8 +104,8 @@ def read_finished(path: Path) -> JobTable:
 
 
 def finished_jobs(trace: Trace) -> JobTable:
-    """The jobs of a trace as a table. Where the trace does not tell how long a job waited, it is taken to have begun
-    at its submission. A trace without calendar dates counts from 1970."""
+    """The jobs of a trace as a table. Where the trace does not have a job's wait, the job counts as begun at its
+    submission. A trace without calendar dates counts from 1970."""
     epoch_s, jobs = trace.epoch_s or 0.0, [item.job for item in trace.jobs]
     begins = [item.job.submit_s + epoch_s + (item.waited_s or 0.0) for item in trace.jobs]
     # What a trace says of GPU use is of the whole job; at its submission nothing was measured, so it is left out.

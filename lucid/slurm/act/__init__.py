@@ -1,1 +1,1 @@
-"""What changes jobs in Slurm: the plan carried out, and what went wrong put right."""
+"""The modules that change jobs in Slurm: they carry out the plan and put right what went wrong."""

@@ -1,9 +1,4 @@
-"""Carries a plan out.
-
-Carries out what a plan decided, as changes to jobs in Slurm.
-
-Stops running jobs and puts them back into the queue, held.
-"""
+"""Carries out a plan: each decision becomes changes to jobs in Slurm; running jobs are requeued, held."""
 
 from __future__ import annotations
 
@@ -36,20 +31,21 @@ from lucid.slurm.view.snapshot import gpu_mem_mib
 from lucid.store.port import JobNote
 
 _REVOKED_S = 5.0
-"""A requeued job that starts on the same node sooner may be killed there: Job credential revoked."""
+"""A requeued job that starts on the same node within this time may be killed there: Job credential revoked."""
 
 
 class Stops:
-    """What every stop is checked for, and the requeue. ``_revoked``: victims that were requeued, when and where."""
+    """The checks before every stop, and the requeue. ``_revoked``: victims that were requeued, when and where."""
 
     def __init__(self, writer: JobWriter, slurm_knows_all: Callable[[], bool]) -> None:
-        """``slurm_knows_all``: does slurmctld know by now which jobs have ended, as far as can be told?"""
+        """``slurm_knows_all``: whether slurmctld knows by now which jobs have ended, as far as can be told."""
         self._writer = writer
         self._slurm_knows_all = slurm_knows_all
         self._revoked: dict[str, tuple[float, Placement]] = {}
 
     def unless_configuring(self, record: SlurmJob) -> None:
-        """No node is woken for a job that is then stopped before it has begun."""
+        """Raise ``ActionRefused`` if the job's nodes still boot: no node is woken for a job that is then stopped
+        before it has begun."""
         if record.configuring:
             raise ActionRefused(
                 f"job {record.id}: its node boots, or is set up; it is not stopped before it has begun",
@@ -57,14 +53,14 @@ class Stops:
             )
 
     def unless_unheard(self, record: SlurmJob, more: str = "") -> None:
-        """A job that has ended, of which slurmctld has not heard, would be run again."""
+        """Raise ``ActionRefused`` if the job may have ended without slurmctld knowing: Slurm would run it again."""
         if not self._slurm_knows_all():
             raise ActionRefused(
                 f"job {record.id}: slurmctld did not answer lately{more}; tried again later", Refusal.SLURM_WAS_SILENT
             )
 
     def unless_revoked(self, job_id: str, placement: Placement) -> None:
-        """Was it requeued just now on one of these nodes?"""
+        """Raise ``ActionRefused`` if the job was requeued just now on one of these nodes."""
         stopped_s, ran_on = self._revoked.get(job_id, (0.0, ()))
         nodes = {part.node for part in placement}
         if self._writer.clock.now_s() - stopped_s < _REVOKED_S and any(part.node in nodes for part in ran_on):
@@ -74,8 +70,8 @@ class Stops:
             )
 
     def put_back(self, record: SlurmJob, note: JobNote, verb: str, now_s: float) -> None:
-        """The job runs until Slurm has taken the requeue; what is noted before says where it goes then. ``now_s``: of
-        the look that showed it to run."""
+        """Requeue a job. It runs until Slurm has taken the requeue; what is noted before says where it goes then.
+        ``now_s``: the time of the poll that showed it running."""
         self.unless_configuring(record)
         self.unless_unheard(record, ", so it may not know yet that the job has ended")
         self._writer.listed(record.id)
@@ -92,7 +88,7 @@ class Stops:
             raise
 
     def victim(self, record: SlurmJob, note: JobNote, now_s: float) -> None:
-        """Put back a job whose GPUs another one gets."""
+        """Requeue a job whose GPUs another one gets."""
         self.put_back(record, note, "requeue", now_s)
         requeued_s = self._writer.clock.now_s()
         self._revoked = {job: one for job, one in self._revoked.items() if requeued_s - one[0] < _REVOKED_S}
@@ -105,7 +101,7 @@ _LEAVES = (Requeue, EndProfiling, Resize)
 
 
 class Actions:
-    """What is decided about jobs of the last look."""
+    """Carries out the decisions about jobs of the last poll."""
 
     def __init__(
         self,
@@ -115,7 +111,7 @@ class Actions:
         slurm_knows_all: Callable[[], bool],
         claims: ClaimWatch | None = None,
     ) -> None:
-        """``slurm_knows_all``: does slurmctld know by now which jobs have ended, as far as can be told?"""
+        """``slurm_knows_all``: whether slurmctld knows by now which jobs have ended, as far as can be told."""
         self._writer = writer
         self._daemon = daemon
         self._known = known
@@ -125,18 +121,18 @@ class Actions:
         self._jobs: Mapping[str, SlurmJob] = {}
         self.resizes = Resizes(writer)
         self._staying: dict[str, Placement] = {}
-        """Jobs that this plan was to stop, and that go on; and their GPUs."""
+        """Jobs that this plan was to stop, and that go on, with their GPUs."""
         self._given: list[tuple[str, Placement]] = []
-        """Where jobs of which partition were started in this turn."""
+        """The partitions of the jobs started in this turn, and where each was started."""
         self._leaving: dict[str, Placement] = {}
-        """Jobs that are being resized, and the GPUs that they hold still."""
+        """Jobs that are being resized, and the GPUs that they still hold."""
         self._starting: dict[str, dict[bool, str]] = {}
-        """By node, then by whether on GPUs of known addresses (slots, or whole ones that others give up): a job that
+        """By node, and by whether on GPUs of known addresses (slots, or whole GPUs that others give up): a job that
         was released to start there and has not started yet. Slurm chooses the GPUs of a job with its own request, so
         the two kinds are not started on one node at the same time."""
 
     def saw(self, facts: Observation, jobs: Mapping[str, SlurmJob]) -> None:
-        """A new look at Slurm; ``jobs``: those of *facts*, by id."""
+        """Take in a new poll of Slurm. ``jobs``: those of *facts*, by id."""
         self._facts, self._jobs = facts, jobs
         self._starting = {}
         held = {job.id: leaving(job, facts.notes.get(job.id)) for job in facts.jobs}
@@ -150,8 +146,8 @@ class Actions:
                 self._note_start(job.id, parse_placement(note.where), note.shards or job.request.addressed)
 
     def apply(self, actions: Sequence[Action]) -> list[Applied]:
-        """What leaves first, then what shrinks, grows and starts. In a partition that is not in pack mode nothing is
-        done."""
+        """Carry the actions out: jobs that leave first, then those that shrink, grow and start. In a partition that
+        is not in pack mode nothing is done."""
         refused: dict[int, ActionRefused] = {}
         self._staying, self._given = {}, []
         for i in sorted(range(len(actions)), key=lambda i: self._apply_order(actions[i])):
@@ -168,7 +164,7 @@ class Actions:
         ]
 
     def _apply_order(self, action: Action) -> tuple[int, int]:
-        """GPUs have to be given up before others get them."""
+        """The sort key of an action: GPUs have to be given up before others get them."""
         if isinstance(action.decision, Resize):
             record = self._jobs.get(action.job_id)
             had = 0 if record is None else placement_gpus(record.placement)
@@ -176,7 +172,7 @@ class Actions:
         return (2 if isinstance(action.decision, Start) else 0), 0
 
     def _unless_kept(self, job_id: str, placement: Placement) -> None:
-        """Has a job that was to give these GPUs up, and that Slurm did not stop, still got them?"""
+        """Check that no job that was to give these GPUs up still has them because Slurm did not stop it."""
         for other, held in self._staying.items():
             theirs = dict(held)
             if other != job_id and any(theirs.get(part.node, 0) & part.mask for part in placement):
@@ -186,8 +182,8 @@ class Actions:
                 )
 
     def _unless_given(self, job_id: str, partition: str, placement: Placement) -> None:
-        """Has a job of another partition with the same nodes got one of these GPUs in this turn? Partitions are
-        planned one by one."""
+        """Check that no job of another partition with the same nodes got one of these GPUs in this turn, for
+        partitions are planned one by one."""
         wanted = dict(placement)
         for other, given in self._given:
             if other != partition and any(wanted.get(part.node, 0) & part.mask for part in given):
@@ -196,7 +192,7 @@ class Actions:
                 )
 
     def _unless_dealt(self, job_id: str, placement: Placement, exact: bool) -> None:
-        """Does a job of the other kind start on one of these nodes (``_starting``)?"""
+        """Check that no job of the other kind is starting on one of these nodes (``_starting``)."""
         for part in placement:
             other = self._starting.get(part.node, {}).get(not exact)
             if other is not None and other != job_id:
@@ -236,7 +232,7 @@ class Actions:
             raise ActionRefused(f"job {job_id}: Slurm has no {kind_of(decision)} for a running job")
 
     def _note(self, record: SlurmJob, note: JobNote | None) -> JobNote:
-        """What is known of the job, with its request as it is before Lucid first touches it."""
+        """The note of the job, with its request as it is before Lucid first touches it."""
         elastic = elastic_request(record.comment).limits is not None
         if note is not None and note.as_written:
             if elastic and "gpus" not in note.as_written and not record.request.shards:
@@ -352,7 +348,8 @@ class Actions:
             self._claims.began(record, start, self._facts)
 
     def _empty(self, job_id: str, victims: Sequence[SlurmJob]) -> None:
-        """Requeue the jobs in slots on the GPUs that this job gets. Where one cannot be, the job waits again."""
+        """Requeue the jobs in slots on the GPUs that this job gets. If one cannot be requeued, the job waits
+        again."""
         try:
             for victim in victims:
                 note = self._note(victim, self._writer.notes.get(victim.id))
@@ -362,7 +359,7 @@ class Actions:
             raise
 
     def _items(self, record: SlurmJob, start: Start) -> Items | None:
-        """For the prolog; nothing where the node is not known, and then the start is refused anyway."""
+        """The items for the prolog; ``None`` where the node is not known, and the start is refused anyway."""
         (part,) = start.placement
         node = next((node for node in self._facts.nodes if node.name == part.node), None)
         if node is None:
@@ -382,8 +379,8 @@ class Actions:
         )
 
     def _tell(self, record: SlurmJob, changes: Changes, late: Items | None) -> None:
-        """Write a start into Slurm. ``late``: what is still to be sealed for a task of an array, which has a number
-        of its own only once it was changed."""
+        """Write a start into Slurm. ``late``: items still to be sealed for a task of an array, which has a number of
+        its own only once it was changed."""
         self._writer.client.update(record.id, changes)
         if late is not None and free_extra(record.extra):
             with suppress(ActionRefused):  # it then starts without MPS
@@ -404,8 +401,8 @@ class Actions:
             )
 
     def _members(self, job_id: str, group: Sequence[str], placement: Placement, turns: bool) -> None:
-        """Each of them runs on slots of these GPUs, or is about to start there. With ``turns`` each takes turns, else
-        each is a task of the same array."""
+        """Check that each member runs on slots of these GPUs, or is about to start there; and that each takes turns
+        (``turns``), or is a task of the same array."""
         for other_id in group:
             other, note = self._jobs.get(other_id), self._writer.notes.get(other_id)
             if other is None or other.completing or other.ended:
@@ -432,7 +429,7 @@ class Actions:
                 )
 
     def _regroup(self, record: SlurmJob, decision: Regroup) -> None:
-        """Others join a job where it runs. Slurm has nothing to do for that, and nobody is moved."""
+        """Note that others join a job where it runs. Slurm has nothing to do for that, and nobody is moved."""
         if not record.running or record.completing:
             raise ActionRefused(f"job {record.id} is not running", Refusal.JOB_MOVED_ON)
         if tuple(sorted(record.placement)) != tuple(sorted(decision.placement)):

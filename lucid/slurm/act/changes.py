@@ -1,4 +1,4 @@
-"""What to change about a pending job: to start it on chosen GPUs, and to give its request back. Pure."""
+"""Which fields of a pending job to change to start it on chosen GPUs, and to give its request back. Pure."""
 
 from __future__ import annotations
 
@@ -38,19 +38,18 @@ def start_changes(
     defaults: JobDefaults = NO_DEFAULTS,
     claims: bool = False,
 ) -> Changes:
-    """To start on these GPUs: as slots of exactly these, or on these nodes with the request as it was written.
+    """The changes that start the job on these GPUs: as slots of exactly these, or on these nodes with the request as
+    it was written.
 
-    ``claims``: others are to be preempted for it. Slurm chooses whom by what it is asked for, so these very GPUs are
-    asked for by their addresses, where they can be and no node list or other wish of its user is in the way;
-    as slots it would take the wrong ones.
+    ``claims``: others are to be preempted for the job. Slurm chooses them by what the job asks for, so these very
+    GPUs are asked for by their addresses, unless that cannot be said or a node list or other wish of its user is in
+    the way; as slots it would preempt the wrong jobs.
 
-    ``extra``: what its prolog is to know of a job in slots, or the batch of a resized one. A job whose user chose
+    ``extra``: what the prolog is to know of a job in slots, or the batch of a resized one. A job whose user chose
     nodes, or that asks for what only some nodes have, keeps its own choice of nodes. ``defaults``: JobDefaults of the
-    partition. In slots the job is told to have the CPUs and the memory that Slurm would derive from its GPUs.
+    partition. In slots the job asks for the CPUs and memory that Slurm would derive from its GPUs.
 
-    Raises:
-        ActionRefused: a node is not known, or its GPUs cannot be named.
-    """
+    Raises: ActionRefused: a node is not known, or its GPUs cannot be named."""
     written = note.as_written
     move = partition if record.partition != partition else None
     names = ",".join(part.node for part in placement)
@@ -93,7 +92,7 @@ def start_changes(
 
 
 def _by_address(written: Mapping[str, str], placement: Placement, nodes: Sequence[SlurmNode]) -> dict[str, str]:
-    """The request for exactly these GPUs, which Slurm reads for each node alike; nothing where it cannot be said."""
+    """The request for exactly these GPUs, which Slurm reads for each node alike; empty where it cannot be said."""
     types = {node.name: node.gpu_types for node in nodes if node.addressable}
     asked = {tuple(types[part.node][i] for i in part.gpus) for part in placement if part.node in types}
     if len(asked) != 1 or len({part.mask for part in placement}) != 1 or any(p.node not in types for p in placement):
@@ -120,51 +119,51 @@ def _whole(made: Changes, partition: str | None = None, extra: str | None = None
 
 
 def _stale(record: SlurmJob, defaults: JobDefaults) -> bool:
-    """Slurm writes JobDefaults into a job when it starts, and keeps them. Are they those of this partition?"""
+    """Whether the CPUs and memory by GPU that Slurm wrote into the job at an earlier start, and keeps, are
+    JobDefaults of this partition."""
     kept = (record.request.cpus_per_tres, record.request.mem_per_tres)
     given = (defaults.cpus, defaults.mem_mib)
     return all(not text or text == f"gres/gpu:{number}" for text, number in zip(kept, given, strict=True))
 
 
 def _cpus_back(record: SlurmJob, written: Mapping[str, str]) -> int | None:
-    """The number of CPUs that Slurm reckoned with before the request became slots; none where it is not slots."""
+    """The number of CPUs that Slurm reckoned with before the request became slots; ``None`` where the request is not
+    slots."""
     request = record.request
     return digits(written.get("num_cpus", "")) if request.shards or request.emptied else None
 
 
 def _resized(written: Mapping[str, str], placement: Placement) -> bool:
-    """Does an elastic job start on another number of GPUs or nodes than its user wrote?"""
+    """Whether an elastic job starts on another number of GPUs or nodes than its user wrote."""
     gpus, nodes = digits(written.get("gpus", "")), digits(written.get("num_nodes", ""))
     return gpus is not None and (gpus != placement_gpus(placement) or nodes != len(placement))
 
 
 def _nodes_back(record: SlurmJob, written: Mapping[str, str]) -> int | None:
-    """The number of nodes that the user of an elastic job wrote, where it is another now."""
+    """The number of nodes that the user of an elastic job wrote, where the job now has another; else ``None``."""
     nodes = digits(written.get("num_nodes", ""))
     return nodes if nodes != record.min_nodes else None
 
 
 def _switches(record: SlurmJob, placement: Placement, nodes: Sequence[SlurmNode]) -> int | None:
-    """The switches that a job asks for, where it has waited for them long enough and starts below more: Slurm would
-    wait as long again from its start on."""
+    """The switches to ask for anew where a job has waited long enough for fewer and starts below more: without that
+    Slurm would wait as long again from its start on. Else ``None``."""
     above = {node.name: node.switches[:1] for node in nodes}
     found = {above.get(part.node, ()) for part in placement}
     return record.most_switches if 0 < record.most_switches < len(found) else None
 
 
 def _extra(record: SlurmJob, wanted: str) -> str | None:
-    """What to make of the job's Extra; ``None`` leaves it."""
+    """The new value of the job's Extra; ``None`` leaves it."""
     if not wanted and is_batch_item(record.extra):
         return None
     return wanted if wanted != record.extra and free_extra(record.extra) else None
 
 
 def _kept(req_nodes: str, partition: str, nodes: Sequence[SlurmNode]) -> str:
-    """The list of nodes that a job's user asked for. No start leaves it.
+    """The node list that the job's user asked for, which no start leaves.
 
-    Raises:
-        ActionRefused: not all of them are in the partition.
-    """
+    Raises: ActionRefused: not all of its nodes are in the partition."""
     there = {node.name for node in nodes if partition in node.partitions}
     if there and not there >= set(hosts(req_nodes)):
         raise ActionRefused(f"its user asked for nodes {req_nodes}, and they are not all in partition {partition}")
@@ -172,8 +171,8 @@ def _kept(req_nodes: str, partition: str, nodes: Sequence[SlurmNode]) -> str:
 
 
 def back_to(record: SlurmJob, note: JobNote | None) -> Changes | None:
-    """To give a waiting job the request that its user wrote, and take back what its prolog was to be told; ``None``
-    where there is nothing to do."""
+    """The changes that give a waiting job the request that its user wrote, and remove the items for its prolog;
+    ``None`` where there is nothing to do."""
     extra = _extra(record, "")
     # of an earlier start, of which nothing is noted any more
     ours = record.restarts > 0 and users_nodes(record, note) != record.request.req_nodes
@@ -196,13 +195,12 @@ def back_to(record: SlurmJob, note: JobNote | None) -> Changes | None:
 def _changes_to(
     wanted: Mapping[str, str], now: Request, cpus: int | None = None, mem_mib: int | None = None, forget: bool = True
 ) -> Changes:
-    """What makes the request ``now`` the one that is wanted (of the fields that ``wanted`` names), with so many CPUs
-    and so much memory where those are given. ``forget``: CPUs and memory by GPU that are not wanted are taken away.
+    """The changes that turn the request ``now`` into the wanted one (in the fields that ``wanted`` names), with these
+    CPUs and this memory where given. ``forget``: remove CPUs and memory by GPU that are not wanted.
 
     Slurm refuses slots beside CPUs or memory by GPU, and forgets these only together with the GPUs (an empty
-    ``CpusPerTres=`` alone leaves something that is refused for ever). So what takes them away does it in two updates,
-    of which the first empties the request; the job is held meanwhile.
-    """
+    ``CpusPerTres=`` alone leaves something that is refused for ever). So removing them takes two updates, of which
+    the first empties the request; the job is held meanwhile."""
     fields = {
         key: value
         for key, value in wanted.items()
@@ -226,7 +224,7 @@ def _changes_to(
 
 
 def _without_gpus(tres: str) -> str:
-    """The rest of a request (``cpu=2,gres/gpu:1`` is then ``cpu=2``): the GPUs are asked for as shards."""
+    """A TRES request without its GPUs, which are asked for as shards (``cpu=2,gres/gpu:1`` becomes ``cpu=2``)."""
     return ",".join(
         item
         for item in split_outside(tres)
@@ -235,5 +233,5 @@ def _without_gpus(tres: str) -> str:
 
 
 def shard_request(types: list[str], slots: int = 1) -> str:
-    """The TRES string for ``slots`` shards on each of these GPUs."""
+    """The TRES string for ``slots`` shards on each GPU of these types."""
     return ",".join(f"gres/shard:{kind}:{slots}" for kind in types)

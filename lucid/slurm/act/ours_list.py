@@ -1,10 +1,9 @@
-"""The list of the jobs that are Lucid's: for lucid-release once lucidd is gone, and for a lucidd whose store is lost.
+"""``OursList``: the file that lists Lucid's jobs, for lucid-release and for a lucidd without its store.
 
-AdminComment, where job_submit.lua puts the tag, is written by sites, too (a prolog at each start). The store's notes
-know the tags of the jobs that Lucid touched; this list, which lies beside ``released`` in ``daemon.state_dir``, knows
-them without SQLite. A job is in it before Slurm is told to hold it. What has left is taken out now and then, so the
-list is no longer than Slurm's own.
-"""
+Sites write AdminComment too (a prolog at each start), over the tag that job_submit.lua puts there. The store's notes
+keep the tags of the jobs that Lucid touched; this list, beside ``released`` in ``daemon.state_dir``, keeps them
+without SQLite. A job is listed before Slurm is asked to hold it. Jobs that have left are removed now and then, so the
+list is no longer than Slurm's own."""
 
 from __future__ import annotations
 
@@ -26,11 +25,11 @@ _MOST = 64 << 20
 _LINE = re.compile(rb"^([0-9]{1,12}) ([0-9]{1,12}) ([0-9]{1,10}|-) (lucid:[!-~]{0,1024})$", re.MULTILINE)
 _NOT_WRITABLE = re.compile(r"[^!-~]+")
 _KEPT_GONE = 50
-"""So many jobs that have left may stand in it, or a quarter of all."""
+"""How many jobs that have left may stay in the list; or a quarter of all."""
 
 
 class _Entry(NamedTuple):
-    """One job, or one array. ``uid``: -1 where it was not told."""
+    """One job, or one array, of the list. ``uid``: -1 where it is not known."""
 
     number: int
     submit_s: int
@@ -41,7 +40,8 @@ class _Entry(NamedTuple):
         return f"{self.number} {self.submit_s} {self.uid if self.uid >= 0 else '-'} {self.tag}\n"
 
     def means(self, record: SlurmJob) -> bool:
-        """Is it this job? A number comes again; only a requeue changes the time of a job's submission."""
+        """Whether the entry is this job. Slurm uses a number again; only a requeue changes the time of a job's
+        submission."""
         same_user = self.uid < 0 or record.uid < 0 or record.uid == self.uid
         submit_s = int(record.submit_s)
         return same_user and (submit_s >= self.submit_s if record.restarts else submit_s == self.submit_s)
@@ -49,32 +49,32 @@ class _Entry(NamedTuple):
 
 @lru_cache(maxsize=16_384)
 def _writable(admin_comment: str) -> str:
-    """The tag at its beginning, as one word."""
+    """The tag at the beginning of the AdminComment, as one word."""
     return MARK + _NOT_WRITABLE.sub("", admin_comment.split()[0].removeprefix(MARK))[:1024]
 
 
 def _number(record: SlurmJob) -> int:
-    """The job's number, or that of the array that it is of."""
+    """The job's number, or that of its array."""
     base = record.id.partition("_")[0]
     return int(base) if base.isdecimal() else record.number
 
 
 class OursList:
-    """Reads the list as it was left, and keeps it where it ``writes``."""
+    """Reads the list as it was left, and keeps it up to date if it ``writes``."""
 
     def __init__(self, folder: Path, ownership: Ownership, writes: bool) -> None:
         self.path = folder / "ours"
         self.lost: Sequence[str] = ()
-        """Jobs of the last look whose AdminComment is somebody else's."""
+        """Jobs of the last poll whose AdminComment somebody else has overwritten."""
         self.trouble = ""
-        """Why it could not be written; empty where it could."""
+        """Why the list could not be written; empty where it could."""
         self._ownership = ownership
         self._writes = writes
         self._entries: dict[int, _Entry] = {}
         self._there: set[int] = set()
-        """Those of the last look."""
+        """Numbers of the jobs of the last poll."""
         self._left: tuple[int, int] | None = None
-        """What the file looked like as it was left; ``None``: as a whole it is to be written anew."""
+        """Size and time of the file as it was left; ``None``: the whole file is to be written anew."""
         self._restored: dict[str, tuple[SlurmJob, str, SlurmJob]] = {}
         try:
             text = read_regular(self.path, _MOST)
@@ -85,7 +85,7 @@ class OursList:
             self._entries[int(number)] = _Entry(int(number), int(submit_s), user, tag.decode("ascii"))
 
     def restored(self, jobs: Sequence[SlurmJob], notes: Mapping[str, JobNote]) -> Sequence[SlurmJob]:
-        """The jobs, each with its tag: what a note says counts, else the list. The same record becomes the same."""
+        """The jobs, each with its tag as noted, or else as listed. The same record gives the same object."""
         found, before = dict[str, tuple[SlurmJob, str, SlurmJob]](), self._restored
         for job in jobs:
             note = notes.get(job.id)
@@ -103,7 +103,7 @@ class OursList:
         return [found[job.id][2] if job.id in found else job for job in jobs] if found else jobs
 
     def look(self, jobs: Iterable[SlurmJob]) -> None:
-        """Take in the jobs of ours that are new."""
+        """Add new jobs of ours to the list."""
         if not self._writes:
             return
         fresh: dict[int, _Entry] = {}
@@ -122,7 +122,8 @@ class OursList:
             self._write(fresh)
 
     def drop(self, unread: Collection[str]) -> None:
-        """Take out the jobs that have left. *unread*: the numbers of those of which nothing else is known."""
+        """Remove the jobs that have left. *unread*: the numbers of jobs whose records could not be read, which
+        stay."""
         if len(self._entries) <= len(self._there) + _KEPT_GONE:
             return
         gone = [number for number in self._entries if number not in self._there and str(number) not in unread]
@@ -132,12 +133,12 @@ class OursList:
             self._left = None
 
     def has(self, job_id: str, number: int) -> bool:
-        """Does the list on disk have this job, or the array that it is of?"""
+        """Whether the list on disk has this job, or its array."""
         base = job_id.partition("_")[0]
         return not self._writes or (int(base) if base.isdecimal() else number) in self._entries
 
     def _write(self, fresh: Mapping[int, _Entry]) -> None:
-        """The new ones behind the others; all anew where somebody else changed the file, or a write failed."""
+        """Append the new entries; write the whole file anew where somebody else changed it, or a write failed."""
         try:
             if self._left is None or self._left != self._seen():
                 self._left = None

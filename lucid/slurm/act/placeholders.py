@@ -1,13 +1,11 @@
-"""Keeps Slurm itself off a GPU that gets no new start: a job of lucidd's own user holds exactly that GPU.
+"""Placeholder jobs of lucidd's own user, each of which holds a GPU that gets no new start.
 
 Slurm cannot drain one GPU, and its reservations do not do it: one of ``TRES=gres/gpu:g2=1`` takes all cores of the
-node (seen on 24.11), so no other job starts there either. A job that asks for ``gres/gpu:g2:1`` on that node gets
-that GPU and no other. It waits, by a dependency, for the jobs that run there, so it stops nobody, and no scheduler
-looks at it before; once they have ended it goes first. Its time limit is renewed as long as lucidd lives: so long
-after the last renewal the GPU is Slurm's again. It asks for one core, and stands in the partition of the highest
-tier: nobody preempts it, and it preempts nobody, since it begins where its GPU and a core are free. It wakes no node,
-and is gone while its node is drained or reserved.
-"""
+node (seen on 24.11). A job that asks for ``gres/gpu:g2:1`` on that node gets that GPU and no other. By a dependency
+it waits for the jobs that run there, so it stops nobody; once they have ended it goes first. Its time limit is
+renewed as long as lucidd lives: so long after the last renewal the GPU is Slurm's again. It asks for one core, in the
+partition of the highest tier: nobody preempts it, and it preempts nobody, since it begins where its GPU and a core
+are free. It wakes no node, and is gone while its node is drained or reserved."""
 
 from __future__ import annotations
 
@@ -26,19 +24,20 @@ from lucid.slurm.records.request import Request
 from lucid.slurm.view.observation import Observation
 
 NAME = "lucid-gpu-out:"
-"""Before ``node7:3``: how such jobs are called."""
+"""Prefix of the placeholders' job names, before ``node7:3``."""
 _MOST_WRITES = 4
-"""Of one cycle, those that Slurm refuses among them."""
+"""Most writes of one cycle, refused ones included."""
 _AGAIN_S = 120.0
-"""After Slurm refused something, or did not answer, it is tried again: a few times before a placeholder ends."""
+"""How long after a refusal or silence of Slurm it is tried again: a few times before a placeholder ends."""
 _LEAST_S = 60.0
-"""None is begun for less before a window."""
+"""The least time before a window for which a placeholder is begun."""
 _PATIENCE_S = 5.0
-"""One that could start, and does not, has lost its GPU to another job: it waits for that one, too."""
+"""A placeholder that could start for so long, and did not, has lost its GPU to another job: it waits for that one,
+too."""
 
 
 class Placeholders:
-    """The placeholders of the last look."""
+    """Begins, renews and ends placeholders, by what the last poll showed."""
 
     def __init__(self, client: SlurmClient, writer: JobWriter, lasts_s: float) -> None:
         self._client = client
@@ -49,22 +48,24 @@ class Placeholders:
         self._ask_s = 0.0
         self._why_unknown = ""
         self._announced = False
-        """Has a heartbeat told job_submit.lua whose jobs may name a single GPU? One is written after each turn."""
+        """Whether a heartbeat names lucidd's user, whose jobs may ask for a single GPU. One is written after each
+        turn."""
         self.unannounced = False
-        """Is a placeholder wanted, and begun after the next heartbeat?"""
+        """Whether a placeholder is wanted that is begun after the next heartbeat."""
         self._not_before_s: dict[str, float] = {}
         self._sent = 0
-        """Writes of this cycle."""
+        """How many writes this cycle has sent."""
         self.refused: dict[str, str] = {}
         """By GPU, why Slurm cannot be kept off it."""
 
     @property
     def uid(self) -> int:
-        """Number of the user whose jobs they are on the cluster; -1 where that is not told."""
+        """Number of the user who owns the placeholders on the cluster; -1 where that is not known."""
         return -1 if self._me is None else self._me[0]
 
     def others(self, jobs: Sequence[SlurmJob], now_s: float) -> Sequence[SlurmJob]:
-        """The jobs without placeholders; one that runs is a job without GPUs. The same object where there is none."""
+        """The jobs without placeholders; a running placeholder becomes a job without GPUs. The same object where
+        there is none."""
         self._jobs = [job for job in jobs if job.name.startswith(NAME) and self._mine(job, now_s)]
         if not self._jobs:
             return jobs
@@ -77,8 +78,8 @@ class Placeholders:
         return me is not None and job.user == me[1] and job.uid in (-1, me[0])
 
     def _known(self, now_s: float) -> tuple[int, str] | None:
-        """Number and name of lucidd's user on the cluster; ``None`` where that cannot be told (a prefix that runs
-        nothing but Slurm's commands): that ends no turn, and is asked again after a while."""
+        """Number and name of lucidd's user on the cluster; ``None`` where that is not known (a prefix that runs
+        nothing but Slurm's commands). A failure ends no turn, and is tried again after a while."""
         if self._me is None and now_s >= self._ask_s:
             self._ask_s = now_s + _AGAIN_S
             try:
@@ -88,7 +89,7 @@ class Placeholders:
         return self._me
 
     def settle(self, wanted: Mapping[str, GpuOut], facts: Observation) -> list[str]:
-        """Begin what is missing, renew what runs, end what is not wanted any more; returns what was done."""
+        """Begin missing placeholders, renew those that run, end those no longer wanted; returns what was done."""
         me = self._known(facts.now_s) if wanted else self._me
         ready, self._announced = self._announced, me is not None
         self.unannounced = bool(wanted) and me is not None and not ready
@@ -188,24 +189,25 @@ class Placeholders:
 
     @staticmethod
     def _may(node: SlurmNode, facts: Observation) -> bool:
-        """Nothing new starts on a node that is out, and none is woken for this."""
+        """Whether a placeholder may begin on the node: not on one that is out, and none is woken for it."""
         awake = node.available and not node.sleeps and not node.boot_s
         return awake and any(facts.modes.get(name) is Mode.PACK for name in node.partitions)
 
     @staticmethod
     def _room_s(node: SlurmNode, facts: Observation) -> float:
-        """Until the next window of the node."""
+        """Seconds until the next window of the node."""
         ends = [window.ends_by_s for window in facts.windows.get(node.name, ())]
         return min(ends, default=math.inf) - facts.now_s
 
 
 def _asks(job: SlurmJob) -> bool:
-    """Has it its GPU, or does it ask for it? A lucidd killed between two commands leaves one that does not."""
+    """Whether the job has its GPU, or asks for it. A lucidd killed between two commands leaves a job that does
+    neither."""
     return job.running or job.gpus > 0
 
 
 def _has_core(node: SlurmNode, facts: Observation) -> bool:
-    """Is a core of the node free, so that nobody is preempted for one?"""
+    """Whether a core of the node is free, so that nobody is preempted for one."""
     used = sum(cpus for job in facts.jobs if job.running for name, cpus, _ in job.hosts_used if name == node.name)
     return not facts.preemption.by or used < node.cpus
 

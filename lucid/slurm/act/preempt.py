@@ -1,10 +1,7 @@
-"""Starts that preempt; emptied slots.
+"""Starts that preempt others: what is under way, which jobs Slurm stopped in the end, and GPUs emptied by Lucid.
 
-Starts that preempt others: what is under way, whom Slurm stopped in the end, and what each of them is told.
-
-Lets jobs to GPUs that Lucid has emptied for them: they are told what they get, and held until the jobs in slots
-there have left. Released sooner they would have Slurm preempt whoever comes first on the node.
-"""
+A job for whose GPUs Lucid stops jobs in slots is held until these have left. Released sooner, it would have Slurm
+preempt whichever job comes first on the node."""
 
 from __future__ import annotations
 
@@ -26,26 +23,26 @@ from lucid.slurm.view.observation import Observation
 from lucid.store.port import JobNote
 
 _GOES_S = 300.0
-"""So long a job may take to leave its GPUs once Slurm has stopped it (epilogs, processes that do not end)."""
+"""How long a job may take to leave its GPUs once Slurm has stopped it (epilogs, processes that do not end)."""
 
 
 class Claimed:
-    """GPUs that jobs are about to get from others, as a look shows them: each belongs to the job that claims it, and
-    of those that go only the rest is theirs until they have gone."""
+    """GPUs that jobs are about to take from others, as a poll shows them. Each belongs to the job that claims it; a
+    job that leaves keeps only the rest until it is gone."""
 
     def __init__(self) -> None:
         self.ids: set[str] = set()
         self._masks: dict[str, int] = defaultdict(int)
 
     def add(self, placement: Placement, victims: str) -> None:
-        """A start under way, and the ids of those that are to give way to it."""
+        """Add a start under way. ``victims``: the ids of the jobs that are to give way to it."""
         self.ids.update(victims.split())
         for part in placement:
             self._masks[part.node] |= part.mask
 
     def without(self, entries: Sequence[Running]) -> list[Running]:
-        """The same, those that go on what is left to them, where nobody joins them; without those that have nothing
-        left."""
+        """The running jobs, those that leave on their remaining GPUs, where nobody joins them; jobs with no GPUs left
+        are left out."""
         if not self.ids:
             return list(entries)
         found = []
@@ -71,9 +68,9 @@ def as_seen_by(name: str, entry: Running, record: SlurmJob, claimed: Claimed, fa
 
 
 class ClaimWatch:
-    """What comes of the starts that preempt others. ``_seen``: by job, those on its nodes that could be preempted for
-    it and are chosen for no other, with their numbers of restarts; ``_chosen``: those that Lucid chose. A lucidd that
-    is started anew knows them no more."""
+    """Follows the starts that preempt others. ``_seen``: by job, the jobs on its nodes that could be preempted for it
+    and are chosen for no other, with their numbers of restarts. ``_chosen``: those that Lucid chose. A restarted
+    lucidd no longer knows them."""
 
     def __init__(self, writer: JobWriter) -> None:
         self._writer = writer
@@ -81,7 +78,7 @@ class ClaimWatch:
         self._chosen: dict[str, tuple[str, ...]] = {}
 
     def began(self, record: SlurmJob, start: Start, facts: Observation) -> None:
-        """Slurm was told to start a job on others' GPUs: note it in the story of each."""
+        """Note, in the story of each, that Slurm was asked to start a job on others' GPUs."""
         nodes, vc = {part.node for part in start.placement}, self._writer.ownership.home(record, None)
         under_way = {other for other in self._seen if (known := self._writer.notes.get(other)) and known.claims}
         self._seen = {other: seen for other, seen in self._seen.items() if other in under_way}
@@ -104,14 +101,14 @@ class ClaimWatch:
             self._writer.note_seen(victim, "claimed", words)
 
     def lucid_stops(self, record: SlurmJob, home: str, facts: Observation) -> bool:
-        """Is a victim of a job of ``home`` to be requeued by Lucid? Those that run in slots: of these Slurm preempts
-        the wrong ones (docs/slurm-preemption.md)."""
+        """Whether Lucid requeues this victim of a job of ``home``: it does where the victim runs in slots, for of
+        these Slurm preempts the wrong ones (docs/slurm-preemption.md)."""
         mine = record.request.shards and self._writer.ownership.ours(record)
         runs = record.state == "RUNNING" and not record.completing
         return mine and runs and facts.preemption.lets_lucid(record, (home,))
 
     def emptied(self, record: SlurmJob, note: JobNote, jobs: Mapping[str, SlurmJob], facts: Observation) -> bool:
-        """Have those left that Lucid stopped for a job, and those that were leaving already?"""
+        """Whether the jobs have left that Lucid stopped for this one, and those that were leaving already."""
         home = self._writer.ownership.home(record, note)
         for victim in (jobs[victim] for victim in note.claims.split() if victim in jobs):
             if victim.completing or (self.on_gpus(note, victim) and self.lucid_stops(victim, home, facts)):
@@ -120,18 +117,19 @@ class ClaimWatch:
 
     @staticmethod
     def on_gpus(note: JobNote, record: SlurmJob) -> bool:
-        """Does this job hold GPUs on which another was told to start?"""
+        """Whether this job holds GPUs on which another was asked to start."""
         where = dict(parse_placement(note.where))
         return any(where.get(part.node, 0) & part.mask for part in record.placement)
 
     def keeps_off(self, record: SlurmJob, facts: Observation) -> bool:
-        """Are GPUs emptied for a job that may preempt this one? Let go now, it could start there and be preempted."""
+        """Whether GPUs are being emptied for a job that may preempt this one, which would start there if released
+        now, and be preempted."""
         homes = {note.home for note in facts.notes.values() if note.claims and not note.released}
         return any(home == record.partition or facts.preemption.over(home, record.partition) for home in homes)
 
     def waits(self, note: JobNote, jobs: Mapping[str, SlurmJob], facts: Observation) -> bool:
-        """Has a start that preempts others to be waited for, since those have yet to go? Within the grace time of
-        their partitions, and while Slurm is stopping them."""
+        """Whether a start that preempts others still has to wait for these to leave: within the grace time of their
+        partitions, and while Slurm is stopping them."""
         victims = [jobs[victim] for victim in note.claims.split() if victim in jobs and jobs[victim].running]
         if not victims:
             return False
@@ -143,14 +141,16 @@ class ClaimWatch:
         return to_come(since_s + most_s, facts.now_s, most_s)
 
     def parted(self, record: SlurmJob, note: JobNote, facts: Observation) -> None:
-        """Slurm requeued a job by itself: who shared its GPUs goes on alone, and is told why."""
+        """Note that Slurm requeued a job by itself: the jobs that shared its GPUs go on alone, with the reason in
+        their stories."""
         where = tuple(sorted(parse_placement(note.where)))
         for job in facts.jobs if note.shards else ():
             if job.running and not job.completing and job.request.shards and tuple(sorted(job.placement)) == where:
                 self._writer.note_seen(job.id, "alone", f"on its GPUs, since Slurm requeued its partner {record.id}")
 
     def ran(self, record: SlurmJob, note: JobNote, jobs: Mapping[str, SlurmJob]) -> str:
-        """The job runs: say whom Slurm stopped for it, in its story and in theirs."""
+        """Note, in its story and in theirs, which jobs Slurm stopped for the job that now runs; returns that in
+        words."""
         chosen, seen = note.claims.split(), self._seen.pop(record.id, {})
         self._chosen.pop(record.id, None)
         stopped = [job_id for job_id, restarts in seen.items() if _stopped(jobs.get(job_id), restarts)]
@@ -170,7 +170,7 @@ class ClaimWatch:
 
 
 def _stopped(record: SlurmJob | None, restarts: int) -> bool:
-    """Was it preempted? One that ended by itself meanwhile was not."""
+    """Whether the job was preempted; false for one that ended by itself meanwhile."""
     return record is not None and (record.restarts > restarts or record.state == "PREEMPTED")
 
 
@@ -179,7 +179,8 @@ def _others(some: Iterable[str], than: Sequence[str]) -> list[str]:
 
 
 class Emptied:
-    """The last step of such a start. ``take_back``: gives a job back the request that its user wrote."""
+    """The last step of a start on GPUs that Lucid empties. ``take_back``: gives a job back the request that its user
+    wrote."""
 
     def __init__(self, writer: JobWriter, claims: ClaimWatch, take_back: Callable[[SlurmJob, JobNote], None]) -> None:
         self._writer = writer
@@ -187,7 +188,7 @@ class Emptied:
         self._take_back = take_back
 
     def let_all_in(self, facts: Observation) -> None:
-        """Release those whose GPUs are empty by now."""
+        """Release the jobs whose GPUs are empty by now."""
         writer, jobs = self._writer, dict[str, SlurmJob]()
         for note in [note for note in writer.notes.values() if note.claims and not note.released]:
             jobs = jobs or {job.id: job for job in facts.jobs}
@@ -202,7 +203,7 @@ class Emptied:
                     self.let_in(record, note, jobs, facts)
 
     def let_in(self, record: SlurmJob, note: JobNote, jobs: Mapping[str, SlurmJob], facts: Observation) -> str:
-        """The next step of one of them, in words; empty where it has only to wait."""
+        """The next step of one job, in words; empty where it has only to wait."""
         writer, ownership = self._writer, self._writer.ownership
         changed = ownership.leaves(record) or ownership.waits_for(record, note, facts.now_s)
         if changed or left_to_slurm(record):

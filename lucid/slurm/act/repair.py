@@ -1,10 +1,7 @@
-"""Puts right what a poll shows; list of released jobs.
+"""``Repair``: puts right what a poll shows to be wrong with jobs; and lucid-release's list of released jobs.
 
-Puts right what a look at Slurm showed to be out of joint. Each step may be repeated.
-
-The list that lucid-release leaves of the jobs that it let go while no lucidd decided: one that comes back holds
-those that wait still again. It lies in ``daemon.state_dir``, where no user writes.
-"""
+lucid-release leaves a list in ``daemon.state_dir``, where no user writes, of the jobs that it released while no
+lucidd decided: a lucidd that comes back holds those again that still wait."""
 
 from __future__ import annotations
 
@@ -46,19 +43,19 @@ _LINE = re.compile(rb"^([0-9]{1,12}) ([0-9]{1,9}) [0-9]{1,12}$", re.MULTILINE)
 
 
 class Released:
-    """Reads the list when it has changed. What is in it is a number, a count of restarts and a time; all else is
-    passed over, and a list that cannot be read is none."""
+    """Reads lucid-release's list when it has changed: a number, a count of restarts and a time per job. Anything else
+    in it is passed over, and a list that cannot be read counts as none."""
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / "released"
         self._seen: tuple[int, int, int] | None = None
         self._jobs: set[tuple[int, int]] = set()
         self.settled = False
-        """Has the list not changed since the look before? What Slurm shows now is newer than such a list, whereas
-        lucid-release, maybe on another host, may still be at one that has changed."""
+        """Whether the list has not changed since the previous poll. What Slurm shows now is newer than such a list;
+        but lucid-release, maybe on another host, may still be writing one that has changed."""
 
     def look(self) -> bool:
-        """Is there a list?"""
+        """Read the list; returns whether there is one."""
         try:
             seen = self._stat()
             self.settled = seen == self._seen
@@ -72,13 +69,14 @@ class Released:
         return bool(self._jobs)
 
     def has(self, record: SlurmJob) -> bool:
-        """Was this job, or the array that it is of, let go, and has not been started and put back since?"""
+        """Whether this job, or its array, was released by lucid-release, and has not been started and put back
+        since."""
         base = record.id.partition("_")[0]
         numbers = {record.number, int(base) if base.isdecimal() else -1}
         return any((number, record.restarts) in self._jobs for number in numbers)
 
     def done(self) -> None:
-        """Nothing of it is left to do. A list that has grown since the last look stays."""
+        """Remove the list, since nothing of it is left to do. A list that has grown since the last poll stays."""
         with suppress(OSError):
             if self._stat() == self._seen:
                 self.path.unlink(missing_ok=True)
@@ -101,9 +99,9 @@ def _place(record: SlurmJob) -> tuple[int, str]:
 
 
 class Repair:
-    """Starts that did not come about are taken back; jobs that Slurm does not start as asked, that their user wants
-    out, or whose partition is no longer packed are let go; changed requests of jobs that somebody else holds, or that
-    wait again, are given back."""
+    """Takes back starts that did not come about; releases jobs that Slurm does not start as asked, that their user
+    wants out, or whose partition is no longer packed; gives back changed requests of jobs that somebody else holds,
+    or that wait again."""
 
     def __init__(
         self,
@@ -111,8 +109,8 @@ class Repair:
         released: Released,
         claims: ClaimWatch | None = None,
     ) -> None:
-        """``released``: what lucid-release let go while no lucidd decided. ``claims``: the starts that preempt
-        others."""
+        """``released``: the jobs that lucid-release released while no lucidd decided. ``claims``: the starts that
+        preempt others."""
         self._writer = writer
         self._claims = claims or ClaimWatch(writer)
         self.emptied = Emptied(writer, self._claims, self._take_back)
@@ -126,9 +124,9 @@ class Repair:
         self._taken = 0
         self._leases = LeaseRenewal(writer)
         self._later: dict[str, tuple[float, float]] = {}
-        """Jobs at which Slurm declined: not before when, and how long to wait the next time."""
+        """Jobs for which Slurm declined a change: the earliest time to try again, and how long to wait after that."""
         self._served: tuple[int, str] | None = None
-        """The last job that the round before came to, if the cap on writes ended it."""
+        """The last job that the previous round reached, if the cap on writes ended it."""
 
     def mend(self, facts: Observation) -> list[str]:
         """One round over all jobs, within the cap on writes; returns what was done, in words."""
@@ -170,7 +168,7 @@ class Repair:
         return done
 
     def _in_order(self, jobs: Sequence[SlurmJob]) -> Sequence[SlurmJob]:
-        """Those after the last one served come first where the last round did not reach the end."""
+        """The jobs, those after the last one served first where the previous round did not reach the end."""
         if self._served is None:
             return jobs
         ordered = sorted(jobs, key=_place)
@@ -213,8 +211,8 @@ class Repair:
         return self._restored(record, note)  # its user or an administrator may hold it
 
     def _taken_up(self, record: SlurmJob, note: JobNote | None, packs: bool) -> str:
-        """A job that lucid-release let go while no lucidd decided, and that waits still, is held again, unless its
-        user wants it out or Slurm did not start it as Lucid asked."""
+        """Hold a job again that lucid-release released while no lucidd decided, and that still waits, unless its user
+        wants it out or Slurm did not start it as Lucid asked."""
         writer = self._writer
         if not packs or not self._released.has(record) or (note is not None and note.given_up):
             return ""
@@ -227,8 +225,8 @@ class Repair:
         return f"job {record.id}: held again: lucid-release had let it go while no lucidd ran"
 
     def _comes_back(self, record: SlurmJob, note: JobNote | None, facts: Observation, packs: bool) -> str:
-        """A job that was let go for a reason that lies outside of it queues again, at its old place, when that has
-        ended. Slurm's reason has ended when Slurm names it no more; then the job is tried once."""
+        """Queue a job again, at its old place, that was released for a reason outside of it, once that has ended.
+        Slurm's reason has ended when Slurm no longer names it; then the job is tried once."""
         writer, now_s = self._writer, facts.now_s
         if not packs or note is None or not (note.given_up and note.released and may_end(note)):
             return ""
@@ -252,7 +250,7 @@ class Repair:
         return f"job {target}: held again: what kept it from starting may have ended ({why})"
 
     def _held(self, record: SlurmJob, note: JobNote | None, facts: Observation) -> str:
-        """A job that Lucid holds."""
+        """Mend a job that Lucid holds."""
         writer = self._writer
         if note is not None and note.released and record.never_runs:
             for_good = note.given_up or left_to_slurm(record)
@@ -283,8 +281,8 @@ class Repair:
         )
 
     def _parked(self, record: SlurmJob, note: JobNote | None, facts: Observation) -> str:
-        """A job that is not held, and that waits for its turn, for other jobs, or no longer for those. One that was
-        let go at its turn and has been requeued since queues again."""
+        """Mend a job that is not held, and that waits for its turn, for other jobs, or no longer for those. A job
+        that was released at its turn and has been requeued since queues again."""
         writer, now_s = self._writer, facts.now_s
         if record.dependency or in_queue(record, note):
             until_s = next_lease_s(record, note, now_s)
@@ -314,7 +312,7 @@ class Repair:
         return f"job {record.id}: queues from now on"
 
     def _unparked(self, record: SlurmJob, note: JobNote | None, now_s: float) -> str:
-        """Nobody queues there (any more): its begin time is its user's again."""
+        """Give a job of a partition where no job queues (any more) its user's begin time back."""
         if not parked(record, note, now_s):
             return ""
         begin_s = begins_s(record, note, now_s)
@@ -330,7 +328,8 @@ class Repair:
         return f"job {record.id}: given back its begin time"
 
     def _queued(self, record: SlurmJob, note: JobNote | None, facts: Observation) -> str:
-        """A job that Lucid holds, and that is not in the queue, or in it as one that only Slurm can work out."""
+        """Mend a job that Lucid holds, and that is not in the queue, or is in it as one that only Slurm can work
+        out."""
         writer, now_s = self._writer, facts.now_s
         begin_s = begins_s(record, note, now_s)
         if begin_s != (_since(note) if _since(note) > now_s else 0.0):
@@ -356,7 +355,7 @@ class Repair:
         return f"job {record.id}: let go at its turn as its user wrote it: {why}"
 
     def _kept_out(self, record: SlurmJob, note: JobNote | None, facts: Observation) -> str:
-        """A job that jobs without GPUs have kept from its CPUs or memory for too long."""
+        """Release a job that jobs without GPUs have kept from its CPUs or memory for too long."""
         writer = self._writer
         if record.id not in self._crowded:
             return ""
@@ -394,7 +393,7 @@ class Repair:
         return f"job {record.id}: given back the request that its user wrote"
 
     def _under_way(self, record: SlurmJob, note: JobNote, facts: Observation, packs: bool) -> str:
-        """A job that was released to start and has not started."""
+        """Mend a job that was released to start and has not started."""
         writer = self._writer
         if not packs:
             changes = back_to(record, note)

@@ -1,9 +1,8 @@
-"""Order mode's site factors: written where they change, read back one look later, and written again where Slurm has
-taken one back.
+"""Order mode's site factors: written where they change, read back a poll later, and written again where undone.
 
-Backfill that yields its locks may set a job's priority to what it was before, and with it a site factor that was
-written meanwhile (before 26.05). The factor itself is not in any answer, so the priority tells.
-"""
+Before 26.05, a backfill that yields its locks may set a job's priority to what it was before, and undo a site factor
+that was written meanwhile. No answer of Slurm holds the factor itself, so the priority shows whether it is in
+force."""
 
 from __future__ import annotations
 
@@ -18,21 +17,22 @@ from lucid.slurm.records.job import SlurmJob
 from lucid.store.port import JobNote
 
 _MOST_AGAIN = 3
-"""So often one factor of a job is written again: under a priority plugin that knows no site factor it would never
+"""How often one factor of a job is written again: under a priority plugin without site factors it would never
 show."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Written:
-    """What is to be seen at the next look: the priority was ``priority`` while ``before`` was in force."""
+    """A written factor to be checked at the next poll: the priority was ``priority`` while ``before`` was in
+    force."""
 
     before: int
     factor: int
     priority: int
 
     def undone(self, priority: int) -> bool:
-        """Has the priority moved by less than half of what was written? Where it could not fall so far (it never
-        falls below 1), or the job is held (0), that is not known."""
+        """Whether the priority has moved by less than half of what was written. False where that cannot be told: the
+        priority could not fall so far (it never falls below 1), or the job is held (0)."""
         step = self.factor - self.before
         if priority <= 0 or self.priority <= 0 or self.priority + step < 1:
             return False
@@ -41,19 +41,19 @@ class _Written:
 
 
 class SiteFactors:
-    """Writes them, and counts those that were taken back."""
+    """Writes the site factors, and counts those that were undone."""
 
     def __init__(self, writer: JobWriter) -> None:
         self._writer = writer
         self._written: dict[str, _Written] = {}
         self._again: dict[str, tuple[int, int]] = {}
-        """By job: a factor that was taken back, and how often."""
+        """By job, a factor that was undone, and how often."""
         self.undone = 0
-        """How many were found to be taken back."""
+        """How many factors were found undone."""
 
     def write(self, factors: Mapping[str, int], jobs: Mapping[str, SlurmJob]) -> int:
-        """Write those that differ from what is in force, within the cap on writes; returns how many. A job that has a
-        factor and is not in *factors* gets 0. ``jobs``: of this look, by id."""
+        """Write the factors that differ from those in force, within the cap on writes; returns how many. A job that
+        has a factor and is not in *factors* gets 0. ``jobs``: those of this poll, by id."""
         self._read_back(jobs)
         wanted, notes = dict(factors), self._writer.notes
         for job_id, note in notes.items():
@@ -79,7 +79,7 @@ class SiteFactors:
         return written
 
     def _read_back(self, jobs: Mapping[str, SlurmJob]) -> None:
-        """Note what is in force again, so that the factor is written once more."""
+        """Note which old factors are in force again, so that the new ones are written once more."""
         checked, self._written = self._written, {}
         for job_id, written in checked.items():
             record, note = jobs.get(job_id), self._writer.notes.get(job_id)

@@ -1,11 +1,7 @@
-"""One change of a job: recorded, sent to Slurm, and its result recorded; leases of parked jobs.
+"""``JobWriter``: changes of jobs in Slurm, each noted in the store before and after; leases of parked jobs.
 
-Changes jobs in Slurm. The store notes each step before Slurm is told, and its result afterwards.
-
-Policies' plans go through it (``apply_plan``), and what went wrong (``repair``).
-
-Renews the leases of parked jobs, many by one command: after a burst thousands are due within minutes.
-"""
+Plans (``act.apply``) and repairs (``act.repair``) both write through it. Leases are renewed many by one command:
+after a burst thousands are due within minutes."""
 
 from __future__ import annotations
 
@@ -33,15 +29,15 @@ _RETRY_S, _MOST_RETRY_S = 10.0, 600.0
 _SILENT_S = 5.0
 """An answer that takes longer counts as silence."""
 _BACK_S = 60.0
-"""So long Slurm has for a job that was let go before Lucid queues it again; doubled each further time."""
+"""How long Slurm has for a released job before Lucid queues it again; doubled each further time."""
 ONE_JOB = 4
-"""Writes that one action on a job takes, at the most."""
+"""The most writes that one action on a job takes."""
 GIVEN_UP = "Slurm did not start it"
-"""What the detail of a ``LET_GO`` says where Slurm had refused to start the job as Lucid asked."""
+"""The detail of a ``LET_GO`` where Slurm had refused to start the job as Lucid asked."""
 
 
 class JobWriter:
-    """The client, the store's notes, and the cap on writes of one cycle."""
+    """Writes changes of jobs, with the client, the store's notes, and the cap on writes of one cycle."""
 
     def __init__(
         self,
@@ -53,14 +49,14 @@ class JobWriter:
         token: int,
         keeps_list: bool = False,
     ) -> None:
-        """``token``: of the daemon's lease. ``keeps_list``: no job is held that is not in the list of ours."""
+        """``token``: of the daemon's lease. ``keeps_list``: a job is only held once it is in the list of ours."""
         self.client = client
         self.store = store
         self.clock = clock
         self.settings = settings
         self.token = token
         self.rules: Mapping[str, JobDefaults] = {}
-        """By partition: may its jobs start at all?"""
+        """JobDefaults by partition, which say whether its jobs may start at all."""
         self.notes = {job_id: with_cause(note) for job_id, note in store.notes().items()}
         self.obstacles = Obstacles()
         self.ownership = Ownership(daemon, self.barred)
@@ -70,30 +66,30 @@ class JobWriter:
         self._jobs: Mapping[str, SlurmJob] = {}
         self._writes = 0
         self.silent_s = float("-inf")
-        """When Slurm last was silent (Unix s): what it was told before it may only just have taken in."""
+        """When Slurm last was silent (Unix s): it may only just have taken in what was sent before."""
         self.touched: set[str] = set()
         """Jobs that were changed since the last look: what it showed of them is not so any more."""
         self.refused: dict[str, str] = {}
         """Jobs of which Slurm refused a change since it last took one, with its words."""
         self.batches: dict[str, str] = {}
-        """Of jobs that are being resized, the Extra with the batch that was chosen for them. A lucidd that starts
-        anew in between has forgotten it: then the job takes its initial batch."""
+        """The Extra with the chosen batch of each job that is being resized. A lucidd that restarts in between has
+        forgotten it: the job then takes its initial batch."""
 
     def new_cycle(self, jobs: Mapping[str, SlurmJob]) -> None:
-        """A new look at Slurm: nothing was written since. ``jobs``: what it showed, by id."""
+        """Begin a new poll of Slurm, after which nothing was written. ``jobs``: those it showed, by id."""
         self._jobs = jobs
         self._writes = 0
         self.touched.clear()
         self.ours.look(jobs.values())
 
     def full(self, count: int, start: bool = False) -> bool:
-        """Would ``count`` writes more be too many for one cycle? A quarter of them is kept for mending, which comes
-        after the plan's actions (``start``): under load it would never have its turn."""
+        """Whether ``count`` more writes would be too many for one cycle. A quarter of them is kept for repairs, which
+        come after the plan's actions (``start``): under load they would never have their turn."""
         most = self.settings.writes_per_cycle
         return self._writes + count > most - (max(most // 4, ONE_JOB) if start else 0)
 
     def put(self, *notes: JobNote) -> None:
-        """Remember, with what tells whose the job is should AdminComment be written by others."""
+        """Store notes, each with the tag that shows whose the job is should others overwrite AdminComment."""
         signed = [self._signed(note) for note in notes]
         self.store.put_notes(signed, self.token)
         self.notes.update({note.job_id: note for note in signed})
@@ -106,30 +102,24 @@ class JobWriter:
         return replace(note, tag=record.admin_comment, user=note.user or record.user, submit_s=submit_s)
 
     def listed(self, job_id: str, cause: Refusal = Refusal.SLURM) -> None:
-        """Check that a job is in the list of ours. Callers do so before they tell Slurm to hold it.
+        """Check that a job is in the list of ours, before Slurm is asked to hold it.
 
-        Raises:
-            ActionRefused: it is not there. Without lucidd and tag nobody would know it as Lucid's.
-        """
+        Raises: ActionRefused: it is not there. Without lucidd and tag nobody would know it as Lucid's."""
         record = self._jobs.get(job_id)
         if not self.ours.has(job_id, -1 if record is None else record.number):
             raise ActionRefused(self.ours.trouble or f"{self.ours.path} does not have it yet", cause)
 
     def tell_hold(self, job_id: str, begin_s: float = 0.0) -> None:
-        """Tell Slurm to hold a job that is in the list; ``begin_s`` as the client has it.
+        """Ask Slurm to hold a job that is in the list; ``begin_s`` as the client has it.
 
-        Raises:
-            ActionRefused: it is not, or Slurm declined.
-        """
+        Raises: ActionRefused: the job is not listed, or Slurm declined."""
         self.listed(job_id)
         self.client.hold(job_id, begin_s)
 
     def do(self, job_id: str, verb: str, detail: str, *steps: Callable[[], object]) -> None:
-        """Note, do, note what came of it.
+        """Note an action, carry out its steps, note its result.
 
-        Raises:
-            ActionRefused: Slurm declined, in its words.
-        """
+        Raises: ActionRefused: Slurm declined, in its words."""
         self.touched.add(job_id)
         action = self.store.begin_action(self.clock.now_s(), job_id, verb, detail, self.token)
         try:
@@ -141,11 +131,9 @@ class JobWriter:
         self.store.end_action(action, "done", self.token)
 
     def tell(self, *steps: Callable[[], object]) -> None:
-        """Tell Slurm, one command a step; each try counts for the cap, whatever comes of it.
+        """Send Slurm one command a step; each try counts for the cap, whatever its result.
 
-        Raises:
-            ActionRefused: Slurm declined.
-        """
+        Raises: ActionRefused: Slurm declined."""
         with self.listening():
             for step in steps:
                 self._writes += 1
@@ -153,13 +141,13 @@ class JobWriter:
         self.refused.clear()
 
     def note_seen(self, job_id: str, verb: str, detail: str) -> None:
-        """Keep for a job's story what happened to it without Slurm being told anything."""
+        """Note for a job's story what happened to it without a command of ours."""
         action = self.store.begin_action(self.clock.now_s(), job_id, verb, detail, self.token)
         self.store.end_action(action, SEEN, self.token)
 
     @contextmanager
     def listening(self) -> Iterator[None]:
-        """Round what Slurm is asked or told: notes that it did not answer, or not soon."""
+        """A context round calls of Slurm that notes when it does not answer, or not soon."""
         began_s = self.clock.now_s()
         try:
             yield
@@ -182,14 +170,14 @@ class JobWriter:
         return None if found is None else (found.reason, found.retry_s)
 
     def start_refused(self, record: SlurmJob, error: ActionRefused) -> str:
-        """``not_started`` where ``do`` raised an error."""
+        """Call ``not_started`` for a start for which ``do`` raised an error; returns what was done, in words."""
         leaves = error.cause is Refusal.NODES_NOT_FREE_YET
         return self.not_started(record, str(error).partition(": ")[2], leaves)
 
     def not_started(self, record: SlurmJob, words: str, leaves: bool = False) -> str:
-        """Slurm refused a start, or did not bring it about: the job goes back to its VC unprofiled, or is tried once
-        more, or is released as its user wrote it. ``leaves``: to Slurm it has not left its nodes yet. Returns what
-        was done, in words."""
+        """Handle a start that Slurm refused or did not bring about: the job goes back to its VC unprofiled, or is
+        tried once more, or is released as its user wrote it. ``leaves``: to Slurm it has not left its nodes yet.
+        Returns what was done, in words."""
         note, now_s = self.notes[record.id], self.clock.now_s()
         note = replace(note, where="", released=False, shards=False)
         if self.at_profiling(record):
@@ -209,13 +197,13 @@ class JobWriter:
         )
 
     def give_up(self, record: SlurmJob, note: JobNote | None, words: str, cause: GivenUp) -> None:
-        """Note why a job is about to be let go."""
+        """Note why a job is about to be released."""
         note = note or JobNote(record.id, submit_s=record.submit_s)
         self.put(replace(note, given_up=words, given_up_for=cause))
 
     def never_runs(self, record: SlurmJob) -> str:
-        """Slurm holds a job itself that was let go: it is let go again after pauses that grow. Returns what was done,
-        in words."""
+        """Release a job again that was released and that Slurm itself holds, after pauses that grow. Returns what was
+        done, in words."""
         note = self.notes[record.id]
         pause_s = doubled_s(_RETRY_S, note.tries, _MOST_RETRY_S)
         self.put(
@@ -230,22 +218,20 @@ class JobWriter:
         return f"job {record.id}: Slurm holds it itself ({record.reason}); let go again in {pause_s:.0f} s"
 
     def at_profiling(self, record: SlurmJob) -> bool:
-        """Is it in the profiling partition, and not at home there?"""
+        """Whether the job is in the profiling partition, and not at home there."""
         note = self.notes.get(record.id)
         return record.partition == self._profiling and self.ownership.home(record, note) != record.partition
 
     def away(self, record: SlurmJob) -> bool:
-        """Is it where only lucidd moves jobs, and not at home there?"""
+        """Whether the job is in a partition into which only lucidd moves jobs, and not at home there."""
         note = self.notes.get(record.id)
         return record.partition in self._rooms and self.ownership.home(record, note) != record.partition
 
     def park(self, record: SlurmJob, until_s: float) -> None:
-        """Let a job wait for its turn, or for its dependency, which Slurm ends by its own rules (``pending_state``),
-        with a begin time of ``until_s`` (Unix s).
+        """Let a job wait for its turn, or for its dependency, which Slurm ends by its own rules (``own.waits``), with
+        a begin time of ``until_s`` (Unix s).
 
-        Raises:
-            ActionRefused: Slurm declined.
-        """
+        Raises: ActionRefused: Slurm declined."""
         known = self.notes.get(record.id) or JobNote(record.id, submit_s=record.submit_s)
         self.put(_parked(known, record, until_s))
         steps: list[Callable[[], None]] = [lambda: self.client.update(record.id, Changes(start_at_s=until_s))]
@@ -260,30 +246,24 @@ class JobWriter:
     def park_on(self, records: Sequence[SlurmJob], until_s: float) -> None:
         """Set the begin times of parked jobs anew, all to ``until_s`` (Unix s), by one command.
 
-        Raises:
-            ActionRefused: Slurm declined for one of them. Which, it does not tell; either begin time is known for
-                Lucid's own.
-        """
+        Raises: ActionRefused: Slurm declined for one of them. It does not say which; either begin time is known as
+        Lucid's own."""
         known = [self.notes.get(one.id) or JobNote(one.id, submit_s=one.submit_s) for one in records]
         self.put(*(_parked(note, record, until_s) for note, record in zip(known, records, strict=True)))
         self.tell(lambda: self.client.set_begin([record.id for record in records], until_s))
 
     def hold(self, job_id: str, target: str, begin_s: float) -> None:
-        """Hold a task of a parked array; ``target``: the task's own id, or the array's; ``begin_s``: the begin time
+        """Hold a task of a parked array. ``target``: the task's own id, or the array's; ``begin_s``: the begin time
         that lies ahead, 0 for none.
 
-        Raises:
-            ActionRefused: Slurm declined.
-        """
+        Raises: ActionRefused: Slurm declined."""
         self.do(job_id, "hold", f"{target} waits until Lucid starts it", lambda: self.tell_hold(target, begin_s))
 
     def take_over(self, record: SlurmJob, begin_s: float) -> None:
-        """Hold a job that waited for something else than its turn; ``begin_s``: the begin time that its user set, 0
+        """Hold a job that waited for something other than its turn. ``begin_s``: the begin time that its user set, 0
         for none.
 
-        Raises:
-            ActionRefused: Slurm declined.
-        """
+        Raises: ActionRefused: Slurm declined."""
         now_s = self.clock.now_s()
         ahead_s = begin_s if begin_s > now_s else 0.0
         self.do(record.id, "take over", "it queues from now on", lambda: self.tell_hold(record.id, ahead_s))
@@ -300,9 +280,7 @@ class JobWriter:
         """Give a waiting job the request that its user wrote, in its own VC, and release it, unless somebody else
         holds it.
 
-        Raises:
-            ActionRefused: Slurm declined (it is just completing, say); ask again.
-        """
+        Raises: ActionRefused: Slurm declined (the job is just completing, say); ask again."""
         note = self.notes.get(record.id)
         home = self.ownership.home(record, note)
         known = not record.unread or (note is not None and bool(note.as_written))  # else what to give back is unknown
@@ -328,7 +306,7 @@ class JobWriter:
 
 
 def _parked(note: JobNote, record: SlurmJob, until_s: float) -> JobNote:
-    """The note of a job that is about to be parked until then."""
+    """The note of a job that is about to be parked until ``until_s``."""
     before_s = record.eligible_s if record.eligible_s in note.leases else note.parked_s
     depends = bool(record.dependency)
     return replace(note, where="", shards=False, parked_s=until_s, parked_before_s=before_s, depends=depends)
@@ -336,39 +314,39 @@ def _parked(note: JobNote, record: SlurmJob, until_s: float) -> JobNote:
 
 _FIRST = 8
 _QUICK_S, _SLOW_S = 1.0, 3.0
-"""A list that took less time is followed by one twice as long, one that took more by one half as long."""
+"""A list of jobs that took Slurm less than the first is followed by one twice as long, one that took more than the
+second by one half as long."""
 
 
 class LeaseRenewal:
-    """The leases that are due in one round of repair. Lists of jobs grow while Slurm is quick, and shrink where it
-    puts requests off (``rl_enable``)."""
+    """Renews the leases that are due in one round of repair. Lists of jobs grow while Slurm is quick, and shrink
+    where it puts requests off (``rl_enable``)."""
 
     def __init__(self, writer: JobWriter) -> None:
         self._writer = writer
         self._due: defaultdict[float, list[SlurmJob]] = defaultdict(list)
-        """By until when the jobs are parked on, Unix s."""
+        """The jobs whose leases are due, by the time until which they are parked on, Unix s."""
         self._most = _FIRST
         self._alone: set[str] = set()
-        """Jobs of lists that Slurm declined for one of them. Those that it did not mean are not due the next time."""
+        """Jobs of lists that Slurm declined because of one of them: each is renewed alone. Those with nothing wrong
+        are not due the next time."""
 
     def new_round(self) -> None:
-        """Forget what a round that failed has left."""
+        """Forget what a failed round has left."""
         self._due.clear()
 
     def takes(self, record: SlurmJob, until_s: float) -> bool:
-        """Note a lease for ``renew``, unless the job is to be told alone."""
+        """Note a lease for ``renew``, and return true, unless the job is to be renewed alone."""
         if self._writer.client.at_once == 1 or record.id in self._alone:
             return False
         self._due[until_s].append(record)
         return True
 
     def renew(self) -> list[str]:
-        """Renew the leases that end soonest, within the cap on writes, and return what went wrong, in words. Those
-        that are left come with the next look: a lease is renewed long before its end.
+        """Renew the leases that end soonest, within the cap on writes, and return what went wrong, in words. The
+        others come with the next poll: a lease is renewed long before its end.
 
-        Raises:
-            ClusterUnavailable: Slurm does not answer.
-        """
+        Raises: ClusterUnavailable: Slurm does not answer."""
         due, done, writer = self._due, list[str](), self._writer
         self._due, self._alone = defaultdict(list), set()
         for until_s, jobs in sorted(due.items(), key=lambda item: min(job.eligible_s for job in item[1])):

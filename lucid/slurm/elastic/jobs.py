@@ -1,9 +1,6 @@
-"""Which jobs may be resized; fitted step times.
+"""``ElasticJobs``: which jobs may be resized at present, within which limits, and what they have reported.
 
-Which jobs may be resized at present, between which limits, and what they have reported.
-
-Models of step times, fitted to what jobs report (``profile``), for jobs whose agent does not fit them itself.
-"""
+Jobs whose agent fits no model of their step times get one fitted here from their reports (``StepModels``)."""
 
 from __future__ import annotations
 
@@ -23,7 +20,7 @@ from lucid.store.port import JobNote
 from lucid.text import digits
 
 _ROUND_S = 1.0
-"""Seconds of a look that fits may take: the one that passes this is the last. The others have their turn later."""
+"""Seconds that fits may take in one poll: the one that passes this is the last; the others follow later."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +30,7 @@ class _Fitted:
 
 
 class StepModels:
-    """By job, the model that was fitted last. A job's rows are fitted again only once they have changed."""
+    """The last fitted model, by job. A job's rows are fitted again only once they have changed."""
 
     def __init__(self, monotonic_s: Callable[[], float] = time.monotonic) -> None:
         self._monotonic_s = monotonic_s
@@ -44,7 +41,7 @@ class StepModels:
     def of(self, job_id: str, rows: Profile, now_s: float) -> tuple[float, ...]:
         """Pollux's seven parameters for a job that reports these rows; empty where there are none, or none yet.
 
-        ``now_s``: of the look, which all its jobs have in common."""
+        ``now_s``: the time of the poll, which all its jobs have in common."""
         if now_s != self._look_s:
             self._look_s, self._spent_s = now_s, 0.0
         before = self._fitted.get(job_id)
@@ -61,13 +58,13 @@ class StepModels:
         return model
 
     def forget_all_but(self, alive: Collection[str]) -> None:
-        """Jobs that have left need nothing kept."""
+        """Forget the models of all jobs but these."""
         for job_id in [job_id for job_id in self._fitted if job_id not in alive]:
             del self._fitted[job_id]
 
 
 def _fit(rows: Profile) -> tuple[float, ...]:
-    """Empty where the rows lead to no model."""
+    """The model of these rows; empty where they lead to none."""
     import numpy as np  # not before a job reports rows: commands that read no reports start without scipy
 
     from lucid.orchestrator.policies.rounds.goodput import Observations, fit_perf_params
@@ -84,9 +81,10 @@ def _fit(rows: Profile) -> tuple[float, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Elasticity:
-    """``limits``: between which a job may be resized now; ``None``: it keeps its GPUs. ``words``: of a job whose user
-    opted in, how that stands. ``gpus``, ``nodes``, ``cpus``, ``mem_mib``: what its user asked for, where it has been
-    resized since; 0 where that is what Slurm shows. ``restart_s``: what the next restart is expected to cost it."""
+    """How elastic a job is. ``limits``: within which it may be resized now; ``None``: it keeps its GPUs. ``words``:
+    the state of a job whose user opted in. ``gpus``, ``nodes``, ``cpus``, ``mem_mib``: what its user asked for, where
+    it has been resized since; 0 where that is what Slurm shows. ``restart_s``: the expected cost of its next
+    restart."""
 
     limits: Elastic | None = None
     progress: Progress | None = None
@@ -103,16 +101,18 @@ _RESTARTS_KEPT = 200
 
 
 Worked = Callable[[SlurmJob], tuple[float, float] | None]
-"""Seconds for which a job's sampler has measured its GPUs, and in which any of them worked, where there is one."""
+"""From a job, the seconds for which its sampler has measured its GPUs, and in which any of them worked; ``None``
+without a sampler."""
 
 
 def unmeasured(record: SlurmJob) -> tuple[float, float] | None:  # noqa: ARG001 - a Worked
-    """No sampler tells of any job."""
+    """``None``: no sampler reports on any job."""
     return None
 
 
 class ElasticJobs:
-    """``resizes``: does the policy of this VC resize jobs? Else every job of it keeps its GPUs."""
+    """Works out the elasticity of jobs. ``resizes``: whether the policy of a VC resizes jobs; else each keeps its
+    GPUs."""
 
     def __init__(
         self, settings: ElasticSettings, resizes: Callable[[str], bool], worked: Worked = unmeasured
@@ -123,9 +123,9 @@ class ElasticJobs:
         self.reports = Reports(settings.reports_dir)
         self._models = StepModels()
         self._restarts_s: dict[str, float] = {}
-        """What the last restart of each job took, of the jobs restarted last."""
+        """How long the last restart of each job took, of the jobs restarted last."""
         self.words: dict[str, str] = {}
-        """How it stands with each job whose user opted in, as last looked at."""
+        """The state of each job whose user opted in, in words, as of the last poll."""
 
     def of(self, record: SlurmJob, note: JobNote | None, vc: str, now_s: float) -> Elasticity:
         """How elastic a job of this VC is at present."""
@@ -190,7 +190,7 @@ class ElasticJobs:
         return self._check.look(record.id, run, now_s)
 
     def _told(self, job_id: str, limits: Elastic | None, said: Said, now_s: float) -> tuple[Elastic | None, Progress]:
-        """The job's limits and its progress by what its comment and its report say."""
+        """The job's limits and its progress, by its comment and its report."""
         limits, progress = limits and _narrowed(limits, said), said.progress
         if limits is None or not _knows_batch(limits):
             return limits, replace(progress, step_model=())  # a model of step times says nothing of unknown batches
@@ -199,8 +199,8 @@ class ElasticJobs:
         return limits, progress
 
     def _restart_s(self, job_id: str, note: JobNote | None) -> float:
-        """What a restart of this job is expected to cost: what its last one took, else the median of the jobs that
-        were restarted last, else what the administrator guesses."""
+        """The expected cost of a restart of this job: what its last one took, else the median of the jobs that were
+        restarted last, else what the administrator guesses."""
         if note is not None and note.restart_s > 0:
             if self._restarts_s.get(job_id) != note.restart_s:
                 self._restarts_s.pop(job_id, None)
@@ -211,7 +211,7 @@ class ElasticJobs:
         return median(self._restarts_s.values()) if self._restarts_s else self._settings.restart_s
 
     def forget_all_but(self, alive: Collection[str]) -> None:
-        """Jobs that have left."""
+        """Forget all jobs but these."""
         self.reports.forget_all_but(alive)
         self._check.forget_all_but(alive)
         self._models.forget_all_but(alive)
@@ -230,8 +230,8 @@ class ElasticJobs:
         return self._check.doubted()
 
     def _keeps(self, record: SlurmJob, note: JobNote | None, report: Report | None, now_s: float, back: bool) -> str:
-        """Why a job that could be resized keeps its GPUs at present. ``back``: it is to give some back, whatever it
-        reports, or does not."""
+        """Why a job that could be resized keeps its GPUs at present. ``back``: it is to give some back, whatever its
+        reports."""
         settings = self._settings
         if report is None and not back:
             return "it is not resized before its first report (lucid-report)"
@@ -251,7 +251,7 @@ class ElasticJobs:
 
 
 def _on_its_way(record: SlurmJob, note: JobNote | None) -> Placement:
-    """Where a job goes on, or was told to start, and does not run yet: it has as many GPUs as are there."""
+    """Where a job that does not run yet goes on, or was asked to start: it will have as many GPUs as are there."""
     if note is None:
         return ()
     return parse_placement(note.going_to or (note.where if record.pending and not record.held else ""))
@@ -262,8 +262,8 @@ def _knows_batch(limits: Elastic) -> bool:
 
 
 def _narrowed(limits: Elastic, said: Said) -> Elastic:
-    """The limits of a comment, narrowed by what the job itself reports. A job whose batch size nobody has said keeps
-    the one that it has, whatever that is: then only its number of GPUs bounds it."""
+    """The limits of a comment, narrowed by what the job itself reports. A job of unknown batch size keeps the one
+    that it has: then only its number of GPUs bounds it."""
     low, high = limits.init_batch, limits.most_batch
     if said.batch_range is not None:
         first, last = said.batch_range
@@ -286,15 +286,15 @@ def _narrowed(limits: Elastic, said: Said) -> Elastic:
 
 
 def _as_slurm_gives(limits: Elastic, note: JobNote | None, now_s: float) -> Elastic:
-    """The limits of a comment, as far as Slurm's limits are known to give that many GPUs."""
+    """The limits of a comment, narrowed to the number of GPUs that Slurm's limits are known to give."""
     if note is None or not note.most_gpus or 0 < note.most_until_s <= now_s:
         return limits
     return replace(limits, max_gpus=max(min(limits.max_gpus, note.most_gpus), limits.min_gpus))
 
 
 def _doubted(limits: Elastic, verdict: Verdict, gpus: int, written: int) -> tuple[Elastic, str, str]:
-    """The limits of a job whose reports are doubted, why it is not resized, and where it is, that in words. ``gpus``:
-    those that it has, 0 while it waits; ``written``: those that its user asked for."""
+    """The limits of a job whose reports are doubted, why it is not resized, and its state in words. ``gpus``: those
+    that it has, 0 while it waits; ``written``: those that its user asked for."""
     says = f"lucidd's clock contradicts its reports: {verdict.words}"
     if verdict.elastic:
         most = max(min(limits.max_gpus, gpus or written), limits.min_gpus)
@@ -306,7 +306,7 @@ def _doubted(limits: Elastic, verdict: Verdict, gpus: int, written: int) -> tupl
 
 
 def _first_start(limits: Elastic, least: int, gpus: int) -> tuple[Elastic, str]:
-    """Of a job that nobody knows yet: on how many GPUs it may start, and that in words."""
+    """The limits of a job's first start, before it has reported, and in words on how many GPUs it may start."""
     most = max(min(gpus, limits.max_gpus), least)
     words = f"it may start on {least} to {most} GPUs; afterwards it is not resized before its first report"
     return replace(limits, min_gpus=least, max_gpus=most), words

@@ -1,10 +1,9 @@
-"""Elastic jobs: what a user opts in to, by the job's comment, and what keeps a job at its size all the same. Pure.
+"""A user's opt-in to resizing, in the job's comment, and what keeps a job at its size all the same. Pure.
 
 ``lucid:elastic=1-8[,nodes=1][,batch=256:4096][,epochs=30][,start=1]`` is a word of the comment. The user says by it
 that the job writes a checkpoint at SIGTERM, goes on from it when it is started again, and can do so on any number of
-GPUs in the range. ``nodes=1``: on one node, whatever its size; ``--nodes`` says the same. ``start=1``: before it has
-reported anything, too, it may be started on fewer GPUs than the user wrote, on so many at the least.
-"""
+GPUs in the range. ``nodes=1``: on one node, whatever its size; ``--nodes`` says the same. ``start=1``: already before
+its first report the job may start on fewer GPUs than the user wrote, at least on so many."""
 
 from __future__ import annotations
 
@@ -28,8 +27,8 @@ _WORD = re.compile(r"(?:^|[\s,;])lucid:elastic=([^\s;]*)")
 
 @dataclass(frozen=True, slots=True)
 class ElasticRequest:
-    """``limits``: what the comment asks for; ``None`` where it asks for nothing, or for what cannot be read, and then
-    ``why`` says what. ``start``: on how many GPUs at the least it may start before it has reported."""
+    """What a comment asks for. ``limits``: ``None`` where it asks for nothing, or for what cannot be read, as ``why``
+    then says. ``start``: the least number of GPUs for a start before the first report."""
 
     limits: Elastic | None = None
     why: str = ""
@@ -38,7 +37,7 @@ class ElasticRequest:
 
 @lru_cache(maxsize=4096)
 def elastic_request(comment: str) -> ElasticRequest:
-    """What a comment says of ``lucid:elastic=``; the first time counts. Keys that are not known are left out."""
+    """The request of a comment's first ``lucid:elastic=``. Unknown keys are left out."""
     found = _WORD.search(comment)
     if found is None:
         return ElasticRequest()
@@ -92,17 +91,16 @@ def _positive(text: str) -> float | None:
 
 
 def written_gpus(record: SlurmJob, note: JobNote | None) -> int:
-    """GPUs that its user asked for, whatever it has been resized to since."""
+    """GPUs that the job's user asked for, whatever the job has been resized to since."""
     noted = digits(note.as_written.get("gpus", "")) if note is not None else None
     return record.gpus if noted is None else noted
 
 
 def most_nodes(record: SlurmJob, limits: Elastic) -> int | None:
-    """On how many nodes it may be at the most, by its comment and by ``--nodes``; ``None`` where neither says.
+    """The most nodes that the job may have, by its comment and by ``--nodes``; ``None`` where neither says.
 
-    What its user wrote is in job_submit.lua's tag. Slurm's own number tells it of no job: it is 1 where a user wrote
-    nothing (since 23.11), 0 once the job runs, and Lucid's own after a resize.
-    """
+    What its user wrote is in job_submit.lua's tag. Slurm's own number does not show it: it is 1 where a user wrote
+    nothing (since 23.11), 0 once the job runs, and Lucid's own after a resize."""
     written = digits((record.tag or {}).get("most", ""))
     return min((most for most in (written, limits.max_nodes) if most), default=None)
 
@@ -148,7 +146,8 @@ def with_size(written: Mapping[str, str], record: SlurmJob) -> dict[str, str]:
 
 
 def sized(placement: Placement) -> dict[str, str]:
-    """The request for so many GPUs of these nodes; where nodes give different numbers, Slurm deals them out."""
+    """The fields of a request for so many GPUs of these nodes; where nodes give different numbers, Slurm deals them
+    out."""
     counts = [part.mask.bit_count() for part in placement]
     even = min(counts) == max(counts)
     return {

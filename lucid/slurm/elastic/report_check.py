@@ -1,14 +1,13 @@
-"""Do a job's reports agree with the clock, and with the sampler on its nodes? Pure: all times are arguments.
+"""``ReportCheck``: compares a job's reports with the clock, and with the sampler on its nodes. Pure.
 
 A report says how many epochs are done and what one takes. Both are compared with the wall time between two reports of
-progress as lucidd saw them, over windows of a few such intervals; what lies before the first one (boot, prolog, data,
-the rest of an epoch) counts for nothing. One window that contradicts ends the growth of the job, two end its
-elasticity, and each that agrees takes one of them back.
+progress as lucidd saw them, over windows of a few such intervals; the time before the first one (boot, prolog, data,
+the rest of an epoch) does not count. One window that contradicts ends the growth of the job, two end its elasticity,
+and each that agrees takes one of them back.
 
 Honest jobs pause, for checkpoints and evaluations, and do not report the pauses. So a few intervals with the longest
-pauses are left out, pauses that a job made on fewer GPUs are allowed on more, and a job that says nothing at all has
-twice ``silent_s``, or three times its own longest pause.
-"""
+pauses are left out, pauses that a job made on fewer GPUs are allowed on more, and a job that reports nothing at all
+has twice ``silent_s``, or three times its own longest pause."""
 
 from __future__ import annotations
 
@@ -19,33 +18,34 @@ from dataclasses import dataclass, field
 from lucid.core.job import Progress
 
 _SLOW, _FAST, _FAR = 0.5, 1.2, 3.0
-"""Told seconds to wall time below and above which a report is contradicted, and above which one interval suffices."""
+"""Ratios of reported seconds to wall time: below the first and above the second a report is contradicted, above the
+third by a single interval."""
 _EDGE_S = 10.0
-"""Too much is told only beyond so many seconds."""
+"""The least number of seconds by which a report must exceed the wall time to be contradicted."""
 _LEAST, _LEAST_S = 4, 30.0
-"""Intervals between reports of progress in a window, and its seconds, at the least."""
+"""The least number of intervals between reports of progress in a window, and its least length in seconds."""
 _LEFT_OUT = 1 / 3
 """Share of the intervals that may be pauses."""
 _NO_PROGRESS_S, _EPOCHS, _PAUSES = 60.0, 2.5, 1.5
-"""A job that goes on reporting, and tells no progress for so long, for so many of its epochs and for so many of its
-longest pauses, is contradicted."""
+"""A job that goes on reporting without progress for so many seconds, so many of its epochs and so many of its longest
+pauses is contradicted."""
 _MOST_SILENT = 4
-"""Most that a long pause seen before allows of another, in ``silent_s``."""
+"""The most that an earlier long pause allows of another, in ``silent_s``."""
 _GUESSED_PAUSE = 1.0
-"""Most that the time before its first report allows as a pause an epoch, in epochs."""
+"""The most that the time before its first report allows as a pause per epoch, in epochs."""
 _MISSING, _GAIN = 0.5, 0.25
-"""A job on more GPUs is contradicted if more than this share is missing of the time that it says to save by them,
-where that time is at least so much of an epoch's wall time."""
+"""A job on more GPUs is contradicted if more than the first share is missing of the time that it claims to save by
+them, where that time is at least the second share of an epoch's wall time."""
 _IDLE_S = 60.0
-"""Progress is told while no GPU works: for so long."""
+"""How long progress may be reported while no GPU works."""
 _MOST = 3
-"""Doubts kept: after so many windows that agree, a job is believed again."""
+"""Most doubts kept: after so many windows that agree, a job is believed again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A job as it runs now. ``written``: GPUs that its user wrote. ``told_s``: when its report last changed, as seen
-    by lucidd. ``worked``: seconds for which its sampler has measured its GPUs, and in which any of them worked."""
+    """A job as it runs now. ``written``: GPUs that its user wrote. ``told_s``: when lucidd saw its report change
+    last. ``worked``: seconds for which its sampler has measured its GPUs, and in which any of them worked."""
 
     start_s: float
     gpus: int
@@ -57,7 +57,8 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What follows for a job: may it grow, may it be resized at all? ``words``: what was contradicted last."""
+    """The verdict on a job: whether it may grow, and whether it may be resized at all. ``words``: the last
+    contradiction."""
 
     grows: bool = True
     elastic: bool = True
@@ -69,7 +70,8 @@ AGREES = Verdict()
 
 @dataclass(frozen=True, slots=True)
 class _Interval:
-    """Between two reports of progress: wall time, epochs, and seconds told for them, at the least and at the most."""
+    """The interval between two reports of progress: wall time, epochs, and the seconds reported for them, at least
+    and at most."""
 
     wall_s: float
     epochs: float
@@ -79,7 +81,7 @@ class _Interval:
 
 @dataclass(slots=True)
 class _Seen:
-    """One run as watched. ``rose_s``: when its epochs last rose; ``begun``: have they, in this run?"""
+    """One run as watched. ``rose_s``: when its epochs last rose; ``begun``: whether they have risen in this run."""
 
     start_s: float
     gpus: int
@@ -88,13 +90,14 @@ class _Seen:
     begun: bool = False
     window: list[_Interval] = field(default_factory=list)
     before_s: float = 0.0
-    """At the look before the rise with which the window began: progress may have been told at any time since."""
+    """The time of the poll before the rise with which the window began: progress may have been reported at any time
+    since."""
     last_before_s: float = 0.0
-    """The same of the last rise."""
+    """The time of the poll before the last rise."""
     judged_s: float = 0.0
     worked: tuple[float, float] | None = None
     rises: int = 0
-    """Since ``worked`` was noted."""
+    """How often the epochs rose since ``worked`` was noted."""
 
 
 @dataclass(slots=True)
@@ -103,18 +106,18 @@ class _Watch:
     run: _Seen | None = None
     doubts: int = 0
     against: int = 0
-    """Of the doubts, those that end the elasticity."""
+    """How many of the doubts end the elasticity."""
     words: str = ""
     gap_s: float = 0.0
     by_size: dict[int, tuple[float, float]] = field(default_factory=dict)
-    """By number of GPUs, wall time and told seconds of an epoch, with all pauses; of windows that agreed."""
+    """By number of GPUs, wall time and reported seconds of an epoch, with all pauses, from windows that agreed."""
     guess_s: float = 0.0
     idle: bool = False
-    """By its sampler."""
+    """Whether the job's GPUs are idle by its sampler."""
     waited: bool = False
-    """Was it seen before it ran?"""
+    """Whether the job was seen before it ran."""
     late: bool = False
-    """This lucidd came when it ran already, so it cannot know how it paused on fewer GPUs."""
+    """This lucidd started when the job ran already, so it cannot know how the job paused on fewer GPUs."""
 
     @property
     def verdict(self) -> Verdict:
@@ -126,7 +129,7 @@ class _Watch:
         self.words = words
 
     def slow(self, gpus: int, epoch: tuple[float, float]) -> None:
-        """Of the windows on so many GPUs the one with the longest pauses is kept."""
+        """Keep the window on so many GPUs with the longest pauses."""
         before = self.by_size.get(gpus, epoch)
         self.by_size[gpus] = max(before, epoch, key=lambda one: one[0] - one[1])
 
@@ -134,7 +137,8 @@ class _Watch:
         self.doubts, self.against = max(self.doubts - 1, 0), max(self.against - 1, 0)
 
     def pause_s(self, gpus: int, written: int) -> tuple[float, bool]:
-        """Seconds that an epoch takes besides what is told, by what was seen on fewer GPUs; was it seen there?"""
+        """Seconds that an epoch takes beyond those reported, by what was seen on fewer GPUs; and whether it was seen
+        there."""
         fewer = min(self.by_size, default=gpus)
         if fewer >= gpus:
             return (self.guess_s if gpus > written else 0.0), False
@@ -143,15 +147,15 @@ class _Watch:
 
 
 class ReportCheck:
-    """Watches jobs. ``silent_s``: as in daemon.elastic."""
+    """Watches the reports of jobs. ``silent_s``: as in daemon.elastic."""
 
     def __init__(self, silent_s: float) -> None:
         self._silent_s = silent_s
         self._watched: dict[str, _Watch] = {}
 
     def look(self, job_id: str, run: Run | None, now_s: float) -> Verdict:
-        """What is known of a job by now. ``run``: ``None`` while it does not run, or nothing can be told of it. The
-        same again at the same time."""
+        """The verdict on a job by now. ``run``: ``None`` while it does not run, or nothing is known of it. The same
+        time gives the same verdict."""
         watch = self._watched.get(job_id)
         if watch is None:
             watch = self._watched[job_id] = _Watch(now_s, waited=run is None)
@@ -169,7 +173,7 @@ class ReportCheck:
         return {job_id: watch.words for job_id, watch in self._watched.items() if watch.doubts}
 
     def forget_all_but(self, alive: Collection[str]) -> None:
-        """Jobs that have left."""
+        """Forget all jobs but these."""
         self._watched = {job_id: watch for job_id, watch in self._watched.items() if job_id in alive}
 
     def _watch(self, watch: _Watch, run: Run, now_s: float) -> None:
@@ -206,7 +210,7 @@ class ReportCheck:
     def _by_silence(
         self, watch: _Watch, seen: _Seen, run: Run, span: tuple[float, float] | None, now_s: float
     ) -> None:
-        """Is there no progress, for longer than any pause can be?"""
+        """Count a doubt if there is no progress for longer than any pause can be."""
         silent_s, epoch_s = self._silent_s, 0.0 if span is None else _EPOCHS * span[1]
         since_s, pause_s = max(seen.rose_s, seen.judged_s), _PAUSES * watch.gap_s
         least_s = silent_s if span is None else max(_NO_PROGRESS_S, epoch_s)
@@ -223,13 +227,13 @@ class ReportCheck:
 
 
 def _by_agent(progress: Progress | None) -> bool:
-    """Does an agent report step times, and no epochs of its own?"""
+    """Whether an agent reports step times, and no epochs of its own."""
     return progress is not None and not progress.epoch_s and bool(progress.step_model or progress.gradient)
 
 
 def _span(run: Run) -> tuple[float, float] | None:
-    """Seconds of an epoch on the GPUs that it has, as reported; where it has not told these, from and to what it can
-    be by the nearest number that it has: no more than in proportion faster, and no slower, on more of them."""
+    """The reported seconds of an epoch on the job's GPUs, at least and at most. Where these are not reported they
+    follow from the nearest reported number: on more GPUs at most in proportion faster, and no slower."""
     times = {} if run.progress is None else {gpus: seconds for gpus, seconds in run.progress.epoch_s if seconds > 0}
     if not times:
         return None
@@ -239,7 +243,7 @@ def _span(run: Run) -> tuple[float, float] | None:
 
 
 def _by_clock(watch: _Watch, seen: _Seen, run: Run, span: tuple[float, float]) -> None:
-    """Judge the window: at once where too much is told, else when it is long enough."""
+    """Judge the window: at once where too much is reported, else when it is long enough."""
     window = seen.window
     wall_s, epochs = sum(one.wall_s for one in window), sum(one.epochs for one in window)
     told_s, most_s = sum(one.least_s for one in window), seen.rose_s - seen.before_s
@@ -265,14 +269,14 @@ def _by_clock(watch: _Watch, seen: _Seen, run: Run, span: tuple[float, float]) -
 
 
 def _epoch(window: list[_Interval], left_out: float = 0.0) -> tuple[float, float]:
-    """Wall time and told seconds of an epoch, without that share of the intervals that has the longest pauses."""
+    """Wall time and reported seconds of an epoch, without that share of the intervals that has the longest pauses."""
     kept = sorted(window, key=lambda one: one.wall_s - one.most_s)[: len(window) - math.ceil(left_out * len(window))]
     epochs = sum(one.epochs for one in kept)
     return sum(one.wall_s for one in kept) / epochs, sum(one.most_s for one in kept) / epochs
 
 
 def _by_sampler(watch: _Watch, seen: _Seen, worked: tuple[float, float]) -> None:
-    """Did no GPU work while progress was told?"""
+    """Count a doubt if no GPU worked while progress was reported."""
     if seen.worked is None or worked[0] < seen.worked[0]:  # of a sampler that was started anew
         seen.worked, seen.rises = worked, 0
     measured_s = worked[0] - seen.worked[0]

@@ -1,14 +1,9 @@
-"""Progress files of jobs, and their folder.
+"""``Reports``: the progress files that jobs write (lucid-report), read from their folder.
 
-What elastic jobs report of their training: one small file a job, which its user's processes write (lucid-report).
-
-Anybody may write there, so nothing in it is trusted. A file counts that lies in a folder of the job's user, is a
+Anybody may write there, so nothing in a file is trusted. A file counts that lies in a folder of the job's user, is a
 regular one of that user, is small and flat (``lucid.untrusted``), and holds finite numbers within bounds. Any other
-file is refused, and the job's story says why.
-Times are this host's: when a file was first seen changed, never what it or its node says.
-
-What is wrong with the folder in which elastic jobs report, as this process sees it.
-"""
+file is refused, and the job's story says why. Times are this host's: when a file was first seen changed, never what
+it or its node says."""
 
 from __future__ import annotations
 
@@ -29,7 +24,8 @@ from lucid.text import MOST
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
-    """``words``: what it is; empty where nothing is wrong. ``blind``: no report can be read at all."""
+    """What is wrong with the folder, in ``words``; empty where nothing is. ``blind``: no report can be read at
+    all."""
 
     words: str = ""
     remedy: str = ""
@@ -40,7 +36,7 @@ _NONE = Trouble()
 
 
 def folder_trouble(folder: str) -> Trouble:
-    """Of this folder; of no folder there is nothing to say."""
+    """What is wrong with this folder; nothing where there is none."""
     if not folder:
         return _NONE
     make = f"install -d -m 1777 {folder}, on a file system that the nodes and lucidd's host have"
@@ -74,41 +70,42 @@ def folder_trouble(folder: str) -> Trouble:
 
 _LISTED_EVERY_S = 30.0
 _LISTED_AT_ONCE_S = 0.2
-"""Names that are not looked through within this time are at the next look."""
+"""Names that are not searched within this time follow at the next poll."""
 _MOST_PAIRS = 1024
 _MOST_EPOCHS, _MOST_EPOCH_S, _MOST_GPUS = 1e9, 1e7, 4096
 _MOST_BATCH = 1 << 40
 _MOST_ROWS = 64
 _LEAST_STEP_S, _MOST_STEP_S = 1e-6, 1e5
 _NOTHING_S = 1e-8
-"""Stands for 0 in a model of step times: one of nothing but zeros would be infinitely fast."""
+"""Stands for 0 in a model of step times: a model of nothing but zeros would be infinitely fast."""
 STAGES = ("storage", "cpu", "gpu", "network")
-"""Of an iteration, in the order of ``StageTimes``."""
+"""Stages of an iteration, in the order of ``StageTimes``."""
 _PARAMETERS = 7
-"""Of Pollux's model of step times; the last is gamma, from 1 to 10."""
+"""Number of parameters of Pollux's model of step times; the last is gamma, from 1 to 10."""
 Profile = tuple[tuple[int, int, int, float, float], ...]
-"""Rows of nodes, GPUs, samples a GPU a pass, mean seconds of a pass without a step, and of the last one of a step."""
+"""Rows of nodes, GPUs, samples per GPU and pass, and mean seconds of a pass without a step and of the last pass of a
+step."""
 _Stamp = tuple[int, int, int, int]
 
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """What a report says. ``batch_range``: the initial and the largest total batch size; ``atomic_range``: fewest and
-    most samples on one GPU in one pass; ``None`` where it does not say."""
+    """The content of a report. ``batch_range``: the initial and the largest total batch size; ``atomic_range``:
+    fewest and most samples on one GPU in one pass; ``None`` where the report does not say."""
 
     progress: Progress
     profile: Profile = ()
     batch_range: tuple[int, int] | None = None
     atomic_range: tuple[int, int] | None = None
     stages: StageTimes | None = None
-    """Seconds of one iteration alone; ``None`` where it does not say, or says what cannot be."""
+    """Seconds of one iteration alone; ``None`` where the report does not say, or says what cannot be."""
     in_turns: tuple[float, int] | None = None
     """Seconds of one iteration beside others, and how many jobs take turns there; ``None`` as with ``stages``."""
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What a job has reported (``said``), or why its file is refused, and since when it stands there, Unix s."""
+    """A job's report (``said``), or why its file is refused, and since when it is there, Unix s."""
 
     at_s: float
     said: Said | None = None
@@ -116,15 +113,15 @@ class Report:
 
     @property
     def progress(self) -> Progress | None:
-        """How far it is; ``None`` where the file is refused."""
+        """The reported progress; ``None`` where the file is refused."""
         return None if self.said is None else self.said.progress
 
 
 class Reports:
-    """The folder. ``of`` answers for one job; nothing is read again that has not changed."""
+    """The folder of reports. ``of`` answers for one job; only files that have changed are read again."""
 
     def __init__(self, folder: str) -> None:
-        """``folder``: empty where nobody reports."""
+        """``folder``: empty where no job reports."""
         self._folder = folder
         self._others: dict[int, set[str]] = {}
         self._names: Iterator[tuple[int, str]] | None = None
@@ -134,17 +131,17 @@ class Reports:
 
     @property
     def kept(self) -> bool:
-        """Is there a folder to report to?"""
+        """Whether there is a folder to report to."""
         return bool(self._folder)
 
     def trouble(self, now_s: float) -> Trouble:
-        """What is wrong with the folder; looked at once a look."""
+        """What is wrong with the folder, checked once a poll."""
         if now_s != self._looked_s:
             self._looked_s, self._trouble = now_s, folder_trouble(self._folder)
         return self._trouble
 
     def of(self, job_id: str, uid: int, now_s: float) -> Report | None:
-        """What a job of the user with this number has reported; ``None``: nothing."""
+        """The report of a job of the user with this number; ``None`` where there is none."""
         if not self._folder or not job_id.isascii() or not job_id.isdecimal():
             return None
         stamp = None
@@ -166,12 +163,12 @@ class Reports:
         return report
 
     def forget_all_but(self, alive: Collection[str]) -> None:
-        """Jobs that have left need nothing kept."""
+        """Forget the reports of all jobs but these."""
         for job_id in [job_id for job_id in self._seen if job_id not in alive]:
             del self._seen[job_id]
 
     def _opened(self, name: str, uid: int, now_s: float) -> tuple[int, os.stat_result]:
-        """This file in a folder of the user; see ``untrusted.opened``."""
+        """A file of this name in a folder of the user, opened by ``untrusted.opened``."""
         folders = [untrusted.first_home(self._folder, uid)]
         if not untrusted.owned(folders[0], uid):
             if now_s != self._went_on_s:  # once a look, however many jobs
@@ -186,8 +183,8 @@ class Reports:
         raise FileNotFoundError(name)
 
     def _list(self, now_s: float) -> None:
-        """Look for folders of users whose first name was taken, now and then and for a moment: there may be millions
-        of names."""
+        """Look for folders of users whose first name was taken, now and then and briefly: there may be millions of
+        names."""
         if self._names is None and abs(now_s - self._begun_s) >= _LISTED_EVERY_S:
             self._begun_s, self._names = now_s, untrusted.other_names(self._folder)
         until = time.monotonic() + _LISTED_AT_ONCE_S
@@ -203,11 +200,9 @@ class Reports:
 
 
 def said_in(content: bytes) -> Said:
-    """What a file tells.
+    """The content of a file.
 
-    Raises:
-        ValueError: saying by which rule it is refused.
-    """
+    Raises: ValueError: saying by which rule it is refused."""
     try:
         data = untrusted.parsed(content)
     except untrusted.Refused as error:
@@ -235,9 +230,9 @@ def said_in(content: bytes) -> Said:
 
 
 def stages_in(value: Any) -> StageTimes | None:
-    """Seconds of one iteration alone on each resource, of the object that a report has for ``stages``; ``None`` for
-    anything else. ``iteration`` is kept within what its parts allow: not less than the longest, for that much it
-    takes, and not more than all of them, for no other job could use the rest."""
+    """The stage times in the object that a report has for ``stages``: seconds of one iteration alone on each
+    resource; ``None`` for anything else. ``iteration`` is bounded by its parts: not less than the longest, for that
+    much it takes, and not more than all of them, for no other job could use the rest."""
     if not isinstance(value, Mapping):
         return None
     try:

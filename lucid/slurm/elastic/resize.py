@@ -1,8 +1,7 @@
-"""Carries out a resize: the job goes back to the queue, held, and is released onto its new GPUs once it has stopped.
+"""Carries out a resize: the job is requeued, held, and released onto its new GPUs once it has stopped.
 
-Slurm sends SIGTERM to the batch script and its steps, and SIGKILL after KillWait. The job's new place is
-stored before the job is told to stop. If lucidd crashes, the next lucidd continues from that note.
-"""
+Slurm sends SIGTERM to the batch script and its steps, and SIGKILL after KillWait. The job's new place is stored
+before the job is stopped. If lucidd crashes, the next lucidd continues from that note."""
 
 from __future__ import annotations
 
@@ -23,34 +22,34 @@ from lucid.slurm.view.observation import Observation, lists_of
 from lucid.store.port import JobNote
 
 LEAST_S = 2.0
-"""Between the requeue and the start. A job of two nodes that started again within a second failed in 4 of 10 cases
-('Job credential revoked'), after 2 s in none (24.11.5)."""
+"""The least time between the requeue and the start. A job of two nodes that started again within a second failed in 4
+of 10 cases ('Job credential revoked'), after 2 s in none (24.11.5)."""
 _TAKEN_S = 10.0
-"""Slurm has taken a requeue by then, if it takes it at all."""
+"""By then Slurm has taken a requeue, if it takes it at all."""
 _BOUND_S = 3600.0
-"""So long a job does not grow again past a size that a limit on several jobs together did not give. Each try stops
+"""How long a job does not grow again past a size that a limit on several jobs together did not give. Each try stops
 the job, so it is not tried at every end of another job."""
 
 
 def leaving(job: SlurmJob, note: JobNote | None) -> Placement:
-    """GPUs that a job which is being resized holds still."""
+    """GPUs that a job which is being resized still holds."""
     if note is None or not note.going_to or not (job.running or job.completing):
         return ()
     return parse_placement(note.leaves)
 
 
 def overlaps(a: Placement, b: Placement) -> bool:
-    """Have two placements a node in common? Slurm itself chooses the GPUs of a job on whole GPUs."""
+    """Whether two placements have a node in common, since Slurm itself chooses the GPUs of a job on whole GPUs."""
     return not {part.node for part in a}.isdisjoint(part.node for part in b)
 
 
 def uneven(placement: Placement) -> bool:
-    """Does it have different numbers of GPUs on its nodes?"""
+    """Whether the placement has different numbers of GPUs on its nodes."""
     return len({part.mask.bit_count() for part in placement}) > 1
 
 
 class Resizes:
-    """The requeue (``begin``) and what follows when the job has stopped (``go_on``)."""
+    """Requeues a job for a resize (``begin``), and starts it again when it has stopped (``go_on``)."""
 
     def __init__(self, writer: JobWriter) -> None:
         self._writer = writer
@@ -58,11 +57,10 @@ class Resizes:
     def begin(
         self, record: SlurmJob, note: JobNote, placement: Placement, batch: tuple[int, int] | None = None
     ) -> None:
-        """Tell a running job to stop, and note where it goes on. ``batch``: chosen for it there, as in ``Resize``.
+        """Ask Slurm to stop a running job, and note where it goes on. ``batch``: chosen for it there, as in
+        ``Resize``.
 
-        Raises:
-            ActionRefused: it does not run, or Slurm declined; then nothing is noted.
-        """
+        Raises: ActionRefused: the job does not run, or Slurm declined; then nothing is noted."""
         writer, now_s = self._writer, self._writer.clock.now_s()
         if record.state != "RUNNING" or record.completing:
             raise ActionRefused(f"job {record.id} is not running", Refusal.JOB_MOVED_ON)
@@ -116,8 +114,8 @@ class Resizes:
         return self._start(record, note, placement, facts)
 
     def _first(self, record: SlurmJob, facts: Observation) -> Iterator[Placement]:
-        """Where jobs start that have to start before one with different numbers of GPUs on its nodes: Slurm deals
-        those out by itself, and as planned only once nothing else is to come."""
+        """The placements of jobs that have to start before one with different numbers of GPUs on its nodes: Slurm
+        deals those out by itself, and as planned only once nothing else is to come."""
         for other in facts.jobs:
             note = self._writer.notes.get(other.id)
             if other.id == record.id or other.ended or note is None:
@@ -154,13 +152,13 @@ class Resizes:
         return f"job {record.id}: goes on on {place}"
 
     def went_on(self, record: SlurmJob, note: JobNote) -> None:
-        """A job that was resized runs again: how long that took is what is known of the cost of a restart."""
+        """Note that a resized job runs again: how long that took is the known cost of a restart."""
         took_s = max(record.start_s - note.stopped_s, 0.0)
         self._writer.put(replace(note, stopped_s=0.0, restart_s=took_s))
 
     def smaller(self, record: SlurmJob, note: JobNote, now_s: float) -> str:
-        """A limit keeps an elastic job from starting at this size: from now on half of it is the most that it gets,
-        and the least that its user wrote at any rate. Returns that in words; empty where it may not be smaller."""
+        """Halve the most GPUs of an elastic job that a limit keeps from starting at this size, but not below what its
+        user wrote as the least. Returns that in words; empty where it may not be smaller."""
         limits, tried = elastic_request(record.comment).limits, placement_gpus(parse_placement(note.where))
         if limits is None or "gpus" not in note.as_written or tried <= limits.min_gpus:
             return ""
@@ -170,5 +168,5 @@ class Resizes:
         return f"job {record.id}: Slurm does not start it on {tried} GPUs ({record.reason}); it gets at most {most}"
 
     def _drop(self, note: JobNote, since_s: float) -> None:
-        """It is an ordinary job again: one that runs, or one that waits since then."""
+        """End the resize of a job that is an ordinary one again: it runs, or waits since ``since_s``."""
         self._writer.put(replace(note, going_to="", leaves="", stopped_s=0.0, wait_since_s=since_s))

@@ -1,11 +1,10 @@
-"""Jobs that take turns with others on their GPUs: who opted in, and what is known of one iteration of each.
+"""``TurnJobs``: jobs that take turns on their GPUs: which opted in, and what one iteration takes.
 
 A user opts in with the word ``lucid:turns`` in the job's comment. job_submit.lua writes that into the tag, which no
-user can change. Seconds of an iteration come from the job's report. A job that has not reported reuses what an
-earlier job of the same user, name and number of GPUs reported: Muri's cache (row M1). Where no such job reported,
-what its node measured of it from outside counts, or of an earlier one: shares of time, of which no group of more than
-two is made (row M2).
-"""
+user can change. Seconds of an iteration come from the job's report. A job that has not reported reuses the report of
+an earlier job of the same user, name and number of GPUs: Muri's cache (row M1). Where there is none, what its node
+measured from outside counts, of it or of an earlier one: shares of time, of which no group of more than two is made
+(row M2)."""
 
 from __future__ import annotations
 
@@ -21,22 +20,24 @@ from lucid.store.port import Store
 
 _MOST_KEPT = 1000
 _SAME = 0.2
-"""Reports that differ by less than this share of an iteration say the same: no plan changes for noise."""
+"""Reports that differ by less than this share of an iteration count as equal: no plan changes for noise."""
 _LEAST_SHARE = 0.05
-"""Of time: a job that does less on every resource does nothing that it could be known by (M2's threshold)."""
+"""The least share of time on some resource: a job with less on every resource cannot be placed by it (M2's
+threshold)."""
 _VIEW = "stage_times"
 
 _Key = tuple[str, str, int]
 
 
 def takes_turns(record: SlurmJob) -> bool:
-    """Did its user opt in when the job was submitted?"""
+    """Whether the job's user opted in when it was submitted."""
     tag = record.admin_comment
     return "turns=1" in tag and (parse_mark(tag) or {}).get("turns") == "1"
 
 
 class TurnJobs:
-    """``interleaves``: does the policy of this VC form groups? Else nobody takes turns there, and nothing is read."""
+    """What is known of jobs that take turns. ``interleaves``: whether the policy of a VC forms groups; else no job
+    takes turns there, and nothing is read."""
 
     def __init__(self, reports: Reports, interleaves: Callable[[str], bool], store: Store | None = None) -> None:
         self._reports = reports
@@ -47,14 +48,14 @@ class TurnJobs:
         self._earlier: dict[_Key, StageTimes] = {} if store is None else _kept(store)
         self._new = False
         self.words: dict[str, str] = {}
-        """How it stands with each job whose user opted in, as last looked at."""
+        """The state of each job whose user opted in, in words, as of the last poll."""
 
     def of(
         self, record: SlurmJob, vc: str, now_s: float, whole_because: str, profile: JobProfile | None
     ) -> StageTimes | None:
-        """Seconds of one iteration of a job that may take turns, or shares of its time; the same as long as it
-        reports about the same. ``vc``: where it is at home. ``whole_because``: why its request cannot be said in
-        slots, in words. ``profile``: what was measured of it, if it was."""
+        """Seconds of one iteration of a job that may take turns, or shares of its time; the same object as long as
+        its reports are about the same. ``vc``: its home. ``whole_because``: why its request cannot be said in slots,
+        in words. ``profile``: its profile, if it was measured."""
         if not takes_turns(record):
             return None
         why = ""
@@ -87,7 +88,7 @@ class TurnJobs:
 
     def in_turns(self, record: SlurmJob, vc: str, now_s: float) -> tuple[float, int] | None:
         """Seconds of one iteration of a job in its group, and how many jobs take turns there, as it last reported;
-        the same as long as they are about the same. ``vc``: where it is at home."""
+        the same object as long as they are about the same. ``vc``: its home."""
         if not self._interleaves(vc) or not takes_turns(record):
             return None
         report = self._reports.of(record.id, record.uid, now_s)
@@ -109,14 +110,14 @@ class TurnJobs:
         self._new = True
 
     def keep(self) -> None:
-        """Write what was learnt into the store, where there is anything new."""
+        """Write new stage times into the store, if there are any."""
         if self._new and self._store is not None:
             rows = [[*key, list(item.times_s), item.iteration_s] for key, item in self._earlier.items()]
             self._store.put_view(_VIEW, rows)
         self._new = False
 
     def forget_all_but(self, alive: Collection[str]) -> None:
-        """Jobs that have left."""
+        """Forget all jobs but these."""
         self._own = {job_id: item for job_id, item in self._own.items() if job_id in alive}
         self._rounds = {job_id: item for job_id, item in self._rounds.items() if job_id in alive}
         self.words = {job_id: words for job_id, words in self.words.items() if job_id in alive}
@@ -148,7 +149,7 @@ def _measured(shares: TimeShares) -> str:
 
 
 def _kept(store: Store) -> dict[_Key, StageTimes]:
-    """What an earlier lucidd wrote; rows that cannot be read are left out: they are learnt anew."""
+    """The stage times that an earlier lucidd stored; rows that cannot be read are left out, and learnt anew."""
     found: dict[_Key, StageTimes] = {}
     rows = store.view(_VIEW)
     for row in rows if isinstance(rows, list) else []:

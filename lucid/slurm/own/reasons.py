@@ -1,10 +1,9 @@
-"""What Slurm has against starting a job, read from the reason that it gives for a pending one, and remembered.
+"""Slurm's reasons against starting a job, read from its word for a pending one, and remembered as obstacles.
 
-Slurm looks at limits, licences and reservations only once a job is released. So Lucid learns of them by trying: a
-job that was released and shows such a reason is taken back at the next look. It waits then (``Pending.barred``), and
-so do the other jobs of the same user, account and QOS that the same limit concerns: they are not tried in vain one
-after the other. One of them is tried again when something of theirs has ended, or after a time that doubles.
-"""
+Slurm checks limits, licences and reservations only once a job is released, so Lucid learns of them by trying: a job
+that was released and shows such a reason is taken back at the next poll. It waits then (``Pending.barred``), and so
+do the other jobs of the same user, account and QOS that the same limit concerns: they are not tried in vain one after
+the other. One of them is tried again when a job of theirs has ended, or after a time that doubles."""
 
 from __future__ import annotations
 
@@ -18,20 +17,20 @@ from lucid.slurm.records.job import SlurmJob
 from lucid.store.port import GivenUp, JobNote
 
 NOT_IN_TIME = "Slurm did not start a job like it in time"
-"""While Lucid waits for Slurm, the GPUs that the job was to have are kept from others. So a late start counts against
-its user's jobs as a limit does: who sends many jobs that Slurm cannot start keeps few GPUs from others, and seldom.
-The end of another job of theirs does not lift it."""
+"""The obstacle where Slurm was late. While Lucid waits for Slurm, the GPUs that the job was to have are kept from
+others. So a late start counts against its user's jobs as a limit does: a user who sends many jobs that Slurm cannot
+start keeps few GPUs from others, and seldom. The end of another job of theirs does not lift it."""
 
 
 class Outlook(Enum):
     """What a pending reason says of a job that was released to start."""
 
     WAITS = "waits"
-    """It may start at any moment."""
+    """The job may start at any moment."""
     BARRED = "barred"
-    """Slurm will not start it for now, through no fault of its request: a limit, a licence, a reservation."""
+    """Slurm will not start the job for now, through no fault of its request: a limit, a licence, a reservation."""
     UNFIT = "unfit"
-    """Slurm cannot start it where and as it was asked to."""
+    """Slurm cannot start the job where and as it was asked to."""
 
 
 _WAITS = frozenset(
@@ -41,7 +40,7 @@ _WAITS = frozenset(
         "BurstBufferResources", "BurstBufferStageIn", "BurstBufferOperation", "FedJobLock",
     ]
 )  # fmt: skip
-"""The reason of a job that was just released may be the old one still."""
+"""Reasons of a job that may start at any moment; just after its release it may still show the old one."""
 _UNFIT = (
     "PartitionNodeLimit",
     "PartitionConfig",
@@ -56,16 +55,16 @@ _OWN = (
     *("PartitionNodeLimit", "PartitionConfig", "BadConstraints", "Constraints", "Invalid", "Requested node config"),
     "QOSMin",
 )
-"""How Slurm's words begin where it is the job's request that cannot be met, of reasons and of refusals. A QOS whose
-jobs must have so many GPUs (MinTRES) counts those of a job in slots as none."""
+"""How Slurm's reasons and refusals begin where the job's own request cannot be met. A QOS whose jobs must have so
+many GPUs (MinTRES) counts those of a job in slots as none."""
 _ALONE = ("PerJob", "PerNode", "Wall", "Time", "Minute", "Mins")
-"""Limits by which other jobs are not judged like this one, since they look at one job's own request."""
+"""Limits on one job's own request, which say nothing of other jobs."""
 _COUNTED = ("MaxJobs", "SubmitJob", "JobLimit", "GrpJobs", "JobsLimit")
-"""Limits on the number of jobs: whatever a job asks for, it is one."""
+"""Limits on the number of jobs, which count each job as one, whatever it asks for."""
 _FIRST_S, _MOST_S = 30.0, 600.0
-"""A barred job is tried again after so long when nothing of its user, account or QOS has ended; doubled each time."""
+"""How long after a barred job is tried again when no job of its user, account or QOS has ended; doubled each time."""
 _GONE = 64
-"""So many at a time have started: the limit is not there any more."""
+"""Once so many at a time have started, the limit is gone."""
 
 
 CROWDED = "jobs without GPUs have the CPUs or the memory that it needs, and only Slurm can order these"
@@ -75,7 +74,7 @@ UNPACKED, QUOTA = "is not packed", "(daemon.pool.quotas)"
 
 
 def outlook(reason: str) -> Outlook:
-    """By Slurm's name for the reason. A name that is not known here bars: Slurm is right about its own limits."""
+    """The outlook of a job with this reason. An unknown reason bars: Slurm is right about its own limits."""
     if of_reservation(reason):
         return Outlook.BARRED
     word = reason.partition(",")[0].partition("(")[0].strip()
@@ -85,31 +84,32 @@ def outlook(reason: str) -> Outlook:
 
 
 def of_reservation(reason: str) -> bool:
-    """Does Slurm keep the nodes for somebody else, now or soon? ``ReqNodeNotAvail`` also says that a node is down."""
+    """Whether Slurm keeps the nodes for somebody else, now or soon. (``ReqNodeNotAvail`` also says that a node is
+    down.)"""
     return reason.startswith(("ReqNodeNotAvail", "Reserv", "Resv")) and "reserv" in reason.lower()
 
 
 def may_start(job: SlurmJob) -> bool:
-    """Of a job that was released: may Slurm start it at any moment? One that reaches into a window, and that Slurm's
-    backfill may shorten, also where Slurm's first look refuses it."""
+    """Whether Slurm may start a released job at any moment. This holds also for a job that reaches into a window and
+    that Slurm's backfill may shorten, though Slurm's first check refuses it."""
     return outlook(job.reason) is Outlook.WAITS or (job.time_min_s > 0 and of_reservation(job.reason))
 
 
 def passes(words: str) -> bool:
-    """May what Slurm had against a start end while the job stays as it is (a window for maintenance, nodes that are
-    down)? Words that are not known here may."""
+    """Whether Slurm's reason may pass while the job stays as it is (a window for maintenance, nodes that are down).
+    An unknown reason may."""
     return not words.startswith(_OWN)
 
 
 def may_end(note: JobNote) -> bool:
-    """May the reason end for which a job was let go, so that it queues again? Not where only Slurm can order the jobs
-    that keep it out."""
+    """Whether the reason may end for which a job was released, so that it queues again. False where only Slurm can
+    order the jobs that keep it out."""
     for_slurm = note.given_up_for is GivenUp.SLURM
     return note.given_up_for is not GivenUp.CROWDED and (not for_slurm or passes(note.given_up))
 
 
 def with_cause(note: JobNote) -> JobNote:
-    """A note of Lucid 0.1, which has the reason in words alone."""
+    """The note with its cause set, for a note of Lucid 0.1, which has the reason in words alone."""
     why = note.given_up
     if not why or note.given_up_for is not None:
         return note
@@ -119,22 +119,22 @@ def with_cause(note: JobNote) -> JobNote:
 
 
 _Key = tuple[str, ...]
-"""Whom an obstacle concerns: (user, account, QOS, partition), or a single job: (id,)."""
+"""The jobs that an obstacle concerns: those of (user, account, QOS, partition), or a single job: (id,)."""
 
 
 def whose_limit(reason: str) -> bool:
-    """Is it a limit of the user, account or QOS, which holds in every partition?"""
+    """Whether the reason is a limit of the user, account or QOS, which holds in every partition."""
     return reason.startswith(("QOS", "Assoc")) or "PerAccount" in reason or "PerUser" in reason
 
 
 def of_one_job(reason: str) -> bool:
-    """Is it a limit on what a single job asks for? It stays, whatever other jobs do."""
+    """Whether the reason is a limit on what a single job asks for, which stays whatever other jobs do."""
     return any(word in reason for word in _ALONE)
 
 
 @dataclass(slots=True)
 class Obstacle:
-    """One limit. ``gpus``: the smallest request that it stopped. ``width``: how many may be tried at a time once
+    """One limit. ``gpus``: the smallest request that it stopped. ``width``: how many jobs may be tried at a time once
     ``retry_s`` has come; it doubles with each that starts, and is 1 again after one that does not."""
 
     reason: str
@@ -145,11 +145,11 @@ class Obstacle:
     trying: set[str] = field(default_factory=set)
 
     def concerns(self, job: SlurmJob) -> bool:
-        """Is it the same limit for this job of the same user, account, QOS and partition?"""
+        """Whether the limit also stops this job of the same user, account, QOS and partition."""
         return job.gpus >= self.gpus or any(word in self.reason for word in _COUNTED)
 
     def blocks(self, job: SlurmJob, now_s: float) -> bool:
-        """Has this job to wait for it, or for what comes of those that are being tried?"""
+        """Whether this job has to wait for the limit, or for the outcome of the jobs that are being tried."""
         if job.id in self.trying or not self.concerns(job):
             return False
         return to_come(self.retry_s, now_s) or len(self.trying) >= self.width
@@ -163,8 +163,8 @@ class Obstacles:
         self._running: dict[str, _Key] = {}
 
     def saw(self, jobs: Sequence[SlurmJob], now_s: float) -> None:
-        """Take in one look. What has ended since the last one makes room under the limits of its user, account and
-        QOS. A job that was tried and runs shows that its obstacle gives way."""
+        """Take in one poll. A job that has ended since the last one makes room under the limits of its user, account
+        and QOS. A job that was tried and runs shows that its obstacle gives way."""
         running: dict[str, _Key] = {job.id: (job.user, job.account, job.qos) for job in jobs if job.running}
         gone = [who for job_id, who in self._running.items() if job_id not in running]
         self._running = running
@@ -193,7 +193,8 @@ class Obstacles:
                 del self._found[key]
 
     def met(self, job: SlurmJob, reason: str, now_s: float) -> Obstacle:
-        """The job was tried, and Slurm gave this reason for not starting it."""
+        """Record that the job was tried, and that Slurm gave this reason for not starting it; returns the
+        obstacle."""
         found = self._found.setdefault(_key(job, reason), {})
         before = found.get(reason)
         times = 1 if before is None else before.times + 1
@@ -204,14 +205,14 @@ class Obstacles:
         return found[reason]
 
     def of(self, job: SlurmJob, now_s: float) -> Obstacle | None:
-        """The obstacle against trying this waiting job now."""
+        """The obstacle against trying this waiting job now; ``None`` where there is none."""
         if not self._found:
             return None
         every = (o for key in _keys(job) for o in self._found.get(key, {}).values())
         return next((obstacle for obstacle in every if obstacle.blocks(job, now_s)), None)
 
     def tries(self, job: SlurmJob) -> None:
-        """The job is about to be released: others that the same limits concern wait for what comes of it."""
+        """Record that the job is about to be released: others that the same limits concern wait for the outcome."""
         for key in _keys(job):
             for obstacle in self._found.get(key, {}).values():
                 if obstacle.concerns(job):

@@ -1,22 +1,17 @@
-"""When and why Lucid releases a job to Slurm; order of holds; CPUs that others have.
+"""When and why Lucid releases a waiting job to Slurm, and in which order jobs that it cannot plan are released.
 
-Reasons for which Lucid itself lets a waiting job go, in words, and whether they have ended. They lie outside
-of the job, which therefore queues again, at its old place. What Slurm had against a start: ``pending_reasons``.
+Lucid's own reasons lie outside of the job, so the job queues again, at its old place, once they have ended
+(``LetGo``). Slurm's reasons are in ``own.reasons``.
 
-Held jobs for which there are GPUs, but whose CPUs or host memory jobs without GPUs have.
+Jobs without GPUs are never held: Slurm starts them as soon as they fit, and keeps nothing free for a held job. A
+stream of them could keep a held job from its CPUs or memory for ever. Once that has lasted a while, Lucid releases
+the job as its user wrote it, the job that was held first before the others (``CpuStarvation``); then it has a place
+in Slurm's own order.
 
-Nobody holds a job without GPUs: Slurm starts it as soon as it fits. And Slurm keeps nothing free for a job that is
-held. So a stream of such jobs would keep a held one waiting for ever, though it was there first. Once that has lasted
-a while, Lucid lets the job go as its user wrote it, the one that was held first before the others. Then it has a
-place in Slurm's own order.
-
-When a job that Lucid holds and cannot order in detail may go: never before a held job of the same VC that was
-held earlier and asks for no more GPUs.
-
-A held job that could not start itself at present stops nobody: one that Slurm bars (a limit, a licence) or holds
-itself (BadConstraints), that its user holds, or whose begin time or dependency lies ahead. Jobs that were held later
-do not count, or nobody's turn would come.
-"""
+A job that Lucid holds and cannot order in detail is never released before a held job of the same VC that was held
+earlier and asks for no more GPUs (``HoldOrder``). A held job that could not start at present stops no other: one that
+Slurm bars (a limit, a licence) or holds itself (BadConstraints), that its user holds, or whose begin time or
+dependency lies ahead. Jobs that were held later do not count, or nobody's turn would come."""
 
 from __future__ import annotations
 
@@ -35,20 +30,21 @@ from lucid.store.port import GivenUp, JobNote
 
 
 class LetGo:
-    """Of one round of repair: nodes and quotas are those of one look."""
+    """Lucid's reasons to release jobs, for one round of repair: nodes and quotas are those of one poll."""
 
     def __init__(self, ownership: Ownership, facts: Observation) -> None:
         self._ownership, self._facts = ownership, facts
         self._sizes: dict[str, set[tuple[int, int, int]]] = {}
-        """GPUs, CPUs and MiB of the nodes of each VC, where they differ."""
+        """GPUs, CPUs and MiB of the nodes of each VC, each distinct size once."""
 
     def unpacked(self, record: SlurmJob, note: JobNote | None) -> str:
-        """Nobody orders the jobs of its partition (any more)."""
+        """The reason where the job's partition is not packed (any more); else empty."""
         home = self._ownership.home(record, note)
         return "" if self._facts.modes.get(home) is Mode.PACK else f"partition {home!r} {UNPACKED}"
 
     def over_quota(self, record: SlurmJob, note: JobNote | None) -> str:
-        """It would wait for ever, since no quota allows for it: whether it runs is Slurm's to say."""
+        """The reason where no quota allows for the job, which would wait for ever: whether it runs is Slurm's to say.
+        Else empty."""
         home, pool = self._ownership.home(record, note), self._facts.pool
         quota = None if pool is None else pool.quotas.get(home)
         if quota is None:
@@ -57,8 +53,8 @@ class LetGo:
         return f"it asks for {gpus} GPUs, and the quota of {home} is {quota} {QUOTA}" if gpus > quota else ""
 
     def no_node(self, record: SlurmJob, note: JobNote | None) -> str:
-        """Lucid would look for one node for ever: it asks for few enough GPUs for one, and for more CPUs or memory
-        than any has. Slurm may spread it."""
+        """The reason where the job asks for few enough GPUs for one node, and for more CPUs or memory than any has,
+        so that Lucid would look for a node for ever; Slurm may spread it. Else empty."""
         if record.min_nodes > 1 or record.request.whole_nodes or "elastic" in (record.tag or {}):
             return ""
         home, facts = self._ownership.home(record, note), self._facts
@@ -72,24 +68,24 @@ class LetGo:
         return NO_NODE
 
     def ended(self, record: SlurmJob, note: JobNote) -> bool:
-        """Has the reason ended for which Lucid itself let this job go, and no other taken its place?"""
+        """Whether the reason has ended for which Lucid itself released this job, and no other has taken its place."""
         if note.given_up_for in (None, GivenUp.SLURM) or not may_end(note):
             return False
         return not (self.unpacked(record, note) or self.over_quota(record, note) or self.no_node(record, note))
 
 
 class CpuStarvation:
-    """Who is kept out by jobs without GPUs, and since when. ``patience_s``: how long that may last. The next job of
-    the same VC goes once the one before it has left the queue, or after this time."""
+    """Held jobs that jobs without GPUs keep out, and since when. ``patience_s``: how long that may last. The next job
+    of the same VC is released once the one before it has left the queue, or after this time."""
 
     def __init__(self, patience_s: float) -> None:
         self._patience_s = patience_s
         self._since: dict[str, float] = {}
         self._last: dict[str, tuple[float, str]] = {}
-        """By VC the last job that was let go, and when."""
+        """By VC, the last job that was released, and when."""
 
     def saw(self, ownership: Ownership, facts: Observation) -> frozenset[str]:
-        """Take in one look; returns the jobs to let go now, one of a VC at the most."""
+        """Take in one poll; returns the jobs to release now, at most one of a VC."""
         by_home = self._kept_out(ownership, facts)
         now_s = facts.now_s
         found = {job.id for jobs in by_home.values() for job in jobs}
@@ -107,11 +103,11 @@ class CpuStarvation:
         return frozenset(due)
 
     def went(self, home: str, job_id: str, now_s: float) -> None:
-        """A job was let go."""
+        """Record that a job was released."""
         self._last[home] = (now_s, job_id)
 
     def _kept_out(self, ownership: Ownership, facts: Observation) -> Mapping[str, list[SlurmJob]]:
-        """By VC the held jobs that would find room if there were no jobs without GPUs, and find none as it is."""
+        """By VC, the held jobs that would find room without jobs that have no GPUs, and find none with them."""
         if not any(job.running and not job.asks and job.hosts_used for job in facts.jobs):
             return {}
         all_used, by_gpu_jobs = _used(facts, facts.jobs), _used(facts, (job for job in facts.jobs if job.asks))
@@ -142,7 +138,7 @@ _Use = tuple[int, int, int]
 
 
 def _used(facts: Observation, jobs: Iterable[SlurmJob]) -> Mapping[str, _Use]:
-    """What these jobs have of each node, and where they were released to start."""
+    """What these jobs hold of each node, or will hold where they were released to start."""
     found: dict[str, _Use] = {}
 
     def add(name: str, mask: int, cpus: int, mem_mib: int) -> None:
@@ -161,7 +157,7 @@ def _used(facts: Observation, jobs: Iterable[SlurmJob]) -> Mapping[str, _Use]:
 
 
 def _fits(job: SlurmJob, nodes: Iterable[SlurmNode], used: Mapping[str, _Use]) -> bool:
-    """Are there enough nodes with room for its part of it?"""
+    """Whether there are enough nodes with room for the job's parts."""
     parts = max(job.min_nodes, 1)
     gpus, cpus, mem_mib = (-(-amount // parts) for amount in (job.gpus, job.cpus, job.mem_mib))
     room = 0
@@ -187,7 +183,7 @@ class _Ahead:
 
 
 class HoldOrder:
-    """One look at the queue. Made anew for each look."""
+    """The order of held jobs at one poll; made anew for each."""
 
     def __init__(self, ownership: Ownership, facts: Observation) -> None:
         self._ownership = ownership
@@ -204,14 +200,14 @@ class HoldOrder:
             found.sort(key=lambda one: (one.since_s, one.number))
 
     def homes(self, record: SlurmJob, note: JobNote | None) -> list[str]:
-        """The packed VCs in which it waits."""
+        """The packed VCs in which the job waits."""
         named = record.partition.split(",")
         if len(named) == 1:
             named = [self._ownership.home(record, note)]
         return [name for name in named if self._facts.modes.get(name) is Mode.PACK]
 
     def before(self, record: SlurmJob, note: JobNote | None) -> str:
-        """The job that must go before it; empty where its turn has come."""
+        """A job that must be released before this one; empty where its turn has come."""
         mine = self._ahead(record, note)
         for home in self.homes(record, note):
             for other in self._waiting.get(home, ()):
@@ -222,7 +218,7 @@ class HoldOrder:
         return ""
 
     def _counts(self, record: SlurmJob, note: JobNote | None) -> bool:
-        """Does it hold others back?"""
+        """Whether the job holds others back."""
         ownership, facts = self._ownership, self._facts
         if not record.asks or not ownership.ours(record):
             return False
@@ -257,8 +253,8 @@ class HoldOrder:
 
 
 def not_yet(ownership: Ownership, facts: Observation) -> dict[str, str]:
-    """Jobs that Lucid may order, and that are to wait behind others first (``joined_late``), each with one that goes
-    before it. One that ran before keeps its place."""
+    """Jobs that Lucid may order and that have to wait behind others first (``joined_late``), each with one that goes
+    before it. A job that ran before keeps its place."""
     late = [job for job in facts.jobs if job.pending and job.held and not job.restarts and joined_late(job)]
     if not late:
         return {}

@@ -1,9 +1,4 @@
-"""Whose job, in which of ten states.
-
-Which jobs Lucid decides about: whose VC a job is of, who holds it, and what it waits for. Changes nothing.
-
-Where a job stands between Slurm and Lucid. ``Ownership.state`` works it out, and nothing else does.
-"""
+"""Which jobs Lucid decides about: whose VC a job is of, who holds it, and in which of ten states it is. Pure."""
 
 from __future__ import annotations
 
@@ -22,54 +17,57 @@ from lucid.store.port import GivenUp, JobNote
 
 
 class JobState(Enum):
-    """Each says what leads out of it; that the job ends, or that its tag is taken away, leads out of all."""
+    """The state of a job between Slurm and Lucid, worked out by ``Ownership.state`` alone. Each says what leads out
+    of it; the job's end, or the loss of its tag, leads out of all."""
 
     NOT_OURS = auto()
-    """It has no tag of ours, or asks for no GPUs: Slurm alone decides, and Lucid counts the GPUs that it holds."""
+    """The job has no tag of ours, or asks for no GPUs: Slurm alone decides, and Lucid counts the GPUs that it
+    holds."""
     PARKED = auto()
-    """It waits with a begin time that job_submit.lua or Lucid set, and is not in the queue: it has a dependency or a
-    begin time of its own. To QUEUED once that has come (``Repair``); to LET_GO if no lucidd renews the begin time."""
+    """The job waits with a begin time that job_submit.lua or Lucid set, and is not in the queue: it has a dependency
+    or a begin time of its own. To QUEUED once that has come (``Repair``); to LET_GO if no lucidd renews the begin
+    time."""
     QUEUED = auto()
-    """It waits, and Lucid holds it, or has parked it in its queue. To STARTING, or EMPTYING where others have to
+    """The job waits, and Lucid holds it, or has parked it in its queue. To STARTING, or EMPTYING where others have to
     leave first (``Actions``); to LET_GO, or PARKED by a dependency (``Repair``); to HELD_BY_USER."""
     EMPTYING = auto()
-    """It was told which GPUs it gets, and is held until the jobs there have left. To STARTING (``Emptied``), or back
-    to QUEUED where they do not leave in time."""
+    """The job has its chosen GPUs written into it, and is held until the jobs there have left. To STARTING
+    (``Emptied``), or back to QUEUED where they do not leave in time."""
     STARTING = auto()
-    """It was told which GPUs it gets, and released. To RUNNING by Slurm; back to QUEUED, or LET_GO, where Slurm does
-    not start it in time (``Repair``)."""
+    """The job has its chosen GPUs written into it, and is released. To RUNNING by Slurm; back to QUEUED, or LET_GO,
+    where Slurm does not start it in time (``Repair``)."""
     RUNNING = auto()
-    """It holds GPUs. To QUEUED by a requeue (``Stops``), to RESIZING (``Resizes``)."""
+    """The job holds GPUs. To QUEUED by a requeue (``Stops``), to RESIZING (``Resizes``)."""
     RESIZING = auto()
-    """It was told to stop, and goes on elsewhere. To STARTING once it has stopped (``Resizes``); to QUEUED where its
-    user or Slurm wants it otherwise meanwhile."""
+    """The job was asked to stop, and goes on elsewhere. To STARTING once it has stopped (``Resizes``); to QUEUED
+    where its user or Slurm wants it otherwise meanwhile."""
     HELD_BY_USER = auto()
-    """Its user, an administrator or Slurm itself holds it. To QUEUED or LET_GO when they release it."""
+    """The job is held by its user, an administrator or Slurm itself. To QUEUED or LET_GO when they release it."""
     LET_GO = auto()
-    """It was released as its user wrote it, and Slurm orders it. To RUNNING by Slurm; to QUEUED again where the
-    reason for it has ended (``LetGo``)."""
+    """The job was released as its user wrote it, and Slurm orders it. To RUNNING by Slurm; to QUEUED again where the
+    reason for the release has ended (``LetGo``)."""
     ENDED = auto()
-    """It has left, or is leaving."""
+    """The job has left, or is leaving."""
 
 
 TOLD = (JobState.STARTING, JobState.EMPTYING)
-"""It knows which GPUs it gets, and does not run yet."""
+"""States of a job whose chosen GPUs are written into it, and that does not run yet."""
 
 
 Barred = Callable[[SlurmJob, float], tuple[str, float] | None]
-"""What Slurm has against starting a waiting job now (Unix s), and when it is tried again."""
+"""From a waiting job and the time (Unix s): Slurm's reason against starting it now, and when it is tried again."""
 
 
 class Ownership:
-    """Reads it from Slurm's records and Lucid's notes."""
+    """Works out whose a job is from Slurm's records and Lucid's notes."""
 
     def __init__(self, settings: DaemonSettings, barred: Barred) -> None:
         self._settings = settings
         self._rooms = settings.rooms
         self.barred = barred
         self.not_yet: Mapping[str, str] = {}
-        """Jobs that are kept out of the queue for now, since they joined it late (``hold_order``), each with one
-        that goes before it."""
+        """Jobs that are kept out of the queue for now, since they joined it late (``own.release.not_yet``), each with
+        one that goes before it."""
         self.draws: Callable[[SlurmJob], str] = lambda job: ""  # noqa: ARG005
         """The reservation into which Slurm draws a job that does not ask for it (``Closings.draws``)."""
 
@@ -80,7 +78,7 @@ class Ownership:
         return home_of(job.partition, job.admin_comment, note, self._settings.partitions, self._rooms)
 
     def ours(self, job: SlurmJob) -> bool:
-        """Does it bear our mark, on a job that Lucid may hold?"""
+        """Whether the job bears our mark, as a job that Lucid may hold."""
         mark = job.tag
         return mark is not None and (mark.get("skip") is None or "held" in mark)
 
@@ -99,7 +97,7 @@ class Ownership:
         return (job.tag or {}).get("v") == "2" and job.restarts == note.restarts
 
     def state(self, job: SlurmJob, note: JobNote | None, now_s: float) -> JobState:
-        """Where the job stands."""
+        """The state of the job."""
         if note is not None and note.going_to and not job.ended:
             return JobState.RESIZING
         if job.running:
@@ -118,8 +116,8 @@ class Ownership:
         return JobState.PARKED if parked(job, note, now_s) else JobState.LET_GO
 
     def leaves(self, job: SlurmJob) -> str:
-        """Why a job that Lucid holds is Slurm's alone from now on, by what its user changed since; empty if it is
-        not. The rules are those that job_submit.lua has for new jobs."""
+        """Why a job that Lucid holds is Slurm's alone from now on, since its user changed it; empty if it is not. The
+        rules are those that job_submit.lua has for new jobs."""
         if job.unread:
             return UNREAD
         if job.reservation:
@@ -134,7 +132,7 @@ class Ownership:
         return "it has a begin time" if begins_s(job, note, now_s) else ""
 
     def decides(self, job: SlurmJob, note: JobNote | None, facts: Observation) -> bool:
-        """Is this a waiting job that Lucid holds and is to decide, in a partition that it packs?"""
+        """Whether this is a waiting job that Lucid holds and has to decide, in a partition that it packs."""
         if self.state(job, note, facts.now_s) is not JobState.QUEUED or self.leaves(job):
             return False
         if job.id in self.not_yet or left_to_slurm(job) or self.waits_for(job, note, facts.now_s):
@@ -144,7 +142,7 @@ class Ownership:
         return facts.modes.get(self.home(job, note)) is Mode.PACK
 
     def aside(self, job: SlurmJob, note: JobNote | None, facts: Observation) -> str:
-        """Why a waiting job of ours is nobody's to decide at present; empty for all others."""
+        """Why nobody decides a waiting job of ours at present; empty for all others."""
         state = self.state(job, note, facts.now_s)
         if not job.pending or state in TOLD or not (job.asks and self.ours(job)):
             return ""
@@ -185,8 +183,8 @@ class Ownership:
         return f"Slurm alone decides about it ({job.reason})"
 
     def may_start_yet(self, job: SlurmJob, note: JobNote) -> bool:
-        """Of a job under way: may Slurm start it at any moment, or once its GPUs are empty? Not where its reason says
-        otherwise, nor after a requeue that Lucid did not ask for."""
+        """Whether Slurm may still start a released job, at any moment or once its GPUs are empty. Not where its
+        reason says otherwise, nor after a requeue that Lucid did not ask for."""
         if job.restarts != note.restarts:
             return False
         return job.held or may_start(job)

@@ -1,1 +1,1 @@
-"""What Slurm's answers say, as values of our own."""
+"""Slurm's answers, read into values of our own."""

@@ -1,14 +1,7 @@
-"""Partitions, configuration, QOS, shares, topology.
+"""How Slurm is set up, read from its answers: partitions, limits, QOS priorities, fair shares, topology, clock.
 
-How Slurm is set up, in our words: partitions and the configuration in force. For ``lucidctl doctor``.
-
-The priorities of Slurm's QOS: which jobs go before all others, whatever a policy thinks of them.
-
-Slurm's own fair-share factors, by account and user: the number that its priority is made with.
-
-Slurm's topology: the switches, or blocks, above each node, of ``scontrol show topology``. No version tells it as
-JSON.
-"""
+No version of Slurm gives its topology as JSON: the switches, or blocks, above each node are read from the text of
+``scontrol show topology``."""
 
 from __future__ import annotations
 
@@ -27,13 +20,13 @@ from lucid.text import digits, moment, text_of
 _OF_BOTH = ("grptres", "grptresmins", "grptresrunmins", "maxtres", "maxtrespernode", "maxtresmins")
 QOS_LIMITS = ("name", *_OF_BOTH, "maxtrespu", "maxtrespa", "mintres")
 ASSOC_LIMITS = ("account", "user", *_OF_BOTH)
-"""Fields of ``sacctmgr show qos`` and ``… assoc`` with limits on TRES; their names come first."""
+"""Fields of ``sacctmgr show qos`` and ``… assoc`` with limits on TRES, after the fields with their names."""
 
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """One partition. ``allowed``: what its jobs may be of, where that is narrowed, as ("groups", "ml,root").
-    Memory in MiB; ``max_time_s`` is ``None`` where there is no limit."""
+    """One partition. ``allowed``: the groups, accounts or QOS to which its jobs are limited, as ("groups",
+    "ml,root"). Memory in MiB; ``max_time_s`` is ``None`` where there is no limit."""
 
     name: str
     state: str
@@ -46,24 +39,22 @@ class Partition:
     qos: str = ""
     """The QOS whose limits hold for all its jobs; empty where it has none."""
     suspends: bool = False
-    """Has it a SuspendTime of its own?"""
+    """Whether the partition has a SuspendTime of its own."""
 
 
 @dataclass(frozen=True, slots=True)
 class GroupLimit:
-    """What all jobs of a QOS or an account may have together (GrpTRES): GPUs, and slots of GPUs; ``None`` without
-    limit."""
+    """The most that all jobs of a QOS or an account may have together (GrpTRES): GPUs, and slots of GPUs; ``None``
+    without limit."""
 
     gpus: int | None = None
     shards: int | None = None
 
 
 def partitions_from(document: Any, left_out: LeftOut | None = None) -> list[Partition]:
-    """Partitions of one answer, of ``scontrol show partitions --json``.
+    """The partitions in an answer of ``scontrol show partitions --json``.
 
-    Raises:
-        ClusterError: the answer is none, or says that it failed.
-    """
+    Raises: ClusterError: the document is no answer, or says that it failed."""
     raws = checked_list(document, "partitions", "partitions")
     with (left_out or LeftOut()).look("partitions") as look:
         return look.each(raws, _partition, lambda raw: f"partition {raw['name']}")
@@ -106,14 +97,14 @@ class Limits:
     """Limits on GPUs, in words. Slurm counts a job in slots against gres/shard only."""
 
     uncounted: tuple[str, ...] = ()
-    """Those with no limit on slots beside them."""
+    """Limits that have no limit on slots beside them."""
     by_model: tuple[str, ...] = ()
     least: tuple[str, ...] = ()
     """QOS whose jobs must have a GPU."""
 
 
 def gpu_limits_from(qos: str, assocs: str) -> Limits:
-    """Limits on GPUs, of what ``sacctmgr -nP show`` prints with the fields above."""
+    """Limits on GPUs, from the output of ``sacctmgr -nP show`` with the fields above."""
     rows = [(f"QOS {name}", limits[:-1]) for name, *limits in _rows(qos, QOS_LIMITS)]
     for account, user, *limits in _rows(assocs, ASSOC_LIMITS):
         rows.append((f"account {account}" + (f" for {user}" if user else ""), limits))
@@ -134,7 +125,8 @@ def _gpus(limit: str) -> list[str]:
 
 
 def group_limits_from(qos: str, assocs: str) -> dict[str, GroupLimit]:
-    """GrpTRES of each QOS (``QOS a``) and of each account as a whole (``account a``) that has one, of the same."""
+    """GrpTRES of each QOS (``QOS a``) and of each account as a whole (``account a``) that has one, from the same
+    output."""
     found = {f"QOS {name}": _group_limit(limit) for name, limit, *_ in _rows(qos, QOS_LIMITS)}
     for account, user, limit, *_ in _rows(assocs, ASSOC_LIMITS):
         if not user:
@@ -161,7 +153,8 @@ def partition_settings_from(text: str) -> dict[str, dict[str, str]]:
 
 
 def config_from_text(text: str) -> dict[str, str]:
-    """``scontrol show config`` by key. What is not set is empty; lists (``Prolog[0]``) are joined by commas."""
+    """``scontrol show config`` by key. A value that is not set is empty; lists (``Prolog[0]``) are joined by
+    commas."""
     found: dict[str, str] = {}
     for line in text.splitlines():
         key, eq, value = line.partition("=")
@@ -176,7 +169,7 @@ def _add(found: dict[str, str], key: str, value: str) -> None:
 
 
 def clock_from(document: Any) -> float | None:
-    """slurmctld's clock, of ``sdiag``'s answer; ``None`` where it does not say."""
+    """slurmctld's clock, from ``sdiag``'s answer; ``None`` where it is missing."""
     statistics = document.get("statistics") if isinstance(document, Mapping) else None
     at_s = moment(number_of(statistics.get("req_time"))) if isinstance(statistics, Mapping) else 0.0
     return at_s or None
@@ -184,11 +177,11 @@ def clock_from(document: Any) -> float | None:
 
 QOS_FIELDS = "name,priority"
 _EVERY_S = 600.0
-"""Seconds between looks: an administrator changes them by hand."""
+"""Seconds between reads: an administrator changes the priorities by hand."""
 
 
 def tiers_from(rows: str, config: Mapping[str, str]) -> dict[str, int]:
-    """Priorities other than 0 by QOS, of ``sacctmgr -nP show qos`` with these fields; none where Slurm itself gives
+    """Priorities other than 0 by QOS, from ``sacctmgr -nP show qos`` with these fields; none where Slurm itself gives
     no weight to them (PriorityWeightQOS)."""
     if not digits(config.get("PriorityWeightQOS", "")):
         return {}
@@ -201,7 +194,7 @@ def tiers_from(rows: str, config: Mapping[str, str]) -> dict[str, int]:
 
 
 class QosTiers:
-    """Asks now and then. Where it cannot be told, what was told before counts."""
+    """Reads the priorities of QOS now and then. If they cannot be read, the earlier ones stay."""
 
     def __init__(self, ask: Callable[[], Mapping[str, int]]) -> None:
         self._ask = ask
@@ -209,11 +202,9 @@ class QosTiers:
         self._at_s = float("-inf")
 
     def __call__(self, now_s: float) -> Mapping[str, int]:
-        """By QOS.
+        """The priorities by QOS.
 
-        Raises:
-            ClusterUnavailable: Slurm does not answer at present.
-        """
+        Raises: ClusterUnavailable: Slurm does not answer at present."""
         if not 0 <= now_s - self._at_s < _EVERY_S:
             self._at_s = now_s
             try:
@@ -226,12 +217,10 @@ class QosTiers:
 
 
 def fair_shares_from(document: Any, left_out: LeftOut | None = None) -> dict[tuple[str, str], float]:
-    """The factors (0 to 1) of all users of all accounts, as ``sshare -a --json`` has
-    them. Entries without a factor are left out.
+    """The factors (0 to 1) of all users of all accounts, from ``sshare -a --json``. Entries without a factor are left
+    out.
 
-    Raises:
-        ClusterError: the document is another one.
-    """
+    Raises: ClusterError: the document is another one."""
     try:
         entries = document["shares"]["shares"]
         if not isinstance(entries, list):
@@ -259,8 +248,8 @@ def _factor(item: Mapping[str, Any]) -> tuple[tuple[str, str], float] | None:
 
 
 class FairShares:
-    """Factors as they were at most ``every_s`` ago. A Slurm that does not tell them (no accounting, no priority
-    plugin) is asked again after that time, and meanwhile there are none."""
+    """Factors as they were at most ``every_s`` ago. A Slurm without them (no accounting, no priority plugin) is asked
+    again after that time, and meanwhile there are none."""
 
     def __init__(self, ask: Callable[[], Mapping[tuple[str, str], float]], every_s: float) -> None:
         self._ask = ask
@@ -268,14 +257,12 @@ class FairShares:
         self._due_s = float("-inf")
         self._shown: Mapping[tuple[str, str], float] = {}
         self.why_none = ""
-        """Slurm's words where it does not tell."""
+        """Slurm's words where it does not give the factors."""
 
     def __call__(self, now_s: float) -> Mapping[tuple[str, str], float]:
-        """The same object until it says something else.
+        """The factors by account and user; the same object until they change.
 
-        Raises:
-            ClusterUnavailable: Slurm does not answer at present.
-        """
+        Raises: ClusterUnavailable: Slurm does not answer at present."""
         if now_s >= self._due_s:
             try:
                 fresh, self.why_none = self._ask(), ""
@@ -296,10 +283,10 @@ _LINE = re.compile(r"(SwitchName|BlockName|AggregatedBlock)=(\S+)(.*)")
 
 @dataclass(frozen=True, slots=True)
 class Network:
-    """``above``: by node, what stands above it, the lowest first. ``slurms``: does Slurm choose the nodes of a job of
-    several? It does where it knows of the network what Lucid cannot read, and among blocks: the segments that a job
-    asks for (``--segment``) are not told. ``max_wait_s``: how long a job waits at most for the switches that it asks
-    for (max_switch_wait)."""
+    """The network above the nodes. ``above``: by node, its switches or blocks, the lowest first. ``slurms``: whether
+    Slurm chooses the nodes of a job of several. It does where Lucid cannot read what Slurm knows of the network, and
+    among blocks, for the segments that a job asks for (``--segment``) are not reported. ``max_wait_s``: how long a
+    job waits at most for the switches that it asks for (max_switch_wait)."""
 
     above: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     slurms: bool = False
@@ -307,12 +294,12 @@ class Network:
 
 
 NO_NETWORK = Network()
-"""Of a Slurm without a topology."""
+"""The network of a Slurm without a topology."""
 
 
 def network_from(text: str, config: Mapping[str, str] | None = None) -> Network:
-    """What ``scontrol show topology`` printed; nothing where Slurm has no topology. ``config``: Slurm's, for its
-    longest wait for switches."""
+    """The network in the output of ``scontrol show topology``; empty where Slurm has no topology. ``config``:
+    Slurm's, for its longest wait for switches."""
     wait = re.search(r"(?:^|,)max_switch_wait=(\d+)", (config or {}).get("SchedulerParameters", ""))
     wait_s = float(digits(wait[1]) or 0) if wait else _MAX_WAIT_S
     plugin = (config or {}).get("TopologyPlugin", "").rpartition("/")[2]
@@ -339,7 +326,7 @@ def network_from(text: str, config: Mapping[str, str] | None = None) -> Network:
 
 
 def with_network(nodes: Iterable[SlurmNode], network: Network) -> Sequence[SlurmNode]:
-    """The nodes with what stands above them."""
+    """The nodes, each with the switches above it."""
     return [
         node
         if (node.switches, node.spread_by_slurm) == (network.above.get(node.name, ()), network.slurms)

@@ -1,8 +1,7 @@
 """Small languages inside Slurm's answers: host lists, GRES and TRES strings, array task lists, our own mark.
 
-Users write these texts. Every function takes any text, raises nothing, and answers with bounded numbers: what is no
-number that Slurm could mean counts as a word.
-"""
+Users write these texts. Every function takes any text, raises nothing, and returns bounded numbers: what is no number
+that Slurm could mean counts as a word."""
 
 from __future__ import annotations
 
@@ -16,18 +15,18 @@ from lucid.errors import ConfigError
 from lucid.text import MOST, digits, finite
 
 MARK = "lucid:"
-"""What an AdminComment starts with when job_submit.lua has tagged the job."""
+"""The beginning of an AdminComment that job_submit.lua wrote as a tag."""
 
 _MOST = 100_000
 _MOST_HERE = 1024
-"""GPUs of one node, and places in one bit mask."""
+"""Most GPUs of one node, and places in one bit mask."""
 _KEPT = 16_384
-"""Texts of which the meaning is kept: the same ones come with every look."""
+"""How many parsed texts are cached: the same ones come with every poll."""
 _UNITS = {"K": 1 / 1024, "M": 1.0, "G": 1024.0, "T": 1024.0**2, "": 1 / 1024**2}
 
 
 def split_outside(text: str, at: str = ",") -> list[str]:
-    """Split at commas that stand outside brackets and parentheses."""
+    """The parts of a text between commas that stand outside brackets and parentheses."""
     parts, depth, begin = [], 0, 0
     for i, char in enumerate(text):
         if char in "[(":
@@ -62,7 +61,7 @@ def hosts(text: str) -> list[str]:
 
 
 def array_tasks(text: str, most: int) -> tuple[list[int], int | None]:
-    """Task numbers of ``1-5,8%2``, at most ``most`` of them, and the throttle. A step (``0-10:2``) is known."""
+    """Task numbers of ``1-5,8%2``, at most ``most`` of them, and the throttle. A step (``0-10:2``) is understood."""
     body, _, throttle = text.partition("%")
     tasks: list[int] = []
     for item in body.split(","):
@@ -79,7 +78,7 @@ def array_tasks(text: str, most: int) -> tuple[list[int], int | None]:
 
 
 def gpu_mask(detail: str) -> int:
-    """GPU indices that one node's entry of ``gres_detail`` says the job holds, as a mask. Its forms are
+    """GPU indices that one node's entry of ``gres_detail`` gives to the job, as a mask. Its forms are
     ``gpu:g0:1(IDX:0),gpu:a:2(IDX:1-2)`` and ``shard:g1:1(0/2,1/2,0/2,0/2)``."""
     mask = 0
     for item in split_outside(detail):
@@ -107,15 +106,15 @@ def _entries(tres: str) -> Iterator[tuple[str, str, int]]:
 
 @lru_cache(maxsize=_KEPT)
 def gpu_count(tres: str) -> int:
-    """GPUs asked for by one TRES string. Of shards each entry is one GPU, which is how Lucid writes them. More than
-    any cluster has (2⁵³ and above) is 2⁵³."""
+    """GPUs asked for by one TRES string. Each entry of shards is one GPU, which is how Lucid writes them. The most is
+    2⁵³, more than any cluster has."""
     wanted = sum(1 if name == "shard" else count for name, _, count in _entries(tres) if name in ("gpu", "shard"))
     return min(wanted, MOST)
 
 
 @lru_cache(maxsize=_KEPT)
 def is_shards(tres: str) -> bool:
-    """Does the request ask for shards?"""
+    """Whether the request asks for shards."""
     return any(name == "shard" for name, _, _ in _entries(tres))
 
 
@@ -125,7 +124,7 @@ def shard_types(tres: str) -> list[str]:
 
 
 def gpu_types(gres: str) -> tuple[list[str], list[str]]:
-    """From a node's ``gres``: the type of each GPU by index (1,024 at the most), and the types that have shards."""
+    """From a node's ``gres``: the type of each GPU by index (at most 1,024), and the types that have shards."""
     gpus: list[str] = []
     shards: list[str] = []
     for name, kind, count in _entries(gres):
@@ -169,12 +168,12 @@ def parse_mark(admin_comment: str) -> Mapping[str, str] | None:
 
 @lru_cache(maxsize=_KEPT)
 def says(comment: str, word: str) -> bool:
-    """Does a job's comment have ``lucid:WORD`` as a word of its own? As job_submit.lua reads it."""
+    """Whether a job's comment has ``lucid:WORD`` as a word of its own, as job_submit.lua reads it."""
     return _word(comment, re.escape(word)) is not None
 
 
 def resized(comment: str) -> bool:
-    """Did job_submit.lua note there that the job's size was changed while it waited?"""
+    """Whether job_submit.lua noted in the comment that the job's size was changed while it waited."""
     return _word(comment, r"resized(?:=\d{1,9})?") is not None
 
 
@@ -185,7 +184,8 @@ def lease_s(comment: str) -> float:
 
 
 def wrong_start(comment: str) -> str:
-    """What slurm/task_prolog wrote into a job's comment that it sent back: ``2 of 4 tasks``; empty if it did not."""
+    """The note of slurm/task_prolog in the comment of a job that it sent back: ``2 of 4 tasks``; empty without
+    one."""
     found = _word(comment, r"wrong=(\d{1,9})-of-(\d{1,9})-([A-Za-z]{1,5})")
     return "{} of {} {}".format(*found.groups()) if found else ""
 

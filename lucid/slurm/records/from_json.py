@@ -1,11 +1,10 @@
-"""Slurm's answers in JSON, translated into records of our own: the only place that knows its field names.
+"""Slurm's answers in JSON as records of our own: the only place that knows its field names for jobs and nodes.
 
-Read: ``squeue --json`` (jobs), ``scontrol show nodes --json``, and what pyslurm tells, in the same shape. Versions
-differ in wrappers (a number is 5, or {"set": true, "number": 5}) and in fields that are absent. A record that lacks
-what every version has told (``JOB_NEEDS``, ``NODE_NEEDS``) cannot be read; what else is missing falls back to
-"unknown". A document without jobs or nodes, or with errors, is one. A record that cannot be read is left out
-(``left_out``); of a job's there remains what can still be told of it, since it may hold GPUs (``unreadable``).
-"""
+It reads ``squeue --json``, ``scontrol show nodes --json``, and what pyslurm gives in the same shape. Versions differ
+in wrappers (a number is 5, or {"set": true, "number": 5}) and in absent fields. A record that lacks what every
+version has (``JOB_NEEDS``, ``NODE_NEEDS``) cannot be read; other missing fields fall back to "unknown". A document
+without jobs or nodes, or with errors, is an error. A record that cannot be read is left out (``left_out``), but of a
+job's the part that can still be read is kept, since it may hold GPUs (``unread_job``)."""
 
 from __future__ import annotations
 
@@ -24,9 +23,9 @@ from lucid.slurm.records.request import EXCLUSIVE, Request, from_mark, per_gpu
 from lucid.text import MOST_GPUS, digits, moment, text_of
 
 _MOST_TASKS = 1000
-"""Tasks shown of one array that still waits: what bounds a snapshot."""
+"""Most tasks shown of one array that still waits, which bounds a snapshot."""
 _LONGEST = 8192
-"""Characters of one field of a request; a list of all nodes of a large cluster is shorter."""
+"""Most characters of one field of a request; a list of all nodes of a large cluster is shorter."""
 
 JOB_NEEDS: Final = frozenset(
     [
@@ -36,11 +35,11 @@ JOB_NEEDS: Final = frozenset(
         "submit_time", "time_limit", "tres_per_job", "tres_per_node", "user_name",
     ]
 )  # fmt: skip
-"""Fields of a job that every Slurm has told so far, and whose absence would read as nothing: no dependency, no
+"""Fields of a job that every Slurm has given so far, and whose absence would read as nothing: no dependency, no
 reservation, nobody's job, no GPUs. A job without one of them cannot be read, and neither can a running one without
 ``job_resources`` (`held_by`)."""
 NODE_NEEDS: Final = frozenset(["cpus", "gres", "name", "partitions", "real_memory", "state"])
-"""Likewise of a node. ``features`` stands under one of two names."""
+"""Fields of a node that every Slurm has given so far. ``features`` stands under one of two names."""
 
 
 def _whole_record(raw: Mapping[str, Any], needs: frozenset[str]) -> None:
@@ -49,12 +48,10 @@ def _whole_record(raw: Mapping[str, Any], needs: frozenset[str]) -> None:
 
 
 def _known_form(document: Any, raws: Sequence[Any], needs: frozenset[str], what: str) -> None:
-    """A field that most records lack was renamed, or is gone: no record is at fault, and none of them shall be taken
-    for unreadable by itself. No user can take a field from a record.
+    """Check that most records have each needed field. A field that most lack was renamed, or is gone: then no single
+    record is at fault. No user can remove a field from a record.
 
-    Raises:
-        ClusterUnreadable: so it is.
-    """
+    Raises: ClusterUnreadable: most records lack one."""
     records = [raw for raw in raws if isinstance(raw, Mapping)]
     lacking = Counter(field for raw in records for field in needs - raw.keys())
     gone = sorted(field for field, count in lacking.items() if 2 * count > len(records))
@@ -70,11 +67,11 @@ def _known_form(document: Any, raws: Sequence[Any], needs: frozenset[str], what:
 
 
 _LAUNCH_FAILED = "launch failed requeued held"
-"""slurmctld's words where a node refused a job, such as one that it runs already and whose start was not saved."""
+"""slurmctld's reason where a node refused a job, such as one that it runs already and whose start was not saved."""
 
 
 def version_of(document: Any) -> tuple[int, int] | None:
-    """Slurm's release, as (24, 11), from the ``meta`` of any answer; ``None`` where it does not say."""
+    """Slurm's release, as (24, 11), from the ``meta`` of any answer; ``None`` where it is missing."""
     try:
         meta = document["meta"]
         version = (meta.get("slurm") or meta["Slurm"])["version"]
@@ -85,8 +82,8 @@ def version_of(document: Any) -> tuple[int, int] | None:
 
 
 def reads_whole(document: Any) -> bool:
-    """Does the answer tell all that is read here? Data parser v0.0.45 (the default of 26.05) does not say which jobs
-    are ``--exclusive``: it empties ``shared`` and has nothing in its place (seen on 26.05.5)."""
+    """Whether the answer has all that is read here. Data parser v0.0.45 (the default of 26.05) does not say which
+    jobs are ``--exclusive``: it empties ``shared`` and has nothing in its place (seen on 26.05.5)."""
     try:
         return "v0.0.45" not in str(document["meta"]["plugin"]["data_parser"])
     except (KeyError, TypeError, IndexError):
@@ -94,13 +91,11 @@ def reads_whole(document: Any) -> bool:
 
 
 def jobs_from(document: Any, left_out: LeftOut | None = None) -> list[SlurmJob]:
-    """Jobs of one answer; waiting tasks of an array apart, in order of their number. What is told of a job whose
-    record cannot be read has ``unread`` set.
+    """Jobs of one answer; waiting tasks of an array apart, in order of their number. A job whose record cannot be
+    read has ``unread`` set.
 
-    Raises:
-        ClusterError: the answer is none, or says that it failed.
-        ClusterUnreadable: most of its records lack the same field.
-    """
+    Raises: ClusterError: the document is no answer, or says that it failed. ClusterUnreadable: most of its records
+    lack the same field."""
     raws = checked_list(document, "jobs", "jobs")
     _known_form(document, raws, JOB_NEEDS, "jobs")
     _known_form(document, [raw for raw in raws if holds(raw)], frozenset(["job_resources"]), "running jobs")
@@ -227,8 +222,8 @@ def _job(raw: Mapping[str, Any]) -> list[SlurmJob]:
 
 
 def _reason(raw: Mapping[str, Any]) -> str:
-    """Why it waits. Of nodes that may not be had Slurm says more in words of its own: which, or for whom they are
-    reserved."""
+    """Why the job waits. About nodes that may not be had Slurm says more in words of its own: which, or for whom they
+    are reserved."""
     reason = text_of(raw.get("state_reason"))
     if not reason.startswith("ReqNodeNotAvail"):
         return reason
@@ -237,7 +232,7 @@ def _reason(raw: Mapping[str, Any]) -> str:
 
 
 def _request(raw: Mapping[str, Any], key: str) -> str:
-    """A field of the request. It is read character by character at every look, so a user must not make it long."""
+    """A field of the request, bounded in length since it is read character by character at every poll."""
     text = text_of(raw.get(key))
     if len(text) > _LONGEST:
         raise ValueError(f"{key} has {len(text)} characters, and {_LONGEST} are the most that Lucid reads")
@@ -245,7 +240,7 @@ def _request(raw: Mapping[str, Any], key: str) -> str:
 
 
 def _others(raw: Mapping[str, Any]) -> list[str]:
-    """What else about a job binds it to nodes or to whole GPUs, in words."""
+    """What else binds the job to nodes or to whole GPUs, in words."""
     shared = " ".join(_words(raw.get("shared"))).lower()
     bind = str(raw.get("tres_bind") or "")
     found = {
@@ -265,12 +260,10 @@ def _others(raw: Mapping[str, Any]) -> list[str]:
 
 
 def nodes_from(document: Any, left_out: LeftOut | None = None) -> list[SlurmNode]:
-    """Nodes of one answer. Of one that cannot be read nothing is known, so nothing is started on it.
+    """Nodes of one answer. Nothing is known of a node whose record cannot be read, so nothing is started on it.
 
-    Raises:
-        ClusterError: the answer is none, or says that it failed.
-        ClusterUnreadable: most of its records lack the same field.
-    """
+    Raises: ClusterError: the document is no answer, or says that it failed. ClusterUnreadable: most of its records
+    lack the same field."""
     raws = checked_list(document, "nodes", "nodes")
     _known_form(document, raws, NODE_NEEDS, "nodes")
     with (left_out or LeftOut()).look("nodes") as look:

@@ -1,13 +1,8 @@
-"""SlurmJob, SlurmNode, what an unreadable one still tells.
+"""``SlurmJob`` and ``SlurmNode``: a job and a node as Slurm shows them; also unreadable records.
 
-A job and a node as Slurm shows them, in our own words.
-
-What a job holds; and what can still be told of a job whose record cannot be read.
-
-Such a job may hold GPUs, which must not look free. Its state, its nodes and its GPUs are Slurm's own words, which no
-user writes, so they are nearly always there: it then shows as a job of somebody else's where it runs. Where they are
-not, its nodes count as out, and where even those are not known, every node that is not idle.
-"""
+A job whose record cannot be read may hold GPUs, which must not look free. Its state, nodes and GPUs are Slurm's own
+words, which no user writes, so they are nearly always there: it then shows as somebody else's job where it runs.
+Where they are missing, its nodes count as out, and where even those are unknown, every node that is not idle."""
 
 from __future__ import annotations
 
@@ -31,11 +26,10 @@ from lucid.text import moment, text_of
 class SlurmJob:
     """One job, or one task of an array. Times in Unix seconds, 0 where there is none.
 
-    ``id`` is how commands address it (``17`` or ``17_3``); ``number`` is Slurm's job number. ``held``: its
-    priority is 0. ``simple``: nothing about it (features, excluded nodes, licenses, a reservation, an
-    exclusive node, a request by socket, more than one component) would stop it from running on a node that somebody
-    else chose; the user's own node list is in ``request``, and features apart.
-    """
+    ``id`` is how commands address it (``17`` or ``17_3``); ``number`` is Slurm's job number. ``held``: its priority
+    is 0. ``simple``: nothing about it (features, excluded nodes, licenses, a reservation, an exclusive node, a
+    request by socket, more than one component) would stop it from running on a node that somebody else chose; the
+    user's own node list is in ``request``, and features apart."""
 
     id: str
     number: int
@@ -66,50 +60,50 @@ class SlurmJob:
     dependent: bool
     placement: Placement
     hosts_used: tuple[tuple[str, int, int], ...] = ()
-    """(node, CPUs, MiB) that it holds now."""
+    """(node, CPUs, MiB) that the job holds now."""
     extra: str = ""
     excludes: str = ""
-    """The nodes that its user does not want."""
+    """The nodes that the job's user excludes."""
     comment: str = ""
     qos: str = ""
     nice: int = 0
     reservation: str = ""
     dependency: str = ""
-    """What is left of it; empty once Slurm has ended it."""
+    """The rest of its dependency; empty once Slurm has ended it."""
     het: int = 0
-    """Slurm's number of the heterogeneous job that it is part of; 0 for none."""
+    """Slurm's number of the heterogeneous job of which this is a part; 0 for none."""
     launch_failed: bool = False
-    """Slurm itself holds it, because a node did not take it: nobody else does."""
+    """Whether Slurm itself holds the job because a node did not take it, and nobody else does."""
     unread: str = ""
-    """Why its record could not be read: the rest is what could be told of it all the same. Nothing is decided about
-    such a job."""
+    """Why the record could not be read; the other fields are those that could be read all the same. Nothing is
+    decided about such a job."""
     priority: int = 0
-    """As Slurm shows it; 0 while it is held, or where it is not told."""
+    """The job's priority as Slurm shows it; 0 while it is held, or where it is unknown."""
     lost: bool = False
-    """Of an unread one: it may hold GPUs, and nobody can tell which. ``hosts_used`` has its nodes, where they are
-    known; an empty ``id`` is a job of which nothing is known."""
+    """Whether this unread job may hold GPUs of which nobody can tell which. ``hosts_used`` has its nodes, where they
+    are known; an empty ``id`` is a job of which nothing is known."""
     most_switches: int = 0
-    """``--switches``: below how many of them its nodes are to stand; 0 for any."""
+    """``--switches``: the most switches above the job's nodes; 0 for any number."""
     switch_wait_s: float = 0.0
-    """How long it waits for that at the most, as its user said; 0 where nothing was said."""
+    """How long the job waits for such nodes at most, as its user said; 0 where its user did not say."""
     time_min_s: float = 0.0
-    """``--time-min``: Slurm's backfill may shorten its time limit to no less, so that it starts sooner; 0 where its
-    user did not say so."""
+    """``--time-min``: Slurm's backfill may shorten the time limit to no less, so that the job starts sooner; 0
+    without it."""
     uid: int = -1
-    """Number of its user on the cluster; -1 where it is not told."""
+    """Number of the job's user on the cluster; -1 where it is unknown."""
     completing: bool = field(init=False, repr=False, compare=False)
-    """Has it stopped, and still holds what it had? Like the next ones it follows from state and flags; each look asks
-    it several times of each job."""
+    """Whether the job has stopped, and still holds what it had. This field and the next ones follow from state and
+    flags, and are read several times of each job at each poll."""
     pending: bool = field(init=False, repr=False, compare=False)
-    """Does it wait (and hold nothing)?"""
+    """Whether the job waits (and holds nothing)."""
     running: bool = field(init=False, repr=False, compare=False)
-    """Does it hold resources?"""
+    """Whether the job holds resources."""
     tag: Mapping[str, str] | None = field(init=False, repr=False, compare=False)
-    """What job_submit.lua noted of it (``parse_mark``)."""
+    """What job_submit.lua noted about the job (``parse_mark``)."""
     tagged_begin_s: float = field(init=False, repr=False, compare=False)
-    """The begin time that its user asked for, as job_submit.lua noted it."""
+    """The begin time that the job's user asked for, as job_submit.lua noted it."""
     leased: bool = field(init=False, repr=False, compare=False)
-    """Does the begin time stand that job_submit.lua parked it with?"""
+    """Whether the job still has the begin time with which job_submit.lua parked it."""
 
     def __post_init__(self) -> None:
         completing = "COMPLETING" in self.flags
@@ -124,34 +118,34 @@ class SlurmJob:
 
     @property
     def asks(self) -> bool:
-        """Does it get GPUs? An exclusive job has those of its nodes, whether or not it asks for any."""
+        """Whether the job gets GPUs. An exclusive job has those of its nodes, whether or not it asks for any."""
         return self.gpus > 0 or self.request.whole_nodes
 
     @property
     def shortened_s(self) -> float | None:
-        """The time limit to which Slurm may shorten it."""
+        """The time limit to which Slurm may shorten the job."""
         return min(self.time_min_s, self.time_limit_s or math.inf) if self.time_min_s else self.time_limit_s
 
     @property
     def never_runs(self) -> bool:
-        """Does Slurm itself hold it, because no node can give what it asks for? It says so also while nodes have yet
-        to register (after slurmctld's failover), so it need not be for ever."""
+        """Whether Slurm itself holds the job, because no node can give what it asks for. Slurm says so also while
+        nodes have yet to register (after slurmctld's failover), so it need not be for ever."""
         return self.held and self.reason == "BadConstraints"
 
     @property
     def configuring(self) -> bool:
-        """Does it hold its nodes while they boot, or run their prolog?"""
+        """Whether the job holds its nodes while they boot, or run their prolog."""
         return self.running and "CONFIGURING" in self.flags
 
     @property
     def ended(self) -> bool:
-        """Has it left?"""
+        """Whether the job has left."""
         return self.state in ENDED and not self.completing
 
 
 @dataclass(frozen=True, slots=True)
 class SlurmNode:
-    """One node. ``gpu_types``: the GRES type of each GPU by index; ``shard_types``: those that have shards."""
+    """One node. ``gpu_types``: the GRES type of each GPU by index; ``shard_types``: the types that have shards."""
 
     name: str
     gpu_types: tuple[str, ...]
@@ -163,54 +157,55 @@ class SlurmNode:
     states: frozenset[str]
     reason: str = ""
     slots: frozenset[int] = frozenset()
-    """How many shards its GPUs have, each; several numbers where they differ."""
+    """How many shards each of the node's GPUs has; several numbers where they differ."""
     switches: tuple[str, ...] = ()
     """The switches or blocks above it, the lowest first."""
     available_features: frozenset[str] = frozenset()
-    """Those that it has now, and those that it could be booted for."""
+    """Features that the node has now, and those that it could be booted for."""
     weight: int = 1
-    """Of nodes that fit a job equally well Slurm, and Lucid, take the one with the least."""
+    """Of nodes that fit a job equally well, Slurm and Lucid take the one with the least weight."""
     spread_by_slurm: bool = False
-    """Does Slurm choose the nodes of a job of several (``network_topology``)?"""
+    """Whether Slurm chooses the nodes of a job of several (``Network.slurms``)."""
 
     excused: frozenset[str] = frozenset()
     """States that keep nothing from starting here, since Slurm wakes the node for it (``power_saving``)."""
     shut: Window | None = None
-    """The time in which nothing may start here, where it is on its way down."""
+    """The window in which nothing may start here, for a node on its way down."""
     boot_s: float = 0.0
     """How long a job that starts here waits for the boot; 0 for a node that is awake."""
     boots_since_s: float | None = None
-    """Since when it boots (Unix s)."""
+    """Since when the node boots (Unix s)."""
     why_out: str = ""
-    """More on why it is out, in words."""
+    """More on why the node is out, in words."""
 
     @property
     def available(self) -> bool:
-        """May something new start here?"""
+        """Whether new jobs may start here."""
         return self.shut is None and not self.states & _OUT - self.excused
 
     @property
     def out(self) -> str:
-        """Why nothing new may start here, in Slurm's words; empty where it may."""
+        """Why no new job may start here, in Slurm's words; empty where one may."""
         words = ", ".join(sorted(state.lower() for state in self.states & _OUT - self.excused))
         words = f"{words}: {self.why_out}" if words and self.why_out else words
         return words or ("" if self.shut is None else self.shut.why)
 
     @property
     def sleeps(self) -> bool:
-        """Does Slurm say that it sleeps, boots or is on its way down?"""
+        """Whether Slurm says that the node sleeps, boots or is on its way down."""
         return not self.states.isdisjoint(_POWER)
 
     @property
     def addressable(self) -> bool:
-        """Can each of its GPUs be asked for by name, as a shard? Then two jobs can be put on the same one."""
+        """Whether each of the node's GPUs can be asked for by name, as a shard, so that two jobs can be put on the
+        same one."""
         types = self.gpu_types
         return bool(types) and len(set(types)) == len(types) and set(types) <= self.shard_types
 
     @property
     def gpu_numbers(self) -> tuple[int, ...]:
         """The number of each GPU's device file, by index: ``g3`` is the address of /dev/nvidia3. Without addresses
-        they are taken to be 0, 1, 2 and so on."""
+        they count as 0, 1, 2 and so on."""
         return _numbers(self.gpu_types)
 
     def place_of(self, number: int) -> int | None:
@@ -230,13 +225,13 @@ def _numbers(types: tuple[str, ...]) -> tuple[int, ...]:
 
 
 def _time_s(tag: Mapping[str, str] | None, key: str) -> float:
-    """A time that job_submit.lua put into the tag (Unix s); 0 where there is none."""
+    """A time that job_submit.lua wrote into the tag (Unix s); 0 where there is none."""
     text = tag.get(key, "") if tag else ""
     return float(text) if text.isascii() and text.isdecimal() and len(text) < 12 else 0.0
 
 
 BASE_STATES = frozenset(["IDLE", "MIXED", "ALLOCATED", "DOWN", "ERROR", "FUTURE", "UNKNOWN"])
-"""Every node is in one of them, whatever else is said of it."""
+"""Base states: every node is in one of them, whatever its flags."""
 
 _POWER = ("POWERED_DOWN", "POWERING_DOWN", "POWERING_UP", "POWER_DRAIN")
 _OUT = frozenset(
@@ -272,12 +267,10 @@ _WAITING: Final = ("PENDING",)
 
 def held_by(raw: Mapping[str, Any]) -> tuple[_Used, Placement]:
     """CPUs and memory (MiB) by node, and the GPUs, that a job holds. ``gres_detail`` has one entry a node, in the
-    order of the node list. A running job that asked for GPUs, or was given some, and that has none there does not
-    hold none: which it holds cannot be read.
+    order of the node list. If a running job asked for GPUs or was given some, and none are there, its GPUs are
+    unreadable, not none.
 
-    Raises:
-        TypeError, ValueError, AttributeError: it says what it holds in a way that cannot be read.
-    """
+    Raises: TypeError, ValueError, AttributeError: what it holds cannot be read."""
     found = raw.get("job_resources")
     resources: Mapping[str, Any] = found if isinstance(found, Mapping) else {}
     nodes = resources.get("nodes")
@@ -301,7 +294,7 @@ def held_by(raw: Mapping[str, Any]) -> tuple[_Used, Placement]:
 
 
 def holds(raw: Any) -> bool:
-    """Does Slurm tell what it holds? Not of a job that completes."""
+    """Whether Slurm reports what the job holds; it does not while the job completes."""
     if not isinstance(raw, Mapping):
         return False
     states = states_of(raw.get("job_state"))
@@ -336,13 +329,13 @@ def _mask(item: str) -> int:
 
 
 def job_named(raw: Any) -> str:
-    """A job for an administrator, by what its record still says."""
+    """A name of the job for an administrator, from what its record still says."""
     number = int(number_of(raw.get("job_id"))) if isinstance(raw, Mapping) else 0
     return f"job {number}" if number > 0 else "a job without a number"
 
 
 def unread_job(raw: Any, why: str) -> SlurmJob:
-    """What can be told of a job whose record cannot be read."""
+    """The part of a job that can be read where its record as a whole cannot."""
     record: Mapping[str, Any] = raw if isinstance(raw, Mapping) else {}
     number = max(int(number_of(record.get("job_id"))), 0)
     states = _read_or(lambda: states_of(record.get("job_state")), list[str]())
@@ -408,18 +401,18 @@ def _text(record: Mapping[str, Any], key: str) -> str:
 
 
 def tells_all(jobs: Iterable[SlurmJob]) -> bool:
-    """Does a look name every job? If not, a job that it does not show may be there all the same."""
+    """Whether the poll names every job. If not, a job that it does not show may still be there."""
     return all(job.id for job in jobs)
 
 
 def numbers_unread(jobs: Iterable[SlurmJob]) -> frozenset[str]:
-    """Numbers of jobs and arrays whose records could not be read: the tasks of such an array are not told apart."""
+    """Numbers of jobs and arrays whose records could not be read: the tasks of such an array cannot be told apart."""
     return frozenset(name for job in jobs if job.unread for name in (job.id.partition("_")[0], str(job.number)))
 
 
 def without_unread(nodes: Sequence[SlurmNode], jobs: Iterable[SlurmJob]) -> Sequence[SlurmNode]:
-    """The nodes, those out on which a job holds GPUs that cannot be told. Of a job of which not even the nodes are
-    known that is every node that Slurm does not show idle."""
+    """The nodes, with those out on which an unreadable job holds unknown GPUs. If not even its nodes are known, that
+    is every node that Slurm does not show idle."""
     lost = [job for job in jobs if job.lost]
     if not lost:
         return nodes

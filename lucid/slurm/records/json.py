@@ -1,16 +1,10 @@
-"""JSON of others read as far as it can be; when an answer is usable.
-
-JSON of others, read as far as it can be.
+"""JSON of others read as far as it can be, and whether an answer of Slurm can be used.
 
 Slurm's answers hold texts of its users as they wrote them: bytes that are no UTF-8, control characters. One of them
 must not make a whole answer unreadable. An answer that was cut short stays an error: half a list of jobs is not a
-list of fewer jobs.
-
-When an answer of Slurm can be used: it holds the list, and no error but that accounting does not answer.
-
-Slurm 24.11 asks slurmdbd for the names of TRES while it prints partitions. With slurmdbd down the answer is whole all
-the same, and names an error. The list is slurmctld's own, and right.
-"""
+list of fewer jobs. An answer can be used if it holds the list, and no error but that accounting does not answer:
+Slurm 24.11 asks slurmdbd for the names of TRES while it prints partitions, and with slurmdbd down the list is whole
+and right all the same."""
 
 from __future__ import annotations
 
@@ -24,21 +18,19 @@ from lucid.errors import ClusterError
 from lucid.text import MOST, clean, finite
 
 _DEEPEST: Final = 64
-"""Slurm's answers nest about ten deep; what lies deeper is left out."""
+"""The deepest nesting that is read; Slurm's answers nest about ten deep."""
 _TOKEN: Final = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"|[\[\]{}]', re.DOTALL)
 _ESCAPE: Final = re.compile(r'\\(u[0-9a-fA-F]{4}|["\\/bfnrt])?')
 _RECORD_DEPTH: Final = 3
-"""{ "jobs": [ { … } ] }: where records begin."""
+"""The depth at which records begin: { "jobs": [ { … } ] }."""
 
 
 def loads(content: str | bytes) -> Any:
-    """The document. Bytes that are no UTF-8 become U+FFFD. Where it does not parse as it is, a careful second reading
-    mends wrong escapes, takes ``null`` for what nests too deep and for records that still do not parse, and bounds
-    numbers.
+    """The document in a text or bytes. Bytes that are no UTF-8 become U+FFFD. Where it does not parse as it is, a
+    careful second reading mends wrong escapes, takes ``null`` for what nests too deep and for records that still do
+    not parse, and bounds numbers.
 
-    Raises:
-        ValueError: it is no JSON, or was cut short.
-    """
+    Raises: ValueError: it is no JSON, or was cut short."""
     text = content.decode("utf-8", "replace") if isinstance(content, bytes) else content
     try:
         return json.loads(text)
@@ -66,11 +58,9 @@ def _whole(text: str) -> int | float:
 
 
 def _flattened(text: str) -> str:
-    """With ``null`` in place of what nests deeper than `_DEEPEST`.
+    """The text with ``null`` in place of what nests deeper than `_DEEPEST`.
 
-    Raises:
-        ValueError: brackets do not match.
-    """
+    Raises: ValueError: brackets do not match."""
     kept: list[str] = []
     depth = at = 0
     for token in _TOKEN.finditer(text):
@@ -90,7 +80,7 @@ def _flattened(text: str) -> str:
 
 
 def _without_bad_records(text: str) -> str:
-    """With ``null`` in place of each record that does not parse."""
+    """The text with ``null`` in place of each record that does not parse."""
     kept: list[str] = []
     depth = at = begin = 0
     for token in _TOKEN.finditer(text):
@@ -114,7 +104,7 @@ _LISTS = ("jobs", "nodes", "partitions")
 
 
 def number_of(value: Any, otherwise: float = 0.0) -> float:
-    """A number in either of its wrappers; ``otherwise`` where it is not set, infinite, or beyond all bounds."""
+    """The number in either of its wrappers; ``otherwise`` where it is not set, infinite, or beyond all bounds."""
     if isinstance(value, Mapping):
         if not value.get("set", True) or value.get("infinite"):
             return otherwise
@@ -123,13 +113,13 @@ def number_of(value: Any, otherwise: float = 0.0) -> float:
 
 
 def time_limit_s(value: Any) -> float | None:
-    """A time limit of Slurm, which counts minutes, in seconds; ``None`` without one."""
+    """A time limit of Slurm, which counts minutes, in seconds; ``None`` without a limit."""
     limit_s = number_of(value, -1.0) * 60
     return limit_s if 0 <= limit_s < NO_LIMIT_S else None
 
 
 def words_of(value: Any) -> list[str]:
-    """States come as a list, or over pyslurm as one word."""
+    """The words of a state, which comes as a list, or from pyslurm as one text."""
     if isinstance(value, str):
         return clean(value).replace("+", " ").split()
     return [clean(str(item)) for item in value] if isinstance(value, list) else []
@@ -148,22 +138,20 @@ _FLAG_ALONE = {
     "SPECIAL_EXIT": "PENDING",
     "RESV_DEL_HOLD": "PENDING",
 }
-"""pyslurm names a flag in place of the state that has it."""
+"""The state that belongs to a flag which pyslurm names in its place."""
 
 
 def states_of(value: Any) -> list[str]:
-    """A job's state, and after it what else is true of the job."""
+    """A job's state, and after it the job's flags."""
     words = words_of(value)
     return [_FLAG_ALONE[words[0]], *words] if words and words[0] in _FLAG_ALONE else words
 
 
 def checked_list(document: Any, key: str, what: str, *, of_slurmctld: bool = True) -> list[Any]:
-    """The list that an answer has under *key*, with whatever it holds. ``of_slurmctld``: the list is its own; one
-    of slurmdbd's may be cut short by the very error that it names.
+    """The list that an answer has under *key*, with whatever it holds. ``of_slurmctld``: the list is slurmctld's own;
+    one of slurmdbd's may be cut short by the very error that it names.
 
-    Raises:
-        ClusterError: the answer is none, or says that it failed.
-    """
+    Raises: ClusterError: the document is no answer, or says that it failed."""
     if not isinstance(document, Mapping) or not isinstance(document.get(key), list):
         raise ClusterError(f"{what}: no {key!r} in the answer; is this Slurm 23.11 or later?")
     errors = _errors(document)
@@ -178,8 +166,8 @@ def _errors(document: Mapping[str, Any]) -> list[Any]:
 
 
 def accounting_trouble(document: Any) -> str:
-    """Slurm's words where an answer of slurmctld's has its list, and every error in it is that slurmdbd does not
-    answer; empty otherwise. An empty list beside an error proves nothing, and is no such answer."""
+    """Slurm's words where an answer of slurmctld has its list and only errors about a silent slurmdbd; else empty. An
+    empty list beside an error proves nothing, and does not count as such an answer."""
     if not isinstance(document, Mapping) or not any(document.get(key) for key in _LISTS):
         return ""
     errors = _errors(document)

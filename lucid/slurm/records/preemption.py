@@ -1,8 +1,7 @@
-"""Which running jobs Slurm would preempt for which others, by its configuration. Pure; what is read once in a while.
+"""``Preemption``: which running jobs Slurm would preempt for which others, by its configuration. Pure.
 
 Served are REQUEUE and CANCEL, by partition tier (preempt/partition_prio) and by QOS (preempt/qos). A job that Slurm
-would suspend keeps its GPUs' memory: nothing is claimed from it (docs/slurm-preemption.md).
-"""
+would suspend keeps its GPUs' memory: nothing is claimed from it (docs/slurm-preemption.md)."""
 
 from __future__ import annotations
 
@@ -22,7 +21,7 @@ _SERVED = ("REQUEUE", "CANCEL")
 
 @dataclass(frozen=True, slots=True)
 class Qos:
-    """What a QOS says of preemption: ``preempts`` names those whose jobs its own may preempt; ``mode`` and
+    """The preemption settings of a QOS. ``preempts`` names the QOS whose jobs its own may preempt; ``mode`` and
     ``exempt_s`` are empty and ``None`` where the cluster's hold; ``grace_s`` is its GraceTime."""
 
     preempts: frozenset[str] = frozenset()
@@ -33,9 +32,9 @@ class Qos:
 
 @dataclass(frozen=True, slots=True)
 class Preemption:
-    """Who may preempt whom. ``by``: ``partition``, ``qos``, or empty for nobody. ``mode``: the cluster's PreemptMode,
-    with GANG where it has it. ``exempt_s``: so long a job runs undisturbed. ``tiers``, ``modes`` and ``grace_s`` are
-    PriorityTier, PreemptMode and GraceTime of each partition."""
+    """Which jobs may preempt which. ``by``: ``partition``, ``qos``, or empty for no preemption. ``mode``: the
+    cluster's PreemptMode, with GANG where it has it. ``exempt_s``: how long a job runs undisturbed. ``tiers``,
+    ``modes`` and ``grace_s`` are PriorityTier, PreemptMode and GraceTime of each partition."""
 
     by: str = ""
     mode: str = "OFF"
@@ -45,9 +44,9 @@ class Preemption:
     grace_s: Mapping[str, float] = field(default_factory=dict)
     qos: Mapping[str, Qos] = field(default_factory=dict)
     kill_wait_s: float = 30.0
-    """So long a job may go on once it is told to stop."""
+    """How long a job may go on after Slurm has signalled it to stop."""
     again_s: float = 40.0
-    """Once Slurm has preempted jobs for another, it preempts no more for it before then: KillWait and
+    """Once Slurm has preempted jobs for another, it preempts no more for it for so long: KillWait and
     MessageTimeout."""
 
     def yields(self, job: SlurmJob, vcs: Collection[str]) -> Yields | None:
@@ -71,20 +70,21 @@ class Preemption:
         return Yields(job.start_s + exempt_s if exempt_s else 0.0, to, ends, saves)
 
     def grace_of(self, job: SlurmJob) -> float:
-        """So long Slurm lets it go on once it has told it to stop."""
+        """How long Slurm lets the job go on after it has signalled it to stop."""
         if self.by == "qos":
             return self.qos.get(job.qos, Qos()).grace_s
         return self.grace_s.get(job.partition, 0.0)
 
     def lets_lucid(self, job: SlurmJob, vcs: Collection[str]) -> bool:
-        """Does Slurm do to a job that gives way to these partitions what Lucid's requeue does? Not where it would
-        cancel it, or give it longer than KillWait."""
+        """Whether Lucid's requeue does the same as Slurm's preemption of a job that gives way to these partitions.
+        Not where Slurm would cancel it, or give it longer than KillWait."""
         yields = self.yields(job, vcs)
         return yields is not None and not yields.ends and self.grace_of(job) <= self.kill_wait_s
 
     def in_slots(self, job: SlurmJob, beside: Collection[str]) -> bool:
-        """May it hold slots? Of jobs in slots Slurm preempts the wrong ones, so one that may be preempted shares GPUs
-        only where Lucid can requeue it itself. ``beside``: the other partitions that have its nodes."""
+        """Whether the job may hold slots. Of jobs in slots Slurm preempts the wrong ones, so a job that may be
+        preempted shares GPUs only where Lucid can requeue it itself. ``beside``: the other partitions that have its
+        nodes."""
         above = tuple(name for name in beside if self.over(name, job.partition))
         return self.yields(job, above) is None or self.lets_lucid(job, above)
 
@@ -94,17 +94,17 @@ class Preemption:
         return self.modes.get(job.partition, self.mode)
 
     def _lowest(self, vcs: Collection[str]) -> int:
-        """The lowest tier of these partitions: what preempts for one of them must be able to for all."""
+        """The lowest tier of these partitions: a job that preempts for one of them must be able to for all."""
         return min(self.tiers.get(vc, -1) for vc in vcs)
 
     def over(self, upper: str, lower: str) -> bool:
-        """May jobs of partition ``upper`` preempt those of ``lower``, in a way that is served?"""
+        """Whether jobs of partition ``upper`` may preempt those of ``lower``, in a way that is served."""
         known = self.by == "partition" and {upper, lower} <= self.tiers.keys()
         return known and self.tiers[upper] > self.tiers[lower] and self.modes.get(lower, self.mode) in _SERVED
 
     def layers(self, names: Sequence[str]) -> tuple[str, ...]:
-        """Who plans a node that stands in several partitions: the first of those of the highest tier, and those whose
-        jobs give way to all before them. The others do not."""
+        """The partitions that plan a node which stands in several of them: the first of the highest tier, and those
+        whose jobs give way to all before them. The others do not plan it."""
         found: list[str] = []
         for name in sorted(names, key=lambda name: -self.tiers.get(name, 0)):
             if all(self.over(upper, name) for upper in found):
@@ -116,7 +116,8 @@ NO_PREEMPTION = Preemption()
 
 
 def preemption_from(config: Mapping[str, str], partitions: str = "", qos: str = "") -> Preemption:
-    """Of the configuration, ``scontrol -o show partition`` and ``sacctmgr -nP show qos`` with the fields above."""
+    """The rules from the configuration, ``scontrol -o show partition`` and ``sacctmgr -nP show qos`` with the fields
+    above."""
     kind = config.get("PreemptType", "").rpartition("/")[2]
     by = {"partition_prio": "partition", "qos": "qos"}.get(kind, "")
     if not by:
@@ -150,18 +151,19 @@ def preemption_from(config: Mapping[str, str], partitions: str = "", qos: str = 
 
 
 def _whole_seconds(config: Mapping[str, str], key: str, usual: int) -> float:
-    """Of ``30 sec``."""
+    """The seconds of a setting such as ``30 sec``."""
     return float(digits(config.get(key, "").partition(" ")[0]) or usual)
 
 
 def _mode(text: str) -> str:
-    """Without GANG and WITHIN, which say nothing of how a job is preempted; SUSPEND is with GANG always."""
+    """A PreemptMode without GANG and WITHIN, which say nothing of how a job is preempted; SUSPEND always comes with
+    GANG."""
     words = [word for word in text.upper().split(",") if word not in ("GANG", "WITHIN", "")]
     return words[0] if words else "OFF"
 
 
 def _seconds(text: str) -> float | None:
-    """``[days-]hours:minutes:seconds``; ``None`` where it says no time."""
+    """The seconds of ``[days-]hours:minutes:seconds``; ``None`` for any other text."""
     found = re.match(r"(?:(\d{1,5})-)?(\d{1,5}):(\d\d):(\d\d)$", text.strip())
     if found is None:
         return None

@@ -1,10 +1,9 @@
-"""What a job asks of Slurm, as one value; whether that can be said in slots. Pure.
+"""``Request``: what a job asks of Slurm, as one value; and whether that can be said in slots. Pure.
 
 A job that shares its GPUs asks for slots (``gres/shard:g1:1``) in place of GPUs. From GPUs Slurm derives more than
 GPUs: CPUs and memory by GPU (``--cpus-per-gpu``, ``--mem-per-gpu``, a partition's JobDefaults), tasks
-(``--ntasks-per-gpu``), which task sees which GPU. In slots that has to be said otherwise, or the job keeps its GPUs
-to itself and runs exactly as its user wrote it. How it is said is lucid.slurm.act.changes.
-"""
+(``--ntasks-per-gpu``), which task sees which GPU. In slots that has to be said otherwise (lucid.slurm.act.changes),
+or the job keeps its GPUs to itself and runs exactly as its user wrote it."""
 
 from __future__ import annotations
 
@@ -18,7 +17,7 @@ from lucid.slurm.records.fields import gpu_count, is_shards
 GPU_FIELDS = ("tres_per_node", "tres_per_job", "tres_per_socket", "tres_per_task")
 PER_GPU = ("cpus_per_tres", "mem_per_tres")
 WRITTEN = (*GPU_FIELDS, "req_nodes", *PER_GPU)
-"""What Lucid may change of a request, and gives back."""
+"""Fields of a request that Lucid may change, and gives back."""
 
 _MARKED = {"node": "tres_per_node", "job": "tres_per_job", "socket": "tres_per_socket", "task": "tres_per_task",
            "cpg": "cpus_per_tres", "mpg": "mem_per_tres"}  # fmt: skip
@@ -46,13 +45,12 @@ NOT_TO_SHARE = frozenset([_ASKED, WHY["asked"], EXCLUSIVE])
 
 @frozen_dataclass(frozen=True, slots=True)
 class Request:
-    """What a job asks for, as Slurm keeps it: what Lucid may change of it first, then what it only looks at.
+    """What a job asks for, as Slurm keeps it: first the fields that Lucid may change, then those that it only reads.
 
     ``cpus_per_tres``, ``mem_per_tres``: CPUs and MiB by GPU, the user's, or those that Slurm took from JobDefaults
-    when the job last started. ``num_cpus``: CPUs that Slurm reckons the job to need. ``max_nodes``: 0 where nobody
-    said. ``exact_cpus``, ``exact_mem``: its user said how many CPUs a task has, how much memory it has. ``others``:
-    what else about it binds it to nodes or to whole GPUs, in words.
-    """
+    when the job last started. ``num_cpus``: CPUs that Slurm reckons the job to need. ``max_nodes``: 0 where the user
+    did not say. ``exact_cpus``, ``exact_mem``: the user said how many CPUs a task has, or how much memory.
+    ``others``: what else binds the job to nodes or to whole GPUs, in words."""
 
     tres_per_node: str = ""
     tres_per_job: str = ""
@@ -71,27 +69,27 @@ class Request:
 
     @property
     def shards(self) -> bool:
-        """Does it ask for shards?"""
+        """Whether it asks for shards."""
         return is_shards(self.tres_per_node) or is_shards(self.tres_per_job)
 
     @property
     def addressed(self) -> bool:
-        """Does it ask for whole GPUs by their addresses? Only Lucid does, of a job that it holds
+        """Whether it asks for whole GPUs by their addresses. Only Lucid asks so, for a job that it holds
         (``start_changes``)."""
         return _ADDRESS.search(self.tres_per_node) is not None
 
     @property
     def emptied(self) -> bool:
-        """Does it ask for no GPU at all? A job of ours does so only half-way between two requests."""
+        """Whether it asks for no GPU at all. A job of ours does so only half-way between two requests."""
         return not any(gpu_count(getattr(self, key)) for key in GPU_FIELDS)
 
     @property
     def whole_nodes(self) -> bool:
-        """Does it leave nothing of its nodes to others?"""
+        """Whether it leaves nothing of its nodes to others."""
         return EXCLUSIVE in self.others
 
     def gpus(self, nodes: int, tasks: int) -> int:
-        """How many GPUs a job with so many nodes and tasks gets by it."""
+        """How many GPUs a job with so many nodes and tasks gets by this request."""
         return max(
             gpu_count(self.tres_per_node) * nodes,
             gpu_count(self.tres_per_job),
@@ -100,7 +98,7 @@ class Request:
         )
 
     def written(self) -> dict[str, str]:
-        """What is to be given back of it one day."""
+        """The fields of the request to give back to the job later."""
         found = {key: getattr(self, key) for key in WRITTEN}
         if self.num_cpus:
             found["num_cpus"] = str(self.num_cpus)
@@ -109,8 +107,8 @@ class Request:
 
 @frozen_dataclass(frozen=True, slots=True)
 class JobDefaults:
-    """What a partition gives to each GPU of a job that does not say it; ``None`` where it gives nothing. And its
-    state: do its jobs start at all?"""
+    """What a partition gives to each GPU of a job that does not ask for it itself; ``None`` where it gives nothing.
+    ``state``: the partition's, by which its jobs start at all."""
 
     cpus: int | None = None
     mem_mib: int | None = None
@@ -118,7 +116,7 @@ class JobDefaults:
 
     @property
     def shut(self) -> bool:
-        """Do none of its jobs start? In state DRAIN those that wait do."""
+        """Whether none of the partition's jobs start. (In state DRAIN those that wait do.)"""
         return self.state in ("DOWN", "INACTIVE")
 
 
@@ -126,8 +124,8 @@ NO_DEFAULTS = JobDefaults()
 
 
 def defaults_from(partitions: str, config: Mapping[str, str]) -> dict[str, JobDefaults]:
-    """JobDefaults in force and states, by partition, of ``scontrol -o show partition`` (its JSON leaves JobDefaults
-    empty on 24.11) and of the configuration, whose own count where a partition does not say."""
+    """JobDefaults in force and states, by partition, from ``scontrol -o show partition`` (its JSON leaves JobDefaults
+    empty on 24.11); the configuration's count where a partition has none."""
     everywhere = _defaults(config.get("JobDefaults", ""))
     found: dict[str, JobDefaults] = {}
     for line in partitions.splitlines():
@@ -151,14 +149,15 @@ def _defaults(text: str) -> JobDefaults:
 
 
 def per_gpu(tres: str) -> str:
-    """``--cpus-per-gpu``'s form of what Slurm calls ``gpu:2`` once it has taken it from JobDefaults."""
+    """The form of ``--cpus-per-gpu`` for Slurm's ``gpu:2``, its own word once it has taken the value from
+    JobDefaults."""
     return ",".join(
         item if not item or item.startswith("gres") else f"gres/{item}" for item in (tres or "").split(",")
     )
 
 
 def from_mark(mark: Mapping[str, str]) -> Request:
-    """The request that job_submit.lua put into the tag."""
+    """The request that job_submit.lua wrote into the tag."""
     return replace(Request(), **{key: mark.get(short, "") for short, key in _MARKED.items()})  # type: ignore[arg-type]
 
 
@@ -172,8 +171,7 @@ def whole_because(
         mark: job_submit.lua's tag.
         min_nodes: nodes that it asks for.
         batch: is it a batch job?
-        defaults: JobDefaults of its VC; ``None`` where they are not known.
-    """
+        defaults: JobDefaults of its VC; ``None`` where they are not known."""
     if mark.get("share") == "0":
         return WHY.get(mark.get("why", ""), _ASKED)
     if not batch:
@@ -199,7 +197,8 @@ def whole_because(
 
 
 def _several(request: Request) -> bool:
-    """More CPUs than tasks ask for cannot be said for several tasks: 'BadConstraints', for ever (seen on 24.11)."""
+    """Whether the job has several tasks: more CPUs than they ask for cannot be said then, but give 'BadConstraints'
+    for ever (seen on 24.11)."""
     return request.tasks > 1
 
 
@@ -209,8 +208,7 @@ def host_needs(
     """CPUs and memory (MiB) of the whole job that Slurm derives from its GPUs, and that have to be said with its
     slots; ``None`` for what does not follow from them.
 
-    ``written``: the request as its user wrote it.
-    """
+    ``written``: the request as its user wrote it."""
     cpus = _number(written.get("cpus_per_tres", ""))
     if cpus is None and not request.exact_cpus:
         cpus = defaults.cpus

@@ -1,8 +1,7 @@
-"""Slurm's reservations, read from its JSON.
+"""``Reservation``: Slurm's reservations, read from its JSON.
 
-A record that cannot be read is left out: its nodes then are what their states say (RESERVED and MAINTENANCE: nothing
-starts there), and a job that Slurm does not start because of it waits and is tried again (``pending_reasons``).
-"""
+A record that cannot be read is left out: its nodes then are as their states say (RESERVED and MAINTENANCE: nothing
+starts there), and a job that Slurm does not start because of it waits and is tried again (``own.reasons``)."""
 
 from __future__ import annotations
 
@@ -20,9 +19,9 @@ from lucid.text import MOST_S, digits, moment, text_of
 class Reservation:
     """One reservation. Times in Unix seconds, as Slurm last showed them; those of a floating one move on.
 
-    ``users``, ``accounts``: who may use it, as Slurm has it (``-bob``: all but bob). ``cores``: of how many cores of
-    each node it is, where it is not of whole nodes. ``gres``: it is of some generic resources of its nodes only.
-    """
+    ``users``, ``accounts``: who may use it, as Slurm has it (``-bob``: all but bob). ``cores``: how many cores of
+    each node it has, where it does not have whole nodes. ``gres``: whether it has only some generic resources of its
+    nodes."""
 
     name: str
     nodes: tuple[str, ...]
@@ -37,7 +36,7 @@ class Reservation:
     """The nodes as Slurm writes them."""
 
     def admits(self, user: str, account: str) -> bool:
-        """May jobs of this user and account run in it? Where it names both, either suffices."""
+        """Whether jobs of this user and account may run in it. Where it names both, either suffices."""
         named = ((self.users, user), (self.accounts, account))
         if any(f"-{name}" in listed for listed, name in named):
             return False
@@ -46,11 +45,9 @@ class Reservation:
 
 
 def reservations_from(document: Any, left_out: LeftOut | None = None) -> list[Reservation]:
-    """Reservations of one answer, of ``scontrol show reservation --json``.
+    """The reservations in an answer of ``scontrol show reservation --json``.
 
-    Raises:
-        ClusterError: the answer is none, or says that it failed.
-    """
+    Raises: ClusterError: the document is no answer, or says that it failed."""
     raws = checked_list(document, "reservations", "reservations")
     with (left_out or LeftOut()).look("reservations") as look:
         return look.each(raws, _reservation, lambda raw: f"reservation {raw['name']}")
@@ -81,12 +78,12 @@ def _names(value: Any) -> tuple[str, ...]:
 
 
 def _cores(parts: list[Any]) -> list[tuple[str, int]]:
-    """How many cores of each node, where it is not of whole nodes."""
+    """How many cores of each node the reservation has, where it does not have whole nodes."""
     return [(text_of(part["node"]), _counted(text_of(part["core"]))) for part in parts]
 
 
 def _counted(ranges: str) -> int:
-    """Numbers in ``0-3,7``."""
+    """How many numbers ``0-3,7`` names."""
     count = 0
     for item in ranges.split(","):
         first, _, last = item.partition("-")

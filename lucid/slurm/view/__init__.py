@@ -1,1 +1,1 @@
-"""From records and notes to the snapshot that a policy plans from. Changes nothing."""
+"""Makes the snapshot that a policy plans from, out of Slurm's records and Lucid's notes. Changes nothing."""

@@ -1,6 +1,7 @@
-"""Nodes on which no more pairs are made, since Slurm drained them over the Prolog of a job that was to share GPUs, or
-over the Epilog of one that had shared: a site's script may take a GPU for its job's alone. From the second such node
-of a partition on none is made in the partition. Kept in the store until ``lucidctl mode PARTITION …`` is typed."""
+"""``FailedPairs``: nodes without further pairs, since Slurm drained them over a pair's Prolog or Epilog.
+
+A site's script may take a GPU to be its job's alone. From the second such node of a partition on no pair is made in
+the partition. The store keeps this until ``lucidctl mode PARTITION …`` is typed."""
 
 from __future__ import annotations
 
@@ -18,15 +19,17 @@ from lucid.store.port import Store
 
 _LOG = logging.getLogger("lucidd")
 KEY = "pairs.off."
-"""Of switches, before the node's name."""
+"""The key of the store's switches, before the node's name."""
 _ERROR = re.compile(r"\b(prolog|epilog) error", re.IGNORECASE)
 _RECENT_S = 600.0
-"""Who was told so long ago to start beside another has run its prolog; who shared until then, its epilog."""
+"""How long a prolog or epilog counts as possible: after this time a job that was started beside another has run its
+prolog, and one that shared until then its epilog."""
 
 
 @dataclass(frozen=True, slots=True)
 class FailedPair:
-    """Why no more pairs are made on a node: Slurm's ``reason``, when it was seen, the job; the node's partitions."""
+    """Why no more pairs are made on a node: Slurm's ``reason``, when it was seen, the job, and the node's
+    partitions."""
 
     node: str
     since_s: float
@@ -36,7 +39,7 @@ class FailedPair:
 
 
 def failed_pairs_in(switches: Mapping[str, str]) -> dict[str, FailedPair]:
-    """By node. What cannot be read is none."""
+    """The failed pairs by node. Entries that cannot be read are left out."""
     found = {}
     for key, text in switches.items():
         if key.startswith(KEY):
@@ -52,30 +55,30 @@ def failed_pairs_in(switches: Mapping[str, str]) -> dict[str, FailedPair]:
 
 
 def unpaired(failed: Mapping[str, FailedPair]) -> set[str]:
-    """The partitions in which no pair is made: those with two such nodes or more."""
+    """The partitions in which no pair is made: those with at least two such nodes."""
     every = [name for one in failed.values() for name in one.partitions]
     return {name for name in every if every.count(name) > 1}
 
 
 class FailedPairs:
-    """Remembers who was told to share, from look to look."""
+    """Remembers from poll to poll which jobs share GPUs."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._sharing: dict[str, tuple[str, float, float]] = {}
-        """By job: the node on which it shares or was told to, when it was told (0: that was not seen), and until when
-        it was there."""
+        """By job: the node on which it shares or was started to share, when it was started (0: not seen), and until
+        when it was there."""
         self._errors: frozenset[str] | None = None
 
     def told(self, applied: Iterable[Applied], now_s: float) -> None:
-        """What was carried out: who starts beside another."""
+        """Take in the applied actions: which jobs start beside another."""
         for one in applied:
             start = one.action.decision
             if isinstance(start, Start) and one.refused is None and (start.beside or len(start.group) > 1):
                 self._sharing[one.action.job_id] = start.placement[0].node, now_s, now_s
 
     def saw(self, partitions: Iterable[Partition], now_s: float) -> None:
-        """Who shares at this look."""
+        """Take in which jobs share at this poll."""
         for entry in (entry for partition in partitions for entry in partition.running):
             if (entry.partner is not None or len(entry.group) > 1) and entry.placement:
                 _, told_s, _ = self._sharing.get(entry.job.id, ("", 0.0, 0.0))

@@ -1,18 +1,11 @@
-"""When nodes are polled, constraints, clashes.
+"""When the nodes are polled, which nodes meet a job's constraints, and GPUs of running jobs without clashes.
 
-When the nodes are looked at again, and what is then known of each of them.
+All nodes of a large cluster are a large answer, so they are asked for seldom (``slurm.nodes_every_s``). While jobs
+wait, or a node boots or goes down, a short listing of states is asked for, and all nodes only when it has changed.
 
-All nodes of a large cluster are a large answer, so they are asked for seldom (``slurm.nodes_every_s``). But what
-waits for a node must not wait for that, too. So while jobs wait, or a node boots or goes down, a short listing of
-states is asked for, and all nodes only when it has changed.
-
-Which nodes a job's user asks for: by features (``--constraint``), by name (``-w``), all but some (``-x``). Pure.
-
-A partition may have nodes of several kinds. A job is then planned on nodes that it may have, or it would be started
-in vain, again and again, while GPUs that others could use are kept for it.
-
-Where jobs on whole GPUs stand that have yet to start: Slurm chooses the GPUs of a node for them. Pure.
-"""
+A partition may have nodes of several kinds, and users ask for some by features (``--constraint``), by name (``-w``),
+or all but some (``-x``). A job planned on other nodes would be started in vain, again and again, while GPUs that
+others could use are kept for it."""
 
 from __future__ import annotations
 
@@ -33,10 +26,10 @@ from lucid.slurm.view.power_saving import Power, PowerRules, booting
 from lucid.store.port import JobNote, Store
 
 BOOTS_VIEW = "boots"
-"""The store's picture of how long boots took."""
+"""The store's record of how long boots took."""
 _MOVES_S, _WAITS_S = 0.9, 1.9
-"""So soon after the last listing of states comes the next, where a node is on its way up or down, or jobs wait: with
-lucidd's looks, a second apart, at each or at every other one."""
+"""How soon the next listing of states follows, where a node is on its way up or down, or where jobs wait: with polls
+a second apart, at each or at every other one."""
 _RULES_S = 300.0
 
 
@@ -81,7 +74,7 @@ class NodeLooks:
         return any(job.pending and job.asks for job in jobs) and self._changed(now_s, _WAITS_S)
 
     def _changed(self, now_s: float, every_s: float) -> bool:
-        """Has a node another state than at the last listing?"""
+        """Whether a node has another state than at the last listing."""
         if 0 <= now_s - max(self._states_at_s, self._at_s) < every_s:
             return False
         self._states_at_s = now_s
@@ -106,21 +99,21 @@ class NodeLooks:
 
 _TOKENS = re.compile(r"[\w.:+=/-]+|[&|()\[\],]")
 _MOST = 1024
-"""Characters of a constraint that are read."""
+"""Most characters of a constraint that are read."""
 _OPENS, _CLOSES = {"(": ")", "[": "]"}, frozenset(")]")
 
 
 class NodesAskedFor:
-    """Of one look: which nodes meet what each job's user asks of nodes."""
+    """Which nodes meet what each job's user asks of nodes, at one poll."""
 
     def __init__(self, facts: Observation | None) -> None:
-        """``None``: nothing was looked at yet."""
+        """``facts``: ``None`` before the first poll."""
         self._facts = facts
         self._met: dict[str, frozenset[str]] = {}
 
     def of(self, record: SlurmJob, note: JobNote | None, home: str) -> str:
-        """What a job's user asks of nodes, in the user's words, where it rules out some of the nodes of its VC, and
-        not all: Slurm decides about what Lucid may have read wrongly."""
+        """What a job's user asks of nodes, in the user's words, where it rules out some, but not all, of the nodes of
+        its VC: otherwise Lucid may have misread it, and Slurm decides."""
         facts = self._facts
         listed = users_nodes(record, note)
         words = (record.features, listed and f"-w {listed}", record.excludes and f"-x {record.excludes}")
@@ -138,12 +131,12 @@ class NodesAskedFor:
         return asked if any(met) and not all(met) else ""
 
     def fitting(self, nodes: Sequence[Node], pending: Iterable[Pending]) -> dict[str, tuple[str, ...]]:
-        """See ``Partition.fitting``."""
+        """The nodes that meet each constraint, as in ``Partition.fitting``."""
         asked = {entry.job.constraint for entry in pending} - {""}
         return {words: tuple(n.name for n in nodes if n.name in self._met[words]) for words in sorted(asked)}
 
     def met_in(self, constraint: str, partition: str) -> bool:
-        """Does any node of a partition meet a job's constraint?"""
+        """Whether any node of a partition meets the constraint."""
         if not constraint or self._facts is None:
             return True
         return any(n.name in self._met[constraint] for n in self._facts.nodes if partition in n.partitions)
@@ -151,7 +144,7 @@ class NodesAskedFor:
 
 def nodes_met(record: SlurmJob, users_list: str, nodes: Sequence[SlurmNode]) -> frozenset[str]:
     """The names of the nodes that meet what a job's user asks. ``users_list``: the node list of its user, empty where
-    there is none. What cannot be read rules out no node."""
+    there is none. A constraint that cannot be read rules out no node."""
     listed, excluded = frozenset(hosts(users_list)), frozenset(hosts(record.excludes))
     if len(listed) < record.min_nodes:
         listed = frozenset()  # besides those it gets others
@@ -165,8 +158,8 @@ def nodes_met(record: SlurmJob, users_list: str, nodes: Sequence[SlurmNode]) -> 
 
 
 def met_by(constraint: str, features: frozenset[str]) -> bool | None:
-    """Does a node with these features meet a constraint? ``None`` where one node alone cannot tell (``a*2``), where
-    Slurm's own order of & and | would matter, and where it is no constraint."""
+    """Whether a node with these features meets a constraint. ``None`` where one node alone cannot tell (``a*2``),
+    where Slurm's own order of & and | would matter, and where it is no constraint."""
     if not constraint or len(constraint) > _MOST:
         return None
     tokens = _TOKENS.findall(constraint)
@@ -179,7 +172,8 @@ def met_by(constraint: str, features: frozenset[str]) -> bool | None:
 
 
 class _Reader:
-    """Items with one kind of operator between them; an item is a feature, or such a list in brackets."""
+    """Reads a constraint: items with one kind of operator between them; an item is a feature, or such a list in
+    brackets."""
 
     def __init__(self, tokens: list[str], features: frozenset[str]) -> None:
         self._tokens = tokens
@@ -218,9 +212,9 @@ class _Reader:
 
 
 def without_clashes(entries: Sequence[Running], coming: Collection[str], gpus: Mapping[str, int]) -> list[Running]:
-    """The same, each job of ``coming`` on as many GPUs of the same nodes, but on none that a job has already. Slurm
-    may have given the GPUs that were planned for one job to another; two on one GPU would look like a pair, and a
-    GPU like a free one that is not. ``gpus``: how many each node has."""
+    """The running jobs, each job of ``coming`` moved to as many GPUs of the same nodes that no other job has. Slurm
+    chooses the GPUs of jobs on whole GPUs, and may have given those planned for one job to another; two on one GPU
+    would look like a pair, and a GPU that is taken like a free one. ``gpus``: how many each node has."""
     if not coming:
         return list(entries)
     used: dict[str, int] = defaultdict(int)
@@ -240,7 +234,8 @@ def without_clashes(entries: Sequence[Running], coming: Collection[str], gpus: M
 
 
 def _moved(part: NodeGpus, used: int, gpus: int) -> NodeGpus:
-    """Its own GPUs where they are free, then others; its own where there are too few others."""
+    """The job's GPUs on the node: its own where they are free, then others; its own where there are too few
+    others."""
     wanted = part.mask.bit_count()
     mask = part.mask & ~used
     free = ((1 << gpus) - 1) & ~used & ~mask

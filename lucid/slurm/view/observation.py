@@ -1,13 +1,9 @@
-"""One poll of Slurm: records, notes, and what both say; what VCs lend.
-
-What one look at Slurm showed, with what the store remembers, and what both say of one job. Pure.
-
-VCs that lend GPUs to each other on Slurm: one pool, with the partition over all nodes beside theirs. Pure.
+"""``Observation``: one poll of Slurm with the store's notes, and what both say of a job; pools of VCs that lend.
+Pure.
 
 Slurm keeps a VC to its GPUs in one of two ways: its partition has nodes of its own, or a QOS with GrpTRES. A job that
 is to run beyond either is moved to the pool's partition, which has all nodes of the VCs and not the QOS. Its user's
-QOS and account stay, with their limits. What a VC has borrowed is not remembered: it follows from what its jobs hold.
-"""
+QOS and account stay, with their limits. What a VC has borrowed is not stored: it follows from what its jobs hold."""
 
 from __future__ import annotations
 
@@ -33,9 +29,9 @@ _RANK = (Mode.OBSERVE, Mode.ORDER, Mode.PACK)
 
 @dataclass(frozen=True, slots=True)
 class Pool:
-    """``quotas``: GPUs of each VC that is in it now. ``own``: names of the nodes in each VC's own partition.
-    ``open``: has the pool's partition all these nodes? Where it has not, no job is moved there. ``bounded``: VCs
-    whose own partition has more GPUs than their quota, so that a QOS may stop a job there."""
+    """The VCs that lend to each other. ``quotas``: GPUs of each VC that is in it now. ``own``: names of the nodes in
+    each VC's own partition. ``open``: whether the pool's partition has all these nodes; if not, no job is moved
+    there. ``bounded``: VCs whose own partition has more GPUs than their quota, so that a QOS may stop a job there."""
 
     name: str
     quotas: Mapping[str, int]
@@ -45,7 +41,8 @@ class Pool:
 
     def start_in(self, home: str, start: Start) -> str:
         """The partition in which a job of VC ``home`` starts: its own, where that has the nodes and Slurm counts the
-        start within the VC's quota, else the pool's. A guest takes none of the quota here, but counts there."""
+        start within the VC's quota, else the pool's. A guest takes none of the quota in Lucid's count, but does in
+        Slurm's."""
         mine = self.own.get(home, frozenset())
         if not self.open:
             return home
@@ -55,11 +52,10 @@ class Pool:
 
 
 def pool_of(settings: PoolSettings, modes: Mapping[str, Mode], nodes: Sequence[SlurmNode]) -> Pool | None:
-    """The pool by the nodes as they are; ``None`` where there is none, or where the VCs have nodes of their own and
-    no partition over all of them: each then keeps to itself, as without lending.
+    """The pool on these nodes; ``None`` where there is none, or where the VCs have nodes of their own and no
+    partition over all of them: each then keeps to itself, as without lending.
 
-    VCs in another mode than the others are left out: in a VC that only observes, nothing is done.
-    """
+    VCs in another mode than the others are left out: in a VC that only observes, nothing is done."""
     mode = mode_of_pool(settings, modes)
     vcs = [name for name in settings.quotas if mode is not None and modes.get(name) is mode]
     if not vcs:
@@ -77,19 +73,19 @@ def pool_of(settings: PoolSettings, modes: Mapping[str, Mode], nodes: Sequence[S
 
 
 def mode_of_pool(settings: PoolSettings, modes: Mapping[str, Mode]) -> Mode | None:
-    """The mode of the pool: of its VCs' modes the one that does most; ``None`` where none of them is looked after."""
+    """The mode of the pool: of its VCs' modes the one that does most; ``None`` where Lucid manages none of them."""
     return max((modes[name] for name in settings.quotas if name in modes), key=_RANK.index, default=None)
 
 
 def modes_with_pool(settings: PoolSettings, modes: Mapping[str, Mode]) -> dict[str, Mode]:
-    """The modes, with that of the pool under its name: for those who look at plans."""
+    """The modes by partition, the pool's among them."""
     mode = mode_of_pool(settings, modes)
     return dict(modes) if mode is None or not settings.partition else {**modes, settings.partition: mode}
 
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """Everything a view is made of."""
+    """Everything that a snapshot is made of."""
 
     jobs: Sequence[SlurmJob]
     nodes: Sequence[SlurmNode]
@@ -97,30 +93,30 @@ class Observation:
     modes: Mapping[str, Mode]
     now_s: float
     defaults: Mapping[str, JobDefaults] | None = field(default_factory=dict)
-    """JobDefaults by partition; ``None`` where they are not known."""
+    """JobDefaults by partition; ``None`` where they are unknown."""
     pool: Pool | None = None
     """The VCs that lend to each other, where there are any."""
     tiers: Mapping[str, int] = field(default_factory=dict)
-    """Priorities of QOS, where Slurm goes by them."""
+    """Priorities of QOS, where Slurm gives them a weight."""
     switch_wait_s: float = 300.0
     """How long a job waits at most for the switches that it asks for, s."""
     windows: Mapping[str, tuple[Window, ...]] = field(default_factory=dict)
-    """When nodes are kept from jobs, by node."""
+    """The windows in which nodes are closed to jobs, by node."""
     preemption: Preemption = NO_PREEMPTION
-    """Who may preempt whom, as far as Slurm tells."""
+    """Which jobs may preempt which, as Slurm reports it."""
     gpus_out: Mapping[str, tuple[GpuOut, ...]] = field(default_factory=dict)
     """GPUs that get no new start, by node."""
     unpaired: frozenset[str] = frozenset()
     """Nodes on which no more pairs are made."""
 
     def outs_under(self, placement: Placement) -> list[GpuOut]:
-        """Those of these GPUs that get no new start."""
+        """The GPUs of this placement that get no new start."""
         if not self.gpus_out:
             return []
         return [o for part in placement for o in self.gpus_out.get(part.node, ()) if part.mask >> o.bit & 1]
 
     def open_to(self, node: str, job: SlurmJob) -> bool:
-        """May the job be on this node until its time limit ends, if it starts now?"""
+        """Whether the job may be on this node until its time limit ends, if it starts now."""
         ends_s = math.inf if job.time_limit_s is None else self.now_s + job.time_limit_s
         return all(ends_s <= window.ends_by_s for window in self.windows.get(node, ()))
 
@@ -128,9 +124,9 @@ class Observation:
 def home_of(
     partition: str, admin_comment: str, note: JobNote | None, vcs: Collection[str], rooms: Collection[str] = ()
 ) -> str:
-    """The VC of a job that stands, or ended, in ``partition``: that partition, which its user may have changed (of
-    several the first that is a VC); of a job in one of ``rooms``, into which only lucidd moves jobs, the VC that is
-    noted, or tagged as one of ``vcs``."""
+    """The VC of a job that stands, or ended, in ``partition``. That is the partition itself, which its user may have
+    changed (of several the first that is a VC); or for a job in one of ``rooms``, into which only lucidd moves jobs,
+    the noted VC, or the one that the tag names if it is of ``vcs``."""
     if "," in partition:
         partition = next((name for name in partition.split(",") if name in vcs), partition)
     if partition not in rooms:
@@ -142,20 +138,20 @@ def home_of(
 
 
 def submitted_s(submit_s: float, note: JobNote | None) -> float:
-    """When a job's user submitted it: as noted, since a requeue makes Slurm set ``submit_s`` anew."""
+    """When the job's user submitted it: as noted, for at a requeue Slurm sets ``submit_s`` anew."""
     return (note.submit_s if note is not None else 0.0) or submit_s
 
 
 def of_another(record: SlurmJob, note: JobNote) -> bool:
-    """Is the note of an earlier job with this number? slurmctld, killed, gives the numbers of those that it has
-    forgotten out again. Only a requeue changes the time of a job's submission."""
+    """Whether the note is of an earlier job with this number. A killed slurmctld gives out the numbers again of jobs
+    that it has forgotten. Only a requeue changes the time of a job's submission."""
     elses = bool(note.user and record.user and note.user != record.user)
     return elses or bool(note.submit_s and not record.restarts and record.submit_s != note.submit_s)
 
 
 def tagged(record: SlurmJob, note: JobNote | None) -> str:
-    """The tag that a job has lost, as noted: a site's prolog may write AdminComment, too. Empty where the job was
-    never Lucid's: user and time of submission have to be those that are noted."""
+    """The noted tag of a job that has lost its own: a site's prolog may write AdminComment, too. Empty where the job
+    was never Lucid's: user and time of submission have to be the noted ones."""
     if note is None or not note.user or record.user not in (note.user, "") or of_another(record, note):
         return ""
     if int(record.submit_s) < int(note.submit_s) or (not record.restarts and record.submit_s != note.submit_s):
@@ -165,7 +161,7 @@ def tagged(record: SlurmJob, note: JobNote | None) -> str:
 
 
 def with_tag(record: SlurmJob, tag: str) -> SlurmJob:
-    """A record as it would be, had the job kept its tag."""
+    """The record as it would be, had the job kept its tag."""
     gpus = record.gpus
     if not gpus and record.request.emptied:
         gpus = from_mark(parse_mark(tag) or {}).gpus(record.min_nodes, record.request.tasks)
@@ -174,7 +170,7 @@ def with_tag(record: SlurmJob, tag: str) -> SlurmJob:
 
 def gpus_taken(record: SlurmJob, home: str, facts: Observation) -> int:
     """GPUs that no other job can have while this one runs: for an exclusive job all GPUs of its nodes, which are
-    taken to be as large as the largest node of ``home``."""
+    assumed to be as large as the largest node of ``home``."""
     if not record.request.whole_nodes:
         return record.gpus
     largest = max((len(n.gpu_types) for n in facts.nodes if home in n.partitions), default=0)
@@ -182,9 +178,9 @@ def gpus_taken(record: SlurmJob, home: str, facts: Observation) -> int:
 
 
 def users_nodes(record: SlurmJob, note: JobNote | None) -> str:
-    """The node list that the user asked for, at submission or since, not the one that Lucid set. Lucid notes what it
-    sets before it sets it. Where nothing is noted, job_submit.lua's tag tells (``nodes=1``) of a job that started
-    before; a tag of an earlier version tells it of jobs that may share."""
+    """The node list that the user asked for, at submission or since, not the one that Lucid set. Lucid notes a list
+    before it sets it. For a job that started before and has no note, job_submit.lua's tag says it (``nodes=1``); a
+    tag of an earlier version says it for jobs that may share."""
     now, mark = record.request.req_nodes, record.tag or {}
     if note is not None and note.as_written:
         noted = note.as_written.get("req_nodes", "")
@@ -200,8 +196,8 @@ def users_nodes(record: SlurmJob, note: JobNote | None) -> str:
 
 
 def lists_of(record: SlurmJob, note: JobNote, req_nodes: str | None) -> str:
-    """What to note of lists of nodes before a job is given this one (``None``: it keeps its own): beside the new one
-    that which it has by Lucid now, for lucidd may die before Slurm is told."""
+    """The node lists to note before a job gets this one (``None``: it keeps its own): the new one, and beside it the
+    one that it has from Lucid now, for lucidd may die before Slurm is asked."""
     if req_nodes is None or not note.listed:
         return note.listed if req_nodes is None else req_nodes
     now = record.request.req_nodes
@@ -210,9 +206,9 @@ def lists_of(record: SlurmJob, note: JobNote, req_nodes: str | None) -> str:
 
 
 def as_written(record: SlurmJob) -> Request:
-    """What to give back to a job of which nothing is noted: what job_submit.lua put into the tag, else as many
-    whole GPUs as it holds shards of. CPUs and memory by GPU are its user's only where the tag has them: Slurm writes
-    JobDefaults into a job as soon as it judges it."""
+    """The request to give back to a job without a note: the one in job_submit.lua's tag, else as many whole GPUs as
+    it holds shards of. CPUs and memory by GPU are its user's only where the tag has them: Slurm writes JobDefaults
+    into a job as soon as it judges it."""
     request = replace(record.request, req_nodes=users_nodes(record, None))
     mark = record.tag or {}
     tagged = from_mark(mark)

@@ -1,15 +1,11 @@
-"""Nodes that sleep and boot; boot times.
-
-Slurm's power saving: from when on a node that sleeps, boots or is on its way down is available.
+"""Slurm's power saving: when nodes that sleep, boot or go down are available; how long boots take.
 
 Slurm says what a node does (``idle~``, ``#``, ``%``), and not for how long. So Lucid remembers since when it has seen
-it do so, and how long a job waited that woke it: for this node, else for those in the same partition; ResumeTimeout
-counts until one was seen. All of it was seen on 24.11.5: slurmctld gives a job a node that sleeps at once (RUNNING,
+the node do so, and how long a job waited that woke it: for this node, else for those in the same partition;
+ResumeTimeout counts until a boot was seen. Seen on 24.11.5: slurmctld gives a job a sleeping node at once (RUNNING,
 with the flags CONFIGURING and POWER_UP_NODE), wakes it also where SuspendExcNodes names it, and not where SuspendTime
-is INFINITE; it starts the job up to half a minute after the node has come up, and sets StartTime to then.
-
-Time that jobs spend on GPUs before their program begins: nodes boot, prologs run (Slurm's flag CONFIGURING).
-"""
+is INFINITE; it starts the job up to half a minute after the node has come up, and sets StartTime to then. Jobs also
+wait on their GPUs while prologs run (CONFIGURING)."""
 
 from __future__ import annotations
 
@@ -25,24 +21,24 @@ from lucid.text import digits
 
 ASLEEP, BOOTS, FALLS_ASLEEP = "POWERED_DOWN", "POWERING_UP", "POWERING_DOWN"
 _EXCUSED = frozenset([ASLEEP, BOOTS, "NOT_RESPONDING", "POWER_UP", "POWER_DOWN"])
-"""What Slurm also says of a node that sleeps or boots, and that keeps no job from being sent there."""
+"""Further states of a node that sleeps or boots, which keep no job from being sent there."""
 FAILED = "ResumeTimeout reached"
 """Slurm's reason for a node that did not come up in time."""
 _WOKE = "POWER_UP_NODE"
-"""Flag of a job whose node was asleep when it got it, until its program begins."""
+"""The flag of a job whose node was asleep when the job got it, until its program begins."""
 _KEPT = 5
-"""So many boots of each node are remembered."""
+"""How many boots of each node are remembered."""
 _SURE_S = 5.0
-"""A boot whose beginning is not known more exactly than this tells nothing of how long boots take."""
+"""A boot whose beginning is known less exactly than this says nothing of how long boots take."""
 _OVERDUE_S = 2.0
-"""A node that should have gone down by now is taken to need so much longer."""
+"""A node that should have gone down by now is expected to need so much longer."""
 _RESUME_S, _SUSPEND_S = 60.0, 30.0
 """Slurm's own defaults of ResumeTimeout and SuspendTimeout."""
 
 
 @dataclass(frozen=True, slots=True)
 class PowerRules:
-    """What slurmctld's configuration says of power saving. ``wakes``: does it start nodes that jobs need?"""
+    """The power saving settings of slurmctld. ``wakes``: whether it starts nodes that jobs need."""
 
     wakes: bool = False
     resume_s: float = _RESUME_S
@@ -51,7 +47,8 @@ class PowerRules:
 
     @staticmethod
     def of(config: Mapping[str, str], in_partition: bool = False) -> PowerRules:
-        """From ``scontrol show config``. ``in_partition``: has a partition a SuspendTime of its own?"""
+        """The rules from ``scontrol show config``. ``in_partition``: whether a partition has a SuspendTime of its
+        own."""
         why_not = ""
         if not (config.get("ResumeProgram") and config.get("SuspendProgram")):
             why_not = "Slurm has no ResumeProgram and does not wake it"
@@ -65,13 +62,13 @@ class PowerRules:
 
 
 def _seconds(text: str | None, otherwise: float) -> float:
-    """``60 sec``."""
+    """The seconds of ``60 sec``."""
     found = digits((text or "").split(" ")[0])
     return float(found) if found else otherwise
 
 
 def booting(jobs: Iterable[SlurmJob]) -> dict[str, float]:
-    """By node: since when a job waits there for its boot or prolog (Slurm's CONFIGURING), Unix seconds."""
+    """By node, since when a job waits there for its boot or prolog (Slurm's CONFIGURING), Unix seconds."""
     found: dict[str, float] = {}
     for job in jobs:
         if job.configuring and job.start_s:
@@ -97,7 +94,7 @@ def begins_s(job: SlurmJob, nodes: Mapping[str, SlurmNode], now_s: float) -> flo
 
 
 def boots_of(jobs: Iterable[SlurmJob], nodes: Iterable[SlurmNode], now_s: float) -> dict[str, dict[str, Any]]:
-    """Of each job that waits for the boot of its nodes, by id: one of the nodes (``node``), and until when they are
+    """For each job that waits for the boot of its nodes, by id: one of the nodes (``node``), and until when they are
     expected to boot (``until_s``, Unix seconds)."""
     waits = [job for job in jobs if job.configuring and _WOKE in job.flags]
     if not waits:
@@ -111,7 +108,7 @@ def boots_of(jobs: Iterable[SlurmJob], nodes: Iterable[SlurmNode], now_s: float)
 
 @dataclass(slots=True)
 class _Seen:
-    """What a node has been seen to do, since when, and how exactly that is known."""
+    """A node's state as seen, since when, and how exactly that is known."""
 
     state: str
     since_s: float
@@ -119,16 +116,16 @@ class _Seen:
 
 
 class Power:
-    """What was seen of nodes that sleep, from look to look."""
+    """What was seen of nodes that sleep, from poll to poll."""
 
     def __init__(self, boots: Mapping[str, Any] | None = None) -> None:
-        """``boots``: as ``boots`` has them, of an earlier lucidd; what is none of it is passed over."""
+        """``boots``: those of an earlier lucidd, as ``boots`` has them; entries of another form are passed over."""
         self.rules = PowerRules()
         self.boots: dict[str, list[float]] = {}
-        """The last boots by node, seconds each."""
+        """The last boots by node, in seconds."""
         self._seen: dict[str, _Seen] = {}
         self._waits: dict[str, tuple[float, dict[str, float]]] = {}
-        """Jobs that woke nodes: since when they have these, and since when each of these boots."""
+        """Jobs that woke nodes: since when each has its nodes, and since when each of these boots."""
         self._by_partition: dict[str, float] = {}
         for name, times in (boots or {}).items():
             kept = [float(t) for t in times if isinstance(t, int | float) and 0 < t < 86400] if times else []
@@ -136,8 +133,8 @@ class Power:
                 self.boots[name] = kept[-_KEPT:]
 
     def saw(self, nodes: Sequence[SlurmNode], since: Mapping[str, float], now_s: float, before_s: float) -> bool:
-        """Take in a fresh look at the nodes. ``since``: see ``booting``. ``before_s``: when they were last known to
-        be as the look before had shown them. Was a boot learned?"""
+        """Take in a fresh poll of the nodes; returns whether a boot was learned. ``since``: see ``booting``.
+        ``before_s``: when they were last known to be as the previous poll had shown them."""
         learned = False
         waited_for = {*since, *(name for _, names in self._waits.values() for name in names)}
         for node in nodes:
@@ -157,8 +154,8 @@ class Power:
         return learned
 
     def saw_jobs(self, jobs: Iterable[SlurmJob], nodes: Sequence[SlurmNode]) -> bool:
-        """Take in a look at the jobs. One that woke its nodes and runs now tells exactly how long that took. Was a
-        boot learned?"""
+        """Take in a poll of the jobs; returns whether a boot was learned. A job that woke its nodes and runs now
+        shows exactly how long that took."""
         learned, wait = False, {}
         for job in jobs:
             if job.configuring and _WOKE in job.flags:
@@ -182,7 +179,7 @@ class Power:
         return took_s > 0
 
     def boot_s(self, node: SlurmNode) -> float:
-        """How long a boot of this node takes, as far as was seen."""
+        """How long a boot of this node takes, by the boots seen."""
         if node.name in self.boots:
             return median(self.boots[node.name])
         known = [self._by_partition[p] for p in node.partitions if p in self._by_partition]
@@ -191,8 +188,8 @@ class Power:
     def told(
         self, nodes: Sequence[SlurmNode], now_s: float, since: Mapping[str, float] | None = None
     ) -> Sequence[SlurmNode]:
-        """The nodes, with what their power state means; the same objects where it means nothing. ``since``: see
-        ``booting``. A node that a job waits for boots, or is about to."""
+        """The nodes, with windows and boot times by their power state; the same objects where it means nothing.
+        ``since``: see ``booting``. A node that a job waits for boots, or is about to."""
         return [self._told(node, now_s, since or {}) if node.sleeps else node for node in nodes]
 
     def _told(self, node: SlurmNode, now_s: float, since: Mapping[str, float]) -> SlurmNode:
@@ -213,12 +210,12 @@ class Power:
         )
 
     def moves(self, nodes: Iterable[SlurmNode]) -> bool:
-        """Is a node on its way up or down?"""
+        """Whether a node is on its way up or down."""
         return any(not node.states.isdisjoint((BOOTS, FALLS_ASLEEP, "POWER_UP")) for node in nodes)
 
 
 def _medians(nodes: Iterable[SlurmNode], boots: Mapping[str, Sequence[float]]) -> dict[str, float]:
-    """By partition."""
+    """The median boot by partition."""
     found: defaultdict[str, list[float]] = defaultdict(list)
     for node in nodes:
         for partition in node.partitions if node.name in boots else ():
@@ -227,14 +224,14 @@ def _medians(nodes: Iterable[SlurmNode], boots: Mapping[str, Sequence[float]]) -
 
 
 class Boots:
-    """Remembers, from look to look, until when jobs were seen to be set up. What is not seen counts as run time."""
+    """Remembers, from poll to poll, until when jobs were seen to be set up. What is not seen counts as run time."""
 
     def __init__(self) -> None:
         self._until_s: dict[str, float] = {}
         self._began: set[str] = set()
 
     def saw(self, jobs: Iterable[SlurmJob], now_s: float) -> None:
-        """Take in one look. Jobs that it does not show are forgotten."""
+        """Take in one poll. Jobs that it does not show are forgotten."""
         jobs = list(jobs)
         here = {job.id for job in jobs if not job.pending}
         self._until_s = {job_id: at_s for job_id, at_s in self._until_s.items() if job_id in here}

@@ -1,9 +1,4 @@
-"""Which profile is known of a job, as samplers' files come in.
-
-Which profile is known of a job: its own, or what earlier jobs of its user's same or similar program showed.
-
-Profiles as they come in: from the folder that samplers write to (``profile_files``), each version once.
-"""
+"""Which profile is known of a job, its own or an earlier like job's, as samplers' files come in."""
 
 from __future__ import annotations
 
@@ -30,8 +25,8 @@ _SHARE = 0.1
 
 @dataclass(frozen=True, slots=True)
 class ProfileReading:
-    """One job's profile. ``source`` names what it was read from, with its version: the same reading never counts
-    twice. ``job_id`` is Slurm's job number, or ``<array>_<task>``."""
+    """One job's profile as read. ``source`` names what it was read from, with its version: the same reading never
+    counts twice. ``job_id`` is Slurm's job number, or ``<array>_<task>``."""
 
     job_id: str
     profile: JobProfile
@@ -39,21 +34,21 @@ class ProfileReading:
 
 
 class ProfileSource(Protocol):
-    """Where profiles come from."""
+    """The source of profiles."""
 
     def new(self) -> Sequence[ProfileReading]:
-        """Readings not handed out before by this object (after a restart they come once more; the store knows
-        them by ``source``)."""
+        """Readings not handed out before by this object. (After a restart they come once more; the store knows them
+        by ``source``.)"""
         ...
 
     def uses(self, job: str) -> Sequence[GpuUse]:
-        """How long each GPU of a job worked, by the last summaries that ``new`` came by; none where none tells it."""
+        """How long each GPU of a job worked, by the last summaries that ``new`` read; empty where none has it."""
         ...
 
 
 class ProfileFolder:
-    """Looks through the folder's file times and reads what is new. ``bad``: by file name, what is wrong with those
-    that could not be read."""
+    """Reads new files of the folder that samplers write to, found by their times. ``bad``: by file name, what is
+    wrong with files that could not be read."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -97,20 +92,20 @@ class ProfileFolder:
         return found
 
     def uses(self, job: str) -> list[GpuUse]:
-        """Of all files of the job."""
+        """How long each GPU of the job worked, from all files of the job."""
         return [use for summary in self._parts.get(job, {}).values() for use in summary.use]
 
 
 def labelled(profile: JobProfile, user: str, name: str, amp: bool | None = None) -> JobProfile:
-    """With what the daemon knows of a job and the sampler was not told: a label that like jobs share,
-    user and name, and whether it trains in mixed precision, where its user says so."""
+    """The profile with what the daemon knows of the job and the sampler does not: a label that like jobs share, user
+    and name, and whether it trains in mixed precision, where its user says so."""
     workload = profile.workload or (f"{user}/{name}" if user else "")
     return replace(profile, workload=workload, amp=amp if profile.amp is None else profile.amp)
 
 
 def says_more(before: JobProfile | None, after: JobProfile) -> bool:
-    """Is a new profile different enough to look at a job afresh? Samplers write every few seconds, and each
-    change of a profile makes plans anew."""
+    """Whether a new profile is different enough to plan anew for. Samplers write every few seconds, and each change
+    of a profile makes plans anew."""
     return (
         before is None
         or (before.unstable, before.amp, before.workload) != (after.unstable, after.amp, after.workload)
@@ -139,7 +134,7 @@ def _shares_differ(before: TimeShares | None, after: TimeShares | None) -> bool:
 
 
 class KnownProfiles:
-    """Takes readings in, and answers. A profile stays the same object as long as it does not change."""
+    """Keeps the profiles of jobs. A profile stays the same object as long as it does not change."""
 
     def __init__(self, store: Store, source: ProfileSource, clock: Clock, reuse_days: float) -> None:
         self._store = store
@@ -153,7 +148,7 @@ class KnownProfiles:
             self._like.note(row.user, row.name, row.gpus, row.profile, row.at_s)
 
     def of(self, job: SlurmJob) -> JobProfile | None:
-        """The job's profile, if anybody knows one."""
+        """The job's profile; ``None`` where none is known."""
         own = self._own.get(job.id)
         if own is not None or not job.user or not self._reuse_s:
             return own
@@ -161,12 +156,12 @@ class KnownProfiles:
 
     def worked(self, job: SlurmJob) -> tuple[float, float] | None:
         """Seconds for which each GPU of a job has been measured, and in which any of them worked; ``None`` where no
-        sampler tells it."""
+        sampler reports it."""
         uses = self._source.uses(str(job.number)) or self._source.uses(job.id)
         return (min(use.measured_s for use in uses), sum(use.worked_s for use in uses)) if uses else None
 
     def take(self, jobs: Mapping[str, SlurmJob], among: Sequence[SlurmJob], now_s: float, token: int) -> None:
-        """Read what is new; samplers know a job by its number."""
+        """Read new profiles; samplers know a job by its number."""
         readings = self._source.new()
         if not readings:
             return
@@ -189,13 +184,13 @@ class KnownProfiles:
 
     @property
     def measured(self) -> Set[str]:
-        """Jobs that have a profile of their own, as long as they are not forgotten."""
+        """Jobs that have a profile of their own, until they are forgotten."""
         return self._own.keys()
 
     def set(self, job_id: str, profile: JobProfile) -> None:
-        """From now on this is the job's own."""
+        """Make this the job's own profile from now on."""
         self._own[job_id] = profile
 
     def forget(self, job_id: str) -> None:
-        """The job has left."""
+        """Forget a job that has left."""
         self._own.pop(job_id, None)

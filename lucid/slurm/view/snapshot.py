@@ -1,16 +1,12 @@
-"""Records and notes to a Snapshot.
+"""``Viewer``: makes the partitions of a snapshot from Slurm's records and Lucid's notes.
 
-From Slurm's records and what Lucid remembers to the snapshot's nouns. Looks, and changes nothing.
+Waiting jobs are, in a partition in ``pack`` mode, those that job_submit.lua tagged and holds; in the other modes
+every GPU job that waits and that nobody holds but Lucid, which is about to release it. A job that was released and
+has not yet started counts as running where it was released to; one that is COMPLETING still holds what it had. Jobs
+that Lucid never touched show as running, and nobody joins them.
 
-Who counts as waiting: in a partition in ``pack`` mode the jobs that job_submit.lua tagged and holds; in the
-other modes every GPU job that waits and that nobody holds, but for Lucid, which is about to let it go. A job that
-was released and has not yet started
-counts as running where it was released to; one that is COMPLETING still holds what it had. Jobs that Lucid never
-touched show as running, and nobody joins them.
-
-What the last look handed out, handed out again where this look comes to the same: what is kept by who plans is
-kept by the objects that it was made from.
-"""
+Where a poll gives what the previous one gave, the same objects are handed out: planners keep what they derived from
+an object as long as it stays the same."""
 
 from __future__ import annotations
 
@@ -46,8 +42,8 @@ _NODE, _JOB = attrgetter("name"), attrgetter("job.id")
 
 
 def handed_on(before: Versioned[Partition] | None, made: Mapping[str, Partition]) -> Versioned[Partition]:
-    """Partitions equal to those of ``made``, of the partitions, nodes and entries of ``before`` as far as these are
-    equal to them."""
+    """The partitions of ``made``, with the objects of ``before`` (partitions, nodes, entries) wherever these are
+    equal."""
     if before is None:
         return Versioned(made)
     now = {name: _partition(before.get(name), partition) for name, partition in made.items()}
@@ -78,7 +74,8 @@ def _partition(before: Partition | None, made: Partition) -> Partition:
 
 
 def _same(before: tuple[_T, ...], made: tuple[_T, ...], name: Callable[[_T], str]) -> tuple[_T, ...]:
-    """``made``, of what there was before under the same name where that is equal; where all is, the tuple too."""
+    """``made``, with the object of ``before`` under the same name wherever that is equal; the tuple ``before`` itself
+    where all are."""
     if len(made) == len(before) and all(map(is_, made, before)):
         return before
     known = {name(item): item for item in before}
@@ -89,21 +86,21 @@ def _same(before: tuple[_T, ...], made: tuple[_T, ...], name: Callable[[_T], str
 
 
 KnownProfile = Callable[[SlurmJob], JobProfile | None]
-"""Of a running job, at this time: since when it does nothing, if for long enough to be a host."""
+"""The profile of a job; ``None`` where none is known."""
 Profiled = Callable[[Job], bool]
-"""Does a new job go through profiling first? The policy's rule."""
+"""The policy's rule whether a new job goes through profiling first."""
 InVc = Callable[[str], bool]
-"""Of the policy of a VC, by the VC's name."""
+"""A property of the policy of a VC, by the VC's name."""
 _Entry = TypeVar("_Entry", Pending, Running)
 _Entries = dict[str, tuple[tuple[Any, ...], _Entry]]
-"""As shown last, by job, with what each was made from."""
+"""The entries that were last shown, by job, with what each was made from."""
 _NOTHING_NOTED = JobNote("")
 _SINCE, _STARTED = attrgetter("since_s", "job.submit_s", "job.rank"), attrgetter("start_s", "job.rank")
 
 
 @dataclass(frozen=True, slots=True)
 class _Scene:
-    """What the jobs of one VC are shown by beside their records and notes."""
+    """What the jobs of one VC are made from besides their records and notes."""
 
     defaults: JobDefaults | None
     pool: Pool | None
@@ -115,8 +112,8 @@ class _Scene:
 
 @dataclass(frozen=True, slots=True)
 class _Made:
-    """A job as shown last, and what it was made from. ``plain``: of nothing but these three, whatever the nodes are
-    and whatever the job reports."""
+    """A job as last shown, and what it was made from. ``plain``: it was made from its record, note and scene alone,
+    so neither nodes nor the job's reports can change it."""
 
     record: SlurmJob
     note: JobNote | None
@@ -127,12 +124,12 @@ class _Made:
 
 
 def nowhere(vc: str) -> bool:  # noqa: ARG001 - an InVc
-    """No policy does."""
+    """False: no policy has the property."""
     return False
 
 
 class Viewer:
-    """Makes partitions. ``profile_of`` answers what is known of a job's profile, its own or an earlier one's."""
+    """Makes partitions. ``profile_of`` gives a job's profile, its own or an earlier one's."""
 
     def __init__(
         self,
@@ -145,8 +142,8 @@ class Viewer:
         store: Store | None = None,
         worked: Worked = unmeasured,
     ) -> None:
-        """``resizes``, ``interleaves``: does the policy of a VC resize jobs, form groups? ``store``: where what jobs
-        reported is kept for later ones. ``worked``: what samplers tell of the work of a job's GPUs."""
+        """``resizes``, ``interleaves``: whether the policy of a VC resizes jobs, or forms groups. ``store``: where
+        reports of jobs are kept for later jobs. ``worked``: how long GPUs of a job worked, by samplers."""
         self.elastic = ElasticJobs(settings.elastic, resizes, worked)
         """Which jobs may be resized."""
         self.turns = TurnJobs(self.elastic.reports, interleaves, store)
@@ -163,9 +160,9 @@ class Viewer:
         self._neighbours: dict[str, frozenset[str]] = {}
         self._asked = NodesAskedFor(None)
         self._scenes: dict[str, _Scene] = {}
-        """Of each VC, the same object as long as it is equal, …"""
+        """The scene of each VC at the last poll; the same object is used as long as it is equal."""
         self._scenes_now: dict[str, _Scene] = {}
-        """… as far as this look has asked for it."""
+        """The scenes of VCs that were asked for at this poll."""
         self._made: dict[str, _Made] = {}
         self._waited: _Entries[Pending] = {}
         self._ran: _Entries[Running] = {}
@@ -221,7 +218,7 @@ class Viewer:
         return shown
 
     def _node(self, node: SlurmNode, used: Mapping[str, tuple[int, int]], facts: Observation) -> Node:
-        """0 CPUs or MiB would mean 'no limit', so 1 is the least."""
+        """The node of a snapshot. It has at least 1 CPU and 1 MiB, for 0 would mean no limit."""
         cpus, mem = used.get(node.name, (0, 0))
         numbers = node.gpu_numbers
         return Node(
@@ -246,7 +243,7 @@ class Viewer:
         ).at(facts.now_s)
 
     def job(self, record: SlurmJob, note: JobNote | None, facts: Observation) -> Job:
-        """The user's request in our words: the same object as long as nothing that it is made from changes."""
+        """The user's request as a ``Job``; the same object as long as nothing that it is made from changes."""
         home = self._ownership.home(record, note)
         scene = self._scenes_now.get(home) or self._scene(home, facts)
         before = self._made.get(record.id)
@@ -318,7 +315,8 @@ class Viewer:
 
     @staticmethod
     def _reaches(record: SlurmJob, home: str, facts: Observation) -> bool:
-        """Is it one that Slurm's backfill shortens before a window of its VC's nodes, as far as its user allows?"""
+        """Whether Slurm's backfill may shorten this job before a window of its VC's nodes, as far as its user
+        allows."""
         if not (record.time_min_s and facts.windows):
             return False
         vcs = facts.pool.quotas if facts.pool is not None and home in facts.pool.quotas else (home,)
@@ -334,9 +332,9 @@ class Viewer:
         return (note.wait_since_s if note and note.wait_since_s else record.submit_s) + wait_s
 
     def whole_because(self, record: SlurmJob, note: JobNote | None, home: str, facts: Observation) -> str:
-        """Why its request cannot become slots, in words; empty where it can. Not where its user or job_submit.lua
-        said no, where slots would not give it what it asks for, or where it asks for what the nodes of its VC do not
-        all have."""
+        """Why a job's request cannot become slots, in words; empty where it can. It cannot where its user or
+        job_submit.lua said no, where slots would not give it what it asks for, or where it asks for what the nodes of
+        its VC do not all have."""
         mark = record.tag or {}
         known = facts.defaults
         defaults = None if known is None else known.get(home, NO_DEFAULTS)
@@ -539,7 +537,7 @@ def _waiting(
 
 
 def _kept(known: _Entries[_Entry], job_id: str, make: Callable[..., _Entry], made_from: tuple[Any, ...]) -> _Entry:
-    """The entry that was shown last, where it was made from the same objects or comes to the same."""
+    """The entry that was last shown, where it was made from the same objects or is equal; else the new one."""
     before = known.get(job_id)
     if before is not None and all(map(is_, before[0], made_from)):
         return before[1]
@@ -551,7 +549,7 @@ def _kept(known: _Entries[_Entry], job_id: str, make: Callable[..., _Entry], mad
 
 
 def _windows(node: SlurmNode, facts: Observation) -> tuple[Window, ...]:
-    """When no job may run on the node: while it goes down, and while it is reserved."""
+    """The windows in which no job may run on the node: while it goes down, and while it is reserved."""
     reserved = facts.windows.get(node.name, ())
     return reserved if node.shut is None else tuple(sorted((node.shut, *reserved), key=lambda w: w.from_s))
 
@@ -579,8 +577,8 @@ def _whole(placement: Placement, gpus: Mapping[str, int]) -> Placement:
 
 
 def _together(entries: Iterable[Running]) -> list[Running]:
-    """Jobs on exactly the same GPUs know of each other: two are partners, unless they take turns; more are a group,
-    whatever the policy is now. Nobody joins that but by the policy that forms groups."""
+    """The running jobs, each with the others on exactly the same GPUs: two are partners, unless they take turns; more
+    are a group, whatever the policy is now. Only the policy that forms groups joins a group."""
     found = list(entries)
     at: dict[Placement, list[int]] = {}
     for i, entry in enumerate(found):

@@ -1,9 +1,9 @@
-"""When Slurm's reservations close nodes, as windows of nodes: read once a minute, when something speaks of one, and
-every three seconds while jobs wait and something is reserved.
+"""``Closings``: when Slurm's reservations close nodes, as windows of nodes.
 
-A reservation of whole nodes, or of some of their GPUs (Slurm does not say which), closes its nodes to everybody:
-jobs that ask for it by name are Slurm's alone. One of some cores takes those cores while it is in force.
-"""
+Reservations are read once a minute, when something refers to one, and every three seconds while jobs wait and
+something is reserved. A reservation of whole nodes, or of some of their GPUs (Slurm does not say which), closes its
+nodes to everybody: jobs that ask for it by name are Slurm's alone. A reservation of some cores takes those cores
+while it is in force."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ from lucid.slurm.records.reservations import Reservation
 _LOG = logging.getLogger(__name__)
 _EVERY_S = 60.0
 _WAITS_S = 2.9
-"""Jobs that wait for a window are free to start when it is moved or deleted, and nothing else tells of that: with
-lucidd's looks, a second apart, at every third one."""
+"""How often reservations are read while jobs wait for a window: nothing else shows that it is moved or deleted. With
+polls a second apart, this is every third one."""
 _LEAST_S = 1.0
-"""A reading counts for so long, whatever has been heard of since."""
+"""How long a reading counts, whatever has happened since."""
 _LEAD_S = 10.0
-"""Jobs end at least so long before a window: Slurm starts a job up to some seconds after it was released, and judges
-by that moment."""
+"""How long before a window jobs must end: Slurm starts a job up to some seconds after its release, and judges by that
+moment."""
 _FLOAT_S = 59.0
 """The start of a floating reservation moves with the clock, and is read once a minute. Time limits are whole minutes,
 so a job that would reach into it does not fit before this, and one that would not always does."""
 _YEAR_S = 366 * 86400.0
-"""Slurm takes a job without a time limit to last a year."""
+"""How long Slurm assumes a job without a time limit to last."""
 _STATES = frozenset(["RESERVED", "MAINTENANCE"])
 
 
 class Closings:
-    """What is reserved, as last read."""
+    """The reservations as last read."""
 
     def __init__(self, client: SlurmClient) -> None:
         self._client = client
@@ -46,16 +46,17 @@ class Closings:
         self._found: tuple[Reservation, ...] = ()
         self._read_s = float("-inf")
         self._fresh = False
-        """Were they read at this look at jobs and nodes?"""
+        """Whether reservations were read at this poll of jobs and nodes."""
         self._speaks: frozenset[str] = frozenset()
         self._states: frozenset[str] = frozenset()
         self._explained: frozenset[str] = frozenset()
-        """Nodes whose states are of a reservation that was read. Slurm takes these from them up to five seconds after
-        its end, and starts jobs there before."""
+        """Nodes whose states come from a reservation that was read. Slurm clears these states up to five seconds
+        after its end, and starts jobs there before."""
 
     def look(self, jobs: Sequence[SlurmJob], nodes: Sequence[SlurmNode], now_s: float) -> bool:
-        """Take in a look at jobs and nodes, and read the reservations where they are due: as above, when another job
-        waits for one, and when one begins or ends by the nodes' states. Is anything reserved otherwise now?"""
+        """Take in a poll of jobs and nodes, and read the reservations where they are due: when the time has come,
+        when another job waits for one, and when one begins or ends by the nodes' states. Returns whether anything is
+        reserved otherwise now."""
         speaks = frozenset(job.id for job in jobs if job.pending and of_reservation(job.reason))
         states = frozenset(node.name for node in nodes if node.states & _STATES)
         news = not speaks <= self._speaks or states != self._states
@@ -68,15 +69,15 @@ class Closings:
         return self._read(now_s)
 
     def changed(self, now_s: float) -> bool:
-        """Asked before jobs start: is anything reserved otherwise than they were planned by? A job may have been
-        submitted after a reservation was made, and both since the last reading."""
+        """Whether anything is reserved otherwise than when jobs were planned; asked before they start. A job may have
+        been submitted after a reservation was made, and both since the last reading."""
         return not (self._fresh and not self._due(now_s, _LEAST_S)) and self._read(now_s)
 
     def _due(self, now_s: float, every_s: float) -> bool:
         return not 0 <= now_s - self._read_s < every_s
 
     def _read(self, now_s: float) -> bool:
-        """Where it fails, what was read before counts."""
+        """Read the reservations; returns whether they changed. If that fails, the earlier ones stay."""
         self._read_s = now_s
         try:
             found = self._client.reservations()
@@ -92,7 +93,7 @@ class Closings:
         return _to_come(before, now_s) != _to_come(self._found, now_s)
 
     def windows(self, now_s: float) -> Mapping[str, tuple[Window, ...]]:
-        """By node, the earliest first."""
+        """The windows by node, the earliest first."""
         made: dict[str, set[Window]] = {}
         for one in self._found:
             if one.cores or not one.nodes:
@@ -103,8 +104,8 @@ class Closings:
         return {name: tuple(sorted(found, key=lambda w: (w.from_s, w.end_s, w.why))) for name, found in made.items()}
 
     def explained(self, nodes: Sequence[SlurmNode], now_s: float) -> Sequence[SlurmNode]:
-        """The nodes, where what is read here says when they open again without the states that a reservation gives
-        them, and without the cores that one takes."""
+        """The nodes as the reservations explain them: without the states that these cause where it is known when the
+        nodes open again, and without the cores that they take."""
         known = {name for one in self._found for name in one.nodes if one.start_s <= now_s} | self._explained
         self._explained = frozenset(node.name for node in nodes if node.name in known and node.states & _STATES)
         cores: dict[str, int] = {}
@@ -133,8 +134,8 @@ class Closings:
 
 
 def _to_come(found: Sequence[Reservation], now_s: float) -> list[Reservation]:
-    """As they are compared: those that are over are as good as gone, one that comes again stands at its next time,
-    and a floating one moves on at each reading."""
+    """The reservations as they are compared: without those that are over; a recurring one at its next time; a
+    floating one moves on at each reading."""
     told = []
     for one in found:
         for start_s, end_s in times_of(one, now_s)[:1]:
@@ -159,12 +160,12 @@ def _windows(one: Reservation, now_s: float) -> list[Window]:
 
 _MOST = 12
 _AHEAD_S = 15 * 86400.0
-"""Of those that come again so many are looked at, so far ahead; the first always."""
+"""How far ahead the times of a recurring reservation are listed; the first always is."""
 _SATURDAY, _SUNDAY = 5, 6
 
 
 def times_of(one: Reservation, now_s: float) -> list[tuple[float, float]]:
-    """From when until when it lasts, Unix seconds, what is over left out."""
+    """From when until when the reservation lasts, Unix seconds, without the times that are over."""
     found: list[tuple[float, float]] = []
     for start_s, end_s in _each(one):
         if len(found) >= _MOST or (found and start_s > now_s + _AHEAD_S):
@@ -195,7 +196,8 @@ def _each(one: Reservation) -> Iterator[tuple[float, float]]:
 
 
 def _later(at_s: float, days: int, hours: int) -> float:
-    """By the local calendar: a day is 23 hours long when the clocks go forward."""
+    """The moment so many days and hours later by the local calendar: a day is 23 hours long when the clocks go
+    forward."""
     moment = time.localtime(at_s)
     moved = (*moment[:2], moment.tm_mday + days, moment.tm_hour + hours, *moment[4:8], -1)
     return time.mktime(moved)

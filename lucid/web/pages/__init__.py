@@ -1,4 +1,4 @@
-"""The pages, each with its own address, and what stands on it as plain values: the same for HTML and for JSON."""
+"""The pages, each with its own address and its content as plain values: the same for HTML and for JSON."""
 
 from __future__ import annotations
 
@@ -17,12 +17,13 @@ from lucid.web.viewer import Viewer
 __all__ = ["PAGES", "NotShown", "Page"]
 
 Data = Callable[[Site, Viewer, Mapping[str, str], Mapping[str, str]], Mapping[str, Any]]
-"""From the site, who looks, the parameters of the path and of the query: a model of ``shown``."""
+"""Makes a page's content (a model of ``shown``) from the site, the viewer, and the parameters of the path and of the
+query."""
 
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """``path``: as Starlette writes it; ``section``: the entry of the navigation that it belongs to."""
+    """A page. ``path``: as Starlette writes it; ``section``: the entry of the navigation that it belongs to."""
 
     path: str
     section: str

@@ -1,9 +1,4 @@
-"""Cluster, pairs.
-
-The cluster: who stands where, what was measured of each job, which pairs hold what was promised.
-
-Pairs of jobs on the same GPUs: the speeds that were promised when they were put together, and those seen since.
-"""
+"""The cluster page: which jobs run where, what was measured of each, and whether pairs run as fast as promised."""
 
 from __future__ import annotations
 
@@ -40,12 +35,12 @@ from lucid.web.timeline import gantt
 from lucid.web.viewer import Viewer
 
 _MOST = 100
-"""Pairs of one page."""
+"""Most pairs of one page."""
 _KEPT = 5000
 
 
 def pairs_of(site: Site, viewer: Viewer, nodes: Collection[str]) -> list[Pair]:
-    """The pairs that stand on these nodes, those that run slowest first; where nothing is seen yet, last."""
+    """The pairs on these nodes, those that run slowest first; pairs without measurement last."""
     picture, told = site.picture, set[str]()
     found: list[Pair] = []
     for name in nodes:
@@ -76,7 +71,7 @@ def pair_of(site: Site, viewer: Viewer, entry: Running) -> Pair | None:
 
 
 def _row(entry: Running, job: Job, promised: float | None) -> PairJob:
-    """``job``: as this viewer may see it."""
+    """The row of a job in a pair. ``job``: as this viewer may see it."""
     profile = entry.profile
     return {
         "job": job.id,
@@ -120,13 +115,13 @@ def _speeds(reasons: str, host: str) -> tuple[float, float] | None:
 
 
 _NODES = 40
-"""Nodes of one page."""
+"""Most nodes of one page."""
 _HOURS = (1, 3, 6, 12, 24)
 
 
 def cluster(site: Site, viewer: Viewer, _path: Mapping[str, str], asked: Mapping[str, str]) -> ClusterPage:
-    """``vc`` and ``node`` in the address choose nodes, ``page`` goes on among them, ``hours`` is how far back the
-    chart goes."""
+    """The content of the cluster page. ``vc`` and ``node`` in the address choose nodes, ``page`` goes on among them,
+    ``hours`` is how far back the chart goes."""
     picture, vc, wanted = site.picture, text(asked, "vc"), text(asked, "node")
     parts = picture.seen.snapshot.partitions
     chosen = [
@@ -163,7 +158,7 @@ def cluster(site: Site, viewer: Viewer, _path: Mapping[str, str], asked: Mapping
 
 
 def _gpus_out(parts: Mapping[str, Partition]) -> list[GpuLeftOut]:
-    """Those that get no new start, each once: partitions may have nodes in common."""
+    """The GPUs that get no new start, each once: partitions may have nodes in common."""
     outs = {out.name: out for part in parts.values() for node in part.nodes for out in node.left_out}
     return [
         {"node": out.node, "gpu": out.index, "since_s": out.since_s, "why": out.words}
@@ -172,7 +167,8 @@ def _gpus_out(parts: Mapping[str, Partition]) -> list[GpuLeftOut]:
 
 
 def _windows(site: Site, viewer: Viewer) -> list[dict[str, Any]]:
-    """What keeps nodes from jobs, now or later; of the jobs that may last into it those that the viewer may see."""
+    """The windows that close nodes, now or later, with those jobs that may last into each and that the viewer may
+    see."""
     running = site.picture.running
     found = []
     for one in windows_ahead(site.picture.seen.snapshot):
@@ -226,7 +222,7 @@ def _node(site: Site, viewer: Viewer, part: Partition, node: Node) -> NodeCells:
 
 def _slots(site: Site, viewer: Viewer, node: Node, here: Sequence[Running]) -> list[list[Cell]]:
     """Rows of cells, two or as many as the most jobs on one GPU: each cell has ``gpu`` (the first), ``gpus`` (how
-    many side by side) and ``rows`` (how many it spans). What stands further down on a GPU came later."""
+    many side by side) and ``rows`` (how many it spans). A job further down on a GPU came later."""
     on: list[list[Running]] = [[] for _ in range(node.gpus)]
     for entry in here:
         for placed in entry.placement:
@@ -295,7 +291,7 @@ def _cell(site: Site, viewer: Viewer, gpu: int, width: int, rows: int, entry: Ru
 
 
 def _words(job: CellJob, kind: str) -> str:
-    """One cell for a screen reader and for the box beside the pointer."""
+    """One cell in words, for a screen reader and for the box beside the pointer."""
     parts = [f"job {job['job']}", job["user"], job["name"], f"{job['gpus']} GPU" + ("s" if job["gpus"] != 1 else "")]
     parts.append(f"runs for {duration(job['ran_s'])}")
     if kind == "profile":
@@ -312,7 +308,7 @@ def _words(job: CellJob, kind: str) -> str:
 
 
 def _map(picture: Picture, chosen: Sequence[tuple[Partition, Node]]) -> list[dict[str, Any]]:
-    """All nodes as squares: how much of each is held."""
+    """All nodes as squares, with how much of each is held."""
     found = []
     for part, node in chosen:
         taken = 0

@@ -1,4 +1,4 @@
-"""One job: its story, its estimate, its partner, its start, and what would let it start sooner."""
+"""The page of one job: its story, estimate, partner and start, and what would let it start sooner."""
 
 from __future__ import annotations
 
@@ -36,7 +36,8 @@ _AT_ONCE = (
 
 
 def job(site: Site, viewer: Viewer, path: Mapping[str, str], asked: Mapping[str, str]) -> JobPage:
-    """``ask`` in the address plans again, with ``gpus``, ``share`` and ``vc`` changed."""
+    """The content of a job's page. ``ask`` in the address plans again, with ``gpus``, ``share`` and ``vc``
+    changed."""
     job_id = path["job_id"]
     entry = site.picture.entry(job_id)
     with site.source.store() as store:
@@ -89,13 +90,13 @@ def job(site: Site, viewer: Viewer, path: Mapping[str, str], asked: Mapping[str,
 
 
 def _user(store: SqliteStore, job_id: str) -> str | None:
-    """Of a job that neither waits nor runs, and has not been seen to end."""
+    """The user of a job that neither waits nor runs, and has not been seen to end."""
     said, measured = store.prediction(job_id), store.profile(job_id)
     return said.user if said is not None else measured.user if measured is not None else None
 
 
 def _nameless(site: Site, viewer: Viewer, story: Story, data: Mapping[str, Any]) -> tuple[Story, dict[str, Any]]:
-    """Without the terms of the estimate, which name users and jobs."""
+    """The story and data without the terms of the estimate, which name users and jobs."""
     rows = [site.row_of(row, viewer) for row in story.rows]
     told = [decision | {"reasons": []} for decision in data["decisions"]]
     return replace(story, rows=rows, estimate=()), {
@@ -166,7 +167,8 @@ def _forecasts(site: Site, job_id: str) -> Forecasts:
 
 
 def _outcome(site: Site, ended: Ended, rows: Sequence[DecisionRow], sight: Sight) -> Outcome:
-    """Accounting is not asked for a page: what only it knows, ``lucidctl explain`` tells."""
+    """The outcome of an ended job. Accounting is not asked for a page: ``lucidctl explain`` shows what only it
+    knows."""
     began_s = ended.end_s - ended.ran_s
     why = why_ended(with_readings(plain_ending(ended), ended, site.source.settings)) if sight is Sight.ALL else None
     if why is not None and why.cause is Cause.UNKNOWN:
@@ -207,7 +209,7 @@ def _why_not(site: Site, viewer: Viewer, shown: Job | None, asked: Mapping[str, 
 
 
 def _answer(site: Site, viewer: Viewer, shown: Job, gpus: int | None, share: bool, vc: str | None) -> dict[str, Any]:
-    """As ``lucidctl why-not --json``; every decision without the names that this viewer may not read."""
+    """The answer of ``lucidctl why-not --json``; every decision without the names that this viewer may not read."""
     if viewer.sees(shown.user) is not Sight.ALL:
         return {"error": "Only those who may see the job's names can ask that."}
     if site.source.config is None:

@@ -1,11 +1,7 @@
-"""People, health.
+"""The pages of people (GPU-hours used and wasted, by whom, with advice) and of lucidd's health.
 
-Who used and who wasted how many GPU-hours, and what to do about it. Nothing is cancelled here.
-
-The figures are those of ``lucidctl efficiency``, worked out once a minute.
-
-Is Lucid well: what ``doctor`` finds in lucidd's own files, modes, Slurm's answers, models, forecasts.
-"""
+The figures are those of ``lucidctl efficiency``, worked out once a minute. Nothing is cancelled here. The health page
+has what ``doctor`` finds in lucidd's own files, modes, Slurm's answers, models and forecasts."""
 
 from __future__ import annotations
 
@@ -36,7 +32,7 @@ _MOST_WASTED = 8
 
 
 def people(site: Site, viewer: Viewer, _path: Mapping[str, str], asked: Mapping[str, str]) -> PeoplePage:
-    """``text`` in the address: part of a user's or an account's name."""
+    """The content of the people page. ``text`` in the address: part of a user's or an account's name."""
     wanted = text(asked, "text").lower()
     accounts = [one for one in site.source.accounts if viewer.sees_usage(one.job.user) is Sight.ALL]
     if wanted:
@@ -69,7 +65,7 @@ _NOTHING: Now = {"running": 0, "running_gpus": 0, "waiting": 0}
 
 
 def _present(site: Site, viewer: Viewer) -> dict[str, Now]:
-    """What each user's jobs hold and how many wait, now."""
+    """The GPUs that each user's jobs hold, and how many wait, now."""
     found: dict[str, Now] = {}
     entries: list[Running | Pending] = [entry for _, entry in site.picture.running.values()]
     entries += [entry for _, entry in site.picture.waiting.values()]
@@ -84,7 +80,8 @@ def _present(site: Site, viewer: Viewer) -> dict[str, Now]:
 
 
 def person(site: Site, viewer: Viewer, path: Mapping[str, str], _asked: Mapping[str, str]) -> PersonPage:
-    """One user's jobs: those that wait, and the account of those that run or have ended in the last days."""
+    """The content of one user's page: waiting jobs, and the account of jobs that run or have ended in the last
+    days."""
     user, picture = path["user"], site.picture
     if viewer.sees_usage(user) is not Sight.ALL:
         raise NotShown(f"nothing is known of {user} here")
@@ -121,7 +118,8 @@ _EVERY_S = 15.0
 
 
 def health(site: Site, viewer: Viewer, _path: Mapping[str, str], _asked: Mapping[str, str]) -> HealthPage:
-    """Nothing here asks Slurm: doctor's other half, which does, is left to the command."""
+    """The content of the health page. It does not ask Slurm: doctor's other half, which does, is left to the
+    command."""
     status, now_s = site.source.status, site.now_s()
     alive, holder = site.alive()
     beat = read_heartbeat(Path(site.source.settings.daemon.heartbeat))

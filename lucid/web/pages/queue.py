@@ -1,4 +1,4 @@
-"""The queue in Lucid's order, with what each job waits for, and what has changed since somebody last looked."""
+"""The queue page, in Lucid's order with what each job waits for; and the page of changes since a given time."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ _CHANGES = 500
 
 
 def queue(site: Site, viewer: Viewer, _path: Mapping[str, str], asked: Mapping[str, str]) -> QueuePage:
-    """``user``, ``vc``, ``least`` and ``most`` GPUs and ``text`` in the address choose jobs, ``sort`` and ``down``
-    order them, ``page`` goes on among them."""
+    """The content of the queue page. ``user``, ``vc``, ``least`` and ``most`` GPUs and ``text`` in the address choose
+    jobs, ``sort`` and ``down`` order them, ``page`` goes on among them."""
     picture = site.picture
     ahead = site.source.forecasts.ahead
     wanted = {key: text(asked, key) for key in ("user", "vc", "text")}
@@ -102,7 +102,7 @@ def _key(site: Site, sort: str, entry: Pending, job: Job) -> Any:
 
 
 def _ranges(site: Site, job_ids: Sequence[str]) -> dict[str, DurationTerms]:
-    """What is known of how far estimates may be off: the store has it of jobs with a learned model."""
+    """How far estimates may be off, by job; the store has it for jobs with a learned model."""
     found: dict[str, PredictionRow | None] = {}
     with suppress(StoreError), site.source.store() as store:  # the page stands without them
         found = {job_id: store.prediction(job_id) for job_id in job_ids}
@@ -114,7 +114,7 @@ def _ranges(site: Site, job_ids: Sequence[str]) -> dict[str, DurationTerms]:
 
 
 def row_of(site: Site, partition: str, entry: Pending) -> QueueRow:
-    """The job as ``lucidctl queue`` has it, its start as of the last forecast."""
+    """The row of the job as ``lucidctl queue`` has it, with its start as of the last forecast."""
     picture, ahead = site.picture, site.source.forecasts.ahead
     starts = None if ahead is None else ahead.in_s(entry.job.id, picture.now_s)
     position = picture.positions.get(entry.job.id)
@@ -122,7 +122,7 @@ def row_of(site: Site, partition: str, entry: Pending) -> QueueRow:
 
 
 def starts_words(site: Site, row: QueueRow) -> str:
-    """When it is expected to start, in words."""
+    """When the job is expected to start, in words."""
     ahead = site.source.forecasts.ahead
     if ahead is None or row.entry.job.id not in ahead.starts_in_s:
         return ""
@@ -169,7 +169,8 @@ def _obstacle(decision: DecisionRow | None) -> str:
 
 
 def changes(site: Site, viewer: Viewer, _path: Mapping[str, str], asked: Mapping[str, str]) -> ChangesPage:
-    """What became of the queue since ``since`` (Unix time): an hour ago, if that is not said."""
+    """The content of the page of changes: what became of the queue since ``since`` (Unix time), by default an hour
+    ago."""
     picture = site.picture
     since_s = float(number(asked, "since", round(site.now_s() - 3600.0), 0, 2**40))
     with site.source.store() as store:

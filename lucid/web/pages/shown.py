@@ -1,13 +1,8 @@
-"""Members of each page as Structs; schemas follow.
+"""The members of every page's content, as typed dictionaries; and the parameters in a page's address.
 
-What stands on each page, member by member. Templates find every member that is named here, and no other; a member
-whose type allows ``None`` or nothing may be absent, and the page stands without it
-(tests/unit/web/test_web_lacking.py).
-
-Members that begin with ``_`` are for the template alone. ``Any`` is what a command prints with ``--json``, or a noun.
-
-What stands in a page's address, read without trust.
-"""
+Templates find every member that is named here, and no other. A member whose type allows ``None`` or an empty value
+may be absent, and the page stands without it (tests/unit/web/test_web_lacking.py). Members that begin with ``_`` are
+for the template alone. ``Any`` is what a command prints with ``--json``. Addresses are read without trust."""
 
 from __future__ import annotations
 
@@ -45,7 +40,7 @@ class Cell(TypedDict):
 
 
 class NodeCells(TypedDict):
-    """One node. ``numbers``: of its GPUs' device files, in the order of the cells."""
+    """One node. ``numbers``: device file numbers of its GPUs, in the order of the cells."""
 
     name: str
     partition: str
@@ -59,7 +54,7 @@ class NodeCells(TypedDict):
 
 
 class Totals(TypedDict):
-    """Nodes, GPUs by who holds them, and jobs: of a partition, or of all."""
+    """Numbers of nodes, of GPUs by who holds them, and of jobs: of a partition, or of all."""
 
     nodes: int
     gpus: int
@@ -75,7 +70,7 @@ class Totals(TypedDict):
 
 
 class Summary(Totals):
-    """One partition."""
+    """The summary of one partition."""
 
     name: str
     profiling: bool
@@ -85,7 +80,7 @@ class Summary(Totals):
 
 
 class PairJob(TypedDict):
-    """One of two jobs on the same GPUs: its speed as a share of that alone, as promised and as seen."""
+    """One of two jobs on the same GPUs: its speed as a share of that alone, promised and measured."""
 
     job: str
     user: str
@@ -113,7 +108,7 @@ class GpuLeftOut(TypedDict):
 
 
 class ClusterPage(TypedDict):
-    """``/``."""
+    """The page ``/``."""
 
     at_s: float
     windows: list[dict[str, Any]]
@@ -157,7 +152,7 @@ class QueueLine(TypedDict):
 
 
 class QueuePage(TypedDict):
-    """``/queue``."""
+    """The page ``/queue``."""
 
     at_s: float
     starts_at_s: float | None
@@ -178,7 +173,7 @@ class QueuePage(TypedDict):
 
 
 class Change(TypedDict):
-    """What became of a job."""
+    """A change of a job."""
 
     at_s: float
     job: str
@@ -186,7 +181,7 @@ class Change(TypedDict):
 
 
 class ChangesPage(TypedDict):
-    """``/queue/changes``."""
+    """The page ``/queue/changes``."""
 
     since_s: float
     at_s: float
@@ -203,7 +198,7 @@ class Event(TypedDict):
 
 
 class Start(TypedDict):
-    """Of a job that waits."""
+    """The start of a job that waits."""
 
     partition: str
     position: int | None
@@ -216,7 +211,7 @@ class Start(TypedDict):
 
 
 class Runs(TypedDict):
-    """Of a job that runs."""
+    """The run of a running job."""
 
     ran_s: float
     left_s: float | None
@@ -226,9 +221,9 @@ class Runs(TypedDict):
 
 
 class Outcome(TypedDict):
-    """Of a job that ended. ``earlier_s``: how much earlier than in plain order it started (later where it is below
-    0), as far as that is known, and ``by`` how. Of one that ended badly, ``cause`` (`Cause`), what was ``seen``, and
-    ``advice``, for those who see the whole job."""
+    """The outcome of an ended job. ``earlier_s``: how much earlier than in plain order it started (later where it is
+    below 0), as far as that is known, and ``by`` how. For a job that ended badly: ``cause`` (`Cause`), what was
+    ``seen``, and ``advice``, for those who see the whole job."""
 
     state: str
     end_s: float
@@ -242,8 +237,8 @@ class Outcome(TypedDict):
 
 
 class Forecasts(TypedDict):
-    """``first``: what lucidd forecast when the wait began, and what came true. ``since``: what lucidd has
-    forecast since these pages run: when it was said, and the start as then expected, early, likely, late."""
+    """Forecasts of a job's start. ``first``: lucidd's when the wait began, and what came true. ``since``: lucidd's
+    since these pages run: when it was made, and the start as then expected, early, likely, late."""
 
     first: dict[str, Any] | None
     since: list[list[float]]
@@ -251,7 +246,8 @@ class Forecasts(TypedDict):
 
 
 class WhyNot(TypedDict):
-    """``answer``: as ``lucidctl why-not --json``, less the names hidden from this reader; ``None``: not asked."""
+    """The form of what would start the job sooner. ``answer``: as ``lucidctl why-not --json``, less the names hidden
+    from this reader; ``None``: not asked."""
 
     gpus: int | None
     share: bool
@@ -261,7 +257,7 @@ class WhyNot(TypedDict):
 
 
 class JobPage(TypedDict):
-    """``/job/NUMBER``. ``note``: why there is no story; empty where there is one."""
+    """The page ``/job/NUMBER``. ``note``: why there is no story; empty where there is one."""
 
     job: str
     at_s: float
@@ -289,7 +285,7 @@ class JobPage(TypedDict):
 
 
 class Now(TypedDict):
-    """What a user's jobs hold, and how many wait."""
+    """GPUs that a user's jobs hold, and how many wait."""
 
     running: int
     running_gpus: int
@@ -297,7 +293,7 @@ class Now(TypedDict):
 
 
 class PeoplePage(TypedDict):
-    """``/people``."""
+    """The page ``/people``."""
 
     at_s: float
     days: float
@@ -310,7 +306,7 @@ class PeoplePage(TypedDict):
 
 
 class PersonPage(TypedDict):
-    """``/people/NAME``."""
+    """The page ``/people/NAME``."""
 
     at_s: float
     user: str
@@ -324,7 +320,7 @@ class PersonPage(TypedDict):
 
 
 class Latency(TypedDict):
-    """Of a histogram: how many, the mean, and below which bound half and 99 in 100 stay, seconds."""
+    """A histogram in figures: how many, the mean, and below which bound half and 99 in 100 stay, seconds."""
 
     count: int
     mean_s: float
@@ -333,7 +329,7 @@ class Latency(TypedDict):
 
 
 class Latencies(TypedDict):
-    """``None`` where nothing was counted yet."""
+    """The latencies of cycles and plans; ``None`` where nothing was counted yet."""
 
     cycle: Latency | None
     plan: Latency | None
@@ -350,7 +346,7 @@ class Starts(TypedDict):
 
 
 class HealthPage(TypedDict):
-    """``/health``."""
+    """The page ``/health``."""
 
     at_s: float | None
     alive: bool
@@ -375,16 +371,16 @@ class HealthPage(TypedDict):
 
 
 class NotShown(Exception):
-    """There is nothing there, or nothing that this viewer may see: both are told in the same words."""
+    """There is nothing at this address, or nothing that this viewer may see: both give the same words."""
 
 
 def text(asked: Mapping[str, str], key: str, most: int = 200) -> str:
-    """A text, cut to ``most`` characters."""
+    """The parameter as text, cut to ``most`` characters."""
     return asked.get(key, "").strip()[:most]
 
 
 def number(asked: Mapping[str, str], key: str, otherwise: int, least: int = 0, most: int = 1_000_000) -> int:
-    """A whole number between two bounds; ``otherwise`` where there is none."""
+    """The parameter as a whole number between two bounds; ``otherwise`` where there is none."""
     try:
         return min(max(int(asked.get(key, "")), least), most)
     except ValueError:

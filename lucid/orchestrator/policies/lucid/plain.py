@@ -1,18 +1,12 @@
-"""Plain order with pairs; waited / estimate.
+"""Lucid where estimates do not rank jobs: plain order with pairs, or order by waited / estimate.
 
-Lucid's own policy over plain Slurm's backfilling, where estimates do not rank jobs, and where most who wait are
-large (``wait_order``): the plan of plain Slurm, and pairs for those who would wait.
+An order by estimates that do not rank is no better than any other for short jobs, and worse for large ones: nodes
+come free for them by estimates alone. So every job starts alone as ``backfill`` starts it, and a job that then waits
+may join a running one on the usual terms.
 
-An order by such estimates is no better than any other for short jobs, and worse for large ones: nodes come free
-for them by estimates alone. So every job starts as ``backfill`` starts it, alone. Who then waits may join a running
-job on the usual terms.
-
-Where most jobs that wait need several nodes: who waits for longest for its estimate, and the larger, goes first.
-
-By estimate x GPUs the smaller jobs take what comes free, and nodes are kept for one large job at a time. Where
-nearly all are large, all but one of them wait for chance. Such a queue goes by (waited / estimate)^3 x GPUs, over
-plain Slurm's backfilling (docs/decisions/0065).
-"""
+By estimate x GPUs the smaller jobs take what comes free, and nodes are kept for one large job at a time; where nearly
+all waiting jobs are large, all but one of them wait for chance. Such a queue goes by (waited / estimate)^3 x GPUs,
+over plain Slurm's backfilling (``wait_order``, docs/decisions/0065)."""
 
 from __future__ import annotations
 
@@ -38,15 +32,15 @@ if TYPE_CHECKING:
 
 
 _NEVER = Unranked("", 0, 0.0, 1.0)
-"""The settings say so."""
+"""The comparison where the settings say that estimates are not used."""
 
 _ALL_BUT_RIGHT = 0.8
-"""From this gain on (``Unranked.gain``) estimates order better than waits do: true durations have 1."""
+"""The gain (``Unranked.gain``) from which on estimates order better than waits do: true durations have 1."""
 
 
 def ranked(partition: Partition, snapshot: Snapshot, settings: PolicySettings) -> tuple[Unranked | None, bool]:
-    """The comparison by which the jobs that wait go in plain order, ``None`` where they do not; and where they do
-    not, do they go by waited / estimate (``wait_order``)? Neither in a pool that lends: plain Slurm lends nothing."""
+    """The comparison by which jobs go in plain order, or ``None``; and if ``None``, whether they go by waited /
+    estimate (``wait_order``). Neither in a pool that lends, for plain Slurm lends nothing."""
     how = settings.fairness.estimates
     if partition.quotas or how == "always":
         return None, False
@@ -61,13 +55,13 @@ def ranked(partition: Partition, snapshot: Snapshot, settings: PolicySettings) -
 
 
 def large_above(partition: Partition, settings: PolicySettings) -> int:
-    """A job of more GPUs than this is large."""
+    """The number of GPUs above which a job is large."""
     return above(max((node.gpus for node in partition.nodes), default=0), settings.reservation)
 
 
 def mostly_large(pending: Sequence[Pending], least: int) -> bool:
-    """Do several jobs wait that need over ``least`` GPUs, and are they more than two of three? For one alone nodes
-    are kept anyway."""
+    """Whether several jobs wait that need over ``least`` GPUs, and make up more than two of three. For a single one
+    nodes are kept anyway."""
     large = sum(entry.job.gpus > least for entry in pending)
     return large > 1 and 3 * large > 2 * len(pending)
 
@@ -79,8 +73,8 @@ def serve_plain(
     because: tuple[Reason, ...],
     queue: Sequence[WaitingJob] | None = None,
 ) -> float | None:
-    """Decide every pending job; when time alone may change this, s. The rest is as for ``plan_because``, which books
-    whom it starts."""
+    """Decide every pending job in plain order; returns when time alone may change this, s. The other arguments are
+    those of ``plan_because``, which books the starts."""
     partition = starts.partition
     if queue is None:
         queue = plain.queue(partition, snapshot, because)
@@ -114,15 +108,15 @@ def serve_plain(
 
 
 DEPTH = 10
-"""Of how many jobs that cannot start GPUs are kept, by time limits. With a hundred smaller jobs wait for longer."""
+"""For how many jobs that cannot start GPUs are kept, by time limits. With a hundred, smaller jobs wait for longer."""
 
 _POWER = 3
 _LEAST_S = 60.0
-"""Shorter estimates count as this: the first seconds of a wait say nothing."""
+"""The least estimate that counts: the first seconds of a wait say nothing."""
 
 
 class WaitQueue:
-    """The queue of one partition in this order. What it keeps from plan to plan, the reasons told, saves work."""
+    """The queue of one partition by waited / estimate. The reasons that it keeps from plan to plan save work."""
 
     def __init__(self, share_bound: float) -> None:
         self._share_bound = share_bound
@@ -137,13 +131,11 @@ class WaitQueue:
         settings: ReservationSettings,
         least: int,
     ) -> list[WaitingJob]:
-        """Those that wait: first those whose turn has come (``due``), in its order; then those that have waited for
-        ``oldest_after_s``, the oldest first; then the greatest value first. Equals go in order of submission.
-        ``least``: jobs of more GPUs are large.
+        """The waiting jobs in order: first jobs whose turn has come (``due``), in its order; then jobs that have
+        waited for ``oldest_after_s``, the oldest first; then the greatest value first. Equals go in order of
+        submission. ``least``: jobs of more GPUs are large.
 
-        Raises:
-            KeyError: a job has no prediction.
-        """
+        Raises: KeyError: a job has no prediction."""
         rows: dict[str, WaitingJob] = {}
         keyed: list[tuple[float, float, int, WaitingJob]] = []
         for entry in partition.pending:

@@ -1,9 +1,4 @@
-"""One plan of one VC.
-
-One plan of one VC by Lucid's own policy, in four steps: pairs, the large job, turns, the queue.
-
-The jobs that Lucid's own policy serves before its queue, and the nodes that it keeps for them.
-"""
+"""One plan of one VC by Lucid's own policy, in four steps: pairs, the large job, turns, the queue."""
 
 from __future__ import annotations
 
@@ -38,8 +33,9 @@ if TYPE_CHECKING:
 
 @frozen_dataclass(frozen=True, slots=True)
 class TurnsDue:
-    """The jobs whose turn has come, by id: by the starvation bound, earlier bounds first, then those of a pool that
-    have waited for GPUs of their VC's own; and the time at which this may change without an event, s."""
+    """The jobs whose turn has come, by id, and the time at which this may change without an event, s. Turns by the
+    starvation bound come first, earlier bounds first; then, in a pool, jobs that have waited for GPUs of their VC's
+    own."""
 
     turns: Mapping[str, Turn] = field(default_factory=dict)
     changes_s: float | None = None
@@ -47,8 +43,8 @@ class TurnsDue:
 
 @frozen_dataclass(frozen=True, slots=True)
 class ServedTurns:
-    """The jobs whose turn has come, the nodes kept for the ones that did not start, and the
-    time at which this may change without an event, s."""
+    """The jobs whose turn has come, the nodes kept for those that did not start, and the time at which this may
+    change without an event, s."""
 
     ids: Set[str] = frozenset()
     fences: Mapping[str, KeptNodes] = field(default_factory=dict)
@@ -57,7 +53,7 @@ class ServedTurns:
 
 @frozen_dataclass(frozen=True, slots=True)
 class ServedLarge:
-    """The large jobs that were served before the queue, by id, and those that gave way to smaller ones, with the
+    """The large jobs that were served before the queue, by id; those that gave way to smaller ones, with the
     comparison; and when time alone may change this, s."""
 
     holders: Set[str] = frozenset()
@@ -66,8 +62,8 @@ class ServedLarge:
 
 
 def turns_due(starts: Starts, shadow: Shadow | None) -> TurnsDue:
-    """The jobs whose turn has come by the starvation bound, where there is one; then those of a pool that have waited
-    for GPUs of their VC's own."""
+    """The jobs whose turn has come: by the starvation bound, where there is one, then those of a pool that have
+    waited for GPUs of their VC's own."""
     found: list[Turn] = []
     changes_s: float | None = None
     if shadow is not None:
@@ -86,14 +82,13 @@ def serve_turns(starts: Starts, due: TurnsDue, served: Set[str]) -> ServedTurns:
     """Start the jobs whose turn has come, earlier bounds first, outside the nodes that are kept already; or keep
     nodes for the first job of a VC that cannot start.
 
-    Nodes are kept for the VC's other jobs once that one has started: where many turns come at once, most of the VC
-    would stand idle if nodes were kept for all of them. Those that wait for GPUs of their VC's own stay in the queue
-    until then. ``served``: jobs to pass over.
-    """
+    Nodes are kept for the VC's other jobs only once that one has started: where many turns come at once, most of the
+    VC would stand idle if nodes were kept for all of them. Jobs that wait for GPUs of their VC's own stay in the
+    queue until then. ``served``: jobs to pass over."""
     fences: dict[str, KeptNodes] = {}
     keeping: set[str] = set()
     stuck: set[str] = set()
-    """VCs of which a job waits for GPUs of their own."""
+    """VCs in which a job waits for GPUs of the VC's own."""
     ids: set[str] = set()
     for turn in due.turns.values():
         job, own = turn.entry.job, isinstance(turn.why, OwnTurn)
@@ -118,7 +113,8 @@ def serve_turns(starts: Starts, due: TurnsDue, served: Set[str]) -> ServedTurns:
 
 
 def _start_in_turn(starts: Starts, turn: Turn) -> bool:
-    """Start the job outside the nodes kept for those before it, if there is room, alone or beside another."""
+    """Start the job outside the nodes kept for jobs before it, alone or beside another; returns whether there was
+    room."""
     queued = _queued(starts, turn.entry)
     level = starts.level(queued)
     beyond = isinstance(turn.why, PlainOrder)  # by the starvation bound the VC's quota stops no job
@@ -132,8 +128,8 @@ def _start_in_turn(starts: Starts, turn: Turn) -> bool:
 
 
 def _nodes_for(starts: Starts, job: Job) -> KeptNodes | None:
-    """Nodes to keep for a job: those that are expected to have room for it first, by now. One GPU needs none: the
-    first that comes free is its."""
+    """Nodes to keep for a job: those now expected to have room for it first. A job of one GPU needs none: it gets the
+    first GPU that comes free."""
     ledger = starts.ledger
     if job.gpus == 1 and not ledger.picks(job):
         return None
@@ -141,8 +137,8 @@ def _nodes_for(starts: Starts, job: Job) -> KeptNodes | None:
 
 
 def serve_large(starts: Starts, due: Mapping[str, Turn]) -> ServedLarge:
-    """In each VC one large job (``next_holder``) starts before the queue, or has nodes kept for it; unless it has to
-    give way to smaller jobs. ``due``: whose turn has come."""
+    """In each VC start one large job (``next_holder``) before the queue, or keep nodes for it, unless it has to give
+    way to smaller jobs. ``due``: jobs whose turn has come."""
     least = above(starts.ledger.gpus_per_node, starts.settings.reservation)
     found = [_serve_large(starts, partition, due) for partition in starts.by_vc(least)]
     return ServedLarge(
@@ -153,7 +149,7 @@ def serve_large(starts: Starts, due: Mapping[str, Turn]) -> ServedLarge:
 
 
 def _serve_large(starts: Starts, partition: Partition, due: Mapping[str, Turn]) -> ServedLarge:
-    """``partition``: a whole one, or one VC's jobs of a pool."""
+    """Serve the large job of ``partition``: a whole one, or one VC's jobs of a pool."""
     settings, now_s = starts.settings.reservation, starts.now_s
     per_node = starts.ledger.gpus_per_node
     estimates = starts.predictions if starts.quotas is None else None  # lending is settled with the oldest
@@ -197,7 +193,7 @@ def _close(starts: Starts, job: Job, nodes: KeptNodes) -> Reserved:
 
 def _patience_s(starts: Starts, holder: Job) -> float:
     """How long the holder waits before guests must be the surer to end in time: as long as the other jobs of its VC
-    have waited on average, for where all wait for days the holder alone has no claim to nodes that stand idle."""
+    have waited on average. Where all wait for days, the holder alone has no claim to nodes that stand idle."""
     least_s, vc = starts.settings.reservation.patience_s, holder.vc
     others = [job.submit_s for e in starts.partition.pending if (job := e.job) is not holder and job.vc == vc]
     return max(least_s, starts.now_s - sum(others) / len(others)) if others else least_s
@@ -206,8 +202,8 @@ def _patience_s(starts: Starts, holder: Job) -> float:
 def _no_room(
     starts: Starts, entry: Pending, room_s: float, quota: tuple[Reason, ...] | None = None
 ) -> tuple[Reason, ...]:
-    """Why a job that goes before others does not start; in a pool its GPUs of its VC's quota are kept for it, but
-    from jobs that take at most ``room_s``."""
+    """Why a job that goes before others does not start. In a pool, GPUs of its VC's quota are kept for it from here
+    on, except from jobs that take at most ``room_s``."""
     why = starts.no_room(_queued(starts, entry), quota)
     if starts.quotas is not None:
         starts.quotas.keep(entry.job, room_s)
@@ -221,7 +217,7 @@ def _queued(starts: Starts, entry: Pending) -> QueuedJob:
 @frozen_dataclass(frozen=True, slots=True)
 class LucidMemory:
     """What a VC's plan leaves for the next where there is a starvation bound: plain order's shadow, and since when
-    the VC is calm. ``by_vc``: of a pool, the shadow of each VC; ``shadow`` then joins them."""
+    the VC is calm. ``by_vc``: in a pool the shadow of each VC, which ``shadow`` joins."""
 
     shadow: Shadow
     calm: CalmSince | None = None
@@ -244,7 +240,7 @@ def promise_kept(memory: Mapping[str, object]) -> Kept | None:
 
 
 def promises_by_vc(memory: Mapping[str, object]) -> dict[str, Kept]:
-    """The same for each VC by itself."""
+    """The tally of the starvation bound for each VC by itself."""
     found: dict[str, Kept] = {}
     for name, item in memory.items():
         if isinstance(item, LucidMemory):
@@ -253,9 +249,10 @@ def promises_by_vc(memory: Mapping[str, object]) -> dict[str, Kept]:
 
 
 class VcBooks:
-    """What the plans of one VC take over from each other. It saves work, and decides nothing: all of it follows from
-    the snapshot. ``order``: the queue's order; ``ledgers``: who holds what; ``partings``: the pairs to part;
-    ``plain``: plans where estimates do not rank jobs; ``by_wait`` and ``backfill``: where most who wait are large."""
+    """What the plans of one VC hand on to the next plans. All of it follows from the snapshot, so it saves work and
+    decides nothing. ``order``: the queue's order; ``ledgers``: which jobs hold what; ``partings``: the pairs to part;
+    ``plain``: plans where estimates do not rank jobs; ``by_wait`` and ``backfill``: plans where most waiting jobs are
+    large."""
 
     def __init__(self, settings: PolicySettings) -> None:
         packing, restarts = settings.packing, settings.profiling.restarts
@@ -276,12 +273,11 @@ def plan_vc(
     shadow: Shadow | None = None,
     by_vc: Mapping[str, Shadow] | None = None,
 ) -> PartitionPlan:
-    """Part unstable pairs; serve the large job that has waited longest; then those whose turn it is by the starvation
-    bound; then all others by estimate x GPUs.
+    """The plan of one VC: part unstable pairs; serve the large job that has waited longest; then jobs whose turn has
+    come by the starvation bound; then all others by estimate x GPUs.
 
     ``shadow``: plain order at this time, where there is a starvation bound. ``by_vc``: in a pool, the shadows that it
-    joins.
-    """
+    joins."""
     ledger = books.ledgers.of(partition, snapshot.now_s)
     starts = Starts(partition, snapshot, settings, predictor, calm_of(snapshot.memory.get(partition.name)), ledger)
     vcs = partition.vcs  # pairs of other partitions are seen here, too, and parted there
@@ -321,12 +317,11 @@ def plan_vc(
 def _serve_queue(starts: Starts, order: QueueOrder, queue: Sequence[QueueRow]) -> None:
     """Start or hold every job, in order.
 
-    What stopped a job stops every later job of its shape and level (``Fences.level``) that needs no less GPU memory:
-    a plan only ever uses room up, and later jobs have higher priority values. A job that starts alone between the two
-    may be joined, but on GPUs that the first one could not have: because CPUs or host memory were missing, of which
-    there are then fewer, or because the nodes are kept for another. The speed of a pair is not part of the
-    shape: a lighter job of the same share score waits with the heavier one before it, until the next plan.
-    """
+    What stopped a job stops every later job of its shape and level (``NodeReservations.level``) that needs no less
+    GPU memory: a plan only ever uses room up, and later jobs have higher priority values. A job that starts alone
+    between the two may be joined, but only on GPUs that the first one could not have: CPUs or host memory were
+    missing there, or the nodes are kept for another. The speed of a pair is not part of the shape: a lighter job of
+    the same share score waits with the heavier one before it, until the next plan."""
     decisions, fences, feasible = starts.decisions, starts.fences, Feasibility(starts.partition)
     stopped: list[dict[object, tuple[float, Hold]]] = [{} for _ in fences.nodes]
     told, rooms_s = _told_apart(starts), fences.rooms_s
@@ -356,7 +351,8 @@ def _serve_queue(starts: Starts, order: QueueOrder, queue: Sequence[QueueRow]) -
 
 
 def _told_apart(starts: Starts) -> Callable[[Job, float], tuple[object, ...]] | None:
-    """What else tells jobs of one shape apart in this plan; ``None``: nothing."""
+    """A function that gives what further distinguishes jobs of one shape in this plan; ``None`` where nothing
+    does."""
     quotas, closing, by_qos = starts.quotas, starts.ledger.closing, starts.yielding.by_qos
     if quotas is None and not closing and not by_qos:
         return None

@@ -1,9 +1,6 @@
-"""The policy lucid; profiling nodes that take overflow.
+"""The policy ``lucid``: jobs profiled first, ordered by estimate x GPUs, packed in pairs, placed consolidated.
 
-Lucid's own policy: profiled first, ordered by estimate x GPUs, packed in pairs, placed consolidated.
-
-Profiling nodes take in jobs that find no place in their own VC, where no job is started over to be profiled.
-"""
+Where no job is started over to be profiled, profiling nodes take in jobs that find no place in their own VC."""
 
 from __future__ import annotations
 
@@ -33,13 +30,12 @@ if TYPE_CHECKING:
 
 
 def with_overflow(plan: Plan, snapshot: Snapshot, settings: ProfilingSettings) -> Plan:
-    """The plan, with jobs that it leaves waiting in their VCs started on free GPUs of profiling nodes.
+    """The plan, with jobs that wait in their VCs started on free GPUs of profiling nodes.
 
     The job with the smallest estimate x GPUs goes first, whichever VC it belongs to. Only jobs expected to take at
     most ``overflow_most_s`` go, so that the nodes come back soon. No job of a VC loses its place, because profiling
-    nodes belong to no VC. Two kinds of jobs stay in their VC: those whose request slots cannot express (they may
-    ask for what only the nodes there have), and those above N_prof.
-    """
+    nodes belong to no VC. Two kinds of jobs stay in their VC: those whose request slots cannot express (they may ask
+    for what only the nodes there have), and those above N_prof."""
     profiling = snapshot.profiling
     if profiling is None or profiling.name not in plan.partitions:
         return plan
@@ -75,7 +71,7 @@ def _job(entries: Sequence[Pending], job_id: str) -> Job:
 def _waiting(
     plan: Plan, snapshot: Snapshot, settings: ProfilingSettings, largest: int
 ) -> list[tuple[float, Pending]]:
-    """Who could start on a profiling node, smallest priority value first."""
+    """Jobs that could start on a profiling node, smallest priority value first."""
     found = []
     for name, part in plan.partitions.items():
         partition = snapshot.partitions[name]
@@ -98,7 +94,7 @@ def _waiting(
 
 
 def _with(plan: Plan, room: Partition, own: PartitionPlan, starts: Mapping[str, tuple[str, Start]]) -> Plan:
-    """Each job keeps one decision: that of the partition where it starts."""
+    """The plan with these starts; each job keeps one decision, that of the partition where it starts."""
     parts = dict(plan.partitions)
     decisions: dict[str, Decision] = {job_id: start for job_id, (_, start) in starts.items()}
     actions = tuple(Action(job_id, room.name, start) for job_id, (_, start) in starts.items())
@@ -114,15 +110,14 @@ def _with(plan: Plan, room: Partition, own: PartitionPlan, starts: Mapping[str, 
 
 _Entries = tuple[Pending | Running, ...]
 _TO_SPARE = 0.25
-"""A VC has GPUs to spare while this share of them is idle: a job that is measured there, alone, is in no other's
-way (docs/decisions/0022)."""
+"""A VC has GPUs to spare while this share of them is idle: a job that is measured there alone delays no other
+(docs/decisions/0022)."""
 
 
 class LucidPolicy(PartitionPolicy):
     """Algorithm 2 of the paper, with a reservation for large jobs beside it (docs/decisions/0004).
 
-    Not blocking at the head: a job that finds no place lets the next one try.
-    """
+    The queue does not block at its head: a job that finds no place lets the next one try."""
 
     name = "lucid"
     rules = PolicyRules(pairs=True, profiles=True, claims=True, quotas=True, borrows=True)
@@ -141,7 +136,7 @@ class LucidPolicy(PartitionPolicy):
             most_s = min(settings.profiling.max_wait_s, bound_s)
             self._profiling = settings.profiling.model_copy(update={"max_wait_s": most_s})
         self._newcomers: tuple[Partition | None, Mapping[str, _Entries]] = (None, {})
-        """Who is in profiling, by VC: follows from the profiling partition beside it."""
+        """The jobs in profiling, by VC, beside the profiling partition that they follow from."""
         self._trust: Mapping[str, Unranked] = {}
         self._in_place = settings.profiling.enabled and settings.profiling.restarts != "allowed"
         needs = set()
@@ -152,7 +147,8 @@ class LucidPolicy(PartitionPolicy):
         self.needs = frozenset(needs)
 
     def profiled(self, job: Job) -> bool:
-        """Jobs up to N_prof that may be requeued; none, where jobs are measured in place."""
+        """Whether the job is profiled first: jobs up to N_prof that may be requeued; none where jobs are measured in
+        place."""
         return goes_through_profiling(job, self._settings.profiling)
 
     def plan(self, snapshot: Snapshot) -> Plan:
@@ -165,12 +161,13 @@ class LucidPolicy(PartitionPolicy):
 
     @property
     def plans_alone(self) -> bool:
-        """As the VCs do by default."""
+        """Whether each VC's plan depends on that VC alone, as by default."""
         own = self._settings
         return not (self._in_place or self._plain is not None or own.fairness.share_bound > 1.0)
 
     def looks_at(self, partition: Partition, snapshot: Snapshot) -> tuple[object, ...]:
-        """The profiling queue looks for room in the VCs of its jobs, and where it is time-aware at the forecast."""
+        """What else a plan depends on: for the profiling queue, room in the VCs of its jobs and, where it is
+        time-aware, the forecast."""
         others = self._looks_at(partition, snapshot)
         if partition.profiling:
             return others
@@ -206,7 +203,8 @@ class LucidPolicy(PartitionPolicy):
         return self._newcomers[1].get(vc, ())
 
     def _shadow(self, partition: Partition, snapshot: Snapshot) -> tuple[Shadow | None, Mapping[str, Shadow]]:
-        """Plain order as it stands now, where there is a bound to it; and in a pool that of each VC by itself."""
+        """Plain order's shadow at this time, where there is a starvation bound; and in a pool the shadow of each
+        VC."""
         bound_s = self._settings.fairness.beyond_plain_s
         if self._plain is None or bound_s is None:
             return None, {}
@@ -234,7 +232,7 @@ class LucidPolicy(PartitionPolicy):
         return shadow, {}
 
     def plan_partition(self, partition: Partition, snapshot: Snapshot) -> PartitionPlan:
-        """Profile, or order and place."""
+        """The plan of the profiling partition, or of a VC."""
         now_s = snapshot.now_s
         if partition.profiling:
             return plan_profiling(
@@ -257,7 +255,7 @@ class LucidPolicy(PartitionPolicy):
 
 
 class _WaitingAtHome(Mapping[str, int]):
-    """How many jobs wait, by VC: counted for those that are asked for."""
+    """How many jobs wait, by VC; counted only for VCs that are asked for."""
 
     def __init__(self, snapshot: Snapshot) -> None:
         self._snapshot = snapshot
@@ -276,7 +274,7 @@ class _WaitingAtHome(Mapping[str, int]):
 
 
 class _RoomAtHome:
-    """Which jobs their own VC could start at once, asked one after the other within one plan."""
+    """Says which jobs their own VC could start at once, asked one after the other within one plan."""
 
     def __init__(
         self, snapshot: Snapshot, settings: PolicySettings, ledger_of: Callable[[Partition], Ledger]
@@ -288,8 +286,8 @@ class _RoomAtHome:
         self._quotas: dict[str, Quotas] = {}
 
     def __call__(self, job: Job, to_spare: bool) -> HomeHasRoom | None:
-        """A job for which there is room is counted in from then on; ``None``: there is none. ``to_spare``: a quarter
-        of the GPUs must stay idle, and as many as a node has."""
+        """The comparison for a job that has room, which counts as started from then on; ``None`` where there is no
+        room. ``to_spare``: a quarter of the GPUs must stay idle, and as many as a node has."""
         home = self._snapshot.home(job.vc)
         if home is None or home.pending:
             return None

@@ -1,4 +1,4 @@
-"""How one job of a VC is started by Lucid's own policy: alone on free GPUs, or beside a running job."""
+"""How Lucid's own policy starts one job of a VC: alone on free GPUs, beside a running job, or by preempting."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ if TYPE_CHECKING:
 
 
 _HARMLESS = 1.0
-"""In a calm VC pairs are made that are expected to run at this speed or better."""
+"""The least expected speed of the pairs that are made in a calm VC."""
 
 
 class Starts:
-    """What one plan has decided so far, and what is left of the VC for the jobs that come after."""
+    """What one plan has decided so far, and what is left of the VC for later jobs."""
 
     def __init__(
         self,
@@ -67,7 +67,7 @@ class Starts:
         self.actions: list[Action] = []
         self._room: tuple[int, Timeline] | None = None
         self.held: list[Job] = []
-        """Jobs that wait, one of each shape at least, without those that nodes are kept for."""
+        """Waiting jobs, at least one of each shape, without those that nodes are kept for."""
 
     # -- what is decided -----------------------------------------------------------------------------------
 
@@ -77,7 +77,7 @@ class Starts:
         self.actions.append(Action(job_id, self.partition.name, decision))
 
     def calm_since(self) -> CalmSince | None:
-        """Since when the VC is calm, once the plan is made; ``None`` where sharing does not depend on it."""
+        """Since when the VC is calm, counted once the plan is made; ``None`` where sharing does not depend on it."""
         partition = self.partition
         if not looks_at_calm(self.settings.packing):
             return None
@@ -89,7 +89,7 @@ class Starts:
         self.fences = NodeReservations([*self.fences.fences, fence])
 
     def ends(self) -> list[End]:
-        """When the jobs that hold GPUs, by now, are expected to give them back."""
+        """When the jobs that hold GPUs by now are expected to give them back."""
         ends = expected_ends(self.partition.running, self.predictions, self.now_s)
         starts = {a.job_id: a.decision.placement for a in self.actions if isinstance(a.decision, Start)}
         if starts:
@@ -98,15 +98,15 @@ class Starts:
         return ends
 
     def room(self) -> Timeline:
-        """What is expected to be free when, to be looked at: one for all that ask until something more is decided."""
+        """What is expected to be free when; read-only, and made anew once something more is decided."""
         if self._room is None or self._room[0] != len(self.actions):
             self._room = (len(self.actions), Timeline(self.ledger, self.now_s, self.ends()))
         return self._room[1]
 
     def look_again_s(self) -> float | None:
-        """When the plan is made anew since nodes are kept: time alone moves what is expected of them. Soon where
-        another job could start, or join one, if none were kept; else once they were to have room, when what is told
-        of them is old."""
+        """When the plan is made anew since nodes are kept, for time alone moves what is expected of them. Soon where
+        another job could start, or join one, if none were kept; else once the nodes were to have room, when their
+        reasons are out of date."""
         fences, ledger = self.fences.fences, self.ledger
         if not fences:
             return None
@@ -121,8 +121,8 @@ class Starts:
         return max(soon_s, min(fence.room.until_s for fence in fences))
 
     def by_vc(self, above: int) -> list[Partition]:
-        """The partition, or of a pool the jobs of each VC in which one of more than ``above`` GPUs waits, with all
-        nodes."""
+        """The partition itself; or for a pool the jobs of each VC in which a job of more than ``above`` GPUs waits,
+        with all nodes."""
         partition = self.partition
         if not partition.quotas:
             return [partition]
@@ -147,7 +147,7 @@ class Starts:
         ]
 
     def level(self, queued: QueuedJob) -> int:
-        """Which fences a job must keep off."""
+        """The level of the job: how many fences it must keep off."""
         return self.fences.level(queued.prediction.duration_s)
 
     # -- ways to start -------------------------------------------------------------------------------------
@@ -161,9 +161,9 @@ class Starts:
         quota: tuple[Reason, ...] | None = None,
         awake: bool = False,
     ) -> bool:
-        """Start the job on free GPUs outside the fences that a job of this level must keep off, if there are any.
-        ``in_turn``: its turn has come, so that its VC's quota does not stop it. ``quota``: the comparisons with it,
-        where they are not those of every job. ``awake``: no node is woken for it."""
+        """Start the job on free GPUs outside the fences that a job of this level must keep off; returns whether there
+        are any. ``in_turn``: its turn has come, so its VC's quota does not stop it. ``quota``: the comparisons with
+        the quota, where they are not those of every job. ``awake``: no node is woken for it."""
         entry, job = queued.entry, queued.entry.job
         quota = self._open(queued, in_turn, quota)
         if quota is None:
@@ -183,7 +183,7 @@ class Starts:
         return True
 
     def _spread(self, job: Job, placement: Placement) -> tuple[Reason, ...]:
-        """Below how many switches the job starts, and when it would have had room below one."""
+        """The reason that says below how many switches the job starts, and when one switch would have had room."""
         found = spread(self.ledger, placement)
         if not found or found[0]:
             return found
@@ -203,8 +203,8 @@ class Starts:
         in_turn: bool = False,
         quota: tuple[Reason, ...] | None = None,
     ) -> bool:
-        """Start the job on GPUs of jobs that give way to it, where free GPUs and partners do not suffice. The rest is
-        as for ``alone``."""
+        """Start the job on GPUs of jobs that give way to it, where free GPUs and partners do not suffice; returns
+        whether that was possible. The arguments are those of ``alone``."""
         job = queued.entry.job
         quota = self._open(queued, in_turn, quota) if self.yielding else None
         claim = None if quota is None else self.yielding.find(job, self._outside(level))
@@ -228,16 +228,18 @@ class Starts:
         return quota
 
     def _outside(self, level: int, awake: bool = False) -> Callable[[int], bool] | None:
-        """The nodes that a job of this level may use, with ``awake`` those that do not sleep; ``None``: all."""
+        """A function that says which nodes a job of this level may use, with ``awake`` only those that do not sleep;
+        ``None``: all nodes."""
         closed = self.fences.nodes[level] | self.ledger.asleep if awake else self.fences.nodes[level]
         return (lambda i: i not in closed) if closed else None
 
     def _place(self, job: Job, level: int, awake: bool = False) -> Placement | None:
-        """Free GPUs for a job on these nodes."""
+        """Free GPUs for a job on the nodes that its level may use."""
         return consolidated(self.ledger, job, self._outside(level, awake), self.settings.remainder_on_emptiest)
 
     def quota(self, queued: QueuedJob) -> tuple[Reason, ...]:
-        """In a pool, the comparisons that say whether the job's VC may start it alone: the last one holds, or not."""
+        """In a pool, the comparisons that decide whether the job's VC may start it alone: it may if the last one
+        holds."""
         return () if self.quotas is None else self.quotas.tests(queued.entry.job, queued.prediction.duration_s)
 
     def no_room(self, queued: QueuedJob, quota: tuple[Reason, ...] | None = None) -> tuple[Reason, ...]:
@@ -256,8 +258,8 @@ class Starts:
         self.act(job.id, Start(found.placement, reasons, found.job.id, slots=True, speeds=speeds))
 
     def _join(self, job: Job, placement: Placement, holders: Collection[Running]) -> None:
-        """Note that the job starts on GPUs of these running jobs: nobody else joins them as a pair or because they do
-        nothing, or claims their GPUs."""
+        """Note that the job starts on GPUs of these running jobs: no other job may now pair with them or claim their
+        GPUs."""
         self.ledger.take(job, placement)
         self.binder.left(holders)
         ids = [holder.job.id for holder in holders]
@@ -267,7 +269,8 @@ class Starts:
     def partner(
         self, queued: QueuedJob, level: int, gss: int, floor: float | None = None, waits: bool = False
     ) -> tuple[Running | None, tuple[Reason, ...]]:
-        """The running job to start beside, with the comparisons that chose it, or those that ruled all out."""
+        """The running job to start beside, with the comparisons that chose it; or ``None`` with those that ruled all
+        out."""
         score = queued.prediction.share_score
         bar = self.binder.bars(queued.entry, score, gss)
         if bar is not None:
@@ -276,21 +279,21 @@ class Starts:
         return self.binder.partner(queued.entry, queued.value, score, gss, self.fences.names[level], floor, waits)
 
     def partner_to_wait_no_more(self, queued: QueuedJob, level: int) -> tuple[Running | None, tuple[Reason, ...]]:
-        """A partner under the full capacity, for a job that would wait otherwise, and at the lower speed where there
-        is one for such jobs."""
+        """A partner under the full sharing capacity for a job that would wait otherwise, at the lower speed where one
+        is set for such jobs."""
         packing = self.settings.packing
         lower = packing.waiting_pair_speed if self.yields else None
         return self.partner(queued, level, packing.gss, lower, lower is not None)
 
     @property
     def yields(self) -> bool:
-        """Does a job that would otherwise wait take a slower partner?"""
+        """Whether a job that would otherwise wait takes a slower partner."""
         lower = self.settings.packing.waiting_pair_speed
         return lower is not None and lower < self.settings.packing.least_pair_speed
 
     def in_order(self, queued: QueuedJob, level: int) -> Hold | None:
-        """Start a job of the queue, or say why it waits. It starts beside another, else alone, else beside another
-        on the terms of the jobs that would wait. In a calm VC only a pair that slows neither goes before GPUs of its
+        """Start a job of the queue, or return why it waits. It starts beside another, else alone, else beside another
+        on the terms for jobs that would wait. In a calm VC only a pair that slows neither goes before GPUs of its
         own."""
         fair: tuple[Reason, ...] = () if queued.fair is None else (queued.fair,)
         packing = self.settings.packing
@@ -322,7 +325,7 @@ class Starts:
         return Hold((*fair, *fenced, *why, *self.no_room(queued)))
 
     def _calm_for(self, queued: QueuedJob) -> tuple[Reason, ...]:
-        """The comparison by which the job shares only if it would wait otherwise; nothing where it does not hold."""
+        """The comparison by which the job shares only if it would wait otherwise; empty where that does not hold."""
         if not looks_at_calm(self.settings.packing):
             return ()
         calm = calm_for(self._calm, queued.entry.job.vc, queued.prediction.duration_s, self.now_s)
@@ -330,7 +333,7 @@ class Starts:
 
 
 def _within(quota: tuple[Reason, ...]) -> bool:
-    """Of the comparisons with a VC's quota the first says whether the job stays within it."""
+    """Whether the job stays within its VC's quota, as the first of the comparisons says."""
     return bool(quota) and bool(quota[0])
 
 

@@ -1,9 +1,6 @@
-"""Grouping by matching, efficiencies.
+"""Muri's grouping: jobs of one GPU count are merged by rounds of matching until the cluster holds them (M9-M19).
 
-Muri's grouping: rounds of matching within each GPU count until the cluster holds the jobs (M9-M19).
-
-Efficiencies of merged groups, each computed once: jobs of one model have one profile.
-"""
+Efficiencies of merged groups are computed once each: jobs of one model have one profile."""
 
 from __future__ import annotations
 
@@ -43,8 +40,7 @@ class GammaTable:
         overhead: factors on the period.
 
     Raises:
-        ValueError: the ordering is "given", which does depend on the order.
-    """
+        ValueError: the ordering is "given", which does depend on the order."""
 
     def __init__(self, k: int, ordering: Ordering, overhead: Overhead) -> None:
         if ordering == "given":
@@ -141,8 +137,7 @@ class Group:
 
     Attributes:
         gpus: GPUs of the group, and of each of its jobs (M12).
-        jobs: the members, at most k.
-    """
+        jobs: the members, at most k."""
 
     gpus: int
     jobs: tuple[MuriJob, ...]
@@ -159,8 +154,7 @@ class GroupingOptions:
         overhead: factors on the period (M8).
         matching: "by_priority" is the ablation without Blossom: consecutive jobs (M22).
         rel_gap: fraction by which a matching of more than 64 groups may fall short of the optimum; 0
-            proves it optimal, which can take 15 s on 1,000 jobs of as many profiles.
-    """
+            proves it optimal, which can take 15 s on 1,000 jobs of as many profiles."""
 
     k: int = 4
     group_size: int | None = None
@@ -197,8 +191,7 @@ def choose_candidates(
         alone: ids of jobs that share with nobody; each needs a place of its own.
 
     Returns:
-        The admitted jobs, by priority.
-    """
+        The admitted jobs, by priority."""
     waiting: dict[int, list[int]] = {}
     for index, job in enumerate(jobs):
         if job.job_id not in alone:
@@ -238,8 +231,7 @@ def group_jobs(
         groups may still need more GPUs than there are.
 
     Raises:
-        ValueError: stage times do not fit the number of resources.
-    """
+        ValueError: stage times do not fit the number of resources."""
     chosen = options if options is not None else GroupingOptions()
     buckets: dict[int, list[Group]] = {}
     for job in jobs:
@@ -327,8 +319,7 @@ def unpack(groups: Iterable[Group], options: GroupingOptions) -> list[Group]:
 
     Returns:
         The groups that stay, and a group of one for every freed member, in the order given. Who of them
-        runs is decided by priority, as before.
-    """
+        runs is decided by priority, as before."""
     out: list[Group] = []
     for group in groups:
         if len(group.jobs) > 1 and group_period(group, options) > sum(job.solo_s for job in group.jobs):

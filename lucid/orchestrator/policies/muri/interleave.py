@@ -1,26 +1,20 @@
-"""Length of a round; stages; contention without turns.
+"""Muri's interleaving: how long a round of a group takes, and how much of the machine it keeps busy (M1-M8).
 
-Interleaving: how long one round of a group takes, and how much of the machine it keeps busy (M4-M8).
+A group of p jobs on k resources runs in k slots a round; in slot s the job at position q of the ordering uses
+resource (s - q) mod k, so no two jobs meet on a resource. The round's period T is the sum over slots of the longest
+stage in it, and the efficiency gamma is the fraction of resource time that is not idle. Everything here works on a
+batch of groups at once: shapes start with B, the number of groups.
 
-A group of p jobs on k resources runs in k slots a round; in slot s the job at position q of the ordering
-uses resource (s - q) mod k, so no two jobs meet on a resource. The round's period T is the sum over slots
-of the longest stage in it, and the efficiency gamma is the fraction of resource time that is not idle.
-Everything here works on a batch of groups at once: shapes start with B, the number of groups.
-
-Muri's resource stages: what one iteration of a job asks of storage, CPU, GPU and network (M1-M3).
-
-Two jobs on the same GPUs that nobody makes wait for their turn: how often they want the same resource at once.
-
-Muri's formula (M5) is about jobs that an executor holds to one order. Jobs that call nothing overlap as chance has
-it. Then each is a customer of a closed network of queues whose stations are the resources, and mean value analysis
-(Reiser and Lavenberg, J. ACM 27(2), 1980) gives the time of an iteration beside the other: on resource r it takes
-``1 + b_r`` times as long, where b_r is the share of time that the other spends there. Over an iteration that is
-``1 + conflict``, where the conflict is the sum of ``a_r * b_r``: the chance that both want the same resource at one
-moment. The other is slowed by the same factor. This holds where a resource divides itself among those who want it,
-as a GPU does that switches between processes every few milliseconds; where each waits for the whole stage of the
-other, the one of shorter stages is slower than this says. On one H100 under MPS 15 measured pairs ran as fast as
-this says, or faster: by means of both jobs from 2 points below to 20 above (benchmarks/calibrate/measured).
-"""
+Muri's formula (M5) is about jobs that an executor holds to one order. ``conflict`` is for two jobs that nobody makes
+wait for their turn, which overlap as chance has it. Each is a customer of a closed network of queues whose stations
+are the resources, and mean value analysis (Reiser and Lavenberg, J. ACM 27(2), 1980) gives the time of an iteration
+beside the other: on resource r it takes ``1 + b_r`` times as long, where b_r is the share of time that the other
+spends there. Over an iteration that is ``1 + conflict``, where the conflict is the sum of ``a_r * b_r``, the chance
+that both want the same resource at one moment; the other job is slowed by the same factor. This holds where a
+resource divides itself among those who want it, as a GPU does that switches between processes every few milliseconds.
+Where each waits for the whole stage of the other, the job of shorter stages is slower than this says. On one H100
+under MPS 15 measured pairs ran as fast as this says, or faster: by means of both jobs from 2 points below to 20 above
+(benchmarks/calibrate/measured)."""
 
 from __future__ import annotations
 
@@ -37,7 +31,7 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.intp]
 
 Ordering = Literal["best", "worst", "given"]
-"""Which ordering of a group's jobs is run: M6, its ablation, or the jobs as they stand."""
+"""The ordering in which a group's jobs run: the best (M6), its ablation, or the jobs as they stand."""
 
 _CHUNK = 4096  # groups evaluated at once: keeps the work arrays inside the processor's cache
 _THREE_TIME_SLOTS = 8  # two rounds of four slots: the published recurrence looks one round back
@@ -49,8 +43,7 @@ class Overhead:
 
     Attributes:
         solo: factor on the iteration time of a job run alone.
-        group: factor on the period of a group of 1, 2, 3, 4 jobs, relative to unshared runs.
-    """
+        group: factor on the period of a group of 1, 2, 3, 4 jobs, relative to unshared runs."""
 
     solo: float = 1.0
     group: tuple[float, ...] = (1.0, 1.0, 1.0, 1.0)
@@ -64,11 +57,11 @@ NO_OVERHEAD = Overhead()
 PUBLISHED = Overhead(solo=1.015, group=(1.0, 1.33 / 1.015, 1.5 / 1.015, 1.37 / 1.015))
 """The factors measured by the authors on their testbed."""
 PUBLISHED_UNMATCHED = Overhead(solo=1.015, group=(1.0, 1.33 / 1.015, 1.5 / 1.015, 1.3 / 1.015))
-"""The same for the variant without matching."""
+"""The authors' measured factors for the variant without matching."""
 IN_TURNS = Overhead(group=(1.0, 1.025, 1.029, 1.074))
-"""What taking turns costs in our own executor (slurm/lucid_turns.py): rounds of 80 to 120 ms on two busy cores
-(``python -m benchmarks --only turns``). On idle ones it is a third of that, with stages of seconds
-next to nothing."""
+"""What taking turns costs in our own executor (slurm/lucid_turns.py), measured with rounds of 80 to 120 ms on two
+busy cores (``python -m benchmarks --only turns``). On idle cores it is a third of that, with stages of seconds next
+to nothing."""
 
 START_OVERHEAD_S: dict[str, tuple[int, ...]] = {
     "vgg16": (7, 7, 8, 9, 9, 10),
@@ -84,7 +77,7 @@ START_OVERHEAD_S: dict[str, tuple[int, ...]] = {
 
 
 def start_overhead_s(model: str, gpus: int) -> float:
-    """Seconds that starting ``model`` on ``gpus`` GPUs costs; 10 s for what was not measured (M8)."""
+    """Seconds that starting ``model`` on ``gpus`` GPUs costs; 10 s where it was not measured (M8)."""
     row = START_OVERHEAD_S.get(model)
     column = gpus.bit_length() - 1
     if row is None or gpus < 1 or gpus != 1 << column or column >= len(row):
@@ -118,8 +111,7 @@ def _three_times(stages: Floats, orders: Ints) -> Floats:
 
     Data loading (time 0) spans two of the four slots, so a slot's end is the latest of three: GPU and
     network from the slot before, data from the one before that. The period is read off once two
-    successive differences over one round agree to 0.1 %, else after two rounds.
-    """
+    successive differences over one round agree to 0.1 %, else after two rounds."""
     p = orders.shape[1]
     shape = (len(stages), len(orders))
     end = [np.zeros(shape) for _ in range(_THREE_TIME_SLOTS + 1)]
@@ -157,7 +149,7 @@ def _all_periods(stages: Floats, k: int, ordering: Ordering) -> tuple[Floats, In
 
 
 def _side_by_side(stages: Floats) -> Floats:
-    """The published extra for two jobs: data of one against GPU and network of the other (M7)."""
+    """The published shortcut for two jobs: data of one against GPU and network of the other (M7)."""
     a, b = stages[:, 0], stages[:, 1]
     return np.maximum(a[:, 0], b[:, 1] + b[:, 2]) + np.maximum(b[:, 0], a[:, 1] + a[:, 2])
 
@@ -175,8 +167,7 @@ def periods(stages: ArrayLike, k: int, ordering: Ordering = "best") -> Floats:
         (B,) periods in the unit of ``stages``. A single job's period is the sum of its times.
 
     Raises:
-        ValueError: the shape does not fit ``k``, or more jobs than resources.
-    """
+        ValueError: the shape does not fit ``k``, or more jobs than resources."""
     array = np.asarray(stages, dtype=np.float64)
     if array.ndim != 3:
         raise ValueError(f"stages has shape {array.shape}; need (groups, jobs, times)")
@@ -208,8 +199,7 @@ def best_ordering(stages: ArrayLike, k: int, ordering: Ordering = "best") -> tup
         The period, and the jobs' indices in the order in which they enter the round.
 
     Raises:
-        ValueError: as in :func:`periods`.
-    """
+        ValueError: as in :func:`periods`."""
     array = np.asarray(stages, dtype=np.float64)[None]
     if array.shape[1] == 1:
         return float(array.sum()), (0,)
@@ -240,8 +230,7 @@ def efficiencies(
         spans two slots.
 
     Raises:
-        ValueError: as in :func:`periods`.
-    """
+        ValueError: as in :func:`periods`."""
     array = np.asarray(stages, dtype=np.float64)
     if array.ndim == 3 and array.shape[1] == 1 and solo_s is not None:
         period = np.asarray(solo_s, dtype=np.float64)
@@ -264,8 +253,7 @@ class MuriJob:
         gpus: GPUs that the job occupies; only jobs of the same count share a group (M12).
         stages: time per iteration on each resource, in one unit of time: k values, or the three values
             (data, GPU, network) of the published traces.
-        iteration_s: time of one iteration alone, same unit; None takes the sum of ``stages``.
-    """
+        iteration_s: time of one iteration alone, same unit; None takes the sum of ``stages``."""
 
     job_id: Hashable
     gpus: int
@@ -287,16 +275,15 @@ def check_stages(stages: Sequence[float]) -> None:
     """Refuse stage times that no profile can have.
 
     Raises:
-        ValueError: a time is negative or not finite, or all are zero (the job would use nothing).
-    """
+        ValueError: a time is negative or not finite, or all are zero (the job would use nothing)."""
     if not stages or any(not 0 <= t < float("inf") for t in stages) or not any(stages):
         raise ValueError(f"stage times {tuple(stages)}: need finite times >= 0, at least one above 0")
 
 
 MOST_CONFLICT = 1.0 / 3.0
-"""Two jobs that conflict more do not share: by the model both then run at three quarters of their speed alone at
-least, and do half as much again as one. Two jobs that use three resources alike, or one more than the others,
-conflict at least so much, so that no job is paired with another of its own kind."""
+"""The most conflict of two jobs that share: by the model both then run at no less than three quarters of their speed
+alone, and do half as much again as one. Two jobs that use three resources alike, or one more than the others,
+conflict at least so much, so no job is paired with another of its own kind."""
 
 _STORAGE = RESOURCES.index("storage")
 
@@ -308,8 +295,7 @@ def conflict(a: MuriJob, b: MuriJob) -> float:
 
     Args:
         a: a job whose stages are the four resources.
-        b: another.
-    """
+        b: another."""
     return sum(one * other for one, other in zip(_shares(a), _shares(b), strict=True))
 
 

@@ -1,19 +1,13 @@
-"""Muri live: groups that grow; slow groups.
+"""Muri on a real cluster, where a move costs a restart: groups grow where they run; slow ones are not repeated.
 
-Muri's groups on a real cluster, where moving a job costs it a restart: groups grow where they run.
-
-Nobody is stopped, moved or parted. Waiting jobs get GPUs of their own as long as there are any (row M18). Those that
+Nobody is stopped, moved or parted. Waiting jobs get GPUs of their own as long as there are any (row M18). Jobs that
 find none join jobs that run, or that start now, by rounds of maximum-weight matching on the interleaving efficiency
-(M9-M12). A job joins only where its group then does more in all than without it.
+(M9-M12). A job joins only where its group then does more in all than without it. Jobs whose times are known only from
+outside call nothing that would make them wait for their turn: such a job shares with one other at most, where both
+rarely want the same resource at once (``muri/interleave.py``).
 
-Jobs whose times are known only from outside call nothing that would make them wait for their turn. They share with
-one other job at most, where both rarely want the same resource at once (``muri/interleave.py``).
-
-Do groups of Muri's run as fast as was promised? Those that did not are not made again.
-
-Jobs that take turns report how long an iteration takes them there. Of two jobs that do not, samplers see how fast
-they run beside each other (lucid.profiler.pair_watch).
-"""
+Groups that ran slower than promised are not made again. Jobs that take turns report how long an iteration takes them;
+for two jobs that do not, samplers see how fast they run beside each other (lucid.profiler.pair_watch)."""
 
 from __future__ import annotations
 
@@ -40,18 +34,18 @@ from lucid.orchestrator.policies.muri.interleave import MOST_CONFLICT, NO_OVERHE
 from lucid.orchestrator.policies.queue import no_place
 
 _LEAST_KEPT = 0.75
-"""Of the promised speed: a group below has broken its promise. Speeds are seen within 0.07 on a GPU, and a promise
-is a model's."""
+"""The least share of the promised speed: a group below it has broken its promise. Speeds are measured within 0.07 on
+a GPU, and a promise is a model's."""
 _SAME = 0.2
-"""Times of a job, as shares of its iteration, that differ by more are another program's."""
+"""Stage times, as shares of an iteration, that differ by more than this belong to another program."""
 _MOST_KEPT = 200
 _KEEP_S = 30 * 86400.0
-"""After a month a group may be tried again: drivers and programs change."""
+"""A slow group may be tried again after a month: drivers and programs change."""
 
 _LEAST_RATIO, _MOST_RATIO = 0.5, 4.0
-"""Of the formula's round, what a reported one is taken for at the least and at the most."""
+"""Bounds of a reported round, as a ratio to the formula's round."""
 _COUNTS = 2
-"""What was measured of the executor counts for as many groups as this."""
+"""How many groups the measured cost of the executor counts for."""
 
 Kind = tuple[str, str, int]
 """User, name and number of GPUs of a job."""
@@ -59,8 +53,8 @@ Kind = tuple[str, str, int]
 
 @dataclass(frozen=True, slots=True)
 class SlowGroup:
-    """Kinds of job that ran slower beside each other than promised. ``shares``: what was known of each then;
-    ``seen`` and ``promised``: normalised speeds, means over the jobs; ``at_s``: when it was seen last, Unix s."""
+    """Kinds of job that ran slower beside each other than promised. ``shares``: what was known of each then. ``seen``
+    and ``promised``: normalised speeds, means over the jobs. ``at_s``: when it was last seen, Unix s."""
 
     kinds: tuple[Kind, ...]
     shares: tuple[tuple[float, ...], ...]
@@ -71,8 +65,8 @@ class SlowGroup:
 
 @dataclass(frozen=True, slots=True)
 class TurnsSeen:
-    """A group of these kinds of job that took turns: ``ratio`` of the round that its members reported to the
-    formula's (M5). ``at_s``: when it was seen so first, Unix s."""
+    """A group of these kinds of job that took turns. ``ratio``: the round that its members reported over the
+    formula's (M5). ``at_s``: when this was first seen, Unix s."""
 
     kinds: tuple[Kind, ...]
     ratio: float
@@ -80,11 +74,10 @@ class TurnsSeen:
 
 
 class Turns:
-    """How much longer than the formula's a round is: what our executor costs, corrected by what members reported.
+    """How much longer rounds are than the formula says: what our executor costs, corrected by what members reported.
 
-    A group's own kinds count for all. Else those of as many jobs, of nobody but the users of this group: who lies
-    about his rounds changes no promise to others.
-    """
+    Reports of a group's own kinds come first, from all users. Else reports of groups of as many jobs count, but only
+    of this group's users: a user with false reports changes no promise to others."""
 
     def __init__(self, memory: object, now_s: float, overhead: Overhead) -> None:
         rows = memory if isinstance(memory, tuple) else ()
@@ -95,11 +88,11 @@ class Turns:
 
     @property
     def memory(self) -> tuple[TurnsSeen, ...]:
-        """For the next plan."""
+        """The reported rounds, kept for the next plan."""
         return tuple(self._rows.values())[-_MOST_KEPT:]
 
     def look(self, group: Sequence[Running], period_s: float) -> None:
-        """Jobs that take turns. ``period_s``: their round by the formula."""
+        """Take in what members of a group report of their turns. ``period_s``: their round by the formula."""
         told = [entry.in_turns[0] for entry in group if entry.in_turns and entry.in_turns[1] == len(group)]
         if len(told) < len(group) or not all(entry.job.user for entry in group):
             return
@@ -111,7 +104,7 @@ class Turns:
             self._rows[kinds] = TurnsSeen(kinds, ratio, self._now_s)
 
     def factor(self, jobs: Sequence[Job]) -> float:
-        """On the round of a group of these jobs."""
+        """The factor on the round of a group of these jobs."""
         kinds = tuple(sorted(map(_kind, jobs)))
         own, first = self._rows.get(kinds), self._overhead.factor(len(jobs))
         if len(jobs) < 2 or own is not None:
@@ -126,7 +119,7 @@ def _users(row: TurnsSeen) -> set[str]:
 
 
 class SlowGroups:
-    """What earlier plans left (``memory``), and what is seen now."""
+    """The slow groups that earlier plans left (``memory``), and those seen now."""
 
     def __init__(self, memory: object, now_s: float) -> None:
         rows = memory if isinstance(memory, tuple) else ()
@@ -136,11 +129,11 @@ class SlowGroups:
 
     @property
     def memory(self) -> object:
-        """For the next plan; ``None`` where there is nothing."""
+        """The slow groups, kept for the next plan; ``None`` where there are none."""
         return tuple(self._rows.values())[-_MOST_KEPT:] or None
 
     def look(self, group: Sequence[Running], known: Mapping[str, MuriJob], promised: Sequence[float]) -> None:
-        """Jobs that run beside each other. ``promised``: the normalised speed of each."""
+        """Take in how fast these jobs run beside each other. ``promised``: the normalised speed of each."""
         told = _in_turns(group, known) or _sampled(group, promised)
         if told is None or not all(entry.job.user for entry in group):
             return
@@ -155,7 +148,8 @@ class SlowGroups:
             self._rows[kinds] = row
 
     def found(self, jobs: Sequence[Job], known: Mapping[str, MuriJob]) -> SlowGroup | None:
-        """Was such a group slower than promised? Not where one of them does something else by now."""
+        """The record of such a group that was slower than promised; ``None`` also where one of the jobs now does
+        something else."""
         ordered = sorted(jobs, key=_kind)
         row = self._rows.get(tuple(map(_kind, ordered)))
         if row is None:
@@ -169,7 +163,7 @@ class SlowGroups:
 
 
 def _in_turns(group: Sequence[Running], known: Mapping[str, MuriJob]) -> tuple[float, float | None] | None:
-    """Mean speed of the members by what they report of their turns; ``None`` unless all do, of this group."""
+    """Mean speed of the members by their reports of turns; ``None`` unless all report on this group."""
     speeds = [
         known[entry.job.id].solo_s / entry.in_turns[0]
         for entry in group
@@ -179,8 +173,8 @@ def _in_turns(group: Sequence[Running], known: Mapping[str, MuriJob]) -> tuple[f
 
 
 def _sampled(group: Sequence[Running], promised: Sequence[float]) -> tuple[float, float | None] | None:
-    """Mean speed of a pair by their sampler, and the least that may be expected: it weighs both by their use of the
-    GPU. ``None`` where it has not seen them for long enough, and of larger groups."""
+    """Mean speed of a pair by its sampler, which weighs both by their use of the GPU, and the least that may be
+    expected. ``None`` for larger groups, and where the sampler has not seen the pair for long enough."""
     if len(group) != 2:
         return None
     speeds = [
@@ -201,20 +195,21 @@ def _shares(job: MuriJob) -> tuple[float, ...]:
 
 
 _MOST_PASSED = 64
-"""Jobs that fit nowhere and are passed over in one round: each is compared with every group, which takes time."""
+"""Most jobs that fit nowhere and are passed over in one round: each is compared with every group, which takes
+time."""
 _MOST_FREE = 2
-"""Jobs on the same GPUs where nobody makes one of them wait for its turn: nothing keeps three from wanting the same
-resource at once."""
+"""Most jobs on the same GPUs where one of them waits for no turn: nothing keeps three from wanting the same resource
+at once."""
 
 
 _LEAST_GAIN = 1.1
-"""A job joins where the group then does a tenth more than without it, and than its members one after the other. Less
-is within the error of what is known: reports of stages that differ by a fifth count as the same."""
+"""The least gain of a group by a job that joins, over the group without it and over its members one after the other.
+Less is within the error of what is known: reports of stages that differ by a fifth count as the same."""
 
 
 def member_speeds(jobs: Sequence[MuriJob], free: bool, options: GroupingOptions) -> list[float]:
-    """Normalised speed that each member of a group is expected at: its iteration alone over the group's round (M4 to
-    M8). ``free``: of two jobs that nobody makes wait for their turn."""
+    """Expected normalised speed of each member of a group: its iteration alone over the group's round (M4 to M8).
+    ``free``: the group is two jobs that nobody makes wait for their turn."""
     if free:
         one, other = jobs
         return [Overlaps("", conflict(one, other), MOST_CONFLICT).speed] * 2
@@ -229,8 +224,8 @@ def formula_s(group: Group, options: GroupingOptions) -> float:
 
 @dataclass(frozen=True, slots=True)
 class LiveRules:
-    """``options``: how groups are reckoned. ``patience_s``: after so long a wait no other job starts before it.
-    ``same_user``: only jobs of one user share."""
+    """The rules of live groups. ``options``: how groups are reckoned. ``patience_s``: after so long a wait no other
+    job starts before this one. ``same_user``: only jobs of one user share."""
 
     options: GroupingOptions
     patience_s: float
@@ -240,8 +235,8 @@ class LiveRules:
 @dataclass(frozen=True, slots=True)
 class Line:
     """The jobs of one plan. ``waiting``: with the value by which each goes, smaller first. ``known``: what Muri knows
-    of each job, by id. ``alone``: ids of those that share with nobody. ``why``: the sort key as a reason, by id.
-    ``outside``: ids of those of which only shares of time are known, as their nodes measured them."""
+    of each job, by id. ``alone``: ids of jobs that share with nobody. ``why``: the sort key as a reason, by id.
+    ``outside``: ids of jobs of which only shares of time are known, as their nodes measured them."""
 
     waiting: Sequence[tuple[float, Pending]]
     known: Mapping[str, MuriJob]
@@ -252,7 +247,7 @@ class Line:
 
 @dataclass(slots=True)
 class _Host:
-    """Jobs that hold the same GPUs, or will: ``here`` are those that run already."""
+    """Jobs that hold the same GPUs, or will; the first ``here`` of them run already."""
 
     placement: Placement
     members: list[Pending | Running]
@@ -260,7 +255,7 @@ class _Host:
     limit: int
     mem_mib: float
     free: FreeGpus | None = None
-    """Of GPUs that were given out in this plan: what was free when they were."""
+    """The comparison of free GPUs, for GPUs that were given out in this plan."""
 
     @property
     def ids(self) -> tuple[str, ...]:
@@ -268,7 +263,8 @@ class _Host:
 
 
 def plan_live(partition: Partition, snapshot: Snapshot, line: Line, rules: LiveRules) -> PartitionPlan:
-    """Starts only, and for jobs that are joined where they run the group that they are in from now on."""
+    """The plan of a partition: starts only, and for jobs that are joined where they run the group that they are in
+    from now on."""
     return _Plan(partition, snapshot, line, rules).made()
 
 
@@ -281,7 +277,7 @@ class _Plan:
         self._hosts = self._running_hosts()
         self._decisions: dict[str, Decision] = {}
         self._refusals: dict[str, Reason] = {}
-        """The best group that a job would not have been worth in, by job."""
+        """By job, the best group that the job would not have been worth joining."""
         self._slow = SlowGroups(snapshot.memory.get(partition.name), snapshot.now_s)
         self._turns = Turns(snapshot.memory.get(partition.name), snapshot.now_s, rules.options.overhead)
         self._watch()
@@ -309,11 +305,11 @@ class _Plan:
     # -- GPUs of their own -------------------------------------------------------------------------------------
 
     def _late(self, entry: Pending) -> bool:
-        """Has it waited for so long that no job may start before it?"""
+        """Whether the job has waited for so long that no other may start before it."""
         return reached(self._now_s - entry.since_s, self._rules.patience_s)
 
     def _order(self) -> tuple[list[Pending], float | None]:
-        """Who is served first, and when the next one will have waited for ``patience_s``."""
+        """The waiting jobs in order of service, and when the next one will have waited for ``patience_s``."""
 
         def stand(item: tuple[float, Pending]) -> tuple[float, ...]:
             value, entry = item
@@ -325,9 +321,10 @@ class _Plan:
         return order, due_s
 
     def _give_gpus(self) -> tuple[list[Pending], float | None]:
-        """Free GPUs to jobs in order; the next may start before one that does not fit (M17), until that has waited
-        for ``patience_s``. Returns who got none, in order. One that does not fit on the nodes that are up, were
-        they empty, waits for other nodes, and nobody waits behind it."""
+        """Give free GPUs to jobs in order; the next may start before one that does not fit (M17), until that has
+        waited for ``patience_s``. Returns the jobs that got none, in order, and when the next will have waited so
+        long. A job that would not fit on the nodes that are up, were they empty, waits for other nodes, and nobody
+        waits behind it."""
         order, wake_s = self._order()
         feasible = Feasibility(self._partition, up_only=True)
         left: list[Pending] = []
@@ -363,7 +360,7 @@ class _Plan:
         return [host for host in found if host.limit > len(host.members) and host.placement[0].node in up]
 
     def _watch(self) -> None:
-        """Look how fast the groups are that run."""
+        """Take in how fast the running groups are."""
         by_id = {entry.job.id: entry for entry in self._partition.running}
         for entry in self._partition.running:
             group = [by_id[job_id] for job_id in entry.group if job_id in by_id]
@@ -374,14 +371,14 @@ class _Plan:
                     self._turns.look(group, formula_s(self._group(group), self._rules.options))
 
     def _promised(self, members: Sequence[Pending | Running]) -> list[float]:
-        """Normalised speed that each member of a group may be held to: by what the executor costs, whatever rounds
-        of such groups took."""
+        """The normalised speed promised to each member of a group: by what the executor costs, whatever rounds of
+        such groups took."""
         return member_speeds(self._group(members).jobs, self._free(members), self._rules.options)
 
     # -- groups -----------------------------------------------------------------------------------------------
 
     def _may_share(self, entry: Pending | Running) -> bool:
-        """Did its user opt in, and is all known of it that sharing takes?"""
+        """Whether the job's user opted in, and all is known of the job that sharing takes."""
         job = entry.job
         known = job.takes_turns and entry.profile is not None and job.id not in self._line.alone and not entry.alone
         known = known and job.min_nodes <= 1
@@ -390,8 +387,9 @@ class _Plan:
         return known
 
     def _join(self, left: Sequence[Pending]) -> set[str]:
-        """Rounds in which each group takes in one more job at the most; returns who joined. Once the first that got
-        no GPUs has waited for ``patience_s``, nobody joins before it does: groups end, and it gets their GPUs."""
+        """Rounds in which each group takes in at most one more job; returns the jobs that joined. Once the first job
+        that got no GPUs has waited for ``patience_s``, nobody joins before it does: groups end, and it gets their
+        GPUs."""
         sharing = [entry for entry in left if self._may_share(entry)]
         if left and self._late(left[0]):
             sharing = sharing[:1] if sharing[:1] == [left[0]] else []
@@ -424,8 +422,8 @@ class _Plan:
     def _first_that_fit(
         self, line: Sequence[Pending], hosts: Sequence[_Host]
     ) -> tuple[list[Pending], list[list[float]]]:
-        """As many of these jobs as there are places, by priority (M17), and what each would be worth in each group.
-        One that fits nowhere takes nobody's place."""
+        """As many of these jobs as there are places, by priority (M17), and the worth of each in each group. A job
+        that fits nowhere takes no place."""
         places = sum(self._places(host) for host in hosts)
         fits: list[Pending] = []
         rows: list[list[float]] = []
@@ -439,11 +437,11 @@ class _Plan:
         return fits, rows
 
     def _free(self, members: Sequence[Pending | Running]) -> bool:
-        """Is any of them known only from outside, so that nobody makes it wait for its turn?"""
+        """Whether any of these jobs is known only from outside, so that nobody makes it wait for its turn."""
         return any(entry.job.id in self._line.outside for entry in members)
 
     def _places(self, host: _Host) -> int:
-        """How many more jobs may join those on these GPUs."""
+        """How many more jobs may join the host's."""
         limit = min(host.limit, _MOST_FREE) if self._free(host.members) else host.limit
         return max(limit - len(host.members), 0)
 
@@ -476,12 +474,13 @@ class _Plan:
         return used / (self._rules.options.k * period_s)
 
     def _period_s(self, members: Sequence[Pending | Running]) -> float:
-        """How long a round of jobs that take turns is expected to be."""
+        """The expected round of jobs that take turns, s."""
         found = formula_s(self._group(members), self._rules.options)
         return found * self._turns.factor([entry.job for entry in members])
 
     def _worth_free(self, members: Sequence[Pending | Running]) -> float:
-        """The same of two jobs that nobody makes wait for their turn."""
+        """The efficiency of two jobs that nobody makes wait for their turn; 0 where they may not share, or it is not
+        worth it."""
         how = self._overlaps(members)
         if not how:
             self._refusals.setdefault(members[-1].job.id, how)
@@ -495,7 +494,7 @@ class _Plan:
         return Group(members[0].job.gpus, tuple(self._line.known[entry.job.id] for entry in members))
 
     def _overruns(self, entry: Pending | Running, speed: float) -> bool:
-        """Would it, so much slower, be expected to reach its time limit, at which Slurm ends it?"""
+        """Whether the job, at this speed, is expected to reach its time limit, at which Slurm ends it."""
         limit_s = entry.job.time_limit_s
         if limit_s is None:
             return False
@@ -525,7 +524,7 @@ class _Plan:
         return () if found is None else (found,)
 
     def _actions(self, host: _Host) -> list[Action]:
-        """What changes for the jobs on these GPUs."""
+        """The changes for the jobs on the host's GPUs."""
         if len(host.members) == host.here:
             return []
         group = host.ids if len(host.members) > 1 else ()
@@ -545,7 +544,7 @@ class _Plan:
         return made
 
     def _hold(self, entry: Pending, head: Pending | None) -> Hold:
-        """``head``: the job before which no other may start, if there is one."""
+        """The decision that the job waits. ``head``: the job before which no other may start, if there is one."""
         refused = self._refusals.get(entry.job.id)
         words: tuple[Reason, ...] = () if refused is None else (refused,)
         if head is not None and head is not entry:
@@ -554,7 +553,7 @@ class _Plan:
 
 
 def _need_mib(entry: Pending | Running, card_mib: float) -> float:
-    """GPU memory that is kept for a job: its fence under MPS, which is its measured peak and some slack, so that all
-    of a group may reach theirs at once. The whole card where it has none."""
+    """GPU memory that is kept for a job: its fence under MPS, its measured peak and some slack, so that all of a
+    group may reach theirs at once. The whole card where the job has none."""
     fence = memory_limit_mib(entry.profile, card_mib)
     return card_mib if fence is None else fence

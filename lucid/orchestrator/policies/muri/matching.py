@@ -8,8 +8,7 @@ Three ways, chosen by size:
 * many vertices of many kinds: the fractional matching (an assignment problem) gives a price to every
   vertex; an edge that costs more than the gap between the fractional value and a matching already found
   cannot be part of a better one, so the blossom algorithm runs on the few edges left. The proof that
-  the last edges change nothing takes most of the time; ``rel_gap`` says how small a doubt may stay.
-"""
+  the last edges change nothing takes most of the time; ``rel_gap`` says how small a doubt may stay."""
 
 from __future__ import annotations
 
@@ -40,8 +39,7 @@ def max_weight_matching(weights: ArrayLike, rel_gap: float = 0.0) -> Pairs:
         Pairs (i, j) with i < j, ascending. Equal inputs give equal pairs.
 
     Raises:
-        ValueError: ``weights`` is not a square symmetric matrix of finite numbers.
-    """
+        ValueError: ``weights`` is not a square symmetric matrix of finite numbers."""
     w = np.array(weights, dtype=np.float64)
     if w.ndim != 2 or w.shape[0] != w.shape[1] or not np.isfinite(w).all() or not np.allclose(w, w.T):
         raise ValueError(f"weights of shape {w.shape}: need a square symmetric matrix of finite numbers")
@@ -49,7 +47,7 @@ def max_weight_matching(weights: ArrayLike, rel_gap: float = 0.0) -> Pairs:
 
 
 def match_by_kind(weights: Floats, kinds: Ints, rel_gap: float = 0.0) -> Pairs:
-    """The same where the weight of two vertices depends only on their kinds.
+    """Maximum-weight matching where the weight of two vertices depends only on their kinds.
 
     Args:
         weights: (kinds, kinds), symmetric; <= 0 forbids. Here the diagonal counts: two of one kind.
@@ -57,8 +55,7 @@ def match_by_kind(weights: Floats, kinds: Ints, rel_gap: float = 0.0) -> Pairs:
         rel_gap: as in :func:`max_weight_matching`.
 
     Returns:
-        Pairs of vertices (i, j), i < j, ascending.
-    """
+        Pairs of vertices (i, j), i < j, ascending."""
     n = len(kinds)
     used, kinds = np.unique(kinds, return_inverse=True)
     w = np.maximum(weights[np.ix_(used, used)], 0.0)

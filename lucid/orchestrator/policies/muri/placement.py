@@ -1,4 +1,4 @@
-"""Places groups of jobs: groups that run keep their GPUs, the others are placed from the largest to the smallest."""
+"""Placement of Muri's groups: running groups keep their GPUs, others go from the largest to the smallest."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ Place = Callable[[Ledger, Job], Placement | None]
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """Jobs that are to run on the same GPUs, by id; one job alone, or a group."""
+    """Jobs that are to run on the same GPUs, by id: one job alone, or a group."""
 
     jobs: tuple[str, ...]
     placement: Placement
 
     @property
     def group(self) -> tuple[str, ...]:
-        """As decisions name it: empty for a job alone."""
+        """The group as decisions name it: empty for a job alone."""
         return self.jobs if len(self.jobs) > 1 else ()
 
 
@@ -39,8 +39,7 @@ def arrange(
     one for which there are not enough is taken apart, and its members are placed one by one as far as they go.
 
     Returns:
-        What can be placed, and what is free then.
-    """
+        What can be placed, and what is free then."""
     whole = [_whole(members) for members in groups]
     placements, ledger = _try(partition, groups, now_s, whole, place, stay)
     if stay and None in placements:
@@ -100,7 +99,8 @@ def _stay(
     placements: list[Placement | None],
     ledger: Ledger,
 ) -> None:
-    """Running groups keep their GPUs; then a new group takes the GPUs of its first running member, if possible."""
+    """Let running groups keep their GPUs; then let each new group take the GPUs of its first running member, if
+    possible."""
     running = {entry.job.id: entry for entry in partition.running}
     up = {node.name for node in partition.nodes if node.available}
     taken: set[Placement] = set()
@@ -133,11 +133,10 @@ def moves(
     why: Callable[[Placed, Pending | Running], tuple[Reason, ...]],
     why_not: Callable[[Running], tuple[Reason, ...]],
 ) -> tuple[dict[str, Decision], list[Action]]:
-    """The decisions that make it so: what waits starts, what runs elsewhere or in another group is regrouped, what
-    has no place is requeued. Pending jobs without a place are left to the caller.
+    """The decisions that carry out this placement: waiting jobs start, running jobs elsewhere or in another group are
+    regrouped, and running jobs without a place are requeued. Pending jobs without a place are left to the caller.
 
-    ``why`` gives the reasons of a start or a regrouping, ``why_not`` those of a requeue.
-    """
+    ``why`` gives the reasons of a start or a regrouping, ``why_not`` those of a requeue."""
     pending: Mapping[str, Pending] = {entry.job.id: entry for entry in partition.pending}
     running: Mapping[str, Running] = {entry.job.id: entry for entry in partition.running}
     decisions: dict[str, Decision] = {}

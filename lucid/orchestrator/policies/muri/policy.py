@@ -1,9 +1,7 @@
-"""Muri: jobs of equal GPU count take turns on storage, CPU, GPU and network, in groups chosen by matching.
+"""The policies ``muri-s`` and ``muri-l``: jobs of equal GPU count take turns on resources, in groups.
 
-At every arrival and end the jobs to run are chosen by priority and grouped anew (rows M9-M19). Running groups
-keep their GPUs. On a real cluster nobody is stopped for that (``live_groups``). The mathematics is in
-``lucid.orchestrator.policies.muri``.
-"""
+At every arrival and end the jobs to run are chosen by priority and grouped anew (rows M9-M19). Running groups keep
+their GPUs. On a real cluster nobody is stopped for that (``muri.live``)."""
 
 from __future__ import annotations
 
@@ -45,8 +43,8 @@ from lucid.orchestrator.policy import PartitionPolicy, PolicyRules
 
 
 def remaining_s(entry: Pending | Running, prediction: Prediction | None, now_s: float) -> float:
-    """Expected seconds that a job still needs alone on its GPUs: its duration less the work that its executor has
-    reported, or less its run time if there is no report. Infinite without a prediction."""
+    """Expected seconds that a job still needs alone on its GPUs: its duration less the work that its executor
+    reported, or less its run time without a report. Infinite without a prediction."""
     if prediction is None:
         return float("inf")
     done_s = attained_s(entry, now_s) if entry.work is None else entry.work.by_s(now_s)
@@ -55,7 +53,7 @@ def remaining_s(entry: Pending | Running, prediction: Prediction | None, now_s: 
 
 @dataclass(frozen=True, slots=True)
 class PriorityRule:
-    """The sort key of jobs: ``value`` of a job (smaller first), and the name of the value in reasons."""
+    """A sort key of jobs: ``value`` of a job (smaller first), and the name of the value in reasons."""
 
     name: str
     value: Callable[[Pending | Running, Prediction | None, float], float]
@@ -65,16 +63,16 @@ REMAINING = PriorityRule(
     "remaining time x GPUs",
     lambda entry, prediction, now_s: remaining_s(entry, prediction, now_s) * entry.job.gpus,
 )
-"""Muri-S (M14)."""
+"""The rule of Muri-S (M14)."""
 ATTAINED = PriorityRule(
     "attained GPU-seconds",
     lambda entry, _prediction, now_s: attained_s(entry, now_s) * entry.job.gpus,
 )
-"""Muri-L, which needs no duration (M15)."""
+"""The rule of Muri-L, which needs no duration (M15)."""
 
 
 def grouping_options(settings: MuriSettings) -> GroupingOptions:
-    """The settings as the mathematics takes them."""
+    """The settings as the grouping takes them."""
     matched = PUBLISHED if settings.matching == "blossom" else PUBLISHED_UNMATCHED
     return GroupingOptions(
         group_size=settings.group_size,
@@ -88,8 +86,7 @@ class MuriPolicy(PartitionPolicy):
     """Muri-S or Muri-L, by the rule of priority.
 
     Jobs that were never measured, or whose users asked not to share, get GPUs of their own. ``place`` finds GPUs;
-    with ``stay=False`` everything is placed anew each time, as if moving were free.
-    """
+    with ``stay=False`` everything is placed anew each time, as if moving were free."""
 
     needs = frozenset({Capability.PREEMPT, Capability.INTERLEAVE})
 
@@ -102,7 +99,7 @@ class MuriPolicy(PartitionPolicy):
         stay: bool = True,
         same_user: bool = True,
     ) -> None:
-        """``same_user``: on a real cluster only jobs of one user share."""
+        """``same_user``: on a real cluster only jobs of one user share GPUs."""
         super().__init__()
         self.name = name
         self.options = grouping_options(settings)
@@ -166,7 +163,7 @@ class MuriPolicy(PartitionPolicy):
     def group_speeds(
         self, members: Sequence[Running], snapshot: Snapshot, partition: Partition
     ) -> Mapping[str, float]:
-        """As ``member_speeds``; of a group of which not all stage times are known, nothing."""
+        """The speed of each member, as ``member_speeds``; empty where not all stage times are known."""
         found = {entry.job.id: snapshot.predictions.get(entry.job.id) for entry in members}
         stages = {job_id: one.stages for job_id, one in found.items() if one is not None and one.stages is not None}
         if len(stages) < len(members) or not 1 < len(members) <= self.options.limit:
@@ -247,7 +244,7 @@ class MuriPolicy(PartitionPolicy):
 
 
 def _within_memory(groups: Iterable[Group], mem_mib: Mapping[str, float], partition: Partition) -> Iterator[Group]:
-    """The groups; a group is split if the sum of its measured memory peaks exceeds a GPU's memory. Jobs without a
+    """The groups, each split if the sum of its measured memory peaks exceeds a GPU's memory. Jobs without a
     measurement count as fitting, as in Muri."""
     most = min((node.gpu_mem_mib for node in partition.nodes), default=0)
     for group in groups:
@@ -269,13 +266,13 @@ class _Queue:
     gpus: int
     """GPUs of the nodes that are up."""
     mem_mib: dict[str, float]
-    """Measured memory peaks on a GPU."""
+    """Measured memory peak on a GPU, by job id."""
     rule: PriorityRule
     values: dict[str, float]
     predictions: Mapping[str, Prediction]
 
     def line(self, partition: Partition) -> Line:
-        """The same for a cluster on which nobody is moved."""
+        """The queue for a cluster on which nobody is moved."""
         entries: tuple[Pending | Running, ...] = (*partition.pending, *partition.running)
         return Line(
             [(self.values[e.job.id], e) for e in partition.pending if e.job.id in self.values],
@@ -294,14 +291,15 @@ class _Queue:
 
 
 class _Fits:
-    """Would the next job by priority still find GPUs, on nodes that are otherwise empty? If so it has them."""
+    """Says whether the next job by priority still finds GPUs on nodes that are otherwise empty, and if so takes
+    them."""
 
     def __init__(self, partition: Partition, now_s: float, place: Place, queue: _Queue) -> None:
         self._ledger = Ledger(replace(partition, running=()), now_s)
         self._place = place
         self._jobs = queue.jobs
         self.failed: dict[int, FreeGpus] = {}
-        """For each GPU count: what the first job found that did not fit."""
+        """By GPU count, the comparison of the first job that did not fit."""
 
     def __call__(self, job: MuriJob) -> bool:
         known = self._jobs[str(job.job_id)]

@@ -1,9 +1,8 @@
-"""The elastic data-sharing platform: every request gets GPUs as soon as there are any, idle ones go to running jobs
-and come back when requests wait (rows E1-E15). The mathematics is ``lucid.orchestrator.policies.rounds``.
+"""The policies ``elastic``, ``fcfs`` and ``ef`` of the elastic data-sharing platform (rows E1-E15).
 
-Jobs that are not elastic get the GPUs that they asked for. They wait in the same queue, and running elastic jobs
-give GPUs back for them too.
-"""
+Every request gets GPUs as soon as there are any; idle ones go to running jobs, and come back when requests wait. Jobs
+that are not elastic get the GPUs that they asked for. They wait in the same queue, and running elastic jobs give GPUs
+back for them too. The mathematics is in ``lucid.orchestrator.policies.rounds.expansion``."""
 
 from __future__ import annotations
 
@@ -31,12 +30,12 @@ from lucid.orchestrator.policy import PartitionPolicy, PolicyRules
 
 Floats = NDArray[np.float64]
 _Parts = Sequence[tuple[str, int]]
-"""GPUs of each node."""
+"""The GPUs of a job on each node."""
 
 _MOST_ROUNDS = 3
 """Passes: the first admits jobs, the second expands them; a third would change nothing."""
 _MOST_FITS = 16
-"""Steps by which jobs that may be on few nodes only are made to fit."""
+"""Most steps by which jobs that are bound to few nodes are made to fit."""
 
 
 class ElasticPolicy(PartitionPolicy):
@@ -44,8 +43,7 @@ class ElasticPolicy(PartitionPolicy):
     "ef" the most, one after the other.
 
     Epochs left and epoch times are the prediction's (the user's number of epochs, the preset table), corrected by
-    what the job has reported.
-    """
+    what the job has reported."""
 
     def __init__(self, name: str, rule: Literal["elastic", "fcfs", "ef"] = "elastic") -> None:
         super().__init__()
@@ -75,18 +73,19 @@ class _Job:
     epoch_s: Floats
     gpus: int
     restart_s: float = 0.0
-    """What a resize costs it, s, where that is measured; nothing in a replay, as the document has it."""
+    """The cost of a resize, s, where that is measured; 0 in a replay, as in the document."""
 
     @property
     def id(self) -> str:
         return self.entry.job.id
 
     def on_few(self, parts: _Parts) -> bool:
-        """Are these no more nodes than it may have?"""
+        """Whether these are no more nodes than the job may have."""
         return self.limits.max_nodes is None or len(parts) <= self.limits.max_nodes
 
     def virtual(self, width: int) -> ElasticJob:
-        """As the mathematics sees it, where every job takes at least one GPU: its least number counts as one."""
+        """The job as the mathematics takes it, where every job has at least one GPU: its least number counts as
+        one."""
         times = np.full(width, np.inf)
         known = self.epoch_s[self.limits.min_gpus - 1 : self.limits.max_gpus][:width]
         times[: len(known)] = known
@@ -98,9 +97,9 @@ def _held(entry: Pending | Running) -> _Parts:
 
 
 def _job(entry: Pending | Running, limits: Elastic, found: Prediction | None) -> _Job:
-    """Epochs left and epoch times as known: reported ones before preset ones (E13). Without preset ones: times
-    inverse in the number of GPUs, from the last one reported. Where nobody said how many epochs: as many again as
-    done, and one at the least."""
+    """The job with its epochs left and epoch times: reported times before preset ones (E13). Without preset times
+    they are inverse in the number of GPUs, from the last one reported. Where the number of epochs is unknown: as many
+    again as done, at least one."""
     most = limits.max_gpus
     reported = [gpus * seconds for gpus, seconds in entry.progress.epoch_s] if entry.progress is not None else []
     one_s = reported[-1] if reported and reported[-1] > 0 else 60.0
@@ -171,9 +170,9 @@ class _PlanDraft:
             self._start(entry, where)
 
     def rescale(self) -> None:
-        """The five principles (E1-E5): in queue order, each request gets one GPU, from idle GPUs, else from running
-        jobs. If no request waits, idle GPUs expand running jobs. A job that may be on few nodes gets no more than
-        these give, and others get the rest."""
+        """The five principles (E1-E5): in queue order each request gets one GPU, from idle GPUs, else from running
+        jobs. If no request waits, idle GPUs expand running jobs. A job bound to few nodes gets no more than these
+        give, and others get the rest."""
         first = self._serve_rigid()
         had = {job.id: job.gpus for job in self._running}
         for tries in itertools.count():
@@ -189,7 +188,7 @@ class _PlanDraft:
         self._hold_from(first)
 
     def _sized(self, line: list[_Job], rigid: Pending | None, had: Mapping[str, int]) -> list[_Job]:
-        """The jobs that run or start, each with its number of GPUs; those that start are taken from ``line``."""
+        """The jobs that run or start, each with its number of GPUs; jobs that start are taken from ``line``."""
         jobs, total = list(self._running), self._ledger.free + sum(had.values())
         for job in jobs:
             job.gpus = min(had[job.id], job.limits.max_gpus)
@@ -220,7 +219,7 @@ class _PlanDraft:
         return front, None
 
     def _serve_rigid(self) -> int:
-        """Start jobs at the head of the queue that are not elastic, while they fit; return how many started."""
+        """Start jobs at the head of the queue that are not elastic, while they fit; returns how many started."""
         for at, entry in enumerate(self._waiting):
             if entry.job.elastic is not None:
                 return at
@@ -232,7 +231,7 @@ class _PlanDraft:
 
     @staticmethod
     def _admit(waiting: list[_Job], idle: int) -> list[_Job]:
-        """Take the jobs from the front of the queue for which the idle GPUs suffice."""
+        """The jobs from the front of the queue for which the idle GPUs suffice; they leave the queue."""
         admitted: list[_Job] = []
         while waiting and waiting[0].limits.min_gpus <= idle:
             job = waiting.pop(0)
@@ -244,7 +243,7 @@ class _PlanDraft:
     # -- where ---------------------------------------------------------------------------------------------
 
     def _best_fit(self, jobs: Sequence[_Job], had: Mapping[str, int]) -> Mapping[str, _Parts]:
-        """The place of resized and starting jobs; no other job moves (E11), unless it is on too many nodes."""
+        """The places of resized and starting jobs; no other job moves (E11), unless it is on too many nodes."""
         free = {node.name: count for node, count in zip(self._ledger.nodes, self._ledger.free_count, strict=True)}
         changed = [job for job in jobs if job.gpus != had.get(job.id, 0) or not job.on_few(_held(job.entry))]
         for job in changed:
@@ -253,8 +252,8 @@ class _PlanDraft:
         return best_fit(free, [(job.id, job.gpus) for job in changed])
 
     def _less(self, jobs: Sequence[_Job], found: Mapping[str, _Parts], had: dict[str, int], at_once: bool) -> bool:
-        """Lower the most GPUs of jobs whose place is on too many nodes; one that runs, and cannot have less, stays as
-        it is. ``False``: nothing was to be done. ``at_once``: not step by step."""
+        """Lower the most GPUs of jobs whose place is on too many nodes; a running job that cannot have less stays as
+        it is. Returns whether anything was to be done. ``at_once``: not step by step."""
         changed = False
         for job in jobs:
             parts = found.get(job.id, ())
@@ -271,7 +270,7 @@ class _PlanDraft:
         return changed
 
     def _deal(self, jobs: Sequence[_Job], had: Mapping[str, int], found: Mapping[str, _Parts]) -> None:
-        """Decide the jobs for which a place was looked for."""
+        """Decide the jobs for which a place was sought."""
         changed = [job for job in jobs if job.id in found]
         self._ledger.give_back([job.entry for job in changed if isinstance(job.entry, Running)])
         waits = sum(1 for entry in self._waiting if entry.job.id not in self._decisions)
@@ -329,7 +328,7 @@ class _PlanDraft:
         self._act(entry, Start(where, (FairOrder(entry.job.submit_s), free)))
 
     def _hold_from(self, first: int) -> None:
-        """The rest of the queue waits: the first job for GPUs, the others for the first job."""
+        """Let the rest of the queue wait: the first job for GPUs, the others for the first job."""
         head: Pending | None = None
         for entry in self._waiting[first:]:
             if entry.job.id in self._decisions:

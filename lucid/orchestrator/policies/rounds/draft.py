@@ -1,9 +1,4 @@
-"""Plans of elastic jobs; worth of a resize.
-
-Shared by the policies of elastic jobs: rounds, jobs that are not elastic, and decisions from GPU counts.
-
-Is a resize worth what the restart costs? Where that cost is measured: on a real cluster.
-"""
+"""``PlanDraft``: plans of elastic jobs from GPUs by node; and whether a resize is worth a restart."""
 
 from __future__ import annotations
 
@@ -46,7 +41,7 @@ def _submitted(entry: Entry) -> tuple[float, int, str]:
 
 
 def _may_move(entry: Entry) -> bool:
-    """Does an elastic policy decide the GPUs of this job? Not if the job shares GPUs or is being profiled."""
+    """Whether an elastic policy decides the GPUs of this job: not if the job shares GPUs or is being profiled."""
     if entry.job.elastic is None:
         return False
     return isinstance(entry, Pending) or (entry.partner is None and not entry.group and entry.stage is Stage.MAIN)
@@ -56,14 +51,14 @@ _E = TypeVar("_E", Pending, Running)
 
 
 def _bound(entry: _E, sizes: Sequence[int]) -> _E:
-    """The job with no more GPUs than the nodes that it may have can give; ``sizes``: GPUs of each node."""
+    """The job with no more GPUs than the nodes that it may have can give. ``sizes``: GPUs of each node."""
     limits = limits_of(entry)
     bound = limits.on_nodes(sizes)
     return entry if bound is limits else replace(entry, job=replace(entry.job, elastic=bound))
 
 
 def within_nodes(entry: Entry, row: Ints) -> Ints:
-    """(N,) the same GPUs on as many nodes as the job may have: those with the most."""
+    """(N,) the GPUs of ``row`` on no more nodes than the job may have: those with the most GPUs."""
     most = limits_of(entry).max_nodes
     if most is None or np.count_nonzero(row) <= most:
         return row
@@ -76,11 +71,10 @@ def within_nodes(entry: Entry, row: Ints) -> Ints:
 class PlanDraft:
     """The plan of one partition while it is made.
 
-    Jobs that are not elastic stay as they are. Those that wait are started first come, first served, before the
-    elastic ones get theirs, as long as all that are not elastic hold no more than their share by number of jobs
-    (or nothing at all): elastic jobs give way at once, so without a bound they would starve. Beyond that they get
-    what the elastic ones leave.
-    """
+    Jobs that are not elastic stay as they are. Waiting ones start first come, first served, before the elastic jobs
+    get GPUs, as long as jobs that are not elastic hold no more than their share by number of jobs (or nothing at
+    all). Without that bound elastic jobs, which give way at once, would starve. Beyond it they get what the elastic
+    jobs leave."""
 
     def __init__(self, partition: Partition, now_s: float) -> None:
         self.partition = partition
@@ -112,7 +106,8 @@ class PlanDraft:
         return [*self.running, *self.pending]
 
     def _serve_rigid(self, without: Ledger) -> None:
-        """``without``: the resources as if no elastic job ran; what is started here is taken out of it."""
+        """Start waiting jobs that are not elastic. ``without``: the resources as if no elastic job ran; what starts
+        is taken out of them."""
         waiting = sorted((e for e in self.partition.pending if not _may_move(e)), key=_submitted)
         if not waiting:
             return
@@ -161,8 +156,7 @@ class PlanDraft:
         Args:
             wanted: by job id, (N,) GPUs on each node, all 0 to wait; jobs whose row is what they have stay.
             why: a reason for each.
-            batches: what ``Resize.batch`` is to be, of jobs for which the policy chose one.
-        """
+            batches: what ``Resize.batch`` is to be, of jobs for which the policy chose one."""
         present = {e.job.id: row for e, row in zip(self.running, self.base(self.running), strict=True)}
         moved = [e for e in self.running if not np.array_equal(wanted[e.job.id], present[e.job.id])]
         ledger = Ledger(self.partition, self._now_s)
@@ -194,8 +188,9 @@ class PlanDraft:
                 self._start(ledger, beyond, found)
 
     def _start_rigid(self, ledger: Ledger, entry: Pending, place: Placement, moved: list[Running]) -> None:
-        """As many GPUs of these nodes as ``place`` says, whichever elastic jobs leave free. Where those that would
-        stay on the node leave too few CPUs or too little memory, they too must find a place anew."""
+        """Start the job on these nodes, with as many GPUs of each as ``place`` says, whichever elastic jobs leave
+        free. Elastic jobs that would stay on a node with too few CPUs or too little memory must find a place anew
+        (``moved``)."""
         job = entry.job
         counts = [(ledger.index[name], mask.bit_count()) for name, mask in place]
         if ledger.selective and not all(ledger.host_fits(i, job, here) for i, here in counts):
@@ -227,8 +222,8 @@ class PlanDraft:
 
 
 def _place(ledger: Ledger, entry: Entry, row: Ints) -> Placement:
-    """Free GPUs as ``row`` asks, the job's own first; fewer where a node lacks GPUs, CPUs or memory for them,
-    and none at all below the job's least number."""
+    """Free GPUs as ``row`` asks, the job's own first; fewer where a node lacks GPUs, CPUs or memory for them, and
+    none at all below the job's least number."""
     job = entry.job
     own = dict(entry.placement) if isinstance(entry, Running) else {}
     parts: list[NodeGpus] = []
@@ -245,19 +240,19 @@ def _place(ledger: Ledger, entry: Entry, row: Ints) -> Placement:
 
 
 Speed = Callable[[int, Ints], float]
-"""Of a job, by its number, on so many GPUs of each node; in any unit, for it is compared for one job only. NaN where
-it is not known."""
+"""The speed of a job, by its number, on so many GPUs of each node; in any unit, for it is compared for one job only.
+NaN where it is not known."""
 
 
 def restarts_s(entries: Sequence[Entry], otherwise_s: float) -> list[float]:
-    """What a restart is expected to cost each job, s: as measured, ``otherwise_s`` where nothing was."""
+    """The expected cost of a restart of each job, s: as measured, ``otherwise_s`` where it was not."""
     costs = (entry.restart_s if isinstance(entry, Running) else None for entry in entries)
     return [otherwise_s if cost_s is None else cost_s for cost_s in costs]
 
 
 def left_s(entry: Running, now_s: float) -> float:
-    """Seconds that a job will run yet on the GPUs that it has: by its number of epochs and the times that it reports;
-    where these are not known, as long as it has run."""
+    """Seconds that a job will still run on the GPUs that it has: by its epochs and reported times, or as long as it
+    has run where these are not known."""
     progress, epochs = entry.progress, limits_of(entry).epochs
     if progress is None or epochs is None or not progress.epoch_s:
         return attained_s(entry, now_s)
@@ -266,13 +261,13 @@ def left_s(entry: Running, now_s: float) -> float:
 
 
 def stacked(rows: Sequence[Ints], draft: PlanDraft) -> Ints:
-    """(J, N) from the row of each job."""
+    """(J, N) array of the rows of all jobs."""
     return np.stack(rows) if rows else np.zeros((0, len(draft.capacity)), dtype=np.intp)
 
 
 def keep_unless_worth(draft: PlanDraft, entries: Sequence[Entry], rows: Ints, speed: Speed, now_s: float) -> Ints:
-    """(J, N) GPUs of each job on each node, where jobs keep what they have for which a change would save less time
-    than their restart costs, as far as no other job is to have those GPUs."""
+    """(J, N) GPUs of each job on each node. A job keeps what it has where a change would save less time than its
+    restart costs, unless another job is to have those GPUs."""
     base, kept = draft.base(entries), rows.copy()
     measured = [
         (j, entry, entry.restart_s)
@@ -295,7 +290,8 @@ def keep_unless_worth(draft: PlanDraft, entries: Sequence[Entry], rows: Ints, sp
 
 
 def _saves_s(entry: Running, j: int, base: Ints, rows: Ints, speed: Speed, now_s: float) -> float:
-    """Of what the job has left to run; below 0 where it is slower afterwards, infinite where nobody knows."""
+    """Seconds that the change saves of what the job has left to run; below 0 where it is slower afterwards, infinite
+    where nobody knows."""
     now, then = speed(j, base[j]), speed(j, rows[j])
     if np.isnan(now) or np.isnan(then):
         return np.inf

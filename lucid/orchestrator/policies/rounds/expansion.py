@@ -1,16 +1,7 @@
-"""The five principles, dynamic programs, best fit, epoch times.
+"""Elastic data sharing: allocation rule, expansion and reduction, best-fit placement, epoch times (E1-E15).
 
-The five principles as one allocation rule, and the two baselines that never rescale (E1-E5, E14, E15).
-
-Expansion and reduction: which jobs gain or lose how many GPUs (E6-E10).
-
-Both are grouped knapsacks over (job, number of GPUs) with at most one choice a job. The recurrence runs
-over jobs; for one job all totals k and all choices j are taken at once.
-
-Best-fit placement: which nodes give a job its GPUs (E11, E12: Algorithm 3).
-
-How long an epoch takes on g GPUs: preset, then recorded, then fitted (E13).
-"""
+Expansion and reduction (E6-E10) are grouped knapsacks over (job, number of GPUs) with at most one choice a job. The
+recurrence runs over jobs; for one job all totals k and all choices j are taken at once."""
 
 from __future__ import annotations
 
@@ -40,8 +31,7 @@ def _check(epoch_s: ArrayLike, gpus: ArrayLike, epochs: ArrayLike) -> tuple[Floa
 def _best(table: Sequence[Floats], size: int) -> tuple[Floats, list[Ints]]:
     """Max-plus fold: best total value for each number of GPUs 0..size given, and each job's choice.
 
-    ``table[i][j]`` is the value of j GPUs for job i; -inf forbids. Ties take the smaller j.
-    """
+    ``table[i][j]`` is the value of j GPUs for job i; -inf forbids. Ties take the smaller j."""
     total = np.full(size + 1, -np.inf)
     total[0] = 0.0
     choices: list[Ints] = []
@@ -82,8 +72,7 @@ def expand(
         fewest GPUs.
 
     Raises:
-        ValueError: shapes differ or a job's GPUs lie outside 1..P.
-    """
+        ValueError: shapes differ or a job's GPUs lie outside 1..P."""
     f, s, left = _check(epoch_s, gpus, epochs)
     if idle <= 0 or not len(s):
         return np.zeros(len(s), dtype=np.intp), 0.0
@@ -115,8 +104,7 @@ def reduce(epoch_s: ArrayLike, gpus: ArrayLike, epochs: ArrayLike, reclaim: int)
         (m,) GPUs that each job loses, and the total time lost; negative where fewer GPUs are faster.
 
     Raises:
-        ValueError: shapes differ, or the jobs have fewer than ``reclaim`` GPUs beyond one each.
-    """
+        ValueError: shapes differ, or the jobs have fewer than ``reclaim`` GPUs beyond one each."""
     f, s, left = _check(epoch_s, gpus, epochs)
     spare = int((s - 1).sum())
     if not 0 <= reclaim <= spare:
@@ -139,8 +127,7 @@ class ElasticJob:
         job_id: the job's name.
         gpus: GPUs that it has, at least one.
         epochs: epochs left, fractions included; the user asks for epochs, never for GPUs (E21).
-        epoch_s: (P,) seconds of one epoch on 1..P GPUs.
-    """
+        epoch_s: (P,) seconds of one epoch on 1..P GPUs."""
 
     job_id: Hashable
     gpus: int
@@ -155,8 +142,7 @@ class Resize:
     Attributes:
         admit: how many waiting requests start now, with one GPU each, first come first served.
         gpus: job -> its new GPUs, only jobs that change. They and the admitted ones are placed anew; no
-            other job moves.
-    """
+            other job moves."""
 
     admit: int
     gpus: dict[Hashable, int]
@@ -180,8 +166,7 @@ def rescale(running: Sequence[ElasticJob], waiting: int, total_gpus: int, restar
         The requests to admit and the jobs to resize.
 
     Raises:
-        ValueError: the running jobs hold more GPUs than there are.
-    """
+        ValueError: the running jobs hold more GPUs than there are."""
     gpus = np.array([job.gpus for job in running], dtype=np.intp)
     idle = total_gpus - int(gpus.sum())
     if idle < 0:
@@ -227,8 +212,7 @@ def ef_gpus(epoch_s: Sequence[float] | Floats, free_gpus: int, total_gpus: int, 
             epoch is fastest and waits for it.
 
     Returns:
-        GPUs to start with, 0 to wait. Requests behind the first wait too.
-    """
+        GPUs to start with, 0 to wait. Requests behind the first wait too."""
     most = min(total_gpus, len(epoch_s))
     if rule == "free":
         return min(free_gpus, most)
@@ -259,8 +243,7 @@ def best_fit(free: Mapping[Node, int], jobs: Iterable[tuple[Job, int]]) -> dict[
         For each job the (node, GPUs) that it gets, in the order taken.
 
     Raises:
-        NotEnoughGpus: the jobs need more than is free.
-    """
+        NotEnoughGpus: the jobs need more than is free."""
     wanted = sorted(jobs, key=lambda item: -item[1])
     need = sum(gpus for _, gpus in wanted)
     queue = sorted((gpus, node) for node, gpus in free.items() if gpus > 0)
@@ -296,8 +279,7 @@ class EpochTimes:
         preset: (P,) time of one epoch on 1..P GPUs.
 
     Raises:
-        ValueError: the preset is empty or holds a time that is not above 0.
-    """
+        ValueError: the preset is empty or holds a time that is not above 0."""
 
     def __init__(self, preset: Sequence[float]) -> None:
         self.preset: Floats = np.asarray(preset, dtype=np.float64)
@@ -309,8 +291,7 @@ class EpochTimes:
         """Note an epoch that took ``epoch_s`` on ``gpus`` GPUs.
 
         Raises:
-            ValueError: the GPUs are not 1..P or the time is not above 0.
-        """
+            ValueError: the GPUs are not 1..P or the time is not above 0."""
         if not 1 <= gpus <= len(self.preset) or not epoch_s > 0:
             raise ValueError(f"an epoch of {epoch_s} on {gpus} GPUs; need 1..{len(self.preset)}, above 0")
         self._records.setdefault(gpus, []).append(epoch_s)

@@ -1,9 +1,4 @@
-"""Genetic search, and where it begins.
-
-The genetic search for the allocation that suits all jobs best (P24, P27-P28).
-
-Allocations to begin the search with: greedy by gain per GPU, from nothing or from the present one.
-"""
+"""Pollux's genetic search for the best allocation of all jobs, and where it begins (P24, P27-P28)."""
 
 from __future__ import annotations
 
@@ -23,7 +18,7 @@ Utility = Callable[[Floats], Floats]
 
 
 def _sizes(layout: Layout) -> Ints:
-    """GPU counts worth trying: each count on one node, then whole nodes, to four times a fair share."""
+    """GPU counts to try: each count on one node, then whole nodes, to four times a fair share."""
     width = layout.width
     fair = int(layout.capacity.sum()) / max(1, layout.jobs)
     nodes = min(len(layout.capacity), max(2, int(np.ceil(4 * fair / width))))
@@ -53,7 +48,8 @@ def _next_step(row: Floats, sizes: Ints, at: int, room: int) -> tuple[float, int
 
 
 def greedy_allocation(layout: Layout, speedups: SpeedupTable, utility: Utility) -> Slots:
-    """(N, width) GPUs one after the other to whom they help most, then packed; forgets the present."""
+    """(N, width) allocation from nothing: GPUs go one after the other to the job that they help most, then are
+    packed."""
     sizes = _sizes(layout)
     value = _utilities(layout, speedups, utility, sizes)
     at = [0] * layout.jobs
@@ -94,14 +90,13 @@ def _pack(layout: Layout, wanted: Ints) -> Slots:
 
 
 def keep_and_fill(layout: Layout, speedups: SpeedupTable, utility: Utility, penalty: Floats) -> Slots:
-    """(N, width) the present allocation; idle GPUs go to waiting jobs and to jobs on the same node.
+    """(N, width) the present allocation, with idle GPUs given to waiting jobs and to jobs on the same node.
 
     Args:
         layout: the problem.
         speedups: the jobs' speedups.
         utility: a job's part of the objective.
-        penalty: (J,) factor on the speedup of a job that changes.
-    """
+        penalty: (J,) factor on the speedup of a job that changes."""
     out = layout.slots_of(layout.base)
     width, idle = layout.width, layout.jobs
     sizes = np.arange(width + 1)
@@ -153,8 +148,7 @@ class Objective:
     Attributes:
         p: fairness: 1 is the mean, 0 the geometric mean, ever more negative looks at the worst job.
         offset: added to each speedup, so that a job without GPUs does not decide alone.
-        scale: factor on the speedups; the published code takes nodes / GPUs.
-    """
+        scale: factor on the speedups; the published code takes nodes / GPUs."""
 
     p: float = -1.0
     offset: float = 1e-3
@@ -186,8 +180,7 @@ class SearchOptions:
         reset: part of a child's jobs that return to their present GPUs.
         drop: part of a child's jobs that lose GPUs.
         seeds: begin also with a greedy allocation, and with the present one filled up; the published
-            search begins with the present one alone.
-    """
+            search begins with the present one alone."""
 
     population: int = 100
     generations: int = 100
@@ -206,8 +199,7 @@ class SearchResult:
         fitness: its fitness.
         speedups: (J,) its speedups, restart factor included.
         population: (P, N, width) the last population, best first, to begin the next search with.
-        generations: generations that were run.
-    """
+        generations: generations that were run."""
 
     allocation: Ints
     fitness: float
@@ -223,8 +215,7 @@ def carry_over(population: Slots, old_jobs: int, index: ArrayLike, jobs: int) ->
         population: (P, N, width) of the last search.
         old_jobs: number of jobs then.
         index: (old_jobs,) each old job's index now, -1 if it is gone.
-        jobs: number of jobs now.
-    """
+        jobs: number of jobs now."""
     new = np.append(np.asarray(index, dtype=np.int32), -1)
     mapped = new[np.minimum(population, old_jobs)]
     return np.where(mapped < 0, jobs, mapped).astype(np.int32)
@@ -266,8 +257,7 @@ def search(
         The best allocation found; never worse than ``base``, if that obeys the rules.
 
     Raises:
-        ValueError: shapes do not agree.
-    """
+        ValueError: shapes do not agree."""
     goal = objective if objective is not None else Objective()
     effort = options if options is not None else SearchOptions()
     room = np.asarray(capacity, dtype=np.intp)
@@ -347,7 +337,7 @@ class _Search:
         return slots[order], fitness[order]
 
     def _children(self, population: Slots) -> Slots:
-        """As many children: parents by tournament, crossover at one point of the jobs, mutation."""
+        """As many children as parents: parents by tournament, crossover at one point of the jobs, mutation."""
         # The population is sorted, so the smaller index wins.
         parents = self.rng.integers(len(population), size=(self.size, 2)).min(axis=1)
         a, b = population[parents[::2]], population[parents[1::2]]
@@ -358,8 +348,7 @@ class _Search:
         """Jobs below the point from one parent, the others from the other.
 
         Where a node is then too small, early jobs go first in one child (``sign`` 1), late jobs in the
-        other.
-        """
+        other."""
         idle = self.layout.jobs
         both = np.concatenate([np.where(low < point, low, idle), np.where(high >= point, high, idle)], axis=2)
         if sign < 0:

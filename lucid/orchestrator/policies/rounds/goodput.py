@@ -1,9 +1,4 @@
-"""Goodput model and its fit.
-
-Pollux's goodput model: how fast a job learns on an allocation, and with which batch (P1-P15, P21, P29).
-
-Fitting theta_sys to observed step times, with priors where little was seen (P16-P19).
-"""
+"""Pollux's goodput: how fast a job learns on an allocation, and the fit to step times (P1-P21, P29)."""
 
 from __future__ import annotations
 
@@ -29,8 +24,7 @@ class PerfParams(NamedTuple):
     ``alpha_c + beta_c m`` is the time of one forward and backward pass on m samples (P11),
     ``alpha_n + beta_n (K-2)`` that of synchronising K replicas across nodes, ``alpha_r + beta_r (K-2)``
     within one node (P12); seconds, seconds a sample, seconds a replica. ``gamma`` in 1..10 says how far
-    the two overlap (P13): 1 not at all, 10 almost wholly.
-    """
+    the two overlap (P13): 1 not at all, 10 almost wholly."""
 
     alpha_c: float
     beta_c: float
@@ -60,8 +54,7 @@ class BatchLimits:
         accumulation: may several passes make one step?
 
     Raises:
-        ValueError: ``most`` is below ``init``, or a limit is below 1.
-    """
+        ValueError: ``most`` is below ``init``, or a limit is below 1."""
 
     init: int
     most: int
@@ -86,8 +79,7 @@ class BatchChoice:
     Attributes:
         goodput: samples of the initial batch size's worth a second; 0 where nothing is feasible.
         atomic: samples a GPU a pass.
-        accum: extra passes before a step.
-    """
+        accum: extra passes before a step."""
 
     goodput: Floats
     atomic: Ints
@@ -100,8 +92,7 @@ class GoodputModel(NamedTuple):
     Attributes:
         perf: theta_sys; each field a number or an array that broadcasts against the arguments.
         grad: gradient statistics at ``init``, likewise.
-        init: M0, samples.
-    """
+        init: M0, samples."""
 
     perf: PerfParams
     grad: GradParams
@@ -114,8 +105,7 @@ class GoodputModel(NamedTuple):
             nodes: N, nodes that the replicas are on.
             replicas: K, GPUs.
             atomic: m, samples a GPU a pass.
-            accum: s, extra passes before a step.
-        """
+            accum: s, extra passes before a step."""
         p = self.perf
         n, k, m, s = (np.asarray(x, dtype=np.float64) for x in (nodes, replicas, atomic, accum))
         compute = p.alpha_c + p.beta_c * m
@@ -126,8 +116,7 @@ class GoodputModel(NamedTuple):
         """Progress of a sample in a batch of ``batch``, relative to one of M0 (P7, P8).
 
         (phi + M0) / (phi + M) with phi = M0 var / sqr, in the form (var + sqr) / (var + r sqr) with r = M / M0,
-        which loses no digits to statistics next to nothing. 1 / r where both statistics are zero.
-        """
+        which loses no digits to statistics next to nothing. 1 / r where both statistics are zero."""
         ratio = np.asarray(batch, dtype=np.float64) / self.init
         sqr, var = np.asarray(self.grad.sqr), np.asarray(self.grad.var)
         denominator = var + ratio * sqr
@@ -152,8 +141,7 @@ class GoodputModel(NamedTuple):
             The choices, in the shape of the broadcast arguments.
 
         Raises:
-            ValueError: an allocation has no node, or fewer GPUs than nodes.
-        """
+            ValueError: an allocation has no node, or fewer GPUs than nodes."""
         n, k = np.broadcast_arrays(np.asarray(nodes), np.asarray(replicas))
         if (n < 1).any() or (k < n).any():
             raise ValueError(f"allocations of {n.tolist()} nodes and {k.tolist()} GPUs; need 1 <= N <= K")
@@ -192,8 +180,7 @@ def best_batches(
 
     50 total batch sizes in geometric space between max(M0, low K) and ``most``; a size that exceeds
     ``high`` a GPU is split into equal passes. On one GPU a batch above M0 takes at least two passes, for
-    the gradient's variance cannot be told from one; where passes may not be added up, one GPU keeps M0.
-    """
+    the gradient's variance cannot be told from one; where passes may not be added up, one GPU keeps M0."""
     init = np.asarray(model.init)
     batch = np.geomspace(np.maximum(init, low * replicas), most, _CANDIDATES)  # (50, n)
     local = batch / replicas
@@ -228,8 +215,7 @@ class Observations:
         replicas: K, GPUs.
         atomic: m, samples a GPU a pass.
         accum_s: seconds of a pass that is not followed by a step (forward and backward only).
-        step_s: seconds of the last pass, synchronisation included.
-    """
+        step_s: seconds of the last pass, synchronisation included."""
 
     nodes: Floats
     replicas: Floats
@@ -244,8 +230,7 @@ class Observations:
         """From any sequences of equal length.
 
         Raises:
-            ValueError: lengths differ, there is none, or a time is not above 0.
-        """
+            ValueError: lengths differ, there is none, or a time is not above 0."""
         columns = [np.asarray(x, dtype=np.float64) for x in (nodes, replicas, atomic, accum_s, step_s)]
         if len({c.shape for c in columns}) != 1 or columns[0].ndim != 1 or not len(columns[0]):
             raise ValueError(f"observations of shapes {[c.shape for c in columns]}; need equal (n,), n >= 1")
@@ -266,8 +251,7 @@ class FitObjective:
     """The objective and its gradient (P16), with all that depends on the observations alone worked out once.
 
     RMSLE(pass time) + RMSLE(step time) + 1e-3 (gamma-1)^2 + 1e-2 ((beta_n/alpha_n)^2 +
-    (beta_r/alpha_r)^2): the regularisers prefer little overlap and a small cost of more replicas.
-    """
+    (beta_r/alpha_r)^2): the regularisers prefer little overlap and a small cost of more replicas."""
 
     def __init__(self, seen: Observations) -> None:
         self._atomic = seen.atomic
@@ -348,8 +332,7 @@ def fit_perf_params(seen: Observations, *, multi_start: bool = True) -> FitResul
             corner of the objective.
 
     Returns:
-        The parameters, and the objective that they reach.
-    """
+        The parameters, and the objective that they reach."""
     lower = np.array([_LEAST] * 6 + [1.0])
     upper = np.array([np.inf] * 6 + [_MOST_GAMMA])
     fixed: dict[int, float] = {}

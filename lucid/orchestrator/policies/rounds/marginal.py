@@ -1,9 +1,4 @@
-"""Marginal gains, DRF, even spread.
-
-Who gets one more server or worker: by time saved per resource spent (O10-O13).
-
-What Optimus was compared with: dominant resource fairness, and Kubernetes' own placement (O19, O21).
-"""
+"""Optimus's marginal gains; and fair shares (DRF) and Kubernetes' placement beside it (O10-O21)."""
 
 from __future__ import annotations
 
@@ -33,8 +28,7 @@ class OptimusJob:
         server: demand of one parameter server: cpu, memory, bandwidth, gpu.
         worker: demand of one worker, likewise.
         epochs: Q, epochs left; at most 0 counts as finished.
-        speed: (servers, workers) -> epochs a unit of time, None while unknown.
-    """
+        speed: (servers, workers) -> epochs a unit of time, None while unknown."""
 
     job_id: Hashable
     server: tuple[float, float, float, float]
@@ -49,8 +43,7 @@ class Allocation:
 
     Attributes:
         tasks: job -> (servers, workers).
-        unknown: jobs that got their first pair but whose speed is not known yet.
-    """
+        unknown: jobs that got their first pair but whose speed is not known yet."""
 
     tasks: dict[Hashable, tuple[int, int]]
     unknown: tuple[Hashable, ...]
@@ -72,8 +65,7 @@ def allocate(jobs: Sequence[OptimusJob], capacity: ArrayLike, stop: Stop = "publ
             does not gain, and goes on with the job's other task and with other jobs.
 
     Returns:
-        The allocation.
-    """
+        The allocation."""
     total = np.asarray(capacity, dtype=np.float64)
     used = np.zeros(len(RESOURCES))
     tasks: dict[Hashable, tuple[int, int]] = {}
@@ -150,8 +142,7 @@ class Claim:
         job_id: the job's name.
         demand: what one more unit of the job takes of each resource: a worker, or a worker with its server.
         most: most units that the job can use.
-        least: units without which it does not run.
-    """
+        least: units without which it does not run."""
 
     job_id: Hashable
     demand: tuple[float, ...]
@@ -170,8 +161,7 @@ def fair_shares(claims: Sequence[Claim], capacity: ArrayLike) -> dict[Hashable, 
         capacity: the cluster's total of each resource.
 
     Returns:
-        Units by job, 0 for those that wait.
-    """
+        Units by job, 0 for those that wait."""
     total = np.asarray(capacity, dtype=np.float64)
     left = total.copy()
     units: dict[Hashable, int] = {claim.job_id: 0 for claim in claims}
@@ -203,8 +193,7 @@ def pick_node(demand: ArrayLike, used: ArrayLike, capacity: ArrayLike) -> int | 
         capacity: (N, R) of each node.
 
     Returns:
-        The best node, the first of equals; None if none has room.
-    """
+        The best node, the first of equals; None if none has room."""
     after, total = np.asarray(used, dtype=np.float64) + np.asarray(demand), np.asarray(capacity, dtype=np.float64)
     fits = (after <= total + 1e-9).all(axis=1)
     if not fits.any():

@@ -1,11 +1,8 @@
-"""The policies optimus, optimus-fitted, drf.
+"""The policies ``optimus``, ``optimus-fitted`` and ``drf``, for jobs that train without parameter servers.
 
-Optimus: one GPU after another to the job whose training it shortens most (rows O1-O13), for jobs that train
-without parameter servers: one worker a GPU, all of them synchronising with each other.
-
-Dominant resource fairness, with which Optimus was compared (rows O19, O21): every elastic job gets as many GPUs as
-every other, placed one by one as Kubernetes does by default.
-"""
+Optimus gives one GPU after another to the job whose training it shortens most (rows O1-O13); a worker is a GPU, and
+all workers synchronise with each other. Dominant resource fairness, with which it was compared (rows O19, O21), gives
+every elastic job as many GPUs as every other, placed one by one as Kubernetes does by default."""
 
 from __future__ import annotations
 
@@ -42,12 +39,12 @@ Point = tuple[int, int]
 _WORKER = (0.0, 0.0, 0.0, 1.0)
 _NO_SERVER = (0.0, 0.0, 0.0, 0.0)
 _ALMOST = 1e-3
-"""Epochs left of a job that has outlived what was expected of it: it goes on, and asks for nothing."""
+"""Epochs left of a job that has outlived its expected number: it goes on, and asks for nothing."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Memory:
-    """What jobs of each type have shown: speeds measured, epochs of those that have ended. ``present``: by job
+    """What jobs of each type have shown: measured speeds, and epochs of those that have ended. ``present``: by job
     id, type and last report of the jobs that were there."""
 
     speeds: Mapping[str, Mapping[Point, float]] = field(default_factory=dict)
@@ -56,10 +53,9 @@ class _Memory:
 
 
 class OptimusPolicy(RoundPolicy):
-    """With ``fitted`` the epochs that a job takes come from its loss curve or from jobs of its type (those of the
-    same name), and its speed from a fit to what it and they have shown; an unknown job runs on numbers
-    of GPUs chosen by lot until it is known (O9). Otherwise both are the predictor's.
-    """
+    """Optimus. With ``fitted`` a job's epochs come from its loss curve or from jobs of its type (those of the same
+    name), and its speed from a fit to what it and they have shown; an unknown job runs on numbers of GPUs chosen at
+    random until it is known (O9). Otherwise the predictor gives both."""
 
     rules = PolicyRules(preempts="elastic", resizes=True)
 
@@ -72,7 +68,7 @@ class OptimusPolicy(RoundPolicy):
         self._fits: dict[str, SpeedEstimator] = {}
 
     def idle_plan(self, partition: Partition, memory: object) -> PartitionPlan | None:
-        """What was learnt is kept while nobody is there."""
+        """The plan while no job is there: what was learnt is kept."""
         return None if partition.pending or partition.running else PartitionPlan({}, memory=memory)
 
     def plan_round(self, partition: Partition, snapshot: Snapshot, memory: object) -> PartitionPlan:
@@ -114,7 +110,7 @@ class OptimusPolicy(RoundPolicy):
     def _fitted_jobs(
         self, entries: list[Entry], memory: _Memory, now_s: float
     ) -> tuple[list[OptimusJob], dict[str, int]]:
-        """The jobs as far as they are known, and how many GPUs to try for those that are not."""
+        """The jobs as far as they are known, and how many GPUs to try for the others."""
         jobs: list[OptimusJob] = []
         probes: dict[str, int] = {}
         for entry in entries:
@@ -140,7 +136,7 @@ class OptimusPolicy(RoundPolicy):
         return jobs, probes
 
     def _estimator(self, kind: str, batch: int, points: Mapping[Point, float]) -> SpeedEstimator:
-        """The fit to these points; made once."""
+        """The fit to these points, made once."""
         kept = self._fits.get(kind)
         if kept is None or kept.points != points:
             kept = self._fits[kind] = SpeedEstimator("sync", batch, points)
@@ -151,7 +147,7 @@ _MOST_PROBED = 10
 
 
 def _type(entry: Entry) -> str:
-    """Jobs of one name and batch size are taken to be alike; one without a name is like no other."""
+    """The type of a job: jobs of one name and batch size count as alike; one without a name is like no other."""
     return f"{entry.job.name or entry.job.id} {limits_of(entry).batch}"
 
 
@@ -160,13 +156,13 @@ def _job(job_id: str, epochs: float, speed: Callable[[int, int], float | None]) 
 
 
 def _capped(estimator: SpeedEstimator, most: int) -> Callable[[int, int], float | None]:
-    """Speed by GPUs; no faster beyond the most that the job may have."""
+    """The speed by GPUs, no faster beyond the most that the job may have."""
     return lambda _, workers: estimator(min(workers, most), min(workers, most))
 
 
 def _known_job(entry: Entry, prediction: Prediction | None, measured: bool) -> OptimusJob:
-    """By the predictor; a job that it cannot tell of keeps to one GPU. ``measured``: the epochs after the present
-    one, by a measured run."""
+    """The job by its prediction; one without a prediction keeps to one GPU. ``measured``: take the epochs after the
+    present one from a measured run."""
     progress, most = entry.progress, most_of(entry)
     done = progress.epochs if progress is not None else 0.0
     if prediction is None or prediction.epochs is None or not prediction.epoch_s:
@@ -183,9 +179,9 @@ def _known_job(entry: Entry, prediction: Prediction | None, measured: bool) -> O
 
 
 def _learn(memory: _Memory, entries: list[Entry], there: Collection[str]) -> _Memory:
-    """What the jobs that are there have measured, and how long those took that are gone. A number of GPUs is
-    measured once for a type: the mean of the jobs that show it first. ``there``: all jobs; one that is not to
-    be resized for a while has not ended."""
+    """The memory with what present jobs have measured, and how long those took that are gone. A number of GPUs is
+    measured once for a type: the mean of the jobs that show it first. ``there``: all jobs; a job that is not resized
+    for a while has not ended."""
     present = {job_id: seen for job_id, seen in memory.present.items() if job_id in there}
     present |= {e.job.id: (_type(e), e.progress.epochs if e.progress is not None else 0.0) for e in entries}
     epochs = dict(memory.epochs)
@@ -203,7 +199,7 @@ def _learn(memory: _Memory, entries: list[Entry], there: Collection[str]) -> _Me
 
 
 def _probe(wanted: dict[str, int], probes: Mapping[str, int], total: int) -> None:
-    """Jobs that are not known yet run on the number of GPUs to be tried, as far as GPUs are left."""
+    """Give jobs that are not known yet the number of GPUs to be tried, as far as GPUs are left."""
     left = total - sum(wanted.values())
     for job_id, gpus in probes.items():
         if job_id in wanted:
@@ -214,8 +210,8 @@ def _probe(wanted: dict[str, int], probes: Mapping[str, int], total: int) -> Non
 
 
 def _rows(draft: PlanDraft, entries: list[Entry], wanted: Mapping[str, int]) -> dict[str, Ints]:
-    """(N,) GPUs of each job on each node. Who keeps his number keeps his GPUs; the others follow, those with
-    few GPUs first (O14), each on the emptiest nodes: so on as few as possible (O16)."""
+    """(N,) GPUs of each job on each node. A job that keeps its number keeps its GPUs; the others follow, those with
+    few GPUs first (O14), each on the emptiest nodes, so on as few as possible (O16)."""
     base = draft.base(entries)
     rows: dict[str, Ints] = {}
     room = draft.capacity.copy()
@@ -236,8 +232,8 @@ def _rows(draft: PlanDraft, entries: list[Entry], wanted: Mapping[str, int]) -> 
 
 
 class DrfPolicy(RoundPolicy):
-    """Decides at Optimus's rounds. A worker is a GPU, so the dominant resource of each job is the GPU. Who keeps his
-    number of GPUs keeps his GPUs."""
+    """DRF, at Optimus's rounds. A worker is a GPU, so the dominant resource of each job is the GPU. A job that keeps
+    its number of GPUs keeps its GPUs."""
 
     name = "optimus-drf"
     needs = frozenset({Capability.RESIZE, Capability.PREEMPT})

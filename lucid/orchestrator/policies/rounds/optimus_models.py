@@ -1,11 +1,4 @@
-"""Loss and speed curves, epochs, probes.
-
-Optimus's models: how the loss falls and how fast a job runs on p servers and w workers (O2-O8).
-
-How many epochs a job will take (O4, O5).
-
-Short test runs that tell how fast a job is (O9).
-"""
+"""Optimus's models: loss curves, speed on p servers and w workers, epochs to go, and test runs (O2-O9)."""
 
 from __future__ import annotations
 
@@ -40,7 +33,7 @@ class LossModel:
 
 
 def loss_sigma(points: int) -> Floats:
-    """(points,) deviations: divided by 4 for each later third, so that late points count more (O3)."""
+    """(points,) standard deviations: divided by 4 for each later third, so that late points count more (O3)."""
     third = math.ceil(points / 3)
     return np.asarray(0.25 ** (np.arange(points) // third), dtype=np.float64)
 
@@ -53,8 +46,7 @@ def fit_loss(epochs: ArrayLike, losses: ArrayLike) -> LossModel | None:
         losses: (n,) loss after each.
 
     Returns:
-        The model; None with fewer than three points, or if no curve was found (a loss may rise at first).
-    """
+        The model; None with fewer than three points, or if no curve was found (a loss may rise at first)."""
     x, y = np.asarray(epochs, dtype=np.float64), np.asarray(losses, dtype=np.float64)
     if len(x) < LEAST_LOSS_POINTS:
         return None
@@ -77,8 +69,7 @@ class SpeedModel:
     """Steps a second on p servers and w workers (O6, O7).
 
     async: w / (a + b w/p + c w + d p); sync: 1 / (a M/w + b + c w/p + d w + e p), M the total batch
-    size; all parameters >= 0.
-    """
+    size; all parameters >= 0."""
 
     kind: Kind
     params: tuple[float, ...]
@@ -118,8 +109,7 @@ def fit_speed(kind: Kind, points: Mapping[tuple[int, int], float], batch: float)
         batch: total batch size M, samples.
 
     Returns:
-        The model; None with fewer than 4 (async) or 5 (sync) points, or if none was found.
-    """
+        The model; None with fewer than 4 (async) or 5 (sync) points, or if none was found."""
     if len(points) < LEAST_SPEED_POINTS[kind]:
         return None
     place = np.array(list(points), dtype=np.float64)
@@ -164,8 +154,7 @@ class SpeedEstimator:
     Args:
         kind: how the job synchronises.
         batch: total batch size, samples.
-        points: (servers, workers) -> measured steps a second.
-    """
+        points: (servers, workers) -> measured steps a second."""
 
     def __init__(self, kind: Kind, batch: float, points: Mapping[tuple[int, int], float]) -> None:
         self.points = dict(points)
@@ -196,8 +185,7 @@ def converged_at(model: LossModel, progress: float) -> int | None:
         progress: epochs done.
 
     Returns:
-        The epoch; None if it lies beyond 100.
-    """
+        The epoch; None if it lies beyond 100."""
     start = max(0, int(progress) - WINDOW)
     loss = model.loss(np.arange(start, MOST_EPOCHS + 1))
     for end in range(WINDOW - 1, len(loss)):
@@ -226,8 +214,7 @@ def end_epoch(
 
     Returns:
         The specified or the mean number; else where the fitted loss converges, at least the present
-        epoch; else ``progress`` + 20.
-    """
+        epoch; else ``progress`` + 20."""
     if specified is not None:
         return specified
     if same_type:
@@ -266,8 +253,7 @@ def next_probe(
         known: points measured already.
         rng: chance.
         diagonal: only p = w, as published.
-        most: most servers, and workers, of a test run.
-    """
+        most: most servers, and workers, of a test run."""
     done = set(known)
     if len(done) >= POINTS:
         return None

@@ -1,4 +1,4 @@
-"""Pollux: every round divides the GPUs anew, for the most goodput (rows P20, P24-P30)."""
+"""The policy ``pollux``: every round divides the GPUs anew, for the most goodput (rows P20, P24-P30)."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class _Memory:
 
 
 class PolluxPolicy(RoundPolicy):
-    """Needs no estimate: it uses what the jobs report."""
+    """Pollux. It needs no estimate: it uses what the jobs report."""
 
     name = "pollux"
     needs = frozenset({Capability.RESIZE, Capability.ADAPT, Capability.PREEMPT})
@@ -47,7 +47,7 @@ class PolluxPolicy(RoundPolicy):
         super().__init__(settings.interval_s)
         self._settings = settings
         self._goodputs: dict[str, Goodputs] = {}
-        """By partition, what the last round has worked out: the same again where a job reports nothing new."""
+        """By partition, the goodputs of the last round, which hold where a job reports nothing new."""
 
     def plan_round(self, partition: Partition, snapshot: Snapshot, memory: object) -> PartitionPlan:
         """Search for the best allocation."""
@@ -122,8 +122,8 @@ def reported_job(entry: Entry, now_s: float) -> PolluxJob:
 
 
 def chosen_batches(jobs: Sequence[PolluxJob], rows: Iterable[Ints], present: Ints) -> dict[str, tuple[int, int]]:
-    """By id, samples a GPU a pass and passes a step with the best goodput (P21), of jobs whose GPUs change; not of
-    those whose batch is pinned, or of which no model is known."""
+    """By id, samples per GPU and pass and passes per step with the best goodput (P21), for jobs whose GPUs change.
+    Jobs with a pinned batch, or without a model, are left out."""
     found = {}
     for job, row, before in zip(jobs, rows, present, strict=True):
         model, limits = job.model, job.limits

@@ -1,10 +1,9 @@
-"""Many allocations at once: the population of the genetic search, one entry a GPU (P27, P28).
+"""The population of Pollux's genetic search: many allocations at once, one entry a GPU (P27, P28).
 
-An allocation matrix jobs x nodes is almost empty: a cluster of G GPUs has at most G entries. So an
-individual is kept as the job that each GPU works for: an array (population, nodes, GPUs of a node) of job
-indices, ``jobs`` standing for none, sorted within each node. A node can then not be oversubscribed, and a
-generation costs as much as the cluster is large, however many jobs wait.
-"""
+An allocation matrix jobs x nodes is almost empty: a cluster of G GPUs has at most G entries. So an individual is the
+job that each GPU works for: an array (population, nodes, GPUs of a node) of job indices, ``jobs`` standing for none,
+sorted within each node. A node can then not be oversubscribed, and a generation costs as much as the cluster is
+large, however many jobs wait."""
 
 from __future__ import annotations
 
@@ -27,8 +26,7 @@ class Counts(NamedTuple):
     Attributes:
         replicas: GPUs of each job.
         across: 1 where they are on several nodes.
-        changed: whether the job's row differs from the present allocation.
-    """
+        changed: whether the job's row differs from the present allocation."""
 
     replicas: Ints
     across: Ints
@@ -45,8 +43,7 @@ class Layout:
         max_replicas: (J,) most GPUs of each job.
         avoid_interference: at most one job that is on several nodes may use a node (P28).
         blocked: (N,) nodes on which a job outside the search is such a job already.
-        max_nodes: (J,) most nodes of each job; ``None``: nobody has such a bound.
-    """
+        max_nodes: (J,) most nodes of each job; ``None``: nobody has such a bound."""
 
     capacity: Ints
     base: Ints
@@ -88,7 +85,7 @@ class Layout:
 
     @cached_property
     def _cells(self) -> tuple[Ints, Ints, Ints]:
-        """Of the present allocation: GPUs by node and job, flat; where each node begins in it; GPUs of each job."""
+        """The present allocation: GPUs by node and job, flat; where each node begins in it; GPUs of each job."""
         by_node = np.concatenate([self.base.T, np.zeros((self.base.shape[1], 1), dtype=np.intp)], axis=1)
         return by_node.ravel(), (np.arange(len(by_node)) * (self.jobs + 1))[:, None], self.base.sum(axis=1)
 
@@ -125,8 +122,7 @@ class Layout:
             rng: decides which of two distributed jobs keeps a node and which GPUs are dropped.
 
         Returns:
-            The same array, sorted within nodes.
-        """
+            The same array, sorted within nodes."""
         idle = self.jobs
         # Sorted, the entries beyond a small node's size are its last.
         slots.sort(axis=2)
@@ -160,7 +156,7 @@ class Layout:
         return slots
 
     def _on_few_nodes(self, slots: Slots, most: Ints, rng: np.random.Generator) -> None:
-        """Take jobs off the nodes beyond those that they may have: off those on which they have the fewest GPUs."""
+        """Take jobs off the nodes beyond their most: off those on which they have the fewest GPUs."""
         bound = np.append(most < len(self.capacity), False)
         mine = np.flatnonzero(bound.take(slots.ravel()))
         if not len(mine):
@@ -178,7 +174,7 @@ class Layout:
         slots.sort(axis=2)
 
     def _one_distributed_job(self, slots: Slots, keys: Ints, rng: np.random.Generator) -> Ints:
-        """Entries, numbered flat, that are to go for no node to have two distributed jobs."""
+        """Entries, numbered flat, to remove so that no node has two distributed jobs."""
         idle = self.jobs
         nodes = self._tally(keys[_first(slots)], len(slots))
         nodes[:, idle] = 0

@@ -1,4 +1,4 @@
-"""Speedups: what an allocation is worth to a job, relative to a fair share (P20, P24-P26)."""
+"""Pollux's speedups: what an allocation is worth to a job, relative to a fair share (P20, P24-P26)."""
 
 from __future__ import annotations
 
@@ -38,8 +38,7 @@ class PolluxJob:
         limits: its batch limits; needed with a model.
         max_replicas: most GPUs that it may get now, see :func:`growth_cap`.
         age_s: seconds since it was submitted.
-        restarts: how often it was restarted.
-    """
+        restarts: how often it was restarted."""
 
     job_id: Hashable
     model: GoodputModel | None
@@ -52,8 +51,7 @@ class PolluxJob:
 def growth_cap(largest_ever: int, limits: BatchLimits | None = None) -> int:
     """Most GPUs of a job: twice the most that it ever had, one for a new job (P20).
 
-    Also no more than its batch limits can feed.
-    """
+    Also no more than its batch limits can feed."""
     cap = max(2 * largest_ever, 1)
     return cap if limits is None else min(cap, max(limits.max_replicas, 1))
 
@@ -64,8 +62,7 @@ def restart_factors(age_s: ArrayLike, restarts: ArrayLike, delay_s: ArrayLike = 
     Args:
         age_s: T, (J,) seconds since submission.
         restarts: R, (J,) restarts so far.
-        delay_s: d, seconds that one restart takes; of all jobs, or (J,) of each.
-    """
+        delay_s: d, seconds that one restart takes; of all jobs, or (J,) of each."""
     age = np.asarray(age_s, dtype=np.float64)
     delay = np.asarray(delay_s, dtype=np.float64)
     kept = np.maximum(age - np.asarray(restarts) * delay, 0.0)
@@ -84,8 +81,7 @@ class SpeedupTable:
         total_gpus: GPUs of the cluster.
         base: what counts as 1: "fair" is ceil(G/J) GPUs on one node, as in the published simulator;
             "one" is one GPU, as in the later code.
-        known: goodputs that an earlier table has worked out: its ``known``.
-    """
+        known: goodputs that an earlier table has worked out: its ``known``."""
 
     def __init__(
         self, jobs: Sequence[PolluxJob], total_gpus: int, base: Base = "fair", known: Goodputs | None = None
@@ -119,7 +115,8 @@ class SpeedupTable:
 
     @property
     def known(self) -> Goodputs:
-        """The goodputs worked out so far, by model and limits: jobs report something new seldom."""
+        """The goodputs worked out so far, by model and limits, for the next table: jobs seldom report something
+        new."""
         rows = zip(self._found, self.jobs, strict=True)
         return {(job.model, job.limits): row for row, job in rows if job.model is not None}
 
@@ -156,8 +153,7 @@ class SpeedupTable:
             replicas: GPUs, at most the job's ``max_replicas``.
 
         Returns:
-            Array in the shape of the broadcast arguments; 0 for no GPU.
-        """
+            Array in the shape of the broadcast arguments; 0 for no GPU."""
         _, rows, widest = self._value.shape
         cell = (job * rows + across) * widest + replicas
         value = self._value.take(cell)

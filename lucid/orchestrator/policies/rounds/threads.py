@@ -1,8 +1,7 @@
-"""One thread for small linear algebra.
+"""``one_thread``: keeps small linear algebra to one thread.
 
-A fit solves thousands of systems of three to seven unknowns. Handing each to a pool of threads costs far
-more than it saves: 18 times the time on two busy cores.
-"""
+A fit solves thousands of systems of three to seven unknowns. Handing each to a pool of threads costs far more than it
+saves: 18 times the time on two busy cores."""
 
 from __future__ import annotations
 
@@ -23,6 +22,6 @@ def _libraries() -> ThreadpoolController:
 
 
 def one_thread() -> AbstractContextManager[object]:
-    """Numeric libraries use one thread within the ``with`` block."""
+    """A context in which numeric libraries use one thread."""
     context: AbstractContextManager[object] = _libraries().limit(limits=1)
     return context

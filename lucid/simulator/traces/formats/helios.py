@@ -1,9 +1,8 @@
-"""Helios ``cluster_log.csv``, and its "full" variant with a measured workload per job.
+"""Reads Helios ``cluster_log.csv``, and its "full" variant with a measured workload per job.
 
-Dates carry no zone and are read as the cluster's own clock. ``duration`` (seconds) is taken as it stands:
-``end_time - start_time`` would be off by an hour where daylight saving changes in between. The published logs have no
-time limits; a column ``wall_time`` (seconds, 0 for none) is one.
-"""
+Dates carry no zone and are read as the cluster's own clock. ``duration`` (seconds) is taken as it stands: ``end_time
+- start_time`` would be off by an hour where daylight saving changes in between. The published logs have no time
+limits; a column ``wall_time`` (seconds, 0 for none) is one."""
 
 from __future__ import annotations
 
@@ -20,8 +19,7 @@ def read(source: Source, header: list[str], header_line: int, options: ReadOptio
     """Read a Helios log.
 
     Raises:
-        TraceError: a missing column, or a bad row that is not to be skipped.
-    """
+        TraceError: a missing column, or a bad row that is not to be skipped."""
     has_profile = any(column in header for column in _PROFILE)
     needed = NEEDED + (_PROFILE if has_profile else ())
     return collect_csv(source, header, header_line, needed, ABOUT, _parse, options, lambda first_s: first_s)

@@ -1,9 +1,8 @@
-"""Muri's traces: jobs with the time that an iteration spends on each resource. All times in milliseconds.
+"""Reads Muri's traces: jobs with the milliseconds that an iteration spends on each resource.
 
 A job's work is ``iterations`` x ``iteration_time``; the column ``duration`` is what the iterations were made from,
 rounded differently, and is used only where they are missing. The times are those of a model on a number of GPUs,
-measured alone; seconds to start come from the authors' table.
-"""
+measured alone; seconds to start come from the authors' table."""
 
 from __future__ import annotations
 
@@ -15,15 +14,14 @@ from lucid.simulator.traces.record import Draft, Trace, collect_csv, no_date
 ABOUT = "a trace of Muri's simulator"
 NEEDED = ("job_id", "num_gpu", "submit_time", "duration", "iteration_time", "resource_time_0", "resource_time_1")
 VC = "cluster"
-"""The traces know no virtual clusters: all jobs are of this one."""
+"""The one VC of all jobs: the traces know no virtual clusters."""
 
 
 def read(source: Source, header: list[str], header_line: int, options: ReadOptions) -> Trace:
     """Read a trace of Muri's.
 
     Raises:
-        TraceError: a missing column, or a bad row that is not to be skipped.
-    """
+        TraceError: a missing column, or a bad row that is not to be skipped."""
     return collect_csv(source, header, header_line, NEEDED, ABOUT, _parse, options, no_date)
 
 
@@ -44,7 +42,7 @@ def _parse(row: Row) -> Draft:
 
 
 def _times(row: Row) -> tuple[float, ...]:
-    """Seconds on each resource: two to four of them, as far as the file has columns."""
+    """Seconds on each resource: two to four of them, for the columns that the file has."""
     columns = [f"resource_time_{i}" for i in range(len(RESOURCES))]
     times = tuple(row.real(column) / 1000 for column in columns if row.has(column))
     if not any(times):

@@ -1,8 +1,7 @@
-"""Alibaba's ``openb`` pods of 2023: a GPU, several, or thousandths of one, in seconds from the trace's start.
+"""Reads Alibaba's ``openb`` pods of 2023: a GPU, several, or thousandths of one; times in seconds.
 
 Slurm gives whole GPUs: a pod that asked for a part of one is a job of one GPU. Pods that never ran are left out. The
-log ends before many pods do: one that still ran is taken to have ended with it.
-"""
+log ends before many pods do: one that still ran counts as ended with it."""
 
 from __future__ import annotations
 
@@ -22,8 +21,7 @@ def read(source: Source, header: list[str], header_line: int, options: ReadOptio
     """Read a list of pods.
 
     Raises:
-        TraceError: a missing column, or a bad row that is not to be skipped.
-    """
+        TraceError: a missing column, or a bad row that is not to be skipped."""
     return collect_csv(source, header, header_line, NEEDED, ABOUT, _parse, options, no_date)
 
 

@@ -1,8 +1,7 @@
-"""Our own format, "lucid": CSV with every field of a trace, after one line that says what is not by job.
+"""Our own trace format, "lucid", read and written: CSV with every field of a trace.
 
 The first line is ``# lucid-trace 1 {...}`` with the trace's name, epoch and skipped counts as JSON. Numbers are
-written so that reading gives back the very same ones.
-"""
+written so that reading gives back the very same ones."""
 
 from __future__ import annotations
 
@@ -54,9 +53,9 @@ _TRUTH = [
 _STAGES = ["stage_times_s", "iteration_s", "cold_start_s"]
 _WAITED = ["waited_s"]
 COLUMNS = (*_JOB, *_TRUTH)
-"""Columns of the format, in the order in which they are written. Those of stage times follow in a trace that has
-any (``stage_times_s``: seconds on each resource, with spaces between), and ``waited_s``, what really passed before
-the start, in one that tells of it."""
+"""Columns of the format, in the order in which they are written. Columns of stage times follow in a trace that has
+any (``stage_times_s``: seconds on each resource, with spaces between), and ``waited_s``, the real wait before the
+start, in one that has it."""
 _SPECIAL = re.compile('[",\r\n]')
 
 
@@ -65,8 +64,7 @@ def write_trace(trace: Trace, path: str | Path) -> None:
 
     Raises:
         TraceError: the file cannot be written, a text in the trace has no UTF-8 form, or a job is elastic: how it
-            trains has no place in a row.
-    """
+            trains has no place in a row."""
     path = Path(path)
     stretchy = next((item.job.id for item in trace.jobs if item.learning is not None), None)
     if stretchy is not None:
@@ -155,8 +153,7 @@ def read(source: Source, header: list[str], header_line: int, options: ReadOptio
     """Read our own format; ``header`` and ``header_line`` are those of the line before the columns.
 
     Raises:
-        TraceError: a missing column, or a bad row that is not to be skipped.
-    """
+        TraceError: a missing column, or a bad row that is not to be skipped."""
     del header
     lines = source.text.split("\n", header_line + 1)
     about = _about(source, lines[header_line - 1], header_line)

@@ -1,8 +1,7 @@
-"""Packs: traces with a measured workload per job, as the published Lucid simulator reads them.
+"""Reads packs: traces with a measured workload per job, as the published Lucid simulator reads them.
 
-Submit times are seconds from the first job, durations seconds; rows are in the order in which equal
-submit times are served. The full Helios logs have the same columns about the workload.
-"""
+Submit times are seconds from the first job, durations seconds; rows are in the order in which equal submit times are
+served. The full Helios logs have the same columns about the workload."""
 
 from __future__ import annotations
 
@@ -19,8 +18,7 @@ def read(source: Source, header: list[str], header_line: int, options: ReadOptio
     """Read a pack.
 
     Raises:
-        TraceError: a missing column, or a bad row that is not to be skipped.
-    """
+        TraceError: a missing column, or a bad row that is not to be skipped."""
     return collect_csv(source, header, header_line, NEEDED, ABOUT, _parse, options, no_date)
 
 
@@ -40,12 +38,12 @@ def _parse(row: Row) -> Draft:
 
 
 def _workload_label(row: Row) -> str:
-    """``model|dataset|batchsize|amp``: under this name a table of measured pairs knows the workload."""
+    """``model|dataset|batchsize|amp``, the name of the workload in a table of measured pairs."""
     return "|".join(row.text(column) for column in _LABEL_COLUMNS) if row.text("model") else ""
 
 
 def profile_of(row: Row) -> JobProfile | None:
-    """What the row says of GPU use (%, %, MiB), or ``None`` where it says nothing."""
+    """The row's GPU use (%, %, MiB) as a profile, or ``None`` where it has none."""
     if not (row.text("gpu_util") or row.text("gmem_util") or row.text("gmem")):
         return None
     return JobProfile(

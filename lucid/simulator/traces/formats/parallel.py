@@ -1,8 +1,7 @@
-"""Logs of supercomputers and GPU clusters as Gen-Parallel-Workloads has them: Helios, Philly, Blue Waters.
+"""Reads logs of supercomputers and GPU clusters as Gen-Parallel-Workloads has them: Helios, Philly, Blue Waters.
 
 A row has the seconds since the row before it in place of a date. ``wall_time`` is the time limit that the user asked
-for; 0 where the log has none. There are no virtual clusters: all jobs are of one, ``cluster``.
-"""
+for; 0 where the log has none. There are no virtual clusters: all jobs are of one, ``cluster``."""
 
 from __future__ import annotations
 
@@ -18,8 +17,7 @@ def read(source: Source, header: list[str], header_line: int, options: ReadOptio
     """Read such a log.
 
     Raises:
-        TraceError: a missing column, or a bad row that is not to be skipped.
-    """
+        TraceError: a missing column, or a bad row that is not to be skipped."""
     at_s = 0.0
 
     def parse(row: Row) -> Draft:

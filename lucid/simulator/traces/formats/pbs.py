@@ -1,5 +1,6 @@
-"""Accounting logs of PBS: a line ``date;E;job;key=value …`` for each job that ended. Lines of other kinds are passed
-over. PBS Professional and OpenPBS write ``ngpus``, Torque ``gpus``."""
+"""Reads accounting logs of PBS: a line ``date;E;job;key=value …`` for each job that ended.
+
+Lines of other kinds are passed over. PBS Professional and OpenPBS write ``ngpus``, Torque ``gpus``."""
 
 from __future__ import annotations
 
@@ -26,8 +27,7 @@ def read(source: Source, header: list[str], header_line: int, options: ReadOptio
     """Read the jobs that ended; ``header`` and ``header_line`` are not used, since there is none.
 
     Raises:
-        TraceError: a bad row that is not to be skipped.
-    """
+        TraceError: a bad row that is not to be skipped."""
     del header, header_line
     row = Row(_COLUMNS)
     rows = split_rows(source, row, _COLUMNS, 0, _cells)
@@ -78,7 +78,8 @@ def _whole(text: str) -> int | None:
 
 
 def _gpus(keys: Mapping[str, str]) -> int:
-    """``ngpus`` counts them all; ``select=2:ngpus=4+1:ngpus=2`` and ``nodes=2:ppn=8:gpus=4`` count by node."""
+    """The GPUs of a job: ``ngpus`` counts them all; ``select=2:ngpus=4+1:ngpus=2`` and ``nodes=2:ppn=8:gpus=4`` count
+    by node."""
     total = _whole(keys.get("Resource_List.ngpus", ""))
     if total is not None:
         return total
@@ -92,7 +93,7 @@ def _gpus(keys: Mapping[str, str]) -> int:
 
 
 def _state(keys: Mapping[str, str]) -> str:
-    """By the exit status: PBS adds 256 to the number of a signal that ended the job."""
+    """The state by the exit status: PBS adds 256 to the number of a signal that ended the job."""
     status = keys.get("Exit_status", "")
     if not re.fullmatch(r"-?\d{1,6}", status):
         return ""

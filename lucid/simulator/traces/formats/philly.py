@@ -1,7 +1,6 @@
-"""The Philly log in one CSV: date of submission, seconds, GPUs, and the virtual cluster. Rows in any order.
+"""Reads the Philly log in one CSV: date of submission, seconds, GPUs, virtual cluster; rows in any order.
 
-It has no job ids: a job is named by the number of its row, from 1.
-"""
+It has no job ids: a job is named by the number of its row, from 1."""
 
 from __future__ import annotations
 
@@ -16,8 +15,7 @@ def read(source: Source, header: list[str], header_line: int, options: ReadOptio
     """Read a Philly CSV.
 
     Raises:
-        TraceError: a missing column, or a bad row that is not to be skipped.
-    """
+        TraceError: a missing column, or a bad row that is not to be skipped."""
     return collect_csv(source, header, header_line, NEEDED, ABOUT, _parse, options, lambda first_s: first_s)
 
 

@@ -1,9 +1,8 @@
-"""Pollux's workloads: CSV of name, time, application, num_replicas, batch_size; profiles in folders beside it,
-or in the folder that ``--applications`` names.
+"""Reads Pollux's workloads: CSV of name, time, application, num_replicas, batch_size; all jobs are elastic.
 
-Every job is elastic. ``num_replicas`` and ``batch_size`` are what its user would have chosen for a scheduler that
-changes neither. ncf runs on one GPU with its batch as submitted, as in the authors' evaluation.
-"""
+Profiles are in folders beside the file, or in the folder that ``--applications`` names. ``num_replicas`` and
+``batch_size`` are what a job's user would have chosen for a scheduler that changes neither. ncf runs on one GPU with
+its batch as submitted, as in the authors' evaluation."""
 
 from __future__ import annotations
 
@@ -32,8 +31,7 @@ def read(source: Source, header: list[str], header_line: int, options: ReadOptio
     """Read a workload. Submit times stay as they are: rounds of the published simulator count from 0.
 
     Raises:
-        TraceError: a missing column, a bad row that is not to be skipped, or a profile that cannot be read.
-    """
+        TraceError: a missing column, a bad row that is not to be skipped, or a profile that cannot be read."""
     fit_header(source, header_line, header, NEEDED, ABOUT)
     row = Row(header)
     rows = csv_rows(source, row, len(header), header, header_line)

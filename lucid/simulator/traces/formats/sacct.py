@@ -1,4 +1,4 @@
-"""Slurm's accounting as a trace: jobs with the GPUs that they were granted, and how long they ran and waited."""
+"""Reads Slurm's accounting (sacct) as a trace: jobs with their granted GPUs, and how long they ran and waited."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ def read(source: Source, header: list[str], header_line: int, options: ReadOptio
     """Read sacct output, with or without its header line.
 
     Raises:
-        TraceError: a missing column, or a bad row that is not to be skipped.
-    """
+        TraceError: a missing column, or a bad row that is not to be skipped."""
     del header  # split at other delimiters than it may have
     log = SacctLog(source, first_line(source)[1], header_line, gpus=not options.keep_cpu_jobs)
     return collect(source, log.rows(), log.row, lambda _: _draft(log.job()), options, lambda first_s: first_s)

@@ -1,8 +1,7 @@
-"""Standard Workload Format 2.2 (Parallel Workloads Archive): 18 numbers a line, ``;`` comments, -1 unknown.
+"""Reads the Standard Workload Format 2.2 (Parallel Workloads Archive): 18 numbers a line, -1 unknown.
 
-SWF has no GPUs. Processors are taken as GPUs, so many to one as the caller says, rounded up. The partition
-(else the queue) is the VC. Second 0 is the first job; ``UnixStartTime`` in a header comment gives its date.
-"""
+SWF has no GPUs. Processors are taken as GPUs, so many to one as the caller says, rounded up. The partition (else the
+queue) is the VC. Second 0 is the first job; ``UnixStartTime`` in a header comment gives its date."""
 
 from __future__ import annotations
 
@@ -48,8 +47,7 @@ def read(source: Source, header: list[str], header_line: int, options: ReadOptio
     """Read an SWF file; ``header`` and ``header_line`` are not used, since the columns are fixed.
 
     Raises:
-        TraceError: a bad row that is not to be skipped, or a bad start time.
-    """
+        TraceError: a bad row that is not to be skipped, or a bad start time."""
     del header, header_line
     start_s = _start_s(source)
     row = Row(COLUMNS)

@@ -1,4 +1,4 @@
-"""Any table with a header line: its user says which column is which."""
+"""Reads any table with a header line as a trace; its user says which column is which."""
 
 from __future__ import annotations
 
@@ -45,11 +45,11 @@ _DATED = 1e8
 
 
 def columns_from(text: str) -> dict[str, str]:
-    """Of ``submit=arrived,gpus=ngpu``, or of a file with one such pair a line (``@FILE``; ``#`` begins a comment).
+    """The columns by name, from ``submit=arrived,gpus=ngpu``, or from a file with one such pair a line (``@FILE``;
+    ``#`` begins a comment).
 
-    Raises:
-        ConfigError: an unknown name, a pair without ``=``, a name twice, one that lacks, or the file cannot be read.
-    """
+    Raises: ConfigError: an unknown name, a pair without ``=``, a name twice, a missing one, or the file cannot be
+    read."""
     pairs, where = text.split(","), "--columns"
     if text.startswith("@"):
         where = text[1:]
@@ -78,10 +78,8 @@ def columns_from(text: str) -> dict[str, str]:
 def read(source: Source, header: list[str], header_line: int, options: ReadOptions) -> Trace:
     """Read such a table.
 
-    Raises:
-        ConfigError: nobody said which column is which.
-        TraceError: a column that is not there, or a bad row that is not to be skipped.
-    """
+    Raises: ConfigError: the columns were not named. TraceError: a column that is not there, or a bad row that is not
+    to be skipped."""
     if not options.columns:
         raise ConfigError("--format table: say with --columns which column is which, as in submit=arrived,gpus=ngpu")
     line = first_line(source)[1]
