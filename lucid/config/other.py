@@ -75,4 +75,4 @@ class EfficiencySettings(Section):
     """If less than this share of a job's GPU time was measured, the job counts as not measured. No waste
     is reported for it."""
     least_gpu_h: float = fixed(0.5, ge=0)
-    """Less waste of one kind in one job is not told, GPU-hours."""
+    """Less waste of one kind in one job is not reported, GPU-hours."""

@@ -159,8 +159,8 @@ class TroubleFile:
 
 
 def lives_in_trouble(heartbeat: Path, now_s: float) -> list[Trouble]:
-    """The trouble of every lucidd that wrote lately that it cannot decide, and that has not ended as far as can be
-    told."""
+    """The trouble of every lucidd that wrote lately that it cannot decide, and that has not ended as far as is
+    known."""
     found = []
     for path in sorted(heartbeat.parent.glob("trouble.*")):
         try:

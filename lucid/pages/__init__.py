@@ -1,1 +1,1 @@
-"""What all of Lucid's one-file pages share: style, script, charts as inline SVG, words for figures."""
+"""What all pages that are one file share: style, script, charts as inline SVG, words for figures."""

@@ -392,7 +392,7 @@ class Source:
         self.trouble = ""
         """Why there is no view, or no newer one."""
         self.status = Status()
-        """The status that lucidd wrote last: newer than the picture's, which is written only when something has
+        """The status that lucidd wrote last: newer than the one in the view, which is written only when something has
         changed."""
         self.history = History()
         self.forecasts = Forecasts()
