@@ -71,10 +71,11 @@ end
 local function hold_or_release(job, record, tag, beat, owner, now)
   local begin = tonumber(job.begin_time)
   if not owner and not unset(begin) and begin ~= 0 then
-    -- The daemon. Nobody holds a job that Slurm does not hold.
+    -- The daemon, which says when it begins. Nobody holds a job that Slurm does not hold.
     local said = record.comment or ""
-    local left = record.priority ~= 0 and without_lease(without_held(said)) or said
-    return left ~= said and { { "comment", left == "" and " " or left } } or nil
+    local left = without_lease(said)
+    left = record.priority ~= 0 and without_held(left) or left
+    return #left < #said and { { "comment", left == "" and " " or left } } or nil
   elseif unset(job.priority) or (has(tag, "held=1") and not has(tag, "v=2")) then
     return nil
   elseif job.priority ~= 0 then

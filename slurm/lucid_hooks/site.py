@@ -111,25 +111,29 @@ class Node:
         return None
 
     def note(self, job: str, gpus: frozenset[int], guest: bool = False) -> None:
-        """Write a job down; without GPUs: it has ended."""
-        if gpus:
-            write(self._folder / "jobs" / job, _words(gpus) + " guest" * guest + "\n")
-        else:
-            (self._folder / "jobs" / job).unlink(missing_ok=True)
+        """Write a job down."""
+        write(self._folder / "jobs" / job, _words(gpus) + " guest" * guest + "\n")
+
+    def gone(self, job: str) -> None:
+        """The job has ended."""
+        (self._folder / "jobs" / job).unlink(missing_ok=True)
 
     def others(self, job: str, gpus: frozenset[int]) -> frozenset[int]:
-        """Those of these GPUs that other jobs hold. What is noted of a job that is not here any more goes."""
-        for one in running():
-            if one != job and self.noted(one) is None and (its := self.gpus(one)):
-                self.note(one, its)
-        taken = frozenset[int]()
+        """Those of these GPUs that other jobs hold, or may hold. What is noted of a job that is not here goes."""
+        taken, steps = frozenset[int](), running()
+        for one in steps:
+            if one != job and self.noted(one) is None:
+                its = self.gpus(one)
+                if its is None:
+                    taken = gpus  # it holds nobody knows which
+                else:
+                    self.note(one, its)  # also one without GPUs: it is not asked for again
         for path in (self._folder / "jobs").iterdir():
             noted = self.noted(path.name) if path.name.isdecimal() and path.name != job else None
-            if noted is not None and noted[0] & gpus:
-                if self.gpus(path.name) == frozenset():
-                    self.note(path.name, frozenset())
-                else:
-                    taken |= noted[0] & gpus
+            if noted is not None and noted[0] & gpus and self.gpus(path.name) != frozenset():
+                taken |= noted[0] & gpus
+            elif noted is not None and (noted[0] & gpus or not (noted[0] or path.name in steps)):
+                self.gone(path.name)
         return taken
 
     @contextmanager
@@ -223,7 +227,7 @@ def with_gpus(
             if starts:
                 node.note(job, gpus, guest)
             else:
-                stack.callback(node.note, job, frozenset())
+                stack.callback(node.gone, job)
         except (Unsafe, OSError) as error:
             _log(f"who holds which GPU is not known ({error}): the site's scripts take job {job} for the only one")
         choices = {"first-last": gpus - taken, "not-guests": frozenset[int]() if guest else gpus}

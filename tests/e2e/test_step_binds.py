@@ -37,13 +37,11 @@ def lines_of(box: Box, job: str) -> list[str]:
     gpus = first.strip().split(",")
     for part in parts:
         name, *lines = part.splitlines()
-        found += [name, *sorted(_by_place(line, gpus) for line in lines if "free slot" not in line)]
+        found += [name, *sorted(_by_place(line, gpus) for line in lines if line.startswith("task "))]
     return found
 
 
 def _by_place(line: str, gpus: list[str]) -> str:
-    if not line.startswith("task "):
-        return line
     task, _, rest = line.partition(": ")
     seen, step, *more = rest.split(", ")
     return f"{task}: {[gpus.index(n) for one in (seen, step) for n in one.split(',') if n]} {more}"

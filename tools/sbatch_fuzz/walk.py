@@ -69,6 +69,8 @@ def steps(count: int, seed: int) -> list[Step]:
             jobs.append(at)
             continue
         job, typed = dice.choice(jobs), dice.choice(_TYPED)
+        if typed == "release" and job not in held:
+            typed = "hold"  # what nobody holds is refused its user where Lucid orders it (docs/differences.md)
         who = "root" if typed in ("uhold", "suspend") else dice.choice(["alice", "alice", "root"])
         made.append(Step(who, typed if "JOB" in typed else f"{typed} JOB", job, pause_s))
         held |= {job} if typed in _HOLDS else set()

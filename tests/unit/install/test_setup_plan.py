@@ -214,6 +214,23 @@ def test_pack_mode_waits_for_a_word_on_scripts_that_look_for_processes_or_gpus(r
         chosen(**{"prolog.sj": "always"})
 
 
+def test_undo_gives_the_site_its_prologs_back_byte_for_byte(root: Path) -> None:
+    scripts_of(root)
+    conf = root / "etc/slurm/slurm.conf"
+    conf.write_bytes(conf.read_bytes().replace(b"Prolog=/opt", b"\tProlog = /opt") + b"# the end \xff")
+    before = conf.read_bytes()
+    options = Options(Mode.PACK, ("vc-a",), site_scripts={"/opt/prolog.sh": "first-last"})
+    journal = Journal.read(root)
+    with journal.locked():
+        journal.begin("pack")
+        journal.apply(make_plan(root, Head(), running(), options, PROGRAMS).changes)
+        journal.done()
+        assert b"\tProlog = /etc/slurm/lucid/site_scripts\n" in conf.read_bytes()
+        journal.undo(journal.restores())
+    assert conf.read_bytes() == before
+    assert not (root / "etc/slurm/lucid/node.conf").exists()
+
+
 def test_a_script_that_nobody_can_read_here_needs_a_word_and_one_that_looks_at_nothing_needs_none(root: Path) -> None:
     scripts_of(root, **{"prolog.sh": "#!/bin/sh\nmkdir -p /scratch/$SLURM_JOB_ID\n"})
     assert not plan_for(root, "pack").refused

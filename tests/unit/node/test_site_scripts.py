@@ -289,5 +289,5 @@ class Site(RuleBasedStateMachine):
         assert held <= getattr(self, "files", {}).keys(), "the file of a GPU in use is gone"
 
 
-Site.TestCase.settings = settings(max_examples=examples(15), stateful_step_count=12, deadline=None)
+Site.TestCase.settings = settings(max_examples=examples(150), stateful_step_count=12, deadline=None)
 TestSite = Site.TestCase
