@@ -60,7 +60,7 @@ def read_first(path: Path) -> JobTable:
             plain = Path(folder) / path.stem
             plain.write_bytes(gzip.decompress(path.read_bytes()))
             jobs = read_jobs(plain)
-    return jobs.take(np.arange(min(len(jobs), _MOST)))
+    return jobs.select(np.arange(min(len(jobs), _MOST)))
 
 
 def _log(path: Path, row: int, read: Callable[[Path], JobTable], what: str) -> Iterator[Figure]:

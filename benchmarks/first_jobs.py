@@ -76,7 +76,7 @@ def table_of(name: str) -> JobTable:
         if any(who is not None for who in column):
             jobs = replace(jobs, user=column)
             break
-    return jobs.take(np.isfinite(jobs.end_s) & (np.nan_to_num(jobs.duration_s) > 0))
+    return jobs.select(np.isfinite(jobs.end_s) & (np.nan_to_num(jobs.duration_s) > 0))
 
 
 def moments(jobs: JobTable, count: int) -> Iterator[tuple[JobTable, JobTable]]:
@@ -86,7 +86,7 @@ def moments(jobs: JobTable, count: int) -> Iterator[tuple[JobTable, JobTable]]:
         first = rows[np.argsort(jobs.end_s[rows], kind="stable")][:count]
         after = rows[jobs.submit_s[rows] > jobs.end_s[first[-1]]][:_TESTED]
         if len(first) == count and len(after) >= _FEWEST:
-            yield jobs.take(first), jobs.take(after)
+            yield jobs.select(first), jobs.select(after)
 
 
 def jobs_of(table: JobTable) -> list[Job]:
@@ -117,7 +117,7 @@ def error_of(predictor: PriorPredictor, after: JobTable) -> float:
 def _errors(first: JobTable, after: JobTable) -> tuple[float, float, float]:
     """Mean |log error| of the predictor, of the running median, and of the time limit."""
     limit_s = np.where(after.limit_s > 0, after.limit_s, _HOUR_S)
-    facts = DurationHistory.of(first).facts(after)
+    facts = DurationHistory.from_jobs(first).facts(after)
     median = np.exp(running_median_log(facts, float(to_log(_HOUR_S)))) - 10.0
     return (
         error_of(taught(first), after),

@@ -58,7 +58,7 @@ class _Scene:
             model, "of the weeks before", ArrivalForecaster(), self.scenario.trace.epoch_s or 0.0
         )
         for job in self.before:
-            found.saw(job)
+            found.observe(job)
         return found
 
 
@@ -129,7 +129,7 @@ def _asked(forecaster: Forecaster, jobs: list[Job], asked_s: Any) -> Any:
     job = next(coming, None)
     for now_s in asked_s.tolist():
         while job is not None and job.submit_s < now_s:
-            forecaster.saw(job)
+            forecaster.observe(job)
             job = next(coming, None)
         said.append(sum(forecaster.forecast(now_s).gpus_per_hour.values()))
     return np.array(said)

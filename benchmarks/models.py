@@ -89,9 +89,9 @@ def _predicting(runs: int) -> Iterator[Figure]:
     from lucid.models.duration.history import DurationHistory
 
     jobs = many_jobs(12_000)
-    model = fit_durations(jobs.take(np.arange(2_000)))
-    history = DurationHistory.of(jobs.take(np.arange(2_000)))
-    coming = jobs.take(np.arange(2_000, 12_000))
+    model = fit_durations(jobs.select(np.arange(2_000)))
+    history = DurationHistory.from_jobs(jobs.select(np.arange(2_000)))
+    coming = jobs.select(np.arange(2_000, 12_000))
     times = []
     for _ in range(runs):
         began_s = time.process_time()
@@ -107,7 +107,7 @@ def many_jobs(count: int, seed: int = 0) -> JobTable:
     typical = 60.0 * 1.03**user * 3.0**kind
     submit = np.sort(rng.uniform(0, 90 * 86400.0, count))
     duration = np.round(typical * rng.lognormal(0.0, 1.0, count)) + 1
-    return JobTable.of(
+    return JobTable.from_columns(
         user=[f"user{number:03d}" for number in user],
         account=[f"account{number % 20}" for number in user],
         name=[

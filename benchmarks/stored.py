@@ -54,7 +54,7 @@ def stored(
     assert lease is not None
     StoreRecorder(store, lease.token, lambda: {"vc": Mode.PACK}, policy=live.to_dict()).record(snapshot, plan, ())
     PolicyMemory(store, live.name).keep(plan.memory, now=True)
-    StartLog(store, live.make(predictor), predictor.pair_speed).take(snapshot, plan)
+    StartLog(store, live.make(predictor), predictor.pair_speed).observe(snapshot, plan)
     store.put_view("status", {"at_s": now_s, "modes": {"vc": "pack"}, "private_data": []})
     part = snapshot.partitions["vc"]
     rows = []

@@ -158,7 +158,7 @@ def pollux(runs: int) -> Iterator[Figure]:
     gpus[:] = nodes_ * rng.integers(1, 5, 540)
     model = GoodputModel(PERF[0], GradParams(1, 1), 1)
     step = gpus * atomic / model.throughput(nodes_, gpus, atomic, 0) * np.exp(rng.normal(0, 0.05, 540))
-    seen = Observations.of(nodes_, gpus, atomic, PERF[0].alpha_c + PERF[0].beta_c * atomic, step)
+    seen = Observations.from_columns(nodes_, gpus, atomic, PERF[0].alpha_c + PERF[0].beta_c * atomic, step)
     yield _time("Pollux: fit 540 observations", lambda: f"objective {fit_perf_params(seen).objective:.4f}", runs)
 
 

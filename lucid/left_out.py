@@ -38,7 +38,7 @@ def _words(error: BaseException | str) -> str:
     return short(f"{type(error).__name__}: {said}" if said else type(error).__name__)
 
 
-class Look:
+class Reading:
     """One reading of one source, used in a ``with`` statement. At its end the records it left out replace those of
     the previous reading."""
 
@@ -47,7 +47,7 @@ class Look:
         self._found: dict[str, str] = {}
         self.count = 0
 
-    def __enter__(self) -> Look:
+    def __enter__(self) -> Reading:
         return self
 
     def __exit__(
@@ -89,9 +89,9 @@ class LeftOut:
         self._counts: dict[str, int] = {}
         self._ever: Counter[str] = Counter()
 
-    def look(self, source: str) -> Look:
+    def reading(self, source: str) -> Reading:
         """A new reading of a source."""
-        return Look(self, source)
+        return Reading(self, source)
 
     def replace(self, source: str, found: Mapping[str, str], count: int | None = None) -> None:
         """Set what a reading left out: ``found`` says why, by record; ``count``: how many, where not all are
@@ -121,7 +121,7 @@ class LeftOut:
             found[name], count = _words(error), count + 1
         self.replace(source, found, count)
 
-    def told(self) -> dict[str, dict[str, Any]]:
+    def summary(self) -> dict[str, dict[str, Any]]:
         """The counts for ``status``: by source, how many records are left out now (``now``), how many were since the
         daemon's start (``ever``), and the first few with the reason (``first``)."""
         with self._lock:

@@ -71,7 +71,7 @@ class Placed(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class ToldDaemon:
+class PublishedDaemon:
     """The recorded part of ``DaemonSettings``."""
 
     partitions: Mapping[str, Mode]
@@ -86,14 +86,14 @@ class ToldDaemon:
 
 
 @dataclass(frozen=True, slots=True)
-class ToldModels:
+class PublishedModels:
     """The recorded part of ``ModelSettings``."""
 
     library: str
 
 
 @dataclass(frozen=True, slots=True)
-class ToldEfficiency:
+class PublishedEfficiency:
     """The recorded part of ``EfficiencySettings``."""
 
     days: float
@@ -105,27 +105,31 @@ class ToldEfficiency:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class PublishedSettings:
     """The settings that lucidd records for everybody, defaults and all, once it has checked them; none is a secret.
     Each field has the name and the value that it has in ``Settings``."""
 
-    daemon: ToldDaemon
-    models: ToldModels
-    efficiency: ToldEfficiency
+    daemon: PublishedDaemon
+    models: PublishedModels
+    efficiency: PublishedEfficiency
 
 
-_SECTIONS: Mapping[str, type[Any]] = {"daemon": ToldDaemon, "models": ToldModels, "efficiency": ToldEfficiency}
-TOLD: Mapping[str, Set[str]] = {name: {f.name for f in fields(kind)} for name, kind in _SECTIONS.items()}
-"""The names of the fields of `Told`, by section."""
+_SECTIONS: Mapping[str, type[Any]] = {
+    "daemon": PublishedDaemon,
+    "models": PublishedModels,
+    "efficiency": PublishedEfficiency,
+}
+PUBLISHED: Mapping[str, Set[str]] = {name: {f.name for f in fields(kind)} for name, kind in _SECTIONS.items()}
+"""The names of the fields of `PublishedSettings`, by section."""
 
 
-def told_of(data: Mapping[str, Any]) -> Told:
+def published_from(data: Mapping[str, Any]) -> PublishedSettings:
     """The recorded part of all settings in JSON form.
 
     Raises: KeyError: one is missing."""
-    made = {name: kind(**{key: data[name][key] for key in TOLD[name]}) for name, kind in _SECTIONS.items()}
+    made = {name: kind(**{key: data[name][key] for key in PUBLISHED[name]}) for name, kind in _SECTIONS.items()}
     partitions = {name: Mode(mode) for name, mode in made["daemon"].partitions.items()}
-    return Told(replace(made["daemon"], partitions=partitions), made["models"], made["efficiency"])
+    return PublishedSettings(replace(made["daemon"], partitions=partitions), made["models"], made["efficiency"])
 
 
 def stamp_of(text: bytes) -> str:
@@ -138,21 +142,21 @@ def checked_file(heartbeat: str) -> Path:
     return Path(heartbeat).with_name("lucid.toml.checked")
 
 
-def told_in(config: Path) -> Told | None:
+def published_in(config: Path) -> PublishedSettings | None:
     """The settings that lucidd recorded of this very file; ``None`` where it has not checked it, or another version
     of Lucid has: then the whole file is to be read."""
     try:
         text = config.read_bytes()
         heartbeat = tomllib.loads(text.decode()).get("daemon", {}).get("heartbeat", HEARTBEAT)
         known, _, told = checked_file(heartbeat).read_text(encoding="utf-8").partition("\n")
-        found = told_of(json.loads(told))
+        found = published_from(json.loads(told))
     except (KeyError, OSError, ValueError, TypeError, AttributeError, RecursionError):
         return None
     return found if f"{known}\n" == stamp_of(text) and found.daemon.partitions else None
 
 
 def library_folder(settings: Any, base: Path) -> Path | None:
-    """The folder of model versions; ``None`` where no setting names one. ``settings``: all, or `Told`. ``base``:
+    """The folder of model versions; ``None`` where no setting names one. ``settings``: all, or `PublishedSettings`. ``base``:
     folder of the configuration."""
     if settings.models.library:
         return base / str(settings.models.library)
@@ -160,5 +164,5 @@ def library_folder(settings: Any, base: Path) -> Path | None:
 
 
 def profiles_folder(settings: Any) -> Path:
-    """The folder of samplers' summaries, by all settings, or by `Told`."""
+    """The folder of samplers' summaries, by all settings, or by `PublishedSettings`."""
     return Path(settings.daemon.profiles_dir or Path(settings.daemon.state_dir) / "profiles")

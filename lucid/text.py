@@ -44,7 +44,7 @@ def for_html(value: Any) -> Any:
     return shown(value, lines=True) if type(value) is str else value
 
 
-def on_picture(name: str) -> str:
+def chart_label(name: str) -> str:
     """The text for a label in a drawing, which has limited room."""
     text = shown(name)
     return text if len(text) <= _LABEL else f"{text[: _LABEL - 1]}…"

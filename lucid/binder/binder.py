@@ -199,7 +199,7 @@ class Binder:
         same = SameGpus(entry.job.gpus, len(candidates))
         if best is not None:
             choice = BestPartner(best.entry.job.id, best_speed, qualified, self._settings.partner)
-            return best.entry, (same, *self._compared.told(guest, best), choice)
+            return best.entry, (same, *self._compared.reasons(guest, best), choice)
         self.too_slow = furthest_failed >= SPEED
         if furthest_failed <= MEMORY:
             for other in self._in_reach(guest, candidates.ending, last, fenced):
@@ -209,7 +209,7 @@ class Binder:
                 if furthest is None or other.number < furthest.number:
                     furthest = other
         if furthest is not None:
-            return None, (same, self._compared.told(guest, furthest)[-1])
+            return None, (same, self._compared.reasons(guest, furthest)[-1])
         too_much = candidates.heavy(gss - score, fenced)
         if too_much is not None:
             return None, (same, ShareScores(score, too_much.score, gss))

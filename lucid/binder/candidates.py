@@ -121,7 +121,7 @@ class CalmSince:
     at_s: float | None
 
 
-def looks_at_calm(settings: PackingSettings) -> bool:
+def depends_on_calm(settings: PackingSettings) -> bool:
     """Whether sharing depends on how calm a VC is."""
     return bool(settings.gss) and not settings.when_calm
 

@@ -35,7 +35,7 @@ _SPEED_ERROR: Final = 0.15
 
 _WAITS_TIMES: Final = 2.0
 _LEAST_SPEED: Final = 0.01
-_LOOK_AGAIN_S: Final = 60.0
+_JUDGE_AGAIN_S: Final = 60.0
 """The steps in which a job that waits for a slower partner is tried again."""
 
 MEMORY, OUTLASTS, _HOST, _LEAVES, SPEED, _WORK, _HARM, ALL_HOLD = range(8)
@@ -122,7 +122,7 @@ class Comparisons:
             return _VERDICTS[_HARM]
         return Verdict(ALL_HOLD, own + its)
 
-    def told(self, guest: Guest, other: Candidate) -> tuple[Reason, ...]:
+    def reasons(self, guest: Guest, other: Candidate) -> tuple[Reason, ...]:
         """The comparisons between two jobs as reasons, up to the first that fails."""
         made: list[Reason] = []
         for reason in self._all(guest, other):
@@ -173,7 +173,7 @@ class Comparisons:
         if not missing:
             return 0.0
         needs_s = _WAITS_TIMES * missing * guest.duration_s / max(own, _LEAST_SPEED)
-        return ceil(needs_s / _LOOK_AGAIN_S) * _LOOK_AGAIN_S
+        return ceil(needs_s / _JUDGE_AGAIN_S) * _JUDGE_AGAIN_S
 
     def _asks_host(self, guest: Guest) -> bool:
         return self._ledger.host_limits and (guest.entry.job.cpus > 0 or guest.entry.job.mem_mib > 0)

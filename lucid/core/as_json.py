@@ -56,7 +56,7 @@ def _reader(hint: Any) -> _Read:
         read = made[0] if len(made) == 1 else _as_it_is
         return lambda data: None if data is None else read(data)
     if isinstance(hint, type) and is_dataclass(hint):
-        return _noun_reader(hint)
+        return _class_reader(hint)
     if isinstance(hint, type) and issubclass(hint, Enum):
         return hint
     if isinstance(hint, type) and issubclass(hint, tuple) and hasattr(hint, "_fields"):
@@ -73,7 +73,7 @@ def _reader(hint: Any) -> _Read:
     return _as_it_is
 
 
-def _noun_reader(kind: Any) -> _Read:
+def _class_reader(kind: Any) -> _Read:
     hints = get_type_hints(kind)
     readers = [(name, _reader(hints[name])) for name in _names(kind)]
 

@@ -225,7 +225,7 @@ class Ledger:
             free ^= bit
         return NodeGpus(self.nodes[i].name, mask)
 
-    def take(self, job: Job, placement: Placement) -> None:
+    def claim(self, job: Job, placement: Placement) -> None:
         """Note that the job holds these GPUs, alone or beside others, with CPUs and memory."""
         for name, mask in placement:
             i = self.index[name]
@@ -347,7 +347,7 @@ class Ledgers:
     def __init__(self) -> None:
         self._bases: dict[str, _Base] = {}
 
-    def of(self, partition: Partition, now_s: float) -> Ledger:
+    def ledger_of(self, partition: Partition, now_s: float) -> Ledger:
         """A ledger of the partition, which the caller may change."""
         if any(node.windows for node in partition.nodes):
             return Ledger(partition, now_s)
@@ -359,7 +359,7 @@ class Ledgers:
             base.ledger.give_back(entry for entry in changes.went if isinstance(entry, Running))
             for entry in changes.came:
                 if isinstance(entry, Running):
-                    base.ledger.take(entry.job, entry.placement)
+                    base.ledger.claim(entry.job, entry.placement)
             if base.partition.fitting is not partition.fitting:
                 base.ledger.fitting = base.ledger.fitting_of(partition)
             base.partition = base.ledger.partition = partition

@@ -140,7 +140,7 @@ class Predictor(Protocol):
 class Forecaster(Protocol):
     """Forecasts of how busy each VC is about to be."""
 
-    def saw(self, job: Job) -> None:
+    def observe(self, job: Job) -> None:
         """Take in a job when it is first seen. Called once for each."""
         ...
 

@@ -30,7 +30,7 @@ class ArrivalForecast:
     gpus_per_hour: Mapping[str, float] = field(default_factory=dict)
     profiled_per_hour: float = 0.0
 
-    def of(self, *vcs: str) -> float:
+    def per_hour(self, *vcs: str) -> float:
         """GPUs per hour of these VCs together; an unknown VC counts as 0."""
         return sum(self.gpus_per_hour.get(vc, 0.0) for vc in vcs)
 

@@ -97,10 +97,10 @@ class GuardedForecaster:
         self._means = means
         self._left_out = left_out
 
-    def saw(self, job: Job) -> None:
+    def observe(self, job: Job) -> None:
         """Let the guarded forecaster take the job in; a failure is ignored."""
         try:
-            self._forecaster.saw(job)
+            self._forecaster.observe(job)
         except Exception as error:
             self._left_out.one(_SUBMISSIONS, f"job {job.id}", error)
 
@@ -242,7 +242,7 @@ class FailureBarrier:
         self._least_s = least_s
         self._monotonic_s = monotonic_s
         self._feed = tell_systemd if feed is None else feed
-        self._told: dict[str, float] = {}
+        self._reported: dict[str, float] = {}
         self.failed = 0
         """How many turns in a row failed."""
         self.own = 0
@@ -295,11 +295,11 @@ class FailureBarrier:
         """Log a kind of trouble, once an hour at most."""
         self.last_error = words_of(error)
         kind, now_s = _kind(error), self._monotonic_s()
-        if now_s - self._told.get(kind, float("-inf")) < _AGAIN_S:
+        if now_s - self._reported.get(kind, float("-inf")) < _AGAIN_S:
             return
-        if len(self._told) >= _MOST_KINDS:
-            self._told.pop(next(iter(self._told)))
-        self._told[kind] = now_s
+        if len(self._reported) >= _MOST_KINDS:
+            self._reported.pop(next(iter(self._reported)))
+        self._reported[kind] = now_s
         facts: dict[str, object] = {"why": self.last_error}
         if not isinstance(error, ClusterUnavailable):  # where Slurm is silent, where we asked it says nothing
             facts["traceback"] = "".join(traceback.format_exception(error, limit=-12))

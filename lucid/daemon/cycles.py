@@ -53,16 +53,16 @@ class TrustLog:
             self.book = TrustBook.from_dict(store.view(_VIEW))
         except (KeyError, TypeError, ValueError, AttributeError):  # there is none, or another version wrote it
             self.book = TrustBook()
-        self._kept, self._due_s = self.book.looks, 0.0
+        self._kept, self._due_s = self.book.checks, 0.0
 
     def keep(self, now_s: float) -> None:
         """Store the book if that is due and it has changed.
 
         Raises: StoreError: it cannot be written."""
-        if self.book.looks == self._kept or now_s < self._due_s <= now_s + _EVERY_S:
+        if self.book.checks == self._kept or now_s < self._due_s <= now_s + _EVERY_S:
             return
         self._store.put_view(_VIEW, self.book.to_dict())
-        self._kept, self._due_s = self.book.looks, now_s + _EVERY_S
+        self._kept, self._due_s = self.book.checks, now_s + _EVERY_S
 
 
 _LOG = logging.getLogger("lucidd")
@@ -138,7 +138,7 @@ class Cycles:
     def _gpus_out(self, gpus: Mapping[str, Sequence[int]], now_s: float) -> Mapping[str, GpuOut]:
         """The GPUs that get no new start. Trouble with the files of samplers keeps no job from being scheduled."""
         try:
-            self.gpu_health.look(gpus, now_s)
+            self.gpu_health.poll(gpus, now_s)
         except StoreError:
             raise
         except Exception:
@@ -163,15 +163,15 @@ class Cycles:
         if self._cycle is None or (parts.models is not None and parts.models.changed()) or self._outgrown:
             self._cycle = self._make_cycle()
         result = self._cycle.run()
-        self._plan_errors.saw(result.plan)
+        self._plan_errors.observe(result.plan)
         self._new += len(result.snapshot.ended)
         self._policy_memory.keep(self._cycle.memory)
         self._trust.keep(result.snapshot.now_s)
         if self._start_log is not None:
-            self._start_log.take(result.snapshot, result.plan)
-            self._publisher.take_times(self._start_log.kept, self._start_log.starts)
+            self._start_log.observe(result.snapshot, result.plan)
+            self._publisher.update_times(self._start_log.kept, self._start_log.starts)
         running = [entry for part in result.snapshot.partitions.values() for entry in part.running]
-        parts.memory.take(running)
+        parts.memory.observe(running)
         self._learn_what_was_missed()  # while the notes of jobs that have left are still there
         mended = cluster.heal()
         for done in mended:
@@ -224,7 +224,7 @@ class Cycles:
         predictor.learn(ended)
         live = live_policy(parts.settings, able)
         self._forecaster = forecaster = live_forecaster(parts.models, ended, self._profiled, parts.left_out)
-        store = StoreRecorder(parts.store, self.token, self._modes, self._publisher.take, live.to_dict())
+        store = StoreRecorder(parts.store, self.token, self._modes, self._publisher.update, live.to_dict())
         policy = PolicyHost(
             live.make,
             predictor,
@@ -277,7 +277,7 @@ class Cycles:
         if self._predictor is not None and self._forecaster is not None:
             self._predictor.learn(missed)
             for item in missed:
-                self._forecaster.saw(item.job)
+                self._forecaster.observe(item.job)
         self._catch_up.seen(self._parts.clock.now_s())
 
     def _site_factors(self, result: CycleResult) -> dict[str, int]:

@@ -58,7 +58,7 @@ def out_json(out: GpuOut) -> dict[str, Any]:
 
 
 def odd_numbers(one: Mapping[str, Any]) -> str:
-    """An entry of ``odd_numbers`` (``GpuHealth.told``) in words."""
+    """An entry of ``odd_numbers`` (``GpuHealth.status``) in words."""
     slurm, seen = (", ".join(map(str, one[key])) for key in ("slurm", "sampler"))
     return (
         f"{one['node']}: by their types Slurm's GPUs are those with the device numbers {slurm}, and its sampler sees "
@@ -87,11 +87,11 @@ class GpuHealth:
         self._silent: list[str] = []
         self._said: frozenset[str] = frozenset()
 
-    def look(self, gpus: Mapping[str, Sequence[int]], now_s: float) -> Mapping[str, GpuOut]:
+    def poll(self, gpus: Mapping[str, Sequence[int]], now_s: float) -> Mapping[str, GpuOut]:
         """The GPUs that are out now. ``gpus``: by node, the device numbers by which Slurm knows its GPUs.
 
         Raises: StoreError: the store cannot be read or written."""
-        self._health, self._gpus = self._folder.look(), gpus
+        self._health, self._gpus = self._folder.read(), gpus
         self._silent = self._folder.silent(now_s)
         switches = self._store.settings()
         judged = judge(outs_in(switches), backs_in(switches), self._health, gpus, now_s, self._rules)
@@ -118,7 +118,7 @@ class GpuHealth:
         kept = {name: out for name, out in self.outs.items() if out.by or self._rules.leave_out}
         return {name: replace(out, ends_jobs=_ends_jobs(out)) for name, out in kept.items()}
 
-    def told(self, not_kept: Mapping[str, str]) -> dict[str, Any]:
+    def status(self, not_kept: Mapping[str, str]) -> dict[str, Any]:
         """The health of GPUs for ``lucidctl``, pages and metrics. ``not_kept``: GPUs that are out and not kept from
         Slurm, and why."""
         known = sorted(self._health.items())

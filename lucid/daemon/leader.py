@@ -87,7 +87,7 @@ class Failover:
         self._lease = LeaseWatch(monotonic_s)
         self._other = LeaseWatch(monotonic_s)
         self._waits_since_s: float | None = None
-        self._told_s = float("-inf")
+        self._reported_s = float("-inf")
 
     # -- that waits ------------------------------------------------------------------------------------------
 
@@ -110,8 +110,8 @@ class Failover:
         new = self._waits_since_s is None
         if self._waits_since_s is None:
             self._waits_since_s = now_s
-        if self._monotonic_s() - self._told_s >= _TELL_EVERY_S:
-            self._told_s = self._monotonic_s()
+        if self._monotonic_s() - self._reported_s >= _TELL_EVERY_S:
+            self._reported_s = self._monotonic_s()
             me = {"host": socket.gethostname(), "pid": os.getpid(), "holder": self._holder}
             store.put_view(_STANDBY, {**me, "since_s": self._waits_since_s, "at_s": now_s})
         return new

@@ -47,7 +47,7 @@ class Daemon:
         self._barrier = FailureBarrier(self._settings.slurm.poll_busy_s)
         holder = holder or f"{socket.gethostname()}:{os.getpid()}:{time.monotonic_ns()}"
         self._leader = Leader(parts, holder, self._barrier)
-        self._looks = Looks(self._settings.slurm.poll_busy_s)
+        self._poll_budget = PollBudget(self._settings.slurm.poll_busy_s)
         self._turn_began_s: float | None = None
         self._cycles: Cycles | None = None
         self._count = 0
@@ -67,7 +67,7 @@ class Daemon:
     @property
     def modes(self) -> dict[str, Mode]:
         """The modes in force now, by partition."""
-        return modes_from(self._settings, self._switches, self.plan_errors.let_go)
+        return modes_from(self._settings, self._switches, self.plan_errors.released)
 
     @property
     def plan_errors(self) -> PlanErrors:
@@ -98,7 +98,7 @@ class Daemon:
     @property
     def least_woken_s(self) -> float:
         """The least seconds until the next poll where a new job wakes lucidd."""
-        return max(self._looks.least_s, self._as_slurm_answers_s)
+        return max(self._poll_budget.least_s, self._as_slurm_answers_s)
 
     @property
     def _as_slurm_answers_s(self) -> float:
@@ -108,11 +108,11 @@ class Daemon:
         """Renew the lease, observe, decide, act, mend, and report. Trouble is logged and tried again: nothing that
         happens here may end the daemon (`FailureBarrier`). Returns seconds to wait."""
         self._turn_began_s = self.parts.monotonic_s()
-        self._looks.looked(self._turn_began_s)
+        self._poll_budget.spend(self._turn_began_s)
         try:
             return self._turn()
         except Exception as error:
-            self._looks.forget()
+            self._poll_budget.forget()
             return self._failed(error)
         finally:
             self._turn_began_s = None
@@ -150,14 +150,14 @@ class Daemon:
         try:
             cycles = self._under_lease()
             if cycles is None:
-                self._looks.forget()
+                self._poll_budget.forget()
                 self._trouble.over()
                 return min(self._settings.daemon.lease_s / 3, 2.0)
             self._switches = self.parts.store.settings()
             served(self.parts.client.version())
             result = cycles.run()
             self._count += 1
-            self._private.look(self.parts.clock.now_s())
+            self._private.poll(self.parts.clock.now_s())
             self._barrier.last_error = ""
             beat(self.parts, self.modes, cycles, self._leader.standby())
             self._status(result.snapshot)
@@ -262,7 +262,7 @@ _EARLY_S: Final = 0.1
 """Jobs submitted within so short a time share a poll."""
 
 
-class Looks:
+class PollBudget:
     """Early polls saved up; one that begins is paid from them."""
 
     def __init__(self, every_s: float) -> None:
@@ -271,7 +271,7 @@ class Looks:
         self._stored = float(STORED)
         self._last_s: float | None = None
 
-    def looked(self, now_s: float) -> None:
+    def spend(self, now_s: float) -> None:
         """Note that a poll begins."""
         passed_s = 0.0 if self._last_s is None else now_s - self._last_s
         self._stored = max(min(self._stored + passed_s / self._every_s, STORED) - 1.0, 0.0)

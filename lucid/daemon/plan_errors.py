@@ -64,7 +64,7 @@ class PlanErrors:
         self._together = ""
 
     @property
-    def let_go(self) -> frozenset[str]:
+    def released(self) -> frozenset[str]:
         """Partitions whose held jobs are released."""
         return frozenset(name for name, one in self.now.items() if one.let_go_s)
 
@@ -79,7 +79,7 @@ class PlanErrors:
             what = "a policy fails with several partitions together: each is planned by itself"
             _LOG.error(what, extra={"facts": {"traceback": trace}})
 
-    def saw(self, plan: Plan) -> None:
+    def observe(self, plan: Plan) -> None:
         """Note that a plan was made."""
         for name in self.now.keys() - plan.partitions.keys():
             del self.now[name]

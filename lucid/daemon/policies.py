@@ -23,9 +23,9 @@ from lucid.left_out import LeftOut
 from lucid.orchestrator.planner import isolated, make_policies
 from lucid.orchestrator.policy import Policy
 from lucid.orchestrator.registry import BUILT_IN, known_policies, make_policy
-from lucid.places import Told, library_folder
+from lucid.places import PublishedSettings, library_folder
 from lucid.store.port import Store
-from lucid.store.values import noun_from_json, noun_to_json
+from lucid.store.values import value_from_json, value_to_json
 
 if TYPE_CHECKING:
     from lucid.config.load import Settings
@@ -78,7 +78,9 @@ def live_policy(settings: Settings, able: frozenset[Capability]) -> LivePolicy:
     return LivePolicy(settings.daemon.policy, policy_settings(settings, able), settings.daemon.policies)
 
 
-def live_models(settings: Settings | Told, config: Path, memory: PairMemory, profiled_s: float) -> LiveModels:
+def live_models(
+    settings: Settings | PublishedSettings, config: Path, memory: PairMemory, profiled_s: float
+) -> LiveModels:
     """The models of a lucidd whose configuration file is ``config``. ``profiled_s``: how long its policy profiles."""
     from lucid.daemon.learning.models import LiveModels
 
@@ -90,7 +92,9 @@ def live_models(settings: Settings | Told, config: Path, memory: PairMemory, pro
     )
 
 
-def live_predictor(settings: Settings | Told, predictor: Predictor | LiveModels, left_out: LeftOut) -> Predictor:
+def live_predictor(
+    settings: Settings | PublishedSettings, predictor: Predictor | LiveModels, left_out: LeftOut
+) -> Predictor:
     """The predictor that lucidd plans with, from which no exception of a model comes out."""
     from lucid.daemon.learning.models import LiveModels
 
@@ -236,7 +240,7 @@ class PolicyMemory:
         self._kept: Mapping[str, object] = {}
         self._due_s = 0.0
         self._start: Mapping[str, object] | None = None
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
 
     def start_with(self, memory: Mapping[str, object]) -> None:
         """Set what ``load`` returns in place of the memory in a new store: the memory of the cycles before."""
@@ -251,7 +255,7 @@ class PolicyMemory:
             return {}
         policy, own = data.get("policy"), data.get("own", {})
         try:
-            found = noun_from_json(data.get("memory"))
+            found = value_from_json(data.get("memory"))
             kept = {
                 name: memory
                 for name, memory in found.items()
@@ -279,10 +283,10 @@ class PolicyMemory:
     def _written(self, name: str, left: object) -> Any:
         """The memory of one partition as it is stored; ``None`` where it is of a kind that cannot be."""
         try:
-            return noun_to_json(left)
+            return value_to_json(left)
         except StoreError as error:
-            if name not in self._told:
-                self._told.add(name)
+            if name not in self._reported:
+                self._reported.add(name)
                 facts = {"partition": name, "why": str(error)}
                 _LOG.warning("what a plan leaves for the next is not kept over a restart", extra={"facts": facts})
             return None

@@ -28,7 +28,7 @@ from lucid.daemon.learning.training import ModelTimer, model_timer
 from lucid.daemon.loop import Daemon
 from lucid.errors import LucidError
 from lucid.files import closed_to_others, write_public
-from lucid.places import TOLD, checked_file, stamp_of
+from lucid.places import PUBLISHED, checked_file, stamp_of
 from lucid.slurm.heartbeat import WakeFile
 from lucid.store.port import Store
 from lucid.text import shown
@@ -198,14 +198,14 @@ def _checked(config: Path) -> int:
 
 
 def say_checked(config: Path, text: bytes, settings: Settings) -> None:
-    """Leave a stamp that the file was checked, with the settings that commands need (`TOLD`), so that they need not
-    read the file while it stays as it is.
+    """Leave a stamp that the file was checked, with the settings that commands need (`PUBLISHED`), so that they need
+    not read the file while it stays as it is.
 
     ``text``: the file's content before the settings were read. Where it now has another content, nobody knows which
     of the two was read, and no stamp is left."""
     path = checked_file(settings.daemon.heartbeat)
     if config.read_bytes() == text:
-        told = settings.model_dump_json(include={name: set(keys) for name, keys in TOLD.items()})
+        told = settings.model_dump_json(include={name: set(keys) for name, keys in PUBLISHED.items()})
         write_public(path, f"{stamp_of(text)}{told}\n".encode())
     else:
         path.unlink(missing_ok=True)

@@ -77,7 +77,7 @@ def tell_status(
         "last_error": barrier.last_error,
         "failed_turns": barrier.failed,
         "plan_errors": plan_errors.to_dict(),
-        "left_out": parts.left_out.told(),
+        "left_out": parts.left_out.summary(),
         "private_data": private_data,
     }
     if counters is not None:
@@ -94,7 +94,7 @@ def tell_status(
         status["reports"] = asdict(cycles.cluster.reports_trouble())
         status["turns"] = cycles.cluster.turns()
         status["boots"] = cycles.cluster.boots()
-        status["gpu_health"] = cycles.gpu_health.told(cycles.cluster.placeholders.refused)
+        status["gpu_health"] = cycles.gpu_health.status(cycles.cluster.placeholders.refused)
         status["on_gpus_out"] = cycles.cluster.on_gpus_out()
         status["lost_tags"], status["list_trouble"] = cycles.cluster.lost_tags(), cycles.cluster.list_trouble
         status["refused"] = cycles.cluster.refused()

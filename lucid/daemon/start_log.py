@@ -24,7 +24,7 @@ from lucid.store.recorder import QUIET_S
 
 _EVERY_S = 60.0
 """The least time between two notes."""
-_TOLD_EVERY_S = 2.0
+_REPORTED_EVERY_S = 2.0
 """The least time between two forecasts, as between two stored snapshots."""
 _COST = 50.0
 """A forecast is made at most once in so many times as long as it takes."""
@@ -41,8 +41,8 @@ class StartLog:
         self._times, self._run_times = start_times_of(self._kept), run_times_of(self._kept)
         self._estimates: dict[str, float] = {}
         """Each job's estimate when it was first seen, seconds."""
-        self._noted, self._told, self._quiet = _Due(_EVERY_S), _Due(_TOLD_EVERY_S), _Due(QUIET_S)
-        self._told_of: list[object] = []
+        self._noted, self._reported, self._quiet = _Due(_EVERY_S), _Due(_REPORTED_EVERY_S), _Due(QUIET_S)
+        self._reported_of: list[object] = []
         """The partitions and plans that were planned ahead last."""
         self._starts: Any = None
 
@@ -56,11 +56,11 @@ class StartLog:
         """The last forecast of the waiting jobs' starts; ``None`` before the first."""
         return self._starts
 
-    def take(self, snapshot: Snapshot, plan: Plan) -> None:
+    def observe(self, snapshot: Snapshot, plan: Plan) -> None:
         """Take in one cycle. Trouble here is logged, and costs no decision."""
-        behind_barrier("start times not kept", lambda: self._take(snapshot, plan))
+        behind_barrier("start times not kept", lambda: self._observe(snapshot, plan))
 
-    def _take(self, snapshot: Snapshot, plan: Plan) -> None:
+    def _observe(self, snapshot: Snapshot, plan: Plan) -> None:
         now_s, times = snapshot.now_s, self._times
         waiting = {e.job.id: (part, e) for part in snapshot.partitions.values() for e in part.pending}
         running = {e.job.id: e for part in snapshot.partitions.values() for e in part.running}
@@ -75,11 +75,11 @@ class StartLog:
                 times.started(job_id, entry.start_s)
             changed = True
         seen: list[object] = [*snapshot.partitions.values(), *plan.partitions.values()]
-        moved = len(seen) != len(self._told_of) or any(map(is_not, seen, self._told_of))
+        moved = len(seen) != len(self._reported_of) or any(map(is_not, seen, self._reported_of))
         moved = moved or (bool(waiting) and self._quiet.at(now_s))  # what was foreseen an hour ago has passed by now
         at_once = {action.job_id for action in plan.actions if isinstance(action.decision, Start)}
         new = [job_id for job_id in waiting if job_id not in times.open and job_id not in at_once]
-        note, tell = bool(new) and self._noted.at(now_s), moved and self._told.at(now_s)
+        note, tell = bool(new) and self._noted.at(now_s), moved and self._reported.at(now_s)
         if note or tell:
             began_s = time.perf_counter()
             ahead = forecast(snapshot, plan, self._policy, pair_speed=self._pair_speed, run_times=self._run_times)
@@ -88,8 +88,8 @@ class StartLog:
                 if wait is not None:
                     times.waits(job_id, wait, now_s)
             self._tell(snapshot, ahead)
-            self._told_of, took_s = seen, time.perf_counter() - began_s
-            self._told.done(now_s, _COST * took_s)
+            self._reported_of, took_s = seen, time.perf_counter() - began_s
+            self._reported.done(now_s, _COST * took_s)
             self._quiet.done(now_s, _COST * took_s)
             if note:
                 self._noted.done(now_s, _COST * took_s)

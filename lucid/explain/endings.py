@@ -50,7 +50,7 @@ def _fault(ended: Ended, settings: Settings, mine: set[str]) -> tuple[str, CardH
     """The newest fault that one of the job's GPUs had while it ran; one for which a GPU is left out comes before
     others."""
     began_s, until_s = ended.end_s - ended.ran_s, ended.end_s + _LATE_S
-    nodes = HealthFolder(health_folder(profiles_folder(settings))).look() if mine else {}
+    nodes = HealthFolder(health_folder(profiles_folder(settings))).read() if mine else {}
     found = [
         (node, card, fault)
         for node, health in nodes.items()

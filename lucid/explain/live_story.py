@@ -9,15 +9,15 @@ from typing import Any
 
 from lucid.core import reasons as why
 from lucid.core.decision import DecisionRow
-from lucid.daemon.reporting.last_plan import stored_picture, stored_plan
+from lucid.daemon.reporting.last_plan import stored_plan, stored_snapshot_data
 from lucid.daemon.reporting.public_view import Published
-from lucid.daemon.reporting.settings import told_settings
+from lucid.daemon.reporting.settings import published_settings
 from lucid.errors import ConfigError
 from lucid.explain.predictions import prediction_data, prediction_lines
 from lucid.explain.queue_rows import guess_words, kept_words, observed_words, read_stored_starts, starts_of
 from lucid.explain.reasons import boots, ends_in_time_s, reaches_words, reason_text
 from lucid.explain.story import Story, row_to_dict
-from lucid.store.port import LET_GO, SEEN, ActionRow, ProfileRow
+from lucid.store.port import RELEASED, SEEN, ActionRow, ProfileRow
 from lucid.store.sqlite import SqliteStore
 from lucid.store.view import snapshot_from_dict
 
@@ -58,7 +58,7 @@ def known_story(store: SqliteStore, job_id: str, profiling: str = "") -> tuple[S
         profiling,
         measured,
         joined,
-        [(a.at_s, _told(a)) for a in actions],
+        [(a.at_s, _action_text(a)) for a in actions],
         [*([] if said is None else prediction_lines(said.prediction, said.user)), *_now_lines(store, job_id)],
     )
     data["actions"] = [{"at_s": a.at_s, "verb": a.verb, "detail": a.detail, "result": a.result} for a in actions]
@@ -66,10 +66,10 @@ def known_story(store: SqliteStore, job_id: str, profiling: str = "") -> tuple[S
     return story, data
 
 
-def _told(action: ActionRow) -> str:
+def _action_text(action: ActionRow) -> str:
     if action.result == SEEN:
         return f"{action.verb} {action.detail}"
-    verb = "Lucid hands it over to Slurm" if action.verb == LET_GO else f"Lucid told Slurm: {action.verb}"
+    verb = "Lucid hands it over to Slurm" if action.verb == RELEASED else f"Lucid told Slurm: {action.verb}"
     return f"{verb} {action.detail}".rstrip() + f"; {action.result or 'under way'}"
 
 
@@ -148,7 +148,7 @@ def with_expected_start(story: Story, data: dict[str, Any], store: SqliteStore |
         from lucid.explain.what_if import Changes, asked_again  # with all policies: the story itself needs none
 
         again = asked_again(
-            last_plan(store), told_settings(config), config, data["job"], Changes(limit_s=ends_s), starts
+            last_plan(store), published_settings(config), config, data["job"], Changes(limit_s=ends_s), starts
         )
         for limit, shorter in again.rows.items():
             if shorter is not None and shorter.verb == "start":
@@ -158,7 +158,7 @@ def with_expected_start(story: Story, data: dict[str, Any], store: SqliteStore |
 
 
 def _last_decision(store: Published, job_id: str) -> DecisionRow:
-    row = stored_plan(store, stored_picture(store)).row(job_id)
+    row = stored_plan(store, stored_snapshot_data(store)).row(job_id)
     if row is not None:
         return row
     check_waits_for_lucid(store, job_id)

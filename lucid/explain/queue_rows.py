@@ -11,10 +11,10 @@ from lucid.core.decision import DecisionRow
 from lucid.core.frozen import frozen_dataclass
 from lucid.core.job import Pending
 from lucid.core.reasons.queue import Reserved
-from lucid.daemon.reporting.last_plan import StoredPlan, stored_picture, stored_plan
+from lucid.daemon.reporting.last_plan import StoredPlan, stored_plan, stored_snapshot_data
 from lucid.daemon.reporting.public_view import Published
-from lucid.daemon.reporting.settings import told_settings
-from lucid.daemon.reporting.starts import STARTS, StartsAhead, told_starts
+from lucid.daemon.reporting.settings import published_settings
+from lucid.daemon.reporting.starts import STARTS, StartsAhead, starts_from_view
 from lucid.explain.reasons import decision_text, reason_text
 from lucid.explain.story import row_to_dict
 from lucid.explain.words import duration
@@ -182,7 +182,7 @@ def starts_of(last: StoredPlan, starts: StartsAhead, job_id: str) -> tuple[dict[
     return None
 
 
-def told_of(known: Mapping[str, StartForecast], job_id: str) -> dict[str, Any] | None:
+def forecast_outcome(known: Mapping[str, StartForecast], job_id: str) -> dict[str, Any] | None:
     """The forecast of a job's start, and what came true: seconds from the forecast on."""
     one = known.get(job_id)
     if one is None:
@@ -198,7 +198,7 @@ def told_of(known: Mapping[str, StartForecast], job_id: str) -> dict[str, Any] |
     }
 
 
-def told_words(told: Mapping[str, Any] | None) -> str:
+def outcome_words(told: Mapping[str, Any] | None) -> str:
     """``12 min (8 min to 25 min), was 14 min``; empty where nothing was forecast."""
     if told is None or told["real_s"] is None:
         return ""
@@ -210,13 +210,13 @@ def read_stored_starts(store: SqliteStore | Published, config: Path) -> tuple[St
     """The plan, and when the waiting jobs are expected to start: as lucidd foresaw it, or planned ahead here where
     that does not hold for the stored plan. ``config``: lucidd's configuration file.
 
-    Raises: ConfigError, StoreError: as ``stored_picture`` and ``stored_plan``."""
-    data = stored_picture(store)
+    Raises: ConfigError, StoreError: as ``stored_snapshot_data`` and ``stored_plan``."""
+    data = stored_snapshot_data(store)
     seen = stored_plan(store, data)
-    told = told_starts(store.view(STARTS), seen.snapshot, seen.plan)
+    told = starts_from_view(store.view(STARTS), seen.snapshot, seen.plan)
     if told is not None:
         return seen, told
     from lucid.daemon.reporting.replan import last_plan  # all that planning takes
 
     last = last_plan(store, data)
-    return last, last.starts(told_settings(config), config)
+    return last, last.starts(published_settings(config), config)

@@ -51,14 +51,16 @@ def story_teller(logs: Mapping[str, DecisionLog]) -> TellStory:
         if run.policy not in joined:
             found: dict[str, list[tuple[str, float]]] = {}
             for job_id in log.jobs:
-                for row in log.of(job_id):
+                for row in log.decisions_of(job_id):
                     if row.beside:
                         found.setdefault(row.beside, []).append((job_id, row.at_s))
             joined[run.policy] = found
         beside = sorted(joined[run.policy].get(outcome.job.id, ()), key=lambda item: item[1])
         prediction = log.prediction(outcome.job.id)
         estimate = prediction_lines(prediction, outcome.job.user) if prediction is not None else []
-        return replayed(job_row(outcome), run.policy, log.of(outcome.job.id), beside, estimate).text(UNBROKEN)
+        return replayed(job_row(outcome), run.policy, log.decisions_of(outcome.job.id), beside, estimate).text(
+            UNBROKEN
+        )
 
     return tell
 

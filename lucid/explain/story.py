@@ -37,7 +37,7 @@ class Story:
     estimate: Sequence[str] = ()
     profiling: str = ""
 
-    def told(self) -> list[tuple[float, list[str]]]:
+    def history(self) -> list[tuple[float, list[str]]]:
         """Decisions and events, oldest first: the time, a headline, and the comparisons."""
         told = [
             (row.at_s, [decision_text(row, row.partition == self.profiling), *map(reason_text, row.reasons)])
@@ -52,7 +52,7 @@ class Story:
         lines = [shown(self.head)]
         if self.submit_s is not None:
             lines.append(f"{when(self.submit_s)}  submitted")
-        for at_s, (headline, *reasons) in self.told():
+        for at_s, (headline, *reasons) in self.history():
             time = f"{when(at_s)}  "
             lines += _wrapped(time, headline, width)
             for reason in reasons:

@@ -18,7 +18,7 @@ from lucid.errors import ConfigError, did_you_mean
 from lucid.explain.queue_rows import starts_of
 from lucid.explain.reasons import decision_line, ends_in_time_s, limit_words
 from lucid.explain.story import row_to_dict
-from lucid.places import Told
+from lucid.places import PublishedSettings
 
 if TYPE_CHECKING:
     from lucid.config.load import Settings
@@ -68,7 +68,12 @@ class WhyNot:
 
 
 def asked_again(
-    last: LastPlan, settings: Settings | Told, config: Path, job_id: str, changes: Changes, starts: StartsAhead | None
+    last: LastPlan,
+    settings: Settings | PublishedSettings,
+    config: Path,
+    job_id: str,
+    changes: Changes,
+    starts: StartsAhead | None,
 ) -> WhyNot:
     """Plan lucidd's last snapshot again with only this job changed. ``starts``: where they are known already.
 

@@ -97,7 +97,7 @@ class Keeper:
     def status(self, now: datetime) -> list[Outcome]:
         """The decisions of a tick now, without training; a kind that cannot be checked says why."""
         self._read.clear()
-        return [self._looked_at(kind, now) for kind in self._kinds.values()]
+        return [self._examined(kind, now) for kind in self._kinds.values()]
 
     def tick(self, now: datetime, kinds: Sequence[str] | None = None) -> list[Outcome]:
         """Check every kind; train, and suspend the version in service, where that is due.
@@ -119,7 +119,7 @@ class Keeper:
         return self._train(self._kinds[name])
 
     def _tick(self, kind: Kind[Any, Any], now: datetime) -> Outcome:
-        looked = self._looked_at(kind, now)
+        looked = self._examined(kind, now)
         if looked.evidence is None:
             return looked
         try:
@@ -134,7 +134,7 @@ class Keeper:
             return self._failed(looked, kind, error)
         return replace(looked, decision=decision, trained=trained)
 
-    def _looked_at(self, kind: Kind[Any, Any], now: datetime) -> Outcome:
+    def _examined(self, kind: Kind[Any, Any], now: datetime) -> Outcome:
         unknown = Outcome(kind.name, None, None)
         try:
             evidence = kind.evidence(self.library, self._data(kind), now)
@@ -180,7 +180,7 @@ class Served:
     def __init__(self, library: Library, kinds: Sequence[Kind[Any, Any]] = KINDS) -> None:
         self._library = library
         self._models: dict[str, Any] = {}
-        self.serving: Mapping[str, Serving] = {kind.name: self._look(kind) for kind in kinds}
+        self.serving: Mapping[str, Serving] = {kind.name: self._load(kind) for kind in kinds}
         """What answers, by name of the kind."""
 
     def model(self, kind: Kind[M, Any]) -> M | None:
@@ -191,7 +191,7 @@ class Served:
         """The name in explanations of what answers for a kind."""
         return self.serving[kind.name].version
 
-    def _look(self, kind: Kind[Any, Any]) -> Serving:
+    def _load(self, kind: Kind[Any, Any]) -> Serving:
         library = self._library
         try:
             number, suspended = library.serving(kind.name), library.suspended(kind.name)

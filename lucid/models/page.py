@@ -21,10 +21,10 @@ from lucid.models.additive import (
     tree_unit,
 )
 from lucid.models.packing.share_score import LABELS, ShareTree
-from lucid.pages.charts import WIDTH, Picture, shortened, sideways, steps
+from lucid.pages.charts import WIDTH, Chart, shortened, sideways, steps
 from lucid.pages.page import write_page
 
-Drawn = tuple[str, Picture, str]
+Drawn = tuple[str, Chart, str]
 """Heading, chart, and the text under it."""
 
 _DATES_FROM = 1e9
@@ -56,7 +56,7 @@ def tree_page(tree: ShareTree, path: Path, title: str, facts: Mapping[str, Any] 
 
     Raises: OSError: it cannot be written."""
     words = "Start at the top; yes leads to the left. A leaf says what it decides, and for how many training rows."
-    part = {"heading": "The tree", "words": words, "pictures": [("", picture_of_tree(tree), "")]}
+    part = {"heading": "The tree", "words": words, "pictures": [("", chart_of_tree(tree), "")]}
     lead = f"A decision tree of {tree.leaves} leaves says how heavy a job is: {', '.join(LABELS)}."
     write_page(
         path, "lucid.models", "page.html.j2", {"title": title, "lead": lead, "facts": _facts(facts), "parts": [part]}
@@ -89,18 +89,18 @@ def _part(heading: str, unit: str, model: AdditiveModel) -> dict[str, Any]:
         more="plus",
     )
     note = f"and {hidden} smaller terms" if hidden > 0 else ""
-    pictures = [("Importances", importances, note), *(picture_of_term(term, unit) for term in terms)]
-    return {"heading": heading, "words": words, "pictures": pictures}
+    charts = [("Importances", importances, note), *(chart_of_term(term, unit) for term in terms)]
+    return {"heading": heading, "words": words, "pictures": charts}
 
 
-def picture_of_term(term: Term, unit: str = "") -> Drawn:
+def chart_of_term(term: Term, unit: str = "") -> Drawn:
     """One shape function: steps over a continuous feature, bars over categories, a heat map over two."""
     if len(term.axes) == 2:
         return _heat(term, unit)
     return _steps(term, unit) if term.axes[0].kind == "continuous" else _bars(term, unit)
 
 
-def _told(what: str, score: float, unit: str, share: float) -> str:
+def _label(what: str, score: float, unit: str, share: float) -> str:
     return f"{what}: {score:+.4g}{in_unit(unit)}, {share:.1%} of the data"
 
 
@@ -109,10 +109,10 @@ def _steps(term: Term, unit: str) -> Drawn:
     names = bin_names(axis)
     shares = term.weights[1:-1] / max(float(term.weights.sum()), 1e-12)
     bins = [
-        (float(term.scores[i]), _told(f"{axis.feature} {names[i]}", float(term.scores[i]), unit, float(share)))
+        (float(term.scores[i]), _label(f"{axis.feature} {names[i]}", float(term.scores[i]), unit, float(share)))
         for i, share in zip(sorted(names), shares, strict=True)
     ]
-    picture = steps(
+    chart = steps(
         term.name,
         f"Contribution{in_unit(unit)} of {term.name} over its values, as steps of one width for each bin.",
         bins,
@@ -122,7 +122,7 @@ def _steps(term: Term, unit: str) -> Drawn:
         f"contribution{in_unit(unit)}" if len(unit) < 12 else "contribution",
         float(term.scores[0]) if term.weights[0] > 0 else None,
     )
-    return term.name, picture, "Bins have the same width here, whatever they span."
+    return term.name, chart, "Bins have the same width here, whatever they span."
 
 
 def _bars(term: Term, unit: str) -> Drawn:
@@ -133,11 +133,11 @@ def _bars(term: Term, unit: str) -> Drawn:
         (
             names[i],
             float(term.scores[i]),
-            _told(names[i], float(term.scores[i]), unit, float(term.weights[i]) / total),
+            _label(names[i], float(term.scores[i]), unit, float(term.weights[i]) / total),
         )
         for i in order
     ]
-    picture = sideways(
+    chart = sideways(
         term.name,
         f"Contribution{in_unit(unit)} of each value of {term.name}.",
         rows,
@@ -147,7 +147,7 @@ def _bars(term: Term, unit: str) -> Drawn:
         keys=_KEYS,
     )
     cut = f"The {len(order)} that matter most of {len(names)}." if len(names) > len(order) else ""
-    return term.name, picture, cut
+    return term.name, chart, cut
 
 
 def _heat(term: Term, unit: str) -> Drawn:
@@ -156,7 +156,7 @@ def _heat(term: Term, unit: str) -> Drawn:
     rows, columns = rows_shown(term), sorted(names_x)
     left, top, right, tall = 130, 8, 586, max(6.0, min(20.0, 320 / max(len(rows), 1)))
     wide, bottom = (right - left) / max(len(columns), 1), top + tall * len(rows)
-    picture = Picture(
+    chart = Chart(
         term.name,
         f"Contribution{in_unit(unit)} of {first.feature} (down) and {second.feature} (across) together.",
         WIDTH,
@@ -166,28 +166,28 @@ def _heat(term: Term, unit: str) -> Drawn:
     most = max(float(np.abs(term.scores[np.ix_(rows, columns)]).max(initial=0.0)), 1e-12)
     for r, i in enumerate(rows):
         if r % max(1, round(14 / tall + 0.49)) == 0:
-            picture.write("y", left - 8, top + tall * (r + 0.5) + 4, shortened(names_y[i], 16))
+            chart.write("y", left - 8, top + tall * (r + 0.5) + 4, shortened(names_y[i], 16))
         for c, j in enumerate(columns):
             score = float(term.scores[i, j])
             tip = f"{first.feature} {names_y[i]}, {second.feature} {names_x[j]}: {score:+.4g}{in_unit(unit)}"
             kind, places = "plus" if score > 0 else "minus", (left + wide * c, top + tall * r)
-            picture.rect(kind, *places, wide, tall, tip)
-            picture.marks[-1].places["fill-opacity"] = round(abs(score) / most, 2)
+            chart.rect(kind, *places, wide, tall, tip)
+            chart.marks[-1].places["fill-opacity"] = round(abs(score) / most, 2)
     every = max(1, round(64 / wide + 0.49))
     for c, j in enumerate(columns):
         if c % every == 0:
-            picture.write("x", left + wide * (c + 0.5), bottom + 16, shortened(names_x[j], 11))
-    picture.write("x name", (left + right) / 2, bottom + 38, second.feature)
+            chart.write("x", left + wide * (c + 0.5), bottom + 16, shortened(names_x[j], 11))
+    chart.write("x name", (left + right) / 2, bottom + 38, second.feature)
     note = f"Down: {first.feature}. The stronger the colour, the more: at most {most:.3g}{in_unit(unit)}."
-    return term.name, picture, note
+    return term.name, chart, note
 
 
-def picture_of_tree(tree: ShareTree) -> Picture:
+def chart_of_tree(tree: ShareTree) -> Chart:
     """The decision tree, root on top; leaves coloured by label with their training counts."""
     places = places_of(tree)
     depth = max(y for _, y in places.values())
     wide, tall, gap_x, gap_y = 122, 52, 12, 40
-    picture = Picture(
+    chart = Chart(
         "The tree of share scores",
         f"A decision tree with {tree.leaves} leaves; yes leads to the left.",
         (wide + gap_x) * tree.leaves + gap_x,
@@ -202,19 +202,19 @@ def picture_of_tree(tree: ShareTree) -> Picture:
         x, y = middle[index]
         for child, word in ((node.below, "yes"), (node.above, "no")):
             cx, cy = middle[child]
-            picture.line("branch", x, y + tall, cx, cy)
-            picture.write("mark middle", (x + cx) / 2, (y + tall + cy) / 2 + 4, word)
+            chart.line("branch", x, y + tall, cx, cy)
+            chart.write("mark middle", (x + cx) / 2, (y + tall + cy) / 2 + 4, word)
     for index, node in enumerate(tree.nodes):
         x, y = middle[index]
         if node.feature is None:
             counts = ", ".join(f"{n} {name}" for n, name in zip(node.counts, LABELS, strict=True) if n)
-            picture.rect(f"box leaf{node.label}", x - wide / 2, y, wide, tall, counts)
+            chart.rect(f"box leaf{node.label}", x - wide / 2, y, wide, tall, counts)
             lines = (f"{LABELS[node.label]} ({node.label})", f"{sum(node.counts)} rows")
             tip = counts
         else:
-            picture.rect("box", x - wide / 2, y, wide, tall)
+            chart.rect("box", x - wide / 2, y, wide, tall)
             lines = (node.feature, f"<= {node.threshold:g}{tree_unit(node.feature)}?")
             tip = ""
         for i, text in enumerate(lines):
-            picture.write("middle", x, y + 22 + 18 * i, text, tip)
-    return picture
+            chart.write("middle", x, y + 22 + 18 * i, text, tip)
+    return chart

@@ -54,7 +54,7 @@ class LearnedPredictor:
         self.history = history
         self.duration: DurationModel | None = None
         if duration is not None:
-            self.take(duration)
+            self.use_model(duration)
         self._otherwise = otherwise
         self._share = share
         self._pairs = None if pairs is None else RowScorer(pairs.model)
@@ -87,7 +87,7 @@ class LearnedPredictor:
             sources={"duration": f"{cls.name} {served.version(DURATION)}", "share": source},
         )
 
-    def take(self, duration: DurationModel) -> None:
+    def use_model(self, duration: DurationModel) -> None:
         """Estimate durations by this model from now on; the history judges the model's tables as jobs end."""
         self.duration = duration
         duration.serve(self.history)
@@ -187,7 +187,7 @@ def _columns(
     }
     if ended and len(ended) != len(jobs):
         raise ModelError(f"{len(ended)} ends for {len(jobs)} jobs; give one each")
-    return JobTable.of(
+    return JobTable.from_columns(
         {
             name: [nan if profile is None else getattr(profile, name) for profile in profiles]
             for name in PROFILE_COLUMNS

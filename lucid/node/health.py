@@ -13,7 +13,7 @@ from lucid.core.gpu import GpuCondition
 from lucid.core.ports import GpuMetrics
 from lucid.errors import MetricsError
 from lucid.node.reports import ALIVE_S, Evidence, health_folder, read_health, touch_health, write_health
-from lucid.profiler.gpu_health import LOOK_S, HealthWatch
+from lucid.profiler.gpu_health import POLL_S, HealthWatch
 
 
 def boot_id() -> str:
@@ -24,7 +24,7 @@ def boot_id() -> str:
         return ""
 
 
-class HealthLooks:
+class HealthPolls:
     """Reads conditions every few seconds, and every second what the driver reports by itself."""
 
     def __init__(
@@ -57,13 +57,13 @@ class HealthLooks:
             return
         lines: list[dict[str, Any]] = []
         try:
-            if now_s >= self._due_s or now_s < self._due_s - 2 * LOOK_S:  # or the clock was put back
-                self._due_s = now_s + LOOK_S
+            if now_s >= self._due_s or now_s < self._due_s - 2 * POLL_S:  # or the clock was put back
+                self._due_s = now_s + POLL_S
                 seen = self._metrics.conditions()
                 if seen is None:
                     self._tells = False
                     return
-                self._watch.look(seen, now_s)
+                self._watch.observe(seen, now_s)
                 lines = [_line(one, now_s) for one in seen if _notable(one)]
                 self._failing = False
             xids = self._metrics.xids()

@@ -29,7 +29,7 @@ _GROUP: Final = re.compile(r"/(?:job_(\d+)|(s[0-9A-HJKMNP-TV-Z]{13}))(?=/|$)")
 _TICKS: Final = os.sysconf("SC_CLK_TCK")
 _AGAIN_S: Final = 10.0
 """How often the processes and cores of a job are looked up."""
-_LOOK_S: Final = 2.0
+_POLL_S: Final = 2.0
 """The time between two samples of a job's processes, where its group does not tell all. These samples cost most."""
 _MOST_GAP_S: Final = 10.0
 """A longer time between two readings is passed over: the GPU's work in all of it is unknown."""
@@ -63,7 +63,7 @@ class _Job:
     files: dict[str, Path]
     cores: int = 1
     pids: tuple[int, ...] = ()
-    looked_s: float = float("-inf")
+    polled_s: float = float("-inf")
     at_s: float = float("-inf")
     cpu_s: float | None = None
     stalled_s: float | None = None
@@ -110,8 +110,8 @@ class Host:
         if not known.top.is_dir():  # its steps have ended, or it was started over
             del self._jobs[job]
             return None
-        if not 0.0 <= now_s - known.looked_s < _AGAIN_S:
-            known.looked_s = now_s
+        if not 0.0 <= now_s - known.polled_s < _AGAIN_S:
+            known.polled_s = now_s
             known.cores = self._cores(known, pids)
             known.pids = self._processes(known)
             found = _HELD.search(_text(known.files[_MEMORY]) or "") if _MEMORY in known.files else None
@@ -201,8 +201,8 @@ class Host:
 
     def _since(self, job: _Job, now_s: float) -> HostUse | None:
         step_s, job.at_s = now_s - job.at_s, now_s
-        if job.pids and not 0.0 <= now_s - job.seen_s < _LOOK_S:
-            self._look(job, now_s)
+        if job.pids and not 0.0 <= now_s - job.seen_s < _POLL_S:
+            self._poll(job, now_s)
         cpu_s, job.cpu_s = job.cpu_s, self._cpu_s(job)
         stalled_s, job.stalled_s = job.stalled_s, _stalled_s(job)
         if not 0.0 < step_s <= _MOST_GAP_S:
@@ -223,7 +223,7 @@ class Host:
             return HostUse(busy, job.cores)
         return HostUse(busy, job.cores, job.seen.storage, _DELAYS if self._delays else _STATES)
 
-    def _look(self, job: _Job, now_s: float) -> None:
+    def _poll(self, job: _Job, now_s: float) -> None:
         """Sample a job's processes; what they did since the last sample stands until the next."""
         step_s, job.seen_s = now_s - job.seen_s, now_s
         before, seen = job.seen, _Processes()

@@ -217,7 +217,7 @@ class HealthFolder:
         self._alive_s: dict[str, float] = {}
         self.bad: dict[str, str] = {}
 
-    def look(self) -> Mapping[str, NodeHealth]:
+    def read(self) -> Mapping[str, NodeHealth]:
         """The health by node; the same objects as long as their files are the same."""
         try:
             entries = {entry.name: entry.stat() for entry in os.scandir(self.folder) if _is_file(entry.name)}
@@ -288,13 +288,13 @@ class UseFolder:
         """The use by job id, over all nodes of the job. Files that are no summaries, or of samplers that did not
         record it yet, have none: lucidd and ``lucidctl doctor`` report files that cannot be read."""
         with self._lock:
-            self._look()
+            self._read()
             found: dict[str, tuple[GpuUse, ...]] = {}
             for _, job, use in self._seen.values():
                 found[job] = found.get(job, ()) + use
             return found
 
-    def _look(self) -> None:
+    def _read(self) -> None:
         known, self._seen = self._seen, {}
         for path in self._folder.glob("[!.]*.json") if self._folder.is_dir() else ():
             try:

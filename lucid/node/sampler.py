@@ -337,12 +337,12 @@ class Sampler:
         """How a job that may share does it, and why it is not under MPS, as slurm/mps/start found; empty where no
         start was tried."""
         job = spec.slurm_id or spec.job
-        slicing, under = self._told("slicing", job), self._told("sharing", job)
+        slicing, under = self._mps_lines("slicing", job), self._mps_lines("sharing", job)
         if slicing:
             return f"shares by time-slicing: {' '.join(slicing[1:])}"[:_LONGEST_NOTE]
         return f"may share by {under[0]}"[:_LONGEST_NOTE] if under else ""
 
-    def _told(self, folder: str, job: str) -> list[str]:
+    def _mps_lines(self, folder: str, job: str) -> list[str]:
         try:
             return (self._mps / folder / job).read_text(errors="replace").splitlines()
         except OSError:

@@ -22,7 +22,7 @@ from typing import Final
 from lucid.core.ports import GpuMetrics
 from lucid.errors import ConfigError, MetricsError
 from lucid.node.dcgm import JoinedMetrics
-from lucid.node.health import HealthLooks
+from lucid.node.health import HealthPolls
 from lucid.node.nvml import NvmlMetrics
 from lucid.node.processes import JobSpec, read_job_specs, remove_job_spec, write_job_spec
 from lucid.node.sampler import Sampler
@@ -217,7 +217,7 @@ def run(
                 os.nice(10)  # whatever else: the jobs come first
             name, metrics = node or socket.gethostname().partition(".")[0], metrics_from(source)
             sampler = Sampler(metrics, paths.spool, paths.profiles, name, interval_s=interval_s, log=log)
-            health = HealthLooks(metrics, paths.spool, paths.profiles, name, log)
+            health = HealthPolls(metrics, paths.spool, paths.profiles, name, log)
             rounds = _rounds(paths, sampler, health, interval_s, stay, samples, stopping)
             sampler.close()
         # A job announced while the lock was still held found a sampler running and did not start one.
@@ -228,7 +228,7 @@ def run(
 def _rounds(
     paths: NodePaths,
     sampler: Sampler,
-    health: HealthLooks,
+    health: HealthPolls,
     interval_s: float,
     stay: bool,
     samples: int | None,

@@ -72,7 +72,7 @@ class Annotator:
         self._follow(snapshot)
         if self._trust is not None and self._trust.due:
             known, now_s = self._said, snapshot.now_s
-            self._trust.look(
+            self._trust.check(
                 [
                     (entry.job.vc, *known[entry.job.id].seconds, entry.ran_s + entry.elapsed_s(now_s))
                     for part in snapshot.partitions.values()
@@ -90,7 +90,7 @@ class Annotator:
             memory or {},
             arrivals,
             snapshot.fair_share,
-            {} if self._trust is None else self._trust.told,
+            {} if self._trust is None else self._trust.unranked,
         )
         self._handed_out = weakref.ref(annotated)
         return annotated
@@ -143,7 +143,7 @@ class Annotator:
             ):
                 continue
             if self._forecaster is not None and known is None:
-                self._forecaster.saw(job)
+                self._forecaster.observe(job)
             said = self._predictor.predict(job, entry.profile, now_s)
             if entry.stages is not None:
                 said = replace(said, stages=entry.stages)

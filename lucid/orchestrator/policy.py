@@ -138,7 +138,7 @@ class KeptParts:
         self._wakes: list[tuple[float, str]] = []
         """A heap of wake times; an entry is void where the plan has another time by now."""
 
-    def to_look_at(self, partitions: Mapping[str, Partition], now_s: float, *, alone: bool) -> Collection[str]:
+    def to_plan(self, partitions: Mapping[str, Partition], now_s: float, *, alone: bool) -> Collection[str]:
         """The names of the partitions to plan, in order. ``alone``: whether each plan, but for profiling, depends on
         its partition alone."""
         changed = changed_names(self._seen if alone else None, partitions)
@@ -223,7 +223,7 @@ class PolicyRules:
         if wrong:
             raise ConfigError(f"PolicyRules: {wrong[0]} cannot be {getattr(self, wrong[0])!r}")
 
-    def of(self, partition: str) -> PolicyRules:
+    def for_partition(self, partition: str) -> PolicyRules:
         """The rules of one partition."""
         return self.own.get(partition, self)
 
@@ -342,9 +342,9 @@ class PartitionPolicy(ABC):
         looked: dict[str, PartitionPlan] = {}
         now_s = snapshot.now_s
         whole, snapshot = snapshot, self._barred.without(snapshot)
-        for name in self._parts.to_look_at(snapshot.partitions, now_s, alone=self.plans_alone):
+        for name in self._parts.to_plan(snapshot.partitions, now_s, alone=self.plans_alone):
             partition = snapshot.partitions[name]
-            kept, others = self._kept.get(name), self.looks_at(partition, snapshot)
+            kept, others = self._kept.get(name), self.depends_on(partition, snapshot)
             if (
                 kept is not None
                 and kept[0] is partition
@@ -379,10 +379,10 @@ class PartitionPolicy(ABC):
 
     @property
     def plans_alone(self) -> bool:
-        """Whether ``looks_at`` depends on no partition other than profiling, whatever the snapshot."""
-        return type(self).looks_at is PartitionPolicy.looks_at
+        """Whether ``depends_on`` depends on no partition other than profiling, whatever the snapshot."""
+        return type(self).depends_on is PartitionPolicy.depends_on
 
-    def looks_at(self, partition: Partition, snapshot: Snapshot) -> tuple[object, ...]:  # noqa: ARG002
+    def depends_on(self, partition: Partition, snapshot: Snapshot) -> tuple[object, ...]:  # noqa: ARG002
         """What else the plan of this partition depends on: a change there makes a kept plan void."""
         return ()
 

@@ -82,7 +82,7 @@ def _wait(partition: Partition, before: Round, now_s: float, at_s: float) -> Par
         if ledger is None or start is None or not _free(ledger, entry, start):
             decisions[entry.job.id] = hold
             continue
-        ledger.take(entry.job, start.placement)
+        ledger.claim(entry.job, start.placement)
         decisions[entry.job.id] = start
         actions.append(Action(entry.job.id, partition.name, start))
     return PartitionPlan(decisions, tuple(actions), at_s, Round(at_s, before.starts, before.rest))

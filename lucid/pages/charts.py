@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from lucid.pages.page import DAY, HOUR, MINUTE, SECOND, Unit, unit_of
-from lucid.text import on_picture
+from lucid.text import chart_label
 
 _LEAST_GAP = 40
 """Pixels between two labels of an axis."""
@@ -134,7 +134,7 @@ class Mark:
 
 
 @dataclass(slots=True)
-class Picture:
+class Chart:
     """One chart. ``keys``: what the colours mean, as (word, class). ``wide``: it scrolls rather than shrinks on a
     phone."""
 
@@ -198,7 +198,7 @@ def _n(value: float) -> float | int:
 
 def shortened(name: str, most: int = _LONGEST) -> str:
     """The name without its middle: long names tend to differ at either end."""
-    text, half = on_picture(name) or "(unnamed)", most // 2
+    text, half = chart_label(name) or "(unnamed)", most // 2
     return text if len(text) <= most else f"{text[:half]}…{text[-half + 1 :]}"
 
 
@@ -236,42 +236,42 @@ def sideways(
     less: str = "won",
     more: str = "lost",
     keys: Sequence[tuple[str, str]] = (),
-) -> Picture:
+) -> Chart:
     """A chart with a bar a row, to either side of zero. ``rows``: name, value, words for the pointer. ``less``,
     ``more``: classes of bars below and above zero."""
     left, top = 164, 8
     low, high = _span([value for _, value, _ in rows], zero=True)
     ticks = value_ticks(low, high)
     bottom = top + _ROW * max(len(rows), 1)
-    picture = Picture(title, description, WIDTH, bottom + BOTTOM, keys)
+    chart = Chart(title, description, WIDTH, bottom + BOTTOM, keys)
     x = Scale(ticks[0], ticks[-1], left, WIDTH - 24)
-    picture.axis_x([Tick(x(v), f"{v:g}") for v in ticks], bottom, label, (left + WIDTH) / 2, top)
+    chart.axis_x([Tick(x(v), f"{v:g}") for v in ticks], bottom, label, (left + WIDTH) / 2, top)
     for i, (name, value, tip) in enumerate(rows):
         y = top + _ROW * i
         begin, end = sorted((x(0.0), x(value)))
-        picture.write("y", left - 8, y + 14, shortened(name), tip)
-        picture.rect(more if value > 0 else less, begin, y + 3, end - begin, _ROW - 6, tip)
-    picture.line("zero", x(0.0), top, x(0.0), bottom)
-    return picture
+        chart.write("y", left - 8, y + 14, shortened(name), tip)
+        chart.rect(more if value > 0 else less, begin, y + 3, end - begin, _ROW - 6, tip)
+    chart.line("zero", x(0.0), top, x(0.0), bottom)
+    return chart
 
 
-def columns(title: str, description: str, bars: Sequence[tuple[str, float, str]], label: str, under: str) -> Picture:
+def columns(title: str, description: str, bars: Sequence[tuple[str, float, str]], label: str, under: str) -> Chart:
     """A chart with bars up or down from zero, names below where there is room. ``bars``: name, value, words."""
-    picture = Picture(title, description)
+    chart = Chart(title, description)
     bottom = HEIGHT - BOTTOM
     ticks = value_ticks(*_span([value for _, value, _ in bars], zero=True))
     y = Scale(ticks[0], ticks[-1], bottom, TOP)
-    picture.axis_y([Tick(y(v), f"{v:g}") for v in ticks], LEFT, WIDTH - RIGHT, label, TOP, bottom)
+    chart.axis_y([Tick(y(v), f"{v:g}") for v in ticks], LEFT, WIDTH - RIGHT, label, TOP, bottom)
     step = (WIDTH - RIGHT - LEFT) / max(len(bars), 1)
     every = max(1, round(40 / step + 0.49))
     places = [LEFT + step * (i + 0.5) for i in range(len(bars))]
     named = [Tick(at, name) for i, (at, (name, _, _)) in enumerate(zip(places, bars, strict=True)) if i % every == 0]
-    picture.axis_x(named, bottom, under, (LEFT + WIDTH) / 2)
+    chart.axis_x(named, bottom, under, (LEFT + WIDTH) / 2)
     for at, (_, value, tip) in zip(places, bars, strict=True):
         high, low = sorted((y(0.0), y(value)))
-        picture.rect("lost" if value > 0 else "won", at - 0.4 * step, high, 0.8 * step, low - high, tip)
-    picture.line("zero", LEFT, y(0.0), WIDTH - RIGHT, y(0.0))
-    return picture
+        chart.rect("lost" if value > 0 else "won", at - 0.4 * step, high, 0.8 * step, low - high, tip)
+    chart.line("zero", LEFT, y(0.0), WIDTH - RIGHT, y(0.0))
+    return chart
 
 
 def points(
@@ -287,15 +287,15 @@ def points(
     now: float | None = None,
     height: float = HEIGHT,
     keys: Sequence[tuple[str, str]] = (),
-) -> Picture:
+) -> Chart:
     """A chart of points (x, y, words). ``names``: of x = 0, 1, …, where it is no number. ``most``: higher ones stand
     at the top edge. ``best``: a line through these. ``now``: a dashed line across."""
-    picture = Picture(title, description, WIDTH, height, keys)
+    chart = Chart(title, description, WIDTH, height, keys)
     bottom = height - BOTTOM
     ys = [min(y, most) if most is not None else y for _, y, _ in at]
     ticks = value_ticks(*_span([*ys, *([now] if now is not None else [])], zero=False))
     y = Scale(ticks[0], ticks[-1], bottom, TOP)
-    picture.axis_y([Tick(y(v), f"{v:g}") for v in ticks], LEFT, WIDTH - RIGHT, label, TOP, bottom)
+    chart.axis_y([Tick(y(v), f"{v:g}") for v in ticks], LEFT, WIDTH - RIGHT, label, TOP, bottom)
     if names:
         x = Scale(-0.5, len(names) - 0.5, LEFT, WIDTH - RIGHT)
         below = [Tick(x(i), shortened(name, 14)) for i, name in enumerate(names)]
@@ -305,13 +305,13 @@ def points(
         margin = 0.03 * (high - low)
         x = Scale(low - margin, high + margin, LEFT, WIDTH - RIGHT)
         below = [Tick(x(v), f"{v:g}") for v in shown]
-    picture.axis_x(below, bottom, under, (LEFT + WIDTH) / 2)
+    chart.axis_x(below, bottom, under, (LEFT + WIDTH) / 2)
     if now is not None:
-        picture.line("now", LEFT, y(now), WIDTH - RIGHT, y(now))
+        chart.line("now", LEFT, y(now), WIDTH - RIGHT, y(now))
     for (px, _, tip), py in zip(at, ys, strict=True):
-        picture.dot("point", x(px), y(py), 3, tip)
-    picture.path("line best", [(x(px), y(py)) for px, py in best])
-    return picture
+        chart.dot("point", x(px), y(py), 3, tip)
+    chart.path("line best", [(x(px), y(py)) for px, py in best])
+    return chart
 
 
 def steps(
@@ -323,30 +323,30 @@ def steps(
     under: str,
     label: str,
     missing: float | None = None,
-) -> Picture:
+) -> Chart:
     """A chart with a step of the same width for each bin, and below it how much of the data fell there.
 
     ``bins``: value and words of each. ``shares``: of the data, 0 to 1. ``edges``: words for the edges between bins.
     ``missing``: the value where the feature is missing, as a dashed line."""
-    picture = Picture(title, description, WIDTH, HEIGHT + 50)
+    chart = Chart(title, description, WIDTH, HEIGHT + 50)
     bottom, floor = HEIGHT - BOTTOM - 10, HEIGHT + 50 - BOTTOM
     values = [value for value, _ in bins]
     ticks = value_ticks(*_span([*values, *([missing] if missing is not None else [])], zero=True))
     y = Scale(ticks[0], ticks[-1], bottom, TOP)
-    picture.axis_y([Tick(y(v), f"{v:g}") for v in ticks], LEFT, WIDTH - RIGHT, label, TOP, bottom)
+    chart.axis_y([Tick(y(v), f"{v:g}") for v in ticks], LEFT, WIDTH - RIGHT, label, TOP, bottom)
     width = (WIDTH - RIGHT - LEFT) / max(len(bins), 1)
     every = max(1, round(52 / width + 0.49))
     marks = [Tick(LEFT + width * (i + 1), edge) for i, edge in enumerate(edges) if i % every == 0]
-    picture.axis_x(marks, floor, under, (LEFT + WIDTH) / 2)
-    picture.line("zero", LEFT, y(0.0), WIDTH - RIGHT, y(0.0))
+    chart.axis_x(marks, floor, under, (LEFT + WIDTH) / 2)
+    chart.line("zero", LEFT, y(0.0), WIDTH - RIGHT, y(0.0))
     if missing is not None:
-        picture.line("now", LEFT, y(missing), WIDTH - RIGHT, y(missing))
-        picture.write("mark", LEFT + 4, y(missing) - 4, "missing")
+        chart.line("now", LEFT, y(missing), WIDTH - RIGHT, y(missing))
+        chart.write("mark", LEFT + 4, y(missing) - 4, "missing")
     across = [(LEFT + width * (i + side), y(value)) for i, value in enumerate(values) for side in (0, 1)]
-    picture.path("line best", across)
+    chart.path("line best", across)
     tallest = max(shares, default=0.0) or 1.0
     for i, ((_, tip), share) in enumerate(zip(bins, shares, strict=True)):
         tall = 36 * share / tallest
-        picture.rect("weight", LEFT + width * i, floor - tall, width - 0.5, tall)
-        picture.rect("touch", LEFT + width * i, TOP, width, floor - TOP, tip)
-    return picture
+        chart.rect("weight", LEFT + width * i, floor - tall, width - 0.5, tall)
+        chart.rect("touch", LEFT + width * i, TOP, width, floor - TOP, tip)
+    return chart

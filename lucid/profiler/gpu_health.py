@@ -80,7 +80,7 @@ def xid(number: int) -> Xid:
     return XIDS.get(number) or Xid(number, "not in the table of Xids that Lucid has", "unclear")
 
 
-LOOK_S: Final = 3.0
+POLL_S: Final = 3.0
 """Seconds between readings of all that is not an event: six calls of the driver for each GPU."""
 _LOST_S: Final = 2.0
 """A GPU that the driver does not reach for so long, in at least two readings, is lost: one call may fail."""
@@ -127,7 +127,7 @@ class HealthWatch:
             faults = [fault if same else replace(fault, lasts=False) for fault in card.faults]
             count = card.uncorrected if same else 0
             self._cards[card.index] = _Card(card.index, card.uuid, card.name, faults, count)
-        self._before = self._told()
+        self._before = self._reported()
 
     def events(self, xids: Mapping[int, Iterable[int]], now_s: float) -> None:
         """Take in the Xids since the last call, by the index of the GPU."""
@@ -146,7 +146,7 @@ class HealthWatch:
             card.lost_since_s = None
             card.slow_since_s.clear()
 
-    def look(self, seen: Sequence[GpuCondition], now_s: float) -> None:
+    def observe(self, seen: Sequence[GpuCondition], now_s: float) -> None:
         """Take in all GPUs that the driver names now. A GPU that it named before and does not name now is missing."""
         self._since_s = self._since_s or now_s
         there = {one.index: one for one in seen}
@@ -202,11 +202,11 @@ class HealthWatch:
 
     def changed(self) -> bool:
         """Whether there is something new to report. (That a state still holds is no news.)"""
-        now = self._told()
+        now = self._reported()
         changed, self._before = now != self._before, now
         return changed
 
-    def _told(self) -> tuple[object, ...]:
+    def _reported(self) -> tuple[object, ...]:
         return (
             self._silent_s,
             self._order,

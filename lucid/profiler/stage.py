@@ -151,7 +151,7 @@ def plan_profiling(
             if node is not None:
                 placement: tuple[NodeGpus, ...] = (ledger.lowest(node, job.gpus),)
                 start = Start(placement, (FreeGpus(job.gpus, ledger.largest, ledger.free, True),))
-                ledger.take(job, placement)
+                ledger.claim(job, placement)
                 decisions[job.id] = start
                 actions.append(Action(job.id, partition.name, start))
                 wakes.append(now_s + t_prof_s(job, settings) * shorter)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from lucid.core.frozen import frozen_dataclass
 from lucid.core.job import JobProfile
-from lucid.places import ToldEfficiency
+from lucid.places import PublishedEfficiency
 from lucid.profiler.use import GpuUse
 
 if TYPE_CHECKING:
@@ -161,7 +161,7 @@ class JobAccount:
         return sum(one.gpu_h for one in self.waste if one.kind in HELD)
 
 
-def judged(jobs: Iterable[JobUse], settings: EfficiencySettings | ToldEfficiency) -> list[JobAccount]:
+def judged(jobs: Iterable[JobUse], settings: EfficiencySettings | PublishedEfficiency) -> list[JobAccount]:
     """The account of each job, in order; time limits are judged over all jobs of a user and name."""
     found = [judge(job, settings) for job in jobs]
     groups: defaultdict[tuple[str, str], list[int]] = defaultdict(list)
@@ -182,7 +182,7 @@ def judged(jobs: Iterable[JobUse], settings: EfficiencySettings | ToldEfficiency
     return found
 
 
-def judge(job: JobUse, settings: EfficiencySettings | ToldEfficiency) -> JobAccount:
+def judge(job: JobUse, settings: EfficiencySettings | PublishedEfficiency) -> JobAccount:
     """The account of one job; its time limit is judged by ``judged``, with its likes."""
     held_h = job.gpus * job.ran_s / _H
     asked_h = None if job.time_limit_s is None else job.gpus * job.time_limit_s / _H
@@ -215,7 +215,7 @@ def judge(job: JobUse, settings: EfficiencySettings | ToldEfficiency) -> JobAcco
 
 
 def _idle(
-    use: GpuUse, job: JobUse, settings: EfficiencySettings | ToldEfficiency
+    use: GpuUse, job: JobUse, settings: EfficiencySettings | PublishedEfficiency
 ) -> Iterator[tuple[WasteKind, float]]:
     """Stretches of one GPU that are waste, each with its seconds."""
     if _unused(use) and any(not _unused(other) for other in job.use):

@@ -153,7 +153,7 @@ def _gres(root: Path, conf: Texts, path: Path) -> Iterator[Finding]:
     except ConfigError as error:
         yield Finding("gres.conf", False, f"cannot be read: {error}", remedy)
         return
-    lines = [statement.pairs for statement in conf.of("NodeName")]
+    lines = [statement.pairs for statement in conf.statements_of("NodeName")]
     declared = {host: row.get("gres", "") for row in lines for host in _hosts(row.get("nodename", ""))}
     detected = [row.get("nodename", "") for row in rows if row.get("autodetect", "off").lower() not in ("off", "")]
     if any(not hosts or any("shard:" in declared.get(host, "") for host in _hosts(hosts)) for hosts in detected):

@@ -94,7 +94,7 @@ class Texts:
     files: Mapping[Path, str]
     statements: tuple[Statement, ...]
 
-    def of(self, key: str) -> list[Statement]:
+    def statements_of(self, key: str) -> list[Statement]:
         """The statements that begin with *key* (NodeName, PartitionName)."""
         return [statement for statement in self.statements if statement.key == key.lower()]
 

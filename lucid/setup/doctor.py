@@ -13,11 +13,11 @@ from lucid.node.reports import HealthFolder, health_folder
 from lucid.places import HELD_AT_MOST_S, Mode, profiles_folder
 from lucid.setup.doctor_slurm import (
     as_lucidd_sees,
-    look_over_config,
-    look_over_lending,
-    look_over_power,
-    look_over_preemption,
-    look_over_served,
+    check_config,
+    check_lending,
+    check_power,
+    check_preemption,
+    check_served,
 )
 from lucid.slurm.client import Inspector, served
 from lucid.slurm.heartbeat import read_heartbeat
@@ -126,7 +126,7 @@ def _job_defaults(modes: Mapping[str, Mode], site: Site) -> Iterator[Finding]:
             )
 
 
-def look_over_site(settings: Settings, modes: Mapping[str, Mode], site: Site) -> Iterator[Finding]:
+def check_site(settings: Settings, modes: Mapping[str, Mode], site: Site) -> Iterator[Finding]:
     """Findings on Slurm as it answers; *modes* by partition, as they are now."""
     version = f"{site.version[0]}.{site.version[1]:02}"
     yield Finding("ok", f"Slurm {version} answers")
@@ -136,8 +136,8 @@ def look_over_site(settings: Settings, modes: Mapping[str, Mode], site: Site) ->
             "start slurmdbd, and the data base behind it",
         )
     yield from _job_defaults(modes, site)
-    yield from look_over_config(settings, modes, site.config)
-    yield from look_over_served(
+    yield from check_config(settings, modes, site.config)
+    yield from check_served(
         modes,
         site.partition_settings,
         site.config,
@@ -154,13 +154,13 @@ def look_over_site(settings: Settings, modes: Mapping[str, Mode], site: Site) ->
     yield from _clock(site)
     yield from _rights(modes, site)
     yield from _partitions(settings, modes, site)
-    yield from look_over_preemption(modes, site.nodes, site.preemption)
+    yield from check_preemption(modes, site.nodes, site.preemption)
     nodes = as_lucidd_sees(site.nodes, site.config, site.partitions, site.now_s)
     yield from _nodes(settings, modes, nodes, site.preemption or NO_PREEMPTION)
     if Mode.PACK in modes.values():
         yield from _gpu_order(settings, site.config, nodes)
-    yield from look_over_power(settings, modes, nodes, site.config, site.partitions)
-    yield from look_over_lending(
+    yield from check_power(settings, modes, nodes, site.config, site.partitions)
+    yield from check_lending(
         settings, modes, site.partitions, site.nodes, site.group_limits, site.config, site.defaults
     )
     yield from _held(settings, site)
@@ -306,7 +306,7 @@ def _gpu_order(settings: Settings, config: Mapping[str, str], nodes: Sequence[Sl
     """Findings on whether CUDA counts GPUs as Slurm does, where jobs see all of them."""
     if config.get("ConstrainDevices", "").lower() == "yes":
         return
-    told = HealthFolder(health_folder(profiles_folder(settings))).look()
+    told = HealthFolder(health_folder(profiles_folder(settings))).read()
     other = [
         node.name
         for node in nodes

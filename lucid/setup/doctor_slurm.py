@@ -26,7 +26,7 @@ _WEIGHTS = ("Age", "Assoc", "FairShare", "Fairshare", "JobSize", "Partition", "Q
 _SHORT_JOB_AGE_S = 120
 
 
-def look_over_config(settings: Settings, modes: Mapping[str, Mode], config: Mapping[str, str]) -> Iterator[Finding]:
+def check_config(settings: Settings, modes: Mapping[str, Mode], config: Mapping[str, str]) -> Iterator[Finding]:
     """Findings on the keys that Lucid's modes rest on; *modes* by partition, as they are now."""
     used = set(modes.values())
     yield from _priorities(used, config)
@@ -218,7 +218,7 @@ _FEDERATED = 1 << 26
 _GPU_WEIGHT = re.compile(r"gres/gpu(:[^=,]+)?=", re.IGNORECASE)
 
 
-def look_over_served(
+def check_served(
     modes: Mapping[str, Mode],
     shown: Mapping[str, Mapping[str, str]],
     config: Mapping[str, str],
@@ -393,11 +393,11 @@ def as_lucidd_sees(
 ) -> Sequence[SlurmNode]:
     """The nodes as lucidd sees them: those that Slurm wakes are available."""
     power = Power()
-    power.rules = PowerRules.of(config, any(p.suspends for p in partitions))
-    return power.told(nodes, now_s)
+    power.rules = PowerRules.from_config(config, any(p.suspends for p in partitions))
+    return power.with_states(nodes, now_s)
 
 
-def look_over_power(
+def check_power(
     settings: Settings,
     modes: Mapping[str, Mode],
     nodes: Sequence[SlurmNode],
@@ -405,7 +405,7 @@ def look_over_power(
     partitions: Sequence[Partition],
 ) -> Iterator[Finding]:
     """Findings on power saving. *nodes*: as lucidd sees them."""
-    rules = PowerRules.of(config, any(p.suspends for p in partitions))
+    rules = PowerRules.from_config(config, any(p.suspends for p in partitions))
     room = settings.daemon.profiling_partition
     mine = [node for node in nodes if not node.partitions.isdisjoint({*modes, room})]
     asleep = [node.name for node in mine if ASLEEP in node.states]
@@ -434,7 +434,7 @@ def look_over_power(
 
 def power_note(config: Mapping[str, str], in_partition: bool = False) -> str:
     """What Lucid does where nodes sleep; empty where Slurm puts none to sleep."""
-    rules = PowerRules.of(config, in_partition)
+    rules = PowerRules.from_config(config, in_partition)
     if not rules.wakes:
         return ""
     return (
@@ -444,7 +444,7 @@ def power_note(config: Mapping[str, str], in_partition: bool = False) -> str:
     )
 
 
-def look_over_preemption(
+def check_preemption(
     modes: Mapping[str, Mode], nodes: Sequence[SlurmNode], preemption: Preemption | None
 ) -> Iterator[Finding]:
     """Findings on preemption; *preemption* is ``None`` where it is unknown."""
@@ -506,7 +506,7 @@ def _between(vc: str, other: str, preemption: Preemption) -> Iterator[Finding]:
 _LINES = "the lines of: lucidctl slurm lending"
 
 
-def look_over_lending(
+def check_lending(
     settings: Settings,
     modes: Mapping[str, Mode],
     partitions: Sequence[Partition],

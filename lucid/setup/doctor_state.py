@@ -31,7 +31,7 @@ from lucid.slurm.own.waits import GAVE_LESS
 from lucid.slurm.view.failed_pairs import failed_pairs_in, unpaired
 from lucid.slurm.view.profiles import ProfileFolder
 from lucid.store.file import network_file_system
-from lucid.store.port import LET_GO, ActionRow, Lease, StoreUnreadable, holder_is_dead
+from lucid.store.port import RELEASED, ActionRow, Lease, StoreUnreadable, holder_is_dead
 from lucid.store.sqlite import SqliteStore
 
 _CONF = "etc/slurm/slurm.conf"
@@ -57,7 +57,7 @@ def root_of(settings: Settings) -> Path | None:
     return Path(words[-1]) if program == "chroot" and len(words) > 1 else None
 
 
-def look_over_files(settings: Settings, root: Path | None, config: Mapping[str, str] | None) -> Iterator[Finding]:
+def check_files(settings: Settings, root: Path | None, config: Mapping[str, str] | None) -> Iterator[Finding]:
     """Findings on what ``lucidctl slurm install --check`` checks, below *root*; *config* is what is in force."""
     if root is None or not (root / _CONF).is_file():
         yield warn(
@@ -115,7 +115,7 @@ def _order(settings: Settings, root: Path) -> Iterator[Finding]:
 _NAMED = 5
 
 
-def look_over_reports(settings: Settings, seen: Mapping[str, Any]) -> Iterator[Finding]:
+def check_reports(settings: Settings, seen: Mapping[str, Any]) -> Iterator[Finding]:
     """Findings on elastic jobs' reports. ``seen``: lucidd's last status, for what lucidd's own user sees of the
     folder."""
     folder = settings.daemon.elastic.reports_dir
@@ -136,9 +136,7 @@ def look_over_reports(settings: Settings, seen: Mapping[str, Any]) -> Iterator[F
         yield warn(f"and {len(doubted) - _NAMED} more jobs whose reports do not agree", "lucidctl status --json")
 
 
-def look_over_failover(
-    settings: Settings, store: SqliteStore, lease: Lease | None, now_s: float
-) -> Iterator[Finding]:
+def check_failover(settings: Settings, store: SqliteStore, lease: Lease | None, now_s: float) -> Iterator[Finding]:
     """Findings on a standby: the journal, the places that both hosts must have, and who stands by.
 
     Raises: StoreError: the store cannot be read."""
@@ -187,7 +185,7 @@ _REFUSED_JOBS = 3
 """So many jobs in a row of which Slurm refused a change: that lies not in the jobs."""
 
 
-def look_over_state(settings: Settings, now_s: float) -> Iterator[Finding]:
+def check_state(settings: Settings, now_s: float) -> Iterator[Finding]:
     """Findings on what lucidd keeps and writes. Folders are judged by what the user who runs this may do."""
     yield from _store(settings, now_s)
     yield from _heartbeat(Path(settings.daemon.heartbeat), now_s)
@@ -207,9 +205,9 @@ def _store(settings: Settings, now_s: float) -> Iterator[Finding]:
     try:
         store = SqliteStore(folder / "lucid.db", read_only=True)
         seen, lease, switches = store.view("status") or {}, store.lease(), store.settings()
-        let_go = [*_let_go(store.actions(limit=_ACTIONS), now_s)]
+        let_go = [*_releases(store.actions(limit=_ACTIONS), now_s)]
         told = [*_start_times(start_times_of(store.view(START_TIMES)))]
-        failover = [*look_over_failover(settings, store, lease, now_s)]
+        failover = [*check_failover(settings, store, lease, now_s)]
     except StoreUnreadable as error:
         yield warn(f"{error}: it was not looked at", "let root or lucidd's user run lucidctl doctor")
         return
@@ -232,7 +230,7 @@ def _store(settings: Settings, now_s: float) -> Iterator[Finding]:
     yield from failover
     yield from let_go
     yield from told
-    yield from look_over_reports(settings, seen)
+    yield from check_reports(settings, seen)
     yield from _gpus(seen.get("gpu_health") or {})
     yield from _tags(seen)
     if seen.get("last_error"):
@@ -323,12 +321,12 @@ def _start_times(times: StartTimes) -> Iterator[Finding]:
         yield Finding("ok", f"of the last {count} waits, {share:.0%} ended inside the range that was forecast")
 
 
-def _let_go(actions: Sequence[ActionRow], now_s: float) -> Iterator[Finding]:
+def _releases(actions: Sequence[ActionRow], now_s: float) -> Iterator[Finding]:
     """Findings on jobs that a start gave less than they ask for, or that Slurm did not start as Lucid asked, by its
     words."""
     causes: Counter[str] = Counter()
     last: dict[str, str] = {}
-    recent = [row for row in actions if row.verb == LET_GO and now_s - row.at_s < _DAY_S]
+    recent = [row for row in actions if row.verb == RELEASED and now_s - row.at_s < _DAY_S]
     for row in recent:
         if GIVEN_UP in row.detail:
             cause = re.sub(r"[0-9]+", "N", row.detail.rpartition("(")[2].rstrip(")"))

@@ -135,7 +135,7 @@ def merge_pack(
 def _slots(work: _Work, gres: Texts | None, packed: Collection[str], merged: Merged, slots: int) -> None:
     """Set the number of slots for each GPU that has an address already."""
     changed = set[str]()
-    for statement in work.texts.of("NodeName"):
+    for statement in work.texts.statements_of("NodeName"):
         hosts, text = hosts_or_none(statement.pairs["nodename"]) or [], statement.pairs.get("gres", "")
         fresh = re.sub(r"\bshard:(g\d+):\d+", rf"shard:\1:{slots}", text)
         if fresh != text and set(hosts) & set(packed):
@@ -154,7 +154,7 @@ def _slots(work: _Work, gres: Texts | None, packed: Collection[str], merged: Mer
 def _nodes(work: _Work, gres: Texts | None, packed: Collection[str], merged: Merged, slots: int) -> None:
     defaults: dict[str, str] = {}
     found = []
-    for statement in work.texts.of("NodeName"):
+    for statement in work.texts.statements_of("NodeName"):
         pairs = statement.pairs
         if pairs["nodename"].upper() == "DEFAULT":
             defaults |= pairs
@@ -252,7 +252,7 @@ def _nodes(work: _Work, gres: Texts | None, packed: Collection[str], merged: Mer
 def _sets(work: _Work, merged: Merged) -> dict[str, set[str]]:
     """Hosts by NodeSet, by their features as they are. A set that a new feature would make larger is refused."""
     sets: dict[str, set[str]] = {}
-    for pairs in (statement.pairs for statement in work.texts.of("NodeSet")):
+    for pairs in (statement.pairs for statement in work.texts.statements_of("NodeSet")):
         name, feature = pairs["nodeset"], pairs.get("feature", "")
         hosts = sets.setdefault(name, set())
         hosts |= _in_nodes(pairs.get("nodes", ""), work, {}) or set()
@@ -283,7 +283,7 @@ def _in_nodes(text: str, work: _Work, sets: Mapping[str, set[str]]) -> set[str] 
 def _billing(work: _Work, packed: Collection[str], merged: Merged) -> None:
     """Bill a slot as the GPU that it stands for, or a job in slots would cost its account nothing."""
     sets = _sets(work, merged)
-    for statement in work.texts.of("PartitionName"):
+    for statement in work.texts.statements_of("PartitionName"):
         weights = statement.pairs.get("tresbillingweights", "")
         hosts = _in_nodes(statement.pairs.get("nodes", ""), work, sets)
         found = re.search(r"(?:^|,)gres/gpu(:[^=,]+)?=([^,]+)", weights, re.IGNORECASE)
@@ -402,7 +402,7 @@ def _parameters(work: _Work, in_force: Mapping[str, str], site: Mapping[str, str
 
 def _wrap(work: _Work, key: str, ours: str, merged: Merged) -> None:
     """Let the site's own scripts run through Lucid's wrapper, which takes the place of the first of them."""
-    statements = work.texts.of(key)
+    statements = work.texts.statements_of(key)
     merged.wrapped[key] = any(one.pairs[key.lower()] == WRAPPER for one in statements)
     theirs = [one for one in statements if one.pairs[key.lower()] not in (ours, WRAPPER, "")]
     merged.site_scripts[key] = [one.pairs[key.lower()] for one in theirs]
@@ -424,7 +424,7 @@ def _wrap(work: _Work, key: str, ours: str, merged: Merged) -> None:
 
 def _join(work: _Work, key: str, wanted: list[str]) -> None:
     """Add words to a list parameter, at its end, where it counts."""
-    statements = work.texts.of(key)
+    statements = work.texts.statements_of(key)
     if not statements:
         work.added.append(f"{key}={','.join(wanted)}")
         return

@@ -17,7 +17,7 @@ from lucid.config.load import Settings, settings_from
 from lucid.errors import ConfigError, did_you_mean
 from lucid.places import Mode
 from lucid.setup.conf_text import Change, Texts, edited, read_text, read_texts
-from lucid.setup.doctor_slurm import look_over_preemption, look_over_served, power_note, taken_whole, without_layers
+from lucid.setup.doctor_slurm import check_preemption, check_served, power_note, taken_whole, without_layers
 from lucid.setup.install import FILES, NEW_TOML, is_lucids, of_package, shipped_content, with_keys, without_table
 from lucid.setup.machine import LINK, USER, Machine, Running, program_link
 from lucid.setup.merge import HOOKS, Merged, Refusal, merge_pack
@@ -507,7 +507,7 @@ def _site_scripts(
 def _layers(plan: Plan, running: Running, names: Sequence[str]) -> None:
     """Check partitions over common nodes: one has to give way to the other, in a way that Lucid serves."""
     modes = dict.fromkeys(names, Mode.PACK)
-    for found in look_over_preemption(modes, running.nodes, running.preemption):
+    for found in check_preemption(modes, running.nodes, running.preemption):
         if found.level == "bad":
             plan.refused.append(Refusal(found.what, f"{found.remedy}; or --mode order"))
         elif found.level == "ok":
@@ -529,7 +529,7 @@ def _served(plan: Plan, running: Running, options: Options) -> None:
     modes, shown = dict.fromkeys(options.partitions, Mode.PACK), running.partition_settings
     number = max((job.number for job in running.jobs), default=0)
     rooms = (options.profiling,)
-    found = look_over_served(modes, shown, running.config, running.limits, running.nodes, rooms, number)
+    found = check_served(modes, shown, running.config, running.limits, running.nodes, rooms, number)
     for one in [*taken_whole(modes, shown), *found]:
         if one.level != "bad":
             plan.notes.append(f"{one.what}: {one.remedy}")

@@ -359,7 +359,7 @@ def rules_of(texts: Texts) -> dict[str, dict[str, str]]:
     """By partition: all that its line sets, with the lines of PartitionName=DEFAULT before it. Keys in small
     letters."""
     default, found = dict[str, str](), dict[str, dict[str, str]]()
-    for statement in texts.of("PartitionName"):
+    for statement in texts.statements_of("PartitionName"):
         name = statement.pairs["partitionname"]
         if name.upper() == "DEFAULT":
             default |= statement.pairs
@@ -379,7 +379,7 @@ def pool_line(name: str, nodes: Sequence[str], vcs: Sequence[str], texts: Texts)
     one of the VCs may be moved there."""
     rules = [rules for vc, rules in rules_of(texts).items() if vc in vcs]
     spelled = dict[str, str]()
-    for statement in texts.of("PartitionName"):
+    for statement in texts.statements_of("PartitionName"):
         for key in re.findall(r"([\w.]+)\s*[-+*/]?=", statement.text):
             spelled.setdefault(key.lower(), key)
     words = [f"PartitionName={name}", f"Nodes={host_list(nodes)}"]
@@ -399,7 +399,7 @@ def pool_line(name: str, nodes: Sequence[str], vcs: Sequence[str], texts: Texts)
 
 def without_pool(texts: Texts, name: str) -> dict[Path, str]:
     """The files without the lines that ``pool_line`` gave; none where somebody else wrote the partition's line."""
-    for statement in texts.of("PartitionName"):
+    for statement in texts.statements_of("PartitionName"):
         text = texts.files[statement.path]
         if statement.pairs["partitionname"] == name and _above(statement, text) == _MADE:
             return {statement.path: edited(text, [Edit(statement.first - 1, statement.after, ())])}

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 CHOICES = ("first-last", "not-guests", "always")
-_LOOKS = re.compile(
+_INSPECTS = re.compile(
     r"nvidia-smi|/dev/nvidia\w*|dcgm\w*|rocm-smi|\bSLURM_(?:JOB|STEP)_GPUS\b|\bCUDA_VISIBLE_DEVICES\b"
     r"|\b(?:GPU_DEVICE_ORDINAL|ROCR_VISIBLE_DEVICES)\b|/proc/|\b(?:pgrep|pkill|killall|fuser|lsof|kill|ps)\b(?=\s)"
 )
@@ -73,7 +73,7 @@ def looking(root: Path, pattern: str) -> Iterator[tuple[str, str]]:
         texts: dict[Path, str | None] = {}
         first = root / script.lstrip("/")
         _read(root, first, texts)
-        words = sorted({word for text in texts.values() for word in _LOOKS.findall(text or "")})
+        words = sorted({word for text in texts.values() for word in _INSPECTS.findall(text or "")})
         if words or texts[first] is None:
             yield script, ", ".join(words[:4]) or "it cannot be read as text"
 

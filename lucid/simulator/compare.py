@@ -32,7 +32,7 @@ _LACKING = {
     Capability.ORACLE: "needs the epochs and epoch times of elastic jobs, and the trace has none",
     Capability.ADAPT: "needs data on how jobs train, which the trace does not have",
 }
-_LOOK_S = 0.2
+_POLL_S = 0.2
 """How often the processes' progress is read."""
 
 
@@ -113,10 +113,10 @@ class _Work:
 
 
 def _here(work: _Work, policies: Sequence[str], report: Report | None) -> dict[str, _Result]:
-    def of(name: str) -> Callable[[int, int], None] | None:
+    def reporter(name: str) -> Callable[[int, int], None] | None:
         return None if report is None else lambda done, total: report(name, done, total)
 
-    return {name: _one(work, name, of(name)) for name in policies}
+    return {name: _one(work, name, reporter(name)) for name in policies}
 
 
 def _one(work: _Work, policy: str, report: Callable[[int, int], None] | None) -> _Result:
@@ -138,7 +138,7 @@ def _in_processes(work: _Work, policies: Sequence[str], count: int, report: Repo
             jobs: dict[Future[_Result], str] = {pool.submit(_work, name): name for name in policies}
             left = set(jobs)
             while left:
-                _, left = wait(left, _LOOK_S, FIRST_COMPLETED)
+                _, left = wait(left, _POLL_S, FIRST_COMPLETED)
                 _pass_on(news, report)
             return {name: job.result() for job, name in jobs.items()}
         finally:

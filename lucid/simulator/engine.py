@@ -146,7 +146,7 @@ def run(
             done = not (result.applied and cluster.moved)
             if starts is not None:
                 coming = [t for t in (cluster.next_event_s(), wake_s) if t is not None] if done else [at_s]
-                starts.saw(result.snapshot, result.plan, min(coming, default=inf))
+                starts.observe(result.snapshot, result.plan, min(coming, default=inf))
             del result  # a snapshot without another reference can be changed into the next one
             if done:
                 break

@@ -299,7 +299,7 @@ def held_text(held: Held, policy: str, baseline: str) -> str:
     )
 
 
-def gains_told(runs: Sequence[Run], logs: Mapping[str, DecisionLog]) -> list[Gains]:
+def gains_of_runs(runs: Sequence[Run], logs: Mapping[str, DecisionLog]) -> list[Gains]:
     """The gains of every run against the baseline, in order; the ``logs`` are by policy, where there are any."""
     baseline = baseline_of(runs)
     if baseline is None:
@@ -349,7 +349,7 @@ def _losing(outcome: JobOutcome, was: JobOutcome, log: DecisionLog | None) -> Lo
     slower_s = max(run_s - was_run_s - again_s, 0.0)
     shared_s = outcome.packed_s
     speed = 1 - slower_s / shared_s if shared_s > slower_s > 0 else None
-    waits = () if log is None else _waits(log.of(job.id))
+    waits = () if log is None else _waits(log.decisions_of(job.id))
     wait_s = outcome.queue_s - was.queue_s
     lost_s = outcome.jct_s - was.jct_s
     return Losing(job.id, job.user, job.vc, job.gpus, lost_s, wait_s, again_s, slower_s, speed, waits)

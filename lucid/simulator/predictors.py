@@ -214,7 +214,7 @@ class WalkForward:
         """The prediction of the latest refit's model; refits first if that is due."""
         if now_s >= self._due_s and len(self._ended) >= _FIRST_JOBS:
             self._due_s = now_s + _WEEK_S
-            self._model.take(fit_durations(ended_table(self._ended, self._epoch_s)))
+            self._model.use_model(fit_durations(ended_table(self._ended, self._epoch_s)))
         return self._model.predict(job, profile, now_s)
 
     def pair_speed(self, a: JobProfile, b: JobProfile) -> PairSpeeds:
@@ -235,9 +235,9 @@ class WalkForwardForecaster:
         self._forecaster = LearnedForecaster(None, "learned in this replay", means, epoch_s)
         self._due_s = 0.0
 
-    def saw(self, job: Job) -> None:
+    def observe(self, job: Job) -> None:
         """Take in a job when it is first seen."""
-        self._forecaster.saw(job)
+        self._forecaster.observe(job)
 
     def forecast(self, now_s: float) -> ArrivalForecast:
         """The forecast of the latest fit's model; fits first if that is due."""

@@ -73,7 +73,7 @@ class DecisionLog:
         entries.append(DecisionRow(now_s, job_id, partition, "hold", hold.reasons))
         return True
 
-    def of(self, job_id: str) -> list[DecisionRow]:
+    def decisions_of(self, job_id: str) -> list[DecisionRow]:
         """The decisions on one job, oldest first."""
         return self._entries.get(job_id, [])
 
@@ -102,7 +102,7 @@ def write_decisions(path: Path, log: DecisionLog) -> None:
                         **({"beside": entry.beside} if entry.beside else {}),
                         "reasons": [reason_to_dict(reason) for reason in entry.reasons],
                     }
-                    for entry in log.of(job_id)
+                    for entry in log.decisions_of(job_id)
                 ],
             }
             prediction = log.prediction(job_id)

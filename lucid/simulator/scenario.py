@@ -153,7 +153,7 @@ class Scenario:
             return WalkForwardForecaster(means, epoch_s=epoch_s) if self.predictor == "learned" else means
         found = LearnedForecaster(self.throughput.model, self.throughput.version, means, epoch_s)
         for job in self.throughput.before:
-            found.saw(job)
+            found.observe(job)
         return found
 
     def _predictor(self, policy: str) -> Predictor:

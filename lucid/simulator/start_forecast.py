@@ -29,12 +29,12 @@ _NEAR_S = 600.0
 _TOGETHER_S = 30.0
 """Jobs that begin to wait within so many seconds share one planning ahead, made when the first of them has waited so
 long; a job that starts before is not counted."""
-_LOOKS = 8_000
+_VISITS = 8_000
 """Planning ahead ends after so many jobs were looked at: enough for most jobs of a VC."""
 _PER_CYCLE = 10.0
 """How many jobs may be looked at for forecasts, for each cycle of the replay so far: the budget
 (docs/decisions/0051)."""
-_FREE_LOOKS = 40_000.0
+_FREE_VISITS = 40_000.0
 """The budget at the beginning, so that short traces are sampled whole."""
 
 
@@ -70,14 +70,14 @@ class StartForecasts:
         self._new: dict[str, dict[str, float]] = {}
         """By partition, jobs that have begun to wait and have no forecast yet, and since when they wait."""
         self._stride, self._skipped, self._passed = 1, 0, 0
-        self._looks = -_FREE_LOOKS
+        self._visits = -_FREE_VISITS
         self._counted: list[_Counted] = []
 
-    def saw(self, snapshot: Snapshot, plan: Plan, next_s: float) -> None:
+    def observe(self, snapshot: Snapshot, plan: Plan, next_s: float) -> None:
         """Take in one cycle: which jobs begin to wait, and whose wait is over. ``next_s``: when the next cycle comes;
         it decides when to plan ahead, and no forecast."""
         now_s = snapshot.now_s
-        self._looks -= _PER_CYCLE
+        self._visits -= _PER_CYCLE
         for ended in snapshot.ended:
             self._run_times.ended(ended.job.user, ended.ran_s, self._estimates.pop(ended.job.id, ended.ran_s))
         starting: set[str] = set()
@@ -121,22 +121,22 @@ class StartForecasts:
         if self._skipped < self._stride:
             return
         weight, self._passed, self._skipped = self._passed / len(waiting), 0, 0
-        if self._looks > 0 and not self._every:
+        if self._visits > 0 and not self._every:
             self._stride *= 2
-        elif self._looks < -_FREE_LOOKS / 2 and self._stride > 1:
+        elif self._visits < -_FREE_VISITS / 2 and self._stride > 1:
             self._stride //= 2
         until = frozenset(entry.job.id for entry in waiting)
         kept = around(snapshot, plan, frozenset((partition.name,)))
         ahead = forecast(
             *kept,
             self._policy,
-            _LOOKS,
+            _VISITS,
             pair_speed=self._pair_speed,
             until=until,
             run_times=self._run_times,
             most_paths=1 if partition.profiling else 3,
         )
-        self._looks += ahead.looks
+        self._visits += ahead.visits
         for entry in waiting:
             job = entry.job
             planned_s = ahead.starts_s.get(job.id)

@@ -73,7 +73,7 @@ def accounted_from(document: Any, left_out: LeftOut | None = None) -> list[Accou
 
     Raises: ClusterError: the document is no answer, or says that it failed."""
     raws = checked_list(document, "jobs", "sacct", of_slurmctld=False)
-    with (left_out or LeftOut()).look("accounting") as look:
+    with (left_out or LeftOut()).reading("accounting") as look:
         made = look.each(raws, _accounted, job_named)
     return sorted((job for job in made if job is not None), key=lambda job: job.end_s)
 

@@ -73,22 +73,22 @@ class KnownJobs:
         self._jobs: dict[int, tuple[SlurmJob, ...]] = {}
         self._signs: dict[int, int] = {}
         self._read_at_s: dict[int, float] = {}
-        self._looked_at_s = clock_s()
+        self._polled_at_s = clock_s()
 
     def forget(self) -> None:
         """Read everything anew at the next poll."""
         self._jobs, self._signs, self._read_at_s = {}, {}, {}
 
-    def look(self, listing: Callable[[], str]) -> list[SlurmJob]:
+    def poll(self, listing: Callable[[], str]) -> list[SlurmJob]:
         """All jobs. Where some changed between the listing and their reading, both are done once more, so that no GPU
         shows two owners that had it one after the other."""
         for _ in range(2):
             listed = listed_from(listing())
-            if self._take(listed):
+            if self._read_changed(listed):
                 break
         return [job for group in listed.signs for job in self._jobs.get(group, ())]
 
-    def _take(self, listed: Listed) -> bool:
+    def _read_changed(self, listed: Listed) -> bool:
         """Read what changed; returns whether all that was read agrees with the listing."""
         for group in self._signs.keys() - listed.signs.keys():
             self._drop(group)
@@ -130,8 +130,8 @@ class KnownJobs:
     def _oldest(self, count: int) -> set[int]:
         """The groups that have to be read now so that each is read within `_ANEW_S`."""
         now_s = self._clock_s()
-        share = min(max(now_s - self._looked_at_s, 0.0) / _ANEW_S, 1.0)
-        self._looked_at_s = now_s
+        share = min(max(now_s - self._polled_at_s, 0.0) / _ANEW_S, 1.0)
+        self._polled_at_s = now_s
         return set(sorted(self._read_at_s, key=self._read_at_s.__getitem__)[: round(share * count)])
 
     def _drop(self, group: int) -> None:

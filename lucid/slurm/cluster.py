@@ -28,14 +28,14 @@ from lucid.slurm.act.write import JobWriter
 from lucid.slurm.client import SlurmClient
 from lucid.slurm.elastic.reports import Trouble
 from lucid.slurm.own.release import not_yet
-from lucid.slurm.own.state import TOLD, JobState
+from lucid.slurm.own.state import ASSIGNED, JobState
 from lucid.slurm.own.waits import parked
 from lucid.slurm.records.configuration import NO_NETWORK, FairShares, QosTiers, with_network
 from lucid.slurm.records.job import SlurmJob, SlurmNode, numbers_unread, tells_all, without_unread
 from lucid.slurm.records.preemption import NO_PREEMPTION
 from lucid.slurm.records.request import JobDefaults
 from lucid.slurm.view.failed_pairs import FailedPairs
-from lucid.slurm.view.nodes import NodeLooks
+from lucid.slurm.view.nodes import NodePolls
 from lucid.slurm.view.observation import Observation, of_another, pool_of
 from lucid.slurm.view.power_saving import Boots, Power, boots_of
 from lucid.slurm.view.profiles import KnownProfiles, ProfileSource
@@ -115,7 +115,7 @@ class SlurmCluster:
         self._writer = JobWriter(client, store, clock, slurm, daemon, token, keeps_list)
         self._ownership = self._writer.ownership
         self._viewer = Viewer(
-            daemon, self._ownership, self.known.of, profiled, resizes, interleaves, store, self.known.worked
+            daemon, self._ownership, self.known.profile_of, profiled, resizes, interleaves, store, self.known.worked
         )
         claims = ClaimWatch(self._writer)
         self._actions = Actions(self._writer, daemon, self.known, slurm_knows_all, claims)
@@ -126,7 +126,7 @@ class SlurmCluster:
         self.placeholders = Placeholders(client, self._writer, daemon.gpu_health.placeholder_s)
         """Jobs that keep Slurm from using single GPUs."""
         self._repair = Repair(self._writer, Released(Path(daemon.state_dir)), claims)
-        self._machines = NodeLooks(client, store, slurm.nodes_every_s)
+        self._machines = NodePolls(client, store, slurm.nodes_every_s)
         self._defaults: Mapping[str, JobDefaults] | None = None
         self._defaults_at_s = float("-inf")
         self._tiers = QosTiers(client.qos_priorities)
@@ -134,7 +134,7 @@ class SlurmCluster:
         self._network_at_s = float("-inf")
         self._preemption = NO_PREEMPTION
         self._notes = self._writer.notes
-        self._ended_told: set[str] = set()
+        self._ended_reported: set[str] = set()
         """Jobs that have ended and of which nothing more is to be reported."""
         self._untold: dict[str, Ended] = {}
         """Ended jobs that were reported, and that as far as is known the store does not have yet."""
@@ -191,17 +191,17 @@ class SlurmCluster:
         now_s = self._clock.now_s()
         jobs = self.placeholders.others(every, now_s)
         self._read_network(now_s)
-        machines = self._machines.look(jobs, now_s)
-        if self._closings.look(jobs, machines, now_s):
-            machines = self._machines.look(jobs, now_s, fresh=True)
+        machines = self._machines.poll(jobs, now_s)
+        if self._closings.update(jobs, machines, now_s):
+            machines = self._machines.poll(jobs, now_s, fresh=True)
         machines = with_network(machines, self._network)
         noted = ((job, self._notes.get(job.id)) for job in jobs)
         self._forget([job.id for job, note in noted if note is not None and not job.unread and of_another(job, note)])
         jobs = self._writer.ours.restored(jobs, self._notes)
         self._jobs = {job.id: job for job in jobs if job.id}
         self._writer.new_cycle(self._jobs)
-        self._writer.obstacles.saw(jobs, now_s)
-        self._boots.saw(jobs, now_s)
+        self._writer.obstacles.observe(jobs, now_s)
+        self._boots.observe(jobs, now_s)
         # once for those that run: until then their requests could not be said in slots
         if any(job.gpus and (job.pending or (job.running and self._defaults is None)) for job in jobs):
             self._read_defaults(now_s, {job.partition for job in jobs if job.pending and job.reason in _SHUT})
@@ -223,16 +223,16 @@ class SlurmCluster:
             windows=self._closings.windows(now_s),
             preemption=self._preemption,
             gpus_out=_by_node(self._left_out, machines),
-            unpaired=self._failed_pairs.look(self._jobs, machines, now_s),
+            unpaired=self._failed_pairs.check(self._jobs, machines, now_s),
         )
-        self.known.take(self._jobs, jobs, now_s, self.token)
+        self.known.update(self._jobs, jobs, now_s, self.token)
         self._ownership.not_yet = {}  # it asks whom Lucid decides
         self._ownership.not_yet = not_yet(self._ownership, self._facts)
         partitions = self._viewer.partitions(self._facts)
-        self._failed_pairs.saw(partitions.values(), now_s)
+        self._failed_pairs.observe(partitions.values(), now_s)
         self._viewer.elastic.forget_all_but(self._jobs.keys())
         self._viewer.turns.forget_all_but(self._jobs.keys())
-        self._actions.saw(self._facts, self._jobs)
+        self._actions.observe(self._facts, self._jobs)
         fair_share = {} if self._shares is None else self._shares(now_s)
         return Snapshot(now_s, partitions, self._ended(jobs), fair_share=fair_share)
 
@@ -287,25 +287,25 @@ class SlurmCluster:
     def _ended(self, jobs: Sequence[SlurmJob]) -> tuple[Ended, ...]:
         """The ended jobs, reported at each poll until the store has them: a cycle may fail before it has stored
         anything."""
-        self._ended_told &= self._jobs.keys()
+        self._ended_reported &= self._jobs.keys()
         found = {
             job.id: job
             for job in jobs
-            if job.ended and job.gpus and not job.unread and job.id not in self._ended_told
+            if job.ended and job.gpus and not job.unread and job.id not in self._ended_reported
         }
         if not (found or self._untold):
             return ()
-        self._ended_told |= self._store.ended_ids(found.keys() | self._untold.keys())
+        self._ended_reported |= self._store.ended_ids(found.keys() | self._untold.keys())
         for record in found.values():
             note = self._notes.get(record.id)
-            if record.id in self._ended_told or record.id in self._untold:
+            if record.id in self._ended_reported or record.id in self._untold:
                 continue
             if self._ownership.home(record, note) not in self._facts.modes or not record.start_s:
-                self._ended_told.add(record.id)
+                self._ended_reported.add(record.id)
                 continue
             job, ran_s = self._viewer.job(record, note, self._facts), self._boots.ran_s(record)
-            self._untold[record.id] = Ended(job, record.end_s, ran_s, record.state, self.known.of(record))
-        self._untold = {job_id: one for job_id, one in self._untold.items() if job_id not in self._ended_told}
+            self._untold[record.id] = Ended(job, record.end_s, ran_s, record.state, self.known.profile_of(record))
+        self._untold = {job_id: one for job_id, one in self._untold.items() if job_id not in self._ended_reported}
         return tuple(sorted(self._untold.values(), key=lambda e: e.end_s))
 
     # -- act -------------------------------------------------------------------------------------------------
@@ -323,7 +323,7 @@ class SlurmCluster:
                 for a in actions
             ]
         applied = self._actions.apply(actions)
-        self._failed_pairs.told(applied, self._clock.now_s())
+        self._failed_pairs.started(applied, self._clock.now_s())
         return applied
 
     def order(self, factors: Mapping[str, int]) -> int:
@@ -371,7 +371,7 @@ class SlurmCluster:
         or a job whose node boots."""
         if self.placeholders.unannounced or any(job.configuring for job in self._facts.jobs):
             return True
-        return any(state in (*TOLD, JobState.RESIZING) for state in self._states())
+        return any(state in (*ASSIGNED, JobState.RESIZING) for state in self._states())
 
     @property
     def emptying(self) -> bool:

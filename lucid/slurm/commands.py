@@ -170,8 +170,8 @@ class CommandClient:
             jobs = jobs_from(self._squeue(), self.left_out)
             self._many = len(jobs) > self._most
             return jobs
-        jobs = self._known.look(self._listing)
-        with self.left_out.look("jobs") as look:
+        jobs = self._known.poll(self._listing)
+        with self.left_out.reading("jobs") as look:
             for job in jobs:
                 if job.unread:
                     look.add(f"job {job.number}", job.unread)

@@ -246,7 +246,7 @@ _Types = Mapping[str, tuple[str, ...]]
 def _job(job: Any, types: _Types) -> dict[str, Any]:
     """A job as ``squeue --json`` has it; for a record that cannot be read, one that says so."""
     try:
-        return _told(job, types)
+        return _job_data(job, types)
     except Exception as error:  # a name of other bytes than UTF-8, say: it may hold GPUs all the same
         said = {"job_id": job.id, "job_state": job.state, "gres_detail": f"{type(error).__name__}: {error}"}
         return {
@@ -255,7 +255,7 @@ def _job(job: Any, types: _Types) -> dict[str, Any]:
         }  # its form is known: it is the record that is at fault
 
 
-def _told(job: Any, types: _Types) -> dict[str, Any]:
+def _job_data(job: Any, types: _Types) -> dict[str, Any]:
     per_node = _gres(job.gres_per_node)
     wanted = job.requested_tres
     gpus = _gres({f"gres/{name}": one.count for name, one in wanted.gres.items()} if wanted else {})

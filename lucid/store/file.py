@@ -165,7 +165,7 @@ def open_file(path: Path, *, read_only: bool, wait_s: float, shared: bool = Fals
             db = reader(path, wait_s)
         else:
             if not _make_room(path):
-                _look_before_writing(path, wait_s)
+                _check_before_writing(path, wait_s)
             db = sqlite3.connect(path, timeout=wait_s, check_same_thread=False)
         db.isolation_level = None
         if not read_only:
@@ -190,7 +190,7 @@ def open_memory() -> sqlite3.Connection:
     return db
 
 
-def look_through(path: Path, wait_s: float = 5.0) -> None:
+def check_file(path: Path, wait_s: float = 5.0) -> None:
     """Read the whole file as it is now, through a connection of its own.
 
     Raises:
@@ -244,7 +244,7 @@ def reader(path: Path, wait_s: float) -> sqlite3.Connection:
     return db
 
 
-def _look_before_writing(path: Path, wait_s: float) -> None:
+def _check_before_writing(path: Path, wait_s: float) -> None:
     """Check a file that lies there already, by reading alone: opening it for writing would change it.
 
     Raises: StoreDamaged: it is not a store of Lucid. StoreError: it was written by a later version."""

@@ -22,7 +22,7 @@ from pathlib import Path
 from lucid.core.frozen import frozen_dataclass
 from lucid.errors import StoreError
 from lucid.left_out import LeftOut
-from lucid.store.file import error_of, look_through, open_file, open_memory, reader, set_aside
+from lucid.store.file import check_file, error_of, open_file, open_memory, reader, set_aside
 from lucid.store.port import Lease, LeaseLost, StoreDamaged, StoreGone
 from lucid.text import MOST, finite
 
@@ -52,7 +52,7 @@ class StoreWatch:
         self._thread: threading.Thread | None = None
         self._found: StoreDamaged | None = None
 
-    def look(self) -> None:
+    def before_write(self) -> None:
         """Check the files before a write.
 
         Raises: StoreGone: a file was deleted or replaced. StoreDamaged: one was cut, or the last check found damage.
@@ -68,7 +68,7 @@ class StoreWatch:
                 what = "was deleted" if now is None else "was replaced"
                 raise StoreGone(f"{part.path}: was deleted or replaced while it was open ({what})")
             if now[1] < self._sizes[part.path]:
-                look_through(self._path)  # sqlite3's VACUUM and TRUNCATE leave it whole; truncate does not
+                check_file(self._path)  # sqlite3's VACUUM and TRUNCATE leave it whole; truncate does not
             self._sizes[part.path] = now[1]
 
     @property
@@ -128,7 +128,7 @@ class StoreWatch:
     def _check(self) -> None:
         began_s = self._clock_s()
         try:
-            look_through(self._path)
+            check_file(self._path)
         except StoreDamaged as error:
             self._found = error
         except StoreError:
@@ -229,7 +229,7 @@ class LeasedFile:
         Raises: LeaseLost: another daemon has the lease. StoreGone, StoreDamaged, StoreError: nothing was written."""
         with self._lock:
             if self._watch is not None:
-                self._watch.look()
+                self._watch.before_write()
             try:
                 self._db.execute("BEGIN IMMEDIATE")
                 try:

@@ -33,7 +33,7 @@ from lucid.orchestrator.policy import Policy
 from lucid.orchestrator.registry import import_policy
 from lucid.places import Placed
 from lucid.store.recorder import Recorders
-from lucid.store.values import noun_from_json, noun_to_json
+from lucid.store.values import value_from_json, value_to_json
 
 _T = TypeVar("_T")
 _LOG = logging.getLogger("lucidd")
@@ -77,10 +77,10 @@ def lucid_version() -> str:
 def plan_bytes(part: PartitionPlan) -> bytes:
     """A partition's whole plan as bytes: decisions with their reasons in order, actions, wake time, memory."""
     data = {
-        "decisions": [[job_id, noun_to_json(decision)] for job_id, decision in part.decisions.items()],
-        "actions": [[action.job_id, noun_to_json(action.decision)] for action in part.actions],
+        "decisions": [[job_id, value_to_json(decision)] for job_id, decision in part.decisions.items()],
+        "actions": [[action.job_id, value_to_json(action.decision)] for action in part.actions],
         "wake_s": part.wake_s,
-        "memory": noun_to_json(part.memory),
+        "memory": value_to_json(part.memory),
         **({"error": part.error} if part.error else {}),
     }
     return json.dumps(data, separators=(",", ":")).encode()
@@ -102,7 +102,7 @@ def record_bytes(
     Raises:
         StoreError: the policy's memory is of a kind that cannot be written."""
     contexts = list({id(context): context for context in made_from.values()}.values())
-    partitions, predictions = _Once(_partition_json), _Once[Prediction](noun_to_json)
+    partitions, predictions = _Once(_partition_json), _Once[Prediction](value_to_json)
     numbers = {id(context): i for i, context in enumerate(contexts)}
     data = {
         "format": _FORMAT,
@@ -143,9 +143,9 @@ def _partition_json(part: Partition) -> dict[str, Any]:
         "acting": part.acting,
         **({"quotas": dict(part.quotas)} if part.quotas else {}),
         **({"fitting": dict(part.fitting)} if part.fitting else {}),
-        "nodes": noun_to_json(part.nodes),
-        "pending": noun_to_json(part.pending),
-        "running": noun_to_json(part.running),
+        "nodes": value_to_json(part.nodes),
+        "pending": value_to_json(part.pending),
+        "running": value_to_json(part.running),
     }
 
 
@@ -158,13 +158,13 @@ def _context_json(context: Context, partitions: _Once[Partition], predictions: _
         "now_s": snapshot.now_s,
         "partitions": [partitions(part) for part in snapshot.partitions.values()],
         "predictions": [[job_id, predictions(known[job_id])] for job_id in jobs if job_id in known],
-        "ended": noun_to_json(snapshot.ended),
-        "memory": noun_to_json(dict(snapshot.memory)),
-        "forecast": noun_to_json(snapshot.arrivals),
-        "fair_share": noun_to_json(dict(snapshot.fair_share)),
-        **({"trust": noun_to_json(dict(snapshot.trust))} if snapshot.trust else {}),
+        "ended": value_to_json(snapshot.ended),
+        "memory": value_to_json(dict(snapshot.memory)),
+        "forecast": value_to_json(snapshot.arrivals),
+        "fair_share": value_to_json(dict(snapshot.fair_share)),
+        **({"trust": value_to_json(dict(snapshot.trust))} if snapshot.trust else {}),
         "predictor": context.predictor,
-        "answers": [list(map(noun_to_json, (a, b, said))) for (a, b), said in context.answers.items()],
+        "answers": [list(map(value_to_json, (a, b, said))) for (a, b), said in context.answers.items()],
     }
 
 
@@ -184,7 +184,7 @@ def read_record(path: Path) -> PlanRecord:
         for name in (data["policy"], *own.values()):
             import_policy(name)  # its nouns may be in the record
         partitions = [_partition(part) for part in data["partitions"]]
-        predictions = [noun_from_json(item) for item in data["predictions"]]
+        predictions = [value_from_json(item) for item in data["predictions"]]
         return PlanRecord(
             data["at_s"],
             data["code"],
@@ -202,10 +202,10 @@ def read_record(path: Path) -> PlanRecord:
 
 
 def _partition(data: Mapping[str, Any]) -> Partition:
-    pending: tuple[Pending, ...] = noun_from_json(data["pending"])
-    running: tuple[Running, ...] = noun_from_json(data["running"])
+    pending: tuple[Pending, ...] = value_from_json(data["pending"])
+    running: tuple[Running, ...] = value_from_json(data["running"])
     acting = data.get("acting", True)
-    nodes, quotas = noun_from_json(data["nodes"]), data.get("quotas", {})
+    nodes, quotas = value_from_json(data["nodes"]), data.get("quotas", {})
     fitting = {asked: tuple(names) for asked, names in data.get("fitting", {}).items()}
     return Partition(data["name"], nodes, pending, running, data["profiling"], acting, quotas, fitting)
 
@@ -214,14 +214,14 @@ def _context(data: Mapping[str, Any], partitions: Sequence[Partition], predictio
     snapshot = Snapshot(
         data["now_s"],
         {partitions[i].name: partitions[i] for i in data["partitions"]},
-        noun_from_json(data["ended"]),
+        value_from_json(data["ended"]),
         {job_id: predictions[i] for job_id, i in data["predictions"]},
-        noun_from_json(data["memory"]),
-        _arrivals(noun_from_json(data["forecast"])),
-        noun_from_json(data.get("fair_share", {"map": []})),
-        noun_from_json(data.get("trust", {"map": []})),
+        value_from_json(data["memory"]),
+        _arrivals(value_from_json(data["forecast"])),
+        value_from_json(data.get("fair_share", {"map": []})),
+        value_from_json(data.get("trust", {"map": []})),
     )
-    said = {(noun_from_json(a), noun_from_json(b)): noun_from_json(answer) for a, b, answer in data["answers"]}
+    said = {(value_from_json(a), value_from_json(b)): value_from_json(answer) for a, b, answer in data["answers"]}
     return Context(snapshot, data["predictor"], said)
 
 

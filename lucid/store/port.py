@@ -27,7 +27,7 @@ from lucid.text import digits
 
 SEEN = "seen"
 """The result of a row that is no action: something that lucidd saw happen to the job."""
-LET_GO = "let go"
+RELEASED = "let go"
 """The verb of an action that hands a job over to Slurm for good, as its user wrote it."""
 _MOST_PID = 1 << 22
 """Linux's own bound on pids."""

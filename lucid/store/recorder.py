@@ -20,8 +20,8 @@ from lucid.store.view import plan_to_dict, snapshot_to_dict
 
 QUIET_S = 60.0
 """How old at most a stored snapshot is where nothing changes."""
-_PICTURE_EVERY_S = 2.0
-_PICTURE_SHARE = 0.05
+_VIEW_EVERY_S = 2.0
+_VIEW_SHARE = 0.05
 """The most of lucidd's time that stored snapshots may take, as a share: one of 14,000 jobs takes a second."""
 
 
@@ -39,7 +39,7 @@ class StoreRecorder:
     ) -> None:
         """``publish`` is called with every snapshot that is stored; ``policy``: what made the plans, which is stored
         with each."""
-        self.picture_every_s = _PICTURE_EVERY_S
+        self.view_every_s = _VIEW_EVERY_S
         """The least seconds between two stored snapshots."""
         self._policy = policy
         self._publish = publish
@@ -109,9 +109,9 @@ class StoreRecorder:
         seen: list[object] = [*snapshot.partitions.values(), *plan.partitions.values()]
         changed = len(seen) != len(self._drawn) or any(map(is_not, seen, self._drawn))
         # waits and run times grow where nothing else changes: the picture would be of hours ago
-        every_s = self.picture_every_s if changed else max(self.picture_every_s, QUIET_S)
+        every_s = self.view_every_s if changed else max(self.view_every_s, QUIET_S)
         since_s = snapshot.now_s - self._drawn_at_s  # below 0 where the clock was set back
-        if 0 <= since_s < max(every_s, self._drawing_s / _PICTURE_SHARE):
+        if 0 <= since_s < max(every_s, self._drawing_s / _VIEW_SHARE):
             return
         began_s = time.perf_counter()
         self._drawn, self._drawn_at_s = seen, snapshot.now_s

@@ -29,7 +29,7 @@ from lucid.store.port import (
     profile_row,
     texts_of,
 )
-from lucid.store.view import picture_from_text
+from lucid.store.view import view_from_text
 from lucid.text import finite
 
 _R = TypeVar("_R")
@@ -53,7 +53,7 @@ class SqliteStore(LeasedFile):
         with self.reading() as db:
             rows = db.execute("SELECT job_id, data FROM notes").fetchall()
         found = {}
-        with self.left_out.look("notes") as look:
+        with self.left_out.reading("notes") as look:
             for job_id, data in rows:
                 if isinstance(job_id, str):
                     found[job_id] = note_of(job_id, data, partial(look.add, f"job {job_id}"))
@@ -86,7 +86,7 @@ class SqliteStore(LeasedFile):
         """The profiles by job id."""
         with self.reading() as db:
             rows = db.execute("SELECT * FROM profiles").fetchall()
-        with self.left_out.look("profiles") as look:
+        with self.left_out.reading("profiles") as look:
             return {row.job_id: row for row in look.each(rows, profile_row, of_job)}
 
     def profile(self, job_id: str) -> ProfileRow | None:
@@ -127,7 +127,7 @@ class SqliteStore(LeasedFile):
                 f"{where} ORDER BY id DESC LIMIT ?",
                 [*values, limit],
             ).fetchall()
-        with self.left_out.look("decisions") as look:
+        with self.left_out.reading("decisions") as look:
             return look.each(reversed(rows), decision_row, lambda row: f"a decision about job {row[1]}")
 
     def tasks(self, job_id: str) -> list[str]:
@@ -147,7 +147,7 @@ class SqliteStore(LeasedFile):
                 "WHERE at_s >= ? AND verb != 'hold' ORDER BY at_s DESC, id DESC LIMIT ?",
                 (since_s, limit),
             ).fetchall()
-        with self.left_out.look("decisions") as look:
+        with self.left_out.reading("decisions") as look:
             return look.each(reversed(rows), decision_row, lambda row: f"a decision about job {row[1]}")
 
     def joined(self, job_id: str, since_s: float = 0.0) -> list[tuple[str, float]]:
@@ -195,7 +195,7 @@ class SqliteStore(LeasedFile):
                 f"SELECT id, at_s, job_id, verb, detail, token, result FROM actions {where} ORDER BY id DESC LIMIT ?",
                 [*values, limit],
             ).fetchall()
-        with self.left_out.look("actions") as look:
+        with self.left_out.reading("actions") as look:
             return look.each(reversed(rows), lambda row: checked(ActionRow(*row)), lambda row: f"action {row[0]}")
 
     def put_ended(self, rows: Sequence[Ended], token: int) -> None:
@@ -216,7 +216,7 @@ class SqliteStore(LeasedFile):
                 "SELECT job, end_s, ran_s, state, profile FROM ended WHERE end_s >= ? ORDER BY end_s DESC LIMIT ?",
                 (since_s, limit),
             ).fetchall()
-        with self.left_out.look("ended jobs") as look:
+        with self.left_out.reading("ended jobs") as look:
             return look.each(reversed(rows), lambda row: ended_of(*row), lambda row: f"a job that ended at {row[1]}")
 
     def ended_ids(self, job_ids: Collection[str]) -> frozenset[str]:
@@ -254,13 +254,13 @@ class SqliteStore(LeasedFile):
         with self.writing() as db:
             db.execute("INSERT OR REPLACE INTO views VALUES (?, ?)", (name, json.dumps(data)))
 
-    def picture(self) -> Any:
-        """The view ``snapshot``, as ``picture_from_text`` reads it, which takes less memory.
+    def snapshot_view(self) -> Any:
+        """The view ``snapshot``, as ``view_from_text`` reads it, which takes less memory.
 
         Raises: StoreError: it cannot be read."""
         with self.reading() as db:
             row = db.execute("SELECT data FROM views WHERE name = 'snapshot'").fetchone()
-            return None if row is None else picture_from_text(row[0])
+            return None if row is None else view_from_text(row[0])
 
     def view(self, name: str) -> Any:
         """One view."""

@@ -80,7 +80,7 @@ _READ_IN = {written: name for name, written in _WRITTEN_IN.items()}
 _PLAIN = (bool, int, float, str, type(None))
 
 
-def noun_to_json(value: Any) -> Any:
+def value_to_json(value: Any) -> Any:
     """The value as ``json.dumps`` takes it.
 
     Raises: StoreError: a value of a kind that cannot be written."""
@@ -88,24 +88,24 @@ def noun_to_json(value: Any) -> Any:
     if kind in _PLAIN:
         return value
     if kind is tuple:
-        return [noun_to_json(item) for item in value]
+        return [value_to_json(item) for item in value]
     if is_dataclass(value) and not isinstance(value, type):
         found = {"is": _name(kind)}
         for name, default in _defaults(kind):
             item = getattr(value, name)
             if default is MISSING or type(item) is not type(default) or item != default:
-                found[name] = noun_to_json(item)
+                found[name] = value_to_json(item)
         return found
     if isinstance(value, tuple) and hasattr(kind, "_fields"):
-        return {"row": _name(kind), "of": [noun_to_json(item) for item in value]}
+        return {"row": _name(kind), "of": [value_to_json(item) for item in value]}
     if isinstance(value, Enum):
         return {"enum": _name(kind), "of": value.value}
     if isinstance(value, Mapping):
-        return {"map": [[noun_to_json(key), noun_to_json(item)] for key, item in value.items()]}
+        return {"map": [[value_to_json(key), value_to_json(item)] for key, item in value.items()]}
     if kind is list:
-        return {"list": [noun_to_json(item) for item in value]}
+        return {"list": [value_to_json(item) for item in value]}
     if kind in (set, frozenset):
-        return {kind.__name__: sorted((noun_to_json(item) for item in value), key=repr)}
+        return {kind.__name__: sorted((value_to_json(item) for item in value), key=repr)}
     np = sys.modules.get("numpy")  # who never loaded it has no array
     if np is not None and isinstance(value, np.ndarray) and value.dtype.kind in "biuf":
         data = base64.b64encode(np.ascontiguousarray(value).tobytes()).decode()
@@ -115,32 +115,32 @@ def noun_to_json(value: Any) -> Any:
     raise StoreError(f"a value of type {kind.__module__}.{kind.__qualname__} cannot be recorded")
 
 
-def noun_from_json(data: Any) -> Any:
-    """The value that ``noun_to_json`` wrote.
+def value_from_json(data: Any) -> Any:
+    """The value that ``value_to_json`` wrote.
 
     Raises: StoreError: it names a class that is not there (any more), or that is not one of values."""
     if type(data) in _PLAIN:
         return data
     if isinstance(data, list):
-        return tuple(noun_from_json(item) for item in data)
+        return tuple(value_from_json(item) for item in data)
     try:
-        return _of(data)
+        return _object_from(data)
     except (KeyError, TypeError, ValueError, AttributeError, ImportError) as error:
         raise StoreError(f"a recorded value cannot be read ({error!r}): another version of Lucid wrote it") from None
 
 
-def _of(data: dict[str, Any]) -> Any:
+def _object_from(data: dict[str, Any]) -> Any:
     if "is" in data:
-        given = {name: noun_from_json(item) for name, item in data.items() if name != "is"}
+        given = {name: value_from_json(item) for name, item in data.items() if name != "is"}
         return _class(data["is"])(**given)
     if "row" in data:
-        return _class(data["row"])(*(noun_from_json(item) for item in data["of"]))
+        return _class(data["row"])(*(value_from_json(item) for item in data["of"]))
     if "enum" in data:
         return _class(data["enum"])(data["of"])
     if "map" in data:
-        return {noun_from_json(key): noun_from_json(item) for key, item in data["map"]}
+        return {value_from_json(key): value_from_json(item) for key, item in data["map"]}
     if "list" in data:
-        return [noun_from_json(item) for item in data["list"]]
+        return [value_from_json(item) for item in data["list"]]
     if "array" in data:
         import numpy as np  # most records hold no array, and commands that read one do not wait for numpy
 
@@ -151,7 +151,7 @@ def _of(data: dict[str, Any]) -> Any:
 
         return np.dtype(data["type"]).type(data["number"])
     kind = set if "set" in data else frozenset
-    return kind(noun_from_json(item) for item in data[kind.__name__])
+    return kind(value_from_json(item) for item in data[kind.__name__])
 
 
 _fields: dict[Any, tuple[tuple[str, Any], ...]] = {}

@@ -136,7 +136,7 @@ def snapshot_to_dict(snapshot: Snapshot) -> dict[str, Any]:
     }
 
 
-def picture_from_text(text: str) -> Any:
+def view_from_text(text: str) -> Any:
     """A stored snapshot as ``snapshot_from_dict`` and ``plan_from_dict`` take it, in which jobs, predictions and
     decisions are objects of their classes already: thousands of jobs as plain JSON take several times the memory.
     Equal decisions and profiles are one object.
@@ -144,7 +144,7 @@ def picture_from_text(text: str) -> Any:
     Raises: ValueError, KeyError, TypeError: it is no snapshot."""
     known: dict[Any, Any] = {}
 
-    def noun(data: dict[str, Any]) -> Any:
+    def value(data: dict[str, Any]) -> Any:
         if "kind" in data:
             return data
         if "verb" in data and "reasons" in data:
@@ -161,7 +161,7 @@ def picture_from_text(text: str) -> Any:
             return data
         return known.setdefault(made, made)
 
-    return json.loads(text, object_hook=noun)
+    return json.loads(text, object_hook=value)
 
 
 def snapshot_from_dict(data: Any) -> Snapshot:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import lucid.pages.page as pages
-from lucid.pages.charts import Picture, Plain, columns, points
+from lucid.pages.charts import Chart, Plain, columns, points
 from lucid.tuner.evidence import Evidence
 from lucid.tuner.proposal import Proposal, toml_diff
 from lucid.tuner.search import Trial
@@ -17,7 +17,7 @@ from lucid.tuner.search import Trial
 class _Drawing:
     """One chart, the texts over and under it, and its values."""
 
-    picture: Picture
+    chart: Chart
     heading: str
     note: str = ""
     table: Plain | None = None
@@ -84,7 +84,7 @@ def _losers(evidence: Evidence) -> Plain:
 def _search(trials: Sequence[Trial]) -> _Drawing:
     scores = [t.score_s / 3600 for t in trials]
     best = [min(scores[: i + 1]) for i in range(len(scores))]
-    picture = points(
+    chart = points(
         "The search: score of each trial",
         "Score in hours of each setting tried, and of the best so far as a line; the lower, the better.",
         [(i, score, f"trial {i}: {score:.2f} h; best so far {best[i]:.2f} h") for i, score in enumerate(scores)],
@@ -96,12 +96,12 @@ def _search(trials: Sequence[Trial]) -> _Drawing:
         keys=(("tried", "point"), ("best so far", "best"), ("present settings", "now")),
     )
     note = "Score: average JCT, and a tenth of large jobs' queueing, on the earlier data."
-    return _Drawing(picture, "The search", note)
+    return _Drawing(chart, "The search", note)
 
 
 def _days(evidence: Evidence) -> _Drawing:
     days = [(d, before, after, 100 * (after / before - 1) if before else 0.0) for d, before, after in evidence.by_day]
-    picture = columns(
+    chart = columns(
         "The later data day by day",
         "Change of the average JCT of each day's jobs in percent; below zero the proposal was better that day.",
         [(str(d), c, f"day {d}: {_hours(now)} instead of {_hours(was)}, {c:+.1f} %") for d, was, now, c in days],
@@ -110,7 +110,7 @@ def _days(evidence: Evidence) -> _Drawing:
     )
     rows = [[str(d), _hours(before), _hours(after), f"{change:+.1f} %"] for d, before, after, change in days]
     table = Plain("Average JCT by day of submission", ["day", "now", "proposed", "change"], rows)
-    return _Drawing(picture, "Day by day", "Below zero, the proposal was better that day.", table)
+    return _Drawing(chart, "Day by day", "Below zero, the proposal was better that day.", table)
 
 
 def _settings(trials: Sequence[Trial]) -> list[_Drawing]:
@@ -125,9 +125,9 @@ def _settings(trials: Sequence[Trial]) -> list[_Drawing]:
             for v, t in zip(values, trials, strict=True)
         ]
         short = key.removeprefix("policy.")
-        picture = points(
+        chart = points(
             f"Score by {short}", f"Score in hours of each trial over its value of {key}.", at, "", "hours",
             names=names, most=2 * first, now=first, height=170,
         )  # fmt: skip
-        made.append(_Drawing(picture, short))
+        made.append(_Drawing(chart, short))
     return made

@@ -124,7 +124,7 @@ def page_response(
 def on_every_page(site: Site, viewer: Viewer, section: str, path: str) -> dict[str, Any]:
     """Values that every template finds beside the page's own data. ``path``: of the page."""
     now_s = site.now_s()
-    picture = site.source.picture
+    view = site.source.view
 
     def to(path: str, *, suffix: str = "", **asked: Any) -> str:
         kept = {key: value for key, value in asked.items() if value not in ("", None, False, 0)}
@@ -138,11 +138,11 @@ def on_every_page(site: Site, viewer: Viewer, section: str, path: str) -> dict[s
         "viewer": viewer,
         "ago": lambda at_s: "just now" if abs(now_s - at_s) < 5 else ago(now_s - at_s),
         "now_s": now_s,
-        "seen_s": None if picture is None else max(picture.now_s, site.source.status.at_s or 0.0),
+        "seen_s": None if view is None else max(view.now_s, site.source.status.at_s or 0.0),
         "json_link": to(path if path != "/" else "/cluster", suffix=".json"),
         "store_trouble": site.source.trouble,
         "demo": site.source.demo_speed,
-        "version": 0 if picture is None else picture.version,
+        "version": 0 if view is None else view.version,
         "paused": site.source.status.paused,
     }
 
@@ -279,7 +279,7 @@ def _answer(site: Site, page: Page, request: Request, viewer: Viewer, *, as_json
             f"Say who you are: this site shows its pages to those whom its proxy names ({site.settings.user_header})."
         )
         return _refusal(site, viewer, 403, words, as_json)
-    if site.source.picture is None:
+    if site.source.view is None:
         words = f"Nothing to show yet. {site.source.trouble or 'lucidd has not finished a cycle yet.'}"
         return _refusal(site, viewer, 503, words, as_json)
     try:
@@ -374,9 +374,9 @@ class _Listeners:
             self._count -= 1
 
     def _news(self) -> str:
-        picture = self._source.picture
-        if picture is None:
+        view = self._source.view
+        if view is None:
             return json.dumps({"version": 0})
-        parts = picture.seen.snapshot.partitions.values()
+        parts = view.seen.snapshot.partitions.values()
         counts = {"pending": sum(len(p.pending) for p in parts), "running": sum(len(p.running) for p in parts)}
-        return json.dumps({"version": picture.version, "at_s": round(picture.now_s, 1), **counts})
+        return json.dumps({"version": view.version, "at_s": round(view.now_s, 1), **counts})

@@ -139,7 +139,7 @@ class Demo:
         self._counters = Counters()
         host = PolicyHost(lambda _: policy, predictor, took=self._counters.planned, clock_s=time.perf_counter)
         self._uses = _DemoUses(profiles_folder(settings))
-        told = _Told(self._recorder, self._store, self._token)
+        told = _DemoRecorder(self._recorder, self._store, self._token)
         self._cycle = Cycle(self._cluster, predictor, host, settings.policy, told)
         self._wake_s: float | None = None
         self._cycles, self._status_s = 0, float("-inf")
@@ -148,9 +148,9 @@ class Demo:
 
     def run_past(self) -> None:
         """Replay the days before ``begun_s``."""
-        often_s, self._recorder.picture_every_s = self._recorder.picture_every_s, float("inf")
+        often_s, self._recorder.view_every_s = self._recorder.view_every_s, float("inf")
         self.run_to(self.begun_s - _LATELY_S)
-        self._recorder.picture_every_s = often_s
+        self._recorder.view_every_s = often_s
         self.run_to(self.begun_s)
         self._tell(self.begun_s)
 
@@ -186,7 +186,7 @@ class Demo:
         self._wake_s = result.plan.wake_s
         self._last = result.snapshot
         if result.snapshot.now_s > self.begun_s - _FORECAST_S:
-            self._starts.take(result.snapshot, result.plan)
+            self._starts.observe(result.snapshot, result.plan)
         for part in result.snapshot.partitions.values():
             for entry in part.running:
                 profile = entry.profile
@@ -227,7 +227,7 @@ class Demo:
         self._store.close()
 
 
-class _Told:
+class _DemoRecorder:
     """The store's recorder, which also records what Slurm would have been asked."""
 
     def __init__(self, recorder: StoreRecorder, store: SqliteStore, token: int) -> None:

@@ -16,7 +16,7 @@ from lucid.core.names import without_names
 from lucid.core.reason import Reason, reason_from_dict, reason_to_dict
 from lucid.explain.reasons import reason_text
 from lucid.store.port import holder_is_dead
-from lucid.web.source import Picture, Source
+from lucid.web.source import Source, View
 from lucid.web.starts import WhatIf
 from lucid.web.viewer import Sight, Viewer
 
@@ -38,10 +38,10 @@ class Site:
         return self.source.settings.web
 
     @property
-    def picture(self) -> Picture:
+    def view(self) -> View:
         """The last view of the store; there is one wherever a page is made."""
-        assert self.source.picture is not None
-        return self.source.picture
+        assert self.source.view is not None
+        return self.source.view
 
     def now_s(self) -> float:
         """The time on the pages."""
@@ -49,7 +49,7 @@ class Site:
 
     def user_of(self, job: Job, viewer: Viewer) -> str:
         """The user's name as this viewer may know it."""
-        return job.user if viewer.sees(job.user) is Sight.ALL else self.picture.aliases.get(job.user, "a user")
+        return job.user if viewer.sees(job.user) is Sight.ALL else self.view.aliases.get(job.user, "a user")
 
     def job_of(self, job: Job, viewer: Viewer) -> Job | None:
         """The job as this viewer may see it; ``None`` where the viewer may not."""
@@ -68,7 +68,7 @@ class Site:
 
     def _reason(self, reason: Reason, viewer: Viewer) -> Reason:
         def alias(user: str) -> str:
-            return user if not user or user == viewer.name else self.picture.aliases.get(user, "a user")
+            return user if not user or user == viewer.name else self.view.aliases.get(user, "a user")
 
         return reason_from_dict(without_names(type(reason), reason_to_dict(reason), alias))
 

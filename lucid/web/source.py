@@ -26,8 +26,8 @@ from lucid.core.job import Pending, Running
 from lucid.core.node import Node
 from lucid.core.placement import Placement, parse_placement
 from lucid.core.reasons.queue import Reserved
-from lucid.daemon.reporting.last_plan import StoredPlan, stored_picture, stored_plan
-from lucid.daemon.reporting.starts import START_TIMES, STARTS, start_times_of, told_starts
+from lucid.daemon.reporting.last_plan import StoredPlan, stored_plan, stored_snapshot_data
+from lucid.daemon.reporting.starts import START_TIMES, STARTS, start_times_of, starts_from_view
 from lucid.daemon.reporting.waste_inputs import job_accounts
 from lucid.errors import LucidError, StoreError
 from lucid.node.reports import UseFolder
@@ -146,7 +146,7 @@ Entry = Pending | Running
 
 
 @dataclass(frozen=True)
-class Picture:
+class View:
     """One view of lucidd's store, with indexes. ``version`` rises with every view."""
 
     version: int
@@ -299,7 +299,7 @@ class _Gone:
 
 
 class History:
-    """The spans of the last day. ``take`` reads; the rest may be asked from any thread."""
+    """The spans of the last day. ``update`` reads; the rest may be asked from any thread."""
 
     def __init__(self) -> None:
         self._spans: dict[str, list[Span]] = {}
@@ -308,7 +308,7 @@ class History:
         self._ended_s = 0.0
         self._lock = threading.Lock()
 
-    def take(self, store: SqliteStore, now_s: float) -> None:
+    def update(self, store: SqliteStore, now_s: float) -> None:
         """Read what has come since the last reading."""
         with store.reading() as db:
             if self._next_id < 0:
@@ -372,7 +372,7 @@ class History:
 
 
 _LOG = logging.getLogger("lucid.web")
-_LOOK_EVERY_S = 1.0
+_POLL_EVERY_S = 1.0
 _SHARE = 10.0
 _ACCOUNTS_S, _ACCOUNTS_SHARE = 60.0, 30.0
 """The time between two accounts of all jobs: at least so many seconds, and so many times as long as one takes."""
@@ -381,14 +381,14 @@ DEMO = "demo"
 
 
 class Source:
-    """lucidd's store as the pages see it. ``picture`` is replaced, never changed."""
+    """lucidd's store as the pages see it. ``view`` is replaced, never changed."""
 
     def __init__(self, settings: Settings, config: Path | None, clock_s: Callable[[], float] = time.time) -> None:
         """``config``: lucidd's configuration, by which a command reads the same store; ``None`` where none does."""
         self.settings = settings
         self.config = config
         self.path = Path(settings.daemon.state_dir) / "lucid.db"
-        self.picture: Picture | None = None
+        self.view: View | None = None
         self.trouble = ""
         """Why there is no view, or no newer one."""
         self.status = Status()
@@ -434,7 +434,7 @@ class Source:
 
     def start(self) -> None:
         """Read now, and go on in a thread."""
-        self.look()
+        self.poll()
         self.account()
         self._thread = threading.Thread(target=self._run, name="lucid-web source", daemon=True)
         self._thread.start()
@@ -448,14 +448,14 @@ class Source:
             self._close()
 
     def _run(self) -> None:
-        while not self._stop.wait(_LOOK_EVERY_S):
-            self.look()
+        while not self._stop.wait(_POLL_EVERY_S):
+            self.poll()
             self.account()
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Take in what is new. Trouble is shown on the pages, and tried again."""
         try:
-            self._look()
+            self._poll()
         except LucidError as error:
             self._tell(str(error))
         except Exception as error:  # of another version, or damaged: the pages say so, and go on with what they have
@@ -464,7 +464,7 @@ class Source:
     @property
     def seen(self) -> StoredPlan | None:
         """lucidd's last snapshot and plan; ``None`` where there is none."""
-        return None if self.picture is None else self.picture.seen
+        return None if self.view is None else self.view.seen
 
     def account(self) -> None:
         """Work out who wasted how much, if that is due."""
@@ -473,8 +473,8 @@ class Source:
             return
         try:
             with self.store() as store:
-                picture = self.picture
-                running = () if picture is None else [(e, picture.now_s) for _, e in picture.running.values()]
+                view = self.view
+                running = () if view is None else [(e, view.now_s) for _, e in view.running.values()]
                 self.accounts = job_accounts(store, self.uses, self.settings, self.now_s(), running=running)
             self.account_of = {one.job.job_id: one for one in self.accounts}
         except LucidError as error:
@@ -489,7 +489,7 @@ class Source:
             _LOG.warning("store not read", extra={"facts": {"why": words}})
         self.trouble = words
 
-    def _look(self) -> None:
+    def _poll(self) -> None:
         with self.store() as store:
             with store.reading() as db:
                 (version,) = db.execute("PRAGMA data_version").fetchone()
@@ -502,30 +502,30 @@ class Source:
                     "SELECT substr(CAST(data AS BLOB), 1, 64), length(data) FROM views WHERE name = 'snapshot'"
                 ).fetchone()
             self.status = status
-            self.history.take(store, self.now_s())
+            self.history.update(store, self.now_s())
             head = str(row)
-            if head == self._head and self.picture is not None:
-                self._foresee(store, self.picture)
+            if head == self._head and self.view is not None:
+                self._foresee(store, self.view)
                 self._seen_version, self.trouble = version, ""
                 return
             began_s = time.monotonic()
             if began_s < self._next_s:
                 return
-            seen, times = stored_plan(store, stored_picture(store)), start_times_of(store.view(START_TIMES))
-            picture = Picture(self._version + 1, seen, status, times)
-            self._foresee(store, picture)
-        picture.warm()
-        self._version, self.picture = picture.version, picture
+            seen, times = stored_plan(store, stored_snapshot_data(store)), start_times_of(store.view(START_TIMES))
+            view = View(self._version + 1, seen, status, times)
+            self._foresee(store, view)
+        view.warm()
+        self._version, self.view = view.version, view
         self._head, self._seen_version, self.trouble = head, version, ""
         took_s = time.monotonic() - began_s
         self._next_s = began_s + took_s + _SHARE * took_s
 
-    def _foresee(self, store: SqliteStore, picture: Picture) -> None:
+    def _foresee(self, store: SqliteStore, view: View) -> None:
         """Take in lucidd's forecast of starts, which comes some seconds after the view."""
         data = store.view(STARTS)
-        if data != self._foreseen or picture is not self.picture:
-            self._foreseen, seen = data, picture.seen
-            self.forecasts.take(told_starts(data, seen.snapshot, seen.plan), picture.now_s)
+        if data != self._foreseen or view is not self.view:
+            self._foreseen, seen = data, view.seen
+            self.forecasts.update(starts_from_view(data, seen.snapshot, seen.plan), view.now_s)
 
     @contextmanager
     def store(self) -> Iterator[SqliteStore]:

@@ -33,7 +33,7 @@ class Forecasts:
         self.ahead: StartsAhead | None = None
         self._by_job: dict[str, deque[tuple[float, float, float, float]]] = {}
 
-    def take(self, told: StartsAhead | None, now_s: float) -> None:
+    def update(self, told: StartsAhead | None, now_s: float) -> None:
         """Take in the forecast for the view of ``now_s``; ``None`` where lucidd has not made it yet: then the one
         before stands for a while. Jobs that wait no longer go."""
         if told is None:
@@ -51,7 +51,7 @@ class Forecasts:
             if not points or abs(points[-1][2] - likely) > _MOVED * max(said[1], 60.0):
                 points.append((told.at_s, early, likely, late))
 
-    def of(self, job_id: str) -> Sequence[tuple[float, float, float, float]]:
+    def forecasts_of(self, job_id: str) -> Sequence[tuple[float, float, float, float]]:
         """The forecasts of one job, oldest first: when each was made, and the start: early, likely, late."""
         return tuple(self._by_job.get(job_id, ()))
 
@@ -60,7 +60,7 @@ _LOG = logging.getLogger("lucid.web")
 _LUCIDCTL = (sys.executable, "-m", "lucid.cli.main")
 _AT_ONCE = 2
 _MOST_S = 20.0
-_TOLD = "lucidctl: "
+_ERROR = "lucidctl: "
 """The beginning of a message that Lucid gives on purpose."""
 
 
@@ -100,7 +100,7 @@ class WhatIf:
         finally:
             self._room.release()
         last = (trouble.strip().splitlines() or [""])[-1]
-        if last.startswith(_TOLD):
-            return {"error": last.removeprefix(_TOLD)}
+        if last.startswith(_ERROR):
+            return {"error": last.removeprefix(_ERROR)}
         _LOG.warning("why-not failed", extra={"facts": {"job": job_id, "why": trouble[-2000:]}})
         return {"error": "Planning again failed. The log of lucid-web says more."}

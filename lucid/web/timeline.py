@@ -34,7 +34,7 @@ class Gantt(TypedDict):
 
 def gantt(site: Site, viewer: Viewer, nodes: Sequence[Node], hours: int) -> Gantt:
     """The chart of the last ``hours`` on these nodes."""
-    now_s = max(site.picture.now_s, site.now_s())
+    now_s = max(site.view.now_s, site.now_s())
     since_s = now_s - 3600.0 * hours
     until_s = _ahead_s(nodes, now_s, 3600.0 * hours)
     tops: dict[str, int] = {}
@@ -52,8 +52,8 @@ def gantt(site: Site, viewer: Viewer, nodes: Sequence[Node], hours: int) -> Gant
         )
         top += _LANE * node.gpus + _GAP
     bars: list[dict[str, Any]] = []
-    running = site.picture.running
-    profiling = {name for name, part in site.picture.seen.snapshot.partitions.items() if part.profiling}
+    running = site.view.running
+    profiling = {name for name, part in site.view.seen.snapshot.partitions.items() if part.profiling}
     spans = [s for s in site.source.history.spans(since_s) if s.end_s is not None or s.job_id in running]
     told = {span.job_id for span in spans if span.end_s is None}
     spans += [  # they began before the history, or Slurm started them before lucidd saw them wait
@@ -131,7 +131,7 @@ def _bars(
 
 
 def _said(site: Site, viewer: Viewer, span: Span, end_s: float) -> tuple[str, str]:
-    entry = site.picture.running.get(span.job_id)
+    entry = site.view.running.get(span.job_id)
     known = site.source.history.user_of(span.job_id)
     user, name = (entry[1].job.user, entry[1].job.name) if entry is not None else known or ("", "")
     sight = viewer.sees(user)
@@ -139,7 +139,7 @@ def _said(site: Site, viewer: Viewer, span: Span, end_s: float) -> tuple[str, st
     if sight is Sight.OWN:
         return "", f"another job, {lasted}"
     if sight is Sight.NAMELESS:
-        user, name = site.picture.aliases.get(user, "a user"), ""
+        user, name = site.view.aliases.get(user, "a user"), ""
     beside = f"shares GPUs with job {span.beside}" if span.beside else ""
     ending = "so far" if span.end_s is None else ""
     words = ", ".join(

@@ -83,8 +83,8 @@ def where(box: Box, number: str) -> tuple[str, str]:
     return str(job["partition"]), str(job["nodes"])
 
 
-def could_lend(told_of: Any) -> bool:
-    return any("could lend each other idle GPUs" in note for note in told_of["notes"])
+def could_lend(forecast_outcome: Any) -> bool:
+    return any("could lend each other idle GPUs" in note for note in forecast_outcome["notes"])
 
 
 def test_setup_tells_of_the_pool_makes_it_and_takes_it_away_byte_for_byte(site: Site) -> None:

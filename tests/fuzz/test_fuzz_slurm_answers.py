@@ -75,7 +75,7 @@ def test_lists_of_records(what: str) -> None:
             if what == "jobs":
                 assert [job for job in made if job.number in (900001, 900002)] == alone, short(bad)
                 assert len(made) > len(alone) or "array_max_tasks" in short(bad), "a job was lost without a trace"
-            json.dumps(left_out.told()).encode()
+            json.dumps(left_out.summary()).encode()
 
 
 def test_shares() -> None:

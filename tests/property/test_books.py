@@ -93,13 +93,13 @@ def test_a_ledger_carried_from_plan_to_plan_is_the_one_made_anew() -> None:
             if rng.random() < 0.05:
                 nodes = (replace(nodes[0], available=not nodes[0].available), *nodes[1:])
             partition = Partition("vc", nodes, running=tuple(running))
-            found, anew = ledgers.of(partition, 0.0), Ledger(partition)
+            found, anew = ledgers.ledger_of(partition, 0.0), Ledger(partition)
             assert _contents(found) == _contents(anew)
             pairs += len(anew.beyond())
             overlaps += seed % 3 == 0
             if running and rng.random() < 0.5:  # what a plan writes stays its own
                 found.give_back(running[:2])
-                assert _contents(ledgers.of(partition, 0.0)) == _contents(anew)
+                assert _contents(ledgers.ledger_of(partition, 0.0)) == _contents(anew)
     assert pairs
     assert overlaps
 
@@ -144,7 +144,7 @@ def _booked(partition: Partition, actions: Sequence[Action]) -> Ledger:
             for victim in set(action.decision.preempts) - gone:
                 book.give_back_host(runs[victim])
             gone |= set(action.decision.preempts)
-            book.take(jobs[action.job_id], action.decision.placement)
+            book.claim(jobs[action.job_id], action.decision.placement)
     return book
 
 
@@ -164,11 +164,11 @@ def _way(start: Start) -> str:
 
 
 class Handed:
-    """Hands ledgers out as ``Ledgers.of`` does, and keeps them."""
+    """Hands ledgers out as ``Ledgers.ledger_of`` does, and keeps them."""
 
     def __init__(self) -> None:
         self.books: list[Ledger] = []
-        self._of = Ledgers.of
+        self._of = Ledgers.ledger_of
 
     def __call__(self, partition: Partition, now_s: float) -> Ledger:
         """As the method, which it stands for."""
@@ -181,7 +181,7 @@ def test_what_a_plan_has_booked_is_what_its_starts_ask_for(name: str, monkeypatc
     """GPUs, CPUs and memory, whichever way each job starts. A job that is booked twice keeps others waiting, and one
     that is not booked has others started on what it holds."""
     handed, ways, predictor = Handed(), Counter[str](), FixedPredictor(speed=lambda *_: (0.95, 0.95))
-    monkeypatch.setattr(Ledgers, "of", handed)
+    monkeypatch.setattr(Ledgers, "ledger_of", handed)
     for seed in range(examples(1500, 150)):
         rng = random.Random(seed)
         snapshot, rules = some_crowded_vc(rng), _rules(rng)

@@ -137,7 +137,7 @@ def test_a_replay_decides_the_same_whether_it_is_told_what_changed(
 def _decisions(scenario: Scenario, policy: str) -> list[object]:
     log = DecisionLog()
     run = simulate(scenario, policy, recorder=log)
-    return [run.cycles, *((o.job.id, o.start_s, o.end_s, log.of(o.job.id)) for o in run.outcomes)]
+    return [run.cycles, *((o.job.id, o.start_s, o.end_s, log.decisions_of(o.job.id)) for o in run.outcomes)]
 
 
 NOW_S = 1000.0
@@ -153,7 +153,7 @@ class AtOnce(backfill._Plan):
     def _owe(self, timeline: Timeline, row: WaitingJob, limit: float) -> None:
         slot = timeline.find(row.entry.job, limit)
         if slot is not None:
-            timeline.take(row.entry.job, slot, limit)
+            timeline.book(row.entry.job, slot, limit)
             self._reserved += 1
 
 

@@ -21,7 +21,7 @@ from lucid.core.placement import NodeGpus
 from lucid.core.prediction import Prediction
 from lucid.core.reasons.queue import LargeShare, PlainOrder, Reserved
 from lucid.core.snapshot import Partition, Snapshot
-from lucid.orchestrator.capacity.reservations import LOOK_AGAIN_S
+from lucid.orchestrator.capacity.reservations import PLAN_AGAIN_S
 from lucid.orchestrator.policy import Policy
 from safety_rules import outline
 
@@ -121,7 +121,7 @@ def is_the_plan_made_anew(name: str, rng: random.Random) -> None:
             return
         until_s = snapshot.now_s + 20000.0 if plan.wake_s is None else plan.wake_s
         assert until_s > snapshot.now_s
-        moves, soon = reserves(plan), until_s <= snapshot.now_s + LOOK_AGAIN_S
+        moves, soon = reserves(plan), until_s <= snapshot.now_s + PLAN_AGAIN_S
         for share in (0.001, 0.3, rng.random(), 0.999):
             at_s = snapshot.now_s + share * (until_s - snapshot.now_s)
             if until_s - at_s > SMALLEST_S:

@@ -60,7 +60,7 @@ def cluster(rng: random.Random) -> tuple[Partition, dict[str, StageTimes | None]
         if placement is None:
             waiting.append(Pending(job, job.submit_s, peaks[job.id], alone=rng.random() < 0.1))
             continue
-        ledger.take(job, placement)
+        ledger.claim(job, placement)
         running.append(Running(job, 50.0, placement, profile=peaks[job.id], alone=rng.random() < 0.2))
         others = [w for w in waiting if w.job.gpus == job.gpus][
             : rng.randrange(4)

@@ -231,8 +231,8 @@ def test_placing_without_a_look_at_every_node_is_placing_with_one() -> None:
             placement = consolidated(quick, job)
             assert placement == consolidated(slow, job, lambda _: True), f"seed {seed}: {job}"
             if placement is not None:
-                quick.take(job, placement)
-                slow.take(job, placement)
+                quick.claim(job, placement)
+                slow.claim(job, placement)
 
 
 def test_ends_that_count_as_one_make_nobody_start_sooner(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -346,7 +346,7 @@ def test_a_pair_is_judged_as_the_reasons_tell_it() -> None:
             found = binder._candidates(entry.job)
             far: list[tuple[int, int]] = []
             for other in (*found.lasting.values(), *found.ending.values()):
-                told = binder._compared.told(wish, other)
+                told = binder._compared.reasons(wish, other)
                 if isinstance(told[-1], ShareScores):
                     assert other.score > gss - known.share_score
                     continue

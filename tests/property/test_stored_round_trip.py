@@ -37,15 +37,15 @@ from lucid.simulator.cluster.training import Application
 from lucid.simulator.cluster.truth import OraclePredictor
 from lucid.simulator.engine import run
 from lucid.store.port import JobNote, note_of
-from lucid.store.values import noun_from_json, noun_to_json
+from lucid.store.values import value_from_json, value_to_json
 from lucid.store.view import (
     decision_from_dict,
     decision_to_dict,
-    picture_from_text,
     plan_from_dict,
     plan_to_dict,
     snapshot_from_dict,
     snapshot_to_dict,
+    view_from_text,
 )
 
 _TEXTS = ("", "n1", "a-b_0.c", 'two "words"\n', "ü", "0:1")
@@ -125,7 +125,7 @@ def test_a_plan_and_what_it_was_made_of_come_back_from_a_picture(rng: random.Ran
     acts = tuple(Action(i, room.name, one) for i, one in made.items() if not isinstance(one, Hold))
     plan = Plan(7.0, {room.name: PartitionPlan(made, acts, 9.0)})
     text = json.dumps({**snapshot_to_dict(seen), "plan": plan_to_dict(plan)})
-    for picture in (json.loads(text), picture_from_text(text)):
+    for picture in (json.loads(text), view_from_text(text)):
         again, part = snapshot_from_dict(picture), plan_from_dict(picture["plan"], 7.0, 9.0).partitions[room.name]
         assert (part.decisions, part.actions, part.wake_s) == (made, acts, 9.0)
         assert _values(again.partitions[room.name]) == _values(room)
@@ -148,14 +148,14 @@ def test_all_else_that_is_stored_comes_back(rng: random.Random) -> None:
     for kind in _REASONS:
         why = anything(rng, kind)
         assert reason_from_dict(_through_text(reason_to_dict(why))) == why
-        assert noun_from_json(_through_text(noun_to_json(why))) == why
+        assert value_from_json(_through_text(value_to_json(why))) == why
     for noun in _NOUNS:
         made = anything(rng, noun)
         assert from_json(noun, _through_text(to_json(made))) == made
-        assert noun_from_json(_through_text(noun_to_json(made))) == made
+        assert value_from_json(_through_text(value_to_json(made))) == made
     for kind in _DECISIONS:
         decision = anything(rng, kind)
-        assert noun_from_json(_through_text(noun_to_json(decision))) == decision
+        assert value_from_json(_through_text(value_to_json(decision))) == decision
     note = anything(rng, JobNote)
     assert note_of(note.job_id, json.dumps(to_json(note)), _fail) == note
 
@@ -189,7 +189,7 @@ def plan_by_old_memory(
     left = 0
     for _ in range(times):
         then, now = sorted(rng.choices(range(len(tape.cycles)), k=2))
-        memory = noun_from_json(noun_to_json(dict(tape.cycles[then][1].memory)))
+        memory = value_from_json(value_to_json(dict(tape.cycles[then][1].memory)))
         left += bool(memory)
         snapshot = replace(some_cancelled(rng, tape.cycles[now][0]), memory=memory)
         fresh = make_policy(name, rules(**sections), predictor)
@@ -198,7 +198,7 @@ def plan_by_old_memory(
         decided = [job for part in plan.partitions.values() for job in part.decisions]
         waiting = {entry.job.id for part in snapshot.partitions.values() for entry in part.pending}
         assert waiting <= set(decided)
-        assert noun_to_json(dict(plan.memory))
+        assert value_to_json(dict(plan.memory))
     return left
 
 

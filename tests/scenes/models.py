@@ -46,7 +46,7 @@ def cluster(rows: int = 900, seed: int = 3) -> JobTable:
     duration = np.round(typical * np.where(cpus > 4, 4.0, 1.0) * rng.lognormal(0.0, 0.4, rows))
     submit = np.sort(rng.uniform(0, 14 * 24 * HOUR, rows))
     wait = rng.exponential(600.0, rows)
-    return JobTable.of(
+    return JobTable.from_columns(
         user=[f"user{number:02d}" for number in user],
         name=[f"train-{'big' if c > 4 else 'small'}-{i}" for i, c in enumerate(cpus)],
         partition=["gpu"] * rows,
@@ -64,7 +64,7 @@ def cluster(rows: int = 900, seed: int = 3) -> JobTable:
 def cluster_model(rows: int = 600) -> DurationModel:
     """What is learned, lightly, of the first jobs of ``cluster()``."""
     with light_training():
-        return fit_durations(cluster().take(np.arange(rows)))
+        return fit_durations(cluster().select(np.arange(rows)))
 
 
 def job_log(path: Path, jobs: JobTable) -> Path:

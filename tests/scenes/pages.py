@@ -34,7 +34,7 @@ class Pages:
         self.web = WebSettings(**({"trusted_proxies": ("10.0.0.1",), "admins": ("root-ish",)} | (web or {})))
         self.settings: Settings = self.slurm.settings.model_copy(update={"web": self.web})
         self.source = Source(self.settings, folder / "lucid.toml", lambda: self.slurm.slurm.now)
-        self.source.look()
+        self.source.poll()
         self.source.account()
 
     def client(self, user: str = "", root: str = "", address: str = "10.0.0.1") -> WebClient:

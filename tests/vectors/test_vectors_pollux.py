@@ -83,7 +83,7 @@ def test_speedup(vectors: Path) -> None:
 @files("pollux_fit")
 def test_synthetic_fits_are_no_worse(vectors: Path) -> None:
     for number, case in enumerate(load(vectors)["synthetic_fits"]):
-        seen = Observations.of(
+        seen = Observations.from_columns(
             *(case[k] for k in ("num_nodes", "num_replicas", "atomic_bsz")),
             case["accum_step_time"],
             case["optim_step_time"],
@@ -107,7 +107,7 @@ def test_fits_of_real_profiles_are_no_worse(vectors: Path) -> None:
         }[case["fit_on"]]
         subset = [column[chosen] for column in columns]
         assert len(subset[0]) == case["rows"]
-        fit = fit_perf_params(Observations.of(*subset))
+        fit = fit_perf_params(Observations.from_columns(*subset))
         what = (case["app"], case["fit_on"])
         assert fit.objective <= case["objective"] * (1 + 1e-6), what
         p, theirs = fit.params, case["error_on_fit_set"]

@@ -15,7 +15,7 @@ def tell_explain(job_id: str, run_dir: Path | None, policy: str | None, as_json:
     """Carry out ``lucidctl explain``."""
     # what only one of the two needs is imported there: a live job's story needs no simulator
     if run_dir is None:
-        from lucid.cli.jobs.queue import live_settings, seen_store, told_live
+        from lucid.cli.jobs.queue import live_published_settings, live_settings, seen_store
         from lucid.daemon.reporting.public_view import Published
         from lucid.explain.live_story import live_story, with_expected_start
 
@@ -24,7 +24,7 @@ def tell_explain(job_id: str, run_dir: Path | None, policy: str | None, as_json:
 
             return ask_slurm(live_settings(config), job_id)
 
-        places = told_live(config)
+        places = live_published_settings(config)
         store = seen_store(places)
         story, data = live_story(store, job_id, places.daemon.profiling_partition, why_unknown)
         story = with_expected_start(story, data, store, config)

@@ -17,7 +17,7 @@ from lucid.daemon.leader import standby_of
 from lucid.daemon.modes import words_of_switches
 from lucid.daemon.plan_errors import words_of_plan_errors
 from lucid.daemon.reporting.public_view import Published
-from lucid.daemon.reporting.settings import told_settings
+from lucid.daemon.reporting.settings import published_settings
 from lucid.daemon.reporting.status import words_of_left_out
 from lucid.errors import ConfigError
 from lucid.explain.queue_rows import (
@@ -32,7 +32,7 @@ from lucid.explain.queue_rows import (
 )
 from lucid.explain.reasons import reason_text, vc_words, window_dicts, window_words, windows_ahead
 from lucid.explain.words import ago, duration
-from lucid.places import Mode, Placed, Told
+from lucid.places import Mode, Placed, PublishedSettings
 from lucid.slurm.heartbeat import read_heartbeat
 from lucid.slurm.view.failed_pairs import KEY as PAIRS_OFF
 from lucid.store.port import Lease, StoreUnreadable, holder_is_dead
@@ -59,12 +59,12 @@ def live_settings(config: Path) -> Settings:
     return settings
 
 
-def told_live(config: Path) -> Told:
+def live_published_settings(config: Path) -> PublishedSettings:
     """The recorded part of lucidd's settings (``places.Told``). If lucidd has not checked this very file, it is
     checked here.
 
     Raises: ConfigError: as ``live_settings``."""
-    settings = told_settings(config)
+    settings = published_settings(config)
     if not settings.daemon.partitions:
         raise ConfigError(_NO_PARTITION.format(config))
     return settings
@@ -100,7 +100,7 @@ _GONE = ("too_old",)
 
 def tell_status(config: Path, as_json: bool) -> None:
     """Carry out ``lucidctl status``."""
-    settings = told_live(config)
+    settings = live_published_settings(config)
     store = seen_store(settings)
     seen = {key: told for key, told in (store.view("status") or {}).items() if key not in _GONE}
     lease, beat, now_s = store.lease(), read_heartbeat(Path(settings.daemon.heartbeat)), time.time()
@@ -183,9 +183,9 @@ def tell_status(config: Path, as_json: bool) -> None:
 def tell_history(config: Path, days: float, limit: int, as_json: bool) -> None:
     """Carry out ``lucidctl history``."""
     from lucid.daemon.reporting.starts import START_TIMES, start_times_of
-    from lucid.explain.queue_rows import told_of, told_words  # imported here: `status` forecasts nothing
+    from lucid.explain.queue_rows import forecast_outcome, outcome_words  # imported here: `status` forecasts nothing
 
-    store = live_store(told_live(config))
+    store = live_store(live_published_settings(config))
     ended = store.ended(time.time() - days * 86400.0)
     rows: list[dict[str, Any]] = []
     known = {one.job_id: one for one in start_times_of(store.view(START_TIMES)).known}
@@ -207,7 +207,7 @@ def tell_history(config: Path, days: float, limit: int, as_json: bool) -> None:
                 "ran_s": round(item.ran_s, 1),
                 "packed_beside": guest.beside if guest else None,
                 "earlier_s": round(max(began_s - would.at_s, 0.0), 1) if would else 0.0 if observed else None,
-                "start_forecast": told_of(known, item.job.id),
+                "start_forecast": forecast_outcome(known, item.job.id),
             }
         )
     gains = [row["earlier_s"] for row in rows if row["earlier_s"] is not None]
@@ -240,7 +240,7 @@ def tell_history(config: Path, days: float, limit: int, as_json: bool) -> None:
         table.add_row(
             str(row["job"]), str(row["user"]), str(row["name"]), str(row["vc"]), str(row["gpus"]), str(row["state"]),
             duration(row["jct_s"]), duration(row["ran_s"]), str(row["packed_beside"] or ""),
-            "" if earlier is None else duration(earlier), told_words(row["start_forecast"]),
+            "" if earlier is None else duration(earlier), outcome_words(row["start_forecast"]),
         )  # fmt: skip
     if not rows:
         say(
@@ -259,7 +259,7 @@ def tell_history(config: Path, days: float, limit: int, as_json: bool) -> None:
 
 def tell_queue(config: Path, as_json: bool) -> None:
     """Carry out ``lucidctl queue``."""
-    store = seen_store(told_live(config))
+    store = seen_store(live_published_settings(config))
     last, starts = read_stored_starts(store, config)
     snapshot = last.snapshot
     rows = queue_rows(last, starts)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from lucid.cli.console import Table, progress, say, stdout_console
-from lucid.cli.jobs.queue import live_store, told_live
+from lucid.cli.jobs.queue import live_published_settings, live_store
 from lucid.cli.jobs.when import seconds_of
 from lucid.cli.site.efficiency import efficiency_data
 from lucid.daemon.reporting.limit_replay import Replayed, replay_limits
@@ -37,7 +37,7 @@ def tell_time_limits(
 ) -> None:
     """Carry out ``lucidctl efficiency --time-limits``."""
     limit_s = None if limit is None else seconds_of(limit)
-    settings = told_live(config)
+    settings = live_published_settings(config)
     store = live_store(settings)
     files = record_files(records_folder(settings))
     if not files:
@@ -49,16 +49,16 @@ def tell_time_limits(
     now_s = float((store.view("status") or {}).get("at_s", time.time()))
     accounts = job_accounts(store, UseFolder(profiles_folder(settings)), settings, now_s, days)
 
-    def told(job: JobUse) -> bool:
+    def asked_for(job: JobUse) -> bool:
         return user in (None, job.user) and account in (None, job.account) and job_id in (None, job.job_id)
 
-    asked = [one for one in fitting_limits((one.job for one in accounts), limit_s) if told(one.job)]
+    asked = [one for one in fitting_limits((one.job for one in accounts), limit_s) if asked_for(one.job)]
     with progress("planning again") as report:
         found = replay_limits(files, asked, report)
     rows = limit_rows(asked, found)
     if as_json:
         limits = limits_to_dict(rows, found)
-        say(json.dumps(efficiency_data([one for one in accounts if told(one.job)], days, limits), indent=1))
+        say(json.dumps(efficiency_data([one for one in accounts if asked_for(one.job)], days, limits), indent=1))
     else:
         _tell(rows, found, days)
 

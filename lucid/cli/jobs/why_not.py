@@ -7,10 +7,10 @@ import time
 from pathlib import Path
 
 from lucid.cli.console import say
-from lucid.cli.jobs.queue import seen_store, told_live
+from lucid.cli.jobs.queue import live_published_settings, seen_store
 from lucid.cli.jobs.when import seconds_of
 from lucid.daemon.reporting.replan import last_plan
-from lucid.daemon.reporting.starts import STARTS, told_starts
+from lucid.daemon.reporting.starts import STARTS, starts_from_view
 from lucid.explain.live_story import check_waits_for_lucid
 from lucid.explain.reasons import decision_line
 from lucid.explain.what_if import OTHER_PLAN, Changes, asked_again
@@ -21,12 +21,12 @@ def tell_why_not(
     job_id: str, gpus: int | None, share: bool, vc: str | None, limit: str | None, config: Path, as_json: bool
 ) -> None:
     """Carry out ``lucidctl why-not``."""
-    settings = told_live(config)
+    settings = live_published_settings(config)
     limit_s = None if limit is None else seconds_of(limit)
     store = seen_store(settings)
     check_waits_for_lucid(store, job_id)
     last = last_plan(store)
-    starts = told_starts(store.view(STARTS), last.snapshot, last.plan)
+    starts = starts_from_view(store.view(STARTS), last.snapshot, last.plan)
     found = asked_again(last, settings, config, job_id, Changes(gpus, share, vc, limit_s), starts)
     if as_json:
         say(json.dumps(found.to_dict(), indent=1))

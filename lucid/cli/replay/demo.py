@@ -10,7 +10,7 @@ from lucid.cli.console import progress, stdout_console
 from lucid.cli.replay.simulate import compare, print_table, write_run
 from lucid.explain.replayed_story import run_story
 from lucid.simulator.engine import Run
-from lucid.simulator.metrics import gains_headline, gains_told
+from lucid.simulator.metrics import gains_headline, gains_of_runs
 from lucid.simulator.record import DecisionLog
 from lucid.simulator.scenario import Scenario
 from lucid.simulator.traces.formats.own import write_trace
@@ -47,7 +47,7 @@ def demo(out: Path, seed: int) -> None:
     scenario = Scenario(trace, vcs, lends=True)
     metrics, runs, logs = compare(scenario, _POLICIES, keep_decisions=True)
     print_table(console, metrics)
-    told = [gains_headline(one) for one in gains_told(runs, logs) if one.policy == "lucid"]
+    told = [gains_headline(one) for one in gains_of_runs(runs, logs) if one.policy == "lucid"]
     console.print(*told, highlight=False)
     write_run(out, scenario, runs, metrics, logs, notes)
     write_trace(trace, out / "trace.csv")
@@ -69,7 +69,7 @@ def _worth_telling(run: Run, log: DecisionLog) -> str:
         for o in run.outcomes
         if o.packed
         and o.queue_s > 600
-        and any(entry.verb == "start" and entry.beside for entry in log.of(o.job.id))
-        and 4 <= len(log.of(o.job.id)) <= 7
+        and any(entry.verb == "start" and entry.beside for entry in log.decisions_of(o.job.id))
+        and 4 <= len(log.decisions_of(o.job.id)) <= 7
     ]
     return (told or run.outcomes)[len(told) // 2].job.id

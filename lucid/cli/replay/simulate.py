@@ -23,8 +23,8 @@ from lucid.simulator.metrics import (
     Gains,
     Party,
     gains_headline,
+    gains_of_runs,
     gains_to_dict,
-    gains_told,
     loss_text,
     run_metrics,
     times_baseline,
@@ -115,10 +115,10 @@ def simulate(
     notes += promise_note(promise, runs)
     if out is not None:
         write_run(out, scenario, runs, metrics, logs, notes)
-    told = gains_told(runs, logs)
+    told = gains_of_runs(runs, logs)
     notes += never_ran(metrics)  # the page has a place of its own for them
     if as_json:
-        say(json.dumps({**run_summary(scenario, metrics, notes), **_told(told)}, indent=1))
+        say(json.dumps({**run_summary(scenario, metrics, notes), **_gains_summary(told)}, indent=1))
         return
     console = stdout_console()
     print_table(console, metrics)
@@ -193,7 +193,7 @@ def run_summary(scenario: Scenario, metrics: Mapping[str, Any], notes: Sequence[
     }
 
 
-def _told(told: Sequence[Gains]) -> dict[str, Any]:
+def _gains_summary(told: Sequence[Gains]) -> dict[str, Any]:
     """Who gains and who loses, by policy, for the summary."""
     return {"gains": {one.policy: gains_to_dict(one) for one in told}} if told else {}
 
@@ -220,8 +220,8 @@ def write_run(
             if run.policy in logs:
                 write_decisions(folder / "decisions.jsonl", logs[run.policy])
         stable = {name: {k: v for k, v in m.items() if k not in _MACHINE} for name, m in metrics.items()}
-        told = gains_told(runs, logs)
-        summary = {**run_summary(scenario, stable, notes), **_told(told), **(extra or {})}
+        told = gains_of_runs(runs, logs)
+        summary = {**run_summary(scenario, stable, notes), **_gains_summary(told), **(extra or {})}
         (out / "summary.json").write_text(json.dumps(summary, indent=1) + "\n", encoding="utf-8")
         write_report(out / "report.html", scenario.trace.name, runs, metrics, notes, told, logs, story_teller(logs))
     except OSError as error:

@@ -22,8 +22,8 @@ from lucid.daemon.policies import check_policy
 from lucid.daemon.store_recovery import somebody_may_act
 from lucid.errors import ClusterError, ClusterUnreadable, ConfigError, Finding, LucidError, StoreError, bad
 from lucid.places import Mode
-from lucid.setup.doctor import look_over_site, see_site
-from lucid.setup.doctor_state import look_over_files, look_over_state, root_of
+from lucid.setup.doctor import check_site, see_site
+from lucid.setup.doctor_state import check_files, check_state, root_of
 from lucid.setup.machine import RELEASE, by_hand_where
 from lucid.slurm.client import Breaker, SlurmClient
 from lucid.slurm.cluster import SlurmCluster, SystemClock
@@ -65,7 +65,7 @@ def show_findings(findings: Sequence[Finding]) -> None:
 
 def diagnose(settings: Settings, root: Path | None = None) -> list[Finding]:
     """All findings: on lucidd's own state, on Slurm as it answers, and on Slurm's files below *root*."""
-    findings = [*look_over_state(settings, time.time())]
+    findings = [*check_state(settings, time.time())]
     try:
         check_policy(settings, "lucid.toml")
     except ConfigError as error:
@@ -82,11 +82,11 @@ def diagnose(settings: Settings, root: Path | None = None) -> list[Finding]:
         findings.append(bad(f"Slurm does not answer: {error}", "check slurm.prefix; does slurmctld run?"))
     else:
         in_force = site.config
-        findings += look_over_site(settings, modes, site)
+        findings += check_site(settings, modes, site)
     finally:
         client.close()
     if Mode.PACK in modes.values():
-        findings += look_over_files(settings, root or root_of(settings), in_force)
+        findings += check_files(settings, root or root_of(settings), in_force)
     return list(dict.fromkeys(findings))
 
 

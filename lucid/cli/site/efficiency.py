@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from lucid.cli.console import Table, say, stdout_console
-from lucid.cli.jobs.queue import live_store, told_live
+from lucid.cli.jobs.queue import live_published_settings, live_store
 from lucid.daemon.reporting.waste_inputs import job_accounts
 from lucid.errors import ConfigError
 from lucid.explain.waste import account_to_dict, total_to_dict
@@ -42,7 +42,7 @@ def tell_efficiency(
     as_json: bool,
 ) -> None:
     """Carry out ``lucidctl efficiency``."""
-    settings = told_live(config)
+    settings = live_published_settings(config)
     uses = UseFolder(profiles_folder(settings))
     store = live_store(settings)
     days = settings.efficiency.days if days is None else days

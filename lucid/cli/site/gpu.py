@@ -246,15 +246,15 @@ def gpu(
         )
     console = stdout_console()
     if as_json:
-        rows, bad = _look(profiles, metrics)
+        rows, bad = _gpu_rows(profiles, metrics)
         say(json.dumps({"gpus": [asdict(row) for row in rows], "bad_files": bad}, indent=1))
     elif once or not console.is_terminal:
-        console.print(_table(*_look(profiles, metrics)))
+        console.print(_table(*_gpu_rows(profiles, metrics)))
     else:
         with Live(console=console, auto_refresh=False, screen=False) as live:
             try:
                 while True:
-                    live.update(_table(*_look(profiles, metrics)), refresh=True)
+                    live.update(_table(*_gpu_rows(profiles, metrics)), refresh=True)
                     time.sleep(every)
             except KeyboardInterrupt:
                 return
@@ -273,7 +273,7 @@ def _profiles_of(config: Path) -> Path:
     return profiles_folder(load_settings(config))
 
 
-def _look(profiles: Path, metrics: NvmlMetrics | None) -> tuple[list[GpuRow], tuple[str, ...]]:
+def _gpu_rows(profiles: Path, metrics: NvmlMetrics | None) -> tuple[list[GpuRow], tuple[str, ...]]:
     found = read_profile_files(profiles)
     rows = rows_of(found.summaries, time.time())
     if metrics is not None:

@@ -17,7 +17,7 @@ from lucid.core.decision import row_of
 from lucid.errors import StoreError
 from lucid.explain.reasons import decision_line
 from lucid.store.plan_records import PlanRecord, lucid_version, read_record, record_files, records_folder, replan
-from lucid.store.values import noun_from_json
+from lucid.store.values import value_from_json
 
 _LISTED = 20
 
@@ -110,7 +110,7 @@ def _differences(name: str, was: bytes, now: bytes | None) -> list[dict[str, Any
 
 
 def _words(partition: str, decision: Any) -> str:
-    return "no decision" if decision is None else decision_line(row_of(0.0, "", partition, noun_from_json(decision)))
+    return "no decision" if decision is None else decision_line(row_of(0.0, "", partition, value_from_json(decision)))
 
 
 def _print(item: dict[str, Any]) -> None:

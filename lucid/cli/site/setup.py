@@ -54,7 +54,7 @@ def undo_setup(
         for unit in ("lucid-release.timer", "lucid-web", "lucid-sampler"):
             machine.tried("systemctl", "disable", "--now", unit)
         machine.run("systemctl", "disable", "--now", "lucidd")
-        _let_go(root, machine, say)
+        _release_jobs(root, machine, say)
         journal.struck("unit", "lucidd")
     for partition in journal.has("partition"):
         machine.leave(partition, say)
@@ -117,7 +117,7 @@ def _resume(machine: Machine, journal: Journal) -> None:
         )
 
 
-def _let_go(root: Path, machine: Machine, say: Callable[[str], None]) -> None:
+def _release_jobs(root: Path, machine: Machine, say: Callable[[str], None]) -> None:
     """Release every job that Lucid holds, with the proof of ``lucidctl uninstall``; else by lucid-release."""
     try:
         settings = live_settings(root / TOML)
@@ -203,7 +203,7 @@ def setup(
     memory, made = dict(map(_memory, gpu_mem)), tuple(journal.has("partition"))
     options = Options(chosen, tuple(names), profiling, memory, past_days, lending or "", made, slots, scripts)
     plan = make_plan(_ROOT, machine, running, options, programs_here(_ROOT))
-    told = _told(plan, journal, drain)
+    told = _plan_data(plan, journal, drain)
     if not as_json:
         _show(plan, running)
     if plan.refused:
@@ -271,7 +271,7 @@ def _what(running: Running, mode: str | None, partitions: str | None, asks: bool
     return Mode(mode), list(have)
 
 
-def _told(plan: Plan, journal: Journal, drain: bool) -> dict[str, Any]:
+def _plan_data(plan: Plan, journal: Journal, drain: bool) -> dict[str, Any]:
     """The plan as JSON, for ``--json``."""
     return {
         "pending": not plan.empty or journal.state in ("applying", "undoing") or (plan.again and drain),

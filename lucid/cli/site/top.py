@@ -20,8 +20,8 @@ from textual.screen import ModalScreen
 from textual.widgets import DataTable, Input, Static, TabbedContent, TabPane
 
 from lucid.cli.console import styled
-from lucid.cli.jobs.queue import told_live
-from lucid.cli.site.top_cells import COLUMNS, Look, Row, look, story_text
+from lucid.cli.jobs.queue import live_published_settings
+from lucid.cli.site.top_cells import COLUMNS, Row, TopView, read_view, story_text
 from lucid.errors import ConfigError, LucidError
 
 
@@ -31,7 +31,7 @@ def tell_top(config: Path, every_s: float, user: str) -> None:
         raise ConfigError(
             "top needs a terminal; for programs there are lucidctl queue --json and lucidctl status --json"
         )
-    told_live(config)  # what is wrong with them is said before the screen is taken
+    live_published_settings(config)  # what is wrong with them is said before the screen is taken
     if find_spec("textual") is None:
         raise ConfigError("lucidctl top needs the package textual: pip install 'lucid-scheduler[top]'")
 
@@ -73,14 +73,14 @@ def _keys_line() -> str:
     )
 
 
-async def _look_apart(config: Path) -> Look:
+async def _read_apart(config: Path) -> TopView:
     """The result of ``look`` in a thread that nothing waits for at the end. textual's own workers have to return
     before the program ends, and ``look`` takes as long as it plans ahead, or as its disk lets it wait: q did nothing
     for so long."""
     loop = asyncio.get_running_loop()
-    found: asyncio.Future[Look] = loop.create_future()
+    found: asyncio.Future[TopView] = loop.create_future()
 
-    def told(seen: Look | Exception) -> None:
+    def finish(seen: TopView | Exception) -> None:
         if found.cancelled():
             return
         if isinstance(seen, Exception):
@@ -89,13 +89,13 @@ async def _look_apart(config: Path) -> Look:
             found.set_result(seen)
 
     def read() -> None:
-        seen: Look | Exception
+        seen: TopView | Exception
         try:
-            seen = look(config)
+            seen = read_view(config)
         except Exception as error:
             seen = error
         with suppress(RuntimeError):  # the loop is closed: the program ends
-            loop.call_soon_threadsafe(told, seen)
+            loop.call_soon_threadsafe(finish, seen)
 
     threading.Thread(target=read, daemon=True).start()
     return await found
@@ -143,7 +143,7 @@ class TopApp(App[None]):
         Binding("f6,greater_than_sign", "sort(1)", "sort"),
         Binding("less_than_sign", "sort(-1)", "sort back", show=False),
         Binding("I", "turn", "reverse order", show=False),
-        Binding("r,f5", "look", "look again", show=False),
+        Binding("r,f5", "reload", "read again", show=False),
         Binding("escape", "stop_asking", "no filter", show=False),
         Binding("q,f10", "quit", "quit"),
     ]
@@ -152,7 +152,7 @@ class TopApp(App[None]):
         super().__init__()
         self._config, self._every_s = config, every_s
         self._user, self._text, self._asks = user, "", ""
-        self._seen: Look | None = None
+        self._seen: TopView | None = None
         self._sorted: dict[str, int | None] = dict.fromkeys(COLUMNS)
         self._turned = False
         self._old: set[str] = set()
@@ -173,27 +173,27 @@ class TopApp(App[None]):
 
     def on_mount(self) -> None:
         """Read now, and again and again."""
-        self.action_look()
-        self.set_interval(self._every_s, self.action_look)
+        self.action_reload()
+        self.set_interval(self._every_s, self.action_reload)
         self._table().focus()
 
     # -- what is shown -------------------------------------------------------------------------------------
 
-    def action_look(self) -> None:
+    def action_reload(self) -> None:
         """Read again what lucidd has written."""
-        self._look()
+        self._reload()
 
     @work(exclusive=True)
-    async def _look(self) -> None:
+    async def _reload(self) -> None:
         try:
-            self._show(await _look_apart(self._config))
+            self._show(await _read_apart(self._config))
         except LucidError as error:
             self._say(str(error))
 
     def _say(self, words: str) -> None:
         self.query_one("#head", Static).update(styled(words, "bold red"))
 
-    def _show(self, seen: Look) -> None:
+    def _show(self, seen: TopView) -> None:
         self._seen = seen
         only = [f"only jobs of {self._user}"] if self._user else []
         only += [f"only lines with {self._text!r}"] if self._text else []

@@ -6,7 +6,7 @@ import time
 from collections import defaultdict
 from pathlib import Path
 
-from lucid.cli.jobs.queue import lives, seen_store, told_live
+from lucid.cli.jobs.queue import live_published_settings, lives, seen_store
 from lucid.core.frozen import frozen_dataclass
 from lucid.core.job import Running
 from lucid.core.node import Node
@@ -42,18 +42,18 @@ class Row:
 
 
 @frozen_dataclass(frozen=True, slots=True)
-class Look:
+class TopView:
     """One reading. ``head``: lines above the tables. ``tables``: rows by title, in Lucid's order."""
 
     head: tuple[str, ...]
     tables: dict[str, tuple[Row, ...]]
 
 
-def look(config: Path) -> Look:
+def read_view(config: Path) -> TopView:
     """lucidd's last plan and lucidd's state, as a reading.
 
     Raises: LucidError: the configuration or the plan is missing, or cannot be read."""
-    settings = told_live(config)
+    settings = live_published_settings(config)
     store = seen_store(settings)
     last, starts = read_stored_starts(store, config)
     seen = store.view("status") or {}
@@ -77,13 +77,13 @@ def look(config: Path) -> Look:
         "Running": tuple(_run(entry, running, last) for entry in running.values()),
         "Queue": tuple(_wait(row, last, starts) for row in rows),
     }
-    return Look(tuple(head), tables)
+    return TopView(tuple(head), tables)
 
 
 def story_text(config: Path, job_id: str, width: int) -> str:
     """A job's story, as ``lucidctl explain`` prints it; or the error, where there is none."""
     try:
-        settings = told_live(config)
+        settings = live_published_settings(config)
         store = seen_store(settings)
         story, data = live_story(store, job_id, settings.daemon.profiling_partition)
         return with_expected_start(story, data, store, config).text(width)

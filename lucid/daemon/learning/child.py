@@ -26,7 +26,7 @@ from lucid.store.port import JobNote, Store
 from lucid.text import finite, moment
 
 _LOWEST_PRIORITY = 19
-_LOOK_EVERY_S = 1.0
+_POLL_EVERY_S = 1.0
 
 
 class Children:
@@ -90,7 +90,7 @@ def end_with(parent: int) -> None:
 
     def watch() -> None:
         while os.getppid() == parent:
-            time.sleep(_LOOK_EVERY_S)
+            time.sleep(_POLL_EVERY_S)
         os._exit(1)
 
     threading.Thread(target=watch, daemon=True).start()

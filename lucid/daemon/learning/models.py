@@ -129,7 +129,7 @@ def live_forecaster(
     if models is not None and (model := models.served.model(THROUGHPUT)) is not None:
         made = LearnedForecaster(model, models.served.version(THROUGHPUT), means)
     for item in ended:
-        made.saw(item.job)
+        made.observe(item.job)
     return GuardedForecaster(made, means, left_out)
 
 

@@ -93,12 +93,12 @@ class Counters:
         running = running_of(snapshot)
         for item in result.applied:
             if modes.get(item.action.partition, Mode.PACK) is Mode.PACK:
-                self._take(item, running, snapshot.now_s)
+                self._count(item, running, snapshot.now_s)
         self._refused[Refusal.SAFETY_CHECK] += len(result.unsafe)
         self._share(snapshot.now_s, running)
         self._starvation = dict(_margins(memory, snapshot.now_s))
 
-    def _take(self, item: Applied, running: Mapping[str, Running], now_s: float) -> None:
+    def _count(self, item: Applied, running: Mapping[str, Running], now_s: float) -> None:
         job_id, decision = item.action.job_id, item.action.decision
         if item.refused is not None:
             self._refused[item.cause] += 1

@@ -38,11 +38,11 @@ def row_in(plan: Plan, job_id: str, modes: Mapping[str, str]) -> DecisionRow | N
     return None
 
 
-def stored_picture(store: SqliteStore | Published) -> dict[str, Any]:
-    """The snapshot that lucidd last wrote, as JSON, as ``picture_from_text`` reads it.
+def stored_snapshot_data(store: SqliteStore | Published) -> dict[str, Any]:
+    """The snapshot that lucidd last wrote, as JSON, as ``view_from_text`` reads it.
 
     Raises: StoreError: lucidd has not finished a cycle yet, or another version of Lucid wrote it."""
-    data = store.view("snapshot") if isinstance(store, Published) else store.picture()
+    data = store.view("snapshot") if isinstance(store, Published) else store.snapshot_view()
     if data is None:
         raise StoreError(f"{store.path}: lucidd has not finished a cycle yet; look at: lucidctl doctor")
     if not isinstance(data, dict) or not data.get("policy"):
@@ -51,7 +51,7 @@ def stored_picture(store: SqliteStore | Published) -> dict[str, Any]:
 
 
 def stored_plan(store: SqliteStore | Published, data: Mapping[str, Any]) -> StoredPlan:
-    """The plan beside a stored snapshot; ``data`` as from ``stored_picture``.
+    """The plan beside a stored snapshot; ``data`` as from ``stored_snapshot_data``.
 
     Raises: ConfigError: its policy's package cannot be imported. StoreError: another version of Lucid wrote it."""
     for name in (data["policy"]["name"], *data["policy"].get("own", {}).values()):

@@ -65,7 +65,7 @@ def replay_limits(
             found.unlike += 1
             continue
         _forget_runs(record, found)
-        if not all(_take(record, name, jobs, found, done) for name in record.plans):
+        if not all(_replay_partition(record, name, jobs, found, done) for name in record.plans):
             found.unlike += 1
     return found
 
@@ -86,7 +86,7 @@ def _forget_runs(record: PlanRecord, found: Replayed) -> None:
                     del found.earlier[entry.job.id]
 
 
-def _take(
+def _replay_partition(
     record: PlanRecord,
     name: str,
     jobs: Mapping[str, FittingLimit],

@@ -100,34 +100,34 @@ class Publisher:
     def __init__(self, settings: Settings) -> None:
         self.path = published_file(settings)
         self._on = settings.daemon.publish == "jobs"
-        self._picture: Mapping[str, Any] | None = None
+        self._snapshot: Mapping[str, Any] | None = None
         self._times: Mapping[str, Any] | None = None
         self._starts: Mapping[str, Any] | None = None
         self._written: tuple[object, ...] = ()
         self._next_s, self._every_s, self._trouble = float("-inf"), _EVERY_S, ""
 
-    def take(self, picture: Mapping[str, Any]) -> None:
+    def update(self, picture: Mapping[str, Any]) -> None:
         """Take the snapshot of this cycle."""
-        self._picture = picture
+        self._snapshot = picture
 
-    def take_times(self, times: Mapping[str, Any] | None, starts: Mapping[str, Any] | None) -> None:
+    def update_times(self, times: Mapping[str, Any] | None, starts: Mapping[str, Any] | None) -> None:
         """Take the errors of forecasts of starts, and the latest forecasts, as the store keeps both."""
         self._times, self._starts = times, starts
 
     def write(self, now_s: float, status: Mapping[str, Any]) -> None:
         """Write the file at the end of a cycle, with a *status* that names nobody. A failure to write is logged, and
         no decision waits for it."""
-        if self._next_s - self._every_s <= now_s < self._next_s or self._picture is None:
+        if self._next_s - self._every_s <= now_s < self._next_s or self._snapshot is None:
             return
         self._next_s, began_s = now_s + self._every_s, time.perf_counter()
-        news = (self._picture["now_s"], dict(status), self._starts and self._starts["at_s"])
+        news = (self._snapshot["now_s"], dict(status), self._starts and self._starts["at_s"])
         try:
             if not self._on:
                 self.path.unlink(missing_ok=True)
             elif news != self._written or not self.path.exists():
-                whole = {**status, "partitions": _counted(self._picture)}
+                whole = {**status, "partitions": _counted(self._snapshot)}
                 users: dict[str, str] = {}
-                told: dict[str, Any] = {"snapshot": without_names(self._picture, users), "status": whole}
+                told: dict[str, Any] = {"snapshot": without_names(self._snapshot, users), "status": whole}
                 if self._times is not None:
                     told[START_TIMES] = _times_without_names(self._times, users)
                 if self._starts is not None:
@@ -202,7 +202,7 @@ class PrivateData:
         self._due_s = float("-inf")
         self._asked_s = float("-inf")
 
-    def look(self, now_s: float) -> None:
+    def poll(self, now_s: float) -> None:
         """Ask Slurm, if that is due. If it does not answer, the earlier words stay."""
         if self._asked_s <= now_s < self._due_s:  # also where the clock was set back
             return

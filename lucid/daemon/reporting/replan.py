@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 from lucid.core.ports import Predictor
 from lucid.daemon.policies import LivePolicy, PolicyMemory, live_models, live_predictor
-from lucid.daemon.reporting.last_plan import StoredPlan, stored_picture, stored_plan
+from lucid.daemon.reporting.last_plan import StoredPlan, stored_plan, stored_snapshot_data
 from lucid.daemon.reporting.public_view import Published
 from lucid.daemon.reporting.starts import START_TIMES, StartsAhead, run_times_of, start_times_of, starts_ahead
 from lucid.orchestrator.forecast.plan_ahead import Forecast, forecast
 from lucid.orchestrator.forecast.ranges import StartTimes
 from lucid.orchestrator.forecast.run_times import RunTimes
 from lucid.orchestrator.policy import Policy
-from lucid.places import Told
+from lucid.places import PublishedSettings
 from lucid.store.sqlite import SqliteStore
 
 if TYPE_CHECKING:
@@ -34,22 +34,22 @@ class LastPlan(StoredPlan):
     run_times: RunTimes = field(default_factory=RunTimes)
     """Errors of lucidd's estimates of run times."""
 
-    def policy_again(self, settings: Settings | Told, config: Path) -> Policy:
+    def policy_again(self, settings: Settings | PublishedSettings, config: Path) -> Policy:
         """The policy as lucidd made it, with lucidd's models and its memory of pairs as far as this user may read
         them. ``config``: lucidd's configuration file."""
         return self.policy.make(self.predictor(settings, config))
 
-    def starts(self, settings: Settings | Told, config: Path) -> StartsAhead:
+    def starts(self, settings: Settings | PublishedSettings, config: Path) -> StartsAhead:
         """When the waiting jobs are expected to start, planned ahead here; ``config`` as in ``policy_again``."""
         return starts_ahead(self.snapshot, self.ahead(settings, config), self.times)
 
-    def ahead(self, settings: Settings | Told, config: Path) -> Forecast:
+    def ahead(self, settings: Settings | PublishedSettings, config: Path) -> Forecast:
         """The forecast by planning ahead; ``config`` as in ``policy_again``."""
         predictor = self.predictor(settings, config)
         policy = self.policy.make(predictor)
         return forecast(self.snapshot, self.plan, policy, pair_speed=predictor.pair_speed, run_times=self.run_times)
 
-    def predictor(self, settings: Settings | Told, config: Path) -> Predictor:
+    def predictor(self, settings: Settings | PublishedSettings, config: Path) -> Predictor:
         """lucidd's predictor, as far as this user may read its models and its memory of pairs."""
         from lucid.left_out import LeftOut
         from lucid.models.packing.pair_memory import PairMemory, PairMemoryFile
@@ -65,7 +65,7 @@ def last_plan(store: SqliteStore | Published, data: Mapping[str, Any] | None = N
 
     Raises: ConfigError: its policy is not known here, or another version of Lucid wrote it. StoreError: lucidd has
     not finished a cycle yet, or another version of Lucid wrote it."""
-    data = stored_picture(store) if data is None else data
+    data = stored_snapshot_data(store) if data is None else data
     policy, seen = LivePolicy.from_dict(data["policy"]), stored_plan(store, data)
     memory = {} if isinstance(store, Published) else PolicyMemory(store, policy.name, policy.own).load()
     snapshot = replace(seen.snapshot, memory=memory)

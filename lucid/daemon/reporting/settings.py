@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import lucid
-from lucid.places import Told, told_in, told_of
+from lucid.places import PublishedSettings, published_from, published_in
 
 if TYPE_CHECKING:
     from lucid.config.policy import PolicySettings
@@ -57,13 +57,13 @@ def settings_code() -> str:
     return hashlib.sha256((Path(lucid.__file__).parent / "config" / "policy.py").read_bytes()).hexdigest()
 
 
-def told_settings(config: Path) -> Told:
+def published_settings(config: Path) -> PublishedSettings:
     """The settings as lucidd recorded them; read from the whole file where lucidd has not checked this very one.
 
     Raises: ConfigError: that file cannot be read, or is wrong."""
-    told = told_in(config)
+    told = published_in(config)
     if told is not None:
         return told
     from lucid.config.load import load_settings  # the library that checks a file
 
-    return told_of(load_settings(config).model_dump(mode="json"))
+    return published_from(load_settings(config).model_dump(mode="json"))

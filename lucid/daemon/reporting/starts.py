@@ -64,7 +64,7 @@ class StartsAhead:
         return cls(float(data["at_s"]), starts, _seconds(data["ahead_s"]), own, int(data["seen"]))
 
 
-def told_starts(data: Any, snapshot: Snapshot, plan: Plan) -> StartsAhead | None:
+def starts_from_view(data: Any, snapshot: Snapshot, plan: Plan) -> StartsAhead | None:
     """The starts that lucidd foresaw, from the view, as of the snapshot that is shown. ``None`` where they do not
     hold for it: they are too old, or lack a waiting job, or the plan starts other jobs."""
     try:

@@ -174,12 +174,12 @@ def walk_forward(
     for start, end in zip(starts, [*starts[1:], len(jobs)], strict=True):
         # Only the past goes in: ended by now. (What had not ended has no duration to learn from.)
         past = np.flatnonzero(jobs.end_s < jobs.submit_s[start])
-        model = fit_durations(jobs.take(past))
+        model = fit_durations(jobs.select(past))
         choices.append(model.choice.name)
         block = np.arange(start, end)
         # What ended since the training is judged job by job; no job is seen before it had ended.
-        facts[:end] = model.serve(history).rejudge(jobs.take(np.arange(end)), facts[:end])
-        part = jobs.take(block)
+        facts[:end] = model.serve(history).rejudge(jobs.select(np.arange(end)), facts[:end])
+        part = jobs.select(block)
         here = block - test_from
         point[here] = model.point_log(part, facts[block])
         estimates = model.predict_facts(part, facts[block])
@@ -277,8 +277,8 @@ class DurationKind(Kind[DurationModel, JobTable]):
         version = self.in_service(library)
         learned_until = None if version is None else float(version.facts.get("learned_until", -math.inf))
         until_s = split(np.sort(jobs.end_s), learned_until, "jobs")
-        past, later = jobs.take(jobs.end_s <= until_s), np.flatnonzero(jobs.end_s > until_s)
-        judged = jobs.take(later)
+        past, later = jobs.select(jobs.end_s <= until_s), np.flatnonzero(jobs.end_s > until_s)
+        judged = jobs.select(later)
         truth = to_log(judged.duration_s)
 
         def loss(model: DurationModel) -> float:
@@ -304,7 +304,7 @@ class DurationKind(Kind[DurationModel, JobTable]):
         model = self.read(version)
         new = np.flatnonzero(jobs.end_s > float(version.facts.get("learned_until", -math.inf)))
         recent = new[np.argsort(jobs.end_s[new], kind="stable")][-_RECENT:]
-        part, facts = jobs.take(recent), model.serve(DurationHistory()).replay(jobs)[recent]
+        part, facts = jobs.select(recent), model.serve(DurationHistory()).replay(jobs)[recent]
         median = np.fmin(from_log(running_median_log(facts, model.default_log)), part.limit_s)
         point = model.predict_facts(part, facts).point_s
         inputs = _moved(version.facts.get("inputs", {}), part)
@@ -316,7 +316,7 @@ DURATION: Final = DurationKind()
 
 
 def _ended(jobs: JobTable) -> JobTable:
-    return jobs.take(np.isfinite(jobs.duration_s) & np.isfinite(jobs.end_s))
+    return jobs.select(np.isfinite(jobs.duration_s) & np.isfinite(jobs.end_s))
 
 
 def _inputs(jobs: JobTable) -> dict[str, list[Any]]:

@@ -142,8 +142,8 @@ def fit_durations(jobs: JobTable, monotone: Mapping[str, int] | None = None) -> 
     ended = np.isfinite(jobs.duration_s) & np.isfinite(jobs.end_s)
     if int(ended.sum()) < FEWEST_JOBS:
         return DurationModel.untrained()
-    jobs = jobs.take(ended)
-    jobs = jobs.take(np.sort(np.argsort(jobs.end_s, kind="stable")[-_MOST_JOBS:]))
+    jobs = jobs.select(ended)
+    jobs = jobs.select(np.sort(np.argsort(jobs.end_s, kind="stable")[-_MOST_JOBS:]))
     history = DurationHistory()
     facts = history.replay(jobs)
     order = np.argsort(jobs.end_s, kind="stable")

@@ -39,7 +39,7 @@ class DurationHistory:
         self._judged_from_s = -math.inf
 
     @classmethod
-    def of(cls, jobs: JobTable) -> DurationHistory:
+    def from_jobs(cls, jobs: JobTable) -> DurationHistory:
         """The history after all of `jobs` have ended."""
         history = cls()
         history.add(jobs)
@@ -62,7 +62,7 @@ class DurationHistory:
 
     def add(self, finished: JobTable) -> None:
         """Add jobs that have ended, in order of their ends; those without a duration are left out."""
-        self._take_in(finished.take(np.array(_by_end(finished), dtype=np.intp)))
+        self._take_in(finished.select(np.array(_by_end(finished), dtype=np.intp)))
 
     def facts(self, jobs: JobTable) -> FloatArray:
         """The facts of every row at this moment, shape (n, len(FACT_NAMES)); logs of s + 10."""
@@ -104,7 +104,7 @@ class DurationHistory:
         last_s = max(submits, default=-math.inf)
         rows = [row for row in _by_end(jobs) if jobs.end_s[row] < last_s]
         self._judge(
-            jobs.take(np.array(rows, dtype=np.intp)),
+            jobs.select(np.array(rows, dtype=np.intp)),
             [keys[row] for row in rows],
             None if said is None else said[rows],
         )
@@ -119,7 +119,7 @@ class DurationHistory:
         """Add and judge those of replayed `jobs` that ended at the last submission or later."""
         last_s = max(jobs.submit_s.tolist(), default=-math.inf)
         rows = [row for row in _by_end(jobs) if jobs.end_s[row] >= last_s]
-        self._take_in(jobs.take(np.array(rows, dtype=np.intp)), None if said is None else said[rows])
+        self._take_in(jobs.select(np.array(rows, dtype=np.intp)), None if said is None else said[rows])
 
     def _take_in(self, ended: JobTable, said: FloatArray | None = None) -> None:
         keys, values = _keys(ended), to_log(ended.duration_s).tolist()
@@ -169,7 +169,7 @@ class DurationHistory:
         rows, then = [rows[number] for number in known], [then[number] for number in known]
         if not rows:
             return
-        part = ended.take(rows)
+        part = ended.select(rows)
         by_tables = np.full(len(rows), np.nan)
         if said is not None:
             by_tables = said[rows]

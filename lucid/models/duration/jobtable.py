@@ -63,7 +63,9 @@ class JobTable:
     profile: Mapping[str, FloatArray] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, profile: Mapping[str, Sequence[float]] | None = None, /, **columns: Sequence[Any]) -> JobTable:
+    def from_columns(
+        cls, profile: Mapping[str, Sequence[float]] | None = None, /, **columns: Sequence[Any]
+    ) -> JobTable:
         """Build from any of the columns; absent text is None, absent numbers are NaN (`gpus`: 0).
 
         Raises:
@@ -88,7 +90,7 @@ class JobTable:
     def __len__(self) -> int:
         return len(self.submit_s)
 
-    def take(self, rows: npt.ArrayLike) -> JobTable:
+    def select(self, rows: npt.ArrayLike) -> JobTable:
         """The rows of an index array, mask or slice-like array, in its order."""
         index = np.asarray(rows)
         columns = {f.name: getattr(self, f.name)[index] for f in fields(self) if f.name != "profile"}
@@ -96,7 +98,7 @@ class JobTable:
 
     def by_submit(self) -> JobTable:
         """The same jobs ordered by submission; ties keep the log's order."""
-        return self.take(np.argsort(self.submit_s, kind="stable"))
+        return self.select(np.argsort(self.submit_s, kind="stable"))
 
 
 def read_jobs(path: Path) -> JobTable:
@@ -153,7 +155,7 @@ def _read(
             raise source.fail(row.line, bad, "correct or delete the row") from None
     columns = {name: [job[name] for job in made] for name in (made[0] if made else ())}
     measured = {name: columns.pop(name, []) for name in profile}
-    return JobTable.of(measured, **columns).by_submit()
+    return JobTable.from_columns(measured, **columns).by_submit()
 
 
 def _accounted(job: SacctJob) -> dict[str, Any]:

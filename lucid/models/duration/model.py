@@ -142,10 +142,10 @@ class DurationModel:
         rows = shares[:, 2] > 0
         if self.tables is not None and rows.any():
             there = known[rows]
-            point[there] += shares[rows, 2] * (self.said(jobs.take(there), facts[there]) - median[rows])
+            point[there] += shares[rows, 2] * (self.said(jobs.select(there), facts[there]) - median[rows])
         there = known[measured(jobs)[known]]
         if self.profiled_tables is not None and self.profiled_weight and len(there):
-            score = self.profiled_weight * self.profiled_tables.score(profile_columns(jobs.take(there)))
+            score = self.profiled_weight * self.profiled_tables.score(profile_columns(jobs.select(there)))
             point[there] += np.clip(score, -MOST_LOG, MOST_LOG)
         return point
 

@@ -43,7 +43,7 @@ class LikeProfiles:
         self._known: dict[_Key, _Known] = {}
         self._users: set[str] = set()
         """Users with any measured job: each poll asks about every job."""
-        self._told: dict[_Key, tuple[_Known, JobProfile]] = {}
+        self._predicted: dict[_Key, tuple[_Known, JobProfile]] = {}
 
     def note(self, user: str, name: str, gpus: int, profile: JobProfile, at_s: float) -> None:
         """Record a measured job. A job without a user is similar to no other job."""
@@ -59,9 +59,9 @@ class LikeProfiles:
             if len(self._known) > KINDS_KEPT:  # the kind that was measured longest ago
                 gone = next(iter(self._known))
                 del self._known[gone]
-                self._told.pop(gone, None)
+                self._predicted.pop(gone, None)
 
-    def of(self, user: str, name: str, gpus: int, now_s: float) -> JobProfile | None:
+    def profile_of(self, user: str, name: str, gpus: int, now_s: float) -> JobProfile | None:
         """The profile predicted for such a job: the same object as long as it is equal; ``None`` if no similar job
         was measured."""
         if user not in self._users:
@@ -70,7 +70,7 @@ class LikeProfiles:
             known = self._known.get(key)
             if known is None or now_s - known.at_s > self._keep_s:
                 continue
-            told = self._told.get(key)
+            told = self._predicted.get(key)
             if told is None or told[0] is not known:
                 profile = replace(
                     known.profile,
@@ -79,7 +79,7 @@ class LikeProfiles:
                     seen_beside=None,
                     shares=None if level else known.profile.shares,  # of another program they may be all others
                 )
-                told = self._told[key] = (known, profile)
+                told = self._predicted[key] = (known, profile)
             return told[1]
         return None
 

@@ -17,7 +17,7 @@ from lucid.core.ports import PairSpeeds, Predictor
 from lucid.core.prediction import Prediction
 from lucid.errors import StoreError
 from lucid.files import write_atomic
-from lucid.left_out import LeftOut, Look
+from lucid.left_out import LeftOut, Reading
 from lucid.text import clean
 
 _PAIRS_KEPT: Final = 8
@@ -51,17 +51,17 @@ class PairMemory:
         other = sum(y for _, y in jobs.values()) / len(jobs)
         return (other, one) if turned else (one, other)
 
-    def take(self, running: Iterable[Running]) -> bool:
+    def observe(self, running: Iterable[Running]) -> bool:
         """Note the measured speeds of the running pairs; returns whether anything is new."""
         entries = {entry.job.id: entry for entry in running}
         changed = False
         for entry in entries.values():
             partner = entries.get(entry.partner or "")
             if partner is not None and entry.job.id < partner.job.id:
-                changed = self.look(entry, partner) or changed
+                changed = self.observe_pair(entry, partner) or changed
         return changed
 
-    def look(self, first: Running, second: Running) -> bool:
+    def observe_pair(self, first: Running, second: Running) -> bool:
         """Note the measured speeds of one pair, if both its jobs were judged beside each other; returns whether that
         is new."""
         a, b = first.profile, second.profile
@@ -211,19 +211,19 @@ class PairMemoryFile(PairMemory):
         super().__init__()
         self._path, self._newest_path = path, path.with_name(f"{path.stem}-newest.json")
         found = left_out or LeftOut()
-        with found.look("pairs.json") as look:
+        with found.reading("pairs.json") as look:
             rows = _rows(path, look, read_only)
             self._seen.update(look.each(rows, _pair, lambda row: f"the pair {row[0]}, {row[1]}"))
-        with found.look(self._newest_path.name) as look:
+        with found.reading(self._newest_path.name) as look:
             rows = _rows(self._newest_path, look, read_only)
             self.newest.update(look.each(rows, _profiles, lambda row: f"the jobs {row[0]}"))
         self.noted = len(self.newest)
 
-    def take(self, running: Iterable[Running]) -> bool:
+    def observe(self, running: Iterable[Running]) -> bool:
         """Note the measured speeds of the running pairs, in the file too; returns whether anything is new.
 
         Raises: StoreError: the file cannot be written."""
-        changed = super().take(running)
+        changed = super().observe(running)
         if changed:
             seen = [[a, b, jobs] for (a, b), jobs in self._seen.items()]
             newest = [[jobs, *map(profile_to_dict, pair)] for jobs, pair in self.newest.items()]
@@ -235,7 +235,7 @@ class PairMemoryFile(PairMemory):
         return changed
 
 
-def _rows(path: Path, look: Look, read_only: bool) -> list[Any]:
+def _rows(path: Path, look: Reading, read_only: bool) -> list[Any]:
     """The rows of a file; none where it is missing or damaged."""
     try:
         rows = json.loads(path.read_bytes())

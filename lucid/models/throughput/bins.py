@@ -80,7 +80,7 @@ def bins_of_jobs(jobs: JobTable, width_s: float = BIN_S) -> Bins:
 
     Raises:
         TooFew: the jobs fill fewer than two bins."""
-    jobs = jobs.take((jobs.gpus > 0) & np.isfinite(jobs.submit_s) & np.isfinite(jobs.end_s))
+    jobs = jobs.select((jobs.gpus > 0) & np.isfinite(jobs.submit_s) & np.isfinite(jobs.end_s))
     if not len(jobs):
         raise TooFew("throughput: no finished job of the log has GPUs; train when some have ended")
     until_s = float(jobs.end_s.max() - np.quantile(jobs.end_s - jobs.submit_s, _MOST_ENDED))

@@ -52,9 +52,9 @@ class LearnedForecaster:
         """Width of a bin."""
         return BIN_S if self.model is None else self.model.width_s
 
-    def saw(self, job: Job) -> None:
+    def observe(self, job: Job) -> None:
         """Take in a job when it is first seen. Called once for each."""
-        self._means.saw(job)
+        self._means.observe(job)
         if job.gpus > 0:
             at = math.floor((job.submit_s + self._epoch_s) / self.width_s)
             self._jobs[at] += 1

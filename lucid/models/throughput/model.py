@@ -194,7 +194,7 @@ class ArrivalForecaster:
         self._made_for: int | None = None
         self._made = ArrivalForecast(self.name)
 
-    def saw(self, job: Job) -> None:
+    def observe(self, job: Job) -> None:
         """Take in a job when it is first seen. Called once for each."""
         at = math.floor(job.submit_s / BIN_S)
         self._first = at if self._first is None else min(self._first, at)

@@ -136,7 +136,7 @@ class Yielding:
             return None
         placement = tuple(self._gpus(i, here, blocks) for i, here, blocks in chosen)
         entries = {entry.job.id: entry for _, _, blocks in chosen for block in blocks for entry in block.entries}
-        told = tuple(self._told(entry) for entry in entries.values())
+        told = tuple(self._victim(entry) for entry in entries.values())
         held = sum(
             (part.mask & block.mask).bit_count()
             for part, (_, _, blocks) in zip(placement, chosen, strict=True)
@@ -145,7 +145,7 @@ class Yielding:
         why = Claims(held, told, next_s if len(chosen) == 1 else None)
         return Claim(placement, tuple(entries.values()), why)
 
-    def take(self, job: Job, claim: Claim) -> None:
+    def claim(self, job: Job, claim: Claim) -> None:
         """Note that the job gets these GPUs, and that the victims leave."""
         blocks = self._blocks()
         for part in claim.placement:
@@ -157,7 +157,7 @@ class Yielding:
             if entry.job.id not in self._given:
                 self._given.add(entry.job.id)
                 self._ledger.give_back_host(entry)
-        self._ledger.take(job, claim.placement)
+        self._ledger.claim(job, claim.placement)
 
     def _best(
         self, job: Job, here: int, taken: set[int], gone: set[str], allowed: Callable[[int], bool] | None
@@ -244,12 +244,12 @@ class Yielding:
         for entry in block.entries:
             if entry.job.id in gone or entry.job.id in self._doomed:
                 continue
-            lost = self._told(entry)
+            lost = self._victim(entry)
             cancelled = max(lost.lost_gpu_s, _LEAST_GPU_S) if lost.ends else 0.0
             total = _plus(total, (cancelled, 0.0 if lost.ends else lost.lost_gpu_s, 1))
         return total
 
-    def _told(self, entry: Running) -> Victim:
+    def _victim(self, entry: Running) -> Victim:
         yields, job = entry.yields, entry.job
         assert yields is not None
         goes_on = yields.saves and not yields.ends

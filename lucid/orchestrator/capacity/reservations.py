@@ -100,7 +100,7 @@ def keep(job: Job, ledger: Ledger, now_s: float, room: Timeline, closed: Set[int
 
 _LEAST_ESTIMATE_S = 60.0
 """The least estimate that counts: the first seconds of a wait say nothing."""
-LOOK_AGAIN_S = 300.0
+PLAN_AGAIN_S = 300.0
 """How soon the plan is made anew while nodes are kept that another job might use: time alone moves what is expected
 of these nodes (docs/decisions/0005)."""
 

@@ -238,7 +238,7 @@ class Timeline:
         for count in range(gpus, most + 1):
             yield from _members(nodes & row[count] & ~(row[count + 1] if count < most else 0))
 
-    def take(self, job: Job, slot: Slot, limit_s: float) -> None:
+    def book(self, job: Job, slot: Slot, limit_s: float) -> None:
         """Keep the slot for the job, from its start for ``limit_s`` seconds."""
         end_s = slot.start_s + limit_s
         until = self.step_of(end_s)
@@ -256,7 +256,7 @@ class Timeline:
                 for at in range(count, count - here, -1):
                     row[at] ^= bit
             if self._host is not None:
-                self._host.take(job, i, here, slot.step, until)
+                self._host.book(job, i, here, slot.step, until)
 
 
 class _HostRoom:
@@ -287,7 +287,7 @@ class _HostRoom:
         self._cpus = np.insert(self._cpus, step, self._cpus[step - 1], axis=0)
         self._mem = np.insert(self._mem, step, self._mem[step - 1], axis=0)
 
-    def take(self, job: Job, i: int, gpus: int, step: int, until: int) -> None:
+    def book(self, job: Job, i: int, gpus: int, step: int, until: int) -> None:
         """Give that part of the job its share on node ``i``."""
         self._cpus[step:until, i] -= host_share(job.cpus, gpus, job.gpus)
         self._mem[step:until, i] -= host_share(job.mem_mib, gpus, job.gpus)

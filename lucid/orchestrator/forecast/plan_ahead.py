@@ -36,7 +36,7 @@ chosen between these bounds so that the looks reach ``_REACH``. A forecast start
 than it is uncertain by."""
 _REACH_S, _REACH = 10.0, 8640.0
 """How far planning ahead should reach: from this many seconds on, this many times as far, which is a day."""
-_MOST_LOOKS = 90_000
+_MOST_VISITS = 90_000
 """Planning ahead ends once so many jobs were looked at, over all plans: well below a second."""
 _FIRSTS = (0.5, 1 / 6, 5 / 6)
 """Quantiles of the first job's run time in the paths."""
@@ -55,7 +55,7 @@ class Forecast:
 
     starts_s: Mapping[str, float]
     ahead_s: float
-    looks: int = 0
+    visits: int = 0
     """How many jobs were looked at, over all plans: what the forecast cost."""
     spreads: Mapping[str, float] = field(default_factory=dict)
     """How far the planned paths differ by job, where there were several: logarithm of the latest over the earliest
@@ -81,7 +81,7 @@ def forecast(
     snapshot: Snapshot,
     plan: Plan,
     policy: Policy,
-    most_looks: int = _MOST_LOOKS,
+    most_visits: int = _MOST_VISITS,
     *,
     pair_speed: PairSpeed | None = None,
     until: frozenset[str] = frozenset(),
@@ -96,7 +96,7 @@ def forecast(
         snapshot: what ``plan`` was made from, with a prediction for every job.
         plan: the plan in force.
         policy: as the one that made it.
-        most_looks: how many jobs to look at, all plans together.
+        most_visits: how many jobs to look at, all plans together.
         pair_speed: how fast a pair runs; without it as fast as its jobs do alone.
         until: planning ahead ends once all of these jobs start. Of such a job ``plan`` may say nothing, as it came
             later: then the policy looks again as soon as that plan is carried out.
@@ -106,7 +106,7 @@ def forecast(
         most_paths: 1, or as many as the looks suffice for."""
     if isinstance(policy, PoliciesByPartition):
         return _each(
-            snapshot, plan, policy, until, most_looks=most_looks, pair_speed=pair_speed, coarser=coarser,
+            snapshot, plan, policy, until, most_visits=most_visits, pair_speed=pair_speed, coarser=coarser,
             run_times=run_times, most_paths=most_paths,
         )  # fmt: skip
     if isinstance(policy, RoundPolicy) and Capability.RESIZE in policy.needs:
@@ -118,17 +118,17 @@ def forecast(
         starts = [(a.job_id, a.partition, a.decision) for a in plan.actions if isinstance(a.decision, Start)]
         return Forecast({job_id: world.delay_s(name, start) for job_id, name, start in starts}, till_round_s)
     jobs = max(sum(len(part.pending) + len(part.running) for part in snapshot.partitions.values()), 1)
-    several = run_times is not None and most_paths > 1 and jobs * _PLANS * len(_FIRSTS) <= most_looks
+    several = run_times is not None and most_paths > 1 and jobs * _PLANS * len(_FIRSTS) <= most_visits
     firsts = _FIRSTS if several else _FIRSTS[:1]
-    looks = most_looks // len(firsts)
+    visits = most_visits // len(firsts)
     if coarser is None:
-        coarser = min(max(_REACH ** (1.0 / max(looks / jobs, 1.0)) - 1.0, _FINEST), _COARSEST)
+        coarser = min(max(_REACH ** (1.0 / max(visits / jobs, 1.0)) - 1.0, _FINEST), _COARSEST)
     group_speeds = policy.group_speeds if isinstance(policy, PartitionPolicy) else None
     paths = []
     for first in firsts:
         draws = Draws(run_times or RunTimes(), snapshot.predictions, first)
         world = _World(snapshot, pair_speed, group_speeds, draws)
-        paths.append(_planned(world, snapshot, plan, policy, looks, until, coarser))
+        paths.append(_planned(world, snapshot, plan, policy, visits, until, coarser))
     return paths[0] if len(paths) == 1 else _median(paths)
 
 
@@ -137,7 +137,7 @@ def _each(
 ) -> Forecast:
     """The forecasts of each policy's partitions by themselves, joined: they share nothing. ``until``: a policy whose
     partitions hold none of these jobs is passed over."""
-    starts_s, spreads, own_ahead_s, looks = dict[str, float](), dict[str, float](), dict[str, float](), 0
+    starts_s, spreads, own_ahead_s, visits = dict[str, float](), dict[str, float](), dict[str, float](), 0
     for policy, seen in policies.split(snapshot):
         waiting = {entry.job.id for part in seen.partitions.values() for entry in part.pending}
         if until and not until & waiting:
@@ -147,16 +147,16 @@ def _each(
         starts_s.update(found.starts_s)
         spreads.update(found.spreads)
         own_ahead_s.update(dict.fromkeys(waiting, found.ahead_s))
-        looks += found.looks
-    return Forecast(starts_s, inf, looks, spreads, own_ahead_s)
+        visits += found.visits
+    return Forecast(starts_s, inf, visits, spreads, own_ahead_s)
 
 
 def _planned(
-    world: _World, snapshot: Snapshot, plan: Plan, policy: Policy, looks: int, until: frozenset[str], coarser: float
+    world: _World, snapshot: Snapshot, plan: Plan, policy: Policy, visits: int, until: frozenset[str], coarser: float
 ) -> Forecast:
     """The forecast along one planned path."""
     starts_s: dict[str, float] = {}
-    left = looks
+    left = visits
     moved = not all(any(job_id in part.decisions for part in plan.partitions.values()) for job_id in until)
     while True:
         for action in plan.actions:
@@ -169,9 +169,9 @@ def _planned(
         least_s = world.now_s + coarser * max(world.now_s - snapshot.now_s, _REACH_S)
         next_s = max(world.now_s + SETTLE_S if moved else world.next_s(plan.wake_s), least_s)
         if next_s == inf or not world.waiting:
-            return Forecast(starts_s, inf, looks - left)
+            return Forecast(starts_s, inf, visits - left)
         if left <= 0 or (until and until <= starts_s.keys()):
-            return Forecast(starts_s, next_s - snapshot.now_s, looks - left)
+            return Forecast(starts_s, next_s - snapshot.now_s, visits - left)
         plan = policy.plan(world.advance(next_s, plan.memory))
         moved = False
 
@@ -186,7 +186,7 @@ def _median(paths: list[Forecast]) -> Forecast:
     for job_id in starts_s:
         told = [path.starts_s.get(job_id, min(path.ahead_s, _FAR_S)) for path in paths]
         spreads[job_id] = log((max(told) + _REACH_S) / (min(told) + _REACH_S))
-    return Forecast(starts_s, ahead_s[len(paths) // 2], sum(path.looks for path in paths), spreads)
+    return Forecast(starts_s, ahead_s[len(paths) // 2], sum(path.visits for path in paths), spreads)
 
 
 class _World:

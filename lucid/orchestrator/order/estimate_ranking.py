@@ -30,7 +30,7 @@ _EVERY = 10
 """The gain is measured again after so many more jobs have ended."""
 _TO_TRUST, _TO_KEEP = 2.5, 1.0
 """Standard errors above chance at which estimates become trusted, and above which they stay so."""
-_TOLD = 0.1
+_WORTH_REPORTING = 0.1
 """A gain that moved by less is not published anew: published gains go into decisions."""
 _FLOOR_S = 10.0
 """Added to durations, so that seconds do not matter."""
@@ -87,9 +87,9 @@ class TrustBook:
         self._rows: OrderedDict[str, _Window] = OrderedDict({"": _Window()})
         self._fresh: dict[str, int] = {}
         """Jobs that ended since the last measurement, by VC."""
-        self.looks = 0
+        self.checks = 0
         """How often the gain was measured."""
-        self.told: Mapping[str, Unranked] = {}
+        self.unranked: Mapping[str, Unranked] = {}
         """The published comparison by VC, and that of the whole cluster as "". The same object as long as it is
         equal."""
 
@@ -105,27 +105,27 @@ class TrustBook:
             gone = next(name for name in self._rows if name)
             del self._rows[gone]
             self._fresh.pop(gone, None)
-            self.told = {name: one for name, one in self.told.items() if name != gone}
+            self.unranked = {name: one for name, one in self.unranked.items() if name != gone}
 
     @property
     def by(self) -> dict[str, str]:
         """The source of the estimates that ranked best (``Unranked.by``), by VC, and of the whole cluster as ""."""
-        return {vc: one.by for vc, one in self.told.items()}
+        return {vc: one.by for vc, one in self.unranked.items()}
 
     @property
     def due(self) -> bool:
         """Whether enough jobs have ended to measure again."""
         return self._fresh.get("", 0) >= _EVERY
 
-    def look(self, running: Sequence[tuple[str, float, float | None, float]]) -> None:
+    def check(self, running: Sequence[tuple[str, float, float | None, float]]) -> None:
         """Measure again for the cluster, and for VCs of which enough jobs have ended. ``running``: VC, both estimates
         and the time run so far, s, of each running job. A job counts by that time once it is more than half of what
         the ended jobs took: windows of ended jobs alone lack the long ones."""
-        self.looks += 1
+        self.checks += 1
         due = [name for name, fresh in self._fresh.items() if fresh >= _EVERY]
         vcs = [row[0] for row in running]
         rows = np.array([row[1:] for row in running], float).reshape(-1, 3)
-        told = dict(self.told)
+        told = dict(self.unranked)
         for name in due:
             self._fresh[name] = 0
             before = told.get(name)
@@ -133,8 +133,8 @@ class TrustBook:
             found = self._found(name, going, before if before is not None else told.get(""))
             if found is not None and (before is None or _differs(found, before)):
                 told[name] = found
-        if told != self.told:
-            self.told = told
+        if told != self.unranked:
+            self.unranked = told
 
     def _found(self, name: str, going: _Column, before: Unranked | None) -> Unranked | None:
         ended = self._rows[name].rows
@@ -169,7 +169,7 @@ class TrustBook:
         rows = {
             name: [[None if isnan(s) else round(s, 1) for s in row] for row in rows] for name, rows in kept.items()
         }
-        told = [[one.vc, one.jobs, one.gain, one.needed, one.by] for one in self.told.values()]
+        told = [[one.vc, one.jobs, one.gain, one.needed, one.by] for one in self.unranked.values()]
         return {"rows": rows, "told": told}
 
     @classmethod
@@ -184,9 +184,9 @@ class TrustBook:
                 window.add(float(given), None if naive is None else float(naive), float(ran))
         for vc, jobs, gain, needed, by in data["told"]:
             told[str(vc)] = Unranked(str(vc), int(jobs), float(gain), float(needed), str(by))
-        made.told = told
+        made.unranked = told
         return made
 
 
 def _differs(found: Unranked, before: Unranked) -> bool:
-    return found.by != before.by or bool(found) != bool(before) or abs(found.gain - before.gain) > _TOLD
+    return found.by != before.by or bool(found) != bool(before) or abs(found.gain - before.gain) > _WORTH_REPORTING

@@ -94,10 +94,10 @@ class _Shapes(dict[tuple[object, ...], int]):
         self.said = self.said or bool(tier or nice)
         # a pair that may cost much is refused if it cannot be parted
         may_restart = bool(Requeueable(bool(requeueable), self._restarts, bool(restart_asked)))
-        found = self[said] = self.of((*shape, (switches, switches_until_s) if switches else (), may_restart))
+        found = self[said] = self.number_of((*shape, (switches, switches_until_s) if switches else (), may_restart))
         return found
 
-    def of(self, shape: object) -> int:
+    def number_of(self, shape: object) -> int:
         """The number of a shape, given by what makes a difference."""
         return self._numbers.setdefault(shape, len(self._numbers))
 
@@ -209,7 +209,7 @@ class QueueOrder:
     def _weighted(self, row: QueueRow) -> QueueRow:
         """The row of a job with its priority value weighted by its account's usage."""
         fair = self.job(row).fair
-        return row if fair is None else (row[0] * fair.times, self._shapes.of((row[1], fair)), *row[2:])
+        return row if fair is None else (row[0] * fair.times, self._shapes.number_of((row[1], fair)), *row[2:])
 
 
 def _place(row: QueueRow) -> tuple[float, float, float, int]:

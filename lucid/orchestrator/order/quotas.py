@@ -38,8 +38,8 @@ class Quotas:
     outlasts its partner, the GPUs are its VC's from then on."""
 
     def __init__(self, partition: Partition, lending: LendingSettings | None = None) -> None:
-        self.of: Mapping[str, int] = partition.quotas
-        self.held = dict.fromkeys(self.of, 0)
+        self.by_vc: Mapping[str, int] = partition.quotas
+        self.held = dict.fromkeys(self.by_vc, 0)
         held = self.held
         shared: list[Running] = []
         for entry in partition.running:
@@ -69,7 +69,7 @@ class Quotas:
         tried."""
         return self.borrows and not self._lends and not self.has_room(job)
 
-    def take(self, job: Job) -> None:
+    def claim(self, job: Job) -> None:
         """Note that the job starts alone."""
         self._add(job.vc, job.gpus)
 
@@ -82,22 +82,22 @@ class Quotas:
     def has_room(self, job: Job) -> bool:
         """Whether the VC's quota has room for the job, whatever is kept there for others. No comparison is made,
         since each waiting job asks in every plan."""
-        return self.held.get(job.vc, 0) + job.gpus <= self.of.get(job.vc, 0)
+        return self.held.get(job.vc, 0) + job.gpus <= self.by_vc.get(job.vc, 0)
 
     def within(self, job: Job, estimate_s: float) -> Quota:
         """The comparison that says whether the job stays within its VC's quota."""
         vc = job.vc
         if not self._kept:
-            return Quota(vc, job.gpus, self.held.get(vc, 0), self.of.get(vc, 0))
+            return Quota(vc, job.gpus, self.held.get(vc, 0), self.by_vc.get(vc, 0))
         kept = [item for item in self._kept.get(vc, ()) if item.holder != job.id and estimate_s > item.room_s]
         keeper = kept[0].holder if kept else ""
         gpus = sum(item.gpus for item in kept)
-        return Quota(vc, job.gpus, self.held.get(vc, 0), self.of.get(vc, 0), gpus, keeper)
+        return Quota(vc, job.gpus, self.held.get(vc, 0), self.by_vc.get(vc, 0), gpus, keeper)
 
     def opens_s(self, job: Job, ends: Iterable[End]) -> float | None:
         """When the VC's quota is expected to have room for the job; ``None`` if it has. ``ends``: when jobs that hold
         GPUs are expected to give them back."""
-        wanted = self.held.get(job.vc, 0) + job.gpus - self.of.get(job.vc, 0)
+        wanted = self.held.get(job.vc, 0) + job.gpus - self.by_vc.get(job.vc, 0)
         if wanted <= 0:
             return None
         last: dict[Placement, tuple[float, str]] = {}
@@ -131,10 +131,10 @@ class Quotas:
             return bool(self.tests(job, estimate_s)[-1])
         if self.has_room(job):
             return True
-        return self._lends and job.gpus <= self.of.get(job.vc, 0)
+        return self._lends and job.gpus <= self.by_vc.get(job.vc, 0)
 
     def _lenders(self, to: str) -> tuple[str, ...]:
-        idle = {vc: quota - self.held.get(vc, 0) for vc, quota in self.of.items()}
+        idle = {vc: quota - self.held.get(vc, 0) for vc, quota in self.by_vc.items()}
         return tuple(
             sorted((vc for vc, gpus in idle.items() if gpus > 0 and vc != to), key=lambda vc: (-idle[vc], vc))
         )

@@ -71,7 +71,7 @@ class BackfillPolicy(PartitionPolicy):
         self._queues: defaultdict[str, PlainQueue] = defaultdict(PlainQueue)
         self._ledgers = Ledgers()
 
-    def looks_at(self, partition: Partition, snapshot: Snapshot) -> tuple[object, ...]:
+    def depends_on(self, partition: Partition, snapshot: Snapshot) -> tuple[object, ...]:
         """The fair-share factors, where they have a weight."""
         return (snapshot.fair_share,) if self._settings.weight_fair_share and partition.pending else ()
 
@@ -93,7 +93,7 @@ class BackfillPolicy(PartitionPolicy):
         if not partition.pending:
             return PartitionPlan({})
         queue = self.queue(partition, snapshot, because) if queue is None else queue
-        ledger = self._ledgers.of(partition, snapshot.now_s) if ledger is None else ledger
+        ledger = self._ledgers.ledger_of(partition, snapshot.now_s) if ledger is None else ledger
         plan = _Plan(partition, snapshot, self._settings, queue, ledger, because)
         plan.start()
         plan.hold()
@@ -124,7 +124,7 @@ class BackfillPolicy(PartitionPolicy):
         submission."""
         if self._weighs:
             return self._by_priority(partition, snapshot)
-        return self._queues[partition.name].of(partition, because)
+        return self._queues[partition.name].waiting_jobs(partition, because)
 
     def _by_priority(self, partition: Partition, snapshot: Snapshot) -> list[WaitingJob]:
         period_s, shapes = self._settings.calc_period_s, Shapes()
@@ -134,7 +134,7 @@ class BackfillPolicy(PartitionPolicy):
             for entry in sorted(partition.pending, key=SUBMITTED)
         ]
         keyed.sort(key=lambda item: -item[0].value)
-        rows = [WaitingJob(entry, order, shapes.of(entry.job)) for order, entry in keyed]
+        rows = [WaitingJob(entry, order, shapes.shape_of(entry.job)) for order, entry in keyed]
         return in_precedence(rows, [row.entry.job for row in rows])
 
     def _priority(
@@ -239,8 +239,8 @@ class _Plan:
             if quotas is not None and (barred := self._barred_by_quota(row)) is not None:
                 decisions[row.id] = barred
                 continue
-            if row.told is not why:  # most jobs wait for what they waited for in the plan before
-                row.told, row.hold = why, self._hold(row, *why)
+            if row.reported is not why:  # most jobs wait for what they waited for in the plan before
+                row.reported, row.hold = why, self._hold(row, *why)
             decisions[row.id] = row.hold
 
     def _hold(self, row: WaitingJob, *why: Reason) -> Hold:
@@ -316,8 +316,8 @@ class _Plan:
         if not fits:
             if self._tells:
                 told = self._reserved, limit
-                if row.told != told:
-                    row.told, row.hold = told, self._hold(row, Backfill(self._reserved, limit, False))
+                if row.reported != told:
+                    row.reported, row.hold = told, self._hold(row, Backfill(self._reserved, limit, False))
                 self._decisions[row.id] = row.hold
             if self._reserved < self._settings.depth:
                 self._owe(timeline, row, limit)
@@ -351,7 +351,7 @@ class _Plan:
         slot = timeline.find(job, limit, from_s=start_s if limit >= lower else self._now_s)
         assert slot is not None
         self._not_before_s[shape] = (limit, slot.start_s)
-        timeline.take(job, slot, limit)
+        timeline.book(job, slot, limit)
         self._taken += 1
         return slot
 
@@ -363,13 +363,13 @@ class _Plan:
         if claim is None:
             reasons = (*because, free, *spread(self._ledger, placement))
             start = Start(placement, reasons, within_quota=self._quotas is not None)
-            self._ledger.take(job, placement)
+            self._ledger.claim(job, placement)
         else:
             start = claim.start((*because, free), within_quota=self._quotas is not None)
-            self._yielding.take(job, claim)
+            self._yielding.claim(job, claim)
         self._started.append((job, placement))
         if self._quotas is not None:
-            self._quotas.take(job)
+            self._quotas.claim(job)
         self._decisions[job.id] = start
         self.actions.append(Action(job.id, self._partition.name, start))
 

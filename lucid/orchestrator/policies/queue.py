@@ -118,7 +118,7 @@ class QueuePolicy(PartitionPolicy):
         if not partition.pending:
             return PartitionPlan(decisions)
         now_s = snapshot.now_s
-        ledger, feasible = self._ledgers.of(partition, now_s), Feasibility(partition)
+        ledger, feasible = self._ledgers.ledger_of(partition, now_s), Feasibility(partition)
         yielding = Yielding(partition, ledger, now_s)
         quotas = Quotas(partition) if partition.quotas else None
         queue = self._in_order(partition, snapshot)
@@ -144,18 +144,18 @@ class QueuePolicy(PartitionPolicy):
             if claim is not None:
                 lacks = FreeGpus(job.gpus, ledger.largest, ledger.free, False)
                 start = claim.start((*why, *quota, lacks), within_quota=quotas is not None)
-                yielding.take(job, claim)
+                yielding.claim(job, claim)
             elif placement is not None:
                 free = FreeGpus(job.gpus, ledger.largest, ledger.free, True)
                 reasons = (*why, *quota, free, *spread(ledger, placement))
                 start = Start(placement, reasons, within_quota=quotas is not None)
-                ledger.take(job, placement)
+                ledger.claim(job, placement)
             else:
                 decisions[job.id] = Hold((*why, *quota, *(no_place(ledger, entry) if open_to else ())))
                 behind[line] = Hold((BehindHead(job.id),))
                 continue
             if quotas is not None:
-                quotas.take(job)
+                quotas.claim(job)
             decisions[job.id] = start
             actions.append(Action(job.id, partition.name, start))
         return PartitionPlan(decisions, tuple(actions), yielding.changes_s)
@@ -222,7 +222,7 @@ def fill_quota(
                 decisions[pending.job.id] = Hold((why, *no_place(ledger, pending)))
                 continue
             start = Start(placement, (why, FreeGpus(pending.job.gpus, ledger.largest, ledger.free, True)))
-            ledger.take(pending.job, placement)
+            ledger.claim(pending.job, placement)
             decisions[pending.job.id] = start
             actions.append(Action(pending.job.id, partition.name, start))
     decisions = {entry.job.id: decisions[entry.job.id] for entry, _ in order if entry.job.id in decisions}

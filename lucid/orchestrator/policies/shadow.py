@@ -210,7 +210,7 @@ class _Advance:
             self._started.add(job_id)
 
     def done(self) -> Shadow:
-        withdrawn, ends_s, at_s = self._look(), self._ends_s, self._before.at_s
+        withdrawn, ends_s, at_s = self._note_ended(), self._ends_s, self._before.at_s
         for job_id in self._changed & self._running.keys():
             self._reckon(job_id)
         while True:
@@ -248,7 +248,7 @@ class _Advance:
             self._running, self._partition, self._newcomers, self._real, frozenset(self._absent), self._ends_s
         )
 
-    def _look(self) -> bool:
+    def _note_ended(self) -> bool:
         """Take in the jobs that have really ended since, so that their run times are known. A job that never ran was
         withdrawn, and leaves the shadow's line; returns whether there was one."""
         ended: Mapping[str, Ended] | None = None
@@ -439,7 +439,7 @@ def _begun(part: Partition, now_s: float, bound_s: float) -> Shadow:
     for entry in part.running:
         placement = consolidated(ledger, entry.job)
         if placement is not None:
-            ledger.take(entry.job, placement)
+            ledger.claim(entry.job, placement)
             running[entry.job.id] = replace(entry, placement=placement, partner=None, group=())
     names, started = tuple(node.name for node in part.nodes), frozenset(entry.job.id for entry in part.running)
     return Shadow(now_s, names, Kept(bound_s), running=running, started=started)

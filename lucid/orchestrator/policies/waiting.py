@@ -33,7 +33,7 @@ class Shape:
 class Shapes(dict[tuple[object, ...], Shape]):
     """The shapes, by what jobs ask for."""
 
-    def of(self, job: Job) -> Shape:
+    def shape_of(self, job: Job) -> Shape:
         """The shape of a job."""
         return self[job.gpus, job.min_nodes, job.cpus, job.mem_mib, job.constraint, job.vc]
 
@@ -44,14 +44,14 @@ class Shapes(dict[tuple[object, ...], Shape]):
         return made
 
 
-_NOT_TOLD = Hold(())
+_NOT_REPORTED = Hold(())
 
 
 class WaitingJob:
     """A job of the queue. ``order``: why it has its place there. ``told``: the reasons that were last given for its
     wait, and ``hold``, the decision with them: most jobs wait for the same reasons in plan after plan."""
 
-    __slots__ = ("entry", "gpus", "hold", "id", "order", "shape", "told")
+    __slots__ = ("entry", "gpus", "hold", "id", "order", "reported", "shape")
 
     def __init__(self, entry: Pending, order: Reason, shape: Shape) -> None:
         self.entry = entry
@@ -59,8 +59,8 @@ class WaitingJob:
         self.gpus = entry.job.gpus
         self.order = order
         self.shape = shape
-        self.told: object = None
-        self.hold = _NOT_TOLD
+        self.reported: object = None
+        self.hold = _NOT_REPORTED
 
 
 def in_submission(pending: Sequence[Pending], most: int | None) -> list[WaitingJob]:
@@ -71,7 +71,7 @@ def in_submission(pending: Sequence[Pending], most: int | None) -> list[WaitingJ
 
 
 def _waiting(entry: Pending, shapes: Shapes) -> WaitingJob:
-    return WaitingJob(entry, FairOrder(entry.job.submit_s), shapes.of(entry.job))
+    return WaitingJob(entry, FairOrder(entry.job.submit_s), shapes.shape_of(entry.job))
 
 
 class PlainQueue:
@@ -106,7 +106,7 @@ class PlainQueue:
         """The ids of the jobs in ``queue``, as ``entries`` gave it, from this place on."""
         return self._ids[at:] if queue is self._entries else [entry.job.id for entry in queue[at:]]
 
-    def of(self, partition: Partition, because: tuple[Reason, ...]) -> Sequence[WaitingJob]:
+    def waiting_jobs(self, partition: Partition, because: tuple[Reason, ...]) -> Sequence[WaitingJob]:
         """The waiting jobs, in order. ``because``: the first reasons of each job that waits."""
         self.entries(partition)
         if self._rows is None or because != self._because:

@@ -157,7 +157,13 @@ class SafetyCheck:
                         )
                     continue
                 found += _unsafe_of(
-                    partition, part, self._rules.of(name), self._settings, snapshot, others, self._turns[name]
+                    partition,
+                    part,
+                    self._rules.for_partition(name),
+                    self._settings,
+                    snapshot,
+                    others,
+                    self._turns[name],
                 )
             except Exception as error:
                 if bad is None or (part is not None and part.error):

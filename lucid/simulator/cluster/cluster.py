@@ -219,7 +219,7 @@ class SimulatedCluster(JobActions):
         if self._lent is not None:
             outcome.within_quota = self._lent.within(job.vc)
         if self._usage is not None:
-            self._usage.saw(job)
+            self._usage.observe(job)
         live = Live(item, outcome, item.duration_s, room)
         self._live[job.id] = live
         if item.learning is not None:
@@ -353,7 +353,7 @@ class LiveLikeCluster(SimulatedCluster):
         if not isinstance(view, Pending) or (view.profile is not None and view.job.id not in self._predicted):
             return
         job = view.job
-        profile = self._like.of(job.user, job.name, job.gpus, self._now_s)
+        profile = self._like.profile_of(job.user, job.name, job.gpus, self._now_s)
         if profile is None or profile is view.profile:
             return
         self._predicted.add(job.id)

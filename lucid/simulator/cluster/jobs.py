@@ -359,7 +359,7 @@ class JobActions(RunningJobs):
         other = replace(shown, profile=replace(shown.profile, seen_speed=partner.speed, seen_beside=view.job.id))
         self._show(live, mine)
         self._show(partner, other)
-        self._memory.look(mine, other)
+        self._memory.observe_pair(mine, other)
 
     def _place(self, live: Live, placement: Placement, delay_s: float) -> None:
         """Put an elastic job's training on GPUs."""

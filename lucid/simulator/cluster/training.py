@@ -214,10 +214,10 @@ class Application:
         ring = min(layout[i:] + layout[:i] for i in range(len(layout)))
         found = self._times.get((ring, atomic))
         if found is None:
-            found = self._times[ring, atomic] = self._look_up(ring, atomic)
+            found = self._times[ring, atomic] = self._step_times(ring, atomic)
         return found
 
-    def _look_up(self, ring: tuple[int, ...], atomic: int) -> tuple[float, float]:
+    def _step_times(self, ring: tuple[int, ...], atomic: int) -> tuple[float, float]:
         rows = self._placed.get(ring)
         if rows is not None:
             at = np.interp(atomic, rows[:, 0], rows[:, 1]), np.interp(atomic, rows[:, 0], rows[:, 2])
@@ -232,7 +232,7 @@ class Application:
             return step_s, sync_s
         if self._model is None:
             p = self._points
-            seen = Observations.of(p[:, 0], p[:, 1], p[:, 2], np.maximum(p[:, 3] - p[:, 4], 1e-6), p[:, 3])
+            seen = Observations.from_columns(p[:, 0], p[:, 1], p[:, 2], np.maximum(p[:, 3] - p[:, 4], 1e-6), p[:, 3])
             self._model = GoodputModel(fit_perf_params(seen).params, GradParams(1.0, 0.0), self.init_batch)
         step_s = gpus * atomic / float(self._model.throughput(len(ring), gpus, atomic, 0))
         perf: PerfParams = self._model.perf
@@ -256,22 +256,22 @@ class Application:
         """Best validation loss after so many epochs (from 1), relative to the first; of a metric that rises,
         what it lacks of 1 (or of 100 where it counts in percent)."""
 
-        def of(run: _Run) -> float:
+        def loss_of(run: _Run) -> float:
             metric = run.metric
             if metric[0] < metric[-1]:
                 metric = (100.0 if metric.max() > 1.0 else 1.0) - metric
             return float(metric[:epochs].min() / metric[0])
 
-        return self._mix(batch, of)
+        return self._mix(batch, loss_of)
 
-    def _mix(self, batch: int, of: Callable[[_Run], float]) -> float:
+    def _mix(self, batch: int, loss_of: Callable[[_Run], float]) -> float:
         size = min(max(batch, self.init_batch), self.most_batch)
         above = next(b for b in self.batches if b >= size)
         if above == size:
-            return of(self._runs[above])
+            return loss_of(self._runs[above])
         below = max(b for b in self.batches if b <= size)
         part = (size - below) / (above - below)
-        return (1 - part) * of(self._runs[below]) + part * of(self._runs[above])
+        return (1 - part) * loss_of(self._runs[below]) + part * loss_of(self._runs[above])
 
     def passes(self, batch: int, gpus: int) -> tuple[int, int]:
         """Samples per GPU and pass, and extra passes, with which so many GPUs make up a total batch size."""
@@ -510,7 +510,7 @@ class _AppTraining:
             self._seen[key] = (max(step_s - sync_s, 1e-6), step_s)
             nodes, replicas, atomic = zip(*self._seen, strict=True)
             passes, steps = zip(*self._seen.values(), strict=True)
-            seen = Observations.of(nodes, replicas, atomic, passes, steps)
+            seen = Observations.from_columns(nodes, replicas, atomic, passes, steps)
             self._perf = fit_perf_params(seen, multi_start=False).params
 
     def _choose(self) -> None:

@@ -46,7 +46,7 @@ class UsageBook:
         self._due_s = 0.0
         self._shown: dict[tuple[str, str], float] = {}
 
-    def saw(self, job: Job) -> None:
+    def observe(self, job: Job) -> None:
         """Note that a job came: its account has a share from now on."""
         owner = job.account or job.user
         if owner and (job.account, job.user) not in self._owners:

@@ -47,15 +47,15 @@ def write_report(
         of = [metrics[run.policy] for run in runs]
         context |= {"headline": answer, "changes": summary.changes(runs, of, "lucid")}
     styles = [style for _, style in context["keys"]]
-    context["pack"] = pack_jobs(runs, styles, logs or {}, tell, _looked_at(runs)) if runs[0].outcomes else None
-    context["looked_at"] = _looked_at(runs)
+    context["pack"] = pack_jobs(runs, styles, logs or {}, tell, _shown_first(runs)) if runs[0].outcomes else None
+    context["looked_at"] = _shown_first(runs)
     write_page(path, "lucid.simulator.report", "report.html.j2", context, _SCRIPTS)
 
 
 _SCRIPTS = ("simulator/report/jobs.js", "simulator/report/timeline.js")
 
 
-def _looked_at(runs: Sequence[Run]) -> str:
+def _shown_first(runs: Sequence[Run]) -> str:
     """The policy whose jobs are shown first."""
     return next((run.policy for run in runs if run.policy == "lucid"), runs[-1].policy)
 

@@ -257,9 +257,9 @@ def pack_jobs(
     ]
     facts = {
         "id": [o.job.id for o in order],
-        "name": [names.of(o.job.name) for o in order],
-        "user": [names.of(o.job.user) for o in order],
-        "vc": [names.of(o.job.vc) for o in order],
+        "name": [names.number_of(o.job.name) for o in order],
+        "user": [names.number_of(o.job.user) for o in order],
+        "vc": [names.number_of(o.job.vc) for o in order],
         "gpus": [o.job.gpus for o in order],
         "submit": [round(o.job.submit_s) for o in order],
         "words": names.words,
@@ -289,7 +289,7 @@ class _Words:
         self.words: list[str] = []
         self._known: dict[str, int] = {}
 
-    def of(self, word: str) -> int:
+    def number_of(self, word: str) -> int:
         found = self._known.get(word)
         if found is None:
             found = self._known[word] = len(self.words)
@@ -312,9 +312,9 @@ def _policy(run: Run, style: int, index: Mapping[str, int], log: DecisionLog | N
         if o.end_s >= 0:
             wait[i], jct[i] = round(o.queue_s), round(o.jct_s)
         kind[i] = (1 if o.profiled_s > 0 else 0) + (2 if o.packed else 0) + (4 if o.preemptions else 0)
-        for start_s, end_s, placement, what in _stays(o, [] if log is None else log.of(o.job.id)):
+        for start_s, end_s, placement, what in _stays(o, [] if log is None else log.decisions_of(o.job.id)):
             for node, mask in placement:
-                stays.append((i, nodes.of(node), mask, round(start_s), round(end_s - start_s), what))
+                stays.append((i, nodes.number_of(node), mask, round(start_s), round(end_s - start_s), what))
     columns = [list(column) for column in zip(*stays, strict=True)] or [[] for _ in range(6)]
     return {"name": run.policy, "style": style, "wait": wait, "jct": jct, "kind": kind, "stays": columns}
 

@@ -120,9 +120,9 @@ def _split(first: str) -> list[str]:
 def _sniff(source: Source, first: str, line: int) -> str:
     if first.startswith(own.MAGIC):
         return "lucid"
-    if swf.looks_like(first):
+    if swf.recognizes(first):
         return "swf"
-    if pbs.looks_like(first):
+    if pbs.recognizes(first):
         return "pbs"
     cells = _split(first)
     names = set(cells)

@@ -109,7 +109,7 @@ def finished_jobs(trace: Trace) -> JobTable:
     epoch_s, jobs = trace.epoch_s or 0.0, [item.job for item in trace.jobs]
     begins = [item.job.submit_s + epoch_s + (item.waited_s or 0.0) for item in trace.jobs]
     # What a trace says of GPU use is of the whole job; at its submission nothing was measured, so it is left out.
-    return JobTable.of(
+    return JobTable.from_columns(
         job_id=[job.id for job in jobs],
         user=[job.user for job in jobs],
         account=[job.account for job in jobs],

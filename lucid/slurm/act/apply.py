@@ -21,7 +21,7 @@ from lucid.slurm.client import Changes
 from lucid.slurm.elastic.opt_in import elastic_request, with_size
 from lucid.slurm.elastic.resize import Resizes, leaving, overlaps
 from lucid.slurm.elastic.turns import takes_turns
-from lucid.slurm.own.state import TOLD
+from lucid.slurm.own.state import ASSIGNED
 from lucid.slurm.records.fields import hosts
 from lucid.slurm.records.job import SlurmJob
 from lucid.slurm.records.request import NO_DEFAULTS
@@ -131,7 +131,7 @@ class Actions:
         was released to start there and has not started yet. Slurm chooses the GPUs of a job with its own request, so
         the two kinds are not started on one node at the same time."""
 
-    def saw(self, facts: Observation, jobs: Mapping[str, SlurmJob]) -> None:
+    def observe(self, facts: Observation, jobs: Mapping[str, SlurmJob]) -> None:
         """Take in a new poll of Slurm. ``jobs``: those of *facts*, by id."""
         self._facts, self._jobs = facts, jobs
         self._starting = {}
@@ -140,7 +140,7 @@ class Actions:
         ownership = self._writer.ownership
         for job in facts.jobs:
             note = facts.notes.get(job.id)
-            if note is None or ownership.state(job, note, facts.now_s) not in TOLD:
+            if note is None or ownership.state(job, note, facts.now_s) not in ASSIGNED:
                 continue
             if ownership.may_start_yet(job, note):
                 self._note_start(job.id, parse_placement(note.where), note.shards or job.request.addressed)
@@ -364,7 +364,7 @@ class Actions:
         node = next((node for node in self._facts.nodes if node.name == part.node), None)
         if node is None:
             return None
-        fence = memory_limit_mib(self._known.of(record), gpu_mem_mib(node, self._daemon))
+        fence = memory_limit_mib(self._known.profile_of(record), gpu_mem_mib(node, self._daemon))
         speed = None if start.speeds is None else start.speeds[0]
         places, numbers = tuple(part.gpus), node.gpu_numbers
         devices = tuple(numbers[place] for place in places if place < len(numbers))

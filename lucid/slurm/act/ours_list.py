@@ -102,7 +102,7 @@ class OursList:
         self.lost = sorted(job_id for job_id, (job, _, _) in found.items() if not job.ended)
         return [found[job.id][2] if job.id in found else job for job in jobs] if found else jobs
 
-    def look(self, jobs: Iterable[SlurmJob]) -> None:
+    def update(self, jobs: Iterable[SlurmJob]) -> None:
         """Add new jobs of ours to the list."""
         if not self._writes:
             return

@@ -20,8 +20,8 @@ from lucid.slurm.act.write import GIVEN_UP, ONE_JOB, JobWriter, LeaseRenewal
 from lucid.slurm.client import Changes
 from lucid.slurm.elastic.resize import Resizes
 from lucid.slurm.own.reasons import CROWDED, NOT_IN_TIME, Outlook, may_end, may_start, outlook, whose_limit
-from lucid.slurm.own.release import CpuStarvation, HoldOrder, LetGo
-from lucid.slurm.own.state import TOLD, JobState
+from lucid.slurm.own.release import CpuStarvation, HoldOrder, Releases
+from lucid.slurm.own.state import ASSIGNED, JobState
 from lucid.slurm.own.waits import (
     LEASE_S,
     begins_s,
@@ -54,7 +54,7 @@ class Released:
         """Whether the list has not changed since the previous poll. What Slurm shows now is newer than such a list;
         but lucid-release, maybe on another host, may still be writing one that has changed."""
 
-    def look(self) -> bool:
+    def read(self) -> bool:
         """Read the list; returns whether there is one."""
         try:
             seen = self._stat()
@@ -133,9 +133,9 @@ class Repair:
         done: list[str] = []
         self._hold_order = None
         self._leases.new_round()
-        self._go = LetGo(self._writer.ownership, facts)
-        self._crowded = self._cpu_starvation.saw(self._writer.ownership, facts)
-        self._taken, listed, whole = 0, self._released.look(), True
+        self._go = Releases(self._writer.ownership, facts)
+        self._crowded = self._cpu_starvation.observe(self._writer.ownership, facts)
+        self._taken, listed, whole = 0, self._released.read(), True
         self._jobs = {job.id: job for job in facts.jobs} if facts.preemption.by else {}
         if self._later:
             there = {job.id for job in facts.jobs}
@@ -195,7 +195,7 @@ class Repair:
         if not record.pending or not record.asks or not ownership.ours(record):
             return ""
         state = ownership.state(record, note, facts.now_s)
-        if note is not None and state in TOLD:
+        if note is not None and state in ASSIGNED:
             return self._under_way(record, note, facts, packs)
         if not record.held:
             queues = packs and not record.reservation
@@ -269,7 +269,7 @@ class Repair:
         if why:
             if unpacked:
                 writer.give_up(record, note, why, GivenUp.UNPACKED)
-            writer.let_go(record, why)
+            writer.release(record, why)
             if whole_array(record) != record.id:
                 writer.touched.update(one.id for one in facts.jobs if whole_array(one) == whole_array(record))
             return f"job {record.id}: let go as its user wrote it, {why}"
@@ -349,7 +349,7 @@ class Repair:
             return ""
         if not left_to_slurm(record):
             writer.give_up(record, note, why, GivenUp.NO_NODE)
-        writer.let_go(record, f"no earlier job needs as few GPUs, and {why}")
+        writer.release(record, f"no earlier job needs as few GPUs, and {why}")
         if whole_array(record) != record.id:
             writer.touched.update(one.id for one in facts.jobs if whole_array(one) == whole_array(record))
         return f"job {record.id}: let go at its turn as its user wrote it: {why}"
@@ -360,7 +360,7 @@ class Repair:
         if record.id not in self._crowded:
             return ""
         writer.give_up(record, note, CROWDED, GivenUp.CROWDED)
-        writer.let_go(record, CROWDED)
+        writer.release(record, CROWDED)
         self._cpu_starvation.went(writer.ownership.home(record, note), record.id, facts.now_s)
         return f"job {record.id}: let go as its user wrote it: {CROWDED}"
 
@@ -370,7 +370,7 @@ class Repair:
         if not why or not writer.ownership.decides(record, note, facts):
             return ""
         writer.give_up(record, note, why, GivenUp.QUOTA)
-        writer.let_go(record, why)
+        writer.release(record, why)
         return f"job {record.id}: let go as its user wrote it: {why}"
 
     def _restored(self, record: SlurmJob, note: JobNote | None) -> str:

@@ -23,7 +23,7 @@ from lucid.slurm.own.state import Ownership
 from lucid.slurm.own.waits import MOST_PAUSE_S, begins_s, left_to_slurm, never_changed, parked, to_come, whole_array
 from lucid.slurm.records.job import SlurmJob
 from lucid.slurm.records.request import NO_DEFAULTS, JobDefaults
-from lucid.store.port import LET_GO, SEEN, GivenUp, JobNote, Store
+from lucid.store.port import RELEASED, SEEN, GivenUp, JobNote, Store
 
 _RETRY_S, _MOST_RETRY_S = 10.0, 600.0
 _SILENT_S = 5.0
@@ -33,7 +33,7 @@ _BACK_S = 60.0
 ONE_JOB = 4
 """The most writes that one action on a job takes."""
 GIVEN_UP = "Slurm did not start it"
-"""The detail of a ``LET_GO`` where Slurm had refused to start the job as Lucid asked."""
+"""The detail of a ``RELEASED`` where Slurm had refused to start the job as Lucid asked."""
 
 
 class JobWriter:
@@ -80,7 +80,7 @@ class JobWriter:
         self._jobs = jobs
         self._writes = 0
         self.touched.clear()
-        self.ours.look(jobs.values())
+        self.ours.update(jobs.values())
 
     def full(self, count: int, start: bool = False) -> bool:
         """Whether ``count`` more writes would be too many for one cycle. A quarter of them is kept for repairs, which
@@ -166,7 +166,7 @@ class JobWriter:
         rule = self.rules.get(home, NO_DEFAULTS)
         if rule.shut:
             return f"partition {home} is {rule.state}", 0.0
-        found = self.obstacles.of(record, now_s)
+        found = self.obstacles.obstacle_of(record, now_s)
         return None if found is None else (found.reason, found.retry_s)
 
     def start_refused(self, record: SlurmJob, error: ActionRefused) -> str:
@@ -276,7 +276,7 @@ class JobWriter:
             )
         )  # fmt: skip
 
-    def let_go(self, record: SlurmJob, why: str) -> None:
+    def release(self, record: SlurmJob, why: str) -> None:
         """Give a waiting job the request that its user wrote, in its own VC, and release it, unless somebody else
         holds it.
 
@@ -298,7 +298,7 @@ class JobWriter:
             steps.append(lambda: self.client.update(target, changes))
         if record.held and self.ownership.holds(record, note):
             steps.append(lambda: self.client.release(target))
-        self.do(record.id, LET_GO, f"as its user wrote it: {why}", *steps)
+        self.do(record.id, RELEASED, f"as its user wrote it: {why}", *steps)
         # what Slurm makes of one that cannot be read is Slurm's: it holds a job itself whose request nothing can fill
         if note is not None or record.unread or left_to_slurm(record):
             note = note or JobNote(record.id, submit_s=record.submit_s)

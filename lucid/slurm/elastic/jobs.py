@@ -35,15 +35,15 @@ class StepModels:
     def __init__(self, monotonic_s: Callable[[], float] = time.monotonic) -> None:
         self._monotonic_s = monotonic_s
         self._fitted: dict[str, _Fitted] = {}
-        self._look_s = float("-inf")
+        self._poll_s = float("-inf")
         self._spent_s = 0.0
 
-    def of(self, job_id: str, rows: Profile, now_s: float) -> tuple[float, ...]:
+    def model_of(self, job_id: str, rows: Profile, now_s: float) -> tuple[float, ...]:
         """Pollux's seven parameters for a job that reports these rows; empty where there are none, or none yet.
 
         ``now_s``: the time of the poll, which all its jobs have in common."""
-        if now_s != self._look_s:
-            self._look_s, self._spent_s = now_s, 0.0
+        if now_s != self._poll_s:
+            self._poll_s, self._spent_s = now_s, 0.0
         before = self._fitted.get(job_id)
         if not rows:
             return ()
@@ -71,7 +71,7 @@ def _fit(rows: Profile) -> tuple[float, ...]:
 
     try:
         with np.errstate(all="ignore"):
-            seen = Observations.of(*zip(*rows, strict=True))
+            seen = Observations.from_columns(*zip(*rows, strict=True))
             found = fit_perf_params(seen).params
     except (ValueError, ArithmeticError, np.linalg.LinAlgError):
         return ()
@@ -127,7 +127,7 @@ class ElasticJobs:
         self.words: dict[str, str] = {}
         """The state of each job whose user opted in, in words, as of the last poll."""
 
-    def of(self, record: SlurmJob, note: JobNote | None, vc: str, now_s: float) -> Elasticity:
+    def elasticity_of(self, record: SlurmJob, note: JobNote | None, vc: str, now_s: float) -> Elasticity:
         """How elastic a job of this VC is at present."""
         opted = elastic_request(record.comment) if "lucid:elastic=" in record.comment else None
         noted = note is not None and "gpus" in note.as_written
@@ -140,7 +140,7 @@ class ElasticJobs:
             limits = _as_slurm_gives(replace(limits, max_nodes=most_nodes(record, limits)), note, now_s)
         report, verdict = None, AGREES
         if limits is not None and not why:
-            report = self.reports.of(record.id, record.uid, now_s)
+            report = self.reports.report_of(record.id, record.uid, now_s)
             verdict = self._verdict(record, note, report, now_s)
             waits = record.pending and not _on_its_way(record, note)
             if report is None and waits and opted is not None and opted.start is not None:
@@ -152,7 +152,7 @@ class ElasticJobs:
             why = self._keeps(record, note, report, now_s, back)
         progress = None
         if report is not None and report.said is not None:
-            limits, progress = self._told(record.id, limits, report.said, now_s)
+            limits, progress = self._reported(record.id, limits, report.said, now_s)
         doubt = ""
         if limits is not None and not why and verdict is not AGREES:
             limits, why, doubt = _doubted(limits, verdict, gpus, asked)
@@ -187,15 +187,17 @@ class ElasticJobs:
             said, at_s = (None, 0.0) if report is None else (report.progress, report.at_s)
             gpus, written = placement_gpus(record.placement), written_gpus(record, note)
             run = Run(record.start_s, gpus, written, said, at_s, self._worked(record))
-        return self._check.look(record.id, run, now_s)
+        return self._check.check(record.id, run, now_s)
 
-    def _told(self, job_id: str, limits: Elastic | None, said: Said, now_s: float) -> tuple[Elastic | None, Progress]:
+    def _reported(
+        self, job_id: str, limits: Elastic | None, said: Said, now_s: float
+    ) -> tuple[Elastic | None, Progress]:
         """The job's limits and its progress, by its comment and its report."""
         limits, progress = limits and _narrowed(limits, said), said.progress
         if limits is None or not _knows_batch(limits):
             return limits, replace(progress, step_model=())  # a model of step times says nothing of unknown batches
         if not progress.step_model:
-            progress = replace(progress, step_model=self._models.of(job_id, said.profile, now_s))
+            progress = replace(progress, step_model=self._models.model_of(job_id, said.profile, now_s))
         return limits, progress
 
     def _restart_s(self, job_id: str, note: JobNote | None) -> float:

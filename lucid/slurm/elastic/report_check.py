@@ -51,7 +51,7 @@ class Run:
     gpus: int
     written: int
     progress: Progress | None
-    told_s: float = 0.0
+    reported_s: float = 0.0
     worked: tuple[float, float] | None = None
 
 
@@ -153,7 +153,7 @@ class ReportCheck:
         self._silent_s = silent_s
         self._watched: dict[str, _Watch] = {}
 
-    def look(self, job_id: str, run: Run | None, now_s: float) -> Verdict:
+    def check(self, job_id: str, run: Run | None, now_s: float) -> Verdict:
         """The verdict on a job by now. ``run``: ``None`` while it does not run, or nothing is known of it. The same
         time gives the same verdict."""
         watch = self._watched.get(job_id)
@@ -214,8 +214,8 @@ class ReportCheck:
         silent_s, epoch_s = self._silent_s, 0.0 if span is None else _EPOCHS * span[1]
         since_s, pause_s = max(seen.rose_s, seen.judged_s), _PAUSES * watch.gap_s
         least_s = silent_s if span is None else max(_NO_PROGRESS_S, epoch_s)
-        telling = not _by_agent(run.progress) and run.told_s - since_s > max(least_s, pause_s)
-        quiet_s = now_s - max(since_s, run.told_s)
+        telling = not _by_agent(run.progress) and run.reported_s - since_s > max(least_s, pause_s)
+        quiet_s = now_s - max(since_s, run.reported_s)
         # while a job is silent it does not grow anyhow, and it may speak again: so this is either nothing or all
         more = run.gpus > run.written
         most_s = max(silent_s, 2 * epoch_s, min(pause_s, max(_MOST_SILENT * silent_s, 4 * epoch_s)))

@@ -118,7 +118,7 @@ class Report:
 
 
 class Reports:
-    """The folder of reports. ``of`` answers for one job; only files that have changed are read again."""
+    """The folder of reports. ``report_of`` answers for one job; only files that have changed are read again."""
 
     def __init__(self, folder: str) -> None:
         """``folder``: empty where no job reports."""
@@ -127,7 +127,7 @@ class Reports:
         self._names: Iterator[tuple[int, str]] | None = None
         self._begun_s = self._went_on_s = -math.inf
         self._seen: dict[str, tuple[_Stamp | None, Report]] = {}
-        self._looked_s, self._trouble = -math.inf, Trouble()
+        self._polled_s, self._trouble = -math.inf, Trouble()
 
     @property
     def kept(self) -> bool:
@@ -136,11 +136,11 @@ class Reports:
 
     def trouble(self, now_s: float) -> Trouble:
         """What is wrong with the folder, checked once a poll."""
-        if now_s != self._looked_s:
-            self._looked_s, self._trouble = now_s, folder_trouble(self._folder)
+        if now_s != self._polled_s:
+            self._polled_s, self._trouble = now_s, folder_trouble(self._folder)
         return self._trouble
 
-    def of(self, job_id: str, uid: int, now_s: float) -> Report | None:
+    def report_of(self, job_id: str, uid: int, now_s: float) -> Report | None:
         """The report of a job of the user with this number; ``None`` where there is none."""
         if not self._folder or not job_id.isascii() or not job_id.isdecimal():
             return None

@@ -15,7 +15,7 @@ from lucid.slurm.act.prolog_extra import batch_item
 from lucid.slurm.act.write import JobWriter
 from lucid.slurm.elastic.opt_in import elastic_request
 from lucid.slurm.own.reasons import of_one_job
-from lucid.slurm.own.state import TOLD
+from lucid.slurm.own.state import ASSIGNED
 from lucid.slurm.records.job import SlurmJob
 from lucid.slurm.records.request import NO_DEFAULTS
 from lucid.slurm.view.observation import Observation, lists_of
@@ -123,7 +123,7 @@ class Resizes:
             place = parse_placement(note.going_to)
             if place and (not uneven(place) or other.number < record.number):
                 yield place
-            elif self._writer.ownership.state(other, note, facts.now_s) in TOLD:
+            elif self._writer.ownership.state(other, note, facts.now_s) in ASSIGNED:
                 yield parse_placement(note.where)
 
     def _start(self, record: SlurmJob, note: JobNote, placement: Placement, facts: Observation) -> str:

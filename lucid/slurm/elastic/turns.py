@@ -50,7 +50,7 @@ class TurnJobs:
         self.words: dict[str, str] = {}
         """The state of each job whose user opted in, in words, as of the last poll."""
 
-    def of(
+    def stage_times_of(
         self, record: SlurmJob, vc: str, now_s: float, whole_because: str, profile: JobProfile | None
     ) -> StageTimes | None:
         """Seconds of one iteration of a job that may take turns, or shares of its time; the same object as long as
@@ -69,7 +69,7 @@ class TurnJobs:
             self.words[record.id] = f"it takes no turns: {why}"
             return None
         found, source = self._own.get(record.id), "its own report"
-        report = self._reports.of(record.id, record.uid, now_s)
+        report = self._reports.report_of(record.id, record.uid, now_s)
         said = None if report is None or report.said is None else report.said.stages
         key = (record.user, record.name, record.gpus)
         if said is not None and (found is None or not _alike(said, found)):
@@ -91,7 +91,7 @@ class TurnJobs:
         the same object as long as they are about the same. ``vc``: its home."""
         if not self._interleaves(vc) or not takes_turns(record):
             return None
-        report = self._reports.of(record.id, record.uid, now_s)
+        report = self._reports.report_of(record.id, record.uid, now_s)
         said = None if report is None or report.said is None else report.said.in_turns
         known = self._rounds.get(record.id)
         if said and known and said[1] == known[1] and abs(said[0] - known[0]) <= _SAME * known[0]:

@@ -162,7 +162,7 @@ class Obstacles:
         self._found: dict[_Key, dict[str, Obstacle]] = {}
         self._running: dict[str, _Key] = {}
 
-    def saw(self, jobs: Sequence[SlurmJob], now_s: float) -> None:
+    def observe(self, jobs: Sequence[SlurmJob], now_s: float) -> None:
         """Take in one poll. A job that has ended since the last one makes room under the limits of its user, account
         and QOS. A job that was tried and runs shows that its obstacle gives way."""
         running: dict[str, _Key] = {job.id: (job.user, job.account, job.qos) for job in jobs if job.running}
@@ -204,7 +204,7 @@ class Obstacles:
         found[reason] = Obstacle(reason, gpus, now_s + wait_s, times, 1, trying)
         return found[reason]
 
-    def of(self, job: SlurmJob, now_s: float) -> Obstacle | None:
+    def obstacle_of(self, job: SlurmJob, now_s: float) -> Obstacle | None:
         """The obstacle against trying this waiting job now; ``None`` where there is none."""
         if not self._found:
             return None

@@ -1,7 +1,7 @@
 """When and why Lucid releases a waiting job to Slurm, and in which order jobs that it cannot plan are released.
 
 Lucid's own reasons lie outside of the job, so the job queues again, at its old place, once they have ended
-(``LetGo``). Slurm's reasons are in ``own.reasons``.
+(``Releases``). Slurm's reasons are in ``own.reasons``.
 
 Jobs without GPUs are never held: Slurm starts them as soon as they fit, and keeps nothing free for a held job. A
 stream of them could keep a held job from its CPUs or memory for ever. Once that has lasted a while, Lucid releases
@@ -22,14 +22,14 @@ from dataclasses import dataclass
 from lucid.core.placement import parse_placement
 from lucid.places import Mode
 from lucid.slurm.own.reasons import NO_NODE, QUOTA, UNPACKED, may_end
-from lucid.slurm.own.state import TOLD, JobState, Ownership
+from lucid.slurm.own.state import ASSIGNED, JobState, Ownership
 from lucid.slurm.own.waits import joined_late, left_to_slurm
 from lucid.slurm.records.job import SlurmJob, SlurmNode
 from lucid.slurm.view.observation import Observation, gpus_taken, submitted_s
 from lucid.store.port import GivenUp, JobNote
 
 
-class LetGo:
+class Releases:
     """Lucid's reasons to release jobs, for one round of repair: nodes and quotas are those of one poll."""
 
     def __init__(self, ownership: Ownership, facts: Observation) -> None:
@@ -84,7 +84,7 @@ class CpuStarvation:
         self._last: dict[str, tuple[float, str]] = {}
         """By VC, the last job that was released, and when."""
 
-    def saw(self, ownership: Ownership, facts: Observation) -> frozenset[str]:
+    def observe(self, ownership: Ownership, facts: Observation) -> frozenset[str]:
         """Take in one poll; returns the jobs to release now, at most one of a VC."""
         by_home = self._kept_out(ownership, facts)
         now_s = facts.now_s
@@ -223,7 +223,7 @@ class HoldOrder:
         if not record.asks or not ownership.ours(record):
             return False
         state = ownership.state(record, note, facts.now_s)
-        if state in TOLD:
+        if state in ASSIGNED:
             return not record.dependent
         if state is not JobState.QUEUED or ownership.waits_for(record, note, facts.now_s):
             return False

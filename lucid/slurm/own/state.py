@@ -25,16 +25,16 @@ class JobState(Enum):
     holds."""
     PARKED = auto()
     """The job waits with a begin time that job_submit.lua or Lucid set, and is not in the queue: it has a dependency
-    or a begin time of its own. To QUEUED once that has come (``Repair``); to LET_GO if no lucidd renews the begin
+    or a begin time of its own. To QUEUED once that has come (``Repair``); to RELEASED if no lucidd renews the begin
     time."""
     QUEUED = auto()
     """The job waits, and Lucid holds it, or has parked it in its queue. To STARTING, or EMPTYING where others have to
-    leave first (``Actions``); to LET_GO, or PARKED by a dependency (``Repair``); to HELD_BY_USER."""
+    leave first (``Actions``); to RELEASED, or PARKED by a dependency (``Repair``); to HELD_BY_USER."""
     EMPTYING = auto()
     """The job has its chosen GPUs written into it, and is held until the jobs there have left. To STARTING
     (``Emptied``), or back to QUEUED where they do not leave in time."""
     STARTING = auto()
-    """The job has its chosen GPUs written into it, and is released. To RUNNING by Slurm; back to QUEUED, or LET_GO,
+    """The job has its chosen GPUs written into it, and is released. To RUNNING by Slurm; back to QUEUED, or RELEASED,
     where Slurm does not start it in time (``Repair``)."""
     RUNNING = auto()
     """The job holds GPUs. To QUEUED by a requeue (``Stops``), to RESIZING (``Resizes``)."""
@@ -42,15 +42,15 @@ class JobState(Enum):
     """The job was asked to stop, and goes on elsewhere. To STARTING once it has stopped (``Resizes``); to QUEUED
     where its user or Slurm wants it otherwise meanwhile."""
     HELD_BY_USER = auto()
-    """The job is held by its user, an administrator or Slurm itself. To QUEUED or LET_GO when they release it."""
-    LET_GO = auto()
+    """The job is held by its user, an administrator or Slurm itself. To QUEUED or RELEASED when they release it."""
+    RELEASED = auto()
     """The job was released as its user wrote it, and Slurm orders it. To RUNNING by Slurm; to QUEUED again where the
-    reason for the release has ended (``LetGo``)."""
+    reason for the release has ended (``Releases``)."""
     ENDED = auto()
     """The job has left, or is leaving."""
 
 
-TOLD = (JobState.STARTING, JobState.EMPTYING)
+ASSIGNED = (JobState.STARTING, JobState.EMPTYING)
 """States of a job whose chosen GPUs are written into it, and that does not run yet."""
 
 
@@ -113,7 +113,7 @@ class Ownership:
             return JobState.EMPTYING if empties else JobState.QUEUED
         if job.held:
             return JobState.HELD_BY_USER
-        return JobState.PARKED if parked(job, note, now_s) else JobState.LET_GO
+        return JobState.PARKED if parked(job, note, now_s) else JobState.RELEASED
 
     def leaves(self, job: SlurmJob) -> str:
         """Why a job that Lucid holds is Slurm's alone from now on, since its user changed it; empty if it is not. The
@@ -144,7 +144,7 @@ class Ownership:
     def aside(self, job: SlurmJob, note: JobNote | None, facts: Observation) -> str:
         """Why nobody decides a waiting job of ours at present; empty for all others."""
         state = self.state(job, note, facts.now_s)
-        if not job.pending or state in TOLD or not (job.asks and self.ours(job)):
+        if not job.pending or state in ASSIGNED or not (job.asks and self.ours(job)):
             return ""
         if job.unread:
             return f"{UNREAD} ({job.unread})"

@@ -56,7 +56,7 @@ def partitions_from(document: Any, left_out: LeftOut | None = None) -> list[Part
 
     Raises: ClusterError: the document is no answer, or says that it failed."""
     raws = checked_list(document, "partitions", "partitions")
-    with (left_out or LeftOut()).look("partitions") as look:
+    with (left_out or LeftOut()).reading("partitions") as look:
         return look.each(raws, _partition, lambda raw: f"partition {raw['name']}")
 
 
@@ -227,7 +227,7 @@ def fair_shares_from(document: Any, left_out: LeftOut | None = None) -> dict[tup
             raise TypeError("it is not a list")
     except (KeyError, TypeError, IndexError) as error:
         raise ClusterError(f"Slurm's list of shares is not as expected ({type(error).__name__}: {error})") from None
-    with (left_out or LeftOut()).look("shares") as look:
+    with (left_out or LeftOut()).reading("shares") as look:
         read = look.each(entries, _factor, lambda item: f"{item['parent']}/{item['name']}")
     return {item[0]: item[1] for item in read if item is not None}
 

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from lucid.errors import ClusterUnreadable
-from lucid.left_out import LeftOut, Look
+from lucid.left_out import LeftOut, Reading
 from lucid.slurm.records.fields import array_tasks, gpu_types, memory_mib, parse_mark, shard_counts
 from lucid.slurm.records.job import BASE_STATES, SlurmJob, SlurmNode, held_by, holds, job_named, unread_job
 from lucid.slurm.records.json import checked_list, number_of, states_of, time_limit_s
@@ -105,13 +105,13 @@ def jobs_from(document: Any, left_out: LeftOut | None = None) -> list[SlurmJob]:
         if isinstance(raw, Mapping) and _words(raw.get("job_state"))[:1] == ["RUNNING"]
     )
     found: list[SlurmJob] = []
-    with (left_out or LeftOut()).look("jobs") as look:
+    with (left_out or LeftOut()).reading("jobs") as look:
         for raw in raws:
             found += _tasks(raw, at_work, look)
     return found
 
 
-def _tasks(raw: Any, at_work: Mapping[int, int], look: Look) -> list[SlurmJob]:
+def _tasks(raw: Any, at_work: Mapping[int, int], look: Reading) -> list[SlurmJob]:
     try:
         made = _job(raw)
         if len(made) > 1:  # tasks beyond the array's own limit could not start, whoever decided
@@ -266,7 +266,7 @@ def nodes_from(document: Any, left_out: LeftOut | None = None) -> list[SlurmNode
     lack the same field."""
     raws = checked_list(document, "nodes", "nodes")
     _known_form(document, raws, NODE_NEEDS, "nodes")
-    with (left_out or LeftOut()).look("nodes") as look:
+    with (left_out or LeftOut()).reading("nodes") as look:
         return look.each(raws, _node, lambda raw: f"node {raw['name']}")
 
 

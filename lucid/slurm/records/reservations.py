@@ -49,7 +49,7 @@ def reservations_from(document: Any, left_out: LeftOut | None = None) -> list[Re
 
     Raises: ClusterError: the document is no answer, or says that it failed."""
     raws = checked_list(document, "reservations", "reservations")
-    with (left_out or LeftOut()).look("reservations") as look:
+    with (left_out or LeftOut()).reading("reservations") as look:
         return look.each(raws, _reservation, lambda raw: f"reservation {raw['name']}")
 
 

@@ -70,21 +70,21 @@ class FailedPairs:
         when it was there."""
         self._errors: frozenset[str] | None = None
 
-    def told(self, applied: Iterable[Applied], now_s: float) -> None:
+    def started(self, applied: Iterable[Applied], now_s: float) -> None:
         """Take in the applied actions: which jobs start beside another."""
         for one in applied:
             start = one.action.decision
             if isinstance(start, Start) and one.refused is None and (start.beside or len(start.group) > 1):
                 self._sharing[one.action.job_id] = start.placement[0].node, now_s, now_s
 
-    def saw(self, partitions: Iterable[Partition], now_s: float) -> None:
+    def observe(self, partitions: Iterable[Partition], now_s: float) -> None:
         """Take in which jobs share at this poll."""
         for entry in (entry for partition in partitions for entry in partition.running):
             if (entry.partner is not None or len(entry.group) > 1) and entry.placement:
                 _, told_s, _ = self._sharing.get(entry.job.id, ("", 0.0, 0.0))
                 self._sharing[entry.job.id] = entry.placement[0].node, told_s, now_s
 
-    def look(self, jobs: Mapping[str, SlurmJob], nodes: Sequence[SlurmNode], now_s: float) -> frozenset[str]:
+    def check(self, jobs: Mapping[str, SlurmJob], nodes: Sequence[SlurmNode], now_s: float) -> frozenset[str]:
         """The nodes on which no pair is to be made."""
         failing = {node.name: node for node in nodes if not node.available and _ERROR.search(node.reason)}
         for name in failing.keys() - (failing.keys() if self._errors is None else self._errors):

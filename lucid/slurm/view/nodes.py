@@ -33,7 +33,7 @@ a second apart, at each or at every other one."""
 _RULES_S = 300.0
 
 
-class NodeLooks:
+class NodePolls:
     """Asks for the nodes when they are due."""
 
     def __init__(self, client: SlurmClient, store: Store, every_s: float) -> None:
@@ -47,7 +47,7 @@ class NodeLooks:
         self._at_s = self._states_at_s = self._rules_at_s = self._same_s = float("-inf")
         self._states: str | None = None
 
-    def look(self, jobs: Sequence[SlurmJob], now_s: float, fresh: bool = False) -> Sequence[SlurmNode]:
+    def poll(self, jobs: Sequence[SlurmJob], now_s: float, fresh: bool = False) -> Sequence[SlurmNode]:
         """The nodes as of now, with what their power state means (``power_saving``). ``fresh``: ask for them in any
         case."""
         since, learned = booting(jobs), False
@@ -57,10 +57,10 @@ class NodeLooks:
             before_s, self._at_s, self._same_s = self._same_s, now_s, now_s
             if any(node.sleeps for node in self._raw):
                 self._read_rules(now_s)
-            learned = self.power.saw(self._raw, since, now_s, before_s)
-        if self.power.saw_jobs(jobs, self._raw) or learned:
+            learned = self.power.observe_nodes(self._raw, since, now_s, before_s)
+        if self.power.observe_jobs(jobs, self._raw) or learned:
             self._store.put_view(BOOTS_VIEW, self.power.boots)
-        self.nodes = self.power.told(self._raw, now_s, since)
+        self.nodes = self.power.with_states(self._raw, now_s, since)
         return self.nodes
 
     def _due(self, jobs: Sequence[SlurmJob], set_up: bool, now_s: float) -> bool:
@@ -89,7 +89,7 @@ class NodeLooks:
             return
         try:
             partitions = self._client.partitions()
-            self.power.rules = PowerRules.of(self._client.config(), any(p.suspends for p in partitions))
+            self.power.rules = PowerRules.from_config(self._client.config(), any(p.suspends for p in partitions))
             self._rules_at_s = now_s
         except ClusterUnavailable:
             raise
@@ -111,7 +111,7 @@ class NodesAskedFor:
         self._facts = facts
         self._met: dict[str, frozenset[str]] = {}
 
-    def of(self, record: SlurmJob, note: JobNote | None, home: str) -> str:
+    def words_for(self, record: SlurmJob, note: JobNote | None, home: str) -> str:
         """What a job's user asks of nodes, in the user's words, where it rules out some, but not all, of the nodes of
         its VC: otherwise Lucid may have misread it, and Slurm decides."""
         facts = self._facts

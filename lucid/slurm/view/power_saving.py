@@ -46,7 +46,7 @@ class PowerRules:
     why_not: str = "it is not known whether Slurm wakes it"
 
     @staticmethod
-    def of(config: Mapping[str, str], in_partition: bool = False) -> PowerRules:
+    def from_config(config: Mapping[str, str], in_partition: bool = False) -> PowerRules:
         """The rules from ``scontrol show config``. ``in_partition``: whether a partition has a SuspendTime of its
         own."""
         why_not = ""
@@ -132,7 +132,9 @@ class Power:
             if isinstance(name, str) and kept:
                 self.boots[name] = kept[-_KEPT:]
 
-    def saw(self, nodes: Sequence[SlurmNode], since: Mapping[str, float], now_s: float, before_s: float) -> bool:
+    def observe_nodes(
+        self, nodes: Sequence[SlurmNode], since: Mapping[str, float], now_s: float, before_s: float
+    ) -> bool:
         """Take in a fresh poll of the nodes; returns whether a boot was learned. ``since``: see ``booting``.
         ``before_s``: when they were last known to be as the previous poll had shown them."""
         learned = False
@@ -153,7 +155,7 @@ class Power:
             self._by_partition = _medians(nodes, self.boots)
         return learned
 
-    def saw_jobs(self, jobs: Iterable[SlurmJob], nodes: Sequence[SlurmNode]) -> bool:
+    def observe_jobs(self, jobs: Iterable[SlurmJob], nodes: Sequence[SlurmNode]) -> bool:
         """Take in a poll of the jobs; returns whether a boot was learned. A job that woke its nodes and runs now
         shows exactly how long that took."""
         learned, wait = False, {}
@@ -185,14 +187,14 @@ class Power:
         known = [self._by_partition[p] for p in node.partitions if p in self._by_partition]
         return max(known, default=self.rules.resume_s)
 
-    def told(
+    def with_states(
         self, nodes: Sequence[SlurmNode], now_s: float, since: Mapping[str, float] | None = None
     ) -> Sequence[SlurmNode]:
         """The nodes, with windows and boot times by their power state; the same objects where it means nothing.
         ``since``: see ``booting``. A node that a job waits for boots, or is about to."""
-        return [self._told(node, now_s, since or {}) if node.sleeps else node for node in nodes]
+        return [self._with_state(node, now_s, since or {}) if node.sleeps else node for node in nodes]
 
-    def _told(self, node: SlurmNode, now_s: float, since: Mapping[str, float]) -> SlurmNode:
+    def _with_state(self, node: SlurmNode, now_s: float, since: Mapping[str, float]) -> SlurmNode:
         seen = self._seen.get(node.name, _Seen("", now_s, 0.0))
         if not self.rules.wakes:
             return node if BOOTS in node.states else replace(node, why_out=self.rules.why_not)
@@ -230,7 +232,7 @@ class Boots:
         self._until_s: dict[str, float] = {}
         self._began: set[str] = set()
 
-    def saw(self, jobs: Iterable[SlurmJob], now_s: float) -> None:
+    def observe(self, jobs: Iterable[SlurmJob], now_s: float) -> None:
         """Take in one poll. Jobs that it does not show are forgotten."""
         jobs = list(jobs)
         here = {job.id for job in jobs if not job.pending}

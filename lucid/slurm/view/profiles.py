@@ -147,12 +147,12 @@ class KnownProfiles:
             self._own[row.job_id] = row.profile
             self._like.note(row.user, row.name, row.gpus, row.profile, row.at_s)
 
-    def of(self, job: SlurmJob) -> JobProfile | None:
+    def profile_of(self, job: SlurmJob) -> JobProfile | None:
         """The job's profile; ``None`` where none is known."""
         own = self._own.get(job.id)
         if own is not None or not job.user or not self._reuse_s:
             return own
-        return self._like.of(job.user, job.name, job.gpus, self._clock.now_s())
+        return self._like.profile_of(job.user, job.name, job.gpus, self._clock.now_s())
 
     def worked(self, job: SlurmJob) -> tuple[float, float] | None:
         """Seconds for which each GPU of a job has been measured, and in which any of them worked; ``None`` where no
@@ -160,7 +160,7 @@ class KnownProfiles:
         uses = self._source.uses(str(job.number)) or self._source.uses(job.id)
         return (min(use.measured_s for use in uses), sum(use.worked_s for use in uses)) if uses else None
 
-    def take(self, jobs: Mapping[str, SlurmJob], among: Sequence[SlurmJob], now_s: float, token: int) -> None:
+    def update(self, jobs: Mapping[str, SlurmJob], among: Sequence[SlurmJob], now_s: float, token: int) -> None:
         """Read new profiles; samplers know a job by its number."""
         readings = self._source.new()
         if not readings:

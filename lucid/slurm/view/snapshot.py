@@ -27,7 +27,7 @@ from lucid.slurm.act.preempt import Claimed, as_seen_by
 from lucid.slurm.elastic.jobs import NOT_ELASTIC, Elasticity, ElasticJobs, Worked, unmeasured
 from lucid.slurm.elastic.turns import TurnJobs, takes_turns
 from lucid.slurm.own.reasons import Outlook, outlook
-from lucid.slurm.own.state import TOLD, Ownership
+from lucid.slurm.own.state import ASSIGNED, Ownership
 from lucid.slurm.records.fields import features_of
 from lucid.slurm.records.job import SlurmJob, SlurmNode
 from lucid.slurm.records.preemption import Preemption
@@ -250,8 +250,8 @@ class Viewer:
         same = before is not None and before.record is record and before.note is note and before.scene is scene
         if before is not None and same and before.plain:
             return before.job
-        asked = self._asked.of(record, note, home)
-        asks = self.elastic.of(record, note, home, facts.now_s)
+        asked = self._asked.words_for(record, note, home)
+        asks = self.elastic.elasticity_of(record, note, home, facts.now_s)
         rest = (
             facts.nodes if record.request.whole_nodes else None,
             asked,
@@ -399,8 +399,8 @@ class Viewer:
             new = new and record.request.max_nodes <= record.min_nodes  # as many as there are in its own partition
             if new and self._profiled(job):
                 where = profiling
-            progress = self.elastic.of(record, note, home, facts.now_s).progress
-            stages = self.turns.of(record, job.vc, facts.now_s, job.whole_because, profile)
+            progress = self.elastic.elasticity_of(record, note, home, facts.now_s).progress
+            stages = self.turns.stage_times_of(record, job.vc, facts.now_s, job.whole_because, profile)
             made_from = (record, note, job, profile, words, retry_s, progress, stages)
             found.setdefault(where, []).append(_kept(self._waited, record.id, _waiting, made_from))
         return found
@@ -423,7 +423,7 @@ class Viewer:
             elif record.running:
                 placement = record.placement or self._places.get(record.id, ())
                 start_s = begins_s(record, nodes, facts.now_s)
-            elif note is not None and self._ownership.state(record, note, facts.now_s) in TOLD:
+            elif note is not None and self._ownership.state(record, note, facts.now_s) in ASSIGNED:
                 if not self._ownership.may_start_yet(record, note):
                     continue  # taken back at the end of this turn: nothing is kept for it
                 placement, start_s = parse_placement(note.where), note.asked_s
@@ -458,10 +458,10 @@ class Viewer:
         self, record: SlurmJob, note: JobNote | None, placement: Placement, start_s: float, facts: Observation
     ) -> Running:
         job = self.job(record, note, facts)
-        asks = self.elastic.of(record, note, job.vc, facts.now_s)
+        asks = self.elastic.elasticity_of(record, note, job.vc, facts.now_s)
         profile = self._profile_of(record)
         packs = facts.modes.get(self._ownership.home(record, note)) is Mode.PACK
-        stages = self.turns.of(record, job.vc, facts.now_s, job.whole_because, profile)
+        stages = self.turns.stage_times_of(record, job.vc, facts.now_s, job.whole_because, profile)
         in_turns = self.turns.in_turns(record, job.vc, facts.now_s)
         out = bool(facts.outs_under(placement))
         made_from = (record, note, job, start_s, placement, packs, out, profile, asks, stages, in_turns)

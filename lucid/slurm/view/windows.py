@@ -53,7 +53,7 @@ class Closings:
         """Nodes whose states come from a reservation that was read. Slurm clears these states up to five seconds
         after its end, and starts jobs there before."""
 
-    def look(self, jobs: Sequence[SlurmJob], nodes: Sequence[SlurmNode], now_s: float) -> bool:
+    def update(self, jobs: Sequence[SlurmJob], nodes: Sequence[SlurmNode], now_s: float) -> bool:
         """Take in a poll of jobs and nodes, and read the reservations where they are due: when the time has come,
         when another job waits for one, and when one begins or ends by the nodes' states. Returns whether anything is
         reserved otherwise now."""

@@ -30,7 +30,7 @@ from lucid.web.pages.shown import (
     text,
 )
 from lucid.web.site import Site
-from lucid.web.source import Picture
+from lucid.web.source import View
 from lucid.web.timeline import gantt
 from lucid.web.viewer import Viewer
 
@@ -41,10 +41,10 @@ _KEPT = 5000
 
 def pairs_of(site: Site, viewer: Viewer, nodes: Collection[str]) -> list[Pair]:
     """The pairs on these nodes, those that run slowest first; pairs without measurement last."""
-    picture, told = site.picture, set[str]()
+    view, told = site.view, set[str]()
     found: list[Pair] = []
     for name in nodes:
-        for entry in picture.on_node.get(name, ()):
+        for entry in view.on_node.get(name, ()):
             if entry.partner is not None and entry.job.id not in told:
                 told |= {entry.job.id, entry.partner}
                 made = pair_of(site, viewer, entry)
@@ -57,7 +57,7 @@ def pairs_of(site: Site, viewer: Viewer, nodes: Collection[str]) -> list[Pair]:
 def pair_of(site: Site, viewer: Viewer, entry: Running) -> Pair | None:
     """A running job and its partner, the one that came first first; ``None`` where this viewer may not see both, or
     the partner is gone."""
-    other = site.picture.running.get(entry.partner or "")
+    other = site.view.running.get(entry.partner or "")
     if other is None:
         return None
     host, guest = sorted((entry, other[1]), key=lambda one: one.start_s)
@@ -122,8 +122,8 @@ _HOURS = (1, 3, 6, 12, 24)
 def cluster(site: Site, viewer: Viewer, _path: Mapping[str, str], asked: Mapping[str, str]) -> ClusterPage:
     """The content of the cluster page. ``vc`` and ``node`` in the address choose nodes, ``page`` goes on among them,
     ``hours`` is how far back the chart goes."""
-    picture, vc, wanted = site.picture, text(asked, "vc"), text(asked, "node")
-    parts = picture.seen.snapshot.partitions
+    view, vc, wanted = site.view, text(asked, "vc"), text(asked, "node")
+    parts = view.seen.snapshot.partitions
     chosen = [
         (part, node)
         for part in parts.values()
@@ -135,10 +135,10 @@ def cluster(site: Site, viewer: Viewer, _path: Mapping[str, str], asked: Mapping
     page = number(asked, "page", 1, 1, pages)
     shown = chosen[(page - 1) * _NODES : page * _NODES]
     hours = number(asked, "hours", 24, 1, 24)
-    summaries = [_summary(picture, part) for part in parts.values()]
+    summaries = [_summary(view, part) for part in parts.values()]
     names = [node.name for _, node in shown]
     return {
-        "at_s": picture.now_s,
+        "at_s": view.now_s,
         "totals": _totals(summaries),
         "windows": _windows(site, viewer),
         "gpus_out": _gpus_out(parts),
@@ -152,7 +152,7 @@ def cluster(site: Site, viewer: Viewer, _path: Mapping[str, str], asked: Mapping
         "node": wanted,
         "hours": hours,
         "_hours": _HOURS,
-        "_map": _map(picture, chosen),
+        "_map": _map(view, chosen),
         "_gantt": gantt(site, viewer, [node for _, node in shown], hours),
     }
 
@@ -169,21 +169,21 @@ def _gpus_out(parts: Mapping[str, Partition]) -> list[GpuLeftOut]:
 def _windows(site: Site, viewer: Viewer) -> list[dict[str, Any]]:
     """The windows that close nodes, now or later, with those jobs that may last into each and that the viewer may
     see."""
-    running = site.picture.running
+    running = site.view.running
     found = []
-    for one in windows_ahead(site.picture.seen.snapshot):
+    for one in windows_ahead(site.view.seen.snapshot):
         seen = tuple(job for job in one.reaching if site.job_of(running[job][1].job, viewer) is not None)
         told = replace(one, reaching=seen)
-        found.append({**window_dicts([told])[0], "words": window_words(told, site.picture.now_s)})
+        found.append({**window_dicts([told])[0], "words": window_words(told, site.view.now_s)})
     return found
 
 
-def _summary(picture: Picture, part: Partition) -> Summary:
-    states = picture.gpu_states(part.name)
+def _summary(view: View, part: Partition) -> Summary:
+    states = view.gpu_states(part.name)
     return {
         "name": part.name,
         "profiling": part.profiling,
-        "mode": picture.status.modes.get(part.name, ""),
+        "mode": view.status.modes.get(part.name, ""),
         "nodes": len(part.nodes),
         "gpus": part.gpus,
         "alone": states["alone"],
@@ -196,7 +196,7 @@ def _summary(picture: Picture, part: Partition) -> Summary:
         "running": len(part.running),
         "packed": sum(entry.partner is not None for entry in part.running),
         "quotas": dict(part.quotas),
-        "kept": picture.kept.get(part.name, []),
+        "kept": view.kept.get(part.name, []),
     }
 
 
@@ -206,7 +206,7 @@ def _totals(summaries: Sequence[Summary]) -> Totals:
 
 
 def _node(site: Site, viewer: Viewer, part: Partition, node: Node) -> NodeCells:
-    here = site.picture.on_node.get(node.name, [])
+    here = site.view.on_node.get(node.name, [])
     return {
         "name": node.name,
         "partition": part.name,
@@ -215,7 +215,7 @@ def _node(site: Site, viewer: Viewer, part: Partition, node: Node) -> NodeCells:
         "numbers": list(node.numbers or range(node.gpus)),
         "available": node.available,
         "out": node.out,
-        "power": power_words(node, site.picture.now_s) if node.available else "",
+        "power": power_words(node, site.view.now_s) if node.available else "",
         "slots": _slots(site, viewer, node, here),
     }
 
@@ -272,7 +272,7 @@ def _cell(site: Site, viewer: Viewer, gpu: int, width: int, rows: int, entry: Ru
     )
     if job is None:
         return _empty(gpu, width, rows, "taken")
-    profile, now_s = entry.profile, site.picture.now_s
+    profile, now_s = entry.profile, site.view.now_s
     seen = profile is not None and profile.seen_beside is not None and profile.seen_beside == entry.partner
     told: CellJob = {
         "job": job.id,
@@ -307,12 +307,12 @@ def _words(job: CellJob, kind: str) -> str:
     return ", ".join(part for part in parts if part)
 
 
-def _map(picture: Picture, chosen: Sequence[tuple[Partition, Node]]) -> list[dict[str, Any]]:
+def _map(view: View, chosen: Sequence[tuple[Partition, Node]]) -> list[dict[str, Any]]:
     """All nodes as squares, with how much of each is held."""
     found = []
     for part, node in chosen:
         taken = 0
-        for entry in picture.on_node.get(node.name, ()):
+        for entry in view.on_node.get(node.name, ()):
             for placed in entry.placement:
                 if placed.node == node.name:
                     taken |= placed.mask

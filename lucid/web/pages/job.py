@@ -14,7 +14,7 @@ from lucid.core.reason import reason_from_dict
 from lucid.core.reasons.queue import PlainOrder
 from lucid.explain.endings import plain_ending, with_readings
 from lucid.explain.live_story import known_story, why_nothing
-from lucid.explain.queue_rows import guess_words, kept_words, observed_words, told_of, told_words
+from lucid.explain.queue_rows import forecast_outcome, guess_words, kept_words, observed_words, outcome_words
 from lucid.explain.reasons import decision_line
 from lucid.explain.story import Story, row_to_dict
 from lucid.explain.waste import account_to_dict
@@ -39,7 +39,7 @@ def job(site: Site, viewer: Viewer, path: Mapping[str, str], asked: Mapping[str,
     """The content of a job's page. ``ask`` in the address plans again, with ``gpus``, ``share`` and ``vc``
     changed."""
     job_id = path["job_id"]
-    entry = site.picture.entry(job_id)
+    entry = site.view.entry(job_id)
     with site.source.store() as store:
         ended = store.ended_job(job_id) if entry is None else None
         known = entry[1].job if entry is not None else ended.job if ended is not None else None
@@ -53,7 +53,7 @@ def job(site: Site, viewer: Viewer, path: Mapping[str, str], asked: Mapping[str,
             waits = entry is not None and isinstance(entry[1], Pending)
             note = _YET if waits else _AT_ONCE if known else why_nothing(store, job_id, ran_at_once=False)
     if note and known is None:
-        aside = site.picture.status.aside.get(job_id)
+        aside = site.view.status.aside.get(job_id)
         raise NotShown(f"job {job_id} waits, but not for Lucid: {aside}" if aside else note)
     if sight is Sight.NAMELESS:
         story, data = _nameless(site, viewer, story, data)
@@ -70,7 +70,7 @@ def job(site: Site, viewer: Viewer, path: Mapping[str, str], asked: Mapping[str,
         "joined_by": data["joined_by"],
         "prediction": data["prediction"],
         "prediction_words": data["prediction_words"],
-        "at_s": site.picture.now_s,
+        "at_s": site.view.now_s,
         "state": "waits" if pending else "runs" if runs else "ended" if ended else "unknown",
         "asks": None if shown is None else to_json(shown),
         "profile": None if profile is None else _profile(profile, sight),
@@ -81,11 +81,11 @@ def job(site: Site, viewer: Viewer, path: Mapping[str, str], asked: Mapping[str,
         "start_forecasts": _forecasts(site, job_id),
         "outcome": None if ended is None else _outcome(site, ended, story.rows, sight),
         "why_not": None if pending is None else _why_not(site, viewer, shown, asked),
-        "_events": [_event(at_s, words) for at_s, words in reversed(story.told())],
+        "_events": [_event(at_s, words) for at_s, words in reversed(story.history())],
         "_head": _head(shown, job_id),
         "_start_notes": [] if pending is None else _start_notes(site, *pending),
         "_runs": None if runs is None else _runs(site, runs),
-        "_vcs": [part.name for part in site.picture.seen.snapshot.partitions.values() if not part.profiling],
+        "_vcs": [part.name for part in site.view.seen.snapshot.partitions.values() if not part.profiling],
     }
 
 
@@ -127,8 +127,8 @@ def _profile(profile: JobProfile, sight: Sight) -> dict[str, Any]:
 
 
 def _runs(site: Site, entry: Running) -> Runs:
-    now_s = site.picture.now_s
-    said = site.picture.seen.snapshot.predictions.get(entry.job.id)
+    now_s = site.view.now_s
+    said = site.view.seen.snapshot.predictions.get(entry.job.id)
     ran_s = entry.elapsed_s(now_s)
     left_s = None if said is None else said.remaining_s(ran_s)
     where = " ".join(f"{part.node}:{','.join(map(str, part.gpus))}" for part in entry.placement)
@@ -138,11 +138,11 @@ def _runs(site: Site, entry: Running) -> Runs:
 def _start(site: Site, viewer: Viewer, partition: str, entry: Pending) -> Start:
     row = row_of(site, partition, entry)
     decision = None if row.decision is None else site.row_of(row.decision, viewer)
-    said = site.picture.seen.snapshot.predictions.get(entry.job.id)
+    said = site.view.seen.snapshot.predictions.get(entry.job.id)
     return {
         "partition": partition,
         "position": row.position,
-        "waited_s": round(site.picture.now_s - entry.since_s, 1),
+        "waited_s": round(site.view.now_s - entry.since_s, 1),
         "estimate_s": None if said is None else round(said.duration_s, 1),
         "estimate_by": "" if said is None else said.duration_source,
         "starts_in_s": row.starts_in_s,
@@ -152,18 +152,18 @@ def _start(site: Site, viewer: Viewer, partition: str, entry: Pending) -> Start:
 
 
 def _start_notes(site: Site, partition: str, entry: Pending) -> list[str]:
-    row, seen = row_of(site, partition, entry), site.picture.seen
-    kept = kept_words(row.decision, entry.job.id, row.starts_in_s, site.picture.now_s)
-    guess = guess_words(len(site.picture.times.known)) if row.starts_in_s else ""
+    row, seen = row_of(site, partition, entry), site.view.seen
+    kept = kept_words(row.decision, entry.job.id, row.starts_in_s, site.view.now_s)
+    guess = guess_words(len(site.view.times.known)) if row.starts_in_s else ""
     return [words for words in (kept, guess, observed_words(seen.modes, [partition])) if words]
 
 
 def _forecasts(site: Site, job_id: str) -> Forecasts:
-    times = site.picture.times
+    times = site.view.times
     known = {one.job_id: one for one in (*times.known, *times.open.values())}
-    first = told_of(known, job_id)
-    points = [list(point) for point in site.source.forecasts.of(job_id)]
-    return {"first": first, "_words": told_words(first), "since": points}
+    first = forecast_outcome(known, job_id)
+    points = [list(point) for point in site.source.forecasts.forecasts_of(job_id)]
+    return {"first": first, "_words": outcome_words(first), "since": points}
 
 
 def _outcome(site: Site, ended: Ended, rows: Sequence[DecisionRow], sight: Sight) -> Outcome:
@@ -214,7 +214,7 @@ def _answer(site: Site, viewer: Viewer, shown: Job, gpus: int | None, share: boo
         return {"error": "Only those who may see the job's names can ask that."}
     if site.source.config is None:
         return {"error": f"lucid-web runs with --store: ask lucidctl why-not {shown.id}."}
-    if vc is not None and all(vc not in part.vcs for part in site.picture.seen.snapshot.partitions.values()):
+    if vc is not None and all(vc not in part.vcs for part in site.view.seen.snapshot.partitions.values()):
         return {"error": "There is no such VC."}
     told = site.what_if.ask(site.source.config, shown.id, gpus, share, vc)
     if "error" in told:

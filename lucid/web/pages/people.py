@@ -15,12 +15,12 @@ from lucid.core.job import Pending, Running
 from lucid.daemon.learning.training import UPKEEP
 from lucid.daemon.reporting.counters import BUCKETS_S
 from lucid.errors import Finding
-from lucid.explain.queue_rows import told_of
+from lucid.explain.queue_rows import forecast_outcome
 from lucid.explain.waste import account_to_dict, total_to_dict
 from lucid.explain.words import duration
 from lucid.orchestrator.forecast.ranges import SHORT_S
 from lucid.profiler.waste import ADVICE, TITLES, JobAccount, WasteKind, totals
-from lucid.setup.doctor_state import look_over_state
+from lucid.setup.doctor_state import check_state
 from lucid.slurm.heartbeat import read_heartbeat
 from lucid.web.pages.shown import HealthPage, Latency, NotShown, Now, PeoplePage, PersonPage, Starts, text
 from lucid.web.site import Site
@@ -39,7 +39,7 @@ def people(site: Site, viewer: Viewer, _path: Mapping[str, str], asked: Mapping[
         accounts = [one for one in accounts if wanted in f"{one.job.user}\n{one.job.account}".lower()]
     now = _present(site, viewer)
     return {
-        "at_s": site.picture.now_s,
+        "at_s": site.view.now_s,
         "days": site.source.settings.efficiency.days,
         "text": wanted,
         "own_only": viewer.usage is not Sight.ALL,
@@ -67,8 +67,8 @@ _NOTHING: Now = {"running": 0, "running_gpus": 0, "waiting": 0}
 def _present(site: Site, viewer: Viewer) -> dict[str, Now]:
     """The GPUs that each user's jobs hold, and how many wait, now."""
     found: dict[str, Now] = {}
-    entries: list[Running | Pending] = [entry for _, entry in site.picture.running.values()]
-    entries += [entry for _, entry in site.picture.waiting.values()]
+    entries: list[Running | Pending] = [entry for _, entry in site.view.running.values()]
+    entries += [entry for _, entry in site.view.waiting.values()]
     for entry in entries:
         row = found.setdefault(entry.job.user, _NOTHING.copy())
         if isinstance(entry, Running):
@@ -82,7 +82,7 @@ def _present(site: Site, viewer: Viewer) -> dict[str, Now]:
 def person(site: Site, viewer: Viewer, path: Mapping[str, str], _asked: Mapping[str, str]) -> PersonPage:
     """The content of one user's page: waiting jobs, and the account of jobs that run or have ended in the last
     days."""
-    user, picture = path["user"], site.picture
+    user, picture = path["user"], site.view
     if viewer.sees_usage(user) is not Sight.ALL:
         raise NotShown(f"nothing is known of {user} here")
     waiting = [
@@ -154,7 +154,7 @@ def health(site: Site, viewer: Viewer, _path: Mapping[str, str], _asked: Mapping
 def _findings(site: Site) -> list[Finding]:
     known = site.findings.get("found")
     if known is None or site.now_s() - known[0] > _EVERY_S * (site.source.demo_speed or 1.0):
-        known = site.now_s(), list(look_over_state(site.source.settings, site.now_s()))
+        known = site.now_s(), list(check_state(site.source.settings, site.now_s()))
         site.findings["found"] = known
     found: list[Finding] = known[1]
     return found
@@ -171,10 +171,10 @@ def _latency(times: Times) -> Latency | None:
 
 
 def _starts(site: Site) -> Starts:
-    times = site.picture.times
+    times = site.view.times
     share, count = times.coverage()
     known = {one.job_id: one for one in times.known}
-    rows = [told_of(known, job_id) for job_id in list(known)[-_STARTS:]]
+    rows = [forecast_outcome(known, job_id) for job_id in list(known)[-_STARTS:]]
     long = [row for row in rows if row is not None and row["real_s"] is not None and row["real_s"] > SHORT_S]
     errors = sorted(abs(row["real_s"] - row["likely_s"]) for row in long)
     return {

@@ -17,7 +17,7 @@ from lucid.explain.words import duration
 from lucid.store.port import PredictionRow
 from lucid.web.pages.shown import Change, ChangesPage, QueueLine, QueuePage, number, text
 from lucid.web.site import Site, obstacles
-from lucid.web.source import Picture
+from lucid.web.source import View
 from lucid.web.viewer import Sight, Viewer
 
 _SORTS = ("order", "job", "user", "gpus", "waited", "estimate", "start")
@@ -27,7 +27,7 @@ _CHANGES = 500
 def queue(site: Site, viewer: Viewer, _path: Mapping[str, str], asked: Mapping[str, str]) -> QueuePage:
     """The content of the queue page. ``user``, ``vc``, ``least`` and ``most`` GPUs and ``text`` in the address choose
     jobs, ``sort`` and ``down`` order them, ``page`` goes on among them."""
-    picture = site.picture
+    view = site.view
     ahead = site.source.forecasts.ahead
     wanted = {key: text(asked, key) for key in ("user", "vc", "text")}
     least, most = number(asked, "least", 0), number(asked, "most", 0)
@@ -35,7 +35,7 @@ def queue(site: Site, viewer: Viewer, _path: Mapping[str, str], asked: Mapping[s
     sort, down = (sort if sort in _SORTS else "order"), asked.get("down") == "1"
     chosen = [
         (name, entry, job)
-        for name, entry in picture.waiting.values()
+        for name, entry in view.waiting.values()
         if (job := _visible(site, viewer, entry.job)) is not None and _fits(name, job, wanted, least, most)
     ]
     if sort != "order" or down:
@@ -47,9 +47,9 @@ def queue(site: Site, viewer: Viewer, _path: Mapping[str, str], asked: Mapping[s
     ranges = _ranges(site, [entry.job.id for _, entry, _ in shown])
     rows = [_row(site, viewer, name, entry, job, ranges.get(job.id)) for name, entry, job in shown]
     return {
-        "at_s": picture.now_s,
+        "at_s": view.now_s,
         "starts_at_s": None if ahead is None else ahead.at_s,
-        "waiting": len(picture.waiting),
+        "waiting": len(view.waiting),
         "of": len(chosen),
         "page": page,
         "pages": pages,
@@ -60,9 +60,9 @@ def queue(site: Site, viewer: Viewer, _path: Mapping[str, str], asked: Mapping[s
         "text": wanted["text"],
         "least": least or "",
         "most": most or "",
-        "vcs": sorted({entry.job.vc for _, entry in picture.waiting.values()}),
+        "vcs": sorted({entry.job.vc for _, entry in view.waiting.values()}),
         "queue": rows,
-        "aside": picture.status.aside if viewer.admin or viewer.jobs is not Sight.OWN else {},
+        "aside": view.status.aside if viewer.admin or viewer.jobs is not Sight.OWN else {},
     }
 
 
@@ -89,10 +89,10 @@ def _key(site: Site, sort: str, entry: Pending, job: Job) -> Any:
         found = None if ahead is None else ahead.starts_in_s.get(job.id)
         return math.inf if found is None else found[1]
     if sort == "estimate":
-        said = site.picture.seen.snapshot.predictions.get(job.id)
+        said = site.view.seen.snapshot.predictions.get(job.id)
         return 0.0 if said is None else said.duration_s
     keys = {
-        "order": (entry.job.vc, site.picture.positions.get(job.id, 0)),
+        "order": (entry.job.vc, site.view.positions.get(job.id, 0)),
         "job": (len(job.id), job.id),
         "user": job.user,
         "gpus": job.gpus,
@@ -115,10 +115,10 @@ def _ranges(site: Site, job_ids: Sequence[str]) -> dict[str, DurationTerms]:
 
 def row_of(site: Site, partition: str, entry: Pending) -> QueueRow:
     """The row of the job as ``lucidctl queue`` has it, with its start as of the last forecast."""
-    picture, ahead = site.picture, site.source.forecasts.ahead
-    starts = None if ahead is None else ahead.in_s(entry.job.id, picture.now_s)
-    position = picture.positions.get(entry.job.id)
-    return QueueRow(partition, position, entry, picture.decision(partition, entry.job.id), starts)
+    view, ahead = site.view, site.source.forecasts.ahead
+    starts = None if ahead is None else ahead.in_s(entry.job.id, view.now_s)
+    position = view.positions.get(entry.job.id)
+    return QueueRow(partition, position, entry, view.decision(partition, entry.job.id), starts)
 
 
 def starts_words(site: Site, row: QueueRow) -> str:
@@ -135,7 +135,7 @@ def _row(
     row = row_of(site, partition, entry)
     decision = None if row.decision is None else site.row_of(row.decision, viewer)
     shown = QueueRow(partition, row.position, entry, decision, row.starts_in_s)
-    data = queue_row_to_dict(shown, site.picture.seen)
+    data = queue_row_to_dict(shown, site.view.seen)
     low, high = (None, None) if terms is None else (terms.low_s, terms.high_s)
     return {
         "partition": partition,
@@ -171,14 +171,14 @@ def _obstacle(decision: DecisionRow | None) -> str:
 def changes(site: Site, viewer: Viewer, _path: Mapping[str, str], asked: Mapping[str, str]) -> ChangesPage:
     """The content of the page of changes: what became of the queue since ``since`` (Unix time), by default an hour
     ago."""
-    picture = site.picture
+    view = site.view
     since_s = float(number(asked, "since", round(site.now_s() - 3600.0), 0, 2**40))
     with site.source.store() as store:
         rows = store.moves(since_s, _CHANGES)
         ended = store.ended(since_s, limit=_CHANGES)
     told: list[Change] = [
         {"at_s": entry.job.submit_s, "job": entry.job.id, "words": "submitted, and waits"}
-        for _, entry in picture.waiting.values()
+        for _, entry in view.waiting.values()
         if entry.job.submit_s > since_s and viewer.sees(entry.job.user) is not Sight.OWN
     ]
     ends: list[Change] = [
@@ -197,21 +197,21 @@ def changes(site: Site, viewer: Viewer, _path: Mapping[str, str], asked: Mapping
     for row in rows:
         user = _user(site, row.job_id)
         if viewer.sees("" if user is None else user) is not Sight.OWN:
-            words = decision_text(row, _profiles(picture, row.partition))
+            words = decision_text(row, _profiles(view, row.partition))
             told.append({"at_s": row.at_s, "job": row.job_id, "words": words})
     told += [end for end in ends if (end["job"], int(end["at_s"])) in at_once]
     told = sorted(told, key=lambda one: int(one["at_s"]))[::-1]
-    return {"since_s": since_s, "at_s": picture.now_s, "of": len(told), "changes": told[:_CHANGES]}
+    return {"since_s": since_s, "at_s": view.now_s, "of": len(told), "changes": told[:_CHANGES]}
 
 
 def _user(site: Site, job_id: str) -> str | None:
-    entry = site.picture.entry(job_id)
+    entry = site.view.entry(job_id)
     if entry is not None:
         return entry[1].job.user
     gone = site.source.history.user_of(job_id)
     return None if gone is None else gone[0]
 
 
-def _profiles(picture: Picture, partition: str) -> bool:
-    part = picture.seen.snapshot.partitions.get(partition)
+def _profiles(view: View, partition: str) -> bool:
+    part = view.seen.snapshot.partitions.get(partition)
     return part is not None and part.profiling

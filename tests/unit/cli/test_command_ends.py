@@ -28,7 +28,7 @@ from lucid.cli.main import _COMMANDS, _GONE, lucidctl
 from lucid.cli.options import job_number
 from lucid.config.load import load_settings
 from lucid.daemon.process import say_checked
-from lucid.daemon.reporting.settings import told_settings
+from lucid.daemon.reporting.settings import published_settings
 from lucid.errors import ConfigError, ModelError, TraceError
 from lucid.explain.words import ago
 from lucid.places import told_in
@@ -221,9 +221,9 @@ def test_a_command_has_the_same_settings_whether_or_not_lucidd_has_checked_the_f
     other = config.with_name("never.toml")
     other.write_text(config.read_text() + "\n")
     assert told_in(other) is None
-    found, settings = told_settings(other), load_settings(other)
+    found, settings = published_settings(other), load_settings(other)
     say_checked(other, other.read_bytes(), settings)
-    assert told_in(other) == told_settings(other) == found
+    assert told_in(other) == published_settings(other) == found
     for name, section in asdict(found).items():
         assert section == {key: getattr(getattr(settings, name), key) for key in section}
     say_checked(config, config.read_bytes(), load_settings(config))

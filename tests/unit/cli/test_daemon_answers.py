@@ -16,7 +16,7 @@ from lucid.config.load import settings_from
 from lucid.daemon.policies import live_models
 from lucid.daemon.reporting.starts import START_TIMES, start_times_of
 from lucid.errors import ConfigError, StoreError
-from lucid.explain.queue_rows import told_words
+from lucid.explain.queue_rows import outcome_words
 from lucid.models.packing.pair_memory import PairMemoryFile
 
 
@@ -227,7 +227,9 @@ def test_every_command_tells_the_same_start_and_what_came_true_is_kept(site: Sit
     told = {row["job"]: row["start_forecast"] for row in rows}[waiting]
     assert told["real_s"] > 0
     assert told["early_s"] <= told["likely_s"] <= told["late_s"]
-    assert re.fullmatch(r"\S+ \S+ \(.* to .*\), was .+", told_words(told))  # a narrow terminal folds the table's cell
+    assert re.fullmatch(
+        r"\S+ \S+ \(.* to .*\), was .+", outcome_words(told)
+    )  # a narrow terminal folds the table's cell
 
 
 def test_an_empty_queue_and_history_are_sentences_and_observed_starts_are_said_to_be(tmp_path: Path) -> None:

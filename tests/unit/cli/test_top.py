@@ -18,7 +18,7 @@ from textual.widgets import DataTable, Input, Static
 from daemon_site import Site
 from lucid.cli.main import lucidctl
 from lucid.cli.site.top import TopApp
-from lucid.cli.site.top_cells import COLUMNS, Look, look
+from lucid.cli.site.top_cells import COLUMNS, TopView, read_view
 from lucid.daemon.reporting.replan import last_plan
 from lucid.errors import ConfigError
 from lucid.explain.queue_rows import queue_rows
@@ -88,7 +88,7 @@ def test_the_tables_say_what_lucidds_plan_says(busy: Site) -> None:
 def test_q_ends_it_while_it_still_reads(busy: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     reads, let_go = threading.Event(), threading.Event()
 
-    def slow(config: Path) -> Look:
+    def slow(config: Path) -> TopView:
         reads.set()
         let_go.wait(60.0)
         raise ConfigError("told to nobody")
@@ -99,7 +99,7 @@ def test_q_ends_it_while_it_still_reads(busy: Site, monkeypatch: pytest.MonkeyPa
             assert reads.wait(60.0)
             await pilot.press("q")
 
-    monkeypatch.setattr("lucid.cli.site.top.look", slow)
+    monkeypatch.setattr("lucid.cli.site.top.read_view", slow)
     ended = threading.Thread(target=asyncio.run, args=(run(),), daemon=True)
     ended.start()
     ended.join(30.0)
@@ -167,7 +167,7 @@ def test_no_plan_is_a_sentence_not_a_traceback(tmp_path: Path) -> None:
 
 
 def test_each_row_has_a_value_to_sort_by_for_each_column(busy: Site) -> None:
-    seen = look(busy.folder / "lucid.toml")
+    seen = read_view(busy.folder / "lucid.toml")
     for title, columns in COLUMNS.items():
         assert seen.tables[title], title
         for row in seen.tables[title]:

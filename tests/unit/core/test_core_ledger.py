@@ -74,13 +74,13 @@ def test_the_ledger_agrees_with_counting_by_hand(rng: random.Random) -> None:
             if node is not None:
                 placement: Placement = (ledger.lowest(node, gpus),)
                 assert placement[0].mask & ~ledger.free_mask[node] == 0
-                ledger.take(job, placement)
+                ledger.claim(job, placement)
                 held.append(Running(job, 0.0, placement))
         elif choice < 0.7 and held:
             (beside,) = rng.choice(held).placement  # on all of another's GPUs, or on one of them
             first = beside.mask & -beside.mask
             placement = (NodeGpus(beside.node, rng.choice([beside.mask, first])),)
-            ledger.take(job, placement)
+            ledger.claim(job, placement)
             held.append(Running(job, 0.0, placement))
         elif held:
             entry = held.pop(rng.randrange(len(held)))

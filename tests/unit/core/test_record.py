@@ -43,7 +43,7 @@ def test_a_hold_is_noted_when_the_kinds_of_its_reasons_change() -> None:
     note(log, 1.0, j=Hold((FreeGpus(1, 0, 3, False),)))
     note(log, 2.0, j=Hold((BehindHead("h"),)))
     note(log, 3.0, j=Hold((FULL,)))
-    assert [(entry.at_s, entry.reasons[0].kind) for entry in log.of("j")] == [
+    assert [(entry.at_s, entry.reasons[0].kind) for entry in log.decisions_of("j")] == [
         (0.0, "FreeGpus"),
         (2.0, "BehindHead"),
         (3.0, "FreeGpus"),
@@ -56,7 +56,7 @@ def test_a_hold_after_an_action_is_noted_again() -> None:
     note(log, 1.0, j=Start(at("n1:0"), (FreeGpus(1, 8, 8, True),)))
     note(log, 2.0, j=Requeue((Preempted(1, 0),)))
     note(log, 3.0, j=Hold((FULL,)))
-    assert [entry.verb for entry in log.of("j")] == ["hold", "start", "requeue", "hold"]
+    assert [entry.verb for entry in log.decisions_of("j")] == ["hold", "start", "requeue", "hold"]
 
 
 def test_a_plan_that_is_handed_out_again_is_passed_over() -> None:
@@ -64,14 +64,14 @@ def test_a_plan_that_is_handed_out_again_is_passed_over() -> None:
     kept = PartitionPlan({"j": Start(at("n1:0"), (FULL,))})
     for now_s in (0.0, 1.0):
         log.record(snap(now_s), Plan(now_s, {VC: kept}), ())
-    assert [entry.at_s for entry in log.of("j")] == [0.0]
+    assert [entry.at_s for entry in log.decisions_of("j")] == [0.0]
 
 
 def test_of_very_many_changes_the_first_and_the_last_are_kept() -> None:
     log = DecisionLog()
     for i in range(200):
         note(log, float(i), j=Hold((FULL,) if i % 2 else (NextRound(60.0),)))
-    times = [entry.at_s for entry in log.of("j")]
+    times = [entry.at_s for entry in log.decisions_of("j")]
     assert len(times) == 40
     assert times[:20] == [float(i) for i in range(20)]
     assert times[-1] == 199.0
@@ -86,7 +86,7 @@ def test_decisions_are_read_again_as_they_were(tmp_path: Path) -> None:
     path = tmp_path / "decisions.jsonl"
     write_decisions(path, log)
     for job in log.jobs:
-        assert load_decisions(path, job) == log.of(job)
+        assert load_decisions(path, job) == log.decisions_of(job)
     last = load_decisions(path, 'quote"and-ä')[-1]
     assert (last.verb, last.placement, last.beside) == ("start", "n1:0,2-3", "j")
     assert load_decisions(path, "j")[-1].verb == "part"
@@ -109,8 +109,8 @@ def test_every_job_of_a_run_has_its_decisions_and_its_start_among_them() -> None
         log.record(snapshot, plan, applied)
     assert set(log.jobs) == set(outcomes)
     for job, outcome in outcomes.items():
-        assert log.of(job)[-1].verb == "start"
-        assert log.of(job)[-1].at_s == outcome.start_s
+        assert log.decisions_of(job)[-1].verb == "start"
+        assert log.decisions_of(job)[-1].at_s == outcome.start_s
 
 
 @pytest.mark.parametrize(

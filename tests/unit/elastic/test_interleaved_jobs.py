@@ -235,8 +235,8 @@ def test_a_new_profile_without_shares_does_not_take_them_away(stage: Stage) -> N
     known = KnownProfiles(stage.store, source, stage.slurm, 7.0)
     for turn, shares, util in ((1, SHARES, 20.0), (2, None, 60.0), (3, replace(SHARES, cpu=0.9), 60.0)):
         source.now = [ProfileReading("1", replace(LIGHT, gpu_util=util, shares=shares), f"1@{turn}")]
-        known.take({"1": record}, [record], float(turn), stage.token)
-        profile = known.of(record)
+        known.update({"1": record}, [record], float(turn), stage.token)
+        profile = known.profile_of(record)
         assert profile.gpu_util == util
         assert profile.shares == (shares or SHARES)
 

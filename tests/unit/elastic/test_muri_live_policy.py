@@ -38,7 +38,7 @@ from lucid.orchestrator.forecast.plan_ahead import forecast
 from lucid.orchestrator.policies.muri.interleave import IN_TURNS
 from lucid.orchestrator.policies.muri.live import SlowGroup, TurnsSeen
 from lucid.orchestrator.safety.check import SafetyCheck
-from lucid.store.values import noun_from_json, noun_to_json
+from lucid.store.values import value_from_json, value_to_json
 from scenes.systems import CPU, FOUR, GPU, NET, STORE, groups, guesses, room, turns
 from scenes.systems import runs_in_turns as running
 from scenes.systems import waits_for_turns as waiting
@@ -345,7 +345,7 @@ def after(
     entries: Sequence[Pending | Running], stages: dict[str, StageTimes], memory: object, at_s: float = 200.0
 ) -> PartitionPlan:
     """The next plan, with what the one before left; over a restart of lucidd, too."""
-    kept = noun_from_json(json.loads(json.dumps(noun_to_json({VC: memory}))))
+    kept = value_from_json(json.loads(json.dumps(value_to_json({VC: memory}))))
     seen = snap(at_s, room(slots(2), entries), predictions=guesses(entries, stages))
     return policy("muri-l").plan(replace(seen, memory=kept)).partitions[VC]
 
@@ -475,7 +475,7 @@ def test_a_promise_is_what_turns_cost_here_until_members_report() -> None:
     assert period_of(memory, *"wxyv") == pytest.approx(10.5 * mean), "another of this user"
     assert period_of(memory, *"wxyz", user="eve") == pytest.approx(10.5 * IN_TURNS.factor(4)), "he may have lied"
     assert period_of(memory, *"wx") == pytest.approx(10.5 * TWO), "of four"
-    assert period_of(noun_from_json(json.loads(json.dumps(noun_to_json(memory)))), *"wxyz") == pytest.approx(9.5)
+    assert period_of(value_from_json(json.loads(json.dumps(value_to_json(memory)))), *"wxyz") == pytest.approx(9.5)
 
 
 def test_a_pair_that_the_authors_testbed_would_have_refused_is_made() -> None:

@@ -100,7 +100,7 @@ class Scene:
     ) -> None:
         """A run from now on, after a restart of 10 s, until then. ``waited``: lucidd saw it before."""
         if waited:
-            self.check.look("1", None, self.now_s)
+            self.check.check("1", None, self.now_s)
         start_s = self.now_s = self.now_s + 10.0
         coming = next(reports)
         while self.now_s < until_s:
@@ -110,7 +110,7 @@ class Scene:
                 coming = next(reports)
             use = None if worked is None else (self.now_s - start_s, worked(self.now_s - start_s))
             run = Run(start_s, gpus, self.written, self.progress, self.told_s, use)
-            self.said.append(self.check.look("1", run, self.now_s))
+            self.said.append(self.check.check("1", run, self.now_s))
 
 
 @pytest.mark.parametrize("seed", range(40))
@@ -148,7 +148,7 @@ def test_a_job_that_mostly_evaluates_is_not_grown_and_keeps_its_elasticity() -> 
 def test_an_hour_in_which_nothing_is_told_is_forgotten_once_it_goes_on() -> None:
     job, scene = Honest(60.0, 1.0), Scene()
     scene.runs(job.reports(10.0, 1), 1, 1000.0)
-    scene.check.look("1", None, scene.now_s)
+    scene.check.check("1", None, scene.now_s)
     late = ((at_s + 3600.0, told) for at_s, told in job.reports(scene.now_s + 10.0, 4))
     scene.runs(late, 4, scene.now_s + 3600.0 + 1500.0)
     assert not all(verdict.elastic for verdict in scene.said)
@@ -233,7 +233,7 @@ def test_the_same_look_twice_says_the_same() -> None:
     check = ReportCheck(SILENT_S)
     run = Run(0.0, 1, 1, Progress(1.0, ((1, 10.0),)), 5.0)
     for at_s in (10.0, 20.0):
-        assert check.look("1", run, at_s) == check.look("1", None, at_s)
+        assert check.check("1", run, at_s) == check.check("1", None, at_s)
     assert check.doubted() == {}
     check.forget_all_but(())
     assert check.doubted() == {}
@@ -298,19 +298,19 @@ def test_rows_are_fitted_once_and_within_a_bound_of_time() -> None:
     clock = iter(float(at_s) for at_s in range(100))
     models = StepModels(lambda: next(clock))
     rows = tuple(tuple(row) for row in ROWS)
-    first = models.of("1", rows, 10.0)  # type: ignore[arg-type]
+    first = models.model_of("1", rows, 10.0)  # type: ignore[arg-type]
     assert len(first) == 7
-    assert models.of("2", rows, 10.0) == (), "the second of this look has to wait"  # type: ignore[arg-type]
-    assert models.of("2", rows, 11.0) == first  # type: ignore[arg-type]
-    assert models.of("1", rows, 11.0) == first, "not fitted again"  # type: ignore[arg-type]
+    assert models.model_of("2", rows, 10.0) == (), "the second of this look has to wait"  # type: ignore[arg-type]
+    assert models.model_of("2", rows, 11.0) == first  # type: ignore[arg-type]
+    assert models.model_of("1", rows, 11.0) == first, "not fitted again"  # type: ignore[arg-type]
     assert next(clock) == 4.0
     models.forget_all_but(())
-    assert models.of("1", (), 12.0) == ()
+    assert models.model_of("1", (), 12.0) == ()
 
 
 def test_rows_that_contradict_each_other_do_no_harm() -> None:
     absurd = ((1, 1, 1, 1e5, 1e-6), (1, 1, 1, 1e-6, 1e5), (4096, 4096, 1 << 40, 1e-6, 1e-6))
-    assert len(StepModels().of("1", absurd, 0.0)) in (0, 7)
+    assert len(StepModels().model_of("1", absurd, 0.0)) in (0, 7)
 
 
 # -- pollux on Slurm -----------------------------------------------------------------------------------------

@@ -246,15 +246,15 @@ def test_files_that_are_no_reports_of_the_jobs_user_are_refused(tmp_path: Path) 
     (home / "4.json").write_text("{" + " " * LARGEST + "}")
     (home / "5.json").write_text("{}")
     for number in "1234":
-        found = reports.of(number, me, 1.0)
+        found = reports.report_of(number, me, 1.0)
         assert found is not None, number
         assert found.refused, number
-    link = reports.of("1", me, 1.0)
+    link = reports.report_of("1", me, 1.0)
     assert link.refused.endswith("it is a link")
-    assert reports.of("5", me + 1, 1.0) is None, "another user has another folder"
-    assert reports.of("5", me, 1.0) is not None
-    assert reports.of("../good", me, 1.0) is None
-    assert reports.of("6", me, 1.0) is None
+    assert reports.report_of("5", me + 1, 1.0) is None, "another user has another folder"
+    assert reports.report_of("5", me, 1.0) is not None
+    assert reports.report_of("../good", me, 1.0) is None
+    assert reports.report_of("6", me, 1.0) is None
 
 
 # -- a resize ------------------------------------------------------------------------------------------------
@@ -357,7 +357,7 @@ def test_a_job_that_ends_while_it_is_told_to_stop_is_over(stage: Stage) -> None:
     stage.running("1")
     stage.slurm._set("1", state="FAILED", placement=(), end_s=stage.slurm.now)
     stage.cluster._jobs["1"] = replace(stage.slurm.records["1"], state="RUNNING", placement=at("n1:0,1"))
-    stage.cluster._actions.saw(stage.cluster._facts, stage.cluster._jobs)
+    stage.cluster._actions.observe(stage.cluster._facts, stage.cluster._jobs)
     (done,) = stage.cluster.apply([Action("1", "vc", Resize(at("n1:0"), WHY))])
     assert done.refused is None  # Slurm takes it, and leaves the job as it is
     stage.round(rounds=5)

@@ -17,7 +17,7 @@ from lucid.daemon.modes import modes_from
 from lucid.errors import ClusterError, ClusterUnavailable, Finding
 from lucid.node.reports import health_folder, write_health
 from lucid.places import Mode
-from lucid.setup.doctor import Site, look_over_site, see_site
+from lucid.setup.doctor import Site, check_site, see_site
 from lucid.slurm.records.configuration import Limits, Partition, clock_from, config_from_text, partitions_from
 from lucid.slurm.records.from_json import nodes_from
 
@@ -48,7 +48,7 @@ def settings(**daemon: Any) -> Settings:
 def found(site: Site, given: Settings | None = None) -> list[Finding]:
     """All that is not as it should be."""
     given = given or settings()
-    findings = [item for item in look_over_site(given, modes_from(given, {}), site) if item.level != "ok"]
+    findings = [item for item in check_site(given, modes_from(given, {}), site) if item.level != "ok"]
     assert all(item.remedy and item.remedy != item.what for item in findings)
     return findings
 
@@ -123,7 +123,7 @@ def test_control_groups_without_job_numbers_are_told(setting: str | None, plugin
     config = {**(sound("26.05").config or {}), "CgroupPlugin": plugin}
     config |= {} if setting is None else {"CgroupJobIdPaths": setting}
     here = replace(sound("26.05"), config=config)
-    told = [one for one in look_over_site(settings(), modes_from(settings(), {}), here) if "SLUID" in one.what]
+    told = [one for one in check_site(settings(), modes_from(settings(), {}), here) if "SLUID" in one.what]
     assert [(one.level, one.remedy.split()[0]) for one in told] == [("ok", "CgroupJobIdPaths=yes")] * said
 
 
@@ -358,16 +358,16 @@ def test_without_munge_pairs_are_said_to_share_by_time_slicing() -> None:
     assert see_site(asked, iter([4.0, 8.0]).__next__).unsealed == ""
     asked.no_munge = "munge cannot be run (No such file or directory)"
     why = see_site(asked, iter([4.0, 8.0]).__next__).unsealed
-    found = look_over_site(Settings(), {"vc": Mode.PACK}, replace(sound("24.11"), unsealed=why))
+    found = check_site(Settings(), {"vc": Mode.PACK}, replace(sound("24.11"), unsealed=why))
     (finding,) = [each for each in found if why in each.what]
     assert "time-slicing, unfenced" in finding.what
-    found = look_over_site(Settings(), {"vc": Mode.ORDER}, replace(sound("24.11"), unsealed=why))
+    found = check_site(Settings(), {"vc": Mode.ORDER}, replace(sound("24.11"), unsealed=why))
     assert not [each for each in found if why in each.what]
 
 
 def test_accounting_that_is_silent_is_a_warning() -> None:
     site = replace(sound("24.11"), accounting="Slurmdb query failed")
-    found = [one for one in look_over_site(settings(), modes_from(settings(), {}), site) if "accounting" in one.what]
+    found = [one for one in check_site(settings(), modes_from(settings(), {}), site) if "accounting" in one.what]
     assert [(one.level, one.remedy) for one in found] == [("warn", "start slurmdbd, and the data base behind it")]
 
 
@@ -383,7 +383,7 @@ def asleep(site: Site, config: dict[str, str], *names: str, **changes: Any) -> S
 def test_nodes_that_sleep_are_no_trouble_where_slurm_wakes_them(site: Site) -> None:
     seen = asleep(site, POWER, "n1", "n2")
     assert found(seen) == []
-    told = [item.what for item in look_over_site(settings(), modes_from(settings(), {}), seen)]
+    told = [item.what for item in check_site(settings(), modes_from(settings(), {}), seen)]
     assert [words for words in told if "power saving is on" in words and words.endswith("; 2 of 4 nodes sleep now")]
 
 

@@ -12,7 +12,7 @@ import pytest
 from fake_slurm import fake_node
 from lucid.config.load import Settings, settings_from
 from lucid.places import Mode
-from lucid.setup.doctor_slurm import look_over_lending
+from lucid.setup.doctor_slurm import check_lending
 from lucid.setup.render import lending_text
 from lucid.slurm.records.configuration import GroupLimit, Partition, group_limits_from
 from lucid.slurm.records.job import SlurmNode
@@ -46,7 +46,7 @@ def told(
     modes: Mapping[str, Mode] = PACK,
     defaults: Mapping[str, JobDefaults] = MappingProxyType({}),
 ) -> list[str]:
-    found = [*look_over_lending(given, modes, partitions, nodes, limits, config, defaults)]
+    found = [*check_lending(given, modes, partitions, nodes, limits, config, defaults)]
     assert all(item.remedy and item.level in ("bad", "warn") for item in found)
     return [item.what for item in found]
 

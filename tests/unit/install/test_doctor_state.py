@@ -19,7 +19,7 @@ from lucid.daemon.reporting.starts import START_TIMES
 from lucid.errors import Finding
 from lucid.orchestrator.forecast.ranges import StartTimes, Wait
 from lucid.setup import doctor_state
-from lucid.setup.doctor_state import look_over_files, look_over_state, root_of
+from lucid.setup.doctor_state import check_files, check_state, root_of
 from lucid.setup.install import install_files
 from lucid.setup.nodes import parse_node
 from lucid.setup.render import render
@@ -47,7 +47,7 @@ class Home:
         return settings_from({"slurm": self.slurm, "daemon": daemon, "models": {"every_h": 0}}, "test")
 
     def found(self) -> list[Finding]:
-        findings = [item for item in look_over_state(self.settings, NOW) if item.level != "ok"]
+        findings = [item for item in check_state(self.settings, NOW) if item.level != "ok"]
         assert all(item.remedy for item in findings)
         return findings
 
@@ -134,7 +134,7 @@ def test_what_is_wrong_is_found(home: Home, change: Callable[[Home], Any], level
 
 def test_a_profile_that_cannot_be_read_is_named(home: Home) -> None:
     (home.folder / "profiles/7.json").write_text("{")
-    findings = [item for item in look_over_state(home.settings, NOW) if item.level != "ok"]
+    findings = [item for item in check_state(home.settings, NOW) if item.level != "ok"]
     assert [(item.level, "7.json" in item.what) for item in findings] == [("warn", True)]
 
 
@@ -152,7 +152,7 @@ def test_training_without_its_libraries_is_found(home: Home, monkeypatch: pytest
     monkeypatch.setattr(doctor_state, "find_spec", lambda name: None)
     assert home.found() == []
     given = home.settings.model_copy(update={"models": home.settings.models.model_copy(update={"every_h": 6.0})})
-    (finding,) = [item for item in look_over_state(given, NOW) if item.level != "ok"]
+    (finding,) = [item for item in check_state(given, NOW) if item.level != "ok"]
     assert "sklearn" in finding.what
 
 
@@ -188,7 +188,7 @@ ROOT_ONLY = pytest.mark.skipif(os.geteuid() != 0, reason="files of the check mus
 
 def files(root: Path | None, in_force: dict[str, str] | None = None, beat: str = "/run/lucid/heartbeat") -> list[str]:
     given = settings_from({"daemon": {"partitions": {"vc": "pack"}, "heartbeat": beat}}, "test")
-    findings = [item for item in look_over_files(given, root, in_force) if item.level != "ok"]
+    findings = [item for item in check_files(given, root, in_force) if item.level != "ok"]
     assert all(item.remedy for item in findings)
     return [item.what for item in findings]
 
@@ -303,7 +303,7 @@ def test_a_folder_for_reports_in_which_nobody_can_report_is_found(
         folder.chmod(0o1777)
     given = home.settings.model_copy(update={"daemon": home.settings.daemon.model_copy(
         update={"elastic": ElasticSettings(reports_dir=str(folder))})})  # fmt: skip
-    found = [item for item in look_over_state(given, NOW) if item.level != "ok"]
+    found = [item for item in check_state(given, NOW) if item.level != "ok"]
     assert [(item.level, words in item.what, f"{folder}" in item.remedy) for item in found] == (
         [(level, True, True)] if level else []
     )
@@ -318,5 +318,5 @@ def test_what_lucidds_own_user_may_not_read_is_found(home: Home) -> None:
         update={"elastic": ElasticSettings(reports_dir=str(folder))})})  # fmt: skip
     told = {"words": "this user may not read it", "remedy": "chmod", "blind": True}
     home.store.put_view("status", {"reports": told})
-    found = [item for item in look_over_state(given, NOW) if item.level != "ok"]
+    found = [item for item in check_state(given, NOW) if item.level != "ok"]
     assert [(item.level, item.what) for item in found] == [("bad", "as lucidd sees it: this user may not read it")]

@@ -12,7 +12,7 @@ from test_setup_plan import plan_for, root, running
 
 from fake_slurm import fake_node
 from lucid.places import Mode
-from lucid.setup.doctor_slurm import look_over_served
+from lucid.setup.doctor_slurm import check_served
 from lucid.slurm.records.configuration import Limits, gpu_limits_from, partition_settings_from
 
 __all__ = ["root"]
@@ -76,10 +76,10 @@ def test_what_a_cluster_has_that_packing_does_not_serve(changes: dict[str, str],
 
 
 def test_jobs_of_a_federation_are_known_by_their_numbers() -> None:
-    (one,) = [*look_over_served({"vc-a": Mode.PACK}, {}, {}, Limits(), (), most_number=67108865)]
+    (one,) = [*check_served({"vc-a": Mode.PACK}, {}, {}, Limits(), (), most_number=67108865)]
     assert (one.level, "federation" in one.what) == ("bad", True)
-    assert not [*look_over_served({"vc-a": Mode.ORDER}, {}, {}, Limits(), (), most_number=67108865)]
-    assert not [*look_over_served({"vc-a": Mode.PACK}, {}, {}, Limits(), (), most_number=67043328)]
+    assert not [*check_served({"vc-a": Mode.ORDER}, {}, {}, Limits(), (), most_number=67108865)]
+    assert not [*check_served({"vc-a": Mode.PACK}, {}, {}, Limits(), (), most_number=67043328)]
 
 
 QOS = """\

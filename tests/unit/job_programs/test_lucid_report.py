@@ -58,7 +58,7 @@ def test_what_a_job_reports_is_what_lucidd_reads(tmp_path: Path) -> None:
     assert call(tmp_path, "--epochs", "1", "--epoch-s", "40", "--loss", "0.5", "--batch", "256").returncode == 0
     assert call(tmp_path, "--epochs", "2", "--epoch-s", "30", "--loss", "0.3", LUCID_NODES="1").returncode == 0
     assert call(tmp_path, "--epochs", "3", "--epoch-s", "29", "--gpus", "2").returncode == 0
-    found = Reports(str(tmp_path)).of("7", os.getuid(), 5.0)
+    found = Reports(str(tmp_path)).report_of("7", os.getuid(), 5.0)
     assert found.progress is not None, found.refused
     assert found.progress.epochs == 3.0
     assert found.progress.epoch_s == ((4, 40.0), (2, 29.0))
@@ -230,7 +230,7 @@ def test_what_stands_at_a_jobs_number_neither_stops_it_nor_lucidd(tmp_path: Path
     home = tmp_path / f"u{os.getuid()}"
     home.mkdir()
     ODD[odd](home / "7.json")
-    assert (found := Reports(str(tmp_path)).of("7", os.getuid(), 1.0)) is not None
+    assert (found := Reports(str(tmp_path)).report_of("7", os.getuid(), 1.0)) is not None
     assert found.refused
     done = subprocess.run(
         [PYTHON, "-IB", str(SLURM / "lucid_report.py"), "--epochs", "3"], capture_output=True, text=True, timeout=20,
@@ -307,11 +307,11 @@ def test_a_neighbour_who_came_first_stops_no_job(common: Path, before: str) -> N
     home = Path(seen.stdout.strip())
     assert (home.stat().st_uid, home.stat().st_mode & 0o777) == (ALICE, 0o755), "whatever her umask"
     assert (home == common / f"u{ALICE}") == (before == "nothing")
-    found = Reports(str(common)).of("7", ALICE, 1.0)
+    found = Reports(str(common)).report_of("7", ALICE, 1.0)
     assert found is not None
     assert found.progress is not None, found.refused
     assert found.progress.epochs == 2.0
-    assert Reports(str(common)).of("7", BOB, 1.0) is None
+    assert Reports(str(common)).report_of("7", BOB, 1.0) is None
     shows = "import os; print(os.environ['LUCID_CHECKPOINTS'])"
     runs = [by_alice(common, "lucid_run.py", "--checkpoints", str(common), PUBLIC, "-c", shows) for _ in range(2)]
     assert {run.stdout for run in runs} == {f"{home}/7\n" * 2}, runs[0].stderr
@@ -334,8 +334,8 @@ def test_names_of_others_are_listed_now_and_then_only(common: Path, monkeypatch:
     monkeypatch.setattr(untrusted, "other_names", lambda folder: looks.append(folder) or iter(()))
     reports = Reports(str(common))
     for now_s in range(60):
-        reports.of("7", ALICE, float(now_s))
-        reports.of("8", BOB, float(now_s))
+        reports.report_of("7", ALICE, float(now_s))
+        reports.report_of("8", BOB, float(now_s))
     assert len(looks) == 2
 
 
@@ -349,9 +349,9 @@ def test_millions_of_names_stop_lucidd_for_a_moment_and_hide_nothing(
     millions = itertools.repeat((ALICE, str(common / f"u{ALICE}.{0:016x}")), 2_000_000)
     monkeypatch.setattr(untrusted, "other_names", lambda _: itertools.chain(millions, [(ALICE, str(home))]))
     reports, longest_s, look = Reports(str(common)), 0.0, 0
-    while reports.of("7", ALICE, float(look)) is None:
+    while reports.report_of("7", ALICE, float(look)) is None:
         began, look = time.monotonic(), look + 1
-        reports.of("7", ALICE, float(look))
+        reports.report_of("7", ALICE, float(look))
         longest_s = max(longest_s, time.monotonic() - began)
         assert look < 500
     assert look > 1
@@ -368,7 +368,7 @@ def test_a_folder_that_others_may_write_to_is_nobodys(common: Path) -> None:
     done = by_alice(common, "lucid_run.py", "--checkpoints", str(common), PUBLIC, "-c", "pass")
     assert done.returncode == 0, done.stderr
     assert by_alice(common, "lucid_report.py", "--epochs", "2").returncode == 0
-    assert (found := Reports(str(common)).of("7", ALICE, 1.0)) is not None
+    assert (found := Reports(str(common)).report_of("7", ALICE, 1.0)) is not None
     assert found.progress is not None
 
 
@@ -387,4 +387,4 @@ def test_root_of_a_container_is_the_jobs_user(common: Path) -> None:
         pytest.skip("no user namespaces here")
     done = by_alice(common, "lucid_report.py", "--epochs", "2", before=inside, SLURM_JOB_UID=str(ALICE))
     assert done.returncode == 0, done.stderr
-    assert Reports(str(common)).of("7", ALICE, 1.0) is not None
+    assert Reports(str(common)).report_of("7", ALICE, 1.0) is not None

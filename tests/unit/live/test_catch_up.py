@@ -22,7 +22,7 @@ from lucid.daemon.learning.child import ended_from
 from lucid.daemon.learning.models import WithContention
 from lucid.daemon.loop import Daemon
 from lucid.daemon.reporting import replan as last_plan
-from lucid.daemon.reporting.starts import STARTS, Span, StartsAhead, told_starts
+from lucid.daemon.reporting.starts import STARTS, Span, StartsAhead, starts_from_view
 from lucid.errors import ActionRefused, ClusterError, ClusterUnavailable
 from lucid.models.history import HistoryPredictor
 from lucid.slurm.accounting import Accounted, accounted_from
@@ -276,7 +276,7 @@ def told(at_s: float, starting: tuple[str, ...] = (), **starts: Span | None) -> 
     written = json.loads(json.dumps(StartsAhead(at_s, starts).to_dict()))
     actions = tuple(Action(job_id, VC, start("n1:0-7")) for job_id in starting)
     plan = Plan(100.0, {VC: PartitionPlan({action.job_id: action.decision for action in actions}, actions)})
-    found = told_starts(written, snapshot, plan)
+    found = starts_from_view(written, snapshot, plan)
     return None if found is None else dict(found.starts_in_s)
 
 
@@ -300,7 +300,7 @@ def test_it_does_not_hold_where_it_is_old_or_knows_not_all_who_wait() -> None:
 
 @pytest.mark.parametrize("written", [None, {}, [], {"at_s": "x", "starts": {}, "own_ahead_s": {}, "ahead_s": 1.0}])
 def test_what_another_version_wrote_is_passed_over(written: Any) -> None:
-    assert told_starts(written, snap(100.0, part(nodes(1, 8), [])), Plan(100.0, {})) is None
+    assert starts_from_view(written, snap(100.0, part(nodes(1, 8), [])), Plan(100.0, {})) is None
 
 
 def test_how_far_was_planned_ahead_is_kept() -> None:

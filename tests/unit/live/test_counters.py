@@ -439,7 +439,7 @@ def test_idle_hours_in_metrics_are_those_of_the_command(site: Site, monkeypatch:
     from lucid.cli.main import lucidctl
     from lucid.cli.site import efficiency
 
-    monkeypatch.setattr(efficiency, "told_live", lambda _config: settings)
+    monkeypatch.setattr(efficiency, "live_published_settings", lambda _config: settings)
     told = CliRunner().invoke(lucidctl, ["efficiency", "--json", "--config", str(site.folder / "lucid.toml")])
     data = json.loads(told.output)
     assert data["total"]["wasted_gpu_h"] == {"idle_from_start": pytest.approx(0.5)}

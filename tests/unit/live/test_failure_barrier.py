@@ -26,7 +26,7 @@ from lucid.models.history import HistoryPredictor
 from lucid.orchestrator.planner import PolicyHost
 from lucid.orchestrator.policies.lucid.plan import LucidMemory
 from lucid.orchestrator.policies.shadow import Kept, Shadow
-from lucid.setup.doctor_state import look_over_state
+from lucid.setup.doctor_state import check_state
 from lucid.slurm.heartbeat import read_heartbeat
 from lucid.slurm.records.request import Request
 
@@ -111,7 +111,7 @@ def test_a_slurm_of_another_form_is_told_by_name_and_nobody_is_let_go_for_it(sit
     assert {n: site.slurm.records[n].held for n in before} == {n: job.held for n, job in before.items()}
     assert read_heartbeat(site.folder / "run/heartbeat") == beat
     assert len(fed) == well + turns, "to start it anew would not help"
-    assert any(words in item.what for item in look_over_state(site.settings, site.slurm.now))
+    assert any(words in item.what for item in check_state(site.settings, site.slurm.now))
     client.error = None
     site.turns(600.0)
     assert {job.state for job in site.slurm.records.values()} == {"COMPLETED", "RUNNING"}
@@ -171,7 +171,7 @@ def test_each_kind_is_told_once_with_its_traceback(caplog: pytest.LogCaptureFixt
         assert len(caplog.records) == 1
         for n in range(1000):
             fails(StoreError("x" * n))
-    assert len(turns._told) <= 200
+    assert len(turns._reported) <= 200
 
 
 def test_what_is_beside_the_turns_ends_nothing(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -251,7 +251,7 @@ def test_a_job_that_the_models_cannot_take_has_a_first_guess() -> None:
     assert guarded.pair_speed(JobProfile(1, 1, 1), JobProfile(1, 1, 1)) == "failed"
     guarded.learn([Ended(bad, 1.0, 1.0), Ended(good, 1.0, 1.0)])
     assert brittle.learned == ["1"]
-    assert set(left_out.told()["predictions of the models"]["first"]) == {"job 2", "a pair"}
+    assert set(left_out.summary()["predictions of the models"]["first"]) == {"job 2", "a pair"}
 
 
 def test_a_pair_model_that_fails_makes_no_pair_and_explain_says_so(site: Site) -> None:

@@ -17,7 +17,7 @@ from lucid.errors import ClusterUnavailable
 from lucid.node.reports import HealthFolder, health_folder, write_health
 from lucid.orchestrator.capacity.gpus_out import judge
 from lucid.places import profiles_folder
-from lucid.setup.doctor_state import look_over_state
+from lucid.setup.doctor_state import check_state
 from lucid.slurm.act.placeholders import NAME
 
 RULES = GpuHealthSettings()
@@ -253,7 +253,7 @@ def test_numbers_that_do_not_fit_those_of_the_sampler_are_told(site: Sick) -> No
     assert json.loads(site.ctl("status", "--json"))["gpu_health"]["odd_numbers"] == [odd]
     says = "n1: by their types Slurm's GPUs are those with the device numbers 0, 1, 2, 3, and its sampler sees 0, 1"
     assert says in site.ctl("gpu", "health")
-    (bad,) = [one for one in look_over_state(site.settings, site.slurm.now) if says in one.what]
+    (bad,) = [one for one in check_state(site.settings, site.slurm.now) if says in one.what]
     assert bad.level == "bad"
 
 

@@ -60,9 +60,9 @@ def test_the_good_records_beside_a_bad_one_are_what_they_were(bad: Any) -> None:
     alone = jobs(RUNNING, WAITING)
     beside = jobs(RUNNING, bad, WAITING, left_out=left_out)
     assert [job for job in beside if not job.unread] == alone
-    assert left_out.told()["jobs"]["now"] == 1
+    assert left_out.summary()["jobs"]["now"] == 1
     jobs(RUNNING, WAITING, left_out=left_out)
-    assert (left_out.told()["jobs"]["now"], left_out.told()["jobs"]["ever"]) == (0, 1)
+    assert (left_out.summary()["jobs"]["now"], left_out.summary()["jobs"]["ever"]) == (0, 1)
 
 
 @pytest.mark.parametrize(
@@ -215,7 +215,7 @@ def test_other_lists_have_the_same_barrier() -> None:
     share = {"type": ["USER"], "parent": "ml", "name": "ann", "fairshare": {"factor": {"set": True, "number": 0.5}}}
     shares = {"shares": {"shares": [share, 5, {**share, "name": "bob", "fairshare": {"factor": {"set": 1}}}]}}
     assert fair_shares_from(shares, left_out) == {("ml", "ann"): 0.5}
-    assert {source: told["now"] for source, told in left_out.told().items()} == {
+    assert {source: told["now"] for source, told in left_out.summary().items()} == {
         "nodes": 3, "accounting": 2, "shares": 2,
     }  # fmt: skip
     with pytest.raises(ClusterError):
@@ -229,7 +229,7 @@ def test_each_record_is_logged_once_and_memory_is_bounded(caplog: pytest.LogCapt
         for _ in range(3):
             jobs(*many, left_out=left_out)
     assert len(caplog.records) == 1000
-    told = left_out.told()["jobs"]
+    told = left_out.summary()["jobs"]
     assert (told["now"], len(told["first"])) == (3000, 5)
 
 

@@ -86,7 +86,7 @@ def test_what_is_submitted_counts_from_the_next_bin_on(tmp_path: Path, snapshots
     busy(site, 12)
     site.submit("1", 2, run_s=30.0)
     site.turns(BIN_S + 100.0)
-    assert snapshots[-1].arrivals.of("vc") == 7.0, "12 GPUs an hour ago, and 2 now, in two hours"
+    assert snapshots[-1].arrivals.per_hour("vc") == 7.0, "12 GPUs an hour ago, and 2 now, in two hours"
 
 
 def test_the_picture_for_lucidctl_keeps_the_forecast_and_whose_it_is() -> None:
@@ -150,7 +150,7 @@ def test_a_forecast_that_fails_is_told_and_means_answer(tmp_path: Path, monkeypa
     monkeypatch.setattr(ThroughputModel, "gpus_per_hour", lambda *_: 1 / 0)
     left_out = LeftOut()
     assert forecast(tmp_path, 30, left_out).by == "seasonal means"
-    assert "division by zero" in str(left_out.told())
+    assert "division by zero" in str(left_out.summary())
 
 
 TIME_AWARE = settings_from({"policy": {"profiling": {"time_aware": True}}}, "test")
@@ -165,7 +165,7 @@ def said(scenario: Scenario, now_s: float) -> ArrivalForecast:
     assert forecaster is not None
     for item in scenario.trace.jobs:
         if item.job.submit_s <= now_s:
-            forecaster.saw(item.job)
+            forecaster.observe(item.job)
     return forecaster.forecast(now_s)
 
 
@@ -217,7 +217,7 @@ def test_a_learned_forecast_is_trained_on_the_past_of_the_replay_alone(monkeypat
     jobs, by_day = [a_job(f"j{n}", 2, at_s) for n, at_s in enumerate(hourly(40))], []
     for day in range(1, 40):
         for job in jobs[24 * (day - 1) : 24 * day]:
-            forecaster.saw(job)
+            forecaster.observe(job)
         by_day.append(forecaster.forecast(day * DAY_S).by)
     assert by_day.index("throughput learned in this replay") == 24
     assert set(by_day[24:]) == {"throughput learned in this replay"}

@@ -27,7 +27,7 @@ from lucid.models.duration.model import DurationModel
 from lucid.models.library import Library, Version
 from lucid.models.packing.share_score import Node, ShareTree
 from lucid.models.predictor import ended_table
-from lucid.setup.doctor_state import look_over_state
+from lucid.setup.doctor_state import check_state
 from lucid.slurm.client import Breaker
 from lucid.slurm.heartbeat import WakeFile
 from lucid.slurm.view.power_saving import Boots
@@ -174,7 +174,7 @@ def test_a_damaged_version_is_passed_over_and_told(site: LearnedSite) -> None:
     assert (found["duration"]["version"], found["duration"]["trouble"]) == ("history means", True)
     assert found["share"]["version"] == "v1"
     assert "the duration model in service cannot be used" in site.ctl("status")
-    findings = [f for f in look_over_state(site.settings, 1e9) if "duration model" in f.what]
+    findings = [f for f in check_state(site.settings, 1e9) if "duration model" in f.what]
     assert [f.level for f in findings] == ["warn"]
     assert "rollback duration" in findings[0].remedy
     assert site.slurm.starts, "and jobs go on"
@@ -297,11 +297,11 @@ def test_boot_and_prolog_are_not_run_time(site: LearnedSite) -> None:
     boots, job = Boots(), replace(site.slurm.records["1"], state="RUNNING", start_s=100.0)
     booting = replace(job, flags=frozenset({"CONFIGURING"}))
     for record, at_s in ((booting, 120.0), (booting, 150.0), (job, 180.0)):
-        boots.saw([record], at_s)
+        boots.observe([record], at_s)
     ended = replace(job, state="FAILED", end_s=300.0)
-    boots.saw([ended], 310.0)
+    boots.observe([ended], 310.0)
     assert boots.ran_s(ended) == 150.0
-    boots.saw([], 320.0)
+    boots.observe([], 320.0)
     assert boots.ran_s(ended) == 200.0, "what was seen of a job is forgotten with it"
-    boots.saw([booting], 150.0)
+    boots.observe([booting], 150.0)
     assert boots.ran_s(replace(ended, state="COMPLETED")) == 150.0, "it began and ended between two looks"

@@ -283,8 +283,8 @@ def test_a_naive_predictor_that_fails_is_about_one_job(tmp_path: Path, monkeypat
 
 
 def seen(errors: PlanErrors, now_s: float, why: str = "", name: str = "a") -> frozenset[str]:
-    errors.saw(Plan(now_s, {name: PartitionPlan({}, error=why), "b": PartitionPlan({})}))
-    return errors.let_go
+    errors.observe(Plan(now_s, {name: PartitionPlan({}, error=why), "b": PartitionPlan({})}))
+    return errors.released
 
 
 def test_an_error_that_comes_back_at_once_lets_go_at_once_and_for_as_long_again() -> None:

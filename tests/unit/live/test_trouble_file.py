@@ -22,7 +22,7 @@ from lucid.daemon import barrier as trouble
 from lucid.daemon.barrier import TroubleFile, lives_in_trouble, persistently
 from lucid.daemon.learning.child import Children
 from lucid.errors import StoreError
-from lucid.setup.doctor_state import look_over_state
+from lucid.setup.doctor_state import check_state
 from lucid.store.sqlite import SqliteStore
 
 FULL = "lucid.db: cannot be written (database or disk is full)"
@@ -45,7 +45,7 @@ def full(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def told(site: Site) -> list[str]:
-    return [f"{item.what} → {item.remedy}" for item in look_over_state(site.settings, site.slurm.now) if item.remedy]
+    return [f"{item.what} → {item.remedy}" for item in check_state(site.settings, site.slurm.now) if item.remedy]
 
 
 def test_doctor_tells_the_cause_of_a_lucidd_that_lives_and_cannot_write_its_store(

@@ -51,7 +51,7 @@ def model() -> DurationModel:
 @pytest.fixture(scope="module")
 def history(model: DurationModel, jobs: JobTable) -> DurationHistory:
     history = model.serve(DurationHistory())
-    history.add(jobs.take(np.arange(600)))
+    history.add(jobs.select(np.arange(600)))
     return history
 
 
@@ -72,42 +72,42 @@ def profiled(rows: int = 700, seed: int = 5, told: bool = True) -> JobTable:
 
 @pytest.fixture(scope="module")
 def told() -> DurationModel:
-    return fit_durations(profiled().take(np.arange(500)))
+    return fit_durations(profiled().select(np.arange(500)))
 
 
 def test_what_was_measured_of_a_job_corrects_its_estimate_and_says_so(told: DurationModel) -> None:
     jobs, model = profiled(), told
     assert model.profiled_weight == 1.0
-    later = jobs.take(np.arange(500, 700))
-    later = later.take(np.isfinite(later.profile["gpu_util"]))
-    history, blind = DurationHistory.of(jobs.take(np.arange(500))), dataclasses.replace(later, profile={})
+    later = jobs.select(np.arange(500, 700))
+    later = later.select(np.isfinite(later.profile["gpu_util"]))
+    history, blind = DurationHistory.from_jobs(jobs.select(np.arange(500))), dataclasses.replace(later, profile={})
 
     def spread(table: JobTable) -> float:  # all of them outlive their estimates: that is not the tables' business
         return float((to_log(model.predict(table, history).point_s) - to_log(later.duration_s)).std())
 
     assert spread(later) < 0.5 * spread(blind)
-    why = model.explain_facts(later.take([0]), history.facts(later.take([0])))
+    why = model.explain_facts(later.select([0]), history.facts(later.select([0])))
     assert "measured gpu_util" in [term.term for term in why.terms]
     assert why.intercept + math.fsum(term.score for term in why.terms) == pytest.approx(why.score, abs=1e-9)
-    assert why.estimate_s == pytest.approx(model.predict(later.take([0]), history).point_s[0])
+    assert why.estimate_s == pytest.approx(model.predict(later.select([0]), history).point_s[0])
     again = DurationModel.from_json(json.loads(json.dumps(model.to_json())))
     assert np.array_equal(again.predict(later, history).point_s, model.predict(later, history).point_s)
 
 
 def test_a_measurement_that_tells_nothing_changes_no_estimate() -> None:
-    model = fit_durations(profiled(told=False).take(np.arange(500)))
+    model = fit_durations(profiled(told=False).select(np.arange(500)))
     assert (model.profiled_tables, model.profiled_weight) == (None, 0.0)
 
 
 def test_a_job_at_its_submission_is_not_taken_for_one_too_short_to_be_measured(told: DurationModel) -> None:
     blind = dataclasses.replace(profiled(), profile={})
-    past, later = blind.take(np.arange(500)), blind.take(np.arange(500, 700))
-    found = [model.predict(later, DurationHistory.of(past)).point_s for model in (told, fit_durations(past))]
+    past, later = blind.select(np.arange(500)), blind.select(np.arange(500, 700))
+    found = [model.predict(later, DurationHistory.from_jobs(past)).point_s for model in (told, fit_durations(past))]
     assert np.array_equal(*found)
 
 
 def someone_new(gpus: float = 1.0) -> JobTable:
-    return JobTable.of(user=["new"], gpus=[gpus], cpus=[4.0], limit_s=[HOUR * 48], submit_s=[1e7])
+    return JobTable.from_columns(user=["new"], gpus=[gpus], cpus=[4.0], limit_s=[HOUR * 48], submit_s=[1e7])
 
 
 def test_beats_the_running_median_where_requests_tell(jobs: JobTable) -> None:
@@ -128,7 +128,7 @@ def test_is_as_good_as_the_median_where_nothing_helps() -> None:
     habit = np.where(np.arange(size) // 3 % 2 == 0, 100.0, 10_000.0)
     submit = np.arange(size) * 20_000.0
     flip = rng.permutation(habit)
-    table = JobTable.of(
+    table = JobTable.from_columns(
         user=["ann"] * size, submit_s=submit, duration_s=flip, end_s=submit + flip, limit_s=[9e5] * size
     )
     result = walk_forward(table, 800, refits=2)
@@ -138,14 +138,14 @@ def test_is_as_good_as_the_median_where_nothing_helps() -> None:
 
 def test_new_user_is_given_the_mean_of_the_same_gpu_demand() -> None:
     size = 40
-    table = JobTable.of(
+    table = JobTable.from_columns(
         user=["ann"] * size,
         gpus=[1.0, 8.0] * (size // 2),
         submit_s=np.arange(size) * 1e4,
         duration_s=[90.0, 9990.0] * (size // 2),
         end_s=np.arange(size) * 1e4 + 9990.0,
     )
-    history = DurationHistory.of(table)
+    history = DurationHistory.from_jobs(table)
     for gpus, seconds in ((1.0, 90.0), (8.0, 9990.0)):
         estimate = DurationModel.untrained().predict(someone_new(gpus), history)
         assert estimate.point_s[0] == pytest.approx(seconds)
@@ -160,8 +160,8 @@ def test_with_nothing_finished_it_says_default() -> None:
 def test_new_name_falls_back_on_the_users_history(
     model: DurationModel, history: DurationHistory, jobs: JobTable
 ) -> None:
-    known = jobs.take([700])
-    renamed = JobTable.of(
+    known = jobs.select([700])
+    renamed = JobTable.from_columns(
         user=known.user, name=["never seen before"], cpus=[64.0], gpus=[1.0], submit_s=known.submit_s
     )
     median = DurationModel.untrained().predict(renamed, history).point_s[0]
@@ -170,15 +170,15 @@ def test_new_name_falls_back_on_the_users_history(
 
 
 def test_a_newcomer_with_a_little_history_is_given_the_own_median_and_told_so(model: DurationModel) -> None:
-    table = JobTable.of(
+    table = JobTable.from_columns(
         user=["newcomer"] * 3,
         submit_s=[0.0, 1.0, 2.0],
         end_s=[50.0, 60.0, 90.0],
         duration_s=[40.0, 50.0, 80.0],
     )
-    history = DurationHistory.of(table)
+    history = DurationHistory.from_jobs(table)
     for cpus in (np.nan, 4.0):
-        job = JobTable.of(user=["newcomer"], cpus=[cpus], submit_s=[3.0])
+        job = JobTable.from_columns(user=["newcomer"], cpus=[cpus], submit_s=[3.0])
         estimate = model.predict(job, history)
         assert estimate.point_s[0] == pytest.approx(50.0)
         assert estimate.source[0] == "user median"
@@ -186,7 +186,7 @@ def test_a_newcomer_with_a_little_history_is_given_the_own_median_and_told_so(mo
 
 
 def test_too_few_jobs_train_nothing(jobs: JobTable) -> None:
-    assert fit_durations(jobs.take(np.arange(50))).choice.name == "no model"
+    assert fit_durations(jobs.select(np.arange(50))).choice.name == "no model"
 
 
 @settings(max_examples=examples(200), deadline=None)
@@ -194,8 +194,8 @@ def test_too_few_jobs_train_nothing(jobs: JobTable) -> None:
 def test_terms_and_intercept_sum_to_the_score(
     model: DurationModel, history: DurationHistory, jobs: JobTable, row: int, limit: float
 ) -> None:
-    one = jobs.take([row])
-    job = JobTable.of(
+    one = jobs.select([row])
+    job = JobTable.from_columns(
         user=one.user, name=one.name, cpus=one.cpus, gpus=one.gpus, limit_s=[limit], submit_s=one.submit_s
     )
     told = model.explain_facts(job, history.facts(job))
@@ -248,7 +248,9 @@ def test_inconsistent_files_are_refused(model: DurationModel, path: tuple[str, .
 def test_the_limit_caps_the_estimate_and_its_interval(
     model: DurationModel, history: DurationHistory, jobs: JobTable
 ) -> None:
-    job = JobTable.of(user=jobs.user[:50], gpus=np.ones(50), limit_s=np.full(50, 120.0), submit_s=np.full(50, 1e7))
+    job = JobTable.from_columns(
+        user=jobs.user[:50], gpus=np.ones(50), limit_s=np.full(50, 120.0), submit_s=np.full(50, 1e7)
+    )
     estimate = model.predict(job, history)
     assert (estimate.point_s <= 120.0).all()
     assert (estimate.high_s <= 120.0).all()
@@ -259,7 +261,7 @@ def test_no_leak_changing_the_future_moves_no_earlier_estimate(jobs: JobTable) -
     now = float(jobs.submit_s[800])
     future = jobs.end_s >= now
     columns = {name: getattr(jobs, name) for name in ("user", "name", "partition", "gpus", "cpus", "nodes")}
-    changed = JobTable.of(
+    changed = JobTable.from_columns(
         **columns,
         limit_s=jobs.limit_s,
         submit_s=jobs.submit_s,
@@ -284,7 +286,7 @@ def test_monotone_constraints_hold(jobs: JobTable) -> None:
 def test_remaining_time_grows_past_the_estimate_and_ends_at_the_limit(
     model: DurationModel, history: DurationHistory, jobs: JobTable
 ) -> None:
-    one = model.predict(jobs.take([700]), history)
+    one = model.predict(jobs.select([700]), history)
     point = float(one.point_s[0])
     ran = [0.0, 0.5 * point, 5 * point, 47.99 * HOUR]
     fresh, half, late, last = (float(model.remaining_s(one, np.array([t]))[0]) for t in ran)
@@ -327,7 +329,7 @@ def steady_and_erratic(rows: int = 400) -> JobTable:
         steady, np.where(number % 13 == 0, 72 * HOUR, 30.0), np.where(number // 4 % 5 == 0, 48 * HOUR, 0.0)
     )
     submit = number * 4000.0
-    return JobTable.of(
+    return JobTable.from_columns(
         user=np.where(steady, "steady", "erratic").tolist(),
         submit_s=submit,
         duration_s=seconds,
@@ -338,14 +340,14 @@ def steady_and_erratic(rows: int = 400) -> JobTable:
 def test_one_users_surprise_is_not_multiplied_by_anothers_spread() -> None:
     table = steady_and_erratic()
     facts, longest_s = replay(table)[200:], 72 * HOUR
-    past = table.take(np.arange(200, len(table)))
+    past = table.select(np.arange(200, len(table)))
     bare = DurationModel.untrained()
     guessed = bare.predict_facts(past, facts)
     misses = residual(to_log(past.duration_s), bare.point_log(past, facts), guessed.scale)
     assert misses.max() * guessed.scale.max() > math.log(sys.float_info.max), "no float would hold it"
 
     model = dataclasses.replace(bare, interval=IntervalTracker(misses.tolist(), longest_s))
-    history, job = DurationHistory.of(table), JobTable.of(user=["erratic"], submit_s=[1e9])
+    history, job = DurationHistory.from_jobs(table), JobTable.from_columns(user=["erratic"], submit_s=[1e9])
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         estimate = model.predict(job, history)
@@ -385,7 +387,7 @@ def test_evaluation_refuses_rows_out_of_range(tmp_path: Path) -> None:
 
 
 def test_ten_thousand_jobs_within_the_budget(model: DurationModel, history: DurationHistory, jobs: JobTable) -> None:
-    many = jobs.take(np.resize(np.arange(600, 900), 10_000))
+    many = jobs.select(np.resize(np.arange(600, 900), 10_000))
     seconds = []
     for _ in range(5):
         start = time.process_time()  # of this process: tests share their machine
@@ -424,6 +426,6 @@ def test_never_worse_than_the_running_median_by_one_percent(log: str, row: int) 
 
 
 def test_replay_continues_a_history(jobs: JobTable) -> None:
-    history = DurationHistory.of(jobs.take(np.arange(300)))
-    late = JobTable.of(user=["user00"], submit_s=[1e9], end_s=[2e9], duration_s=[1.0])
+    history = DurationHistory.from_jobs(jobs.select(np.arange(300)))
+    late = JobTable.from_columns(user=["user00"], submit_s=[1e9], end_s=[2e9], duration_s=[1.0])
     np.testing.assert_array_equal(replay(late, history), history.facts(late))

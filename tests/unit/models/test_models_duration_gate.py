@@ -125,11 +125,11 @@ def test_a_win_in_seconds_does_not_hide_that_what_was_issued_lost_in_logs() -> N
 def test_a_job_is_judged_by_what_was_known_at_its_submission() -> None:
     """A burst: fifty jobs submitted at once. Their own ends tell nothing of them when they were submitted."""
     size = 50
-    first = JobTable.of(user=["ann"] * 5, submit_s=np.arange(5) * 10.0, end_s=np.arange(5) * 10.0 + 1.0,
+    first = JobTable.from_columns(user=["ann"] * 5, submit_s=np.arange(5) * 10.0, end_s=np.arange(5) * 10.0 + 1.0,
                         duration_s=[100.0] * 5, cpus=[1.0] * 5)  # fmt: skip
-    burst = JobTable.of(user=["ann"] * size, submit_s=[100.0] * size, end_s=2000.0 + np.arange(size),
+    burst = JobTable.from_columns(user=["ann"] * size, submit_s=[100.0] * size, end_s=2000.0 + np.arange(size),
                         duration_s=[1900.0] * size, cpus=[4.0] * size)  # fmt: skip
-    history = DurationHistory.of(first)
+    history = DurationHistory.from_jobs(first)
     before = history.records["ann"]
     history.add(burst)
     sums, statistics = history.records["ann"], len(STATISTICS)
@@ -152,12 +152,14 @@ def test_a_user_whose_requests_tell_is_served_by_them_and_another_by_the_median(
     user = np.where(np.arange(size) % 2 == 0, "tells", "same")
     durations = np.where(user == "tells", np.where(cpus > 1, 9000.0, 60.0), 500.0)
     submit = np.arange(size) * 20_000.0
-    jobs = JobTable.of(user=user, cpus=cpus, submit_s=submit, duration_s=durations, end_s=submit + durations)
+    jobs = JobTable.from_columns(
+        user=user, cpus=cpus, submit_s=submit, duration_s=durations, end_s=submit + durations
+    )
     late = replay(jobs)[-2:]
     served = dict(zip(user[-2:], late[:, OPTION].astype(int), strict=True))
     assert served == {"tells": OPTIONS.index("statistic"), "same": 0}
-    model, history = DurationModel.untrained(), DurationHistory.of(jobs)
-    job = JobTable.of(user=["tells"], cpus=[64.0], submit_s=[9e9])
+    model, history = DurationModel.untrained(), DurationHistory.from_jobs(jobs)
+    job = JobTable.from_columns(user=["tells"], cpus=[64.0], submit_s=[9e9])
     told = model.explain_facts(job, history.facts(job))
     assert told.estimate_s == pytest.approx(9000.0, rel=0.1)
     assert told.source.startswith("request median (its error was 0.")
@@ -179,7 +181,7 @@ def drifting(size: int = 200) -> JobTable:
     """One user; every job takes 2 % longer than the one before."""
     durations = 100.0 * 1.02 ** np.arange(size)
     submit = np.arange(size) * 20_000.0
-    return JobTable.of(user=["ann"] * size, submit_s=submit, duration_s=durations, end_s=submit + durations)
+    return JobTable.from_columns(user=["ann"] * size, submit_s=submit, duration_s=durations, end_s=submit + durations)
 
 
 @pytest.mark.parametrize(("off", "option"), [(0.0, "tables"), (-0.7, "statistic")])
@@ -194,8 +196,8 @@ def test_tables_are_judged_on_jobs_that_ended_after_they_had_learned(off: float,
 def test_after_a_restart_the_records_are_the_same() -> None:
     jobs, running = drifting(), judging(0.7)
     for row in range(len(jobs)):
-        running.add(jobs.take([row]))
-    late = JobTable.of(user=["ann"], submit_s=[1e9])
+        running.add(jobs.select([row]))
+    late = JobTable.from_columns(user=["ann"], submit_s=[1e9])
     again = judging(0.7)
     again.add(jobs)
     np.testing.assert_array_equal(running.facts(late), again.facts(late))
@@ -203,7 +205,7 @@ def test_after_a_restart_the_records_are_the_same() -> None:
 
 
 def test_records_survive_the_library_and_wrong_ones_are_refused() -> None:
-    history = DurationHistory.of(drifting())
+    history = DurationHistory.from_jobs(drifting())
     model = dataclasses.replace(DurationModel.untrained(), records=history.records, learned_until_s=5e5)
     back = DurationModel.from_json(json.loads(json.dumps(model.to_json())))
     assert back.records == model.records

@@ -25,7 +25,7 @@ from lucid.cli.learn.evaluate import evaluate
 from lucid.errors import LucidError, ModelError, TraceError
 from lucid.models.additive import AdditiveModel, Axis, Term
 from lucid.models.packing.share_score import Node, ShareTree
-from lucid.models.page import additive_page, picture_of_term, tree_page
+from lucid.models.page import additive_page, chart_of_term, tree_page
 from scenes.models import light_training
 
 
@@ -205,7 +205,7 @@ def test_the_page_has_a_picture_of_each_term_and_escapes_names(tmp_path: Path) -
 
 
 def test_the_steps_on_the_page_are_the_scores() -> None:
-    _, picture, _ = picture_of_term(MODEL.terms[0])
+    _, picture, _ = chart_of_term(MODEL.terms[0])
     touched = [mark.tip for mark in picture.marks if mark.kind == "touch"]
     scores, weights = MODEL.terms[0].scores, MODEL.terms[0].weights
     assert len(touched) == len(GPUS.cuts) + 1

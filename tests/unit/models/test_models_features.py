@@ -36,7 +36,9 @@ def jobs_of(rows: list[tuple[str, float, float, float]]) -> JobTable:
     """Rows of user, submit, wait, duration."""
     user, submit, wait, duration = zip(*rows, strict=True)
     ends = [s + w + d for s, w, d in zip(submit, wait, duration, strict=True)]
-    return JobTable.of(user=user, submit_s=submit, end_s=ends, duration_s=duration, limit_s=[9e9] * len(rows))
+    return JobTable.from_columns(
+        user=user, submit_s=submit, end_s=ends, duration_s=duration, limit_s=[9e9] * len(rows)
+    )
 
 
 job_rows = st.lists(
@@ -74,7 +76,7 @@ def test_no_leak_what_ends_later_changes_nothing_before(
     jobs = jobs_of(rows).by_submit()
     now = data.draw(st.sampled_from(jobs.submit_s.tolist()))
     future = jobs.end_s >= now
-    changed = JobTable.of(
+    changed = JobTable.from_columns(
         user=jobs.user.tolist(),
         submit_s=jobs.submit_s,
         end_s=np.where(future, jobs.end_s + 1000.0, jobs.end_s),
@@ -91,7 +93,7 @@ def test_batched_facts_equal_the_replays_last_view(rows: list[tuple[str, float, 
     jobs = jobs_of(rows)
     late = jobs_of([("ann", 1e6, 0.0, 1.0), ("new", 1e6, 0.0, 1.0), ("ann", 1e6, 0.0, 1.0)])
     both = jobs_of([*rows, ("ann", 1e6, 0.0, 1.0), ("new", 1e6, 0.0, 1.0), ("ann", 1e6, 0.0, 1.0)])
-    np.testing.assert_array_equal(DurationHistory.of(jobs).facts(late), replay(both)[len(rows) :])
+    np.testing.assert_array_equal(DurationHistory.from_jobs(jobs).facts(late), replay(both)[len(rows) :])
 
 
 def test_a_history_fed_in_pieces_is_the_same() -> None:
@@ -99,9 +101,9 @@ def test_a_history_fed_in_pieces_is_the_same() -> None:
     order = np.argsort(jobs.end_s, kind="stable")
     pieces = DurationHistory()
     for part in np.array_split(order, 5):
-        pieces.add(jobs.take(part))
+        pieces.add(jobs.select(part))
     assert len(pieces) == 60
-    np.testing.assert_array_equal(pieces.facts(jobs), DurationHistory.of(jobs).facts(jobs))
+    np.testing.assert_array_equal(pieces.facts(jobs), DurationHistory.from_jobs(jobs).facts(jobs))
 
 
 @given(st.floats(0, 1e8))
@@ -244,9 +246,9 @@ def test_refusals_name_file_line_column_value_and_remedy(tmp_path: Path) -> None
 
 def test_tables_refuse_unknown_and_uneven_columns() -> None:
     with pytest.raises(ModelError, match=r"\['colour'\]"):
-        JobTable.of(colour=["red"])
+        JobTable.from_columns(colour=["red"])
     with pytest.raises(ModelError, match="differ in length"):
-        JobTable.of(user=["a"], submit_s=[1.0, 2.0])
+        JobTable.from_columns(user=["a"], submit_s=[1.0, 2.0])
 
 
 START = datetime(2024, 1, 1)
@@ -417,7 +419,9 @@ def finished(hours: int, per_hour: int) -> JobTable:
     """Jobs of 2 GPUs that each run an hour."""
     submit = np.repeat(np.arange(hours) * 3600.0 + 1.7e9 // 3600 * 3600, per_hour)
     size = len(submit)
-    return JobTable.of(submit_s=submit, end_s=submit + 3600.0, duration_s=[3600.0] * size, gpus=[2.0] * size)
+    return JobTable.from_columns(
+        submit_s=submit, end_s=submit + 3600.0, duration_s=[3600.0] * size, gpus=[2.0] * size
+    )
 
 
 def test_bins_of_a_job_log_stop_before_those_whose_jobs_still_run() -> None:
@@ -426,7 +430,7 @@ def test_bins_of_a_job_log_stop_before_those_whose_jobs_still_run() -> None:
     assert bins.jobs.tolist() == [3.0] * 47
     assert bins.gpus.tolist() == [6.0] * 47
     assert bins.start[0].tzinfo is not None
-    for jobs in (finished(1, 3), JobTable.of(submit_s=[1.0], end_s=[9.0], duration_s=[8.0], gpus=[0.0])):
+    for jobs in (finished(1, 3), JobTable.from_columns(submit_s=[1.0], end_s=[9.0], duration_s=[8.0], gpus=[0.0])):
         with pytest.raises(TooFew):
             bins_of_jobs(jobs, 3600.0)
 

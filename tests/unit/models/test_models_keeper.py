@@ -47,7 +47,7 @@ def jobs() -> JobTable:
 
 
 def by_end(jobs: JobTable, count: int) -> JobTable:
-    return jobs.take(np.argsort(jobs.end_s)[:count])
+    return jobs.select(np.argsort(jobs.end_s)[:count])
 
 
 @pytest.fixture

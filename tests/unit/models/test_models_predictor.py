@@ -121,7 +121,7 @@ def test_terms_and_intercept_are_the_estimate(
 
 
 def test_it_says_what_the_model_says(learned: LearnedPredictor, model: DurationModel, past: list[Ended]) -> None:
-    history = DurationHistory.of(ended_table(past))
+    history = DurationHistory.from_jobs(ended_table(past))
     for item in past[::97]:
         table = ended_table([item])
         whole = model.predict(table, history)

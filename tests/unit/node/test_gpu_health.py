@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from lucid.core.gpu import KINDS, GpuCondition, GpuFault
-from lucid.node.health import HealthLooks
+from lucid.node.health import HealthPolls
 from lucid.node.nvml import NvmlMetrics
 from lucid.node.reports import HealthFolder, health_folder, read_health
-from lucid.profiler.gpu_health import LOOK_S, XIDS, HealthWatch
+from lucid.profiler.gpu_health import POLL_S, XIDS, HealthWatch
 from nvml_emulator import DRIVER_NOT_LOADED, GPU_IS_LOST, Board, Gpu, build, load, uuid_of
 
 GPUS = 8
@@ -44,7 +44,7 @@ class Machine:
 
     def start(self, boot: str = "boot-1") -> None:
         self.metrics = NvmlMetrics()
-        self.looks = HealthLooks(self.metrics, self.spool, self.profiles, "n1", self.said.append, boot)
+        self.looks = HealthPolls(self.metrics, self.spool, self.profiles, "n1", self.said.append, boot)
 
     def run(self, seconds: int, step: int = 1) -> None:
         self.board.write()
@@ -184,26 +184,26 @@ def test_a_sampler_that_starts_again_knows_what_was(machine: Machine) -> None:
 
 def test_another_card_in_its_place_has_no_past(machine: Machine) -> None:
     watch = HealthWatch("n1")
-    watch.look([GpuCondition("GPU-a", 0, remap_pending=True), GpuCondition("GPU-b", 1)], 10.0)
-    watch.look([GpuCondition("GPU-c", 0, remap_pending=False), GpuCondition("GPU-b", 1)], 13.0)
+    watch.observe([GpuCondition("GPU-a", 0, remap_pending=True), GpuCondition("GPU-b", 1)], 10.0)
+    watch.observe([GpuCondition("GPU-c", 0, remap_pending=False), GpuCondition("GPU-b", 1)], 13.0)
     assert [(card.uuid, card.faults) for card in watch.report(13.0).cards] == [("GPU-c", ()), ("GPU-b", ())]
 
 
 def test_the_folder_tells_what_is_new_who_is_silent_and_what_cannot_be_read(machine: Machine) -> None:
     folder = HealthFolder(health_folder(machine.profiles))
-    assert folder.look() == {}
+    assert folder.read() == {}
     machine.run(3)
-    first = folder.look()["n1"]
-    assert folder.look()["n1"] is first
+    first = folder.read()["n1"]
+    assert folder.read()["n1"] is first
     machine.board.gpus[0].xid = 79
     machine.run(3)
-    assert [card.index for card in folder.look()["n1"].cards if card.faults] == [0]
+    assert [card.index for card in folder.read()["n1"].cards if card.faults] == [0]
     path = health_folder(machine.profiles) / "n1.json"
     assert folder.silent(path.stat().st_mtime + 10) == []
     assert folder.silent(path.stat().st_mtime + 1000) == ["n1"]
     path.with_name("n2.json").write_text('{"format": 1, "node": "n1", "at_s": 1}')
     path.unlink()
-    assert list(folder.look()) == []
+    assert list(folder.read()) == []
     assert "n2.json" in folder.bad
 
 
@@ -214,8 +214,8 @@ def quiet(hours: float, seed: int) -> Iterator[tuple[float, list[GpuCondition] |
     well = [GpuCondition(uuid_of(i), i, "card", "", 0, False, False) for i in range(GPUS)]
     hot = dict.fromkeys(range(GPUS), 0.0)
     now_s, silent_until_s = 1.7e9, 0.0
-    for _ in range(int(hours * 3600 / LOOK_S)):
-        now_s += LOOK_S + chance.choice((0.0, 0.0, 0.0, 1.0))
+    for _ in range(int(hours * 3600 / POLL_S)):
+        now_s += POLL_S + chance.choice((0.0, 0.0, 0.0, 1.0))
         xids = {chance.randrange(GPUS): [chance.choice((13, 31, 43, 45, 94))]} if chance.random() < 1e-3 else {}
         if chance.random() < 2e-5:
             silent_until_s = now_s + 90.0
@@ -250,7 +250,7 @@ def alarms(hours: float, seed: int) -> list[GpuFault]:
         if seen is None:
             watch.silent(now_s)
         else:
-            watch.look(seen, now_s)
+            watch.observe(seen, now_s)
     return [fault for card in watch.report(0.0).cards for fault in card.faults if fault.bad]
 
 

@@ -180,9 +180,9 @@ def test_only_a_job_of_the_same_name_and_gpus_has_the_same_shares() -> None:
     assert [
         None if found is None else found.shares
         for found in (
-            like.of("ada", "train-1", 2, 1.0),
-            like.of("ada", "train-2", 2, 1.0),
-            like.of("ada", "train-1", 4, 1.0),
+            like.profile_of("ada", "train-1", 2, 1.0),
+            like.profile_of("ada", "train-2", 2, 1.0),
+            like.profile_of("ada", "train-1", 4, 1.0),
         )
     ] == [PROFILE.shares, None, None]
 
@@ -193,10 +193,10 @@ def test_kinds_of_one_job_each_do_not_add_up_for_ever(monkeypatch: pytest.Monkey
     for n in range(200):
         like.note("ada", f"once {'x' * n}", 1, PROFILE, float(n))
         like.note("ada", "often", 2, PROFILE, float(n))
-        assert like.of("ada", f"once {'x' * n}", 1, float(n)) is not None
-    assert (len(like._known), len(like._told)) <= (20, 20)
-    assert like.of("ada", "often", 2, 200.0) is not None
-    assert like.of("ada", "once x", 1, 200.0) is None
+        assert like.profile_of("ada", f"once {'x' * n}", 1, float(n)) is not None
+    assert (len(like._known), len(like._predicted)) <= (20, 20)
+    assert like.profile_of("ada", "often", 2, 200.0) is not None
+    assert like.profile_of("ada", "once x", 1, 200.0) is None
 
 
 A = JobProfile(80, 40, 4000, dram_active=30)

@@ -81,7 +81,7 @@ def test_a_job_is_profiled_as_the_policy_of_its_partition_has_it() -> None:
 def test_rules_of_one_partition_do_not_hold_in_another() -> None:
     """Only muri may form groups: one in a partition of lucid's is refused."""
     made = policies({"turns": "muri-l"})
-    assert (made.rules.of("main").group_limit, made.rules.of("turns").group_limit) == (1, 4)
+    assert (made.rules.for_partition("main").group_limit, made.rules.for_partition("turns").group_limit) == (1, 4)
     check = SafetyCheck(made.rules, RULES)
     place, group = (NodeGpus("n1", 15),), ("a", "b", "c")
     regroup, start = Regroup(place, (), group), Start(place, (), group=group, slots=True)
@@ -128,7 +128,7 @@ def test_each_partition_is_planned_ahead_as_far_as_its_policy_can_be() -> None:
     stored = plan_from_dict(plan_to_dict(plan), seen.now_s, 4000.0)  # with one wake time for all
     assert forecast(seen, stored, made).ahead_of("p") == 30.0
     only = forecast(seen, plan, made, until=frozenset("p"))
-    assert only.looks <= 1, "what waits elsewhere is not planned ahead"
+    assert only.visits <= 1, "what waits elsewhere is not planned ahead"
     assert only.ahead_of("p") == 30.0
 
 

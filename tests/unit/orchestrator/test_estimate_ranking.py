@@ -81,8 +81,8 @@ def ended(book: TrustBook, said: list[float], vc: str = "vc", naive_s: list[floa
     for at, (estimate_s, real_s) in enumerate(zip(said, REAL, strict=False)):
         book.ended(vc, estimate_s, None if naive_s is None else naive_s[at], real_s)
         if book.due:
-            book.look(())
-    return book.told[""]
+            book.check(())
+    return book.unranked[""]
 
 
 def test_trust_is_lost_to_lies_and_won_back() -> None:
@@ -91,7 +91,7 @@ def test_trust_is_lost_to_lies_and_won_back() -> None:
     assert lost
     assert lost.by == ""
     assert not ended(book, REAL)
-    assert TrustBook.from_dict(book.to_dict()).told == book.told
+    assert TrustBook.from_dict(book.to_dict()).unranked == book.unranked
 
 
 LIES = [1.0 / one for one in REAL]
@@ -114,7 +114,7 @@ def test_the_history_is_followed_where_estimates_rank_worse(
     book = TrustBook()
     found = ended(book, given, naive_s=naive)
     assert (found.by, bool(found)) == (by, plain)
-    assert TrustBook.from_dict(book.to_dict()).told == book.told
+    assert TrustBook.from_dict(book.to_dict()).unranked == book.unranked
 
 
 def test_better_estimates_win_their_place_back() -> None:
@@ -149,7 +149,7 @@ def test_nothing_is_concluded_before_ten_jobs_have_ended() -> None:
     for at in range(9):
         book.ended("vc", REAL[at], None, REAL[at])
     assert not book.due
-    assert book.told == {}
+    assert book.unranked == {}
     book.ended("vc", REAL[9], None, REAL[9])
     assert book.due
 
@@ -158,7 +158,7 @@ def test_a_vc_is_judged_by_its_own_jobs() -> None:
     book = TrustBook()
     ended(book, REAL[:200], vc="good")
     ended(book, [1.0 / one for one in REAL[:200]], vc="bad")
-    seen = Snapshot(0.0, {}, trust=book.told)
+    seen = Snapshot(0.0, {}, trust=book.unranked)
     assert not seen.unranked("good")
     assert seen.unranked("bad")
 
@@ -188,9 +188,9 @@ def test_lucidd_keeps_it_over_a_restart(tmp_path: Path) -> None:
     log = TrustLog(store)
     ended(log.book, [1.0 / one for one in REAL])
     log.keep(1000.0)
-    assert TrustLog(store).book.told == log.book.told
+    assert TrustLog(store).book.unranked == log.book.unranked
     store.put_view("trust", {"rows": "of another version"})
-    assert TrustLog(store).book.told == {}
+    assert TrustLog(store).book.unranked == {}
 
 
 def test_a_picture_tells_it() -> None:
@@ -344,7 +344,9 @@ DAY_S = 86400.0
 def order(now_s: float, *pending: Pending, due: dict[str, Turn] | None = None, **estimates_s: float) -> list[str]:
     guesses = {entry.job.id: guess(estimates_s.get(entry.job.id, 3600.0)) for entry in pending}
     room = part(nodes(2, 4), pending)
-    queue = WaitQueue(1.0).of(room, snap(now_s, room, predictions=guesses), due or {}, ReservationSettings(), 4)
+    queue = WaitQueue(1.0).waiting_jobs(
+        room, snap(now_s, room, predictions=guesses), due or {}, ReservationSettings(), 4
+    )
     return [row.id for row in queue]
 
 

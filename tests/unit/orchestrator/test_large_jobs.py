@@ -37,7 +37,7 @@ from lucid.core.reasons.queue import LargeShare, PlainOrder, Reserved
 from lucid.core.snapshot import Partition, Snapshot
 from lucid.daemon.policies import live_policy
 from lucid.orchestrator.capacity.reservations import (
-    LOOK_AGAIN_S,
+    PLAN_AGAIN_S,
     NodeReservation,
     NodeReservations,
     keep,
@@ -50,7 +50,7 @@ from lucid.orchestrator.policies.lucid.plan import LucidMemory, promise_kept
 from lucid.orchestrator.policies.shadow import Kept, Shadow
 from lucid.simulator.metrics import run_metrics
 from lucid.simulator.scenario import Scenario, simulate
-from lucid.store.values import noun_from_json, noun_to_json
+from lucid.store.values import value_from_json, value_to_json
 
 MACHINES = nodes(3, 4)
 HELD = [runs("r1", "n1:0-3"), runs("r2", "n2:0-3"), runs("r3", "n3:0-1")]
@@ -304,7 +304,7 @@ def test_nodes_are_kept_for_it_and_said_so() -> None:
     kept = reason(plan.decisions["tiny"], Reserved)
     assert (kept.holder, kept.nodes, bool(kept)) == ("wide", 1, True)
     assert memory_of(plan).fences["wide"].names == ("n2",)
-    assert plan.wake_s == 2 * HOUR + LOOK_AGAIN_S, "time alone moves what is expected of nodes"
+    assert plan.wake_s == 2 * HOUR + PLAN_AGAIN_S, "time alone moves what is expected of nodes"
 
 
 def test_a_guest_may_start_there_that_is_expected_to_end_in_time() -> None:
@@ -457,7 +457,7 @@ def test_what_really_happened_moves_the_shadow_not_what_will() -> None:
 def test_the_shadow_can_be_recorded() -> None:
     room = part(nodes(2, 4), [waits("wide", 4, 0.0), waits("x", 1, 1.0)], [runs("y", "n1:0-3"), runs("z", "n2:0-3")])
     memory = planned(2 * HOUR, room, {"wide": 0.0}, {"y": 9 * HOUR, "z": 2.5 * HOUR}).memory
-    assert noun_from_json(json.loads(json.dumps(noun_to_json(memory)))) == memory
+    assert value_from_json(json.loads(json.dumps(value_to_json(memory)))) == memory
 
 
 def test_a_withdrawn_job_leaves_the_shadow() -> None:

@@ -396,7 +396,7 @@ def test_backfilling_finds_a_time_at_which_both_nodes_are_free() -> None:
     ledger = Ledger(place)
     other = a_job("o", 4)
     held = (ledger.lowest(0, 4),)
-    ledger.take(other, held)
+    ledger.claim(other, held)
     slot = Timeline(ledger, 0.0, [(100.0, other, held)]).find(several(2, 2), 50.0)
     assert (slot.start_s, sorted(slot.parts)) == (100.0, [(0, 1), (1, 1)])
 

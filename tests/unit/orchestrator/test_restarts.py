@@ -23,7 +23,7 @@ from lucid.orchestrator.policies.lucid.policy import LucidPolicy
 from lucid.orchestrator.safety.check import SafetyCheck
 from lucid.profiler.stage import goes_through_profiling
 from lucid.simulator.cluster.cluster import PROFILING
-from lucid.store.values import noun_from_json, noun_to_json
+from lucid.store.values import value_from_json, value_to_json
 from lucid.store.view import decision_to_dict
 from scenes.jobs import HEAVY, LIGHT, VC, a_job, at, by, nodes, runs, waits
 from scenes.plans import FixedPredictor, guess, kinds, part, policy, reason, settings, snap
@@ -307,9 +307,9 @@ def test_whether_in_slots_is_told_and_an_older_record_of_a_start_is_read() -> No
     made = plan_of(scene([waits("j")])).decision_of("j")
     assert made is not None
     assert decision_to_dict(made)["slots"] is True
-    assert noun_from_json(noun_to_json(made)) == made
+    assert value_from_json(value_to_json(made)) == made
     older = {"is": "lucid.core.decision:Start", "placement": [], "reasons": []}
-    assert noun_from_json(older) == Start((), (), slots=False)
+    assert value_from_json(older) == Start((), (), slots=False)
 
 
 def of_size(mib: float) -> JobProfile:
@@ -321,7 +321,7 @@ def test_like_jobs_foretell_the_largest_memory_and_a_margin_the_looser_the_liken
     like.note("ada", "train-1", 1, of_size(3000.0), 0.0)
     like.note("ada", "train-1", 1, of_size(1000.0), 10.0)
     told = {
-        (name, gpus): like.of("ada", name, gpus, 20.0)
+        (name, gpus): like.profile_of("ada", name, gpus, 20.0)
         for name, gpus in (("train-1", 1), ("Train-22", 1), ("train-1", 2))
     }
     assert {key: found and found.gpu_mem_mib for key, found in told.items()} == {
@@ -329,17 +329,17 @@ def test_like_jobs_foretell_the_largest_memory_and_a_margin_the_looser_the_liken
         ("Train-22", 1): pytest.approx(3300.0),
         ("train-1", 2): pytest.approx(3750.0),
     }
-    assert like.of("ada", "train-1", 1, 30.0) is told["train-1", 1], "the same object while it says the same"
-    assert like.of("bob", "train-1", 1, 20.0) is None
-    assert like.of("ada", "eval-1", 1, 20.0) is None
-    assert like.of("", "train-1", 1, 20.0) is None
+    assert like.profile_of("ada", "train-1", 1, 30.0) is told["train-1", 1], "the same object while it says the same"
+    assert like.profile_of("bob", "train-1", 1, 20.0) is None
+    assert like.profile_of("ada", "eval-1", 1, 20.0) is None
+    assert like.profile_of("", "train-1", 1, 20.0) is None
 
 
 def test_likeness_is_forgotten_in_time_and_can_be_narrow() -> None:
     like = LikeProfiles(keep_s=100.0, similar=False)
     like.note("ada", "train-1", 1, of_size(3000.0), 0.0)
-    assert like.of("ada", "train-1", 1, 100.0) is not None
-    assert like.of("ada", "train-1", 1, 100.5) is None
-    assert like.of("ada", "train-2", 1, 0.0) is None
+    assert like.profile_of("ada", "train-1", 1, 100.0) is not None
+    assert like.profile_of("ada", "train-1", 1, 100.5) is None
+    assert like.profile_of("ada", "train-2", 1, 0.0) is None
     like.note("ada", "train-1", 1, of_size(1000.0), 200.0)
-    assert like.of("ada", "train-1", 1, 200.0) == of_size(1000.0), "what is too old counts for nothing"
+    assert like.profile_of("ada", "train-1", 1, 200.0) == of_size(1000.0), "what is too old counts for nothing"

@@ -24,7 +24,7 @@ from lucid.orchestrator.forecast.plan_ahead import Forecast, forecast
 from lucid.orchestrator.order.queue_order import factor_of, site_factors
 from lucid.orchestrator.policy import KeptParts, Policy
 from lucid.orchestrator.registry import make_policy
-from lucid.store.values import noun_from_json, noun_to_json
+from lucid.store.values import value_from_json, value_to_json
 
 NOW_S = 1000.0
 Parts = tuple[tuple[int, int], ...]
@@ -163,7 +163,7 @@ def test_the_timeline_agrees_with_looking_at_every_instant(rng: random.Random) -
         if not closed and not earliest:
             check_short_answers(timeline, job, limit_s, slot)
         if slot is not None and limit_s:
-            timeline.take(job, slot, limit_s)
+            timeline.book(job, slot, limit_s)
             world.kept.append((slot.start_s, slot.start_s + limit_s, job, slot.parts))
 
 
@@ -179,37 +179,37 @@ def due(at_s: float) -> PartitionPlan:
 
 def test_looked_at_are_those_that_changed_act_or_are_due_and_profiling() -> None:
     kept, first = KeptParts(), Versioned(ALL)
-    assert [*kept.to_look_at(first, 0.0, alone=True)] == [*ALL]
+    assert [*kept.to_plan(first, 0.0, alone=True)] == [*ALL]
     made = kept.with_fresh(first, {"a": IDLE, "b": ACTS, "c": due(50.0), "d": IDLE, "profiling": IDLE})
     assert (made.acting, made.wake_s) == (["b"], 50.0)
 
     second = Versioned(ALL, first.key, {})
-    assert [*kept.to_look_at(second, 10.0, alone=True)] == ["b", "profiling"], "what it did may have been refused"
+    assert [*kept.to_plan(second, 10.0, alone=True)] == ["b", "profiling"], "what it did may have been refused"
     made = kept.with_fresh(second, {"b": IDLE, "profiling": IDLE})
     assert (made.acting, made.changed, made.wake_s) == ([], ("b",), 50.0)
     assert made["a"] is IDLE
 
     third = Versioned(ALL, second.key, {"d": ALL["d"]})
-    assert [*kept.to_look_at(third, 50.0, alone=True)] == ["c", "d", "profiling"]
+    assert [*kept.to_plan(third, 50.0, alone=True)] == ["c", "d", "profiling"]
     made = kept.with_fresh(third, {"c": due(90.0), "d": due(70.0), "profiling": IDLE})
     assert made.wake_s == 70.0
 
     fourth = Versioned(ALL, third.key, {"d": ALL["d"]})
-    assert [*kept.to_look_at(fourth, 60.0, alone=True)] == ["d", "profiling"]
+    assert [*kept.to_plan(fourth, 60.0, alone=True)] == ["d", "profiling"]
     made = kept.with_fresh(fourth, {"d": IDLE, "profiling": IDLE})
     assert made.wake_s == 90.0, "the other plan of d is not asked any more"
 
 
 def test_all_are_looked_at_where_it_is_not_known_what_changed_or_where_that_does_not_suffice() -> None:
     kept, first = KeptParts(), Versioned(ALL)
-    kept.to_look_at(first, 0.0, alone=True)
+    kept.to_plan(first, 0.0, alone=True)
     kept.with_fresh(first, dict.fromkeys(ALL, IDLE))
-    assert [*kept.to_look_at(Versioned(ALL, object(), {}), 1.0, alone=True)] == [*ALL]
+    assert [*kept.to_plan(Versioned(ALL, object(), {}), 1.0, alone=True)] == [*ALL]
     kept.with_fresh(first, dict.fromkeys(ALL, IDLE))
-    assert [*kept.to_look_at(Versioned(ALL, first.key, {}), 1.0, alone=False)] == [*ALL]
+    assert [*kept.to_plan(Versioned(ALL, first.key, {}), 1.0, alone=False)] == [*ALL]
     kept.with_fresh(first, dict.fromkeys(ALL, IDLE))
-    kept.to_look_at(Versioned(ALL, first.key, {}), 1.0, alone=True)  # a plan that fails is never handed in
-    assert [*kept.to_look_at(Versioned(ALL, first.key, {}), 1.0, alone=True)] == [*ALL]
+    kept.to_plan(Versioned(ALL, first.key, {}), 1.0, alone=True)  # a plan that fails is never handed in
+    assert [*kept.to_plan(Versioned(ALL, first.key, {}), 1.0, alone=True)] == [*ALL]
 
 
 ALL_OF_THEM = ("pollux", "optimus", "optimus-fitted", "optimus-drf", "tiresias")
@@ -225,7 +225,7 @@ def look(made: Policy, at_s: float, partition: Partition, before: PartitionPlan 
     """One look of lucidd: what the plan before left comes back through its store, as JSON."""
     memory: dict[str, Any] = {}
     if before is not None and before.memory is not None:
-        memory = {VC: noun_from_json(noun_to_json(before.memory))}
+        memory = {VC: value_from_json(value_to_json(before.memory))}
     return made.plan(replace(snap(at_s, partition), memory=memory)).partitions[VC]
 
 
@@ -310,9 +310,9 @@ def test_nobody_plans_such_a_policy_ahead(name: str) -> None:
 BARE = {"profiling": {"enabled": False}}
 
 
-def foreseen(snapshot: Snapshot, name: str = "lucid", most_looks: int = 10_000, **sections: object) -> Forecast:
+def foreseen(snapshot: Snapshot, name: str = "lucid", most_visits: int = 10_000, **sections: object) -> Forecast:
     rules = {**BARE, **sections}
-    return forecast(snapshot, policy(name, **rules).plan(snapshot), policy(name, **rules), most_looks, coarser=0.0)
+    return forecast(snapshot, policy(name, **rules).plan(snapshot), policy(name, **rules), most_visits, coarser=0.0)
 
 
 def test_jobs_start_in_order_as_gpus_come_free() -> None:
@@ -425,7 +425,7 @@ def test_the_plan_in_force_comes_first_whatever_would_be_planned_now() -> None:
 
 def test_how_far_it_was_planned_ahead_is_told() -> None:
     room = part(nodes(1, 1), [waits("a"), waits("b"), waits("c")], [runs("r", "n1:0")])
-    found = foreseen(snap(0.0, room), most_looks=5)
+    found = foreseen(snap(0.0, room), most_visits=5)
     assert found.starts_s == {"a": 1000.0}
     assert found.ahead_s == 2000.0
 

@@ -45,7 +45,7 @@ def test_usage_counts_half_after_a_half_life() -> None:
     book = UsageBook(7 * DAY, 300.0, {})
     a, b = a_job("1", account="a"), a_job("2", account="b")
     for job in (a, b):
-        book.saw(job)
+        book.observe(job)
     assert set(book.factors(0.0).values()) == {1.0}
     book.holds(a, 2, 0.0)
     book.holds(a, -2, DAY)
@@ -61,8 +61,8 @@ def test_usage_counts_half_after_a_half_life() -> None:
 def test_factors_are_worked_out_once_a_period_and_are_the_same_object_in_between() -> None:
     book = UsageBook(7 * DAY, 300.0, {})
     a, b = a_job("1", account="a"), a_job("2", account="b")
-    book.saw(a)
-    book.saw(b)
+    book.observe(a)
+    book.observe(b)
     first = book.factors(10.0)
     book.holds(a, 1, 20.0)
     assert book.factors(299.0) is first
@@ -77,7 +77,7 @@ def test_users_stand_for_accounts_where_there_are_none() -> None:
         ("3", {}),
         ("4", {"account": "x", "user": "ann"}),
     ):
-        book.saw(a_job(name, **who))
+        book.observe(a_job(name, **who))
     book.holds(a_job("1", user="ann"), 1, 0.0)
     found = book.factors(600.0)
     assert set(found) == {("", "ann"), ("", "bob"), ("x", "ann")}

@@ -33,8 +33,8 @@ from lucid.simulator.metrics import (
     baseline_of,
     gains,
     gains_headline,
+    gains_of_runs,
     gains_to_dict,
-    gains_told,
     held_text,
     loss_text,
     run_metrics,
@@ -68,7 +68,7 @@ def test_the_baseline_is_plain_slurm_else_the_first_run() -> None:
     assert baseline_of([lucid, PLAIN]) is PLAIN
     assert baseline_of([fifo, lucid]) is fifo
     assert baseline_of([lucid]) is None
-    assert gains_told([lucid], {}) == []
+    assert gains_of_runs([lucid], {}) == []
 
 
 def test_figures_stand_beside_plain_slurms_else_the_first_policys() -> None:
@@ -109,7 +109,7 @@ def test_gpu_hours_that_pairs_save_are_told_as_gpus_day_and_night() -> None:
     for run, held_s in zip(runs, (7200.0, 3600.0), strict=True):
         run.series.busy_gpu_s = held_s
         run.outcomes[1].job = replace(run.outcomes[1].job, submit_s=86400.0)
-    (found,) = gains_told(runs, {})
+    (found,) = gains_of_runs(runs, {})
     assert found.held == Held(1.0, 2.0, 8, 1.0)
     assert "as if the cluster of 8 GPUs had 0 more" in gains_headline(found)
 
@@ -142,7 +142,7 @@ def test_the_decisions_say_what_it_waited_for() -> None:
 
 def test_page_and_terminal_say_it_and_escape_names(tmp_path: Path) -> None:
     runs = [run_of("lucid", [720.0, 0.0, 0.0]), PLAIN]
-    told = gains_told(runs, {})
+    told = gains_of_runs(runs, {})
     path = tmp_path / "report.html"
     write_report(path, "t", runs, {run.policy: run_metrics(run) for run in runs}, (), told)
     page = path.read_text(encoding="utf-8")

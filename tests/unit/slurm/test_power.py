@@ -24,8 +24,8 @@ def power(*states: str, rules: PowerRules = WAKES, now_s: float = 100.0, reason:
     one = Power()
     one.rules = rules
     node = fake_node("n1", "vc", states=frozenset(states), reason=reason)
-    one.saw([node], {}, now_s, now_s - 1.0)
-    return one.told([node], now_s)[0]
+    one.observe_nodes([node], {}, now_s, now_s - 1.0)
+    return one.with_states([node], now_s)[0]
 
 
 @pytest.fixture
@@ -44,10 +44,14 @@ def test_a_sleeping_node_is_available_after_its_boot(stage: Scene) -> None:
 @pytest.mark.parametrize(
     ("states", "rules", "words"),
     [
-        ("IDLE POWERED_DOWN", PowerRules.of({}), "powered_down: Slurm has no ResumeProgram and does not wake it"),
         (
             "IDLE POWERED_DOWN",
-            PowerRules.of({"ResumeProgram": "a", "SuspendProgram": "b", "SuspendTime": "INFINITE"}),
+            PowerRules.from_config({}),
+            "powered_down: Slurm has no ResumeProgram and does not wake it",
+        ),
+        (
+            "IDLE POWERED_DOWN",
+            PowerRules.from_config({"ResumeProgram": "a", "SuspendProgram": "b", "SuspendTime": "INFINITE"}),
             "powered_down: SuspendTime is not set, so Slurm does not wake it",
         ),
         ("IDLE POWERED_DOWN", PowerRules(), "powered_down: it is not known whether Slurm wakes it"),
@@ -71,7 +75,7 @@ def test_a_node_that_a_job_waits_for_boots_before_slurm_says_so(stage: Scene) ->
     one = Power()
     one.rules = WAKES
     node = fake_node("n1", "vc", states=frozenset({"MIXED", "POWERED_DOWN"}))
-    assert one.told([node], 101.0, {"n1": 100.0})[0].boots_since_s == 100.0
+    assert one.with_states([node], 101.0, {"n1": 100.0})[0].boots_since_s == 100.0
 
 
 def test_a_node_on_its_way_down_opens_when_it_sleeps(stage: Scene) -> None:
@@ -133,8 +137,8 @@ def test_a_boot_of_unknown_beginning_is_not_learned() -> None:
     one = Power()
     one.rules = WAKES
     boots, up = (fake_node("n1", "vc", states=frozenset(s)) for s in ({"IDLE", "POWERING_UP"}, {"IDLE"}))
-    assert not one.saw([boots], {}, 100.0, float("-inf"))
-    assert not one.saw([up], {}, 101.0, 100.0)
+    assert not one.observe_nodes([boots], {}, 100.0, float("-inf"))
+    assert not one.observe_nodes([up], {}, 101.0, 100.0)
     assert one.boots == {}
 
 
@@ -142,7 +146,10 @@ def test_a_node_that_is_woken_by_hand_tells_how_long_that_took() -> None:
     one = Power()
     states = ({"IDLE", "POWERED_DOWN"}, {"IDLE", "POWERING_UP"}, {"IDLE", "POWERING_UP"}, {"IDLE"})
     looks = [fake_node("n1", "vc", states=frozenset(s)) for s in states]
-    learned = [one.saw([node], {}, at, at - 2.0) for at, node in zip((98.0, 100.0, 138.0, 140.0), looks, strict=True)]
+    learned = [
+        one.observe_nodes([node], {}, at, at - 2.0)
+        for at, node in zip((98.0, 100.0, 138.0, 140.0), looks, strict=True)
+    ]
     assert (learned, one.boots) == ([False, False, False, True], {"n1": [39.0]})
 
 

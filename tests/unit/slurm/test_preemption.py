@@ -12,7 +12,7 @@ from lucid.core.decision import Action, Start
 from lucid.core.job import Yields
 from lucid.errors import ActionRefused
 from lucid.places import Mode
-from lucid.setup.doctor_slurm import look_over_preemption, without_layers
+from lucid.setup.doctor_slurm import check_preemption, without_layers
 from lucid.slurm.records.job import SlurmNode
 from lucid.slurm.records.preemption import NO_PREEMPTION, Preemption, Qos, preemption_from
 from lucid.slurm.records.request import Request
@@ -530,16 +530,16 @@ def node(name: str, *partitions: str) -> SlurmNode:
     ],
 )
 def test_doctor_says_what_is_served(other: str, level: str, words: str) -> None:
-    found = list(look_over_preemption({"vc": Mode.PACK}, [node("n1", "vc", other)], BY_TIER))
+    found = list(check_preemption({"vc": Mode.PACK}, [node("n1", "vc", other)], BY_TIER))
     assert [item.level for item in found] == [level] * bool(level)
     assert all(words in item.what for item in found)
-    assert not list(look_over_preemption({"vc": Mode.PACK}, [node("n1", "vc")], BY_TIER))
-    assert not list(look_over_preemption({"vc": Mode.ORDER}, [node("n1", "vc", other)], BY_TIER))
+    assert not list(check_preemption({"vc": Mode.PACK}, [node("n1", "vc")], BY_TIER))
+    assert not list(check_preemption({"vc": Mode.ORDER}, [node("n1", "vc", other)], BY_TIER))
 
 
 def test_doctor_on_qos() -> None:
     asleep = replace(BY_QOS, qos={**BY_QOS.qos, "naps": Qos(mode="SUSPEND")})
-    found = list(look_over_preemption({"vc": Mode.PACK}, [], asleep))
+    found = list(check_preemption({"vc": Mode.PACK}, [], asleep))
     assert [item.level for item in found] == ["ok", "bad"]
     assert "jobs of QOS naps are suspended" in found[1].what
 

@@ -109,14 +109,14 @@ def test_a_list_is_kept_while_lucid_release_may_still_be_at_it(site: Site) -> No
 def test_a_list_that_grows_while_it_is_done_with_is_kept(tmp_path: Path) -> None:
     (tmp_path / "released").write_text("7 0 900\n")
     listed = Released(tmp_path)
-    assert listed.look()
+    assert listed.read()
     with (tmp_path / "released").open("a") as file:
         file.write("8 0 900\n")
     listed.done()
-    assert listed.look()
+    assert listed.read()
     listed.done()
     assert not (tmp_path / "released").exists()
-    assert not listed.look()
+    assert not listed.read()
 
 
 UNPACKED = "partition 'vc' is not packed"

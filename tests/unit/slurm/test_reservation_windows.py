@@ -169,7 +169,7 @@ def test_what_closes_nodes_and_what_does_not(stage: Scene) -> None:
     def windows(one: Reservation) -> int:
         stage.slurm.reserved = [one]
         closings = Closings(stage.slurm)
-        closings.look((), (), 0.0)
+        closings.update((), (), 0.0)
         return sum(map(len, closings.windows(0.0).values()))
 
     assert windows(reserved(100.0, 200.0, nodes=(), node_list="")) == 0, "licences alone"
@@ -297,7 +297,7 @@ def read(path: Path) -> dict[str, Reservation]:
     document = json.loads(path.read_text())
     left_out = LeftOut()
     found = {one.name: one for one in reservations_from(document, left_out)}
-    assert left_out.told() == {}
+    assert left_out.summary() == {}
     return found
 
 
@@ -330,7 +330,7 @@ def test_one_that_cannot_be_read_is_left_out_and_the_others_are_not(changed: dic
     left_out = LeftOut()
     found = reservations_from({"reservations": [raw(**changed), raw(name="other"), None]}, left_out)
     assert [one.name for one in found] == ["other"]
-    assert left_out.told()["reservations"]["now"] == 2
+    assert left_out.summary()["reservations"]["now"] == 2
 
 
 @pytest.mark.parametrize("key", ["node_list", "start_time", "end_time", "flags"])

@@ -23,7 +23,7 @@ from lucid.config.live import SlurmSettings
 from lucid.config.load import Settings, settings_from
 from lucid.core.snapshot import Snapshot
 from lucid.daemon.build import Parts
-from lucid.daemon.loop import STORED, Daemon, Looks
+from lucid.daemon.loop import STORED, Daemon, PollBudget
 from lucid.daemon.modes import modes_from
 from lucid.errors import ActionRefused, ConfigError
 from lucid.models.history import HistoryPredictor
@@ -195,9 +195,9 @@ def _told(snapshot: Snapshot) -> list[tuple[Any, ...]]:
 def test_after_a_quiet_time_a_chain_of_jobs_is_looked_at_at_once_and_a_storm_once_a_second() -> None:
     """Of jobs one after the other, as of srun in a loop, each met a lucidd that had looked for the one before, and
     waited for the rest of the second: Slurm's test 39.10 took 37 s in place of 3."""
-    looks, now_s, waits = Looks(1.0), 1000.0, []
+    looks, now_s, waits = PollBudget(1.0), 1000.0, []
     for _ in range(STORED + 20):
-        looks.looked(now_s)
+        looks.spend(now_s)
         waits.append(looks.least_s)
         now_s += looks.least_s
     assert waits[:STORED] == [0.1] * STORED
@@ -205,14 +205,14 @@ def test_after_a_quiet_time_a_chain_of_jobs_is_looked_at_at_once_and_a_storm_onc
 
 
 def test_looks_are_stored_up_to_a_number_while_it_is_quiet() -> None:
-    looks = Looks(1.0)
+    looks = PollBudget(1.0)
     for n in range(STORED + 5):
-        looks.looked(1000.0 + 0.1 * n)
+        looks.spend(1000.0 + 0.1 * n)
     assert looks.least_s == 1.0
-    looks.looked(1020.0)
+    looks.spend(1020.0)
     assert looks.least_s == 0.1
     for n in range(20):
-        looks.looked(1020.1 + 0.01 * n)
+        looks.spend(1020.1 + 0.01 * n)
     assert looks.least_s == 1.0, "what was earned in those seconds, and no more"
 
 
@@ -275,7 +275,7 @@ class Slurm:
 
     def look(self) -> list[SlurmJob]:
         self.asked = []
-        return self.known.look(self.listing)
+        return self.known.poll(self.listing)
 
     def numbered(self) -> dict[int, SlurmJob]:
         found = self.look()
@@ -437,4 +437,4 @@ def test_jobs_that_are_gone_when_they_are_read_are_no_trouble() -> None:
     assert len(slurm.jobs()) == 30
     listing, slurm.records = slurm._listing(), {}
     slurm._known.forget()
-    assert slurm._known.look(lambda: listing) == []
+    assert slurm._known.poll(lambda: listing) == []

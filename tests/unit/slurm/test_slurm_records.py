@@ -315,8 +315,8 @@ def shows(**record: Any) -> SlurmJob:
         ({"state": "RUNNING", "held": False}, {"going_to": "n2:0"}, JobState.RESIZING),
         ({"state": "COMPLETED", "held": False}, {"going_to": "n2:0"}, JobState.ENDED),
         ({"comment": "lucid:held"}, {}, JobState.HELD_BY_USER),
-        ({"held": False}, {"released": True}, JobState.LET_GO),
-        ({"held": False}, {}, JobState.LET_GO),
+        ({"held": False}, {"released": True}, JobState.RELEASED),
+        ({"held": False}, {}, JobState.RELEASED),
     ],
 )
 def test_the_state_of_a_job(record: dict[str, Any], note: dict[str, Any], state: JobState) -> None:

@@ -17,7 +17,7 @@ from lucid.cli.main import lucidctl
 from lucid.core.decision import EndProfiling
 from lucid.orchestrator.policies.shadow import Kept
 from lucid.store import values as nouns
-from lucid.store.values import noun_from_json, noun_to_json
+from lucid.store.values import value_from_json, value_to_json
 
 
 def test_every_command_with_json_has_a_schema_and_no_schema_is_left_over() -> None:
@@ -91,9 +91,9 @@ def test_a_record_of_0_1_is_read_and_its_names_are_written() -> None:
         (EndProfiling(()), "lucid.core.decision:Release"),
         (Kept(3600.0, 2), "lucid.orchestrator.policies.plain:Kept"),
     ):
-        data = noun_to_json(noun)
+        data = value_to_json(noun)
         assert data["is"] == name
-        assert noun_from_json(json.loads(json.dumps(data))) == noun
+        assert value_from_json(json.loads(json.dumps(data))) == noun
 
 
 def test_every_name_that_was_kept_is_of_a_class_that_there_is() -> None:

@@ -40,7 +40,7 @@ from lucid.store.plan_records import (
 )
 from lucid.store.recorder import StoreRecorder
 from lucid.store.sqlite import SqliteStore
-from lucid.store.values import noun_from_json, noun_to_json
+from lucid.store.values import value_from_json, value_to_json
 
 
 @pytest.mark.parametrize(
@@ -53,24 +53,24 @@ from lucid.store.values import noun_from_json, noun_to_json
     ],
 )  # fmt: skip
 def test_a_noun_comes_back_as_it_was(value: Any) -> None:
-    again = noun_from_json(json.loads(json.dumps(noun_to_json(value))))
+    again = value_from_json(json.loads(json.dumps(value_to_json(value))))
     assert again == value
     assert type(again) is type(value)
 
 
 def test_an_array_comes_back_to_the_bit() -> None:
     value = np.arange(6, dtype=np.int32).reshape(2, 3)
-    again = noun_from_json(json.loads(json.dumps(noun_to_json(value))))
+    again = value_from_json(json.loads(json.dumps(value_to_json(value))))
     assert again.dtype == value.dtype
     assert np.array_equal(again, value)
 
 
 def test_what_is_no_noun_is_refused() -> None:
     with pytest.raises(StoreError, match="cannot be recorded"):
-        noun_to_json(object())
+        value_to_json(object())
     for name in ("os:system", "subprocess:Popen", "lucid.nowhere:Noun", "pathlib:Path"):
         with pytest.raises((StoreError, ImportError)):
-            noun_from_json({"is": name})
+            value_from_json({"is": name})
 
 
 def scene(now_s: float = 100.0) -> Snapshot:
@@ -246,7 +246,7 @@ class Foreign:
 
 
 def test_a_policy_of_another_package_may_remember_its_own_nouns() -> None:
-    assert noun_from_json(noun_to_json(Foreign(2.0))) == Foreign(2.0)
+    assert value_from_json(value_to_json(Foreign(2.0))) == Foreign(2.0)
 
 
 FULL = FreeGpus(1, 0, 0, False)

@@ -18,7 +18,7 @@ from lucid.cli.site import doctor
 from lucid.config.load import load_settings, settings_from
 from lucid.daemon.leader import Failover
 from lucid.errors import LucidError, StoreError
-from lucid.setup.doctor_state import look_over_failover, look_over_state
+from lucid.setup.doctor_state import check_failover, check_state
 from lucid.slurm.heartbeat import Heartbeat, write_heartbeat
 from lucid.store.file import network_file_system
 from lucid.store.port import JobNote
@@ -124,7 +124,7 @@ def test_a_store_that_a_full_disk_left_empty_is_told_as_that(tmp_path: Path, sma
     for words in (ctl("status", "--config", path)[1], ctl("queue", "--config", path)[1]):
         assert "could not write" in words
         assert "schema" not in words
-    findings = [item for item in look_over_state(load_settings(path), time.time()) if "small" in item.what]
+    findings = [item for item in check_state(load_settings(path), time.time()) if "small" in item.what]
     assert [item.level for item in findings[:2]] == ["bad", "bad"]
     assert "0 MiB are free" in findings[0].what
     assert "make room" in findings[1].remedy
@@ -250,7 +250,7 @@ def told(folder: Path, now_s: float, shared: bool = True, **daemon: Any) -> list
     data = {"state_dir": str(folder), "heartbeat": "/shared/lucid/heartbeat", "shared_state": shared, **daemon}
     store = SqliteStore(folder / "lucid.db", shared=shared)
     try:
-        found = look_over_failover(settings_from({"daemon": data}, "test"), store, store.lease(), now_s)
+        found = check_failover(settings_from({"daemon": data}, "test"), store, store.lease(), now_s)
         return [f"{finding.level} {finding.what}" for finding in found]
     finally:
         store.close()

@@ -97,16 +97,16 @@ def test_wrong_arguments_are_refused() -> None:
     with pytest.raises(ValueError, match="init <= most"):
         BatchLimits(64, 32)
     with pytest.raises(ValueError, match="equal"):
-        Observations.of([1], [1, 2], [1], [1], [1])
+        Observations.from_columns([1], [1, 2], [1], [1], [1])
     with pytest.raises(ValueError, match="above 0"):
-        Observations.of([1], [1], [1], [0.0], [1])
+        Observations.from_columns([1], [1], [1], [0.0], [1])
 
 
 def observe(perf: PerfParams, places: list[tuple[int, int]], sizes: tuple[int, ...] = (16, 32, 64)) -> Observations:
     rows = [(n, k, m) for n, k in places for m in sizes]
     nodes, replicas, atomic = (np.array(column, dtype=float) for column in zip(*rows, strict=True))
     step = replicas * atomic / GoodputModel(perf, GradParams(1, 1), 1).throughput(nodes, replicas, atomic, 0)
-    return Observations.of(nodes, replicas, atomic, perf.alpha_c + perf.beta_c * atomic, step)
+    return Observations.from_columns(nodes, replicas, atomic, perf.alpha_c + perf.beta_c * atomic, step)
 
 
 def test_the_gradient_is_that_of_the_objective() -> None:  # P16

@@ -112,7 +112,7 @@ def test_a_page_of_the_queue_has_so_many_rows(tmp_path: Path) -> None:
         pages.slurm.submit(str(number), 4, run_s=3000.0, user="ada")
     pages.slurm.turns(10.0)
     pages.source._next_s = 0.0  # however long the first look took
-    pages.source.look()
+    pages.source.poll()
     pages.settings = pages.settings.model_copy(update={"web": pages.web.model_copy(update={"rows": 10})})
     pages.source.settings = pages.settings
     client = pages.client("root-ish")
@@ -151,22 +151,22 @@ def test_without_a_store_the_pages_say_so(tmp_path: Path) -> None:
     settings = Settings().model_copy(update={"web": WebSettings(anonymous=Anonymous.EVERYTHING)})
     settings = settings.model_copy(update={"daemon": settings.daemon.model_copy(update={"state_dir": str(tmp_path)})})
     source = Source(settings, tmp_path / "lucid.toml")
-    source.look()
+    source.poll()
     answer = WebClient(build_app(source)).get("/")
     assert answer.status_code == 503
     assert "there is no store" in answer.text
 
 
 def test_a_store_that_is_replaced_is_opened_again(own_pages: Pages) -> None:
-    before = own_pages.source.picture
+    before = own_pages.source.view
     assert before is not None
     own_pages.slurm.submit("50", 1, run_s=10.0, user="ada")
     own_pages.slurm.turns(5.0)
     own_pages.source._next_s = 0.0
-    own_pages.source.look()
-    assert own_pages.source.picture is not before
+    own_pages.source.poll()
+    assert own_pages.source.view is not before
     own_pages.source.path.unlink()
-    own_pages.source.look()
+    own_pages.source.poll()
     assert own_pages.client("ada").get("/").status_code == 200, "what was seen last stays"
     assert "there is no store" in own_pages.source.trouble
 
@@ -276,7 +276,7 @@ def test_what_changed_within_one_second_is_told_newest_first(own_pages: Pages) -
     old = store.moves(0.0, 1)[0]
     decided = [(0.4, "41", "start"), (0.4, "42", "requeue"), (0.4, "42", "start"), (0.7, "43", "start")]
     rows = [replace(old, at_s=1000.0 + part, job_id=job, verb=verb) for part, job, verb in decided]
-    waits = next(iter(own_pages.source.picture.waiting.values()))[1].job
+    waits = next(iter(own_pages.source.view.waiting.values()))[1].job
     assert waits.submit_s == 1000.0
     token = store.lease().token
     store.put_decisions(rows, token)
@@ -293,7 +293,7 @@ def test_no_page_tells_an_age_of_what_is_yet_to_come(own_pages: Pages) -> None:
     """lucidd's host is 15.8 h ahead of this one."""
     site = own_pages.slurm
     source = Source(own_pages.settings, site.folder / "lucid.toml", lambda: site.slurm.now - 57_000.0)
-    source.look()
+    source.poll()
     source.account()
     app = build_app(source)
     client = WebClient(app, {"x-remote-user": "root-ish"}, "10.0.0.1")
@@ -362,14 +362,14 @@ def test_private_data_is_asked_for_once_an_hour_and_kept() -> None:
     private = PrivateData(lambda: answer())
     assert private.words is None
     for now_s in (0.0, 10.0, 3599.0):
-        private.look(now_s)
+        private.poll(now_s)
     assert len(asked) == 1
     assert private.words == ["jobs", "usage"]
     answer = lambda: {"PrivateData": "none"}  # noqa: E731
-    private.look(3600.0)
+    private.poll(3600.0)
     assert private.words == []
     answer = lambda: None  # noqa: E731
-    private.look(7200.0)
+    private.poll(7200.0)
     assert private.words == [], "a way of asking that does not tell leaves what is known"
 
 
@@ -406,7 +406,7 @@ def test_over_a_unix_socket_the_reader_is_its_peer(pages: Pages, tmp_path: Path)
 
 
 def test_starts_are_shown_as_planned(own_pages: Pages) -> None:
-    picture = own_pages.source.picture
+    picture = own_pages.source.view
     assert picture is not None
     first, second, *_ = picture.waiting
     own_pages.source.forecasts.ahead = StartsAhead(picture.now_s - 30.0, {first: (40, 100, 400), second: None}, 5e3)
@@ -450,7 +450,7 @@ def test_nothing_is_nothing_in_metrics_and_on_the_page_that_refuses_too(tmp_path
 
 def test_a_picture_read_piece_by_piece_says_the_same(pages: Pages) -> None:
     store = pages.slurm.store
-    whole, lean = store.view("snapshot"), store.picture()
+    whole, lean = store.view("snapshot"), store.snapshot_view()
     assert snapshot_to_dict(snapshot_from_dict(lean)) == snapshot_to_dict(snapshot_from_dict(whole))
     now_s = whole["now_s"]
     assert plan_to_dict(plan_from_dict(lean["plan"], now_s)) == plan_to_dict(plan_from_dict(whole["plan"], now_s))
@@ -458,8 +458,8 @@ def test_a_picture_read_piece_by_piece_says_the_same(pages: Pages) -> None:
 
 
 def test_what_if_it_had_been_submitted_to_another_vc(pages: Pages) -> None:
-    assert pages.source.picture is not None
-    waiting = next(iter(pages.source.picture.waiting))
+    assert pages.source.view is not None
+    waiting = next(iter(pages.source.view.waiting))
     answer = json.loads(pages.slurm.ctl("why-not", waiting, "--vc", "vc", "--json"))
     assert list(answer["if"]) == ["in VC vc"]
     assert answer["if"]["in VC vc"]["verb"] == answer["as_it_is"]["verb"], "it is there already"
@@ -518,7 +518,7 @@ def test_where_device_numbers_have_holes_the_page_goes_by_them(tmp_path: Path) -
     pages.slurm.slurm.node("n2", gpu_types=kinds, shard_types=frozenset(kinds))
     pages.slurm.store.set_setting("gpu.out.n2:3", '{"node": "n2", "index": 3, "since_s": 1000.0, "words": "noisy"}')
     pages.slurm.turns(120.0)
-    pages.source.look()
+    pages.source.poll()
     told = pages.client("ada").get("/cluster.json").json()
     assert [(out["node"], out["gpu"]) for out in told["gpus_out"]] == [("n2", 3)]
     numbers = {one["name"]: one["numbers"] for one in told["nodes"]}
@@ -537,7 +537,7 @@ def test_a_gpu_that_is_out_is_named(tmp_path: Path) -> None:
     out = '{"node": "n2", "index": 3, "since_s": 1000.0, "words": "fan <is> noisy", "by": "root"}'
     pages.slurm.store.set_setting("gpu.out.n2:3", out)
     pages.slurm.turns(120.0)
-    pages.source.look()
+    pages.source.poll()
     told = pages.client("ada").get("/cluster.json").json()
     assert told["gpus_out"] == [{"node": "n2", "gpu": 3, "since_s": 1000.0, "why": "fan <is> noisy"}]
     cells = [cell for one in told["nodes"] if one["name"] == "n2" for row in one["slots"] for cell in row]
@@ -559,7 +559,7 @@ def test_a_window_is_told_and_drawn_over_its_nodes(tmp_path: Path) -> None:
     start_s = slurm.now + 1800.0
     slurm.reserved = [Reservation("m", ("n2",), start_s, start_s + 3600.0, frozenset(["MAINT"]), node_list="n2")]
     pages.slurm.turns(120.0)
-    pages.source.look()
+    pages.source.poll()
     told = pages.client("ada").get("/cluster.json").json()["windows"]
     assert [(one["why"], one["nodes"], one["from_s"]) for one in told] == [("maintenance of n2 (m)", ["n2"], start_s)]
     assert told[0]["reaching"], "those of n2 have no time limit"

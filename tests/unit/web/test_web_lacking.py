@@ -45,14 +45,14 @@ def source_of(settings: Settings, folder: Path, now_s: float) -> Source:
     """What the pages see of the store in this folder."""
     daemon = settings.daemon.model_copy(update={"state_dir": str(folder)})
     source = Source(settings.model_copy(update={"web": WEB, "daemon": daemon}), folder / "lucid.toml", lambda: now_s)
-    source.look()
+    source.poll()
     source.account()
     return source
 
 
 def troubles(source: Source, readers: Sequence[str] = READERS, json: bool = True) -> dict[str, str]:
     """What went wrong, by page and reader: every page as HTML, and as JSON, for a job in each state."""
-    picture = source.picture
+    picture = source.view
     app = build_app(source)
     jobs = ["999"]
     if picture is not None:
@@ -139,7 +139,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pages]:
     status["models"] = {"duration": {"version": "v3", "why": "promoted", "trouble": False}}
     status["left_out"] = {"profiles": {"now": 2, "first": {"7": "it is no profile"}}}
     pages.slurm.store.put_view("status", {**status, "aside": {"77": "depends on another job"}})
-    pages.source.look()
+    pages.source.poll()
     pages.source.account()
     yield pages
     pages.source.stop()
@@ -266,7 +266,7 @@ def put(data: Any, way: Way, value: Any) -> Any:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.path)
 def test_every_page_stands_without_any_one_member_that_may_be_absent(page: Page, whole: Pages) -> None:
-    picture = whole.source.picture
+    picture = whole.source.view
     assert picture is not None
     site = Site(whole.source, "", templates())
     ways = [*absences(get_type_hints(page.data)["return"])]
@@ -327,7 +327,7 @@ def test_a_job_that_ended_badly_says_why_to_those_who_see_it(tmp_path: Path) -> 
     with sqlite3.connect(tmp_path / "lucid.db") as db:
         job_id, job = db.execute("SELECT job_id, job FROM ended LIMIT 1").fetchone()
         db.execute("UPDATE ended SET state = 'TIMEOUT', ran_s = 3600")
-    pages.source.look()
+    pages.source.poll()
     user = json.loads(job)["user"]
     told = pages.client(user).get(f"/job/{job_id}.json").json()["outcome"]
     assert told["cause"] == "time_limit"
@@ -350,8 +350,8 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pages]:
 
 
 def waiting_of(pages: Pages, user: str) -> str:
-    assert pages.source.picture is not None
-    return next(job for job, (_, entry) in pages.source.picture.waiting.items() if entry.job.user == user)
+    assert pages.source.view is not None
+    return next(job for job, (_, entry) in pages.source.view.waiting.items() if entry.job.user == user)
 
 
 def test_the_form_says_what_the_command_says(pages: Pages) -> None:

@@ -123,7 +123,7 @@ class WaitQueue:
         self._shapes = Shapes()
         self._rows: dict[str, WaitingJob] = {}
 
-    def of(
+    def waiting_jobs(
         self,
         partition: Partition,
         snapshot: Snapshot,
@@ -148,7 +148,7 @@ class WaitQueue:
             )
             row = self._rows.get(job.id)
             if row is None or row.entry is not entry or row.order != order:
-                row = WaitingJob(entry, order, self._shapes.of(job))
+                row = WaitingJob(entry, order, self._shapes.shape_of(job))
             rows[job.id] = row
             fair = fair_share_of(job, snapshot.fair_share, self._share_bound)
             waited_s = max(snapshot.now_s - job.submit_s, 0.0)

@@ -278,7 +278,7 @@ def plan_vc(
 
     ``shadow``: plain order at this time, where there is a starvation bound. ``by_vc``: in a pool, the shadows that it
     joins."""
-    ledger = books.ledgers.of(partition, snapshot.now_s)
+    ledger = books.ledgers.ledger_of(partition, snapshot.now_s)
     starts = Starts(partition, snapshot, settings, predictor, calm_of(snapshot.memory.get(partition.name)), ledger)
     vcs = partition.vcs  # pairs of other partitions are seen here, too, and parted there
     parted = [one for one in books.partings(partition) if one.entry.job.vc in vcs]
@@ -296,7 +296,7 @@ def plan_vc(
     due = turns_due(starts, shadow)
     if by_wait:
         least = large_above(partition, settings)
-        line = books.by_wait.of(partition, snapshot, due.turns, settings.reservation, least)
+        line = books.by_wait.waiting_jobs(partition, snapshot, due.turns, settings.reservation, least)
         wake_s = earliest(due.changes_s, serve_plain(starts, snapshot, books.backfill, (), line))
         return _made(starts, starts.calm_since(), shadow, by_vc or {}, starts.now_s + SETTLE_S if parted else wake_s)
     large = serve_large(starts, due.turns)
@@ -310,7 +310,7 @@ def plan_vc(
     if starts.quotas is not None and starts.quotas.lend():  # who stays within the VC's own goes before all who borrow
         _serve_queue(starts, books.order, [row for row in rest if isinstance(starts.decisions[row[4]], Hold)])
     _tell_who_gave_way(starts, large)
-    due_s = starts.now_s + SETTLE_S if parted else earliest(large.changes_s, turns.changes_s, starts.look_again_s())
+    due_s = starts.now_s + SETTLE_S if parted else earliest(large.changes_s, turns.changes_s, starts.plan_again_s())
     return _made(starts, starts.calm_since(), shadow, by_vc or {}, due_s)
 
 
@@ -324,14 +324,14 @@ def _serve_queue(starts: Starts, order: QueueOrder, queue: Sequence[QueueRow]) -
     the same share score waits with the heavier one before it, until the next plan."""
     decisions, fences, feasible = starts.decisions, starts.fences, Feasibility(starts.partition)
     stopped: list[dict[object, tuple[float, Hold]]] = [{} for _ in fences.nodes]
-    told, rooms_s = _told_apart(starts), fences.rooms_s
+    distinguish, rooms_s = _distinction(starts), fences.rooms_s
     for row in queue:
         # most jobs of a long queue are decided here, by what stopped a job of the same shape
         shape: object
         _, shape, gpu_mem_mib, duration_s, job_id, entry, _ = row
         level = bisect_left(rooms_s, duration_s) if rooms_s else 0  # Fences.level
-        if told is not None:
-            shape = (shape, *told(entry.job, duration_s))
+        if distinguish is not None:
+            shape = (shape, *distinguish(entry.job, duration_s))
         known = stopped[level].get(shape)
         if known is not None and known[0] <= gpu_mem_mib:
             decisions[job_id] = known[1]
@@ -350,19 +350,19 @@ def _serve_queue(starts: Starts, order: QueueOrder, queue: Sequence[QueueRow]) -
         decisions[job_id] = hold
 
 
-def _told_apart(starts: Starts) -> Callable[[Job, float], tuple[object, ...]] | None:
+def _distinction(starts: Starts) -> Callable[[Job, float], tuple[object, ...]] | None:
     """A function that gives what further distinguishes jobs of one shape in this plan; ``None`` where nothing
     does."""
     quotas, closing, by_qos = starts.quotas, starts.ledger.closing, starts.yielding.by_qos
     if quotas is None and not closing and not by_qos:
         return None
 
-    def told(job: Job, duration_s: float) -> tuple[object, ...]:
+    def distinguish(job: Job, duration_s: float) -> tuple[object, ...]:
         vc = None if quotas is None or quotas.open_to(job, duration_s) else job.vc
         limit_s, qos = job.time_limit_s if closing else None, job.qos if by_qos else None
         return vc, limit_s, qos
 
-    return told
+    return distinguish
 
 
 def _tell_who_gave_way(starts: Starts, large: ServedLarge) -> None:

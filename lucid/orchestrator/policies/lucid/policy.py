@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from lucid.binder.candidates import calm_since, looks_at_calm
+from lucid.binder.candidates import calm_since, depends_on_calm
 from lucid.core.decision import Action, Decision, Hold, PartitionPlan, Plan, Start
 from lucid.core.job import Job, Pending, Running
 from lucid.core.ledger import Ledger
@@ -43,7 +43,7 @@ def with_overflow(plan: Plan, snapshot: Snapshot, settings: ProfilingSettings) -
     own = plan.partitions[profiling.name]
     for action in own.actions:
         if isinstance(action.decision, Start):
-            ledger.take(_job(profiling.pending, action.job_id), action.decision.placement)
+            ledger.claim(_job(profiling.pending, action.job_id), action.decision.placement)
     if not ledger.free:
         return plan
     starts: dict[str, tuple[str, Start]] = {}
@@ -55,7 +55,7 @@ def with_overflow(plan: Plan, snapshot: Snapshot, settings: ProfilingSettings) -
         found = snapshot.predictions[job.id]
         why = Priority("estimate x GPUs", value, found.duration_s, job.gpus, found.duration_source)
         free = FreeGpus(job.gpus, ledger.largest, ledger.free, True)
-        ledger.take(job, placement)
+        ledger.claim(job, placement)
         home = snapshot.home(job.vc)
         assert home is not None
         starts[job.id] = home.name, Start(placement, (Overflow(job.vc, False), why, free))
@@ -165,10 +165,10 @@ class LucidPolicy(PartitionPolicy):
         own = self._settings
         return not (self._in_place or self._plain is not None or own.fairness.share_bound > 1.0)
 
-    def looks_at(self, partition: Partition, snapshot: Snapshot) -> tuple[object, ...]:
+    def depends_on(self, partition: Partition, snapshot: Snapshot) -> tuple[object, ...]:
         """What else a plan depends on: for the profiling queue, room in the VCs of its jobs and, where it is
         time-aware, the forecast."""
-        others = self._looks_at(partition, snapshot)
+        others = self._depends_on(partition, snapshot)
         if partition.profiling:
             return others
         if self._in_place and partition.pending:  # a record of what overflows holds the plan of who did not
@@ -177,9 +177,9 @@ class LucidPolicy(PartitionPolicy):
             return (snapshot.fair_share, *others)
         return others
 
-    def _looks_at(self, partition: Partition, snapshot: Snapshot) -> tuple[object, ...]:
+    def _depends_on(self, partition: Partition, snapshot: Snapshot) -> tuple[object, ...]:
         if self._plain is not None and not partition.profiling:
-            plain = self._plain.looks_at(partition, snapshot)
+            plain = self._plain.depends_on(partition, snapshot)
             return (*(self._in_profiling(vc, snapshot) for vc in partition.vcs), *plain)
         if not partition.pending or not partition.profiling:
             return ()
@@ -240,13 +240,15 @@ class LucidPolicy(PartitionPolicy):
                 now_s,
                 self._profiling,
                 _WaitingAtHome(snapshot),
-                _RoomAtHome(snapshot, self._settings, lambda home: self._books[home.name].ledgers.of(home, now_s)),
+                _RoomAtHome(
+                    snapshot, self._settings, lambda home: self._books[home.name].ledgers.ledger_of(home, now_s)
+                ),
                 snapshot.arrivals,
-                self._books[partition.name].ledgers.of,
+                self._books[partition.name].ledgers.ledger_of,
             )
         books, packing = self._books[partition.name], self._settings.packing
         if not partition.pending and self._plain is None and not books.partings(partition):
-            if not looks_at_calm(packing):
+            if not depends_on_calm(packing):
                 return PartitionPlan({})
             calm = calm_of(snapshot.memory.get(partition.name))
             return PartitionPlan({}, memory=calm_since(calm, 0, len(partition.running), now_s))
@@ -307,7 +309,7 @@ class _RoomAtHome:
         placement = consolidated(ledger, job, None, self._settings.remainder_on_emptiest)
         if placement is None:
             return None
-        ledger.take(job, placement)
+        ledger.claim(job, placement)
         if quotas is not None:
-            quotas.take(job)
+            quotas.claim(job)
         return HomeHasRoom(job.vc, free, True)

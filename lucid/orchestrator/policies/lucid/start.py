@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from lucid.binder.binder import Binder
-from lucid.binder.candidates import CalmSince, calm_for, calm_since, looks_at_calm
+from lucid.binder.candidates import CalmSince, calm_for, calm_since, depends_on_calm
 from lucid.core.decision import Action, Decision, Hold, Requeue, Start
 from lucid.core.job import Job, Pending, Running
 from lucid.core.ledger import Ledger, gpus_by_node
@@ -19,7 +19,7 @@ from lucid.core.reasons.sharing import SharedBy
 from lucid.core.snapshot import Partition, Snapshot
 from lucid.orchestrator.capacity.placement import consolidated, domains, spread
 from lucid.orchestrator.capacity.preemption import Yielding
-from lucid.orchestrator.capacity.reservations import LOOK_AGAIN_S, NodeReservation, NodeReservations
+from lucid.orchestrator.capacity.reservations import PLAN_AGAIN_S, NodeReservation, NodeReservations
 from lucid.orchestrator.capacity.timeline import End, Timeline, expected_ends
 from lucid.orchestrator.order.queue_order import QueuedJob
 from lucid.orchestrator.order.quotas import Quotas
@@ -79,7 +79,7 @@ class Starts:
     def calm_since(self) -> CalmSince | None:
         """Since when the VC is calm, counted once the plan is made; ``None`` where sharing does not depend on it."""
         partition = self.partition
-        if not looks_at_calm(self.settings.packing):
+        if not depends_on_calm(self.settings.packing):
             return None
         waiting = len(partition.pending) - sum(isinstance(action.decision, Start) for action in self.actions)
         return calm_since(self._calm, waiting, len(partition.pending) + len(partition.running), self.now_s)
@@ -103,14 +103,14 @@ class Starts:
             self._room = (len(self.actions), Timeline(self.ledger, self.now_s, self.ends()))
         return self._room[1]
 
-    def look_again_s(self) -> float | None:
+    def plan_again_s(self) -> float | None:
         """When the plan is made anew since nodes are kept, for time alone moves what is expected of them. Soon where
         another job could start, or join one, if none were kept; else once the nodes were to have room, when their
         reasons are out of date."""
         fences, ledger = self.fences.fences, self.ledger
         if not fences:
             return None
-        soon_s = self.now_s + LOOK_AGAIN_S
+        soon_s = self.now_s + PLAN_AGAIN_S
         if len(fences) > 1 or self.quotas is not None or self.yielding or ledger.closing or ledger.asleep:
             return soon_s
         for job in self.held:
@@ -174,10 +174,10 @@ class Starts:
         free = FreeGpus(job.gpus, self.ledger.largest, self.ledger.free, True)
         near = self._spread(job, placement)
         slots = self.binder.in_slots(entry, queued.prediction.share_score, len(placement))
-        self.ledger.take(job, placement)
+        self.ledger.claim(job, placement)
         self.binder.started(entry, placement)
         if self.quotas is not None:
-            self.quotas.take(job)
+            self.quotas.claim(job)
         reasons = (_priority(queued), *why, *quota, free, *near, slots)
         self.act(job.id, Start(placement, reasons, slots=bool(slots), within_quota=_within(quota)))
         return True
@@ -211,10 +211,10 @@ class Starts:
         if claim is None or quota is None:
             return False
         free = FreeGpus(job.gpus, self.ledger.largest, self.ledger.free, False)
-        self.yielding.take(job, claim)
+        self.yielding.claim(job, claim)
         self.binder.left(claim.victims)
         if self.quotas is not None:
-            self.quotas.take(job)
+            self.quotas.claim(job)
         reasons = (_priority(queued), *why, *quota, free)
         self.act(job.id, claim.start(reasons, within_quota=_within(quota)))
         return True
@@ -260,7 +260,7 @@ class Starts:
     def _join(self, job: Job, placement: Placement, holders: Collection[Running]) -> None:
         """Note that the job starts on GPUs of these running jobs: no other job may now pair with them or claim their
         GPUs."""
-        self.ledger.take(job, placement)
+        self.ledger.claim(job, placement)
         self.binder.left(holders)
         ids = [holder.job.id for holder in holders]
         for job_id in ids:
@@ -326,7 +326,7 @@ class Starts:
 
     def _calm_for(self, queued: QueuedJob) -> tuple[Reason, ...]:
         """The comparison by which the job shares only if it would wait otherwise; empty where that does not hold."""
-        if not looks_at_calm(self.settings.packing):
+        if not depends_on_calm(self.settings.packing):
             return ()
         calm = calm_for(self._calm, queued.entry.job.vc, queued.prediction.duration_s, self.now_s)
         return (calm,) if calm else ()

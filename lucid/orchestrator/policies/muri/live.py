@@ -91,7 +91,7 @@ class Turns:
         """The reported rounds, kept for the next plan."""
         return tuple(self._rows.values())[-_MOST_KEPT:]
 
-    def look(self, group: Sequence[Running], period_s: float) -> None:
+    def observe(self, group: Sequence[Running], period_s: float) -> None:
         """Take in what members of a group report of their turns. ``period_s``: their round by the formula."""
         told = [entry.in_turns[0] for entry in group if entry.in_turns and entry.in_turns[1] == len(group)]
         if len(told) < len(group) or not all(entry.job.user for entry in group):
@@ -132,7 +132,7 @@ class SlowGroups:
         """The slow groups, kept for the next plan; ``None`` where there are none."""
         return tuple(self._rows.values())[-_MOST_KEPT:] or None
 
-    def look(self, group: Sequence[Running], known: Mapping[str, MuriJob], promised: Sequence[float]) -> None:
+    def observe(self, group: Sequence[Running], known: Mapping[str, MuriJob], promised: Sequence[float]) -> None:
         """Take in how fast these jobs run beside each other. ``promised``: the normalised speed of each."""
         told = _in_turns(group, known) or _sampled(group, promised)
         if told is None or not all(entry.job.user for entry in group):
@@ -341,7 +341,7 @@ class _Plan:
                 continue
             host = self._host(placement, [entry], 0)
             host.free = FreeGpus(entry.job.gpus, self._ledger.largest, self._ledger.free, True)
-            self._ledger.take(entry.job, placement)
+            self._ledger.claim(entry.job, placement)
             self._hosts.append(host)
         return left, wake_s
 
@@ -366,9 +366,9 @@ class _Plan:
             group = [by_id[job_id] for job_id in entry.group if job_id in by_id]
             whole = len(group) == len(entry.group) > 1 and group[0] is entry
             if whole and all(map(self._may_share, group)) and (len(group) == 2 or not self._free(group)):
-                self._slow.look(group, self._line.known, self._promised(group))
+                self._slow.observe(group, self._line.known, self._promised(group))
                 if not self._free(group):
-                    self._turns.look(group, formula_s(self._group(group), self._rules.options))
+                    self._turns.observe(group, formula_s(self._group(group), self._rules.options))
 
     def _promised(self, members: Sequence[Pending | Running]) -> list[float]:
         """The normalised speed promised to each member of a group: by what the executor costs, whatever rounds of
@@ -415,7 +415,7 @@ class _Plan:
                 entry, host = fits[row], hosts[column]
                 if worth[row, column] > 0:
                     host.members.append(entry)
-                    self._ledger.take(entry.job, host.placement)
+                    self._ledger.claim(entry.job, host.placement)
                     joined.add(entry.job.id)
         return joined
 

@@ -52,7 +52,7 @@ def arrange(
         for job in members if len(members) > 1 else ():
             alone = place(ledger, job)
             if alone is not None:
-                ledger.take(job, alone)
+                ledger.claim(job, alone)
                 placed.append(Placed((job.id,), alone))
     return placed, ledger
 
@@ -87,7 +87,7 @@ def _try(
     for i in sorted(left, key=lambda i: -whole[i].gpus):
         placement = place(ledger, whole[i])
         if placement is not None:
-            ledger.take(whole[i], placement)
+            ledger.claim(whole[i], placement)
             placements[i] = placement
     return placements, ledger
 
@@ -109,7 +109,7 @@ def _stay(
         if entry is not None and set(entry.group or (entry.job.id,)) == {job.id for job in members}:
             placements[i] = entry.placement
             taken.add(entry.placement)
-            ledger.take(whole[i], entry.placement)
+            ledger.claim(whole[i], entry.placement)
     for i, members in enumerate(groups):
         for entry in (running[job.id] for job in members if placements[i] is None and job.id in running):
             here = entry.placement
@@ -117,7 +117,7 @@ def _stay(
                 continue
             placements[i] = here
             taken.add(here)
-            ledger.take(whole[i], here)
+            ledger.claim(whole[i], here)
             break
 
 

@@ -308,5 +308,5 @@ class _Fits:
             free = FreeGpus(known.gpus, self._ledger.largest, self._ledger.free, False)
             self.failed.setdefault(known.gpus, free)
             return False
-        self._ledger.take(known, placement)
+        self._ledger.claim(known, placement)
         return True

@@ -279,7 +279,7 @@ class _PlanDraft:
             if not job.on_few(found[job.id]) or not self._host_fits(entry.job, where):
                 where = entry.placement if isinstance(entry, Running) and self._is_free(entry.placement) else ()
             if where:
-                self._ledger.take(entry.job, where)
+                self._ledger.claim(entry.job, where)
             if isinstance(entry, Pending):
                 if where:
                     self._start(entry, where, taken=True)
@@ -324,7 +324,7 @@ class _PlanDraft:
         # GPUs that the deal has given it already were free for it, too
         free = FreeGpus(gpus, self._ledger.largest, self._ledger.free + (gpus if taken else 0), True)
         if not taken:
-            self._ledger.take(entry.job, where)
+            self._ledger.claim(entry.job, where)
         self._act(entry, Start(where, (FairOrder(entry.job.submit_s), free)))
 
     def _hold_from(self, first: int) -> None:

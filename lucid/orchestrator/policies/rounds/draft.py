@@ -130,8 +130,8 @@ class PlanDraft:
             if where is None:
                 self._decisions[job.id] = Hold((FairOrder(job.submit_s), *no_place(without, entry)))
                 continue
-            as_is.take(job, where)
-            without.take(job, where)
+            as_is.claim(job, where)
+            without.claim(job, where)
             held += job.gpus
             self._rigid_starts.append((entry, where))
 
@@ -168,7 +168,7 @@ class PlanDraft:
             job = entry.job
             where = _place(ledger, entry, within_nodes(entry, wanted[job.id]))
             if where:
-                ledger.take(job, where)
+                ledger.claim(job, where)
             decision: Decision
             if isinstance(entry, Running) and set(where) == set(entry.placement):
                 continue
@@ -203,7 +203,7 @@ class PlanDraft:
     def _start(self, ledger: Ledger, entry: Pending, where: Placement) -> None:
         job = entry.job
         free = FreeGpus(job.gpus, ledger.largest, ledger.free, True)
-        ledger.take(job, where)
+        ledger.claim(job, where)
         self._act(entry, Start(where, (FairOrder(job.submit_s), free)))
 
     def _hold(self, entry: Pending, ledger: Ledger, why: Reason) -> Hold:

@@ -224,7 +224,7 @@ class Observations:
     step_s: Floats
 
     @classmethod
-    def of(
+    def from_columns(
         cls, nodes: ArrayLike, replicas: ArrayLike, atomic: ArrayLike, accum_s: ArrayLike, step_s: ArrayLike
     ) -> Observations:
         """From any sequences of equal length.

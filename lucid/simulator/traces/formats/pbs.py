@@ -18,7 +18,7 @@ _KEYS = re.compile(r"""([\w.]+)=("[^"]*"|'[^']*'|\S*)""")
 _COUNTS = re.compile(r"(?:^|[:+])(?:n?gpus|mics)=(\d{1,6})")
 
 
-def looks_like(first: str) -> bool:
+def recognizes(first: str) -> bool:
     """Is this a line of such a log?"""
     return _FIRST.match(first) is not None
 

@@ -38,7 +38,7 @@ _PARTIAL = (2, 3, 4)
 _START = re.compile(r"^;\s*UnixStartTime:\s*(\S+)", re.MULTILINE | re.IGNORECASE)
 
 
-def looks_like(first: str) -> bool:
+def recognizes(first: str) -> bool:
     """Is this a first line of an SWF file: a ``;`` comment, or 18 numbers?"""
     return first.lstrip().startswith(";") or re.fullmatch(r"\s*-?\d\S*(\s+-?[\d.]+){17}\s*", first) is not None
 
