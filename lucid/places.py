@@ -156,8 +156,8 @@ def published_in(config: Path) -> PublishedSettings | None:
 
 
 def library_folder(settings: Any, base: Path) -> Path | None:
-    """The folder of model versions; ``None`` where no setting names one. ``settings``: all, or `PublishedSettings`. ``base``:
-    folder of the configuration."""
+    """The folder of model versions; ``None`` where no setting names one. ``settings``: all, or `PublishedSettings`.
+    ``base``: the folder of the configuration."""
     if settings.models.library:
         return base / str(settings.models.library)
     return Path(settings.daemon.state_dir) / "models" if settings.daemon.partitions else None

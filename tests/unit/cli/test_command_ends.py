@@ -31,7 +31,7 @@ from lucid.daemon.process import say_checked
 from lucid.daemon.reporting.settings import published_settings
 from lucid.errors import ConfigError, ModelError, TraceError
 from lucid.explain.words import ago
-from lucid.places import told_in
+from lucid.places import published_in
 from lucid.simulator.layout import NodeShape
 from lucid.simulator.metrics import run_metrics
 from lucid.simulator.scenario import Scenario, simulate
@@ -198,32 +198,32 @@ def test_what_plans_again_loads_no_library_of_settings_and_none_that_trains(
 
 
 def test_a_file_is_checked_by_the_command_unless_lucidd_has_checked_that_very_file(config: Path) -> None:
-    found = told_in(config)
+    found = published_in(config)
     assert found is not None
     assert found.daemon.partitions == {"vc": "pack"}
     assert found.daemon.profiling_partition == "prof"
     other = config.with_name("other.toml")
     other.write_text(config.read_text() + "\n")
-    assert told_in(other) is None
+    assert published_in(other) is None
     settings = load_settings(other)
     say_checked(other, other.read_bytes(), settings)
-    assert told_in(other) is not None
+    assert published_in(other) is not None
     other.write_text("[daemon]\nstate_dir = 5\n")
-    assert told_in(other) is None
+    assert published_in(other) is None
     say_checked(config, b"what was there before", settings)
-    assert told_in(config) is None, "it was written while it was read"
+    assert published_in(config) is None, "it was written while it was read"
     say_checked(config, config.read_bytes(), settings)
-    assert told_in(config) is not None
+    assert published_in(config) is not None
 
 
 def test_a_command_has_the_same_settings_whether_or_not_lucidd_has_checked_the_file(config: Path) -> None:
     """Else it can come to need one that is there only until lucidd has run."""
     other = config.with_name("never.toml")
     other.write_text(config.read_text() + "\n")
-    assert told_in(other) is None
+    assert published_in(other) is None
     found, settings = published_settings(other), load_settings(other)
     say_checked(other, other.read_bytes(), settings)
-    assert told_in(other) == published_settings(other) == found
+    assert published_in(other) == published_settings(other) == found
     for name, section in asdict(found).items():
         assert section == {key: getattr(getattr(settings, name), key) for key in section}
     say_checked(config, config.read_bytes(), load_settings(config))
