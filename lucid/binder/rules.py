@@ -99,7 +99,7 @@ class Comparisons:
         return guest.profile.gpu_mem_mib + other.mem_mib < other.capacity_mib
 
     def judge(self, guest: Guest, other: Candidate) -> Verdict:
-        """The verdict on a start beside a job that lasts, by bare numbers; the rules are those of ``told``."""
+        """The verdict on a start beside a job that lasts, by bare numbers; the rules are those of ``reasons``."""
         settings, job = self._settings, guest.entry.job
         if not self.fit(guest, other):
             return _VERDICTS[MEMORY]

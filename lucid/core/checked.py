@@ -25,8 +25,8 @@ def _checks(kind: Any) -> tuple[tuple[str, Any, _Check], ...]:
     return tuple((f.name, hints[f.name], _check(hints[f.name])) for f in fields(kind))
 
 
-def _checks_of(noun: object) -> tuple[tuple[str, Any, _Check], ...]:
-    kind: Any = type(noun)
+def _checks_of(value: object) -> tuple[tuple[str, Any, _Check], ...]:
+    kind: Any = type(value)
     found: tuple[tuple[str, Any, _Check], ...] = _checks(kind)
     return found
 
@@ -57,19 +57,19 @@ def _check(hint: Any) -> _Check:
     return lambda value: not isinstance(hint, type) or isinstance(value, hint)
 
 
-def _wrong(noun: object) -> list[str]:
+def _wrong(value: object) -> list[str]:
     """Names of the fields of a record that are not of their type, or beyond all bounds."""
-    return [name for name, _, fits in _checks_of(noun) if not fits(getattr(noun, name))]
+    return [name for name, _, fits in _checks_of(value) if not fits(getattr(value, name))]
 
 
-def checked(noun: _T) -> _T:
+def checked(value: _T) -> _T:
     """The same record, once each of its fields has been checked.
 
     Raises: TypeError: one of its fields is not of its type, or is a number beyond all bounds."""
-    wrong = _wrong(noun)
+    wrong = _wrong(value)
     if wrong:
-        raise TypeError(f"{type(noun).__name__}: {', '.join(wrong)} cannot be read")
-    return noun
+        raise TypeError(f"{type(value).__name__}: {', '.join(wrong)} cannot be read")
+    return value
 
 
 def fitting(kind: type[Any], data: Mapping[str, Any]) -> dict[str, Any]:

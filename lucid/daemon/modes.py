@@ -133,13 +133,13 @@ def words_of_switches(
     return found
 
 
-def modes_from(settings: Settings, switches: Mapping[str, str], let_go: Collection[str] = ()) -> dict[str, Mode]:
+def modes_from(settings: Settings, switches: Mapping[str, str], released: Collection[str] = ()) -> dict[str, Mode]:
     """The mode of each partition: that of the configuration, overruled by what ``lucidctl mode`` set. All are
-    ``observe`` while paused, as are those in ``let_go``, of which no plan can be made (with a pool, all of its VCs).
+    ``observe`` while paused, as are those ``released``, of which no plan can be made (with a pool, all of its VCs).
     At most ``order`` where the client cannot write what ``pack`` needs."""
     modes: dict[str, Mode] = {}
     pool = settings.daemon.pool
-    observed = {*let_go, *(pool.quotas if pool.partition in let_go else ())}
+    observed = {*released, *(pool.quotas if pool.partition in released else ())}
     set_by_hand = switches_of(switches)
     paused = switches.get("paused") == "1"
     for name, configured in settings.daemon.partitions.items():

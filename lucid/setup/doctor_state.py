@@ -205,7 +205,7 @@ def _store(settings: Settings, now_s: float) -> Iterator[Finding]:
     try:
         store = SqliteStore(folder / "lucid.db", read_only=True)
         seen, lease, switches = store.view("status") or {}, store.lease(), store.settings()
-        let_go = [*_releases(store.actions(limit=_ACTIONS), now_s)]
+        released = [*_releases(store.actions(limit=_ACTIONS), now_s)]
         told = [*_start_times(start_times_of(store.view(START_TIMES)))]
         failover = [*check_failover(settings, store, lease, now_s)]
     except StoreUnreadable as error:
@@ -228,7 +228,7 @@ def _store(settings: Settings, now_s: float) -> Iterator[Finding]:
         yield warn("lucidd is paused", "lucidctl resume")
     yield from _failed_pairs(switches)
     yield from failover
-    yield from let_go
+    yield from released
     yield from told
     yield from check_reports(settings, seen)
     yield from _gpus(seen.get("gpu_health") or {})

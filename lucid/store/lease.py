@@ -108,7 +108,7 @@ class StoreWatch:
         return None if row is None else (str(row[0]), int(row[1]))
 
     def check_now_and_then(self) -> None:
-        """Begin a check of the whole file, if one is due; a later ``look`` raises what it finds."""
+        """Begin a check of the whole file, if one is due; a later ``before_write`` raises what it finds."""
         since_s = self._clock_s() - self._checked_s
         if since_s < self._rest_s or (self._thread is not None and self._thread.is_alive()):
             return

@@ -182,7 +182,7 @@ def read_record(path: Path) -> PlanRecord:
             raise StoreError(f"{path}: a record of format {data['format']}, this version reads {_FORMAT}")
         own = data.get("own", {})
         for name in (data["policy"], *own.values()):
-            import_policy(name)  # its nouns may be in the record
+            import_policy(name)  # its classes may be in the record
         partitions = [_partition(part) for part in data["partitions"]]
         predictions = [value_from_json(item) for item in data["predictions"]]
         return PlanRecord(

@@ -108,21 +108,21 @@ class StoreRecorder:
     def _draw(self, snapshot: Snapshot, plan: Plan) -> None:
         seen: list[object] = [*snapshot.partitions.values(), *plan.partitions.values()]
         changed = len(seen) != len(self._drawn) or any(map(is_not, seen, self._drawn))
-        # waits and run times grow where nothing else changes: the picture would be of hours ago
+        # waits and run times grow where nothing else changes: the view would be of hours ago
         every_s = self.view_every_s if changed else max(self.view_every_s, QUIET_S)
         since_s = snapshot.now_s - self._drawn_at_s  # below 0 where the clock was set back
         if 0 <= since_s < max(every_s, self._drawing_s / _VIEW_SHARE):
             return
         began_s = time.perf_counter()
         self._drawn, self._drawn_at_s = seen, snapshot.now_s
-        picture = {
+        view = {
             **snapshot_to_dict(snapshot),
             "plan": plan_to_dict(plan),
             "wake_s": plan.wake_s,
             "policy": self._policy,
         }
-        self._store.put_view("snapshot", picture)
-        self._publish(picture)
+        self._store.put_view("snapshot", view)
+        self._publish(view)
         self._drawing_s = time.perf_counter() - began_s
 
 

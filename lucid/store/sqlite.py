@@ -234,7 +234,7 @@ class SqliteStore(LeasedFile):
             ).fetchone()
         return None if row is None else self._one("ended jobs", row, lambda found: ended_of(*found))
 
-    # -- models, switches, pictures --------------------------------------------------------------------------
+    # -- models, switches, views -----------------------------------------------------------------------------
 
     def settings(self) -> dict[str, str]:
         """All switches."""

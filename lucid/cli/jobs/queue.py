@@ -60,7 +60,7 @@ def live_settings(config: Path) -> Settings:
 
 
 def live_published_settings(config: Path) -> PublishedSettings:
-    """The recorded part of lucidd's settings (``places.Told``). If lucidd has not checked this very file, it is
+    """The recorded part of lucidd's settings (``PublishedSettings``). If lucidd has not checked this very file, it is
     checked here.
 
     Raises: ConfigError: as ``live_settings``."""

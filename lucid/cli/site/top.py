@@ -74,9 +74,9 @@ def _keys_line() -> str:
 
 
 async def _read_apart(config: Path) -> TopView:
-    """The result of ``look`` in a thread that nothing waits for at the end. textual's own workers have to return
-    before the program ends, and ``look`` takes as long as it plans ahead, or as its disk lets it wait: q did nothing
-    for so long."""
+    """The result of ``read_view`` in a thread that nothing waits for at the end. textual's own workers have to return
+    before the program ends, and ``read_view`` takes as long as it plans ahead, or as its disk lets it wait: q did
+    nothing for so long."""
     loop = asyncio.get_running_loop()
     found: asyncio.Future[TopView] = loop.create_future()
 

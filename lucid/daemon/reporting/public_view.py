@@ -41,7 +41,7 @@ def published_file(settings: Placed) -> Path:
     return Path(settings.daemon.heartbeat).with_name("public.json")
 
 
-def without_names(picture: Mapping[str, Any], users: dict[str, str] | None = None) -> dict[str, Any]:
+def without_names(view: Mapping[str, Any], users: dict[str, str] | None = None) -> dict[str, Any]:
     """A stored snapshot (``snapshot_to_dict``, with its plan) with users numbered, and texts emptied that are not for
     everybody (``lucid.core.names``). What Lucid compares stays: sizes, times, places, measured loads, the reasons.
     ``users``: filled in with the number of each user."""
@@ -54,26 +54,26 @@ def without_names(picture: Mapping[str, Any], users: dict[str, str] | None = Non
     def decision(of: Mapping[str, Any]) -> dict[str, Any]:
         return {**of, "reasons": [hide(REASONS[one["kind"]], one, alias) for one in of["reasons"]]}
 
-    partitions = {name: hide(Partition, part, alias) for name, part in picture["partitions"].items()}
+    partitions = {name: hide(Partition, part, alias) for name, part in view["partitions"].items()}
     return {
-        "now_s": picture["now_s"],
+        "now_s": view["now_s"],
         "partitions": partitions,
-        "predictions": {name: hide(Prediction, one, alias) for name, one in picture["predictions"].items()},
-        "arrivals": picture.get("arrivals", {}),
-        "fair_share": [["", users[user], factor] for user, factor in _factors(picture).items() if user in users],
-        "wake_s": picture.get("wake_s"),
-        "policy": _without_shares(picture.get("policy")),
+        "predictions": {name: hide(Prediction, one, alias) for name, one in view["predictions"].items()},
+        "arrivals": view.get("arrivals", {}),
+        "fair_share": [["", users[user], factor] for user, factor in _factors(view).items() if user in users],
+        "wake_s": view.get("wake_s"),
+        "policy": _without_shares(view.get("policy")),
         "plan": {
             name: {job_id: decision(one) for job_id, one in part.items()}
-            for name, part in picture.get("plan", {}).items()
+            for name, part in view.get("plan", {}).items()
         },
     }
 
 
-def _factors(picture: Mapping[str, Any]) -> dict[str, float]:
+def _factors(view: Mapping[str, Any]) -> dict[str, float]:
     """Fair-share factors by user, of those users who have only one."""
     found: dict[str, set[float]] = {}
-    for _, user, factor in picture.get("fair_share", ()):
+    for _, user, factor in view.get("fair_share", ()):
         found.setdefault(user, set()).add(factor)
     return {user: min(factors) for user, factors in found.items() if len(factors) == 1}
 
@@ -106,9 +106,9 @@ class Publisher:
         self._written: tuple[object, ...] = ()
         self._next_s, self._every_s, self._trouble = float("-inf"), _EVERY_S, ""
 
-    def update(self, picture: Mapping[str, Any]) -> None:
+    def update(self, view: Mapping[str, Any]) -> None:
         """Take the snapshot of this cycle."""
-        self._snapshot = picture
+        self._snapshot = view
 
     def update_times(self, times: Mapping[str, Any] | None, starts: Mapping[str, Any] | None) -> None:
         """Take the errors of forecasts of starts, and the latest forecasts, as the store keeps both."""
@@ -142,7 +142,7 @@ class Publisher:
             self._trouble = str(error)
 
 
-def _counted(picture: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+def _counted(view: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     return {
         name: {
             "gpus": sum(node["gpus"] for node in part["nodes"]),
@@ -151,7 +151,7 @@ def _counted(picture: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
             "packed": sum(entry["partner"] is not None for entry in part["running"]),
             **({"vcs": lending_of(from_json(Partition, {**part, "name": name}))} if part.get("quotas") else {}),
         }
-        for name, part in picture["partitions"].items()
+        for name, part in view["partitions"].items()
     }
 
 

@@ -98,11 +98,11 @@ def job_uses(
 def _running(store: SqliteStore) -> Iterable[tuple[Running, float]]:
     """Running jobs as of lucidd's last stored snapshot, each with the time of lucidd's last poll: nothing has changed
     since."""
-    picture, status = store.view("snapshot"), store.view("status")
+    view, status = store.view("snapshot"), store.view("status")
     try:
-        now_s = max(float(picture["now_s"]), float((status or {}).get("at_s", 0.0)))
+        now_s = max(float(view["now_s"]), float((status or {}).get("at_s", 0.0)))
         return [
-            (from_json(Running, entry), now_s) for part in picture["partitions"].values() for entry in part["running"]
+            (from_json(Running, entry), now_s) for part in view["partitions"].values() for entry in part["running"]
         ]
     except (KeyError, TypeError, ValueError, AttributeError):
         return []  # none yet, or another version of Lucid drew it

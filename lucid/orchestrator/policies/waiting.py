@@ -48,8 +48,8 @@ _NOT_REPORTED = Hold(())
 
 
 class WaitingJob:
-    """A job of the queue. ``order``: why it has its place there. ``told``: the reasons that were last given for its
-    wait, and ``hold``, the decision with them: most jobs wait for the same reasons in plan after plan."""
+    """A job of the queue. ``order``: why it has its place there. ``reported``: the reasons that were last given for
+    its wait, and ``hold``, the decision with them: most jobs wait for the same reasons in plan after plan."""
 
     __slots__ = ("entry", "gpus", "hold", "id", "order", "reported", "shape")
 

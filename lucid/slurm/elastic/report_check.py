@@ -44,7 +44,7 @@ _MOST = 3
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A job as it runs now. ``written``: GPUs that its user wrote. ``told_s``: when lucidd saw its report change
+    """A job as it runs now. ``written``: GPUs that its user wrote. ``reported_s``: when lucidd saw its report change
     last. ``worked``: seconds for which its sampler has measured its GPUs, and in which any of them worked."""
 
     start_s: float

@@ -82,13 +82,13 @@ def _present(site: Site, viewer: Viewer) -> dict[str, Now]:
 def person(site: Site, viewer: Viewer, path: Mapping[str, str], _asked: Mapping[str, str]) -> PersonPage:
     """The content of one user's page: waiting jobs, and the account of jobs that run or have ended in the last
     days."""
-    user, picture = path["user"], site.view
+    user, view = path["user"], site.view
     if viewer.sees_usage(user) is not Sight.ALL:
         raise NotShown(f"nothing is known of {user} here")
     waiting = [
         {"job": e.job.id, "name": e.job.name, "vc": e.job.vc, "gpus": e.job.gpus,
-         "waited_s": round(picture.now_s - e.since_s, 1)}
-        for _, e in picture.waiting.values()
+         "waited_s": round(view.now_s - e.since_s, 1)}
+        for _, e in view.waiting.values()
         if e.job.user == user
     ]  # fmt: skip
     accounts = [one for one in site.source.accounts if one.job.user == user]
@@ -97,7 +97,7 @@ def person(site: Site, viewer: Viewer, path: Mapping[str, str], _asked: Mapping[
     accounts.sort(key=lambda one: (-one.wasted_gpu_h, -one.job.end_s))
     total = next(iter(totals(accounts, lambda _: user)), None)
     return {
-        "at_s": picture.now_s,
+        "at_s": view.now_s,
         "user": user,
         "days": site.source.settings.efficiency.days,
         "total": None if total is None else total_to_dict(total),

@@ -324,8 +324,8 @@ def test_what_another_version_wrote_is_no_error(told: Any) -> None:
 def test_what_is_let_go_is_observed(tmp_path: Path) -> None:
     daemon = {"partitions": {"a": "pack", "b": "pack", "c": "order"}, "pool": {"partition": "p", "quotas": {"b": 1}}}
     settings = settings_from({"daemon": daemon, "policy": {"lending": {"mode": "quota"}}}, "test")
-    assert modes_from(settings, {}, let_go={"p"}) == {"a": Mode.PACK, "b": Mode.OBSERVE, "c": Mode.ORDER}
-    assert modes_from(settings, {"mode.c": "pack"}, let_go={"c"})["c"] is Mode.OBSERVE
+    assert modes_from(settings, {}, released={"p"}) == {"a": Mode.PACK, "b": Mode.OBSERVE, "c": Mode.ORDER}
+    assert modes_from(settings, {"mode.c": "pack"}, released={"c"})["c"] is Mode.OBSERVE
 
 
 def test_what_a_policy_raises_for_several_together_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
