@@ -11,16 +11,18 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import click
 import rich.console
 import rich.table
 import rich.text
 from rich.console import RenderableType
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
 from lucid.text import shown
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
 
 _PIPE_COLUMNS = 120
 
@@ -100,6 +102,8 @@ class ManyReport(Protocol):
 
 
 def _bars() -> Progress:
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
     return Progress(
         TextColumn("{task.description}", markup=False),
         BarColumn(),

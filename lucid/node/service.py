@@ -21,7 +21,6 @@ from typing import Final
 
 from lucid.core.ports import GpuMetrics
 from lucid.errors import ConfigError, MetricsError
-from lucid.node.dcgm import JoinedMetrics
 from lucid.node.health import HealthPolls
 from lucid.node.nvml import NvmlMetrics
 from lucid.node.processes import JobSpec, read_job_specs, remove_job_spec, write_job_spec
@@ -81,7 +80,7 @@ def metrics_from(source: str) -> GpuMetrics:
     if source == "nvml":
         return NvmlMetrics()
     if "/" in source:
-        from lucid.node.dcgm import ExporterMetrics  # urllib and ssl are 10 MiB
+        from lucid.node.dcgm import ExporterMetrics, JoinedMetrics  # urllib and ssl are 10 MiB
 
         main: GpuMetrics = ExporterMetrics(source)
         return JoinedMetrics(main, NvmlMetrics(gpm=False))

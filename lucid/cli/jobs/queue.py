@@ -21,9 +21,11 @@ from lucid.daemon.reporting.settings import published_settings
 from lucid.daemon.reporting.status import words_of_left_out
 from lucid.errors import ConfigError
 from lucid.explain.queue_rows import (
+    forecast_outcome,
     guess_words,
     line_of,
     observed_words,
+    outcome_words,
     queue_row_to_dict,
     queue_rows,
     read_stored_starts,
@@ -183,7 +185,6 @@ def tell_status(config: Path, as_json: bool) -> None:
 def tell_history(config: Path, days: float, limit: int, as_json: bool) -> None:
     """Carry out ``lucidctl history``."""
     from lucid.daemon.reporting.starts import START_TIMES, start_times_of
-    from lucid.explain.queue_rows import forecast_outcome, outcome_words  # imported here: `status` forecasts nothing
 
     store = live_store(live_published_settings(config))
     ended = store.ended(time.time() - days * 86400.0)

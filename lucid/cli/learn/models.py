@@ -17,7 +17,7 @@ from lucid.config.load import Settings, load_settings, own_job_log
 from lucid.errors import ConfigError
 from lucid.models.kind import Kind
 from lucid.models.library import Library
-from lucid.models.packing.measured import shipped
+from lucid.models.packing.measured import read_pairs, read_profiles, shipped
 from lucid.models.packing.share_score import ShareTree
 from lucid.places import library_folder
 
@@ -268,7 +268,6 @@ def _open(folder: Path | None, config: Path | None) -> Library:
 def _keeper(folder: Path | None, config: Path | None, given: dict[str, Path | None]) -> Keeper:
     # Imported here: `list` and `promote` need none of the models.
     from lucid.models.kinds import Keeper, Source, rules_from
-    from lucid.models.packing.measured import read_pairs, read_profiles
     from lucid.models.throughput.bins import bins_of_jobs, read_bins
     from lucid.simulator.traces.window import read_finished
 

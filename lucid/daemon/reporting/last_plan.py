@@ -10,7 +10,7 @@ from lucid.core.decision import DecisionRow, Plan, row_of
 from lucid.core.snapshot import Snapshot
 from lucid.daemon.reporting.public_view import Published
 from lucid.errors import StoreError
-from lucid.orchestrator.registry import BUILT_IN
+from lucid.orchestrator.registry import BUILT_IN, import_policy
 from lucid.places import Mode
 from lucid.store.sqlite import SqliteStore
 from lucid.store.view import plan_from_dict, snapshot_from_dict
@@ -56,8 +56,6 @@ def stored_plan(store: SqliteStore | Published, data: Mapping[str, Any]) -> Stor
     Raises: ConfigError: its policy's package cannot be imported. StoreError: another version of Lucid wrote it."""
     for name in (data["policy"]["name"], *data["policy"].get("own", {}).values()):
         if name not in BUILT_IN:  # a third party's policy may have reasons of its own
-            from lucid.orchestrator.registry import import_policy
-
             import_policy(name)
     snapshot = snapshot_from_dict(data)
     plan = plan_from_dict(data["plan"], snapshot.now_s, data["wake_s"])

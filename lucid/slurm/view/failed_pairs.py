@@ -10,12 +10,15 @@ import logging
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING
 
 from lucid.core.decision import Start
-from lucid.core.ports import Applied
-from lucid.core.snapshot import Partition
-from lucid.slurm.records.job import SlurmJob, SlurmNode
-from lucid.store.port import Store
+
+if TYPE_CHECKING:  # `lucidctl status` knows the switches by it, and asks Slurm nothing
+    from lucid.core.ports import Applied
+    from lucid.core.snapshot import Partition
+    from lucid.slurm.records.job import SlurmJob, SlurmNode
+    from lucid.store.port import Store
 
 _LOG = logging.getLogger("lucidd")
 KEY = "pairs.off."

@@ -128,7 +128,7 @@ NOT_LIGHT = (
     "lucid.orchestrator.forecast.plan_ahead", "lucid.orchestrator.policy", "lucid.orchestrator.policies.",
     "lucid.daemon.policies",
     "lucid.daemon.reporting.replan", "lucid.daemon.start_log", "lucid.node",
-    "lucid.slurm.client",
+    "lucid.slurm.client", "lucid.slurm.records",
 )  # fmt: skip
 """Whose names begin so plan, or talk to Slurm or GPUs."""
 
@@ -149,7 +149,7 @@ def loaded(*words: str) -> set[str]:
 def test_help_loads_no_command_and_no_heavy_library(words: tuple[str, ...]) -> None:
     found = loaded(*words)
     assert "click" in found
-    assert not found & {*HEAVY, "pydantic", "sqlite3"}
+    assert not found & {*HEAVY, "pydantic", "sqlite3", "rich.progress"}
     assert not found & {target.partition(":")[0] for target, _ in _COMMANDS.values()}
 
 
