@@ -44,7 +44,7 @@ def _named(one: Any) -> Iterator[tuple[int, str]]:
     for cls in type(one).__mro__:
         slots = cls.__dict__.get("__slots__", ())
         for name in (slots,) if isinstance(slots, str) else slots:
-            if hasattr(one, name):
+            if name != "__weakref__" and hasattr(one, name):  # Python before 3.11.4 refuses to read it
                 yield id(getattr(one, name)), f".{name}"
     for name, value in getattr(one, "__dict__", {}).items():
         yield id(value), f".{name}"
