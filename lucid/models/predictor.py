@@ -18,7 +18,7 @@ from lucid.models.additive import AdditiveModel, Axis
 from lucid.models.duration.evaluate import DURATION
 from lucid.models.duration.features import LOG_OFFSET_S
 from lucid.models.duration.history import DurationHistory
-from lucid.models.duration.jobtable import PROFILE_COLUMNS, JobTable
+from lucid.models.duration.jobtable import PROFILE_COLUMNS, JobTable, request_columns
 from lucid.models.duration.model import DurationModel
 from lucid.models.kinds import Served
 from lucid.models.packing.kind import PAIRS, SHARE
@@ -193,16 +193,7 @@ def _columns(
             for name in PROFILE_COLUMNS
         },
         **(known if ended else {}),
-        job_id=[job.id for job in jobs],
-        user=[job.user for job in jobs],
-        account=[job.account for job in jobs],
-        partition=[job.vc for job in jobs],
-        name=[job.name for job in jobs],
-        gpus=[float(job.gpus) for job in jobs],
-        cpus=[float(job.cpus) if job.cpus else nan for job in jobs],
-        memory_mib=[float(job.mem_mib) if job.mem_mib else nan for job in jobs],
-        limit_s=[nan if job.time_limit_s is None else job.time_limit_s for job in jobs],
-        submit_s=[job.submit_s + epoch_s for job in jobs],
+        **request_columns(jobs, epoch_s),
     )
 
 

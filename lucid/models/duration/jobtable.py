@@ -25,6 +25,7 @@ from lucid.accounting.rows import BadCell, Drop, Row, Source, csv_rows, first_li
 from lucid.accounting.sacct import SacctJob, SacctLog, as_lines, is_sacct
 from lucid.accounting.values import NO_TIME, limit_s, mem_mib
 from lucid.core.frozen import frozen_dataclass
+from lucid.core.job import Job
 from lucid.errors import ModelError, TraceError
 
 FloatArray = npt.NDArray[np.float64]
@@ -258,3 +259,20 @@ _CSV_LAYOUTS: Final = (
     (frozenset({"submit_time", "start_time", "end_time", "run_time"}), _LONG_CSV),
     (frozenset({"submit_time", "start_time", "end_time", "duration_s"}), _WAITS_CSV),
 )
+
+
+def request_columns(jobs: Sequence[Job], epoch_s: float) -> dict[str, Any]:
+    """What jobs ask for, as the columns that ``JobTable.from_columns`` takes; ``epoch_s`` is added to their times."""
+    nan = float("nan")
+    return {
+        "job_id": [job.id for job in jobs],
+        "user": [job.user for job in jobs],
+        "account": [job.account for job in jobs],
+        "partition": [job.vc for job in jobs],
+        "name": [job.name for job in jobs],
+        "gpus": [float(job.gpus) for job in jobs],
+        "cpus": [float(job.cpus) if job.cpus else nan for job in jobs],
+        "memory_mib": [float(job.mem_mib) if job.mem_mib else nan for job in jobs],
+        "limit_s": [nan if job.time_limit_s is None else job.time_limit_s for job in jobs],
+        "submit_s": [job.submit_s + epoch_s for job in jobs],
+    }

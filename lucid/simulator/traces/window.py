@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from lucid.errors import ConfigError, TraceError
-from lucid.models.duration.jobtable import JobTable, read_jobs
+from lucid.models.duration.jobtable import JobTable, read_jobs, request_columns
 from lucid.simulator.traces.read import read_trace, sniff
 from lucid.simulator.traces.record import Trace
 
@@ -88,9 +88,6 @@ def pooled(trace: Trace) -> Trace:
     return replace(trace, jobs=tuple(replace(item, job=replace(item.job, vc=POOL)) for item in trace.jobs))
 
 
-_NAN = float("nan")
-
-
 def read_finished(path: Path) -> JobTable:
     """Read a log of finished jobs (`read_jobs`) or a trace of any format (`read_trace`), ordered by submission.
 
@@ -110,16 +107,7 @@ def finished_jobs(trace: Trace) -> JobTable:
     begins = [item.job.submit_s + epoch_s + (item.waited_s or 0.0) for item in trace.jobs]
     # What a trace says of GPU use is of the whole job; at its submission nothing was measured, so it is left out.
     return JobTable.from_columns(
-        job_id=[job.id for job in jobs],
-        user=[job.user for job in jobs],
-        account=[job.account for job in jobs],
-        partition=[job.vc for job in jobs],
-        name=[job.name for job in jobs],
-        gpus=[float(job.gpus) for job in jobs],
-        cpus=[float(job.cpus) if job.cpus else _NAN for job in jobs],
-        memory_mib=[float(job.mem_mib) if job.mem_mib else _NAN for job in jobs],
-        limit_s=[_NAN if job.time_limit_s is None else job.time_limit_s for job in jobs],
-        submit_s=[job.submit_s + epoch_s for job in jobs],
+        **request_columns(jobs, epoch_s),
         end_s=[begin_s + item.duration_s for begin_s, item in zip(begins, trace.jobs, strict=True)],
         duration_s=[item.duration_s for item in trace.jobs],
     ).by_submit()
