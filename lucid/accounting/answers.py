@@ -45,7 +45,7 @@ _MOST_LINES = 100
 
 
 def delimiter_of(first: str) -> str:
-    """The delimiter between the columns of a header line of sacct; empty if it is no header line."""
+    """The delimiter of a header line of sacct; an empty text if the line is not a header."""
     for one in DELIMITERS:
         names = {cell.strip().lower() for cell in _cut(first, one)}
         if "jobid" in names and names & {"state", "submit"}:
@@ -80,8 +80,7 @@ class Layout:
         return cells
 
     def fit(self, text: str) -> list[str] | None:
-        """The cells of a row, one a column; ``None`` where it is no row, an empty list if it can be read in two
-        ways."""
+        """The cells of a row, one for each column; ``None`` if it is no row, an empty list if it has two readings."""
         cells = self.split(text)
         if len(cells) == len(self.names) and all(holds(cells[i]) for i, holds in self._checks):
             broken = "\n" in text and any("\n" in cell and not self._free[i] for i, cell in enumerate(cells))
@@ -117,22 +116,20 @@ class Layout:
         return found
 
     def agree(self, one: list[str] | None, other: list[str] | None) -> bool:
-        """Are all cells but texts the same?"""
+        """Whether all cells are the same, texts aside."""
         if not (one and other):
             return False
         return all(free or a == b for free, a, b in zip(self._free, one, other, strict=True))
 
     def breaks(self, text: str) -> bool:
-        """Is this line more of a text of the row above it? Only where the job's number stands before all texts does a
-        line tell that it begins no row."""
+        """Whether this line continues a text of the row above: that shows only if JobID stands before all texts."""
         if not self._first or delimiter_of(text):
             return False
         cells = self.split(text)
         return len(cells) <= self._first[-1][0] or not all(holds(cells[i]) for i, holds in self._first)
 
     def goes_on(self, text: str) -> bool:
-        """Whether this line, after a whole row, continues the row's last text. A line with a state is a row that was
-        cut."""
+        """Whether this line continues the last text of a whole row. A line with a state is a row that was cut."""
         return self._free[-1] and self.breaks(text) and not any(is_state(state_of(cell)) for cell in self.split(text))
 
 
@@ -159,8 +156,8 @@ def _joined(cells: list[str], names: list[str]) -> list[str]:
 def records(
     source: Source, layout: Layout, skip_lines: int, header: Callable[[str, int], Layout]
 ) -> Iterator[tuple[int, Layout, list[str], BadCell | None]]:
-    """Of each row but header lines: the line on which it begins, its layout and cells, and what is wrong with its
-    shape. ``header`` makes the layout of a header line, given its number."""
+    """For each row that is not a header: its first line, its layout, its cells, and the error in its shape, if any.
+    ``header`` returns the layout of a header line, given its number."""
     lines = [text.rstrip("\r") for text in source.text.split("\n")]
     at = skip_lines
     while at < len(lines):

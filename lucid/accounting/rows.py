@@ -290,7 +290,7 @@ def split_rows(
 ) -> Iterator[BadCell | None]:
     """Fill ``row`` as ``csv_rows`` does, for files without quotes: one line, one record.
 
-    ``split`` makes cells of a line, or ``None`` where the line is no record (a comment)."""
+    ``split`` returns the cells of a line, or ``None`` if the line is not a record (a comment)."""
     for index, text in enumerate(source.text.split("\n")):
         if index < skip_lines or not text.strip():
             continue

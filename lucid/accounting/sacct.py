@@ -121,8 +121,7 @@ class SacctLog:
     --duplicates``) the last run counts, as sacct without that option prints it. A later job of the same number
     (another cluster's, or Slurm counts from the start again) is called ``501#2``.
 
-    Raises: TraceError: a column that is needed is missing, or there is no header and the number of fields is
-    unknown."""
+    Raises: TraceError: a needed column is missing, or the file has no header and its number of fields is unknown."""
 
     def __init__(self, source: Source, first: str, line: int, *, gpus: bool = True) -> None:
         self._source, self._gpus = source, gpus

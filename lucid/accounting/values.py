@@ -51,7 +51,7 @@ def limit_s(text: str) -> float | None:
 
 def mem_mib(text: str, nodes: int, cpus: int, *, of: str = "") -> int | None:
     """MiB over the whole job of ``48000Mn`` (per node), ``4Gc`` (per CPU) or ``16G`` (in all), rounded up; ``None``
-    if the text is no size. ``of``: what a size without a letter is for: ``n``, ``c`` or the whole job."""
+    if the text is not a size. ``of``: what a size without a letter is per: ``n`` (node), ``c`` (CPU) or the job."""
     found = _SIZE.fullmatch(text)
     if found is None:
         return None

@@ -52,7 +52,7 @@ def tell_when(gpus: int, limit: str | None, user: str, partition: str | None, co
 def seconds_of(limit: str) -> float:
     """The seconds of a time limit as ``--time`` takes it.
 
-    Raises: ConfigError: the text is no time limit."""
+    Raises: ConfigError: the text is not a time limit."""
     found = limit_s(limit)
     if found is None or found <= 0:
         raise ConfigError(f"--time {limit}: is no time limit; write 6:00:00, 90 (minutes) or 2-12:00:00")

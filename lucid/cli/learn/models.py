@@ -15,15 +15,12 @@ from lucid.cli.learn.evaluate import evaluate
 from lucid.cli.options import Group
 from lucid.config.load import Settings, load_settings, own_job_log
 from lucid.errors import ConfigError
-from lucid.models.kind import Kind
 from lucid.models.library import Library
-from lucid.models.packing.measured import read_pairs, read_profiles, shipped
-from lucid.models.packing.share_score import ShareTree
 from lucid.places import library_folder
 
 if TYPE_CHECKING:
+    from lucid.models.kind import Kind
     from lucid.models.kinds import Keeper, Outcome
-
 
 _LIBRARY = "lucid-models"
 
@@ -85,6 +82,8 @@ def train(
     if synthetic:
         if profiles is not None or pairs is not None:
             raise ConfigError("--synthetic replaces --profiles and --pairs; give one or the other")
+        from lucid.models.packing.measured import shipped  # arrays, which only training needs
+
         profiles, pairs = shipped("profiles.csv"), shipped("pairs.csv")
     keeper = _keeper(folder, config, {"jobs": jobs, "profiles": profiles, "pairs": pairs, "bins": bins})
     wanted = kinds or (keeper.kinds if due else keeper.asked_for)
@@ -268,6 +267,7 @@ def _open(folder: Path | None, config: Path | None) -> Library:
 def _keeper(folder: Path | None, config: Path | None, given: dict[str, Path | None]) -> Keeper:
     # Imported here: `list` and `promote` need none of the models.
     from lucid.models.kinds import Keeper, Source, rules_from
+    from lucid.models.packing.measured import read_pairs, read_profiles
     from lucid.models.throughput.bins import bins_of_jobs, read_bins
     from lucid.simulator.traces.window import read_finished
 
@@ -363,6 +363,7 @@ def text(kind: Kind[Any, Any], model: Any) -> str:
 
 def write_page(kind: Kind[Any, Any], model: Any, folder: Path, facts: Mapping[str, Any]) -> list[Path]:
     """Write the model as one HTML page, and return its path; nothing for a model without tables."""
+    from lucid.models.packing.share_score import ShareTree
     from lucid.models.page import additive_page, tree_page  # loads jinja2, which only pages need
 
     page = folder / f"{kind.name}.html"
