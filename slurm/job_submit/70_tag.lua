@@ -134,8 +134,7 @@ end
 
 -- A comment without a release's word on its begin time, and with it.
 local function without_lease(comment)
-  local left = (" " .. comment .. " "):gsub("[%s,;]lucid:lease=%d*([%s,;])", "%1")
-  return (left:gsub("^%s+", ""):gsub("%s+$", ""))
+  return without(comment, "lease=%d*")
 end
 
 local function with_lease(comment, until_s)

@@ -130,6 +130,11 @@ def test_a_comment_that_is_json_stays_json_and_comes_back_as_it_was(box: Box) ->
     assert " lucid:held " in json.loads(comment())
     box.run("scontrol", "release", number, user="alice")
     assert comment() == text
+    box.run("scontrol", "uhold", number)
+    box.run("scontrol", "release", number, user="alice")
+    assert any(word.startswith(" lucid:lease=") for word in json.loads(comment()))
+    box.run("scontrol", "update", f"JobId={number}", "StartTime=now+3600")  # as lucidd does
+    assert comment() == text
 
 
 UNMAPPED = {
