@@ -23,11 +23,6 @@ __all__ = ["PACKAGES", "REPO", "Target", "source_files", "stage", "uv"]
 
 REPO = Path(__file__).resolve().parents[1]
 PACKAGES = ("lucid", "lucid-node")
-_PROGRAMS = {
-    "lucidctl": "lucid.cli.main",
-    "lucidd": "lucid.daemon",
-    "lucid-web": "lucid.web.command",
-}
 _OWN = "--link-mode=copy"
 """Files of the tree are edited; as links they would be uv's cache, and every other environment made from it."""
 _NOT_NEEDED = (
@@ -159,8 +154,11 @@ def _environment(prefix: Path, python: str, version: str) -> None:
     (prefix / "pyvenv.cfg").write_text(f"home = /usr/bin\ninclude-system-site-packages = false\n{version}")
 
 
-def _launcher(root: Path, path: Path, module: str, prefix: str) -> None:
-    path.write_text(f"#!{prefix}/bin/python3 -I\nimport sys\n\nfrom {module} import main\n\nsys.exit(main())\n")
+def _launcher(root: Path, path: Path, prefix: str) -> None:
+    """The program of this name, as ``[project.scripts]`` says."""
+    module, _, function = _project()["scripts"][path.name].partition(":")
+    text = f"import sys\n\nfrom {module} import {function}\n\nsys.exit({function}())\n"
+    path.write_text(f"#!{prefix}/bin/python3 -I\n{text}")
     link = root / "usr/bin" / path.name
     link.parent.mkdir(parents=True, exist_ok=True)
     link.symlink_to(f"..{prefix.removeprefix('/usr')}/bin/{path.name}")
@@ -175,8 +173,8 @@ def _lucid(target: Target, root: Path, wheel: Path) -> None:
     _run(uv(), "pip", "install", "--no-index", *words)
     (site / "share").rename(prefix / "share")
     _trim(target, site)
-    for name, module in _PROGRAMS.items():
-        _launcher(root, prefix / "bin" / name, module, "/usr/lib/lucid")
+    for name in ("lucidctl", "lucidd", "lucid-web"):
+        _launcher(root, prefix / "bin" / name, "/usr/lib/lucid")
     release = root / "usr/sbin/lucid-release"
     release.parent.mkdir(parents=True)
     shutil.copy(REPO / "slurm/lucid-release", release)
@@ -207,7 +205,7 @@ def _node(target: Target, root: Path) -> None:
         to = site / path.relative_to(REPO)
         to.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(path, to)
-    _launcher(root, prefix / "bin/lucid-sampler", "lucid.node.command", "/usr/lib/lucid-node")
+    _launcher(root, prefix / "bin/lucid-sampler", "/usr/lib/lucid-node")
     for name in source_files():
         if OF_NODES.match(name):
             (prefix / name).parent.mkdir(parents=True, exist_ok=True)

@@ -24,7 +24,6 @@ from testbed.settings import Layout
 
 REPO = Path(__file__).resolve().parents[2]
 BIN = "/opt/lucid/bin"
-_PROGRAMS = {"lucidctl": "lucid.cli.main", "lucidd": "lucid.daemon", "lucid-web": "lucid.web.command"}
 
 
 def with_lucids_needs(layout: Layout) -> Layout:
@@ -65,10 +64,6 @@ def _make(bare: Path, part: Path, needs: list[str]) -> None:
     bin_ = part / BIN.lstrip("/")
     bin_.mkdir()
     (bin_ / "python3").symlink_to("/usr/bin/python3")
-    for name, module in _PROGRAMS.items():
-        program = bin_ / name
-        program.write_text(f"#!{BIN}/python3\nimport sys\nfrom {module} import main\nsys.exit(main())\n")
-        program.chmod(0o755)
 
 
 def _must(*words: str) -> None:
@@ -82,10 +77,15 @@ def _must(*words: str) -> None:
 
 
 def put_in(box: Box) -> None:
-    """Lucid of this checkout, in /opt/lucid/src."""
+    """Lucid of this checkout, in /opt/lucid/src, and its programs."""
     source = box.root / "opt/lucid/src"
     for name in ("lucid", "slurm"):
         shutil.copytree(REPO / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
     for path in source.rglob("*"):
         if path.is_dir():
             path.chmod(0o777)  # lucidd, too, keeps what it has compiled
+    where = tomllib.loads((REPO / "pyproject.toml").read_text())["project"]["scripts"]
+    for name in ("lucidctl", "lucidd", "lucid-web"):
+        program, (module, _, function) = box.root / BIN.lstrip("/") / name, where[name].partition(":")
+        program.write_text(f"#!{BIN}/python3\nimport sys\nfrom {module} import {function}\nsys.exit({function}())\n")
+        program.chmod(0o755)

@@ -9,6 +9,7 @@ import shutil
 import sqlite3
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
@@ -48,6 +49,17 @@ def made() -> Iterator[dict[str, ModuleType]]:
 def man_pages(made: dict[str, ModuleType]) -> dict[str, str]:
     found: dict[str, str] = made["manual"].man_pages(REPO)
     return found
+
+
+def test_a_program_of_a_package_is_what_the_project_says(made: dict[str, ModuleType], tmp_path: Path) -> None:
+    """As it is typed: its own help. lucidd's had another module than the wheel's."""
+    (tmp_path / "bin").mkdir()
+    for name in tomllib.loads((REPO / "pyproject.toml").read_text())["project"]["scripts"]:
+        made["staging"]._launcher(tmp_path, tmp_path / "bin" / name, "/usr/lib/lucid")
+        program = (tmp_path / "bin" / name).read_text().partition("\n")[2]
+        words = [sys.executable, "-c", f"import sys; sys.argv[1:] = ['--help']\n{program}"]
+        done = subprocess.run(words, cwd=REPO, capture_output=True, text=True, check=False)
+        assert (done.returncode, "usage" in done.stdout.lower()) == (0, True), done.stderr
 
 
 @pytest.mark.parametrize("family", ["deb", "rpm"])
@@ -187,6 +199,7 @@ def test_lucid_node_brings_all_that_runs_on_nodes(made: dict[str, ModuleType]) -
 
 PLAIN = """
 import sys
+import tomllib
 EXTRAS = "scipy rustworkx threadpoolctl matplotlib pandas sklearn interpret rapidfuzz optuna tomlkit".split()
 
 class Absent:
