@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -97,7 +98,11 @@ class Mps:
         return dict(line.removeprefix("export ").split("=", 1) for line in lines if line.startswith("export "))
 
     def daemons(self) -> list[dict[str, object]]:
-        return [json.loads(path.read_text()) for path in sorted(self.fake.glob("daemon-*"))]
+        found = []
+        for path in sorted(self.fake.glob("daemon-*")):
+            with suppress(FileNotFoundError):  # it has ended since it was listed
+                found.append(json.loads(path.read_text()))
+        return found
 
     def gone(self) -> None:
         """No daemon is left: a busy machine may take a moment to end one that was told to."""
@@ -273,7 +278,8 @@ def test_pairs_starting_and_stopping_at_once_never_race(mps: Mps) -> None:
         gpus = sets[number % 2]
         for turn in range(2):
             job = f"{number}_{turn}"
-            assert mps.start(job, *gpus)["sharing"] == "mps"
+            started = mps.start(job, *gpus)
+            assert started["sharing"] == "mps", started
             pipe = Path(mps.exports(job)["CUDA_MPS_PIPE_DIRECTORY"])
             assert (pipe / "nvidia-cuda-mps-control.pid").exists()
             time.sleep(0.01 * (number // 2))
