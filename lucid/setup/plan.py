@@ -504,7 +504,7 @@ def _neighbours(
         lines = "".join(_lines(one) for one in stuck if not one.shipped)
         plan.refused.append(
             Refusal(
-                f"{root / _SLURM} is mounted read-only, and {len(stuck)} of Lucid's files belong there",
+                f"{root / _SLURM} is mounted read-only, and {len(stuck)} files of Lucid belong there",
                 f"`lucidctl slurm install --root DIR` writes them below DIR, for what is mounted there{lines}",
             )
         )

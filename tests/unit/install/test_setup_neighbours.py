@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
+import subprocess
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -233,7 +236,7 @@ def test_a_read_only_mount_and_a_config_map_are_seen(tmp_path: Path, monkeypatch
     monkeypatch.setattr(os, "statvfs", lambda _path: SimpleNamespace(f_flag=os.ST_RDONLY))
     plan = planned(tmp_path)
     assert not of_slurm(plan, etc, {"slurm.conf": "", "gres.conf": ""})
-    [said] = [one.remedy for one in plan.refused if "of Lucid's files belong there" in one.what]
+    [said] = [one.remedy for one in plan.refused if "files of Lucid belong there" in one.what]
     assert "lucidctl slurm install --root DIR" in said
     assert "+heartbeat /run/lucid/heartbeat" in said
 
@@ -258,3 +261,27 @@ def test_what_counts_gpus_is_named_with_the_page_of_formulas(tmp_path: Path) -> 
     told = [what for _, what, remedy in doctor(tmp_path, **config) if "docs/monitoring.md" in remedy]
     assert [what.partition(": ")[0] for what in told] == found
     assert etc.is_dir()
+
+
+def formulas() -> list[str]:
+    page = (Path(__file__).parents[3] / "docs/monitoring.md").read_text()
+    return re.findall(r"^```sh\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+
+
+def test_the_formulas_of_the_page_count_slots_and_whole_gpus(tmp_path: Path) -> None:
+    rows = [
+        "alice|3600|billing=8,cpu=8,gres/gpu:a100=2,gres/gpu=2,node=1",
+        "bob|7200|cpu=4,gres/shard:g1=1,gres/shard=1",
+    ]
+    rows += ["alice|1800|cpu=4,gres/shard=4,mem=1G", "carol|9999|cpu=4,mem=1G"]
+    used = [
+        "gpu:g0:1(IDX:0),gpu:g1:0(IDX:N/A),gpu:g2:0(IDX:N/A),shard:g0:0(-/2),shard:g1:2(2/2),shard:g2:1(1/2)",
+        "gpu:a100:3(IDX:0-2)", "gpu:g10:1(IDX:10),shard:g10:0(-/4),shard:g11:0(0/4)", "gpu:4(IDX:0-3)", "gpu:0", "",
+    ]  # fmt: skip
+    (tmp_path / "sacct").write_text("\n".join(rows) + "\n")
+    (tmp_path / "scontrol").write_text(json.dumps({"nodes": [{"gres_used": one} for one in used]}, indent=2))
+    said = []
+    for formula in formulas():
+        stubs = "".join(f"{name}() {{ cat {tmp_path}/{name}; }}\n" for name in ("sacct", "scontrol"))
+        said.append(subprocess.run(["sh", "-c", stubs + formula], capture_output=True, text=True, check=True).stdout)
+    assert said == ["alice 4.0\nbob 2.0\n", "11\n"]
