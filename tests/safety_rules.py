@@ -16,7 +16,7 @@ from lucid.core.prediction import Prediction
 from lucid.core.reason import Reason
 from lucid.core.reasons.queue import Reserved
 from lucid.core.reasons.sharing import PairHarm
-from lucid.core.snapshot import Partition, Snapshot
+from lucid.core.snapshot import WAITING_ORDER, Partition, Snapshot
 from lucid.orchestrator.planner import make_policies
 from lucid.orchestrator.policy import Policy
 
@@ -75,8 +75,8 @@ def check_state(
         for entry in (*partition.pending, *partition.running):
             assert entry.job.id not in seen, f"{entry.job.id} is in two places"
             seen.add(entry.job.id)
-        queue = [(entry.since_s, entry.job.submit_s, entry.job.rank) for entry in partition.pending]
-        assert queue == sorted(queue), f"those who wait in {partition.name} are not in order"
+        waiting = sorted(partition.pending, key=WAITING_ORDER)
+        assert [*partition.pending] == waiting, f"those who wait in {partition.name} are not in order"
         for entry in partition.running:
             gpus = gpu_set(entry)
             assert len(gpus) == entry.job.gpus, f"{entry.job.id} holds {len(gpus)} GPUs"

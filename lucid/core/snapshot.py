@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from weakref import ref
 
@@ -36,6 +37,8 @@ class ArrivalForecast:
 
 
 _Entry = TypeVar("_Entry")
+WAITING_ORDER = attrgetter("since_s", "job.submit_s", "job.rank")
+"""The key by which ``Partition.pending`` is in order."""
 
 
 @frozen_dataclass(frozen=True, slots=True)
@@ -130,8 +133,7 @@ class Partition(Changed[Pending | Running]):
     but for partitions whose jobs give way to those of another (``Running.yields``): these have its nodes, too.
 
     Compared by identity: an adapter hands out the same object as long as nothing in it has changed, so that
-    a policy may keep what it derived from it. ``pending`` is in order of (since_s, submit_s, rank), ``running``
-    in order of start."""
+    a policy may keep what it derived from it. ``pending`` is in ``WAITING_ORDER``, ``running`` in order of start."""
 
     name: Shown
     nodes: tuple[Node, ...]

@@ -64,8 +64,9 @@ def apply_plan(
     if "reconfigure" in kinds or (plan.mode is Mode.PACK and journal.has("drained")):
         for host in plan.hosts:
             journal.note("node", host)
-        for key in plan.wanted:
-            journal.note("config", key, before.get(key, ""))
+        for key, value in plan.wanted.items():
+            if before.get(key) != value:  # else a tool has written it, which takes it back, too
+                journal.note("config", key, before.get(key, ""))
         if not nodes_have_files:
             return False
         _reconfigure(machine, journal, plan, say)

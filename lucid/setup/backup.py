@@ -172,15 +172,31 @@ class Journal:
         self.state = "done"
         self._write()
 
+    def lost(self) -> tuple[Path, ...]:
+        """Files of Slurm that something has written anew since: none of setup's lines is left, and some of the file's
+        own are."""
+        found = []
+        for name, record in self.files.items():
+            path = Path(name)
+            if self.state != "done" or not record.before or path.suffix != ".conf" or not path.is_file():
+                continue
+            had, wrote = _lines(self._copy(record.before)), _lines(self._copy(record.after[-1]))
+            now = _lines(path.read_bytes())
+            if wrote - had and now & had and not now & (wrote - had):
+                found.append(path)
+        return tuple(found)
+
     def restores(self, *, purge: bool = False) -> list[Restore]:
         """The effects of undoing on each file. Nothing is changed.
 
         Raises: ConfigError: files were edited since; the message has each edit as a diff."""
-        found, edited = list[Restore](), list[Change]()
+        found, edited, lost = list[Restore](), list[Change](), self.lost()
         for name, record in self.files.items():
             if record.own and not purge:
                 continue
             path = Path(name)
+            if path in lost:
+                continue  # nothing of setup's is in it
             before = self._copy(record.before)
             now = path.read_bytes() if path.is_file() else None
             if now is not None and not record.own and _hash(now) not in (record.before, *record.after):
@@ -314,3 +330,7 @@ class Journal:
 
 def _hash(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
+
+
+def _lines(content: bytes | None) -> set[bytes]:
+    return {line.strip() for line in (content or b"").splitlines()} - {b""}

@@ -231,15 +231,15 @@ class Change:
     shipped: bool = False
 
 
-def diff_of(changes: Iterable[Change]) -> str:
-    """The changes as a unified diff."""
-    return "".join(_diff(change) for change in changes)
+def diff_of(changes: Iterable[Change], around: int = 3) -> str:
+    """The changes as a unified diff, with ``around`` lines about each edit."""
+    return "".join(_diff(change, around) for change in changes)
 
 
-def _diff(change: Change) -> str:
+def _diff(change: Change, around: int) -> str:
     old = (change.before or b"").decode("utf-8", "replace").splitlines(keepends=True)
     new = change.after.decode("utf-8", "replace").splitlines(keepends=True)
     lines = difflib.unified_diff(
-        old, new, "/dev/null" if change.before is None else str(change.path), str(change.path)
+        old, new, "/dev/null" if change.before is None else str(change.path), str(change.path), n=around
     )
     return "".join(line if line.endswith("\n") else line + "\n\\ no line end\n" for line in lines)

@@ -13,6 +13,7 @@ from lucid.config.load import Settings
 from lucid.errors import Finding, bad, warn
 from lucid.orchestrator.order.queue_order import BOUND
 from lucid.places import Mode
+from lucid.setup.neighbours import MONITORING
 from lucid.setup.render import SLOTS
 from lucid.slurm.records.configuration import GroupLimit, Limits, Partition
 from lucid.slurm.records.job import SlurmNode
@@ -147,7 +148,7 @@ def _gpus(config: Mapping[str, str]) -> Iterator[Finding]:
     if accounted and "gres/shard" not in accounted:
         yield warn(
             "AccountingStorageTRES lacks gres/shard: accounting does not show who had slots",
-            "AccountingStorageTRES=gres/gpu,gres/shard",
+            f"AccountingStorageTRES=gres/gpu,gres/shard; {MONITORING}",
         )
     if config.get("JobRequeue", "1").startswith("0"):
         yield warn("JobRequeue=0: no job may be requeued, so none is profiled", "JobRequeue=1")

@@ -8,6 +8,7 @@ import shutil
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,10 @@ from lucid.daemon.reporting.status import words_of_left_out
 from lucid.errors import ConfigError, Finding, StoreError, bad, warn
 from lucid.orchestrator.forecast.ranges import StartTimes
 from lucid.places import Mode, profiles_folder
+from lucid.setup.backup import Journal
 from lucid.setup.check import check_installation, heartbeat_in, settings_in
+from lucid.setup.conf_text import read_texts
+from lucid.setup.neighbours import MONITORING, monitors, writer_of
 from lucid.slurm.act.write import GIVEN_UP
 from lucid.slurm.elastic.reports import folder_trouble
 from lucid.slurm.heartbeat import read_heartbeat
@@ -76,6 +80,9 @@ def check_files(settings: Settings, root: Path | None, config: Mapping[str, str]
         yield bad(f"{finding.about}: {finding.says}", finding.remedy)
     if not wrong:
         yield Finding("ok", f"Lucid's files for Slurm below {root} are as shipped, and slurm.conf has what they need")
+    yield from _written_over(root, any(not finding.about.startswith("/") for finding in wrong))
+    for name in monitors(root, config or {}):
+        yield Finding("ok", f"{name}: what counts gres/gpu does not see jobs in slots (gres/shard)", MONITORING)
     yield from _order(settings, root)
     named = heartbeat_in(root, _CONF)
     mine = settings.daemon.heartbeat
@@ -89,6 +96,27 @@ def check_files(settings: Settings, root: Path | None, config: Mapping[str, str]
             yield bad(
                 f"slurm.conf has {key}={written[key.lower()]}, slurmctld runs with {config.get(key) or '(nothing)'}",
                 "scontrol reconfigure; for SelectType and GresTypes restart slurmctld and every slurmd",
+            )
+
+
+def _written_over(root: Path, lacks: bool) -> Iterator[Finding]:
+    """Has a tool taken Lucid's lines out of Slurm's files, or not been given them? *lacks*: some are missing."""
+    try:
+        lost = Journal.read(root).lost()
+    except ConfigError:
+        lost = ()  # the record is root's alone
+    files = dict(read_texts(root, root / _CONF).files)
+    gres = (root / _CONF).with_name("gres.conf")
+    with suppress(ConfigError):  # told already
+        files |= read_texts(root, gres).files if gres.is_file() else {}
+    for path in files if lacks or lost else ():
+        writer = writer_of(path, files, lost)
+        gone = path.resolve() in lost
+        if writer is not None and (gone or not lost):
+            what = "nothing is left in it of what setup wrote" if gone else "what it lacks has to go into that tool"
+            yield bad(
+                f"{path} {writer.why}: {what}",
+                f"{writer.place}; lucidctl setup --mode pack --dry-run says the lines (docs/slurm-site.md)",
             )
 
 

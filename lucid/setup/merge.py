@@ -10,7 +10,6 @@ from pathlib import Path
 from lucid.setup.conf_text import Edit, Statement, Texts, edited, with_values
 from lucid.setup.nodes import host_list
 from lucid.setup.render import ADDRESS, SLOTS, Gres, addressed_gres, addresses, hosts_or_none, with_slots
-from lucid.setup.site_scripts import generated
 
 HOOKS = "/etc/slurm/lucid"
 WRAPPER = f"{HOOKS}/site_scripts"
@@ -414,11 +413,6 @@ def _wrap(work: _Work, key: str, ours: str, merged: Merged) -> None:
     if theirs:
         merged.notes.append(
             f"{key}={', '.join(merged.site_scripts[key])} runs through {WRAPPER}, with all GPUs of the job"
-        )
-    for path in sorted({one.path for one in theirs if generated(work.texts.files[one.path])}):
-        merged.notes.append(
-            f"{path} says that a tool writes it: put {key}={WRAPPER} and {key}={ours} into that tool in place of "
-            f"{', '.join(f'{key}={one}' for one in merged.site_scripts[key])}, or it takes them back"
         )
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -16,11 +16,12 @@ from lucid.config.live import DaemonSettings
 from lucid.config.load import Settings, settings_from
 from lucid.errors import ConfigError, did_you_mean
 from lucid.places import Mode
-from lucid.setup.conf_text import Change, Texts, edited, read_text, read_texts
+from lucid.setup.conf_text import Change, Texts, diff_of, edited, read_text, read_texts
 from lucid.setup.doctor_slurm import check_preemption, check_served, power_note, taken_whole, without_layers
 from lucid.setup.install import FILES, NEW_TOML, is_lucids, of_package, shipped_content, with_keys, without_table
 from lucid.setup.machine import LINK, USER, Machine, Running, program_link
-from lucid.setup.merge import HOOKS, Merged, Refusal, merge_pack
+from lucid.setup.merge import HOOKS, WRAPPER, Merged, Refusal, merge_pack
+from lucid.setup.neighbours import MONITORING, monitors, sealed, writer_of
 from lucid.setup.nodes import host_list
 from lucid.setup.render import ADDRESS, differing, plugin_conf, pool_line, rules_of, without_pool
 from lucid.setup.site_scripts import SiteScripts
@@ -238,6 +239,8 @@ class Options:
     """Partitions that an earlier run has made."""
     slots: int | None = None
     """Pack mode: jobs that may share a GPU; ``None``: two, or as many as before."""
+    lost: tuple[Path, ...] = ()
+    """Files in which nothing is left of what an earlier run wrote."""
     site_scripts: Mapping[str, str] = field(default_factory=dict)
     """Pack mode: when the site's own prologs and epilogs run (``site_scripts.CHOICES``), by script or pattern."""
 
@@ -464,7 +467,8 @@ def _pack(
     plugin = _plugin(etc, merged.models, settings.daemon.heartbeat, filtered=merged.filtered)
     _want(plan, etc / "lucid.plugin.conf", plugin.encode())
     where = "/usr/bin" if of_package(root) else programs
-    text = before if node.exists() else f"sampler {where}/lucid-sampler\nmps {HOOKS}/mps\nlimit 15\n"
+    usual = f"sampler {where}/lucid-sampler\nmps {HOOKS}/mps\nlimit 15\n"
+    text = before if re.search(r"^(?!site-)\S", before, re.MULTILINE) else usual + before
     _want(plan, node, scripts.written(text).encode("utf-8", "surrogateescape"))
     shared = [*texts.files, *(gres.files if gres else ()), etc / "lucid.plugin.conf", node]
     plan.node_files = [(f"/{path.relative_to(root)}", "0644") for path in shared]
@@ -475,6 +479,61 @@ def _pack(
         if n.name in merged.slotted or (n.name in merged.hosts and n.gpu_types and not n.addressable)
     ]
     _in_force(plan, root, texts, fresh, running)
+    _neighbours(plan, root, {**texts.files, **(gres.files if gres else {})}, options.lost, scripts)
+    found = [*monitors(root, running.config)]
+    counted = running.config.get("AccountingStorageTRES", "")
+    if "gres/gpu" in counted and "gres/shard" not in counted:
+        found.append(f"AccountingStorageTRES={counted}")
+    if found:
+        plan.notes.append(
+            f"{', '.join(found)}: what counts gres/gpu does not see jobs in slots (gres/shard). {MONITORING}; "
+            "TRESBillingWeights=GRES/gpu=1,GRES/shard=1 makes `billing` count both"
+        )
+
+
+def _neighbours(
+    plan: Plan, root: Path, files: Mapping[Path, str], lost: Collection[Path], scripts: SiteScripts
+) -> None:
+    """What a tool writes, that tool has to change: setup says the lines and the place, and changes nothing."""
+    named = {path.resolve(): path for path in files}
+    ours, slurms = ([one for one in plan.changes if (one.path in named) is slurm] for slurm in (False, True))
+    writers = {one.path: writer_of(named[one.path], files, lost) for one in slurms}
+    stuck = [one for one in ours if not one.own and sealed(one.path)]
+    if stuck:
+        lines = "".join(_lines(one) for one in stuck if not one.shipped)
+        plan.refused.append(
+            Refusal(
+                f"{root / _SLURM} is mounted read-only, and {len(stuck)} files of Lucid belong there",
+                f"`lucidctl slurm install --root DIR` writes them below DIR, for what is mounted there{lines}",
+            )
+        )
+    if not any(writers.values()):
+        return
+    plan.changes = ours
+    busy = f"drain {host_list(plan.hosts)}, " if plan.hosts else ""
+    plan.refused.append(
+        Refusal(
+            "a tool writes Slurm's configuration here, and would take Lucid's lines out again: setup changes nothing",
+            f"`lucidctl slurm install` (Lucid's own files, which these lines name), {busy}all lines below (+, in "
+            "place of -) where it is said, scontrol reconfigure; then run this again (docs/slurm-site.md)",
+        )
+    )
+    for one in slurms:
+        writer = writers[one.path]
+        why, place = (writer.why, writer.place) if writer else ("belongs to these lines", "the file, by hand")
+        plan.refused.append(Refusal(f"{one.path} {why}", place + _lines(one)))
+    node = root / HOOKS.lstrip("/") / "node.conf"
+    if any(one.path == node.resolve() for one in ours) and (text := scripts.written("").lstrip()):
+        change = Change(node, b"", text.encode("utf-8", "surrogateescape"))
+        plan.refused.append(
+            Refusal(f"{node} has to name the scripts that {WRAPPER} runs", f"the file, by hand{_lines(change)}")
+        )
+
+
+def _lines(change: Change) -> str:
+    """What goes, and what comes in its place."""
+    lines = diff_of([change], around=0).splitlines()[2:]
+    return "".join(f"\n         {line}" for line in lines if not line.startswith("@@"))
 
 
 def _site_scripts(
@@ -486,6 +545,14 @@ def _site_scripts(
         key: [*dict.fromkeys([*(old[key] if merged.wrapped[key] else ()), *merged.site_scripts[key]])] for key in old
     }
     scripts = SiteScripts(now["Prolog"], now["Epilog"], {**before.choices, **chosen} if any(now.values()) else {})
+    for key in old:
+        if merged.wrapped[key] and not now[key]:
+            plan.refused.append(
+                Refusal(
+                    f"{key}={WRAPPER} stands in slurm.conf, and node.conf names no script for it to run",
+                    f"lines `site-{key.lower()} SCRIPT` in {HOOKS}/node.conf, or take it out of slurm.conf",
+                )
+            )
     named = scripts.named(root)
     for script in chosen.keys() - named:
         have = ", ".join(sorted(named)) or "none"

@@ -20,7 +20,6 @@ _PATHS = re.compile(
 )
 """Files and folders that a script names, without the system's own."""
 _MOST_BYTES, _MOST_FILES = 1 << 18, 50
-_GENERATED = re.compile(r"(?i)^\s*#.*\b(?:generated|managed by|do not (?:edit|modify)|ansible|puppet)\b")
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,8 +101,3 @@ def _read(root: Path, path: Path, texts: dict[Path, str | None]) -> None:
         for each in sorted(below.iterdir()) if below.is_dir() else [below]:
             if each.is_file():
                 _read(root, each, texts)
-
-
-def generated(text: str) -> bool:
-    """Whether a file says in its first lines that a tool writes it."""
-    return any(_GENERATED.match(line) for line in text.splitlines()[:10])

@@ -22,6 +22,7 @@ from lucid.setup.backup import Journal, Restore
 from lucid.setup.conf_text import diff_of
 from lucid.setup.install import programs_here
 from lucid.setup.machine import RELEASE, Machine, Running, see_running
+from lucid.setup.neighbours import check_unnamed
 from lucid.setup.nodes import host_list
 from lucid.setup.plan import TOML, Options, Plan, make_plan
 from lucid.setup.site_scripts import CHOICES
@@ -201,7 +202,9 @@ def setup(
     if scripts and chosen is not Mode.PACK:
         raise ConfigError("--site-script belongs to --mode pack: only there do jobs share GPUs")
     memory, made = dict(map(_memory, gpu_mem)), tuple(journal.has("partition"))
-    options = Options(chosen, tuple(names), profiling, memory, past_days, lending or "", made, slots, scripts)
+    options = Options(
+        chosen, tuple(names), profiling, memory, past_days, lending or "", made, slots, journal.lost(), scripts
+    )  # fmt: skip
     plan = make_plan(_ROOT, machine, running, options, programs_here(_ROOT))
     told = _plan_data(plan, journal, drain)
     if not as_json:
@@ -368,6 +371,7 @@ def _undo(
         say(json.dumps(told, indent=1) if as_json else "nothing to undo: setup has changed nothing here")
         return
     restores = journal.restores(purge=purge)
+    check_unnamed(_ROOT, restores)
     lines = [f"{'remove ' if r.content is None else 'restore'}  {r.path}" for r in restores]
     if not as_json:
         say("\n".join(lines) or "no file is to be restored")

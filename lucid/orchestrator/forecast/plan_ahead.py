@@ -17,7 +17,7 @@ from lucid.core.job import Ended, JobProfile, Pending, Running, Stage, Yields
 from lucid.core.node import next_edge_s
 from lucid.core.numbers import reached
 from lucid.core.ports import Capability, PairSpeeds
-from lucid.core.snapshot import Partition, Snapshot
+from lucid.core.snapshot import WAITING_ORDER, Partition, Snapshot
 from lucid.orchestrator.forecast.run_times import Draws, RunTimes
 from lucid.orchestrator.planner import PoliciesByPartition
 from lucid.orchestrator.policy import PartitionPolicy, Policy
@@ -386,7 +386,7 @@ class _World:
             if any(a is not b for a, b in zip(nodes, part.nodes, strict=True)):
                 self._partitions[name] = replace(part, nodes=nodes)
         for name in self._changed:
-            pending = sorted(self._pending[name].values(), key=_waits)
+            pending = sorted(self._pending[name].values(), key=WAITING_ORDER)
             self._partitions[name] = replace(
                 self._partitions[name], pending=tuple(pending), running=tuple(self._running[name].values())
             )
@@ -406,7 +406,3 @@ def _common(snapshot: Snapshot) -> dict[str, list[tuple[str, bool]]]:
         name: [(o, order.index(o) < i) for o in order if o != name and not nodes[o].isdisjoint(nodes[name])]
         for i, name in enumerate(order)
     }
-
-
-def _waits(entry: Pending) -> tuple[float, float, int]:
-    return entry.since_s, entry.job.submit_s, entry.job.rank

@@ -5,18 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
-from operator import attrgetter
 from typing import Any
 
 from lucid.core.job import Job, Pending, Running
 from lucid.core.node import Node
 from lucid.core.placement import Placement
-from lucid.core.snapshot import Changes, Partition
+from lucid.core.snapshot import WAITING_ORDER, Changes, Partition
 from lucid.simulator.cluster.training import Training
 from lucid.simulator.traces.record import TraceJob
-
-_SINCE = attrgetter("since_s", "job.submit_s", "job.rank")
-"""The order in which a partition shows those who wait."""
 
 
 class Event(IntEnum):
@@ -111,7 +107,7 @@ class Room:
         self._touch(job_id)
         if isinstance(view, Pending) and job_id not in self.pending:
             last = next(reversed(self.pending.values()), view)
-            self._in_order = self._in_order and _SINCE(last) <= _SINCE(view)
+            self._in_order = self._in_order and WAITING_ORDER(last) <= WAITING_ORDER(view)
         views: dict[str, Any] = self.pending if isinstance(view, Pending) else self.running
         views[job_id] = view
 
@@ -135,7 +131,7 @@ class Room:
         if self._shown is None:
             running = tuple(self.running.values())
             if not self._in_order:
-                self.pending = dict(sorted(self.pending.items(), key=lambda item: _SINCE(item[1])))
+                self.pending = dict(sorted(self.pending.items(), key=lambda item: WAITING_ORDER(item[1])))
                 self._in_order = True
             pending = tuple(self.pending.values())
             self._shown = Partition(self.name, self.nodes, pending, running, self.profiling, quotas=self.quotas)

@@ -21,7 +21,7 @@ from lucid.core.job import Job, JobProfile, Pending, Progress, Running, Stage
 from lucid.core.node import Node, Window
 from lucid.core.placement import NodeGpus, Placement, parse_placement
 from lucid.core.prediction import StageTimes
-from lucid.core.snapshot import Partition, Versioned
+from lucid.core.snapshot import WAITING_ORDER, Partition, Versioned
 from lucid.places import Mode
 from lucid.slurm.act.preempt import Claimed, as_seen_by
 from lucid.slurm.elastic.jobs import NOT_ELASTIC, Elasticity, ElasticJobs, Worked, unmeasured
@@ -95,7 +95,7 @@ _Entry = TypeVar("_Entry", Pending, Running)
 _Entries = dict[str, tuple[tuple[Any, ...], _Entry]]
 """The entries that were last shown, by job, with what each was made from."""
 _NOTHING_NOTED = JobNote("")
-_SINCE, _STARTED = attrgetter("since_s", "job.submit_s", "job.rank"), attrgetter("start_s", "job.rank")
+_STARTED = attrgetter("start_s", "job.rank")
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,7 +202,7 @@ class Viewer:
             made[name] = Partition(
                 name,
                 nodes,
-                tuple(sorted(pending.get(name, ()), key=_SINCE)),
+                tuple(sorted(pending.get(name, ()), key=WAITING_ORDER)),
                 tuple(sorted(running.get(name, ()), key=_STARTED)),
                 name == profiling,
                 name == profiling or any(facts.modes.get(vc) is Mode.PACK for vc in vcs),

@@ -273,8 +273,6 @@ def test_prologs_of_the_site_run_through_the_wrapper_where_the_first_of_them_sto
         '# Written by ansible. Do not edit.\nProlog = "/etc/slurm/lucid/site_scripts" # why\n'
     )
     assert not {"Prolog=/site/b.d/*", "prolog=/c"} & {*texts["slurm.conf"].splitlines()}
-    assert any("a tool writes it: put Prolog=/etc/slurm/lucid/site_scripts and" in note for note in merged.notes)
-    assert not any("tool" in note for note in Site(tmp_path / "own", CONF + "Prolog=/site/a\n").merged().notes)
     again = site.merged()
     assert (again.files, again.site_scripts, again.wrapped["Prolog"]) == ({}, {"Prolog": [], "Epilog": []}, True)
 

@@ -22,7 +22,7 @@ from lucid.core.ports import Capability
 from lucid.core.prediction import Prediction
 from lucid.core.reason import Reason
 from lucid.core.reasons.queue import BehindHead, FairOrder, FreeGpus, Rescaled
-from lucid.core.snapshot import Partition, Snapshot
+from lucid.core.snapshot import WAITING_ORDER, Partition, Snapshot
 from lucid.orchestrator.capacity.placement import Feasibility, consolidated, own_first
 from lucid.orchestrator.policies.queue import no_place
 from lucid.orchestrator.policies.rounds.expansion import ElasticJob, EpochTimes, best_fit, ef_gpus, rescale
@@ -136,7 +136,7 @@ class _PlanDraft:
                 continue
             if moves and all(part.node in up for part in entry.placement):
                 self._running.append(_job(entry, limits.on_nodes(self._sizes), predictions.get(entry.job.id)))
-        for waiting in sorted(partition.pending, key=lambda e: (e.since_s, e.job.submit_s, e.job.rank)):
+        for waiting in sorted(partition.pending, key=WAITING_ORDER):
             hopeless = feasible.bar(waiting.job)
             if hopeless is not None:
                 self._decisions[waiting.job.id] = Hold((hopeless,))
