@@ -156,7 +156,7 @@ def test_a_walk_judges_a_job_until_its_steps_met_it_in_two_states() -> None:
     assert judge([new, waits], [new, waits], ("COMPLETED 0", "COMPLETED 0")) == []
     assert judge([new, waits], [new, waits], ("COMPLETED 0", "FAILED 3")) == ["ends FAILED 3; plain COMPLETED 0"]
     assert judge([new, waits], [new, runs], ("COMPLETED 0", "FAILED 3")) == []
-    assert judge([new, waits], [new, runs], ("FAILED 3", "PENDING")) == ["waits for ever; plain FAILED 3"]
+    assert judge([new, waits], [new, runs], ("FAILED 3", "PENDING")) == ["waits for ever: PENDING; plain FAILED 3"]
     assert judge([waits], [replace(waits, code=1, said="no")], ("x", "x")) == [
         "line 0 typed then: 1, 'no'; plain 0, ''"
     ]

@@ -20,7 +20,7 @@ _SUBMIT = ("", "", "", "--array=0-3%2", "--dependency=afterok:JOB", "--dependenc
            "--dependency=after:JOB", "--dependency=singleton", "-H", "--begin=now+6", "-N2", "-n2")  # fmt: skip
 _TYPED = (
     "hold", "hold", "uhold", "release", "requeue", "requeue", "requeuehold", "requeuehold", "suspend", "top",
-    "update JobId=JOB Nice=50", "update JobId=JOB Priority=7", "update JobId=JOB TimeLimit=5",
+    "update JobId=JOB Nice=50", "update JobId=JOB TimeLimit=5",
     "update JobId=JOB NumNodes=1", "update JobId=JOB NumTasks=2", "update JobId=JOB Partition=vc-b",
     "cancel", "update JobId=JOB Comment=mine", "update JobId=JOB StartTime=now+4", "update JobId=JOB Dependency=",
 )  # fmt: skip
@@ -87,9 +87,11 @@ def judge(before: Sequence[Done], after: Sequence[Done], ends: tuple[str, str]) 
             words = [f"line {number} typed then: {other.code}, {other.said!r}; plain {one.code}, {one.said!r}"]
             return unnamed(words)
     else:
-        if ends[0] != ends[1]:
+        if ends[0] != ends[1] and not ("PENDING" in ends[0] and "PENDING" in ends[1]):
             return [f"ends {ends[1]}; plain {ends[0]}"]
-    return [f"waits for ever; plain {ends[0]}"] if "PENDING" in ends[1] and "PENDING" not in ends[0] else []
+    return (
+        [f"waits for ever: {ends[1]}; plain {ends[0]}"] if "PENDING" in ends[1] and "PENDING" not in ends[0] else []
+    )
 
 
 def walk(plain: Box, lucid: Box, wanted: Sequence[Step], say: Callable[[str], None]) -> list[str]:
@@ -155,7 +157,8 @@ def _ends(box: Box, numbers: Mapping[int, str]) -> dict[int, str]:
                 if number in (str(job["job_id"]), str(job["array_job_id"]["number"])):
                     state, code = job["job_state"][0], job["exit_code"]["return_code"]["number"] or 0
                     waits |= state not in OVER and job["state_reason"] != "DependencyNeverSatisfied"
-                    mine.setdefault(line, []).append(state if state not in OVER else f"{state} {code}")
+                    told = f"{state} {code}" if state in OVER else f"{state} ({job['state_reason']})"
+                    mine.setdefault(line, []).append(told)
         if not waits or time.monotonic() > until:
             box.run("scancel", *numbers.values(), check=False)
             return {line: ", ".join(sorted(states)) for line, states in mine.items()}

@@ -10,12 +10,13 @@ in Slurm's own order.
 
 A job that Lucid holds and cannot order in detail is never released before a held job of the same VC that was held
 earlier and asks for no more GPUs (``HoldOrder``). A held job that could not start at present stops no other: one that
-Slurm bars (a limit, a licence) or holds itself (BadConstraints), that its user holds, or whose begin time or
-dependency lies ahead. Jobs that were held later do not count, or nobody's turn would come."""
+Slurm bars (a limit, a licence) or holds itself (BadConstraints), that its user holds or has moved to a partition that
+could never hold it, or whose begin time or dependency lies ahead. Jobs that were held later do not count, or nobody's
+turn would come."""
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
@@ -190,6 +191,8 @@ class HoldOrder:
         self._facts = facts
         self._parts: Mapping[int, list[SlurmJob]] = self._groups()
         self._waiting: dict[str, list[_Ahead]] = {}
+        self._sizes: dict[str, Counter[int]] = {}
+        """Of each VC: how many nodes have so many GPUs."""
         for record in facts.jobs:
             note = facts.notes.get(record.id)
             if self._counts(record, note):
@@ -229,8 +232,21 @@ class HoldOrder:
             return False
         if record.never_runs or ownership.barred(record, facts.now_s) is not None:
             return False
+        if not any(self._could_hold(home, record) for home in self.homes(record, note)):
+            return False
         queues = record.id in ownership.not_yet or ownership.decides(record, note, facts)
         return bool(left_to_slurm(record)) or queues
+
+    def _could_hold(self, home: str, record: SlurmJob) -> bool:
+        """Has the VC, or the pool that it is in, as many nodes with GPUs enough, up or down?"""
+        if home not in self._sizes:
+            pool = self._facts.pool
+            vcs = pool.quotas.keys() if pool is not None and home in pool.quotas else {home}
+            there = [node for node in self._facts.nodes if not node.partitions.isdisjoint(vcs)]
+            self._sizes[home] = Counter(len(node.gpu_types) for node in there)
+        nodes = max(record.min_nodes, 1)
+        large = sum(many for gpus, many in self._sizes[home].items() if gpus >= record.gpus // nodes)
+        return not self._sizes[home] or large >= nodes
 
     def _ahead(self, record: SlurmJob, note: JobNote | None) -> _Ahead:
         since_s = submitted_s(record.submit_s, note)

@@ -158,6 +158,14 @@ def test_who_joined_the_queue_late_is_behind_first_and_then_an_ordinary_job(stag
     assert waiting(stage) == ["2", "3", "4"]
 
 
+@pytest.mark.parametrize(("nodes", "gpus"), [(3, 3), (1, 5), (5, 5)])
+def test_one_that_its_partition_could_never_hold_keeps_nobody_out(stage: Scene, nodes: int, gpus: int) -> None:
+    """Slurm judges a job at its submission; its user may move it to a smaller partition after that."""
+    stage.slurm.submit("1", "vc", gpus, mark=MINE, min_nodes=nodes)
+    stage.slurm.submit("2", "vc", 5, mark=f"{MINE};wait=1", min_nodes=2)
+    assert waiting(stage) == ["1", "2"]
+
+
 # -- begin times and dependencies -------------------------------------------------------------------------------
 
 
