@@ -10,10 +10,10 @@ from enum import StrEnum
 from typing import Final, Literal
 
 from lucid.core.names import Shown, UserName
-from lucid.core.numbers import reached
 from lucid.core.placement import Placement, placement_gpus
 from lucid.core.prediction import StageTimes
 from lucid.core.reasons.profiling import Requeueable
+from lucid.core.times import reached
 
 _NEVER_RAN: Final = frozenset({"BOOT_FAIL", "LAUNCH_FAILED", "RECONFIG_FAIL", "REVOKED"})
 

@@ -20,7 +20,7 @@ from lucid.slurm.act.write import ONE_JOB, JobWriter
 from lucid.slurm.client import Changes
 from lucid.slurm.elastic.opt_in import elastic_request, with_size
 from lucid.slurm.elastic.resize import Resizes, leaving, overlaps
-from lucid.slurm.elastic.turns import takes_turns
+from lucid.slurm.elastic.turn_jobs import takes_turns
 from lucid.slurm.own.state import ASSIGNED
 from lucid.slurm.records.fields import hosts
 from lucid.slurm.records.job import SlurmJob

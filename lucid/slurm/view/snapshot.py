@@ -25,7 +25,7 @@ from lucid.core.snapshot import WAITING_ORDER, Partition, Versioned
 from lucid.places import Mode
 from lucid.slurm.act.preempt import Claimed, as_seen_by
 from lucid.slurm.elastic.jobs import NOT_ELASTIC, Elasticity, ElasticJobs, Worked, unmeasured
-from lucid.slurm.elastic.turns import TurnJobs, takes_turns
+from lucid.slurm.elastic.turn_jobs import TurnJobs, takes_turns
 from lucid.slurm.own.reasons import Outlook, outlook
 from lucid.slurm.own.state import ASSIGNED, Ownership
 from lucid.slurm.records.fields import features_of
