@@ -92,7 +92,7 @@ class _Beyond:
             self._in_turn[job.vc] = self._in_turn.get(job.vc, 0) + job.gpus
 
     def may(self, job: Job, quota: int) -> bool:
-        return self._settings.lending.mode == "borrow" or self._turn(job, quota)
+        return job.borrows and (self._settings.lending.mode == "borrow" or self._turn(job, quota))
 
     def _turn(self, job: Job, quota: int) -> bool:
         fairness = self._settings.fairness
