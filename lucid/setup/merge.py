@@ -28,9 +28,7 @@ _MERGED = {
 }  # fmt: skip
 """Parameters that setup merges, and the words of each that need no line: Slurm's defaults, what it adds itself to
 gres/gpu, and what setup adds."""
-_OWN_PLUGIN = (
-    "call Lucid's from it (docs/slurm-install.md, 'A plugin of your own'): by hand, with lucidctl slurm install"
-)
+_OWN_PLUGIN = "call Lucid's from it (docs/files.md, 'A plugin of your own'): by hand, with lucidctl slurm install"
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,8 +204,7 @@ def _nodes(work: _Work, gres: Texts | None, packed: Collection[str], merged: Mer
                 merged.refused.append(
                     Refusal(
                         f"node {host_list(node.hosts)} has {what} (Gres={','.join(node.gres)})",
-                        "leave its partition in observe or order mode, or describe its GPUs by hand "
-                        "(docs/slurm-install.md)",
+                        "leave its partition in observe or order mode, or describe its GPUs by hand (docs/files.md)",
                     )
                 )
                 continue
