@@ -149,7 +149,7 @@ def check_site(settings: Settings, modes: Mapping[str, Mode], site: Site) -> Ite
     if site.unsealed and settings.daemon.mps and Mode.PACK in modes.values():
         yield warn(
             f"{site.unsealed}: no prolog can be told what lucidd decided, so pairs share by time-slicing, unfenced",
-            "munged on this host with the nodes' key (docs/hooks.md), or daemon.mps = false",
+            "munged on this host with the nodes' key (docs/files.md), or daemon.mps = false",
         )
     yield from _clock(site)
     yield from _rights(modes, site)

@@ -202,7 +202,7 @@ def check_failover(settings: Settings, store: SqliteStore, lease: Lease | None, 
 
 
 _STALE_S = 60.0
-_SITE_SCRIPTS = "a Prolog or Epilog of yours takes a GPU for one job's: docs/hooks.md, 'Your own Prolog and Epilog'"
+_SITE_SCRIPTS = "a Prolog or Epilog of yours takes a GPU for one job's: docs/files.md, 'Your own Prolog and Epilog'"
 _STARTS, _INSIDE_LEAST = 50, 0.65
 """The least number of starts for judging forecasts, and the share inside their ranges below which a finding says
 so."""

@@ -363,7 +363,7 @@ def _parameters(work: _Work, in_force: Mapping[str, str], site: Mapping[str, str
     if "mps" in words("GresTypes"):
         refuse(
             "GresTypes has mps: Slurm lets a job of gres/mps and one in a slot onto one GPU",
-            "take gres/mps out of slurm.conf and gres.conf: Lucid starts MPS for pairs without it (docs/mps.md)",
+            "take gres/mps out of slurm.conf and gres.conf: Lucid starts MPS for pairs without it (docs/nodes.md)",
         )
     _join(work, "GresTypes", ["gpu", "shard"])
     if "slurmdbd" in in_force.get("AccountingStorageType", ""):
@@ -373,7 +373,7 @@ def _parameters(work: _Work, in_force: Mapping[str, str], site: Mapping[str, str
             merged.filtered = False
             merged.notes.append(
                 f"the site's own {name} stays: jobs that share lack some of sbatch's variables, unless it calls "
-                "Lucid's (docs/slurm-steps.md)"
+                "Lucid's (docs/submission.md)"
             )
         elif name in site:
             refuse(f"there is a {name} of the site's own beside slurm.conf", _OWN_PLUGIN)

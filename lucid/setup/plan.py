@@ -565,7 +565,7 @@ def _site_scripts(
                 f"{script} runs in the site's Prolog or Epilog and looks for processes or GPUs ({words}): beside a "
                 "pair it meets the other job's, and Slurm drains a node whose Prolog fails",
                 f"--site-script {script}=first-last (for the first and the last job on a GPU), =not-guests or "
-                "=always: docs/hooks.md says which",
+                "=always: docs/files.md says which",
             )
         )
     return scripts

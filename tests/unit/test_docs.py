@@ -160,6 +160,35 @@ def test_every_term_of_the_glossary_is_used() -> None:
     assert [term for term in terms if term.lower() not in everything] == []
 
 
+OURS = (
+    "VC",
+    "slots?",
+    "site factors?",
+    "sampler",
+    "heartbeat",
+    "tag",
+    "lease",
+    "pool",
+    "parked",
+    "JCT",
+    "shadow",
+    "quota",
+)
+"""Words that no administrator of Slurm knows from elsewhere."""
+DOORS = (ROOT / "docs/README.md").read_text(encoding="utf-8").split("## Researchers")[0]
+
+
+@pytest.mark.parametrize("page", sorted(set(re.findall(r"\]\(((?:tutorials/)?[\w-]+\.md)", DOORS)) - {"glossary.md"}))
+def test_no_word_of_ours_is_met_before_it_is_explained(page: str) -> None:
+    """Where a page of administrators or users first says one, it stands in italics, with its meaning."""
+    text = (ROOT / "docs" / page).read_text(encoding="utf-8")
+    if page in GENERATED:
+        return
+    text = re.sub(r"```.*?```|^    .*$|`[^`\n]*`|\]\([^)]*\)", "", text, flags=re.DOTALL | re.MULTILINE)
+    firsts = [re.search(rf"(?<![\w./-]){word}(?![\w-])", text, re.IGNORECASE) for word in OURS]
+    assert [word[0] for word in firsts if word and f"*{word[0]}*" != text[word.start() - 1 : word.end() + 1]] == []
+
+
 @pytest.mark.parametrize("phrase", GIVEN_UP)
 def test_phrases_that_were_given_up_do_not_come_back(phrase: str) -> None:
     """A line may break within a phrase."""
