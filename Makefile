@@ -65,8 +65,9 @@ $(SITE): pyproject.toml
 	@build/docs/bin/python -m pip install --quiet --disable-pip-version-check -r build/docs/wanted.txt
 	@touch $@
 
-docs: $(SITE) ## these pages as a site: out/site/index.html; a warning (a link or an anchor that leads nowhere) is an error
+docs: $(SITE) ## these pages as a site: out/site/index.html; an error: a warning, a question that the search does not answer
 	build/docs/bin/sphinx-build -E -q -W --keep-going -n -c docs/site -b html . out/site
+	build/docs/bin/python docs/site/asked.py out/site
 
 lock: $(TOOLS) ## work out requirements-dev.lock anew: every package of the environment, with hashes
 	@# pip's own time limit and certificates are the environment's; uv takes them from the system

@@ -33,6 +33,7 @@ html_copy_source = False
 html_show_sourcelink = False
 html_static_path = ["static"]
 html_css_files = ["site.css"]
+html_search_scorer = str(Path(__file__).with_name("scorer.js"))
 html_theme_options = {
     "navigation_with_keys": True,
     "light_css_variables": {"color-sidebar-link-text--top-level": "var(--color-foreground-primary)"},
