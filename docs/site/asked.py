@@ -1,7 +1,7 @@
-"""Does the site's search find what people ask? ``python docs/site/asked.py out/site``, with Sphinx' packages; ``make docs``.
+"""Does the site's search find what people ask? ``make docs`` runs ``asked.py out/site``, with Sphinx' packages.
 
-It ranks the built site's index as the pages do (Sphinx' searchtools.js with scorer.js beside this file), and fails where
-the page of a question in questions.toml is not among the first three results.
+It ranks the built site's index as its pages do (Sphinx' searchtools.js with scorer.js beside this file), and fails
+where the page of a question in questions.toml is not among the first three results. ``-v`` shows them all.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ STEMMED = stemmer("english").stemWord
 
 
 def words(text: str) -> list[str]:
+    """What the index knows of a text: stems, without stop words."""
     return [STEMMED(word) for word in re.findall(r"\w+", text.lower()) if word not in ENGLISH_STOPWORDS]
 
 
@@ -53,6 +54,7 @@ def found(index: dict[str, Any], question: str) -> list[str]:
 
 
 def main(site: Path) -> int:
+    """1 if a question does not find its page, else 0."""
     text = (site / "searchindex.js").read_text(encoding="utf-8")
     index = json.loads(text.removeprefix("Search.setIndex(").removesuffix(")"))
     missed = 0
