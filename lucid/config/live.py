@@ -160,7 +160,7 @@ class DaemonSettings(Section):
     """lucidd's own folder: its store, models, plans, job log."""
     shared_state: bool = False
     """state_dir and heartbeat lie on a file system that two hosts have, and a second lucidd stands by on the other
-    (docs/slurm-recovery.md)."""
+    (docs/recovery.md)."""
     heartbeat: str = HEARTBEAT
     """Rewritten after every good cycle; job_submit.lua leaves jobs alone once it is old."""
     publish: Publish = Publish.JOBS

@@ -115,7 +115,7 @@ _OPTIONS = (
     click.option(
         "--events",
         type=click.Path(path_type=Path),
-        help="CSV of when nodes are closed or down: event,nodes,from,until,every,name (docs/simulator-events.md).",
+        help="CSV of when nodes are closed or down: event,nodes,from,until,every,name (docs/simulator.md).",
     ),
     click.option(
         "--skip-bad",

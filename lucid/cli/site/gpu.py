@@ -242,7 +242,7 @@ def gpu(
         metrics.cards()  # says at once where there is no driver
     if not profiles.is_dir():
         raise MetricsError(
-            f"{profiles}: no such folder; give --profiles the samplers', or --config lucidd's file (docs/node.md)"
+            f"{profiles}: no such folder; give --profiles the samplers', or --config lucidd's file (docs/nodes.md)"
         )
     console = stdout_console()
     if as_json:
