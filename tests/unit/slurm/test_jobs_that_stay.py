@@ -66,6 +66,19 @@ def test_a_partition_keeps_its_jobs_by_its_setting(tmp_path: Path) -> None:
     assert read_heartbeat(tmp_path / "run/heartbeat").unrouted == ("a",)
 
 
+def test_others_leave_it_the_nodes_that_it_waits_for_where_they_find_room_elsewhere(tmp_path: Path) -> None:
+    site = Lenders(tmp_path, own_nodes())
+    submit(site, "1", "b", 3, run_s=100.0)
+    site.turns(2.0)
+    submit(site, "2", "a", 2, "lucid:stay")
+    site.turns(2.0)
+    submit(site, "3", "b", 1)
+    site.turns(2.0)
+    assert site.where() == {"1": ("over", "n1"), "3": ("b", "n2")}
+    site.turns(100.0)
+    assert site.where()["2"] == ("a", "n1")
+
+
 def test_it_goes_before_a_job_that_came_earlier_and_would_borrow_its_gpus(tmp_path: Path) -> None:
     site = Lenders(tmp_path, own_nodes())
     for name, run_s in (("1", 100.0), ("2", 300.0), ("3", 50.0)):

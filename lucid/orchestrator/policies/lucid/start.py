@@ -63,6 +63,9 @@ class Starts:
         )
         self.yielding = Yielding(partition, self.ledger, snapshot.now_s)
         self.fences = NodeReservations()
+        stay = {(e.job.vc, e.job.constraint) for e in partition.pending if e.job.stays} if partition.quotas else ()
+        self._stay = [(vc, self.ledger.fitting.get(asked, frozenset())) for vc, asked in stay]
+        """VCs with jobs that wait and stay in its partition, each with nodes for which one waits."""
         self.decisions: dict[str, Decision] = {}
         self.actions: list[Action] = []
         self._room: tuple[int, Timeline] | None = None
@@ -234,8 +237,14 @@ class Starts:
         return (lambda i: i not in closed) if closed else None
 
     def _place(self, job: Job, level: int, awake: bool = False) -> Placement | None:
-        """Free GPUs for a job on the nodes that its level may use."""
-        return consolidated(self.ledger, job, self._outside(level, awake), self.settings.remainder_on_emptiest)
+        """Free GPUs for a job on the nodes that its level may use; if possible, on none for which a job of another VC
+        waits that stays in its partition."""
+        allowed, emptiest = self._outside(level, awake), self.settings.remainder_on_emptiest
+        others = frozenset[int]().union(*(nodes for vc, nodes in self._stay if vc != job.vc))
+        place = others and consolidated(
+            self.ledger, job, lambda i: i not in others and (allowed is None or allowed(i)), emptiest
+        )
+        return place or consolidated(self.ledger, job, allowed, emptiest)
 
     def quota(self, queued: QueuedJob) -> tuple[Reason, ...]:
         """In a pool, the comparisons that decide whether the job's VC may start it alone: it may if the last one
