@@ -22,7 +22,9 @@ def _one_thread() -> None:
 @config_option
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def status(config: Path, as_json: bool) -> None:
-    """Show whether lucidd runs, the mode of each partition, and whether Slurm answers."""
+    """Show whether lucidd runs, and the mode of each partition.
+
+    Also what failed lately, and whether Slurm answers."""
     from lucid.cli.jobs.queue import tell_status
 
     tell_status(config, as_json)
@@ -32,7 +34,7 @@ def status(config: Path, as_json: bool) -> None:
 @config_option
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def queue(config: Path, as_json: bool) -> None:
-    """List the waiting jobs: order, estimate, expected start, and why each job waits.
+    """List the waiting jobs in order, and why each waits.
 
     The order is that of lucidd's last plan."""
     from lucid.cli.jobs.queue import tell_queue
@@ -47,7 +49,7 @@ def queue(config: Path, as_json: bool) -> None:
 @click.option("--json", "as_json", is_flag=True, help="The decisions and their compared values as JSON.")
 @config_option
 def explain(job_id: str, run_dir: Path | None, policy: str | None, as_json: bool, config: Path) -> None:
-    """Explain what was decided about JOB, from the values that were compared.
+    """Say why JOB waits, or why it started when and where it did.
 
     Without --run, the command reads the decisions of lucidd. With --run, it reads a simulated run.
 
@@ -86,7 +88,7 @@ def top(config: Path, every_s: float, user: str) -> None:
 @config_option
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def when(gpus: int, limit: str | None, user: str, partition: str | None, config: Path, as_json: bool) -> None:
-    """Say when a job would start if it were submitted now. Nothing is submitted.
+    """Say when JOB starts, or a job submitted now would. Nothing is submitted.
 
     lucidd's last snapshot is planned ahead with that job in it, by lucidd's policy. The range holds 8 starts in 10,
     as far as lucidd's earlier forecasts came true."""
@@ -107,7 +109,7 @@ def when(gpus: int, limit: str | None, user: str, partition: str | None, config:
 def why_not(
     job_id: str, gpus: int | None, share: bool, vc: str | None, limit: str | None, config: Path, as_json: bool
 ) -> None:
-    """Say why JOB waits, and whether it would start now if it had asked for something else.
+    """Try what would start JOB now: other VCs, fewer GPUs, sharing.
 
     With --gpus, --share, --vc or --time, the command plans lucidd's last snapshot again with only this job changed.
     """
