@@ -60,6 +60,11 @@ def styled(text: str, style: str = "") -> rich.text.Text:
     return rich.text.Text(shown(text, lines=True), style=style)
 
 
+def one_line(text: str) -> rich.text.Text:
+    """A text for the last column of a table, cut where it does not fit."""
+    return rich.text.Text(shown(text), no_wrap=True, overflow="ellipsis")
+
+
 def stdout_console() -> Console:
     """A console on stdout as wide as its window. A pipe or file has no window: 120 columns there, unless the
     environment's COLUMNS says otherwise."""

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lucid.core.decision import DecisionRow
 from lucid.core.frozen import frozen_dataclass
-from lucid.core.job import Pending
+from lucid.core.job import Job, Pending
 from lucid.core.reasons.queue import Reserved
 from lucid.daemon.reporting.last_plan import StoredPlan, stored_plan, stored_snapshot_data
 from lucid.daemon.reporting.public_view import Published
 from lucid.daemon.reporting.settings import published_settings
 from lucid.daemon.reporting.starts import STARTS, StartsAhead, starts_from_view
-from lucid.explain.reasons import decision_text, reason_text
 from lucid.explain.story import row_to_dict
-from lucid.explain.words import duration
+from lucid.explain.words import duration, gpus, minute
 from lucid.orchestrator.forecast.ranges import StartRange
 from lucid.places import Mode
 from lucid.store.sqlite import SqliteStore
@@ -76,13 +75,43 @@ def line_of(row: QueueRow, last: StoredPlan) -> str:
     return row.entry.job.vc if last.snapshot.partitions[row.partition].quotas else row.partition
 
 
-def why_words(decision: DecisionRow | None) -> str:
-    """The decision on a waiting job, in words."""
-    if decision is None:
-        return "not decided yet"
-    if decision.verb != "hold":
-        return decision_text(decision)
-    return "; ".join(reason_text(reason) for reason in decision.reasons)
+def reservations(last: StoredPlan) -> dict[str, list[tuple[Reserved, Job]]]:
+    """The jobs for which each partition keeps nodes, as decisions there say, with the comparison that guests must
+    pass. The tightest comes first."""
+    jobs = {entry.job.id: entry.job for part in last.snapshot.partitions.values() for entry in part.pending}
+    found: dict[str, dict[str, tuple[Reserved, Job]]] = {}
+    for name, part in last.plan.partitions.items():
+        for decision in {id(one.reasons): one for one in part.decisions.values()}.values():
+            for reason in decision.reasons:
+                if isinstance(reason, Reserved) and reason.holder in jobs:
+                    found.setdefault(name, {})[reason.holder] = reason, jobs[reason.holder]
+    return {name: sorted(kept.values(), key=lambda one: one[0].room_s) for name, kept in found.items()}
+
+
+def keepers(row: QueueRow, last: StoredPlan, kept: Sequence[tuple[Reserved, Job]], short: bool) -> str:
+    """What the nodes are called that the job may not have because they are kept for others: as ``kept_for`` has it,
+    or ``nodes kept for 49469`` if ``short``. ``kept``: the reservations of its partition."""
+    said = last.snapshot.predictions.get(row.entry.job.id)
+    barred = [one for one in kept if said is None or one[0].room_s < said.duration_s] or list(kept)
+    if not barred:
+        return "reserved nodes"
+    reason, job = barred[0]
+    more = f" and {len(barred) - 1} more" if len(barred) > 1 else ""
+    return (f"nodes kept for {job.id}" if short else kept_for(reason, job)) + more
+
+
+def kept_for(reason: Reserved, job: Job) -> str:
+    """``nodes kept for job 49469 (32 GPUs, until about 2026-11-30 11:24)``."""
+    return f"nodes kept for job {job.id} ({gpus(job.gpus)}, until about {minute(reason.until_s)})"
+
+
+def reservation_words(reason: Reserved, job: Job) -> str:
+    """What is kept for a job, and who may start there meanwhile."""
+    kept = f"{reason.nodes} {kept_for(reason, job)}"
+    kept = kept.replace("nodes", "node", 1) if reason.nodes == 1 else kept
+    if not reason:
+        return f"{kept}: no other job may start there"
+    return f"{kept}: others start there if they should take at most {duration(reason.room_s)}"
 
 
 _NARROW = 3.0
@@ -93,6 +122,8 @@ _ROUND = (
     ("d", 86400.0, (1, 2, 3, 4, 5, 6, 7)),
 )
 """Round lengths of time for the end of a range."""
+_SOON_S = 86400.0
+"""Of a start that may come at any time, the end of its range is told up to here: "within 28 d" says nothing."""
 _ENOUGH = 10
 _SAME, _SAME_S = 0.2, 600.0
 """Two times are the same if they differ by no more than this share, or by so many seconds."""
@@ -117,7 +148,7 @@ def guess_words(seen: int) -> str:
 
 def start_words(starts_in_s: tuple[int, int, int] | None, ahead_s: float, barred: bool = False) -> str:
     """When a job starts, to be read after "starts": ``now``, ``in 12 min (8 min to 25 min)``; or for a range that is
-    too wide its useful part: ``within 6 h, most likely in 2 h``, ``within a day, more is not known yet``.
+    too wide its useful part: ``within 6 h, most likely in 2 h``, ``within a day``; else ``not known yet``.
 
     Args:
         starts_in_s: early, likely, late, in seconds; ``None`` where no start is foreseen.
@@ -134,7 +165,7 @@ def start_words(starts_in_s: tuple[int, int, int] | None, ahead_s: float, barred
         return f"in {duration(likely_s)} ({duration(early_s)} to {duration(late_s)})"
     within = f"within {_at_most(late_s)}"
     if not StartRange(early_s, likely_s, late_s).tells:
-        return f"{within}, more is not known yet"
+        return within if late_s <= _SOON_S else "not known yet"
     return within if 1.25 * likely_s > late_s or late_s <= 600 else f"{within}, most likely in {_about(likely_s)}"
 
 

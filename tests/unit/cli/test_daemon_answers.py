@@ -8,15 +8,19 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from builders import LIGHT
 from daemon_site import Site
 from lucid.cli.jobs import when as when_command
+from lucid.cli.main import lucidctl
 from lucid.config.load import settings_from
+from lucid.daemon.learning.models import WithContention
 from lucid.daemon.policies import live_models
 from lucid.daemon.reporting.starts import START_TIMES, start_times_of
 from lucid.errors import ConfigError, StoreError
 from lucid.explain.queue_rows import outcome_words
+from lucid.models.history import HistoryPredictor
 from lucid.models.packing.pair_memory import PairMemoryFile
 
 
@@ -242,3 +246,34 @@ def test_an_empty_queue_and_history_are_sentences_and_observed_starts_are_said_t
     site.turns(60.0)
     for words in (["queue"], ["explain", "3"]):
         assert "Lucid only observes vc" in " ".join(site.ctl(*words).split())
+
+
+@pytest.fixture
+def reserved(tmp_path: Path) -> Site:
+    """The job 8 has waited long for both nodes. The jobs 9 and 10, too long to end before, need a GPU of the three
+    that are free on them."""
+    site = Site(tmp_path, restarts=None, profiling_partition="", first_guess_s=30_000.0)
+    site.predictor = WithContention(HistoryPredictor(30_000.0))
+    site.start()
+    alone: dict[str, str] = {"mark": "lucid:vc=vc;share=0"}
+    site.submit("1", 4, run_s=90_000.0, time_limit_s=90_000.0, **alone)
+    site.submit("2", 1, run_s=30_000.0, time_limit_s=90_000.0, **alone)
+    site.turns(20.0)
+    site.submit("8", 8, run_s=900.0, user="ada", **alone)
+    site.turns(20_000.0, every_s=100.0)
+    for name in ("9", "10"):
+        site.submit(name, 1, run_s=90_000.0, time_limit_s=400_000.0, user="bob", **alone)
+    site.turns(30.0)
+    return site
+
+
+def test_the_queue_has_a_line_for_each_job_and_tells_a_reservation_once_above(reserved: Site) -> None:
+    asked = ["queue", "--config", str(reserved.folder / "lucid.toml")]
+    told = CliRunner(env={"COLUMNS": "80"}).invoke(lucidctl, asked).output
+    above, _, below = told.partition("why it waits")
+    assert above.count("2 nodes kept for job 8 (8 GPUs, until about day ") == told.count("until about") == 1
+    rows = [line.rstrip() for line in below.splitlines() if re.match(r" *vc \d ", line)]
+    assert [row.split()[2] for row in rows] == ["8", "9", "10"]
+    words = "3 free, all on nodes kept for 8"
+    assert [row.partition("needs ")[2] or row[-len(words) :] for row in rows] == ["8 GPUs, 3 free", words, words]
+    assert max(map(len, rows)) <= 80

@@ -23,7 +23,7 @@ from lucid.core.reasons.queue import Closes, NodesOut, Reserved
 from lucid.core.snapshot import Seen
 from lucid.explain import reasons as window_words
 from lucid.explain.queue_rows import guess_words, kept_words, start_words
-from lucid.explain.reasons import decision_text, reason_text
+from lucid.explain.reasons import decision_text, reason_text, reason_texts
 from lucid.explain.replayed_story import replayed
 from lucid.explain.words import duration, when
 from lucid.slurm.records.reservations import Reservation
@@ -290,6 +290,18 @@ def test_a_reason_in_words(reason: Reason, words: str) -> None:
     assert words in reason_text(reason)
 
 
+def test_gpus_that_are_free_on_kept_nodes_alone_are_said_to_be() -> None:
+    fence = why.Reserved("49469", 9e4, 60.0, 4)
+    one, four = why.FreeGpus(1, 3, 11, False), why.FreeGpus(4, 4, 11, False)
+    assert reason_texts((fence, one)) == [reason_text(fence), "needs 1 GPU; 11 free, all on reserved nodes"]
+    assert (
+        reason_texts((fence, four), "nodes kept for 7")[1]
+        == "needs 4 GPUs; 11 free, together only on nodes kept for 7"
+    )
+    for reasons in ((one,), (fence, one, why.OtherNodes(3, "h100")), (fence, why.FreeGpus(4, 3, 11, False))):
+        assert reason_texts(reasons, "never said") == [reason_text(reason) for reason in reasons]
+
+
 def test_every_reason_of_ours_has_words() -> None:
     ours = {kind.kind for kind in why.REASONS.values() if kind.__module__.startswith(f"{why.__name__}.")}
     assert ours == {reason.kind for reason, _ in SAID}
@@ -385,7 +397,8 @@ H, D = 3600, 86400
         ((60, 6600, int(5.4 * H)), "within 6 h, most likely in 2 h"),
         ((1, 4 * H, 4 * H), "within 4 h"),
         ((int(0.4 * D), int(7.4 * D), int(16.7 * D)), "within 17 d, most likely in 7 d"),
-        ((1, H, 23 * H), "within a day, more is not known yet"),
+        ((1, H, 23 * H), "within a day"),
+        ((1, H, 28 * D), "not known yet"),
         (None, "in more than 12.0 h"),
     ],
 )
