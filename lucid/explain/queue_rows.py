@@ -15,6 +15,7 @@ from lucid.daemon.reporting.last_plan import StoredPlan, stored_plan, stored_sna
 from lucid.daemon.reporting.public_view import Published
 from lucid.daemon.reporting.settings import published_settings
 from lucid.daemon.reporting.starts import STARTS, StartsAhead, starts_from_view
+from lucid.explain.reasons import short_words
 from lucid.explain.story import row_to_dict
 from lucid.explain.words import duration, gpus, minute
 from lucid.orchestrator.forecast.ranges import StartRange
@@ -203,14 +204,36 @@ def kept_words(row: DecisionRow | None, job_id: str, starts_in_s: tuple[int, int
     )
 
 
-def starts_of(last: StoredPlan, starts: StartsAhead, job_id: str) -> tuple[dict[str, Any], str] | None:
-    """When a waiting job is expected to start, as JSON and in words; ``None`` where it does not wait."""
-    for partition in last.snapshot.partitions.values():
+def waiting_row(last: StoredPlan, starts: StartsAhead, job_id: str) -> QueueRow | None:
+    """The row of one job; ``None`` where it does not wait."""
+    for name, partition in last.snapshot.partitions.items():
         for entry in partition.pending:
             if entry.job.id == job_id:
-                found = starts.starts_in_s[job_id]
-                return {"starts_in_s": found}, start_words(found, starts.ahead_of(job_id), bool(entry.barred))
+                part = last.plan.partitions.get(name)
+                position = None if part is None else part.positions.get(job_id)
+                return QueueRow(name, position, entry, last.row(job_id), starts.starts_in_s[job_id])
     return None
+
+
+def waits_words(row: QueueRow, last: StoredPlan, now_s: float) -> str:
+    """Why a job waits now, in one sentence. ``now_s``: of lucidd's last poll; nothing has changed since the plan."""
+    job, kept = row.entry.job, reservations(last).get(row.partition, [])
+    place = f", place {row.position} in its queue" if row.position else ""
+    words = f"job {job.id} waits for {duration(now_s - row.entry.since_s)} in {line_of(row, last)}{place}"
+    words += f": {short_words(row.decision, keepers(row, last, kept, short=False))}"
+    for reason, holder in kept:
+        if holder.id == job.id:
+            words += f"; {reason.nodes} nodes are kept for it, to be free by about {minute(reason.until_s)}"
+    return words
+
+
+def starts_of(last: StoredPlan, starts: StartsAhead, job_id: str) -> tuple[dict[str, Any], str] | None:
+    """When a waiting job is expected to start, as JSON and in words; ``None`` where it does not wait."""
+    row = waiting_row(last, starts, job_id)
+    if row is None:
+        return None
+    words = start_words(row.starts_in_s, starts.ahead_of(job_id), bool(row.entry.barred))
+    return {"starts_in_s": row.starts_in_s}, words
 
 
 def forecast_outcome(known: Mapping[str, StartForecast], job_id: str) -> dict[str, Any] | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -34,8 +34,7 @@ OTHER_PLAN = (
 
 @frozen_dataclass(frozen=True, slots=True)
 class Changes:
-    """The changed request of the job. With nothing set: half its GPUs, sharing them, and a time limit that ends
-    before nodes close, where these keep it waiting."""
+    """The changed request of the job. With nothing set, all that may help is tried (``_tries``)."""
 
     gpus: int | None = None
     share: bool = False
@@ -55,6 +54,25 @@ class WhyNot:
     agrees: bool
     starts: tuple[dict[str, Any], str] | None
 
+    @property
+    def now(self) -> list[str]:
+        """The changes with which the job would start now."""
+        return [words for words, row in self._tried.items() if row is not None and row.verb == "start"]
+
+    @property
+    def _tried(self) -> dict[str, DecisionRow | None]:
+        return {words: row for words, row in self.rows.items() if words != _AS_IT_IS}
+
+    @property
+    def helps(self) -> str:
+        """What would help, in one sentence, as far as it was tried."""
+        if not self.agrees:
+            return OTHER_PLAN
+        if self.now:
+            return f"{_listed(self.now)} it would start now"
+        kinds = dict.fromkeys(_kind(words) for words in self._tried)
+        return f"nothing that was tried would start it now ({', '.join(kinds)})"
+
     def to_dict(self) -> dict[str, Any]:
         """The answers as JSON."""
         made = {words: row and {**row_to_dict(row), "words": decision_line(row)} for words, row in self.rows.items()}
@@ -63,6 +81,7 @@ class WhyNot:
             "as_it_is": made.pop(_AS_IT_IS),
             **(self.starts[0] if self.starts else {}),
             "if": made,
+            "helps": self.helps,
         }
         return data if self.agrees else {**data, "why_no_if": OTHER_PLAN}
 
@@ -83,14 +102,24 @@ def asked_again(
     policy = last.policy_again(settings, config)
     agrees = _agree(last.plan, policy.plan(last.snapshot), job_id)
     rows = {_AS_IT_IS: last.row(job_id)}
-    if changes == Changes():
-        held = rows[_AS_IT_IS]
+    held = rows[_AS_IT_IS]
+    if changes != Changes():
+        tries = [[one] for one in _variants(last.snapshot, name, entry, changes).items()]
+    else:
         ends_s = None if held is None else ends_in_time_s(held.reasons, last.snapshot.now_s)
-        changes = Changes(entry.job.gpus // 2 or None, share=True, limit_s=ends_s)
-    for words, (home, changed) in _variants(last.snapshot, name, entry, changes).items() if agrees else ():
-        rows[words] = row_in(policy.plan(_with(last.snapshot, name, entry, home, changed)), job_id, last.modes)
-    found = starts_of(last, starts or last.starts(settings, config), job_id)
-    return WhyNot(job_id, last.snapshot.now_s, rows, agrees, found)
+        tries = _tries(last.snapshot, name, entry, ends_s)
+    found = WhyNot(
+        job_id, last.snapshot.now_s, rows, agrees, starts_of(last, starts or last.starts(settings, config), job_id)
+    )
+    for some in tries if agrees else ():
+        if found.now and _kind(some[0][0]) == _BOTH:
+            continue  # one of them suffices
+        for words, (home, changed) in some:
+            plan = policy.plan(_with(last.snapshot, name, entry, home, changed))
+            rows[words] = row_in(plan, job_id, last.modes)
+            if words in found.now:
+                break
+    return found
 
 
 def _waiting(snapshot: Snapshot, job_id: str) -> tuple[str, Pending]:
@@ -114,6 +143,49 @@ def _agree(plan: Plan, again: Plan, job_id: str) -> bool:
     return outline(plan) == outline(again)
 
 
+_Variant = tuple[str, tuple[str, Pending]]
+"""What is changed, in words; the partition in which the changed job would wait, and the job."""
+_MOST_VCS = 16
+"""How many other VCs are tried."""
+
+
+def _tries(snapshot: Snapshot, name: str, entry: Pending, ends_s: float | None) -> list[list[_Variant]]:
+    """All that may help: a time limit that ends in time, half its GPUs and halves of that, sharing, both, and other
+    VCs that could hold it. Of each list the first that starts the job is enough."""
+    job = entry.job
+
+    def made(**changed: Any) -> list[_Variant]:
+        return list(_variants(snapshot, name, entry, Changes(**changed)).items())
+
+    halves = [job.gpus >> by for by in range(1, job.gpus.bit_length())]
+    tries = [made(limit_s=ends_s), [one for fewer in halves for one in made(gpus=fewer)]]
+    tries.append(made(share=True))
+    if entry.alone or not job.shareable:
+        tries.append([(f"{words}, {_SHARES}", (home, _sharing(one))) for words, (home, one) in tries[1]])
+    homes = [part for part in snapshot.partitions.values() if not part.profiling]
+    others = [vc for part in homes for vc in part.vcs if vc != job.vc and job.gpus <= part.quotas.get(vc, part.gpus)]
+    return [some for some in (*tries, *(made(vc=vc) for vc in others[:_MOST_VCS])) if some]
+
+
+_SHARES, _BOTH = "willing to share", "both"
+
+
+def _kind(words: str) -> str:
+    """What was changed, without the values."""
+    if words.startswith("in VC"):
+        return "another VC"
+    if _SHARES in words:
+        return "sharing" if words == _SHARES else _BOTH
+    return "a shorter time limit" if "--time" in words else "fewer GPUs"
+
+
+def _listed(changes: Sequence[str]) -> str:
+    """``with 2 GPUs, or in VC a or b``"""
+    vcs = [words.removeprefix("in VC ") for words in changes if words.startswith("in VC ")]
+    rest = [words for words in changes if not words.startswith("in VC ")]
+    return ", or ".join([*rest, *([f"in VC {' or '.join(vcs)}"] if vcs else [])])
+
+
 def _variants(snapshot: Snapshot, name: str, entry: Pending, changes: Changes) -> dict[str, tuple[str, Pending]]:
     """The changed jobs, each with the partition in which it would wait, by what is changed."""
     gpus, limit_s = changes.gpus, changes.limit_s
@@ -124,7 +196,7 @@ def _variants(snapshot: Snapshot, name: str, entry: Pending, changes: Changes) -
     if gpus is not None:
         found[f"with {gpus} GPU{'s' if gpus != 1 else ''}"] = name, _with_gpus(entry, gpus)
     if changes.share:
-        found["willing to share"] = name, replace(entry, job=replace(entry.job, shareable=True), alone=False)
+        found[_SHARES] = name, _sharing(entry)
     if changes.vc is not None:
         home = snapshot.home(changes.vc)
         if home is None or home.profiling:
@@ -136,6 +208,10 @@ def _variants(snapshot: Snapshot, name: str, entry: Pending, changes: Changes) -
         room = name if snapshot.partitions[name].profiling else home.name
         found[f"in VC {changes.vc}"] = room, replace(entry, job=replace(entry.job, vc=changes.vc))
     return found
+
+
+def _sharing(entry: Pending) -> Pending:
+    return replace(entry, job=replace(entry.job, shareable=True), alone=False)
 
 
 def _with_gpus(entry: Pending, gpus: int) -> Pending:

@@ -21,6 +21,7 @@ from lucid.daemon.reporting.public_view import Published
 from lucid.daemon.reporting.settings import published_settings
 from lucid.daemon.reporting.status import words_of_left_out
 from lucid.errors import ConfigError
+from lucid.explain.live_story import check_waits_for_lucid
 from lucid.explain.queue_rows import (
     forecast_outcome,
     guess_words,
@@ -34,6 +35,8 @@ from lucid.explain.queue_rows import (
     reservation_words,
     reservations,
     start_words,
+    starts_of,
+    waiting_row,
 )
 from lucid.explain.reasons import reason_text, short_words, vc_words, window_dicts, window_words, windows_ahead
 from lucid.explain.words import ago, duration, when
@@ -259,6 +262,28 @@ def tell_history(config: Path, days: float, limit: int, as_json: bool) -> None:
             f"{len(gains)} of them were only observed: Lucid would have started them "
             f"{duration(sum(gains) / len(gains))} earlier on average (each job compared on its own)"
         )
+
+
+def tell_start(job_id: str, config: Path, as_json: bool) -> None:
+    """Carry out ``lucidctl when JOB``.
+
+    Raises: ConfigError: the job does not wait for Lucid."""
+    store = seen_store(live_published_settings(config))
+    last, starts = read_stored_starts(store, config)
+    row, found = waiting_row(last, starts, job_id), starts_of(last, starts, job_id)
+    if row is None or found is None:
+        check_waits_for_lucid(store, job_id)
+        raise ConfigError(f"job {job_id} does not wait for Lucid (any more); look at: lucidctl explain {job_id}")
+    words = found[1] if row.starts_in_s is not None or found[1] == "-" else f"not known yet, {found[1]}"
+    words = "as things are, it cannot start" if words == "-" else words
+    if as_json:
+        say(json.dumps({"at_s": last.snapshot.now_s, "job": job_id, **found[0], "words": words}))
+        return
+    say(f"job {job_id} starts: {words}")
+    for note in (guess_words(starts.seen) if row.starts_in_s else "", observed_words(last.modes, [row.partition])):
+        if note:
+            say(note)
+    say(f"by what lucidd saw {ago(time.time() - last.snapshot.now_s)}; why it waits: lucidctl explain {job_id}")
 
 
 _QUEUE = (">#", "job", "user", ">GPUs", ">waits", ">takes", "starts", "why it waits")

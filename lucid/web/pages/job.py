@@ -219,7 +219,7 @@ def _answer(site: Site, viewer: Viewer, shown: Job, gpus: int | None, share: boo
     told = site.what_if.ask(site.source.config, shown.id, gpus, share, vc)
     if "error" in told:
         return told
-    answer: dict[str, Any] = {key: told[key] for key in ("job", "starts_in_s", "why_no_if") if key in told}
+    answer: dict[str, Any] = {key: told[key] for key in ("job", "starts_in_s", "why_no_if", "helps") if key in told}
     made = {words: _row(site, viewer, shown.id, row) for words, row in told["if"].items()}
     return {**answer, "as_it_is": _row(site, viewer, shown.id, told["as_it_is"]), "if": made}
 

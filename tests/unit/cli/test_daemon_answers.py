@@ -277,3 +277,44 @@ def test_the_queue_has_a_line_for_each_job_and_tells_a_reservation_once_above(re
     words = "3 free, all on nodes kept for 8"
     assert [row.partition("needs ")[2] or row[-len(words) :] for row in rows] == ["8 GPUs, 3 free", words, words]
     assert max(map(len, rows)) <= 80
+
+
+def test_explain_begins_with_why_a_job_waits_now_and_what_would_help(reserved: Site) -> None:
+    waits, helps, starts, *_ = reserved.ctl("explain", "9").splitlines()
+    words = "place 2 in its queue: needs 1 GPU; 3 free, all on nodes kept for job 8 (8 GPUs, until about day 0 "
+    assert waits.startswith("job 9 waits for 29 s in vc, ")
+    assert words in waits
+    assert helps == "what would help: nothing that was tried would start it now (sharing)"
+    assert starts.startswith("starts: ")
+    _, helps, *_ = reserved.ctl("explain", "8").splitlines()
+    assert helps == "what would help: with 1 GPU it would start now", "two of the three go to smaller jobs"
+    tried = json.loads(reserved.ctl("why-not", "8", "--json"))
+    assert list(tried["if"]) == ["with 4 GPUs", "with 2 GPUs", "with 1 GPU", "willing to share"]
+    assert helps == f"what would help: {tried['helps']}"
+    told = reserved.ctl("why-not", "8")
+    assert "\nwith 4 GPUs: waits: needs 4 GPUs, 1 free\n" in told
+    assert "\nwith 1 GPU: starts on n" in told
+    runs = reserved.ctl("explain", "1")
+    assert "what would help" not in runs
+    assert "\nuse: 22.3 GPU-hours held, not measured" in runs
+
+
+def test_the_other_vcs_are_tried_too(tmp_path: Path) -> None:
+    site = Site(tmp_path, restarts=None, profiling_partition="", partitions={"vc": "pack", "prof": "pack"})
+    for number in "123":
+        site.submit(number, 4, mark="lucid:vc=vc;share=0", run_s=5000.0)
+    site.turns(20.0)
+    told = site.ctl("explain", "3")
+    assert "what would help: in VC prof it would start now" in told
+    assert json.loads(site.ctl("explain", "3", "--json"))["helps"]["now"] == ["in VC prof"]
+
+
+def test_when_says_when_a_job_that_waits_starts(site: Site) -> None:
+    waiting = _crowded(site)
+    told = json.loads(site.ctl("when", waiting, "--json"))
+    assert told["starts_in_s"] == json.loads(site.ctl("explain", waiting, "--json"))["starts_in_s"]
+    assert site.ctl("when", waiting).startswith(f"job {waiting} starts: {told['words']}\n")
+    with pytest.raises(ConfigError, match="does not wait for Lucid"):
+        site.ctl("when", "77")
+    for words in ((), (waiting, "--gpus", "1")):
+        assert "name a JOB that waits, or --gpus" in site.ctl("when", *words)

@@ -25,6 +25,7 @@ from lucid.explain import reasons as window_words
 from lucid.explain.queue_rows import guess_words, kept_words, start_words
 from lucid.explain.reasons import decision_text, reason_text, reason_texts
 from lucid.explain.replayed_story import replayed
+from lucid.explain.story import Story
 from lucid.explain.words import duration, when
 from lucid.slurm.records.reservations import Reservation
 
@@ -300,6 +301,27 @@ def test_gpus_that_are_free_on_kept_nodes_alone_are_said_to_be() -> None:
     )
     for reasons in ((one,), (fence, one, why.OtherNodes(3, "h100")), (fence, why.FreeGpus(4, 3, 11, False))):
         assert reason_texts(reasons, "never said") == [reason_text(reason) for reason in reasons]
+
+
+def test_a_story_marks_what_keeps_a_job_waiting_and_fits_on_a_screen() -> None:
+    no, yes = why.FreeGpus(1, 0, 0, False), why.Reserved("7", 9e4, 60.0, 4)
+    rows = [DecisionRow(60.0 * n, "1", "vc", "hold", (yes, no)) for n in range(40)]
+    story = Story(
+        "job 1", rows, estimate=["estimate 1.0 h by model:", "    the user's last job: +3 min"], first=["now"]
+    )
+    whole = story.lines(80)
+    assert [text for text, light in whole if "✗" in text and light] == []
+    assert {text.strip() for text, light in whole if not light and "GPU" in text} == {"✗ needs 1 GPU, 0 free"}
+    assert {light for text, light in whole if text.strip().startswith("- ")} == {True}
+    shown = [text for text, _ in story.lines(80, 23)]
+    assert len(shown) <= 23 < len(whole)
+    assert (shown[0], shown[1], shown[-3:]) == (
+        "now",
+        "(185 earlier lines: --long)",
+        [text for text, _ in whole][-3:],
+    )
+    assert "    the user's last job: +3 min" not in [text for text, _ in story.lines(80, 5)]
+    assert story.lines(80, len(whole)) == whole
 
 
 def test_every_reason_of_ours_has_words() -> None:
