@@ -18,8 +18,8 @@ from lucid.errors import ConfigError, did_you_mean
 from lucid.places import Mode
 from lucid.setup.conf_text import Change, Texts, diff_of, edited, read_text, read_texts
 from lucid.setup.doctor_slurm import check_preemption, check_served, power_note, taken_whole, without_layers
+from lucid.setup.host_actions import LINK, USER, Machine, Running, program_link
 from lucid.setup.install import FILES, NEW_TOML, is_lucids, of_package, shipped_content, with_keys, without_table
-from lucid.setup.machine import LINK, USER, Machine, Running, program_link
 from lucid.setup.merge import HOOKS, WRAPPER, Merged, Refusal, merge_pack
 from lucid.setup.neighbours import MONITORING, monitors, sealed, writer_of
 from lucid.setup.nodes import host_list

@@ -22,7 +22,7 @@ from lucid.simulator.cluster.nodes import read_events, with_limits
 from lucid.simulator.cluster.truth import ContentionTruth, read_pairs
 from lucid.simulator.layout import NodeShape, offered_load
 from lucid.simulator.predictors import PackingModels, read_estimates, train_packing
-from lucid.simulator.published import Semantics
+from lucid.simulator.published_semantics import Semantics
 from lucid.simulator.scenario import PREDICTORS, Scenario, Throughput
 from lucid.simulator.traces.read import read_trace
 from lucid.simulator.traces.record import Trace

@@ -22,7 +22,7 @@ from lucid.config.load import Settings, load_settings
 from lucid.core.gpu import MOST_NUMBER, GpuOut, GpuReading
 from lucid.daemon.gpu_health import BACK, OUT, odd_numbers, out_json, outs_in
 from lucid.errors import ConfigError, MetricsError
-from lucid.explain.words import duration, when
+from lucid.explain.formatting import duration, when
 from lucid.node.nvml import NvmlMetrics
 from lucid.node.reports import read_profile_files
 from lucid.places import profiles_folder

@@ -19,7 +19,7 @@ from lucid.errors import ConfigError
 from lucid.places import Mode
 from lucid.setup.backup import Journal
 from lucid.setup.doctor_state import check_files
-from lucid.setup.machine import Running
+from lucid.setup.host_actions import Running
 from lucid.setup.neighbours import check_unnamed, monitors, writer_of
 from lucid.setup.plan import Options, Plan, make_plan
 

@@ -297,9 +297,11 @@ class Starts:
         own."""
         fair: tuple[Reason, ...] = () if queued.fair is None else (queued.fair,)
         packing = self.settings.packing
-        if self.quotas is not None and not self.quotas.borrows:
+        borrows = queued.entry.job.borrows
+        if self.quotas is not None and not (self.quotas.borrows and borrows):
             within = self.quotas.within(queued.entry.job, queued.prediction.duration_s)
-            if within.kept and not within:  # a guest that outlasts its host holds GPUs of the quota, too
+            # a guest that outlasts its host holds GPUs of the quota, too, and in its own partition Slurm counts it
+            if not within and (within.kept or not borrows):
                 return Hold((*fair, within))
         calm = self._calm_for(queued)
         found, why = self.partner(queued, level, packing.gss, _HARMLESS if calm else None)

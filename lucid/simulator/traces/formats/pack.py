@@ -5,7 +5,7 @@ served. The full Helios logs have the same columns about the workload."""
 
 from __future__ import annotations
 
-from lucid.accounting.rows import ReadOptions, Row, Source
+from lucid.accounting.log_rows import ReadOptions, Row, Source
 from lucid.core.job import JobProfile
 from lucid.simulator.traces.record import Draft, Trace, collect_csv, no_date
 
