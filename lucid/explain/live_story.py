@@ -14,7 +14,7 @@ from lucid.daemon.reporting.last_plan import stored_plan, stored_snapshot_data
 from lucid.daemon.reporting.public_view import Published
 from lucid.daemon.reporting.settings import published_settings
 from lucid.daemon.reporting.starts import StartsAhead
-from lucid.errors import ConfigError
+from lucid.errors import ConfigError, LucidError
 from lucid.explain.predictions import prediction_data, prediction_lines
 from lucid.explain.queue_rows import (
     guess_words,
@@ -181,8 +181,11 @@ def _tried(
     from lucid.daemon.reporting.replan import last_plan
     from lucid.explain.what_if import Changes, asked_again  # with all policies: the story itself needs none
 
-    last = last_plan(store)
-    again = asked_again(last, published_settings(config), config, data["job"], Changes(), starts)
+    try:
+        last = last_plan(store)
+        again = asked_again(last, published_settings(config), config, data["job"], Changes(), starts)
+    except LucidError as error:
+        return f"cannot be told: {error}"
     data["helps"] = {"words": again.helps, "now": again.now}
     ends_s = None if row is None else ends_in_time_s(row.reasons, last.snapshot.now_s)
     if ends_s is not None and f"with --time {limit_words(ends_s)}" in again.now:

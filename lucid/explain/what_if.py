@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 
 _AS_IT_IS = "as it is"
 
-OTHER_PLAN = (
-    "what would change that cannot be told: planning again here comes to another plan than lucidd's, because its "
-    "models, its pairs.json or its policy's memory cannot be read here or have changed since"
+_OTHER = (
+    "cannot be told: planning again here comes to another plan than lucidd's, because its models, its pairs.json or "
+    "its policy's memory cannot be read here or have changed since"
 )
 
 
@@ -67,7 +67,7 @@ class WhyNot:
     def helps(self) -> str:
         """What would help, in one sentence, as far as it was tried."""
         if not self.agrees:
-            return OTHER_PLAN
+            return f"{_OTHER}; ask an operator for sudo -u lucid lucidctl why-not {self.job_id}"
         if self.now:
             return f"{_listed(self.now)} it would start now"
         kinds = dict.fromkeys(_kind(words) for words in self._tried)
@@ -83,7 +83,7 @@ class WhyNot:
             "if": made,
             "helps": self.helps,
         }
-        return data if self.agrees else {**data, "why_no_if": OTHER_PLAN}
+        return data if self.agrees else {**data, "why_no_if": f"what would change that {_OTHER}"}
 
 
 def asked_again(

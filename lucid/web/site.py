@@ -14,7 +14,7 @@ from lucid.core.decision import DecisionRow
 from lucid.core.job import Job
 from lucid.core.names import without_names
 from lucid.core.reason import Reason, reason_from_dict, reason_to_dict
-from lucid.explain.reasons import reason_text
+from lucid.explain.reasons import against
 from lucid.store.port import holder_is_dead
 from lucid.web.source import Source, View
 from lucid.web.starts import WhatIf
@@ -82,8 +82,7 @@ class Site:
 
 def obstacles(reasons: Sequence[Reason]) -> list[str]:
     """The comparisons that keep a job from starting, in words; all of them where none does by itself."""
-    against = [reason for reason in reasons if not reason]
-    return [reason_text(reason) for reason in against or reasons]
+    return against(reasons)
 
 
 def clock(at_s: float) -> str:

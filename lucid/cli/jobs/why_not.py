@@ -33,8 +33,6 @@ def tell_why_not(
         return
     say(f"job {job_id}, by what lucidd saw {ago(time.time() - found.at_s)}")
     say(f"what would help: {found.helps}")
-    if not found.agrees:
-        say(f"ask an operator for sudo -u lucid lucidctl why-not {job_id}")
     if found.starts is not None:
         say(f"starts: {found.starts[1]}")
     (as_it_is, row), *tried = found.rows.items()
