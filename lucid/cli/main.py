@@ -6,7 +6,6 @@ import gc
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
@@ -90,27 +89,17 @@ _COMMANDS: Mapping[str, tuple[str, str]] = {
 made of these alone, since plotting and models are slow to load."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Reader:
-    """The commands of one kind of reader. ``first``: those on the first screen. ``more``: those that only the help of
-    the reader's group lists."""
-
-    does: str
-    first: tuple[str, ...]
-    more: tuple[str, ...]
-
-
 _BEGIN = ("setup", "doctor", "status")
-_READERS: Mapping[str, _Reader] = {
-    "site": _Reader(
+_READERS: Mapping[str, tuple[str, Sequence[str], Sequence[str]]] = {
+    "site": (
         "Run a site",
         ("top", "mode", "pause", "web"),
         ("resume", "uninstall", "gpu", "metrics", "models", "tune", "report", "replay", "slurm"),
     ),
-    "job": _Reader("Ask about a job", ("queue", "explain", "when", "why-not"), ("history", "efficiency")),
-    "study": _Reader("Study a trace", ("demo", "simulate", "compare", "trace"), ()),
+    "job": ("Ask about a job", ("queue", "explain", "when", "why-not"), ("history", "efficiency")),
+    "study": ("Study a trace", ("demo", "simulate", "compare", "trace"), ()),
 }
-"""Groups by reader: each lists commands that are typed with or without its name."""
+"""Groups by reader: what they do, the commands on the first screen, and those that only the group's help lists."""
 
 
 _EXTRAS: Mapping[str, str] = {
@@ -195,18 +184,18 @@ class _Root(_Lazy):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """A command, or a reader's group; ``None`` where there is neither."""
-        reader = _READERS.get(cmd_name)
-        if reader is None:
+        if cmd_name not in _READERS:
             return super().get_command(ctx, cmd_name)
-        group = _Lazy(cmd_name, help=f"{reader.does}. Each command may be typed without the word {cmd_name}, too.")
-        group.named = (*(_BEGIN if cmd_name == "site" else ()), *reader.first, *reader.more)
+        does, first, more = _READERS[cmd_name]
+        group = _Lazy(cmd_name, help=f"{does}. Each command may be typed without the word {cmd_name}, too.")
+        group.named = (*(_BEGIN if cmd_name == "site" else ()), *first, *more)
         return group
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         self._section(formatter, "Begin here", _BEGIN)
-        for name, reader in _READERS.items():
-            more = f" ({len(reader.more)} more: lucidctl {name} --help)" if reader.more else ""
-            self._section(formatter, f"{reader.does}{more}", reader.first)
+        for name, (does, first, more) in _READERS.items():
+            title = f"{does} ({len(more)} more: lucidctl {name} --help)" if more else does
+            self._section(formatter, title, first)
 
 
 @click.group(cls=_Root, context_settings={"help_option_names": ["-h", "--help"]})

@@ -42,11 +42,6 @@ def when(at_s: float) -> str:
     return f"day {days} {hours:02}:{minutes:02}:{seconds:02}"
 
 
-def minute(at_s: float) -> str:
-    """A moment as ``when`` has it, without its seconds: for what is only expected."""
-    return when(at_s).rpartition(":")[0]
-
-
 def gpus(count: int) -> str:
     """``1 GPU``, ``4 GPUs``."""
     return f"{count} GPU" if count == 1 else f"{count} GPUs"

@@ -18,10 +18,9 @@ from lucid.errors import ConfigError, LucidError
 from lucid.explain.predictions import prediction_data, prediction_lines
 from lucid.explain.queue_rows import (
     guess_words,
-    kept_words,
     observed_words,
     read_stored_starts,
-    starts_of,
+    row_starts,
     waiting_row,
     waits_words,
 )
@@ -154,24 +153,20 @@ def with_expected_start(
     if lasts := reaches_words(last.snapshot, data["job"]):
         data["reaches"] = lasts
         return replace(story, estimate=[*story.estimate, *lasts])
-    found, waits = starts_of(last, starts, data["job"]), waiting_row(last, starts, data["job"])
-    if found is None or waits is None:
+    waits = waiting_row(last, starts, data["job"])
+    if waits is None:
         return story
-    data.update(found[0])
-    polled_s = (store.view("status") or {}).get("at_s", 0.0)
-    data["why_now"] = waits_words(waits, last, max(last.snapshot.now_s, polled_s))
-    words = [f"starts: {found[1]}"]
-    row = waits.decision
-    if kept := kept_words(row, data["job"], found[0]["starts_in_s"], last.snapshot.now_s):
-        words.append(kept)
-    if found[0]["starts_in_s"] and (guess := guess_words(starts.seen)):
+    row, now_s = waits.decision, max(last.snapshot.now_s, (store.view("status") or {}).get("at_s", 0.0))
+    data["starts_in_s"], data["starts"] = waits.starts_in_s, row_starts(waits, starts)
+    data["why_now"] = waits_words(waits, last, now_s)
+    words = [data["why_now"], f"starts: {data['starts']}"]
+    if waits.starts_in_s and (guess := guess_words(starts.seen)):
         words.append(guess)
-    if row is not None and (observed := observed_words(last.modes, [row.partition])):
+    if observed := observed_words(last.modes, [waits.partition]):
         words.append(observed)
-    first = [data["why_now"]]
     if tries and (row is None or row.verb == "hold"):
-        first.append(f"what would help: {_tried(data, row, store, config, starts)}")
-    return replace(story, first=[*first, *words])
+        words.insert(1, f"what would help: {_tried(data, row, store, config, starts)}")
+    return replace(story, first=words)
 
 
 def _tried(
@@ -186,7 +181,7 @@ def _tried(
         again = asked_again(last, published_settings(config), config, data["job"], Changes(), starts)
     except LucidError as error:
         return f"cannot be told: {error}"
-    data["helps"] = {"words": again.helps, "now": again.now}
+    data["helps"] = again.to_dict()["helps"]
     ends_s = None if row is None else ends_in_time_s(row.reasons, last.snapshot.now_s)
     if ends_s is not None and f"with --time {limit_words(ends_s)}" in again.now:
         data["sooner"] = {"limit_s": ends_s}

@@ -15,7 +15,7 @@ from lucid.daemon.reporting.last_plan import StoredPlan, stored_plan, stored_sna
 from lucid.daemon.reporting.public_view import Published
 from lucid.daemon.reporting.settings import published_settings
 from lucid.daemon.reporting.starts import STARTS, StartsAhead, starts_from_view
-from lucid.explain.formatting import duration, gpus, minute
+from lucid.explain.formatting import duration, gpus, when
 from lucid.explain.reasons import short_words
 from lucid.explain.story import row_to_dict
 from lucid.orchestrator.forecast.ranges import StartRange
@@ -89,30 +89,30 @@ def reservations(last: StoredPlan) -> dict[str, list[tuple[Reserved, Job]]]:
     return {name: sorted(kept.values(), key=lambda one: one[0].room_s) for name, kept in found.items()}
 
 
-def keepers(row: QueueRow, last: StoredPlan, kept: Sequence[tuple[Reserved, Job]], short: bool) -> str:
-    """What the nodes are called that the job may not have because they are kept for others: as ``kept_for`` has it,
-    or ``nodes kept for 49469`` if ``short``. ``kept``: the reservations of its partition."""
-    said = last.snapshot.predictions.get(row.entry.job.id)
-    barred = [one for one in kept if said is None or one[0].room_s < said.duration_s] or list(kept)
-    if not barred:
-        return "reserved nodes"
-    reason, job = barred[0]
-    more = f" and {len(barred) - 1} more" if len(barred) > 1 else ""
-    return (f"nodes kept for {job.id}" if short else kept_for(reason, job)) + more
-
-
 def kept_for(reason: Reserved, job: Job) -> str:
     """``nodes kept for job 49469 (32 GPUs, until about 2026-11-30 11:24)``."""
-    return f"nodes kept for job {job.id} ({gpus(job.gpus)}, until about {minute(reason.until_s)})"
+    return f"nodes kept for job {job.id} ({gpus(job.gpus)}, until about {_minute(reason.until_s)})"
+
+
+def keepers(row: QueueRow, last: StoredPlan, kept: Sequence[tuple[Reserved, Job]]) -> str:
+    """What the nodes are called that the job may not have because they are kept for others. ``kept``: the
+    reservations of its partition."""
+    said = last.snapshot.predictions.get(row.entry.job.id)
+    barred = [one for one in kept if said is None or one[0].room_s < said.duration_s] or kept
+    more = f" and {len(barred) - 1} more" if len(barred) > 1 else ""
+    return kept_for(*barred[0]) + more if barred else "reserved nodes"
 
 
 def reservation_words(reason: Reserved, job: Job) -> str:
     """What is kept for a job, and who may start there meanwhile."""
-    kept = f"{reason.nodes} {kept_for(reason, job)}"
-    kept = kept.replace("nodes", "node", 1) if reason.nodes == 1 else kept
-    if not reason:
-        return f"{kept}: no other job may start there"
-    return f"{kept}: others start there if they should take at most {duration(reason.room_s)}"
+    others = (
+        f"others start there if they should take at most {duration(reason.room_s)}" if reason else "no other starts"
+    )
+    return f"{reason.nodes} {kept_for(reason, job)}: {others}"
+
+
+def _minute(at_s: float) -> str:
+    return when(at_s).rpartition(":")[0]  # it is only expected
 
 
 _NARROW = 3.0
@@ -126,8 +126,6 @@ _ROUND = (
 _SOON_S = 86400.0
 """Of a start that may come at any time, the end of its range is told up to here: "within 28 d" says nothing."""
 _ENOUGH = 10
-_SAME, _SAME_S = 0.2, 600.0
-"""Two times are the same if they differ by no more than this share, or by so many seconds."""
 
 
 def observed_words(modes: Mapping[str, str], partitions: Iterable[str]) -> str:
@@ -188,22 +186,6 @@ def _about(seconds: float) -> str:
     return f"{count:.0f} {unit}"
 
 
-def kept_words(row: DecisionRow | None, job_id: str, starts_in_s: tuple[int, int, int] | None, now_s: float) -> str:
-    """Why a job is expected to start at another time than that until which nodes are kept for it; empty where both
-    are about the same."""
-    kept = [r for r in (() if row is None else row.reasons) if isinstance(r, Reserved) and r.holder == job_id and r]
-    if not kept or starts_in_s is None:
-        return ""
-    room_s, likely_s = max(kept[0].until_s - now_s, 0.0), starts_in_s[1]
-    if abs(likely_s - room_s) <= max(_SAME * room_s, _SAME_S):
-        return ""
-    other = "later" if likely_s > room_s else "earlier"
-    return (
-        f"by the estimates of the jobs there its nodes are free in {duration(room_s)}; it is expected {other}, "
-        "because such forecasts were off so far"
-    )
-
-
 def waiting_row(last: StoredPlan, starts: StartsAhead, job_id: str) -> QueueRow | None:
     """The row of one job; ``None`` where it does not wait."""
     for name, partition in last.snapshot.partitions.items():
@@ -220,20 +202,16 @@ def waits_words(row: QueueRow, last: StoredPlan, now_s: float) -> str:
     job, kept = row.entry.job, reservations(last).get(row.partition, [])
     place = f", place {row.position} in its queue" if row.position else ""
     words = f"job {job.id} waits for {duration(now_s - row.entry.since_s)} in {line_of(row, last)}{place}"
-    words += f": {short_words(row.decision, keepers(row, last, kept, short=False))}"
+    words += f": {short_words(row.decision, keepers(row, last, kept))}"
     for reason, holder in kept:
         if holder.id == job.id:
-            words += f"; {reason.nodes} nodes are kept for it, to be free by about {minute(reason.until_s)}"
+            words += f"; {reason.nodes} nodes are kept for it, to be free by about {_minute(reason.until_s)}"
     return words
 
 
-def starts_of(last: StoredPlan, starts: StartsAhead, job_id: str) -> tuple[dict[str, Any], str] | None:
-    """When a waiting job is expected to start, as JSON and in words; ``None`` where it does not wait."""
-    row = waiting_row(last, starts, job_id)
-    if row is None:
-        return None
-    words = start_words(row.starts_in_s, starts.ahead_of(job_id), bool(row.entry.barred))
-    return {"starts_in_s": row.starts_in_s}, words
+def row_starts(row: QueueRow, starts: StartsAhead) -> str:
+    """When a waiting job is expected to start, in words."""
+    return start_words(row.starts_in_s, starts.ahead_of(row.entry.job.id), bool(row.entry.barred))
 
 
 def forecast_outcome(known: Mapping[str, StartForecast], job_id: str) -> dict[str, Any] | None:

@@ -365,19 +365,17 @@ def reason_text(reason: Reason) -> str:
 def reason_texts(reasons: Sequence[Reason], kept: str = "reserved nodes") -> list[str]:
     """Each comparison of a decision in words. ``kept``: what the nodes are called that are kept for other jobs, where
     only these have free GPUs for this one."""
-    others = [r for r in reasons if isinstance(r, OtherNodes | Closes | Switches | HostFits) and not r]
-    fenced = not others and any(isinstance(r, Reserved) for r in reasons)
-    return [_on_kept(r, kept) if fenced and _suffices(r) else reason_text(r) for r in reasons]
+    fenced = any(isinstance(r, Reserved) for r in reasons)
+    fenced &= all(r for r in reasons if isinstance(r, OtherNodes | Closes | Switches | HostFits))
 
+    def words(r: Reason) -> str:
+        if not fenced or not isinstance(r, FreeGpus) or r.found or r.needed > min(r.largest, r.free):
+            return reason_text(r)
+        return shown(
+            f"needs {gpus(r.needed)}; {r.free} free, {'all' if r.needed == 1 else 'together only'} on {kept}"
+        )
 
-def _suffices(r: Reason) -> bool:
-    """Whether enough GPUs are free together, and the job may not have them."""
-    return isinstance(r, FreeGpus) and not r.found and r.needed <= min(r.largest, r.free)
-
-
-def _on_kept(r: Any, kept: str) -> str:
-    where = "all" if r.needed == 1 else "together only"
-    return shown(f"needs {gpus(r.needed)}; {r.free} free, {where} on {kept}")
+    return [words(r) for r in reasons]
 
 
 def against(reasons: Sequence[Reason], kept: str = "reserved nodes") -> list[str]:

@@ -61,33 +61,22 @@ class Story:
     def lines(self, width: int, most: int | None = None) -> list[tuple[str, bool]]:
         """The story in lines, each with whether it is a comparison that let the job start: the others have a cross.
 
-        ``most``: for how many lines there is room. The oldest events go first, then the terms of the estimate."""
+        ``most``: for how many lines there is room; the oldest of its events are left out."""
         head = [] if self.first and " " not in self.head.removeprefix("job ") else [self.head]
-        begin = [line for words in (*self.first, *head) for line in _wrapped("", words, width)]
-        events = [] if self.submit_s is None else [[(f"{when(self.submit_s)}  submitted", False)]]
+        begin = [(line, False) for words in (*self.first, *head) for line in _wrapped("", words, width)]
+        told = [] if self.submit_s is None else [(f"{when(self.submit_s)}  submitted", False)]
         for at_s, headline, reasons in self._told():
             time = f"{when(at_s)}  "
-            event = [(line, False) for line in _wrapped(time, headline, width)]
+            told += [(line, False) for line in _wrapped(time, headline, width)]
             for words, let in reasons:
-                event += [(line, let) for line in _wrapped(" " * len(time) + "✗-"[let] + " ", words, width)]
-            events.append(event)
+                told += [(line, let) for line in _wrapped(" " * len(time) + "✗-"[let] + " ", words, width)]
         end = _wrapped("in all: ", self.outcome, width) if self.outcome else []
         for words in self.estimate:
             end += _wrapped(" " * (len(words) - len(words.lstrip())), words.strip(), width)
-        if most is not None:
-            over = len(begin) + sum(map(len, events)) + len(end) - most
-            left = 0
-            while over + bool(left) > 0 and len(events) > 1:
-                left, over = left + len(events[0]), over - len(events.pop(0))
-            if left:
-                events.insert(0, [(f"({left} earlier lines: --long)", True)])
-            if over + bool(left) > 0:
-                end = [line for line in end if not line.startswith(" ")]
-        return [
-            *((line, False) for line in begin),
-            *(line for event in events for line in event),
-            *((line, False) for line in end),
-        ]
+        over = 0 if most is None else len(begin) + len(told) + len(end) - most
+        if over > 0:
+            told[: over + 1] = [(f"({min(over + 1, len(told))} earlier lines: --long)", True)]
+        return [*begin, *told, *((line, False) for line in end)]
 
 
 def row_to_dict(row: DecisionRow) -> dict[str, Any]:

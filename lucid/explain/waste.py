@@ -76,11 +76,19 @@ def with_use(
     uses = job_uses(store, UseFolder(folder, job_id).uses(), settings, since_s, running)
     found = judged((one for one in uses if one.job_id == job_id), settings.efficiency)
     data["use"] = account_to_dict(found[0]) if found else None
-    return replace(story, estimate=[*story.estimate, *(words for one in found for words in _use_words(one))])
+    return replace(story, estimate=[*story.estimate, *(words for one in found for words in use_words(one))])
 
 
-def _use_words(one: JobAccount) -> list[str]:
+def use_words(one: JobAccount) -> list[str]:
+    """How a job used its GPUs, line by line, and what to do about each kind of waste."""
+    job, seen = one.job, "too little was measured to judge it" if not one.measured else "no waste was seen"
     worked = "not measured" if one.worked_gpu_h is None else f"{one.worked_gpu_h:.1f} worked"
-    seen = "; no waste was seen" if one.measured and not one.waste else ""
+    asked = "no time limit" if one.asked_gpu_h is None else f"{one.asked_gpu_h:.1f} asked by its limit"
+    words = f"use: {one.held_gpu_h:.1f} GPU-hours held, {worked}, {asked}"
+    if job.energy_kwh is not None:
+        words += f"; {job.energy_kwh:.2f} kWh (an estimate where they were shared)"
+    if job.host_peak_mib is not None:
+        of = f" of {job.asked_host_mib / 1024:.1f} GiB asked" if job.asked_host_mib else ""
+        words += f"; {job.host_peak_mib / 1024:.1f} GiB of host memory at most on a node{of}"
     waste = [f"{TITLES[w.kind]}: {w.gpu_h:.1f} GPU-hours; {w.words}. {ADVICE[w.kind]}" for w in one.waste]
-    return [f"use: {one.held_gpu_h:.1f} GPU-hours held, {worked}{seen}", *waste]
+    return [f"{words}; {seen}" if not waste else words, *waste]

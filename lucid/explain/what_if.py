@@ -15,7 +15,7 @@ from lucid.daemon.reporting.last_plan import row_in
 from lucid.daemon.reporting.replan import LastPlan
 from lucid.daemon.reporting.starts import StartsAhead
 from lucid.errors import ConfigError, did_you_mean
-from lucid.explain.queue_rows import starts_of
+from lucid.explain.queue_rows import row_starts, waiting_row
 from lucid.explain.reasons import decision_line, ends_in_time_s, limit_words
 from lucid.explain.story import row_to_dict
 from lucid.places import PublishedSettings
@@ -46,22 +46,20 @@ class Changes:
 class WhyNot:
     """The answers. ``rows``: the decision as it is, and as it would be, each with its words; ``None`` where nothing
     is decided. ``agrees``: whether planning again gives lucidd's own plan; if not, nothing can be said of other
-    plans. ``starts``: when the job is expected to start, as JSON and in words."""
+    plans. ``starts``: when the job is expected to start, in seconds and in words. ``kinds``: what was changed,
+    in words without values."""
 
     job_id: str
     at_s: float
     rows: Mapping[str, DecisionRow | None]
     agrees: bool
-    starts: tuple[dict[str, Any], str] | None
+    starts: tuple[tuple[int, int, int] | None, str]
+    kinds: Sequence[str]
 
     @property
     def now(self) -> list[str]:
         """The changes with which the job would start now."""
-        return [words for words, row in self._tried.items() if row is not None and row.verb == "start"]
-
-    @property
-    def _tried(self) -> dict[str, DecisionRow | None]:
-        return {words: row for words, row in self.rows.items() if words != _AS_IT_IS}
+        return [words for words, row in self.rows.items() if words != _AS_IT_IS and row and row.verb == "start"]
 
     @property
     def helps(self) -> str:
@@ -69,9 +67,8 @@ class WhyNot:
         if not self.agrees:
             return f"{_OTHER}; ask an operator for sudo -u lucid lucidctl why-not {self.job_id}"
         if self.now:
-            return f"{_listed(self.now)} it would start now"
-        kinds = dict.fromkeys(_kind(words) for words in self._tried)
-        return f"nothing that was tried would start it now ({', '.join(kinds)})"
+            return f"{', or '.join(self.now)} it would start now"
+        return f"nothing that was tried would start it now ({', '.join(dict.fromkeys(self.kinds))})"
 
     def to_dict(self) -> dict[str, Any]:
         """The answers as JSON."""
@@ -79,9 +76,9 @@ class WhyNot:
         data: dict[str, Any] = {
             "job": self.job_id,
             "as_it_is": made.pop(_AS_IT_IS),
-            **(self.starts[0] if self.starts else {}),
+            "starts_in_s": self.starts[0],
             "if": made,
-            "helps": self.helps,
+            "helps": {"words": self.helps, "now": self.now},
         }
         return data if self.agrees else {**data, "why_no_if": f"what would change that {_OTHER}"}
 
@@ -98,36 +95,28 @@ def asked_again(
 
     Raises:
         ConfigError: the job does not wait, or there is no such VC."""
-    name, entry = _waiting(last.snapshot, job_id)
+    starts = starts or last.starts(settings, config)
+    waits = waiting_row(last, starts, job_id)
+    if waits is None:
+        raise ConfigError(f"job {job_id} does not wait for Lucid (any more); look at: lucidctl explain {job_id}")
+    name, entry, held = waits.partition, waits.entry, waits.decision
     policy = last.policy_again(settings, config)
     agrees = _agree(last.plan, policy.plan(last.snapshot), job_id)
-    rows = {_AS_IT_IS: last.row(job_id)}
-    held = rows[_AS_IT_IS]
     if changes != Changes():
-        tries = [[one] for one in _variants(last.snapshot, name, entry, changes).items()]
+        tries = [(one[0], [one]) for one in _variants(last.snapshot, name, entry, changes).items()]
     else:
         ends_s = None if held is None else ends_in_time_s(held.reasons, last.snapshot.now_s)
         tries = _tries(last.snapshot, name, entry, ends_s)
-    found = WhyNot(
-        job_id, last.snapshot.now_s, rows, agrees, starts_of(last, starts or last.starts(settings, config), job_id)
-    )
-    for some in tries if agrees else ():
-        if found.now and _kind(some[0][0]) == _BOTH:
-            continue  # one of them suffices
-        for words, (home, changed) in some:
+    expected = waits.starts_in_s, row_starts(waits, starts)
+    rows, kinds = {_AS_IT_IS: held}, [kind for kind, _ in tries]
+    found = WhyNot(job_id, last.snapshot.now_s, rows, agrees, expected, kinds)
+    for kind, some in tries if agrees else ():
+        for words, (home, changed) in () if kind == "both" and found.now else some:  # else one of them suffices
             plan = policy.plan(_with(last.snapshot, name, entry, home, changed))
             rows[words] = row_in(plan, job_id, last.modes)
             if words in found.now:
                 break
     return found
-
-
-def _waiting(snapshot: Snapshot, job_id: str) -> tuple[str, Pending]:
-    for name, partition in snapshot.partitions.items():
-        for entry in partition.pending:
-            if entry.job.id == job_id:
-                return name, entry
-    raise ConfigError(f"job {job_id} does not wait for Lucid (any more); look at: lucidctl explain {job_id}")
 
 
 def _agree(plan: Plan, again: Plan, job_id: str) -> bool:
@@ -149,41 +138,24 @@ _MOST_VCS = 16
 """How many other VCs are tried."""
 
 
-def _tries(snapshot: Snapshot, name: str, entry: Pending, ends_s: float | None) -> list[list[_Variant]]:
-    """All that may help: a time limit that ends in time, half its GPUs and halves of that, sharing, both, and other
-    VCs that could hold it. Of each list the first that starts the job is enough."""
-    job = entry.job
+_SHARES = "willing to share"
 
-    def made(**changed: Any) -> list[_Variant]:
-        return list(_variants(snapshot, name, entry, Changes(**changed)).items())
 
-    halves = [job.gpus >> by for by in range(1, job.gpus.bit_length())]
-    tries = [made(limit_s=ends_s), [one for fewer in halves for one in made(gpus=fewer)]]
-    tries.append(made(share=True))
-    if entry.alone or not job.shareable:
-        tries.append([(f"{words}, {_SHARES}", (home, _sharing(one))) for words, (home, one) in tries[1]])
-    homes = [part for part in snapshot.partitions.values() if not part.profiling]
+def _tries(snapshot: Snapshot, name: str, entry: Pending, ends_s: float | None) -> list[tuple[str, list[_Variant]]]:
+    """All that may help, by kind: a time limit that ends in time, half its GPUs and halves of that, sharing, both,
+    other VCs that could hold it. Of each kind the first that starts the job is enough, but for VCs."""
+    job, homes = entry.job, [part for part in snapshot.partitions.values() if not part.profiling]
     others = [vc for part in homes for vc in part.vcs if vc != job.vc and job.gpus <= part.quotas.get(vc, part.gpus)]
-    return [some for some in (*tries, *(made(vc=vc) for vc in others[:_MOST_VCS])) if some]
-
-
-_SHARES, _BOTH = "willing to share", "both"
-
-
-def _kind(words: str) -> str:
-    """What was changed, without the values."""
-    if words.startswith("in VC"):
-        return "another VC"
-    if _SHARES in words:
-        return "sharing" if words == _SHARES else _BOTH
-    return "a shorter time limit" if "--time" in words else "fewer GPUs"
-
-
-def _listed(changes: Sequence[str]) -> str:
-    """``with 2 GPUs, or in VC a or b``"""
-    vcs = [words.removeprefix("in VC ") for words in changes if words.startswith("in VC ")]
-    rest = [words for words in changes if not words.startswith("in VC ")]
-    return ", or ".join([*rest, *([f"in VC {' or '.join(vcs)}"] if vcs else [])])
+    halves = [Changes(job.gpus >> by) for by in range(1, job.gpus.bit_length())]
+    asked = [("a shorter time limit", [Changes(limit_s=ends_s)]), ("fewer GPUs", halves)]
+    asked += [("sharing", [Changes(share=True)]), *(("another VC", [Changes(vc=vc)]) for vc in others[:_MOST_VCS])]
+    made = [
+        (kind, [v for one in some for v in _variants(snapshot, name, entry, one).items()]) for kind, some in asked
+    ]
+    if entry.alone or not job.shareable:
+        both = [(f"{words}, {_SHARES}", (home, _sharing(one))) for words, (home, one) in made[1][1]]
+        made.insert(3, ("both", both))
+    return [(kind, some) for kind, some in made if some]
 
 
 def _variants(snapshot: Snapshot, name: str, entry: Pending, changes: Changes) -> dict[str, tuple[str, Pending]]:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -91,30 +92,21 @@ def top(config: Path, every_s: float, user: str) -> None:
 @click.option("--partition", metavar="NAME", help="Its partition. Default: every one that could hold it.")
 @config_option
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def when(
-    job_id: str | None,
-    gpus: int | None,
-    limit: str | None,
-    user: str,
-    partition: str | None,
-    config: Path,
-    as_json: bool,
-) -> None:
+def when(job_id: str | None, gpus: int | None, config: Path, as_json: bool, **new: Any) -> None:
     """Say when JOB starts, or a job submitted now would.
 
     The range holds 8 starts in 10, as far as lucidd's earlier forecasts came true. With --gpus, lucidd's last
     snapshot is planned ahead with such a job in it, by lucidd's policy. Nothing is submitted."""
-    if job_id is not None and not (gpus or limit or user or partition):
+    if (job_id is None) is (gpus is None) or (job_id and any(new.values())):
+        raise click.UsageError("name a JOB that waits, or --gpus with the other options, which are of a new one")
+    if job_id is not None:
         from lucid.cli.jobs.queue import tell_start
 
-        tell_start(job_number(job_id), config, as_json)
-        return
-    if job_id is not None or gpus is None:
-        raise click.UsageError("name a JOB that waits, or --gpus with the other options, which are of a new one")
+        return tell_start(job_number(job_id), config, as_json)
     _one_thread()
     from lucid.cli.jobs.when import tell_when
 
-    tell_when(gpus, limit, user, partition, config, as_json)
+    return tell_when(gpus or 1, config=config, as_json=as_json, **new)
 
 
 @click.command("why-not")

@@ -22,7 +22,7 @@ from lucid.daemon.reporting.settings import published_settings
 from lucid.daemon.reporting.status import words_of_left_out
 from lucid.errors import ConfigError
 from lucid.explain.formatting import ago, duration, when
-from lucid.explain.live_story import check_waits_for_lucid
+from lucid.explain.live_story import check_waits_for_lucid, with_expected_start
 from lucid.explain.queue_rows import (
     forecast_outcome,
     guess_words,
@@ -35,11 +35,10 @@ from lucid.explain.queue_rows import (
     read_stored_starts,
     reservation_words,
     reservations,
-    start_words,
-    starts_of,
-    waiting_row,
+    row_starts,
 )
 from lucid.explain.reasons import reason_text, short_words, vc_words, window_dicts, window_words, windows_ahead
+from lucid.explain.story import Story
 from lucid.places import Mode, Placed, PublishedSettings
 from lucid.slurm.heartbeat import read_heartbeat
 from lucid.slurm.view.failed_pairs import KEY as PAIRS_OFF
@@ -268,22 +267,12 @@ def tell_start(job_id: str, config: Path, as_json: bool) -> None:
     """Carry out ``lucidctl when JOB``.
 
     Raises: ConfigError: the job does not wait for Lucid."""
-    store = seen_store(live_published_settings(config))
-    last, starts = read_stored_starts(store, config)
-    row, found = waiting_row(last, starts, job_id), starts_of(last, starts, job_id)
-    if row is None or found is None:
+    store, data = seen_store(live_published_settings(config)), {"job": job_id}
+    story = with_expected_start(Story("", ()), data, store, config)
+    if "why_now" not in data:
         check_waits_for_lucid(store, job_id)
         raise ConfigError(f"job {job_id} does not wait for Lucid (any more); look at: lucidctl explain {job_id}")
-    words = found[1] if row.starts_in_s is not None or found[1] == "-" else f"not known yet, {found[1]}"
-    words = "as things are, it cannot start" if words == "-" else words
-    if as_json:
-        say(json.dumps({"at_s": last.snapshot.now_s, "job": job_id, **found[0], "words": words}))
-        return
-    say(f"job {job_id} starts: {words}")
-    for note in (guess_words(starts.seen) if row.starts_in_s else "", observed_words(last.modes, [row.partition])):
-        if note:
-            say(note)
-    say(f"by what lucidd saw {ago(time.time() - last.snapshot.now_s)}; why it waits: lucidctl explain {job_id}")
+    say(json.dumps(data) if as_json else "\n".join(story.first))
 
 
 _QUEUE = (">#", "job", "user", ">GPUs", ">waits", ">takes", "starts", "why it waits")
@@ -313,8 +302,7 @@ def tell_queue(config: Path, as_json: bool) -> None:
         table.add_column(name.lstrip(">"), justify="right" if right else "left", no_wrap=name != columns[-1])
     for row in rows:
         job = row.entry.job
-        begins = start_words(row.starts_in_s, starts.ahead_of(job.id), bool(row.entry.barred))
-        why = short_words(row.decision, keepers(row, last, kept.get(row.partition, ()), short=True))
+        why = short_words(row.decision, keepers(row, last, kept.get(row.partition, ())))
         takes = duration(snapshot.predictions[job.id].duration_s)
         table.add_row(
             f"{line_of(row, last)} {row.position or '-'}",
@@ -323,7 +311,7 @@ def tell_queue(config: Path, as_json: bool) -> None:
             str(job.gpus),
             duration(snapshot.now_s - row.entry.since_s),
             *([takes] if ">takes" in columns else []),
-            begins.partition(", ")[0].partition(" (")[0],  # explain and when say the whole range
+            row_starts(row, starts).partition(", ")[0].partition(" (")[0],  # explain and when say the whole range
             one_line(re.sub(r"^needs \d+ GPUs?( together)?; ", "", why)),  # a column has the number
         )
     for name in dict.fromkeys(row.partition for row in rows):

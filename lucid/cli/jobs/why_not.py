@@ -33,8 +33,7 @@ def tell_why_not(
         return
     say(f"job {job_id}, by what lucidd saw {ago(time.time() - found.at_s)}")
     say(f"what would help: {found.helps}")
-    if found.starts is not None:
-        say(f"starts: {found.starts[1]}")
+    say(f"starts: {found.starts[1]}")
     (as_it_is, row), *tried = found.rows.items()
     say(f"{as_it_is}: {'not decided' if row is None else decision_line(row)}")
     for words, row in tried:

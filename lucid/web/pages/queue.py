@@ -12,7 +12,7 @@ from lucid.core.prediction import DurationTerms
 from lucid.core.reasons.queue import Reserved
 from lucid.errors import StoreError
 from lucid.explain.formatting import duration
-from lucid.explain.queue_rows import QueueRow, keepers, queue_row_to_dict, reservations, start_words
+from lucid.explain.queue_rows import QueueRow, keepers, queue_row_to_dict, reservations, row_starts
 from lucid.explain.reasons import decision_text, reason_texts, short_words
 from lucid.store.port import PredictionRow
 from lucid.web.pages.shown import Change, ChangesPage, QueueLine, QueuePage, number, text
@@ -129,7 +129,7 @@ def starts_words(site: Site, row: QueueRow) -> str:
     ahead = site.source.forecasts.ahead
     if ahead is None or row.entry.job.id not in ahead.starts_in_s:
         return ""
-    return start_words(row.starts_in_s, ahead.ahead_of(row.entry.job.id), bool(row.entry.barred))
+    return row_starts(row, ahead)
 
 
 def _row(
@@ -145,7 +145,7 @@ def _row(
     decision = None if row.decision is None else site.row_of(row.decision, viewer)
     shown = QueueRow(partition, row.position, entry, decision, row.starts_in_s)
     data = queue_row_to_dict(shown, site.view.seen)
-    keeper = keepers(row, site.view.seen, kept, short=False)
+    keeper = keepers(row, site.view.seen, kept)
     low, high = (None, None) if terms is None else (terms.low_s, terms.high_s)
     return {
         "partition": partition,

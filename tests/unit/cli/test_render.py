@@ -19,11 +19,11 @@ from lucid.core import reasons as why
 from lucid.core.decision import Decision, DecisionRow
 from lucid.core.node import Window
 from lucid.core.reason import Reason
-from lucid.core.reasons.queue import Closes, NodesOut, Reserved
+from lucid.core.reasons.queue import Closes, NodesOut
 from lucid.core.snapshot import Seen
 from lucid.explain import reasons as window_words
 from lucid.explain.formatting import duration, when
-from lucid.explain.queue_rows import guess_words, kept_words, start_words
+from lucid.explain.queue_rows import guess_words, start_words
 from lucid.explain.reasons import decision_text, reason_text, reason_texts
 from lucid.explain.replayed_story import replayed
 from lucid.explain.story import Story
@@ -313,14 +313,10 @@ def test_a_story_marks_what_keeps_a_job_waiting_and_fits_on_a_screen() -> None:
     assert [text for text, light in whole if "✗" in text and light] == []
     assert {text.strip() for text, light in whole if not light and "GPU" in text} == {"✗ needs 1 GPU, 0 free"}
     assert {light for text, light in whole if text.strip().startswith("- ")} == {True}
-    shown = [text for text, _ in story.lines(80, 23)]
-    assert len(shown) <= 23 < len(whole)
-    assert (shown[0], shown[1], shown[-3:]) == (
-        "now",
-        "(185 earlier lines: --long)",
-        [text for text, _ in whole][-3:],
-    )
-    assert "    the user's last job: +3 min" not in [text for text, _ in story.lines(80, 5)]
+    shown = story.lines(80, 23)
+    assert len(shown) == 23
+    assert shown[:2] == [("now", False), (f"({len(whole) - 22} earlier lines: --long)", True)]
+    assert shown[2:] == whole[-21:]
     assert story.lines(80, len(whole)) == whole
 
 
@@ -430,23 +426,6 @@ def test_a_range_is_said_as_narrow_as_it_is(starts_in_s: tuple[int, int, int] | 
 
 def test_a_start_that_is_not_foreseen_is_a_dash() -> None:
     assert (start_words(None, math.inf), start_words(None, 60.0, barred=True)) == ("-", "-")
-
-
-@pytest.mark.parametrize(
-    ("holder", "likely_s", "words"),
-    [
-        ("1", 8 * D, "by the estimates of the jobs there its nodes are free in 2.0 d; it is expected later"),
-        ("1", 600, "by the estimates of the jobs there its nodes are free in 2.0 d; it is expected earlier"),
-        ("1", int(2.2 * D), ""),
-        ("2", 8 * D, ""),
-    ],
-)
-def test_why_a_start_is_not_when_the_nodes_are_free_is_said(holder: str, likely_s: int, words: str) -> None:
-    kept = Reserved(holder, 100.0 + 2 * D, 2.0 * D, 4)
-    row = DecisionRow(100.0, "1", "vc", "hold", (kept,))
-    told = kept_words(row, "1", (1, likely_s, 9 * D), 100.0)
-    assert told.startswith(words)
-    assert bool(told) is bool(words)
 
 
 def test_a_start_before_any_wait_has_ended_is_a_first_guess() -> None:
