@@ -12,7 +12,7 @@ from lucid.cli.console import Table, say, stdout_console
 from lucid.cli.jobs.queue import live_published_settings, live_store
 from lucid.daemon.reporting.waste_inputs import job_accounts
 from lucid.errors import ConfigError
-from lucid.explain.formatting import duration, when
+from lucid.explain.formatting import duration, gpus, when
 from lucid.explain.waste import account_to_dict, total_to_dict, use_words
 from lucid.node.reports import UseFolder
 from lucid.places import profiles_folder
@@ -65,7 +65,7 @@ def tell_efficiency(
     elif job_id is not None:
         for one in found:
             job = one.job
-            head = f"job {job.job_id} of {job.user} ({job.name}): {job.gpus} GPUs, {job.state}"
+            head = f"job {job.job_id} of {job.user} ({job.name}): {gpus(job.gpus)}, {job.state}"
             say(shown("\n".join([head, *use_words(one)]), lines=True))
     else:
         tell_accounts(found, days, "account" if account is None and user is None else "user")

@@ -260,7 +260,7 @@ def reserved(tmp_path: Path) -> Site:
     site.submit("2", 1, run_s=30_000.0, time_limit_s=90_000.0, **alone)
     site.turns(20.0)
     site.submit("8", 8, run_s=900.0, user="ada", **alone)
-    site.turns(20_000.0, every_s=100.0)
+    site.turns(20_000.0, every_s=2000.0)
     for name in ("9", "10"):
         site.submit(name, 1, run_s=90_000.0, time_limit_s=400_000.0, user="bob", **alone)
     site.turns(30.0)
