@@ -27,9 +27,10 @@ if TYPE_CHECKING:
 _PIPE_COLUMNS = 120
 
 
-def say(text: str, *, err: bool = False, nl: bool = True) -> None:
-    """Print a line, or lines, on stdout or stderr."""
-    click.echo(shown(text, lines=True), err=err, nl=nl)
+def say(text: str, *, err: bool = False, nl: bool = True, dim: bool = False) -> None:
+    """Print a line, or lines, on stdout or stderr. ``dim``: fainter, on a terminal."""
+    told = shown(text, lines=True)
+    click.echo(click.style(told, dim=True) if dim else told, err=err, nl=nl)
 
 
 class Console(rich.console.Console):
@@ -58,6 +59,11 @@ class Table(rich.table.Table):
 def styled(text: str, style: str = "") -> rich.text.Text:
     """A text with a colour."""
     return rich.text.Text(shown(text, lines=True), style=style)
+
+
+def one_line(text: str) -> rich.text.Text:
+    """A text for the last column of a table, cut where it does not fit."""
+    return rich.text.Text(shown(text), no_wrap=True, overflow="ellipsis")
 
 
 def stdout_console() -> Console:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from typing import Any
 
@@ -18,29 +18,29 @@ from lucid.errors import LucidError, ModelError
 _COMMANDS: Mapping[str, tuple[str, str]] = {
     "simulate": (
         "lucid.cli.replay.simulate:simulate",
-        "Replay TRACE under each --policy and compare the results (default: backfill and lucid).",
+        "Replay TRACE under each --policy, and compare the results.",
     ),
     "compare": (
         "lucid.cli.replay.compare:compare",
-        "Replay TRACE under every policy that can run on it, and compare the results.",
+        "Replay TRACE under every policy that can run on it.",
     ),
     "explain": (
         "lucid.cli.jobs.commands:explain",
-        "Explain what was decided about JOB, from the values that were compared.",
+        "Say why JOB waits, or why it started when and where it did.",
     ),
     "status": (
         "lucid.cli.jobs.commands:status",
-        "Show whether lucidd runs, the mode of each partition, and whether Slurm answers.",
+        "Show whether lucidd runs, and the mode of each partition.",
     ),
     "queue": (
         "lucid.cli.jobs.commands:queue",
-        "List the waiting jobs: order, estimate, expected start, and why each job waits.",
+        "List the waiting jobs in order, and why each waits.",
     ),
     "top": ("lucid.cli.jobs.commands:top", "Watch nodes, running jobs and the queue."),
-    "when": ("lucid.cli.jobs.commands:when", "Say when a job would start if it were submitted now."),
+    "when": ("lucid.cli.jobs.commands:when", "Say when JOB starts, or a job submitted now would."),
     "why-not": (
         "lucid.cli.jobs.commands:why_not",
-        "Say why JOB waits, and whether it would start now if it had asked for something else.",
+        "Try what would start JOB now: other VCs, fewer GPUs, sharing.",
     ),
     "history": ("lucid.cli.jobs.commands:history", "List the jobs that ended."),
     "efficiency": (
@@ -50,43 +50,56 @@ _COMMANDS: Mapping[str, tuple[str, str]] = {
     "metrics": ("lucid.cli.site.modes:metrics", "Print lucidd's metrics for Prometheus, from its store."),
     "pause": (
         "lucid.cli.site.modes:pause",
-        "Stop deciding in all partitions, and release every job that Lucid holds.",
+        "Stop deciding, and release every job that Lucid holds.",
     ),
     "resume": ("lucid.cli.site.modes:resume", "End a pause."),
     "mode": ("lucid.cli.site.modes:mode", "Switch PARTITION to another mode while lucidd runs."),
     "setup": ("lucid.cli.site.setup:setup", "Bring Lucid onto this Slurm, or take it away again."),
     "doctor": (
         "lucid.cli.site.doctor:doctor",
-        "Look for common configuration mistakes, and name the remedy of each.",
+        "Look for configuration mistakes, and name the remedy of each.",
     ),
     "uninstall": (
         "lucid.cli.site.doctor:uninstall",
-        "Release every job that Lucid holds, and check that no held job is left.",
+        "Release every job that Lucid holds, and check it.",
     ),
-    "trace": ("lucid.cli.replay.trace:trace", "Describe job traces, convert them, and make synthetic traces."),
+    "trace": ("lucid.cli.replay.trace:trace", "Describe job traces, convert them, and make synthetic ones."),
     "models": (
         "lucid.cli.learn.models:models",
-        "Train and evaluate the learned models, and choose the version in service.",
+        "Train, evaluate and choose the learned models.",
     ),
-    "tune": ("lucid.cli.learn.tune:tune", "Search for better settings by replaying the past, and propose a change."),
+    "tune": ("lucid.cli.learn.tune:tune", "Search for better settings by replaying the past."),
     "replay": ("lucid.cli.site.replan:replay", "Plan recorded snapshots again."),
     "report": (
         "lucid.cli.learn.report:report",
-        "Show what plain Slurm order, fifo and Lucid would have made of the past week.",
+        "Show what plain Slurm and Lucid would make of the past week.",
     ),
     "slurm": (
         "lucid.cli.site.slurm:slurm",
-        "Write and check the parts of Slurm's configuration that Lucid needs.",
+        "Write and check what Lucid needs of Slurm's configuration.",
     ),
     "gpu": (
         "lucid.cli.site.gpu:gpu",
-        "Show the GPUs, their jobs and readings, and the expected and measured speed of each pair.",
+        "Show GPUs, their jobs and readings, and the speed of pairs.",
     ),
     "demo": ("lucid.cli.replay.demo:demo", "Simulate a SYNTHETIC month of a small cluster."),
     "web": ("lucid.web.command:web", "Serve read-only pages: cluster, queue, jobs, people, health."),
 }
-"""The commands in the order of the help: what to import when one is called, and the first sentence of its help. The
-help of ``lucidctl`` is made of these alone, since plotting and models are slow to load."""
+"""All commands: what to import when one is called, and the first sentence of its help. The help of ``lucidctl`` is
+made of these alone, since plotting and models are slow to load."""
+
+
+_BEGIN = ("setup", "doctor", "status")
+_READERS: Mapping[str, tuple[str, Sequence[str], Sequence[str]]] = {
+    "site": (
+        "Run a site",
+        ("top", "mode", "pause", "web"),
+        ("resume", "uninstall", "gpu", "metrics", "models", "tune", "report", "replay", "slurm"),
+    ),
+    "job": ("Ask about a job", ("queue", "explain", "when", "why-not"), ("history", "efficiency")),
+    "study": ("Study a trace", ("demo", "simulate", "compare", "trace"), ()),
+}
+"""Groups by reader: what they do, the commands on the first screen, and those that only the group's help lists."""
 
 
 _EXTRAS: Mapping[str, str] = {
@@ -111,8 +124,12 @@ _INTERRUPTED = 130  # 128 + SIGINT
 
 
 class _Lazy(Group):
+    """Commands that are imported when they are called. ``named``: which of them, in the order of the help."""
+
+    named: Sequence[str] = tuple(_COMMANDS)
+
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
-        return list(_COMMANDS)
+        return list(self.named)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -125,7 +142,7 @@ class _Lazy(Group):
         return super().resolve_command(ctx, args)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
-        if cmd_name not in _COMMANDS:
+        if cmd_name not in self.named:
             return None
         module, _, name = _COMMANDS[cmd_name][0].partition(":")
         gc.disable()  # what is imported stays: looking through it for garbage costs a tenth of the start
@@ -154,20 +171,39 @@ class _Lazy(Group):
             ) from error
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
-        room = formatter.width - 6 - max(map(len, _COMMANDS))
-        rows = [
-            (name, click.Command(name, help=about).get_short_help_str(room)) for name, (_, about) in _COMMANDS.items()
-        ]
-        with formatter.section("Commands"):
-            formatter.write_dl(rows)
+        self._section(formatter, "Commands", self.named)
+
+    def _section(self, formatter: click.HelpFormatter, title: str, names: Sequence[str]) -> None:
+        width = max(map(len, self.named))
+        with formatter.section(title):
+            formatter.write_dl([(f"{name:{width}}", _COMMANDS[name][1]) for name in names])
 
 
-@click.group(cls=_Lazy, context_settings={"help_option_names": ["-h", "--help"]})
+class _Root(_Lazy):
+    """All commands. The help shows the first ones of each reader, and names the group that lists the others."""
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """A command, or a reader's group; ``None`` where there is neither."""
+        if cmd_name not in _READERS:
+            return super().get_command(ctx, cmd_name)
+        does, first, more = _READERS[cmd_name]
+        group = _Lazy(cmd_name, help=f"{does}. Each command may be typed without the word {cmd_name}, too.")
+        group.named = (*(_BEGIN if cmd_name == "site" else ()), *first, *more)
+        return group
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        self._section(formatter, "Begin here", _BEGIN)
+        for name, (does, first, more) in _READERS.items():
+            title = f"{does} ({len(more)} more: lucidctl {name} --help)" if more else does
+            self._section(formatter, title, first)
+
+
+@click.group(cls=_Root, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="lucid-scheduler", prog_name="lucidctl")
 def lucidctl() -> None:
     """Lucid schedules deep-learning jobs on a Slurm GPU cluster, and explains every decision.
 
-    Every command has its own --help, with examples. Commands without a trace read what lucidd has written."""
+    Every command has its own --help, with examples."""
 
 
 with_examples(lucidctl, "")

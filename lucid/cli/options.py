@@ -88,6 +88,7 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
         "lucidctl top --user ada --every 2",
     ),
     "when": (
+        "lucidctl when 17",
         "lucidctl when --gpus 4 --time 6:00:00",
         "lucidctl when --gpus 8 --partition vision --json",
     ),

@@ -13,10 +13,18 @@ from lucid.core.job import Ended
 from lucid.daemon.reporting.last_plan import stored_plan, stored_snapshot_data
 from lucid.daemon.reporting.public_view import Published
 from lucid.daemon.reporting.settings import published_settings
-from lucid.errors import ConfigError
+from lucid.daemon.reporting.starts import StartsAhead
+from lucid.errors import ConfigError, LucidError
 from lucid.explain.predictions import prediction_data, prediction_lines
-from lucid.explain.queue_rows import guess_words, kept_words, observed_words, read_stored_starts, starts_of
-from lucid.explain.reasons import boots, ends_in_time_s, reaches_words, reason_text
+from lucid.explain.queue_rows import (
+    guess_words,
+    observed_words,
+    read_stored_starts,
+    row_starts,
+    waiting_row,
+    waits_words,
+)
+from lucid.explain.reasons import boots, ends_in_time_s, limit_words, reaches_words, reason_texts
 from lucid.explain.story import Story, row_to_dict
 from lucid.store.port import RELEASED, SEEN, ActionRow, ProfileRow
 from lucid.store.sqlite import SqliteStore
@@ -124,7 +132,7 @@ def _story(
     story = Story(head, rows, joined or (), events or (), estimate=estimate or (), profiling=profiling)
     return story, {
         "job": job_id,
-        "decisions": [{**row_to_dict(row), "words": [reason_text(r) for r in row.reasons]} for row in rows],
+        "decisions": [{**row_to_dict(row), "words": reason_texts(row.reasons)} for row in rows],
         "actions": [],
         "joined_by": [{"at_s": at_s, "job": other} for other, at_s in joined or ()],
         "profile": profile,
@@ -134,39 +142,50 @@ def _story(
     }
 
 
-def with_expected_start(story: Story, data: dict[str, Any], store: SqliteStore | Published, config: Path) -> Story:
-    """The story, and ``data`` too, with the expected start of a job that waits."""
+def with_expected_start(
+    story: Story, data: dict[str, Any], store: SqliteStore | Published, config: Path, tries: bool = False
+) -> Story:
+    """The story, and ``data`` too, with why a job waits now, and its expected start. ``tries``: also with what would
+    start it now, for which lucidd's plan is made again."""
     if store.view("snapshot") is None:
         return story
     last, starts = read_stored_starts(store, config)
     if lasts := reaches_words(last.snapshot, data["job"]):
         data["reaches"] = lasts
         return replace(story, estimate=[*story.estimate, *lasts])
-    found = starts_of(last, starts, data["job"])
-    if found is None:
+    waits = waiting_row(last, starts, data["job"])
+    if waits is None:
         return story
-    data.update(found[0])
-    words = [f"starts: {found[1]}"]
-    row = last.row(data["job"])
-    if kept := kept_words(row, data["job"], found[0]["starts_in_s"], last.snapshot.now_s):
-        words.append(kept)
-    if found[0]["starts_in_s"] and (guess := guess_words(starts.seen)):
+    row, now_s = waits.decision, max(last.snapshot.now_s, (store.view("status") or {}).get("at_s", 0.0))
+    data["starts_in_s"], data["starts"] = waits.starts_in_s, row_starts(waits, starts)
+    data["why_now"] = waits_words(waits, last, now_s)
+    words = [data["why_now"], f"starts: {data['starts']}"]
+    if waits.starts_in_s and (guess := guess_words(starts.seen)):
         words.append(guess)
-    if row is not None and (observed := observed_words(last.modes, [row.partition])):
+    if observed := observed_words(last.modes, [waits.partition]):
         words.append(observed)
-    ends_s = None if row is None else ends_in_time_s(row.reasons, last.snapshot.now_s)
-    if ends_s is not None:
-        from lucid.daemon.reporting.replan import last_plan
-        from lucid.explain.what_if import Changes, asked_again  # with all policies: the story itself needs none
+    if tries and (row is None or row.verb == "hold"):
+        words.insert(1, f"what would help: {_tried(data, row, store, config, starts)}")
+    return replace(story, first=words)
 
-        again = asked_again(
-            last_plan(store), published_settings(config), config, data["job"], Changes(limit_s=ends_s), starts
-        )
-        for limit, shorter in again.rows.items():
-            if shorter is not None and shorter.verb == "start":
-                data["sooner"] = {"limit_s": ends_s}
-                words.append(f"{limit} it would start now")
-    return replace(story, estimate=[*story.estimate, *words])
+
+def _tried(
+    data: dict[str, Any], row: DecisionRow | None, store: SqliteStore | Published, config: Path, starts: StartsAhead
+) -> str:
+    """What would start a waiting job now, in words and in ``data``, as ``why-not`` finds it."""
+    from lucid.daemon.reporting.replan import last_plan
+    from lucid.explain.what_if import Changes, asked_again  # with all policies: the story itself needs none
+
+    try:
+        last = last_plan(store)
+        again = asked_again(last, published_settings(config), config, data["job"], Changes(), starts)
+    except LucidError as error:
+        return f"cannot be told: {error}"
+    data["helps"] = again.to_dict()["helps"]
+    ends_s = None if row is None else ends_in_time_s(row.reasons, last.snapshot.now_s)
+    if ends_s is not None and f"with --time {limit_words(ends_s)}" in again.now:
+        data["sooner"] = {"limit_s": ends_s}
+    return again.helps
 
 
 def _last_decision(store: Published, job_id: str) -> DecisionRow:

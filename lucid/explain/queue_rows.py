@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lucid.core.decision import DecisionRow
 from lucid.core.frozen import frozen_dataclass
-from lucid.core.job import Pending
+from lucid.core.job import Job, Pending
 from lucid.core.reasons.queue import Reserved
 from lucid.daemon.reporting.last_plan import StoredPlan, stored_plan, stored_snapshot_data
 from lucid.daemon.reporting.public_view import Published
 from lucid.daemon.reporting.settings import published_settings
 from lucid.daemon.reporting.starts import STARTS, StartsAhead, starts_from_view
-from lucid.explain.formatting import duration
-from lucid.explain.reasons import decision_text, reason_text
+from lucid.explain.formatting import duration, gpus, when
+from lucid.explain.reasons import short_words
 from lucid.explain.story import row_to_dict
 from lucid.orchestrator.forecast.ranges import StartRange
 from lucid.places import Mode
@@ -76,13 +76,43 @@ def line_of(row: QueueRow, last: StoredPlan) -> str:
     return row.entry.job.vc if last.snapshot.partitions[row.partition].quotas else row.partition
 
 
-def why_words(decision: DecisionRow | None) -> str:
-    """The decision on a waiting job, in words."""
-    if decision is None:
-        return "not decided yet"
-    if decision.verb != "hold":
-        return decision_text(decision)
-    return "; ".join(reason_text(reason) for reason in decision.reasons)
+def reservations(last: StoredPlan) -> dict[str, list[tuple[Reserved, Job]]]:
+    """The jobs for which each partition keeps nodes, as decisions there say, with the comparison that guests must
+    pass. The tightest comes first."""
+    jobs = {entry.job.id: entry.job for part in last.snapshot.partitions.values() for entry in part.pending}
+    found: dict[str, dict[str, tuple[Reserved, Job]]] = {}
+    for name, part in last.plan.partitions.items():
+        for decision in {id(one.reasons): one for one in part.decisions.values()}.values():
+            for reason in decision.reasons:
+                if isinstance(reason, Reserved) and reason.holder in jobs:
+                    found.setdefault(name, {})[reason.holder] = reason, jobs[reason.holder]
+    return {name: sorted(kept.values(), key=lambda one: one[0].room_s) for name, kept in found.items()}
+
+
+def kept_for(reason: Reserved, job: Job) -> str:
+    """``nodes kept for job 49469 (32 GPUs, until about 2026-11-30 11:24)``."""
+    return f"nodes kept for job {job.id} ({gpus(job.gpus)}, until about {_minute(reason.until_s)})"
+
+
+def keepers(row: QueueRow, last: StoredPlan, kept: Sequence[tuple[Reserved, Job]]) -> str:
+    """What the nodes are called that the job may not have because they are kept for others. ``kept``: the
+    reservations of its partition."""
+    said = last.snapshot.predictions.get(row.entry.job.id)
+    barred = [one for one in kept if said is None or one[0].room_s < said.duration_s] or kept
+    more = f" and {len(barred) - 1} more" if len(barred) > 1 else ""
+    return kept_for(*barred[0]) + more if barred else "reserved nodes"
+
+
+def reservation_words(reason: Reserved, job: Job) -> str:
+    """What is kept for a job, and who may start there meanwhile."""
+    others = (
+        f"others start there if they should take at most {duration(reason.room_s)}" if reason else "no other starts"
+    )
+    return f"{reason.nodes} {kept_for(reason, job)}: {others}"
+
+
+def _minute(at_s: float) -> str:
+    return when(at_s).rpartition(":")[0]  # it is only expected
 
 
 _NARROW = 3.0
@@ -93,9 +123,9 @@ _ROUND = (
     ("d", 86400.0, (1, 2, 3, 4, 5, 6, 7)),
 )
 """Round lengths of time for the end of a range."""
+_SOON_S = 86400.0
+"""Of a start that may come at any time, the end of its range is told up to here: "within 28 d" says nothing."""
 _ENOUGH = 10
-_SAME, _SAME_S = 0.2, 600.0
-"""Two times are the same if they differ by no more than this share, or by so many seconds."""
 
 
 def observed_words(modes: Mapping[str, str], partitions: Iterable[str]) -> str:
@@ -117,7 +147,7 @@ def guess_words(seen: int) -> str:
 
 def start_words(starts_in_s: tuple[int, int, int] | None, ahead_s: float, barred: bool = False) -> str:
     """When a job starts, to be read after "starts": ``now``, ``in 12 min (8 min to 25 min)``; or for a range that is
-    too wide its useful part: ``within 6 h, most likely in 2 h``, ``within a day, more is not known yet``.
+    too wide its useful part: ``within 6 h, most likely in 2 h``, ``within a day``; else ``not known yet``.
 
     Args:
         starts_in_s: early, likely, late, in seconds; ``None`` where no start is foreseen.
@@ -134,7 +164,7 @@ def start_words(starts_in_s: tuple[int, int, int] | None, ahead_s: float, barred
         return f"in {duration(likely_s)} ({duration(early_s)} to {duration(late_s)})"
     within = f"within {_at_most(late_s)}"
     if not StartRange(early_s, likely_s, late_s).tells:
-        return f"{within}, more is not known yet"
+        return within if late_s <= _SOON_S else "not known yet"
     return within if 1.25 * likely_s > late_s or late_s <= 600 else f"{within}, most likely in {_about(likely_s)}"
 
 
@@ -156,30 +186,32 @@ def _about(seconds: float) -> str:
     return f"{count:.0f} {unit}"
 
 
-def kept_words(row: DecisionRow | None, job_id: str, starts_in_s: tuple[int, int, int] | None, now_s: float) -> str:
-    """Why a job is expected to start at another time than that until which nodes are kept for it; empty where both
-    are about the same."""
-    kept = [r for r in (() if row is None else row.reasons) if isinstance(r, Reserved) and r.holder == job_id and r]
-    if not kept or starts_in_s is None:
-        return ""
-    room_s, likely_s = max(kept[0].until_s - now_s, 0.0), starts_in_s[1]
-    if abs(likely_s - room_s) <= max(_SAME * room_s, _SAME_S):
-        return ""
-    other = "later" if likely_s > room_s else "earlier"
-    return (
-        f"by the estimates of the jobs there its nodes are free in {duration(room_s)}; it is expected {other}, "
-        "because such forecasts were off so far"
-    )
-
-
-def starts_of(last: StoredPlan, starts: StartsAhead, job_id: str) -> tuple[dict[str, Any], str] | None:
-    """When a waiting job is expected to start, as JSON and in words; ``None`` where it does not wait."""
-    for partition in last.snapshot.partitions.values():
+def waiting_row(last: StoredPlan, starts: StartsAhead, job_id: str) -> QueueRow | None:
+    """The row of one job; ``None`` where it does not wait."""
+    for name, partition in last.snapshot.partitions.items():
         for entry in partition.pending:
             if entry.job.id == job_id:
-                found = starts.starts_in_s[job_id]
-                return {"starts_in_s": found}, start_words(found, starts.ahead_of(job_id), bool(entry.barred))
+                part = last.plan.partitions.get(name)
+                position = None if part is None else part.positions.get(job_id)
+                return QueueRow(name, position, entry, last.row(job_id), starts.starts_in_s[job_id])
     return None
+
+
+def waits_words(row: QueueRow, last: StoredPlan, now_s: float) -> str:
+    """Why a job waits now, in one sentence. ``now_s``: of lucidd's last poll; nothing has changed since the plan."""
+    job, kept = row.entry.job, reservations(last).get(row.partition, [])
+    place = f", place {row.position} in its queue" if row.position else ""
+    words = f"job {job.id} waits for {duration(now_s - row.entry.since_s)} in {line_of(row, last)}{place}"
+    words += f": {short_words(row.decision, keepers(row, last, kept))}"
+    for reason, holder in kept:
+        if holder.id == job.id:
+            words += f"; {reason.nodes} nodes are kept for it, to be free by about {_minute(reason.until_s)}"
+    return words
+
+
+def row_starts(row: QueueRow, starts: StartsAhead) -> str:
+    """When a waiting job is expected to start, in words."""
+    return start_words(row.starts_in_s, starts.ahead_of(row.entry.job.id), bool(row.entry.barred))
 
 
 def forecast_outcome(known: Mapping[str, StartForecast], job_id: str) -> dict[str, Any] | None:

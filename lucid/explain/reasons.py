@@ -12,7 +12,7 @@ from lucid.core import reasons as why
 from lucid.core.decision import DecisionRow
 from lucid.core.node import Node, Window
 from lucid.core.reason import Reason
-from lucid.core.reasons.queue import Closes
+from lucid.core.reasons.queue import Closes, FreeGpus, HostFits, OtherNodes, Reserved, Switches
 from lucid.core.snapshot import Seen, Snapshot, windows_of
 from lucid.explain.formatting import duration, gpus, when
 from lucid.explain.sharing_reasons import SHARING_WORDS
@@ -362,6 +362,38 @@ def reason_text(reason: Reason) -> str:
     return shown(words(reason) if words else repr(reason))
 
 
+def reason_texts(reasons: Sequence[Reason], kept: str = "reserved nodes") -> list[str]:
+    """Each comparison of a decision in words. ``kept``: what the nodes are called that are kept for other jobs, where
+    only these have free GPUs for this one."""
+    fenced = any(isinstance(r, Reserved) for r in reasons)
+    fenced &= all(r for r in reasons if isinstance(r, OtherNodes | Closes | Switches | HostFits))
+
+    def words(r: Reason) -> str:
+        if not fenced or not isinstance(r, FreeGpus) or r.found or r.needed > min(r.largest, r.free):
+            return reason_text(r)
+        return shown(
+            f"needs {gpus(r.needed)}; {r.free} free, {'all' if r.needed == 1 else 'together only'} on {kept}"
+        )
+
+    return [words(r) for r in reasons]
+
+
+def against(reasons: Sequence[Reason], kept: str = "reserved nodes") -> list[str]:
+    """The comparisons that keep a job from starting, in words; all of them where none does by itself. ``kept`` as in
+    ``reason_texts``."""
+    found = [words for words, reason in zip(reason_texts(reasons, kept), reasons, strict=True) if not reason]
+    return found or reason_texts(reasons, kept)
+
+
+def short_words(decision: DecisionRow | None, kept: str = "reserved nodes") -> str:
+    """The decision on a waiting job in one phrase: where it starts, or the comparison that keeps it from starting."""
+    if decision is None:
+        return "not decided yet"
+    if decision.verb != "hold":
+        return decision_text(decision)
+    return (against(decision.reasons, kept) or ["waits"])[-1]
+
+
 _VERBS = {
     "start": "starts",
     "hold": "waits",
@@ -387,4 +419,4 @@ def decision_text(row: DecisionRow, profiling: bool = False) -> str:
 
 def decision_line(row: DecisionRow) -> str:
     """One decision with its reasons in one line."""
-    return f"{decision_text(row)}: {'; '.join(reason_text(reason) for reason in row.reasons)}"
+    return f"{decision_text(row)}: {'; '.join(reason_texts(row.reasons))}"

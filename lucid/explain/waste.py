@@ -1,10 +1,18 @@
-"""Wasted GPU-hours as JSON: the same for ``lucidctl efficiency`` and for the pages."""
+"""Wasted GPU-hours as JSON, the same for ``lucidctl efficiency`` and for the pages; and one job's use in words."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+from math import inf
 from typing import Any
 
-from lucid.profiler.waste import ADVICE, JobAccount, Total
+from lucid.core.job import Ended
+from lucid.daemon.reporting.waste_inputs import job_uses
+from lucid.explain.story import Story
+from lucid.node.reports import UseFolder
+from lucid.places import PublishedSettings, profiles_folder
+from lucid.profiler.waste import ADVICE, TITLES, JobAccount, Total, judged
+from lucid.store.sqlite import SqliteStore
 
 
 def total_to_dict(one: Total) -> dict[str, Any]:
@@ -57,3 +65,30 @@ def account_to_dict(one: JobAccount) -> dict[str, Any]:
             for waste in one.waste
         ],
     }
+
+
+def with_use(
+    story: Story, data: dict[str, Any], store: SqliteStore, settings: PublishedSettings, ended: Ended | None
+) -> Story:
+    """The story, and ``data`` too, with how a job that runs, or has ended, used its GPUs."""
+    job_id, folder = data["job"], profiles_folder(settings)
+    since_s, running = (inf, None) if ended is None else (ended.end_s - 1.0, ())
+    uses = job_uses(store, UseFolder(folder, job_id).uses(), settings, since_s, running)
+    found = judged((one for one in uses if one.job_id == job_id), settings.efficiency)
+    data["use"] = account_to_dict(found[0]) if found else None
+    return replace(story, estimate=[*story.estimate, *(words for one in found for words in use_words(one))])
+
+
+def use_words(one: JobAccount) -> list[str]:
+    """How a job used its GPUs, line by line, and what to do about each kind of waste."""
+    job, seen = one.job, "too little was measured to judge it" if not one.measured else "no waste was seen"
+    worked = "not measured" if one.worked_gpu_h is None else f"{one.worked_gpu_h:.1f} worked"
+    asked = "no time limit" if one.asked_gpu_h is None else f"{one.asked_gpu_h:.1f} asked by its limit"
+    words = f"use: {one.held_gpu_h:.1f} GPU-hours held, {worked}, {asked}"
+    if job.energy_kwh is not None:
+        words += f"; {job.energy_kwh:.2f} kWh (an estimate where they were shared)"
+    if job.host_peak_mib is not None:
+        of = f" of {job.asked_host_mib / 1024:.1f} GiB asked" if job.asked_host_mib else ""
+        words += f"; {job.host_peak_mib / 1024:.1f} GiB of host memory at most on a node{of}"
+    waste = [f"{TITLES[w.kind]}: {w.gpu_h:.1f} GPU-hours; {w.words}. {ADVICE[w.kind]}" for w in one.waste]
+    return [f"{words}; {seen}" if not waste else words, *waste]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,7 +15,7 @@ from lucid.daemon.reporting.last_plan import row_in
 from lucid.daemon.reporting.replan import LastPlan
 from lucid.daemon.reporting.starts import StartsAhead
 from lucid.errors import ConfigError, did_you_mean
-from lucid.explain.queue_rows import starts_of
+from lucid.explain.queue_rows import row_starts, waiting_row
 from lucid.explain.reasons import decision_line, ends_in_time_s, limit_words
 from lucid.explain.story import row_to_dict
 from lucid.places import PublishedSettings
@@ -26,16 +26,15 @@ if TYPE_CHECKING:
 
 _AS_IT_IS = "as it is"
 
-OTHER_PLAN = (
-    "what would change that cannot be told: planning again here comes to another plan than lucidd's, because its "
-    "models, its pairs.json or its policy's memory cannot be read here or have changed since"
+_OTHER = (
+    "cannot be told: planning again here comes to another plan than lucidd's, because its models, its pairs.json or "
+    "its policy's memory cannot be read here or have changed since"
 )
 
 
 @frozen_dataclass(frozen=True, slots=True)
 class Changes:
-    """The changed request of the job. With nothing set: half its GPUs, sharing them, and a time limit that ends
-    before nodes close, where these keep it waiting."""
+    """The changed request of the job. With nothing set, all that may help is tried (``_tries``)."""
 
     gpus: int | None = None
     share: bool = False
@@ -47,13 +46,29 @@ class Changes:
 class WhyNot:
     """The answers. ``rows``: the decision as it is, and as it would be, each with its words; ``None`` where nothing
     is decided. ``agrees``: whether planning again gives lucidd's own plan; if not, nothing can be said of other
-    plans. ``starts``: when the job is expected to start, as JSON and in words."""
+    plans. ``starts``: when the job is expected to start, in seconds and in words. ``kinds``: what was changed,
+    in words without values."""
 
     job_id: str
     at_s: float
     rows: Mapping[str, DecisionRow | None]
     agrees: bool
-    starts: tuple[dict[str, Any], str] | None
+    starts: tuple[tuple[int, int, int] | None, str]
+    kinds: Sequence[str]
+
+    @property
+    def now(self) -> list[str]:
+        """The changes with which the job would start now."""
+        return [words for words, row in self.rows.items() if words != _AS_IT_IS and row and row.verb == "start"]
+
+    @property
+    def helps(self) -> str:
+        """What would help, in one sentence, as far as it was tried."""
+        if not self.agrees:
+            return f"{_OTHER}; ask an operator for sudo -u lucid lucidctl why-not {self.job_id}"
+        if self.now:
+            return f"{', or '.join(self.now)} it would start now"
+        return f"nothing that was tried would start it now ({', '.join(dict.fromkeys(self.kinds))})"
 
     def to_dict(self) -> dict[str, Any]:
         """The answers as JSON."""
@@ -61,10 +76,11 @@ class WhyNot:
         data: dict[str, Any] = {
             "job": self.job_id,
             "as_it_is": made.pop(_AS_IT_IS),
-            **(self.starts[0] if self.starts else {}),
+            "starts_in_s": self.starts[0],
             "if": made,
+            "helps": {"words": self.helps, "now": self.now},
         }
-        return data if self.agrees else {**data, "why_no_if": OTHER_PLAN}
+        return data if self.agrees else {**data, "why_no_if": f"what would change that {_OTHER}"}
 
 
 def asked_again(
@@ -79,26 +95,28 @@ def asked_again(
 
     Raises:
         ConfigError: the job does not wait, or there is no such VC."""
-    name, entry = _waiting(last.snapshot, job_id)
+    starts = starts or last.starts(settings, config)
+    waits = waiting_row(last, starts, job_id)
+    if waits is None:
+        raise ConfigError(f"job {job_id} does not wait for Lucid (any more); look at: lucidctl explain {job_id}")
+    name, entry, held = waits.partition, waits.entry, waits.decision
     policy = last.policy_again(settings, config)
     agrees = _agree(last.plan, policy.plan(last.snapshot), job_id)
-    rows = {_AS_IT_IS: last.row(job_id)}
-    if changes == Changes():
-        held = rows[_AS_IT_IS]
+    if changes != Changes():
+        tries = [(one[0], [one]) for one in _variants(last.snapshot, name, entry, changes).items()]
+    else:
         ends_s = None if held is None else ends_in_time_s(held.reasons, last.snapshot.now_s)
-        changes = Changes(entry.job.gpus // 2 or None, share=True, limit_s=ends_s)
-    for words, (home, changed) in _variants(last.snapshot, name, entry, changes).items() if agrees else ():
-        rows[words] = row_in(policy.plan(_with(last.snapshot, name, entry, home, changed)), job_id, last.modes)
-    found = starts_of(last, starts or last.starts(settings, config), job_id)
-    return WhyNot(job_id, last.snapshot.now_s, rows, agrees, found)
-
-
-def _waiting(snapshot: Snapshot, job_id: str) -> tuple[str, Pending]:
-    for name, partition in snapshot.partitions.items():
-        for entry in partition.pending:
-            if entry.job.id == job_id:
-                return name, entry
-    raise ConfigError(f"job {job_id} does not wait for Lucid (any more); look at: lucidctl explain {job_id}")
+        tries = _tries(last.snapshot, name, entry, ends_s)
+    expected = waits.starts_in_s, row_starts(waits, starts)
+    rows, kinds = {_AS_IT_IS: held}, [kind for kind, _ in tries]
+    found = WhyNot(job_id, last.snapshot.now_s, rows, agrees, expected, kinds)
+    for kind, some in tries if agrees else ():
+        for words, (home, changed) in () if kind == "both" and found.now else some:  # else one of them suffices
+            plan = policy.plan(_with(last.snapshot, name, entry, home, changed))
+            rows[words] = row_in(plan, job_id, last.modes)
+            if words in found.now:
+                break
+    return found
 
 
 def _agree(plan: Plan, again: Plan, job_id: str) -> bool:
@@ -114,6 +132,32 @@ def _agree(plan: Plan, again: Plan, job_id: str) -> bool:
     return outline(plan) == outline(again)
 
 
+_Variant = tuple[str, tuple[str, Pending]]
+"""What is changed, in words; the partition in which the changed job would wait, and the job."""
+_MOST_VCS = 16
+"""How many other VCs are tried."""
+
+
+_SHARES = "willing to share"
+
+
+def _tries(snapshot: Snapshot, name: str, entry: Pending, ends_s: float | None) -> list[tuple[str, list[_Variant]]]:
+    """All that may help, by kind: a time limit that ends in time, half its GPUs and halves of that, sharing, both,
+    other VCs that could hold it. Of each kind the first that starts the job is enough, but for VCs."""
+    job, homes = entry.job, [part for part in snapshot.partitions.values() if not part.profiling]
+    others = [vc for part in homes for vc in part.vcs if vc != job.vc and job.gpus <= part.quotas.get(vc, part.gpus)]
+    halves = [Changes(job.gpus >> by) for by in range(1, job.gpus.bit_length())]
+    asked = [("a shorter time limit", [Changes(limit_s=ends_s)]), ("fewer GPUs", halves)]
+    asked += [("sharing", [Changes(share=True)]), *(("another VC", [Changes(vc=vc)]) for vc in others[:_MOST_VCS])]
+    made = [
+        (kind, [v for one in some for v in _variants(snapshot, name, entry, one).items()]) for kind, some in asked
+    ]
+    if entry.alone or not job.shareable:
+        both = [(f"{words}, {_SHARES}", (home, _sharing(one))) for words, (home, one) in made[1][1]]
+        made.insert(3, ("both", both))
+    return [(kind, some) for kind, some in made if some]
+
+
 def _variants(snapshot: Snapshot, name: str, entry: Pending, changes: Changes) -> dict[str, tuple[str, Pending]]:
     """The changed jobs, each with the partition in which it would wait, by what is changed."""
     gpus, limit_s = changes.gpus, changes.limit_s
@@ -124,7 +168,7 @@ def _variants(snapshot: Snapshot, name: str, entry: Pending, changes: Changes) -
     if gpus is not None:
         found[f"with {gpus} GPU{'s' if gpus != 1 else ''}"] = name, _with_gpus(entry, gpus)
     if changes.share:
-        found["willing to share"] = name, replace(entry, job=replace(entry.job, shareable=True), alone=False)
+        found[_SHARES] = name, _sharing(entry)
     if changes.vc is not None:
         home = snapshot.home(changes.vc)
         if home is None or home.profiling:
@@ -136,6 +180,10 @@ def _variants(snapshot: Snapshot, name: str, entry: Pending, changes: Changes) -
         room = name if snapshot.partitions[name].profiling else home.name
         found[f"in VC {changes.vc}"] = room, replace(entry, job=replace(entry.job, vc=changes.vc))
     return found
+
+
+def _sharing(entry: Pending) -> Pending:
+    return replace(entry, job=replace(entry.job, shareable=True), alone=False)
 
 
 def _with_gpus(entry: Pending, gpus: int) -> Pending:

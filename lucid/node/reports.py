@@ -13,6 +13,7 @@ import json
 import os
 import threading
 from collections.abc import Mapping
+from glob import escape
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -276,10 +277,10 @@ class Evidence:
 
 class UseFolder:
     """How jobs used their GPUs, from the summaries below one folder: each is read once, and again when it changes. It
-    may be asked from several threads."""
+    may be asked from several threads. ``job``: only this job's."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    def __init__(self, folder: Path, job: str = "") -> None:
+        self._folder, self._files = folder, f"{escape(job)}[.@]*json" if job else "[!.]*.json"
         self._lock = threading.Lock()
         self._seen: dict[str, tuple[int, str, tuple[GpuUse, ...]]] = {}
         """By file name: version, job, use."""
@@ -296,7 +297,7 @@ class UseFolder:
 
     def _read(self) -> None:
         known, self._seen = self._seen, {}
-        for path in self._folder.glob("[!.]*.json") if self._folder.is_dir() else ():
+        for path in self._folder.glob(self._files) if self._folder.is_dir() else ():
             try:
                 version = path.stat().st_mtime_ns
                 before = known.get(path.name)

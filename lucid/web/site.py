@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -14,7 +13,6 @@ from lucid.core.decision import DecisionRow
 from lucid.core.job import Job
 from lucid.core.names import without_names
 from lucid.core.reason import Reason, reason_from_dict, reason_to_dict
-from lucid.explain.reasons import reason_text
 from lucid.store.port import holder_is_dead
 from lucid.web.source import Source, View
 from lucid.web.starts import WhatIf
@@ -78,12 +76,6 @@ class Site:
             lease = store.lease()
         lives = lease is not None and lease.until_s > self.now_s() and not holder_is_dead(lease.holder)
         return lives, "" if lease is None else lease.holder
-
-
-def obstacles(reasons: Sequence[Reason]) -> list[str]:
-    """The comparisons that keep a job from starting, in words; all of them where none does by itself."""
-    against = [reason for reason in reasons if not reason]
-    return [reason_text(reason) for reason in against or reasons]
 
 
 def clock(at_s: float) -> str:

@@ -25,11 +25,11 @@ from lucid.core.decision import DecisionRow, row_of
 from lucid.core.job import Pending, Running
 from lucid.core.node import Node
 from lucid.core.placement import Placement, parse_placement
-from lucid.core.reasons.queue import Reserved
 from lucid.daemon.reporting.last_plan import StoredPlan, stored_plan, stored_snapshot_data
 from lucid.daemon.reporting.starts import START_TIMES, STARTS, start_times_of, starts_from_view
 from lucid.daemon.reporting.waste_inputs import job_accounts
 from lucid.errors import LucidError, StoreError
+from lucid.explain.queue_rows import reservations
 from lucid.node.reports import UseFolder
 from lucid.orchestrator.forecast.ranges import StartTimes
 from lucid.places import Mode, profiles_folder
@@ -209,18 +209,10 @@ class View:
     def kept(self) -> dict[str, list[dict[str, Any]]]:
         """By partition, the jobs for which nodes are kept, how many and until about when, as decisions on others
         say."""
-        found: dict[str, dict[str, dict[str, Any]]] = {}
-        for name, part in self.seen.plan.partitions.items():
-            seen: set[int] = set()
-            for decision in part.decisions.values():
-                if id(decision.reasons) in seen:
-                    continue
-                seen.add(id(decision.reasons))
-                for reason in decision.reasons:
-                    if isinstance(reason, Reserved):
-                        told = {"job": reason.holder, "nodes": reason.nodes, "until_s": reason.until_s}
-                        found.setdefault(name, {})[reason.holder] = told
-        return {name: list(by_job.values()) for name, by_job in found.items()}
+        return {
+            name: [{"job": job.id, "nodes": reason.nodes, "until_s": reason.until_s} for reason, job in kept]
+            for name, kept in reservations(self.seen).items()
+        }
 
     @cached_property
     def _gpu_states(self) -> dict[str, dict[str, int]]:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -22,7 +23,9 @@ def _one_thread() -> None:
 @config_option
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def status(config: Path, as_json: bool) -> None:
-    """Show whether lucidd runs, the mode of each partition, and whether Slurm answers."""
+    """Show whether lucidd runs, and the mode of each partition.
+
+    Also what failed lately, and whether Slurm answers."""
     from lucid.cli.jobs.queue import tell_status
 
     tell_status(config, as_json)
@@ -32,7 +35,7 @@ def status(config: Path, as_json: bool) -> None:
 @config_option
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def queue(config: Path, as_json: bool) -> None:
-    """List the waiting jobs: order, estimate, expected start, and why each job waits.
+    """List the waiting jobs in order, and why each waits.
 
     The order is that of lucidd's last plan."""
     from lucid.cli.jobs.queue import tell_queue
@@ -44,18 +47,21 @@ def queue(config: Path, as_json: bool) -> None:
 @click.argument("job_id", metavar="JOB")
 @click.option("--run", "run_dir", type=click.Path(path_type=Path), help="Folder of simulate; without: lucidd's.")
 @click.option("--policy", default=None, help="Which policy's run. Default: lucid where it ran, else the only one.")
+@click.option("--long", is_flag=True, help="The whole story, also where it is longer than the terminal.")
 @click.option("--json", "as_json", is_flag=True, help="The decisions and their compared values as JSON.")
 @config_option
-def explain(job_id: str, run_dir: Path | None, policy: str | None, as_json: bool, config: Path) -> None:
-    """Explain what was decided about JOB, from the values that were compared.
+def explain(job_id: str, run_dir: Path | None, policy: str | None, long: bool, as_json: bool, config: Path) -> None:
+    """Say why JOB waits, or why it started when and where it did.
 
-    Without --run, the command reads the decisions of lucidd. With --run, it reads a simulated run.
+    First comes why it waits now, and what would help, found by trying. Then come its story, its use of GPUs and its
+    end. A cross marks what kept it from starting. With --run, the command reads a simulated run, else lucidd's.
 
     A VC is a partition with its nodes. Beside a job: on the same GPUs. Kept nodes: another job starts there only if
-    it should end before they are needed. Let go: released as its user wrote it. More words: docs/glossary.md."""
+    it should end before they are needed. More words: docs/glossary.md."""
+    _one_thread()
     from lucid.cli.jobs.explain import tell_explain
 
-    tell_explain(job_number(job_id) if run_dir is None else job_id, run_dir, policy, as_json, config)
+    tell_explain(job_number(job_id) if run_dir is None else job_id, run_dir, policy, long, as_json, config)
 
 
 @click.command()
@@ -79,21 +85,28 @@ def top(config: Path, every_s: float, user: str) -> None:
 
 
 @click.command()
-@click.option("--gpus", type=click.IntRange(min=1), required=True, help="GPUs that the job would ask for.")
+@click.argument("job_id", metavar="[JOB]", required=False)
+@click.option("--gpus", type=click.IntRange(min=1), help="GPUs that a job would ask for if it were submitted now.")
 @click.option("--time", "limit", metavar="TIME", help="Its time limit, as sbatch takes it. Default: none.")
 @click.option("--user", default="", help="Whose job. Default: no user.")
 @click.option("--partition", metavar="NAME", help="Its partition. Default: every one that could hold it.")
 @config_option
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def when(gpus: int, limit: str | None, user: str, partition: str | None, config: Path, as_json: bool) -> None:
-    """Say when a job would start if it were submitted now. Nothing is submitted.
+def when(job_id: str | None, gpus: int | None, config: Path, as_json: bool, **new: Any) -> None:
+    """Say when JOB starts, or a job submitted now would.
 
-    lucidd's last snapshot is planned ahead with that job in it, by lucidd's policy. The range holds 8 starts in 10,
-    as far as lucidd's earlier forecasts came true."""
+    The range holds 8 starts in 10, as far as lucidd's earlier forecasts came true. With --gpus, lucidd's last
+    snapshot is planned ahead with such a job in it, by lucidd's policy. Nothing is submitted."""
+    if (job_id is None) is (gpus is None) or (job_id and any(new.values())):
+        raise click.UsageError("name a JOB that waits, or --gpus with the other options, which are of a new one")
+    if job_id is not None:
+        from lucid.cli.jobs.queue import tell_start
+
+        return tell_start(job_number(job_id), config, as_json)
     _one_thread()
     from lucid.cli.jobs.when import tell_when
 
-    tell_when(gpus, limit, user, partition, config, as_json)
+    return tell_when(gpus or 1, config=config, as_json=as_json, **new)
 
 
 @click.command("why-not")
@@ -107,9 +120,10 @@ def when(gpus: int, limit: str | None, user: str, partition: str | None, config:
 def why_not(
     job_id: str, gpus: int | None, share: bool, vc: str | None, limit: str | None, config: Path, as_json: bool
 ) -> None:
-    """Say why JOB waits, and whether it would start now if it had asked for something else.
+    """Try what would start JOB now: other VCs, fewer GPUs, sharing.
 
-    With --gpus, --share, --vc or --time, the command plans lucidd's last snapshot again with only this job changed.
+    lucidd's last snapshot is planned again with only this job changed: with --gpus, --share, --vc or --time as they
+    say, else with fewer GPUs, sharing, both, a time limit that ends before nodes close, and in the other VCs.
     """
     _one_thread()
     from lucid.cli.jobs.why_not import tell_why_not

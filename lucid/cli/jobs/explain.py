@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 from pathlib import Path
 
 from lucid.cli.console import say
@@ -11,7 +12,9 @@ from lucid.errors import ConfigError
 from lucid.explain.story import UNBROKEN, WIDTH
 
 
-def tell_explain(job_id: str, run_dir: Path | None, policy: str | None, as_json: bool, config: Path) -> None:
+def tell_explain(
+    job_id: str, run_dir: Path | None, policy: str | None, long: bool, as_json: bool, config: Path
+) -> None:
     """Carry out ``lucidctl explain``."""
     # what only one of the two needs is imported there: a live job's story needs no simulator
     if run_dir is None:
@@ -27,17 +30,28 @@ def tell_explain(job_id: str, run_dir: Path | None, policy: str | None, as_json:
         places = live_published_settings(config)
         store = seen_store(places)
         story, data = live_story(store, job_id, places.daemon.profiling_partition, why_unknown)
-        story = with_expected_start(story, data, store, config)
-        if not isinstance(store, Published) and (ended := store.ended_job(job_id)) is not None:
-            from lucid.cli.jobs.ended import with_ending
+        story = with_expected_start(story, data, store, config, tries=True)
+        if not isinstance(store, Published) and "why_now" not in data:
+            from lucid.explain.waste import with_use
 
-            story = with_ending(story, data, ended, live_settings(config), store)
+            ended = store.ended_job(job_id)
+            story = with_use(story, data, store, places, ended)
+            if ended is not None:
+                from lucid.cli.jobs.ended import with_ending
+
+                story = with_ending(story, data, ended, live_settings(config), store)
         width = UNBROKEN
     else:
         from lucid.explain.replayed_story import run_story
 
         (story, data), width = run_story(_folder(run_dir, policy), job_id), WIDTH
-    say(json.dumps(data, indent=1) if as_json else story.text(shutil.get_terminal_size((width, 24)).columns))
+    if as_json:
+        say(json.dumps(data, indent=1))
+        return
+    size = shutil.get_terminal_size((width, 24))
+    most = size.lines - 1 if sys.stdout.isatty() and not long else None  # the prompt has the last line
+    for line, dim in story.lines(size.columns, most):
+        say(line, dim=dim)
 
 
 def _folder(run_dir: Path, policy: str | None) -> Path:

@@ -5,12 +5,13 @@ All of it works while the daemon is down."""
 from __future__ import annotations
 
 import json
+import re
 import time
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lucid.cli.console import Table, say, stdout_console
+from lucid.cli.console import Table, one_line, say, stdout_console
 from lucid.core.reason import reason_from_dict
 from lucid.daemon.barrier import lives_in_trouble
 from lucid.daemon.leader import standby_of
@@ -20,20 +21,24 @@ from lucid.daemon.reporting.public_view import Published
 from lucid.daemon.reporting.settings import published_settings
 from lucid.daemon.reporting.status import words_of_left_out
 from lucid.errors import ConfigError
-from lucid.explain.formatting import ago, duration
+from lucid.explain.formatting import ago, duration, when
+from lucid.explain.live_story import check_waits_for_lucid, with_expected_start
 from lucid.explain.queue_rows import (
     forecast_outcome,
     guess_words,
+    keepers,
     line_of,
     observed_words,
     outcome_words,
     queue_row_to_dict,
     queue_rows,
     read_stored_starts,
-    start_words,
-    why_words,
+    reservation_words,
+    reservations,
+    row_starts,
 )
-from lucid.explain.reasons import reason_text, vc_words, window_dicts, window_words, windows_ahead
+from lucid.explain.reasons import reason_text, short_words, vc_words, window_dicts, window_words, windows_ahead
+from lucid.explain.story import Story
 from lucid.places import Mode, Placed, PublishedSettings
 from lucid.slurm.heartbeat import read_heartbeat
 from lucid.slurm.view.failed_pairs import KEY as PAIRS_OFF
@@ -258,6 +263,24 @@ def tell_history(config: Path, days: float, limit: int, as_json: bool) -> None:
         )
 
 
+def tell_start(job_id: str, config: Path, as_json: bool) -> None:
+    """Carry out ``lucidctl when JOB``.
+
+    Raises: ConfigError: the job does not wait for Lucid."""
+    store, data = seen_store(live_published_settings(config)), {"job": job_id}
+    story = with_expected_start(Story("", ()), data, store, config)
+    if "why_now" not in data:
+        check_waits_for_lucid(store, job_id)
+        raise ConfigError(f"job {job_id} does not wait for Lucid (any more); look at: lucidctl explain {job_id}")
+    say(json.dumps(data) if as_json else "\n".join(story.first))
+
+
+_QUEUE = (">#", "job", "user", ">GPUs", ">waits", ">takes", "starts", "why it waits")
+"""Columns of the queue; ``>``: flush right."""
+_WIDE = 100
+"""Columns of a terminal from which on the queue has the estimates."""
+
+
 def tell_queue(config: Path, as_json: bool) -> None:
     """Carry out ``lucidctl queue``."""
     store = seen_store(live_published_settings(config))
@@ -271,23 +294,31 @@ def tell_queue(config: Path, as_json: bool) -> None:
         told = {"at_s": snapshot.now_s, "queue": found, "aside": aside, "windows": windows}
         say(json.dumps(told, indent=1))
         return
-    table = Table(caption=f"as of {time.strftime('%F %T', time.localtime(snapshot.now_s))}")
-    for column in ("#", "job", "user", "GPUs", "waits", "estimate", "starts", "decision"):
-        table.add_column(column, justify="right" if column in ("#", "GPUs", "waits", "estimate") else "left")
+    kept, console = reservations(last), stdout_console()
+    table = Table(box=None, padding=(0, 1, 0, 0), caption=f"as of {when(snapshot.now_s)}", caption_justify="left")
+    columns = [name for name in _QUEUE if name != ">takes" or console.width >= _WIDE]
+    for name in columns:
+        right = name.startswith(">")
+        table.add_column(name.lstrip(">"), justify="right" if right else "left", no_wrap=name != columns[-1])
     for row in rows:
         job = row.entry.job
+        why = short_words(row.decision, keepers(row, last, kept.get(row.partition, ())))
+        takes = duration(snapshot.predictions[job.id].duration_s)
         table.add_row(
             f"{line_of(row, last)} {row.position or '-'}",
             job.id,
             job.user,
             str(job.gpus),
             duration(snapshot.now_s - row.entry.since_s),
-            duration(snapshot.predictions[job.id].duration_s),
-            start_words(row.starts_in_s, starts.ahead_of(job.id), bool(row.entry.barred)),
-            why_words(row.decision),
+            *([takes] if ">takes" in columns else []),
+            row_starts(row, starts).partition(", ")[0].partition(" (")[0],  # explain and when say the whole range
+            one_line(re.sub(r"^needs \d+ GPUs?( together)?; ", "", why)),  # a column has the number
         )
+    for name in dict.fromkeys(row.partition for row in rows):
+        for reason, holder in kept.get(name, ()):
+            say(shown(f"{name}: {reservation_words(reason, holder)}"))
     if rows:
-        stdout_console().print(table)
+        console.print(table)
         guess = guess_words(starts.seen) if any(row.starts_in_s for row in rows) else ""
         for words in (guess, observed_words(last.modes, (row.partition for row in rows))):
             if words:

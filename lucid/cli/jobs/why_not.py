@@ -13,8 +13,8 @@ from lucid.daemon.reporting.replan import last_plan
 from lucid.daemon.reporting.starts import STARTS, starts_from_view
 from lucid.explain.formatting import ago
 from lucid.explain.live_story import check_waits_for_lucid
-from lucid.explain.reasons import decision_line
-from lucid.explain.what_if import OTHER_PLAN, Changes, asked_again
+from lucid.explain.reasons import decision_line, short_words
+from lucid.explain.what_if import Changes, asked_again
 
 
 def tell_why_not(
@@ -32,9 +32,10 @@ def tell_why_not(
         say(json.dumps(found.to_dict(), indent=1))
         return
     say(f"job {job_id}, by what lucidd saw {ago(time.time() - found.at_s)}")
-    if found.starts is not None:
-        say(f"starts: {found.starts[1]}")
-    for words, row in found.rows.items():
-        say(f"{words}: {'not decided' if row is None else decision_line(row)}")
-    if not found.agrees:
-        say(f"{OTHER_PLAN}; ask an operator for sudo -u lucid lucidctl why-not {job_id}")
+    say(f"what would help: {found.helps}")
+    say(f"starts: {found.starts[1]}")
+    (as_it_is, row), *tried = found.rows.items()
+    say(f"{as_it_is}: {'not decided' if row is None else decision_line(row)}")
+    for words, row in tried:
+        holds = row is None or row.verb == "hold"
+        say(f"{words}: {'waits: ' if holds else ''}{short_words(row)}", dim=holds)

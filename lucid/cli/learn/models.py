@@ -37,7 +37,7 @@ _json = click.option("--json", "as_json", is_flag=True, help="The same as JSON."
 
 @click.group(cls=Group)
 def models() -> None:
-    """Train and evaluate the learned models, and choose the version in service."""
+    """Train, evaluate and choose the learned models."""
 
 
 models.add_command(evaluate)

@@ -245,7 +245,7 @@ def report(
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Show what plain Slurm order, fifo and Lucid would have made of the past week.
+    """Show what plain Slurm and Lucid would make of the past week.
 
     The report says what the site would have gained under Lucid, and which users would have lost. The log is --jobs
     FILE, or with --history the store of lucidd (--config, else LUCID_CONFIG). The two weeks before the log's last

@@ -83,7 +83,7 @@ class _DefaultGroup(Group):
 
 @click.group(cls=_DefaultGroup)
 def tune() -> None:
-    """Search for better settings by replaying the past, and propose a change.
+    """Search for better settings by replaying the past.
 
     A change is proposed only if its gain survives on later data. The same search command again continues where
     the search stopped."""

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from lucid.cli.console import Console, Table, many_bars, say, stdout_console
-from lucid.cli.replay.options import scene_options
+from lucid.cli.replay.options import Sectioned, scene_options
 from lucid.cli.replay.replay_options import cluster_options, read_scenario
 from lucid.cli.replay.simulate import check_any_ran, promise_note, promise_option, run_summary, write_run
 from lucid.errors import ConfigError
@@ -20,7 +20,7 @@ from lucid.simulator.metrics import times_baseline
 from lucid.simulator.report.summary import never_ran
 
 
-@click.command()
+@click.command(cls=Sectioned)
 @click.argument("trace_file", metavar="TRACE", type=click.Path(path_type=Path))
 @cluster_options
 @scene_options
@@ -40,7 +40,7 @@ def compare(
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Replay TRACE under every policy that can run on it, and compare the results.
+    """Replay TRACE under every policy that can run on it.
 
     One column says what each policy assumes. A policy that cannot run on this trace is listed with the reason.
     All policies pay the same costs (--semantics honest), whichever simulator the trace comes from.

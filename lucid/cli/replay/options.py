@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -40,6 +40,32 @@ _SCENE = (
         "last, come to this (0.95). Submissions and run times stay as they are. In place of --vcs and --nodes.",
     ),
 )
+
+
+_SECTIONS: Mapping[str, tuple[str, ...]] = {
+    "The trace": ("fmt", "begin", "days", "skip_bad", "workloads", "seed", "applications"),
+    "The cluster": (
+        "vcs", "nodes", "load", "pool", "gpus_per_node", "gpu_mem_mib", "cpus_per_node", "mem_mib_per_node",
+        "profiling_nodes", "events",
+    ),
+    "What decides": ("policies", "config", "lending", "predictor", "estimate_specs", "profiles", "pairs"),
+    "How it is replayed": ("as_live", "remember_pairs", "semantics", "workers", "ablations"),
+}  # fmt: skip
+"""The options of a replay by what they are about, in the order of the help; all others are about the answer."""
+
+
+class Sectioned(click.Command):
+    """A command that replays a trace; its help lists the options by what they are about."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the options, one section after another."""
+        options = [param for param in self.get_params(ctx) if isinstance(param, click.Option)]
+        rows = {option.name or "": row for option in options if (row := option.get_help_record(ctx))}
+        for title, names in _SECTIONS.items():
+            with formatter.section(title):
+                formatter.write_dl([rows.pop(name) for name in names if name in rows])
+        with formatter.section("The answer"):
+            formatter.write_dl(list(rows.values()))
 
 
 def window_options(command: _Command) -> _Command:

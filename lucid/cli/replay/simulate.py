@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from lucid.cli.console import Console, Table, progress, say, stdout_console
-from lucid.cli.replay.options import scene_options
+from lucid.cli.replay.options import Sectioned, scene_options
 from lucid.cli.replay.replay_options import read_scenario, scenario_options
 from lucid.errors import ConfigError
 from lucid.explain.formatting import duration, gpus
@@ -42,7 +42,6 @@ _LISTED = 5
 def print_gains(console: Console, found: Gains) -> None:
     """Print all VCs, the users that lose most and gain most, and the jobs that lose most with the reasons."""
     console.print(f"Who gains, who loses: {found.policy} against {found.baseline}", style="bold", highlight=False)
-    console.print(gains_headline(found), highlight=False)
     console.print(_table("VC", found, found.vcs))
     users = found.users if len(found.users) <= 2 * _LISTED else (*found.users[:_LISTED], *found.users[-_LISTED:])
     if len(users) > 1:
@@ -75,7 +74,7 @@ promise_option = click.option(
 )
 
 
-@click.command()
+@click.command(cls=Sectioned)
 @scenario_options
 @scene_options
 @promise_option
@@ -89,19 +88,22 @@ promise_option = click.option(
     help="Forecast when waiting jobs start, and say how good that was: of a sample of the waits (about a quarter "
     "more time), of all (several times as much), or not.",
 )
+@click.option("--long", is_flag=True, help="All rows and tables: by size and VC, forecasts, who loses and why.")
 @click.option("--json", "as_json", is_flag=True, help="Figures as JSON on stdout instead of tables.")
 def simulate(
     policies: tuple[str, ...],
     out: Path | None,
     forecasts: Forecasts,
     promise: bool,
+    long: bool,
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Replay TRACE under each --policy and compare the results (default: backfill and lucid).
+    """Replay TRACE under each --policy, and compare the results.
 
-    The policy backfill is plain Slurm: where it is replayed, figures stand beside its figures. The policies sjf and
-    srtf always know the true durations, so nobody can have them. All others use --estimates or --predictor."""
+    Without --policy: backfill and lucid. The policy backfill is plain Slurm: where it is replayed, figures stand
+    beside its figures. The policies sjf and srtf always know the true durations, so nobody can have them. All others
+    use --estimates or --predictor."""
     chosen = policies or (BASELINE, "lucid")
     for name in chosen:
         find_policy(name)
@@ -121,10 +123,12 @@ def simulate(
         say(json.dumps({**run_summary(scenario, metrics, notes), **_gains_summary(told)}, indent=1))
         return
     console = stdout_console()
-    print_table(console, metrics)
     for one in told:
+        console.print(gains_headline(one), highlight=False)
+    print_table(console, metrics, long)
+    for one in told if long else ():
         print_gains(console, one)
-    for note in notes:
+    for note in (*notes, *(() if long else ("by VC and size, medians, forecasts, who loses and why: --long",))):
         console.print(f"note: {note}", highlight=False)
     if out is not None:
         console.print(f"written: {out / 'report.html'}, and a folder for each policy", highlight=False)
@@ -232,8 +236,13 @@ _MACHINE = ("wall_s", "cpu_s")
 """Figures of the machine, not of the schedule: left out of files, which are the same on every machine."""
 
 
-def print_table(console: Console, metrics: Mapping[str, Mapping[str, Any]]) -> None:
-    """Print the comparison as tables: overall, then average JCT by VC and by size."""
+_SHORT = ("avg_jct_s", "avg_queue_s", "p999_queue_s", "avg_jct_large_s")
+"""Figures that the table has without ``--long``."""
+
+
+def print_table(console: Console, metrics: Mapping[str, Mapping[str, Any]], long: bool = True) -> None:
+    """Print the comparison as a table; with ``long``, with all rows, average JCT by VC and by size, and what each VC
+    lent."""
     rows: list[tuple[str, str]] = [
         ("avg JCT", "avg_jct_s"),
         ("median JCT", "median_jct_s"),
@@ -250,7 +259,7 @@ def print_table(console: Console, metrics: Mapping[str, Mapping[str, Any]]) -> N
     table.add_column("")
     for name in metrics:
         table.add_column(name, justify="right")
-    for label, key in rows:
+    for label, key in (row for row in rows if long or row[1] in _SHORT):
         table.add_row(label, *[_time(m.get(key)) for m in metrics.values()])
     beside = times_baseline(metrics)
     for label, key in _BESIDE_ROWS if beside else ():
@@ -258,6 +267,20 @@ def print_table(console: Console, metrics: Mapping[str, Mapping[str, Any]]) -> N
         table.add_row(f"{label}, {beside['policy']}'s = 1", *cells)
     table.add_row("GPU use", *[f"{m['gpu_use']:.1%}" for m in metrics.values()])
     table.add_row("jobs packed", *[f"{m['packed_share']:.1%}" for m in metrics.values()])
+    if any("windows" in m for m in metrics.values()):
+        for label, key, form in _WINDOW_ROWS:
+            table.add_row(label, *[_figure(m.get("windows"), key, form) for m in metrics.values()])
+    if long:
+        _long_rows(table, metrics)
+    console.print(table)
+    if long:
+        _split_tables(console, metrics)
+    if long or any("promise" in m for m in metrics.values()):
+        _lending_table(console, metrics)
+
+
+def _long_rows(table: Table, metrics: Mapping[str, Mapping[str, Any]]) -> None:
+    """Add the rows for those who develop policies."""
     table.add_row("preemptions", *[f"{m['preemptions']:,}" for m in metrics.values()])
     if any(m["resizes"] for m in metrics.values()):
         table.add_row("resizes", *[f"{m['resizes']:,}" for m in metrics.values()])
@@ -268,11 +291,11 @@ def print_table(console: Console, metrics: Mapping[str, Mapping[str, Any]]) -> N
     if any(m.get("start_forecast") for m in metrics.values()):
         for label, key, form in _FORECAST_ROWS:
             table.add_row(label, *[_figure(m.get("start_forecast"), key, form) for m in metrics.values()])
-    if any("windows" in m for m in metrics.values()):
-        for label, key, form in _WINDOW_ROWS:
-            table.add_row(label, *[_figure(m.get("windows"), key, form) for m in metrics.values()])
     table.add_row("simulated in", *[f"{m['wall_s']:.1f} s" for m in metrics.values()])
-    console.print(table)
+
+
+def _split_tables(console: Console, metrics: Mapping[str, Mapping[str, Any]]) -> None:
+    """Print average JCT by size and by VC."""
     for key, title in (("by_size", "GPUs of the job"), ("by_vc", "VC")):
         groups = next(iter(metrics.values()))[key]
         split = Table(title=f"avg JCT / avg queueing by {title}")
@@ -288,7 +311,6 @@ def print_table(console: Console, metrics: Mapping[str, Mapping[str, Any]]) -> N
                 ]
                 split.add_row(group, f"{first['jobs']:,}", *cells)
         console.print(split)
-    _lending_table(console, metrics)
 
 
 def _lending_table(console: Console, metrics: Mapping[str, Mapping[str, Any]]) -> None:

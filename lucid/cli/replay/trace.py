@@ -83,7 +83,7 @@ def _read(
 
 @click.group(cls=Group)
 def trace() -> None:
-    """Describe job traces, convert them, and make synthetic traces."""
+    """Describe job traces, convert them, and make synthetic ones."""
 
 
 @trace.command("describe")

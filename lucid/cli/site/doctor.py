@@ -45,7 +45,7 @@ _UNSEEN = "?"
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def doctor(config: Path, root: Path | None, as_json: bool) -> None:
-    """Look for common configuration mistakes, and name the remedy of each. Changes nothing.
+    """Look for configuration mistakes, and name the remedy of each. Changes nothing.
 
     Exit status 1 if something is bad."""
     findings = diagnose(live_settings(config), root)
@@ -125,9 +125,10 @@ class _NoProfiles:
 @config_option
 @click.option("--wait", "wait_s", type=click.FloatRange(min=1), default=60.0, show_default=True)
 def uninstall(config: Path, wait_s: float) -> None:
-    """Release every job that Lucid holds, and check that no held job is left.
+    """Release every job that Lucid holds, and check it.
 
-    Each job keeps the request that its user wrote. Site factors are set back to 0."""
+    Each job keeps the request that its user wrote. Site factors are set back to 0. lucidd must be stopped. Nothing
+    else is changed: setup --undo also gives Slurm its configuration back, and pause stops Lucid for a while."""
     leave_slurm(config, wait_s, say)
     say("Lucid holds and changes no job any more; take JobSubmitPlugins=lua out of slurm.conf next")
 

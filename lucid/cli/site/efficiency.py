@@ -12,8 +12,8 @@ from lucid.cli.console import Table, say, stdout_console
 from lucid.cli.jobs.queue import live_published_settings, live_store
 from lucid.daemon.reporting.waste_inputs import job_accounts
 from lucid.errors import ConfigError
-from lucid.explain.formatting import duration, when
-from lucid.explain.waste import account_to_dict, total_to_dict
+from lucid.explain.formatting import duration, gpus, when
+from lucid.explain.waste import account_to_dict, total_to_dict, use_words
 from lucid.node.reports import UseFolder
 from lucid.places import profiles_folder
 from lucid.profiler.waste import (
@@ -64,7 +64,9 @@ def tell_efficiency(
         say(json.dumps(efficiency_data(found, days), indent=1))
     elif job_id is not None:
         for one in found:
-            _tell_job(one)
+            job = one.job
+            head = f"job {job.job_id} of {job.user} ({job.name}): {gpus(job.gpus)}, {job.state}"
+            say(shown("\n".join([head, *use_words(one)]), lines=True))
     else:
         tell_accounts(found, days, "account" if account is None and user is None else "user")
 
@@ -91,26 +93,6 @@ def _idle_jobs(accounts: Sequence[JobAccount]) -> list[tuple[JobUse, float]]:
     """Jobs that do nothing now, with the time since when; the longest first."""
     found = [(one.job, since_s) for one in accounts if (since_s := idle_since(one.job)) is not None]
     return sorted(found, key=lambda item: (item[1], item[0].job_id))
-
-
-def _tell_job(one: JobAccount) -> None:
-    job = one.job
-    asked = "no time limit" if one.asked_gpu_h is None else f"{one.asked_gpu_h:.1f} GPU-hours asked"
-    say(shown(f"job {job.job_id} of {job.user} ({job.name}): {job.gpus} GPUs, {job.state}"))
-    worked = "not measured" if one.worked_gpu_h is None else f"{one.worked_gpu_h:.1f} worked"
-    say(f"{asked}, {one.held_gpu_h:.1f} held, {worked}; {one.measured_share:.0%} of its GPU time was measured")
-    if job.energy_kwh is not None:
-        say(f"Its GPUs took {job.energy_kwh:.2f} kWh for it (an estimate where they were shared)")
-    if job.host_peak_mib is not None:
-        asked_gib = f" of {job.asked_host_mib / 1024:.1f} GiB asked" if job.asked_host_mib else ""
-        say(f"Host memory: {job.host_peak_mib / 1024:.1f} GiB at most on a node{asked_gib}")
-    if not one.measured:
-        say("Too little was measured to judge it.")
-    elif not one.waste:
-        say("No waste was seen.")
-    for waste in one.waste:
-        say(f"{TITLES[waste.kind]}: {waste.gpu_h:.1f} GPU-hours; {waste.words}")
-        say(f"  {ADVICE[waste.kind]}")
 
 
 def _asked(one: Total) -> str:

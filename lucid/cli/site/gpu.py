@@ -233,7 +233,7 @@ def gpu(
     as_json: bool,
     every: float,
 ) -> None:
-    """Show the GPUs, their jobs and readings, and the expected and measured speed of each pair."""
+    """Show GPUs, their jobs and readings, and the speed of pairs."""
     if context.invoked_subcommand is not None:
         return
     profiles = profiles or _profiles_of(config)

@@ -25,9 +25,10 @@ from lucid.store.port import Store
 @click.command()
 @config_option
 def pause(config: Path) -> None:
-    """Stop deciding in all partitions, and release every job that Lucid holds.
+    """Stop deciding, and release every job that Lucid holds.
 
-    Each job keeps the request that its user wrote. lucidctl resume ends the pause."""
+    Each job keeps the request that its user wrote. lucidctl resume ends the pause. To take Lucid away instead: setup
+    --undo gives Slurm back all that setup changed, and uninstall releases jobs while lucidd is down."""
     with by_hand_where("Nothing is paused."):
         settings = live_settings(config)
     with by_hand_where("Nothing is paused.", settings):

@@ -160,7 +160,7 @@ _ROOT = Path("/")
 @click.option("--nodes-have-files", is_flag=True, help="pack: the nodes see this /etc/slurm, or have a copy of it.")
 @click.option("--yes", is_flag=True, help="Do it without asking.")
 @click.option("--dry-run", is_flag=True, help="Show the changes, and change nothing.")
-@click.option("--undo", is_flag=True, help="Take back everything that setup has changed.")
+@click.option("--undo", is_flag=True, help="Take back everything that setup has changed (see below).")
 @click.option("--purge", is_flag=True, help="With --undo: also lucid.toml, the state and the user.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON. Never asks.")
 def setup(
@@ -183,7 +183,10 @@ def setup(
     """Bring Lucid onto this Slurm, or take it away again. Run it as root on slurmctld's host.
 
     Every change is shown as a diff before it is made. A second run changes nothing. What was changed is recorded in
-    /etc/lucid/setup, with a copy of each file as it was."""
+    /etc/lucid/setup, with a copy of each file as it was.
+
+    With --undo, all of it is taken back, and every job released. lucidctl pause only stops Lucid for a while, and
+    lucidctl uninstall only releases the jobs."""
     asks = not (yes or dry_run or as_json) and sys.stdin.isatty() and sys.stdout.isatty()
     if purge and not undo:
         raise ConfigError("--purge belongs to --undo")

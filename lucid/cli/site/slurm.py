@@ -24,7 +24,7 @@ from lucid.slurm.pyslurm import make_client
 
 @click.group(cls=Group)
 def slurm() -> None:
-    """Write and check the parts of Slurm's configuration that Lucid needs."""
+    """Write and check what Lucid needs of Slurm's configuration."""
 
 
 @slurm.command("render")

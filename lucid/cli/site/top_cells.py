@@ -16,8 +16,8 @@ from lucid.daemon.reporting.starts import StartsAhead
 from lucid.errors import LucidError
 from lucid.explain.formatting import ago, duration
 from lucid.explain.live_story import live_story, with_expected_start
-from lucid.explain.queue_rows import QueueRow, line_of, queue_rows, read_stored_starts, start_words, why_words
-from lucid.explain.reasons import power_words
+from lucid.explain.queue_rows import QueueRow, line_of, queue_rows, read_stored_starts, row_starts
+from lucid.explain.reasons import power_words, short_words
 from lucid.slurm.heartbeat import read_heartbeat
 from lucid.text import shown
 
@@ -138,10 +138,10 @@ def _run(entry: Running, running: dict[str, Running], last: StoredPlan) -> Row:
 def _wait(row: QueueRow, last: StoredPlan, starts: StartsAhead) -> Row:
     job, now_s = row.entry.job, last.snapshot.now_s
     waits_s, estimate_s = now_s - row.entry.since_s, last.snapshot.predictions[job.id].duration_s
-    why = why_words(row.decision)
+    why = short_words(row.decision)
     cells = (
         line_of(row, last), str(row.position or "-"), job.id, job.user, str(job.gpus), duration(waits_s),
-        duration(estimate_s), start_words(row.starts_in_s, starts.ahead_of(job.id), bool(row.entry.barred)), why,
+        duration(estimate_s), row_starts(row, starts), why,
     )  # fmt: skip
     starts_s = float("inf") if row.starts_in_s is None else float(row.starts_in_s[1])
     position = float(row.position or 0)

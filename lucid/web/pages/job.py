@@ -15,8 +15,8 @@ from lucid.core.reasons.queue import PlainOrder
 from lucid.explain.endings import plain_ending, with_readings
 from lucid.explain.formatting import when
 from lucid.explain.live_story import known_story, why_nothing
-from lucid.explain.queue_rows import forecast_outcome, guess_words, kept_words, observed_words, outcome_words
-from lucid.explain.reasons import decision_line
+from lucid.explain.queue_rows import forecast_outcome, guess_words, observed_words, outcome_words
+from lucid.explain.reasons import against, decision_line
 from lucid.explain.story import Story, row_to_dict
 from lucid.explain.waste import account_to_dict
 from lucid.places import Mode
@@ -24,7 +24,7 @@ from lucid.store.sqlite import SqliteStore
 from lucid.web.pages.cluster import pair_of
 from lucid.web.pages.queue import row_of, starts_words
 from lucid.web.pages.shown import Event, Forecasts, JobPage, NotShown, Outcome, Runs, Start, WhyNot, number, text
-from lucid.web.site import Site, obstacles
+from lucid.web.site import Site
 from lucid.web.viewer import Sight, Viewer
 
 _UNKNOWN = "nothing is known of job {} here"
@@ -147,15 +147,14 @@ def _start(site: Site, viewer: Viewer, partition: str, entry: Pending) -> Start:
         "estimate_by": "" if said is None else said.duration_source,
         "starts_in_s": row.starts_in_s,
         "words": starts_words(site, row),
-        "obstacles": [] if decision is None else obstacles(decision.reasons),
+        "obstacles": [] if decision is None else against(decision.reasons),
     }
 
 
 def _start_notes(site: Site, partition: str, entry: Pending) -> list[str]:
     row, seen = row_of(site, partition, entry), site.view.seen
-    kept = kept_words(row.decision, entry.job.id, row.starts_in_s, site.view.now_s)
     guess = guess_words(len(site.view.times.known)) if row.starts_in_s else ""
-    return [words for words in (kept, guess, observed_words(seen.modes, [partition])) if words]
+    return [words for words in (guess, observed_words(seen.modes, [partition])) if words]
 
 
 def _forecasts(site: Site, job_id: str) -> Forecasts:
@@ -219,7 +218,7 @@ def _answer(site: Site, viewer: Viewer, shown: Job, gpus: int | None, share: boo
     told = site.what_if.ask(site.source.config, shown.id, gpus, share, vc)
     if "error" in told:
         return told
-    answer: dict[str, Any] = {key: told[key] for key in ("job", "starts_in_s", "why_no_if") if key in told}
+    answer: dict[str, Any] = {key: told[key] for key in ("job", "starts_in_s", "why_no_if", "helps") if key in told}
     made = {words: _row(site, viewer, shown.id, row) for words, row in told["if"].items()}
     return {**answer, "as_it_is": _row(site, viewer, shown.id, told["as_it_is"]), "if": made}
 

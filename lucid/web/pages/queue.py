@@ -7,16 +7,16 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from lucid.core.decision import DecisionRow
 from lucid.core.job import Job, Pending
 from lucid.core.prediction import DurationTerms
+from lucid.core.reasons.queue import Reserved
 from lucid.errors import StoreError
 from lucid.explain.formatting import duration
-from lucid.explain.queue_rows import QueueRow, queue_row_to_dict, start_words
-from lucid.explain.reasons import decision_text, reason_text
+from lucid.explain.queue_rows import QueueRow, keepers, queue_row_to_dict, reservations, row_starts
+from lucid.explain.reasons import decision_text, reason_texts, short_words
 from lucid.store.port import PredictionRow
 from lucid.web.pages.shown import Change, ChangesPage, QueueLine, QueuePage, number, text
-from lucid.web.site import Site, obstacles
+from lucid.web.site import Site
 from lucid.web.source import View
 from lucid.web.viewer import Sight, Viewer
 
@@ -45,7 +45,10 @@ def queue(site: Site, viewer: Viewer, _path: Mapping[str, str], asked: Mapping[s
     page = number(asked, "page", 1, 1, pages)
     shown = chosen[(page - 1) * per : page * per]
     ranges = _ranges(site, [entry.job.id for _, entry, _ in shown])
-    rows = [_row(site, viewer, name, entry, job, ranges.get(job.id)) for name, entry, job in shown]
+    kept = reservations(view.seen)
+    rows = [
+        _row(site, viewer, name, entry, job, ranges.get(job.id), kept.get(name, ())) for name, entry, job in shown
+    ]
     return {
         "at_s": view.now_s,
         "starts_at_s": None if ahead is None else ahead.at_s,
@@ -126,16 +129,23 @@ def starts_words(site: Site, row: QueueRow) -> str:
     ahead = site.source.forecasts.ahead
     if ahead is None or row.entry.job.id not in ahead.starts_in_s:
         return ""
-    return start_words(row.starts_in_s, ahead.ahead_of(row.entry.job.id), bool(row.entry.barred))
+    return row_starts(row, ahead)
 
 
 def _row(
-    site: Site, viewer: Viewer, partition: str, entry: Pending, job: Job, terms: DurationTerms | None
+    site: Site,
+    viewer: Viewer,
+    partition: str,
+    entry: Pending,
+    job: Job,
+    terms: DurationTerms | None,
+    kept: Sequence[tuple[Reserved, Job]],
 ) -> QueueLine:
     row = row_of(site, partition, entry)
     decision = None if row.decision is None else site.row_of(row.decision, viewer)
     shown = QueueRow(partition, row.position, entry, decision, row.starts_in_s)
     data = queue_row_to_dict(shown, site.view.seen)
+    keeper = keepers(row, site.view.seen, kept)
     low, high = (None, None) if terms is None else (terms.low_s, terms.high_s)
     return {
         "partition": partition,
@@ -153,19 +163,10 @@ def _row(
         "estimate_low_s": low,
         "estimate_high_s": high,
         "starts_words": starts_words(site, row),
-        "obstacle": _obstacle(decision),
-        "words": [] if decision is None else [reason_text(reason) for reason in decision.reasons],
+        "obstacle": short_words(decision, keeper),
+        "words": [] if decision is None else reason_texts(decision.reasons, keeper),
         "measured": entry.profile is not None,
     }
-
-
-def _obstacle(decision: DecisionRow | None) -> str:
-    if decision is None:
-        return "not decided yet"
-    if decision.verb != "hold":
-        return decision_text(decision)
-    against = obstacles(decision.reasons)
-    return against[-1] if against else "waits"
 
 
 def changes(site: Site, viewer: Viewer, _path: Mapping[str, str], asked: Mapping[str, str]) -> ChangesPage:

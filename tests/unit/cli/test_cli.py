@@ -74,6 +74,14 @@ def lucid(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], t
 ALL = ("--vcs", "vcs.csv", "--estimates", "estimates.csv", "--pairs", "pairs.csv", "--profiling-nodes", "1")
 
 
+def test_simulate_says_its_answer_first_and_developers_rows_if_asked(lucid: Lucid) -> None:
+    short, long = (lucid("simulate", "pack.csv", "--vcs", "vcs.csv", *more).out for more in ((), ("--long",)))
+    assert short.startswith("Mean JCT under lucid is ")
+    assert long.startswith(short[: short.index("Comparison of policies")].rstrip())
+    for words in ("simulated in", "preemptions", "median JCT", "avg JCT / avg queueing by VC", "Who gains"):
+        assert (words in short, words in long) == (False, True)
+
+
 def test_simulate_prints_tables(lucid: Lucid) -> None:
     said = lucid("simulate", "pack.csv", "--vcs", "vcs.csv", "--policy", "fifo", "--policy", "tiresias")
     assert said.code == 0

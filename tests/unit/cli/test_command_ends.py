@@ -172,7 +172,7 @@ def config(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.mark.parametrize("words", [("status",), ("queue",), ("queue", "--json"), ("explain", "3"), ("history",)])
+@pytest.mark.parametrize("words", [("status",), ("queue",), ("queue", "--json"), ("when", "3"), ("history",)])
 def test_what_shows_what_lucidd_wrote_loads_nothing_to_plan_with(words: tuple[str, ...], config: Path) -> None:
     found = loaded(*words, "--config", str(config))
     assert "lucid.cli.jobs.queue" in found
@@ -182,13 +182,14 @@ def test_what_shows_what_lucidd_wrote_loads_nothing_to_plan_with(words: tuple[st
     assert rooms <= {*LIGHT, "lucid.errors", "lucid.text", "lucid.files", "lucid.left_out", "lucid.store"}
 
 
-def test_efficiency_loads_nothing_to_plan_with(config: Path) -> None:
-    found = loaded("efficiency", "--config", str(config))
+@pytest.mark.parametrize("words", [("efficiency",), ("explain", "1")])
+def test_what_tells_how_gpus_were_used_loads_nothing_to_plan_with(words: tuple[str, ...], config: Path) -> None:
+    found = loaded(*words, "--config", str(config))
     assert "lucid.profiler.waste" in found
     assert not found & {*HEAVY, "pydantic", "textual", "lucid.config", "lucid.orchestrator.policy"}
 
 
-@pytest.mark.parametrize("words", [("why-not", "3"), ("when", "--gpus", "4")])
+@pytest.mark.parametrize("words", [("why-not", "3"), ("when", "--gpus", "4"), ("explain", "3")])
 def test_what_plans_again_loads_no_library_of_settings_and_none_that_trains(
     words: tuple[str, ...], config: Path
 ) -> None:
@@ -334,7 +335,7 @@ def test_what_is_no_job_number_is_told_as_that(words: tuple[str, ...], word: str
 
 
 def test_the_commands_that_take_a_job_are_these() -> None:
-    assert set(OF_A_JOB) == {("explain",), ("why-not",), ("efficiency", "--job")}
+    assert set(OF_A_JOB) == {("explain",), ("why-not",), ("when",), ("efficiency", "--job")}
     assert [job_number(word) for word in ("49469", "49469_3", "49469+1")] == ["49469", "49469_3", "49469+1"]
 
 

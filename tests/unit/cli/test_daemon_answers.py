@@ -8,15 +8,19 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from builders import LIGHT
 from daemon_site import Site
 from lucid.cli.jobs import when as when_command
+from lucid.cli.main import lucidctl
 from lucid.config.load import settings_from
+from lucid.daemon.learning.models import WithContention
 from lucid.daemon.policies import live_models
 from lucid.daemon.reporting.starts import START_TIMES, start_times_of
 from lucid.errors import ConfigError, StoreError
 from lucid.explain.queue_rows import outcome_words
+from lucid.models.history import HistoryPredictor
 from lucid.models.packing.pair_memory import PairMemoryFile
 
 
@@ -242,3 +246,75 @@ def test_an_empty_queue_and_history_are_sentences_and_observed_starts_are_said_t
     site.turns(60.0)
     for words in (["queue"], ["explain", "3"]):
         assert "Lucid only observes vc" in " ".join(site.ctl(*words).split())
+
+
+@pytest.fixture
+def reserved(tmp_path: Path) -> Site:
+    """The job 8 has waited long for both nodes. The jobs 9 and 10, too long to end before, need a GPU of the three
+    that are free on them."""
+    site = Site(tmp_path, restarts=None, profiling_partition="", first_guess_s=30_000.0)
+    site.predictor = WithContention(HistoryPredictor(30_000.0))
+    site.start()
+    alone: dict[str, str] = {"mark": "lucid:vc=vc;share=0"}
+    site.submit("1", 4, run_s=90_000.0, time_limit_s=90_000.0, **alone)
+    site.submit("2", 1, run_s=30_000.0, time_limit_s=90_000.0, **alone)
+    site.turns(20.0)
+    site.submit("8", 8, run_s=900.0, user="ada", **alone)
+    site.turns(20_000.0, every_s=2000.0)
+    for name in ("9", "10"):
+        site.submit(name, 1, run_s=90_000.0, time_limit_s=400_000.0, user="bob", **alone)
+    site.turns(30.0)
+    return site
+
+
+def test_the_queue_has_a_line_for_each_job_and_tells_a_reservation_once_above(reserved: Site) -> None:
+    asked = ["queue", "--config", str(reserved.folder / "lucid.toml")]
+    told = CliRunner(env={"COLUMNS": "80"}).invoke(lucidctl, asked).output
+    above, _, below = told.partition("why it waits")
+    assert above.count("2 nodes kept for job 8 (8 GPUs, until about day ") == told.count("until about") == 1
+    rows = [line.rstrip() for line in below.splitlines() if re.match(r" *vc \d ", line)]
+    assert [row.split()[2] for row in rows] == ["8", "9", "10"]
+    assert rows[0].endswith(" needs 8 GPUs, 3 free")
+    assert [" 3 free, all on nodes kept for job " in row for row in rows] == [False, True, True]
+    assert max(map(len, rows)) <= 80
+
+
+def test_explain_begins_with_why_a_job_waits_now_and_what_would_help(reserved: Site) -> None:
+    waits, helps, starts, *_ = reserved.ctl("explain", "9").splitlines()
+    words = "place 2 in its queue: needs 1 GPU; 3 free, all on nodes kept for job 8 (8 GPUs, until about day 0 "
+    assert waits.startswith("job 9 waits for 29 s in vc, ")
+    assert words in waits
+    assert helps == "what would help: nothing that was tried would start it now (sharing)"
+    assert starts.startswith("starts: ")
+    _, helps, *_ = reserved.ctl("explain", "8").splitlines()
+    assert helps == "what would help: with 1 GPU it would start now", "two of the three go to smaller jobs"
+    tried = json.loads(reserved.ctl("why-not", "8", "--json"))
+    assert list(tried["if"]) == ["with 4 GPUs", "with 2 GPUs", "with 1 GPU", "willing to share"]
+    assert helps == f"what would help: {tried['helps']['words']}"
+    told = reserved.ctl("why-not", "8")
+    assert "\nwith 4 GPUs: waits: needs 4 GPUs, 1 free\n" in told
+    assert "\nwith 1 GPU: starts on n" in told
+    runs = reserved.ctl("explain", "1")
+    assert "what would help" not in runs
+    assert "\nuse: 22.3 GPU-hours held, not measured" in runs
+
+
+def test_the_other_vcs_are_tried_too(tmp_path: Path) -> None:
+    site = Site(tmp_path, restarts=None, profiling_partition="", partitions={"vc": "pack", "prof": "pack"})
+    for number in "123":
+        site.submit(number, 4, mark="lucid:vc=vc;share=0", run_s=5000.0)
+    site.turns(20.0)
+    told = site.ctl("explain", "3")
+    assert "what would help: in VC prof it would start now" in told
+    assert json.loads(site.ctl("explain", "3", "--json"))["helps"]["now"] == ["in VC prof"]
+
+
+def test_when_says_when_a_job_that_waits_starts(site: Site) -> None:
+    waiting = _crowded(site)
+    told = json.loads(site.ctl("when", waiting, "--json"))
+    assert told["starts_in_s"] == json.loads(site.ctl("explain", waiting, "--json"))["starts_in_s"]
+    assert f"\nstarts: {told['starts']}\n" in site.ctl("when", waiting)
+    with pytest.raises(ConfigError, match="does not wait for Lucid"):
+        site.ctl("when", "77")
+    for words in ((), (waiting, "--gpus", "1")):
+        assert "name a JOB that waits, or --gpus" in site.ctl("when", *words)

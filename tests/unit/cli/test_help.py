@@ -70,6 +70,39 @@ def test_no_example_is_of_a_command_that_is_gone() -> None:
     assert set(EXAMPLES) == set(commands())
 
 
+def listed(words: str) -> list[str]:
+    """The commands that a help lists, each in one line of a terminal of 80 columns."""
+    told = CliRunner().invoke(lucidctl, [*words.split(), "--help"], terminal_width=80).output
+    part = told[told.index("-h, --help") :].partition("Examples:")[0].splitlines()[1:]
+    rows = [line.split() for line in part if line.strip() and line.startswith("  ")]
+    assert max(map(len, part)) <= 80
+    assert [row for row in rows if not row[-1].endswith(".")] == [], "a row that is folded or cut"
+    return [row[0] for row in rows]
+
+
+def test_the_first_screen_has_15_commands_and_each_readers_group_lists_all_of_theirs() -> None:
+    first, groups = listed(""), {name: listed(name) for name in ("site", "job", "study")}
+    assert first[:3] == groups["site"][:3] == ["setup", "doctor", "status"]
+    assert len(first) <= 15
+    assert sorted(name for names in groups.values() for name in names) == sorted(
+        lucidctl.list_commands(click.Context(lucidctl))
+    )
+    for group, names in groups.items():
+        for name in names:
+            plain, within = (
+                CliRunner().invoke(lucidctl, [*words, name, "--help"]).output.partition("\n")[2]
+                for words in ([], [group])
+            )
+            assert plain == within != ""
+
+
+def test_the_three_ways_out_name_each_other() -> None:
+    for words in ("setup", "uninstall", "pause"):
+        told = " ".join(CliRunner().invoke(lucidctl, [words, "--help"]).output.split()).lower()
+        for other in ("--undo", "uninstall", "pause"):
+            assert other in told, words
+
+
 def test_an_option_that_does_not_exist_is_found() -> None:
     with pytest.raises(click.NoSuchOption):
         parse("lucidctl queue --no-such-option")

@@ -19,13 +19,14 @@ from lucid.core import reasons as why
 from lucid.core.decision import Decision, DecisionRow
 from lucid.core.node import Window
 from lucid.core.reason import Reason
-from lucid.core.reasons.queue import Closes, NodesOut, Reserved
+from lucid.core.reasons.queue import Closes, NodesOut
 from lucid.core.snapshot import Seen
 from lucid.explain import reasons as window_words
 from lucid.explain.formatting import duration, when
-from lucid.explain.queue_rows import guess_words, kept_words, start_words
-from lucid.explain.reasons import decision_text, reason_text
+from lucid.explain.queue_rows import guess_words, start_words
+from lucid.explain.reasons import decision_text, reason_text, reason_texts
 from lucid.explain.replayed_story import replayed
+from lucid.explain.story import Story
 from lucid.slurm.records.reservations import Reservation
 
 SAID: list[tuple[Reason, str]] = [
@@ -290,6 +291,35 @@ def test_a_reason_in_words(reason: Reason, words: str) -> None:
     assert words in reason_text(reason)
 
 
+def test_gpus_that_are_free_on_kept_nodes_alone_are_said_to_be() -> None:
+    fence = why.Reserved("49469", 9e4, 60.0, 4)
+    one, four = why.FreeGpus(1, 3, 11, False), why.FreeGpus(4, 4, 11, False)
+    assert reason_texts((fence, one)) == [reason_text(fence), "needs 1 GPU; 11 free, all on reserved nodes"]
+    assert (
+        reason_texts((fence, four), "nodes kept for 7")[1]
+        == "needs 4 GPUs; 11 free, together only on nodes kept for 7"
+    )
+    for reasons in ((one,), (fence, one, why.OtherNodes(3, "h100")), (fence, why.FreeGpus(4, 3, 11, False))):
+        assert reason_texts(reasons, "never said") == [reason_text(reason) for reason in reasons]
+
+
+def test_a_story_marks_what_keeps_a_job_waiting_and_fits_on_a_screen() -> None:
+    no, yes = why.FreeGpus(1, 0, 0, False), why.Reserved("7", 9e4, 60.0, 4)
+    rows = [DecisionRow(60.0 * n, "1", "vc", "hold", (yes, no)) for n in range(40)]
+    story = Story(
+        "job 1", rows, estimate=["estimate 1.0 h by model:", "    the user's last job: +3 min"], first=["now"]
+    )
+    whole = story.lines(80)
+    assert [text for text, light in whole if "✗" in text and light] == []
+    assert {text.strip() for text, light in whole if not light and "GPU" in text} == {"✗ needs 1 GPU, 0 free"}
+    assert {light for text, light in whole if text.strip().startswith("- ")} == {True}
+    shown = story.lines(80, 23)
+    assert len(shown) == 23
+    assert shown[:2] == [("now", False), (f"({len(whole) - 22} earlier lines: --long)", True)]
+    assert shown[2:] == whole[-21:]
+    assert story.lines(80, len(whole)) == whole
+
+
 def test_every_reason_of_ours_has_words() -> None:
     ours = {kind.kind for kind in why.REASONS.values() if kind.__module__.startswith(f"{why.__name__}.")}
     assert ours == {reason.kind for reason, _ in SAID}
@@ -385,7 +415,8 @@ H, D = 3600, 86400
         ((60, 6600, int(5.4 * H)), "within 6 h, most likely in 2 h"),
         ((1, 4 * H, 4 * H), "within 4 h"),
         ((int(0.4 * D), int(7.4 * D), int(16.7 * D)), "within 17 d, most likely in 7 d"),
-        ((1, H, 23 * H), "within a day, more is not known yet"),
+        ((1, H, 23 * H), "within a day"),
+        ((1, H, 28 * D), "not known yet"),
         (None, "in more than 12.0 h"),
     ],
 )
@@ -395,23 +426,6 @@ def test_a_range_is_said_as_narrow_as_it_is(starts_in_s: tuple[int, int, int] | 
 
 def test_a_start_that_is_not_foreseen_is_a_dash() -> None:
     assert (start_words(None, math.inf), start_words(None, 60.0, barred=True)) == ("-", "-")
-
-
-@pytest.mark.parametrize(
-    ("holder", "likely_s", "words"),
-    [
-        ("1", 8 * D, "by the estimates of the jobs there its nodes are free in 2.0 d; it is expected later"),
-        ("1", 600, "by the estimates of the jobs there its nodes are free in 2.0 d; it is expected earlier"),
-        ("1", int(2.2 * D), ""),
-        ("2", 8 * D, ""),
-    ],
-)
-def test_why_a_start_is_not_when_the_nodes_are_free_is_said(holder: str, likely_s: int, words: str) -> None:
-    kept = Reserved(holder, 100.0 + 2 * D, 2.0 * D, 4)
-    row = DecisionRow(100.0, "1", "vc", "hold", (kept,))
-    told = kept_words(row, "1", (1, likely_s, 9 * D), 100.0)
-    assert told.startswith(words)
-    assert bool(told) is bool(words)
 
 
 def test_a_start_before_any_wait_has_ended_is_a_first_guess() -> None:
