@@ -12,9 +12,10 @@ from lucid.core.decision import DecisionRow
 from lucid.core.job import Ended, Job, JobProfile, Pending, Running
 from lucid.core.reason import reason_from_dict
 from lucid.core.reasons.queue import PlainOrder
+from lucid.daemon.reporting.starts import dated
 from lucid.explain.endings import plain_ending, with_readings
 from lucid.explain.live_story import known_story, why_nothing
-from lucid.explain.queue_rows import forecast_outcome, guess_words, kept_words, observed_words, outcome_words
+from lucid.explain.queue_rows import forecast_outcome, guess_words, observed_words, outcome_words
 from lucid.explain.reasons import decision_line
 from lucid.explain.story import Story, row_to_dict
 from lucid.explain.waste import account_to_dict
@@ -58,6 +59,10 @@ def job(site: Site, viewer: Viewer, path: Mapping[str, str], asked: Mapping[str,
     if sight is Sight.NAMELESS:
         story, data = _nameless(site, viewer, story, data)
     shown = None if known is None else site.job_of(known, viewer)
+    if story.rows and entry is not None and isinstance(entry[1], Pending):  # what holds now
+        *before, last = story.rows
+        now = tuple(dated(last.reasons, site.source.forecasts.ahead))
+        story = replace(story, rows=[*before, replace(last, reasons=now)])
     pending = None if entry is None or not isinstance(entry[1], Pending) else (entry[0], entry[1])
     runs = entry[1] if entry is not None and isinstance(entry[1], Running) else None
     account = site.source.account_of.get(job_id) if sight is Sight.ALL else None
@@ -153,9 +158,8 @@ def _start(site: Site, viewer: Viewer, partition: str, entry: Pending) -> Start:
 
 def _start_notes(site: Site, partition: str, entry: Pending) -> list[str]:
     row, seen = row_of(site, partition, entry), site.view.seen
-    kept = kept_words(row.decision, entry.job.id, row.starts_in_s, site.view.now_s)
     guess = guess_words(len(site.view.times.known)) if row.starts_in_s else ""
-    return [words for words in (kept, guess, observed_words(seen.modes, [partition])) if words]
+    return [words for words in (guess, observed_words(seen.modes, [partition])) if words]
 
 
 def _forecasts(site: Site, job_id: str) -> Forecasts:
