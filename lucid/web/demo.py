@@ -48,7 +48,7 @@ from lucid.store.sqlite import SqliteStore
 
 PROFILING = "profiling"
 """The simulator's name of the profiling partition."""
-VCS = {"vision": 6, "language": 4, "speech": 3, "robotics": 2, "shared": 2}
+VCS = {"vision": 6, "language": 5, "speech": 3, "robotics": 2, "shared": 2}
 """Nodes by VC: fewer than the preset has, so that jobs queue and share. The VCs lend each other idle GPUs."""
 
 
@@ -75,12 +75,12 @@ def write_settings(folder: Path) -> Path:
 SPEED = 60.0
 _PRESET, _SEED = "month-small", 4
 _DAY_S = 86400.0
-_KNOWN_DAYS, _PAST_DAYS = 8.0, 2.75
+_KNOWN_DAYS, _PAST_DAYS = 8.0, 6.0
 """Days whose jobs only teach the predictor, and days that are replayed at once."""
 _LATELY_S = 1800.0
 """The last seconds of the past for which views are stored."""
 _REPEATS = 3
-_FORECAST_S, _FORECAST_EVERY_S = 2 * _DAY_S, 600.0
+_FORECAST_S, _FORECAST_EVERY_S = 4 * _DAY_S, 3600.0
 """The last seconds of the past in which starts are forecast, and how often: ranges rest on what came true of them.
 After each cycle of all of it they would take most of the time."""
 _USES_EVERY_S = 900.0
