@@ -65,8 +65,9 @@ $(SITE): pyproject.toml
 	@build/docs/bin/python -m pip install --quiet --disable-pip-version-check -r build/docs/wanted.txt
 	@touch $@
 
-docs: $(SITE) ## these pages as a site: out/site/index.html; a warning (a link or an anchor that leads nowhere) is an error
-	build/docs/bin/sphinx-build -q -W --keep-going -n -c docs/site -b html . out/site
+docs: $(SITE) ## these pages as a site: out/site/index.html; an error: a warning, a question that the search does not answer
+	build/docs/bin/sphinx-build -E -q -W --keep-going -n -c docs/site -b html . out/site
+	build/docs/bin/python docs/site/asked.py out/site
 
 lock: $(TOOLS) ## work out requirements-dev.lock anew: every package of the environment, with hashes
 	@# pip's own time limit and certificates are the environment's; uv takes them from the system
@@ -91,7 +92,7 @@ $(PACK): $(TOOLS) requirements.lock requirements-node.lock
 	  --no-deps --require-hashes -r requirements.lock -r requirements-node.lock
 	@touch $@
 
-deb: $(PACK) ## out/packages/*.deb for this Debian or Ubuntu; SUITE=trixie for another one: docs/packages.md
+deb: $(PACK) ## out/packages/*.deb for this Debian or Ubuntu; SUITE=trixie for another one: docs/install.md
 	@sh packaging/tools dpkg-deb:dpkg readelf:binutils
 	PYTHONPATH=$(CURDIR):$(dir $(CURDIR)/$(PACK)) $(TOOLS_BIN)/python packaging deb $(if $(filter command,$(origin SUITE)),--suite $(SUITE)) $(PACK_FLAGS)
 
@@ -187,11 +188,11 @@ demo-slurm: $(STAMP) ## 60 jobs of three users on a real Slurm, plain and with L
 demo-elastic: $(STAMP) ## 20 elastic jobs on a real Slurm, at fixed size and resized; STREAM=n, JSON=1 (root; 16 minutes)
 	@$(BIN)/python benchmarks/elastic_live.py $(if $(STREAM),--seed $(STREAM)) $(if $(JSON),--json)
 
-campaign: $(STAMP) ## random faults over counted jobs on a real Slurm: SEED=n MINUTES=m, JSON=1 (root): docs/campaign.md
+campaign: $(STAMP) ## random faults over counted jobs on a real Slurm: SEED=n MINUTES=m, JSON=1 (root): docs/checks.md
 	@$(BIN)/python tools/campaign --seed $(SEED) --minutes $(MINUTES) $(if $(JSON),--json) $(CAMPAIGN)
 
-slurm-suite: $(STAMP) ## Slurm's own tests, plain and with Lucid: SRC=folder ONLY="17.60 39.*", AGAIN=1, JSON=1 (root): docs/slurm-suite.md
-	@test -n "$(SRC)" || { echo "SRC= names a source folder of Slurm: docs/slurm-suite.md"; exit 2; }
+slurm-suite: $(STAMP) ## Slurm's own tests, plain and with Lucid: SRC=folder ONLY="17.60 39.*", AGAIN=1, JSON=1 (root): docs/checks.md
+	@test -n "$(SRC)" || { echo "SRC= names a source folder of Slurm: docs/checks.md"; exit 2; }
 	@$(BIN)/python tools/slurm_suite "$(SRC)" --only "$(ONLY)" $(if $(AGAIN),--plain-again) $(if $(SIDE),--side $(SIDE)) $(if $(REST),--rest) $(if $(KEPT),--kept) $(if $(JSON),--json)
 
 test-adaptdl: $(STAMP) ## jobs of the real AdaptDL and PyTorch, on CPUs and a real Slurm (CPython 3.11, root; TORCH= names the wheel)

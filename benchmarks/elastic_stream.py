@@ -50,12 +50,12 @@ MEAN_S = 8.0
 ROUND_S = 5.0
 """Between two decisions of a policy by rounds: jobs of one to four minutes would see only a few of the usual 60 s."""
 RESTART_S = 2.7
-"""What a restart took in the runs of docs/systems/elastic-demo.md."""
+"""What a restart took in the runs of docs/systems/elastic.md."""
 ADAPTING = ("pollux",)
 """Policies under which a job chooses its batch."""
 
 EVERY_S, LOOK_S, START_S = 3.0, 1.0, 1.5
-"""As in the runs of docs/systems/elastic-demo.md: a job keeps its GPUs for at least so long, lucidd looks so often,
+"""As in the runs of docs/systems/elastic.md: a job keeps its GPUs for at least so long, lucidd looks so often,
 and a job needs so long for its start."""
 
 Curve = list[tuple[float, float]]

@@ -1,4 +1,4 @@
-"""What the generator's months have in common with published logs: the table of docs/traces-synthetic.md. ``python -m
+"""What the generator's months have in common with published logs: the table of docs/traces.md. ``python -m
 benchmarks.log_shapes`` prints it; the logs are read from LUCID_PUBLIC, and of each preset the median of seeds 1 to 5
 is shown.
 """

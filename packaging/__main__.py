@@ -1,4 +1,4 @@
-"""``python packaging deb`` and ``python packaging rpm``: the two packages, into out/packages. docs/packages.md."""
+"""``python packaging deb`` and ``python packaging rpm``: the two packages, into out/packages. docs/install.md."""
 
 from __future__ import annotations
 

@@ -20,9 +20,9 @@ from lucid.cli.options import EXAMPLES
 __all__ = ["PAGES_OF_DOCS", "completions", "man_pages"]
 
 PAGES_OF_DOCS = {
-    "lucid-admin.7": ("docs/slurm-admin.md", "Lucid for administrators of Slurm"),
-    "lucid-users.7": ("docs/slurm-users.md", "what Lucid changes for users, and what they can ask of it"),
-    "lucid-recovery.7": ("docs/slurm-recovery.md", "what to do when something breaks under Lucid"),
+    "lucid-admin.7": ("docs/modes.md", "Lucid for administrators of Slurm"),
+    "lucid-users.7": ("docs/users.md", "what Lucid changes for users, and what they can ask of it"),
+    "lucid-recovery.7": ("docs/recovery.md", "what to do when something breaks under Lucid"),
 }
 _PROGRAMS = {
     "lucidd.8": (

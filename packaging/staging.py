@@ -265,7 +265,7 @@ def _papers(target: Target, name: str, root: Path) -> None:
     doc = root / "usr/share/doc" / name
     _packed(doc / "changelog.gz", (REPO / "CHANGELOG.md").read_text(encoding="utf-8"))
     (doc / "copyright").write_text(_copyright(root), encoding="utf-8")
-    pages = ("node.md", "hooks.md", "mps.md") if name == "lucid-node" else None
+    pages = ("nodes.md", "files.md") if name == "lucid-node" else None
     for path in sorted((REPO / "docs").glob("*.md")):
         if pages is None or path.name in pages:
             shutil.copy(path, doc / path.name)

@@ -12,7 +12,7 @@ from rich.table import Table
 
 from demo_realism import Realism, RealTimes
 from demo_stream import GPUS_PER_NODE, NODES, Piece
-from lucid.explain.words import duration
+from lucid.explain.formatting import duration
 
 __all__ = ["Played", "as_data", "commands", "described", "figures", "show"]
 

@@ -10,7 +10,7 @@
 #   turns-dir /run/lucid-turns        root's own folder for jobs that take turns (lucid:turns)
 #   path    /usr/sbin:/usr/bin:/sbin:/bin   where nvidia-smi, unmunge, python3 and NVIDIA's MPS are looked for
 # The file is read, never run, and has to be root's. Nothing of the job but numbers is passed on, and no variable of
-# the environment is read but Slurm's own (docs/hooks.md lists who can write which).
+# the environment is read but Slurm's own (docs/files.md lists who can write which).
 #
 # Which GPUs: where each GPU has a type of its own, Slurm names only the last one of several to a prolog
 # (SLURM_JOB_GPUS; seen on 24.11), by its place in gres.conf, and the job's Extra is its user's to write. So lucidd

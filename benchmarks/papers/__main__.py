@@ -13,7 +13,7 @@ import click
 from benchmarks.figure import Absent
 from benchmarks.page import machine
 from benchmarks.papers import lucid_parts, lucid_schedules, muri, packing, peers, pollux, throughput
-from benchmarks.papers.page import keep
+from benchmarks.papers.page import keep, recorded
 from benchmarks.papers.pictures import draw
 from benchmarks.papers.row import Row, as_dict, table
 
@@ -59,16 +59,20 @@ def _listed() -> str:
 @click.option(
     "--keep", "kept", is_flag=True, help="Keep the rows, and write docs/papers.md and docs/papers-peers.md."
 )
+@click.option("--recorded", "only_recorded", is_flag=True, help="Print the tables that are kept, and run nothing.")
 @click.option("--json", "as_json", is_flag=True, help="Rows as JSON on stdout instead of tables.")
 @click.option(
     "--pictures",
     type=click.Path(path_type=Path, file_okay=False),
     help="Draw Lucid's models there (.png), as published.",
 )
-def main(only: tuple[str, ...], kept: bool, as_json: bool, pictures: Path | None) -> None:
+def main(only: tuple[str, ...], kept: bool, only_recorded: bool, as_json: bool, pictures: Path | None) -> None:
     """Published figures beside ours, row by row. The data of the papers is not shipped: LUCID_SHARED names the folder
     that has it (default ../shared), LUCID_MURI_TRACES and LUCID_POLLUX_WORKLOADS those of the authors' other traces.
     Rows whose data is not there are skipped, and say so. All of them take about an hour of CPU time."""
+    if only_recorded:
+        print(recorded(only or tuple(PARTS)))
+        return
     found: dict[str, list[Row]] = {}
     skipped: dict[str, str] = {}
     names = only or (() if pictures is not None else tuple(PARTS))

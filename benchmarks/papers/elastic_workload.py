@@ -4,7 +4,7 @@ The tables with the models' epoch times and the mixes' percentages are missing f
 here follow its prose: five image models at 1-2 minutes an epoch on one GPU and three enlarged AlexNets
 at 10 minutes and more; only the first mix has micro jobs, the second has many small ones, the fourth
 many large ones. What a further GPU costs (12 GPUs on three servers with 10 Gbit Ethernet) is not given
-either; here twelve are worth 4.6 to 6.7. The gain over EF rests on this: see ``docs/systems/elastic-replay.md``.
+either; here twelve are worth 4.6 to 6.7. The gain over EF rests on this: see ``docs/papers-peers.md``.
 """
 
 from __future__ import annotations

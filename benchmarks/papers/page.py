@@ -1,4 +1,4 @@
-"""docs/papers.md and the pages beside it: their tables are written from benchmarks/papers/kept.json, where the rows
+"""docs/papers.md and docs/papers-peers.md: their tables are written from benchmarks/papers/kept.json, where the rows
 of each part are kept with the commit and the machine. ``python -m benchmarks.papers.page`` writes them anew."""
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from typing import Any, Final
 from benchmarks.page import commit, machine
 from benchmarks.papers.row import Row, as_dict, from_dict, table
 
-__all__ = ["DATA", "PAGES", "keep", "write", "written"]
+__all__ = ["DATA", "PAGES", "keep", "recorded", "write", "written"]
 
 DATA: Final = Path(__file__).with_name("kept.json")
 _DOCS: Final = Path(__file__).resolve().parents[2] / "docs"
-PAGES: Final = tuple(_DOCS / f"papers{name}.md" for name in ("", "-models", "-muri", "-peers"))
+PAGES: Final = tuple(_DOCS / f"papers{name}.md" for name in ("", "-peers"))
 _TABLE: Final = re.compile(r"(<!-- rows of: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
@@ -39,6 +39,12 @@ def write() -> None:
     kept = json.loads(DATA.read_text(encoding="utf-8"))
     for page in PAGES:
         page.write_text(written(page.read_text(encoding="utf-8"), kept), encoding="utf-8")
+
+
+def recorded(parts: Sequence[str]) -> str:
+    """The tables that are kept of these parts, those of no page too."""
+    kept = json.loads(DATA.read_text(encoding="utf-8"))
+    return "\n".join(f"### {part}\n\n{_part(part, kept.get(part))}" for part in parts)
 
 
 def written(text: str, kept: Mapping[str, Any]) -> str:

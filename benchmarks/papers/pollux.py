@@ -21,7 +21,7 @@ from benchmarks.papers.row import Row
 from lucid.config.load import settings_from
 from lucid.core.job import Running
 from lucid.simulator.cluster.cluster import SimulatedCluster
-from lucid.simulator.published import Semantics
+from lucid.simulator.published_semantics import Semantics
 from lucid.simulator.scenario import simulate
 
 __all__ = ["interference", "intervals", "loads"]

@@ -15,7 +15,7 @@ from benchmarks.figure import Absent
 from lucid.simulator.engine import Run
 from lucid.simulator.layout import NodeShape, sized_vcs
 from lucid.simulator.metrics import run_metrics
-from lucid.simulator.published import Semantics
+from lucid.simulator.published_semantics import Semantics
 from lucid.simulator.scenario import Scenario, simulate
 from lucid.simulator.traces.read import read_trace
 

@@ -1,11 +1,12 @@
 """Sphinx makes the pages of this repository into a site: ``make docs``. Why so: docs/decisions/0057-site.md.
 
 The pages are Markdown as every forge shows it, with nothing in them for Sphinx. The tables of docs/README.md are the
-navigation.
+side bar; pages that only its lists name are found from there, and by the search.
 """
 
 from __future__ import annotations
 
+import os
 import re
 import tomllib
 from pathlib import Path
@@ -32,6 +33,7 @@ html_copy_source = False
 html_show_sourcelink = False
 html_static_path = ["static"]
 html_css_files = ["site.css"]
+html_search_scorer = str(Path(__file__).with_name("scorer.js"))
 html_theme_options = {
     "navigation_with_keys": True,
     "light_css_variables": {"color-sidebar-link-text--top-level": "var(--color-foreground-primary)"},
@@ -39,27 +41,58 @@ html_theme_options = {
 }
 
 
-def navigation(text: str) -> str:
-    """``text`` with a hidden table of contents below each heading whose table or list links to pages."""
+UNSEARCHED = (
+    "CHANGELOG",
+    "docs/decisions/",
+    "docs/papers",
+    "docs/systems/muri",
+    "docs/systems/pollux",
+    "docs/figures",
+)
+"""What the search leaves out: records and research. Whoever looks for a word there has the repository."""
+
+
+def links(text: str) -> list[tuple[str, str]]:
+    """Text and path of each link to a page."""
+    return re.findall(r"\[([^]]+)\]\(([^)#\s]+\.md)\)", text)
+
+
+def navigation(text: str, whole: bool = False) -> str:
+    """``text`` with a hidden table of contents below each heading: of its table's links, or of all."""
     head, *parts = re.split(r"^(?=## )", text, flags=re.MULTILINE)
-    return "".join([head, *(part + contents(part) for part in parts)]) if parts else head + contents(head)
+    return (
+        "".join([head, *(part + contents(part, whole) for part in parts)]) if parts else head + contents(head, whole)
+    )
 
 
-def contents(part: str) -> str:
-    """What Sphinx reads of a part: its links, under its heading. Where the text is a file name, by title."""
-    links = re.findall(r"\[([^]]+)\]\(([^)#\s]+\.md)\)", part)
-    lines = [path if re.search(r"\.md$|^\d{4}$", text) else f"{text} <{path}>" for text, path in links]
+def contents(part: str, whole: bool) -> str:
+    """What Sphinx reads of a part: its links, under its heading. Where the text is a number, by title."""
+    rows = part if whole else "".join(re.findall(r"^\|.*\n", part, re.MULTILINE))
+    lines = [path if re.search(r"^\d{4}$", text) else f"{text} <{path}>" for text, path in links(rows)]
     heading = re.match(r"## (.+)", part)
     caption = f":caption: {heading[1]}\n" if heading else ""
-    return f"\n```{{toctree}}\n:hidden:\n{caption}\n" + "\n".join(dict.fromkeys(lines)) + "\n```\n\n" if links else ""
+    return f"\n```{{toctree}}\n:hidden:\n{caption}\n" + "\n".join(dict.fromkeys(lines)) + "\n```\n\n" if lines else ""
+
+
+INDEX = (ROOT / f"{root_doc}.md").read_text(encoding="utf-8")
+SIDE_BAR = {
+    os.path.normpath(f"docs/{path}") for _, path in links("".join(re.findall(r"^\|.*\n", INDEX, re.MULTILINE)))
+}
 
 
 def setup(app: Any) -> None:
     """Two of Sphinx' events: pages are read, the site is made."""
 
     def read(_app: Any, page: str, source: list[str]) -> None:
-        if page in (root_doc, "docs/decisions/README"):
+        marks = ["nosearch: true"] * page.startswith(UNSEARCHED)
+        if page == root_doc:
             source[0] = navigation(source[0])
+        elif page == "docs/decisions/README":
+            source[0] = navigation(source[0], whole=True)
+        elif not page.startswith("docs/decisions/") and f"{page}.md" not in SIDE_BAR:
+            marks.append("orphan: true")
+        if marks:
+            source[0] = "\n".join(["---", *marks, "---", source[0]])
 
     def made(app: Any, trouble: Exception | None) -> None:
         if trouble is None and app.builder.name == "html":

@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Iterator
 from functools import lru_cache
 
-from lucid.accounting.rows import DELIMITERS, BadCell, Source, shape, split_line
+from lucid.accounting.log_rows import DELIMITERS, BadCell, Source, shape, split_line
 from lucid.accounting.values import is_state, limit_s, state_of
 
 JOB_ID = re.compile(r"\d+(_(\d+|\[[^\]]*\]?))?(\+\d+)?")

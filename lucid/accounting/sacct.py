@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from lucid.accounting.answers import JOB_ID, TEXTS, Layout, delimiter_of, records
-from lucid.accounting.rows import BadCell, Drop, Row, Source, fit_header
+from lucid.accounting.log_rows import BadCell, Drop, Row, Source, fit_header
 from lucid.accounting.values import (
     ENDED,
     NO_TIME,

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING
 
 from lucid.core.frozen import frozen_dataclass
 from lucid.core.job import Running
-from lucid.core.numbers import past
 from lucid.core.reasons.sharing import Calm
+from lucid.core.times import past
 
 if TYPE_CHECKING:
     from lucid.config.policy import PackingSettings

@@ -12,7 +12,6 @@ from lucid.binder.candidates import Candidate
 from lucid.core.frozen import frozen_dataclass
 from lucid.core.job import Job, JobProfile, Pending, Restarts, may_restart
 from lucid.core.ledger import Ledger
-from lucid.core.numbers import reached
 from lucid.core.ports import PairSpeeds, Predictor
 from lucid.core.reason import Reason
 from lucid.core.reasons.queue import HostFits
@@ -25,6 +24,7 @@ from lucid.core.reasons.sharing import (
     PartnerOutlasts,
     ShareScores,
 )
+from lucid.core.times import reached
 
 if TYPE_CHECKING:
     from lucid.config.policy import PackingSettings

@@ -153,11 +153,14 @@ class DaemonSettings(Section):
     policies: dict[str, str] = Field(default_factory=dict)
     """Another policy for some of the partitions: { research = "pollux", sweeps = "muri-l" }. So users choose a policy
     by partition. ``policy`` decides in all others."""
+    stay: tuple[str, ...] = ()
+    """Partitions whose jobs are not moved to another one, to borrow GPUs or to be profiled, as if each of them said
+    lucid:stay in its comment: for programs that look for their jobs by partition (``squeue -p``)."""
     state_dir: str = STATE_DIR
     """lucidd's own folder: its store, models, plans, job log."""
     shared_state: bool = False
     """state_dir and heartbeat lie on a file system that two hosts have, and a second lucidd stands by on the other
-    (docs/slurm-recovery.md)."""
+    (docs/recovery.md)."""
     heartbeat: str = HEARTBEAT
     """Rewritten after every good cycle; job_submit.lua leaves jobs alone once it is old."""
     publish: Publish = Publish.JOBS

@@ -10,10 +10,10 @@ from enum import StrEnum
 from typing import Final, Literal
 
 from lucid.core.names import Shown, UserName
-from lucid.core.numbers import reached
 from lucid.core.placement import Placement, placement_gpus
 from lucid.core.prediction import StageTimes
 from lucid.core.reasons.profiling import Requeueable
+from lucid.core.times import reached
 
 _NEVER_RAN: Final = frozenset({"BOOT_FAIL", "LAUNCH_FAILED", "RECONFIG_FAIL", "REVOKED"})
 
@@ -139,6 +139,11 @@ class Job:
     """The job's QOS, where that decides which jobs it may preempt (``Yields.to``)."""
     array: Shown = ""
     """The array of which the job is a task: the tasks run the same program. Empty for any other job."""
+    stays: Shown = ""
+    """By what the job is kept in its partition, in words: it is moved neither to borrow nor to be profiled. Empty for
+    any other job."""
+    borrows: bool = True
+    """Whether the job may start beyond its VC's quota. False where it would have to leave its partition for that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,7 +226,8 @@ class Pending:
     retry_s: float = 0.0
     """The latest time at which a barred job is tried again."""
     home_only: bool = False
-    """The job is to start in its own VC: it comes from a profiling node, or Slurm would not start it on one."""
+    """The job is to start in its own VC: it comes from a profiling node, Slurm would not start it on one, or it
+    stays in its partition."""
     stages: StageTimes | None = None
     """The stage times of one iteration alone, as this job or an earlier one of its kind reported them. In a replay
     the predictor knows them."""

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 
 from lucid.core.job import Job, Running
 from lucid.core.node import Node
-from lucid.core.numbers import reached
 from lucid.core.placement import NodeGpus, Placement, placement_gpus
 from lucid.core.reasons.queue import Closes, GpusOut, HeldBy, NodesOut, OtherNodes
 from lucid.core.snapshot import Partition
+from lucid.core.times import reached
 
 
 def host_share(total: int, gpus_here: int, gpus_all: int) -> int:

@@ -10,7 +10,7 @@ from typing import Any
 from lucid.core.as_json import from_json, to_json
 from lucid.core.frozen import frozen_dataclass
 from lucid.core.names import Shown
-from lucid.core.numbers import reached
+from lucid.core.times import reached
 
 TINY, MEDIUM, JUMBO = 0, 1, 2
 """Share scores (acceptance row L8)."""

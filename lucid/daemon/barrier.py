@@ -29,10 +29,10 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from lucid.core.frozen import frozen_dataclass
 from lucid.core.job import Ended, Job, JobProfile
-from lucid.core.numbers import doubled_s
 from lucid.core.ports import Forecaster, PairSpeeds, Predictor
 from lucid.core.prediction import Prediction
 from lucid.core.snapshot import ArrivalForecast
+from lucid.core.times import doubled_s
 from lucid.errors import ClusterUnavailable, ClusterUnreadable, ConfigError, LucidError, words_of
 from lucid.files import write_public
 from lucid.left_out import LeftOut

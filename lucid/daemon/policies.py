@@ -28,6 +28,7 @@ from lucid.store.port import Store
 from lucid.store.values import value_from_json, value_to_json
 
 if TYPE_CHECKING:
+    from lucid.config.live import DaemonSettings
     from lucid.config.load import Settings
     from lucid.config.policy import PolicySettings
     from lucid.daemon.learning.models import LiveModels
@@ -106,24 +107,31 @@ def check_policy(settings: Settings, where: str) -> None:
     """Check the policies that the settings name. ``where``: the file of the settings.
 
     Raises: ConfigError: a policy is not known; it needs what no Slurm cluster with these settings offers; a partition
-    cannot have a policy of its own; or the settings do not say in full what VCs lend."""
+    cannot have a policy of its own; daemon.stay names no VC; or the settings do not say in full what VCs lend."""
     check_lending(settings, where)
     _check_one(settings, settings.daemon.policy, f"{where}: daemon.policy = {settings.daemon.policy!r}")
     daemon = settings.daemon
+    for partition in daemon.stay:
+        _check_is_vc(daemon, partition, f"{where}: daemon.stay names {partition!r}")
     for partition, name in daemon.policies.items():
         key = f"{where}: daemon.policies.{partition} = {name!r}"
         if partition == daemon.profiling_partition:
             raise ConfigError(f"{key}: this is the profiling partition, which daemon.policy uses; leave it out")
-        if partition not in daemon.partitions:
-            known = ", ".join(daemon.partitions)
-            hint = did_you_mean(partition, daemon.partitions)
-            raise ConfigError(f"{key}: not in daemon.partitions{hint} (there: {known}); say there what lucidd may do")
+        _check_is_vc(daemon, partition, key)
         if partition in daemon.pool.quotas:
             raise ConfigError(
                 f"{key}: this VC lends GPUs (daemon.pool.quotas), and one policy has to plan all that lend; leave it "
                 "out here, or there"
             )
         _check_one(settings, name, key)
+
+
+def _check_is_vc(daemon: DaemonSettings, partition: str, key: str) -> None:
+    """Check that lucidd looks after a partition that a setting names. ``key``: the file and that setting."""
+    if partition not in daemon.partitions:
+        known = ", ".join(daemon.partitions)
+        hint = did_you_mean(partition, daemon.partitions)
+        raise ConfigError(f"{key}: not in daemon.partitions{hint} (there: {known}); say there what lucidd may do")
 
 
 def _check_one(settings: Settings, name: str, key: str) -> None:

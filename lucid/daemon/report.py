@@ -39,7 +39,7 @@ def beat(parts: Parts, modes: Mapping[str, Mode], cycles: Cycles, standby: Stand
             socket.gethostname(),
             "" if standby is None else standby.host,
             daemon.pool.partition,
-            tuple(name for name in sorted(modes) if not cycles.profiles_in(name)),
+            tuple(name for name in sorted(modes) if name in daemon.stay or not cycles.profiles_in(name)),
             cycles.cluster.placeholders.uid,
         ),
     )

@@ -9,6 +9,7 @@ from typing import Any
 
 from lucid.core import reasons as why
 from lucid.core.decision import DecisionRow
+from lucid.core.job import Ended
 from lucid.daemon.reporting.last_plan import stored_plan, stored_snapshot_data
 from lucid.daemon.reporting.public_view import Published
 from lucid.daemon.reporting.settings import published_settings
@@ -36,7 +37,8 @@ def live_story(
         if told := _bad_gpu(store, job_id):
             return _story(job_id, [], profiling, estimate=told)
         words = "this is the last decision; only lucidd's user and root can read the earlier ones"
-        return _story(job_id, [_last_decision(store, job_id)], profiling, estimate=[words])
+        told = [words, *_stays(store, job_id)]
+        return _story(job_id, [_last_decision(store, job_id)], profiling, estimate=told)
     story, data = known_story(store, job_id, profiling)
     if not data["decisions"] and not data["actions"]:
         why = why_nothing(store, job_id, _ran_at_once(store, job_id), why_unknown)
@@ -74,7 +76,8 @@ def _action_text(action: ActionRow) -> str:
 
 
 def _now_lines(store: SqliteStore, job_id: str) -> list[str]:
-    """The present state of a job whose user opted in to resizing or to taking turns, or whose node boots."""
+    """The present state of a job whose user opted in to resizing or to taking turns, whose node boots, or that is
+    kept in its partition."""
     status = store.view("status") or {}
     found = {kind: (status.get(kind) or {}).get(job_id) for kind in ("elastic", "turns")}
     lines = [f"{kind}: {words}" for kind, words in found.items() if words]
@@ -82,7 +85,16 @@ def _now_lines(store: SqliteStore, job_id: str) -> list[str]:
     if boot:
         left_s = max(boot["until_s"] - status.get("at_s", 0.0), 0.0)
         lines.append(f"now: {boots(why.Boots(boot['node'], False, left_s))}")
-    return [*lines, *_bad_gpu(store, job_id)]
+    return [*lines, *_stays(store, job_id, store.ended_job(job_id)), *_bad_gpu(store, job_id)]
+
+
+def _stays(store: SqliteStore | Published, job_id: str, ended: Ended | None = None) -> list[str]:
+    """A line about a job that is kept in its partition."""
+    seen = store.view("snapshot")
+    parts = {} if seen is None else snapshot_from_dict(seen).partitions
+    jobs = [entry.job for part in parts.values() for entry in part.listed() if entry.job.id == job_id]
+    jobs += [] if ended is None else [ended.job]
+    return [f"stays: in partition {job.vc}, {job.stays}" for job in jobs[:1] if job.stays]
 
 
 def _bad_gpu(store: SqliteStore | Published, job_id: str) -> list[str]:

@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from lucid.core.prediction import DurationTerms, Prediction, Split, Term, prediction_to_dict
-from lucid.explain.words import duration
+from lucid.explain.formatting import duration
 from lucid.text import shown
 
 _LABELS = ("Tiny", "Medium", "Jumbo")

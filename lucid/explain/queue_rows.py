@@ -16,9 +16,9 @@ from lucid.daemon.reporting.last_plan import StoredPlan, stored_plan, stored_sna
 from lucid.daemon.reporting.public_view import Published
 from lucid.daemon.reporting.settings import published_settings
 from lucid.daemon.reporting.starts import STARTS, StartsAhead, as_foreseen, starts_from_view
+from lucid.explain.formatting import duration
 from lucid.explain.reasons import decision_text, reason_text
 from lucid.explain.story import row_to_dict
-from lucid.explain.words import duration
 from lucid.orchestrator.forecast.ranges import StartRange
 from lucid.places import Mode
 from lucid.store.sqlite import SqliteStore

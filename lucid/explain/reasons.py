@@ -14,8 +14,8 @@ from lucid.core.node import Node, Window
 from lucid.core.reason import Reason
 from lucid.core.reasons.queue import Closes
 from lucid.core.snapshot import Seen, Snapshot, windows_of
+from lucid.explain.formatting import duration, gpus, when
 from lucid.explain.sharing_reasons import SHARING_WORDS
-from lucid.explain.words import duration, gpus, when
 from lucid.places import Mode
 from lucid.text import shown
 

@@ -11,9 +11,9 @@ from typing import Any
 from lucid.core.decision import DecisionRow
 from lucid.core.prediction import Prediction
 from lucid.errors import TraceError
+from lucid.explain.formatting import duration
 from lucid.explain.predictions import prediction_data, prediction_lines
 from lucid.explain.story import UNBROKEN, Story, row_to_dict
-from lucid.explain.words import duration
 from lucid.orchestrator.registry import import_policy
 from lucid.simulator.cluster.cluster import PROFILING
 from lucid.simulator.cluster.state import JobOutcome

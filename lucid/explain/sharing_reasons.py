@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from lucid.core import reasons as why
-from lucid.explain.words import duration, gpus, jobs
+from lucid.explain.formatting import duration, gpus, jobs
 
 
 def _best(r: why.BestPartner) -> str:

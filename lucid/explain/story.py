@@ -9,8 +9,8 @@ from typing import Any
 from lucid.core.decision import DecisionRow
 from lucid.core.frozen import frozen_dataclass
 from lucid.core.reason import reason_to_dict
+from lucid.explain.formatting import when
 from lucid.explain.reasons import decision_text, reason_text
-from lucid.explain.words import when
 from lucid.text import shown
 
 WIDTH = 100

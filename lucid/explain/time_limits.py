@@ -14,8 +14,8 @@ from lucid.core.job import Ended
 from lucid.core.reasons.queue import Backfill, Closes, Reserved
 from lucid.daemon.reporting.limit_replay import Earlier, Replayed, recorded_s, replay_limits
 from lucid.daemon.reporting.waste_inputs import job_uses
+from lucid.explain.formatting import duration
 from lucid.explain.reasons import limit_words
-from lucid.explain.words import duration
 from lucid.profiler.waste import FittingLimit, fitting_limits
 from lucid.store.plan_records import record_files, records_folder
 from lucid.store.sqlite import SqliteStore

@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from lucid.html.charts import WIDTH, Chart, shortened, sideways, steps
+from lucid.html.page import write_page
 from lucid.models.additive import (
     MOST_SHOWN,
     AdditiveModel,
@@ -21,8 +23,6 @@ from lucid.models.additive import (
     tree_unit,
 )
 from lucid.models.packing.share_score import LABELS, ShareTree
-from lucid.pages.charts import WIDTH, Chart, shortened, sideways, steps
-from lucid.pages.page import write_page
 
 Drawn = tuple[str, Chart, str]
 """Heading, chart, and the text under it."""

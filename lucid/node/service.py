@@ -65,9 +65,9 @@ class NodePaths:
             try:
                 folder.mkdir(parents=True, exist_ok=True)
             except OSError as error:
-                raise ConfigError(f"{folder}: cannot be created ({error.strerror}); see docs/node.md") from None
+                raise ConfigError(f"{folder}: cannot be created ({error.strerror}); see docs/nodes.md") from None
             if not os.access(folder, os.W_OK | os.X_OK):
-                raise ConfigError(f"{folder}: user {os.geteuid()} may not write there; see docs/node.md")
+                raise ConfigError(f"{folder}: user {os.geteuid()} may not write there; see docs/nodes.md")
 
 
 def metrics_from(source: str) -> GpuMetrics:
@@ -97,7 +97,7 @@ def become(user: str) -> None:
     try:
         entry = pwd.getpwnam(user)
     except KeyError:
-        raise ConfigError(f"user {user!r} does not exist; create it (see docs/node.md) or name another") from None
+        raise ConfigError(f"user {user!r} does not exist; create it (see docs/nodes.md) or name another") from None
     os.initgroups(entry.pw_name, entry.pw_gid)
     os.setgid(entry.pw_gid)
     os.setuid(entry.pw_uid)

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from lucid.core.decision import Action, Decision, Hold, PartitionPlan, Start
 from lucid.core.job import Pending
 from lucid.core.ledger import Ledger
-from lucid.core.numbers import next_round_s
 from lucid.core.placement import placement_gpus
 from lucid.core.reasons.queue import NextRound
 from lucid.core.snapshot import Partition, Snapshot
+from lucid.core.times import next_round_s
 from lucid.orchestrator.policy import PartitionPolicy
 
 

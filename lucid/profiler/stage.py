@@ -12,7 +12,6 @@ from lucid.core.decision import Action, Decision, EndProfiling, Hold, Keep, Part
 from lucid.core.frozen import frozen_dataclass
 from lucid.core.job import Job, Pending, Running, Stage, may_restart
 from lucid.core.ledger import Ledger
-from lucid.core.numbers import reached
 from lucid.core.placement import NodeGpus
 from lucid.core.reason import Reason
 from lucid.core.reasons.profiling import (
@@ -29,6 +28,7 @@ from lucid.core.reasons.profiling import (
 )
 from lucid.core.reasons.queue import BehindHead, FreeGpus
 from lucid.core.snapshot import ArrivalForecast, Partition
+from lucid.core.times import reached
 
 if TYPE_CHECKING:
     from lucid.config.policy import ProfilingSettings

@@ -8,7 +8,7 @@ from pathlib import Path
 from lucid.errors import ConfigError
 from lucid.places import Mode
 from lucid.setup.backup import Journal
-from lucid.setup.machine import LINK, USER, Machine, program_link
+from lucid.setup.host_actions import LINK, USER, Machine, program_link
 from lucid.setup.nodes import host_list
 from lucid.setup.plan import PROFILES, Plan
 

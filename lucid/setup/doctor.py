@@ -149,7 +149,7 @@ def check_site(settings: Settings, modes: Mapping[str, Mode], site: Site) -> Ite
     if site.unsealed and settings.daemon.mps and Mode.PACK in modes.values():
         yield warn(
             f"{site.unsealed}: no prolog can be told what lucidd decided, so pairs share by time-slicing, unfenced",
-            "munged on this host with the nodes' key (docs/hooks.md), or daemon.mps = false",
+            "munged on this host with the nodes' key (docs/files.md), or daemon.mps = false",
         )
     yield from _clock(site)
     yield from _rights(modes, site)
@@ -385,7 +385,7 @@ def _passed_over(modes: Mapping[str, Mode], site: Site) -> Iterator[Finding]:
             f"{len(past)} waiting jobs have no tag ({others} an AdminComment of others): Slurm starts them past "
             f"Lucid's queue ({', '.join(job.id for job in past[:5])}{', …' if past[5:] else ''})",
             "jobs that came while no lucidd decided are few, and end; else Lucid's plugin has to be called, as the "
-            "last that writes AdminComment at submission (docs/slurm-submit.md)",
+            "last that writes AdminComment at submission (docs/submission.md)",
         )
     tagged, whole = [job for job in mine if job.tag], dict[str, list[str]]()
     for job in tagged:
@@ -399,7 +399,7 @@ def _passed_over(modes: Mapping[str, Mode], site: Site) -> Iterator[Finding]:
             yield warn(
                 f"{len(ids)} of {len(tagged)} jobs never share: {why} ({', '.join(ids[:3])}, …)",
                 "if a plugin or a script of the site's adds that to every job, leave it out there, or give all nodes "
-                "of the VC that feature (docs/slurm-submit.md)",
+                "of the VC that feature (docs/submission.md)",
             )
 
 

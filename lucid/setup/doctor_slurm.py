@@ -1,7 +1,7 @@
 """Doctor's checks of Slurm's configuration: modes, unserved features, power, preemption, lending. Pure.
 
 doctor finds it on a running site, and ``lucidctl setup`` refuses what is ``bad`` for the partitions that it is to
-pack. Order mode leaves all of it to Slurm. The whole list, with what was tried: docs/slurm-features.md."""
+pack. Order mode leaves all of it to Slurm. The whole list, with what was tried: docs/differences.md."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ def _gpus(config: Mapping[str, str]) -> Iterator[Finding]:
     if {"mps", "shard"} <= set(kinds):
         yield bad(
             "GresTypes has mps and shard: Slurm lets a job of each on one GPU (seen on 22.05)",
-            "GresTypes=gpu,shard: MPS is started for pairs without gres/mps (docs/mps.md)",
+            "GresTypes=gpu,shard: MPS is started for pairs without gres/mps (docs/nodes.md)",
         )
     accounted = config.get("AccountingStorageTRES", "")
     if accounted and "gres/shard" not in accounted:
@@ -198,7 +198,7 @@ def _scripts(settings: Settings, config: Mapping[str, str]) -> Iterator[Finding]
         if theirs := [word for word in _words(config, key) if not re.search("/lucid[a-z-]*/", word)]:
             yield warn(
                 f"{key}={','.join(theirs)} is told only the last GPU of a job, and takes a pair's GPUs for one job's",
-                "lucidctl setup --mode pack lets it run through Lucid's site_scripts (docs/hooks.md)",
+                "lucidctl setup --mode pack lets it run through Lucid's site_scripts (docs/files.md)",
             )
     if not config.get("TaskProlog"):
         yield warn(

@@ -116,7 +116,7 @@ def _written_over(root: Path, lacks: bool) -> Iterator[Finding]:
             what = "nothing is left in it of what setup wrote" if gone else "what it lacks has to go into that tool"
             yield bad(
                 f"{path} {writer.why}: {what}",
-                f"{writer.place}; lucidctl setup --mode pack --dry-run says the lines (docs/slurm-site.md)",
+                f"{writer.place}; lucidctl setup --mode pack --dry-run says the lines (docs/site.md)",
             )
 
 
@@ -202,7 +202,7 @@ def check_failover(settings: Settings, store: SqliteStore, lease: Lease | None, 
 
 
 _STALE_S = 60.0
-_SITE_SCRIPTS = "a Prolog or Epilog of yours takes a GPU for one job's: docs/hooks.md, 'Your own Prolog and Epilog'"
+_SITE_SCRIPTS = "a Prolog or Epilog of yours takes a GPU for one job's: docs/files.md, 'Your own Prolog and Epilog'"
 _STARTS = 50
 """The least number of starts for saying that forecasts hold."""
 _LEAST_FREE_MIB = 512
@@ -266,7 +266,7 @@ def _store(settings: Settings, now_s: float) -> Iterator[Finding]:
         remedy = "lucidd's log has the traceback (journalctl -u lucidd); another daemon.policy, or daemon.policies"
         yield bad(words, f"{remedy} for that partition; lucidd tries again by itself; please report it")
     for words in words_of_left_out(seen):
-        yield warn(words, "docs/slurm-recovery.md tells what Lucid assumes of it; scontrol show job shows a job")
+        yield warn(words, "docs/recovery.md tells what Lucid assumes of it; scontrol show job shows a job")
     if seen.get("breaker_why"):
         yield warn(f"the breaker is open: {seen['breaker_why']}", "look at slurmctld's load (sdiag)")
     for kind, found in dict[str, Mapping[str, Any]](seen.get("models", {})).items():
@@ -299,12 +299,12 @@ def _tags(seen: Mapping[str, Any]) -> Iterator[Finding]:
         yield warn(
             f"AdminComment of {len(lost)} jobs of ours is somebody else's ({some}{', …' if lost[5:] else ''}): "
             "lucidd goes by its notes, but job_submit.lua no longer knows their users' holds and releases",
-            "let the site's prolog write behind what is there (lucid:… text), or elsewhere (docs/slurm-submit.md)",
+            "let the site's prolog write behind what is there (lucid:… text), or elsewhere (docs/submission.md)",
         )
     if len(refused := seen.get("refused") or []) >= _REFUSED_JOBS:
         yield bad(
             f"Slurm refuses what lucidd changes: the last {len(refused)} jobs, none taken since ({refused[-1]})",
-            "a job_submit plugin of the site's own has to let changes by lucidd's user pass (docs/slurm-install.md, "
+            "a job_submit plugin of the site's own has to let changes by lucidd's user pass (docs/files.md, "
             "'A plugin of your own'); is that user a Slurm operator? sacctmgr show user",
         )
     if trouble := seen.get("list_trouble"):

@@ -136,7 +136,7 @@ def install_files(root: Path, *, force: bool = False, units: bool = False) -> li
         if file.site_may_have and not force and target.exists() and not is_lucids(target):
             raise ConfigError(
                 f"{target} is there already and is not Lucid's; nothing was written. Call Lucid's from it "
-                "(docs/slurm-install.md, 'A plugin of your own'), or replace it with --force; --units leaves it alone"
+                "(docs/files.md, 'A plugin of your own'), or replace it with --force; --units leaves it alone"
             )
     done = []
     packaged = of_package(root)

@@ -28,9 +28,7 @@ _MERGED = {
 }  # fmt: skip
 """Parameters that setup merges, and the words of each that need no line: Slurm's defaults, what it adds itself to
 gres/gpu, and what setup adds."""
-_OWN_PLUGIN = (
-    "call Lucid's from it (docs/slurm-install.md, 'A plugin of your own'): by hand, with lucidctl slurm install"
-)
+_OWN_PLUGIN = "call Lucid's from it (docs/files.md, 'A plugin of your own'): by hand, with lucidctl slurm install"
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,8 +204,7 @@ def _nodes(work: _Work, gres: Texts | None, packed: Collection[str], merged: Mer
                 merged.refused.append(
                     Refusal(
                         f"node {host_list(node.hosts)} has {what} (Gres={','.join(node.gres)})",
-                        "leave its partition in observe or order mode, or describe its GPUs by hand "
-                        "(docs/slurm-install.md)",
+                        "leave its partition in observe or order mode, or describe its GPUs by hand (docs/files.md)",
                     )
                 )
                 continue
@@ -366,7 +363,7 @@ def _parameters(work: _Work, in_force: Mapping[str, str], site: Mapping[str, str
     if "mps" in words("GresTypes"):
         refuse(
             "GresTypes has mps: Slurm lets a job of gres/mps and one in a slot onto one GPU",
-            "take gres/mps out of slurm.conf and gres.conf: Lucid starts MPS for pairs without it (docs/mps.md)",
+            "take gres/mps out of slurm.conf and gres.conf: Lucid starts MPS for pairs without it (docs/nodes.md)",
         )
     _join(work, "GresTypes", ["gpu", "shard"])
     if "slurmdbd" in in_force.get("AccountingStorageType", ""):
@@ -376,7 +373,7 @@ def _parameters(work: _Work, in_force: Mapping[str, str], site: Mapping[str, str
             merged.filtered = False
             merged.notes.append(
                 f"the site's own {name} stays: jobs that share lack some of sbatch's variables, unless it calls "
-                "Lucid's (docs/slurm-steps.md)"
+                "Lucid's (docs/submission.md)"
             )
         elif name in site:
             refuse(f"there is a {name} of the site's own beside slurm.conf", _OWN_PLUGIN)

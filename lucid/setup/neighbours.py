@@ -128,5 +128,5 @@ def check_unnamed(root: Path, restores: Collection[Restore]) -> None:
         if f"{HOOKS}/" in statement.text:
             raise ConfigError(
                 f"{statement.path} would still say {statement.text.strip()!r}, which setup has not written: take "
-                "Lucid's lines out of what writes it (docs/slurm-site.md), let Slurm read it, then run this again"
+                "Lucid's lines out of what writes it (docs/site.md), let Slurm read it, then run this again"
             )

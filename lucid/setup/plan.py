@@ -18,8 +18,8 @@ from lucid.errors import ConfigError, did_you_mean
 from lucid.places import Mode
 from lucid.setup.conf_text import Change, Texts, diff_of, edited, read_text, read_texts
 from lucid.setup.doctor_slurm import check_preemption, check_served, power_note, taken_whole, without_layers
+from lucid.setup.host_actions import LINK, USER, Machine, Running, program_link
 from lucid.setup.install import FILES, NEW_TOML, is_lucids, of_package, shipped_content, with_keys, without_table
-from lucid.setup.machine import LINK, USER, Machine, Running, program_link
 from lucid.setup.merge import HOOKS, WRAPPER, Merged, Refusal, merge_pack
 from lucid.setup.neighbours import MONITORING, monitors, sealed, writer_of
 from lucid.setup.nodes import host_list
@@ -31,7 +31,7 @@ Tables = Mapping[str, Mapping[str, str | int | Mapping[str, int]]]
 """Keys of lucid.toml by table."""
 
 _NAMES = ("overflow", "lucid-overflow")
-_BY_HAND = "docs/slurm-lending.md says how VCs of another kind lend; or leave out --lending"
+_BY_HAND = "docs/lending.md says how VCs of another kind lend; or leave out --lending"
 
 _COULD = (
     "{} could lend each other idle GPUs: --lending borrow makes the pool, --lending off ends this note. "
@@ -109,7 +109,7 @@ def lending_of(
         partition=pool.partition,
         notes=[
             f"{', '.join(pool.quotas)} lend each other idle GPUs, in partition {pool.partition}, where only lucidd "
-            "starts jobs; each has its own GPUs as its quota (docs/slurm-lending.md)",
+            "starts jobs; each has its own GPUs as its quota (docs/lending.md)",
             *pool.left_out,
         ],
     )
@@ -515,7 +515,7 @@ def _neighbours(
         Refusal(
             "a tool writes Slurm's configuration here, and would take Lucid's lines out again: setup changes nothing",
             f"`lucidctl slurm install` (Lucid's own files, which these lines name), {busy}all lines below (+, in "
-            "place of -) where it is said, scontrol reconfigure; then run this again (docs/slurm-site.md)",
+            "place of -) where it is said, scontrol reconfigure; then run this again (docs/site.md)",
         )
     )
     for one in slurms:
@@ -565,7 +565,7 @@ def _site_scripts(
                 f"{script} runs in the site's Prolog or Epilog and looks for processes or GPUs ({words}): beside a "
                 "pair it meets the other job's, and Slurm drains a node whose Prolog fails",
                 f"--site-script {script}=first-last (for the first and the last job on a GPU), =not-guests or "
-                "=always: docs/hooks.md says which",
+                "=always: docs/files.md says which",
             )
         )
     return scripts

@@ -340,7 +340,7 @@ def _rewritten(
     groups: dict[tuple[str, ...], list[str]] = {}
     for host, files in devices.items():
         groups.setdefault(files, []).append(host)
-    more = ["# Lucid: one type a GPU is its address; slots of the same type (docs/slurm-install.md)."]
+    more = ["# Lucid: one type a GPU is its address; slots of the same type (docs/files.md)."]
     more += [] if off else [f"NodeName={host_list(devices)} AutoDetect=off" if others else "AutoDetect=off"]
     for files, hosts in groups.items():
         more += gpu_lines(host_list(hosts), files, slots)

@@ -42,7 +42,7 @@ from lucid.simulator.predictors import (
     WalkForwardForecaster,
     packing_predictor,
 )
-from lucid.simulator.published import EventChargedCluster, Semantics, lengthened, published_policy
+from lucid.simulator.published_semantics import EventChargedCluster, Semantics, lengthened, published_policy
 from lucid.simulator.start_forecast import Forecasts, StartForecasts
 from lucid.simulator.traces.record import Trace
 

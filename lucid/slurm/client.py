@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
 from lucid.accounting.values import JOB_NUMBER
-from lucid.core.numbers import doubled_s
+from lucid.core.times import doubled_s
 from lucid.errors import ActionRefused, ClusterUnavailable, ClusterUnreadable, Refusal
 from lucid.slurm.records.configuration import GroupLimit, Limits, Network, Partition
 from lucid.slurm.records.job import SlurmJob, SlurmNode

@@ -362,7 +362,7 @@ class CommandClient:
     @property
     def at_once(self) -> int:
         """How many jobs one process changes: slurmctld's CPU time is a sixth of that with one process for each
-        (docs/scale.md)."""
+        (docs/figures.md)."""
         return _AT_ONCE
 
     def set_begin(self, job_ids: Sequence[str], begin_s: float) -> None:

@@ -28,7 +28,7 @@ class Heartbeat:
     partition: a job that asks for more on one is Slurm's to refuse, which it does not do once the job is held.
     ``host``: of the lucidd that wrote it, ``standby``: of the one that would go on in its place; both are for
     lucid-release. ``pool``: the partition of the VCs that lend to each other; empty where there is none.
-    ``unrouted``: partitions whose jobs are not profiled, by the policy there. ``uid``: of lucidd's user on the
+    ``unrouted``: partitions whose jobs are not profiled, or stay in them. ``uid``: of lucidd's user on the
     cluster, whose own jobs may name a single GPU; -1 where it is not known."""
 
     at_s: float

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import lucid.pages.page as pages
-from lucid.pages.charts import Chart, Plain, columns, points
+from lucid.html.charts import Chart, Plain, columns, points
+from lucid.html.page import write_page as write_html
 from lucid.tuner.evidence import Evidence
 from lucid.tuner.proposal import Proposal, toml_diff
 from lucid.tuner.search import Trial
@@ -57,7 +57,7 @@ def write_page(path: Path, proposal: Proposal, trials: Sequence[Trial]) -> None:
         "figures": figures,
         "settings": _settings(trials),
     }
-    pages.write_page(path, "lucid.tuner", "page.html.j2", context)
+    write_html(path, "lucid.tuner", "page.html.j2", context)
 
 
 def _changes(evidence: Evidence) -> Plain:

@@ -36,7 +36,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from lucid.config.other import WebSettings
 from lucid.core.as_json import to_json
 from lucid.errors import ConfigError, LucidError
-from lucid.explain.words import ago, duration
+from lucid.explain.formatting import ago, duration
 from lucid.text import for_html
 from lucid.web.pages import PAGES, Page
 from lucid.web.pages.shown import NotShown
@@ -338,7 +338,7 @@ def _asset(name: str) -> str:
     text = folder.joinpath("web", "static", name).read_text(encoding="utf-8")
     if name != "lucid.css":
         return text
-    return folder.joinpath("pages", "style.css").read_text(encoding="utf-8") + text
+    return folder.joinpath("html", "style.css").read_text(encoding="utf-8") + text
 
 
 class _Listeners:

@@ -7,7 +7,7 @@ from typing import Any, TypedDict
 
 from lucid.core.node import Node
 from lucid.core.placement import NodeGpus
-from lucid.explain.words import duration, when
+from lucid.explain.formatting import duration, when
 from lucid.web.site import Site
 from lucid.web.source import Span
 from lucid.web.viewer import Sight, Viewer

@@ -16,8 +16,8 @@ from typing import Any
 __all__ = ["ALERTS", "BOARDS", "Alert", "Board", "Panel", "made"]
 
 HERE = Path(__file__).parent
-RUNBOOKS = "https://localhost/lucid/docs/alerts.md"
-"""Where the site serves docs/alerts.md: change it here, or with sed in the file that is installed."""
+RUNBOOKS = "https://localhost/lucid/docs/monitoring.md"
+"""Where the site serves docs/monitoring.md: change it here, or with sed in the file that is installed."""
 _RATE = "[$__rate_interval]"
 _WIDE, _HIGH = 24, 8
 _WINDOW = "lucid_efficiency_window_seconds / 86400"

@@ -1,4 +1,4 @@
--- Lucid's job_submit plugin. Rules and tag: docs/slurm-submit.md.
+-- Lucid's job_submit plugin. Rules and tag: docs/submission.md.
 --
 -- It runs under slurmctld's locks: so one small file is read, nothing is started, nobody is asked, and the work does
 -- not grow with the number of jobs. Whatever goes wrong in here, the job is taken as its user wrote it: all is decided

@@ -64,7 +64,7 @@ local function decide(job, part_list, uid, now)
   end
   local begin, waits, held = begins(job, now), given(job.dependency), job.priority == 0
   local routes = known.route and beat.profiling and not beat.unrouted[name] and job.requeue ~= 0
-  routes = routes and gpus_of(job, request) <= beat.n_prof and not spans(job)
+  routes = routes and gpus_of(job, request) <= beat.n_prof and not (spans(job) or says(job.comment, "stay"))
   local routed = routes and not (skip or begin or waits or held)
   local entry = (routed and "routed=1" or "held=1") .. (waits and ";wait=1" or "") .. (held and ";own=1" or "")
   local park = not (held or routed) and parked_until(job, begin, now)

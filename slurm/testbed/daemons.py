@@ -27,7 +27,7 @@ _QOS = {
     "four-gpus": ("GrpTRES=gres/gpu=4,gres/shard=8",),
     "few-queued": ("MaxSubmitJobsPerUser=2",),
 }
-"""Beside ``normal``, which limits nobody and is everybody's default. What is enforced: docs/testbed-sites.md."""
+"""Beside ``normal``, which limits nobody and is everybody's default. What is enforced: docs/testbed.md."""
 _CAPPED = "capped"
 """An account that alice and bob may name; all its jobs together get two GPUs."""
 

@@ -65,7 +65,7 @@ class Layout:
     """Everything that tells one testbed from another.
 
     ``tree`` is the cached Debian with Slurm in it, shared and never written; ``root`` is this testbed's own view
-    of it, and the folder for ``chroot``. ``enforced``: accounts, QOS and licences bind (docs/testbed-sites.md).
+    of it, and the folder for ``chroot``. ``enforced``: accounts, QOS and licences bind (docs/testbed.md).
     ``cgroup``: ``none``, ``v1`` or ``v2``. ``controllers``: hosts of slurmctld, the primary first; none:
     this machine. ``source``: a source folder of Slurm, built into the tree in place of Debian's Slurm; ``pyslurm``:
     one of pyslurm. ``slots``: of each GPU. ``clouds``: nodes with State=CLOUD; ``suspend_s``: SuspendTime of a

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-DOCS = Path(__file__).resolve().parents[2] / "docs/slurm-users.md"
+DOCS = Path(__file__).resolve().parents[2] / "docs/users.md"
 
 NAME = "prog"
 """Jobs of this name were measured before: they start in slots at once."""
@@ -191,7 +191,7 @@ def _plain(line: str) -> str:
 
 
 def excepted() -> frozenset[str]:
-    """Variables that docs/slurm-users.md says differ in slots: the rows of its table of SLURM_ names."""
+    """Variables that docs/users.md says differ in slots: the rows of its table of SLURM_ names."""
     return frozenset(re.findall(r"`(SLURM_[A-Z_]+)`", DOCS.read_text().partition("In slots")[2]))
 
 
@@ -200,7 +200,7 @@ def differences(line: Line, plain: Outcome, lucid: Outcome) -> list[str]:
     if plain.refused and line.loose and all(run.state in ("PENDING", "CANCELLED") for run in lucid.runs):
         return []  # Slurm does not look whether a held job could ever run; it waits, and its story says why
     if lucid.refused and {"--ntasks-per-gpu=2", "-N1-2"} <= set(line.options):
-        return []  # by a rule that docs/slurm-users.md names; Slurm 24.11 refuses such a line itself
+        return []  # by a rule that docs/users.md names; Slurm 24.11 refuses such a line itself
     if plain.refused != lucid.refused:
         return [f"sbatch {'refuses' if lucid.refused else 'takes'} it with Lucid"]
     if len(plain.runs) != len(lucid.runs):

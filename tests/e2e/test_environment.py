@@ -46,7 +46,7 @@ CLOSED = re.compile(
     "TASK_PID|STEPID|STEP_ID|LAUNCH_NODE_IPADDR|SRUN_COMM_PORT|SRUN_COMM_HOST|STEP_LAUNCHER_PORT|STEP_RESV_PORTS|"
     "SHARDS_ON_NODE)$|SLURMD_NODENAME$|LUCID_|CUDA_MPS_|HOSTNAME$|_$"
 )
-"""docs/slurm-users.md: numbers, times, node and ports, and what is Lucid's."""
+"""docs/users.md: numbers, times, node and ports, and what is Lucid's."""
 BY_NUMBER = re.compile(
     "SLURM_(JOB|STEP)_GPUS|CUDA_VISIBLE_DEVICES|GPU_DEVICE_ORDINAL|ROCR_VISIBLE_DEVICES|ZE_AFFINITY"
 )

@@ -242,6 +242,8 @@ def test_a_job_is_routed_to_the_profiling_partition_where_that_is_switched_on(bo
         )
         assert (routed["partition"], routed["waits"]) == ("prof", False)
         assert routed["tag"] == "lucid:vc=vc-a;routed=1;node=gres/gpu:2;v=2"
+        stays = box.job(box.sbatch("-p", "vc-a", "--gres=gpu:2", "--comment=x,lucid:stay", script="sleep 2"))
+        assert (stays["partition"], stays["waits"]) == ("vc-a", True), "by its own word"
         for held in (too_large, fixed):
             assert (held["partition"], held["waits"]) == ("vc-a", True)
         box.beat(extra="profiling prof\nn_prof 2\nunrouted vc-b\nunrouted vc-a\n")

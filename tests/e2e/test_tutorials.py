@@ -1,4 +1,4 @@
-"""docs/tutorials/administrator.md, user.md and lending.md, line by line: the administrator's last part comes last.
+"""Two tutorials (administrator, user) and docs/lending.md, line by line: the administrator's last part comes last.
 
 What the administrator's page types as root is typed here as root, in this checkout, against a testbed of this
 session's own name. A block of a user's finds Slurm's commands in its PATH, as users of a real cluster do.
@@ -69,7 +69,7 @@ def shell(tmp_path: Path) -> Iterator[Shell]:
 def test_every_line_of_the_tutorials_on_slurm_works_in_its_order(shell: Shell) -> None:
     administrator = blocks((PAGES / "administrator.md").read_text())
     last = [block for block in administrator if block.heading.startswith("6.")]
-    others = [block for name in ("user.md", "lending.md") for block in blocks((PAGES / name).read_text())]
+    others = [block for name in ("user.md", "../lending.md") for block in blocks((PAGES / name).read_text())]
     for block in [*administrator[: -len(last)], *others, *last]:
         shell.type(block)
     said = shell.said
@@ -81,6 +81,6 @@ def test_every_line_of_the_tutorials_on_slurm_works_in_its_order(shell: Shell) -
     assert re.search(r"starts (its profiling run )?on|waits", said["2. Ask why"].partition("as it is:")[0])
     assert "with 1 GPU: " in said["2. Ask why"]
     assert "first" in said["5. Look back"]
-    assert "borrows 4 GPUs of VC vc-b until it ends" in said["Lend"]
-    assert "it goes before all others" in said["Lend"]
+    assert "borrows 4 GPUs of VC vc-b until it ends" in said["Try it on the testbed"]
+    assert "it goes before all others" in said["Try it on the testbed"]
     assert "Lucid holds and changes no job any more" in said["6. Away with it"]

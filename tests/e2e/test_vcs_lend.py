@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from box import Box
+from box import OVER, Box
 from daemon_box import Lucidd
 from test_fail_open import release
 
@@ -117,6 +117,52 @@ def test_idle_gpus_are_lent_and_the_lender_gets_them_back_in_order(overflow: Box
         for gate in (lent, own):
             gate.unlink(missing_ok=True)
         one.close()
+
+
+def test_a_job_that_stays_is_listed_in_its_partition_through_its_life_and_its_twin_is_moved(
+    overflow: Box, tmp_path: Path
+) -> None:
+    """With lending and a profiling partition. What lists ``squeue -p vc-a`` (Nextflow) takes a twin for lost."""
+    box, one = overflow, lends(overflow, tmp_path / "lucidd", 8, 4)
+    own = box.root / "tmp" / "lending-stays"
+    one.start()
+    try:
+        full = [waits_for(box, "vc-a", 4, own) for _ in range(2)]
+        box.wait("vc-a is full", lambda: runs(box, *full))
+
+        def submitted(gpus: int, words: str) -> str:
+            return box.sbatch("-p", "vc-a", f"--gres=gpu:{gpus}", f"--comment={words}", script="sleep 15")
+
+        stay = [submitted(3, "lucid:exclusive lucid:stay"), submitted(2, "run=7,lucid:stay")]
+        twins = [submitted(3, "lucid:exclusive")]
+        box.wait("its twin borrows", lambda: runs(box, *twins))
+        twins.append(submitted(2, "run=7"))
+        box.wait("what may share finds room on a profiling node", lambda: runs(box, *twins), 10)
+        assert [where(box, number)[0] for number in twins] == ["overflow", "prof"]
+        assert [box.state(number) for number in stay] == ["PENDING"] * 2, "they came first, and wait for vc-a's nodes"
+        assert listed(box) >= {*stay, *full}
+        assert not listed(box) & {*twins}
+        for number in stay:
+            assert "stays: in partition vc-a, by its own word (lucid:stay)" in one.ctl("explain", number)
+        assert "(asked: -p vc-a)" in one.ctl("explain", stay[0])
+        own.unlink()
+        missed, alive = set[str](), {*stay}
+        while alive:
+            seen, there = listed(box), {number for number in stay if box.state(number) not in OVER}
+            missed |= there - seen - (alive - there)
+            alive = there
+            time.sleep(0.3)
+        assert not missed, "squeue -p vc-a"
+        assert [(where(box, number)[0], box.state(number)) for number in stay] == [("vc-a", "COMPLETED")] * 2
+        assert "stays: in partition vc-a" in one.ctl("explain", stay[0])
+    finally:
+        own.unlink(missing_ok=True)
+        one.close()
+
+
+def listed(box: Box) -> set[str]:
+    """What a program sees that asks for a partition."""
+    return {*box.run("squeue", "--noheader", "-p", "vc-a", "-o", "%i").stdout.split()}
 
 
 def test_a_large_job_borrows_nodes_of_its_own_vc_and_of_another(overflow: Box, tmp_path: Path) -> None:

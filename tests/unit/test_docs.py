@@ -71,6 +71,25 @@ def test_every_page_is_in_the_index() -> None:
     assert [str(page) for page in (ROOT / "docs").rglob("*.md") if page.resolve() not in linked | set(index)] == []
 
 
+def test_a_reader_finds_few_pages_and_short_lists() -> None:
+    """Beside the decisions; commands and settings are generated. The tables of the index are the side bar."""
+    pages = [page for page in (ROOT / "docs").rglob("*.md") if page.parent.name != "decisions"]
+    assert len(pages) <= 45
+    written = [page for page in pages if page.name not in ("commands.md", "settings.md")]
+    assert sum(len(page.read_text(encoding="utf-8").split()) for page in written) <= 55_000
+    parts = re.split(r"^## (\w+)\n", (ROOT / "docs/README.md").read_text(encoding="utf-8"), flags=re.MULTILINE)
+    rows = {
+        name: len(re.findall(r"^\| \[", part, re.MULTILINE))
+        for name, part in zip(parts[1::2], parts[2::2], strict=True)
+    }
+    assert rows["Administrators"] <= 12
+    assert rows["Users"] <= 5
+    assert rows["Researchers"] <= 8
+    asked = tomllib.loads((ROOT / "docs/site/questions.toml").read_text(encoding="utf-8"))
+    assert len(asked) >= 32
+    assert [page for page in asked.values() if not (ROOT / f"docs/{page}.md").exists()] == []
+
+
 @pytest.mark.parametrize("page", sorted((ROOT / "docs").rglob("*.md")), ids=lambda page: str(page.relative_to(ROOT)))
 def test_a_page_fits_on_three_screens_and_a_record_on_one(page: Path) -> None:
     lines = page.read_text(encoding="utf-8").splitlines()
@@ -106,7 +125,7 @@ def test_every_dependency_has_its_line() -> None:
 
 
 GLOSSARY = ROOT / "docs" / "glossary.md"
-TERMS, _, REPLACED = GLOSSARY.read_text(encoding="utf-8").partition("## Words that were used otherwise")
+TERMS = GLOSSARY.read_text(encoding="utf-8")
 
 GIVEN_UP = (
     "lets nobody pass",
@@ -145,7 +164,7 @@ GIVEN_UP = (
 
 @cache
 def texts() -> list[tuple[str, str]]:
-    """Every text that a person reads, with its path; the glossary names what it replaces."""
+    """Every text that a person reads, with its path."""
     found = [*(ROOT / "lucid").rglob("*.py"), *(p for p in (ROOT / "slurm").rglob("*") if p.suffix != ".pyc")]
     paths = [path for path in [*found, *PAGES] if path.is_file() and path not in (GLOSSARY, ROOT / "CHANGELOG.md")]
     return [(str(path.relative_to(ROOT)), path.read_text(encoding="utf-8", errors="replace")) for path in paths]
@@ -158,6 +177,35 @@ def test_every_term_of_the_glossary_is_used() -> None:
     assert len(terms) > 40
     assert len(set(terms)) == len(terms), "one meaning a word"
     assert [term for term in terms if term.lower() not in everything] == []
+
+
+OURS = (
+    "VC",
+    "slots?",
+    "site factors?",
+    "sampler",
+    "heartbeat",
+    "tag",
+    "lease",
+    "pool",
+    "parked",
+    "JCT",
+    "shadow",
+    "quota",
+)
+"""Words that no administrator of Slurm knows from elsewhere."""
+DOORS = (ROOT / "docs/README.md").read_text(encoding="utf-8").split("## Researchers")[0]
+
+
+@pytest.mark.parametrize("page", sorted(set(re.findall(r"\]\(((?:tutorials/)?[\w-]+\.md)", DOORS)) - {"glossary.md"}))
+def test_no_word_of_ours_is_met_before_it_is_explained(page: str) -> None:
+    """Where a page of administrators or users first says one, it stands in italics, with its meaning."""
+    text = (ROOT / "docs" / page).read_text(encoding="utf-8")
+    if page in GENERATED:
+        return
+    text = re.sub(r"```.*?```|^    .*$|`[^`\n]*`|\]\([^)]*\)", "", text, flags=re.DOTALL | re.MULTILINE)
+    firsts = [re.search(rf"(?<![\w./-]){word}(?![\w-])", text, re.IGNORECASE) for word in OURS]
+    assert [word[0] for word in firsts if word and f"*{word[0]}*" != text[word.start() - 1 : word.end() + 1]] == []
 
 
 @pytest.mark.parametrize("phrase", GIVEN_UP)

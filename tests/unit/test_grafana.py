@@ -52,11 +52,11 @@ def test_boards_have_ids_of_their_own_and_no_panel_over_another() -> None:
 
 
 def test_every_alert_has_a_runbook() -> None:
-    page = (ROOT / "docs/alerts.md").read_text(encoding="utf-8")
-    heads = re.findall(r"^## (\w+)$", page, re.MULTILINE)
+    page = (ROOT / "docs/monitoring.md").read_text(encoding="utf-8")
+    heads = re.findall(r"^### (\w+)$", page, re.MULTILINE)
     assert heads == [alert.name for alert in make.ALERTS]
     for alert in make.ALERTS:
-        assert f"docs/alerts.md#{alert.name.lower()}" in make.made()["alerts.yml"]
+        assert f"docs/monitoring.md#{alert.name.lower()}" in make.made()["alerts.yml"]
 
 
 def metric_rows() -> list[str]:

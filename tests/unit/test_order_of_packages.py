@@ -16,7 +16,7 @@ import lucid
 ROOT = Path(lucid.__file__).parent
 FILES = sorted(ROOT.rglob("*.py"))
 ORDER = (
-    "errors", "files text untrusted places", "config pages left_out", "core accounting", "binder profiler", "models",
+    "errors", "files text untrusted places", "config html left_out", "core accounting", "binder profiler", "models",
     "orchestrator", "node", "store", "simulator slurm", "tuner", "daemon", "explain", "setup", "cli", "api web",
 )  # fmt: skip
 """Of the packages and files of lucid/: each imports from those before it. Those of one word import no neighbour."""

@@ -1,4 +1,4 @@
-"""``make campaign SEED=n MINUTES=m``: see that nothing gets lost while things break. docs/campaign.md."""
+"""``make campaign SEED=n MINUTES=m``: see that nothing gets lost while things break. docs/checks.md."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Says of each job whether it was lost, doubled, stuck or killed; what Slurm itself does is counted apart.
 
 slurmctld saves its state every few seconds. Killed (-9) it forgets what came after the last time: a job submitted
-then is unknown, one that started or ended then may be started again (docs/slurm-recovery.md). Such a finding is
+then is unknown, one that started or ended then may be started again (docs/recovery.md). Such a finding is
 Slurm's only with evidence: the very thing that was forgotten lies between the save and the kill.
 """
 

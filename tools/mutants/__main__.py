@@ -1,7 +1,7 @@
 """``make mutants SAMPLE=n SEED=s``: change the deciding half in small ways, one at a time, and see that a test fails.
 
 mutmut makes the changes and runs the tests that reach each (settings: [tool.mutmut] in pyproject.toml). All of them
-take hours on two cores, so a random sample of SAMPLE is tried; SAMPLE=0 tries all. docs/mutants.md.
+take hours on two cores, so a random sample of SAMPLE is tried; SAMPLE=0 tries all. docs/checks.md.
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ def main(arguments: list[str] | None = None) -> int:
 
     tests = chosen(found_in(given.source), given.only)
     if not tests:
-        print(f"slurm-suite: {given.source}/testsuite has no such tests; docs/slurm-suite.md", file=sys.stderr)
+        print(f"slurm-suite: {given.source}/testsuite has no such tests; docs/checks.md", file=sys.stderr)
         return 2
     try:
         layout = layout_from({"LUCID_TESTBED_NAME": "suite", **os.environ})

@@ -20,6 +20,7 @@ from lucid.daemon.reporting.public_view import Published
 from lucid.daemon.reporting.settings import published_settings
 from lucid.daemon.reporting.status import words_of_left_out
 from lucid.errors import ConfigError
+from lucid.explain.formatting import ago, duration
 from lucid.explain.queue_rows import (
     forecast_outcome,
     guess_words,
@@ -33,7 +34,6 @@ from lucid.explain.queue_rows import (
     why_words,
 )
 from lucid.explain.reasons import reason_text, vc_words, window_dicts, window_words, windows_ahead
-from lucid.explain.words import ago, duration
 from lucid.places import Mode, Placed, PublishedSettings
 from lucid.slurm.heartbeat import read_heartbeat
 from lucid.slurm.view.failed_pairs import KEY as PAIRS_OFF

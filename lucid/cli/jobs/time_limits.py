@@ -14,9 +14,9 @@ from lucid.cli.site.efficiency import efficiency_data
 from lucid.daemon.reporting.limit_replay import Replayed, replay_limits
 from lucid.daemon.reporting.waste_inputs import job_accounts
 from lucid.errors import ConfigError
+from lucid.explain.formatting import duration
 from lucid.explain.reasons import limit_words
 from lucid.explain.time_limits import LimitRow, earlier_words, limit_rows, limits_to_dict
-from lucid.explain.words import duration
 from lucid.node.reports import UseFolder
 from lucid.places import profiles_folder
 from lucid.profiler.waste import JobUse, fitting_limits

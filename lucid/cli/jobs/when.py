@@ -18,8 +18,8 @@ from lucid.core.snapshot import Partition
 from lucid.daemon.reporting.replan import LastPlan, last_plan
 from lucid.daemon.reporting.starts import expected_start
 from lucid.errors import ConfigError, StoreError, did_you_mean
+from lucid.explain.formatting import ago, duration
 from lucid.explain.queue_rows import guess_words, observed_words, start_words
-from lucid.explain.words import ago, duration
 from lucid.orchestrator.forecast.plan_ahead import SETTLE_S, forecast
 
 _ID = "when"

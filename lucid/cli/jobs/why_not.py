@@ -11,10 +11,10 @@ from lucid.cli.jobs.queue import live_published_settings, seen_store
 from lucid.cli.jobs.when import seconds_of
 from lucid.daemon.reporting.replan import last_plan
 from lucid.daemon.reporting.starts import STARTS, starts_from_view
+from lucid.explain.formatting import ago
 from lucid.explain.live_story import check_waits_for_lucid
 from lucid.explain.reasons import decision_line
 from lucid.explain.what_if import OTHER_PLAN, Changes, asked_again
-from lucid.explain.words import ago
 
 
 def tell_why_not(

@@ -19,7 +19,7 @@ from lucid.cli.learn.tune import scenario_of_log, scenario_of_store
 from lucid.cli.replay.replay_options import cluster_options
 from lucid.cli.replay.simulate import run_summary
 from lucid.errors import ConfigError, LucidError, TraceError
-from lucid.explain.words import duration
+from lucid.explain.formatting import duration
 from lucid.orchestrator.registry import find_policy
 from lucid.simulator.cluster.state import JobOutcome
 from lucid.simulator.compare import Report, compare_policies

@@ -18,7 +18,7 @@ from lucid.cli.options import Group
 from lucid.cli.replay.replay_options import cluster_options, read_scenario
 from lucid.core.snapshot import Partition
 from lucid.errors import LucidError
-from lucid.explain.words import duration
+from lucid.explain.formatting import duration
 from lucid.simulator.scenario import Scenario
 from lucid.store.view import snapshot_from_dict
 from lucid.tuner.page import verdict, write_page

@@ -13,7 +13,7 @@ from lucid.cli.replay.options import scene_options
 from lucid.cli.replay.replay_options import cluster_options, read_scenario
 from lucid.cli.replay.simulate import check_any_ran, promise_note, promise_option, run_summary, write_run
 from lucid.errors import ConfigError
-from lucid.explain.words import duration
+from lucid.explain.formatting import duration
 from lucid.orchestrator.registry import find_policy
 from lucid.simulator.compare import Comparison, compare_policies, default_policies
 from lucid.simulator.metrics import times_baseline

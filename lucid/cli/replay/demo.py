@@ -33,7 +33,7 @@ def demo(out: Path, seed: int) -> None:
         trace = synthesise(preset(_PRESET), seed, report)
     vcs = vc_layout(_PRESET)
     notes = [
-        f"the trace is SYNTHETIC: preset {_PRESET}, seed {seed} (docs/traces-synthetic.md says how it is made)",
+        f"the trace is SYNTHETIC: preset {_PRESET}, seed {seed} (docs/traces.md says how it is made)",
         "backfill is plain Slurm: what you have without Lucid",
         "no cluster can have srtf: it knows the true durations, and preempts jobs that lose no work; lucid estimates "
         "from the past of the trace",

@@ -22,7 +22,7 @@ from lucid.simulator.cluster.nodes import read_events, with_limits
 from lucid.simulator.cluster.truth import ContentionTruth, read_pairs
 from lucid.simulator.layout import NodeShape, offered_load
 from lucid.simulator.predictors import PackingModels, read_estimates, train_packing
-from lucid.simulator.published import Semantics
+from lucid.simulator.published_semantics import Semantics
 from lucid.simulator.scenario import PREDICTORS, Scenario, Throughput
 from lucid.simulator.traces.read import read_trace
 from lucid.simulator.traces.record import Trace
@@ -115,7 +115,7 @@ _OPTIONS = (
     click.option(
         "--events",
         type=click.Path(path_type=Path),
-        help="CSV of when nodes are closed or down: event,nodes,from,until,every,name (docs/simulator-events.md).",
+        help="CSV of when nodes are closed or down: event,nodes,from,until,every,name (docs/simulator.md).",
     ),
     click.option(
         "--skip-bad",

@@ -13,8 +13,8 @@ from lucid.cli.console import Console, Table, progress, say, stdout_console
 from lucid.cli.replay.options import scene_options
 from lucid.cli.replay.replay_options import read_scenario, scenario_options
 from lucid.errors import ConfigError
+from lucid.explain.formatting import duration, gpus
 from lucid.explain.replayed_story import story_teller
-from lucid.explain.words import duration, gpus
 from lucid.orchestrator.registry import find_policy
 from lucid.simulator.engine import Run
 from lucid.simulator.layout import offered_load

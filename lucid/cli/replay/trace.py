@@ -160,7 +160,7 @@ def synth_command(
     """Make a synthetic cluster history and write it to --out.
 
     PRESET names a kind of cluster. An unknown name lists the known ones. The same preset, seed, jobs and days
-    give the same bytes. docs/traces-synthetic.md describes the result.
+    give the same bytes. docs/traces.md describes the result.
 
     Exit status: 0, or 2 for a wrong preset or option, or if a file cannot be written."""
     settings = preset(name).resized(jobs, days)

@@ -24,7 +24,7 @@ from lucid.errors import ClusterError, ClusterUnreadable, ConfigError, Finding, 
 from lucid.places import Mode
 from lucid.setup.doctor import check_site, see_site
 from lucid.setup.doctor_state import check_files, check_state, root_of
-from lucid.setup.machine import RELEASE, by_hand_where
+from lucid.setup.host_actions import RELEASE, by_hand_where
 from lucid.slurm.client import Breaker, SlurmClient
 from lucid.slurm.cluster import SlurmCluster, SystemClock
 from lucid.slurm.pyslurm import make_client

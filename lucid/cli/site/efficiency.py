@@ -12,8 +12,8 @@ from lucid.cli.console import Table, say, stdout_console
 from lucid.cli.jobs.queue import live_published_settings, live_store
 from lucid.daemon.reporting.waste_inputs import job_accounts
 from lucid.errors import ConfigError
+from lucid.explain.formatting import duration, when
 from lucid.explain.waste import account_to_dict, total_to_dict
-from lucid.explain.words import duration, when
 from lucid.node.reports import UseFolder
 from lucid.places import profiles_folder
 from lucid.profiler.waste import (

@@ -22,7 +22,7 @@ from lucid.config.load import Settings, load_settings
 from lucid.core.gpu import MOST_NUMBER, GpuOut, GpuReading
 from lucid.daemon.gpu_health import BACK, OUT, odd_numbers, out_json, outs_in
 from lucid.errors import ConfigError, MetricsError
-from lucid.explain.words import duration, when
+from lucid.explain.formatting import duration, when
 from lucid.node.nvml import NvmlMetrics
 from lucid.node.reports import read_profile_files
 from lucid.places import profiles_folder
@@ -242,7 +242,7 @@ def gpu(
         metrics.cards()  # says at once where there is no driver
     if not profiles.is_dir():
         raise MetricsError(
-            f"{profiles}: no such folder; give --profiles the samplers', or --config lucidd's file (docs/node.md)"
+            f"{profiles}: no such folder; give --profiles the samplers', or --config lucidd's file (docs/nodes.md)"
         )
     console = stdout_console()
     if as_json:

@@ -16,7 +16,7 @@ from lucid.daemon.modes import KEY, Switch, overtaken, switches_of
 from lucid.errors import ConfigError, StoreError, did_you_mean
 from lucid.files import write_atomic
 from lucid.places import Mode
-from lucid.setup.machine import RELEASE, by_hand_where
+from lucid.setup.host_actions import RELEASE, by_hand_where
 from lucid.slurm.view.failed_pairs import KEY as PAIRS_OFF
 from lucid.slurm.view.failed_pairs import failed_pairs_in
 from lucid.store.port import Store

@@ -20,8 +20,8 @@ from lucid.places import Mode
 from lucid.setup.apply import apply_plan, resume_nodes
 from lucid.setup.backup import Journal, Restore
 from lucid.setup.conf_text import diff_of
+from lucid.setup.host_actions import RELEASE, Machine, Running, see_running
 from lucid.setup.install import programs_here
-from lucid.setup.machine import RELEASE, Machine, Running, see_running
 from lucid.setup.neighbours import check_unnamed
 from lucid.setup.nodes import host_list
 from lucid.setup.plan import TOML, Options, Plan, make_plan

@@ -14,10 +14,10 @@ from lucid.daemon.plan_errors import words_of_plan_errors
 from lucid.daemon.reporting.last_plan import StoredPlan
 from lucid.daemon.reporting.starts import StartsAhead
 from lucid.errors import LucidError
+from lucid.explain.formatting import ago, duration
 from lucid.explain.live_story import live_story, with_expected_start
 from lucid.explain.queue_rows import QueueRow, line_of, queue_rows, read_stored_starts, start_words, why_words
 from lucid.explain.reasons import power_words
-from lucid.explain.words import ago, duration
 from lucid.slurm.heartbeat import read_heartbeat
 from lucid.text import shown
 

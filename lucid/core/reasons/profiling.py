@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from lucid.core.frozen import frozen_dataclass
 from lucid.core.names import Shown
-from lucid.core.numbers import reached
 from lucid.core.reason import Reason
+from lucid.core.times import reached
 
 
 @frozen_dataclass(frozen=True, slots=True)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from lucid.core.frozen import frozen_dataclass
 from lucid.core.names import Shown, UserName
-from lucid.core.numbers import past, reached
 from lucid.core.reason import Reason
+from lucid.core.times import past, reached
 
 
 @frozen_dataclass(frozen=True, slots=True)

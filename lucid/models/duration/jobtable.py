@@ -21,7 +21,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from lucid.accounting.rows import BadCell, Drop, Row, Source, csv_rows, first_line, load, split_line
+from lucid.accounting.log_rows import BadCell, Drop, Row, Source, csv_rows, first_line, load, split_line
 from lucid.accounting.sacct import SacctJob, SacctLog, as_lines, is_sacct
 from lucid.accounting.values import NO_TIME, limit_s, mem_mib
 from lucid.core.frozen import frozen_dataclass

@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 from lucid.core.frozen import frozen_dataclass
 from lucid.core.job import Job, Running
 from lucid.core.ledger import Ledger, gpus_by_node, host_share
-from lucid.core.numbers import ROUNDING
 from lucid.core.placement import Placement
 from lucid.core.prediction import Prediction
+from lucid.core.times import ROUNDING
 
 _MOST_STEPS = 128
 """Most instants at which running jobs end; beyond that neighbours count as the later of them, as Slurm's own backfill

@@ -15,9 +15,9 @@ from lucid.core.decision import Action, EndProfiling, Keep, Plan, Requeue, Start
 from lucid.core.frozen import frozen_dataclass
 from lucid.core.job import Ended, JobProfile, Pending, Running, Stage, Yields
 from lucid.core.node import next_edge_s
-from lucid.core.numbers import reached
 from lucid.core.ports import Capability, PairSpeeds
 from lucid.core.snapshot import WAITING_ORDER, Partition, Snapshot
+from lucid.core.times import reached
 from lucid.orchestrator.forecast.run_times import Draws, RunTimes
 from lucid.orchestrator.planner import PoliciesByPartition
 from lucid.orchestrator.policy import PartitionPolicy, Policy

@@ -67,7 +67,7 @@ class Quotas:
     def lends_later(self, job: Job) -> bool:
         """Whether the job goes beyond its VC's quota, and loans are only given out once all others have been
         tried."""
-        return self.borrows and not self._lends and not self.has_room(job)
+        return self.borrows and job.borrows and not self._lends and not self.has_room(job)
 
     def claim(self, job: Job) -> None:
         """Note that the job starts alone."""
@@ -75,8 +75,8 @@ class Quotas:
 
     def keep(self, job: Job, room_s: float) -> None:
         """Keep GPUs of the VC's quota for the job; jobs expected to take at most ``room_s`` may have them meanwhile.
-        Nothing is kept where jobs may borrow, for no job waits for its quota there."""
-        if not self.borrows:
+        Nothing is kept for a job that may borrow, for it does not wait for its quota."""
+        if not (self.borrows and job.borrows):
             self._kept.setdefault(job.vc, []).append(_Kept(job.id, job.gpus, room_s))
 
     def has_room(self, job: Job) -> bool:
@@ -111,13 +111,13 @@ class Quotas:
 
     def tests(self, job: Job, estimate_s: float = 0.0) -> tuple[Reason, ...]:
         """The comparisons that decide whether the job may start alone: it may if the last one holds."""
-        return self._tests(self.within(job, estimate_s), estimate_s, self._lends)
+        return self._tests(self.within(job, estimate_s), estimate_s, self._lends and job.borrows)
 
     def large(self, job: Job, estimate_s: float) -> tuple[Reason, ...]:
         """The comparisons for the large job of its VC that has waited longest. It need not wait until loans are given
         out: a VC whose quota is the size of one such job would have to stand empty for it, and plain order, which
         starts it on GPUs of the VC's own, does not lend."""
-        return self._tests(self.within(job, 0.0), estimate_s, self.borrows)
+        return self._tests(self.within(job, 0.0), estimate_s, self.borrows and job.borrows)
 
     def _tests(self, within: Quota, estimate_s: float, lends: bool) -> tuple[Reason, ...]:
         if within or not lends or within.gpus > within.quota:
@@ -131,7 +131,7 @@ class Quotas:
             return bool(self.tests(job, estimate_s)[-1])
         if self.has_room(job):
             return True
-        return self._lends and job.gpus <= self.by_vc.get(job.vc, 0)
+        return self._lends and job.borrows and job.gpus <= self.by_vc.get(job.vc, 0)
 
     def _lenders(self, to: str) -> tuple[str, ...]:
         idle = {vc: quota - self.held.get(vc, 0) for vc, quota in self.by_vc.items()}

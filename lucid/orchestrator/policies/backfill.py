@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING
 from lucid.core.decision import Action, Decision, Hold, PartitionPlan, Start, earliest
 from lucid.core.job import Job, Pending, Running
 from lucid.core.ledger import Ledger, Ledgers
-from lucid.core.numbers import ROUNDING, past
 from lucid.core.placement import Placement
 from lucid.core.prediction import Prediction
 from lucid.core.reason import Reason
 from lucid.core.reasons.queue import Backfill, FreeGpus, SlurmPriority
 from lucid.core.snapshot import Partition, Snapshot
+from lucid.core.times import ROUNDING, past
 from lucid.orchestrator.capacity.placement import Feasibility, consolidated, no_place, spread
 from lucid.orchestrator.capacity.preemption import Claim, Yielding
 from lucid.orchestrator.capacity.timeline import GOES_S, End, Slot, Timeline

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING
 from lucid.core.decision import Action, Decision, Hold, PartitionPlan, Requeue, Start
 from lucid.core.job import Job, Pending, Running
 from lucid.core.ledger import Ledger, Ledgers
-from lucid.core.numbers import ROUNDING
 from lucid.core.placement import Placement
 from lucid.core.ports import Capability
 from lucid.core.prediction import Prediction
 from lucid.core.reason import Reason
 from lucid.core.reasons.queue import BehindHead, FairOrder, FreeGpus, Preempted, Priority
 from lucid.core.snapshot import Partition, Snapshot
+from lucid.core.times import ROUNDING
 from lucid.orchestrator.capacity.placement import Feasibility, consolidated, emptiest, no_place, spread
 from lucid.orchestrator.capacity.preemption import Yielding
 from lucid.orchestrator.order.queue_order import in_precedence

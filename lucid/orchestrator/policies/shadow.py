@@ -19,9 +19,9 @@ from lucid.core.frozen import frozen_dataclass
 from lucid.core.job import Ended, Pending, Running, Stage
 from lucid.core.ledger import Ledger
 from lucid.core.node import Node
-from lucid.core.numbers import ROUNDING, past
 from lucid.core.prediction import Prediction
 from lucid.core.snapshot import Partition, Snapshot
+from lucid.core.times import ROUNDING, past
 from lucid.orchestrator.capacity.placement import consolidated
 from lucid.orchestrator.capacity.reservations import KeptNodes
 from lucid.orchestrator.policies.backfill import BackfillPolicy

@@ -9,10 +9,10 @@ from lucid.config.policy import PackingSettings, PolicySettings
 from lucid.core.job import Job, Pending, Running
 from lucid.core.ledger import host_share
 from lucid.core.node import Node
-from lucid.core.numbers import reached
 from lucid.core.placement import Placement, placement_gpus
 from lucid.core.prediction import Prediction
 from lucid.core.snapshot import Partition, Snapshot
+from lucid.core.times import reached
 from lucid.errors import UnsafePlan
 
 

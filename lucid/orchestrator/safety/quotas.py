@@ -14,9 +14,9 @@ from itertools import chain
 from lucid.config.policy import PolicySettings
 from lucid.core.decision import Action, EndProfiling, PartitionPlan, Regroup, Requeue, Resize, Start
 from lucid.core.job import Job, Pending, Running
-from lucid.core.numbers import reached
 from lucid.core.placement import placement_gpus
 from lucid.core.snapshot import Partition, Snapshot
+from lucid.core.times import reached
 from lucid.errors import UnsafeAction, UnsafePlan
 from lucid.orchestrator.order.quotas import holders
 
@@ -92,7 +92,7 @@ class _Beyond:
             self._in_turn[job.vc] = self._in_turn.get(job.vc, 0) + job.gpus
 
     def may(self, job: Job, quota: int) -> bool:
-        return self._settings.lending.mode == "borrow" or self._turn(job, quota)
+        return job.borrows and (self._settings.lending.mode == "borrow" or self._turn(job, quota))
 
     def _turn(self, job: Job, quota: int) -> bool:
         fairness = self._settings.fairness

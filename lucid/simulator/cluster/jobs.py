@@ -9,9 +9,9 @@ from dataclasses import replace
 from lucid.config.policy import OverheadSettings, ProfilingSettings
 from lucid.core.decision import Action, EndProfiling, Regroup, Requeue, Resize, Start
 from lucid.core.job import Job, Pending, Running, Stage, Work
-from lucid.core.numbers import past
 from lucid.core.placement import Placement, placement_gpus
 from lucid.core.ports import Applied
+from lucid.core.times import past
 from lucid.models.packing.pair_memory import PairMemory
 from lucid.profiler.pair_watch import LEAST_TOGETHER_S
 from lucid.profiler.stage import measured_after_s

@@ -22,8 +22,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lucid.core.job import Job, Progress
-from lucid.core.numbers import past
 from lucid.core.prediction import MeasuredRun
+from lucid.core.times import past
 from lucid.errors import TraceError
 from lucid.orchestrator.policies.rounds.goodput import (
     BatchLimits,

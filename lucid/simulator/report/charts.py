@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from lucid.pages.charts import (
+from lucid.html.charts import (
     Scale,
     Tick,
     duration_ticks,
@@ -19,7 +19,7 @@ from lucid.pages.charts import (
     time_ticks,
     time_unit,
 )
-from lucid.pages.page import show_count, show_duration, show_many
+from lucid.html.page import show_count, show_duration, show_many
 from lucid.simulator.engine import Run, Series
 
 MOST_POINTS = 420

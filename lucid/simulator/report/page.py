@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from lucid.pages.page import show_count, show_duration, show_share, write_page
+from lucid.html.page import show_count, show_duration, show_share, write_page
 from lucid.simulator.engine import Run
 from lucid.simulator.metrics import LARGE_GPUS, SIZES, Gains, gains_headline, loss_text
 from lucid.simulator.record import DecisionLog

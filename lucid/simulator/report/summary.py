@@ -8,8 +8,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from lucid.html.page import DAY, show_change, show_count, show_duration, show_many
 from lucid.orchestrator.registry import ESTIMATES, Estimates
-from lucid.pages.page import DAY, show_change, show_count, show_duration, show_many
 from lucid.simulator.cluster.truth import OraclePredictor
 from lucid.simulator.engine import Run
 from lucid.simulator.metrics import baseline_of

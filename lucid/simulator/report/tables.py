@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 
 from lucid.core.decision import DecisionRow
-from lucid.pages.charts import Plain, time_unit
-from lucid.pages.page import show_change, show_count, show_duration, show_share, unit_of
+from lucid.html.charts import Plain, time_unit
+from lucid.html.page import show_change, show_count, show_duration, show_share, unit_of
 from lucid.simulator.cluster.cluster import PROFILING
 from lucid.simulator.cluster.state import JobOutcome
 from lucid.simulator.engine import Run

@@ -1,6 +1,6 @@
 """Named presets of synthetic months, and the settings that such a month is made from.
 
-docs/traces-synthetic.md says where the numbers come from."""
+docs/traces.md says where the numbers come from."""
 
 from __future__ import annotations
 

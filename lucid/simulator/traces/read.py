@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from lucid.accounting.rows import DELIMITERS, ReadOptions, Source, first_line, load, split_line
+from lucid.accounting.log_rows import DELIMITERS, ReadOptions, Source, first_line, load, split_line
 from lucid.accounting.sacct import as_lines, is_sacct
 from lucid.errors import ConfigError, TraceError
 from lucid.simulator.traces.formats import (

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from lucid.accounting.rows import BadCell, Drop, ReadOptions, Row, Source, csv_rows, fit_header
+from lucid.accounting.log_rows import BadCell, Drop, ReadOptions, Row, Source, csv_rows, fit_header
 from lucid.accounting.values import is_state, state_of
 from lucid.core.job import Elastic, Job, JobProfile
 from lucid.core.prediction import StageTimes

@@ -20,7 +20,7 @@ from lucid.slurm.act.write import ONE_JOB, JobWriter
 from lucid.slurm.client import Changes
 from lucid.slurm.elastic.opt_in import elastic_request, with_size
 from lucid.slurm.elastic.resize import Resizes, leaving, overlaps
-from lucid.slurm.elastic.turns import takes_turns
+from lucid.slurm.elastic.turn_jobs import takes_turns
 from lucid.slurm.own.state import ASSIGNED
 from lucid.slurm.records.fields import hosts
 from lucid.slurm.records.job import SlurmJob
@@ -287,7 +287,7 @@ class Actions:
         extra, unsealed = sealed(self._writer.client, record, number, items) if items and number else ("", "")
         pool, home, room = self._facts.pool, self._writer.ownership.home(record, note), action.partition
         if pool is not None and room == pool.name:
-            room = pool.start_in(home, start)
+            room = pool.start_in(home, start, bool(self._writer.ownership.stays(record, home)))
         given = home if shards else room  # in slots it is told to have what its own partition gives
         defaults = (self._facts.defaults or {}).get(given, NO_DEFAULTS)
         changes = start_changes(

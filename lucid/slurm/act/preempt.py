@@ -102,7 +102,7 @@ class ClaimWatch:
 
     def lucid_stops(self, record: SlurmJob, home: str, facts: Observation) -> bool:
         """Whether Lucid requeues this victim of a job of ``home``: it does where the victim runs in slots, for of
-        these Slurm preempts the wrong ones (docs/slurm-preemption.md)."""
+        these Slurm preempts the wrong ones (docs/site.md)."""
         mine = record.request.shards and self._writer.ownership.ours(record)
         runs = record.state == "RUNNING" and not record.completing
         return mine and runs and facts.preemption.lets_lucid(record, (home,))

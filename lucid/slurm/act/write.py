@@ -12,8 +12,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from lucid.config.live import DaemonSettings, SlurmSettings
-from lucid.core.numbers import doubled_s
 from lucid.core.ports import Clock
+from lucid.core.times import doubled_s
 from lucid.errors import ActionRefused, ClusterUnavailable, Refusal
 from lucid.slurm.act.changes import back_to
 from lucid.slurm.act.ours_list import OursList

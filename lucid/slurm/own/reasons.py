@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
-from lucid.core.numbers import doubled_s
+from lucid.core.times import doubled_s
 from lucid.slurm.own.waits import to_come
 from lucid.slurm.records.job import SlurmJob
 from lucid.store.port import GivenUp, JobNote

@@ -77,6 +77,13 @@ class Ownership:
             return job.partition  # asked several times of each job at each look
         return home_of(job.partition, job.admin_comment, note, self._settings.partitions, self._rooms)
 
+    def stays(self, job: SlurmJob, home: str) -> str:
+        """By what the job is kept in its partition, in words; empty where it may be moved to borrow, or to be
+        profiled."""
+        if says(job.comment, "stay"):
+            return "by its own word (lucid:stay)"
+        return "by the partition's setting (daemon.stay)" if home in self._settings.stay else ""
+
     def ours(self, job: SlurmJob) -> bool:
         """Whether the job bears our mark, as a job that Lucid may hold."""
         mark = job.tag

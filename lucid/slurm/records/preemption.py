@@ -1,7 +1,7 @@
 """``Preemption``: which running jobs Slurm would preempt for which others, by its configuration. Pure.
 
 Served are REQUEUE and CANCEL, by partition tier (preempt/partition_prio) and by QOS (preempt/qos). A job that Slurm
-would suspend keeps its GPUs' memory: nothing is claimed from it (docs/slurm-preemption.md)."""
+would suspend keeps its GPUs' memory: nothing is claimed from it (docs/site.md)."""
 
 from __future__ import annotations
 

@@ -111,24 +111,29 @@ class NodesAskedFor:
         self._facts = facts
         self._met: dict[str, frozenset[str]] = {}
 
-    def words_for(self, record: SlurmJob, note: JobNote | None, home: str) -> str:
+    def words_for(self, record: SlurmJob, note: JobNote | None, home: str, stays: bool = False) -> str:
         """What a job's user asks of nodes, in the user's words, where it rules out some, but not all, of the nodes of
-        its VC: otherwise Lucid may have misread it, and Slurm decides."""
+        its VC: otherwise Lucid may have misread it, and Slurm decides. A job that ``stays`` asks for the nodes of its
+        own partition, among those of all VCs that lend."""
         facts = self._facts
         listed = users_nodes(record, note)
         words = (record.features, listed and f"-w {listed}", record.excludes and f"-x {record.excludes}")
         asked = " ".join(word for word in words if word)
-        if not asked or facts is None:
+        pool = None if facts is None or facts.pool is None or home not in facts.pool.quotas else facts.pool
+        if facts is None or not (asked or (stays and pool)):
             return ""
-        if asked not in self._met:
+        vcs = pool.quotas if pool else (home,)
+        here = frozenset(n.name for n in facts.nodes if n.gpu_types and not n.partitions.isdisjoint(vcs))
+        own = pool.own[home] if stays and pool else here
+        if asked and asked not in self._met:
             self._met[asked] = nodes_met(record, listed, facts.nodes)
-        vcs = facts.pool.quotas if facts.pool is not None and home in facts.pool.quotas else (home,)
-        met = [
-            node.name in self._met[asked]
-            for node in facts.nodes
-            if node.gpu_types and not node.partitions.isdisjoint(vcs)
-        ]
-        return asked if any(met) and not all(met) else ""
+        met = own & self._met[asked] if asked else own
+        if not met or met == own:
+            asked, met = "", own
+        if own != here:
+            asked = f"{asked} -p {home}".strip()
+            self._met[asked] = met
+        return asked
 
     def fitting(self, nodes: Sequence[Node], pending: Iterable[Pending]) -> dict[str, tuple[str, ...]]:
         """The nodes that meet each constraint, as in ``Partition.fitting``."""

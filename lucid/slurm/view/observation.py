@@ -39,12 +39,12 @@ class Pool:
     open: bool
     bounded: frozenset[str]
 
-    def start_in(self, home: str, start: Start) -> str:
+    def start_in(self, home: str, start: Start, stays: bool = False) -> str:
         """The partition in which a job of VC ``home`` starts: its own, where that has the nodes and Slurm counts the
-        start within the VC's quota, else the pool's. A guest takes none of the quota in Lucid's count, but does in
-        Slurm's."""
+        start within the VC's quota, or the job ``stays``; else the pool's. A guest takes none of the quota in Lucid's
+        count, but does in Slurm's."""
         mine = self.own.get(home, frozenset())
-        if not self.open:
+        if stays or not self.open:
             return home
         if any(part.node not in mine for part in start.placement):
             return self.name

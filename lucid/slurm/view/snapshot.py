@@ -25,7 +25,7 @@ from lucid.core.snapshot import WAITING_ORDER, Partition, Versioned
 from lucid.places import Mode
 from lucid.slurm.act.preempt import Claimed, as_seen_by
 from lucid.slurm.elastic.jobs import NOT_ELASTIC, Elasticity, ElasticJobs, Worked, unmeasured
-from lucid.slurm.elastic.turns import TurnJobs, takes_turns
+from lucid.slurm.elastic.turn_jobs import TurnJobs, takes_turns
 from lucid.slurm.own.reasons import Outlook, outlook
 from lucid.slurm.own.state import ASSIGNED, Ownership
 from lucid.slurm.records.fields import features_of
@@ -250,7 +250,8 @@ class Viewer:
         same = before is not None and before.record is record and before.note is note and before.scene is scene
         if before is not None and same and before.plain:
             return before.job
-        asked = self._asked.words_for(record, note, home)
+        stays = self._ownership.stays(record, home)
+        asked = self._asked.words_for(record, note, home, bool(stays))
         asks = self.elastic.elasticity_of(record, note, home, facts.now_s)
         rest = (
             facts.nodes if record.request.whole_nodes else None,
@@ -260,11 +261,11 @@ class Viewer:
         )
         if before is not None and same and before.rest == rest:
             return before.job
-        made = self._job(record, note, home, facts, asks, asked)
+        made = self._job(record, note, home, facts, asks, asked, stays)
         if before is not None and before.job == made:  # read anew, and the same
             made = before.job
         elsewhere = record.request.whole_nodes or record.time_min_s or record.features or record.excludes
-        plain = asks is NOT_ELASTIC and not (elsewhere or users_nodes(record, note))
+        plain = asks is NOT_ELASTIC and not (elsewhere or stays or users_nodes(record, note))
         self._made[record.id] = _Made(record, note, scene, plain, rest, made)
         return made
 
@@ -279,7 +280,14 @@ class Viewer:
         return scene
 
     def _job(
-        self, record: SlurmJob, note: JobNote | None, home: str, facts: Observation, asks: Elasticity, constraint: str
+        self,
+        record: SlurmJob,
+        note: JobNote | None,
+        home: str,
+        facts: Observation,
+        asks: Elasticity,
+        constraint: str,
+        stays: str,
     ) -> Job:
         mark = record.tag or {}
         whole = self.whole_because(record, note, home, facts)
@@ -311,6 +319,8 @@ class Viewer:
             takes_turns=self._interleaves(home) and takes_turns(record) and not whole and record.min_nodes <= 1,
             qos=record.qos if facts.preemption.by == "qos" else "",
             array=record.id.partition("_")[0] if "_" in record.id else "",
+            stays=stays,
+            borrows=not (stays and facts.pool is not None and home in facts.pool.bounded),
         )
 
     @staticmethod
@@ -393,7 +403,7 @@ class Viewer:
             job = self.job(record, note, facts)
             where = home if facts.pool is None or home not in facts.pool.quotas else facts.pool.name
             new = profiles and facts.modes[home] is Mode.PACK and profile is None and not record.restarts
-            new = new and record.simple and not known.to_home
+            new = new and record.simple and not (known.to_home or job.stays)
             new = new and not users_nodes(record, note)  # no profiling node is one of them
             new = new and self._asked.met_in(job.constraint, profiling)
             new = new and record.request.max_nodes <= record.min_nodes  # as many as there are in its own partition
@@ -530,7 +540,7 @@ def _waiting(
         known.alone,
         barred=barred,
         retry_s=retry_s,
-        home_only=known.to_home,
+        home_only=known.to_home or bool(job.stays),
         progress=progress,
         stages=stages,
     )

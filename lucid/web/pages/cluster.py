@@ -15,8 +15,8 @@ from lucid.core.reasons.sharing import PairSpeed
 from lucid.core.snapshot import Partition
 from lucid.daemon.lending import lending_of
 from lucid.errors import StoreError
+from lucid.explain.formatting import duration
 from lucid.explain.reasons import power_words, window_dicts, window_words, windows_ahead
-from lucid.explain.words import duration
 from lucid.web.pages.shown import (
     Cell,
     CellJob,

@@ -14,12 +14,12 @@ from lucid.core.reason import reason_from_dict
 from lucid.core.reasons.queue import PlainOrder
 from lucid.daemon.reporting.starts import dated
 from lucid.explain.endings import plain_ending, with_readings
+from lucid.explain.formatting import when
 from lucid.explain.live_story import known_story, why_nothing
 from lucid.explain.queue_rows import forecast_outcome, guess_words, observed_words, outcome_words
 from lucid.explain.reasons import decision_line
 from lucid.explain.story import Story, row_to_dict
 from lucid.explain.waste import account_to_dict
-from lucid.explain.words import when
 from lucid.places import Mode
 from lucid.store.sqlite import SqliteStore
 from lucid.web.pages.cluster import pair_of

@@ -15,9 +15,9 @@ from lucid.core.job import Pending, Running
 from lucid.daemon.learning.training import UPKEEP
 from lucid.daemon.reporting.counters import BUCKETS_S
 from lucid.errors import Finding
+from lucid.explain.formatting import duration
 from lucid.explain.queue_rows import forecast_outcome
 from lucid.explain.waste import account_to_dict, total_to_dict
-from lucid.explain.words import duration
 from lucid.orchestrator.forecast.ranges import SHORT_S
 from lucid.profiler.waste import ADVICE, TITLES, JobAccount, WasteKind, totals
 from lucid.setup.doctor_state import check_state

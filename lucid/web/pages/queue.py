@@ -11,9 +11,9 @@ from lucid.core.decision import DecisionRow
 from lucid.core.job import Job, Pending
 from lucid.core.prediction import DurationTerms
 from lucid.errors import StoreError
+from lucid.explain.formatting import duration
 from lucid.explain.queue_rows import QueueRow, queue_row_to_dict, start_words
 from lucid.explain.reasons import decision_text, reason_text
-from lucid.explain.words import duration
 from lucid.store.port import PredictionRow
 from lucid.web.pages.shown import Change, ChangesPage, QueueLine, QueuePage, number, text
 from lucid.web.site import Site, obstacles

@@ -30,7 +30,7 @@ from lucid.config.load import load_settings
 from lucid.daemon.process import say_checked
 from lucid.daemon.reporting.settings import published_settings
 from lucid.errors import ConfigError, ModelError, TraceError
-from lucid.explain.words import ago
+from lucid.explain.formatting import ago
 from lucid.places import published_in
 from lucid.simulator.layout import NodeShape
 from lucid.simulator.metrics import run_metrics

@@ -19,7 +19,7 @@ from lucid.cli.console import Console, Table, say
 from lucid.cli.main import _COMMANDS, lucidctl
 from lucid.core.job import Ended
 from lucid.daemon.process import JsonLines
-from lucid.pages.page import page_environment
+from lucid.html.page import page_environment
 from lucid.simulator.traces.formats.own import write_trace
 from lucid.simulator.traces.record import Trace, TraceJob
 from lucid.text import csv_cell, csv_text, for_html, shown
@@ -216,7 +216,7 @@ def test_what_a_trace_holds(trace: Path, tmp_path: Path) -> None:
 def test_spreadsheets_and_pages_and_the_journal(name: str) -> None:
     assert csv_cell(name)[:1] not in tuple("=+-@\t\r")
     assert csv_text(csv_cell(name)) == name
-    page = page_environment("lucid.pages").from_string("<p title='{{ name }}'>{{ name }}</p>").render(name=name)
+    page = page_environment("lucid.html").from_string("<p title='{{ name }}'>{{ name }}</p>").render(name=name)
     assert not active(page)
     assert page.count("<") == 2
     page.encode()

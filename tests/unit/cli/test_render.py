@@ -22,10 +22,10 @@ from lucid.core.reason import Reason
 from lucid.core.reasons.queue import Closes, NodesOut, Reserved
 from lucid.core.snapshot import Seen
 from lucid.explain import reasons as window_words
+from lucid.explain.formatting import duration, when
 from lucid.explain.queue_rows import guess_words, kept_words, start_words
 from lucid.explain.reasons import decision_text, reason_text
 from lucid.explain.replayed_story import replayed
-from lucid.explain.words import duration, when
 from lucid.slurm.records.reservations import Reservation
 
 SAID: list[tuple[Reason, str]] = [

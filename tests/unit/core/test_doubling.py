@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import lucid
 from fake_slurm import FakeSlurm, fake_node
-from lucid.core.numbers import doubled_s
+from lucid.core.times import doubled_s
 from lucid.daemon.barrier import FailureBarrier
 from lucid.errors import ClusterUnavailable
 from lucid.slurm.client import Breaker, guarded
@@ -23,10 +23,10 @@ DAY_S = 86400.0
 ROOT = Path(lucid.__file__).parent.parent
 
 GROWS = {
-    "lucid/core/numbers.py": "the one that is bounded",
+    "lucid/core/times.py": "the one that is bounded",
     "lucid/slurm/own/waits.py": "a float's own exponent, five bits down",
     "lucid/slurm/own/reasons.py": "whole numbers, by the jobs of one look; forgotten at a bound",
-    "lucid/pages/charts.py": "the power of ten below a number of a chart",
+    "lucid/html/charts.py": "the power of ten below a number of a chart",
     "slurm/lucid_turns.py": "its count stops at 10; a job's own library imports nothing of Lucid",
 }
 """Files that raise a number above 1 to a power that is worked out, and why that never overflows."""

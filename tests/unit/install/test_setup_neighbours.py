@@ -19,7 +19,7 @@ from lucid.errors import ConfigError
 from lucid.places import Mode
 from lucid.setup.backup import Journal
 from lucid.setup.doctor_state import check_files
-from lucid.setup.machine import Running
+from lucid.setup.host_actions import Running
 from lucid.setup.neighbours import check_unnamed, monitors, writer_of
 from lucid.setup.plan import Options, Plan, make_plan
 
@@ -194,7 +194,7 @@ def test_a_file_that_was_written_over_is_told_and_neither_changed_nor_in_the_way
     assert any("something has written it anew" in one.what for one in plan.refused)
     [(level, _, remedy)] = [found for found in doctor(tmp_path) if "nothing is left in it of what setup" in found[1]]
     assert level == "bad"
-    assert "docs/slurm-site.md" in remedy
+    assert "docs/site.md" in remedy
     assert etc / "slurm.conf" not in {one.path for one in journal.restores()}
     with journal.locked():
         journal.undo(journal.restores())

@@ -13,7 +13,7 @@ from lucid.places import Mode
 from lucid.setup.apply import apply_plan, resume_nodes
 from lucid.setup.backup import Journal
 from lucid.setup.conf_text import Change, diff_of
-from lucid.setup.machine import Machine, Running
+from lucid.setup.host_actions import Machine, Running
 from lucid.setup.plan import Options, Plan, make_plan
 from lucid.slurm.records.job import SlurmNode
 from lucid.slurm.records.preemption import Preemption

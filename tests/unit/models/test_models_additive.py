@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 import warnings
 from typing import Any
 
@@ -155,20 +154,3 @@ def test_inconsistent_files_are_refused_with_place_and_remedy(
 def test_an_unfitted_estimator_is_refused() -> None:
     with pytest.raises(ModelError, match="fitted regressor"):
         from_ebm(glassbox.ExplainableBoostingRegressor())
-
-
-def test_ten_thousand_rows_within_the_budget(pair: tuple[Any, AdditiveModel]) -> None:
-    model, rows = pair[1], 10_000
-    columns = {
-        "x": np.linspace(-3, 3, rows),
-        "who": ["ann", "bob"] * (rows // 2),
-        "z": np.linspace(0, 5, rows),
-    }
-    best = min(_timed(model, columns) for _ in range(3))
-    assert best <= 0.1
-
-
-def _timed(model: AdditiveModel, columns: dict[str, Any]) -> float:
-    start = time.perf_counter()
-    model.predict(columns)
-    return time.perf_counter() - start

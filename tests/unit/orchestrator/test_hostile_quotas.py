@@ -61,4 +61,8 @@ def test_what_is_lent_is_the_administrators_word() -> None:
     lends = {"lending": {"mode": "borrow"}}
     assert pool(100.0, mine("j"), **lends) == {"j"}
     assert pool(100.0, mine("j")) == set()
+    stays = mine("j", borrows=False)
+    assert pool(100.0, stays, **lends) == pool(2000.0, stays) == set(), (
+        "neither a loan nor a turn takes it from its VC"
+    )
     assert pool(9999.0, mine("j", 24), **lends) == set(), "larger than its VC's quota"

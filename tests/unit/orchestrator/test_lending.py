@@ -26,7 +26,7 @@ from lucid.orchestrator.registry import make_policy
 from lucid.orchestrator.safety.quotas import check_quotas
 from lucid.simulator.cluster.lending import LentBook
 from lucid.simulator.metrics import run_metrics
-from lucid.simulator.published import Semantics
+from lucid.simulator.published_semantics import Semantics
 from lucid.simulator.scenario import Scenario, simulate, with_promise
 from scenes.jobs import LIGHT, at, by, nodes, runs, waits
 from scenes.plans import FixedPredictor, guess, part, policy, reason, settings, snap

@@ -23,7 +23,7 @@ from lucid.simulator.cluster.cluster import PROFILING, SimulatedCluster
 from lucid.simulator.cluster.nodes import Outages, read_events, with_limits
 from lucid.simulator.engine import Run, run
 from lucid.simulator.metrics import run_metrics
-from lucid.simulator.published import Semantics
+from lucid.simulator.published_semantics import Semantics
 from lucid.simulator.scenario import Scenario, simulate
 from lucid.simulator.traces.record import Trace, TraceJob
 from scenes.plans import policy

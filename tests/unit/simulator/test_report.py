@@ -18,8 +18,8 @@ import numpy as np
 import pytest
 
 from lucid.core.job import Job
-from lucid.pages.charts import Scale, Tick, duration_ticks, even_ticks, log_duration_ticks, placed, time_ticks
-from lucid.pages.page import HOUR, show_change, show_duration
+from lucid.html.charts import Scale, Tick, duration_ticks, even_ticks, log_duration_ticks, placed, time_ticks
+from lucid.html.page import HOUR, show_change, show_duration
 from lucid.simulator.cluster.state import JobOutcome
 from lucid.simulator.engine import Run, Series
 from lucid.simulator.metrics import run_metrics

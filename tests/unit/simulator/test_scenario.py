@@ -21,7 +21,7 @@ from lucid.simulator.cluster.truth import PairsTable
 from lucid.simulator.engine import _MOST_SAMPLES, Series
 from lucid.simulator.layout import NodeShape
 from lucid.simulator.predictors import PackingModels
-from lucid.simulator.published import Semantics
+from lucid.simulator.published_semantics import Semantics
 from lucid.simulator.report.charts import time_lines
 from lucid.simulator.scenario import Scenario, simulate
 from lucid.simulator.traces.formats.own import write_trace

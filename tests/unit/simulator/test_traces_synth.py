@@ -1,4 +1,4 @@
-"""Synthetic histories have the shape that docs/traces-synthetic.md promises, and the same bytes every time."""
+"""Synthetic histories have the shape that docs/traces.md promises, and the same bytes every time."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_presets_keep_their_promises(name: str) -> None:
 
 
 def test_month_logs_has_what_public_logs_have() -> None:
-    """docs/traces-synthetic.md shows the ranges of the logs; every seed lies among them, or near."""
+    """docs/traces.md shows the ranges of the logs; every seed lies among them, or near."""
     for seed in SEEDS:
         found = shape(drawn("month-logs", seed)[0])
         assert 4 <= found["jobs > 8 GPUs, %"] <= 12

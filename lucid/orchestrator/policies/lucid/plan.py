@@ -117,7 +117,8 @@ def _start_in_turn(starts: Starts, turn: Turn) -> bool:
     room."""
     queued = _queued(starts, turn.entry)
     level = starts.level(queued)
-    beyond = isinstance(turn.why, PlainOrder)  # by the starvation bound the VC's quota stops no job
+    # by the starvation bound the VC's quota stops no job that may go beyond it
+    beyond = isinstance(turn.why, PlainOrder) and turn.entry.job.borrows
     if starts.alone(queued, level, (turn.why,), in_turn=beyond):
         return True
     beside, why = starts.partner_to_wait_no_more(queued, level)

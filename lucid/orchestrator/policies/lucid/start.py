@@ -62,6 +62,9 @@ class Starts:
         )
         self.yielding = Yielding(partition, self.ledger, snapshot.now_s)
         self.fences = NodeReservations()
+        stay = {(e.job.vc, e.job.constraint) for e in partition.pending if e.job.stays} if partition.quotas else ()
+        self._stay = [(vc, self.ledger.fitting.get(asked, frozenset())) for vc, asked in stay]
+        """VCs with jobs that wait and stay in its partition, each with nodes for which one waits."""
         self.decisions: dict[str, Decision] = {}
         self.actions: list[Action] = []
         self._room: tuple[int, Timeline] | None = None
@@ -233,8 +236,14 @@ class Starts:
         return (lambda i: i not in closed) if closed else None
 
     def _place(self, job: Job, level: int, awake: bool = False) -> Placement | None:
-        """Free GPUs for a job on the nodes that its level may use."""
-        return consolidated(self.ledger, job, self._outside(level, awake), self.settings.remainder_on_emptiest)
+        """Free GPUs for a job on the nodes that its level may use; if possible, on none for which a job of another VC
+        waits that stays in its partition."""
+        allowed, emptiest = self._outside(level, awake), self.settings.remainder_on_emptiest
+        others = frozenset[int]().union(*(nodes for vc, nodes in self._stay if vc != job.vc))
+        place = others and consolidated(
+            self.ledger, job, lambda i: i not in others and (allowed is None or allowed(i)), emptiest
+        )
+        return place or consolidated(self.ledger, job, allowed, emptiest)
 
     def quota(self, queued: QueuedJob) -> tuple[Reason, ...]:
         """In a pool, the comparisons that decide whether the job's VC may start it alone: it may if the last one
@@ -296,9 +305,11 @@ class Starts:
         own."""
         fair: tuple[Reason, ...] = () if queued.fair is None else (queued.fair,)
         packing = self.settings.packing
-        if self.quotas is not None and not self.quotas.borrows:
+        borrows = queued.entry.job.borrows
+        if self.quotas is not None and not (self.quotas.borrows and borrows):
             within = self.quotas.within(queued.entry.job, queued.prediction.duration_s)
-            if within.kept and not within:  # a guest that outlasts its host holds GPUs of the quota, too
+            # a guest that outlasts its host holds GPUs of the quota, too, and in its own partition Slurm counts it
+            if not within and (within.kept or not borrows):
                 return Hold((*fair, within))
         calm = self._calm_for(queued)
         found, why = self.partner(queued, level, packing.gss, _HARMLESS if calm else None)

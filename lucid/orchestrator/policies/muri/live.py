@@ -21,13 +21,13 @@ from lucid.core.decision import Action, Decision, Hold, PartitionPlan, Regroup, 
 from lucid.core.job import Job, Pending, Running, Stage
 from lucid.core.ledger import Ledger
 from lucid.core.node import Node
-from lucid.core.numbers import reached
 from lucid.core.placement import Placement
 from lucid.core.prediction import Prediction
 from lucid.core.reason import Reason
 from lucid.core.reasons.queue import BehindHead, FreeGpus, Priority
 from lucid.core.reasons.sharing import Interleaved, Overlaps, SlowBefore
 from lucid.core.snapshot import Partition, Snapshot
+from lucid.core.times import reached
 from lucid.orchestrator.capacity.placement import Feasibility, consolidated, no_place
 from lucid.orchestrator.policies.muri.grouping import Group, GroupingOptions, group_period
 from lucid.orchestrator.policies.muri.interleave import MOST_CONFLICT, NO_OVERHEAD, MuriJob, Overhead, conflict

@@ -6,7 +6,7 @@ limits; a column ``wall_time`` (seconds, 0 for none) is one."""
 
 from __future__ import annotations
 
-from lucid.accounting.rows import ReadOptions, Row, Source
+from lucid.accounting.log_rows import ReadOptions, Row, Source
 from lucid.simulator.traces.formats.pack import NEEDED, needed, profile_of
 from lucid.simulator.traces.record import Draft, Trace, collect_csv
 

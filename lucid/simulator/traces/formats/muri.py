@@ -6,7 +6,7 @@ measured alone; seconds to start come from the authors' table."""
 
 from __future__ import annotations
 
-from lucid.accounting.rows import BadCell, ReadOptions, Row, Source
+from lucid.accounting.log_rows import BadCell, ReadOptions, Row, Source
 from lucid.core.prediction import StageTimes
 from lucid.orchestrator.policies.muri.interleave import RESOURCES, start_overhead_s
 from lucid.simulator.traces.record import Draft, Trace, collect_csv, no_date

@@ -5,7 +5,7 @@ log ends before many pods do: one that still ran counts as ended with it."""
 
 from __future__ import annotations
 
-from lucid.accounting.rows import Drop, ReadOptions, Row, Source
+from lucid.accounting.log_rows import Drop, ReadOptions, Row, Source
 from lucid.simulator.traces.record import Draft, Trace, collect_csv, no_date
 
 ABOUT = "Alibaba's list of openb pods"

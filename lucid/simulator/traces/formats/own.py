@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from lucid.accounting.rows import BadCell, ReadOptions, Row, Source, csv_rows, fit_header
+from lucid.accounting.log_rows import BadCell, ReadOptions, Row, Source, csv_rows, fit_header
 from lucid.core.job import JobProfile
 from lucid.core.prediction import StageTimes
 from lucid.errors import TraceError

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from lucid.accounting.rows import BadCell, ReadOptions, Row, Source
+from lucid.accounting.log_rows import BadCell, ReadOptions, Row, Source
 from lucid.core.job import JobProfile
 from lucid.simulator.traces.record import Draft, Trace, collect_csv
 

@@ -5,7 +5,7 @@ for; 0 where the log has none. There are no virtual clusters: all jobs are of on
 
 from __future__ import annotations
 
-from lucid.accounting.rows import BadCell, ReadOptions, Row, Source
+from lucid.accounting.log_rows import BadCell, ReadOptions, Row, Source
 from lucid.simulator.traces.record import Draft, Trace, collect_csv, no_date
 
 ABOUT = "a log of Gen-Parallel-Workloads"

@@ -7,7 +7,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from lucid.accounting.rows import BadCell, Drop, ReadOptions, Row, Source, split_rows
+from lucid.accounting.log_rows import BadCell, Drop, ReadOptions, Row, Source, split_rows
 from lucid.accounting.values import elapsed_s
 from lucid.simulator.traces.record import Draft, Trace, collect
 

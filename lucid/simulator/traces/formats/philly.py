@@ -4,7 +4,7 @@ It has no job ids: a job is named by the number of its row, from 1."""
 
 from __future__ import annotations
 
-from lucid.accounting.rows import ReadOptions, Row, Source
+from lucid.accounting.log_rows import ReadOptions, Row, Source
 from lucid.simulator.traces.record import Draft, Trace, collect_csv
 
 ABOUT = "the Philly log as CSV"

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from lucid.accounting.rows import BadCell, ReadOptions, Row, Source, csv_rows, fit_header
+from lucid.accounting.log_rows import BadCell, ReadOptions, Row, Source, csv_rows, fit_header
 from lucid.core.job import Elastic
 from lucid.simulator.cluster.training import AppLearning, Application, read_application
 from lucid.simulator.traces.record import Draft, Trace, collect

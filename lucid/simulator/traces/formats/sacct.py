@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lucid.accounting.rows import Drop, ReadOptions, Source, first_line
+from lucid.accounting.log_rows import Drop, ReadOptions, Source, first_line
 from lucid.accounting.sacct import ABOUT, SacctJob, SacctLog
 from lucid.simulator.traces.record import Draft, Trace, collect
 

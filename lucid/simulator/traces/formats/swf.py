@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import re
 
-from lucid.accounting.rows import Drop, ReadOptions, Row, Source, split_rows
+from lucid.accounting.log_rows import Drop, ReadOptions, Row, Source, split_rows
 from lucid.errors import TraceError
 from lucid.simulator.traces.record import Draft, Trace, collect
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from lucid.accounting.rows import (
+from lucid.accounting.log_rows import (
     DELIMITERS,
     BadCell,
     ReadOptions,

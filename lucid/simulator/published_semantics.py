@@ -17,12 +17,12 @@ from lucid.config.policy import MuriSettings
 from lucid.core.decision import Hold, PartitionPlan
 from lucid.core.job import Job, Pending, Running
 from lucid.core.ledger import Ledger
-from lucid.core.numbers import reached
 from lucid.core.placement import NodeGpus, Placement
 from lucid.core.ports import Capability
 from lucid.core.reason import Reason
 from lucid.core.reasons.queue import FreeGpus, Preempted, Priority
 from lucid.core.snapshot import Partition, Snapshot
+from lucid.core.times import reached
 from lucid.orchestrator.capacity.placement import Feasibility
 from lucid.orchestrator.policies.muri.interleave import PUBLISHED
 from lucid.orchestrator.policies.muri.placement import Placed, arrange, moves

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from lucid.pages.page import DAY, HOUR, MINUTE, SECOND, Unit, unit_of
+from lucid.html.page import DAY, HOUR, MINUTE, SECOND, Unit, unit_of
 from lucid.text import chart_label
 
 _LEAST_GAP = 40

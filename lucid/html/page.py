@@ -13,8 +13,8 @@ from markupsafe import Markup
 
 from lucid.text import for_html
 
-STYLE = ("pages/style.css", "pages/page.css")
-SCRIPT = "pages/page.js"
+STYLE = ("html/style.css", "html/page.css")
+SCRIPT = "html/page.js"
 """The script of all pages, from the folder of the package ``lucid``."""
 
 
@@ -36,7 +36,7 @@ def page_environment(package: str) -> Environment:
     """The environment of the templates of ``package``, and of those that all pages share. Values put into them are
     shown as text."""
     return Environment(
-        loader=ChoiceLoader([PackageLoader(package, "."), PackageLoader("lucid.pages", ".")]),
+        loader=ChoiceLoader([PackageLoader(package, "."), PackageLoader("lucid.html", ".")]),
         autoescape=True,
         finalize=for_html,  # whatever the file is called: names of traces, VCs and users are anybody's text
         undefined=StrictUndefined,
