@@ -119,7 +119,7 @@ def no_place(ledger: Ledger, entry: Pending) -> tuple[Reason, ...]:
     if gpus_out is not None:
         free = (*free, gpus_out)
     host = closes is None and ledger.host_limits and (job.cpus or job.mem_mib)
-    if host and _gpus_suffice(ledger, job.gpus):
+    if host and _gpus_suffice(ledger, job.gpus) and consolidated(ledger, job) is None:  # else nodes are kept
         return (*free, HostFits(job.cpus, job.mem_mib, False))
     return free
 
