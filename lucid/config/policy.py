@@ -61,7 +61,8 @@ class PackingSettings(Section):
     counts a pair as free of interference from 0.85."""
     waiting_pair_speed: float | None = Field(0.5, ge=0, le=1)
     """The same, lower, for a job that would otherwise wait: it takes a slower partner rather than none, if it has
-    waited long enough for that (``waiting_pair_work``). Unset: ``least_pair_speed`` holds for it, too."""
+    waited long enough for that (``waiting_pair_work``). Unset, and where VCs lend: ``least_pair_speed`` holds for it,
+    too."""
     waiting_pair_work: float = fixed(1.1, ge=0, le=2)
     """A job that would otherwise wait takes such a partner at once where the speeds of both add up to this: the two
     then do more than one after the other. Else it must be expected to end before its partner, and waits before for

@@ -1,7 +1,7 @@
 """Doctor's checks of Slurm's configuration: modes, unserved features, power, preemption, lending. Pure.
 
 doctor finds it on a running site, and ``lucidctl setup`` refuses what is ``bad`` for the partitions that it is to
-pack. Order mode leaves all of it to Slurm. The whole list, with what was tried: docs/differences.md."""
+pack. Order mode leaves all of it to Slurm. The whole list, with what was tried: docs/slurm-versions.md."""
 
 from __future__ import annotations
 

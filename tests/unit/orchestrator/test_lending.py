@@ -203,6 +203,13 @@ def test_a_job_joins_another_rather_than_to_borrow_idle_gpus() -> None:
     assert made.beside == "h"
 
 
+@pytest.mark.parametrize(("mode", "joins"), [("borrow", False), ("quota", True)])
+def test_a_job_that_would_wait_takes_no_slow_partner_where_vcs_lend(mode: str, joins: bool) -> None:
+    seen = snap(0.0, pool(nodes(1, 1), [waits("j", profile=LIGHT)], [runs("r", "n1:0", profile=LIGHT)], vc=1))
+    made = policy("lucid", FixedPredictor(speed=lambda a, b: (0.7, 0.7)), lending={"mode": mode}).plan(seen)
+    assert isinstance(made.partitions["pool"].decisions["j"], Start) == joins
+
+
 @pytest.mark.parametrize("name", ["fifo", "sjf", "qssf", "backfill", "srtf", "srsf", "tiresias"])
 def test_policies_that_do_not_borrow_keep_to_the_same_quotas(name: str) -> None:
     pending = [waits("a1", 8, vc="a"), waits("a2", 8, vc="a"), waits("b1", 8, vc="b")]

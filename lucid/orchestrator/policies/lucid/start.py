@@ -295,9 +295,12 @@ class Starts:
 
     @property
     def yields(self) -> bool:
-        """Whether a job that would otherwise wait takes a slower partner."""
+        """Whether a job that would otherwise wait takes a slower partner. Not where VCs lend: the GPUs of all of them
+        come free sooner than a slow pair makes up for (record 0071)."""
         lower = self.settings.packing.waiting_pair_speed
-        return lower is not None and lower < self.settings.packing.least_pair_speed
+        if lower is None or (self.quotas is not None and self.quotas.borrows):
+            return False
+        return lower < self.settings.packing.least_pair_speed
 
     def in_order(self, queued: QueuedJob, level: int) -> Hold | None:
         """Start a job of the queue, or return why it waits. It starts beside another, else alone, else beside another
