@@ -1,92 +1,76 @@
-"""README's table: Lucid beside plain Slurm (``backfill``) on synthetic months that nothing was chosen on, between the
-walls of their VCs and in one pool. ``python -m benchmarks.yardstick`` prints it, and with ``--write`` puts it into
-README.md. For one month by hand: ``lucidctl trace synth month-small --seed 21 --out month.csv --vcs-out vcs.csv``,
-then ``lucidctl simulate month.csv --vcs vcs.csv``, and again with ``--pool``. ``--preset`` and ``--seed`` print the
-table of other months.
+"""README's table: a fresh installation of Lucid beside plain Slurm (``backfill``), on synthetic months that nothing
+was chosen on, between partitions and in one pool, and on P1 of the Philly log. ``python -m benchmarks.yardstick``
+prints it, and with ``--write`` puts it into README.md. For one month by hand: ``lucidctl trace synth month-small
+--seed 21 --out month.csv --vcs-out vcs.csv``, then ``lucidctl simulate month.csv --vcs vcs.csv --as-live``, and again
+with ``--pool``. ``--preset`` and ``--seed`` print the table of other months.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+import statistics
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
 import click
 
-from benchmarks.packs import in_pool
+from benchmarks.figure import Absent
+from benchmarks.packs import in_pool, pack
 from benchmarks.timeaware import synthetic
 from lucid.simulator.metrics import run_metrics, times_baseline
-from lucid.simulator.scenario import simulate
+from lucid.simulator.scenario import Scenario, simulate
 from lucid.simulator.traces.presets import PRESETS
 
-__all__ = ["README", "SEEDS", "Beside", "cells", "measured", "written"]
+__all__ = ["README", "SEEDS", "Beside", "measured", "table", "written"]
 
 README: Final = Path(__file__).resolve().parents[1] / "README.md"
 SEEDS: Final = (21, 22, 31, 32, 33, 34)
 _PRESET: Final = "month-small"
 _PLACE: Final = re.compile(r"(<!-- table of: python -m benchmarks.yardstick -->\n).*?(<!-- end -->)", re.DOTALL)
-_HEADER: Final = (
-    "| seed | between walls: plain Slurm | Lucid | jobs > 8 GPUs | p99.9 of waiting | in a pool: plain Slurm | Lucid "
-    "| jobs > 8 GPUs | p99.9 of waiting |\n|---|---|---|---|---|---|---|---|---|\n"
-)
+_HEADER: Final = "| plain Slurm's figures = 1 | average JCT | jobs > 8 GPUs | longest waits |\n|---|---|---|---|\n"
 
 
 @dataclass(frozen=True, slots=True)
 class Beside:
-    """One month under both: average JCT in hours. Lucid's as multiples of plain Slurm's: of average JCT, JCT of jobs
-    above 8 GPUs, and p99.9 of waiting."""
+    """Lucid's figures of one trace as multiples of plain Slurm's: average JCT, JCT of jobs above 8 GPUs, and p99.9 of
+    waiting."""
 
-    plain_h: float
-    lucid_h: float
     average: float
     large: float
     tail: float
 
 
-def measured(seed: int, *, pool: bool, preset: str = _PRESET) -> Beside:
-    """Replay a month under plain Slurm and Lucid, as it is by default, with walls or without."""
-    scenario = synthetic(preset, seed)
-    scenario = in_pool(scenario) if pool else replace(scenario, lends=True)  # as the commands do
-    metrics = {policy: run_metrics(simulate(scenario, policy)) for policy in ("backfill", "lucid")}
+def measured(scenario: Scenario) -> Beside:
+    """Replay a trace under plain Slurm, and under Lucid as lucidd runs where no setting says otherwise."""
+    fresh = replace(scenario, as_live=True)
+    metrics = {policy: run_metrics(simulate(fresh, policy)) for policy in ("backfill", "lucid")}
     ratios = times_baseline(metrics)["by_policy"]["lucid"]
-    hours = [found["avg_jct_s"] / 3600 for found in metrics.values()]
-    return Beside(hours[0], hours[1], ratios["avg_jct"], ratios["avg_jct_large"], ratios["p999_queue"])
+    return Beside(ratios["avg_jct"], ratios["avg_jct_large"], ratios["p999_queue"])
 
 
-def cells(found: Beside) -> str:
-    """Four cells of the table."""
-    return (
-        f"{found.plain_h:.1f} h | {found.lucid_h:.1f} h ({found.average:.2f}) | {found.large:.2f} | {found.tail:.2f}"
-    )
+def months(preset: str, seeds: Sequence[int]) -> dict[str, list[Beside]]:
+    """The rows of synthetic months, by title."""
+    made = [synthetic(preset, seed) for seed in seeds]
+    return {
+        f"{len(seeds)} synthetic months, between partitions": [measured(one) for one in made],
+        f"{len(seeds)} synthetic months, in one pool": [measured(in_pool(one)) for one in made],
+    }
 
 
-def table(walls: Sequence[Beside], pool: Sequence[Beside], seeds: Sequence[int] = SEEDS) -> str:
-    """The table, and what it says of large jobs, of the tail and of walls."""
-    rows = zip(seeds, walls, pool, strict=True)
-    lines = [f"| {seed} | {cells(walled)} | {cells(free)} |\n" for seed, walled, free in rows]
-    pooling = sum(free.plain_h < walled.lucid_h for walled, free in zip(walls, pool, strict=True))
-    said = (
-        f"- **Average JCT** of Lucid: {_range([one.average for one in walls])} of plain Slurm's between walls, "
-        f"{_range([one.average for one in pool])} in a pool. In {pooling} of the {len(seeds)} months plain Slurm in "
-        "a pool has a shorter average JCT than Lucid between walls.\n"
-        f"- **Jobs above 8 GPUs** take {_range([one.large for one in walls])} of what they take under plain Slurm "
-        f"between walls (longer in {_longer([one.large for one in walls])}), and "
-        f"{_range([one.large for one in pool])} in a pool (longer in {_longer([one.large for one in pool])}).\n"
-        f"- **The longest waits** (p99.9) are {_range([one.tail for one in walls])} of plain Slurm's between walls "
-        f"(longer in {_longer([one.tail for one in walls])}), and {_range([one.tail for one in pool])} in a pool "
-        f"(longer in {_longer([one.tail for one in pool])}).\n"
-    )
-    return f"{_HEADER}{''.join(lines)}\n{said}"
+def table(rows: Mapping[str, Sequence[Beside]]) -> str:
+    """The table: the median of each row, and in brackets the least and the most."""
+    lines = [
+        f"| {title} | {' | '.join(_cell([getattr(one, key) for one in found]) for key in Beside.__slots__)} |\n"
+        for title, found in rows.items()
+    ]
+    return f"{_HEADER}{''.join(lines)}"
 
 
-def _range(ratios: Sequence[float]) -> str:
-    return f"{min(ratios):.2f} to {max(ratios):.2f}"
-
-
-def _longer(ratios: Sequence[float]) -> str:
-    return f"{sum(round(ratio, 2) > 1 for ratio in ratios)} of {len(ratios)} months"
+def _cell(ratios: Sequence[float]) -> str:
+    middle = f"{statistics.median(ratios):.2f}"
+    return middle if len(ratios) == 1 else f"{middle} ({min(ratios):.2f} to {max(ratios):.2f})"
 
 
 def written(text: str, made: str) -> str:
@@ -101,8 +85,13 @@ def written(text: str, made: str) -> str:
 def main(preset: str, seeds: tuple[int, ...], write: bool) -> None:
     if write and (seeds or preset != _PRESET):
         raise click.UsageError("--write is for README's own months: leave --preset and --seed out")
-    months = seeds or SEEDS
-    made = table(*([measured(seed, pool=pool, preset=preset) for seed in months] for pool in (False, True)), months)
+    rows = months(preset, seeds or SEEDS)
+    try:
+        rows["a public log (Philly), between partitions"] = [measured(pack("P1"))]
+    except Absent as error:
+        if write:
+            raise click.ClickException(str(error)) from None
+    made = table(rows)
     print(made, end="")
     if write:
         README.write_text(written(README.read_text(encoding="utf-8"), made), encoding="utf-8")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +15,7 @@ from lucid.core.reasons.queue import Reserved
 from lucid.daemon.reporting.last_plan import StoredPlan, stored_plan, stored_snapshot_data
 from lucid.daemon.reporting.public_view import Published
 from lucid.daemon.reporting.settings import published_settings
-from lucid.daemon.reporting.starts import STARTS, StartsAhead, starts_from_view
+from lucid.daemon.reporting.starts import STARTS, StartsAhead, as_foreseen, starts_from_view
 from lucid.explain.formatting import duration, gpus, when
 from lucid.explain.reasons import short_words
 from lucid.explain.story import row_to_dict
@@ -247,8 +248,9 @@ def read_stored_starts(store: SqliteStore | Published, config: Path) -> tuple[St
     seen = stored_plan(store, data)
     told = starts_from_view(store.view(STARTS), seen.snapshot, seen.plan)
     if told is not None:
-        return seen, told
+        return replace(seen, plan=as_foreseen(seen.plan, told)), told
     from lucid.daemon.reporting.replan import last_plan  # all that planning takes
 
     last = last_plan(store, data)
-    return last, last.starts(published_settings(config), config)
+    told = last.starts(published_settings(config), config)
+    return replace(last, plan=as_foreseen(last.plan, told)), told

@@ -33,7 +33,7 @@ from lucid.orchestrator.planner import PolicyHost
 from lucid.places import Mode, profiles_folder
 from lucid.profiler.summary import Summary
 from lucid.profiler.use import GpuUse, IdleStretch
-from lucid.simulator.cluster.cluster import Layout, SimulatedCluster
+from lucid.simulator.cluster.cluster import POOL, Layout, SimulatedCluster
 from lucid.simulator.cluster.truth import ContentionTruth
 from lucid.simulator.layout import NodeShape, build_layout, lend_profiling_nodes
 from lucid.simulator.predictors import GivenPredictor
@@ -48,16 +48,24 @@ from lucid.store.sqlite import SqliteStore
 
 PROFILING = "profiling"
 """The simulator's name of the profiling partition."""
-VCS = {"vision": 6, "language": 4, "speech": 3, "robotics": 2, "shared": 2}
-"""Nodes by VC: fewer than the preset has, so that jobs queue and share."""
+VCS = {"vision": 6, "language": 5, "speech": 3, "robotics": 2, "shared": 2}
+"""Nodes by VC: fewer than the preset has, so that jobs queue and share. The VCs lend each other idle GPUs."""
 
 
 def write_settings(folder: Path) -> Path:
     """Write the configuration of the demonstration into its folder; returns its path."""
     lines = ["[daemon]", f'state_dir = "{folder}"', f'heartbeat = "{folder}/heartbeat"']
     lines += [f'profiling_partition = "{PROFILING}"', "share_across_users = true", "[daemon.partitions]"]
-    lines += [f'{name} = "pack"' for name in VCS]
-    lines += ["[policy.profiling]", 'restarts = "allowed"', "[models]", "every_h = 0", "[web]"]
+    lines += [f'{name} = "pack"' for name in (POOL, *VCS)]
+    lines += [
+        "[policy.lending]",
+        'mode = "borrow"',
+        "[policy.profiling]",
+        'restarts = "allowed"',
+        "[models]",
+        "every_h = 0",
+        "[web]",
+    ]
     lines += ['anonymous = "everything"', ""]
     path = folder / "lucid.toml"
     path.write_text("\n".join(lines), encoding="utf-8")
@@ -67,13 +75,14 @@ def write_settings(folder: Path) -> Path:
 SPEED = 60.0
 _PRESET, _SEED = "month-small", 4
 _DAY_S = 86400.0
-_KNOWN_DAYS, _PAST_DAYS = 8.0, 2.75
+_KNOWN_DAYS, _PAST_DAYS = 8.0, 6.0
 """Days whose jobs only teach the predictor, and days that are replayed at once."""
 _LATELY_S = 1800.0
 """The last seconds of the past for which views are stored."""
 _REPEATS = 3
-_FORECAST_S = 6 * 3600.0
-"""The last seconds of the past in which starts are forecast: over all of it they would take half of the time."""
+_FORECAST_S, _FORECAST_EVERY_S = 4 * _DAY_S, 3600.0
+"""The last seconds of the past in which starts are forecast, and how often: ranges rest on what came true of them.
+After each cycle of all of it they would take most of the time."""
 _USES_EVERY_S = 900.0
 """How often samplers report how the running jobs use their GPUs, in the demonstration's time."""
 _FIRST_JOB = 48_000
@@ -131,6 +140,7 @@ class Demo:
             policy.profiled,
             profiling_nodes=lent,
             memory=memory,
+            pooled=True,
         )
         self._token = self._lease(zero_s)
         self._modes = dict.fromkeys(settings.daemon.partitions, Mode.PACK)
@@ -145,6 +155,8 @@ class Demo:
         self._cycles, self._status_s = 0, float("-inf")
         self._began_s, self._used_s = 0.0, float("-inf")
         self._measured: dict[str, JobProfile] = {}
+        self._ended: list[Ended] = []
+        self._foresee_s = float("-inf")
 
     def run_past(self) -> None:
         """Replay the days before ``begun_s``."""
@@ -185,8 +197,7 @@ class Demo:
             self._uses.write(ended.job, ended.end_s - ended.ran_s, ended.end_s)
         self._wake_s = result.plan.wake_s
         self._last = result.snapshot
-        if result.snapshot.now_s > self.begun_s - _FORECAST_S:
-            self._starts.observe(result.snapshot, result.plan)
+        self._foresee(result.snapshot, result.plan)
         for part in result.snapshot.partitions.values():
             for entry in part.running:
                 profile = entry.profile
@@ -195,6 +206,13 @@ class Demo:
                     job, now_s = entry.job, result.snapshot.now_s
                     row = ProfileRow(job.id, job.user, job.name, job.gpus, profile, now_s)
                     self._store.put_profile(row, f"demo {job.id} {now_s}", self._token)
+
+    def _foresee(self, snapshot: Snapshot, plan: Plan) -> None:
+        self._ended += snapshot.ended
+        if self.begun_s - _FORECAST_S < snapshot.now_s and self._foresee_s <= snapshot.now_s:
+            self._foresee_s = min(snapshot.now_s + _FORECAST_EVERY_S, max(self.begun_s, snapshot.now_s))
+            self._starts.observe(replace(snapshot, ended=tuple(self._ended)), plan)
+            self._ended.clear()
 
     def _tell(self, now_s: float) -> None:
         self._lease(now_s)

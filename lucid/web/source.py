@@ -26,7 +26,7 @@ from lucid.core.job import Pending, Running
 from lucid.core.node import Node
 from lucid.core.placement import Placement, parse_placement
 from lucid.daemon.reporting.last_plan import StoredPlan, stored_plan, stored_snapshot_data
-from lucid.daemon.reporting.starts import START_TIMES, STARTS, start_times_of, starts_from_view
+from lucid.daemon.reporting.starts import START_TIMES, STARTS, as_foreseen, start_times_of, starts_from_view
 from lucid.daemon.reporting.waste_inputs import job_accounts
 from lucid.errors import LucidError, StoreError
 from lucid.explain.queue_rows import reservations
@@ -497,7 +497,10 @@ class Source:
             self.history.update(store, self.now_s())
             head = str(row)
             if head == self._head and self.view is not None:
-                self._foresee(store, self.view)
+                foreseen = self._foresee(store, self.view)
+                if foreseen is not self.view:
+                    foreseen.warm()
+                    self._version, self.view = foreseen.version, foreseen
                 self._seen_version, self.trouble = version, ""
                 return
             began_s = time.monotonic()
@@ -505,19 +508,24 @@ class Source:
                 return
             seen, times = stored_plan(store, stored_snapshot_data(store)), start_times_of(store.view(START_TIMES))
             view = View(self._version + 1, seen, status, times)
-            self._foresee(store, view)
+            view = self._foresee(store, view)
         view.warm()
         self._version, self.view = view.version, view
         self._head, self._seen_version, self.trouble = head, version, ""
         took_s = time.monotonic() - began_s
         self._next_s = began_s + took_s + _SHARE * took_s
 
-    def _foresee(self, store: SqliteStore, view: View) -> None:
-        """Take in lucidd's forecast of starts, which comes some seconds after the view."""
+    def _foresee(self, store: SqliteStore, view: View) -> View:
+        """Take in lucidd's forecast of starts, which comes some seconds after the view; returns the view with its
+        dates."""
         data = store.view(STARTS)
         if data != self._foreseen or view is not self.view:
             self._foreseen, seen = data, view.seen
             self.forecasts.update(starts_from_view(data, seen.snapshot, seen.plan), view.now_s)
+        plan = as_foreseen(view.seen.plan, self.forecasts.ahead)
+        if plan is view.seen.plan:
+            return view
+        return replace(view, version=self._version + 1, seen=replace(view.seen, plan=plan))
 
     @contextmanager
     def store(self) -> Iterator[SqliteStore]:

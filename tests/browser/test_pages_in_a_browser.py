@@ -30,6 +30,8 @@ CHROMIUM = Path("/usr/bin/chromium")
 OUT = Path(__file__).resolve().parents[2] / "out" / "web"
 PAGES = {"cluster": "/", "queue": "/queue", "changes": "/queue/changes", "people": "/people", "health": "/health"}
 LOOKS = {"desktop": (1280, 900, "light"), "phone": (390, 844, "light"), "dark": (1280, 900, "dark")}
+OFF_SCREEN = """[...document.querySelectorAll("th, td")].filter(cell => cell.checkVisibility() &&
+    cell.getBoundingClientRect().right > innerWidth + 1).map(cell => cell.innerText)"""
 pytestmark = [
     pytest.mark.skipif(
         not CHROMIUM.exists(), reason=f"no browser: {CHROMIUM} is not installed (apt install chromium)"
@@ -149,6 +151,7 @@ def test_every_page_loads_clean_fits_and_is_accessible(
             tab.page.screenshot(path=OUT / f"{look}-{name}.png", full_page=True)
         width = tab.page.evaluate("document.documentElement.scrollWidth")
         assert width <= LOOKS[look][0], f"{name} scrolls sideways: {width}"
+        assert tab.page.evaluate(OFF_SCREEN) == [], f"{name}: columns off the screen"
         found = [
             (broken["id"], broken["impact"], [node["target"] for node in broken["nodes"]][:3])
             for broken in axe.run(tab.page).response["violations"]

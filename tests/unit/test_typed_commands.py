@@ -101,6 +101,7 @@ def test_every_command_of_every_page_is_parsed() -> None:
 def test_the_demonstration_starts_and_serves_its_page() -> None:
     page = first_page([sys.executable, "-m", "lucid.cli.main", "web", "--demo", "--port", "0"], 120)
     assert "Lucid (demonstration)" in page
+    assert re.search(r"borrows \d+|lends up to \d+", page), "its VCs lend each other idle GPUs"
 
 
 def test_no_page_installs_by_a_name_under_which_nothing_is_published() -> None:

@@ -37,7 +37,8 @@ def demo(out: Path, seed: int) -> None:
         "backfill is plain Slurm: what you have without Lucid",
         "no cluster can have srtf: it knows the true durations, and preempts jobs that lose no work; lucid estimates "
         "from the past of the trace",
-        "under lucid the VCs lend each other idle GPUs; under the others each keeps to its own",
+        "not an even comparison: under lucid the VCs lend each other idle GPUs, under all others each keeps to its "
+        "own; lucidctl simulate --lending off or --pool gives the same nodes to all",
         "interference between jobs on the same GPUs is the contention model's, not measured",
     ]
     console.print(

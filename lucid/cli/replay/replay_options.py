@@ -225,7 +225,10 @@ def read_scenario(
         raise ConfigError(f"--as-live is for --semantics honest; {scenario.semantics.value} reproduces a simulator")
     scenario, lends = with_lending_by_default(scenario)
     if lends:
-        notes.append("VCs lend each other idle GPUs under policies that can borrow (lucid); --lending off ends that")
+        notes.append(
+            "not an even comparison: under policies that can borrow (lucid) VCs lend each other idle GPUs, under all "
+            "others each keeps to its own; --lending off or --pool gives the same nodes to all"
+        )
     notes += sizing.notes(offered_load(trace, sum(layout.values()) * gpus_per_node))
     if scenario.not_profiled:
         notes.append(f"{scenario.not_profiled} (--profiling-nodes N sets N aside all the same)")

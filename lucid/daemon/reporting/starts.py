@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Mapping
-from dataclasses import field
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any
 
-from lucid.core.decision import Plan, Start
+from lucid.core.decision import Decision, Plan, Start
 from lucid.core.frozen import frozen_dataclass
 from lucid.core.job import Pending
+from lucid.core.reason import Reason
+from lucid.core.reasons.queue import Reserved
 from lucid.core.snapshot import Partition, Snapshot, opens_s
 from lucid.orchestrator.forecast.ranges import StartTimes, Wait
 from lucid.orchestrator.forecast.run_times import RunTimes
@@ -81,6 +83,37 @@ def starts_from_view(data: Any, snapshot: Snapshot, plan: Plan) -> StartsAhead |
     except KeyError:
         return None
     return StartsAhead(snapshot.now_s, spans, told.ahead_s, told.own_ahead_s, told.seen)
+
+
+def dated(reasons: Sequence[Reason], starts: StartsAhead | None) -> Sequence[Reason]:
+    """The reasons, in which nodes that are kept for a job are free when that job is expected to start, where that is
+    foreseen: people read one date. The same object where that changes nothing."""
+    spans = {} if starts is None else starts.starts_in_s
+    holders = [r.holder for r in reasons if isinstance(r, Reserved) and spans.get(r.holder) is not None]
+    if starts is None or not holders:
+        return reasons
+    at_s = {holder: starts.at_s + span[1] for holder in holders if (span := spans[holder]) is not None}
+    return tuple(
+        replace(r, until_s=at_s[r.holder]) if isinstance(r, Reserved) and r.holder in at_s else r for r in reasons
+    )
+
+
+def as_foreseen(plan: Plan, starts: StartsAhead | None) -> Plan:
+    """The plan with ``dated`` reasons; the plan itself where it keeps no nodes for jobs whose starts are foreseen."""
+    every = {id(one.reasons): one.reasons for part in plan.partitions.values() for one in part.decisions.values()}
+    made = {number: dated(reasons, starts) for number, reasons in every.items()}  # many decisions have the same ones
+    if all(made[number] is reasons for number, reasons in every.items()):
+        return plan
+
+    def of(decision: Decision) -> Decision:
+        found = made[id(decision.reasons)]
+        return decision if found is decision.reasons else replace(decision, reasons=tuple(found))
+
+    parts = {
+        name: replace(part, decisions={job_id: of(one) for job_id, one in part.decisions.items()})
+        for name, part in plan.partitions.items()
+    }
+    return replace(plan, partitions=parts)
 
 
 def _as_of(

@@ -9,10 +9,11 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any, Final
 
-from lucid.core.job import Job
+from lucid.core.job import Job, Pending
 from lucid.core.ledger import Ledger, gpus_by_node
 from lucid.core.placement import NodeGpus, Placement
-from lucid.core.reasons.queue import AsksForGpus, EverFits, Spread, Switches, TooLarge
+from lucid.core.reason import Reason
+from lucid.core.reasons.queue import AsksForGpus, EverFits, FreeGpus, HostFits, Spread, Switches, TooLarge
 from lucid.core.snapshot import Partition
 
 
@@ -95,6 +96,40 @@ def consolidated(
         if found is not None:
             return found
     return _below_switches(ledger, job, allowed, remainder_on_emptiest)
+
+
+def no_place(ledger: Ledger, entry: Pending) -> tuple[Reason, ...]:
+    """Why ``consolidated`` found nothing for a job."""
+    job = entry.job
+    free: tuple[Reason, ...] = (FreeGpus(job.gpus, ledger.largest, ledger.free, False),)
+    other = ledger.other_nodes(job)
+    if other is not None:
+        free = (*free, other)
+    closes = ledger.closes(job) if ledger.closing else None
+    if closes is not None:
+        free = (*free, closes)
+    switches = within_switches(ledger, job, None)
+    if switches is not None and not switches:
+        free = (*free, switches)
+    free = (*free, *ledger.held_by())
+    out = ledger.out()
+    if out is not None:
+        free = (*free, out)
+    gpus_out = ledger.gpus_out()
+    if gpus_out is not None:
+        free = (*free, gpus_out)
+    host = closes is None and ledger.host_limits and (job.cpus or job.mem_mib)
+    if host and _gpus_suffice(ledger, job.gpus) and consolidated(ledger, job) is None:  # else nodes are kept
+        return (*free, HostFits(job.cpus, job.mem_mib, False))
+    return free
+
+
+def _gpus_suffice(ledger: Ledger, gpus: int) -> bool:
+    """Whether enough GPUs are free on as few nodes as possible; if not, the missing resource is GPUs."""
+    whole, rest = divmod(gpus, ledger.gpus_per_node)
+    full = sum(count >= ledger.gpus_per_node for count in ledger.free_count)
+    part = any(rest <= count < ledger.gpus_per_node for count in ledger.free_count)
+    return full >= whole + (rest > 0 and not part)
 
 
 def _below_switches(

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from math import exp, inf, log
+from math import exp, inf, log, sqrt
 from typing import TYPE_CHECKING, Any
 
 from lucid.core.frozen import frozen_dataclass
@@ -149,6 +149,13 @@ class StartTimes:
         many starts these were."""
         long = [one.inside for one in self._done if one.real_s is not None and one.real_s > SHORT_S][-latest:]
         return (sum(long) / len(long) if long else 1.0), len(long)
+
+    @property
+    def misses(self) -> bool:
+        """Whether fewer of the latest starts than promised fell inside, beyond what chance explains (two standard
+        deviations)."""
+        share, count = self.coverage()
+        return count >= _ENOUGH and share < _INSIDE - 2.0 * sqrt(_INSIDE * (1.0 - _INSIDE) / count)
 
     def waits(self, job_id: str, wait: Wait, now_s: float) -> StartRange:
         """The range of a wait that begins now, which is remembered."""

@@ -20,12 +20,11 @@ from lucid.core.reason import Reason
 from lucid.core.reasons.queue import Backfill, FreeGpus, SlurmPriority
 from lucid.core.snapshot import Partition, Snapshot
 from lucid.core.times import ROUNDING, past
-from lucid.orchestrator.capacity.placement import Feasibility, consolidated, spread
+from lucid.orchestrator.capacity.placement import Feasibility, consolidated, no_place, spread
 from lucid.orchestrator.capacity.preemption import Claim, Yielding
 from lucid.orchestrator.capacity.timeline import GOES_S, End, Slot, Timeline
 from lucid.orchestrator.order.queue_order import in_precedence
 from lucid.orchestrator.order.quotas import Quotas
-from lucid.orchestrator.policies.queue import no_place
 from lucid.orchestrator.policies.waiting import SUBMITTED, PlainQueue, Shape, Shapes, WaitingJob, in_submission
 from lucid.orchestrator.policy import PartitionPolicy, PolicyRules
 

@@ -17,14 +17,15 @@ from lucid.core.placement import Placement
 from lucid.core.ports import Capability
 from lucid.core.prediction import Prediction
 from lucid.core.reason import Reason
-from lucid.core.reasons.queue import BehindHead, FairOrder, FreeGpus, HostFits, Preempted, Priority
+from lucid.core.reasons.queue import BehindHead, FairOrder, FreeGpus, Preempted, Priority
 from lucid.core.snapshot import Partition, Snapshot
 from lucid.core.times import ROUNDING
-from lucid.orchestrator.capacity.placement import Feasibility, consolidated, emptiest, spread, within_switches
+from lucid.orchestrator.capacity.placement import Feasibility, consolidated, emptiest, no_place, spread
 from lucid.orchestrator.capacity.preemption import Yielding
 from lucid.orchestrator.order.queue_order import in_precedence
 from lucid.orchestrator.order.quotas import Quotas
-from lucid.orchestrator.policies.waiting import PlainQueue
+from lucid.orchestrator.policies.backfill import BackfillPolicy
+from lucid.orchestrator.policies.waiting import PlainQueue, Shapes, WaitingJob
 from lucid.orchestrator.policy import PartitionPolicy, PolicyRules
 from lucid.orchestrator.rounds import RoundPolicy, after_round_s
 
@@ -46,53 +47,22 @@ def attained_s(entry: Pending | Running, now_s: float) -> float:
     return entry.ran_s
 
 
-def no_place(ledger: Ledger, entry: Pending) -> tuple[Reason, ...]:
-    """Why ``consolidated`` found nothing for a job."""
-    job = entry.job
-    free: tuple[Reason, ...] = (FreeGpus(job.gpus, ledger.largest, ledger.free, False),)
-    other = ledger.other_nodes(job)
-    if other is not None:
-        free = (*free, other)
-    closes = ledger.closes(job) if ledger.closing else None
-    if closes is not None:
-        free = (*free, closes)
-    switches = within_switches(ledger, job, None)
-    if switches is not None and not switches:
-        free = (*free, switches)
-    free = (*free, *ledger.held_by())
-    out = ledger.out()
-    if out is not None:
-        free = (*free, out)
-    gpus_out = ledger.gpus_out()
-    if gpus_out is not None:
-        free = (*free, gpus_out)
-    host = closes is None and ledger.host_limits and (job.cpus or job.mem_mib)
-    if host and _gpus_suffice(ledger, job.gpus) and consolidated(ledger, job) is None:  # else nodes are kept
-        return (*free, HostFits(job.cpus, job.mem_mib, False))
-    return free
-
-
-def _gpus_suffice(ledger: Ledger, gpus: int) -> bool:
-    """Whether enough GPUs are free on as few nodes as possible; if not, the missing resource is GPUs."""
-    whole, rest = divmod(gpus, ledger.gpus_per_node)
-    full = sum(count >= ledger.gpus_per_node for count in ledger.free_count)
-    part = any(rest <= count < ledger.gpus_per_node for count in ledger.free_count)
-    return full >= whole + (rest > 0 and not part)
-
-
 class QueuePolicy(PartitionPolicy):
-    """Sort, start from the front, stop at the first job that does not fit; in a pool, at the first of its VC.
+    """Sort, start from the front, stop at the first job that does not fit; in a pool, at the first of its VC. With
+    ``backfill`` go on behind it, as plain Slurm does: a job starts if by all time limits (estimates, where there is
+    none) no job before it starts later for that.
 
     Without a prediction a job's key is infinite: it comes last, never out."""
 
     rules = PolicyRules(claims=True, quotas=True, reads_trust=False)
 
-    def __init__(self, name: str, rule: str, keys: QueueKeys | None) -> None:
+    def __init__(self, name: str, rule: str, keys: QueueKeys | None, *, backfill: bool = False) -> None:
         """``keys``: ``None`` for the order of submission."""
         super().__init__()
         self.name = name
         self._rule = rule
         self._keys = keys
+        self._backfill = _backfilling() if backfill else None
         self._ledgers = Ledgers()
         self._queues: defaultdict[str, PlainQueue] = defaultdict(PlainQueue)
 
@@ -112,11 +82,15 @@ class QueuePolicy(PartitionPolicy):
         return Priority(*made, job.tier, job.nice)
 
     def plan_partition(self, partition: Partition, snapshot: Snapshot) -> PartitionPlan:
-        """Start jobs in order until one does not fit."""
+        """Start jobs in order until one does not fit, and with ``backfill`` those behind it that delay no other."""
         decisions: dict[str, Decision] = {}
         actions: list[Action] = []
         if not partition.pending:
             return PartitionPlan(decisions)
+        if self._backfill is not None:
+            shapes, order = Shapes(), self._in_order(partition, snapshot)
+            rows = [WaitingJob(entry, self._why(entry, snapshot), shapes.shape_of(entry.job)) for entry in order]
+            return self._backfill.plan_because(partition, snapshot, (), rows)
         now_s = snapshot.now_s
         ledger, feasible = self._ledgers.ledger_of(partition, now_s), Feasibility(partition)
         yielding = Yielding(partition, ledger, now_s)
@@ -159,6 +133,12 @@ class QueuePolicy(PartitionPolicy):
             decisions[job.id] = start
             actions.append(Action(job.id, partition.name, start))
         return PartitionPlan(decisions, tuple(actions), yielding.changes_s)
+
+
+def _backfilling() -> BackfillPolicy:
+    from lucid.config.policy import BackfillSettings
+
+    return BackfillPolicy(BackfillSettings())
 
 
 def _in_order(values: Sequence[float], entries: Sequence[Pending | Running]) -> list[int]:

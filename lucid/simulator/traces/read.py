@@ -177,4 +177,6 @@ def _nearest(first: str) -> str:
     name = min(lacking, key=lambda one: len(lacking[one]) / len(_NEEDED[one]))
     if 2 * len(lacking[name]) > len(_NEEDED[name]):
         return ""
+    if not lacking[name]:
+        return f"nearest is {name}, whose columns are spelt {', '.join(_NEEDED[name])}; "
     return f"nearest is {name}, which also needs {', '.join(lacking[name])}; "

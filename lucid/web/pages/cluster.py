@@ -13,6 +13,7 @@ from lucid.core.node import Node
 from lucid.core.reason import reason_from_dict
 from lucid.core.reasons.sharing import PairSpeed
 from lucid.core.snapshot import Partition
+from lucid.daemon.lending import lending_of
 from lucid.errors import StoreError
 from lucid.explain.formatting import duration
 from lucid.explain.reasons import power_words, window_dicts, window_words, windows_ahead
@@ -196,6 +197,7 @@ def _summary(view: View, part: Partition) -> Summary:
         "running": len(part.running),
         "packed": sum(entry.partner is not None for entry in part.running),
         "quotas": dict(part.quotas),
+        "vcs": lending_of(part) if part.quotas else {},
         "kept": view.kept.get(part.name, []),
     }
 

@@ -12,6 +12,7 @@ from lucid.core.decision import DecisionRow
 from lucid.core.job import Ended, Job, JobProfile, Pending, Running
 from lucid.core.reason import reason_from_dict
 from lucid.core.reasons.queue import PlainOrder
+from lucid.daemon.reporting.starts import dated
 from lucid.explain.endings import plain_ending, with_readings
 from lucid.explain.formatting import when
 from lucid.explain.live_story import known_story, why_nothing
@@ -58,6 +59,10 @@ def job(site: Site, viewer: Viewer, path: Mapping[str, str], asked: Mapping[str,
     if sight is Sight.NAMELESS:
         story, data = _nameless(site, viewer, story, data)
     shown = None if known is None else site.job_of(known, viewer)
+    if story.rows and entry is not None and isinstance(entry[1], Pending):  # what holds now
+        *before, last = story.rows
+        now = tuple(dated(last.reasons, site.source.forecasts.ahead))
+        story = replace(story, rows=[*before, replace(last, reasons=now)])
     pending = None if entry is None or not isinstance(entry[1], Pending) else (entry[0], entry[1])
     runs = entry[1] if entry is not None and isinstance(entry[1], Running) else None
     account = site.source.account_of.get(job_id) if sight is Sight.ALL else None

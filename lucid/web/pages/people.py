@@ -182,5 +182,6 @@ def _starts(site: Site) -> Starts:
         "of": count,
         "median_error_s": errors[len(errors) // 2] if errors else None,
         "_error": duration(errors[len(errors) // 2]) if errors else "",
+        "_misses": times.misses,
         "rows": long,
     }

@@ -70,12 +70,13 @@ class Totals(TypedDict):
 
 
 class Summary(Totals):
-    """The summary of one partition."""
+    """The summary of one partition. ``vcs``: of a pool, what each VC may have, holds and has borrowed, in GPUs."""
 
     name: str
     profiling: bool
     mode: str
     quotas: dict[str, int]
+    vcs: Mapping[str, Mapping[str, int]]
     kept: list[dict[str, Any]]
 
 
@@ -343,6 +344,7 @@ class Starts(TypedDict):
     median_error_s: float | None
     rows: list[dict[str, Any]]
     _error: str
+    _misses: bool
 
 
 class HealthPage(TypedDict):

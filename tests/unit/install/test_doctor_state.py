@@ -273,10 +273,12 @@ def test_a_slurm_that_does_not_answer_is_bad_and_ends_with_1(home: Home) -> None
     assert "check slurm.prefix" in done.output
 
 
-@pytest.mark.parametrize(("inside", "told"), [(20, True), (50, False)])
-def test_forecasts_that_do_not_hold_are_told(home: Home, inside: int, told: bool) -> None:
+@pytest.mark.parametrize(
+    ("inside", "of", "told"), [(20, 60, True), (44, 60, False), (50, 60, False), (5, 13, True), (9, 13, False)]
+)
+def test_forecasts_that_do_not_hold_are_told(home: Home, inside: int, of: int, told: bool) -> None:
     times, now_s = StartTimes(), 0.0
-    for number in range(60):
+    for number in range(of):
         said = times.waits(f"{number}", Wait("vc", 1, 1000.0), now_s)
         now_s += said.likely_s if number < inside else said.late_s + 1000.0
         times.started(f"{number}", now_s)

@@ -15,14 +15,15 @@ from builders import VC, nodes, part, snap, waits
 from daemon_site import Site
 from fake_slurm import FakeSlurm
 from lucid.config.live import DaemonSettings
-from lucid.core.decision import Action, PartitionPlan, Plan
+from lucid.core.decision import Action, Hold, PartitionPlan, Plan
 from lucid.core.job import Job
+from lucid.core.reasons.queue import FreeGpus, Reserved
 from lucid.daemon.build import Parts
 from lucid.daemon.learning.child import ended_from
 from lucid.daemon.learning.models import WithContention
 from lucid.daemon.loop import Daemon
 from lucid.daemon.reporting import replan as last_plan
-from lucid.daemon.reporting.starts import STARTS, Span, StartsAhead, starts_from_view
+from lucid.daemon.reporting.starts import STARTS, Span, StartsAhead, as_foreseen, starts_from_view
 from lucid.errors import ActionRefused, ClusterError, ClusterUnavailable
 from lucid.models.history import HistoryPredictor
 from lucid.slurm.accounting import Accounted, accounted_from
@@ -296,6 +297,17 @@ def test_now_is_told_of_the_jobs_that_the_plan_starts_and_of_no_other() -> None:
 def test_it_does_not_hold_where_it_is_old_or_knows_not_all_who_wait() -> None:
     assert told(39.0, a=None, b=None) is None
     assert told(100.0, a=(5, 10, 20)) is None
+
+
+def test_a_reservation_has_the_date_of_its_jobs_start_on_every_page() -> None:
+    """Nodes are kept for ``a`` until 900 s by estimates; forecasts, which were off so far, say 400 s."""
+    kept, other = Reserved("a", 900.0, 60.0, 4), FreeGpus(8, 0, 0, False)
+    plan = Plan(100.0, {VC: PartitionPlan({"a": Hold((other, kept)), "b": Hold((kept,)), "c": Hold((other,))})})
+    found = as_foreseen(plan, StartsAhead(100.0, {"a": (200, 300, 500), "b": None})).partitions[VC].decisions
+    dates = {job: [r.until_s for r in made.reasons if isinstance(r, Reserved)] for job, made in found.items()}
+    assert dates == {"a": [400.0], "b": [400.0], "c": []}
+    assert as_foreseen(plan, None) is plan
+    assert as_foreseen(plan, StartsAhead(100.0, {"a": None})) is plan, "the plan's own date is all that is known"
 
 
 @pytest.mark.parametrize("written", [None, {}, [], {"at_s": "x", "starts": {}, "own_ahead_s": {}, "ahead_s": 1.0}])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -27,10 +28,12 @@ from builders import (
 from lucid.config.load import settings_from
 from lucid.config.policy import BackfillSettings
 from lucid.core.decision import Hold, PartitionPlan, Start
+from lucid.core.job import Pending, Running
 from lucid.core.node import Node
 from lucid.core.reasons.queue import Backfill, FairOrder, NodesOut, SlurmBars, SlurmPriority
 from lucid.core.snapshot import Partition, Snapshot
 from lucid.orchestrator.policies.backfill import BackfillPolicy, limit_s
+from lucid.orchestrator.policies.queue import QueuePolicy
 from lucid.orchestrator.registry import ESTIMATES, Estimates, requirements_of
 from lucid.simulator.scenario import Scenario, simulate
 
@@ -55,6 +58,19 @@ def test_a_job_that_ends_by_its_limit_before_the_head_starts_goes_first() -> Non
     test = reason(plan.decisions["short"], Backfill)
     assert (test.ahead, test.limit_s, bool(test)) == (1, 1.9 * HOUR, True)
     assert kinds(plan.decisions["head"]) == ["FairOrder", "FreeGpus"]
+
+
+@pytest.mark.parametrize(("limit_h", "started"), [(1.9, {"short": "n2"}), (2.1, {})])
+def test_an_order_of_ones_own_backfills_where_it_is_asked_to(limit_h: float, started: dict[str, str]) -> None:
+    def fewest_last(entries: Sequence[Pending | Running], _known: object, _now_s: float) -> list[float]:
+        return [-entry.job.gpus for entry in entries]
+
+    running = [runs("a", "n1:0-3", job={"time_limit_s": HOUR}), runs("b", "n2:0-1", job={"time_limit_s": 2 * HOUR})]
+    pending = [waits("short", 2, 1.0, time_limit_s=limit_h * HOUR), waits("head", 8, 2.0, time_limit_s=HOUR)]
+    scene = snap(10.0, part(nodes(2, 4), pending, running))
+    policy = QueuePolicy("widest", "most GPUs first", fewest_last, backfill=True)
+    assert starts(policy.plan(scene).partitions[VC]) == started
+    assert starts(QueuePolicy("widest", "", fewest_last).plan(scene).partitions[VC]) == {}
 
 
 def test_a_job_that_would_delay_the_head_waits() -> None:

@@ -93,6 +93,17 @@ def test_a_policy_of_ones_own_runs_beside_the_others_and_is_forgotten(month: Pat
         fifo.__name__ = "widest"
 
 
+def plain(settings: PolicySettings, predictor: Predictor) -> QueuePolicy:
+    return QueuePolicy("plain", "submission", None, backfill=True)
+
+
+def test_an_order_of_ones_own_that_backfills_is_plain_slurm_in_order_of_submission(month: Path) -> None:
+    runs = lucid.replay(month / "month.csv", policies=["backfill", plain, "fifo"], vcs=month / "vcs.csv")
+    starts = {name: list(run.jobs().start_s) for name, run in runs.items()}
+    assert starts["plain"] == starts["backfill"] != starts["fifo"]
+    assert any("not an even comparison" in note and "--lending off" in note for note in runs.notes)
+
+
 @pytest.mark.parametrize(
     ("options", "says"),
     [
@@ -124,6 +135,18 @@ def test_the_notebooks_run(path: Path, month: Path, monkeypatch: pytest.MonkeyPa
         if cell["cell_type"] == "code":
             exec(compile("".join(cell["source"]), path.name, "exec"), known)
     assert "lucid" in known["runs"]
+
+
+def test_the_first_example_of_a_policy_runs(
+    month: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(month)
+    code = (
+        (ROOT / "docs" / "write-a-policy.md").read_text(encoding="utf-8").split("```python\n", 1)[1].split("```")[0]
+    )
+    assert code.count("\n") == 6
+    exec(compile(code, "write-a-policy.md", "exec"), {})
+    assert "widest" in capsys.readouterr().out
 
 
 A, B = JobProfile(1.0, 1.0, 1.0, workload="a|x|64|0"), JobProfile(1.0, 1.0, 1.0, workload="b|x|64|1")

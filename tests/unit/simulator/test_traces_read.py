@@ -202,6 +202,25 @@ def test_byte_order_mark_and_windows_line_ends(tmp_path: Path) -> None:
     assert read_trace(path).jobs == read_trace(ASSETS / "philly.csv").jobs
 
 
+SMALL = "job_id,user,vc,gpu_num,submit_time,duration\n"
+
+
+@pytest.mark.parametrize(
+    ("times", "epoch_s"), [(("100", "160"), None), (("2026-05-01 08:00", "2026-05-01T08:01:00"), 1777622400.0)]
+)
+def test_the_smallest_natural_table_is_read_with_seconds_or_dates(
+    tmp_path: Path, times: tuple[str, str], epoch_s: float | None
+) -> None:
+    path = tmp_path / "small.csv"
+    path.write_text(f"{SMALL}a1,ann,vision,1,{times[0]},3600\na2,bob,speech,8,{times[1]},7200\n")
+    trace = read_trace(path)
+    assert [(item.job.id, item.job.user, item.job.submit_s, item.profile) for item in trace.jobs] == [
+        ("a1", "ann", 0.0, None),
+        ("a2", "bob", 60.0, None),
+    ]
+    assert trace.epoch_s == epoch_s
+
+
 PHILLY = "timestamp,duration,num_gpus,gpu_time,cluster\n"
 PACK = "job_id,vc,gpu_num,submit_time,duration,gpu_util,gmem_util,gmem\n"
 SACCT = "JobID|Submit|Elapsed|State|AllocTRES|ReqMem|Timelimit\n1|1700000000|00:09|FAILED|gres/gpu=1||\n"
@@ -228,6 +247,8 @@ GOOD = "2017-10-09 07:01:55,66.0,1,66.0,red\n"
         (PACK + "1,a,1,0,5,1,1,1\n1,a,1,0,5,1,1,1\n", 3, "job_id", "'1'", "line 2 has already", "duplicate job id"),
         (PACK + "1,a,1,0,5,1,1,1\n2,a,1,0,5,101,1,1\n", 3, "gpu_util", "'101'", "above 100", None),
         (PACK + "1,a,1,0,5,1,1,1\n2,a,1,0,5,1,,1\n", 3, "gmem_util", "''", "not a number", None),
+        (SMALL + "1,u,a,1,0,5\n2,u,a,1,2026-05-01 08:00,5\n", 3, "submit_time", "'2026-05", "all as dates", None),
+        (SMALL + "1,u,a,1,2026-05-01,5\n2,u,a,1,60,5\n", 3, "submit_time", "'60'", "times as seconds, or", None),
         (SACCT + "x|1|00:09|FAILED|||\n", 3, "JobID", "'x'", "Slurm job id", None),
         (SACCT + "2|Unknown|00:09|FAILED|gres/gpu=1||\n", 3, "Submit", "'Unknown'", "not a date", None),
         (SACCT + "2|1700000000|9|FAILED|gres/gpu=1||\n", 3, "Elapsed", "'9'", "not an elapsed time", None),
@@ -292,6 +313,7 @@ def test_unclosed_quote_stops_even_when_bad_rows_are_skipped(tmp_path: Path) -> 
             "job_id,vc,gpu_num,submit_time\n",
             "column 'duration': missing from the header (found: job_id, vc",
         ),
+        ("Job_ID,VC,GPU_num,Submit_time,Duration\n", "nearest is pack, whose columns are spelt job_id, vc, gpu_num"),
         ("timestamp,num_gpus,duration\n", "column 'cluster': missing from the header (found: timestamp, num_gpus"),
         ("job_id,gpu_num,cpu_num\n", "column 'vc': missing"),
         ("JobID|Submit|State|Elapsed\n", "column 'AllocTRES': missing from the header (found: JobID, Submit"),

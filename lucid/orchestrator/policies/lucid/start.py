@@ -17,13 +17,12 @@ from lucid.core.reason import Reason
 from lucid.core.reasons.queue import FreeGpus, Priority
 from lucid.core.reasons.sharing import SharedBy
 from lucid.core.snapshot import Partition, Snapshot
-from lucid.orchestrator.capacity.placement import consolidated, domains, spread
+from lucid.orchestrator.capacity.placement import consolidated, domains, no_place, spread
 from lucid.orchestrator.capacity.preemption import Yielding
 from lucid.orchestrator.capacity.reservations import PLAN_AGAIN_S, NodeReservation, NodeReservations
 from lucid.orchestrator.capacity.timeline import End, Timeline, expected_ends
 from lucid.orchestrator.order.queue_order import QueuedJob
 from lucid.orchestrator.order.quotas import Quotas
-from lucid.orchestrator.policies.queue import no_place
 
 if TYPE_CHECKING:
     from lucid.config.policy import PolicySettings

@@ -28,10 +28,9 @@ from lucid.core.reasons.queue import BehindHead, FreeGpus, Priority
 from lucid.core.reasons.sharing import Interleaved, Overlaps, SlowBefore
 from lucid.core.snapshot import Partition, Snapshot
 from lucid.core.times import reached
-from lucid.orchestrator.capacity.placement import Feasibility, consolidated
+from lucid.orchestrator.capacity.placement import Feasibility, consolidated, no_place
 from lucid.orchestrator.policies.muri.grouping import Group, GroupingOptions, group_period
 from lucid.orchestrator.policies.muri.interleave import MOST_CONFLICT, NO_OVERHEAD, MuriJob, Overhead, conflict
-from lucid.orchestrator.policies.queue import no_place
 
 _LEAST_KEPT = 0.75
 """The least share of the promised speed: a group below it has broken its promise. Speeds are measured within 0.07 on

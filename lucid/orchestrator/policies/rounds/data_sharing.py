@@ -23,8 +23,7 @@ from lucid.core.prediction import Prediction
 from lucid.core.reason import Reason
 from lucid.core.reasons.queue import BehindHead, FairOrder, FreeGpus, Rescaled
 from lucid.core.snapshot import WAITING_ORDER, Partition, Snapshot
-from lucid.orchestrator.capacity.placement import Feasibility, consolidated, own_first
-from lucid.orchestrator.policies.queue import no_place
+from lucid.orchestrator.capacity.placement import Feasibility, consolidated, no_place, own_first
 from lucid.orchestrator.policies.rounds.expansion import ElasticJob, EpochTimes, best_fit, ef_gpus, rescale
 from lucid.orchestrator.policy import PartitionPolicy, PolicyRules
 

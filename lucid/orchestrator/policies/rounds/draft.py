@@ -16,8 +16,8 @@ from lucid.core.placement import NodeGpus, Placement, placement_gpus
 from lucid.core.reason import Reason
 from lucid.core.reasons.queue import FairOrder, FreeGpus, Preempted
 from lucid.core.snapshot import Partition
-from lucid.orchestrator.capacity.placement import Feasibility, consolidated, own_first
-from lucid.orchestrator.policies.queue import attained_s, no_place
+from lucid.orchestrator.capacity.placement import Feasibility, consolidated, no_place, own_first
+from lucid.orchestrator.policies.queue import attained_s
 
 Ints = NDArray[np.intp]
 Entry = Pending | Running

@@ -7,12 +7,11 @@ limits; a column ``wall_time`` (seconds, 0 for none) is one."""
 from __future__ import annotations
 
 from lucid.accounting.log_rows import ReadOptions, Row, Source
-from lucid.simulator.traces.formats.pack import profile_of
+from lucid.simulator.traces.formats.pack import NEEDED, needed, profile_of
 from lucid.simulator.traces.record import Draft, Trace, collect_csv
 
 ABOUT = "a Helios cluster_log.csv"
-NEEDED = ("job_id", "vc", "gpu_num", "submit_time", "duration")
-_PROFILE = ("gpu_util", "gmem_util", "gmem")
+__all__ = ["ABOUT", "NEEDED", "read"]
 
 
 def read(source: Source, header: list[str], header_line: int, options: ReadOptions) -> Trace:
@@ -20,9 +19,7 @@ def read(source: Source, header: list[str], header_line: int, options: ReadOptio
 
     Raises:
         TraceError: a missing column, or a bad row that is not to be skipped."""
-    has_profile = any(column in header for column in _PROFILE)
-    needed = NEEDED + (_PROFILE if has_profile else ())
-    return collect_csv(source, header, header_line, needed, ABOUT, _parse, options, lambda first_s: first_s)
+    return collect_csv(source, header, header_line, needed(header), ABOUT, _parse, options, lambda first_s: first_s)
 
 
 def _parse(row: Row) -> Draft:

@@ -1,33 +1,65 @@
-"""Reads packs: traces with a measured workload per job, as the published Lucid simulator reads them.
+"""Reads packs: one job a row, with a measured workload where the file has those columns, as the published Lucid
+simulator reads them.
 
-Submit times are seconds from the first job, durations seconds; rows are in the order in which equal submit times are
-served. The full Helios logs have the same columns about the workload."""
+Submit times are seconds, from any beginning, or dates; durations are seconds. Rows are in the order in which equal
+submit times are served. The full Helios logs have the same columns about the workload."""
 
 from __future__ import annotations
 
-from lucid.accounting.log_rows import ReadOptions, Row, Source
-from lucid.core.job import JobProfile
-from lucid.simulator.traces.record import Draft, Trace, collect_csv, no_date
+from collections.abc import Sequence
 
-ABOUT = "a pack CSV with measured workloads"
-NEEDED = ("job_id", "vc", "gpu_num", "submit_time", "duration", "gpu_util", "gmem_util", "gmem")
+from lucid.accounting.log_rows import BadCell, ReadOptions, Row, Source
+from lucid.core.job import JobProfile
+from lucid.simulator.traces.record import Draft, Trace, collect_csv
+
+ABOUT = "a CSV of jobs"
+NEEDED = ("job_id", "vc", "gpu_num", "submit_time", "duration")
+_READINGS = ("gpu_util", "gmem_util", "gmem")
 _LABEL_COLUMNS = ("model", "dataset", "batchsize", "amp")
 
 
 def read(source: Source, header: list[str], header_line: int, options: ReadOptions) -> Trace:
-    """Read a pack.
+    """Read a pack. Its first job says whether submit times are seconds or dates.
 
     Raises:
         TraceError: a missing column, or a bad row that is not to be skipped."""
-    return collect_csv(source, header, header_line, NEEDED, ABOUT, _parse, options, no_date)
+    dated: list[bool] = []
+
+    def draft(row: Row) -> Draft:
+        if not dated:
+            dated.append(not _is_number(row.text("submit_time")))
+        try:
+            return _parse(row, row.date_s("submit_time") if dated[0] else row.real("submit_time"))
+        except BadCell as bad:
+            if bad.column == "submit_time":
+                bad.remedy = "write all submit times as seconds, or all as dates such as 2020-04-13 08:30:00"
+            raise
+
+    def epoch(first_s: float) -> float | None:
+        return first_s if dated[0] else None
+
+    return collect_csv(source, header, header_line, needed(header), ABOUT, draft, options, epoch)
 
 
-def _parse(row: Row) -> Draft:
+def needed(header: Sequence[str]) -> tuple[str, ...]:
+    """The columns that a file with this header has to have: all readings, or none."""
+    return NEEDED + (_READINGS if any(column in header for column in _READINGS) else ())
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _parse(row: Row, submit_s: float) -> Draft:
     return Draft(
         id=row.name("job_id"),
         vc=row.name("vc"),
         gpus=row.whole("gpu_num"),
-        submit_s=row.real("submit_time"),
+        submit_s=submit_s,
         duration_s=row.real("duration"),
         user=row.text("user"),
         amp=row.flag_or_none("amp"),
