@@ -14,6 +14,9 @@ PACK := build/packages/tools/.installed
 PACK_FLAGS ?=
 # Sphinx, for the site alone: docs/decisions/0057-site.md.
 SITE := build/docs/.installed
+# submitit and its like, for make clients alone: outside of the clone, for all of this user's clones.
+CLIENTS := $(HOME)/.cache/lucid/clients
+CLIENTS_NEED := 'submitit==1.5.4' 'dask-jobqueue==0.9.0' 'parsl==2026.10.26' 'snakemake==9.27.1' 'snakemake-executor-plugin-slurm==2.8.0'
 # Ansible, for the role's test alone.
 ANSIBLE := build/ansible/.installed
 # Each drives a testbed of its own (about 300 MB); the tests mostly wait.
@@ -36,7 +39,7 @@ export LUCID_SHARED ?= $(abspath ../shared)
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help install install-locked lock sbom audit deb rpm lint-packages release build-release demo cluster demo-slurm demo-elastic \
-	campaign slurm-suite cluster-down check guard test typed test-times test-adaptdl test-examples e2e \
+	campaign slurm-suite clients cluster-down check guard test typed test-times test-adaptdl test-examples e2e \
 	nightly golden mutants bench lint types fast docs clean
 
 help: ## this list
@@ -159,6 +162,11 @@ e2e: $(STAMP) ## every test on a real Slurm, SUITE=trixie|sid; FOR="path…": th
 
 sbatch-fuzz: $(STAMP) ## random sbatch, srun and salloc lines on plain Slurm and under Lucid: SEED=n CASES=n, CASE=n, LINE="…", PLAIN=1, or WALK=150 operations (root; 2 s a line)
 	@$(BIN)/python tools/sbatch_fuzz --seed $(SEED) --cases $(or $(CASES),100) $(if $(CASE),--case $(CASE)) $(if $(LINE),--line '$(LINE)') $(if $(WALK),--walk $(WALK)) $(if $(PLAIN),--plain) $(if $(JSON),--json)
+
+clients: $(STAMP) ## submitit, dask-jobqueue, parsl, snakemake, and what Lightning and Nextflow type, on plain Slurm and in pack mode (root; 15 minutes)
+	@test -x $(CLIENTS)/bin/python || $(PYTHON) -m venv $(CLIENTS)
+	@$(CLIENTS)/bin/python -m pip install --quiet --disable-pip-version-check $(CLIENTS_NEED)
+	@$(BIN)/python tools/clients --python $(CLIENTS)/bin/python $(if $(ONLY),--only $(ONLY))
 
 nightly: $(STAMP) ## all that make test leaves out: slow tests, every example, large randomised safety runs
 	LUCID_NIGHTLY=1 $(BIN)/python -m pytest -n 2 --ignore=tests/e2e

@@ -150,15 +150,18 @@ local function by_task(options)
   return count, text, typed
 end
 
--- Slots of the job in which the step is to run; nil where it holds none. Within the job its environment tells. From
--- elsewhere (srun --jobid) Slurm is asked, and only about a step that says something of GPUs.
+-- Slots of the job in which the step is to run; nil where it holds none. Within the job its environment tells, unless a
+-- program (Snakemake) took Slurm's variables out. There, and from elsewhere (srun --jobid), Slurm is asked, and only about
+-- a step that says something of GPUs.
 local function slots_of(options)
   local job, ours = options["jobid"] or "", os.getenv("SLURM_JOB_ID") or ""
-  if options["type"] ~= "srun" then
+  local here = not job:find("^%d+$") or job == "0" or job == ours
+  if options["type"] ~= "srun" or (here and ours == "") then
     return nil
-  elseif not job:find("^%d+$") or job == "0" or job == ours then
-    return ours ~= "" and variable("SLURM_SHARDS_ON_NODE") or nil
+  elseif here and (os.getenv("SLURM_SHARDS_ON_NODE") or os.getenv("SLURM_GPUS_ON_NODE")) then
+    return variable("SLURM_SHARDS_ON_NODE")
   end
+  job = here and (ours:match("^%d+$") or "0") or job
   local told = slurm.json_cli_options(options)
   for _, word in ipairs({ "gres", "gpu", "tres" }) do
     if told:find('"[%w-]*' .. word .. '[%w-]*":') then

@@ -89,7 +89,7 @@ class Node:
 
     def gpus(self, job: str) -> frozenset[int] | None:
         """Those that a job holds here, as slurmctld says; none where it is not here (any more). ``None``: nobody
-        knows, as of one that completes, of which slurmctld may tell no GPUs."""
+        knows, as of one that completes: until its epilog has ended it is here, and slurmctld tells no GPUs of it."""
         said = self._ask(["scontrol", "show", "job", "-d", job])
         records = [] if said is None else re.split(r"\n(?=JobId=)", said)
         record = next((one for one in records if re.match(rf"JobId={job}\b", one)), "")
@@ -100,7 +100,7 @@ class Node:
         for names, gres in lines:
             listed = self._ask(["scontrol", "show", "hostnames", names]) if re.search(r"[\[,]", names) else names
             if listed is None or self._name in listed.split():
-                return None if listed is None else _of_gres(gres)
+                return None if listed is None or (state[1] == "COMPLETING" and not gres) else _of_gres(gres)
         return frozenset() if lines else None
 
     def noted(self, job: str) -> tuple[frozenset[int], bool] | None:

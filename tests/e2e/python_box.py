@@ -30,10 +30,10 @@ def copy(path: Path, to: Path) -> None:
 
 @contextmanager
 def python_in(box: Box, python: str, home: str) -> Iterator[MountedPython]:
-    """``python``, an interpreter of a virtual environment with PyTorch, below the folder ``home`` of the testbed."""
-    asked = "import sys, torch; print(sys.base_prefix, torch.__path__[0], *sys.version_info[:2])"
+    """``python``, an interpreter of a virtual environment, below the folder ``home`` of the testbed."""
+    asked = "import sys, sysconfig; print(sys.base_prefix, sysconfig.get_path('purelib'), *sys.version_info[:2])"
     said = subprocess.run([python, "-c", asked], capture_output=True, text=True, check=True).stdout.split()
-    base, site, version = said[0], str(Path(said[1]).parent), ".".join(said[2:])
+    base, site, version = said[0], said[1], ".".join(said[2:])
     mounts = []
     for name, source in (("python", base), ("site", site)):
         (box.root / home / name).mkdir(parents=True, exist_ok=True)

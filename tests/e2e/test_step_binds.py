@@ -18,6 +18,8 @@ STEPS = (
     "srun --ntasks-per-gpu=2 --gpus=2", "SLURM_NTASKS_PER_GPU=1 srun", "srun --ntasks-per-gpu=1 --gres=gpu:1",
     "SLURM_NTASKS_PER_TRES=2 srun", "env -u SLURM_MEM_PER_NODE SLURM_MEM_PER_GPU=200 srun -n2",
     "SLURM_CPUS_PER_GPU=2 srun -n2 --gpus=2",
+    # as Snakemake: the variables of Slurm are taken out of the environment
+    *(f"env -i PATH=$PATH SLURM_JOB_ID=$SLURM_JOB_ID srun {gpus}" for gpus in ("-n2 --gpus=2", "-n1 --gpus=1")),
 )  # fmt: skip
 """On four tasks and two GPUs."""
 REFUSED = {

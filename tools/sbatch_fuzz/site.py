@@ -21,11 +21,11 @@ __all__ = ["knowing", "make_plain", "up"]
 
 
 @contextmanager
-def knowing(box: Box) -> Iterator[Lucidd]:
-    """A lucidd that has measured Alice's program on each number of GPUs."""
+def knowing(box: Box, restarts: str = "allowed") -> Iterator[Lucidd]:
+    """A lucidd that has measured Alice's program on each number of GPUs. ``restarts``: as ``Lucidd`` has it."""
     with tempfile.TemporaryDirectory() as folder:
         Path(folder).chmod(0o755)
-        daemon = Lucidd(box, Path(folder) / "state", t_prof_s=6.0)
+        daemon = Lucidd(box, Path(folder) / "state", t_prof_s=6.0, restarts=restarts)
         has_measured(daemon, NAME)
         try:
             daemon.start()

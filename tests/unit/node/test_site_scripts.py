@@ -37,7 +37,8 @@ class Node:
         )
         self.program("scontrol", answers + "echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1\n")
         self.log = folder / "log"
-        self.lines: list[str] = []
+        self.steps: tuple[str, ...] = ()
+        """Jobs with a step here, of which ``call`` is to know: this machine may have a testbed's."""
 
     def program(self, name: str, text: str) -> Path:
         path = self.bin / name
@@ -74,8 +75,10 @@ class Node:
     def call(self, context: str, job: str, told: str = "") -> int:
         """The same without the shell."""
         environ = {key.encode(): value.encode() for key, value in self.environ(context, job, told).items()}
+        steps = [one for one in site.running() if one in self.steps]
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(site, "_environ", lambda: environ)
+            patch.setattr(site, "running", lambda: steps)
             return site.run_scripts(f"site-{context}", self.etc / "node.conf")
 
     def said(self) -> list[str]:
@@ -169,7 +172,7 @@ def test_what_is_left_of_a_job_that_is_gone_counts_no_more_and_one_that_complete
     node.runs("7", "shard:g0:1(1/2,0/2)")
     node.call("prolog", "7", "0")
     node.runs("8", "shard:g0:1(1/2,0/2)")
-    (node.jobs / "7").write_text("JobId=7 JobName=x\n   JobState=COMPLETING Reason=None\n")
+    node.runs("7", "", "COMPLETING")  # as Slurm answers until the epilog has ended
     node.call("prolog", "8", "0")
     assert node.said() == ["pro 7 0 0"]
     (node.jobs / "7").unlink()  # slurmd was killed: no epilog
@@ -184,6 +187,7 @@ def test_who_ran_before_the_wrapper_came_is_known_and_a_silent_slurmctld_ends_no
     with_choice(node, "first-last")
     node.runs("6", "gpu:g1:1(IDX:1)")
     node.runs("7", "shard:g0:1(1/2,0/2),shard:g1:1(0/2,1/2)")
+    node.steps = ("6",)
     with subprocess.Popen(["slurmstepd: [6.batch]", "60"], executable=str(shutil.which("sleep"))) as step:
         node.call("prolog", "7", "1")
         step.kill()
@@ -220,6 +224,7 @@ class Site(RuleBasedStateMachine):
         self.folder = Path(f"/dev/shm/lucid-site.{os.getpid()}" if Path("/dev/shm").is_dir() else "/tmp/lucid-site")
         shutil.rmtree(self.folder, ignore_errors=True)
         self.alive: dict[str, frozenset[int]] = {}
+        self.completing = set[str]()
         self.files: dict[int, str] = {}
         self.silent = False
         self.next = 1
@@ -233,8 +238,10 @@ class Site(RuleBasedStateMachine):
         job = command[-1]
         if job not in self.alive:
             return ""
-        gres = ",".join(f"gpu:g{gpu}:1(IDX:{gpu})" for gpu in sorted(self.alive[job]))
-        return f"JobId={job} JobName=x\n   JobState=RUNNING\n     Nodes=n1 CPU_IDs=0 Mem=1 GRES={gres}\n"
+        state, gres = "RUNNING", ",".join(f"gpu:g{gpu}:1(IDX:{gpu})" for gpu in sorted(self.alive[job]))
+        if job in self.completing:
+            state, gres = "COMPLETING", ""
+        return f"JobId={job} JobName=x\n   JobState={state}\n     Nodes=n1 CPU_IDs=0 Mem=1 GRES={gres}\n"
 
     def call(self, verb: str, job: str) -> int:
         def run(env: Mapping[bytes, bytes] | None) -> int:
@@ -271,13 +278,24 @@ class Site(RuleBasedStateMachine):
         assert self.call("site-epilog", job) == 0
         self.silent = False
         del self.alive[job]
+        self.completing.discard(job)
+
+    @precondition(lambda self: self.alive)
+    @rule(data=st.data())
+    def completes(self, data: st.DataObject) -> None:
+        """Its epilog is yet to run, and others may start before that."""
+        noted = {path.name for path in (self.folder / "n1/jobs").glob("*")}
+        self.completing |= data.draw(st.frozensets(st.sampled_from(sorted(self.alive)))) & noted
 
     @precondition(lambda self: self.alive)
     @rule(data=st.data())
     def lost(self, data: st.DataObject) -> None:
         """slurmd is killed: the epilog never runs."""
-        del self.alive[data.draw(st.sampled_from(sorted(self.alive)))]
+        job = data.draw(st.sampled_from(sorted(self.alive)))
+        del self.alive[job]
+        self.completing.discard(job)
 
+    @precondition(lambda self: not self.completing)
     @rule()
     def boot(self) -> None:
         """The node boots: jobs and /run are gone; or only the folder is lost."""
