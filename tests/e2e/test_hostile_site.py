@@ -16,7 +16,7 @@ from test_site_prologs import EPILOG, PROLOG, WRAPPER, began, drained
 from sbatch_fuzz.site import make_plain
 from testbed import cli
 
-PLUGIN = """-- The site's own plugin. Lucid's is joined to it as docs/slurm-install.md says.
+PLUGIN = """-- The site's own plugin. Lucid's is joined to it as docs/files.md says.
 local file, lucid = io.open("/etc/slurm/lucid/job_submit.lua"), {}
 if file then
   file:close()
