@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -52,51 +51,29 @@ EXPORTER = {
 """What exporters type, and how many fields they read of each line."""
 
 
-@contextmanager
-def hostile(box: Box, packed: bool) -> Iterator[None]:
+def make_hostile(box: Box, packed: bool) -> None:
     """Slurm is as that site has it."""
     folder, etc = box.root / "opt/site", box.root / "etc/slurm"
-    plugin, conf, nodes, node = (
-        etc / name for name in ("job_submit.lua", "slurm.conf", "lucid.slurm.conf", "lucid/node.conf")
-    )
+    plugin, conf, nodes = (etc / name for name in ("job_submit.lua", "slurm.conf", "lucid.slurm.conf"))
     folder.mkdir()
     for name, text in (("prolog", PROLOG), ("epilog", EPILOG), ("writer", WRITER)):
         (folder / name).write_text(text)
         (folder / name).chmod(0o755)
-    kept = {path: path.read_bytes() for path in (plugin, conf, nodes) if packed or path != plugin}
-    sets = re.sub(
-        r"(?m)^PartitionName=(vc-\w) Nodes=(\S+)",
-        r"NodeSet=of-\1 Nodes=\2\nPartitionName=\1 Nodes=of-\1",
-        nodes.read_text(),
-    )
-    nodes.write_text(sets)
+    named = r"NodeSet=of-\1 Nodes=\2\nPartitionName=\1 Nodes=of-\1"
+    nodes.write_text(re.sub(r"(?m)^PartitionName=(vc-\w) Nodes=(\S+)", named, nodes.read_text()))
+    site = "Prolog=/opt/site/prolog\nProlog=/opt/site/writer\nEpilog=/opt/site/epilog\nJobSubmitPlugins=lua\n"
     if packed:
-        (etc / "lucid/job_submit.lua").write_bytes(kept[plugin])
-        names = {"Prolog": [WRAPPER], "Epilog": [WRAPPER]}
-        node.write_text(
+        plugin.rename(etc / "lucid/job_submit.lua")
+        site = f"Prolog={WRAPPER}\nEpilog={WRAPPER}\n"
+        (etc / "lucid/node.conf").write_text(
             "site-prolog /opt/site/prolog\nsite-prolog /opt/site/writer\nsite-epilog /opt/site/epilog\n"
             "site-run first-last /opt/site/prolog\nsite-run first-last /opt/site/epilog\n"
         )
-    else:
-        names = {"Prolog": ["/opt/site/prolog", "/opt/site/writer"], "Epilog": ["/opt/site/epilog"]}
-    lines = [f"{key}={name}" for key, scripts in names.items() for name in scripts]
     plugin.write_text(PLUGIN)
-    conf.write_text("\n".join([*lines, *(() if packed else ("JobSubmitPlugins=lua",)), conf.read_text()]))
+    conf.write_text(site + conf.read_text())
     box.run("scontrol", "reconfigure")
-    box.wait("the site's prolog", lambda: names["Prolog"][0] in box.run("scontrol", "show", "config").stdout)
+    box.wait("the site's prolog", lambda: site.split()[0][7:] in box.run("scontrol", "show", "config").stdout)
     box.wait("idle nodes", lambda: {*box.run("sinfo", "-h", "-o", "%t").stdout.split()} == {"idle"})
-    try:
-        yield
-    finally:
-        box.clear()
-        for path, text in kept.items():
-            path.write_bytes(text)
-        node.unlink(missing_ok=True)
-        (etc / "lucid/job_submit.lua").unlink(missing_ok=True)
-        box.run("scontrol", "reconfigure")
-        box.run("rm", "-rf", "/opt/site", "/run/lucid-site", "/tmp/over")
-        for name in drained(box):
-            box.run("scontrol", "update", f"NodeName={name}", "State=RESUME")
 
 
 def ends(box: Box, fit: int) -> dict[str, list[tuple[object, ...]]]:
@@ -127,6 +104,7 @@ def ends(box: Box, fit: int) -> dict[str, list[tuple[object, ...]]]:
         assert {row.count("|") + 1 for row in rows} == {fields}, (line, rows)
     (box.root / "tmp/over").touch()
     box.wait("the end of all", lambda: not box.run("squeue", "-h", "-a").stdout.strip(), 150)
+    assert drained(box) == []
     return {"typed": codes, **{name: sorted(_ends(box, number)) for name, number in jobs.items()}}
 
 
@@ -142,23 +120,22 @@ def _ends(box: Box, number: str) -> Iterator[tuple[object, ...]]:
 
 
 @pytest.mark.slow
-def test_jobs_end_there_as_without_lucid_and_no_node_is_drained(box: Box, tmp_path: Path) -> None:
-    with own_testbed("plain", LUCID_TESTBED_PLUGIN="0") as layout:
+def test_jobs_end_there_as_without_lucid_and_no_node_is_drained(tmp_path: Path) -> None:
+    with own_testbed("hostile", LUCID_TESTBED_PLUGIN="0") as layout:
         cli.up(layout, print)
         make_plain(layout)
-        plain = Box(layout.root)
-        with hostile(plain, packed=False):
-            expected = ends(plain, 4)
-            assert drained(plain) == []
-    lucidd = Lucidd(box, tmp_path / "lucidd", restarts="")
-    has_measured(lucidd, "train")
-    try:
-        with hostile(box, packed=True):
+        make_hostile(Box(layout.root), packed=False)
+        expected = ends(Box(layout.root), 4)
+    with own_testbed("hostile") as layout:
+        cli.up(layout, print)
+        box = Box(layout.root)
+        make_hostile(box, packed=True)
+        lucidd = Lucidd(box, tmp_path / "lucidd", restarts="")
+        has_measured(lucidd, "train")
+        try:
             lucidd.start()
             got = ends(box, 7)
             assert {name: (one, got[name]) for name, one in expected.items() if one != got[name]} == {}
-            assert drained(box) == []
             assert "jobs never share" not in lucidd.ctl("doctor")
-    finally:
-        lucidd.close()
-        box.stop_beating()
+        finally:
+            lucidd.close()
