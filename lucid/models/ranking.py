@@ -17,15 +17,15 @@ QUEUED: Final = 10
 """Jobs queue where so many wait at the end of an hour. Whoever stood in the queue within it counts as waiting with
 the others: those that still wait at its end are what an order by the estimates left over, and say the contrary."""
 _MOST: Final = 200
-"""So many hours of a log are looked at, spread over all in which jobs queued."""
+"""How many hours of a log are used at most, spread over all in which jobs queued."""
 
 _Column: TypeAlias = npt.NDArray[np.float64]
 _FLOOR_S = 10.0
-"""Added to durations: seconds do not matter."""
+"""Added to durations, so that seconds do not matter."""
 
 
 def gain_of(estimates: _Column, durations: _Column, ranks: _Column | None = None) -> float:
-    """Of what true durations would save in waiting, the share that the estimates save; from -1 to 1: 1 for the right
+    """The share of the waiting that true durations would save which the estimates save, from -1 to 1: 1 for the right
     order, 0 for noise and for a constant, -1 for the reverse. It is reckoned in logarithms, since in seconds the two
     or three longest jobs would decide. Both in s; equal estimates count as in random order. ``ranks``: those of the
     durations, where they are known."""
@@ -36,8 +36,8 @@ def gain_of(estimates: _Column, durations: _Column, ranks: _Column | None = None
 
 
 def queue_gain(queues: Iterable[tuple[_Column, _Column]]) -> float | None:
-    """The same among jobs that waited at the same time, where alone an order matters: of each queue, the GPU-seconds
-    that were estimated, and those that it took. Here seconds count, as they do for who waits. ``None``: nobody waited
+    """The same share among jobs that waited at the same time, where alone an order matters. ``queues``: of each queue,
+    the GPU-seconds that were estimated, and those that it took. Here seconds count, as they do for who waits. ``None``: nobody waited
     with another."""
     saved = best = 0.0
     for estimated, took in queues:
@@ -64,7 +64,7 @@ def _saved(estimated: _Column, took: _Column, ranks: _Column) -> tuple[float, fl
 
 
 def ranks_of(values: _Column) -> _Column:
-    """From 1; equals share the mean of theirs."""
+    """Ranks of the values from 1; equal values share the mean of theirs."""
     ascending = np.sort(values)
     below, upto = (np.searchsorted(ascending, values, side) for side in ("left", "right"))
     return (below + upto + 1) / 2
