@@ -36,9 +36,9 @@ def gain_of(estimates: _Column, durations: _Column, ranks: _Column | None = None
 
 
 def queue_gain(queues: Iterable[tuple[_Column, _Column]]) -> float | None:
-    """The same share among jobs that waited at the same time, where alone an order matters. ``queues``: of each queue,
-    the GPU-seconds that were estimated, and those that it took. Here seconds count, as they do for who waits. ``None``: nobody waited
-    with another."""
+    """The same share among jobs that waited at the same time, where alone an order matters. ``queues``: of each
+    queue, the GPU-seconds that were estimated, and those that it took. Here seconds count, as they do for who waits.
+    ``None``: nobody waited with another."""
     saved = best = 0.0
     for estimated, took in queues:
         one = _saved(estimated, took, ranks_of(took))
