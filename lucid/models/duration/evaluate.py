@@ -4,7 +4,8 @@ Every test job is estimated from jobs that had ended when it was submitted, by a
 model is refitted several times over the test part. Intervals adapt as test jobs end. It is compared with the running
 median: that of the user's jobs so far; for a user without any, the mean of the same GPU demand.
 
-Metrics: mean absolute error in seconds; the share of estimates within a factor of two, 10 s being added to both
+Metrics: mean absolute error in seconds; the queue gain, the share of what the right order would save among the jobs
+that waited together (`lucid.models.ranking`); the share of estimates within a factor of two, 10 s being added to both
 sides, so that a job that ended at once has a ratio at all; Spearman's rank correlation; the share of durations inside
 their 80 % interval. Jobs without a duration are not scored."""
 
@@ -29,6 +30,7 @@ from lucid.models.duration.jobtable import FloatArray, JobTable, TextArray, read
 from lucid.models.duration.model import DurationModel
 from lucid.models.kind import SAMPLE, Kind, Tables, Task, split
 from lucid.models.library import Library
+from lucid.models.ranking import queue_gain, queues_of
 from lucid.models.training import Drift, Evidence, category_psi, error_ratio, psi
 
 REFITS: Final = 12
@@ -66,11 +68,12 @@ def evaluate_duration(
     an account stand for those of a user; without accounts, those of a partition.
 
     Returns:
-        ``mae_s``, ``within_2x``, ``spearman``, ``coverage_80``; the same of the running median of the user's jobs
-        under ``running_median``; both once more as means over users (``per_user``: ``mae_s``, ``within_2x``);
-        ``jobs_of``: what stands for a user (user, account or partition); ``users_tested``; ``days_tested``, days of
-        submission with a job scored; ``jobs`` scored; ``worse`` than the running median, and by what, as sentences
-        (`worse_than_median`); ``choices`` made at the refits; ``sources`` counted.
+        ``mae_s``, ``within_2x``, ``spearman``, ``queue_gain`` (``None``: nobody queued), ``coverage_80``; the same of
+        the running median of the user's jobs under ``running_median``; both once more as means over users
+        (``per_user``: ``mae_s``, ``within_2x``); ``jobs_of``: what stands for a user (user, account or partition);
+        ``users_tested``; ``days_tested``, days of submission with a job scored; ``jobs`` scored; ``worse`` than the
+        running median, and by what, as sentences (`worse_than_median`); ``choices`` made at the refits; ``sources``
+        counted.
 
     Raises:
         TraceError: the log cannot be read, or `test_from` leaves no jobs before or after it."""
@@ -89,11 +92,23 @@ def evaluate_duration(
     point, median = result.point_s[scored], result.median_s[scored]
     _, user = np.unique([str(name) for name in jobs.user[test_from:][scored]], return_inverse=True)
     days = np.floor(jobs.submit_s[test_from:][scored] / _DAY_S)
+    tested = jobs.select(np.flatnonzero(scored) + test_from)
+    queues = queues_of(tested.submit_s, tested.end_s - tested.duration_s)
+    took = tested.gpus * truth
+
+    def gain(estimate: FloatArray) -> float | None:
+        return queue_gain([((tested.gpus * estimate)[rows], took[rows]) for rows in queues])
+
     figures = {
         **metrics(point, truth),
+        "queue_gain": gain(point),
         "coverage_80": float(inside.mean()),
         "per_user": per_user(point, truth, user),
-        "running_median": {**metrics(median, truth), "per_user": per_user(median, truth, user)},
+        "running_median": {
+            **metrics(median, truth),
+            "queue_gain": gain(median),
+            "per_user": per_user(median, truth, user),
+        },
         "jobs_of": of,
         "users_tested": int(user.max()) + 1,
         "days_tested": len(set(days.tolist())),

@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lucid.core.reasons.queue import Unranked
+from lucid.models.ranking import gain_of, ranks_of
 
 _WINDOW = 300
 """How many of the jobs that ended last are used."""
@@ -32,8 +33,6 @@ _TO_TRUST, _TO_KEEP = 2.5, 1.0
 """Standard errors above chance at which estimates become trusted, and above which they stay so."""
 _WORTH_REPORTING = 0.1
 """A gain that moved by less is not published anew: published gains go into decisions."""
-_FLOOR_S = 10.0
-"""Added to durations, so that seconds do not matter."""
 
 HISTORY = "history"
 """``Unranked.by`` of the naive estimates: what the last jobs of the same user took."""
@@ -41,24 +40,6 @@ HISTORY = "history"
 _Column: TypeAlias = npt.NDArray[np.float64]
 _NONE = float("nan")
 """Stands for a naive estimate that is missing."""
-
-
-def gain_of(estimates: _Column, durations: _Column, ranks: _Column | None = None) -> float:
-    """The share of the waiting that true durations would save which the estimates save; from -1 to 1. Both in s;
-    equal estimates count as in random order. ``ranks``: the ranks of the durations, where they are known."""
-    if len(durations) < 2:
-        return 0.0
-    value = np.log(durations + _FLOOR_S)
-    value -= value.mean()
-    best = float(value @ (_ranks(durations) if ranks is None else ranks))
-    return round(float(value @ _ranks(estimates)) / best, 3) if best > 1e-9 else 0.0
-
-
-def _ranks(values: _Column) -> _Column:
-    """Ranks of the values from 1; equal values share the mean of theirs."""
-    ascending = np.sort(values)
-    below, upto = (np.searchsorted(ascending, values, side) for side in ("left", "right"))
-    return (below + upto + 1) / 2
 
 
 class _Window:
@@ -149,7 +130,7 @@ class TrustBook:
             keeps = by == source and not before
             return Unranked(name, len(rows), gain, round((_TO_KEEP if keeps else _TO_TRUST) * chance, 3), source)
 
-        ranks = _ranks(ran_s)
+        ranks = ranks_of(ran_s)
         given = judged("", gain_of(given_s, ran_s, ranks))
         besides = ~np.isnan(naive_s)
         if not besides.any():

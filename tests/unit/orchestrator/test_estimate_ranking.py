@@ -48,8 +48,9 @@ from lucid.core.snapshot import Snapshot
 from lucid.daemon.cycles import TrustLog
 from lucid.errors import ClusterError, ClusterUnavailable
 from lucid.models.history import HistoryPredictor
+from lucid.models.ranking import gain_of, queue_gain, queues_of
 from lucid.orchestrator.annotate import Annotator
-from lucid.orchestrator.order.estimate_ranking import HISTORY, TrustBook, gain_of
+from lucid.orchestrator.order.estimate_ranking import HISTORY, TrustBook
 from lucid.orchestrator.order.queue_order import in_precedence
 from lucid.orchestrator.order.starvation_bound import Turn
 from lucid.orchestrator.policies.lucid.plain import WaitQueue, mostly_large
@@ -75,6 +76,24 @@ BAD = Unranked("", 300, 0.0, 0.14)
 )
 def test_the_gain_is_one_for_the_right_order_and_none_for_noise(said: list[float], least: float, most: float) -> None:
     assert least <= gain_of(np.array(said), np.array(REAL)) <= most
+
+
+def test_in_a_queue_an_order_is_worth_the_seconds_that_it_saves() -> None:
+    took = np.array(REAL)
+    assert queue_gain([(took, took), (took[:9], took[:9])]) == 1.0
+    assert queue_gain([(-took, took)]) == -1.0
+    assert abs(queue_gain([(np.array(RNG.sample(REAL, 300)), took)]) or 0.0) < 0.3
+    assert queue_gain([(np.ones(2), np.array([9.0, 1.0])), (np.arange(2.0), np.array([0.0, 8.0]))]) == 0.5
+    assert queue_gain([]) is None
+    assert queue_gain([(np.ones(0), np.ones(0))]) is None
+
+
+def test_of_a_log_those_count_together_that_stood_in_the_queue_in_the_same_hour() -> None:
+    submit_s = np.array([*range(12), 7000.0, 9000.0, np.nan])
+    start_s = np.array([10.0, *[9000.0] * 11, 7000.0, 9000.0, 5.0])
+    assert [rows.tolist() for rows in queues_of(submit_s, start_s)] == [[*range(12)], [*range(1, 13)]]
+    assert queues_of(submit_s, submit_s) == []
+    assert queues_of(np.ones(0), np.ones(0)) == []
 
 
 def ended(book: TrustBook, said: list[float], vc: str = "vc", naive_s: list[float] | None = None) -> Unranked:
