@@ -195,7 +195,7 @@ def test_bad_rows_of_a_table(row: str, says: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("header", "says"),
     [
-        ("job_id,vc,submit_time,duration", "nearest is helios, which also needs gpu_num; "),
+        ("job_id,vc,submit_time,duration", "nearest is pack, which also needs gpu_num; "),
         ("JobID   JobName  Partition    State", "sacct prints what can be read with --parsable2; "),
         (
             "a1,worker,1.0,Terminated,4.0,5.0,600.0,29.3,50.0,MISC",
