@@ -158,7 +158,7 @@ def records(
 ) -> Iterator[tuple[int, Layout, list[str], BadCell | None]]:
     """For each row that is not a header: its first line, its layout, its cells, and the error in its shape, if any.
     ``header`` returns the layout of a header line, given its number."""
-    lines = [text.rstrip("\r") for text in source.text.split("\n")]
+    lines = [text.rstrip("\r") for text in source.text.removesuffix("\n").split("\n")]  # the last one ends a row
     at = skip_lines
     while at < len(lines):
         line, text = at, lines[at]

@@ -64,8 +64,8 @@ class Packages:
         text, count = re.subn(r'^version = ".*"$', 'version = "99.0"', project.read_text(), flags=re.MULTILINE)
         assert count == 1
         project.write_text(text)
-        head, closing, _ = schema.read_text().rpartition(")")
-        schema.write_text(head + '    "CREATE TABLE of_the_next_version (one INTEGER)",\n' + closing + "\n")
+        head, closing, rest = schema.read_text().partition("\n)\n")
+        schema.write_text(f'{head}\n    "CREATE TABLE of_the_next_version (one INTEGER)",{closing}{rest}')
         return made.rename(source)
 
     def _build(self, kind: str, source: Path, name: str) -> Path:

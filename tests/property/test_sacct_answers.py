@@ -164,6 +164,14 @@ def test_each_job_of_joined_answers_counts_once(rng: Dice, folder: Path) -> None
     read_both(rng, folder, log(rng, runs, rng.sample(TEXTS, rng.randint(0, 2))), truth)
 
 
+def test_the_line_feed_at_the_end_of_the_file_belongs_to_no_text(folder: Path) -> None:
+    """As part of JobName it made the row one of two readings: which cell is QOS?"""
+    one = Run("52", "bob", DAY, 9, 608, "TIMEOUT", 1, 5, ("train", "", "", "a"))
+    columns = [*NEEDED[1:], "JobID", "WorkDir", "QOS", "JobName"]
+    text = "".join("|".join(cells) + "|\n" for cells in (columns, [one.cell(column, True) for column in columns]))
+    read_both(Dice(0), folder, text, {(one.id, one.submit_s): one})
+
+
 @tried(300)
 def test_a_text_in_the_last_column_may_hold_anything_ordinary(rng: Dice, folder: Path) -> None:
     runs, truth = runs_of(rng, HARMLESS)
