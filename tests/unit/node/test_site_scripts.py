@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -189,6 +190,8 @@ def test_who_ran_before_the_wrapper_came_is_known_and_a_silent_slurmctld_ends_no
     node.runs("7", "shard:g0:1(1/2,0/2),shard:g1:1(0/2,1/2)")
     node.steps = ("6",)
     with subprocess.Popen(["slurmstepd: [6.batch]", "60"], executable=str(shutil.which("sleep"))) as step:
+        while not Path(f"/proc/{step.pid}/cmdline").read_bytes().startswith(b"slurm"):  # Popen returns before
+            time.sleep(0.01)
         node.call("prolog", "7", "1")
         step.kill()
     assert node.said() == ["pro 7 0 0"]
