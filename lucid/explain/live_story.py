@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -98,11 +98,10 @@ def _now_lines(store: SqliteStore, job_id: str) -> list[str]:
 
 def _stays(store: SqliteStore | Published, job_id: str, ended: Ended | None = None) -> list[str]:
     """A line about a job that is kept in its partition."""
-    seen = store.view("snapshot")
-    parts = {} if seen is None else snapshot_from_dict(seen).partitions
-    jobs = [entry.job for part in parts.values() for entry in part.listed() if entry.job.id == job_id]
-    jobs += [] if ended is None else [ended.job]
-    return [f"stays: in partition {job.vc}, {job.stays}" for job in jobs[:1] if job.stays]
+    parts = (store.view("snapshot") or {}).get("partitions", {}).values()  # as JSON: one job of it is wanted
+    listed = (entry["job"] for part in parts for key in ("pending", "running") for entry in part[key])
+    job = next((one for one in listed if one["id"] == job_id), None) or (asdict(ended.job) if ended else {})
+    return [f"stays: in partition {job['vc']}, {job['stays']}"] if job.get("stays") else []
 
 
 def _bad_gpu(store: SqliteStore | Published, job_id: str) -> list[str]:
