@@ -296,7 +296,7 @@ class Starts:
     @property
     def yields(self) -> bool:
         """Whether a job that would otherwise wait takes a slower partner. Not where VCs lend: the GPUs of all of them
-        come free sooner than a slow pair makes up for (record 0071)."""
+        come free sooner than a slow pair makes up for (record 0023)."""
         lower = self.settings.packing.waiting_pair_speed
         if lower is None or (self.quotas is not None and self.quotas.borrows):
             return False
