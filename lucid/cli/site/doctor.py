@@ -22,9 +22,10 @@ from lucid.daemon.policies import check_policy
 from lucid.daemon.store_recovery import somebody_may_act
 from lucid.errors import ClusterError, ClusterUnreadable, ConfigError, Finding, LucidError, StoreError, bad
 from lucid.places import Mode
-from lucid.setup.doctor import check_site, see_site
+from lucid.setup.doctor import check_site
 from lucid.setup.doctor_state import check_files, check_state, root_of
 from lucid.setup.host_actions import RELEASE, by_hand_where
+from lucid.setup.site import see_site
 from lucid.slurm.client import Breaker, SlurmClient
 from lucid.slurm.cluster import SlurmCluster, SystemClock
 from lucid.slurm.pyslurm import make_client
