@@ -19,7 +19,8 @@ from lucid.setup.doctor_slurm import (
     check_preemption,
     check_served,
 )
-from lucid.slurm.client import Inspector, served
+from lucid.slurm.client import served
+from lucid.slurm.commands import CommandClient
 from lucid.slurm.heartbeat import read_heartbeat
 from lucid.slurm.own.waits import parked
 from lucid.slurm.records.configuration import GroupLimit, Limits, Partition
@@ -65,7 +66,7 @@ class Site:
     """lucidd's user, where that is not the one who asks; ``None``: it is unknown whose rights count."""
 
 
-def see_site(client: Inspector, now_s: Callable[[], float], lucidd: str | None = "") -> Site:
+def see_site(client: CommandClient, now_s: Callable[[], float], lucidd: str | None = "") -> Site:
     """Ask Slurm for all of it, once. ``lucidd``: as in ``Site``.
 
     Raises: ClusterError: Slurm does not answer, or not as it should, or is too old."""
