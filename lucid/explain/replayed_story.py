@@ -15,7 +15,7 @@ from lucid.explain.formatting import duration, gpus
 from lucid.explain.predictions import prediction_data, prediction_lines
 from lucid.explain.story import UNBROKEN, Story, row_to_dict
 from lucid.orchestrator.registry import import_policy
-from lucid.simulator.cluster.cluster import PROFILING
+from lucid.simulator.cluster.jobs import PROFILING
 from lucid.simulator.cluster.state import JobOutcome
 from lucid.simulator.engine import Run
 from lucid.simulator.record import DecisionLog, job_row, load_decisions, load_prediction
