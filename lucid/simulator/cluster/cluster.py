@@ -17,7 +17,7 @@ from lucid.core.decision import Start
 from lucid.core.job import Ended, Job, Pending, Running, Stage
 from lucid.core.node import Node
 from lucid.core.ports import Capability
-from lucid.core.snapshot import Partition, Snapshot, Versioned
+from lucid.core.snapshot import Partition, Snapshot
 from lucid.errors import ConfigError
 from lucid.models.packing.like_profiles import LikeProfiles
 from lucid.models.packing.pair_memory import PairMemory
@@ -119,7 +119,7 @@ class SimulatedCluster(JobActions):
         """Rooms whose shown partition is out of date."""
         for room in rooms.values():
             room.stale = self._stale
-        self._seen: Versioned[Partition] = Versioned({name: room.show() for name, room in rooms.items()})
+        self._seen: Mapping[str, Partition] = {name: room.show() for name, room in rooms.items()}
         """The partitions that were handed out last."""
         self._to_come = list(reversed(trace.jobs))
         """Arrivals, the next one last: a sorted list needs no heap."""
@@ -272,7 +272,7 @@ class SimulatedCluster(JobActions):
         if self._stale:
             fresh = {name: self._rooms[name].show() for name in sorted(self._stale, key=self._order.__getitem__)}
             self._stale.clear()
-            self._seen = Versioned(self._seen, self._seen.key, fresh)
+            self._seen = {**self._seen, **fresh}
         partitions = self._seen
         ended, self._ended = tuple(self._ended), []
         fair_share = {} if self._usage is None else self._usage.factors(self._now_s)
