@@ -56,8 +56,6 @@ def see_running() -> Site:
         raise ConfigError(
             f"Slurm does not answer on this host: {error}. Run it on slurmctld's host, as root, while slurmctld runs"
         ) from None
-    finally:
-        client.close()
 
 
 def program_link() -> Path | None:

@@ -29,8 +29,8 @@ from lucid.setup.site_scripts import SiteScripts
 from lucid.slurm.records.job import SlurmJob, SlurmNode
 from lucid.slurm.records.preemption import NO_PREEMPTION
 
-Tables = Mapping[str, Mapping[str, str | int | Mapping[str, int]]]
-"""Keys of lucid.toml by table."""
+Tables = Mapping[str, Mapping[str, str | int | Mapping[str, int] | None]]
+"""Keys of lucid.toml by table; those that are ``None`` go."""
 
 _NAMES = ("overflow", "lucid-overflow")
 _BY_HAND = "docs/lending.md says how VCs of another kind lend; or leave out --lending"
@@ -296,7 +296,8 @@ def make_plan(root: Path, machine: Machine, running: Site, options: Options, pro
     _files(plan, root, programs)
     profiling = {"profiling_partition": options.profiling} if options.profiling else {}
     memory = {"gpu_mem_mib_by_feature": dict(options.gpu_mem)} if options.gpu_mem else {}
-    modes = dict.fromkeys(options.partitions, mode.value)
+    # An earlier run in observe mode may have taken it for a VC, as every partition with GPUs.
+    modes = {options.profiling: None, **dict.fromkeys(options.partitions, mode.value)}
     past = {} if options.past_days is None else {"catch_up_days": options.past_days}
     if options.past_days is None and not (root / TOML).exists() and "slurmdbd" in running.config.get(_KEEPS, ""):
         days = DaemonSettings().catch_up_days

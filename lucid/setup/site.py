@@ -14,7 +14,8 @@ from lucid.config.live import DaemonSettings, PoolSettings
 from lucid.config.load import Settings
 from lucid.errors import ClusterError
 from lucid.places import Mode
-from lucid.slurm.client import Inspector, served
+from lucid.slurm.client import served
+from lucid.slurm.commands import CommandClient
 from lucid.slurm.records.configuration import GroupLimit, Limits, Partition
 from lucid.slurm.records.job import SlurmJob, SlurmNode
 from lucid.slurm.records.preemption import Preemption
@@ -69,7 +70,7 @@ class Site:
         return {name: nodes for name, nodes in found.items() if nodes}
 
 
-def see_site(client: Inspector, now_s: Callable[[], float], lucidd: str | None = "") -> Site:
+def see_site(client: CommandClient, now_s: Callable[[], float], lucidd: str | None = "") -> Site:
     """Ask Slurm for all of it, once. ``lucidd``: as in ``Site``.
 
     Raises: ClusterError: Slurm does not answer, or not as it should, or is too old."""
@@ -92,7 +93,7 @@ def see_site(client: Inspector, now_s: Callable[[], float], lucidd: str | None =
     )  # fmt: skip
 
 
-def limits_of(client: Inspector) -> Limits:
+def limits_of(client: CommandClient) -> Limits:
     """Limits on GPUs; none where slurmdbd is silent, or there is none."""
     return _told(client.gpu_limits, Limits())
 

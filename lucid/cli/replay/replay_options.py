@@ -22,9 +22,9 @@ from lucid.simulator.cluster.nodes import read_events, with_limits
 from lucid.simulator.cluster.truth import ContentionTruth, read_pairs
 from lucid.simulator.layout import offered_load
 from lucid.simulator.predictors import PackingModels, read_estimates, train_packing
-from lucid.simulator.published_semantics import Semantics
 from lucid.simulator.replay_options import ReplayOptions
 from lucid.simulator.scenario import PREDICTORS, Scenario, Throughput
+from lucid.simulator.semantics import Semantics
 from lucid.simulator.traces.read import read_trace
 from lucid.simulator.traces.record import Trace
 from lucid.simulator.traces.synth import with_workloads
@@ -88,7 +88,7 @@ _OPTIONS = (
     ),
     click.option(
         "--semantics",
-        type=click.Choice([s.value for s in Semantics]),
+        type=click.Choice([s.value for s in Semantics if s is not Semantics.AS_LIVE]),
         help="'published' and 'published-mended' reproduce the published simulator of Lucid, and 'muri' Muri's. "
         "They are for parity only. Default: 'honest'; for a trace of Muri, simulate takes 'muri'.",
     ),

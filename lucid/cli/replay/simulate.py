@@ -384,7 +384,6 @@ _WINDOW_ROWS = (
     ("GPU-hours unused in 24 h before windows", "unused_before_gpu_h", "{:,.0f}"),
     ("of GPU-hours there", "there_before_gpu_h", "{:,.0f}"),
     ("runs cut by windows", "runs_cut", "{:,}"),
-    ("runs that left before windows", "runs_left", "{:,}"),
     ("GPU-hours of lost work of these", "lost_gpu_h", "{:,.0f}"),
     ("runs lost with their nodes", "runs_failed", "{:,}"),
 )

@@ -80,8 +80,6 @@ def diagnose(settings: Settings, root: Path | None = None) -> list[Finding]:
     else:
         in_force = site.config
         findings += check_site(settings, modes, site)
-    finally:
-        client.close()
     if Mode.PACK in modes.values():
         findings += check_files(settings, root or root_of(settings), in_force)
     return list(dict.fromkeys(findings))
@@ -140,10 +138,7 @@ def leave_slurm(config: Path, wait_s: float, say: Callable[[str], None]) -> None
     store = _store_to_leave(settings)
     token = _right_to_act(store, settings)
     client = make_client(settings.slurm, Breaker(time.monotonic))
-    try:
-        left = let_everything_go(settings, client, store, token, wait_s, say)
-    finally:
-        client.close()
+    left = let_everything_go(settings, client, store, token, wait_s, say)
     store.drop_lease(token)
     beat = Path(settings.daemon.heartbeat)
     try:
