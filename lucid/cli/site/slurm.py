@@ -13,8 +13,7 @@ from lucid.cli.jobs.queue import live_settings
 from lucid.cli.options import Group, config_option
 from lucid.daemon.lending import POOL_EXAMPLE
 from lucid.errors import ConfigError
-from lucid.setup.check import check_installation
-from lucid.setup.install import install_files
+from lucid.setup.install import check_installation, install_files
 from lucid.setup.nodes import parse_node, parse_partition
 from lucid.setup.render import SLOTS, lending_text, render
 from lucid.slurm.client import Breaker
