@@ -19,7 +19,7 @@ from typing import Any
 from lucid.core.placement import hosts_in
 from lucid.errors import ConfigError
 from lucid.files import write_atomic
-from lucid.setup.conf_text import Texts, read_texts
+from lucid.setup.conf_text import NEEDED, Texts, read_texts
 from lucid.setup.render import ADDRESS, MOST_SLOTS, SLOTS, misnamed
 
 
@@ -269,24 +269,25 @@ def _filtered(folder: Path) -> str | None:
 
 
 def _parameters(settings: dict[str, str], filtered: str | None) -> Iterator[Finding]:
-    def has(key: str, word: str, why: str) -> Finding:
+    whys = {
+        "SelectType": "GPUs cannot be asked for one by one",
+        "GresTypes": "nodes have no GPUs",
+        "PriorityType": "order mode has no SiteFactor to set",
+        "JobSubmitPlugins": "no job is tagged, so Lucid decides none in pack mode",
+        "CliFilterPlugins": filtered,
+        "TaskProlog": "an inner srun of a shared job fails",
+        "Prolog": "no sampler is started with a job",
+        "Epilog": "no sampler is stopped after a job",
+    }
+    for key, why in whys.items():
         value = settings.get(key.lower(), "")
-        words = [item.strip() for item in value.split(",")]
-        if any(item == word or (word.endswith("*") and item.startswith(word[:-1])) for item in words):
-            return Finding(key, True, value)
-        return Finding(key, False, f"is {value or 'not set'}: {why}", f"{key}={word} in slurm.conf")
-
-    yield has("SelectType", "select/cons_tres", "GPUs cannot be asked for one by one")
-    yield has("GresTypes", "gpu", "nodes have no GPUs")
-    yield has("GresTypes", "shard", "GPUs have no slots, so no two jobs can share one")
-    yield has("PriorityType", "priority/multifactor", "order mode has no SiteFactor to set")
-    yield has("JobSubmitPlugins", "lua", "no job is tagged, so Lucid decides none in pack mode")
-    if filtered:
-        yield has("CliFilterPlugins", "lua", filtered)
-    files = "/etc/slurm/lucid"
-    yield has("TaskProlog", f"{files}/task_prolog", "an inner srun of a shared job fails")
-    yield has("Prolog", f"{files}/prolog.d/*", "no sampler is started with a job")
-    yield has("Epilog", f"{files}/epilog.d/*", "no sampler is stopped after a job")
+        have = [item.strip() for item in value.split(",")]
+        for word in NEEDED[key].split(",") if why else ():
+            if any(item == word or (word.endswith("*") and item.startswith(word[:-1])) for item in have):
+                yield Finding(key, True, value)
+            else:
+                why = "GPUs have no slots, so no two jobs can share one" if word == "shard" else why
+                yield Finding(key, False, f"is {value or 'not set'}: {why}", f"{key}={word} in slurm.conf")
 
 
 def _plugin(root: Path, folder: Path) -> Iterator[Finding]:
