@@ -122,8 +122,8 @@ def read_estimates(path: Path, trace: Trace, *, partial: bool = False) -> dict[s
         value = number(row[column])
         if not math.isfinite(value):
             raise TraceError(
-                f"{path}: line {line}: column {column}: {row[column]!r} is not a number of seconds; correct or delete "
-                "the row"
+                f"{path}: line {line}: column {column}: {row[column]!r} is not a number of seconds; correct or "
+                "delete the row"
             )
         estimates[row["job_id"]] = max(value, 1.0)
     if not any(item.job.id in estimates for item in trace.jobs):
