@@ -221,20 +221,17 @@ class NodeBook:
         self._edges = sorted(edges, reverse=True)
         """Times at which a node changes by itself, the next one last."""
         self._turn(0.0, self._states.values())
-
-    def next_s(self) -> float:
+        self.next_s = self._edges[-1] if self._edges else math.inf
         """When a node next changes by itself; infinite if none does."""
-        return self._edges[-1] if self._edges else math.inf
 
     def advance(self, now_s: float) -> tuple[set[str], set[str]]:
         """Let the edges up to now happen.
 
         Returns:
             Names of the nodes that are closed from now on, and of those that are down."""
-        if not self._edges or self._edges[-1] > now_s:
-            return set(), set()
         while self._edges and self._edges[-1] <= now_s:
             self._edges.pop()
+        self.next_s = self._edges[-1] if self._edges else math.inf
         before = {name: state.node for name, state in self._states.items()}
         self._turn(now_s, self._states.values())
         closed: set[str] = set()
