@@ -110,7 +110,7 @@ class SimulatedCluster:
         if self._to_come:
             times.append(self._to_come[-1].job.submit_s)
         if self.jobs.live or self._to_come:
-            times.append(self.jobs.nodes.next_s())
+            times.append(self.jobs.nodes.next_s)
         return min((at_s for at_s in times if at_s < math.inf), default=None)
 
     def advance(self, to_s: float) -> None:
@@ -132,7 +132,8 @@ class SimulatedCluster:
                 jobs.pair_seen(live)
             else:
                 jobs.measured(live)
-        jobs.leave_nodes()
+        if jobs.nodes.next_s <= to_s:
+            jobs.leave_nodes()
         while self._to_come and self._to_come[-1].job.submit_s <= to_s:
             item = self._to_come.pop()
             outcome = self.outcomes[item.job.id] = JobOutcome(item.job, item.duration_s)
@@ -152,9 +153,9 @@ class SimulatedCluster:
             fresh = {name: self.jobs.rooms[name].show() for name in sorted(self._stale, key=self._order.__getitem__)}
             self._stale.clear()
             self._seen = {**self._seen, **fresh}
-        partitions = self._seen
-        ended, self._ended = tuple(self._ended), []
-        return Snapshot(self.now_s(), partitions, ended, fair_share=self._parts.usage.factors(self.now_s()))
+        now_s, ended = self.jobs.now_s, tuple(self._ended)
+        self._ended = []
+        return Snapshot(now_s, self._seen, ended, fair_share=self._parts.usage.factors(now_s))
 
     def _report(self, live: Live) -> None:
         """Let a running elastic job report its progress."""
