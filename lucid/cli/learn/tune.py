@@ -6,7 +6,7 @@ import json
 import os
 import re
 import time
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +16,10 @@ from lucid.cli.console import Table, progress, say, stdout_console
 from lucid.cli.jobs.queue import live_settings, live_store
 from lucid.cli.options import Group
 from lucid.cli.replay.replay_options import cluster_options, read_scenario
-from lucid.core.snapshot import Partition
+from lucid.core.codec import to_json
 from lucid.errors import LucidError
 from lucid.explain.formatting import duration
 from lucid.simulator.scenario import Scenario
-from lucid.store.view import snapshot_from_dict
 from lucid.tuner.page import verdict, write_page
 from lucid.tuner.past import floorplan, stored_trace
 from lucid.tuner.proposal import Proposal, apply_proposal, load_proposal, rollback, save_proposal, toml_diff
@@ -55,7 +54,8 @@ def scenario_of_store(days: float, options: dict[str, Any]) -> tuple[Scenario, l
     scenario, notes = read_scenario(trace, **{**options, "config": config}, muris_own=False)
     if options["vcs"] is not None or options["nodes"] is not None:
         return scenario, notes
-    plan = floorplan(_partitions(store.view("snapshot")))
+    view = store.last_view()
+    plan = floorplan([] if view is None else list(view.snapshot().partitions.values()))
     lacking = sorted(set(trace.vcs) - set(plan.vcs)) if plan is not None else []
     if plan is None or lacking:
         return scenario, notes
@@ -66,10 +66,6 @@ def scenario_of_store(days: float, options: dict[str, Any]) -> tuple[Scenario, l
     return replace(
         scenario, vcs=plan.vcs, shape=plan.shape, profiling_nodes=plan.profiling_nodes if own is None else own
     ), notes
-
-
-def _partitions(view: Any) -> tuple[Partition, ...]:
-    return () if view is None else tuple(snapshot_from_dict(view).partitions.values())
 
 
 class _DefaultGroup(Group):
@@ -147,7 +143,7 @@ def write_proposal(out: Path, proposal: Proposal) -> None:
 
 
 def _as_json(proposal: Proposal) -> str:
-    return json.dumps({"worth_it": proposal.worth_it, "verdict": verdict(proposal), **asdict(proposal)}, indent=1)
+    return json.dumps({"worth_it": proposal.worth_it, "verdict": verdict(proposal), **to_json(proposal)}, indent=1)
 
 
 def _print(proposal: Proposal, out: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import time
-from dataclasses import asdict
 from pathlib import Path
 
 import click
@@ -12,6 +11,7 @@ import click
 from lucid.cli.console import say
 from lucid.cli.jobs.queue import live_settings
 from lucid.cli.options import Group, config_option
+from lucid.core.codec import to_json
 from lucid.daemon.lending import POOL_EXAMPLE
 from lucid.errors import ConfigError
 from lucid.setup.check import check_installation
@@ -85,7 +85,7 @@ def render_command(
         except OSError as error:
             raise ConfigError(f"--out {out}: cannot be written ({error.strerror}); name a folder of yours") from None
     if as_json:
-        say(json.dumps(asdict(rendered), indent=2))
+        say(json.dumps(to_json(rendered), indent=2))
     elif out is not None:
         say(f"wrote {', '.join(texts)} to {out}")
     else:
@@ -163,7 +163,7 @@ def install_command(
         return
     findings = check_installation(root, conf.lstrip("/"))
     if as_json:
-        say(json.dumps([asdict(finding) for finding in findings], indent=2))
+        say(json.dumps([to_json(finding) for finding in findings], indent=2))
     else:
         for finding in findings:
             say(f"{'ok ' if finding.ok else 'BAD'}  {finding.about}: {finding.says}")
