@@ -35,11 +35,12 @@ from lucid.slurm.records.job import SlurmJob, SlurmNode, numbers_unread, tells_a
 from lucid.slurm.records.preemption import NO_PREEMPTION
 from lucid.slurm.records.request import JobDefaults
 from lucid.slurm.view.failed_pairs import FailedPairs
+from lucid.slurm.view.jobs import InVc, nowhere
 from lucid.slurm.view.nodes import NodePolls
 from lucid.slurm.view.observation import Observation, of_another, pool_of
 from lucid.slurm.view.power_saving import Boots, Power, boots_of
 from lucid.slurm.view.profiles import KnownProfiles, ProfileSource
-from lucid.slurm.view.snapshot import InVc, Profiled, Viewer, nowhere
+from lucid.slurm.view.snapshot import Profiled, Viewer
 from lucid.slurm.view.windows import Closings
 from lucid.store.port import JobNote, Store
 
@@ -303,7 +304,7 @@ class SlurmCluster:
             if self._ownership.home(record, note) not in self._facts.modes or not record.start_s:
                 self._ended_reported.add(record.id)
                 continue
-            job, ran_s = self._viewer.job(record, note, self._facts), self._boots.ran_s(record)
+            job, ran_s = self._viewer.jobs.job(record, note, self._facts), self._boots.ran_s(record)
             self._untold[record.id] = Ended(job, record.end_s, ran_s, record.state, self.known.profile_of(record))
         self._untold = {job_id: one for job_id, one in self._untold.items() if job_id not in self._ended_reported}
         return tuple(sorted(self._untold.values(), key=lambda e: e.end_s))
