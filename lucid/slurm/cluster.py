@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -396,36 +396,30 @@ class SlurmCluster:
             for job in self._facts.jobs
         )
 
-    def elastic(self) -> dict[str, str]:
-        """The state of each job whose user opted in to resizing, in words, by id."""
-        return dict(self._viewer.elastic.words)
-
-    def doubted(self) -> dict[str, str]:
-        """Elastic jobs whose reports contradict the clock or the sampler, by id, with the contradiction in words."""
-        return self._viewer.elastic.doubted()
-
     def reports_trouble(self) -> Trouble:
         """What is wrong with the folder for reports."""
         return self._viewer.elastic.reports.trouble(self._facts.now_s)
 
-    def lost_tags(self) -> list[str]:
-        """Ids of our jobs whose AdminComment somebody else has overwritten."""
-        return list(self._writer.ours.lost)
+    def status(self) -> dict[str, Any]:
+        """What lucidd's status says of the last poll: waiting jobs that nobody decides; jobs whose users opted in to
+        resizing or to turns, in words, and those whose reports are doubted; the folder for reports; nodes that boot
+        for jobs; jobs on GPUs that get no new start; our jobs whose AdminComment somebody else has overwritten, and
+        why their list cannot be written; jobs of which Slurm refused a change since it last took one."""
+        facts, viewer, ours = self._facts, self._viewer, self._writer.ours
+        return {
+            "aside": self.aside(),
+            "elastic": dict(viewer.elastic.words),
+            "doubted": viewer.elastic.doubted(),
+            "reports": asdict(self.reports_trouble()),
+            "turns": dict(viewer.turns.words),
+            "boots": boots_of(facts.jobs, facts.nodes, facts.now_s),
+            "on_gpus_out": self._on_gpus_out(),
+            "lost_tags": list(ours.lost),
+            "list_trouble": ours.trouble,
+            "refused": [f"job {job_id}: {words}" for job_id, words in self._writer.refused.items()],
+        }
 
-    def refused(self) -> list[str]:
-        """Jobs of which Slurm refused a change since it last took one, each with its words."""
-        return [f"job {job_id}: {words}" for job_id, words in self._writer.refused.items()]
-
-    @property
-    def list_trouble(self) -> str:
-        """Why the list of ours cannot be written, in words; empty where it can."""
-        return self._writer.ours.trouble
-
-    def turns(self) -> dict[str, str]:
-        """The state of each job whose user opted in to taking turns, in words, by id."""
-        return dict(self._viewer.turns.words)
-
-    def on_gpus_out(self) -> list[dict[str, str]]:
+    def _on_gpus_out(self) -> list[dict[str, str]]:
         """Jobs that run on GPUs that get no new start, with the reason in words."""
         found = []
         for job in self._facts.jobs:
@@ -434,10 +428,6 @@ class SlurmCluster:
                 words = "; ".join(f"GPU {out.index} of {out.node}: {out.words}" for out in outs)
                 found.append({"job": job.id, "words": words})
         return found
-
-    def boots(self) -> dict[str, dict[str, Any]]:
-        """Jobs that wait for the boot of their nodes (``boots_of``)."""
-        return boots_of(self._facts.jobs, self._facts.nodes, self._facts.now_s)
 
     def aside(self) -> dict[str, str]:
         """Waiting jobs of ours that nobody decides at present, by id, with the reason in words."""

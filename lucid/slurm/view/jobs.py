@@ -165,8 +165,7 @@ class JobViews:
         allows."""
         if not (record.time_min_s and facts.windows):
             return False
-        vcs = facts.pool.quotas if facts.pool is not None and home in facts.pool.quotas else (home,)
-        return any(not facts.open_to(n.name, record) for n in facts.nodes if not n.partitions.isdisjoint(vcs))
+        return any(not facts.open_to(node.name, record) for node in facts.nodes_of(home))
 
     @staticmethod
     def _switches_until_s(record: SlurmJob, note: JobNote | None, facts: Observation) -> float | None:
@@ -209,8 +208,7 @@ class JobViews:
     def _features_of(self, home: str, facts: Observation) -> frozenset[str] | None:
         """Features that all GPU nodes of a VC have; ``None`` where not all of its GPUs can be asked for by name."""
         if home not in self._common:
-            vcs = facts.pool.quotas if facts.pool is not None and home in facts.pool.quotas else (home,)
-            nodes = [n for n in facts.nodes if n.gpu_types and not n.partitions.isdisjoint(vcs)]
+            nodes = [node for node in facts.nodes_of(home) if node.gpu_types]
             able = bool(nodes) and all(node.addressable for node in nodes)
             self._common[home] = frozenset.intersection(*(n.features for n in nodes)) if able else None
         return self._common[home]

@@ -23,13 +23,13 @@ from lucid.core.prediction import StageTimes
 from lucid.core.snapshot import WAITING_ORDER, Partition, Versioned
 from lucid.places import Mode
 from lucid.slurm.act.preempt import Claimed, as_seen_by
-from lucid.slurm.elastic.jobs import Elasticity, ElasticJobs, Worked, unmeasured
+from lucid.slurm.elastic.jobs import Elasticity, ElasticJobs, Worked
 from lucid.slurm.elastic.turn_jobs import TurnJobs
 from lucid.slurm.own.reasons import Outlook, outlook
 from lucid.slurm.own.state import ASSIGNED, Ownership
 from lucid.slurm.records.job import SlurmJob, SlurmNode
 from lucid.slurm.records.request import NO_DEFAULTS
-from lucid.slurm.view.jobs import InVc, JobViews, nowhere
+from lucid.slurm.view.jobs import InVc, JobViews
 from lucid.slurm.view.nodes import without_clashes
 from lucid.slurm.view.observation import Observation, users_nodes
 from lucid.slurm.view.power_saving import begins_s
@@ -100,10 +100,10 @@ class Viewer:
         ownership: Ownership,
         profile_of: KnownProfile,
         profiled: Profiled,
-        resizes: InVc = nowhere,
-        interleaves: InVc = nowhere,
-        store: Store | None = None,
-        worked: Worked = unmeasured,
+        resizes: InVc,
+        interleaves: InVc,
+        store: Store,
+        worked: Worked,
     ) -> None:
         """``resizes``, ``interleaves``: whether the policy of a VC resizes jobs, or forms groups. ``store``: where
         reports of jobs are kept for later jobs. ``worked``: how long GPUs of a job worked, by samplers."""
@@ -218,7 +218,7 @@ class Viewer:
                 retry_s = 0.0
             profile, known = self._profile_of(record), note or _NOTHING_NOTED
             job = self.jobs.job(record, note, facts)
-            where = home if facts.pool is None or home not in facts.pool.quotas else facts.pool.name
+            where = facts.pool.name if facts.pool is not None and home in facts.pool.quotas else home
             new = profiles and facts.modes[home] is Mode.PACK and profile is None and not record.restarts
             new = new and record.simple and not (known.to_home or job.stays)
             new = new and not users_nodes(record, note)  # no profiling node is one of them
