@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from box import Box
 from breakage import ran_once
-from elastic_box import REPORTS, Elastics, in_between, well
+from elastic_box import REPORTS, Elastics, in_between
 from own_testbed import own_testbed
 from plain_slurm import give_network, make_plain
 from story_box import GATE
@@ -207,5 +207,7 @@ def test_no_job_is_lost_held_or_started_twice(box: Box, packages: Packages, old:
     site.job("submitted last", lambda job: job["waits"], "-p", "vc-a", "--gres=gpu:1")
     site.go_on()
     box.wait_ended(*site.jobs.values(), limit_s=120)
-    well(box, site.elastics, site.jobs.pop("RESIZING"), 400)
+    elastic = site.jobs.pop("RESIZING")
+    assert (box.state(elastic), site.elastics.sizes(elastic)) == ("COMPLETED", [1, 4])
+    assert site.elastics.steps(elastic) == list(range(1, 401)), "each step once, in order"
     ran_once(box, *site.jobs.values())
