@@ -234,11 +234,10 @@ class PartitionPolicy(ABC):
     def plan(self, snapshot: Snapshot) -> Plan:
         """Plan every partition that has changed or is due. Jobs that Slurm bars wait, whatever the policy."""
         now_s, whole, parts = snapshot.now_s, snapshot.partitions, dict[str, PartitionPlan]()
-        snapshot = self._without_barred(snapshot)
+        snapshot, alone = self._without_barred(snapshot), self.plans_alone
         for name, partition in snapshot.partitions.items():
             kept = self._kept.get(name)
-            alone = self.plans_alone and not partition.profiling
-            others = () if alone else self.depends_on(partition, snapshot)
+            others = () if alone and not partition.profiling else self.depends_on(partition, snapshot)
             if (
                 kept is not None
                 and kept[0] is whole[name]
