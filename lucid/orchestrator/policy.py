@@ -226,8 +226,9 @@ class PartitionPolicy(ABC):
     def __init__(self) -> None:
         self._open: dict[str, tuple[Partition, Partition]] = {}
         """By name, the partition as it is and without the jobs that Slurm bars."""
-        self._kept: dict[str, tuple[Partition, tuple[object, ...], PartitionPlan]] = {}
-        """By name, the partition as it is, what else its plan depends on, and the plan."""
+        self._kept: dict[str, tuple[Partition, tuple[object, ...], PartitionPlan, bool]] = {}
+        """By name, the partition as it is, what else its plan depends on, the plan, and whether all its nodes are
+        whole, always open, awake, and below no known switches."""
 
     def profiled(self, job: Job) -> bool:  # noqa: ARG002 - part of the protocol
         """False: most policies profile nothing."""
@@ -236,11 +237,10 @@ class PartitionPolicy(ABC):
     def plan(self, snapshot: Snapshot) -> Plan:
         """Plan every partition that has changed or is due. Jobs that Slurm bars wait, whatever the policy."""
         now_s, whole, parts = snapshot.now_s, snapshot.partitions, dict[str, PartitionPlan]()
-        snapshot = self._without_barred(snapshot)
+        snapshot, alone = self._without_barred(snapshot), self.plans_alone
         for name, partition in snapshot.partitions.items():
             kept = self._kept.get(name)
-            alone = self.plans_alone and not partition.profiling
-            others = () if alone else self.depends_on(partition, snapshot)
+            others = () if alone and not partition.profiling else self.depends_on(partition, snapshot)
             if (
                 kept is not None
                 and kept[0] is whole[name]
@@ -254,10 +254,15 @@ class PartitionPolicy(ABC):
                 part = self.plan_partition(partition, snapshot)
             else:
                 part = self.guard(self.plan_partition, partition, snapshot)
-            part = _with_nodes(off_bad_gpus(part, partition), partition, now_s)
+            if kept is not None and kept[0].nodes is partition.nodes:
+                plain = kept[3]
+            else:
+                plain = not any(n.left_out or n.boot_s or n.windows or n.switches for n in partition.nodes)
+            if not plain:
+                part = _with_nodes(off_bad_gpus(part, partition), partition, now_s)
             if partition is not whole[name]:
                 part = structs.replace(part, decisions={**part.decisions, **_bars(whole[name])})
-            self._kept[name] = (whole[name], others, part)
+            self._kept[name] = (whole[name], others, part, plain)
             parts[name] = part
         return Plan(now_s, parts)
 
@@ -313,8 +318,6 @@ def _bars(partition: Partition) -> dict[str, Decision]:
 
 def _with_nodes(part: PartitionPlan, partition: Partition, now_s: float) -> PartitionPlan:
     """The plan, with the boots that its starts wait for, and a wake time when a node opens or closes."""
-    if not any(node.boot_s or node.windows or node.switches for node in partition.nodes):
-        return part
     part = with_boots(partition, part, now_s)
     edge_s = next_edge_s(partition.nodes, now_s)
     asked_s: list[float | None] = []
