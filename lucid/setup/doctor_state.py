@@ -260,8 +260,8 @@ def _failed_pairs(switches: Mapping[str, str]) -> Iterator[Finding]:
         yield bad(f"no more pairs are made in {name}: Slurm drained several of its nodes over pairs", _SITE_SCRIPTS)
     for one in sorted(failed.values(), key=lambda one: one.node):
         yield bad(
-            f"no more pairs are made on {one.node} since {_since(one.since_s)}: job {one.job} was to share GPUs there, "
-            f"and Slurm drained the node with {one.reason!r}",
+            f"no more pairs are made on {one.node} since {_since(one.since_s)}: job {one.job} was to share GPUs "
+            f"there, and Slurm drained the node with {one.reason!r}",
             f"{_SITE_SCRIPTS}; then scontrol update NodeName={one.node} State=RESUME, and "
             f"lucidctl mode {min(one.partitions, default='PARTITION')} configured",
         )
