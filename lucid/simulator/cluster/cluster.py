@@ -14,7 +14,7 @@ from lucid.core.decision import Action, EndProfiling, Regroup, Resize, Start
 from lucid.core.job import Ended, Job, Running
 from lucid.core.node import Node
 from lucid.core.ports import Applied, Capability
-from lucid.core.snapshot import Partition, Snapshot, Versioned
+from lucid.core.snapshot import Partition, Snapshot
 from lucid.errors import ConfigError
 from lucid.simulator.cluster.jobs import PROFILING, Jobs, Parts
 from lucid.simulator.cluster.lending import LentByVc
@@ -56,7 +56,7 @@ class SimulatedCluster:
         """Rooms whose shown partition is out of date."""
         for room in rooms.values():
             room.stale = self._stale
-        self._seen: Versioned[Partition] = Versioned({name: room.show() for name, room in rooms.items()})
+        self._seen: Mapping[str, Partition] = {name: room.show() for name, room in rooms.items()}
         """The partitions that were handed out last."""
         self._to_come = list(reversed(trace.jobs))
         """Arrivals, the next one last: a sorted list needs no heap."""
@@ -152,7 +152,7 @@ class SimulatedCluster:
         if self._stale:
             fresh = {name: self.jobs.rooms[name].show() for name in sorted(self._stale, key=self._order.__getitem__)}
             self._stale.clear()
-            self._seen = Versioned(self._seen, self._seen.key, fresh)
+            self._seen = {**self._seen, **fresh}
         now_s, ended = self.jobs.now_s, tuple(self._ended)
         self._ended = []
         return Snapshot(now_s, self._seen, ended, fair_share=self._parts.usage.factors(now_s))
