@@ -89,7 +89,7 @@ class Cycles:
         ``Leader``."""
         settings = parts.settings
         self._needs = needs = needs_of(settings)
-        self._profiling = live_profiling(settings.policy)
+        self._profiling = live_profiling(settings)
         self.token = token
         self.shares = _fair_shares(parts)
         self.gpu_health = GpuHealth(parts.health, parts.store, settings.daemon.gpu_health)

@@ -7,12 +7,12 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from lucid.config.load import load_settings
 from lucid.core import reasons as why
 from lucid.core.decision import DecisionRow
 from lucid.core.job import Ended
 from lucid.daemon.reporting.last_plan import stored_plan, stored_snapshot_data
 from lucid.daemon.reporting.public_view import Published
-from lucid.daemon.reporting.settings import published_settings
 from lucid.daemon.reporting.starts import StartsAhead
 from lucid.errors import ConfigError, LucidError
 from lucid.explain.predictions import prediction_data, prediction_lines
@@ -177,7 +177,7 @@ def _tried(
 
     try:
         last = last_plan(store)
-        again = asked_again(last, published_settings(config), config, data["job"], Changes(), starts)
+        again = asked_again(last, load_settings(config), config, data["job"], Changes(), starts)
     except LucidError as error:
         return f"cannot be told: {error}"
     data["helps"] = again.to_dict()["helps"]

@@ -18,7 +18,6 @@ from lucid.errors import ConfigError, did_you_mean
 from lucid.explain.queue_rows import row_starts, waiting_row
 from lucid.explain.reasons import decision_line, ends_in_time_s, limit_words
 from lucid.explain.story import row_to_dict
-from lucid.places import PublishedSettings
 
 if TYPE_CHECKING:
     from lucid.config.load import Settings
@@ -85,7 +84,7 @@ class WhyNot:
 
 def asked_again(
     last: LastPlan,
-    settings: Settings | PublishedSettings,
+    settings: Settings,
     config: Path,
     job_id: str,
     changes: Changes,

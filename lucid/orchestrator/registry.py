@@ -123,7 +123,7 @@ def _muri(name: str, by: Literal["attained", "remaining"], **changes: object) ->
         from lucid.orchestrator.policies.muri.policy import ATTAINED, REMAINING, MuriPolicy
 
         rule = ATTAINED if by == "attained" else REMAINING
-        chosen = settings.muri.model_copy(update=changes)
+        chosen = settings.muri.changed(changes)
         return MuriPolicy(name, rule, chosen, same_user=settings.packing.same_user_only)
 
     return make

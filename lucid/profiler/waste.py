@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Final
 
 from lucid.core.frozen import frozen_dataclass
 from lucid.core.job import JobProfile
-from lucid.places import PublishedEfficiency
 from lucid.profiler.use import GpuUse
 
 if TYPE_CHECKING:
@@ -161,7 +160,7 @@ class JobAccount:
         return sum(one.gpu_h for one in self.waste if one.kind in HELD)
 
 
-def judged(jobs: Iterable[JobUse], settings: EfficiencySettings | PublishedEfficiency) -> list[JobAccount]:
+def judged(jobs: Iterable[JobUse], settings: EfficiencySettings) -> list[JobAccount]:
     """The account of each job, in order; time limits are judged over all jobs of a user and name."""
     found = [judge(job, settings) for job in jobs]
     groups: defaultdict[tuple[str, str], list[int]] = defaultdict(list)
@@ -182,7 +181,7 @@ def judged(jobs: Iterable[JobUse], settings: EfficiencySettings | PublishedEffic
     return found
 
 
-def judge(job: JobUse, settings: EfficiencySettings | PublishedEfficiency) -> JobAccount:
+def judge(job: JobUse, settings: EfficiencySettings) -> JobAccount:
     """The account of one job; its time limit is judged by ``judged``, with its likes."""
     held_h = job.gpus * job.ran_s / _H
     asked_h = None if job.time_limit_s is None else job.gpus * job.time_limit_s / _H
@@ -214,9 +213,7 @@ def judge(job: JobUse, settings: EfficiencySettings | PublishedEfficiency) -> Jo
     return JobAccount(job, asked_h, held_h, worked_h, share, tuple(found))
 
 
-def _idle(
-    use: GpuUse, job: JobUse, settings: EfficiencySettings | PublishedEfficiency
-) -> Iterator[tuple[WasteKind, float]]:
+def _idle(use: GpuUse, job: JobUse, settings: EfficiencySettings) -> Iterator[tuple[WasteKind, float]]:
     """Stretches of one GPU that are waste, each with its seconds."""
     if _unused(use) and any(not _unused(other) for other in job.use):
         idle_s = sum(one.length_s for one in use.idle)

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from lucid.config.live import PoolSettings
-from lucid.config.load import Settings
+from lucid.config.load import Settings, profiles_folder
 from lucid.errors import ClusterError, Finding, bad, did_you_mean, warn
 from lucid.node.reports import HealthFolder, health_folder
-from lucid.places import HELD_AT_MOST_S, Mode, profiles_folder
+from lucid.places import HELD_AT_MOST_S, Mode
 from lucid.setup.doctor_slurm import (
     as_lucidd_sees,
     check_config,

@@ -192,7 +192,7 @@ class ThreeQueueTiresias(PartitionPolicy):
 
 def published_policy(policy: Policy, settings: MuriSettings) -> Policy:
     """The published variant of a policy; a policy that Muri's simulator lacks, as it is."""
-    alone = settings.model_copy(update={"group_size": 1, "unpack": False})
+    alone = settings.changed({"group_size": 1, "unpack": False})
     if policy.name == "srtf":
         return PublishedMuri("srtf", _SHORTEST, alone)
     if policy.name == "srsf":

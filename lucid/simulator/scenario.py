@@ -115,9 +115,10 @@ class Scenario:
         profiling = self.settings.policy.profiling
         if self.semantics not in (Semantics.HONEST, Semantics.MURI) or self.profiling_nodes is not None:
             return ""
-        if "enabled" not in profiling.model_fields_set and not any(item.profile for item in self.trace.jobs):
+        unsaid = "policy.profiling.enabled" not in self.settings.given
+        if unsaid and not any(item.profile for item in self.trace.jobs):
             return "no job is profiled first, and no node set aside for that: the trace has no GPU readings"
-        if "enabled" not in profiling.model_fields_set and sum(map(len, self.layout().values())) <= _FEW_NODES:
+        if unsaid and sum(map(len, self.layout().values())) <= _FEW_NODES:
             return "no job is profiled first: a node set aside for that would be a quarter of the cluster or more"
         if profiling.enabled and not lend_profiling_nodes(self.layout(), self.trace, None)[1]:
             return "no job is profiled first: no VC can spare a node for that"
@@ -208,14 +209,13 @@ def simulate(
     memory = PairMemory() if scenario.remember_pairs or scenario.as_live else None
     if memory is not None:
         predictor = WithMemory(predictor, memory)
-    rules = with_defaults(scenario.settings.policy, scenario.trace.evaluated_with)
-    if scenario.as_live:
-        rules = with_defaults(rules, LIVE_DEFAULTS)
+    defaults = {**scenario.trace.evaluated_with, **(LIVE_DEFAULTS if scenario.as_live else {})}
+    rules = with_defaults(scenario.settings.policy, defaults, scenario.settings.given)
     if scenario.not_profiled:
-        rules = rules.model_copy(update={"profiling": rules.profiling.model_copy(update={"enabled": False})})
+        rules = rules.changed({"profiling.enabled": False})
     made = make_policy(policy, rules, predictor)
     if scenario.lends and rules_of(made).borrows:
-        rules = with_defaults(rules, {"lending": {"mode": "borrow"}})
+        rules = with_defaults(rules, {"lending.mode": "borrow"}, scenario.settings.given)
         made = make_policy(policy, rules, predictor)
     if rules.lending.mode != "off" and not rules_of(made).quotas:
         raise ConfigError(f"policy {policy!r} knows no quotas: it cannot run with lending (policy.lending.mode)")
@@ -257,8 +257,7 @@ def with_promise(scenario: Scenario, found: Run, progress: Progress | None = Non
     policy = scenario.settings.policy
     if not found.lent or not rules_of(make_policy(found.policy, policy, HistoryPredictor())).borrows:
         return found
-    off = policy.model_copy(update={"lending": policy.lending.model_copy(update={"mode": "off"})})
-    settings = scenario.settings.model_copy(update={"policy": off})
+    settings = scenario.settings.changed({"policy.lending.mode": "off"})
     walls = simulate(replace(scenario, settings=settings), found.policy, progress=progress)
     outcomes = ({o.job.id: o for o in run.outcomes} for run in (found, walls))
     return replace(found, promise=lending_costs(*outcomes))
@@ -332,7 +331,7 @@ def _published_lucid(
     delay_s = {o.job.id: o.queue_s for o in before.outcomes}
     rest = replace(honest.trace, jobs=tuple(item for item in honest.trace.jobs if item.job.id not in over))
     policy_settings = PolicySettings(
-        profiling=settings.policy.profiling.model_copy(update={"enabled": False}),
+        profiling=settings.policy.profiling.changed({"enabled": False}),
         packing=PackingSettings(
             partner="first", least_pair_speed=0.0, least_partner_remaining_s=0.0, priority_ratio=2.0, when_calm=True
         ),

@@ -14,6 +14,7 @@ from builders import HEAVY, LIGHT, VC, FixedPredictor, a_cluster, a_job, a_trace
 from builders import settings as rules_of
 from examples import Dice, tried
 from lucid.binder.binder import Binder
+from lucid.config.load import settings_from
 from lucid.config.policy import OverheadSettings, PolicySettings
 from lucid.core.job import Job, JobProfile, Pending
 from lucid.core.ledger import Ledger
@@ -199,7 +200,7 @@ def play(scene: Scene, variant: str, compare_cold: bool = True) -> tuple[Watcher
     sections = dict(sections)
     if not scene.profiling_nodes:
         sections["profiling"] = {**sections.get("profiling", {}), "enabled": False}
-    rules = PolicySettings.model_validate(sections)
+    rules = settings_from({"policy": sections}, "a test").policy
     if name in INTERLEAVING:
         scene = replace(scene, trace=with_stages(scene.trace))
     predictor = scene.predictor()

@@ -314,7 +314,7 @@ def some_packing(rng: random.Random) -> PackingSettings:
         "waiting_pair_work": rng.choice([0.0, 0.57 + 0.53, 1.1, 1.7, 2.0]),
         "least_partner_remaining_s": rng.choice([0.0, 300.0, 1e4]),
     }
-    return some_rules(rng).packing.model_copy(update=limits)
+    return some_rules(rng).packing.changed(limits)
 
 
 def test_a_pair_is_judged_as_the_reasons_tell_it() -> None:

@@ -8,9 +8,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from lucid.cli.console import Table, progress, say, stdout_console
-from lucid.cli.jobs.queue import live_published_settings, live_store
+from lucid.cli.jobs.queue import live_settings, live_store
 from lucid.cli.jobs.when import seconds_of
 from lucid.cli.site.efficiency import efficiency_data
+from lucid.config.load import profiles_folder
 from lucid.daemon.reporting.limit_replay import Replayed, replay_limits
 from lucid.daemon.reporting.waste_inputs import job_accounts
 from lucid.errors import ConfigError
@@ -18,7 +19,6 @@ from lucid.explain.formatting import duration
 from lucid.explain.reasons import limit_words
 from lucid.explain.time_limits import LimitRow, earlier_words, limit_rows, limits_to_dict
 from lucid.node.reports import UseFolder
-from lucid.places import profiles_folder
 from lucid.profiler.waste import JobUse, fitting_limits
 from lucid.store.plan_records import record_files, records_folder
 from lucid.text import shown
@@ -37,7 +37,7 @@ def tell_time_limits(
 ) -> None:
     """Carry out ``lucidctl efficiency --time-limits``."""
     limit_s = None if limit is None else seconds_of(limit)
-    settings = live_published_settings(config)
+    settings = live_settings(config)
     store = live_store(settings)
     files = record_files(records_folder(settings))
     if not files:

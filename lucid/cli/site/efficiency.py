@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from lucid.cli.console import Table, say, stdout_console
-from lucid.cli.jobs.queue import live_published_settings, live_store
+from lucid.cli.jobs.queue import live_settings, live_store
+from lucid.config.load import profiles_folder
 from lucid.daemon.reporting.waste_inputs import job_accounts
 from lucid.errors import ConfigError
 from lucid.explain.formatting import duration, gpus, when
 from lucid.explain.waste import account_to_dict, total_to_dict, use_words
 from lucid.node.reports import UseFolder
-from lucid.places import profiles_folder
 from lucid.profiler.waste import (
     ADVICE,
     HELD,
@@ -42,7 +42,7 @@ def tell_efficiency(
     as_json: bool,
 ) -> None:
     """Carry out ``lucidctl efficiency``."""
-    settings = live_published_settings(config)
+    settings = live_settings(config)
     uses = UseFolder(profiles_folder(settings))
     store = live_store(settings)
     days = settings.efficiency.days if days is None else days

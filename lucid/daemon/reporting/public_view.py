@@ -22,7 +22,6 @@ from lucid.daemon.lending import lending_of
 from lucid.daemon.reporting.starts import START_TIMES, STARTS
 from lucid.errors import ClusterError, StoreError
 from lucid.files import write_public
-from lucid.places import Placed
 from lucid.slurm.heartbeat import read_heartbeat
 from lucid.store.port import Lease
 
@@ -36,7 +35,7 @@ _SHARE = 0.05
 """The most of lucidd's time that the file may take, as a share."""
 
 
-def published_file(settings: Placed) -> Path:
+def published_file(settings: Settings) -> Path:
     """The path of the file: beside the heartbeat, in a folder that everybody may enter."""
     return Path(settings.daemon.heartbeat).with_name("public.json")
 
@@ -160,7 +159,7 @@ class Published:
 
     Raises: StoreError: nothing is published."""
 
-    def __init__(self, settings: Placed) -> None:
+    def __init__(self, settings: Settings) -> None:
         self.path = published_file(settings)
         self._heartbeat = Path(settings.daemon.heartbeat)
         try:

@@ -10,12 +10,12 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from lucid.config.load import profiles_folder
 from lucid.core.as_json import from_json
 from lucid.core.job import Job, JobProfile, Running
 from lucid.daemon.reporting.last_plan import StoredPlan, stored_plan, stored_snapshot_data
 from lucid.errors import LucidError
 from lucid.node.reports import UseFolder
-from lucid.places import PublishedSettings, profiles_folder
 from lucid.profiler.use import GpuUse
 from lucid.profiler.waste import JobAccount, JobUse, judged
 from lucid.slurm.records.request import NOT_TO_SHARE
@@ -30,7 +30,7 @@ _DAY_S = 86400.0
 def job_accounts(
     store: SqliteStore,
     uses: UseFolder,
-    settings: Settings | PublishedSettings,
+    settings: Settings,
     now_s: float,
     days: float | None = None,
     running: Iterable[tuple[Running, float]] | None = None,
@@ -48,7 +48,7 @@ def job_accounts(
 def job_uses(
     store: SqliteStore,
     uses: Mapping[str, tuple[GpuUse, ...]],
-    settings: Settings | PublishedSettings,
+    settings: Settings,
     since_s: float,
     running: Iterable[tuple[Running, float]] | None = None,
 ) -> list[JobUse]:

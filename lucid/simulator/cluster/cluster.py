@@ -300,9 +300,9 @@ class AsLive:
 
 
 class LiveLikeCluster(SimulatedCluster):
-    """A cluster that acts as lucidd does on Slurm: jobs like one measured before bring its profile (``LikeProfiles``,
-    as with ``daemon.reuse_profiles_days``), skip the profiling nodes, or go from there to their VC at once. A job
-    that then runs alone for long enough is measured itself. A start takes a moment."""
+    """A cluster that acts as lucidd does on Slurm: jobs like one measured before bring its profile
+    (``LikeProfiles``), skip the profiling nodes, or go from there to their VC at once. A job that then runs alone for
+    long enough is measured itself. A start takes a moment."""
 
     def __init__(self, live: AsLive, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)

@@ -17,14 +17,13 @@ from daemon_site import Site
 from lucid.cli.learn.report import REALLY, past_week
 from lucid.cli.main import lucidctl
 from lucid.cli.site.efficiency import tell_accounts
-from lucid.config.load import settings_from
+from lucid.config.load import profiles_folder, settings_from
 from lucid.config.other import EfficiencySettings
 from lucid.core.job import Ended, Job
 from lucid.core.node import Node
 from lucid.core.snapshot import Partition, Snapshot
 from lucid.errors import ConfigError
 from lucid.node.reports import write_summary
-from lucid.places import profiles_folder
 from lucid.profiler.summary import Summary
 from lucid.profiler.use import GpuUse, IdleStretch
 from lucid.profiler.waste import ADVICE, TITLES, WasteKind, idle_since, judge, judged, total_of, totals
@@ -274,7 +273,7 @@ def test_limits_are_judged_over_several_jobs_that_completed() -> None:
 
 
 def replace_limit(_: object) -> EfficiencySettings:
-    return RULES.model_copy(update={"least_measured": 0.01})
+    return RULES.changed({"least_measured": 0.01})
 
 
 def test_sums_and_shares() -> None:

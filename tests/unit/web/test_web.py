@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 import yaml
 
-from lucid.config.load import Settings
-from lucid.config.other import Anonymous, Others, WebSettings
+from lucid.config.load import Settings, settings_from
+from lucid.config.other import Anonymous, Others
 from lucid.core.job import Ended
 from lucid.daemon.reporting.public_view import PrivateData
 from lucid.daemon.reporting.starts import StartsAhead
@@ -113,7 +113,7 @@ def test_a_page_of_the_queue_has_so_many_rows(tmp_path: Path) -> None:
     pages.slurm.turns(10.0)
     pages.source._next_s = 0.0  # however long the first look took
     pages.source.poll()
-    pages.settings = pages.settings.model_copy(update={"web": pages.web.model_copy(update={"rows": 10})})
+    pages.settings = pages.settings.changed({"web": pages.web.changed({"rows": 10})})
     pages.source.settings = pages.settings
     client = pages.client("root-ish")
     first, second = (client.get("/queue.json", params={"page": at}).json() for at in (1, 2))
@@ -148,8 +148,7 @@ def test_what_is_not_there_is_not_found(pages: Pages) -> None:
 
 
 def test_without_a_store_the_pages_say_so(tmp_path: Path) -> None:
-    settings = Settings().model_copy(update={"web": WebSettings(anonymous=Anonymous.EVERYTHING)})
-    settings = settings.model_copy(update={"daemon": settings.daemon.model_copy(update={"state_dir": str(tmp_path)})})
+    settings = Settings().changed({"web.anonymous": Anonymous.EVERYTHING, "daemon.state_dir": str(tmp_path)})
     source = Source(settings, tmp_path / "lucid.toml")
     source.poll()
     answer = WebClient(build_app(source)).get("/")
@@ -352,7 +351,7 @@ def test_who_looks(
     jobs: Sight,
     usage: Sight,
 ) -> None:
-    found = viewer_of(WebSettings(**web), client, headers, private, own_uid=4711)
+    found = viewer_of(settings_from({"web": web}, "a test").web, client, headers, private, own_uid=4711)
     assert (found.name, found.jobs, found.usage) == (name, jobs, usage)
 
 

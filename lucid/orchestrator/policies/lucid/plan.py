@@ -262,7 +262,7 @@ class VcBooks:
         self.partings = Partings(packing.part_below_speed, restarts)
         self.plain = BackfillPolicy(settings.backfill)
         self.by_wait = WaitQueue(settings.fairness.share_bound)
-        self.backfill = BackfillPolicy(settings.backfill.model_copy(update={"depth": DEPTH}))
+        self.backfill = BackfillPolicy(settings.backfill.changed({"depth": DEPTH}))
 
 
 def plan_vc(

@@ -134,7 +134,7 @@ class LucidPolicy(PartitionPolicy):
         self._profiling = settings.profiling
         if bound_s is not None:  # no job's bound passes while the job waits for a profiling node
             most_s = min(settings.profiling.max_wait_s, bound_s)
-            self._profiling = settings.profiling.model_copy(update={"max_wait_s": most_s})
+            self._profiling = settings.profiling.changed({"max_wait_s": most_s})
         self._newcomers: tuple[Partition | None, Mapping[str, _Entries]] = (None, {})
         """The jobs in profiling, by VC, beside the profiling partition that they follow from."""
         self._trust: Mapping[str, Unranked] = {}
