@@ -7,7 +7,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from lucid.config.section import STUDY, NotNegative, Positive, Section
+from lucid.config.section import Section
 
 
 class Anonymous(StrEnum):
@@ -55,25 +55,11 @@ class WebSettings(Section, frozen=True, kw_only=True):
     PrivateData has jobs, no job is shown to such a reader either way, unless this is everything."""
     metrics_token_file: str = ""
     """A file with a token: who sends it (Authorization: Bearer …) reads /metrics, though anonymous is nothing."""
-    rows: Annotated[int, Meta(ge=10, le=2000), STUDY] = 200
-    """Rows of one page of the queue."""
 
 
 class EfficiencySettings(Section, frozen=True, kw_only=True):
     """What `lucidctl efficiency` calls waste. Each bound is set so that ordinary work stays below it."""
 
-    days: Annotated[Positive, STUDY] = 7.0
-    """How far back the report, /metrics and the page look, days: one week shows every weekday once."""
-    idle_start_s: Annotated[float, Meta(ge=300), STUDY] = 1800.0
-    """A GPU that did nothing from the start of its job for so long was idle from the start, s. Pulling a container,
-    staging a data set and compiling take up to a quarter of an hour; half an hour is twice that."""
     idle_after_s: Annotated[float, Meta(ge=300)] = 3600.0
     """A GPU that worked and then did nothing for so long was idle after activity, s. Evaluations on the CPU and
     checkpoints to slow storage take up to half an hour; an hour is twice that."""
-    empty_s: Annotated[float, Meta(ge=300), STUDY] = 1800.0
-    """A GPU on which no process of its job stood for so long was allocated without a process, s."""
-    least_measured: Annotated[float, Meta(gt=0, le=1), STUDY] = 0.5
-    """If less than this share of a job's GPU time was measured, the job counts as not measured. No waste
-    is reported for it."""
-    least_gpu_h: Annotated[NotNegative, STUDY] = 0.5
-    """Less waste of one kind in one job is not reported, GPU-hours."""

@@ -38,15 +38,8 @@ class ProfilingSettings(Section, frozen=True, kw_only=True):
     of the VC's GPUs stay idle, else if it cannot be profiled at once."""
     carry_on_share: Share = 0.5
     """On this share of the profiling nodes (rounded down) profiled jobs may carry on in place."""
-    overflow_most_s: Annotated[NotNegative, STUDY] = 21600.0
-    """Where jobs are measured in place: jobs expected to take longer than this wait for their own VC, instead of
-    starting on a profiling node."""
     time_aware: bool = False
     """In a burst shorten T_prof, lower N_prof, and send jobs home to be measured there where GPUs are idle (L5)."""
-    burst_wait_s: Annotated[Positive, STUDY] = 80.0
-    """A burst is a profiling queue that would take longer than this at the usual T_prof."""
-    least_t_prof_s: Annotated[Positive, STUDY] = 40.0
-    """T_prof in the worst of bursts: what a sampler needs at the least."""
 
 
 class PackingSettings(Section, frozen=True, kw_only=True):
@@ -61,15 +54,8 @@ class PackingSettings(Section, frozen=True, kw_only=True):
     counts a pair as free of interference from 0.85."""
     waiting_pair_speed: Share | None = 0.5
     """The same, lower, for a job that would otherwise wait: it takes a slower partner rather than none, if it has
-    waited long enough for that (``waiting_pair_work``). Unset, and where VCs lend: ``least_pair_speed`` holds for it,
+    waited long enough for that. Unset, and where VCs lend: ``least_pair_speed`` holds for it,
     too."""
-    waiting_pair_work: Annotated[float, Meta(ge=0, le=2), STUDY] = 1.1
-    """A job that would otherwise wait takes such a partner at once where the speeds of both add up to this: the two
-    then do more than one after the other. Else it must be expected to end before its partner, and waits before for
-    what is missing of it, times twice as long as it would run there. 0: neither is asked."""
-    part_below_speed: Annotated[Share, STUDY] = 0.5
-    """Part a pair in which a job was measured to run slower than this: below 0.5 each, two jobs would both be done
-    sooner one after the other. Parting costs the leaver its progress, so it lies well below least_pair_speed."""
     least_partner_remaining_s: NotNegative = 300.0
     """Pairs are avoided where the partner is expected to end within this time (L19)."""
     priority_ratio: Annotated[Positive | None, STUDY] = None
@@ -94,18 +80,6 @@ class ReservationSettings(Section, frozen=True, kw_only=True):
 
     enabled: bool = True
     """Keep nodes for large jobs at all."""
-    above_gpus: Annotated[Annotated[int, Meta(ge=0)] | None, STUDY] = None
-    """Jobs above this many GPUs may hold a reservation; unset: those larger than one node."""
-    after_wait_s: Annotated[NotNegative, STUDY] = 0.0
-    """A reservation is made once the job has waited this long."""
-    oldest_after_s: Annotated[NotNegative, STUDY] = 172800.0
-    """A large job that has waited this long goes before all other large jobs, the oldest first. Before that, the one
-    whose wait is the greatest multiple of its estimate goes first, outside pools. 0: always the oldest. Where most
-    jobs that wait are large, any job that has waited this long goes first."""
-    patience_s: Annotated[Positive, STUDY] = 43200.0
-    """Another job may start on kept nodes if its estimate ends before they are needed; once the job that they are
-    kept for has waited for n times this long, if n times its estimate does. Where the other jobs of the VC have
-    waited longer on average, their wait counts instead."""
     most_share: Annotated[Share, STUDY] = 0.5
     """While jobs as large hold GPUs, and would with the holder have more than this share of the VC, nothing is kept
     for it if a smaller job has waited at least half as long. 1: that never matters."""
@@ -126,8 +100,6 @@ class FairnessSettings(Section, frozen=True, kw_only=True):
     share_bound: Annotated[float, Meta(ge=1)] = 1.0
     """Fair-share: a priority value counts at most this many times as much for an account far above its share, and as
     many times less for one that has used nothing; 1: no fair-share in Lucid's own order."""
-    half_life_s: Annotated[Positive, STUDY] = 604800.0
-    """Usage counts half after this long (PriorityDecayHalfLife)."""
     shares: dict[str, float] = field(default_factory=dict)
     """Shares by account, or by user where jobs have none; 1 each unless given."""
 
@@ -156,8 +128,6 @@ class BackfillSettings(Section, frozen=True, kw_only=True):
     """PriorityWeightFairshare: of the account's fair-share factor."""
     max_age_s: Positive = 604800.0
     """PriorityMaxAge."""
-    calc_period_s: Annotated[Positive, STUDY] = 300.0
-    """PriorityCalcPeriod: how often priorities are worked out."""
     depth: Annotated[int, Meta(ge=1)] = 100
     """Of how many jobs that cannot start the expected start is kept (bf_max_job_test); 1 is EASY backfilling."""
     limit_factor: Annotated[Positive, STUDY] = 2.0
@@ -171,8 +141,6 @@ class TiresiasSettings(Section, frozen=True, kw_only=True):
 
     threshold_gpu_s: Positive = 18000.0
     """A job that has had so many GPU-seconds moves to the second queue."""
-    interval_s: Annotated[Positive, STUDY] = 60.0
-    """Seconds between rounds."""
     placement: Annotated[Literal["consolidated", "emptiest"], STUDY] = "consolidated"
     """On as few nodes as possible or not at all; or on the emptiest nodes, however many that takes."""
 
@@ -232,13 +200,8 @@ class MuriSettings(Section, frozen=True, kw_only=True):
 
 
 class OverheadSettings(Section, frozen=True, kw_only=True):
-    """What changes of state cost a job, in seconds of its run time. The preemption figures are those the
-    published simulator charges (after Tiresias' measured 62 s per preemption)."""
+    """What changes of state cost a job, in seconds of its run time."""
 
-    preempt_small_s: Annotated[NotNegative, STUDY] = 40.0
-    """Checkpoint and restart of a job of at most 8 GPUs."""
-    preempt_large_s: Annotated[NotNegative, STUDY] = 60.0
-    """Checkpoint and restart of a job of more than 8 GPUs."""
     requeue_s: NotNegative = 10.0
     """Slurm's COMPLETING state and a second start-up, for a job that starts over."""
     start_s: NotNegative = 0.0
@@ -266,8 +229,6 @@ class PolicySettings(Section, frozen=True, kw_only=True):
     muri: MuriSettings = MuriSettings()
     pollux: PolluxSettings = PolluxSettings()
     optimus: OptimusSettings = OptimusSettings()
-    restart_overhead_s: Annotated[NotNegative, STUDY] = 40.0
-    """What srtf assumes that one preemption costs."""
 
 
 LIVE_DEFAULTS: Mapping[str, Any] = {

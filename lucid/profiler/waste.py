@@ -31,6 +31,17 @@ class WasteKind(StrEnum):
     LONG_LIMIT = "time_limit_too_long"
 
 
+DAYS: Final = 7.0
+"""How far back the report, /metrics and the page look, days: one week shows every weekday once."""
+IDLE_START_S: Final = 1800.0
+"""A GPU that did nothing from the start of its job for so long was idle from the start. Pulling a container, staging
+a data set and compiling take up to a quarter of an hour; half an hour is twice that."""
+EMPTY_S: Final = 1800.0
+"""A GPU on which no process of its job stood for so long was allocated without a process."""
+_LEAST_MEASURED: Final = 0.5
+"""If less than this share of a job's GPU time was measured, the job counts as not measured: no waste is reported."""
+LEAST_GPU_H: Final = 0.5
+"""Less waste of one kind in one job is not reported, GPU-hours."""
 HELD: Final = tuple(kind for kind in WasteKind if kind is not WasteKind.LONG_LIMIT)
 """Kinds whose hours were really held. Hours of a time limit that are left over went to others; a limit that is too
 long costs the job itself a later start, because it fits into fewer gaps."""
@@ -187,7 +198,7 @@ def judge(job: JobUse, settings: EfficiencySettings) -> JobAccount:
     asked_h = None if job.time_limit_s is None else job.gpus * job.time_limit_s / _H
     measured_s = sum(use.measured_s for use in job.use)
     share = min(measured_s / (held_h * _H), 1.0) if held_h else 0.0
-    if share < settings.least_measured:
+    if share < _LEAST_MEASURED:
         return JobAccount(job, asked_h, held_h, None, share)
     worked_h = sum(use.worked_s for use in job.use) / _H
     by_kind: defaultdict[WasteKind, list[float]] = defaultdict(list)
@@ -200,10 +211,10 @@ def judge(job: JobUse, settings: EfficiencySettings) -> JobAccount:
     found = [
         Waste(kind, sum(each) / _H, _words(kind, each, job))
         for kind, each in sorted(by_kind.items())
-        if sum(each) / _H >= settings.least_gpu_h
+        if sum(each) / _H >= LEAST_GPU_H
     ]
     left_h = held_h - sum(one.gpu_h for one in found)
-    if _light(job) and left_h / 2 >= settings.least_gpu_h:
+    if _light(job) and left_h / 2 >= LEAST_GPU_H:
         assert job.profile is not None
         words = (
             f"used {job.profile.gpu_util:.0f} % of GPU time and {job.profile.gpu_mem_mib:,.0f} MiB, and asked not "
@@ -217,16 +228,16 @@ def _idle(use: GpuUse, job: JobUse, settings: EfficiencySettings) -> Iterator[tu
     """Stretches of one GPU that are waste, each with its seconds."""
     if _unused(use) and any(not _unused(other) for other in job.use):
         idle_s = sum(one.length_s for one in use.idle)
-        if idle_s >= settings.idle_start_s:
+        if idle_s >= IDLE_START_S:
             yield WasteKind.UNUSED_GPUS, idle_s
         return
     for one in use.idle:
         left_s = one.length_s
-        if one.empty_s >= settings.empty_s:
+        if one.empty_s >= EMPTY_S:
             yield WasteKind.NO_PROCESS, one.empty_s
             left_s -= one.empty_s
         at_start = one.begin_s - use.begin_s <= _START_SLACK_S
-        if left_s >= (settings.idle_start_s if at_start else settings.idle_after_s):
+        if left_s >= (IDLE_START_S if at_start else settings.idle_after_s):
             yield (WasteKind.IDLE_START if at_start else WasteKind.IDLE_AFTER), left_s
 
 

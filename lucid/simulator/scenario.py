@@ -19,6 +19,7 @@ from lucid.models.history import NEWEST, HistoryPredictor, naive_for
 from lucid.models.packing.pair_memory import PairMemory, WithMemory
 from lucid.models.throughput.forecaster import LearnedForecaster
 from lucid.models.throughput.model import ArrivalForecaster, ThroughputModel
+from lucid.orchestrator.policies.backfill import CALC_PERIOD_S
 from lucid.orchestrator.policies.muri.policy import MuriPolicy
 from lucid.orchestrator.policy import Policy, rules_of
 from lucid.orchestrator.registry import ESTIMATES, Estimates, find_policy, make_policy
@@ -27,7 +28,7 @@ from lucid.simulator.cluster.jobs import Parts
 from lucid.simulator.cluster.lending import lending_costs
 from lucid.simulator.cluster.nodes import Outages
 from lucid.simulator.cluster.truth import ContentionTruth, Interference, Interleaving, OraclePredictor
-from lucid.simulator.cluster.usage import NoUsage, UsageBook
+from lucid.simulator.cluster.usage import HALF_LIFE_S, NoUsage, UsageBook
 from lucid.simulator.engine import Progress, Run, run
 from lucid.simulator.layout import NodeShape, build_layout, lend_profiling_nodes, sized_vcs
 from lucid.simulator.predictors import (
@@ -270,7 +271,7 @@ def _usage(settings: PolicySettings) -> UsageBook:
     fair = settings.fairness
     if fair.share_bound <= 1.0 and not settings.backfill.weight_fair_share:
         return NoUsage()
-    return UsageBook(fair.half_life_s, settings.backfill.calc_period_s, fair.shares)
+    return UsageBook(HALF_LIFE_S, CALC_PERIOD_S, fair.shares)
 
 
 def _interleaving(policy: Policy) -> Interleaving:

@@ -390,7 +390,7 @@ class Source:
         self.forecasts = Forecasts()
         self.uses = UseFolder(profiles_folder(settings))
         self.accounts: list[JobAccount] = []
-        """The accounts of every job of the last efficiency.days, and of those that run: what each held and wasted."""
+        """The accounts of every job of the last week, and of those that run: what each held and wasted."""
         self.account_of: dict[str, JobAccount] = {}
         self.promised: dict[tuple[str, str], tuple[float, float] | None] = {}
         """The promised speeds of pairs, host's and guest's, by guest and host."""

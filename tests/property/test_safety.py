@@ -39,7 +39,7 @@ SECTIONS: dict[str, Mapping[str, Any]] = {
     "backfill, EASY, weighted": {
         "backfill": {"depth": 1, "weight_age": 1000.0, "weight_size": 500.0, "max_age_s": 600.0}
     },
-    "tiresias": {"tiresias": {"threshold_gpu_s": 600.0, "interval_s": 60.0}},
+    "tiresias": {"tiresias": {"threshold_gpu_s": 600.0}},
     "muri-l, no unpacking": {"muri": {"unpack": False}},
     "lucid, gss 0": {"packing": {"gss": 0}},
     "lucid, gss 1": {"packing": {"gss": 1}},
@@ -49,20 +49,17 @@ SECTIONS: dict[str, Mapping[str, Any]] = {
     "lucid, first partner": {"packing": {"partner": "first", "priority_ratio": 2.0}},
     "lucid, no reservations": {"reservation": {"enabled": False}},
     "lucid, plain order": {"fairness": {"estimates": "never"}},
-    "lucid, short patience of large jobs": {
-        "reservation": {"above_gpus": 2, "after_wait_s": 50.0, "patience_s": 100.0}
-    },
     "lucid, no profiling": {"profiling": {"enabled": False}},
     "lucid, restarts on request": {"profiling": {"restarts": "asked"}},
     "lucid, no restarts, all overflow": {
-        "profiling": {"restarts": "never", "overflow_most_s": 1e9}, "packing": {"unparted_harm": 1.0},
+        "profiling": {"restarts": "never"}, "packing": {"unparted_harm": 1.0},
     },
     "lucid, no restarts, bounded": {"profiling": {"restarts": "never"}, "fairness": {"beyond_plain_s": 500.0}},
     "lucid, short patience": {"profiling": {"max_wait_s": 100.0, "carry_on_share": 1.0, "n_prof": 4}},
     "lucid, bounded": {"fairness": {"beyond_plain_s": 500.0}},
     "lucid, bounded late": {"fairness": {"beyond_plain_s": 1000.0, "keep_from": 1.0}},
     "lucid, fifo and backfill elsewhere": {"fairness": {"beyond_plain_s": 500.0}},
-    "lucid, time-aware": {"profiling": {"time_aware": True, "burst_wait_s": 20.0}},
+    "lucid, time-aware": {"profiling": {"time_aware": True}},
     "lucid, pairs when calm": {"packing": {"when_calm": True}},
 }  # fmt: skip
 VARIANTS = {name: (name.partition(",")[0], sections) for name, sections in SECTIONS.items()}

@@ -19,7 +19,7 @@ from lucid.explain.formatting import duration
 from lucid.explain.reasons import limit_words
 from lucid.explain.time_limits import LimitRow, earlier_words, limit_rows, limits_to_dict
 from lucid.node.reports import UseFolder
-from lucid.profiler.waste import JobUse, fitting_limits
+from lucid.profiler.waste import DAYS, JobUse, fitting_limits
 from lucid.store.plan_records import record_files, records_folder
 from lucid.text import shown
 
@@ -45,7 +45,7 @@ def tell_time_limits(
             f"no plan is recorded in {records_folder(settings)}: lucidd records its plans while daemon.record_mib "
             "is above 0"
         )
-    days = settings.efficiency.days if days is None else days
+    days = DAYS if days is None else days
     now_s = float((store.view("status") or {}).get("at_s", time.time()))
     accounts = job_accounts(store, UseFolder(profiles_folder(settings)), settings, now_s, days)
 

@@ -18,6 +18,7 @@ from lucid.explain.waste import account_to_dict, total_to_dict, use_words
 from lucid.node.reports import UseFolder
 from lucid.profiler.waste import (
     ADVICE,
+    DAYS,
     HELD,
     TITLES,
     JobAccount,
@@ -45,7 +46,7 @@ def tell_efficiency(
     settings = live_settings(config)
     uses = UseFolder(profiles_folder(settings))
     store = live_store(settings)
-    days = settings.efficiency.days if days is None else days
+    days = DAYS if days is None else days
     now_s = float((store.view("status") or {}).get("at_s", time.time()))
     # a job that is named is looked for as far back as anything is known
     found = job_accounts(store, uses, settings, now_s, settings.daemon.keep_days if job_id else days)

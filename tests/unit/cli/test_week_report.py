@@ -267,13 +267,9 @@ def test_limits_are_judged_over_several_jobs_that_completed() -> None:
     assert all(not account.waste for account in judged(uses[:2], RULES))
     assert all(not account.waste for account in judged([replace(one, state="FAILED") for one in uses], RULES))
     one_needs_it = [*uses, replace(uses[0], job_id="long", end_s=uses[0].begin_s + 30 * H)]
-    assert all(not account.waste for account in judged(one_needs_it, replace_limit(one_needs_it)))
+    assert all(not account.waste for account in judged(one_needs_it, RULES))
     found = judged(uses, RULES)
     assert found[0].wasted_gpu_h == 0.0, "the hours went to others"
-
-
-def replace_limit(_: object) -> EfficiencySettings:
-    return RULES.changed({"least_measured": 0.01})
 
 
 def test_sums_and_shares() -> None:

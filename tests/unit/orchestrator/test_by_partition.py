@@ -185,9 +185,9 @@ def test_a_partition_that_cannot_have_the_policy_is_refused_by_name(daemon: Any,
 
 
 def test_a_setting_of_a_policy_that_plans_some_partition_is_read() -> None:
-    data: dict[str, Any] = {"policy": {"pollux": {"interval_s": 30.0}, "tiresias": {"interval_s": 30.0}}}
+    data: dict[str, Any] = {"policy": {"pollux": {"interval_s": 30.0}, "tiresias": {"threshold_gpu_s": 30.0}}}
     live = settings_from({**data, "daemon": {"policies": {"grow": "pollux"}}}, "t")
-    assert simulation_keys(live) == ["policy.tiresias.interval_s"]
+    assert simulation_keys(live) == ["policy.tiresias.threshold_gpu_s"]
 
 
 @pytest.mark.parametrize(("policies", "unrouted", "rooms"), [({}, (), {"p1"}), ({"vc": "fifo"}, ("vc",), {"n1"})])

@@ -213,7 +213,7 @@ def test_all_are_looked_at_where_it_is_not_known_what_changed_or_where_that_does
 
 
 ALL_OF_THEM = ("pollux", "optimus", "optimus-fitted", "optimus-drf", "tiresias")
-EVERY_60 = {name: {"interval_s": 60.0} for name in ("pollux", "optimus", "tiresias")}
+EVERY_60 = {name: {"interval_s": 60.0} for name in ("pollux", "optimus")}
 
 
 def by_name(name: str) -> Policy:

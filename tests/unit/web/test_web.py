@@ -6,6 +6,7 @@ import json
 import os
 import re
 import socket
+import sys
 import threading
 import time
 import tomllib
@@ -106,15 +107,14 @@ def test_filters_and_order_stand_in_the_address(pages: Pages) -> None:
     assert client.get("/queue", params={"page": "x", "least": "-1", "sort": "nonsense"}).status_code == 200
 
 
-def test_a_page_of_the_queue_has_so_many_rows(tmp_path: Path) -> None:
+def test_a_page_of_the_queue_has_so_many_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pages = Pages(tmp_path)
     for number in range(20, 40):
         pages.slurm.submit(str(number), 4, run_s=3000.0, user="ada")
     pages.slurm.turns(10.0)
     pages.source._next_s = 0.0  # however long the first look took
     pages.source.poll()
-    pages.settings = pages.settings.changed({"web": pages.web.changed({"rows": 10})})
-    pages.source.settings = pages.settings
+    monkeypatch.setattr(sys.modules["lucid.web.pages.queue"], "ROWS", 10)
     client = pages.client("root-ish")
     first, second = (client.get("/queue.json", params={"page": at}).json() for at in (1, 2))
     assert first["pages"] == -(-first["of"] // 10) >= 2

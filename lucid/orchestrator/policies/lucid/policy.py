@@ -33,7 +33,7 @@ def with_overflow(plan: Plan, snapshot: Snapshot, settings: ProfilingSettings) -
     """The plan, with jobs that wait in their VCs started on free GPUs of profiling nodes.
 
     The job with the smallest estimate x GPUs goes first, whichever VC it belongs to. Only jobs expected to take at
-    most ``overflow_most_s`` go, so that the nodes come back soon. No job of a VC loses its place, because profiling
+    most ``_OVERFLOW_MOST_S`` go, so that the nodes come back soon. No job of a VC loses its place, because profiling
     nodes belong to no VC. Two kinds of jobs stay in their VC: those whose request slots cannot express (they may ask
     for what only the nodes there have), and those above N_prof."""
     profiling = snapshot.profiling
@@ -84,7 +84,7 @@ def _waiting(
                 and not entry.barred
                 and not entry.home_only
                 and 0 < job.gpus <= largest
-                and snapshot.predictions[job.id].duration_s <= settings.overflow_most_s
+                and snapshot.predictions[job.id].duration_s <= _OVERFLOW_MOST_S
                 and not SkipsProfiling(job.gpus, settings.n_prof)
                 and isinstance(part.decisions.get(job.id), Hold)
             ):
@@ -109,6 +109,9 @@ def _with(plan: Plan, room: Partition, own: PartitionPlan, starts: Mapping[str, 
 
 
 _Entries = tuple[Pending | Running, ...]
+_OVERFLOW_MOST_S = 21600.0
+"""Where jobs are measured in place: jobs expected to take longer wait for their own VC, instead of starting on a
+profiling node."""
 _TO_SPARE = 0.25
 """A VC has GPUs to spare while this share of them is idle: a job that is measured there alone delays no other
 (docs/decisions/0022)."""

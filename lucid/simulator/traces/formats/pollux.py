@@ -20,7 +20,6 @@ NEEDED = ("name", "time", "application", "num_replicas", "batch_size")
 _VC = "cluster"
 _EVALUATED_WITH: dict[str, Any] = {
     "tiresias.threshold_gpu_s": 57600.0,
-    "tiresias.interval_s": 60.0,
     "tiresias.placement": "emptiest",
     "optimus.interval_s": 60.0,
     "optimus.epochs_left": "measured",
