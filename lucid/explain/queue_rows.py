@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from lucid.config.load import load_settings
 from lucid.core.decision import DecisionRow
@@ -55,7 +55,23 @@ def _row(name: str, entry: Pending, last: StoredPlan, starts: StartsAhead) -> Qu
     return QueueRow(name, position, entry, last.row(job_id), starts.starts_in_s[job_id])
 
 
-def queue_row_to_dict(row: QueueRow, last: StoredPlan) -> dict[str, Any]:
+class QueueRowDict(TypedDict):
+    """A row as JSON, for commands and pages."""
+
+    partition: str
+    vc: str
+    position: int | None
+    job: str
+    user: str
+    gpus: int
+    waited_s: float
+    estimate_s: float | None
+    estimate_by: str
+    starts_in_s: tuple[int, int, int] | None
+    decision: dict[str, Any] | None
+
+
+def queue_row_to_dict(row: QueueRow, last: StoredPlan) -> QueueRowDict:
     """A row as JSON."""
     job = row.entry.job
     said = last.snapshot.predictions.get(job.id)

@@ -16,11 +16,11 @@ from lucid.config.live import DaemonSettings
 from lucid.config.load import Settings, settings_from
 from lucid.errors import ConfigError, did_you_mean
 from lucid.places import Mode
-from lucid.setup.conf_text import Change, Texts, diff_of, edited, read_text, read_texts
+from lucid.setup.conf_text import FOR_ALL, HOOKS, NEEDED, Change, Texts, diff_of, edited, read_text, read_texts
 from lucid.setup.doctor_slurm import check_preemption, check_served, power_note, taken_whole, without_layers
 from lucid.setup.host_actions import LINK, USER, Machine, program_link
 from lucid.setup.install import FILES, NEW_TOML, is_lucids, of_package, shipped_content, with_keys, without_table
-from lucid.setup.merge import HOOKS, WRAPPER, Merged, Refusal, Refused, merge_pack
+from lucid.setup.merge import WRAPPER, Merged, Refusal, Refused, merge_pack
 from lucid.setup.neighbours import MONITORING, monitors, sealed, writer_of
 from lucid.setup.nodes import host_list
 from lucid.setup.render import ADDRESS, differing, plugin_conf, pool_line, rules_of, without_pool
@@ -220,7 +220,7 @@ def _kind(node: SlurmNode) -> tuple[object, ...]:
 TOML = Path("etc/lucid/lucid.toml")
 PROFILES = Path("var/lib/lucid/profiles")
 _SLURM = Path("etc/slurm")
-_IN_FORCE = ("GresTypes", "JobSubmitPlugins", "CliFilterPlugins", "Prolog", "Epilog", "TaskProlog")
+_IN_FORCE = tuple(key for key in NEEDED if key not in (*FOR_ALL, "AccountingStorageTRES"))
 _GPU_MEM_MIB = 24576
 _KEEPS = "AccountingStorageType"
 

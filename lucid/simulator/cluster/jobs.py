@@ -201,8 +201,6 @@ class Jobs:
         """Start jobs over that are still on nodes which close or go down: elastic ones from their checkpoint. A job
         that forbids a restart is submitted again by its user."""
         closed, down = self.nodes.advance(self.now_s)
-        if not closed and not down:
-            return
         for room in self.rooms.values():
             for view in list(room.running.values()):
                 names = {part.node for part in view.placement}
