@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import to_builtins
 
-from lucid.config.load import library_folder, stored_policy
+from lucid.config.live import DaemonSettings
+from lucid.config.load import Settings, library_folder, stored_policy
+from lucid.config.policy import PolicySettings
 from lucid.core.frozen import frozen_dataclass
 from lucid.core.ports import Capability, Predictor
 from lucid.daemon.barrier import GuardedPredictor
@@ -29,9 +31,6 @@ from lucid.store.port import Store
 from lucid.store.values import value_from_json, value_to_json
 
 if TYPE_CHECKING:
-    from lucid.config.live import DaemonSettings
-    from lucid.config.load import Settings
-    from lucid.config.policy import PolicySettings
     from lucid.daemon.learning.models import LiveModels
     from lucid.models.packing.pair_memory import PairMemory
 

@@ -7,8 +7,9 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from lucid.config.load import Settings
 from lucid.core.decision import DecisionRow, Plan, Start, verb_of
 from lucid.core.frozen import frozen_dataclass
 from lucid.core.job import Pending
@@ -20,10 +21,6 @@ from lucid.errors import ConfigError, did_you_mean
 from lucid.explain.queue_rows import row_starts, waiting_row
 from lucid.explain.reasons import decision_line, ends_in_time_s, limit_words
 from lucid.explain.story import row_to_dict
-
-if TYPE_CHECKING:
-    from lucid.config.load import Settings
-
 
 _AS_IT_IS = "as it is"
 

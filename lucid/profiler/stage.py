@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
 
+from lucid.config.policy import ProfilingSettings
 from lucid.core.decision import Action, Decision, EndProfiling, Hold, Keep, PartitionPlan, Start
 from lucid.core.frozen import frozen_dataclass
 from lucid.core.job import Job, Pending, Running, Stage, may_restart
@@ -29,10 +29,6 @@ from lucid.core.reasons.profiling import (
 from lucid.core.reasons.queue import BehindHead, FreeGpus
 from lucid.core.snapshot import ArrivalForecast, Partition
 from lucid.core.times import reached
-
-if TYPE_CHECKING:
-    from lucid.config.policy import ProfilingSettings
-
 
 _BURST_WAIT_S = 80.0
 """A burst is a profiling queue that would take longer than this at the usual T_prof."""

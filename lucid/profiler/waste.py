@@ -10,14 +10,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from enum import StrEnum
 from math import ceil, inf
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from lucid.config.other import EfficiencySettings
 from lucid.core.frozen import frozen_dataclass
 from lucid.core.job import JobProfile
 from lucid.profiler.use import GpuUse
-
-if TYPE_CHECKING:
-    from lucid.config.other import EfficiencySettings
 
 
 class WasteKind(StrEnum):

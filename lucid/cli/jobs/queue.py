@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lucid.cli.console import Table, answer, one_line, stdout_console, table
-from lucid.config.load import load_settings
+from lucid.config.load import Settings, load_settings
 from lucid.core.reason import reason_from_dict
 from lucid.daemon.barrier import lives_in_trouble
 from lucid.daemon.leader import standby_of
@@ -47,7 +47,6 @@ from lucid.store.sqlite import SqliteStore
 from lucid.text import shown
 
 if TYPE_CHECKING:
-    from lucid.config.load import Settings
     from lucid.core.job import Job
     from lucid.core.reasons.queue import Reserved
     from lucid.daemon.reporting.last_plan import StoredPlan

@@ -11,8 +11,9 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from lucid.config.load import Settings
 from lucid.core.as_json import from_json
 from lucid.core.names import without_names as hide
 from lucid.core.prediction import Prediction
@@ -24,10 +25,6 @@ from lucid.errors import ClusterError, StoreError
 from lucid.files import write_public
 from lucid.slurm.heartbeat import read_heartbeat
 from lucid.store.port import Lease
-
-if TYPE_CHECKING:
-    from lucid.config.load import Settings
-
 
 _LOG = logging.getLogger("lucidd")
 _EVERY_S = 5.0

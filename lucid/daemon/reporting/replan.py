@@ -6,8 +6,9 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from lucid.config.load import Settings
 from lucid.core.ports import Predictor
 from lucid.daemon.policies import LivePolicy, PolicyMemory, live_models, live_predictor
 from lucid.daemon.reporting.last_plan import StoredPlan, stored_plan, stored_snapshot_data
@@ -18,9 +19,6 @@ from lucid.orchestrator.forecast.ranges import StartTimes
 from lucid.orchestrator.forecast.run_times import RunTimes
 from lucid.orchestrator.policy import Policy
 from lucid.store.sqlite import SqliteStore
-
-if TYPE_CHECKING:
-    from lucid.config.load import Settings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

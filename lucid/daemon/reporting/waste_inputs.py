@@ -8,9 +8,9 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
-from lucid.config.load import profiles_folder
+from lucid.config.load import Settings, profiles_folder
 from lucid.core.as_json import from_json
 from lucid.core.job import Job, JobProfile, Running
 from lucid.daemon.reporting.last_plan import StoredPlan, stored_plan, stored_snapshot_data
@@ -20,9 +20,6 @@ from lucid.profiler.use import GpuUse
 from lucid.profiler.waste import DAYS, JobAccount, JobUse, judged
 from lucid.slurm.records.request import NOT_TO_SHARE
 from lucid.store.sqlite import SqliteStore
-
-if TYPE_CHECKING:
-    from lucid.config.load import Settings
 
 _DAY_S = 86400.0
 
