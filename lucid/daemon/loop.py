@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
+from lucid.config.load import profiles_folder
 from lucid.core.snapshot import Snapshot
 from lucid.daemon.barrier import FailureBarrier, TroubleFile, behind_barrier
 from lucid.daemon.build import Parts
@@ -26,7 +27,7 @@ from lucid.daemon.store_recovery import Carried, carried_from
 from lucid.errors import ClusterError, ClusterUnavailable, StoreError, UnsafePlan
 from lucid.node.reports import prune_profiles
 from lucid.orchestrator.cycle import CycleResult
-from lucid.places import Mode, profiles_folder
+from lucid.places import Mode
 from lucid.slurm.client import served
 from lucid.slurm.cluster import SlurmCluster
 from lucid.store.plan_records import prune_records, records_folder

@@ -26,7 +26,7 @@ def beat(parts: Parts, modes: Mapping[str, Mode], cycles: Cycles, standby: Stand
     """Write the heartbeat after a good turn; the job_submit plugin reads it.
 
     Raises: OSError: it cannot be written."""
-    daemon, profiling = parts.settings.daemon, live_profiling(parts.settings.policy)
+    daemon, profiling = parts.settings.daemon, live_profiling(parts.settings)
     write_heartbeat(
         Path(daemon.heartbeat),
         Heartbeat(
