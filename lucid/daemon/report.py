@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from lucid.core.codec import to_json
 from lucid.core.reason import reason_to_dict
 from lucid.core.snapshot import Snapshot
 from lucid.daemon.barrier import FailureBarrier
@@ -91,7 +91,7 @@ def tell_status(
         status["aside"] = cycles.cluster.aside()
         status["elastic"] = cycles.cluster.elastic()
         status["doubted"] = cycles.cluster.doubted()
-        status["reports"] = asdict(cycles.cluster.reports_trouble())
+        status["reports"] = to_json(cycles.cluster.reports_trouble())
         status["turns"] = cycles.cluster.turns()
         status["boots"] = cycles.cluster.boots()
         status["gpu_health"] = cycles.gpu_health.status(cycles.cluster.placeholders.refused)

@@ -13,6 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, get_args
 
+from msgspec import structs
+
 from lucid.core.decision import Action, Decision, Hold, PartitionPlan, Plan, Requeue, Start, earliest
 from lucid.core.gpu import GpuOut
 from lucid.core.job import Job, Pending, Running, may_restart
@@ -36,11 +38,11 @@ def with_boots(partition: Partition, made: PartitionPlan, now_s: float) -> Parti
             if mine:
                 last = max(mine, key=lambda node: node.delay_s(now_s))
                 boots = Boots(last.name, last.boots_since_s is None, last.delay_s(now_s), len(mine) - 1)
-                told[action.job_id] = replace(action.decision, reasons=(*action.decision.reasons, boots))
+                told[action.job_id] = structs.replace(action.decision, reasons=(*action.decision.reasons, boots))
     if not told:
         return made
     actions = tuple(Action(a.job_id, a.partition, told.get(a.job_id, a.decision)) for a in made.actions)
-    return replace(made, decisions={**made.decisions, **told}, actions=actions)
+    return structs.replace(made, decisions={**made.decisions, **told}, actions=actions)
 
 
 def bad_gpu_of(entry: Running, partition: Partition) -> GpuOut | None:
@@ -69,7 +71,7 @@ def off_bad_gpus(plan: PartitionPlan, partition: Partition) -> PartitionPlan:
         why = GpusOut(1, out.node, out.index, out.since_s, out.words, out.by)
         decisions[entry.job.id] = leaves = Requeue((why,))
         actions.append(Action(entry.job.id, partition.name, leaves))
-    return replace(plan, decisions=decisions, actions=tuple(actions))
+    return structs.replace(plan, decisions=decisions, actions=tuple(actions))
 
 
 Preempts = Literal["nobody", "elastic", "anybody"]
@@ -259,7 +261,7 @@ class PartitionPolicy(ABC):
             if not plain:
                 part = _with_nodes(off_bad_gpus(part, partition), partition, now_s)
             if partition is not whole[name]:
-                part = replace(part, decisions={**part.decisions, **_bars(whole[name])})
+                part = structs.replace(part, decisions={**part.decisions, **_bars(whole[name])})
             self._kept[name] = (whole[name], others, part, plain)
             parts[name] = part
         return Plan(now_s, parts)
@@ -322,4 +324,4 @@ def _with_nodes(part: PartitionPlan, partition: Partition, now_s: float) -> Part
     if any(node.switches for node in partition.nodes):  # then any switch will do for one of them
         asked_s = [entry.job.switches_until_s for entry in partition.pending if entry.job.most_switches]
     ahead_s = [at_s for at_s in (edge_s, *asked_s) if at_s is not None and now_s < at_s < math.inf]
-    return replace(part, wake_s=earliest(part.wake_s, *ahead_s)) if ahead_s else part
+    return structs.replace(part, wake_s=earliest(part.wake_s, *ahead_s)) if ahead_s else part
