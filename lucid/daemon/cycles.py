@@ -13,7 +13,6 @@ from lucid.core.decision import kind_of
 from lucid.core.gpu import GpuOut
 from lucid.core.job import Job, Stage
 from lucid.core.ports import Capability, Forecaster, Predictor
-from lucid.daemon.barrier import GuardedPredictor
 from lucid.daemon.build import Parts
 from lucid.daemon.gpu_health import GpuHealth
 from lucid.daemon.learning.child import CatchUp
@@ -29,7 +28,7 @@ from lucid.models.history import naive_for
 from lucid.orchestrator.cycle import Cycle, CycleResult
 from lucid.orchestrator.order.estimate_ranking import TrustBook
 from lucid.orchestrator.order.queue_order import site_factors
-from lucid.orchestrator.planner import PolicyHost
+from lucid.orchestrator.planner import PolicyHost, Predictions
 from lucid.orchestrator.policies.backfill import CALC_PERIOD_S
 from lucid.places import Mode
 from lucid.profiler.stage import goes_through_profiling
@@ -239,7 +238,7 @@ class Cycles:
         before = self._policy_memory.load() if self._cycle is None else self._cycle.memory
         means, naive = naive_for(parts.settings.daemon.policy, live.settings), None
         if means is not None:
-            naive = GuardedPredictor(means, parts.left_out, parts.settings.daemon.first_guess_s)
+            naive = Predictions(means, parts.left_out, parts.settings.daemon.first_guess_s)
             naive.learn(ended)
         return Cycle(
             self.cluster,

@@ -17,12 +17,11 @@ from lucid.config.live import DaemonSettings
 from lucid.config.load import Settings, library_folder, stored_policy
 from lucid.config.policy import PolicySettings
 from lucid.core.ports import Capability, Predictor
-from lucid.daemon.barrier import GuardedPredictor
 from lucid.daemon.lending import check_lending
 from lucid.daemon.modes import live_profiling, policy_settings
 from lucid.errors import ConfigError, StoreError, did_you_mean
 from lucid.left_out import LeftOut
-from lucid.orchestrator.planner import isolated, make_policies
+from lucid.orchestrator.planner import Predictions, isolated, make_policies
 from lucid.orchestrator.policy import Policy
 from lucid.orchestrator.registry import BUILT_IN, known_policies, make_policy
 from lucid.store.port import Store
@@ -87,7 +86,7 @@ def live_predictor(settings: Settings, predictor: Predictor | LiveModels, left_o
     from lucid.daemon.learning.models import LiveModels
 
     made = predictor.make() if isinstance(predictor, LiveModels) else predictor
-    return GuardedPredictor(made, left_out, settings.daemon.first_guess_s)
+    return Predictions(made, left_out, settings.daemon.first_guess_s)
 
 
 def check_policy(settings: Settings, where: str) -> None:
