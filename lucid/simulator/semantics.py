@@ -24,5 +24,5 @@ class Semantics(StrEnum):
 
     @property
     def published(self) -> bool:
-        """Whether it is that of Lucid's published simulator."""
+        """Whether the published simulator of Lucid is followed."""
         return self in (Semantics.PUBLISHED, Semantics.PUBLISHED_MENDED)
