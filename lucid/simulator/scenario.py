@@ -70,8 +70,8 @@ class Scenario:
     ``vcs``: nodes by VC; ``None`` sizes them to the trace. ``profiling_nodes``: how many of them profile; ``None``
     takes 2 %, and none where ``not_profiled`` says why. ``durations_s``: given estimates by policy name, "" standing
     for all others. ``predictor``: one of ``PREDICTORS``, where no estimates are given. ``packing``: models of share
-    scores and pairs, where estimates are given, or by ``learned``; without it as ``history`` does. ``as_live``: as
-    lucidd acts on Slurm (``Semantics.AS_LIVE``). ``remember_pairs``: pairs are measured after a minute, parted where
+    scores and pairs, where estimates are given, or by ``learned``; without it as ``history`` does.
+    ``remember_pairs``: pairs are measured after a minute, parted where
     they are slow, and judged by earlier measurements of such pairs, as lucidd does. ``throughput``: the model that
     forecasts submissions; without it seasonal means do, or with ``learned`` a model of the trace's own past.
     ``recent``: under ``lucid`` the history uses the newest jobs alone. ``lends``: every policy that can borrow beyond
@@ -89,7 +89,6 @@ class Scenario:
     predictor: str = "history"
     packing: PackingModels | None = None
     semantics: Semantics = Semantics.HONEST
-    as_live: bool = False
     remember_pairs: bool = True
     throughput: Throughput | None = None
     lends: bool = False
@@ -105,7 +104,7 @@ class Scenario:
     def not_profiled(self) -> str:
         """Why no job goes through a profiling stage, and no node is set aside for it; empty where jobs do."""
         profiling = self.settings.policy.profiling
-        if self.semantics not in (Semantics.HONEST, Semantics.MURI) or self.profiling_nodes is not None:
+        if self.semantics.published or self.profiling_nodes is not None:
             return ""
         unsaid = "policy.profiling.enabled" not in self.settings.given
         if unsaid and not any(item.profile for item in self.trace.jobs):
@@ -190,7 +189,7 @@ def simulate(
 
     Raises: ConfigError: an unknown policy or predictor, a VC without nodes, or settings the cluster cannot honour."""
     find_policy(policy)
-    semantics = Semantics.AS_LIVE if scenario.as_live else scenario.semantics
+    semantics = scenario.semantics
     if scenario.outages is not None and semantics not in (Semantics.HONEST, Semantics.AS_LIVE):
         raise ConfigError(f"--events is for --semantics honest; {semantics.value} reproduces a simulator")
     settings = scenario.settings
@@ -211,11 +210,11 @@ def simulate(
     if semantics is Semantics.MURI:
         scenario = replace(scenario, trace=lengthened(scenario.trace))
     predictor = scenario.predictor_for(policy)
-    memory = PairMemory() if scenario.remember_pairs or scenario.as_live else None
+    memory = PairMemory() if scenario.remember_pairs or semantics is Semantics.AS_LIVE else None
     if memory is not None:
         predictor = WithMemory(predictor, memory)
-    defaults = {**scenario.trace.evaluated_with, **(LIVE_DEFAULTS if scenario.as_live else {})}
-    rules = with_defaults(settings.policy, defaults, settings.given)
+    as_live = LIVE_DEFAULTS if semantics is Semantics.AS_LIVE else {}
+    rules = with_defaults(settings.policy, {**scenario.trace.evaluated_with, **as_live}, settings.given)
     if scenario.not_profiled:
         rules = rules.changed({"profiling.enabled": False})
     made = make_policy(policy, rules, predictor)

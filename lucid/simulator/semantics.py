@@ -24,5 +24,5 @@ class Semantics(StrEnum):
 
     @property
     def published(self) -> bool:
-        """Whether it is that of the simulator that was published with Lucid."""
+        """Whether the published simulator of Lucid is followed."""
         return self in (Semantics.PUBLISHED, Semantics.PUBLISHED_MENDED)

@@ -195,15 +195,12 @@ def read_scenario(
         "given estimates",
         asked.predictor,
         _packing(bool(given) or asked.predictor == "learned", asked),
-        _semantics(asked.semantics, trace, notes, muris_own),
-        asked.as_live,
+        _semantics(asked, trace, notes, muris_own),
         asked.remember_pairs,
         _throughput(settings, asked.config, notes) if asked.as_live else None,
     )
     if asked.events is not None:
         scenario = _with_events(scenario, asked.events, notes)
-    if asked.as_live and scenario.semantics is not Semantics.HONEST:
-        raise ConfigError(f"--as-live is for --semantics honest; {scenario.semantics.value} reproduces a simulator")
     scenario, lends = with_lending_by_default(scenario)
     if lends:
         notes.append(
@@ -224,10 +221,7 @@ def with_lending_by_default(scenario: Scenario) -> tuple[Scenario, bool]:
     lucidd does, which needs a partition of Slurm's for it."""
     several = scenario.vcs is not None and len(scenario.vcs) > 1
     lends = (
-        several
-        and scenario.semantics is Semantics.HONEST
-        and not scenario.as_live
-        and "policy.lending.mode" not in scenario.settings.given
+        several and scenario.semantics is Semantics.HONEST and "policy.lending.mode" not in scenario.settings.given
     )
     return replace(scenario, lends=lends), lends
 
@@ -276,17 +270,18 @@ def _packing(used: bool, asked: ReplayOptions) -> PackingModels | None:
         return train_packing(asked.profiles, asked.pairs)
 
 
-def _semantics(name: str | None, trace: Trace, notes: list[str], muris_own: bool) -> Semantics:
+def _semantics(asked: ReplayOptions, trace: Trace, notes: list[str], muris_own: bool) -> Semantics:
     """The semantics asked for; else those of the trace's own simulator, where it has one."""
-    if name is not None:
-        return Semantics(name)
-    if not muris_own or not any(item.stages is not None for item in trace.jobs):
-        return Semantics.HONEST
-    notes.append(
-        "a trace of Muri's is replayed as by Muri's simulator (start costs at every event, moving is free); "
-        "--semantics honest charges each start once"
-    )
-    return Semantics.MURI
+    found = Semantics(asked.semantics or Semantics.HONEST)
+    if asked.semantics is None and muris_own and any(item.stages is not None for item in trace.jobs):
+        notes.append(
+            "a trace of Muri's is replayed as by Muri's simulator (start costs at every event, moving is free); "
+            "--semantics honest charges each start once"
+        )
+        found = Semantics.MURI
+    if asked.as_live and found is not Semantics.HONEST:
+        raise ConfigError(f"--as-live is for --semantics honest; {found.value} reproduces a simulator")
+    return Semantics.AS_LIVE if asked.as_live else found
 
 
 def _estimates(specs: Sequence[str], trace: Trace, partial: bool) -> dict[str, dict[str, float]]:

@@ -31,6 +31,7 @@ from lucid.explain.formatting import ago
 from lucid.simulator.layout import NodeShape
 from lucid.simulator.metrics import run_metrics
 from lucid.simulator.scenario import Scenario, simulate
+from lucid.simulator.semantics import Semantics
 from lucid.simulator.traces.formats.own import write_trace
 from lucid.simulator.traces.read import read_trace
 from lucid.slurm.view.failed_pairs import failed_pairs_in
@@ -224,7 +225,12 @@ def test_the_trace_of_the_stream_is_read_back_and_replayed_under_the_demonstrati
     found = {}
     for policy in ("backfill", "lucid"):
         scenario = Scenario(
-            trace, {VC: NODES}, NodeShape(GPUS_PER_NODE), settings=settings, profiling_nodes=1, as_live=True
+            trace,
+            {VC: NODES},
+            NodeShape(GPUS_PER_NODE),
+            settings=settings,
+            profiling_nodes=1,
+            semantics=Semantics.AS_LIVE,
         )
         found[policy] = run_metrics(simulate(scenario, policy))
     assert found["lucid"]["jobs"] == found["backfill"]["jobs"] == 60

@@ -257,7 +257,7 @@ def test_vcs_lend_by_default_under_a_policy_that_can_borrow_and_stay_apart_under
     [
         {"settings": two_vc_scenario(mode="off").settings},
         {"vcs": {"a": 2}},
-        {"as_live": True},
+        {"semantics": Semantics.AS_LIVE},
         {"semantics": Semantics.PUBLISHED},
     ],
 )

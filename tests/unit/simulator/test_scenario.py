@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -140,8 +141,8 @@ def test_the_survivor_of_a_pair_stays_slow_in_parity_mode_only_until_it_is_mende
         assert outcomes["b"].jct_s == pytest.approx(2002.0 + left_s)
 
 
-@pytest.mark.parametrize("how", [{}, {"remember_pairs": False}, {"as_live": True}])
-def test_pairs_that_were_seen_to_be_slow_are_not_made_again(how: dict[str, bool]) -> None:
+@pytest.mark.parametrize("how", [{}, {"remember_pairs": False}, {"semantics": Semantics.AS_LIVE}])
+def test_pairs_that_were_seen_to_be_slow_are_not_made_again(how: dict[str, Any]) -> None:
     jobs = [("a", 0.0), ("b", 0.0), ("c", 5000.0), ("d", 5000.0)]
     trace = a_trace(
         *(by(name, 1, 1000.0, at_s, rank=i, profile=WORKLOAD, label=0) for i, (name, at_s) in enumerate(jobs))
