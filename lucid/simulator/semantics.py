@@ -18,11 +18,11 @@ class Semantics(StrEnum):
     MURI = "muri"
     """As Muri's published simulator, for parity with its traces and figures."""
     AS_LIVE = "as-live"
-    """As lucidd acts on Slurm: jobs like one measured before bring its profile (``LikeProfiles``), skip the profiling
-    nodes, or go from there to their VC at once. A job that then runs alone for long enough is measured itself. A
-    start takes a moment (``overheads.start_s``)."""
+    """As lucidd acts on Slurm: jobs like one measured before bring its profile (``LikeProfiles``, as with
+    ``daemon.reuse_profiles_days``), skip the profiling nodes, or go from there to their VC at once. A job that then
+    runs alone for long enough is measured itself. A start takes a moment (``overheads.start_s``)."""
 
     @property
     def published(self) -> bool:
-        """Whether the published simulator of Lucid is followed."""
+        """Whether it is the one that the published simulator of Lucid has."""
         return self in (Semantics.PUBLISHED, Semantics.PUBLISHED_MENDED)
