@@ -25,8 +25,8 @@ from lucid.errors import ConfigError, Finding, StoreError, bad, warn
 from lucid.orchestrator.forecast.ranges import StartTimes
 from lucid.places import Mode, profiles_folder
 from lucid.setup.backup import Journal
-from lucid.setup.check import check_installation, heartbeat_in, settings_in
-from lucid.setup.conf_text import read_texts
+from lucid.setup.conf_text import NEEDED, read_texts
+from lucid.setup.install import check_installation, heartbeat_in, settings_in
 from lucid.setup.neighbours import MONITORING, monitors, writer_of
 from lucid.slurm.act.write import GIVEN_UP
 from lucid.slurm.elastic.reports import folder_trouble
@@ -39,16 +39,7 @@ from lucid.store.port import RELEASED, ActionRow, Lease, StoreUnreadable, holder
 from lucid.store.sqlite import SqliteStore
 
 _CONF = "etc/slurm/slurm.conf"
-_IN_FORCE = (
-    "GresTypes",
-    "SelectType",
-    "JobSubmitPlugins",
-    "CliFilterPlugins",
-    "PriorityType",
-    "TaskProlog",
-    "Prolog",
-    "Epilog",
-)
+_IN_FORCE = tuple(key for key in NEEDED if key != "AccountingStorageTRES")
 
 
 def root_of(settings: Settings) -> Path | None:

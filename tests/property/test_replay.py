@@ -21,7 +21,7 @@ from lucid.core.snapshot import Snapshot
 from lucid.models.throughput.model import ArrivalForecaster
 from lucid.orchestrator.planner import PolicyHost
 from lucid.orchestrator.registry import BUILT_IN, make_policy
-from lucid.simulator.cluster.training import Application
+from lucid.simulator.cluster.application import Application
 from lucid.simulator.cluster.truth import Interleaving
 from lucid.simulator.engine import run
 from lucid.simulator.layout import NodeShape

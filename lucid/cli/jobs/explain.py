@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import sys
 from pathlib import Path
 
-from lucid.cli.console import say
+from lucid.cli.console import answer
 from lucid.errors import ConfigError
 from lucid.explain.story import UNBROKEN, WIDTH
 
@@ -45,13 +44,9 @@ def tell_explain(
         from lucid.explain.replayed_story import run_story
 
         (story, data), width = run_story(_folder(run_dir, policy), job_id), WIDTH
-    if as_json:
-        say(json.dumps(data, indent=1))
-        return
     size = shutil.get_terminal_size((width, 24))
     most = size.lines - 1 if sys.stdout.isatty() and not long else None  # the prompt has the last line
-    for line, dim in story.lines(size.columns, most):
-        say(line, dim=dim)
+    answer(data, as_json, story.lines(size.columns, most))
 
 
 def _folder(run_dir: Path, policy: str | None) -> Path:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
-from lucid.cli.console import Table, progress, say, stdout_console
+from lucid.cli.console import Table, answer, progress, table
 from lucid.cli.jobs.queue import live_published_settings, live_store
 from lucid.cli.jobs.when import seconds_of
 from lucid.cli.site.efficiency import efficiency_data
@@ -24,6 +24,22 @@ from lucid.store.plan_records import record_files, records_folder
 from lucid.text import shown
 
 _ROWS_SHOWN, _JOBS_SHOWN = 20, 10
+_COLUMNS = ("user", "name", ">jobs", ">asked up to", ">longest run", ">--time", ">waited", ">earlier", ">by")
+
+
+def _cells(row: LimitRow) -> tuple[str, ...]:
+    asked_s = [one.job.time_limit_s for one in row.asked]
+    return (
+        shown(row.user),
+        shown(row.name),
+        str(len(row.asked)),
+        "no limit" if None in asked_s else limit_words(max(one for one in asked_s if one is not None)),
+        duration(max(one.job.ran_s for one in row.asked)),
+        limit_words(row.limit_s),
+        str(row.waited),
+        str(len(row.earlier)),
+        duration(row.mean_earlier_s) if row.earlier else "",
+    )
 
 
 def tell_time_limits(
@@ -56,55 +72,29 @@ def tell_time_limits(
     with progress("planning again") as report:
         found = replay_limits(files, asked, report)
     rows = limit_rows(asked, found)
-    if as_json:
-        limits = limits_to_dict(rows, found)
-        say(json.dumps(efficiency_data([one for one in accounts if asked_for(one.job)], days, limits), indent=1))
-    else:
-        _tell(rows, found, days)
+
+    def data() -> dict[str, Any]:
+        return efficiency_data([one for one in accounts if asked_for(one.job)], days, limits_to_dict(rows, found))
+
+    answer(data, as_json, _words(rows, found, days))
 
 
-def _tell(rows: Sequence[LimitRow], found: Replayed, days: float) -> None:
+def _words(rows: Sequence[LimitRow], found: Replayed, days: float) -> Iterator[str | Table]:
     gained = [one for row in rows for one in row.earlier]
     waited = sum(row.waited for row in rows)
-    say(
+    yield (
         f"{sum(len(row.asked) for row in rows)} jobs of the last {days:g} days asked for far more time than such "
         f"jobs take. {waited} of them waited, and {len(gained)} would have started earlier with a limit that fits"
         + (f", by {duration(sum(one.earlier_s for one in gained) / len(gained))} on average." if gained else ".")
     )
     if rows:
-        table = Table()
-        for column in (
-            "user",
-            "name",
-            ">jobs",
-            ">asked up to",
-            ">longest run",
-            ">--time",
-            ">waited",
-            ">earlier",
-            ">by",
-        ):
-            table.add_column(column.removeprefix(">"), justify="right" if column.startswith(">") else "left")
-        for row in rows[:_ROWS_SHOWN]:
-            asked_s = [one.job.time_limit_s for one in row.asked]
-            table.add_row(
-                shown(row.user),
-                shown(row.name),
-                str(len(row.asked)),
-                "no limit" if None in asked_s else limit_words(max(one for one in asked_s if one is not None)),
-                duration(max(one.job.ran_s for one in row.asked)),
-                limit_words(row.limit_s),
-                str(row.waited),
-                str(len(row.earlier)),
-                duration(row.mean_earlier_s) if row.earlier else "",
-            )
-        stdout_console().print(table)
+        yield table(_COLUMNS, map(_cells, rows[:_ROWS_SHOWN]))
         if len(rows) > _ROWS_SHOWN:
-            say(f"and {len(rows) - _ROWS_SHOWN} more: --json lists all")
+            yield f"and {len(rows) - _ROWS_SHOWN} more: --json lists all"
     for one in sorted(gained, key=lambda one: -one.earlier_s)[:_JOBS_SHOWN]:
-        say(f"job {one.asked.job.job_id} ({shown(one.asked.job.user)}): {earlier_words(one)}")
+        yield (f"job {one.asked.job.job_id} ({shown(one.asked.job.user)}): {earlier_words(one)}")
     if found.unlike:
-        say(
+        yield (
             f"{found.unlike} of {found.records} records were left out: another version of Lucid made them, or they "
             "cannot be read"
         )

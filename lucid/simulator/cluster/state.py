@@ -40,7 +40,7 @@ class JobOutcome:
     preemptions: int = 0
     resizes: int = 0
     placement: Placement = ()
-    within_quota: bool | None = None
+    within_quota: bool = True
     """In a pool: whether its VC held no more than its quota when the job was submitted."""
 
     @property
@@ -77,6 +77,12 @@ class Live:
     view: Pending | Running | None = None
     training: Training | None = None
     """The training of an elastic job. ``work_s`` then is the time until its rate changes or it ends."""
+
+    @property
+    def running(self) -> Running:
+        """The record of a job that is known to run."""
+        assert isinstance(self.view, Running)
+        return self.view
 
 
 @dataclass(slots=True)
@@ -122,7 +128,8 @@ class Room:
         self.stale.add(self.name)
 
     def _touch(self, job_id: str) -> None:
-        self.changed()
+        self._shown = None
+        self.stale.add(self.name)
         if job_id not in self._touched:
             self._touched[job_id] = self.pending.get(job_id) or self.running.get(job_id)
 
@@ -142,6 +149,11 @@ class Room:
         return self._shown
 
     def _changes(self) -> Changes[Pending | Running]:
-        now = ((self.pending.get(job_id) or self.running.get(job_id), was) for job_id, was in self._touched.items())
-        new = [(view, was) for view, was in now if view is not was]
-        return Changes(tuple(view for view, _ in new if view), tuple(was for _, was in new if was))
+        new: list[Pending | Running] = []
+        gone: list[Pending | Running] = []
+        for job_id, was in self._touched.items():
+            view = self.pending.get(job_id) or self.running.get(job_id)
+            if view is not was:
+                new += [view] if view else []
+                gone += [was] if was else []
+        return Changes(tuple(new), tuple(gone))

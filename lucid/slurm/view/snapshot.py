@@ -20,7 +20,7 @@ from lucid.core.job import Job, JobProfile, Pending, Progress, Running, Stage
 from lucid.core.node import Node, Window
 from lucid.core.placement import NodeGpus, Placement, parse_placement
 from lucid.core.prediction import StageTimes
-from lucid.core.snapshot import WAITING_ORDER, Partition, Versioned
+from lucid.core.snapshot import WAITING_ORDER, Partition
 from lucid.places import Mode
 from lucid.slurm.act.preempt import Claimed, as_seen_by
 from lucid.slurm.elastic.jobs import Elasticity, ElasticJobs, Worked
@@ -39,16 +39,10 @@ _T = TypeVar("_T")
 _NODE, _JOB = attrgetter("name"), attrgetter("job.id")
 
 
-def handed_on(before: Versioned[Partition] | None, made: Mapping[str, Partition]) -> Versioned[Partition]:
+def handed_on(before: Mapping[str, Partition], made: Mapping[str, Partition]) -> dict[str, Partition]:
     """The partitions of ``made``, with the objects of ``before`` (partitions, nodes, entries) wherever these are
     equal."""
-    if before is None:
-        return Versioned(made)
-    now = {name: _partition(before.get(name), partition) for name, partition in made.items()}
-    if list(now) != list(before):
-        return Versioned(now)
-    changed = {name: partition for name, partition in now.items() if partition is not before[name]}
-    return Versioned(before, before.key, changed)
+    return {name: _partition(before.get(name), partition) for name, partition in made.items()}
 
 
 def _partition(before: Partition | None, made: Partition) -> Partition:
@@ -119,11 +113,11 @@ class Viewer:
         self._profile_of = profile_of
         self._places: dict[str, Placement] = {}
         """Where each job was last seen to run: Slurm forgets it while the job completes."""
-        self._shown: Versioned[Partition] | None = None
+        self._shown: dict[str, Partition] = {}
         self._entries: dict[str, tuple[tuple[Any, ...], Any]] = {}
         """The entry of each job that was last shown, with what it was made from."""
 
-    def partitions(self, facts: Observation) -> Versioned[Partition]:
+    def partitions(self, facts: Observation) -> dict[str, Partition]:
         """One partition for each VC with GPU nodes, one for the pool of those that lend, and the profiling one; the
         same objects as last time where nothing changed."""
         self.jobs.new_poll(facts)

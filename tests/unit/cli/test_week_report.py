@@ -14,9 +14,10 @@ import pytest
 from click.testing import CliRunner
 
 from daemon_site import Site
+from lucid.cli.console import answer
 from lucid.cli.learn.report import REALLY, past_week
 from lucid.cli.main import lucidctl
-from lucid.cli.site.efficiency import tell_accounts
+from lucid.cli.site.efficiency import accounts_words
 from lucid.config.load import settings_from
 from lucid.config.other import EfficiencySettings
 from lucid.core.job import Ended, Job
@@ -295,7 +296,8 @@ def test_sums_and_shares() -> None:
 def test_the_table_says_no_limit_where_there_was_none(capsys: pytest.CaptureFixture[str]) -> None:
     limited = replace(MadeJob("a", [at_work(2 * H)], user="bob").job_use(), time_limit_s=4 * H)
     endless = replace(MadeJob("b", [at_work(2 * H)], user="cyd").job_use(), time_limit_s=None)
-    tell_accounts(judged([limited, endless, replace(endless, job_id="c", user="bob")], RULES), 7.0, "user")
+    accounts = judged([limited, endless, replace(endless, job_id="c", user="bob")], RULES)
+    answer(None, False, accounts_words(accounts, 7.0, "user"))
     lines = {line.split()[1]: line for line in capsys.readouterr().out.splitlines() if len(line.split()) > 1}
     assert "4.0 (1 without limit)" in lines["bob"]
     assert "no limit" in lines["cyd"]
@@ -315,7 +317,7 @@ def test_energy_and_host_memory_are_summed_where_they_were_counted(capsys: pytes
     bob, cyd = sorted(totals(accounts, lambda one: one.job.user), key=lambda one: one.name)
     assert (bob.energy_kwh, bob.host_asked_gib, bob.host_peak_gib) == (1.0, 8.0, 2.0)
     assert (cyd.energy_kwh, cyd.host_asked_gib) == (None, 0.0)
-    tell_accounts(accounts, 7.0, "user")
+    answer(None, False, accounts_words(accounts, 7.0, "user"))
     lines = {line.split()[1]: line for line in capsys.readouterr().out.splitlines() if len(line.split()) > 1}
     assert "1.0" in lines["bob"]
     assert "25%" in lines["bob"]

@@ -15,7 +15,7 @@ from click.testing import CliRunner
 from builders import VC, a_trace, by, policy
 from lucid.cli.console import Console
 from lucid.cli.main import lucidctl
-from lucid.cli.replay.simulate import print_gains
+from lucid.cli.replay.simulate import gains_words
 from lucid.core.decision import Hold, PartitionPlan, Plan, Start
 from lucid.core.job import Elastic, Job
 from lucid.core.placement import NodeGpus
@@ -150,7 +150,7 @@ def test_page_and_terminal_say_it_and_escape_names(tmp_path: Path) -> None:
     assert HOSTILE not in page
     assert "&lt;script&gt;alert(1)" in page
     console = Console(width=200, record=True, file=StringIO())
-    print_gains(console, told[0])
+    console.print(*gains_words(told[0]))
     text = console.export_text()
     assert "1.100" in text
     assert "job j0 ends" in text

@@ -13,7 +13,8 @@ from builders import a_job
 from lucid.cli.main import lucidctl
 from lucid.core.job import Elastic
 from lucid.errors import ConfigError, TraceError
-from lucid.simulator.cluster.training import Application, Training
+from lucid.simulator.cluster.application import Application
+from lucid.simulator.cluster.training import Training
 from lucid.simulator.traces.formats.own import write_trace
 from lucid.simulator.traces.read import read_trace, sniff
 

@@ -12,7 +12,8 @@ from typing import Any
 
 from lucid.accounting.log_rows import BadCell, ReadOptions, Row, Source, csv_rows, fit_header
 from lucid.core.job import Elastic
-from lucid.simulator.cluster.training import AppLearning, Application, read_application
+from lucid.simulator.cluster.application import Application, read_application
+from lucid.simulator.cluster.training import AppLearning
 from lucid.simulator.traces.record import Draft, Trace, collect
 
 ABOUT = "a workload of Pollux, elastic jobs with their profiles"
