@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
-from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from msgspec.structs import replace
+
 from lucid.config.live import DaemonSettings, SlurmSettings
+from lucid.core.codec import to_json
 from lucid.core.decision import Action, Start
 from lucid.core.gpu import GpuOut
 from lucid.core.job import Ended
@@ -410,7 +412,7 @@ class SlurmCluster:
             "aside": self.aside(),
             "elastic": dict(viewer.elastic.words),
             "doubted": viewer.elastic.doubted(),
-            "reports": asdict(self.reports_trouble()),
+            "reports": to_json(self.reports_trouble()),
             "turns": dict(viewer.turns.words),
             "boots": boots_of(facts.jobs, facts.nodes, facts.now_s),
             "on_gpus_out": self._on_gpus_out(),

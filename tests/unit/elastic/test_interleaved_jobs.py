@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from builders import LIGHT, VC, a_cluster, a_trace, at, by, nodes
 from fake_slurm import FakeSampler, FakeSlurm, fake_node, unsealed
@@ -417,4 +418,4 @@ def test_speeds_follow_the_ordering_and_the_overhead() -> None:
     assert worst == [pytest.approx(0.5)] * 3
     assert Interleaving(3, "best", PUBLISHED).speeds(three)[0] == pytest.approx(1 / PUBLISHED.factor(3))
     assert Interleaving(3, "best", PUBLISHED).speeds(three[:1]) == [1.0]
-    assert Interleaving(2, "best", NO_OVERHEAD).speeds([FIRST, replace(SECOND, iteration_s=9.0)])[1] == 1.0
+    assert Interleaving(2, "best", NO_OVERHEAD).speeds([FIRST, structs.replace(SECOND, iteration_s=9.0)])[1] == 1.0

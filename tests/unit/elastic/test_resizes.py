@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from builders import at
 from fake_slurm import FakeSampler, FakeSlurm, fake_node
@@ -175,7 +176,7 @@ def test_a_job_without_reports_is_rigid_and_loses_nothing(stage: Stage) -> None:
     before = stage.slurm.records["1"].request
     assert stage.entry("1").job.elastic is None
     assert stage.do("1", Start(at("n1:0,1"), WHY)) is None
-    assert replace(stage.slurm.records["1"].request, req_nodes="") == before
+    assert structs.replace(stage.slurm.records["1"].request, req_nodes="") == before
     assert "first report" in stage.cluster.status()["elastic"]["1"]
 
 
@@ -628,7 +629,7 @@ def test_a_relative_folder_is_refused(tmp_path: Path) -> None:
 )
 def test_its_user_says_on_how_many_nodes_it_may_be(stage: Stage, most: str, comment: str, nodes: int | None) -> None:
     """Slurm's own number is 1 for a waiting job whose user wrote nothing, and 0 for one that runs."""
-    asks = replace(Request(tres_per_node="gres/gpu:2"), max_nodes=1)
+    asks = structs.replace(Request(tres_per_node="gres/gpu:2"), max_nodes=1)
     stage.running("1", mark=f"lucid:vc=vc;elastic=1{most}", comment=comment, request=asks)
     assert stage.entry("1").job.elastic.max_nodes == nodes
     assert ("at the most" in stage.cluster.status()["elastic"]["1"]) == (nodes is not None)

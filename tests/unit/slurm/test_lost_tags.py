@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from fake_slurm import AHEAD_S, FakeSlurm
 from lucid.core.decision import EndProfiling, Requeue
@@ -147,7 +148,7 @@ def test_who_is_to_start_as_the_store_is_lost_gets_its_request_back(mode: Mode, 
     s.slurm.limits = lambda record: "Resources"
     assert s.start("1", "n1:0,1") is None
     if whole:
-        s.slurm._set("1", request=replace(s.request("1"), tres_per_node="gres/gpu:g0:1,gres/gpu:g1:1"))
+        s.slurm._set("1", request=structs.replace(s.request("1"), tres_per_node="gres/gpu:g0:1,gres/gpu:g1:1"))
     assert (s.request("1").addressed, s.request("1").shards) == (whole, not whole)
     s.store = SqliteStore(IN_MEMORY)
     s.store.take_lease("me", 0.0, 1e9)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from msgspec import structs
 
 from builders import at
 from fake_slurm import fake_node
@@ -302,7 +303,7 @@ def test_who_shared_gpus_with_a_job_that_slurm_preempted_is_alone_and_told() -> 
     stage.known("a", "b")
     slots = Start(at("n1:0-1"), WHY, slots=True)
     assert stage.do("a", slots, "scav") is None
-    assert stage.do("b", replace(slots, beside="a"), "scav") is None
+    assert stage.do("b", structs.replace(slots, beside="a"), "scav") is None
     assert {e.job.id: e.partner for e in stage.look("scav").running} == {"a": "b", "b": "a"}
     gone = replace(stage.slurm.records["b"], state="PENDING", placement=(), restarts=1, eligible_s=120.0)
     stage.slurm.records["b"] = gone
