@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
+from msgspec import Struct
+
 from lucid.core.decision import Requeue
-from lucid.core.frozen import frozen_dataclass
 from lucid.core.job import Restarts, Running, may_restart
 from lucid.core.node import Node
 from lucid.core.reason import Reason
@@ -13,8 +14,7 @@ from lucid.core.reasons.sharing import GpuMemory, SeenSpeed, Stable
 from lucid.core.snapshot import Partition
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class Parting:
+class Parting(Struct, frozen=True):
     """The job to take off its partner's GPUs, and why."""
 
     entry: Running

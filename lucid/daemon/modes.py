@@ -8,7 +8,8 @@ import time
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
-from lucid.core.frozen import frozen_dataclass
+from msgspec import Struct
+
 from lucid.core.ports import Capability
 from lucid.errors import Finding, warn
 from lucid.places import Mode, Placed
@@ -23,8 +24,7 @@ if TYPE_CHECKING:
 KEY = "mode."
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class Switch:
+class Switch(Struct, frozen=True):
     """A mode that ``lucidctl mode`` set by hand. ``was``: the mode of the partition in lucid.toml at that time;
     ``since_s``: that time (Unix). Both are ``None`` in a switch that an earlier Lucid set."""
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from math import inf
 from typing import Any
+
+from msgspec.structs import replace
 
 from lucid.core.job import Ended
 from lucid.daemon.reporting.waste_inputs import job_uses

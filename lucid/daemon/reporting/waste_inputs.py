@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from lucid.core.as_json import from_json
+from lucid.core.codec import from_json
 from lucid.core.job import Job, JobProfile, Running
-from lucid.daemon.reporting.last_plan import StoredPlan, stored_plan, stored_snapshot_data
+from lucid.daemon.reporting.last_plan import StoredPlan, stored_plan, stored_view
 from lucid.errors import LucidError
 from lucid.node.reports import UseFolder
 from lucid.places import PublishedSettings, profiles_folder
@@ -159,7 +159,7 @@ class MetricsSource:
         if self._known is not None:
             return self._known.seen
         try:
-            return stored_plan(store, stored_snapshot_data(store))
+            return stored_plan(store, stored_view(store))
         except (LucidError, KeyError, TypeError, ValueError, AttributeError):
             return None
 
