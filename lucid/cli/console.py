@@ -147,21 +147,5 @@ def many_bars() -> Iterator[ManyReport]:
 @contextmanager
 def progress(words: str) -> Iterator[Report]:
     """A context with a bar that appears once the work has taken two seconds, and is gone when it ends."""
-    bar = _bars()
-    task = bar.add_task(words, total=None)
-    began_s = time.monotonic()
-    shown = False
-
-    def report(done: int, total: int) -> None:
-        nonlocal shown
-        if not shown and time.monotonic() - began_s >= _QUIET_S:
-            bar.start()
-            shown = True
-        if shown:
-            bar.update(task, completed=done, total=total)
-
-    try:
-        yield report
-    finally:
-        if shown:
-            bar.stop()
+    with many_bars() as report:
+        yield lambda done, total: report(words, done, total)

@@ -44,13 +44,15 @@ def queue_rows(last: StoredPlan, starts: StartsAhead) -> list[QueueRow]:
     """All waiting jobs, by partition, each in the plan's order; jobs that leave the partition's queue come first."""
     rows: list[QueueRow] = []
     for name, partition in last.snapshot.partitions.items():
-        part = last.plan.partitions.get(name)
-        positions = {} if part is None else part.positions
-        for entry in sorted(partition.pending, key=lambda e: positions.get(e.job.id, 0)):
-            job_id = entry.job.id
-            starts_in_s = starts.starts_in_s[job_id]
-            rows.append(QueueRow(name, positions.get(job_id), entry, last.row(job_id), starts_in_s))
+        made = (_row(name, entry, last, starts) for entry in partition.pending)
+        rows += sorted(made, key=lambda row: row.position or 0)
     return rows
+
+
+def _row(name: str, entry: Pending, last: StoredPlan, starts: StartsAhead) -> QueueRow:
+    part, job_id = last.plan.partitions.get(name), entry.job.id
+    position = None if part is None else part.positions.get(job_id)
+    return QueueRow(name, position, entry, last.row(job_id), starts.starts_in_s[job_id])
 
 
 def queue_row_to_dict(row: QueueRow, last: StoredPlan) -> dict[str, Any]:
@@ -189,13 +191,8 @@ def _about(seconds: float) -> str:
 
 def waiting_row(last: StoredPlan, starts: StartsAhead, job_id: str) -> QueueRow | None:
     """The row of one job; ``None`` where it does not wait."""
-    for name, partition in last.snapshot.partitions.items():
-        for entry in partition.pending:
-            if entry.job.id == job_id:
-                part = last.plan.partitions.get(name)
-                position = None if part is None else part.positions.get(job_id)
-                return QueueRow(name, position, entry, last.row(job_id), starts.starts_in_s[job_id])
-    return None
+    waiting = ((name, entry) for name, part in last.snapshot.partitions.items() for entry in part.pending)
+    return next((_row(name, entry, last, starts) for name, entry in waiting if entry.job.id == job_id), None)
 
 
 def waits_words(row: QueueRow, last: StoredPlan, now_s: float) -> str:

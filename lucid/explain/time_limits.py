@@ -108,11 +108,8 @@ def earlier_words(one: Earlier) -> str:
     """``with --time 4:00:00 it would have started 2.1 h earlier, before nodes closed (maintenance)``."""
     by, window = held_back(one.held)
     why = f" ({shown(window)})" if window else ""
-    return f"with --time {limit_words(one.asked.limit_s)} it would have started {_by(one)}, {_BEFORE[by]}{why}"
-
-
-def _by(one: Earlier) -> str:
-    return f"{duration(one.earlier_s)} earlier"
+    limit, earlier = limit_words(one.asked.limit_s), duration(one.earlier_s)
+    return f"with --time {limit} it would have started {earlier} earlier, {_BEFORE[by]}{why}"
 
 
 def limits_to_dict(rows: Sequence[LimitRow], found: Replayed) -> dict[str, Any]:

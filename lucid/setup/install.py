@@ -176,9 +176,9 @@ NEW_TOML = """\
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
 
 
-def with_keys(text: str, table: str, keys: Mapping[str, str | int | Mapping[str, int]]) -> str:
-    """The text with these keys set in the table *table* (``daemon.partitions``). Keys that have the value already are
-    left as they stand.
+def with_keys(text: str, table: str, keys: Mapping[str, str | int | Mapping[str, int] | None]) -> str:
+    """The text with these keys set in the table *table* (``daemon.partitions``), and without those that are ``None``.
+    Keys that have the value already are left as they stand.
 
     Raises:
         ConfigError: the text is no TOML, or says the table in a way that cannot be edited line by line."""
@@ -204,19 +204,17 @@ def with_keys(text: str, table: str, keys: Mapping[str, str | int | Mapping[str,
         name = key if _BARE.fullmatch(key) else json.dumps(key)
         old = re.compile(rf"""\s*(?:{re.escape(key)}|"{re.escape(key)}"|'{re.escape(key)}')\s*=""")
         at = next((number for number in range(start + 1, end) if old.match(lines[number])), None)
-        line = f"{name} = {_value(value)}\n"
-        if at is None:
-            lines.insert(end, line)
-            end += 1
-        else:
-            lines[at] = line
+        line = [] if value is None else [f"{name} = {_value(value)}\n"]
+        at, past = (end, end) if at is None else (at, at + 1)
+        lines[at:past] = line
+        end += len(line) - (past - at)
     fresh = "".join(lines)
     try:
-        if _table(tomllib.loads(fresh), table) == {**before, **wanted}:
+        if _table(tomllib.loads(fresh), table) == {k: v for k, v in {**before, **wanted}.items() if v is not None}:
             return fresh
     except tomllib.TOMLDecodeError:
         pass
-    says = "; ".join(f"{key} = {_value(value)}" for key, value in wanted.items())
+    says = "; ".join(f"{k} = {'(nothing)' if v is None else _value(v)}" for k, v in wanted.items())
     raise ConfigError(f"lucid.toml has {table} in a form that setup does not edit; write there yourself: {says}")
 
 

@@ -34,7 +34,7 @@ from lucid.places import Mode, profiles_folder
 from lucid.profiler.summary import Summary
 from lucid.profiler.use import GpuUse, IdleStretch
 from lucid.simulator.cluster.cluster import POOL, Layout, SimulatedCluster
-from lucid.simulator.cluster.truth import ContentionTruth
+from lucid.simulator.cluster.jobs import Parts
 from lucid.simulator.layout import NodeShape, build_layout, lend_profiling_nodes
 from lucid.simulator.predictors import GivenPredictor
 from lucid.simulator.traces.presets import preset
@@ -134,13 +134,14 @@ class Demo:
         self._cluster = SimulatedCluster(
             to_come,
             layout,
-            ContentionTruth(),
-            settings.overheads,
-            settings.policy.profiling,
             policy.profiled,
-            profiling_nodes=lent,
-            memory=memory,
-            pooled=True,
+            Parts(
+                overheads=settings.overheads,
+                profiling=settings.policy.profiling,
+                profiling_nodes=lent,
+                memory=memory,
+                pooled=True,
+            ),
         )
         self._token = self._lease(zero_s)
         self._modes = dict.fromkeys(settings.daemon.partitions, Mode.PACK)

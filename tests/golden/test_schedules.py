@@ -20,8 +20,8 @@ from kept import HERE
 
 from lucid.simulator.cluster.truth import read_pairs
 from lucid.simulator.layout import read_vcs
-from lucid.simulator.published_semantics import Semantics
 from lucid.simulator.scenario import Scenario, simulate
+from lucid.simulator.semantics import Semantics
 from lucid.simulator.traces.presets import preset, vc_layout
 from lucid.simulator.traces.read import read_trace
 from lucid.simulator.traces.synth import synthesise

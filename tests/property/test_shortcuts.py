@@ -18,7 +18,7 @@ from examples import examples
 from lucid.binder import candidates
 from lucid.binder import parting as unpack
 from lucid.binder.binder import Binder
-from lucid.binder.rules import ALL_HOLD, Guest
+from lucid.binder.rules import ORDER, Guest
 from lucid.config.policy import PackingSettings, PolicySettings
 from lucid.core.decision import Action, Hold, PartitionPlan, Plan, Start
 from lucid.core.job import JobProfile, Pending, Running
@@ -26,7 +26,7 @@ from lucid.core.ledger import Ledger
 from lucid.core.node import Node
 from lucid.core.placement import NodeGpus
 from lucid.core.reasons.queue import FairOrder
-from lucid.core.reasons.sharing import GpuMemory, PairSpeed, PartnerOutlasts, ShareScores, Stable
+from lucid.core.reasons.sharing import GpuMemory, PairSpeed, PartnerOutlasts, Stable
 from lucid.core.snapshot import Partition, Snapshot
 from lucid.errors import UnsafePlan
 from lucid.orchestrator.capacity import timeline
@@ -343,23 +343,20 @@ def test_a_pair_is_judged_as_the_reasons_tell_it() -> None:
                 waits=rng.random() < 0.7,
                 duration_s=known.duration_s,
             )
-            found = binder._candidates(entry.job)
+            candidates = binder._candidates(entry.job)
             far: list[tuple[int, int]] = []
-            for other in (*found.lasting.values(), *found.ending.values()):
-                told = binder._compared.reasons(wish, other)
-                if isinstance(told[-1], ShareScores):
-                    assert other.score > gss - known.share_score
-                    continue
-                if other.entry.job.id in found.ending:
+            for other in (*candidates.lasting.values(), *candidates.ending.values()):
+                told, speed = found = binder._compared.judge(wish, other)
+                if other.entry.job.id in candidates.ending:
                     fits = binder._compared.fit(wish, other)
                     assert isinstance(told[-1], PartnerOutlasts if fits else GpuMemory)
                     continue
-                failed, speed = binder._compared.judge(wish, other)
-                assert (failed == ALL_HOLD) is all(told), f"seed {seed}: {told}"
+                assert all(told[:-1]), f"seed {seed}: {told}"
+                assert (found.failed == len(ORDER)) is all(told)
                 passed += all(told)
-                if failed < ALL_HOLD:
+                if not all(told):
                     refused[type(told[-1]).__name__] += 1
-                    far.append((failed, len(told)))
+                    far.append((found.failed, len(told)))
                 else:
                     speeds = [(r.own, r.other) for r in told if isinstance(r, PairSpeed)]
                     assert speed == (2.0 if speeds[0][0] is None else sum(speeds[0]))

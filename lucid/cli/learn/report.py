@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lucid.cli.console import Table, many_bars, say, stdout_console
-from lucid.cli.learn.tune import scenario_of_log, scenario_of_store
-from lucid.cli.replay.replay_options import cluster_options
+from lucid.cli.learn.tune import scenario_of_store
+from lucid.cli.replay.replay_options import cluster_options, read_scenario
 from lucid.cli.replay.simulate import run_summary
 from lucid.errors import ConfigError, LucidError, TraceError
 from lucid.explain.formatting import duration
@@ -38,6 +38,7 @@ from lucid.simulator.metrics import (
     loss_text,
     run_metrics,
 )
+from lucid.simulator.replay_options import ReplayOptions
 from lucid.simulator.report.page import write_report
 from lucid.simulator.scenario import Scenario
 from lucid.simulator.traces.record import TraceJob
@@ -226,7 +227,7 @@ _MOST_USERS = 10
 
 @click.command()
 @click.option("--week", is_flag=True, help="The past week: the same as --days 7, which is what you get anyway.")
-@click.option("--days", type=click.FloatRange(min=0, min_open=True), help="So many days instead.")
+@click.option("--days", "last_days", type=click.FloatRange(min=0, min_open=True), help="So many days instead.")
 @click.option("--jobs", "log", type=click.Path(path_type=Path), help="Log of the past: sacct lines, or any trace.")
 @click.option("--history", is_flag=True, help="The jobs that ended under lucidd, from its store, on its nodes.")
 @click.option("--policy", "policies", multiple=True, metavar="NAME", help="Another policy beside them; repeat.")
@@ -236,31 +237,31 @@ _MOST_USERS = 10
 @cluster_options
 def report(
     week: bool,
-    days: float | None,
+    last_days: float | None,
     log: Path | None,
     history: bool,
     policies: tuple[str, ...],
     workers: int | None,
     html: Path | None,
     as_json: bool,
-    **options: Any,
+    asked: ReplayOptions,
 ) -> None:
     """Show what plain Slurm and Lucid would make of the past week.
 
     The report says what the site would have gained under Lucid, and which users would have lost. The log is --jobs
     FILE, or with --history the store of lucidd (--config, else LUCID_CONFIG). The two weeks before the log's last
     days are replayed too. Estimates use only jobs that had ended by then."""
-    if week and days not in (None, _WEEK_DAYS):
+    if week and last_days not in (None, _WEEK_DAYS):
         raise ConfigError("--week and --days both say how long; give one of them")
     if (log is None) is not history:
         raise ConfigError("give --jobs FILE (sacct lines or any trace), or --history for the store of lucidd")
     for name in policies:
         find_policy(name)
-    span = days or _WEEK_DAYS
+    span = last_days or _WEEK_DAYS
     if log is not None:
-        scenario, notes = scenario_of_log(log, options)
+        scenario, notes = read_scenario(log, asked, muris_own=False)
     else:
-        scenario, notes = scenario_of_store(span + WARM_UP_S / 86400.0, options)
+        scenario, notes = scenario_of_store(span + WARM_UP_S / 86400.0, asked)
     with many_bars() as bars:
         found = past_week(scenario, span, policies, workers, bars)
     notes = [*found.notes, *notes]

@@ -8,17 +8,17 @@ import re
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import click
 
 from lucid.cli.console import Table, progress, say, stdout_console
 from lucid.cli.jobs.queue import live_settings, live_store
-from lucid.cli.options import Group
+from lucid.cli.options import DEFAULT_CONFIG, Group
 from lucid.cli.replay.replay_options import cluster_options, read_scenario
 from lucid.core.codec import to_json
 from lucid.errors import LucidError
 from lucid.explain.formatting import duration
+from lucid.simulator.replay_options import ReplayOptions
 from lucid.simulator.scenario import Scenario
 from lucid.tuner.page import verdict, write_page
 from lucid.tuner.past import floorplan, stored_trace
@@ -28,19 +28,7 @@ from lucid.tuner.space import choose
 from lucid.tuner.tune import tune as run_tuning
 
 
-def default_config() -> Path:
-    """The path of lucidd's configuration, where none is named."""
-    return Path(os.environ.get("LUCID_CONFIG", "/etc/lucid/lucid.toml"))
-
-
-def scenario_of_log(log: Path, options: dict[str, Any]) -> tuple[Scenario, list[str]]:
-    """The scenario and notes, as from ``read_scenario``, of a log of the past.
-
-    Raises: TraceError: it cannot be read. ConfigError: options that contradict each other."""
-    return read_scenario(log, **options, muris_own=False)
-
-
-def scenario_of_store(days: float, options: dict[str, Any]) -> tuple[Scenario, list[str]]:
+def scenario_of_store(days: float, asked: ReplayOptions) -> tuple[Scenario, list[str]]:
     """The jobs that ended in the last ``days``, on the nodes that lucidd last saw, unless --vcs or --nodes say
     otherwise, under lucidd's settings.
 
@@ -48,11 +36,11 @@ def scenario_of_store(days: float, options: dict[str, Any]) -> tuple[Scenario, l
         ConfigError: the configuration cannot be read, or names no partition.
         StoreError: there is no store.
         TraceError: nothing ended in that time."""
-    config = options["config"] or default_config()
+    config = asked.config or Path(os.environ.get("LUCID_CONFIG", DEFAULT_CONFIG))
     store = live_store(live_settings(config))
     trace = stored_trace(store, time.time() - days * 86400.0)
-    scenario, notes = read_scenario(trace, **{**options, "config": config}, muris_own=False)
-    if options["vcs"] is not None or options["nodes"] is not None:
+    scenario, notes = read_scenario(trace, replace(asked, config=config), muris_own=False)
+    if asked.vcs is not None or asked.nodes is not None:
         return scenario, notes
     view = store.last_view()
     plan = floorplan([] if view is None else list(view.snapshot().partitions.values()))
@@ -107,14 +95,14 @@ def search(
     workers: int | None,
     out: Path,
     as_json: bool,
-    **options: Any,
+    asked: ReplayOptions,
 ) -> None:
     """Search settings on the earlier 60 % of the jobs, and judge the best on the rest."""
     dimensions = choose(only)
-    scenario = _scenario(history, options)
+    scenario = _scenario(history, asked)
     with progress("trying settings") as report:
         count = workers or os.cpu_count() or 1
-        proposal = run_tuning(scenario, dimensions, out, trials, options["seed"], count, report)
+        proposal = run_tuning(scenario, dimensions, out, trials, asked.seed, count, report)
     write_proposal(out, proposal)
     if as_json:
         say(_as_json(proposal))
@@ -122,11 +110,11 @@ def search(
         _print(proposal, out)
 
 
-def _scenario(history: str, options: dict[str, Any]) -> Scenario:
+def _scenario(history: str, asked: ReplayOptions) -> Scenario:
     days = re.fullmatch(r"(\d+(?:\.\d+)?)d", history)
     if days is not None and not Path(history).exists():
-        return scenario_of_store(float(days[1]), options)[0]
-    return scenario_of_log(Path(history), options)[0]
+        return scenario_of_store(float(days[1]), asked)[0]
+    return read_scenario(Path(history), asked, muris_own=False)[0]
 
 
 def write_proposal(out: Path, proposal: Proposal) -> None:

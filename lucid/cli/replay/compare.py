@@ -17,6 +17,7 @@ from lucid.explain.formatting import duration
 from lucid.orchestrator.registry import find_policy
 from lucid.simulator.compare import Comparison, compare_policies, default_policies
 from lucid.simulator.metrics import times_baseline
+from lucid.simulator.replay_options import ReplayOptions
 from lucid.simulator.report.summary import never_ran
 
 
@@ -38,7 +39,7 @@ def compare(
     workers: int | None,
     out: Path | None,
     as_json: bool,
-    **options: Any,
+    asked: ReplayOptions,
 ) -> None:
     """Replay TRACE under every policy that can run on it.
 
@@ -51,7 +52,7 @@ def compare(
         find_policy(name)
     if out is not None and out.exists() and not out.is_dir():
         raise ConfigError(f"--out {out}: is not a folder; give another name")
-    scenario, notes = read_scenario(trace_file, **options, muris_own=False)
+    scenario, notes = read_scenario(trace_file, asked, muris_own=False)
     with many_bars() as report:
         found = compare_policies(scenario, policies or default_policies(ablations), workers, report, promise)
     if not found.runs:

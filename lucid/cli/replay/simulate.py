@@ -30,6 +30,7 @@ from lucid.simulator.metrics import (
     times_baseline,
 )
 from lucid.simulator.record import DecisionLog, write_decisions, write_jobs
+from lucid.simulator.replay_options import ReplayOptions
 from lucid.simulator.report.page import write_report
 from lucid.simulator.report.summary import never_ran
 from lucid.simulator.scenario import Scenario, with_promise
@@ -97,7 +98,8 @@ def simulate(
     promise: bool,
     long: bool,
     as_json: bool,
-    **options: Any,
+    asked: ReplayOptions,
+    trace_file: Path,
 ) -> None:
     """Replay TRACE under each --policy, and compare the results.
 
@@ -109,7 +111,7 @@ def simulate(
         find_policy(name)
     if out is not None and out.exists() and not out.is_dir():
         raise ConfigError(f"--out {out}: is not a folder; give another name")
-    scenario, notes = read_scenario(**options)
+    scenario, notes = read_scenario(trace_file, asked)
     metrics, runs, logs = compare(
         scenario, chosen, keep_decisions=out is not None, forecasts=forecasts, promise=promise
     )
@@ -373,7 +375,6 @@ _WINDOW_ROWS = (
     ("GPU-hours unused in 24 h before windows", "unused_before_gpu_h", "{:,.0f}"),
     ("of GPU-hours there", "there_before_gpu_h", "{:,.0f}"),
     ("runs cut by windows", "runs_cut", "{:,}"),
-    ("runs that left before windows", "runs_left", "{:,}"),
     ("GPU-hours of lost work of these", "lost_gpu_h", "{:,.0f}"),
     ("runs lost with their nodes", "runs_failed", "{:,}"),
 )

@@ -22,9 +22,10 @@ from lucid.daemon.policies import check_policy
 from lucid.daemon.store_recovery import somebody_may_act
 from lucid.errors import ClusterError, ClusterUnreadable, ConfigError, Finding, LucidError, StoreError, bad
 from lucid.places import Mode
-from lucid.setup.doctor import check_site, see_site
+from lucid.setup.doctor import check_site
 from lucid.setup.doctor_state import check_files, check_state, root_of
 from lucid.setup.host_actions import RELEASE, by_hand_where
+from lucid.setup.site import see_site
 from lucid.slurm.client import Breaker, SlurmClient
 from lucid.slurm.cluster import SlurmCluster, SystemClock
 from lucid.slurm.pyslurm import make_client
@@ -83,8 +84,6 @@ def diagnose(settings: Settings, root: Path | None = None) -> list[Finding]:
     else:
         in_force = site.config
         findings += check_site(settings, modes, site)
-    finally:
-        client.close()
     if Mode.PACK in modes.values():
         findings += check_files(settings, root or root_of(settings), in_force)
     return list(dict.fromkeys(findings))
@@ -143,10 +142,7 @@ def leave_slurm(config: Path, wait_s: float, say: Callable[[str], None]) -> None
     store = _store_to_leave(settings)
     token = _right_to_act(store, settings)
     client = make_client(settings.slurm, Breaker(time.monotonic))
-    try:
-        left = let_everything_go(settings, client, store, token, wait_s, say)
-    finally:
-        client.close()
+    left = let_everything_go(settings, client, store, token, wait_s, say)
     store.drop_lease(token)
     beat = Path(settings.daemon.heartbeat)
     try:

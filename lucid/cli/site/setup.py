@@ -20,11 +20,12 @@ from lucid.places import Mode
 from lucid.setup.apply import apply_plan, resume_nodes
 from lucid.setup.backup import Journal, Restore
 from lucid.setup.conf_text import diff_of
-from lucid.setup.host_actions import RELEASE, Machine, Running, see_running
+from lucid.setup.host_actions import RELEASE, Machine, see_running
 from lucid.setup.install import programs_here
 from lucid.setup.neighbours import check_unnamed
 from lucid.setup.nodes import host_list
 from lucid.setup.plan import TOML, Options, Plan, make_plan
+from lucid.setup.site import Site
 from lucid.setup.site_scripts import CHOICES
 from lucid.text import shown
 
@@ -254,7 +255,7 @@ def setup(
         raise SystemExit(1)
 
 
-def _what(running: Running, mode: str | None, partitions: str | None, asks: bool) -> tuple[Mode, list[str]]:
+def _what(running: Site, mode: str | None, partitions: str | None, asks: bool) -> tuple[Mode, list[str]]:
     """The mode and the partitions, asked for where they are not given."""
     have = running.with_gpus
     if not have:
@@ -317,7 +318,7 @@ def _end_lending(
     )  # fmt: skip
 
 
-def _show(plan: Plan, running: Running) -> None:
+def _show(plan: Plan, running: Site) -> None:
     db = running.config.get("AccountingStorageType") or "no accounting"
     say(f"Slurm {running.version[0]}.{running.version[1]:02}, {running.conf}, {db}")
     for name, nodes in running.with_gpus.items():

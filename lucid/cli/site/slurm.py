@@ -105,10 +105,7 @@ def lending_command(config: Path, accounts: bool, as_json: bool) -> None:
     if not (rules.partition and rules.quotas):
         raise ConfigError(f"{config}: daemon.pool is not set: say which VCs lend, as in\n{POOL_EXAMPLE}")
     client = make_client(settings.slurm, Breaker(time.monotonic))
-    try:
-        nodes = [node for node in client.nodes() if node.gpu_types]
-    finally:
-        client.close()
+    nodes = [node for node in client.nodes() if node.gpu_types]
     own = {vc: [node for node in nodes if vc in node.partitions] for vc in rules.quotas}
     without = [vc for vc, mine in own.items() if not mine]
     if without:

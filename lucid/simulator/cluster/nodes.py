@@ -186,8 +186,6 @@ class WindowFigures:
     """All GPU-seconds of these nodes in these 24 h."""
     cut: int = 0
     """Runs that were still there when a window began, since they had outlived their time limit."""
-    left: int = 0
-    """Runs that were started to leave before a window, and did (``Start.until_s``)."""
     lost_gpu_s: float = 0.0
     """GPU-seconds whose work was lost in all these runs."""
     failed: int = 0
@@ -212,7 +210,7 @@ class _State:
 
 
 class NodeBook:
-    """Keeps the nodes of the rooms up to date: a partition is new whenever one of its nodes is."""
+    """Keeps the nodes that have events up to date: a partition is new whenever one of its nodes is."""
 
     def __init__(self, rooms: Mapping[str, Room], outages: Outages) -> None:
         self._rooms = rooms
@@ -222,6 +220,8 @@ class NodeBook:
         for name, room in rooms.items():
             for i, node in enumerate(room.nodes):
                 windows, downs = outages.windows.get(node.name, ()), outages.downs.get(node.name, ())
+                if not windows and not downs:
+                    continue
                 closes = sorted({w.from_s for w in windows}, reverse=True)
                 self._states[node.name] = _State(name, i, node, [*windows], [*downs], closes=closes)
                 edges.update(edge for w in (*windows, *downs) for edge in (w.from_s, w.end_s) if edge < math.inf)
@@ -278,9 +278,10 @@ class NodeBook:
     def hold(self, placement: Placement, sign: int, now_s: float) -> None:
         """Count GPUs that are held from now on (``sign`` 1), or no longer (-1)."""
         for name, mask in placement:
-            state = self._states[name]
-            self._count(state, now_s)
-            state.held += sign * mask.bit_count()
+            state = self._states.get(name)
+            if state is not None:
+                self._count(state, now_s)
+                state.held += sign * mask.bit_count()
 
     def _count(self, state: _State, now_s: float) -> None:
         """Count the GPUs held since the last change, in so far as a window was to begin within a day."""

@@ -40,7 +40,7 @@ class JobOutcome:
     preemptions: int = 0
     resizes: int = 0
     placement: Placement = ()
-    within_quota: bool | None = None
+    within_quota: bool = True
     """In a pool: whether its VC held no more than its quota when the job was submitted."""
 
     @property
@@ -77,6 +77,12 @@ class Live:
     view: Pending | Running | None = None
     training: Training | None = None
     """The training of an elastic job. ``work_s`` then is the time until its rate changes or it ends."""
+
+    @property
+    def running(self) -> Running:
+        """The record of a job that is known to run."""
+        assert isinstance(self.view, Running)
+        return self.view
 
 
 @dataclass(slots=True)

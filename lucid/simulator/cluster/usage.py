@@ -74,6 +74,16 @@ class UsageBook:
         return self._shown
 
 
+class NoUsage(UsageBook):
+    """Counts nothing: every account has the same factor."""
+
+    def __init__(self) -> None:
+        super().__init__(1.0, math.inf, {})
+
+    def observe(self, job: Job) -> None:
+        """Give the job's account no share."""
+
+
 class _Book:
     """Decayed GPU-seconds as of ``at_s``, and the GPUs held since."""
 

@@ -16,7 +16,7 @@ from lucid.core.reason import Reason
 from lucid.core.reasons.queue import PlainOrder
 from lucid.daemon.reporting.starts import dated
 from lucid.explain.endings import plain_ending, with_readings
-from lucid.explain.formatting import when
+from lucid.explain.formatting import gpus, when
 from lucid.explain.live_story import known_story, why_nothing
 from lucid.explain.queue_rows import forecast_outcome, guess_words, observed_words, outcome_words
 from lucid.explain.reasons import against, decision_line
@@ -32,10 +32,6 @@ from lucid.web.viewer import Sight, Viewer
 
 _UNKNOWN = "nothing is known of job {} here"
 _YET = "Nothing was decided about it yet."
-_AT_ONCE = (
-    "Nothing was decided about it: Slurm started it before lucidd saw it wait, as Slurm does where GPUs are free and "
-    "the job is not held."
-)
 
 
 def job(site: Site, viewer: Viewer, path: Mapping[str, str], asked: Mapping[str, str]) -> JobPage:
@@ -54,7 +50,7 @@ def job(site: Site, viewer: Viewer, path: Mapping[str, str], asked: Mapping[str,
         note = ""
         if not data["decisions"] and not data["actions"]:
             waits = entry is not None and isinstance(entry[1], Pending)
-            note = _YET if waits else _AT_ONCE if known else why_nothing(store, job_id, ran_at_once=False)
+            note = _YET if waits else why_nothing(store, job_id, ran_at_once=known is not None)
     if note and known is None:
         aside = site.view.status.aside.get(job_id)
         raise NotShown(f"job {job_id} waits, but not for Lucid: {aside}" if aside else note)
@@ -117,10 +113,8 @@ def _nameless(site: Site, viewer: Viewer, story: Story, data: Mapping[str, Any])
 def _head(shown: Job | None, job_id: str) -> str:
     if shown is None:
         return f"Job {job_id}"
-    gpus = f"{shown.gpus} GPU{'s' if shown.gpus != 1 else ''}"
-    return ", ".join(
-        part for part in (gpus, f"VC {shown.vc}", shown.user and f"user {shown.user}", shown.name) if part
-    )
+    parts = gpus(shown.gpus), f"VC {shown.vc}", shown.user and f"user {shown.user}", shown.name
+    return ", ".join(part for part in parts if part)
 
 
 def _event(at_s: float, words: Sequence[str]) -> Event:

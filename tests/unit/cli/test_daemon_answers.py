@@ -279,6 +279,17 @@ def test_the_queue_has_a_line_for_each_job_and_tells_a_reservation_once_above(re
     assert max(map(len, rows)) <= 80
 
 
+def test_what_would_help_ends_in_time_and_says_what_was_not_tried(
+    reserved: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lucid.explain.what_if._MOST_S", 0.0)
+    helps = json.loads(reserved.ctl("why-not", "8", "--json"))["helps"]["words"]
+    assert helps == (
+        "nothing that was tried would start it now (fewer GPUs); not all tried within 0 s: fewer GPUs, sharing, both"
+    )
+    assert "with 2 GPUs: " in reserved.ctl("why-not", "8", "--gpus", "2"), "what is asked for is tried"
+
+
 def test_explain_begins_with_why_a_job_waits_now_and_what_would_help(reserved: Site) -> None:
     waits, helps, starts, *_ = reserved.ctl("explain", "9").splitlines()
     words = "place 2 in its queue: needs 1 GPU; 3 free, all on nodes kept for job 8 (8 GPUs, until about day 0 "

@@ -347,10 +347,10 @@ def test_a_group_waits_for_all_its_members_to_start_and_then_takes_turns() -> No
     made = cluster(staged("a", FIRST), staged("b", SECOND, 50.0))
     pair(made)
     assert Capability.INTERLEAVE in made.capabilities
-    assert (made.busy_gpus, made.shared_gpus) == (2, 2)
+    assert (made.jobs.busy_gpus, made.jobs.shared_gpus) == (2, 2)
     run_on(made, 65.0)  # 10 + 5 s to start, then b's 50 s at full speed
     assert made.outcomes["b"].end_s == pytest.approx(65.0)
-    assert (made.busy_gpus, made.shared_gpus) == (2, 0)
+    assert (made.jobs.busy_gpus, made.jobs.shared_gpus) == (2, 0)
     assert running(made, "a").group == ()
     run_on(made, 200.0)
     assert made.outcomes["a"].end_s == pytest.approx(115.0)
@@ -380,7 +380,7 @@ def test_work_is_reported_and_survives_regrouping_and_preemption() -> None:
     assert waiting.work.by_s(99.0) == pytest.approx(20.0)
     run_on(made, 500.0)
     assert made.outcomes["a"].end_s == pytest.approx(50.0 + 10.0 + 80.0)
-    assert made.busy_gpus == 0
+    assert made.jobs.busy_gpus == 0
 
 
 def test_groups_change_places_in_one_go() -> None:
@@ -393,11 +393,11 @@ def test_groups_change_places_in_one_go() -> None:
         c=Regroup(at("n1:0-1"), WHY),
         b=Regroup(at("n1:2-3"), WHY, ("b", "a")),
     )
-    assert (made.busy_gpus, made.shared_gpus) == (4, 2)
+    assert (made.jobs.busy_gpus, made.jobs.shared_gpus) == (4, 2)
     assert running(made, "b").group == ("b", "a")
     run_on(made, 500.0)
     assert made.ended == 3
-    assert (made.busy_gpus, made.shared_gpus) == (0, 0)
+    assert (made.jobs.busy_gpus, made.jobs.shared_gpus) == (0, 0)
 
 
 def test_without_an_executor_groups_are_refused() -> None:

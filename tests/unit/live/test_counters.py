@@ -17,7 +17,7 @@ from builders import LIGHT, FixedPredictor, a_job, a_trace, at, by, nodes, setti
 from daemon_site import Site
 from filled_site import bounded_site
 from lucid.config.load import settings_from
-from lucid.config.policy import OverheadSettings, PolicySettings
+from lucid.config.policy import PolicySettings
 from lucid.core.decision import Action, Decision, EndProfiling, Hold, Plan, Requeue, Start, decision_to_dict
 from lucid.core.job import Running, Stage
 from lucid.core.placement import NodeGpus
@@ -36,11 +36,13 @@ from lucid.orchestrator.policy import PolicyRules
 from lucid.orchestrator.registry import make_policy
 from lucid.profiler.summary import Summary
 from lucid.simulator.cluster.cluster import SimulatedCluster
+from lucid.simulator.cluster.jobs import Parts
 from lucid.simulator.cluster.state import JobOutcome
 from lucid.simulator.cluster.truth import PairsTable
 from lucid.simulator.engine import Run, Series, run
 from lucid.simulator.metrics import LARGE_GPUS, SIZES, group_metrics, run_metrics
 from lucid.simulator.scenario import Scenario, simulate
+from lucid.simulator.semantics import Semantics
 from lucid.slurm.view.profiles import ProfileReading
 from lucid.store.sqlite import SqliteStore
 from waste_readings import planted
@@ -290,9 +292,11 @@ def test_shared_gpus_are_held_once() -> None:
     predictor = FixedPredictor(otherwise_s=400.0)
     made = make_policy("lucid", rules, predictor)
     cluster = SimulatedCluster(
-        trace, {"vc": nodes(1, 1)}, PairsTable({}, (0.8, 0.8)), OverheadSettings(), rules.profiling, made.profiled,
-        measured_before=True,
-    )  # fmt: skip
+        trace,
+        {"vc": nodes(1, 1)},
+        made.profiled,
+        Parts(PairsTable({}, (0.8, 0.8)), profiling=rules.profiling, semantics=Semantics.PUBLISHED_MENDED),
+    )
     figures = run_metrics(run(cluster, made, predictor, settings=rules))
     assert figures["packed_jobs"] == 2
     assert figures["avg_jct_s"] == pytest.approx(400.0 / 0.8)

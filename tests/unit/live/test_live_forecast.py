@@ -27,6 +27,7 @@ from lucid.models.throughput.model import ArrivalForecaster, TargetModel, Throug
 from lucid.orchestrator.annotate import Annotator
 from lucid.simulator import predictors as learned
 from lucid.simulator.predictors import WalkForwardForecaster
+from lucid.simulator.replay_options import ReplayOptions
 from lucid.simulator.scenario import Scenario, Throughput
 from lucid.store.view import view_from, view_to_dict
 
@@ -189,14 +190,10 @@ def test_a_given_model_forecasts_and_knows_what_came_before_the_trace() -> None:
 def test_as_live_goes_by_the_library_of_the_daemon(tmp_path: Path) -> None:
     (tmp_path / "lucid.toml").write_text('[models]\nlibrary = "kept"\n')
     serve(tmp_path / "kept", constant(2.0))
-    options = dict.fromkeys(("fmt", "vcs", "nodes", "profiling_nodes", "pairs", "profiles", "semantics"))
-    rest = {"gpus_per_node": 8, "gpu_mem_mib": 24576, "cpus_per_node": 0, "mem_mib_per_node": 0, "seed": 1}
-    more = {"estimate_specs": (), "predictor": "history", "workloads": "trace", "skip_bad": False}
     trace = a_trace(by("a", 1, 60.0))
 
     def read(as_live: bool) -> tuple[Scenario, list[str]]:
-        config = tmp_path / "lucid.toml"
-        return read_scenario(trace, config=config, as_live=as_live, **options, **rest, **more)  # type: ignore[arg-type]
+        return read_scenario(trace, ReplayOptions(config=tmp_path / "lucid.toml", as_live=as_live))
 
     scenario, notes = read(as_live=True)
     assert scenario.throughput.version == "v1"

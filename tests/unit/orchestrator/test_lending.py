@@ -27,8 +27,8 @@ from lucid.orchestrator.registry import make_policy
 from lucid.orchestrator.safety.quotas import check_quotas
 from lucid.simulator.cluster.lending import LentBook
 from lucid.simulator.metrics import run_metrics
-from lucid.simulator.published_semantics import Semantics
 from lucid.simulator.scenario import Scenario, simulate, with_promise
+from lucid.simulator.semantics import Semantics
 from scenes.jobs import LIGHT, at, by, nodes, runs, waits
 from scenes.plans import FixedPredictor, guess, part, policy, reason, settings, snap
 from scenes.replays import a_trace, replay
@@ -321,10 +321,10 @@ def test_a_lender_gets_its_gpus_back_within_the_bound_without_preemption() -> No
 
 def test_the_books_of_what_was_lent() -> None:
     book = LentBook({"a": 4, "b": 8, "c": 2})
-    book.hold(at("n1:0-5"), "a")
+    book.hold(at("n1:0-5"), "a", 1)
     book.wait(10.0)
-    book.hold(at("n1:0-5"), "b")  # a guest
-    book.give_up(at("n1:0-5"), "a")  # the guest outlasts its host
+    book.hold(at("n1:0-5"), "b", 1)  # a guest
+    book.hold(at("n1:0-5"), "a", -1)  # the guest outlasts its host
     book.wait(100.0)
     found = book.by_vc()
     assert (found["a"].borrowed_gpu_s, found["b"].borrowed_gpu_s) == (20.0, 0.0)

@@ -32,7 +32,7 @@ from lucid.models.packing.like_profiles import LikeProfiles
 from lucid.orchestrator.policies.lucid.policy import LucidPolicy
 from lucid.orchestrator.safety.check import SafetyCheck
 from lucid.profiler.stage import goes_through_profiling
-from lucid.simulator.cluster.cluster import PROFILING
+from lucid.simulator.cluster.jobs import PROFILING
 from lucid.store.values import value_from_json, value_to_json
 from scenes.jobs import HEAVY, LIGHT, VC, a_job, at, by, nodes, runs, waits
 from scenes.plans import FixedPredictor, guess, kinds, part, policy, reason, settings, snap

@@ -40,7 +40,7 @@ from lucid.core.reasons.profiling import (
 )
 from lucid.core.snapshot import ArrivalForecast
 from lucid.profiler.stage import goes_through_profiling, plan_profiling, t_prof_s
-from lucid.simulator.cluster.cluster import PROFILING
+from lucid.simulator.cluster.jobs import PROFILING
 
 LAYOUT = {"vc": nodes(1, 8)}
 

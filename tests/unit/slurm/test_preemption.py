@@ -9,11 +9,13 @@ from msgspec import structs
 
 from builders import at
 from fake_slurm import fake_node
+from lucid.config.load import Settings
 from lucid.core.decision import Action, Start
 from lucid.core.job import Yields
-from lucid.errors import ActionRefused
+from lucid.errors import ActionRefused, Finding
 from lucid.places import Mode
 from lucid.setup.doctor_slurm import check_preemption, without_layers
+from lucid.setup.site import Look, Site
 from lucid.slurm.records.job import SlurmNode
 from lucid.slurm.records.preemption import NO_PREEMPTION, Preemption, Qos, preemption_from
 from lucid.slurm.records.request import Request
@@ -520,6 +522,10 @@ def node(name: str, *partitions: str) -> SlurmNode:
     return replace(fake_node(name, "vc"), partitions=frozenset(partitions))
 
 
+def told(mode: Mode, nodes: list[SlurmNode], by: Preemption = BY_TIER) -> list[Finding]:
+    return [*check_preemption(Look(Settings(), {"vc": mode}, Site((24, 11), {}, nodes, (), (), preemption=by)))]
+
+
 @pytest.mark.parametrize(
     ("other", "level", "words"),
     [
@@ -531,16 +537,16 @@ def node(name: str, *partitions: str) -> SlurmNode:
     ],
 )
 def test_doctor_says_what_is_served(other: str, level: str, words: str) -> None:
-    found = list(check_preemption({"vc": Mode.PACK}, [node("n1", "vc", other)], BY_TIER))
+    found = told(Mode.PACK, [node("n1", "vc", other)])
     assert [item.level for item in found] == [level] * bool(level)
     assert all(words in item.what for item in found)
-    assert not list(check_preemption({"vc": Mode.PACK}, [node("n1", "vc")], BY_TIER))
-    assert not list(check_preemption({"vc": Mode.ORDER}, [node("n1", "vc", other)], BY_TIER))
+    assert not told(Mode.PACK, [node("n1", "vc")])
+    assert not told(Mode.ORDER, [node("n1", "vc", other)])
 
 
 def test_doctor_on_qos() -> None:
     asleep = replace(BY_QOS, qos={**BY_QOS.qos, "naps": Qos(mode="SUSPEND")})
-    found = list(check_preemption({"vc": Mode.PACK}, [], asleep))
+    found = told(Mode.PACK, [], asleep)
     assert [item.level for item in found] == ["ok", "bad"]
     assert "jobs of QOS naps are suspended" in found[1].what
 

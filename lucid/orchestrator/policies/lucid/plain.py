@@ -91,8 +91,7 @@ def serve_plain(
             continue
         score = starts.predictions[entry.job.id].share_score
         slots = starts.binder.in_slots(entry, score, len(start.placement))
-        starts.binder.started(entry, start.placement)
-        starts.act(entry.job.id, replace(start, reasons=(*start.reasons, slots), slots=bool(slots)))
+        starts.settle(entry, replace(start, reasons=(*start.reasons, slots), slots=bool(slots)))
     starts.decisions |= held
     if claims:  # GPUs of jobs that are preempted now are nobody's to join
         return made.wake_s
