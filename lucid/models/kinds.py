@@ -14,8 +14,8 @@ from msgspec import Struct
 
 from lucid.errors import LucidError, ModelError
 from lucid.models.duration.evaluate import DURATION
-from lucid.models.kind import Kind, Stored, TooFew
-from lucid.models.library import Library, Trained
+from lucid.models.kind import Kind, TooFew
+from lucid.models.library import Library, StoredModel, Trained
 from lucid.models.packing.kind import PAIRS, SHARE
 from lucid.models.throughput.forecaster import THROUGHPUT
 from lucid.models.training import Action, Decision, Evidence, Rules, due, run_due
@@ -157,7 +157,7 @@ class Keeper:
         return self._read[kind.data]
 
 
-M = TypeVar("M", bound=Stored)
+M = TypeVar("M", bound=StoredModel)
 
 
 class Serving(Struct, frozen=True):
