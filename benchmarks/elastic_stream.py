@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import scipy.optimize
 import scipy.sparse
+from msgspec import structs
 
 from benchmarks.figure import Figure
 from lucid.config.load import settings_from
@@ -162,9 +163,9 @@ class _AsLive(PartitionPolicy):
             e if e.restarts or e.job.elastic is None else replace(e, job=_written(e.job)) for e in partition.pending
         ]
         part = replace(partition, running=tuple(running), pending=tuple(pending))
-        said = {job: replace(found, epoch_s=()) for job, found in snapshot.predictions.items()}
+        said = {job: structs.replace(found, epoch_s=()) for job, found in snapshot.predictions.items()}
         made = self._inner.plan_partition(part, replace(snapshot, predictions=said))
-        return replace(made, wake_s=now_s + LOOK_S) if running or pending else made
+        return structs.replace(made, wake_s=now_s + LOOK_S) if running or pending else made
 
 
 def _written(job: Job) -> Job:

@@ -7,6 +7,8 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
+from msgspec import structs
+
 from benchmarks.busy import busy_snapshot
 from lucid.config.load import Settings, load_settings
 from lucid.core.decision import DecisionRow
@@ -61,7 +63,7 @@ def stored(
         rows.append(DecisionRow(entry.start_s, entry.job.id, "vc", "start", (), place, entry.partner, "pack"))
     known = store.decisions(limit=pending)
     while len(known) + len(rows) < decisions:
-        rows.append(replace(rng.choice(known), at_s=now_s - rng.random() * 86400.0))
+        rows.append(structs.replace(rng.choice(known), at_s=now_s - rng.random() * 86400.0))
     rows.sort(key=lambda row: row.at_s)
     store.put_decisions(rows, lease.token)
     store.put_ended([_ended(at, now_s, rng) for at in range(ended)], lease.token)

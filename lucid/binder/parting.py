@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
+from msgspec import Struct
+
 from lucid.core.decision import Requeue
-from lucid.core.frozen import frozen_dataclass
 from lucid.core.job import Restarts, Running, may_restart
 from lucid.core.node import Node
 from lucid.core.reason import Reason
@@ -17,8 +18,7 @@ PART_BELOW_SPEED = 0.5
 sooner one after the other. Parting costs the leaver its progress, so it lies well below ``least_pair_speed``."""
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class Parting:
+class Parting(Struct, frozen=True):
     """The job to take off its partner's GPUs, and why."""
 
     entry: Running

@@ -6,8 +6,9 @@ from collections.abc import Iterator, Sequence
 from math import ceil, inf
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from msgspec import Struct
+
 from lucid.binder.candidates import Candidate
-from lucid.core.frozen import frozen_dataclass
 from lucid.core.job import Job, JobProfile, Pending, Restarts, may_restart
 from lucid.core.ledger import Ledger
 from lucid.core.ports import PairSpeeds, Predictor
@@ -56,8 +57,7 @@ class Verdict(NamedTuple):
         return len(ORDER) if self.reasons[-1] else ORDER.index(type(self.reasons[-1]))
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class Guest:
+class Guest(Struct, frozen=True):
     """A job that looks for a partner, under which capacity and at what least speed of either. ``waits``: it would
     otherwise wait, and has done so since ``since_s``; then ``duration_s`` is its expected run time alone."""
 

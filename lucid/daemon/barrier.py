@@ -23,12 +23,13 @@ import time
 import traceback
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import asdict
 from pathlib import Path
 from typing import Final, TypeVar
 
+from msgspec import Struct
+
 from lucid.config.load import Settings
-from lucid.core.frozen import frozen_dataclass
+from lucid.core.codec import to_json
 from lucid.core.job import Ended, Job, JobProfile
 from lucid.core.ports import Forecaster, PairSpeeds, Predictor
 from lucid.core.prediction import Prediction
@@ -116,8 +117,7 @@ _MOST: Final = 4096
 _LEAST_FREE: Final = 1 << 20
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class Trouble:
+class Trouble(Struct, frozen=True):
     """One lucidd's words on its last turn, which failed."""
 
     host: str
@@ -142,7 +142,7 @@ class TroubleFile:
 
     def tell(self, why: str, now_s: float) -> None:
         """Write that a turn failed. If even that cannot be written, only the log has it."""
-        said = json.dumps(asdict(Trouble(self._host, os.getpid(), now_s, why[:1000])))
+        said = json.dumps(to_json(Trouble(self._host, os.getpid(), now_s, why[:1000])))
         with suppress(OSError):
             write_public(self._path, said.encode())
             self._there = True

@@ -7,8 +7,8 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
 
+from lucid.core.codec import to_json
 from lucid.core.decision import kind_of
 from lucid.core.gpu import GpuOut
 from lucid.core.job import Job, Stage
@@ -268,7 +268,7 @@ class Cycles:
     def _tell_models(self, models: LiveModels) -> None:
         for kind, serving in models.serving.items():
             level = logging.ERROR if serving.trouble else logging.INFO
-            _LOG.log(level, "model", extra={"facts": {"kind": kind, **asdict(serving)}})
+            _LOG.log(level, "model", extra={"facts": {"kind": kind, **to_json(serving)}})
 
     def _learn_what_was_missed(self) -> None:
         if self._catch_up is None:

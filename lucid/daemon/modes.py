@@ -8,9 +8,10 @@ import time
 from collections.abc import Collection, Mapping
 from typing import Any
 
+from msgspec import Struct
+
 from lucid.config.load import Settings
 from lucid.config.policy import LIVE_DEFAULTS, PolicySettings, ProfilingSettings, with_defaults
-from lucid.core.frozen import frozen_dataclass
 from lucid.core.ports import Capability
 from lucid.errors import Finding, warn
 from lucid.places import Mode
@@ -20,8 +21,7 @@ from lucid.text import digits, moment
 KEY = "mode."
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class Switch:
+class Switch(Struct, frozen=True):
     """A mode that ``lucidctl mode`` set by hand. ``was``: the mode of the partition in lucid.toml at that time;
     ``since_s``: that time (Unix). Both are ``None`` in a switch that an earlier Lucid set."""
 

@@ -8,16 +8,14 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from msgspec import to_builtins
+from msgspec import Struct, field, to_builtins
 
 from lucid.config.live import DaemonSettings
 from lucid.config.load import Settings, library_folder, stored_policy
 from lucid.config.policy import PolicySettings
-from lucid.core.frozen import frozen_dataclass
 from lucid.core.ports import Capability, Predictor
 from lucid.daemon.barrier import GuardedPredictor
 from lucid.daemon.lending import check_lending
@@ -38,8 +36,7 @@ if TYPE_CHECKING:
 _ABLATIONS = frozenset(name for name in BUILT_IN if name.startswith("muri-") and name not in ("muri-s", "muri-l"))
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class LivePolicy:
+class LivePolicy(Struct, frozen=True):
     """The policy of lucidd without its predictor: its name, and its settings as this cluster can honour them. lucidd
     writes it beside every plan that it publishes."""
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -88,16 +87,8 @@ def tell_status(
     if cycles is not None:
         if cycles.shares is not None:
             status["no_fair_share"] = cycles.shares.why_none
-        status["aside"] = cycles.cluster.aside()
-        status["elastic"] = cycles.cluster.elastic()
-        status["doubted"] = cycles.cluster.doubted()
-        status["reports"] = asdict(cycles.cluster.reports_trouble())
-        status["turns"] = cycles.cluster.turns()
-        status["boots"] = cycles.cluster.boots()
+        status |= cycles.cluster.status()
         status["gpu_health"] = cycles.gpu_health.status(cycles.cluster.placeholders.refused)
-        status["on_gpus_out"] = cycles.cluster.on_gpus_out()
-        status["lost_tags"], status["list_trouble"] = cycles.cluster.lost_tags(), cycles.cluster.list_trouble
-        status["refused"] = cycles.cluster.refused()
         public = {key: status[key] for key in ("modes", "policies", "paused", "aside", "on_gpus_out")}
         publisher.write(now_s, {**public, "lasts_s": lasts_s})
     parts.store.put_view("status", status)

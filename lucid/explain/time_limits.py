@@ -7,9 +7,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 from typing import Any, Final
 
+from msgspec import Struct
+
 from lucid.config.load import Settings
 from lucid.core.decision import Hold
-from lucid.core.frozen import frozen_dataclass
 from lucid.core.job import Ended
 from lucid.core.reasons.queue import Backfill, Closes, Reserved
 from lucid.daemon.reporting.limit_replay import Earlier, Replayed, recorded_s, replay_limits
@@ -44,8 +45,7 @@ _BEFORE: Final[Mapping[HeldBack, str]] = {
 }
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class LimitRow:
+class LimitRow(Struct, frozen=True):
     """Jobs of one user and name. ``limit_s`` would have sufficed for all of ``asked``. Records show ``waited`` of
     them waiting; ``earlier`` would have started earlier, each by ``earlier_s`` or more."""
 

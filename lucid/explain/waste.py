@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from math import inf
 from typing import Any
+
+from msgspec.structs import replace
 
 from lucid.config.load import Settings, profiles_folder
 from lucid.core.job import Ended

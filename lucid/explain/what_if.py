@@ -9,9 +9,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from msgspec import Struct
+
 from lucid.config.load import Settings
 from lucid.core.decision import DecisionRow, Plan, Start, verb_of
-from lucid.core.frozen import frozen_dataclass
 from lucid.core.job import Pending
 from lucid.core.snapshot import Snapshot
 from lucid.daemon.reporting.last_plan import row_in
@@ -30,8 +31,7 @@ _OTHER = (
 )
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class Changes:
+class Changes(Struct, frozen=True):
     """The changed request of the job. With nothing set, all that may help is tried (``_tries``)."""
 
     gpus: int | None = None
@@ -40,8 +40,7 @@ class Changes:
     limit_s: float | None = None
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class WhyNot:
+class WhyNot(Struct, frozen=True):
     """The answers. ``rows``: the decision as it is, and as it would be, each with its words; ``None`` where nothing
     is decided. ``agrees``: whether planning again gives lucidd's own plan; if not, nothing can be said of other
     plans. ``starts``: when the job is expected to start, in seconds and in words. ``kinds``: what was changed,

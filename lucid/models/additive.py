@@ -13,13 +13,12 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import field
 from typing import Any, Final, NamedTuple, NoReturn
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct, field
 
-from lucid.core.frozen import frozen_dataclass
 from lucid.errors import ModelError
 from lucid.models.packing.share_score import ShareTree
 from lucid.text import shown
@@ -41,8 +40,7 @@ class TermScore(NamedTuple):
     score: float
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class Axis:
+class Axis(Struct, frozen=True):
     """One feature as one term bins it.
 
     Continuous: `cuts` ascending; x falls into bin ``1 + #(cuts <= x)``, so a cut belongs to the bin above.
@@ -106,8 +104,7 @@ class Axis:
         return found
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class Term:
+class Term(Struct, frozen=True):
     """A main effect (one axis) or a pairwise effect (two).
 
     `scores` has one dimension per axis, of that axis's size; `weights` (same shape) is how much training data
@@ -125,8 +122,7 @@ class Term:
         return float(np.vdot(np.abs(self.scores), self.weights) / total) if total > 0 else 0.0
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class AdditiveModel:
+class AdditiveModel(Struct, frozen=True):
     """Intercept plus terms; `link` says how a score becomes a prediction (identity, or exp for log)."""
 
     intercept: float

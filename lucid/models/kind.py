@@ -9,8 +9,8 @@ from datetime import datetime
 from typing import Any, Final, Generic, NamedTuple, Protocol, Self, TypeVar
 
 import numpy as np
+from msgspec import Struct
 
-from lucid.core.frozen import frozen_dataclass
 from lucid.errors import ModelError
 from lucid.models.additive import AdditiveModel
 from lucid.models.library import Library, Trained, Version
@@ -42,8 +42,7 @@ class TooFew(ModelError):
     """There is not enough data yet; train when more has come."""
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class Task(Generic[M]):
+class Task(Struct, Generic[M], frozen=True):
     """One training: ``fit`` makes the model, ``loss`` judges it on data that ``fit`` does not see (lower is better),
     ``facts`` are kept with the version. A loss above ``most`` is never promoted. ``final``, where there is one, fits
     the model that is stored, on the judging data too."""

@@ -10,7 +10,8 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from lucid.core.frozen import frozen_dataclass
+from msgspec import Struct
+
 from lucid.errors import LucidError, ModelError
 from lucid.models.duration.evaluate import DURATION
 from lucid.models.kind import Kind, Stored, TooFew
@@ -159,8 +160,7 @@ class Keeper:
 M = TypeVar("M", bound=Stored)
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class Serving:
+class Serving(Struct, frozen=True):
     """What answers for one kind: a version (``v3``), or its replacement, and ``why``. ``trouble``: a version is in
     service but cannot be used."""
 

@@ -24,7 +24,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from lucid.core.frozen import frozen_dataclass
+from msgspec import Struct
+
 from lucid.errors import ModelError
 from lucid.files import write_atomic
 
@@ -97,8 +98,7 @@ class TrainingRuns(ModelError):
     """Another training holds the library's lock; it serves the same purpose, so skip or wait."""
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class Version:
+class Version(Struct, frozen=True):
     """One stored version: `data` is the model's own JSON, `facts` what was known when it was stored."""
 
     name: str
@@ -109,8 +109,7 @@ class Version:
     in_service: bool = False
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class Trained:
+class Trained(Struct, frozen=True):
     """Outcome of `Library.train`: the new version, both losses on later data, and whether it was promoted."""
 
     version: int

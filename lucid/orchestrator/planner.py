@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
+from msgspec import structs
+
 from lucid.core.decision import Action, Decision, EndProfiling, Hold, PartitionPlan, Plan, earliest
 from lucid.core.job import Ended, Job, JobProfile
 from lucid.core.ports import Capability, PairSpeeds, Predictor
@@ -122,7 +124,7 @@ def isolated(policy: Policy) -> Policy:
         try:
             return plan(partition, snapshot)
         except Exception as error:
-            return replace(unplanned(partition, snapshot, error), wake_s=None)
+            return structs.replace(unplanned(partition, snapshot, error), wake_s=None)
 
     for one in _each(policy):
         if isinstance(one, PartitionPolicy):

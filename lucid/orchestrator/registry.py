@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from enum import StrEnum
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Literal
 
+from lucid.core.codec import to_json
 from lucid.core.job import Pending, Running
 from lucid.core.ports import Capability, Predictor
 from lucid.core.prediction import Prediction
@@ -290,7 +291,8 @@ class PolicyRequirements:
 
     def data(self) -> dict[str, object]:
         """The requirements as JSON."""
-        return asdict(self)
+        made: dict[str, object] = to_json(self)
+        return made
 
 
 def requirements_of(policy: Policy) -> PolicyRequirements:

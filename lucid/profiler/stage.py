@@ -7,9 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
+from msgspec import Struct
+
 from lucid.config.policy import ProfilingSettings
 from lucid.core.decision import Action, Decision, EndProfiling, Hold, Keep, PartitionPlan, Start
-from lucid.core.frozen import frozen_dataclass
 from lucid.core.job import Job, Pending, Running, Stage, may_restart
 from lucid.core.ledger import Ledger
 from lucid.core.placement import NodeGpus
@@ -236,8 +237,7 @@ def _skips(
 # wanted back (docs/decisions/0007).
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class _ProfilingScale:
+class _ProfilingScale(Struct, frozen=True):
     """The present scale of profiling. ``borrow``: jobs may be sent home to be measured there."""
 
     t_prof_s: float

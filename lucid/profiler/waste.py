@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from enum import StrEnum
 from math import ceil, inf
 from typing import Final
 
+from msgspec import Struct
+from msgspec.structs import replace
+
 from lucid.config.other import EfficiencySettings
-from lucid.core.frozen import frozen_dataclass
 from lucid.core.job import JobProfile
 from lucid.profiler.use import GpuUse
 
@@ -93,8 +94,7 @@ _UNUSED_SHARE: Final = 0.95
 """A GPU that stood idle for at least this share of its time was not used: making a context shows as work, too."""
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class JobUse:
+class JobUse(Struct, frozen=True):
     """The facts about one run of a job that has ended (``running`` false, ``end_s`` its end) or goes on (``end_s``
     now). Times in Unix seconds, ``gpu_mem_mib`` of one GPU. ``wants_alone``: its user asked not to share. ``use``: of
     each GPU that was sampled, empty where none was."""
@@ -137,8 +137,7 @@ class JobUse:
         return max(self.end_s - self.begin_s, 0.0)
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class Waste:
+class Waste(Struct, frozen=True):
     """GPU-hours of one kind of waste in one job, and the evidence in words."""
 
     kind: WasteKind
@@ -146,8 +145,7 @@ class Waste:
     words: str
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class JobAccount:
+class JobAccount(Struct, frozen=True):
     """One job's account in GPU-hours. ``asked_gpu_h``: GPUs by time limit, ``None`` without a limit. ``held_gpu_h``:
     GPUs by run time. ``worked_gpu_h``: time in which a GPU worked for it; ``None`` where the job was not measured."""
 
@@ -279,8 +277,7 @@ def _hours(seconds: float) -> str:
     return f"{seconds / _H:.1f} h" if seconds >= _H else f"{seconds / 60:.0f} min"
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class Total:
+class Total(Struct, frozen=True):
     """GPU-hours of several jobs. ``asked_gpu_h``: of those with a time limit; ``no_limit_jobs`` have none.
     ``worked_gpu_h`` and ``wasted_gpu_h`` (by kind) are of measured jobs, ``not_measured_gpu_h`` of the others."""
 
@@ -381,8 +378,7 @@ _STEPS: Final = ((7200.0, 900.0), (86400.0, 3600.0), (inf, 6 * 3600.0))
 """Up to so many seconds, a limit is a multiple of so many."""
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class FittingLimit:
+class FittingLimit(Struct, frozen=True):
     """A job that ended, and a limit (``limit_s``) with which it would have ended as well."""
 
     job: JobUse

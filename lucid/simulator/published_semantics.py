@@ -12,6 +12,8 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from msgspec import structs
+
 from lucid.config.policy import FairnessSettings, MuriSettings, PackingSettings, PolicySettings, ReservationSettings
 from lucid.core.decision import Hold, PartitionPlan
 from lucid.core.job import Job, Pending, Running
@@ -48,7 +50,7 @@ def lengthened(trace: Trace) -> Trace:
     for item in trace.jobs:
         stages = item.stages
         if stages is not None:
-            stages = replace(stages, iteration_s=stages.iteration_s * PUBLISHED.solo)
+            stages = structs.replace(stages, iteration_s=stages.iteration_s * PUBLISHED.solo)
         jobs.append(replace(item, duration_s=item.duration_s * PUBLISHED.solo, stages=stages))
     return replace(trace, jobs=tuple(jobs))
 

@@ -34,7 +34,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from lucid.config.other import WebSettings
-from lucid.core.as_json import to_json
+from lucid.core.codec import to_json
 from lucid.errors import ConfigError, LucidError
 from lucid.explain.formatting import ago, duration
 from lucid.text import for_html

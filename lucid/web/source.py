@@ -20,12 +20,12 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from lucid.config.load import Settings, profiles_folder
-from lucid.core.checked import fitting
+from lucid.core.codec import fitting
 from lucid.core.decision import DecisionRow, row_of
 from lucid.core.job import Pending, Running
 from lucid.core.node import Node
 from lucid.core.placement import Placement, parse_placement
-from lucid.daemon.reporting.last_plan import StoredPlan, stored_plan, stored_snapshot_data
+from lucid.daemon.reporting.last_plan import StoredPlan, stored_plan, stored_view
 from lucid.daemon.reporting.starts import START_TIMES, STARTS, as_foreseen, start_times_of, starts_from_view
 from lucid.daemon.reporting.waste_inputs import job_accounts
 from lucid.errors import LucidError, StoreError
@@ -506,7 +506,7 @@ class Source:
             began_s = time.monotonic()
             if began_s < self._next_s:
                 return
-            seen, times = stored_plan(store, stored_snapshot_data(store)), start_times_of(store.view(START_TIMES))
+            seen, times = stored_plan(store, stored_view(store)), start_times_of(store.view(START_TIMES))
             view = View(self._version + 1, seen, status, times)
             view = self._foresee(store, view)
         view.warm()

@@ -7,13 +7,13 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lucid.cli.console import Table, answer, one_line, stdout_console, table
 from lucid.config.load import Settings, load_settings
-from lucid.core.reason import reason_from_dict
+from lucid.core.codec import to_json
+from lucid.core.reason import Reason
 from lucid.daemon.barrier import lives_in_trouble
 from lucid.daemon.leader import standby_of
 from lucid.daemon.modes import words_of_switches
@@ -109,7 +109,7 @@ def tell_status(config: Path, as_json: bool) -> None:
         "alive": alive,
         "holder": lease.holder if lease else "",
         "heartbeat_age_s": round(now_s - beat.at_s, 1) if beat else None,
-        "standby": None if waits is None or not waits.stands_by(lease, now_s) else asdict(waits),
+        "standby": None if waits is None or not waits.stands_by(lease, now_s) else to_json(waits),
         "switches": {key: text for key, text in store.settings().items() if not key.startswith(("gpu.", PAIRS_OFF))},
         **seen,
     }
@@ -152,7 +152,7 @@ def _status_words(
     for job_id, words in (seen.get("doubted") or {}).items():
         yield f"job {shown(job_id)}'s reports do not agree with lucidd's clock: {shown(words)}"
     for one in seen.get("trust", ()):
-        yield shown(reason_text(reason_from_dict(one)))
+        yield shown(reason_text(Reason.from_json(one)))
     if seen.get("no_fair_share"):
         yield f"no fair-share factors: {shown(seen['no_fair_share'])}"
     serving, parts = seen.get("models", {}), seen.get("partitions", {})

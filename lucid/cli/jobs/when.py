@@ -8,6 +8,8 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
+from msgspec import structs
+
 from lucid.accounting.values import limit_s
 from lucid.cli.console import answer
 from lucid.cli.jobs.queue import live_settings, lives, seen_store
@@ -100,7 +102,7 @@ def _answer(last: LastPlan, home: Partition, job: Job, predictor: Predictor) -> 
         run_times=last.run_times,
     )
     if ahead.starts_s.get(_ID, inf) <= SETTLE_S:
-        ahead = replace(ahead, starts_s={**ahead.starts_s, _ID: 0.0})
+        ahead = structs.replace(ahead, starts_s={**ahead.starts_s, _ID: 0.0})
     starts_in_s = expected_start(inside, entry, ahead, last.times, snapshot.now_s)
     words = start_words(starts_in_s, ahead.ahead_of(_ID))
     return {

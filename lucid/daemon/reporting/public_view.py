@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from lucid.config.load import Settings
-from lucid.core.as_json import from_json
+from lucid.core.codec import from_json
 from lucid.core.names import without_names as hide
 from lucid.core.prediction import Prediction
 from lucid.core.reason import REASONS
@@ -25,6 +25,7 @@ from lucid.errors import ClusterError, StoreError
 from lucid.files import write_public
 from lucid.slurm.heartbeat import read_heartbeat
 from lucid.store.port import Lease
+from lucid.store.view import View, view_from
 
 _LOG = logging.getLogger("lucidd")
 _EVERY_S = 5.0
@@ -38,7 +39,7 @@ def published_file(settings: Settings) -> Path:
 
 
 def without_names(view: Mapping[str, Any], users: dict[str, str] | None = None) -> dict[str, Any]:
-    """A stored snapshot (``snapshot_to_dict``, with its plan) with users numbered, and texts emptied that are not for
+    """A stored snapshot (``view_to_dict``) with users numbered, and texts emptied that are not for
     everybody (``lucid.core.names``). What Lucid compares stays: sizes, times, places, measured loads, the reasons.
     ``users``: filled in with the number of each user."""
     users = {} if users is None else users
@@ -170,6 +171,13 @@ class Published:
     def view(self, name: str) -> Any:
         """The view as the store has it, without names."""
         return self._data.get(name)
+
+    def last_view(self) -> View | None:
+        """What lucidd saw and decided last, without names.
+
+        Raises: StoreError: another version of Lucid wrote it."""
+        data = self.view("snapshot")
+        return None if data is None else view_from(data)
 
     def settings(self) -> dict[str, str]:
         """Whether lucidd is paused; switches of modes are shown by the modes in force."""

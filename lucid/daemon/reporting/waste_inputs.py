@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from lucid.config.load import Settings, profiles_folder
-from lucid.core.as_json import from_json
+from lucid.core.codec import from_json
 from lucid.core.job import Job, JobProfile, Running
-from lucid.daemon.reporting.last_plan import StoredPlan, stored_plan, stored_snapshot_data
+from lucid.daemon.reporting.last_plan import StoredPlan, stored_plan, stored_view
 from lucid.errors import LucidError
 from lucid.node.reports import UseFolder
 from lucid.profiler.use import GpuUse
@@ -154,7 +154,7 @@ class MetricsSource:
         if self._known is not None:
             return self._known.seen
         try:
-            return stored_plan(store, stored_snapshot_data(store))
+            return stored_plan(store, stored_view(store))
         except (LucidError, KeyError, TypeError, ValueError, AttributeError):
             return None
 

@@ -25,14 +25,13 @@ from array import array
 from bisect import bisect_left, insort
 from collections import Counter, deque
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import field
 from functools import lru_cache
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct, field
 
-from lucid.core.frozen import frozen_dataclass
 from lucid.errors import ModelError
 from lucid.models.duration.jobtable import PROFILE_COLUMNS, FloatArray, JobTable
 
@@ -259,8 +258,7 @@ _BLOCK: Final = 4096
 _LONGEST: Final = 64
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class NameBuckets:
+class NameBuckets(Struct, frozen=True):
     """The buckets of alike names. `bucket_of`: stem to bucket label; a label is the exemplar's stem followed by
     ``*``."""
 

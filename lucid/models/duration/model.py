@@ -18,12 +18,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import field
 from typing import Any, Final
 
 import numpy as np
+from msgspec import Struct, field
 
-from lucid.core.frozen import frozen_dataclass
 from lucid.errors import ModelError
 from lucid.models.additive import AdditiveModel, TermScore
 from lucid.models.duration.estimate import (
@@ -72,8 +71,7 @@ _WORDS: Final = {
 }
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class DurationModel:
+class DurationModel(Struct, frozen=True):
     """A fitted model; `default_log` is the estimate while no job has finished.
 
     `records` hold for each user how each estimate has done on jobs that ended until `learned_until_s`, the tables on

@@ -25,8 +25,8 @@ from typing import Any, Final, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
-from lucid.core.frozen import frozen_dataclass
 from lucid.errors import ModelError
 from lucid.models.additive import AdditiveModel, Axis, Term, TermScore
 from lucid.models.packing.measured import Pairing, Usage
@@ -121,8 +121,7 @@ class PairVerdict(NamedTuple):
     packs: bool
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class PairModel:
+class PairModel(Struct, frozen=True):
     """Expected speeds of a pair and the bar that its slower side must clear."""
 
     model: AdditiveModel

@@ -19,8 +19,8 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
-from lucid.core.frozen import frozen_dataclass
 from lucid.core.prediction import JUMBO, MEDIUM, MEDIUM_FROM, TINY, TINY_ABOVE
 from lucid.errors import ModelError
 from lucid.models.packing.measured import Pairing, Usage
@@ -36,8 +36,7 @@ _ALPHAS: Final = (0.0, *(round(0.005 * step, 3) for step in range(1, 13)), *(0.0
 _NEIGHBOURS: Final = 2
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class Thresholds:
+class Thresholds(Struct, frozen=True):
     """Average normalised speeds above which a configuration is Tiny, and from which it is Medium."""
 
     tiny: float = TINY_ABOVE
@@ -62,8 +61,7 @@ class Step(NamedTuple):
         return f"{self.feature} {self.value:g}{unit} {'<=' if self.below else '>'} {self.threshold:g}{unit}"
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class Node:
+class Node(Struct, frozen=True):
     """A split (feature, threshold, indices of both children) or a leaf (feature None)."""
 
     label: int
@@ -74,8 +72,7 @@ class Node:
     above: int = -1
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class ShareTree:
+class ShareTree(Struct, frozen=True):
     """A decision tree as a list of nodes; the first is the root."""
 
     nodes: tuple[Node, ...]

@@ -22,8 +22,8 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import numpy as np
+from msgspec import Struct
 
-from lucid.core.frozen import frozen_dataclass
 from lucid.core.job import Job
 from lucid.core.snapshot import ArrivalForecast
 from lucid.errors import ModelError
@@ -35,8 +35,7 @@ TARGETS: Final = ("jobs", "gpus")
 _ROOT_SHIFT: Final = 0.25
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class TargetModel:
+class TargetModel(Struct, frozen=True):
     """The model of one target; `root` says whether it works on square roots."""
 
     model: AdditiveModel
@@ -63,8 +62,7 @@ class TargetModel:
         return np.asarray(self.persistence * excess, dtype=np.float64)
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class ThroughputModel:
+class ThroughputModel(Struct, frozen=True):
     """The models of both targets for one age (in bins) and bin width (s)."""
 
     age: int

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Mapping
-from dataclasses import asdict
 from itertools import accumulate
 from pathlib import Path
 
+from lucid.core.codec import to_json
 from lucid.core.job import Pending, Running
 from lucid.daemon.learning.training import UPKEEP
 from lucid.daemon.reporting.counters import BUCKETS_S
@@ -137,13 +137,13 @@ def health(site: Site, viewer: Viewer, _path: Mapping[str, str], _asked: Mapping
         "modes": status.modes,
         "cycles": status.cycles,
         "client": status.client,
-        "calls": {} if status.calls is None else asdict(status.calls),
+        "calls": {} if status.calls is None else to_json(status.calls),
         "breaker_open_s": status.breaker_open_s,
         "breaker_why": status.breaker_why,
         "last_error": status.last_error,
         "failed_turns": status.failed_turns,
-        "models": {kind: asdict(found) for kind, found in status.models.items()},
-        "drift": [asdict(one) for one in judged],
+        "models": {kind: to_json(found) for kind, found in status.models.items()},
+        "drift": [to_json(one) for one in judged],
         "latency": {"cycle": _latency(status.counts.cycle_s), "plan": _latency(status.counts.plan_s)},
         "refused": status.counts.refused,
         "restarts": status.counts.restarts,

@@ -291,7 +291,7 @@ def test_a_step_model_is_fitted_to_rows_and_one_that_is_reported_wins(stage: Sta
     stage.report("1", **AGENT, step_model=own)
     progress = stage.entry("1").progress
     assert progress.step_model == pytest.approx(own, abs=1e-7)
-    assert "its step times and gradients are known" in stage.cluster.elastic()["1"]
+    assert "its step times and gradients are known" in stage.cluster.status()["elastic"]["1"]
 
 
 def test_rows_are_fitted_once_and_within_a_bound_of_time() -> None:
@@ -397,7 +397,7 @@ def test_a_silent_job_is_left_alone_by_pollux(tmp_path: Path) -> None:
     assert stage.entry("1").job.elastic is not None
     stage.slurm.advance(100.0)
     assert turns(stage, cycle(stage), 3) == []
-    assert "no report for" in stage.cluster.elastic()["1"]
+    assert "no report for" in stage.cluster.status()["elastic"]["1"]
 
 
 ROOT = Path(__file__).resolve().parents[3]

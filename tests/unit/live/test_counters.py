@@ -18,7 +18,7 @@ from daemon_site import Site
 from filled_site import bounded_site
 from lucid.config.load import settings_from
 from lucid.config.policy import PolicySettings
-from lucid.core.decision import Action, Decision, EndProfiling, Hold, Plan, Requeue, Start
+from lucid.core.decision import Action, Decision, EndProfiling, Hold, Plan, Requeue, Start, decision_to_dict
 from lucid.core.job import Running, Stage
 from lucid.core.placement import NodeGpus
 from lucid.core.ports import Applied, Capability
@@ -46,7 +46,6 @@ from lucid.simulator.scenario import Scenario, simulate
 from lucid.simulator.semantics import Semantics
 from lucid.slurm.view.profiles import ProfileReading
 from lucid.store.sqlite import SqliteStore
-from lucid.store.view import decision_to_dict
 from waste_readings import planted
 
 

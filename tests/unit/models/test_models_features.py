@@ -6,7 +6,6 @@ import json
 import math
 import os
 import warnings
-from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import cache
 from pathlib import Path
@@ -15,6 +14,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from examples import examples
 from lucid.errors import ModelError, TraceError

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import json
 import os
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -13,6 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from examples import examples
 from lucid.errors import ModelError

@@ -28,7 +28,7 @@ from lucid.orchestrator.safety.check import SafetyCheck
 from lucid.slurm.heartbeat import read_heartbeat
 from lucid.store.plan_records import read_record, record_bytes, replan
 from lucid.store.sqlite import SqliteStore
-from lucid.store.view import plan_from_dict, plan_to_dict
+from lucid.store.view import view_from, view_to_dict
 
 OWN = {"grow": "elastic", "rounds": "pollux"}
 RULES = settings(profiling={"enabled": False})
@@ -124,7 +124,7 @@ def test_each_partition_is_planned_ahead_as_far_as_its_policy_can_be() -> None:
     ahead = forecast(seen, plan, made)
     assert ahead.starts_s == {"b": 0.0}
     assert ahead.ahead_of("p") == 30.0, "until the round"
-    stored = plan_from_dict(plan_to_dict(plan), seen.now_s, 4000.0)  # with one wake time for all
+    stored = view_from({**view_to_dict(seen, plan), "wake_s": 4000.0}).plan()  # with one wake time for all
     assert forecast(seen, stored, made).ahead_of("p") == 30.0
     only = forecast(seen, plan, made, until=frozenset("p"))
     assert only.visits <= 1, "what waits elsewhere is not planned ahead"

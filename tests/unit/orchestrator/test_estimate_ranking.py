@@ -28,7 +28,7 @@ from builders import (
     waits,
 )
 from builders import policy as a_policy
-from lucid.core.decision import Hold, PartitionPlan, Requeue, Start
+from lucid.core.decision import Hold, PartitionPlan, Plan, Requeue, Start
 from lucid.core.job import Ended, Job, Pending
 from lucid.core.node import Node
 from lucid.core.reasons.queue import (
@@ -57,7 +57,7 @@ from lucid.orchestrator.policies.lucid.plain import WaitQueue, mostly_large
 from lucid.orchestrator.registry import known_policies
 from lucid.slurm.records.configuration import QosTiers, tiers_from
 from lucid.store.sqlite import SqliteStore
-from lucid.store.view import snapshot_from_dict, snapshot_to_dict
+from lucid.store.view import view_from, view_to_dict
 from scenes.slurm import MINE, Scene
 
 RNG = random.Random(1)
@@ -214,7 +214,7 @@ def test_lucidd_keeps_it_over_a_restart(tmp_path: Path) -> None:
 
 def test_a_picture_tells_it() -> None:
     seen = replace(snap(2.0, part(nodes(1, 1), QUEUE), predictions=SAID), trust={"": BAD})
-    assert snapshot_from_dict(snapshot_to_dict(seen)).trust == {"": BAD}
+    assert view_from(view_to_dict(seen, Plan(0.0))).snapshot().trust == {"": BAD}
 
 
 def test_a_job_that_can_never_start_says_only_that() -> None:

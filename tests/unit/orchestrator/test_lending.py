@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any, Literal
 
 import pytest
+from msgspec import structs
 
 from lucid.cli.replay.replay_options import with_lending_by_default
 from lucid.config.load import settings_from
@@ -333,7 +334,7 @@ def test_a_job_in_its_turn_goes_beyond_its_quota_and_others_do_not() -> None:
     rules = settings(**ALONE, **QUOTA, fairness={"beyond_plain_s": 100.0})
     shadow = Shadow(0.0, (), Kept(100.0), starts_s={"j": -1000.0})
     starts = Starts(two_vcs(5000.0).partitions["pool"], two_vcs(5000.0), rules, FixedPredictor(), None)
-    assert serve_turns(starts, turns_due(starts, replace(shadow, starts_s={})), set()).ids == set()
+    assert serve_turns(starts, turns_due(starts, structs.replace(shadow, starts_s={})), set()).ids == set()
     assert not starts.decisions
     serve_turns(starts, turns_due(starts, shadow), set())
     assert reason(starts.decisions["j"], PlainOrder, Start)

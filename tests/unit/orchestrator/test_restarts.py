@@ -8,11 +8,21 @@ import pytest
 
 from lucid.config.load import Settings, settings_from
 from lucid.config.policy import LIVE_DEFAULTS, ProfilingSettings, with_defaults
-from lucid.core.decision import Action, EndProfiling, Hold, Keep, PartitionPlan, Plan, Requeue, Start
+from lucid.core.decision import (
+    Action,
+    EndProfiling,
+    Hold,
+    Keep,
+    PartitionPlan,
+    Plan,
+    Requeue,
+    Start,
+    decision_to_dict,
+)
 from lucid.core.job import JobProfile, Pending, Running, Stage, may_restart
 from lucid.core.ports import Capability
 from lucid.core.prediction import JUMBO
-from lucid.core.reason import reason_from_dict
+from lucid.core.reason import Reason
 from lucid.core.reasons.profiling import Overflow, Requeueable
 from lucid.core.reasons.sharing import InSlots, PairHarm, Stable
 from lucid.core.snapshot import Snapshot
@@ -24,7 +34,6 @@ from lucid.orchestrator.safety.check import SafetyCheck
 from lucid.profiler.stage import goes_through_profiling
 from lucid.simulator.cluster.jobs import PROFILING
 from lucid.store.values import value_from_json, value_to_json
-from lucid.store.view import decision_to_dict
 from scenes.jobs import HEAVY, LIGHT, VC, a_job, at, by, nodes, runs, waits
 from scenes.plans import FixedPredictor, guess, kinds, part, policy, reason, settings, snap
 from scenes.replays import a_cluster, a_trace, replay
@@ -300,7 +309,7 @@ def test_lucidd_asks_first_and_so_does_a_replay_as_live() -> None:
 
 
 def test_a_reason_that_an_older_version_wrote_is_read() -> None:
-    assert reason_from_dict({"kind": "Requeueable", "requeueable": True, "holds": True}) == Requeueable(True)
+    assert Reason.from_json({"kind": "Requeueable", "requeueable": True, "holds": True}) == Requeueable(True)
 
 
 def test_whether_in_slots_is_told_and_an_older_record_of_a_start_is_read() -> None:

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from examples import tried
-from lucid.core.as_json import from_json, to_json
+from lucid.core.codec import from_json, to_json
 from lucid.core.decision import Action, Hold, PartitionPlan, Plan, Start
 from lucid.core.job import Pending, Running
 from lucid.core.ledger import Ledger

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence, Set
-from dataclasses import field, replace
 from typing import TYPE_CHECKING
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from lucid.binder.candidates import CalmSince
 from lucid.binder.parting import Partings
 from lucid.core.decision import Hold, PartitionPlan, Start, earliest
-from lucid.core.frozen import frozen_dataclass
 from lucid.core.job import Job, Pending
 from lucid.core.ledger import Ledgers
 from lucid.core.ports import Predictor
@@ -31,8 +32,7 @@ if TYPE_CHECKING:
     from lucid.config.policy import PolicySettings
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class TurnsDue:
+class TurnsDue(Struct, frozen=True):
     """The jobs whose turn has come, by id, and the time at which this may change without an event, s. Turns by the
     starvation bound come first, earlier bounds first; then, in a pool, jobs that have waited for GPUs of their VC's
     own."""
@@ -41,8 +41,7 @@ class TurnsDue:
     changes_s: float | None = None
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class ServedTurns:
+class ServedTurns(Struct, frozen=True):
     """The jobs whose turn has come, the nodes kept for those that did not start, and the time at which this may
     change without an event, s."""
 
@@ -51,8 +50,7 @@ class ServedTurns:
     changes_s: float | None = None
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class ServedLarge:
+class ServedLarge(Struct, frozen=True):
     """The large jobs that were served before the queue, by id; those that gave way to smaller ones, with the
     comparison; and when time alone may change this, s."""
 
@@ -215,8 +213,7 @@ def _queued(starts: Starts, entry: Pending) -> QueuedJob:
     return QueuedJob(entry, starts.predictions[entry.job.id])
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class LucidMemory:
+class LucidMemory(Struct, frozen=True):
     """What a VC's plan leaves for the next where there is a starvation bound: plain order's shadow, and since when
     the VC is calm. ``by_vc``: in a pool the shadow of each VC, which ``shadow`` joins."""
 

@@ -6,8 +6,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from lucid.binder.candidates import calm_since, depends_on_calm
 from lucid.core.decision import Action, Decision, Hold, PartitionPlan, Plan, Start
