@@ -24,10 +24,11 @@ import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import Final, TypeVar
 
 from msgspec import Struct
 
+from lucid.config.load import Settings
 from lucid.core.codec import to_json
 from lucid.core.job import Job
 from lucid.core.ports import Forecaster
@@ -37,10 +38,6 @@ from lucid.errors import ClusterUnavailable, ClusterUnreadable, ConfigError, Luc
 from lucid.files import write_public
 from lucid.left_out import LeftOut
 from lucid.store.port import Lease, holder_is_dead, same_host
-
-if TYPE_CHECKING:
-    from lucid.config.load import Settings
-
 
 _SUBMISSIONS = "forecasts of submissions"
 

@@ -29,6 +29,7 @@ from lucid.orchestrator.cycle import Cycle, CycleResult
 from lucid.orchestrator.order.estimate_ranking import TrustBook
 from lucid.orchestrator.order.queue_order import site_factors
 from lucid.orchestrator.planner import PolicyHost, Predictions
+from lucid.orchestrator.policies.backfill import CALC_PERIOD_S
 from lucid.places import Mode
 from lucid.profiler.stage import goes_through_profiling
 from lucid.slurm.cluster import SlurmCluster
@@ -88,7 +89,7 @@ class Cycles:
         ``Leader``."""
         settings = parts.settings
         self._needs = needs = needs_of(settings)
-        self._profiling = live_profiling(settings.policy)
+        self._profiling = live_profiling(settings)
         self.token = token
         self.shares = _fair_shares(parts)
         self.gpu_health = GpuHealth(parts.health, parts.store, settings.daemon.gpu_health)
@@ -312,4 +313,4 @@ def _fair_shares(parts: Parts) -> FairShares | None:
     rules = parts.settings.policy
     if rules.fairness.share_bound <= 1.0 and not rules.backfill.weight_fair_share:
         return None
-    return FairShares(parts.client.fair_shares, rules.backfill.calc_period_s)
+    return FairShares(parts.client.fair_shares, CALC_PERIOD_S)

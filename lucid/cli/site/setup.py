@@ -226,14 +226,22 @@ def setup(
         _sure(yes, asks, "Make these changes?")
         if asks and chosen is Mode.PACK and not nodes_have_files:
             nodes_have_files = click.confirm("Do all nodes and submit hosts see this /etc/slurm (shared, or copied)?")
+
+        def carry_out(plan: Plan, running: Site) -> bool:
+            return apply_plan(
+                _ROOT, machine, journal, plan, dict(running.config),
+                drain=drain, nodes_have_files=nodes_have_files, say=tell,
+            )  # fmt: skip
+
         try:
             with journal.locked():
-                whole = apply_plan(
-                    _ROOT, machine, journal, plan, dict(running.config),
-                    drain=drain, nodes_have_files=nodes_have_files, say=tell,
-                )  # fmt: skip
-                if whole and plan.again:
-                    whole = _end_lending(machine, journal, plan, options, drain, nodes_have_files, tell)
+                whole = carry_out(plan, running)
+                if whole and plan.lending.again:
+                    if drain:
+                        machine.leave(plan.lending.partition, tell)
+                    running = see_running()
+                    plan = make_plan(_ROOT, machine, running, options, programs_here(_ROOT))
+                    whole = _end_lending(plan, tell) or carry_out(plan, running)
         finally:
             for ran in machine.ran:
                 tell(f"ran {ran}")
@@ -278,7 +286,7 @@ def _what(running: Site, mode: str | None, partitions: str | None, asks: bool) -
 def _plan_data(plan: Plan, journal: Journal, drain: bool) -> dict[str, Any]:
     """The plan as JSON, for ``--json``."""
     return {
-        "pending": not plan.empty or journal.state in ("applying", "undoing") or (plan.again and drain),
+        "pending": not plan.empty or journal.state in ("applying", "undoing") or (plan.lending.again and drain),
         "node_files": [{"path": path, "mode": mode} for path, mode in plan.node_files],
         "mode": plan.mode.value,
         "partitions": list(plan.partitions),
@@ -289,30 +297,14 @@ def _plan_data(plan: Plan, journal: Journal, drain: bool) -> dict[str, Any]:
     }
 
 
-def _end_lending(
-    machine: Machine,
-    journal: Journal,
-    before: Plan,
-    options: Options,
-    drain: bool,
-    nodes_have_files: bool,
-    tell: Callable[[str], None],
-) -> bool:
-    """Take the pool's partition away once lucidd lends no more and no job is left there. Returns as
-    ``apply_plan``."""
-    if drain:
-        machine.leave(before.partition, tell)
-    running = see_running()
-    plan = make_plan(_ROOT, machine, running, options, programs_here(_ROOT))
-    if not plan.gone:
+def _end_lending(plan: Plan, tell: Callable[[str], None]) -> bool:
+    """Say what is planned once lucidd lends no more. Returns whether the pool's partition has to stay for now."""
+    if plan.lending.gone:
+        tell(diff_of(plan.changes))
+    else:
         for note in plan.notes:
             tell(f"note: {note}")
-        return True
-    tell(diff_of(plan.changes))
-    return apply_plan(
-        _ROOT, machine, journal, plan, dict(running.config),
-        drain=drain, nodes_have_files=nodes_have_files, say=tell,
-    )  # fmt: skip
+    return not plan.lending.gone
 
 
 def _plan_words(plan: Plan, running: Site) -> Iterator[str]:
