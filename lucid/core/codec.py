@@ -1,8 +1,8 @@
 """The one codec: values as plain JSON data and back, by the types that their classes name.
 
 A field is a member, a tuple a list. A field that an older version did not write has its default; a member that a
-later version added is passed over. A class that is neither a record nor a container is written and read by its own
-``to_json`` and ``from_json``."""
+later version added is passed over. An array is a list of lists. A class that is neither a record nor a container is
+written and read by its own ``to_json`` and ``from_json``."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import fields, is_dataclass
 from functools import lru_cache
-from typing import Any, TypeVar, get_type_hints
+from typing import Any, TypeVar, get_args, get_type_hints
 
 import msgspec
 
@@ -79,11 +79,17 @@ def _hints(kind: Any) -> tuple[tuple[str, Any], ...]:
 def _written(value: Any) -> Any:
     if isinstance(value, Mapping):
         return dict(value)
-    return value.to_json()
+    return value.tolist() if hasattr(value, "tolist") else value.to_json()
 
 
 def _read(kind: Any, data: Any) -> Any:
-    return kind.from_json(data)
+    if hasattr(kind, "from_json"):
+        return kind.from_json(data)
+    import numpy as np  # a table of numbers; most readers have none, and do not wait for numpy
+
+    table = np.array(data, dtype=get_args(get_args(kind)[1])[0])
+    table.setflags(write=False)
+    return table
 
 
 def _must_be_bounded(data: Any) -> None:

@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
+from lucid.config.load import profiles_folder
 from lucid.core.reason import reason_to_dict
 from lucid.core.snapshot import Snapshot
 from lucid.daemon.barrier import FailureBarrier, TroubleFile, behind_barrier
@@ -27,7 +28,7 @@ from lucid.daemon.store_recovery import Carried, carried_from
 from lucid.errors import ClusterError, ClusterUnavailable, StoreError, UnsafePlan
 from lucid.node.reports import prune_profiles
 from lucid.orchestrator.cycle import CycleResult
-from lucid.places import Mode, profiles_folder
+from lucid.places import Mode
 from lucid.slurm.client import served
 from lucid.slurm.cluster import SlurmCluster
 from lucid.slurm.heartbeat import Heartbeat, write_heartbeat
@@ -244,7 +245,7 @@ class Daemon:
 
         Raises: StoreError: it cannot be written."""
         daemon, modes = self._settings.daemon, self.modes
-        profiling, standby = live_profiling(self._settings.policy), self._leader.standby()
+        profiling, standby = live_profiling(self._settings), self._leader.standby()
         write_heartbeat(
             Path(daemon.heartbeat),
             Heartbeat(

@@ -8,6 +8,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from lucid.config.load import load_settings
 from lucid.core import reasons as why
 from lucid.core.codec import to_json
 from lucid.core.decision import DecisionRow
@@ -15,7 +16,6 @@ from lucid.core.job import Ended
 from lucid.core.placement import show_placement
 from lucid.daemon.reporting.last_plan import stored_plan, stored_view
 from lucid.daemon.reporting.public_view import Published
-from lucid.daemon.reporting.settings import published_settings
 from lucid.daemon.reporting.starts import StartsAhead
 from lucid.errors import ConfigError, LucidError
 from lucid.explain.predictions import prediction_data, prediction_lines
@@ -177,7 +177,7 @@ def _tried(
 
     try:
         last = last_plan(store)
-        again = asked_again(last, published_settings(config), config, data["job"], Changes(), starts)
+        again = asked_again(last, load_settings(config), config, data["job"], Changes(), starts)
     except LucidError as error:
         return f"cannot be told: {error}"
     data["helps"] = again.to_dict()["helps"]

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any, TypedDict
 
 from msgspec import Struct
 
+from lucid.config.load import load_settings
 from lucid.core.decision import DecisionRow
 from lucid.core.job import Job, Pending
 from lucid.core.reasons.queue import Reserved
 from lucid.daemon.reporting.last_plan import StoredPlan, stored_plan, stored_view
 from lucid.daemon.reporting.public_view import Published
-from lucid.daemon.reporting.settings import published_settings
 from lucid.daemon.reporting.starts import STARTS, StartsAhead, as_foreseen, starts_from_view
 from lucid.explain.formatting import duration, gpus, when
 from lucid.explain.reasons import short_words
@@ -265,5 +265,5 @@ def read_stored_starts(store: SqliteStore | Published, config: Path) -> tuple[St
     from lucid.daemon.reporting.replan import last_plan  # all that planning takes
 
     last = last_plan(store, view)
-    told = last.starts(published_settings(config), config)
+    told = last.starts(load_settings(config), config)
     return replace(last, plan=as_foreseen(last.plan, told)), told

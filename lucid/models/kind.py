@@ -6,29 +6,17 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from datetime import datetime
-from typing import Any, Final, Generic, NamedTuple, Protocol, Self, TypeVar
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 import numpy as np
 from msgspec import Struct
 
 from lucid.errors import ModelError
 from lucid.models.additive import AdditiveModel
-from lucid.models.library import Library, Trained, Version
+from lucid.models.library import Library, StoredModel, Trained, Version
 from lucid.models.training import Evidence, Rules
 
-
-class Stored(Protocol):
-    """A model that is stored as JSON. ``source``: the file or place that messages name."""
-
-    def to_json(self) -> dict[str, Any]:
-        """The model as JSON-ready data."""
-
-    @classmethod
-    def from_json(cls, data: object, *, source: str) -> Self:
-        """The model, checked and built; raises ``ModelError``."""
-
-
-M = TypeVar("M", bound=Stored)
+M = TypeVar("M", bound=StoredModel)
 D = TypeVar("D")
 
 SAMPLE: Final = 500

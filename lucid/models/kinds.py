@@ -7,21 +7,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from msgspec import Struct
 
 from lucid.errors import LucidError, ModelError
 from lucid.models.duration.evaluate import DURATION
-from lucid.models.kind import Kind, Stored, TooFew
-from lucid.models.library import Library, Trained
+from lucid.models.kind import Kind, TooFew
+from lucid.models.library import Library, StoredModel, Trained
 from lucid.models.packing.kind import PAIRS, SHARE
 from lucid.models.throughput.forecaster import THROUGHPUT
 from lucid.models.training import Action, Decision, Evidence, Rules, due, run_due
 
 if TYPE_CHECKING:
-    from lucid.config.live import ModelSettings
+    pass
 
 KINDS: Final[tuple[Kind[Any, Any], ...]] = (DURATION, SHARE, PAIRS, THROUGHPUT)
 
@@ -157,12 +157,7 @@ class Keeper:
         return self._read[kind.data]
 
 
-def rules_from(settings: ModelSettings) -> Rules:
-    """The bounds that an administrator set."""
-    return Rules(new_jobs=settings.new_jobs, most_age=timedelta(days=settings.most_age_days))
-
-
-M = TypeVar("M", bound=Stored)
+M = TypeVar("M", bound=StoredModel)
 
 
 class Serving(Struct, frozen=True):

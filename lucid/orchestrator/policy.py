@@ -11,6 +11,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, get_args
 
 from msgspec import structs
@@ -210,6 +211,9 @@ PolicyFactory = Callable[["PolicySettings", Predictor], Policy]
 """Makes a policy from the settings; the predictor is for questions about pairs."""
 
 
+_BARRED = attrgetter("barred")
+
+
 class PartitionPolicy(ABC):
     """Base of policies that plan each partition by itself.
 
@@ -272,10 +276,11 @@ class PartitionPolicy(ABC):
         for name, partition in snapshot.partitions.items():
             known = self._open.get(name)
             if known is None or known[0] is not partition:
-                left, looked = partition, partition.listed()
+                left, looked = partition, partition.pending
                 if known is not None and known[1] is known[0]:  # it had none
-                    looked = partition.since(known[0]).came
-                if any(isinstance(entry, Pending) and entry.barred for entry in looked):
+                    came = partition.since(known[0]).came
+                    looked = tuple([entry for entry in came if isinstance(entry, Pending)])
+                if any(map(_BARRED, looked)):
                     left = replace(partition, pending=tuple(entry for entry in partition.pending if not entry.barred))
                 known = self._open[name] = (partition, left)
             if known[1] is not partition:

@@ -13,7 +13,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from lucid.config.load import Settings
+from lucid.config.load import Settings, profiles_folder
 from lucid.daemon.barrier import why_nobody_decides
 from lucid.daemon.gpu_health import odd_numbers
 from lucid.daemon.leader import standby_of
@@ -23,7 +23,7 @@ from lucid.daemon.reporting.starts import START_TIMES, start_times_of
 from lucid.daemon.reporting.status import words_of_left_out
 from lucid.errors import ConfigError, Finding, StoreError, bad, warn
 from lucid.orchestrator.forecast.ranges import StartTimes
-from lucid.places import Mode, profiles_folder
+from lucid.places import Mode
 from lucid.setup.backup import Journal
 from lucid.setup.conf_text import NEEDED, read_texts
 from lucid.setup.install import check_installation, heartbeat_in, settings_in

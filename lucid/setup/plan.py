@@ -90,7 +90,7 @@ def lending_of(
         jobs: Slurm's.
         left: a partition that an earlier run has made and taken out of slurm.conf again, and that Slurm still has."""
     rules, lending = settings.daemon.pool, settings.policy.lending
-    said = lending.mode if "mode" in lending.model_fields_set else ""
+    said = lending.mode if "policy.lending.mode" in settings.given else ""
     if asked == "off":
         ended = _ended(settings, said, texts, jobs)
         return replace(ended, gone=left) if left else ended

@@ -49,6 +49,11 @@ from lucid.store.port import JobNote, Store
 GpusOut = Callable[[Mapping[str, Sequence[int]], float], Mapping[str, GpuOut]]
 """From the numbers of each node's GPUs and the time: the GPUs that get no new start, by name."""
 
+PLACEHOLDER_S = 900.0
+"""Slurm is kept off a GPU that is not well by a job of lucidd's user with this time limit, which lucidd renews: so
+long after lucidd is gone for good the GPU is Slurm's again."""
+_REUSE_PROFILES_DAYS = 30.0
+"""A job of the same user, name and GPU count measured since then is not profiled again."""
 _DEFAULTS_EVERY_S = 120.0
 """Seconds between reads of JobDefaults, which only a new configuration changes."""
 _SHUT_EVERY_S, _SAID_EVERY_S = 10.0, 2.0
@@ -111,7 +116,7 @@ class SlurmCluster:
         self._shares = shares
         self._lends = lends
         self.token = token
-        self.known = KnownProfiles(store, profiles, clock, daemon.reuse_profiles_days)
+        self.known = KnownProfiles(store, profiles, clock, _REUSE_PROFILES_DAYS)
         """Profiles, by job."""
         self._writer = JobWriter(client, store, clock, slurm, daemon, token, keeps_list)
         self._ownership = self._writer.ownership
@@ -124,7 +129,7 @@ class SlurmCluster:
         """Order mode's writes."""
         self._gpus_out = gpus_out
         self._left_out: Mapping[str, GpuOut] = {}
-        self.placeholders = Placeholders(client, self._writer, daemon.gpu_health.placeholder_s)
+        self.placeholders = Placeholders(client, self._writer, PLACEHOLDER_S)
         """Jobs that keep Slurm from using single GPUs."""
         self._repair = Repair(self._writer, Released(Path(daemon.state_dir)), claims)
         self._machines = NodePolls(client, store, slurm.nodes_every_s)

@@ -31,6 +31,7 @@ from lucid.places import Mode
 from lucid.simulator.cluster.cluster import SimulatedCluster
 from lucid.simulator.record import DecisionLog
 from lucid.simulator.scenario import Scenario, simulate
+from lucid.simulator.semantics import Semantics
 from lucid.simulator.traces.presets import preset, vc_layout
 from lucid.simulator.traces.synth import synthesise
 from lucid.slurm.view.snapshot import Viewer, handed_on
@@ -57,7 +58,7 @@ def test_what_a_simulated_cluster_says_is_what_differs(
     policy: str, as_live: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trace = synthesise(preset("month-small").resized(150, None), 5)
-    scenario = Scenario(trace, vc_layout("month-small"), as_live=as_live)
+    scenario = Scenario(trace, vc_layout("month-small"), semantics=Semantics.AS_LIVE if as_live else Semantics.HONEST)
     observe, before, told = SimulatedCluster.observe, dict[str, Partition](), 0
 
     def compared(self: SimulatedCluster) -> Snapshot:

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from lucid.config.policy import BackfillSettings
 
 
+CALC_PERIOD_S = 300.0
+"""PriorityCalcPeriod: how often priorities are worked out."""
 _UNLIMITED_S = 365 * 86400.0
 """The limit that Slurm's backfill assumes for a job without any time limit."""
 
@@ -107,8 +109,7 @@ class BackfillPolicy(PartitionPolicy):
         any order."""
         if not self._weighs or not partition.running:
             return None
-        period_s = self._settings.calc_period_s
-        return (math.floor(now_s / period_s) + 1) * period_s
+        return (math.floor(now_s / CALC_PERIOD_S) + 1) * CALC_PERIOD_S
 
     def queue(self, partition: Partition, snapshot: Snapshot, because: tuple[Reason, ...]) -> Sequence[WaitingJob]:
         """The queue: highest priority first; equals, and all jobs where nothing has a weight, in order of
@@ -118,8 +119,8 @@ class BackfillPolicy(PartitionPolicy):
         return self._queues[partition.name].waiting_jobs(partition, because)
 
     def _by_priority(self, partition: Partition, snapshot: Snapshot) -> list[WaitingJob]:
-        period_s, shapes = self._settings.calc_period_s, Shapes()
-        at_s, gpus = math.floor(snapshot.now_s / period_s) * period_s, max(partition.gpus, 1)
+        shapes = Shapes()
+        at_s, gpus = math.floor(snapshot.now_s / CALC_PERIOD_S) * CALC_PERIOD_S, max(partition.gpus, 1)
         keyed = [
             (self._priority(entry, at_s, gpus, snapshot.fair_share), entry)
             for entry in sorted(partition.pending, key=SUBMITTED)

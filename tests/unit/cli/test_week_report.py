@@ -19,7 +19,7 @@ from lucid.cli.console import answer
 from lucid.cli.learn.report import REALLY, past_week
 from lucid.cli.main import lucidctl
 from lucid.cli.site.efficiency import accounts_words
-from lucid.config.load import settings_from
+from lucid.config.load import profiles_folder, settings_from
 from lucid.config.other import EfficiencySettings
 from lucid.core.decision import Plan
 from lucid.core.job import Ended, Job
@@ -27,7 +27,6 @@ from lucid.core.node import Node
 from lucid.core.snapshot import Partition, Snapshot
 from lucid.errors import ConfigError
 from lucid.node.reports import write_summary
-from lucid.places import profiles_folder
 from lucid.profiler.summary import Summary
 from lucid.profiler.use import GpuUse, IdleStretch
 from lucid.profiler.waste import ADVICE, TITLES, WasteKind, idle_since, judge, judged, total_of, totals
@@ -271,13 +270,9 @@ def test_limits_are_judged_over_several_jobs_that_completed() -> None:
     assert all(not account.waste for account in judged(uses[:2], RULES))
     assert all(not account.waste for account in judged([structs.replace(one, state="FAILED") for one in uses], RULES))
     one_needs_it = [*uses, structs.replace(uses[0], job_id="long", end_s=uses[0].begin_s + 30 * H)]
-    assert all(not account.waste for account in judged(one_needs_it, replace_limit(one_needs_it)))
+    assert all(not account.waste for account in judged(one_needs_it, RULES))
     found = judged(uses, RULES)
     assert found[0].wasted_gpu_h == 0.0, "the hours went to others"
-
-
-def replace_limit(_: object) -> EfficiencySettings:
-    return RULES.model_copy(update={"least_measured": 0.01})
 
 
 def test_sums_and_shares() -> None:

@@ -26,7 +26,7 @@ from benchmarks.elastic_stream import (
     small_jobs,
 )
 from builders import at
-from lucid.config.policy import PolicySettings
+from lucid.config.load import settings_from
 from lucid.core.decision import Resize, Start
 from lucid.core.job import Elastic, Progress, Running
 from lucid.core.placement import placement_gpus
@@ -317,7 +317,9 @@ def test_rows_that_contradict_each_other_do_no_harm() -> None:
 
 
 def cycle(stage: Stage, name: str = "pollux", **settings: Any) -> Cycle:
-    rules = PolicySettings.model_validate(settings or {"pollux": {"interval_s": 10.0, "generations": 20}})
+    rules = settings_from(
+        {"policy": settings or {"pollux": {"interval_s": 10.0, "generations": 20}}}, "a test"
+    ).policy
     return Cycle(
         stage.cluster, HistoryPredictor(), make_policy(name, rules, HistoryPredictor()), rules, tolerant=True
     )
@@ -370,8 +372,7 @@ def test_nobody_is_resized_for_less_than_a_restart_costs(tmp_path: Path, name: s
     section = "optimus" if name == "optimus-drf" else name
     rules = {} if name == "elastic" else {section: {"interval_s": 10.0}}
     assert turns(stage, cycle(stage, name, **rules), 12) == []
-    cheap = stage.daemon.elastic.model_copy(update={"restart_s": 3.0})
-    stage.daemon = stage.daemon.model_copy(update={"elastic": cheap})
+    stage.daemon = stage.daemon.changed({"elastic.restart_s": 3.0})
     stage.restart()
     assert turns(stage, cycle(stage, name, **rules), 12), "for 3 s it is"
 

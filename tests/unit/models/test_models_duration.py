@@ -235,7 +235,6 @@ def test_json_comes_back_equal(model: DurationModel, history: DurationHistory, j
         (("interval", "residuals"), ["a"]),
         (("interval", "longest_s"), math.nan),
         (("tables",), {"format": "?"}),
-        (("more",), 1),
     ],
 )
 def test_inconsistent_files_are_refused(model: DurationModel, path: tuple[str, ...], value: Any) -> None:

@@ -210,8 +210,9 @@ def test_records_survive_the_library_and_wrong_ones_are_refused() -> None:
     back = DurationModel.from_json(json.loads(json.dumps(model.to_json())))
     assert back.records == model.records
     assert Record(back.records["ann"]).choice[:3] == Record(model.records["ann"]).choice[:3]
+    data = {**model.to_json(), "records": {"ann": [-1.0] * len(model.records["ann"])}}
     with pytest.raises(ModelError, match=r"here: a record is not \d+ numbers"):
-        Record.from_json([-1.0] * len(model.records["ann"]), source="here")
+        DurationModel.from_json(data, source="here")
 
 
 def test_a_model_of_the_format_before_is_read_as_medians_and_statistics() -> None:
