@@ -186,7 +186,7 @@ class Binder:
         qualified = 0
         for other in self._in_reach(guest, candidates.lasting, last, fenced):
             found = self._compared.judge(guest, other)
-            if not found.reasons[-1]:
+            if found.refusal is not None:
                 if furthest is None or found.failed > furthest[1].failed:
                     furthest = other, found
                 continue
@@ -202,7 +202,7 @@ class Binder:
         if best is not None:
             partner, found = best
             choice = BestPartner(partner.entry.job.id, found.speed, qualified, self._settings.partner)
-            return partner.entry, (same, ShareScores(score, partner.score, gss), *found.reasons, choice)
+            return partner.entry, (same, ShareScores(score, partner.score, gss), *found.comparisons, choice)
         failed = -1 if furthest is None else furthest[1].failed
         self.too_slow = failed >= ORDER.index(PairSpeed)
         if failed <= ORDER.index(GpuMemory):
@@ -212,8 +212,8 @@ class Binder:
                     furthest = other, self._compared.judge(guest, other)
                 if fits:
                     break
-        if furthest is not None:
-            return None, (same, furthest[1].reasons[-1])
+        if furthest is not None and furthest[1].refusal is not None:
+            return None, (same, furthest[1].refusal)
         too_much = candidates.heavy(gss - score, fenced)
         if too_much is not None:
             return None, (same, ShareScores(score, too_much.score, gss))

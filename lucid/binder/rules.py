@@ -45,16 +45,17 @@ ORDER: Final = (GpuMemory, PartnerOutlasts, HostFits, PartnerLeaves, PairSpeed, 
 
 
 class Verdict(NamedTuple):
-    """The comparisons of a pair, in order, up to the first that fails; and the sum of its expected speeds (2.0 where
-    nothing is known)."""
+    """The comparisons of a pair, in order, up to the first that fails; the sum of its expected speeds (2.0 where
+    nothing is known); and the comparison that fails, ``None`` where all hold."""
 
-    reasons: Sequence[Reason]
+    comparisons: Sequence[Reason]
     speed: float
+    refusal: Reason | None
 
     @property
     def failed(self) -> int:
         """The place in ``ORDER`` of the rule that fails; that behind the last one where all hold."""
-        return len(ORDER) if self.reasons[-1] else ORDER.index(type(self.reasons[-1]))
+        return len(ORDER) if self.refusal is None else ORDER.index(type(self.refusal))
 
 
 class Guest(Struct, frozen=True):
@@ -107,35 +108,35 @@ class Comparisons:
     def judge(self, guest: Guest, other: Candidate) -> Verdict:
         """The verdict on a start beside a job. A rule without a limit is left out."""
         made: list[Reason] = []
-        speed = 2.0
-        for reason in self._rules(guest, other):
-            made.append(reason)
-            if isinstance(reason, PairSpeed) and reason.own is not None and reason.other is not None:
-                speed = reason.own + reason.other
-            if not reason:
-                break
-        return Verdict(made, speed)
+        for comparison, speed in self._rules(guest, other):
+            made.append(comparison)
+            if not comparison:
+                return Verdict(made, speed, comparison)
+        return Verdict(made, speed, None)
 
-    def _rules(self, guest: Guest, other: Candidate) -> Iterator[Reason]:
+    def _rules(self, guest: Guest, other: Candidate) -> Iterator[tuple[Reason, float]]:
+        """The comparisons, each with the sum of the speeds as far as they are known by then."""
         settings, job, other_id = self._settings, guest.entry.job, other.entry.job.id
-        yield GpuMemory(other_id, guest.profile.gpu_mem_mib, other.mem_mib, other.capacity_mib)
-        yield PartnerOutlasts(other_id, other.remaining_s, settings.least_partner_remaining_s)
+        both = 2.0
+        yield GpuMemory(other_id, guest.profile.gpu_mem_mib, other.mem_mib, other.capacity_mib), both
+        yield PartnerOutlasts(other_id, other.remaining_s, settings.least_partner_remaining_s), both
         if self._ledger.host_limits and (job.cpus > 0 or job.mem_mib > 0):
-            yield HostFits(job.cpus, job.mem_mib, self._ledger.host_fits(other.index, job, job.gpus))
+            yield HostFits(job.cpus, job.mem_mib, self._ledger.host_fits(other.index, job, job.gpus)), both
         if settings.priority_ratio is not None:
-            yield PartnerLeaves(other_id, guest.value, other.value, settings.priority_ratio)
+            yield PartnerLeaves(other_id, guest.value, other.value, settings.priority_ratio), both
         found = self.pair_speed(guest.profile, other.entry.profile)
         own, its = found if isinstance(found, tuple) else (None, None)
-        yield PairSpeed(other_id, own, its, guest.floor, self._predictor.name, found == "failed")
         speeds = found if isinstance(found, tuple) else (1.0, 1.0)
+        both = sum(speeds)
+        yield PairSpeed(other_id, own, its, guest.floor, self._predictor.name, found == "failed"), both
         # above both limits it says nothing
-        if guest.waits and sum(speeds) < max(LEAST_WORK, settings.least_pair_speed * 2):
+        if guest.waits and both < max(LEAST_WORK, settings.least_pair_speed * 2):
             work = self._work(guest, other, *speeds)
             if not work:
                 self._note_changes(guest, other, work)
-            yield work
+            yield work, both
         if not (guest.may_restart or self.may_restart(other.entry.job)):
-            yield PairHarm(other_id, max(min(speeds) - _SPEED_ERROR, 0.0), settings.unparted_harm)
+            yield PairHarm(other_id, max(min(speeds) - _SPEED_ERROR, 0.0), settings.unparted_harm), both
 
     def _note_changes(self, guest: Guest, other: Candidate, work: PairWork) -> None:
         at_s = other.outlived_s if work.needs_s is None else guest.since_s + work.needs_s

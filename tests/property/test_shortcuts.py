@@ -345,13 +345,13 @@ def test_a_pair_is_judged_as_the_reasons_tell_it() -> None:
             candidates = binder._candidates(entry.job)
             far: list[tuple[int, int]] = []
             for other in (*candidates.lasting.values(), *candidates.ending.values()):
-                told, speed = found = binder._compared.judge(wish, other)
+                told, speed, refused_by = found = binder._compared.judge(wish, other)
                 if other.entry.job.id in candidates.ending:
                     fits = binder._compared.fit(wish, other)
                     assert isinstance(told[-1], PartnerOutlasts if fits else GpuMemory)
                     continue
                 assert all(told[:-1]), f"seed {seed}: {told}"
-                assert (found.failed == len(ORDER)) is all(told)
+                assert (found.failed == len(ORDER)) is (refused_by is None) is all(told)
                 passed += all(told)
                 if not all(told):
                     refused[type(told[-1]).__name__] += 1
