@@ -39,7 +39,7 @@ export LUCID_SHARED ?= $(abspath ../shared)
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help install install-locked lock sbom audit deb rpm lint-packages release build-release demo cluster demo-slurm demo-elastic \
-	campaign slurm-suite clients cluster-down check guard test typed test-times test-adaptdl test-examples e2e \
+	campaign slurm-suite sbatch-fuzz clients cluster-down check guard test typed test-times test-adaptdl test-examples e2e \
 	nightly golden mutants bench lint types fast docs clean
 
 help: ## this list
@@ -121,7 +121,7 @@ audit: $(TOOLS) ## ask a database of vulnerabilities about the lock (needs a net
 build-release: $(TOOLS)
 	$(TOOLS_BIN)/uv build --native-tls --quiet --out-dir $(or $(RELEASE),out/release)
 
-release: $(STAMP) ## wheel, sdist, deb, rpm, SBOM, checksums, and the tag; DRY=1: no tag (CONTRIBUTING.md)
+release: $(STAMP) ## wheel, sdist, deb, rpm, SBOM, checksums, and the tag; DRY=1: no tag (docs/checks.md)
 	$(BIN)/python tools/release.py $(if $(DRY),--dry) $(if $(QUICK),--quick)
 
 install: $(STAMP) ## create .venv with everything

@@ -21,8 +21,8 @@ import scipy.sparse
 from msgspec import structs
 
 from benchmarks.figure import Figure
-from lucid.config.load import Settings
-from lucid.config.policy import OverheadSettings, PolicySettings
+from lucid.config.load import settings_from
+from lucid.config.policy import PolicySettings
 from lucid.core.decision import PartitionPlan
 from lucid.core.job import Elastic, Job, Progress
 from lucid.core.placement import Placement
@@ -183,10 +183,11 @@ def forecast(wanted: Sequence[Small], policy: str, interval_s: float, restart_s:
         learning: Any = _Adapting(one) if policy in ADAPTING else _table(one)
         items.append(TraceJob(job, one.alone_s, learning=learning))
     rounds = {"interval_s": interval_s}
-    settings = Settings.model_validate(
-        {"policy": {**{name: {**rounds, "restart_s": restart_s} for name in ADAPTING}, "optimus": rounds}}
-        | {"overheads": OverheadSettings(rescale_s=restart_s, elastic_start_s=START_S).model_dump()}
-    )
+    sections = {
+        "policy": {**{name: {**rounds, "restart_s": restart_s} for name in ADAPTING}, "optimus": rounds},
+        "overheads": {"rescale_s": restart_s, "elastic_start_s": START_S},
+    }
+    settings = settings_from(sections, "elastic stream")
     scenario = Scenario(Trace("demo", tuple(items)), {"vc-a": NODES}, NodeShape(gpus=NODE_GPUS), settings=settings)
     settings_of = scenario.settings.policy
 

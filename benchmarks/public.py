@@ -23,6 +23,7 @@ from lucid.simulator.engine import Run
 from lucid.simulator.layout import sized_to_load
 from lucid.simulator.metrics import LARGE_GPUS, run_metrics
 from lucid.simulator.scenario import Scenario, simulate
+from lucid.simulator.semantics import Semantics
 from lucid.simulator.traces.read import read_trace
 from lucid.simulator.traces.record import Trace
 from lucid.simulator.traces.synth import with_workloads
@@ -192,7 +193,7 @@ def _run(scenario: Scenario, variant: str) -> Run:
         off = settings_from({"policy": {"profiling": {"enabled": False}}}, "without profiling")
         scenario = replace(scenario, settings=off)
     elif variant == "as live":
-        scenario = replace(scenario, as_live=True)
+        scenario = replace(scenario, semantics=Semantics.AS_LIVE)
     else:
         scenario = replace(scenario, trace=with_workloads(scenario.trace, _SEED)[0])
     return simulate(scenario, "lucid")

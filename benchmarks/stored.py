@@ -17,7 +17,6 @@ from lucid.core.placement import NodeGpus
 from lucid.core.ports import Capability
 from lucid.core.snapshot import Partition, Snapshot
 from lucid.daemon.policies import PolicyMemory, live_models, live_policy, live_predictor
-from lucid.daemon.process import say_checked
 from lucid.daemon.start_log import StartLog
 from lucid.left_out import LeftOut
 from lucid.models.packing.pair_memory import PairMemoryFile
@@ -45,7 +44,6 @@ def stored(
         '[web]\nanonymous = "everything"\n'
     )
     settings = load_settings(config)
-    say_checked(config, config.read_bytes(), settings)
     models = live_models(settings, config, _memory(settings), settings.policy.profiling.t_prof_s)
     predictor = live_predictor(settings, models, LeftOut())
     live = live_policy(settings, frozenset({Capability.SHARE}))

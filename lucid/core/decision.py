@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Final
 
 from msgspec import Struct, field
@@ -10,7 +10,6 @@ from msgspec import Struct, field
 from lucid.core.codec import from_json, to_json
 from lucid.core.placement import Placement, parse_placement, show_placement
 from lucid.core.reason import Reason, reason_to_dict
-from lucid.core.snapshot import Versioned
 
 
 def earliest(*times_s: float | None) -> float | None:
@@ -194,17 +193,6 @@ class PartitionPlan(Struct, frozen=True, eq=False):
         return {job_id: at for at, job_id in enumerate(waited, start=1)}
 
 
-class Parts(Versioned[PartitionPlan]):
-    """Plans by partition, with the names of those that act, what they want remembered, and the first time that one is
-    due. A reader need not go through all of them."""
-
-    __slots__ = ("acting", "memory", "wake_s")
-
-    acting: Sequence[str]
-    memory: Mapping[str, object]
-    wake_s: float | None
-
-
 class Plan(Struct, frozen=True, eq=False):
     """All decisions of one cycle, by partition name."""
 
@@ -214,22 +202,16 @@ class Plan(Struct, frozen=True, eq=False):
     @property
     def actions(self) -> list[Action]:
         """Everything to apply, in order."""
-        parts = self.partitions
-        acting = parts.acting if isinstance(parts, Parts) else parts
-        return [action for name in acting for action in parts[name].actions]
+        return [action for part in self.partitions.values() if part.actions for action in part.actions]
 
     @property
     def memory(self) -> dict[str, object]:
         """What the partitions' plans want to find in the next snapshot."""
-        if isinstance(self.partitions, Parts):
-            return dict(self.partitions.memory)
         return {name: part.memory for name, part in self.partitions.items() if part.memory is not None}
 
     @property
     def wake_s(self) -> float | None:
         """The earliest wake of any partition."""
-        if isinstance(self.partitions, Parts):
-            return self.partitions.wake_s
         return earliest(*(part.wake_s for part in self.partitions.values()))
 
     def decision_of(self, job_id: str) -> Decision | None:

@@ -6,16 +6,16 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from msgspec import Struct
 
+from lucid.config.load import load_settings
 from lucid.core.decision import DecisionRow
 from lucid.core.job import Job, Pending
 from lucid.core.reasons.queue import Reserved
 from lucid.daemon.reporting.last_plan import StoredPlan, stored_plan, stored_view
 from lucid.daemon.reporting.public_view import Published
-from lucid.daemon.reporting.settings import published_settings
 from lucid.daemon.reporting.starts import STARTS, StartsAhead, as_foreseen, starts_from_view
 from lucid.explain.formatting import duration, gpus, when
 from lucid.explain.reasons import short_words
@@ -55,7 +55,23 @@ def _row(name: str, entry: Pending, last: StoredPlan, starts: StartsAhead) -> Qu
     return QueueRow(name, position, entry, last.row(job_id), starts.starts_in_s[job_id])
 
 
-def queue_row_to_dict(row: QueueRow, last: StoredPlan) -> dict[str, Any]:
+class QueueRowDict(TypedDict):
+    """A row as JSON, for commands and pages."""
+
+    partition: str
+    vc: str
+    position: int | None
+    job: str
+    user: str
+    gpus: int
+    waited_s: float
+    estimate_s: float | None
+    estimate_by: str
+    starts_in_s: tuple[int, int, int] | None
+    decision: dict[str, Any] | None
+
+
+def queue_row_to_dict(row: QueueRow, last: StoredPlan) -> QueueRowDict:
     """A row as JSON."""
     job = row.entry.job
     said = last.snapshot.predictions.get(job.id)
@@ -249,5 +265,5 @@ def read_stored_starts(store: SqliteStore | Published, config: Path) -> tuple[St
     from lucid.daemon.reporting.replan import last_plan  # all that planning takes
 
     last = last_plan(store, view)
-    told = last.starts(published_settings(config), config)
+    told = last.starts(load_settings(config), config)
     return replace(last, plan=as_foreseen(last.plan, told)), told

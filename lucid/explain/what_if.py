@@ -7,10 +7,11 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from msgspec import Struct
 
+from lucid.config.load import Settings
 from lucid.core.decision import DecisionRow, Plan, Start, verb_of
 from lucid.core.job import Pending
 from lucid.core.snapshot import Snapshot
@@ -21,11 +22,6 @@ from lucid.errors import ConfigError, did_you_mean
 from lucid.explain.queue_rows import row_starts, waiting_row
 from lucid.explain.reasons import decision_line, ends_in_time_s, limit_words
 from lucid.explain.story import row_to_dict
-from lucid.places import PublishedSettings
-
-if TYPE_CHECKING:
-    from lucid.config.load import Settings
-
 
 _AS_IT_IS = "as it is"
 
@@ -89,7 +85,7 @@ class WhyNot(Struct, frozen=True):
 
 def asked_again(
     last: LastPlan,
-    settings: Settings | PublishedSettings,
+    settings: Settings,
     config: Path,
     job_id: str,
     changes: Changes,

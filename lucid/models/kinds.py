@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from msgspec import Struct
@@ -21,7 +21,7 @@ from lucid.models.throughput.forecaster import THROUGHPUT
 from lucid.models.training import Action, Decision, Evidence, Rules, due, run_due
 
 if TYPE_CHECKING:
-    from lucid.config.live import ModelSettings
+    pass
 
 KINDS: Final[tuple[Kind[Any, Any], ...]] = (DURATION, SHARE, PAIRS, THROUGHPUT)
 
@@ -155,11 +155,6 @@ class Keeper:
         if kind.data not in self._read:
             self._read[kind.data] = self._sources[kind.data].read()
         return self._read[kind.data]
-
-
-def rules_from(settings: ModelSettings) -> Rules:
-    """The bounds that an administrator set."""
-    return Rules(new_jobs=settings.new_jobs, most_age=timedelta(days=settings.most_age_days))
 
 
 M = TypeVar("M", bound=StoredModel)

@@ -13,10 +13,9 @@ from lucid.config.live import Publish
 from lucid.errors import Finding, bad, warn
 from lucid.orchestrator.order.queue_order import BOUND
 from lucid.places import Mode
-from lucid.setup.checks import Check, Table, run
 from lucid.setup.neighbours import MONITORING
 from lucid.setup.render import SLOTS
-from lucid.setup.site import Look
+from lucid.setup.site import Check, Look, Table, run
 from lucid.slurm.records.configuration import Partition
 from lucid.slurm.records.job import SlurmNode
 from lucid.slurm.records.preemption import NO_PREEMPTION, Preemption

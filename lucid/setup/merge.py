@@ -7,27 +7,16 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from lucid.setup.conf_text import Edit, Statement, Texts, edited, with_values
+from lucid.setup.conf_text import FOR_ALL, HOOKS, NEEDED, Edit, Statement, Texts, edited, with_values
 from lucid.setup.nodes import host_list
 from lucid.setup.render import ADDRESS, SLOTS, Gres, addressed_gres, addresses, hosts_or_none, with_slots
 
-HOOKS = "/etc/slurm/lucid"
 WRAPPER = f"{HOOKS}/site_scripts"
 """The program that runs the site's own prologs and epilogs."""
-_MERGED = {
-    "GresTypes": ("gpu", "shard"),
-    "AccountingStorageTRES": (
-        "gres/gpu", "gres/shard", "cpu", "mem", "energy", "node", "billing", "fs/disk", "vmem", "pages",
-        "gres/gpumem", "gres/gpuutil",
-    ),
-    "JobSubmitPlugins": ("lua",),
-    "CliFilterPlugins": ("lua",),
-    "Prolog": (),
-    "Epilog": (),
-    "TaskProlog": (),
-}  # fmt: skip
-"""Parameters that setup merges, and the words of each that need no line: Slurm's defaults, what it adds itself to
-gres/gpu, and what setup adds."""
+_USUAL = (
+    "cpu", "mem", "energy", "node", "billing", "fs/disk", "vmem", "pages", "gres/gpumem", "gres/gpuutil"
+)  # fmt: skip
+"""Words of AccountingStorageTRES that need no line: Slurm's defaults, and what it adds itself to gres/gpu."""
 _OWN_PLUGIN = "call Lucid's from it (docs/files.md, 'A plugin of your own'): by hand, with lucidctl slurm install"
 
 
@@ -329,7 +318,9 @@ def _parameters(work: _Work, in_force: Mapping[str, str], site: Mapping[str, str
     def words(key: str) -> list[str]:
         return [word for word in settings.get(key.lower(), "").split(",") if word]
 
-    for key, wanted in (("SelectType", "select/cons_tres"), ("PriorityType", "priority/multifactor")):
+    needed = dict(NEEDED)
+    for key in FOR_ALL:
+        wanted = needed.pop(key)
         now = settings.get(key.lower()) or in_force.get(key, "")
         if now != wanted:
             merged.refuse(
@@ -338,7 +329,8 @@ def _parameters(work: _Work, in_force: Mapping[str, str], site: Mapping[str, str
             )
         elif key.lower() not in settings:
             work.added.append(f"{key}={wanted}")
-    for key, usual in _MERGED.items():
+    for key, value in needed.items():
+        usual = (*value.split(","), *(_USUAL if key == "AccountingStorageTRES" else ()))
         lost = [
             word
             for word in in_force.get(key, "").split(",")
@@ -355,9 +347,9 @@ def _parameters(work: _Work, in_force: Mapping[str, str], site: Mapping[str, str
             "GresTypes has mps: Slurm lets a job of gres/mps and one in a slot onto one GPU",
             "take gres/mps out of slurm.conf and gres.conf: Lucid starts MPS for pairs without it (docs/nodes.md)",
         )
-    _join(work, "GresTypes", ["gpu", "shard"])
+    _join(work, "GresTypes")
     if "slurmdbd" in in_force.get("AccountingStorageType", ""):
-        _join(work, "AccountingStorageTRES", ["gres/gpu", "gres/shard"])
+        _join(work, "AccountingStorageTRES")
     for key, name in (("JobSubmitPlugins", "job_submit.lua"), ("CliFilterPlugins", "cli_filter.lua")):
         if name in site and name == "cli_filter.lua" and not merged.models:
             merged.filtered = False
@@ -368,19 +360,18 @@ def _parameters(work: _Work, in_force: Mapping[str, str], site: Mapping[str, str
         elif name in site:
             merged.refuse(f"there is a {name} of the site's own beside slurm.conf", _OWN_PLUGIN)
         else:
-            _join(work, key, ["lua"])
+            _join(work, key)
     for key in ("Prolog", "Epilog"):
-        ours = f"{HOOKS}/{key.lower()}.d/*"
-        if ours not in words(key):
-            work.added.append(f"{key}={ours}")
-        _wrap(work, key, ours, merged)
-    task = settings.get("taskprolog", "")
+        if needed[key] not in words(key):
+            work.added.append(f"{key}={needed[key]}")
+        _wrap(work, key, needed[key], merged)
+    task, ours = settings.get("taskprolog", ""), needed["TaskProlog"]
     if not task:
-        work.added.append(f"TaskProlog={HOOKS}/task_prolog")
-    elif task != f"{HOOKS}/task_prolog" and f"{HOOKS}/task_prolog" not in site.get(task, ""):
+        work.added.append(f"TaskProlog={ours}")
+    elif task != ours and ours not in site.get(task, ""):
         merged.refuse(
             f"TaskProlog={task}: Slurm runs one task prolog only, and jobs that share need Lucid's",
-            f"a last line `{HOOKS}/task_prolog` in {task}, then run this again",
+            f"a last line `{ours}` in {task}, then run this again",
         )
     if "runinjob" in settings.get("prologflags", "").lower():
         merged.notes.append("PrologFlags has RunInJob: the MPS daemon of a pair may end with the job that came first")
@@ -403,8 +394,9 @@ def _wrap(work: _Work, key: str, ours: str, merged: Merged) -> None:
         )
 
 
-def _join(work: _Work, key: str, wanted: list[str]) -> None:
-    """Add words to a list parameter, at its end, where it counts."""
+def _join(work: _Work, key: str) -> None:
+    """Add the words that Lucid needs to a list parameter, at its end, where it counts."""
+    wanted = NEEDED[key].split(",")
     statements = work.texts.statements_of(key)
     if not statements:
         work.added.append(f"{key}={','.join(wanted)}")

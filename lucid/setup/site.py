@@ -1,18 +1,18 @@
-"""``Site``: Slurm as it answers now, for doctor and setup; and ``Look``, what doctor's checks of it read."""
+"""``Site``: Slurm as it answers now, for doctor and setup; ``Look``: what doctor reads of it; ``Check``: for what."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, Generic, TypeVar
 
 from lucid.config.live import DaemonSettings, PoolSettings
 from lucid.config.load import Settings
-from lucid.errors import ClusterError
+from lucid.errors import ClusterError, Finding
 from lucid.places import Mode
 from lucid.slurm.client import served
 from lucid.slurm.commands import CommandClient
@@ -23,6 +23,7 @@ from lucid.slurm.records.request import JobDefaults
 from lucid.slurm.view.power_saving import Power, PowerRules
 
 _T = TypeVar("_T")
+_S = TypeVar("_S")
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,3 +178,33 @@ class Look:
         power = Power()
         power.rules = self.power
         return power.with_states(self.site.nodes, self.site.now_s)
+
+
+@dataclass(frozen=True)
+class Check(Generic[_S]):
+    """``test`` of a subject is false where all is well, else what fills the braces of ``what`` and ``remedy``: each
+    of a tuple, or the value itself; of a list each makes a finding. ``{s.name}`` there is of the subject."""
+
+    level: str
+    test: Callable[[_S], Any]
+    what: str
+    remedy: str = ""
+    setup_mends: bool = False
+
+    def __call__(self, subject: _S) -> Iterator[Finding]:
+        """What is found."""
+        said = self.test(subject)
+        for one in said if isinstance(said, list) else [said] if said else ():
+            values = one if isinstance(one, tuple) else (one,)
+            what, remedy = (text.format(*values, s=subject) for text in (self.what, self.remedy))
+            yield Finding(self.level, what, remedy, self.setup_mends)
+
+
+Table = Sequence[Callable[[_S], Iterator[Finding]]]
+"""Checks of one kind of subject, in the order in which their findings are told. A function stands where several
+findings come of the same work."""
+
+
+def run(table: Table[_S], subject: _S) -> Iterator[Finding]:
+    """The findings of all checks of a table, in its order."""
+    return (found for check in table for found in check(subject))

@@ -14,7 +14,7 @@ from lucid.core.placement import show_placement
 from lucid.core.ports import Applied
 from lucid.core.prediction import Prediction, prediction_to_dict
 from lucid.core.reason import reason_to_dict
-from lucid.core.snapshot import Snapshot, changed_names, key_of
+from lucid.core.snapshot import Snapshot
 from lucid.errors import TraceError
 from lucid.simulator.cluster.state import JobOutcome
 from lucid.simulator.engine import Run
@@ -32,16 +32,12 @@ class DecisionLog:
         self._entries: dict[str, list[DecisionRow]] = {}
         self._last: dict[str, tuple[tuple[object, ...], int]] = {}
         self._seen: dict[str, PartitionPlan] = {}
-        self._done: object | None = None
         self._signatures: dict[int, tuple[Hold, tuple[object, ...]]] = {}
         self._predictions: dict[str, Prediction] = {}
 
     def record(self, snapshot: Snapshot, plan: Plan, applied: Sequence[Applied]) -> None:  # noqa: ARG002
         """Take in one cycle; partitions whose plan was merely handed out again are passed over."""
-        names = changed_names(self._done, plan.partitions)
-        self._done = key_of(plan.partitions)
-        for name in names:
-            part = plan.partitions[name]
+        for name, part in plan.partitions.items():
             if self._seen.get(name) is part:
                 continue
             self._seen[name] = part

@@ -317,9 +317,9 @@ class Store(Protocol):
 
 
 def note_of(job_id: str, text: str | bytes, told: Callable[[Exception], None]) -> JobNote:
-    """A job's note, field by field: a field that cannot be read is as in a new note, and passed to ``told``. A note
-    is never left out as a whole, for its job would be taken for one that Lucid never touched, and be forgotten too
-    late."""
+    """A job's note, field by field: a field that cannot be read is as in a new note, and passed to ``told``; one of
+    another version is passed over. A note is never left out as a whole, for its job would be taken for one that Lucid
+    never touched, and be forgotten too late."""
     try:
         data = json.loads(text)
         if not isinstance(data, dict):
@@ -328,7 +328,7 @@ def note_of(job_id: str, text: str | bytes, told: Callable[[Exception], None]) -
         told(error)
         return JobNote(job_id)
     good = fitting(JobNote, data)
-    lost = sorted(data.keys() - good.keys())
+    lost = sorted((data.keys() & JobNote.__annotations__.keys()) - good.keys())
     if lost:
         told(TypeError(f"{', '.join(lost)} cannot be read"))
     return JobNote(**{**good, "job_id": job_id})

@@ -41,8 +41,8 @@ _WRITTEN_AS = {
     "lucid.orchestrator.policies.rounds.optimus:_Memory": "lucid.orchestrator.policies.optimus:_Memory",
     "lucid.orchestrator.policies.rounds.pollux:_Memory": "lucid.orchestrator.policies.pollux:_Memory",
     "lucid.orchestrator.policies.lucid.plan:LucidMemory": "lucid.orchestrator.policies.lucid_plan:LucidMemory",
-    "lucid.orchestrator.policies.muri.live:SlowGroup": "lucid.orchestrator.policies.muri_watch:SlowGroup",
-    "lucid.orchestrator.policies.muri.live:TurnsSeen": "lucid.orchestrator.policies.muri_watch:TurnsSeen",
+    "lucid.orchestrator.policies.muri.seen:SlowGroup": "lucid.orchestrator.policies.muri_watch:SlowGroup",
+    "lucid.orchestrator.policies.muri.seen:TurnsSeen": "lucid.orchestrator.policies.muri_watch:TurnsSeen",
     "lucid.orchestrator.policies.shadow:Kept": "lucid.orchestrator.policies.plain:Kept",
     "lucid.orchestrator.policies.shadow:Shadow": "lucid.orchestrator.policies.plain:Shadow",
 }

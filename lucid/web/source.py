@@ -19,7 +19,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
-from lucid.config.load import Settings
+from lucid.config.load import Settings, profiles_folder
 from lucid.core.codec import fitting
 from lucid.core.decision import DecisionRow, row_of
 from lucid.core.job import Pending, Running
@@ -32,7 +32,7 @@ from lucid.errors import LucidError, StoreError
 from lucid.explain.queue_rows import reservations
 from lucid.node.reports import UseFolder
 from lucid.orchestrator.forecast.ranges import StartTimes
-from lucid.places import Mode, profiles_folder
+from lucid.places import Mode
 from lucid.profiler.waste import JobAccount
 from lucid.store.sqlite import SqliteStore
 from lucid.web.starts import Forecasts
@@ -390,7 +390,7 @@ class Source:
         self.forecasts = Forecasts()
         self.uses = UseFolder(profiles_folder(settings))
         self.accounts: list[JobAccount] = []
-        """The accounts of every job of the last efficiency.days, and of those that run: what each held and wasted."""
+        """The accounts of every job of the last week, and of those that run: what each held and wasted."""
         self.account_of: dict[str, JobAccount] = {}
         self.promised: dict[tuple[str, str], tuple[float, float] | None] = {}
         """The promised speeds of pairs, host's and guest's, by guest and host."""

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 from hostile import Hostile, inputs, only_our_errors, short
-from pydantic import BaseModel
 
 from lucid.config.load import Settings, load_settings
+from lucid.config.section import Section, is_table, keys_of
 from lucid.core.codec import to_json
 from lucid.core.job import Ended, Job, JobProfile
 from lucid.core.prediction import Prediction
@@ -203,19 +203,16 @@ every_h = 6.0
 """
 
 
-def keys_of(section: Any, path: str = "") -> list[tuple[str, str]]:
+def keys_below(section: type[Section], path: str = "") -> list[tuple[str, str]]:
     found = []
-    for name, value in section:
-        if isinstance(value, BaseModel):
-            found += keys_of(value, f"{path}.{name}".strip("."))
-        else:
-            found.append((path, name))
+    for name, kind in keys_of(section).items():
+        found += keys_below(kind, f"{path}.{name}".strip(".")) if is_table(kind) else [(path, name)]
     return found
 
 
 def test_lucid_toml(tmp_path: Path) -> None:
     path = tmp_path / "lucid.toml"
-    keys = [(table, key) for table, key in keys_of(Settings()) if table]
+    keys = [(table, key) for table, key in keys_below(Settings) if table]
 
     def made_up(draw: Hostile) -> bytes:
         table, key = draw.choice(keys)

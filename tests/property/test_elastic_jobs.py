@@ -24,8 +24,8 @@ from lucid.core.reasons.queue import NextRound
 from lucid.core.snapshot import Partition, Snapshot
 from lucid.orchestrator.policy import PartitionPolicy, Policy, PolicyRules
 from lucid.orchestrator.registry import make_policy
+from lucid.simulator.cluster.application import Application
 from lucid.simulator.cluster.state import JobOutcome
-from lucid.simulator.cluster.training import Application
 from lucid.simulator.cluster.truth import OraclePredictor
 from lucid.simulator.engine import run
 from lucid.simulator.traces.record import Trace, TraceJob

@@ -96,7 +96,7 @@ def test_nodes_kept_for_a_turn_move_too() -> None:
 def is_the_plan_made_anew(name: str, rng: random.Random) -> None:
     snapshot = some_waiting_vc(rng)
     rules = {
-        "reservation": {"after_wait_s": rng.choice([0.0, 0.0, 800.0]), "most_share": rng.choice([0.5, 0.5, 0.9])},
+        "reservation": {"most_share": rng.choice([0.5, 0.5, 0.9])},
         "backfill": {
             "weight_age": rng.choice([0.0, 100.0]),
             "max_age_s": 1000.0,

@@ -46,7 +46,7 @@ from lucid.core.reasons.queue import Unranked
 from lucid.core.snapshot import ArrivalForecast, Partition, Snapshot
 from lucid.orchestrator.registry import make_policy
 from lucid.orchestrator.safety.check import SafetyCheck
-from lucid.simulator.cluster.training import Application
+from lucid.simulator.cluster.application import Application
 from lucid.simulator.cluster.truth import OraclePredictor
 from lucid.simulator.engine import run
 from lucid.store.port import JobNote, note_of

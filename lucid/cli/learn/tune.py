@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import click
 
-from lucid.cli.console import Table, progress, say, stdout_console
+from lucid.cli.console import Table, answer, progress, say, table
 from lucid.cli.jobs.queue import live_settings, live_store
 from lucid.cli.options import DEFAULT_CONFIG, Group
 from lucid.cli.replay.replay_options import cluster_options, read_scenario
@@ -104,10 +104,7 @@ def search(
         count = workers or os.cpu_count() or 1
         proposal = run_tuning(scenario, dimensions, out, trials, asked.seed, count, report)
     write_proposal(out, proposal)
-    if as_json:
-        say(_as_json(proposal))
-    else:
-        _print(proposal, out)
+    _tell(proposal, out, as_json)
 
 
 def _scenario(history: str, asked: ReplayOptions) -> Scenario:
@@ -130,37 +127,38 @@ def write_proposal(out: Path, proposal: Proposal) -> None:
         raise LucidError(f"{out}: cannot be written ({error.strerror}); give --out another folder") from None
 
 
-def _as_json(proposal: Proposal) -> str:
-    return json.dumps({"worth_it": proposal.worth_it, "verdict": verdict(proposal), **to_json(proposal)}, indent=1)
+def _tell(proposal: Proposal, out: Path, as_json: bool) -> None:
+    data = {"worth_it": proposal.worth_it, "verdict": verdict(proposal), **to_json(proposal)}
+    answer(data, as_json, _words(proposal, out), wraps=True)
 
 
-def _print(proposal: Proposal, out: Path) -> None:
-    console = stdout_console()
-    console.print(verdict(proposal), highlight=False)
+_COLUMNS = ("", ">now", ">with the change", ">change", ">95 % of resampled days")
+
+
+def _words(proposal: Proposal, out: Path) -> Iterator[str | Table]:
+    yield verdict(proposal)
     if proposal.changes:
-        console.print("\n" + toml_diff(proposal), highlight=False, markup=False)
+        yield f"\n{toml_diff(proposal)}"
     if proposal.evidence is not None:
-        table = Table(title="On later data")
-        for column in ("", "now", "with the change", "change", "95 % of resampled days"):
-            table.add_column(column, justify="right" if column else "left")
-        for c in proposal.evidence.changes:
-            table.add_row(
+        rows = (
+            (
                 c.name,
                 duration(c.before_s),
                 duration(c.after_s),
                 f"{c.relative:+.1%}",
                 f"{c.low:+.1%} to {c.high:+.1%}",
             )
-        console.print(table)
+            for c in proposal.evidence.changes
+        )
+        yield table(_COLUMNS, rows, title="On later data")
         for user in proposal.evidence.losers[:3]:
-            console.print(
+            yield (
                 f"loses most: {user.user or '(unnamed)'}, {user.jobs} jobs, average JCT {duration(user.before_s)} -> "
-                f"{duration(user.after_s)}",
-                highlight=False,
+                f"{duration(user.after_s)}"
             )
-    console.print(f"written: {out / 'proposal.html'}", highlight=False)
+    yield f"written: {out / 'proposal.html'}"
     if proposal.worth_it:
-        console.print(f"to use it: lucidctl tune apply {out} --config lucid.toml", highlight=False)
+        yield f"to use it: lucidctl tune apply {out} --config lucid.toml"
 
 
 @tune.command()
@@ -169,10 +167,7 @@ def _print(proposal: Proposal, out: Path) -> None:
 def show(folder: Path, as_json: bool) -> None:
     """Show the proposal in FOLDER."""
     proposal = load_proposal(folder / "proposal.json")
-    if as_json:
-        say(_as_json(proposal))
-    else:
-        _print(proposal, folder)
+    _tell(proposal, folder, as_json)
 
 
 @tune.command()

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import os
 import pwd
 import socket
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
 import click
 
-from lucid.cli.console import say
+from lucid.cli.console import answer, say
 from lucid.cli.jobs.queue import live_settings, live_store
 from lucid.cli.options import config_option
 from lucid.config.load import OF_SIMULATIONS, Settings, simulation_keys
@@ -50,18 +49,15 @@ def doctor(config: Path, root: Path | None, as_json: bool) -> None:
 
     Exit status 1 if something is bad."""
     findings = diagnose(live_settings(config), root)
-    if as_json:
-        say(json.dumps({"findings": [f.to_dict() for f in findings]}, indent=1))
-    else:
-        show_findings(findings)
+    answer({"findings": [f.to_dict() for f in findings]}, as_json, findings_words(findings))
     if any(found.level == "bad" for found in findings):
         raise SystemExit(1)
 
 
-def show_findings(findings: Sequence[Finding]) -> None:
-    """Print the findings, bad ones first, each with its remedy."""
+def findings_words(findings: Sequence[Finding]) -> Iterator[str]:
+    """The findings in words, bad ones first, each with its remedy."""
     for found in sorted(findings, key=lambda f: ("bad", "warn", "ok").index(f.level)):
-        say(f"{found.level:>4}  {shown(found.what)}" + (f"\n      -> {found.remedy}" if found.remedy else ""))
+        yield f"{found.level:>4}  {shown(found.what)}" + (f"\n      -> {found.remedy}" if found.remedy else "")
 
 
 def diagnose(settings: Settings, root: Path | None = None) -> list[Finding]:

@@ -11,8 +11,9 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from lucid.config.load import Settings
 from lucid.core.codec import from_json
 from lucid.core.names import without_names as hide
 from lucid.core.prediction import Prediction
@@ -22,14 +23,9 @@ from lucid.daemon.lending import lending_of
 from lucid.daemon.reporting.starts import START_TIMES, STARTS
 from lucid.errors import ClusterError, StoreError
 from lucid.files import write_public
-from lucid.places import Placed
 from lucid.slurm.heartbeat import read_heartbeat
 from lucid.store.port import Lease
 from lucid.store.view import View, view_from
-
-if TYPE_CHECKING:
-    from lucid.config.load import Settings
-
 
 _LOG = logging.getLogger("lucidd")
 _EVERY_S = 5.0
@@ -37,7 +33,7 @@ _SHARE = 0.05
 """The most of lucidd's time that the file may take, as a share."""
 
 
-def published_file(settings: Placed) -> Path:
+def published_file(settings: Settings) -> Path:
     """The path of the file: beside the heartbeat, in a folder that everybody may enter."""
     return Path(settings.daemon.heartbeat).with_name("public.json")
 
@@ -161,7 +157,7 @@ class Published:
 
     Raises: StoreError: nothing is published."""
 
-    def __init__(self, settings: Placed) -> None:
+    def __init__(self, settings: Settings) -> None:
         self.path = published_file(settings)
         self._heartbeat = Path(settings.daemon.heartbeat)
         try:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from lucid.config.load import Settings
 from lucid.core.ports import Predictor
 from lucid.daemon.policies import LivePolicy, PolicyMemory, live_models, live_predictor
 from lucid.daemon.reporting.last_plan import StoredPlan, stored_plan, stored_view
@@ -16,12 +16,8 @@ from lucid.orchestrator.forecast.plan_ahead import Forecast, forecast
 from lucid.orchestrator.forecast.ranges import StartTimes
 from lucid.orchestrator.forecast.run_times import RunTimes
 from lucid.orchestrator.policy import Policy
-from lucid.places import PublishedSettings
 from lucid.store.sqlite import SqliteStore
 from lucid.store.view import View
-
-if TYPE_CHECKING:
-    from lucid.config.load import Settings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,22 +30,22 @@ class LastPlan(StoredPlan):
     run_times: RunTimes = field(default_factory=RunTimes)
     """Errors of lucidd's estimates of run times."""
 
-    def policy_again(self, settings: Settings | PublishedSettings, config: Path) -> Policy:
+    def policy_again(self, settings: Settings, config: Path) -> Policy:
         """The policy as lucidd made it, with lucidd's models and its memory of pairs as far as this user may read
         them. ``config``: lucidd's configuration file."""
         return self.policy.make(self.predictor(settings, config))
 
-    def starts(self, settings: Settings | PublishedSettings, config: Path) -> StartsAhead:
+    def starts(self, settings: Settings, config: Path) -> StartsAhead:
         """When the waiting jobs are expected to start, planned ahead here; ``config`` as in ``policy_again``."""
         return starts_ahead(self.snapshot, self.ahead(settings, config), self.times)
 
-    def ahead(self, settings: Settings | PublishedSettings, config: Path) -> Forecast:
+    def ahead(self, settings: Settings, config: Path) -> Forecast:
         """The forecast by planning ahead; ``config`` as in ``policy_again``."""
         predictor = self.predictor(settings, config)
         policy = self.policy.make(predictor)
         return forecast(self.snapshot, self.plan, policy, pair_speed=predictor.pair_speed, run_times=self.run_times)
 
-    def predictor(self, settings: Settings | PublishedSettings, config: Path) -> Predictor:
+    def predictor(self, settings: Settings, config: Path) -> Predictor:
         """lucidd's predictor, as far as this user may read its models and its memory of pairs."""
         from lucid.left_out import LeftOut
         from lucid.models.packing.pair_memory import PairMemory, PairMemoryFile

@@ -14,7 +14,7 @@ from lucid.core.decision import Action, EndProfiling, Regroup, Resize, Start
 from lucid.core.job import Ended, Job, Running
 from lucid.core.node import Node
 from lucid.core.ports import Applied, Capability
-from lucid.core.snapshot import Partition, Snapshot, Versioned
+from lucid.core.snapshot import Partition, Snapshot
 from lucid.errors import ConfigError
 from lucid.simulator.cluster.jobs import PROFILING, Jobs, Parts
 from lucid.simulator.cluster.lending import LentByVc
@@ -56,7 +56,7 @@ class SimulatedCluster:
         """Rooms whose shown partition is out of date."""
         for room in rooms.values():
             room.stale = self._stale
-        self._seen: Versioned[Partition] = Versioned({name: room.show() for name, room in rooms.items()})
+        self._seen: Mapping[str, Partition] = {name: room.show() for name, room in rooms.items()}
         """The partitions that were handed out last."""
         self._to_come = list(reversed(trace.jobs))
         """Arrivals, the next one last: a sorted list needs no heap."""
@@ -110,7 +110,7 @@ class SimulatedCluster:
         if self._to_come:
             times.append(self._to_come[-1].job.submit_s)
         if self.jobs.live or self._to_come:
-            times.append(self.jobs.nodes.next_s())
+            times.append(self.jobs.nodes.next_s)
         return min((at_s for at_s in times if at_s < math.inf), default=None)
 
     def advance(self, to_s: float) -> None:
@@ -132,7 +132,8 @@ class SimulatedCluster:
                 jobs.pair_seen(live)
             else:
                 jobs.measured(live)
-        jobs.leave_nodes()
+        if jobs.nodes.next_s <= to_s:
+            jobs.leave_nodes()
         while self._to_come and self._to_come[-1].job.submit_s <= to_s:
             item = self._to_come.pop()
             outcome = self.outcomes[item.job.id] = JobOutcome(item.job, item.duration_s)
@@ -151,10 +152,10 @@ class SimulatedCluster:
         if self._stale:
             fresh = {name: self.jobs.rooms[name].show() for name in sorted(self._stale, key=self._order.__getitem__)}
             self._stale.clear()
-            self._seen = Versioned(self._seen, self._seen.key, fresh)
-        partitions = self._seen
-        ended, self._ended = tuple(self._ended), []
-        return Snapshot(self.now_s(), partitions, ended, fair_share=self._parts.usage.factors(self.now_s()))
+            self._seen = {**self._seen, **fresh}
+        now_s, ended = self.jobs.now_s, tuple(self._ended)
+        self._ended = []
+        return Snapshot(now_s, self._seen, ended, fair_share=self._parts.usage.factors(now_s))
 
     def _report(self, live: Live) -> None:
         """Let a running elastic job report its progress."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import math
 import re
 from collections import defaultdict
@@ -16,10 +15,11 @@ from lucid.core.node import Node, Window
 from lucid.core.placement import Placement, hosts_in
 from lucid.errors import ConfigError, TraceError, did_you_mean
 from lucid.simulator.cluster.state import Room
+from lucid.simulator.csv_tables import table_rows
 from lucid.simulator.traces.record import Trace
 
 _COLUMNS = ("event", "nodes", "from", "until", "every", "name")
-_NEEDED = frozenset({"event", "nodes", "from"})
+_NEEDED = ("event", "nodes", "from")
 _EVERY_S = {"": 0.0, "day": 86400.0, "week": 7 * 86400.0}
 _SLURM_TIME = re.compile(r"(?:(\d+)-)?(\d+):(\d\d)(?::(\d\d))?")
 
@@ -39,30 +39,22 @@ def read_events(path: Path, trace: Trace, layout: Mapping[str, Sequence[Node]]) 
     Raises: TraceError: naming file, line, column and value."""
     last_s = max((item.job.submit_s for item in trace.jobs), default=0.0)
     found: dict[str, defaultdict[str, list[Window]]] = {"window": defaultdict(list), "down": defaultdict(list)}
-    try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
-            reader = csv.DictReader(file, restkey="more")
-            names = reader.fieldnames or ()
-            if not set(names) >= _NEEDED or not set(names) <= set(_COLUMNS):
-                raise TraceError(
-                    f"{path}: line 1: its columns are {','.join(names) or 'none'}; write {','.join(_COLUMNS)} "
-                    "(until, every and name may be left out)"
-                )
-            for row in reader:
-                where = f"{path}: line {reader.line_num}"
-                if "more" in row:
-                    raise TraceError(f'{where}: more values than columns; quote a list of nodes: "a-000,a-001"')
-                values = {name: (row.get(name) or "").strip() for name in _COLUMNS}
-                kind = values["event"]
-                if kind not in found:
-                    raise TraceError(f"{where}: column event: {kind!r} is neither 'window' nor 'down'")
-                times = list(_times(values, where, trace.epoch_s, last_s))
-                for node in _named_nodes(values["nodes"], where, layout):
-                    found[kind][node] += times
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise TraceError(f"{path}: cannot be read: {error}; give --events a CSV of {','.join(_COLUMNS)}") from None
+    columns = ",".join(_COLUMNS)
+    for line, row in table_rows(path, _NEEDED, f"give --events a CSV of {columns} (the last three may be left out)"):
+        where = f"{path}: line {line}"
+        if not set(row) <= {*_COLUMNS}:
+            raise TraceError(
+                f'{where}: more values than columns; quote a list of nodes: "a-000,a-001" (columns: {columns})'
+            )
+        values = {name: (row.get(name) or "").strip() for name in _COLUMNS}
+        kind = values["event"]
+        if kind not in found:
+            raise TraceError(f"{where}: column event: {kind!r} is neither 'window' nor 'down'")
+        times = list(_times(values, where, trace.epoch_s, last_s))
+        for node in _named_nodes(values["nodes"], where, layout):
+            found[kind][node] += times
     if not any(found.values()):
-        raise TraceError(f"{path}: names no event; write a line for each below the header {','.join(_COLUMNS)}")
+        raise TraceError(f"{path}: names no event; write a line for each below the header {columns}")
     by_node = {
         kind: {node: tuple(sorted(times, key=lambda w: (w.from_s, w.end_s))) for node, times in nodes.items()}
         for kind, nodes in found.items()
@@ -229,20 +221,17 @@ class NodeBook:
         self._edges = sorted(edges, reverse=True)
         """Times at which a node changes by itself, the next one last."""
         self._turn(0.0, self._states.values())
-
-    def next_s(self) -> float:
+        self.next_s = self._edges[-1] if self._edges else math.inf
         """When a node next changes by itself; infinite if none does."""
-        return self._edges[-1] if self._edges else math.inf
 
     def advance(self, now_s: float) -> tuple[set[str], set[str]]:
         """Let the edges up to now happen.
 
         Returns:
             Names of the nodes that are closed from now on, and of those that are down."""
-        if not self._edges or self._edges[-1] > now_s:
-            return set(), set()
         while self._edges and self._edges[-1] <= now_s:
             self._edges.pop()
+        self.next_s = self._edges[-1] if self._edges else math.inf
         before = {name: state.node for name, state in self._states.items()}
         self._turn(now_s, self._states.values())
         closed: set[str] = set()

@@ -128,7 +128,8 @@ class Room:
         self.stale.add(self.name)
 
     def _touch(self, job_id: str) -> None:
-        self.changed()
+        self._shown = None
+        self.stale.add(self.name)
         if job_id not in self._touched:
             self._touched[job_id] = self.pending.get(job_id) or self.running.get(job_id)
 
@@ -148,6 +149,11 @@ class Room:
         return self._shown
 
     def _changes(self) -> Changes[Pending | Running]:
-        now = ((self.pending.get(job_id) or self.running.get(job_id), was) for job_id, was in self._touched.items())
-        new = [(view, was) for view, was in now if view is not was]
-        return Changes(tuple(view for view, _ in new if view), tuple(was for _, was in new if was))
+        new: list[Pending | Running] = []
+        gone: list[Pending | Running] = []
+        for job_id, was in self._touched.items():
+            view = self.pending.get(job_id) or self.running.get(job_id)
+            if view is not was:
+                new += [view] if view else []
+                gone += [was] if was else []
+        return Changes(tuple(new), tuple(gone))

@@ -111,14 +111,14 @@ class Actions:
         daemon: DaemonSettings,
         known: KnownProfiles,
         slurm_knows_all: Callable[[], bool],
-        claims: ClaimWatch | None = None,
+        claims: ClaimWatch,
     ) -> None:
         """``slurm_knows_all``: whether slurmctld knows by now which jobs have ended, as far as can be told."""
         self._writer = writer
         self._daemon = daemon
         self._known = known
         self._stops = Stops(writer, slurm_knows_all)
-        self._claims = claims or ClaimWatch(writer)
+        self._claims = claims
         self._facts = Observation((), (), writer.notes, {}, 0.0)
         self._jobs: Mapping[str, SlurmJob] = {}
         self.resizes = Resizes(writer)

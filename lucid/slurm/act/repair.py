@@ -105,16 +105,11 @@ class Repair:
     wants out, or whose partition is no longer packed; gives back changed requests of jobs that somebody else holds,
     or that wait again."""
 
-    def __init__(
-        self,
-        writer: JobWriter,
-        released: Released,
-        claims: ClaimWatch | None = None,
-    ) -> None:
+    def __init__(self, writer: JobWriter, released: Released, claims: ClaimWatch) -> None:
         """``released``: the jobs that lucid-release released while no lucidd decided. ``claims``: the starts that
         preempt others."""
         self._writer = writer
-        self._claims = claims or ClaimWatch(writer)
+        self._claims = claims
         self.emptied = Emptied(writer, self._claims, self._take_back)
         """Jobs that are held until others have left their GPUs."""
         self._jobs: Mapping[str, SlurmJob] = {}

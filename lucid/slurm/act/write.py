@@ -30,6 +30,9 @@ from lucid.store.port import RELEASED, SEEN, GivenUp, JobNote, Store
 _RETRY_S, _MOST_RETRY_S = 10.0, 600.0
 _SILENT_S = 5.0
 """An answer that takes longer counts as silence."""
+START_TRIES = 2
+"""A job whose start Slurm refused, or did not bring about, so many times is released as its user wrote it: Slurm
+alone decides about it from then on, or until a reason that lies outside of the job may have ended."""
 _BACK_S = 60.0
 """How long Slurm has for a released job before Lucid queues it again; doubled each further time."""
 ONE_JOB = 4
@@ -189,10 +192,10 @@ class JobWriter:
             self.put(note)
             return f"job {record.id}: has not left its nodes yet ({words})"
         note = structs.replace(note, tries=note.tries + 1, refusal=words, retry_s=now_s + _RETRY_S)
-        if note.tries < self.settings.start_tries:
+        if note.tries < START_TRIES:
             self.put(note)
             return f"job {record.id}: did not start (Slurm: {words}); tried again in {_RETRY_S:.0f} s"
-        pause_s = doubled_s(_BACK_S, note.tries - self.settings.start_tries, MOST_PAUSE_S)
+        pause_s = doubled_s(_BACK_S, note.tries - START_TRIES, MOST_PAUSE_S)
         self.put(structs.replace(note, given_up=words, given_up_for=GivenUp.SLURM, retry_s=now_s + pause_s))
         return (
             f"job {record.id}: did not start {note.tries} times (Slurm: {words}): it is released as its user wrote it"

@@ -74,6 +74,9 @@ class Request(Struct, frozen=True, eq=False):
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Request) and _changed(self) == _changed(other)
 
+    def __ne__(self, other: object) -> bool:  # Struct's own would say that all differ
+        return not self == other
+
     def __hash__(self) -> int:
         return hash(_changed(self))
 

@@ -117,6 +117,11 @@ class Observation:
             return []
         return [o for part in placement for o in self.gpus_out.get(part.node, ()) if part.mask >> o.bit & 1]
 
+    def nodes_of(self, home: str) -> list[SlurmNode]:
+        """The nodes that jobs of this VC may get: those of its partition, or of all VCs of its pool."""
+        vcs = self.pool.quotas if self.pool is not None and home in self.pool.quotas else (home,)
+        return [node for node in self.nodes if not node.partitions.isdisjoint(vcs)]
+
     def open_to(self, node: str, job: SlurmJob) -> bool:
         """Whether the job may be on this node until its time limit ends, if it starts now."""
         ends_s = math.inf if job.time_limit_s is None else self.now_s + job.time_limit_s

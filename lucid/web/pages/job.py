@@ -18,7 +18,7 @@ from lucid.daemon.reporting.starts import dated
 from lucid.explain.endings import plain_ending, with_readings
 from lucid.explain.formatting import gpus, when
 from lucid.explain.live_story import known_story, why_nothing
-from lucid.explain.queue_rows import forecast_outcome, guess_words, observed_words, outcome_words
+from lucid.explain.queue_rows import forecast_outcome, guess_words, observed_words, outcome_words, queue_row_to_dict
 from lucid.explain.reasons import against, decision_line
 from lucid.explain.story import Story, row_to_dict
 from lucid.explain.waste import account_to_dict
@@ -139,13 +139,13 @@ def _runs(site: Site, entry: Running) -> Runs:
 def _start(site: Site, viewer: Viewer, partition: str, entry: Pending) -> Start:
     row = row_of(site, partition, entry)
     decision = None if row.decision is None else site.row_of(row.decision, viewer)
-    said = site.view.seen.snapshot.predictions.get(entry.job.id)
+    told = queue_row_to_dict(row, site.view.seen)
     return {
         "partition": partition,
         "position": row.position,
-        "waited_s": round(site.view.now_s - entry.since_s, 1),
-        "estimate_s": None if said is None else round(said.duration_s, 1),
-        "estimate_by": "" if said is None else said.duration_source,
+        "waited_s": told["waited_s"],
+        "estimate_s": told["estimate_s"],
+        "estimate_by": told["estimate_by"],
         "starts_in_s": row.starts_in_s,
         "words": starts_words(site, row),
         "obstacles": [] if decision is None else against(decision.reasons),

@@ -19,7 +19,7 @@ from lucid.explain.formatting import duration
 from lucid.explain.queue_rows import forecast_outcome
 from lucid.explain.waste import account_to_dict, total_to_dict
 from lucid.orchestrator.forecast.ranges import SHORT_S
-from lucid.profiler.waste import ADVICE, TITLES, JobAccount, WasteKind, totals
+from lucid.profiler.waste import ADVICE, DAYS, TITLES, JobAccount, WasteKind, totals
 from lucid.setup.doctor_state import check_state
 from lucid.slurm.heartbeat import read_heartbeat
 from lucid.web.pages.shown import HealthPage, Latency, NotShown, Now, PeoplePage, PersonPage, Starts, text
@@ -40,7 +40,7 @@ def people(site: Site, viewer: Viewer, _path: Mapping[str, str], asked: Mapping[
     now = _present(site, viewer)
     return {
         "at_s": site.view.now_s,
-        "days": site.source.settings.efficiency.days,
+        "days": DAYS,
         "text": wanted,
         "own_only": viewer.usage is not Sight.ALL,
         "users": [
@@ -99,7 +99,7 @@ def person(site: Site, viewer: Viewer, path: Mapping[str, str], _asked: Mapping[
     return {
         "at_s": view.now_s,
         "user": user,
-        "days": site.source.settings.efficiency.days,
+        "days": DAYS,
         "total": None if total is None else total_to_dict(total),
         "waiting": waiting,
         "jobs": [account_to_dict(one) for one in accounts[:_JOBS]],

@@ -15,10 +15,11 @@ from click.testing import CliRunner
 from msgspec import structs
 
 from daemon_site import Site
+from lucid.cli.console import answer
 from lucid.cli.learn.report import REALLY, past_week
 from lucid.cli.main import lucidctl
-from lucid.cli.site.efficiency import tell_accounts
-from lucid.config.load import settings_from
+from lucid.cli.site.efficiency import accounts_words
+from lucid.config.load import profiles_folder, settings_from
 from lucid.config.other import EfficiencySettings
 from lucid.core.decision import Plan
 from lucid.core.job import Ended, Job
@@ -26,7 +27,6 @@ from lucid.core.node import Node
 from lucid.core.snapshot import Partition, Snapshot
 from lucid.errors import ConfigError
 from lucid.node.reports import write_summary
-from lucid.places import profiles_folder
 from lucid.profiler.summary import Summary
 from lucid.profiler.use import GpuUse, IdleStretch
 from lucid.profiler.waste import ADVICE, TITLES, WasteKind, idle_since, judge, judged, total_of, totals
@@ -270,13 +270,9 @@ def test_limits_are_judged_over_several_jobs_that_completed() -> None:
     assert all(not account.waste for account in judged(uses[:2], RULES))
     assert all(not account.waste for account in judged([structs.replace(one, state="FAILED") for one in uses], RULES))
     one_needs_it = [*uses, structs.replace(uses[0], job_id="long", end_s=uses[0].begin_s + 30 * H)]
-    assert all(not account.waste for account in judged(one_needs_it, replace_limit(one_needs_it)))
+    assert all(not account.waste for account in judged(one_needs_it, RULES))
     found = judged(uses, RULES)
     assert found[0].wasted_gpu_h == 0.0, "the hours went to others"
-
-
-def replace_limit(_: object) -> EfficiencySettings:
-    return RULES.model_copy(update={"least_measured": 0.01})
 
 
 def test_sums_and_shares() -> None:
@@ -297,7 +293,8 @@ def test_sums_and_shares() -> None:
 def test_the_table_says_no_limit_where_there_was_none(capsys: pytest.CaptureFixture[str]) -> None:
     limited = structs.replace(MadeJob("a", [at_work(2 * H)], user="bob").job_use(), time_limit_s=4 * H)
     endless = structs.replace(MadeJob("b", [at_work(2 * H)], user="cyd").job_use(), time_limit_s=None)
-    tell_accounts(judged([limited, endless, structs.replace(endless, job_id="c", user="bob")], RULES), 7.0, "user")
+    accounts = judged([limited, endless, structs.replace(endless, job_id="c", user="bob")], RULES)
+    answer(None, False, accounts_words(accounts, 7.0, "user"))
     lines = {line.split()[1]: line for line in capsys.readouterr().out.splitlines() if len(line.split()) > 1}
     assert "4.0 (1 without limit)" in lines["bob"]
     assert "no limit" in lines["cyd"]
@@ -317,7 +314,7 @@ def test_energy_and_host_memory_are_summed_where_they_were_counted(capsys: pytes
     bob, cyd = sorted(totals(accounts, lambda one: one.job.user), key=lambda one: one.name)
     assert (bob.energy_kwh, bob.host_asked_gib, bob.host_peak_gib) == (1.0, 8.0, 2.0)
     assert (cyd.energy_kwh, cyd.host_asked_gib) == (None, 0.0)
-    tell_accounts(accounts, 7.0, "user")
+    answer(None, False, accounts_words(accounts, 7.0, "user"))
     lines = {line.split()[1]: line for line in capsys.readouterr().out.splitlines() if len(line.split()) > 1}
     assert "1.0" in lines["bob"]
     assert "25%" in lines["bob"]

@@ -39,8 +39,9 @@ from lucid.orchestrator.policies.rounds import pollux
 from lucid.orchestrator.policies.rounds.genetic import Objective, SearchOptions, SearchResult, search
 from lucid.orchestrator.policies.rounds.goodput import BatchLimits, GradParams
 from lucid.orchestrator.rounds import Round
+from lucid.simulator.cluster.application import Application
 from lucid.simulator.cluster.state import JobOutcome
-from lucid.simulator.cluster.training import AppLearning, Application
+from lucid.simulator.cluster.training import AppLearning
 from lucid.simulator.cluster.truth import OraclePredictor
 from lucid.simulator.engine import run
 from lucid.simulator.traces.record import Trace, TraceJob

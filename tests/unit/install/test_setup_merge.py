@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 
 from lucid.core.placement import hosts_in
 from lucid.errors import ConfigError
-from lucid.setup.check import check_installation
 from lucid.setup.conf_text import Edit, edited, read_texts, statements_of, with_values
-from lucid.setup.install import NEW_TOML, install_files, with_keys
+from lucid.setup.install import NEW_TOML, check_installation, install_files, with_keys
 from lucid.setup.merge import Merged, merge_pack
 from lucid.setup.nodes import host_list
 from lucid.setup.render import addresses, plugin_conf

@@ -430,7 +430,7 @@ def test_all_wait_by_every_policy(name: str, how: str) -> None:
 
 @pytest.mark.parametrize("gain", [0.3, 0.9])
 def test_all_wait_where_estimates_rank_under_live_defaults(gain: float) -> None:
-    rules = with_defaults(settings(), LIVE_DEFAULTS)
+    rules = with_defaults(settings(), LIVE_DEFAULTS, frozenset())
     scene = replace(snap(100.0, part((), [ONE, TWO, WIDE])), trust={"": Unranked("", 50, gain, 0.3)})
     made = make_policy("lucid", rules, FixedPredictor()).plan(scene).partitions["vc"]
     assert {job: type(decision) for job, decision in made.decisions.items()} == dict.fromkeys("123", Hold)

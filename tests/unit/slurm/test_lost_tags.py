@@ -114,10 +114,10 @@ def test_job_number_user_and_submit_time_decide_whose_it_is(how: str) -> None:
 
 def test_jobs_whose_tag_is_lost_are_told() -> None:
     s = ran(SITES)
-    assert s.cluster.lost_tags() == ["1"]
+    assert s.cluster.status()["lost_tags"] == ["1"]
     s.slurm._set("1", admin_comment=MINE)
     s.look()
-    assert s.cluster.lost_tags() == []
+    assert s.cluster.status()["lost_tags"] == []
 
 
 def entries(folder: Path) -> dict[int, str]:
@@ -208,10 +208,10 @@ def test_what_cannot_be_listed_is_not_held(tmp_path: Path) -> None:
     assert "ours cannot be written" in (s.do("1", Requeue(WHY)) or "")
     assert s.slurm.records["1"].state == "RUNNING"
     assert s.cluster.notes["1"] == before
-    assert "ours cannot be written" in s.cluster.list_trouble
+    assert "ours cannot be written" in s.cluster.status()["list_trouble"]
     (tmp_path / "ours").rmdir()
     assert s.do("1", Requeue(WHY)) is None
-    assert not s.cluster.list_trouble
+    assert not s.cluster.status()["list_trouble"]
 
 
 def test_what_has_left_leaves_the_list(tmp_path: Path) -> None:

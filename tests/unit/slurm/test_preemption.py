@@ -448,7 +448,7 @@ def test_only_jobs_that_lucid_can_requeue_for_others_share_gpus(
     stage.slurm.submit("a", "scav", **changes)
     stage.cluster.observe()
     record = stage.slurm.records["a"]
-    job = stage.cluster._viewer.job(record, None, stage.cluster.facts)
+    job = stage.cluster._viewer.jobs.job(record, None, stage.cluster.facts)
     assert job.shareable is shares
     assert ("preempted" in job.whole_because) is not shares
 

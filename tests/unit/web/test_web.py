@@ -6,6 +6,7 @@ import json
 import os
 import re
 import socket
+import sys
 import threading
 import time
 import tomllib
@@ -18,8 +19,8 @@ import pytest
 import yaml
 from msgspec import structs
 
-from lucid.config.load import Settings
-from lucid.config.other import Anonymous, Others, WebSettings
+from lucid.config.load import Settings, settings_from
+from lucid.config.other import Anonymous, Others
 from lucid.core.job import Ended
 from lucid.daemon.reporting.public_view import PrivateData
 from lucid.daemon.reporting.starts import StartsAhead
@@ -107,15 +108,14 @@ def test_filters_and_order_stand_in_the_address(pages: Pages) -> None:
     assert client.get("/queue", params={"page": "x", "least": "-1", "sort": "nonsense"}).status_code == 200
 
 
-def test_a_page_of_the_queue_has_so_many_rows(tmp_path: Path) -> None:
+def test_a_page_of_the_queue_has_so_many_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pages = Pages(tmp_path)
     for number in range(20, 40):
         pages.slurm.submit(str(number), 4, run_s=3000.0, user="ada")
     pages.slurm.turns(10.0)
     pages.source._next_s = 0.0  # however long the first look took
     pages.source.poll()
-    pages.settings = pages.settings.model_copy(update={"web": pages.web.model_copy(update={"rows": 10})})
-    pages.source.settings = pages.settings
+    monkeypatch.setattr(sys.modules["lucid.web.pages.queue"], "ROWS", 10)
     client = pages.client("root-ish")
     first, second = (client.get("/queue.json", params={"page": at}).json() for at in (1, 2))
     assert first["pages"] == -(-first["of"] // 10) >= 2
@@ -149,8 +149,7 @@ def test_what_is_not_there_is_not_found(pages: Pages) -> None:
 
 
 def test_without_a_store_the_pages_say_so(tmp_path: Path) -> None:
-    settings = Settings().model_copy(update={"web": WebSettings(anonymous=Anonymous.EVERYTHING)})
-    settings = settings.model_copy(update={"daemon": settings.daemon.model_copy(update={"state_dir": str(tmp_path)})})
+    settings = Settings().changed({"web.anonymous": Anonymous.EVERYTHING, "daemon.state_dir": str(tmp_path)})
     source = Source(settings, tmp_path / "lucid.toml")
     source.poll()
     answer = WebClient(build_app(source)).get("/")
@@ -353,7 +352,7 @@ def test_who_looks(
     jobs: Sight,
     usage: Sight,
 ) -> None:
-    found = viewer_of(WebSettings(**web), client, headers, private, own_uid=4711)
+    found = viewer_of(settings_from({"web": web}, "a test").web, client, headers, private, own_uid=4711)
     assert (found.name, found.jobs, found.usage) == (name, jobs, usage)
 
 

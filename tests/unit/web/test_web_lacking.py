@@ -43,8 +43,8 @@ Way = tuple[str, ...]
 
 def source_of(settings: Settings, folder: Path, now_s: float) -> Source:
     """What the pages see of the store in this folder."""
-    daemon = settings.daemon.model_copy(update={"state_dir": str(folder)})
-    source = Source(settings.model_copy(update={"web": WEB, "daemon": daemon}), folder / "lucid.toml", lambda: now_s)
+    settings = settings.changed({"web": WEB, "daemon.state_dir": str(folder)})
+    source = Source(settings, folder / "lucid.toml", lambda: now_s)
     source.poll()
     source.account()
     return source

@@ -38,8 +38,9 @@ from lucid.orchestrator.policies.muri.interleave import (
     MuriJob,
     Overhead,
 )
-from lucid.orchestrator.policies.muri.live import Line, LiveRules, Turns, member_speeds, plan_live
+from lucid.orchestrator.policies.muri.live import Line, LiveRules, member_speeds, plan_live
 from lucid.orchestrator.policies.muri.placement import Place, Placed, arrange, moves
+from lucid.orchestrator.policies.muri.seen import Turns
 from lucid.orchestrator.policies.queue import attained_s
 from lucid.orchestrator.policy import PartitionPolicy, PolicyRules
 
