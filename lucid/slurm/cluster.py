@@ -32,7 +32,7 @@ from lucid.slurm.elastic.reports import Trouble
 from lucid.slurm.own.release import not_yet
 from lucid.slurm.own.state import ASSIGNED, JobState
 from lucid.slurm.own.waits import parked
-from lucid.slurm.records.configuration import NO_NETWORK, FairShares, QosTiers, with_network
+from lucid.slurm.records.configuration import NO_NETWORK, FairShares, Kept, with_network
 from lucid.slurm.records.job import SlurmJob, SlurmNode, numbers_unread, tells_all, without_unread
 from lucid.slurm.records.preemption import NO_PREEMPTION
 from lucid.slurm.records.request import JobDefaults
@@ -54,8 +54,6 @@ PLACEHOLDER_S = 900.0
 long after lucidd is gone for good the GPU is Slurm's again."""
 _REUSE_PROFILES_DAYS = 30.0
 """A job of the same user, name and GPU count measured since then is not profiled again."""
-_NETWORK_EVERY_S = 600.0
-"""Seconds between reads of the topology, which only a new configuration changes."""
 _DEFAULTS_EVERY_S = 120.0
 """Seconds between reads of JobDefaults, which only a new configuration changes."""
 _SHUT_EVERY_S, _SAID_EVERY_S = 10.0, 2.0
@@ -137,9 +135,8 @@ class SlurmCluster:
         self._machines = NodePolls(client, store, slurm.nodes_every_s)
         self._defaults: Mapping[str, JobDefaults] | None = None
         self._defaults_at_s = float("-inf")
-        self._tiers = QosTiers(client.qos_priorities)
-        self._network = NO_NETWORK
-        self._network_at_s = float("-inf")
+        self._tiers: Kept[Mapping[str, int]] = Kept(client.qos_priorities, {})
+        self._network = Kept(client.network, NO_NETWORK)
         self._preemption = NO_PREEMPTION
         self._notes = self._writer.notes
         self._ended_reported: set[str] = set()
@@ -198,11 +195,11 @@ class SlurmCluster:
             every = self._client.jobs()
         now_s = self._clock.now_s()
         jobs = self.placeholders.others(every, now_s)
-        self._read_network(now_s)
+        network = self._network(now_s)
         machines = self._machines.poll(jobs, now_s)
         if self._closings.update(jobs, machines, now_s):
             machines = self._machines.poll(jobs, now_s, fresh=True)
-        machines = with_network(machines, self._network)
+        machines = with_network(machines, network)
         noted = ((job, self._notes.get(job.id)) for job in jobs)
         self._forget([job.id for job, note in noted if note is not None and not job.unread and of_another(job, note)])
         jobs = self._writer.ours.restored(jobs, self._notes)
@@ -227,7 +224,7 @@ class SlurmCluster:
             self._defaults,
             pool,
             tiers=self._tiers(now_s) if waits else self._facts.tiers,
-            switch_wait_s=self._network.max_wait_s,
+            switch_wait_s=network.max_wait_s,
             windows=self._closings.windows(now_s),
             preemption=self._preemption,
             gpus_out=_by_node(self._left_out, machines),
@@ -256,18 +253,6 @@ class SlurmCluster:
         rooms = {*packs, *(self._daemon.rooms if packs else ())}
         packed = {node.name for node in machines if not node.partitions.isdisjoint(rooms)}
         return {name: out for name, out in found.items() if out.node in packed}
-
-    def _read_network(self, now_s: float) -> None:
-        """Read the switches above the nodes. If they cannot be read, the earlier ones stay."""
-        if 0 <= now_s - self._network_at_s < _NETWORK_EVERY_S:
-            return
-        self._network_at_s = now_s
-        try:
-            self._network = self._client.network()
-        except ClusterUnavailable:
-            raise
-        except ClusterError:
-            return
 
     def _read_defaults(self, now_s: float, said: Set[str]) -> None:
         """Read what partitions give to each GPU, which jobs may preempt which, and whether jobs of a partition may

@@ -55,7 +55,7 @@ from lucid.orchestrator.order.starvation_bound import Turn
 from lucid.orchestrator.policies import queue as queue_policies
 from lucid.orchestrator.policies.lucid.plain import WaitQueue, mostly_large
 from lucid.orchestrator.registry import known_policies
-from lucid.slurm.records.configuration import QosTiers, tiers_from
+from lucid.slurm.records.configuration import Kept, tiers_from
 from lucid.store.sqlite import SqliteStore
 from lucid.store.view import view_from, view_to_dict
 from scenes.slurm import MINE, Scene
@@ -557,7 +557,7 @@ def test_what_was_read_before_counts_where_it_cannot_be_read() -> None:
             raise found
         return found
 
-    tiers = QosTiers(ask)
+    tiers = Kept(ask, {})
     assert [tiers(at_s) for at_s in (0.0, 300.0, 700.0, 1400.0)] == [{"a": 1}, {"a": 1}, {"a": 1}, {"a": 2}]
     answers[:] = [ClusterUnavailable("down")]
     with pytest.raises(ClusterUnavailable):
