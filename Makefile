@@ -80,7 +80,7 @@ lock: $(TOOLS) ## work out requirements-dev.lock anew: every package of the envi
 	$(TOOLS_BIN)/uv pip compile --quiet --native-tls --universal --python-version 3.11 --generate-hashes \
 	  --no-emit-index-url --custom-compile-command "make lock" $(addprefix --extra ,$(PACKED)) -c $(LOCK) \
 	  --no-annotate -o requirements.lock pyproject.toml
-	$(TOOLS_BIN)/python -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["node"])' | \
+	$(TOOLS_BIN)/python -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["node"], sep="\n")' | \
 	  $(TOOLS_BIN)/uv pip compile --quiet --native-tls --universal --python-version 3.11 --generate-hashes \
 	  --no-emit-index-url --custom-compile-command "make lock" -c $(LOCK) --no-annotate -o requirements-node.lock -
 

@@ -6,8 +6,9 @@ from collections.abc import Iterator, Sequence
 from math import ceil, inf
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from msgspec import Struct
+
 from lucid.binder.candidates import Candidate
-from lucid.core.frozen import frozen_dataclass
 from lucid.core.job import Job, JobProfile, Pending, Restarts, may_restart
 from lucid.core.ledger import Ledger
 from lucid.core.ports import PairSpeeds, Predictor
@@ -30,6 +31,10 @@ if TYPE_CHECKING:
 _SPEED_ERROR: Final = 0.15
 """How much slower than expected a pair may turn out: the worst plausible error of a measured pair model."""
 
+LEAST_WORK: Final = 1.1
+"""A job that would otherwise wait takes a partner slower than ``least_pair_speed`` at once where the speeds of both
+add up to this: the two then do more than one after the other. Else it must be expected to end before its partner, and
+waits before for what is missing of it, times twice as long as it would run there."""
 _WAITS_TIMES: Final = 2.0
 _LEAST_SPEED: Final = 0.01
 _JUDGE_AGAIN_S: Final = 60.0
@@ -52,8 +57,7 @@ class Verdict(NamedTuple):
         return len(ORDER) if self.reasons[-1] else ORDER.index(type(self.reasons[-1]))
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class Guest:
+class Guest(Struct, frozen=True):
     """A job that looks for a partner, under which capacity and at what least speed of either. ``waits``: it would
     otherwise wait, and has done so since ``since_s``; then ``duration_s`` is its expected run time alone."""
 
@@ -125,7 +129,7 @@ class Comparisons:
         yield PairSpeed(other_id, own, its, guest.floor, self._predictor.name, found == "failed")
         speeds = found if isinstance(found, tuple) else (1.0, 1.0)
         # above both limits it says nothing
-        if guest.waits and sum(speeds) < max(settings.waiting_pair_work, settings.least_pair_speed * 2):
+        if guest.waits and sum(speeds) < max(LEAST_WORK, settings.least_pair_speed * 2):
             work = self._work(guest, other, *speeds)
             if not work:
                 self._note_changes(guest, other, work)
@@ -142,14 +146,14 @@ class Comparisons:
         """The comparison that says whether a waiting job takes this partner, by what the two do together, or by how
         long it has waited."""
         needs_s = self._needs_s(guest, own, its) if _ends_first(guest, other, own, its) else None
-        least, waited_s = self._settings.waiting_pair_work, self._now_s - guest.since_s
-        return PairWork(other.entry.job.id, own + its, least, waited_s, needs_s)
+        waited_s = self._now_s - guest.since_s
+        return PairWork(other.entry.job.id, own + its, LEAST_WORK, waited_s, needs_s)
 
     def _needs_s(self, guest: Guest, own: float, its: float) -> float:
         """How long the job must have waited to take this partner. At half speed each a pair saves nothing, and the
         job delays its partner by as long as it runs: that pays only if it would wait for long. What has lasted for a
         time is expected to last for as long again."""
-        missing = max(self._settings.waiting_pair_work - own - its, 0.0)
+        missing = max(LEAST_WORK - own - its, 0.0)
         if not missing:
             return 0.0
         needs_s = _WAITS_TIMES * missing * guest.duration_s / max(own, _LEAST_SPEED)

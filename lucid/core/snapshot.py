@@ -12,7 +12,9 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Generic, TypeVar
 from weakref import ref
 
-from lucid.core.frozen import frozen_dataclass
+import msgspec
+from msgspec import Struct
+
 from lucid.core.job import Ended, Pending, Running
 from lucid.core.names import Shown
 from lucid.core.node import Node, Window
@@ -20,15 +22,14 @@ from lucid.core.prediction import Prediction
 from lucid.core.reasons.queue import Unranked
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class ArrivalForecast:
+class ArrivalForecast(Struct, frozen=True):
     """GPUs expected to be submitted per hour, in the hours to come.
 
     ``gpus_per_hour``: by VC. ``profiled_per_hour``: GPUs of all VCs that go through profiling nodes first. ``by``:
     the forecaster (``seasonal means``, ``throughput v3``), empty where there is none."""
 
     by: str = ""
-    gpus_per_hour: Mapping[str, float] = field(default_factory=dict)
+    gpus_per_hour: Mapping[str, float] = msgspec.field(default_factory=dict)
     profiled_per_hour: float = 0.0
 
     def per_hour(self, *vcs: str) -> float:
@@ -41,8 +42,7 @@ WAITING_ORDER = attrgetter("since_s", "job.submit_s", "job.rank")
 """The key by which ``Partition.pending`` is in order."""
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class Changes(Generic[_Entry]):
+class Changes(Struct, Generic[_Entry], frozen=True):
     """The entries that differ between a collection and an earlier one: ``came`` were not in the earlier one, ``went``
     are no longer here. Both by identity: a changed entry came, and its predecessor went."""
 
@@ -169,8 +169,7 @@ class Snapshot:
         return None
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class Seen:
+class Seen(Struct, frozen=True):
     """One window, the nodes of the partition that it closes, and the running jobs on them that may last into it."""
 
     window: Window

@@ -8,13 +8,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict
 
+from msgspec import Struct
+
+from lucid.config.load import load_settings
 from lucid.core.decision import DecisionRow
-from lucid.core.frozen import frozen_dataclass
 from lucid.core.job import Job, Pending
 from lucid.core.reasons.queue import Reserved
-from lucid.daemon.reporting.last_plan import StoredPlan, stored_plan, stored_snapshot_data
+from lucid.daemon.reporting.last_plan import StoredPlan, stored_plan, stored_view
 from lucid.daemon.reporting.public_view import Published
-from lucid.daemon.reporting.settings import published_settings
 from lucid.daemon.reporting.starts import STARTS, StartsAhead, as_foreseen, starts_from_view
 from lucid.explain.formatting import duration, gpus, when
 from lucid.explain.reasons import short_words
@@ -27,8 +28,7 @@ if TYPE_CHECKING:
     from lucid.orchestrator.forecast.ranges import StartForecast
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class QueueRow:
+class QueueRow(Struct, frozen=True):
     """One waiting job. ``position``: its place in the order in which the policy served the partition's jobs, from 1;
     ``None`` where it starts, or moves on, elsewhere. ``starts_in_s``: seconds until its next start, early, likely and
     late (``expected_start``); ``None`` where no start is foreseen."""
@@ -256,14 +256,14 @@ def read_stored_starts(store: SqliteStore | Published, config: Path) -> tuple[St
     """The plan, and when the waiting jobs are expected to start: as lucidd foresaw it, or planned ahead here where
     that does not hold for the stored plan. ``config``: lucidd's configuration file.
 
-    Raises: ConfigError, StoreError: as ``stored_snapshot_data`` and ``stored_plan``."""
-    data = stored_snapshot_data(store)
-    seen = stored_plan(store, data)
+    Raises: ConfigError, StoreError: as ``stored_view``."""
+    view = stored_view(store)
+    seen = stored_plan(store, view)
     told = starts_from_view(store.view(STARTS), seen.snapshot, seen.plan)
     if told is not None:
         return replace(seen, plan=as_foreseen(seen.plan, told)), told
     from lucid.daemon.reporting.replan import last_plan  # all that planning takes
 
-    last = last_plan(store, data)
-    told = last.starts(published_settings(config), config)
+    last = last_plan(store, view)
+    told = last.starts(load_settings(config), config)
     return replace(last, plan=as_foreseen(last.plan, told)), told

@@ -7,10 +7,12 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from msgspec import Struct
+
+from lucid.config.load import Settings
 from lucid.core.decision import DecisionRow, Plan, Start, verb_of
-from lucid.core.frozen import frozen_dataclass
 from lucid.core.job import Pending
 from lucid.core.snapshot import Snapshot
 from lucid.daemon.reporting.last_plan import row_in
@@ -20,11 +22,6 @@ from lucid.errors import ConfigError, did_you_mean
 from lucid.explain.queue_rows import row_starts, waiting_row
 from lucid.explain.reasons import decision_line, ends_in_time_s, limit_words
 from lucid.explain.story import row_to_dict
-from lucid.places import PublishedSettings
-
-if TYPE_CHECKING:
-    from lucid.config.load import Settings
-
 
 _AS_IT_IS = "as it is"
 
@@ -34,8 +31,7 @@ _OTHER = (
 )
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class Changes:
+class Changes(Struct, frozen=True):
     """The changed request of the job. With nothing set, all that may help is tried (``_tries``)."""
 
     gpus: int | None = None
@@ -44,8 +40,7 @@ class Changes:
     limit_s: float | None = None
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class WhyNot:
+class WhyNot(Struct, frozen=True):
     """The answers. ``rows``: the decision as it is, and as it would be, each with its words; ``None`` where nothing
     is decided. ``agrees``: whether planning again gives lucidd's own plan; if not, nothing can be said of other
     plans. ``starts``: when the job is expected to start, in seconds and in words. ``kinds``: what was changed,
@@ -90,7 +85,7 @@ class WhyNot:
 
 def asked_again(
     last: LastPlan,
-    settings: Settings | PublishedSettings,
+    settings: Settings,
     config: Path,
     job_id: str,
     changes: Changes,

@@ -7,15 +7,12 @@ from bisect import bisect_left, insort
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from math import exp, fsum, log
-from typing import TYPE_CHECKING, Final, Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
+from lucid.config.policy import PolicySettings
 from lucid.core.job import Ended, Job, JobProfile
 from lucid.core.prediction import JUMBO, Prediction
 from lucid.models.duration.features import LOG_OFFSET_S
-
-if TYPE_CHECKING:
-    from lucid.config.policy import PolicySettings
-
 
 _Group = TypeVar("_Group")
 

@@ -11,7 +11,10 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, get_args
+
+from msgspec import structs
 
 from lucid.core.decision import Action, Decision, Hold, PartitionPlan, Plan, Requeue, Start, earliest
 from lucid.core.gpu import GpuOut
@@ -36,11 +39,11 @@ def with_boots(partition: Partition, made: PartitionPlan, now_s: float) -> Parti
             if mine:
                 last = max(mine, key=lambda node: node.delay_s(now_s))
                 boots = Boots(last.name, last.boots_since_s is None, last.delay_s(now_s), len(mine) - 1)
-                told[action.job_id] = replace(action.decision, reasons=(*action.decision.reasons, boots))
+                told[action.job_id] = structs.replace(action.decision, reasons=(*action.decision.reasons, boots))
     if not told:
         return made
     actions = tuple(Action(a.job_id, a.partition, told.get(a.job_id, a.decision)) for a in made.actions)
-    return replace(made, decisions={**made.decisions, **told}, actions=actions)
+    return structs.replace(made, decisions={**made.decisions, **told}, actions=actions)
 
 
 def bad_gpu_of(entry: Running, partition: Partition) -> GpuOut | None:
@@ -69,7 +72,7 @@ def off_bad_gpus(plan: PartitionPlan, partition: Partition) -> PartitionPlan:
         why = GpusOut(1, out.node, out.index, out.since_s, out.words, out.by)
         decisions[entry.job.id] = leaves = Requeue((why,))
         actions.append(Action(entry.job.id, partition.name, leaves))
-    return replace(plan, decisions=decisions, actions=tuple(actions))
+    return structs.replace(plan, decisions=decisions, actions=tuple(actions))
 
 
 Preempts = Literal["nobody", "elastic", "anybody"]
@@ -208,6 +211,9 @@ PolicyFactory = Callable[["PolicySettings", Predictor], Policy]
 """Makes a policy from the settings; the predictor is for questions about pairs."""
 
 
+_BARRED = attrgetter("barred")
+
+
 class PartitionPolicy(ABC):
     """Base of policies that plan each partition by itself.
 
@@ -224,8 +230,9 @@ class PartitionPolicy(ABC):
     def __init__(self) -> None:
         self._open: dict[str, tuple[Partition, Partition]] = {}
         """By name, the partition as it is and without the jobs that Slurm bars."""
-        self._kept: dict[str, tuple[Partition, tuple[object, ...], PartitionPlan]] = {}
-        """By name, the partition as it is, what else its plan depends on, and the plan."""
+        self._kept: dict[str, tuple[Partition, tuple[object, ...], PartitionPlan, bool]] = {}
+        """By name, the partition as it is, what else its plan depends on, the plan, and whether all its nodes are
+        whole, always open, awake, and below no known switches."""
 
     def profiled(self, job: Job) -> bool:  # noqa: ARG002 - part of the protocol
         """False: most policies profile nothing."""
@@ -234,11 +241,10 @@ class PartitionPolicy(ABC):
     def plan(self, snapshot: Snapshot) -> Plan:
         """Plan every partition that has changed or is due. Jobs that Slurm bars wait, whatever the policy."""
         now_s, whole, parts = snapshot.now_s, snapshot.partitions, dict[str, PartitionPlan]()
-        snapshot = self._without_barred(snapshot)
+        snapshot, alone = self._without_barred(snapshot), self.plans_alone
         for name, partition in snapshot.partitions.items():
             kept = self._kept.get(name)
-            alone = self.plans_alone and not partition.profiling
-            others = () if alone else self.depends_on(partition, snapshot)
+            others = () if alone and not partition.profiling else self.depends_on(partition, snapshot)
             if (
                 kept is not None
                 and kept[0] is whole[name]
@@ -252,10 +258,15 @@ class PartitionPolicy(ABC):
                 part = self.plan_partition(partition, snapshot)
             else:
                 part = self.guard(self.plan_partition, partition, snapshot)
-            part = _with_nodes(off_bad_gpus(part, partition), partition, now_s)
+            if kept is not None and kept[0].nodes is partition.nodes:
+                plain = kept[3]
+            else:
+                plain = not any(n.left_out or n.boot_s or n.windows or n.switches for n in partition.nodes)
+            if not plain:
+                part = _with_nodes(off_bad_gpus(part, partition), partition, now_s)
             if partition is not whole[name]:
-                part = replace(part, decisions={**part.decisions, **_bars(whole[name])})
-            self._kept[name] = (whole[name], others, part)
+                part = structs.replace(part, decisions={**part.decisions, **_bars(whole[name])})
+            self._kept[name] = (whole[name], others, part, plain)
             parts[name] = part
         return Plan(now_s, parts)
 
@@ -265,10 +276,11 @@ class PartitionPolicy(ABC):
         for name, partition in snapshot.partitions.items():
             known = self._open.get(name)
             if known is None or known[0] is not partition:
-                left, looked = partition, partition.listed()
+                left, looked = partition, partition.pending
                 if known is not None and known[1] is known[0]:  # it had none
-                    looked = partition.since(known[0]).came
-                if any(isinstance(entry, Pending) and entry.barred for entry in looked):
+                    came = partition.since(known[0]).came
+                    looked = tuple([entry for entry in came if isinstance(entry, Pending)])
+                if any(map(_BARRED, looked)):
                     left = replace(partition, pending=tuple(entry for entry in partition.pending if not entry.barred))
                 known = self._open[name] = (partition, left)
             if known[1] is not partition:
@@ -311,12 +323,10 @@ def _bars(partition: Partition) -> dict[str, Decision]:
 
 def _with_nodes(part: PartitionPlan, partition: Partition, now_s: float) -> PartitionPlan:
     """The plan, with the boots that its starts wait for, and a wake time when a node opens or closes."""
-    if not any(node.boot_s or node.windows or node.switches for node in partition.nodes):
-        return part
     part = with_boots(partition, part, now_s)
     edge_s = next_edge_s(partition.nodes, now_s)
     asked_s: list[float | None] = []
     if any(node.switches for node in partition.nodes):  # then any switch will do for one of them
         asked_s = [entry.job.switches_until_s for entry in partition.pending if entry.job.most_switches]
     ahead_s = [at_s for at_s in (edge_s, *asked_s) if at_s is not None and now_s < at_s < math.inf]
-    return replace(part, wake_s=earliest(part.wake_s, *ahead_s)) if ahead_s else part
+    return structs.replace(part, wake_s=earliest(part.wake_s, *ahead_s)) if ahead_s else part

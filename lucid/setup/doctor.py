@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from lucid.config.load import Settings
+from lucid.config.load import Settings, profiles_folder
 from lucid.errors import Finding, bad, did_you_mean, warn
 from lucid.node.reports import HealthFolder, health_folder
-from lucid.places import HELD_AT_MOST_S, Mode, profiles_folder
+from lucid.places import HELD_AT_MOST_S, Mode
 from lucid.setup.doctor_slurm import check_config, check_lending, check_power, check_preemption, check_served
 from lucid.setup.site import Check, Look, Site, Table, run
 from lucid.slurm.heartbeat import read_heartbeat

@@ -56,7 +56,9 @@ class Pool:
 @dataclass(frozen=True, slots=True)
 class Lending:
     """The changes for the pool: ``tables`` of lucid.toml, the table that ``leaves`` it, and Slurm's files as they are
-    to be, where they change. The rest is as in ``Plan``."""
+    to be, where they change. ``partition``: the pool's, which slurmctld has to have afterwards; ``gone`` is one that
+    it must not have any more. ``again``: the same options plan the end of the pool's partition once no job is left in
+    it."""
 
     tables: Tables = field(default_factory=dict)
     files: Mapping[Path, str] = field(default_factory=dict)
@@ -88,7 +90,7 @@ def lending_of(
         jobs: Slurm's.
         left: a partition that an earlier run has made and taken out of slurm.conf again, and that Slurm still has."""
     rules, lending = settings.daemon.pool, settings.policy.lending
-    said = lending.mode if "mode" in lending.model_fields_set else ""
+    said = lending.mode if "policy.lending.mode" in settings.given else ""
     if asked == "off":
         ended = _ended(settings, said, texts, jobs)
         return replace(ended, gone=left) if left else ended
@@ -263,12 +265,7 @@ class Plan(Refused):
     wanted: dict[str, str] = field(default_factory=dict)
     node_files: list[tuple[str, str]] = field(default_factory=list)
     """What the nodes need in pack mode: paths and modes."""
-    partition: str = ""
-    """The pool's partition, which slurmctld has to have afterwards. (``gone`` is one that it must not have any
-    more.)"""
-    gone: str = ""
-    again: bool = False
-    """Whether the same options plan the end of the pool's partition once no job is left in it."""
+    lending: Lending = field(default_factory=Lending)
 
     @property
     def empty(self) -> bool:
@@ -352,7 +349,7 @@ def _lending(plan: Plan, root: Path, running: Site, options: Options) -> Lending
     known = rules_of(texts)
     left = next((name for name in options.made if name in running.names and name not in known), "")
     found = lending_of(options.lending, settings, texts, packed, running.nodes, running.jobs, left)
-    plan.partition, plan.gone, plan.again = found.partition, found.gone, found.again
+    plan.lending = found
     plan.notes += found.notes
     plan.refused += found.refused
     return found
@@ -588,8 +585,9 @@ def _in_force(plan: Plan, root: Path, texts: Texts, fresh: Mapping[Path, str], r
     plan.wanted = {key: after[key.lower()] for key in _IN_FORCE if key.lower() in after}
     stale = [key for key, value in plan.wanted.items() if running.config.get(key, "") != value]
     scripts = any(change.path.suffix == ".lua" for change in plan.changes)
-    lacks = plan.partition and plan.partition not in running.names
-    if fresh or stale or scripts or plan.hosts or lacks or plan.gone:
+    pool = plan.lending
+    lacks = pool.partition and pool.partition not in running.names
+    if fresh or stale or scripts or plan.hosts or lacks or pool.gone:
         plan.steps.append(("reconfigure", "scontrol reconfigure, and wait until slurmctld has all of it in force"))
     if plan.hosts:
         plan.notes.append(

@@ -183,7 +183,7 @@ class Look:
 @dataclass(frozen=True)
 class Check(Generic[_S]):
     """``test`` of a subject is false where all is well, else what fills the braces of ``what`` and ``remedy``: each
-    of a tuple, or the value itself. ``{s.name}`` there is of the subject."""
+    of a tuple, or the value itself; of a list each makes a finding. ``{s.name}`` there is of the subject."""
 
     level: str
     test: Callable[[_S], Any]
@@ -192,9 +192,10 @@ class Check(Generic[_S]):
     setup_mends: bool = False
 
     def __call__(self, subject: _S) -> Iterator[Finding]:
-        """The finding, or none."""
-        if said := self.test(subject):
-            values = said if isinstance(said, tuple) else (said,)
+        """What is found."""
+        said = self.test(subject)
+        for one in said if isinstance(said, list) else [said] if said else ():
+            values = one if isinstance(one, tuple) else (one,)
             what, remedy = (text.format(*values, s=subject) for text in (self.what, self.remedy))
             yield Finding(self.level, what, remedy, self.setup_mends)
 

@@ -12,6 +12,8 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from msgspec import structs
+
 from lucid.config.policy import FairnessSettings, MuriSettings, PackingSettings, PolicySettings, ReservationSettings
 from lucid.core.decision import Hold, PartitionPlan
 from lucid.core.job import Job, Pending, Running
@@ -48,7 +50,7 @@ def lengthened(trace: Trace) -> Trace:
     for item in trace.jobs:
         stages = item.stages
         if stages is not None:
-            stages = replace(stages, iteration_s=stages.iteration_s * PUBLISHED.solo)
+            stages = structs.replace(stages, iteration_s=stages.iteration_s * PUBLISHED.solo)
         jobs.append(replace(item, duration_s=item.duration_s * PUBLISHED.solo, stages=stages))
     return replace(trace, jobs=tuple(jobs))
 
@@ -176,7 +178,7 @@ class ThreeQueueTiresias(PartitionPolicy):
 
 def published_policy(policy: Policy, settings: MuriSettings) -> Policy:
     """The published variant of a policy; a policy that Muri's simulator lacks, as it is."""
-    alone = settings.model_copy(update={"group_size": 1, "unpack": False})
+    alone = settings.changed({"group_size": 1, "unpack": False})
     if policy.name == "srtf":
         return PublishedMuri("srtf", _SHORTEST, alone)
     if policy.name == "srsf":
@@ -234,7 +236,7 @@ def published_lucid(
     late = ticked(trace, "lucid")
     rest = replace(late, jobs=tuple(item for item in late.jobs if item.job.id not in over))
     policy_settings = PolicySettings(
-        profiling=parts.profiling.model_copy(update={"enabled": False}),
+        profiling=parts.profiling.changed({"enabled": False}),
         packing=PackingSettings(
             partner="first", least_pair_speed=0.0, least_partner_remaining_s=0.0, priority_ratio=2.0, when_calm=True
         ),

@@ -19,6 +19,7 @@ from lucid.models.history import NEWEST, HistoryPredictor, naive_for
 from lucid.models.packing.pair_memory import PairMemory, WithMemory
 from lucid.models.throughput.forecaster import LearnedForecaster
 from lucid.models.throughput.model import ArrivalForecaster, ThroughputModel
+from lucid.orchestrator.policies.backfill import CALC_PERIOD_S
 from lucid.orchestrator.policies.muri.policy import MuriPolicy
 from lucid.orchestrator.policy import Policy, rules_of
 from lucid.orchestrator.registry import ESTIMATES, Estimates, find_policy, make_policy
@@ -27,7 +28,7 @@ from lucid.simulator.cluster.jobs import Parts
 from lucid.simulator.cluster.lending import lending_costs
 from lucid.simulator.cluster.nodes import Outages
 from lucid.simulator.cluster.truth import ContentionTruth, Interference, Interleaving, OraclePredictor
-from lucid.simulator.cluster.usage import NoUsage, UsageBook
+from lucid.simulator.cluster.usage import HALF_LIFE_S, NoUsage, UsageBook
 from lucid.simulator.engine import Progress, Run, run
 from lucid.simulator.layout import NodeShape, build_layout, lend_profiling_nodes, sized_vcs
 from lucid.simulator.predictors import (
@@ -105,9 +106,10 @@ class Scenario:
         profiling = self.settings.policy.profiling
         if self.semantics.published or self.profiling_nodes is not None:
             return ""
-        if "enabled" not in profiling.model_fields_set and not any(item.profile for item in self.trace.jobs):
+        unsaid = "policy.profiling.enabled" not in self.settings.given
+        if unsaid and not any(item.profile for item in self.trace.jobs):
             return "no job is profiled first, and no node set aside for that: the trace has no GPU readings"
-        if "enabled" not in profiling.model_fields_set and sum(map(len, self.layout().values())) <= _FEW_NODES:
+        if unsaid and sum(map(len, self.layout().values())) <= _FEW_NODES:
             return "no job is profiled first: a node set aside for that would be a quarter of the cluster or more"
         if profiling.enabled and not lend_profiling_nodes(self.layout(), self.trace, None)[1]:
             return "no job is profiled first: no VC can spare a node for that"
@@ -211,14 +213,13 @@ def simulate(
     memory = PairMemory() if scenario.remember_pairs or semantics is Semantics.AS_LIVE else None
     if memory is not None:
         predictor = WithMemory(predictor, memory)
-    rules = with_defaults(settings.policy, scenario.trace.evaluated_with)
-    if semantics is Semantics.AS_LIVE:
-        rules = with_defaults(rules, LIVE_DEFAULTS)
+    as_live = LIVE_DEFAULTS if semantics is Semantics.AS_LIVE else {}
+    rules = with_defaults(settings.policy, {**scenario.trace.evaluated_with, **as_live}, settings.given)
     if scenario.not_profiled:
-        rules = rules.model_copy(update={"profiling": rules.profiling.model_copy(update={"enabled": False})})
+        rules = rules.changed({"profiling.enabled": False})
     made = make_policy(policy, rules, predictor)
     if scenario.lends and rules_of(made).borrows:
-        rules = with_defaults(rules, {"lending": {"mode": "borrow"}})
+        rules = with_defaults(rules, {"lending.mode": "borrow"}, settings.given)
         made = make_policy(policy, rules, predictor)
     if rules.lending.mode != "off" and not rules_of(made).quotas:
         raise ConfigError(f"policy {policy!r} knows no quotas: it cannot run with lending (policy.lending.mode)")
@@ -255,8 +256,7 @@ def with_promise(scenario: Scenario, found: Run, progress: Progress | None = Non
     policy = scenario.settings.policy
     if not found.lent or not rules_of(make_policy(found.policy, policy, HistoryPredictor())).borrows:
         return found
-    off = policy.model_copy(update={"lending": policy.lending.model_copy(update={"mode": "off"})})
-    settings = scenario.settings.model_copy(update={"policy": off})
+    settings = scenario.settings.changed({"policy.lending.mode": "off"})
     walls = simulate(replace(scenario, settings=settings), found.policy, progress=progress)
     outcomes = ({o.job.id: o for o in run.outcomes} for run in (found, walls))
     return replace(found, promise=lending_costs(*outcomes))
@@ -270,7 +270,7 @@ def _usage(settings: PolicySettings) -> UsageBook:
     fair = settings.fairness
     if fair.share_bound <= 1.0 and not settings.backfill.weight_fair_share:
         return NoUsage()
-    return UsageBook(fair.half_life_s, settings.backfill.calc_period_s, fair.shares)
+    return UsageBook(HALF_LIFE_S, CALC_PERIOD_S, fair.shares)
 
 
 def _interleaving(policy: Policy) -> Interleaving:

@@ -24,5 +24,5 @@ class Semantics(StrEnum):
 
     @property
     def published(self) -> bool:
-        """Whether the published simulator of Lucid is followed."""
+        """Whether it is the one that the published simulator of Lucid has."""
         return self in (Semantics.PUBLISHED, Semantics.PUBLISHED_MENDED)

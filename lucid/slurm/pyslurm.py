@@ -15,7 +15,7 @@ from functools import lru_cache
 from importlib import import_module
 from typing import Any, TypeVar
 
-from lucid.config import SlurmSettings
+from lucid.config.live import SlurmSettings
 from lucid.errors import ClusterUnavailable, ConfigError
 from lucid.left_out import LeftOut
 from lucid.slurm.client import Breaker, Changes, checked_id, declined, guarded

@@ -16,7 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from lucid.config.load import Settings, load_settings
+from lucid.config.load import Settings, load_settings, profiles_folder
 from lucid.core.decision import Plan, row_of
 from lucid.core.job import Ended, Job, JobProfile
 from lucid.core.ports import Applied
@@ -30,7 +30,7 @@ from lucid.models.packing.pair_memory import PairMemory, WithMemory
 from lucid.node.reports import write_summary
 from lucid.orchestrator.cycle import Cycle, CycleResult
 from lucid.orchestrator.planner import PolicyHost
-from lucid.places import Mode, profiles_folder
+from lucid.places import Mode
 from lucid.profiler.summary import Summary
 from lucid.profiler.use import GpuUse, IdleStretch
 from lucid.simulator.cluster.cluster import POOL, Layout, SimulatedCluster

@@ -35,7 +35,6 @@ RULES: dict[str, dict[str, Any]] = {
     "pollux": {"interval_s": ROUND_S, "population": 8, "generations": 4},
     "optimus": {"interval_s": ROUND_S},
     "tiresias": {"threshold_gpu_s": 200.0},
-    "reservation": {"after_wait_s": 50.0},
 }
 MOST_CYCLES = 25
 

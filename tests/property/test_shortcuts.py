@@ -79,7 +79,7 @@ def some_rules(rng: random.Random) -> PolicySettings:
             "partner": rng.choice(["best", "first"]),
         },
         fairness={"share_bound": rng.choice([1.0, 2.0])},
-        reservation={"enabled": rng.random() < 0.5, "after_wait_s": 0.0, "most_share": 0.9},
+        reservation={"enabled": rng.random() < 0.5, "most_share": 0.9},
     )
 
 
@@ -311,10 +311,9 @@ def some_packing(rng: random.Random) -> PackingSettings:
         "unparted_harm": rng.choice([0.0, 0.3, 1.0]),
         "priority_ratio": rng.choice([None, 0.5, 2.0]),
         "least_pair_speed": rng.choice([0.0, 0.54, 0.85, 1.0]),
-        "waiting_pair_work": rng.choice([0.0, 0.57 + 0.53, 1.1, 1.7, 2.0]),
         "least_partner_remaining_s": rng.choice([0.0, 300.0, 1e4]),
     }
-    return some_rules(rng).packing.model_copy(update=limits)
+    return some_rules(rng).packing.changed(limits)
 
 
 def test_a_pair_is_judged_as_the_reasons_tell_it() -> None:
@@ -375,5 +374,5 @@ def test_partings_look_only_at_pairs_with_something_to_look_at() -> None:
     )
     capacity = {"n0": 24576.0}
     for rule in (unpack._unstable, unpack._outgrows, unpack._slowed):
-        assert [*rule(quiet, beside, capacity, 0.9)] == []
-    assert unpack.Partings(0.9, "allowed")(Partition("vc", (Node("n0", 1, 24576),), (), (quiet, beside))) == []
+        assert [*rule(quiet, beside, capacity)] == []
+    assert unpack.Partings("allowed")(Partition("vc", (Node("n0", 1, 24576),), (), (quiet, beside))) == []

@@ -7,18 +7,18 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lucid.cli.console import Table, answer, one_line, stdout_console, table
-from lucid.core.reason import reason_from_dict
+from lucid.config.load import Settings, load_settings
+from lucid.core.codec import to_json
+from lucid.core.reason import Reason
 from lucid.daemon.barrier import lives_in_trouble
 from lucid.daemon.leader import standby_of
 from lucid.daemon.modes import words_of_switches
 from lucid.daemon.plan_errors import words_of_plan_errors
 from lucid.daemon.reporting.public_view import Published
-from lucid.daemon.reporting.settings import published_settings
 from lucid.daemon.reporting.status import words_of_left_out
 from lucid.errors import ConfigError
 from lucid.explain.formatting import ago, duration, when
@@ -39,7 +39,7 @@ from lucid.explain.queue_rows import (
 )
 from lucid.explain.reasons import reason_text, short_words, vc_words, window_dicts, window_words, windows_ahead
 from lucid.explain.story import Story
-from lucid.places import Mode, Placed, PublishedSettings
+from lucid.places import Mode
 from lucid.slurm.heartbeat import read_heartbeat
 from lucid.slurm.view.failed_pairs import KEY as PAIRS_OFF
 from lucid.store.port import Lease, StoreUnreadable, holder_is_dead
@@ -47,7 +47,6 @@ from lucid.store.sqlite import SqliteStore
 from lucid.text import shown
 
 if TYPE_CHECKING:
-    from lucid.config.load import Settings
     from lucid.core.job import Job
     from lucid.core.reasons.queue import Reserved
     from lucid.daemon.reporting.last_plan import StoredPlan
@@ -64,26 +63,13 @@ def live_settings(config: Path) -> Settings:
 
     Raises:
         ConfigError: the file cannot be read, is wrong, or names no partition."""
-    from lucid.config.load import load_settings
-
     settings = load_settings(config)
     if not settings.daemon.partitions:
         raise ConfigError(_NO_PARTITION.format(config))
     return settings
 
 
-def live_published_settings(config: Path) -> PublishedSettings:
-    """The recorded part of lucidd's settings (``PublishedSettings``). If lucidd has not checked this very file, it is
-    checked here.
-
-    Raises: ConfigError: as ``live_settings``."""
-    settings = published_settings(config)
-    if not settings.daemon.partitions:
-        raise ConfigError(_NO_PARTITION.format(config))
-    return settings
-
-
-def live_store(settings: Placed, write: bool = False) -> SqliteStore:
+def live_store(settings: Settings, write: bool = False) -> SqliteStore:
     """The daemon's store.
 
     Raises:
@@ -92,7 +78,7 @@ def live_store(settings: Placed, write: bool = False) -> SqliteStore:
     return SqliteStore(Path(daemon.state_dir) / "lucid.db", read_only=not write, shared=daemon.shared_state)
 
 
-def seen_store(settings: Placed) -> SqliteStore | Published:
+def seen_store(settings: Settings) -> SqliteStore | Published:
     """The daemon's store, or, for users who may not read it, the part that lucidd publishes.
 
     Raises: StoreError: there is none, or nothing is published."""
@@ -113,7 +99,7 @@ _GONE = ("too_old",)
 
 def tell_status(config: Path, as_json: bool) -> None:
     """Carry out ``lucidctl status``."""
-    settings = live_published_settings(config)
+    settings = live_settings(config)
     store = seen_store(settings)
     seen = {key: told for key, told in (store.view("status") or {}).items() if key not in _GONE}
     lease, beat, now_s = store.lease(), read_heartbeat(Path(settings.daemon.heartbeat)), time.time()
@@ -123,7 +109,7 @@ def tell_status(config: Path, as_json: bool) -> None:
         "alive": alive,
         "holder": lease.holder if lease else "",
         "heartbeat_age_s": round(now_s - beat.at_s, 1) if beat else None,
-        "standby": None if waits is None or not waits.stands_by(lease, now_s) else asdict(waits),
+        "standby": None if waits is None or not waits.stands_by(lease, now_s) else to_json(waits),
         "switches": {key: text for key, text in store.settings().items() if not key.startswith(("gpu.", PAIRS_OFF))},
         **seen,
     }
@@ -131,7 +117,7 @@ def tell_status(config: Path, as_json: bool) -> None:
 
 
 def _status_words(
-    settings: PublishedSettings,
+    settings: Settings,
     seen: Mapping[str, Any],
     data: Mapping[str, Any],
     beat: Heartbeat | None,
@@ -166,7 +152,7 @@ def _status_words(
     for job_id, words in (seen.get("doubted") or {}).items():
         yield f"job {shown(job_id)}'s reports do not agree with lucidd's clock: {shown(words)}"
     for one in seen.get("trust", ()):
-        yield shown(reason_text(reason_from_dict(one)))
+        yield shown(reason_text(Reason.from_json(one)))
     if seen.get("no_fair_share"):
         yield f"no fair-share factors: {shown(seen['no_fair_share'])}"
     serving, parts = seen.get("models", {}), seen.get("partitions", {})
@@ -198,7 +184,7 @@ def tell_history(config: Path, days: float, limit: int, as_json: bool) -> None:
     """Carry out ``lucidctl history``."""
     from lucid.daemon.reporting.starts import START_TIMES, start_times_of
 
-    store = live_store(live_published_settings(config))
+    store = live_store(live_settings(config))
     ended = store.ended(time.time() - days * 86400.0)
     rows: list[dict[str, Any]] = []
     known = {one.job_id: one for one in start_times_of(store.view(START_TIMES)).known}
@@ -268,7 +254,7 @@ def tell_start(job_id: str, config: Path, as_json: bool) -> None:
     """Carry out ``lucidctl when JOB``.
 
     Raises: ConfigError: the job does not wait for Lucid."""
-    store, data = seen_store(live_published_settings(config)), {"job": job_id}
+    store, data = seen_store(live_settings(config)), {"job": job_id}
     story = with_expected_start(Story("", ()), data, store, config)
     if "why_now" not in data:
         check_waits_for_lucid(store, job_id)
@@ -284,7 +270,7 @@ _WIDE = 100
 
 def tell_queue(config: Path, as_json: bool) -> None:
     """Carry out ``lucidctl queue``."""
-    store = seen_store(live_published_settings(config))
+    store = seen_store(live_settings(config))
     last, starts = read_stored_starts(store, config)
     snapshot = last.snapshot
     rows = queue_rows(last, starts)

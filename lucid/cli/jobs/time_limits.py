@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from lucid.cli.console import Table, answer, progress, table
-from lucid.cli.jobs.queue import live_published_settings, live_store
+from lucid.cli.jobs.queue import live_settings, live_store
 from lucid.cli.jobs.when import seconds_of
 from lucid.cli.site.efficiency import efficiency_data
+from lucid.config.load import profiles_folder
 from lucid.daemon.reporting.limit_replay import Replayed, replay_limits
 from lucid.daemon.reporting.waste_inputs import job_accounts
 from lucid.errors import ConfigError
@@ -18,8 +19,7 @@ from lucid.explain.formatting import duration
 from lucid.explain.reasons import limit_words
 from lucid.explain.time_limits import LimitRow, earlier_words, limit_rows, limits_to_dict
 from lucid.node.reports import UseFolder
-from lucid.places import profiles_folder
-from lucid.profiler.waste import JobUse, fitting_limits
+from lucid.profiler.waste import DAYS, JobUse, fitting_limits
 from lucid.store.plan_records import record_files, records_folder
 from lucid.text import shown
 
@@ -53,7 +53,7 @@ def tell_time_limits(
 ) -> None:
     """Carry out ``lucidctl efficiency --time-limits``."""
     limit_s = None if limit is None else seconds_of(limit)
-    settings = live_published_settings(config)
+    settings = live_settings(config)
     store = live_store(settings)
     files = record_files(records_folder(settings))
     if not files:
@@ -61,7 +61,7 @@ def tell_time_limits(
             f"no plan is recorded in {records_folder(settings)}: lucidd records its plans while daemon.record_mib "
             "is above 0"
         )
-    days = settings.efficiency.days if days is None else days
+    days = DAYS if days is None else days
     now_s = float((store.view("status") or {}).get("at_s", time.time()))
     accounts = job_accounts(store, UseFolder(profiles_folder(settings)), settings, now_s, days)
 

@@ -8,9 +8,11 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
+from msgspec import structs
+
 from lucid.accounting.values import limit_s
 from lucid.cli.console import answer
-from lucid.cli.jobs.queue import live_published_settings, lives, seen_store
+from lucid.cli.jobs.queue import live_settings, lives, seen_store
 from lucid.core.job import Job, Pending
 from lucid.core.ports import Predictor
 from lucid.core.snapshot import Partition
@@ -28,7 +30,7 @@ _ID = "when"
 def tell_when(gpus: int, limit: str | None, user: str, partition: str | None, config: Path, as_json: bool) -> None:
     """Carry out ``lucidctl when``."""
     allowed_s = None if limit is None else seconds_of(limit)
-    settings = live_published_settings(config)
+    settings = live_settings(config)
     store = seen_store(settings)
     if not lives(store.lease(), time.time()):
         raise StoreError("lucidd does not run, so nobody knows the queue: systemctl start lucidd, or ask again later")
@@ -100,7 +102,7 @@ def _answer(last: LastPlan, home: Partition, job: Job, predictor: Predictor) -> 
         run_times=last.run_times,
     )
     if ahead.starts_s.get(_ID, inf) <= SETTLE_S:
-        ahead = replace(ahead, starts_s={**ahead.starts_s, _ID: 0.0})
+        ahead = structs.replace(ahead, starts_s={**ahead.starts_s, _ID: 0.0})
     starts_in_s = expected_start(inside, entry, ahead, last.times, snapshot.now_s)
     words = start_words(starts_in_s, ahead.ahead_of(_ID))
     return {

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from lucid.cli.console import answer
-from lucid.cli.jobs.queue import live_published_settings, seen_store
+from lucid.cli.jobs.queue import live_settings, seen_store
 from lucid.cli.jobs.when import seconds_of
 from lucid.daemon.reporting.replan import last_plan
 from lucid.daemon.reporting.starts import STARTS, starts_from_view
@@ -21,7 +21,7 @@ def tell_why_not(
     job_id: str, gpus: int | None, share: bool, vc: str | None, limit: str | None, config: Path, as_json: bool
 ) -> None:
     """Carry out ``lucidctl why-not``."""
-    settings = live_published_settings(config)
+    settings = live_settings(config)
     limit_s = None if limit is None else seconds_of(limit)
     store = seen_store(settings)
     check_waits_for_lucid(store, job_id)

@@ -12,10 +12,9 @@ import click
 from lucid.cli.console import answer, progress, say, table
 from lucid.cli.learn.evaluate import evaluate
 from lucid.cli.options import Group
-from lucid.config.load import Settings, load_settings, own_job_log
+from lucid.config.load import Settings, library_folder, load_settings, own_job_log
 from lucid.errors import ConfigError
 from lucid.models.library import Library
-from lucid.places import library_folder
 
 if TYPE_CHECKING:
     from lucid.models.kind import Kind
@@ -242,7 +241,7 @@ def _open(folder: Path | None, config: Path | None) -> Library:
 
 def _keeper(folder: Path | None, config: Path | None, given: dict[str, Path | None]) -> Keeper:
     # Imported here: `list` and `promote` need none of the models.
-    from lucid.models.kinds import Keeper, Source, rules_from
+    from lucid.models.kinds import Keeper, Source
     from lucid.models.packing.measured import read_pairs, read_profiles
     from lucid.models.throughput.bins import bins_of_jobs, read_bins
     from lucid.simulator.traces.window import read_finished
@@ -271,7 +270,7 @@ def _keeper(folder: Path | None, config: Path | None, given: dict[str, Path | No
             return usages, read_pairs(pairs, usages)
 
         sources["measured"] = Source(measured, f"{profiles}, {pairs}")
-    return Keeper(_open(folder, config), sources, rules_from(settings))
+    return Keeper(_open(folder, config), sources)
 
 
 def _trained(keeper: Keeper, kind: str) -> Outcome:

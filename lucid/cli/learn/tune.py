@@ -6,9 +6,8 @@ import os
 import re
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -16,12 +15,11 @@ from lucid.cli.console import Table, answer, progress, say, table
 from lucid.cli.jobs.queue import live_settings, live_store
 from lucid.cli.options import DEFAULT_CONFIG, Group
 from lucid.cli.replay.replay_options import cluster_options, read_scenario
-from lucid.core.snapshot import Partition
+from lucid.core.codec import to_json
 from lucid.errors import LucidError
 from lucid.explain.formatting import duration
 from lucid.simulator.replay_options import ReplayOptions
 from lucid.simulator.scenario import Scenario
-from lucid.store.view import snapshot_from_dict
 from lucid.tuner.page import verdict, write_page
 from lucid.tuner.past import floorplan, stored_trace
 from lucid.tuner.proposal import Proposal, apply_proposal, load_proposal, rollback, save_proposal, toml_diff
@@ -44,7 +42,8 @@ def scenario_of_store(days: float, asked: ReplayOptions) -> tuple[Scenario, list
     scenario, notes = read_scenario(trace, replace(asked, config=config), muris_own=False)
     if asked.vcs is not None or asked.nodes is not None:
         return scenario, notes
-    plan = floorplan(_partitions(store.view("snapshot")))
+    view = store.last_view()
+    plan = floorplan([] if view is None else list(view.snapshot().partitions.values()))
     lacking = sorted(set(trace.vcs) - set(plan.vcs)) if plan is not None else []
     if plan is None or lacking:
         return scenario, notes
@@ -55,10 +54,6 @@ def scenario_of_store(days: float, asked: ReplayOptions) -> tuple[Scenario, list
     return replace(
         scenario, vcs=plan.vcs, shape=plan.shape, profiling_nodes=plan.profiling_nodes if own is None else own
     ), notes
-
-
-def _partitions(view: Any) -> tuple[Partition, ...]:
-    return () if view is None else tuple(snapshot_from_dict(view).partitions.values())
 
 
 class _DefaultGroup(Group):
@@ -133,7 +128,7 @@ def write_proposal(out: Path, proposal: Proposal) -> None:
 
 
 def _tell(proposal: Proposal, out: Path, as_json: bool) -> None:
-    data = {"worth_it": proposal.worth_it, "verdict": verdict(proposal), **asdict(proposal)}
+    data = {"worth_it": proposal.worth_it, "verdict": verdict(proposal), **to_json(proposal)}
     answer(data, as_json, _words(proposal, out), wraps=True)
 
 

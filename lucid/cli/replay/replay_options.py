@@ -11,13 +11,12 @@ from typing import Any
 import click
 
 from lucid.cli.console import progress
-from lucid.config.load import Settings, load_settings
+from lucid.config.load import Settings, library_folder, load_settings
 from lucid.errors import ConfigError
 from lucid.models.kinds import Served
 from lucid.models.library import Library
 from lucid.models.throughput.forecaster import THROUGHPUT
 from lucid.orchestrator.registry import ESTIMATES, Estimates, known_policies
-from lucid.places import library_folder
 from lucid.simulator.cluster.nodes import read_events, with_limits
 from lucid.simulator.cluster.truth import ContentionTruth, read_pairs
 from lucid.simulator.layout import offered_load
@@ -163,7 +162,7 @@ def read_scenario(
     Raises: ConfigError: options that contradict each other. TraceError: a file that cannot be read."""
     settings = load_settings(asked.config) if asked.config else Settings()
     if asked.lending is not None:
-        settings = _lending(settings, asked.lending)
+        settings = settings.changed({"policy.lending.mode": asked.lending})
     trace = trace_file if isinstance(trace_file, Trace) else _read(trace_file, asked)
     if asked.begin is not None or asked.days is not None:
         trace = days_of(trace, asked.begin, asked.days)
@@ -174,9 +173,7 @@ def read_scenario(
     elif not any(item.profile for item in trace.jobs):
         notes.append("the trace has no GPU readings, so nothing is packed; --workloads synthetic supplies some")
     if trace.evaluated_with:
-        held = [
-            f"{name}.{key} = {value}" for name, part in trace.evaluated_with.items() for key, value in part.items()
-        ]
+        held = [f"{key} = {value}" for key, value in trace.evaluated_with.items()]
         notes.append(f"as in the trace's published evaluation, unless --config says otherwise: {', '.join(held)}")
     walled = trace
     if asked.pool:
@@ -224,9 +221,7 @@ def with_lending_by_default(scenario: Scenario) -> tuple[Scenario, bool]:
     lucidd does, which needs a partition of Slurm's for it."""
     several = scenario.vcs is not None and len(scenario.vcs) > 1
     lends = (
-        several
-        and scenario.semantics is Semantics.HONEST
-        and "mode" not in scenario.settings.policy.lending.model_fields_set
+        several and scenario.semantics is Semantics.HONEST and "policy.lending.mode" not in scenario.settings.given
     )
     return replace(scenario, lends=lends), lends
 
@@ -242,15 +237,6 @@ def _with_events(scenario: Scenario, path: Path, notes: list[str]) -> Scenario:
             "start before no window"
         )
     return replace(scenario, trace=trace, outages=outages)
-
-
-def _lending(settings: Settings, mode: str) -> Settings:
-    policy = settings.policy
-    return settings.model_copy(
-        update={
-            "policy": policy.model_copy(update={"lending": policy.lending.model_copy(update={"mode": mode})}),
-        }
-    )
 
 
 def _read(path: Path, asked: ReplayOptions) -> Trace:

@@ -41,7 +41,7 @@ from lucid.simulator.start_forecast import Forecasts
 _LISTED = 5
 
 
-def gains_words(found: Gains) -> Iterator[RenderableType]:
+def gains_words(found: Gains) -> Iterator[RenderableType | tuple[str, bool]]:
     """All VCs, the users that lose most and gain most, and the jobs that lose most with the reasons."""
     yield styled(f"Who gains, who loses: {found.policy} against {found.baseline}", "bold")
     yield _parties("VC", found, found.vcs)
@@ -52,7 +52,7 @@ def gains_words(found: Gains) -> Iterator[RenderableType]:
             between = len(found.users) - len(users)
             yield f"the {_LISTED} users that lose most and gain most; --json has the {between} between"
     for one in found.losing[:_LISTED]:
-        yield f"job {one.job} ends {duration(one.lost_s)} later: {loss_text(one, duration)}"
+        yield f"job {one.job} ends {duration(one.lost_s)} later: {loss_text(one, duration)}", False
 
 
 def _parties(title: str, found: Gains, parties: Sequence[Party]) -> Table:

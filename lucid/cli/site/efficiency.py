@@ -8,15 +8,16 @@ from pathlib import Path
 from typing import Any
 
 from lucid.cli.console import Table, answer, table
-from lucid.cli.jobs.queue import live_published_settings, live_store
+from lucid.cli.jobs.queue import live_settings, live_store
+from lucid.config.load import profiles_folder
 from lucid.daemon.reporting.waste_inputs import job_accounts
 from lucid.errors import ConfigError
 from lucid.explain.formatting import duration, gpus, when
 from lucid.explain.waste import account_to_dict, total_to_dict, use_words
 from lucid.node.reports import UseFolder
-from lucid.places import profiles_folder
 from lucid.profiler.waste import (
     ADVICE,
+    DAYS,
     HELD,
     TITLES,
     JobAccount,
@@ -41,10 +42,10 @@ def tell_efficiency(
     as_json: bool,
 ) -> None:
     """Carry out ``lucidctl efficiency``."""
-    settings = live_published_settings(config)
+    settings = live_settings(config)
     uses = UseFolder(profiles_folder(settings))
     store = live_store(settings)
-    days = settings.efficiency.days if days is None else days
+    days = DAYS if days is None else days
     now_s = float((store.view("status") or {}).get("at_s", time.time()))
     # a job that is named is looked for as far back as anything is known
     found = job_accounts(store, uses, settings, now_s, settings.daemon.keep_days if job_id else days)

@@ -7,7 +7,7 @@ import os
 import pwd
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +18,14 @@ from rich.text import Text  # noqa: TID251 - the type of what styled() makes
 from lucid.cli.console import Table, answer, say, stdout_console, styled, table
 from lucid.cli.jobs.queue import live_settings, live_store, lives
 from lucid.cli.options import DEFAULT_CONFIG, Group, config_option
-from lucid.config.load import Settings, load_settings
+from lucid.config.load import Settings, load_settings, profiles_folder
+from lucid.core.codec import to_json
 from lucid.core.gpu import MOST_NUMBER, GpuOut, GpuReading
 from lucid.daemon.gpu_health import BACK, OUT, odd_numbers, out_json, outs_in
 from lucid.errors import ConfigError, MetricsError
 from lucid.explain.formatting import duration, when
 from lucid.node.nvml import NvmlMetrics
 from lucid.node.reports import read_profile_files
-from lucid.places import profiles_folder
 from lucid.profiler.summary import Spell, Summary
 from lucid.text import shown
 
@@ -249,7 +249,7 @@ def gpu(
     console = stdout_console()
     if as_json or once or not console.is_terminal:
         rows, bad = _gpu_rows(profiles, metrics)
-        answer({"gpus": [asdict(row) for row in rows], "bad_files": bad}, as_json, [_table(rows, bad)])
+        answer({"gpus": [to_json(row) for row in rows], "bad_files": bad}, as_json, [_table(rows, bad)])
     else:
         with Live(console=console, auto_refresh=False, screen=False) as live:
             try:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ import click
 from lucid.cli.console import answer, say
 from lucid.cli.jobs.queue import live_settings, live_store
 from lucid.cli.site.doctor import diagnose, findings_words, leave_slurm
+from lucid.core.codec import to_json
 from lucid.errors import ConfigError, LucidError
 from lucid.places import Mode
 from lucid.setup.apply import apply_plan, resume_nodes
@@ -226,14 +226,22 @@ def setup(
         _sure(yes, asks, "Make these changes?")
         if asks and chosen is Mode.PACK and not nodes_have_files:
             nodes_have_files = click.confirm("Do all nodes and submit hosts see this /etc/slurm (shared, or copied)?")
+
+        def carry_out(plan: Plan, running: Site) -> bool:
+            return apply_plan(
+                _ROOT, machine, journal, plan, dict(running.config),
+                drain=drain, nodes_have_files=nodes_have_files, say=tell,
+            )  # fmt: skip
+
         try:
             with journal.locked():
-                whole = apply_plan(
-                    _ROOT, machine, journal, plan, dict(running.config),
-                    drain=drain, nodes_have_files=nodes_have_files, say=tell,
-                )  # fmt: skip
-                if whole and plan.again:
-                    whole = _end_lending(machine, journal, plan, options, drain, nodes_have_files, tell)
+                whole = carry_out(plan, running)
+                if whole and plan.lending.again:
+                    if drain:
+                        machine.leave(plan.lending.partition, tell)
+                    running = see_running()
+                    plan = make_plan(_ROOT, machine, running, options, programs_here(_ROOT))
+                    whole = _end_lending(plan, tell) or carry_out(plan, running)
         finally:
             for ran in machine.ran:
                 tell(f"ran {ran}")
@@ -278,41 +286,25 @@ def _what(running: Site, mode: str | None, partitions: str | None, asks: bool) -
 def _plan_data(plan: Plan, journal: Journal, drain: bool) -> dict[str, Any]:
     """The plan as JSON, for ``--json``."""
     return {
-        "pending": not plan.empty or journal.state in ("applying", "undoing") or (plan.again and drain),
+        "pending": not plan.empty or journal.state in ("applying", "undoing") or (plan.lending.again and drain),
         "node_files": [{"path": path, "mode": mode} for path, mode in plan.node_files],
         "mode": plan.mode.value,
         "partitions": list(plan.partitions),
         "files": [{"path": str(c.path), "new": c.before is None, "diff": diff_of([c])} for c in plan.changes],
         "steps": [words for _, words in plan.steps],
         "notes": plan.notes,
-        "refused": [asdict(refusal) for refusal in plan.refused],
+        "refused": [to_json(refusal) for refusal in plan.refused],
     }
 
 
-def _end_lending(
-    machine: Machine,
-    journal: Journal,
-    before: Plan,
-    options: Options,
-    drain: bool,
-    nodes_have_files: bool,
-    tell: Callable[[str], None],
-) -> bool:
-    """Take the pool's partition away once lucidd lends no more and no job is left there. Returns as
-    ``apply_plan``."""
-    if drain:
-        machine.leave(before.partition, tell)
-    running = see_running()
-    plan = make_plan(_ROOT, machine, running, options, programs_here(_ROOT))
-    if not plan.gone:
+def _end_lending(plan: Plan, tell: Callable[[str], None]) -> bool:
+    """Say what is planned once lucidd lends no more. Returns whether the pool's partition has to stay for now."""
+    if plan.lending.gone:
+        tell(diff_of(plan.changes))
+    else:
         for note in plan.notes:
             tell(f"note: {note}")
-        return True
-    tell(diff_of(plan.changes))
-    return apply_plan(
-        _ROOT, machine, journal, plan, dict(running.config),
-        drain=drain, nodes_have_files=nodes_have_files, say=tell,
-    )  # fmt: skip
+    return not plan.lending.gone
 
 
 def _plan_words(plan: Plan, running: Site) -> Iterator[str]:

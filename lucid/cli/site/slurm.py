@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from dataclasses import asdict
 from pathlib import Path
 
 import click
@@ -11,6 +10,7 @@ import click
 from lucid.cli.console import answer
 from lucid.cli.jobs.queue import live_settings
 from lucid.cli.options import Group, config_option
+from lucid.core.codec import to_json
 from lucid.daemon.lending import POOL_EXAMPLE
 from lucid.errors import ConfigError
 from lucid.setup.install import check_installation, install_files
@@ -83,7 +83,7 @@ def render_command(
         except OSError as error:
             raise ConfigError(f"--out {out}: cannot be written ({error.strerror}); name a folder of yours") from None
     whole = "\n".join(f"### {name}\n{text}" for name, text in texts.items()).removesuffix("\n")
-    answer(asdict(rendered), as_json, [whole if out is None else f"wrote {', '.join(texts)} to {out}"])
+    answer(to_json(rendered), as_json, [whole if out is None else f"wrote {', '.join(texts)} to {out}"])
 
 
 @slurm.command("lending")
@@ -155,6 +155,6 @@ def install_command(
         f"{'ok ' if one.ok else 'BAD'}  {one.about}: {one.says}" + f"\n     remedy: {one.remedy}" * bool(one.remedy)
         for one in findings
     )
-    answer([asdict(finding) for finding in findings], as_json, words)
+    answer([to_json(finding) for finding in findings], as_json, words)
     if not all(finding.ok for finding in findings):
         ctx.exit(1)

@@ -13,6 +13,8 @@ from lucid.core.job import Job
 
 _DIGITS = 3
 """Digits of a factor: a smaller change changes nothing."""
+HALF_LIFE_S = 604800.0
+"""Usage counts half after this long (PriorityDecayHalfLife)."""
 
 
 def fair_shares(usage: Mapping[str, float], shares: Mapping[str, float]) -> dict[str, float]:

@@ -6,11 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from msgspec import structs
+
 from lucid.accounting.endings import Cause, why_ended
-from lucid.core.as_json import to_json
+from lucid.core.codec import to_json
 from lucid.core.decision import DecisionRow
 from lucid.core.job import Ended, Job, JobProfile, Pending, Running
-from lucid.core.reason import reason_from_dict
+from lucid.core.reason import Reason
 from lucid.core.reasons.queue import PlainOrder
 from lucid.daemon.reporting.starts import dated
 from lucid.explain.endings import plain_ending, with_readings
@@ -58,7 +60,7 @@ def job(site: Site, viewer: Viewer, path: Mapping[str, str], asked: Mapping[str,
     if story.rows and entry is not None and isinstance(entry[1], Pending):  # what holds now
         *before, last = story.rows
         now = tuple(dated(last.reasons, site.source.forecasts.ahead))
-        story = replace(story, rows=[*before, replace(last, reasons=now)])
+        story = structs.replace(story, rows=[*before, structs.replace(last, reasons=now)])
     pending = None if entry is None or not isinstance(entry[1], Pending) else (entry[0], entry[1])
     runs = entry[1] if entry is not None and isinstance(entry[1], Running) else None
     account = site.source.account_of.get(job_id) if sight is Sight.ALL else None
@@ -100,7 +102,7 @@ def _nameless(site: Site, viewer: Viewer, story: Story, data: Mapping[str, Any])
     """The story and data without the terms of the estimate, which name users and jobs."""
     rows = [site.row_of(row, viewer) for row in story.rows]
     told = [decision | {"reasons": []} for decision in data["decisions"]]
-    return replace(story, rows=rows, estimate=()), {
+    return structs.replace(story, rows=rows, estimate=()), {
         **data,
         "decisions": told,
         "prediction": None,
@@ -225,7 +227,7 @@ def _answer(site: Site, viewer: Viewer, shown: Job, gpus: int | None, share: boo
 def _row(site: Site, viewer: Viewer, job_id: str, data: dict[str, Any] | None) -> dict[str, Any] | None:
     if data is None:
         return None
-    reasons = tuple(reason_from_dict(reason) for reason in data["reasons"])
+    reasons = tuple(Reason.from_json(reason) for reason in data["reasons"])
     rest = data["placement"], data["beside"], data.get("mode", "")
     row = site.row_of(DecisionRow(data["at_s"], job_id, data["partition"], data["verb"], reasons, *rest), viewer)
     return {**row_to_dict(row), "words": decision_line(row)}

@@ -23,6 +23,8 @@ from lucid.web.viewer import Sight, Viewer
 
 _SORTS = ("order", "job", "user", "gpus", "waited", "estimate", "start")
 _CHANGES = 500
+ROWS = 200
+"""Rows of one page of the queue."""
 
 
 def queue(site: Site, viewer: Viewer, _path: Mapping[str, str], asked: Mapping[str, str]) -> QueuePage:
@@ -41,10 +43,9 @@ def queue(site: Site, viewer: Viewer, _path: Mapping[str, str], asked: Mapping[s
     ]
     if sort != "order" or down:
         chosen.sort(key=lambda item: _key(site, sort, item[1], item[2]), reverse=down)
-    per = site.settings.rows
-    pages = max(-(-len(chosen) // per), 1)
+    pages = max(-(-len(chosen) // ROWS), 1)
     page = number(asked, "page", 1, 1, pages)
-    shown = chosen[(page - 1) * per : page * per]
+    shown = chosen[(page - 1) * ROWS : page * ROWS]
     ranges = _ranges(site, [entry.job.id for _, entry, _ in shown])
     kept = reservations(view.seen)
     rows = [

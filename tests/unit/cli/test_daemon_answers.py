@@ -171,7 +171,7 @@ def test_an_array_is_explained_task_by_task(site: Site) -> None:
 
 def test_slurms_fair_share_factor_counts_in_the_order_and_is_told(site: Site) -> None:
     policy = {"profiling": {"enabled": False}, "packing": {"gss": 0}, "fairness": {"share_bound": 4.0}}
-    site.settings = settings_from({**site.settings.model_dump(), "policy": policy}, "test")
+    site.settings = site.settings.changed({"policy": settings_from({"policy": policy}, "test").policy})
     site.slurm.shares = {("over", "ada"): 0.1, ("under", "bob"): 0.9}
     site.start()
     for name in ("1", "2"):

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from builders import LIGHT, VC, a_cluster, a_trace, at, by, nodes
 from fake_slurm import FakeSampler, FakeSlurm, fake_node, unsealed
@@ -144,7 +145,10 @@ def test_only_who_opted_in_takes_turns(stage: Stage) -> None:
     stage.submit("b", mark="lucid:vc=vc", comment="lucid:turns")
     stage.submit("c", mark=TAG + ";share=0;why=asked")
     assert {e.job.id: e.job.takes_turns for e in stage.look().pending} == {"a": True, "b": False, "c": False}
-    assert "asks for its GPUs alone" in stage.cluster.turns()["c"] or "no turns" in stage.cluster.turns()["c"]
+    assert (
+        "asks for its GPUs alone" in stage.cluster.status()["turns"]["c"]
+        or "no turns" in stage.cluster.status()["turns"]["c"]
+    )
     assert {node.slots for node in stage.look().nodes} == {4}
 
 
@@ -180,7 +184,7 @@ def test_what_nodes_measured_counts_where_nobody_reported(stage: Stage) -> None:
     for number in ("1", "2", "3"):
         stage.submit(number, name="train" if number != "3" else "other")
     assert of(stage, "1") is None
-    said = stage.cluster.turns()["1"]
+    said = stage.cluster.status()["turns"]["1"]
     assert "once it has reported its stage times, or share its GPUs with one job, once its node has measured" in said
     stage.start("1")
     stage.start("3", "n2:0")
@@ -189,7 +193,7 @@ def test_what_nodes_measured_counts_where_nobody_reported(stage: Stage) -> None:
     assert of(stage, "1") == measured
     assert of(stage, "2") == measured, "the same name, user and number of GPUs"
     assert of(stage, "3") is None, "its node told nothing"
-    said = stage.cluster.turns()["1"]
+    said = stage.cluster.status()["turns"]["1"]
     assert "storage 10%, CPU 30%, GPU 60% (measured on its node, storage by io.pressure)" in said
     stage.cluster.heal()
     stage.restart()
@@ -212,7 +216,7 @@ def test_shares_that_lack_the_storage_count_and_those_of_nothing_do_not(
     stage.slurm.advance(20.0)
     found = of(stage, "a")
     assert (None if found is None else found.times_s[0]) == storage
-    assert ("storage not known" in stage.cluster.turns()["a"]) is (storage is not None)
+    assert ("storage not known" in stage.cluster.status()["turns"]["a"]) is (storage is not None)
 
 
 class Readings:
@@ -414,4 +418,4 @@ def test_speeds_follow_the_ordering_and_the_overhead() -> None:
     assert worst == [pytest.approx(0.5)] * 3
     assert Interleaving(3, "best", PUBLISHED).speeds(three)[0] == pytest.approx(1 / PUBLISHED.factor(3))
     assert Interleaving(3, "best", PUBLISHED).speeds(three[:1]) == [1.0]
-    assert Interleaving(2, "best", NO_OVERHEAD).speeds([FIRST, replace(SECOND, iteration_s=9.0)])[1] == 1.0
+    assert Interleaving(2, "best", NO_OVERHEAD).speeds([FIRST, structs.replace(SECOND, iteration_s=9.0)])[1] == 1.0

@@ -14,6 +14,7 @@ from builders import a_job, a_trace, by
 from daemon_site import Site
 from lucid.cli.replay.replay_options import read_scenario
 from lucid.config.load import settings_from
+from lucid.core.decision import Plan
 from lucid.core.job import Ended, Job
 from lucid.core.snapshot import ArrivalForecast, Snapshot
 from lucid.daemon.learning.models import LiveModels, live_forecaster
@@ -28,7 +29,7 @@ from lucid.simulator import predictors as learned
 from lucid.simulator.predictors import WalkForwardForecaster
 from lucid.simulator.replay_options import ReplayOptions
 from lucid.simulator.scenario import Scenario, Throughput
-from lucid.store.view import snapshot_from_dict, snapshot_to_dict
+from lucid.store.view import view_from, view_to_dict
 
 HOUR_S = 3600.0
 DAY_S = 24 * HOUR_S
@@ -93,7 +94,7 @@ def test_what_is_submitted_counts_from_the_next_bin_on(tmp_path: Path, snapshots
 def test_the_picture_for_lucidctl_keeps_the_forecast_and_whose_it_is() -> None:
     """Planning again without it would come to another profiling stage."""
     seen = Snapshot(0.0, {}, arrivals=ArrivalForecast("throughput v3", MappingProxyType({"vc": 7.5}), 2.0))
-    again = snapshot_from_dict(json.loads(json.dumps(snapshot_to_dict(seen))))
+    again = view_from(json.dumps(view_to_dict(seen, Plan(seen.now_s)))).snapshot()
     assert again.arrivals == ArrivalForecast("throughput v3", {"vc": 7.5}, 2.0)
 
 

@@ -24,7 +24,7 @@ from lucid.daemon.reporting.public_view import Published, without_names
 from lucid.daemon.reporting.replan import last_plan
 from lucid.explain.queue_rows import read_stored_starts
 from lucid.files import closed_to_others
-from lucid.store.view import snapshot_from_dict
+from lucid.store.view import view_from
 
 NAMES = ("ada-lovelace", "secret-train", "acct-x", "secret-workload")
 
@@ -112,7 +112,7 @@ def test_why_a_job_keeps_its_gpus_is_no_secret() -> None:
 def test_it_can_be_planned_from(tmp_path: Path) -> None:
     site = busy_site(tmp_path)
     picture = json.loads((tmp_path / "run/public.json").read_text())["snapshot"]
-    assert snapshot_from_dict(picture).partitions["vc"].pending
+    assert view_from(picture).partitions["vc"].pending
     last = last_plan(Published(site.settings))
     assert last.policy.name == "lucid"
     assert last.policy.settings.packing.mps is True, "as lucidd runs it, not as the file has it"

@@ -283,9 +283,7 @@ def test_live_nobody_waits_for_a_profiling_node_while_there_is_room_at_home() ->
 
 def test_those_that_wait_for_a_profiling_node_go_home_once_one_of_them_is_measured() -> None:
     jobs = tuple(job(n, 0.0, "bert", LIGHT) for n in range(1, 5))
-    profiling = SETTINGS.policy.profiling.model_copy(update={"home_if_room": False})
-    policy = SETTINGS.policy.model_copy(update={"profiling": profiling})
-    found = ran(*jobs, settings=SETTINGS.model_copy(update={"policy": policy}))
+    found = ran(*jobs, settings=SETTINGS.changed({"policy.profiling.home_if_room": False}))
     profiled = [n for n, outcome in found.items() if outcome.profiled_s]
     assert profiled == ["1", "2"], "as many as fit on the profiling node"
     assert all(found[n].start_s == 80.0 and found[n].packed for n in "34")

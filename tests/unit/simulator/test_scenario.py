@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from builders import Tape, a_trace, by
 from lucid.cli.main import lucidctl
-from lucid.config.load import Settings
+from lucid.config.load import settings_from
 from lucid.core.job import Ended, JobProfile
 from lucid.errors import ConfigError, TraceError
 from lucid.models.packing.measured import Usage
@@ -92,7 +92,7 @@ def test_nodes_are_set_aside_for_profiling_where_it_shows_something_or_was_asked
     profile: JobProfile | None, nodes: int, asked: int | None, on: dict[str, bool], profiled_s: float, why: str
 ) -> None:
     trace = a_trace(by("j", 1, 1000.0, profile=profile))
-    settings = Settings.model_validate({"policy": {"profiling": {"home_if_room": False, **on}}})
+    settings = settings_from({"policy": {"profiling": {"home_if_room": False, **on}}}, "a test")
     scenario = Scenario(trace, {"vc": nodes}, settings=settings, profiling_nodes=asked)
     assert ran(scenario, "lucid")["j"].profiled_s == profiled_s
     assert why in scenario.not_profiled
@@ -151,9 +151,7 @@ def test_pairs_that_were_seen_to_be_slow_are_not_made_again(how: dict[str, Any])
     durations_s = {"": {name: 1000.0 for name, _ in jobs}}
     scenario = Scenario(trace, {"vc": 2}, NodeShape(1), table, durations_s=durations_s, profiling_nodes=1)
     # a pair that may not be parted would not be made at all
-    profiling = scenario.settings.policy.profiling.model_copy(update={"restarts": "allowed"})
-    policy = scenario.settings.policy.model_copy(update={"profiling": profiling})
-    settings = scenario.settings.model_copy(update={"policy": policy})
+    settings = scenario.settings.changed({"policy.profiling.restarts": "allowed"})
     outcomes = ran(replace(scenario, settings=settings, **how), "lucid")  # type: ignore[arg-type]
     forgets = "remember_pairs" in how
     assert [outcomes[name].packed for name, _ in jobs] == [True, True, forgets, forgets]

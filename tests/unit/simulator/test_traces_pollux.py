@@ -44,7 +44,7 @@ def test_a_workload_is_known_by_its_header_and_its_jobs_are_elastic(profiles: Pa
     assert late.job.elastic == Elastic(
         max_gpus=24, batch=512, init_batch=128, most_batch=1024, atomic_min=16, atomic_max=128
     )
-    assert trace.evaluated_with["tiresias"]["threshold_gpu_s"] == 16 * 3600
+    assert trace.evaluated_with["tiresias.threshold_gpu_s"] == 16 * 3600
     assert late.duration_s == pytest.approx(late.learning.epochs * late.learning.epoch_s(4)[3])
 
 

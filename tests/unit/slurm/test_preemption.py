@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from msgspec import structs
 
 from builders import at
 from fake_slurm import fake_node
@@ -302,7 +303,7 @@ def test_who_shared_gpus_with_a_job_that_slurm_preempted_is_alone_and_told() -> 
     stage.known("a", "b")
     slots = Start(at("n1:0-1"), WHY, slots=True)
     assert stage.do("a", slots, "scav") is None
-    assert stage.do("b", replace(slots, beside="a"), "scav") is None
+    assert stage.do("b", structs.replace(slots, beside="a"), "scav") is None
     assert {e.job.id: e.partner for e in stage.look("scav").running} == {"a": "b", "b": "a"}
     gone = replace(stage.slurm.records["b"], state="PENDING", placement=(), restarts=1, eligible_s=120.0)
     stage.slurm.records["b"] = gone
@@ -447,7 +448,7 @@ def test_only_jobs_that_lucid_can_requeue_for_others_share_gpus(
     stage.slurm.submit("a", "scav", **changes)
     stage.cluster.observe()
     record = stage.slurm.records["a"]
-    job = stage.cluster._viewer.job(record, None, stage.cluster.facts)
+    job = stage.cluster._viewer.jobs.job(record, None, stage.cluster.facts)
     assert job.shareable is shares
     assert ("preempted" in job.whole_because) is not shares
 

@@ -247,7 +247,7 @@ class Starts:
         """Free GPUs for a job on the nodes that its level may use; if possible, on none for which a job of another VC
         waits that stays in its partition."""
         allowed, emptiest = self._outside(level, awake), self.settings.remainder_on_emptiest
-        others = frozenset[int]().union(*(nodes for vc, nodes in self._stay if vc != job.vc))
+        others = frozenset[int]().union(*[nodes for vc, nodes in self._stay if vc != job.vc])
         place = others and consolidated(
             self.ledger, job, lambda i: i not in others and (allowed is None or allowed(i)), emptiest
         )
