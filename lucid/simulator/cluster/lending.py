@@ -49,6 +49,8 @@ class LentBook:
 
     def wait(self, for_s: float) -> None:
         """Let so much time pass."""
+        if not self._quotas:
+            return
         beyond = {vc: self._held[vc] - quota for vc, quota in self._quotas.items()}
         borrowed = sum(gpus for gpus in beyond.values() if gpus > 0)
         if not borrowed:
