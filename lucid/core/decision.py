@@ -14,7 +14,7 @@ from lucid.core.reason import Reason, reason_to_dict
 
 def earliest(*times_s: float | None) -> float | None:
     """The first of some times; ``None`` stands for never."""
-    return min((time_s for time_s in times_s if time_s is not None), default=None)
+    return min([time_s for time_s in times_s if time_s is not None], default=None)
 
 
 class Decided:
@@ -212,7 +212,7 @@ class Plan(Struct, frozen=True, eq=False):
     @property
     def wake_s(self) -> float | None:
         """The earliest wake of any partition."""
-        return earliest(*(part.wake_s for part in self.partitions.values()))
+        return earliest(*[part.wake_s for part in self.partitions.values()])
 
     def decision_of(self, job_id: str) -> Decision | None:
         """The decision for one job, or ``None`` if the plan has none."""

@@ -311,7 +311,8 @@ class Running:
 
     def elapsed_s(self, now_s: float) -> float:
         """Wall seconds since this run began; 0 while its nodes boot, when ``start_s`` lies ahead."""
-        return max(now_s - self.start_s, 0.0)
+        ran_s = now_s - self.start_s
+        return ran_s if ran_s > 0.0 else 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from lucid.core.decision import Action, Decided, Decision, Hold, PartitionPlan, 
 from lucid.core.job import Pending, Running
 from lucid.core.names import Shown
 from lucid.core.node import Node
-from lucid.core.prediction import Prediction
+from lucid.core.prediction import Prediction, prediction_to_dict
 from lucid.core.reasons.queue import Unranked
 from lucid.core.snapshot import ArrivalForecast, Partition, Snapshot
 from lucid.errors import StoreError
@@ -105,7 +105,7 @@ def view_to_dict(snapshot: Snapshot, plan: Plan, policy: Mapping[str, Any] | Non
             for name, part in snapshot.partitions.items()
         },
         "predictions": {
-            entry.job.id: to_json(replace(known, duration_terms=None, share_splits=()))
+            entry.job.id: prediction_to_dict(replace(known, duration_terms=None, share_splits=()))
             for part in snapshot.partitions.values()
             for entry in part.listed()
             if (known := snapshot.predictions.get(entry.job.id)) is not None

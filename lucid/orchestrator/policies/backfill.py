@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict, deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from lucid.core.decision import Action, Decision, Hold, PartitionPlan, Start, earliest
@@ -268,8 +269,9 @@ class _Plan:
         # a job that outlives its made-up limit changes what the others wait for; one that gives way goes when it is
         # preempted, not by itself
         going = {entry.job.id for entry in self._partition.running if entry.yields and entry.yields.to_all}
-        outlived_s = min((end_s for end_s, job, _ in self._running_until() if job.id not in going), default=None)
-        wake_s = earliest(changes_s, outlived_s, self._yielding.changes_s)
+        ends = self._running_until()
+        ends_s = [end_s for end_s, job, _ in ends if job.id not in going] if going else [*map(_END_S, ends)]
+        wake_s = earliest(changes_s, min(ends_s, default=None), self._yielding.changes_s)
         return PartitionPlan(self._decisions, tuple(self.actions), wake_s)
 
     def _running_until(self) -> list[End]:
@@ -386,3 +388,4 @@ def _small_until(queue: Sequence[WaitingJob], largest: int, first: int, until: i
 
 
 _NEVER_ASKED = (-1, math.inf)
+_END_S: Callable[[End], float] = itemgetter(0)
