@@ -75,7 +75,7 @@ def old(packages: Packages) -> Path:  # noqa: F811
     if archive.returncode:
         pytest.skip(f"this clone does not have commit {OLD}")
     source, tools = packages.folder / OLD, REPO / "build/supply"
-    source.mkdir()
+    source.mkdir(parents=True)
     subprocess.run(["tar", "-x", "-C", str(source)], input=archive.stdout, check=True)
     words = [f"SUITE={SUITE}", f"TOOLS={tools}/.installed", f"TOOLS_BIN={tools}/bin", "PACK_FLAGS=--level=0"]
     done = subprocess.run(["make", "-C", str(source), "deb", *words], capture_output=True, text=True, check=False)
