@@ -13,6 +13,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
+from lucid.accounting.log_rows import number, table_rows
 from lucid.binder.contention import contention_score, contention_speeds
 from lucid.core.job import Ended, Job, JobProfile
 from lucid.core.ports import PairSpeeds, Predictor
@@ -32,7 +33,6 @@ from lucid.models.predictor import LearnedPredictor, ended_table
 from lucid.models.throughput.fit import fit_throughput
 from lucid.models.throughput.forecaster import LearnedForecaster
 from lucid.models.throughput.model import ArrivalForecaster
-from lucid.simulator.csv_tables import number, table_rows
 from lucid.simulator.traces.record import Trace
 
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from lucid.accounting.log_rows import number, table_rows
 from lucid.errors import TraceError
 from lucid.orchestrator.policies.rounds.goodput import (
     GoodputModel,
@@ -25,7 +26,6 @@ from lucid.orchestrator.policies.rounds.goodput import (
     PerfParams,
     fit_perf_params,
 )
-from lucid.simulator.csv_tables import number, table_rows
 
 if TYPE_CHECKING:
     from scipy.interpolate import LinearNDInterpolator

@@ -10,12 +10,12 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
+from lucid.accounting.log_rows import table_rows
 from lucid.config.policy import BackfillSettings
 from lucid.core.node import Node, Window
 from lucid.core.placement import Placement, hosts_in
 from lucid.errors import ConfigError, TraceError, did_you_mean
 from lucid.simulator.cluster.state import Room
-from lucid.simulator.csv_tables import table_rows
 from lucid.simulator.traces.record import Trace
 
 _COLUMNS = ("event", "nodes", "from", "until", "every", "name")

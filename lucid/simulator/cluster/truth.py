@@ -10,12 +10,12 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Protocol
 
+from lucid.accounting.log_rows import number, table_rows
 from lucid.binder.contention import contention_score, contention_speeds
 from lucid.core.job import Ended, Job, JobProfile
 from lucid.core.prediction import MeasuredRun, Prediction, StageTimes
 from lucid.errors import TraceError
 from lucid.orchestrator.policies.muri.interleave import PUBLISHED, Ordering, Overhead, best_ordering
-from lucid.simulator.csv_tables import number, table_rows
 from lucid.simulator.traces.record import Trace
 
 
