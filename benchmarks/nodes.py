@@ -15,10 +15,10 @@ from lucid.config.load import settings_from
 from lucid.core.job import Elastic
 from lucid.core.node import Window
 from lucid.simulator.cluster.nodes import Outages, with_limits
+from lucid.simulator.cluster.state import Semantics
 from lucid.simulator.cluster.training import EpochTable
 from lucid.simulator.metrics import run_metrics
 from lucid.simulator.scenario import Scenario, simulate
-from lucid.simulator.semantics import Semantics
 from lucid.simulator.traces.record import TraceJob
 
 __all__ = ["windows"]

@@ -19,11 +19,11 @@ from typing import Any, Final
 from benchmarks.figure import Absent, Figure
 from benchmarks.helios import CLUSTERS, cluster_of
 from lucid.config.load import settings_from
+from lucid.simulator.cluster.state import Semantics
 from lucid.simulator.engine import Run
 from lucid.simulator.layout import sized_to_load
 from lucid.simulator.metrics import LARGE_GPUS, run_metrics
 from lucid.simulator.scenario import Scenario, simulate
-from lucid.simulator.semantics import Semantics
 from lucid.simulator.traces.read import read_trace
 from lucid.simulator.traces.record import Trace
 from lucid.simulator.traces.synth import with_workloads

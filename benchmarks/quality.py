@@ -8,9 +8,9 @@ from dataclasses import replace
 from benchmarks.figure import Figure
 from benchmarks.packs import pack
 from lucid.config.load import settings_from
+from lucid.simulator.cluster.state import Semantics
 from lucid.simulator.metrics import run_metrics
 from lucid.simulator.scenario import simulate
-from lucid.simulator.semantics import Semantics
 
 __all__ = ["ESTIMATES", "best", "honest", "parity"]
 

@@ -24,9 +24,9 @@ from lucid.config.load import settings_from
 from lucid.core.decision import Plan, Start
 from lucid.core.ports import Applied
 from lucid.core.snapshot import Snapshot
+from lucid.simulator.cluster.state import Semantics
 from lucid.simulator.metrics import run_metrics
 from lucid.simulator.scenario import Scenario, simulate
-from lucid.simulator.semantics import Semantics
 from lucid.simulator.traces.record import TraceJob
 
 __all__ = ["figures", "named"]

@@ -19,9 +19,9 @@ import click
 from benchmarks.figure import Absent
 from benchmarks.packs import in_pool, pack
 from benchmarks.timeaware import synthetic
+from lucid.simulator.cluster.state import Semantics
 from lucid.simulator.metrics import run_metrics, times_baseline
 from lucid.simulator.scenario import Scenario, simulate
-from lucid.simulator.semantics import Semantics
 from lucid.simulator.traces.presets import PRESETS
 
 __all__ = ["README", "SEEDS", "Beside", "measured", "table", "written"]

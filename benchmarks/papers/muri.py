@@ -18,8 +18,8 @@ from benchmarks.papers.lucid_schedules import with_rules
 from benchmarks.papers.replays import columns, folder_of, hours, on_nodes, p99_jct_h, published_json, replayed
 from benchmarks.papers.row import Row
 from benchmarks.timeaware import synthetic
+from lucid.simulator.cluster.state import Semantics
 from lucid.simulator.scenario import Scenario, simulate
-from lucid.simulator.semantics import Semantics
 
 __all__ = ["ablations", "kinds", "lucid_beside_fifo", "ratios", "traces"]
 

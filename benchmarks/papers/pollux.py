@@ -21,8 +21,8 @@ from benchmarks.papers.row import Row
 from lucid.config.load import settings_from
 from lucid.core.job import Running
 from lucid.simulator.cluster.cluster import SimulatedCluster
+from lucid.simulator.cluster.state import Semantics
 from lucid.simulator.scenario import simulate
-from lucid.simulator.semantics import Semantics
 
 __all__ = ["interference", "intervals", "loads"]
 

@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 
 from benchmarks.figure import Absent
+from lucid.simulator.cluster.state import Semantics
 from lucid.simulator.engine import Run
 from lucid.simulator.layout import NodeShape, sized_vcs
 from lucid.simulator.metrics import run_metrics
 from lucid.simulator.scenario import Scenario, simulate
-from lucid.simulator.semantics import Semantics
 from lucid.simulator.traces.read import read_trace
 
 __all__ = ["columns", "folder_of", "hours", "on_nodes", "p99_jct_h", "published_json", "replayed"]

@@ -34,9 +34,9 @@ from lucid.orchestrator.policy import PartitionPolicy, Policy, PolicyRules
 from lucid.orchestrator.registry import make_policy
 from lucid.simulator.cluster.cluster import Layout, SimulatedCluster
 from lucid.simulator.cluster.jobs import Parts
+from lucid.simulator.cluster.state import Semantics
 from lucid.simulator.engine import Progress, Run, run
 from lucid.simulator.layout import lend_profiling_nodes
-from lucid.simulator.semantics import Semantics
 from lucid.simulator.traces.record import Trace
 
 _SHORTEST = PriorityRule("remaining time", remaining_s)

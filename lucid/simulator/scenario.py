@@ -27,6 +27,7 @@ from lucid.simulator.cluster.cluster import Layout, SimulatedCluster
 from lucid.simulator.cluster.jobs import Parts
 from lucid.simulator.cluster.lending import lending_costs
 from lucid.simulator.cluster.nodes import Outages
+from lucid.simulator.cluster.state import Semantics
 from lucid.simulator.cluster.truth import ContentionTruth, Interference, Interleaving, OraclePredictor
 from lucid.simulator.cluster.usage import HALF_LIFE_S, NoUsage, UsageBook
 from lucid.simulator.engine import Progress, Run, run
@@ -40,7 +41,6 @@ from lucid.simulator.predictors import (
     packing_predictor,
 )
 from lucid.simulator.published_semantics import lengthened, published_lucid, published_policy, ticked
-from lucid.simulator.semantics import Semantics
 from lucid.simulator.start_forecast import Forecasts, StartForecasts
 from lucid.simulator.traces.record import Trace
 

@@ -18,10 +18,10 @@ from typing import Any
 import pytest
 from kept import HERE
 
+from lucid.simulator.cluster.state import Semantics
 from lucid.simulator.cluster.truth import read_pairs
 from lucid.simulator.layout import read_vcs
 from lucid.simulator.scenario import Scenario, simulate
-from lucid.simulator.semantics import Semantics
 from lucid.simulator.traces.presets import preset, vc_layout
 from lucid.simulator.traces.read import read_trace
 from lucid.simulator.traces.synth import synthesise

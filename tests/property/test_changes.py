@@ -29,9 +29,9 @@ from lucid.orchestrator.policies.shadow import advance
 from lucid.orchestrator.policies.waiting import WaitingJob
 from lucid.places import Mode
 from lucid.simulator.cluster.cluster import SimulatedCluster
+from lucid.simulator.cluster.state import Semantics
 from lucid.simulator.record import DecisionLog
 from lucid.simulator.scenario import Scenario, simulate
-from lucid.simulator.semantics import Semantics
 from lucid.simulator.traces.presets import preset, vc_layout
 from lucid.simulator.traces.synth import synthesise
 from lucid.slurm.view.snapshot import Viewer, handed_on

@@ -18,12 +18,12 @@ from lucid.models.library import Library
 from lucid.models.throughput.forecaster import THROUGHPUT
 from lucid.orchestrator.registry import ESTIMATES, Estimates, known_policies
 from lucid.simulator.cluster.nodes import read_events, with_limits
+from lucid.simulator.cluster.state import Semantics
 from lucid.simulator.cluster.truth import ContentionTruth, read_pairs
 from lucid.simulator.layout import offered_load
 from lucid.simulator.predictors import PackingModels, read_estimates, train_packing
 from lucid.simulator.replay_options import ReplayOptions
 from lucid.simulator.scenario import PREDICTORS, Scenario, Throughput
-from lucid.simulator.semantics import Semantics
 from lucid.simulator.traces.read import read_trace
 from lucid.simulator.traces.record import Trace
 from lucid.simulator.traces.synth import with_workloads

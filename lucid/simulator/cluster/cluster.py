@@ -19,8 +19,7 @@ from lucid.errors import ConfigError
 from lucid.simulator.cluster.jobs import PROFILING, Jobs, Parts
 from lucid.simulator.cluster.lending import LentByVc
 from lucid.simulator.cluster.nodes import WindowFigures
-from lucid.simulator.cluster.state import Event, JobOutcome, Live, Room
-from lucid.simulator.semantics import Semantics
+from lucid.simulator.cluster.state import Event, JobOutcome, Live, Room, Semantics
 from lucid.simulator.traces.record import Trace
 
 POOL = "pool"

@@ -28,10 +28,10 @@ from lucid.cli.options import job_number
 from lucid.config.load import load_settings
 from lucid.errors import ConfigError, ModelError, TraceError
 from lucid.explain.formatting import ago
+from lucid.simulator.cluster.state import Semantics
 from lucid.simulator.layout import NodeShape
 from lucid.simulator.metrics import run_metrics
 from lucid.simulator.scenario import Scenario, simulate
-from lucid.simulator.semantics import Semantics
 from lucid.simulator.traces.formats.own import write_trace
 from lucid.simulator.traces.read import read_trace
 from lucid.slurm.view.failed_pairs import failed_pairs_in

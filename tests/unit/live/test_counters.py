@@ -38,12 +38,11 @@ from lucid.profiler import waste
 from lucid.profiler.summary import Summary
 from lucid.simulator.cluster.cluster import SimulatedCluster
 from lucid.simulator.cluster.jobs import Parts
-from lucid.simulator.cluster.state import JobOutcome
+from lucid.simulator.cluster.state import JobOutcome, Semantics
 from lucid.simulator.cluster.truth import PairsTable
 from lucid.simulator.engine import Run, Series, run
 from lucid.simulator.metrics import LARGE_GPUS, SIZES, group_metrics, run_metrics
 from lucid.simulator.scenario import Scenario, simulate
-from lucid.simulator.semantics import Semantics
 from lucid.slurm.view.profiles import ProfileReading
 from lucid.store.sqlite import SqliteStore
 from waste_readings import planted

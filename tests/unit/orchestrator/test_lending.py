@@ -26,9 +26,9 @@ from lucid.orchestrator.policies.shadow import Kept, Shadow
 from lucid.orchestrator.registry import make_policy
 from lucid.orchestrator.safety.quotas import check_quotas
 from lucid.simulator.cluster.lending import LentBook
+from lucid.simulator.cluster.state import Semantics
 from lucid.simulator.metrics import run_metrics
 from lucid.simulator.scenario import Scenario, simulate, with_promise
-from lucid.simulator.semantics import Semantics
 from scenes.jobs import LIGHT, at, by, nodes, runs, waits
 from scenes.plans import FixedPredictor, guess, part, policy, reason, settings, snap
 from scenes.replays import a_trace, replay

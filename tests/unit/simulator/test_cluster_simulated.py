@@ -22,10 +22,10 @@ from lucid.models.packing.pair_memory import PairMemory
 from lucid.simulator.cluster.cluster import SimulatedCluster
 from lucid.simulator.cluster.jobs import PROFILING
 from lucid.simulator.cluster.nodes import Outages, read_events, with_limits
+from lucid.simulator.cluster.state import Semantics
 from lucid.simulator.engine import Run, run
 from lucid.simulator.metrics import run_metrics
 from lucid.simulator.scenario import Scenario, simulate
-from lucid.simulator.semantics import Semantics
 from lucid.simulator.traces.record import Trace, TraceJob
 from scenes.plans import policy
 

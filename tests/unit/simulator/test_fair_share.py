@@ -19,11 +19,10 @@ from lucid.core.job import Job, JobProfile
 from lucid.core.reasons.queue import FairShare, Priority, SlurmPriority
 from lucid.errors import ClusterError, ClusterUnavailable, TraceError
 from lucid.orchestrator.order.queue_order import fair_share_of
-from lucid.simulator.cluster.state import JobOutcome
+from lucid.simulator.cluster.state import JobOutcome, Semantics
 from lucid.simulator.cluster.usage import UsageBook, fair_shares
 from lucid.simulator.layout import NodeShape
 from lucid.simulator.scenario import Scenario, simulate
-from lucid.simulator.semantics import Semantics
 from lucid.simulator.traces.record import Trace, TraceJob
 from lucid.slurm.records.configuration import FairShares, fair_shares_from
 

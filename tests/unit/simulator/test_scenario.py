@@ -17,14 +17,13 @@ from lucid.errors import ConfigError, TraceError
 from lucid.models.packing.measured import Usage
 from lucid.models.packing.share_score import fit_share
 from lucid.simulator.cluster.jobs import PROFILING
-from lucid.simulator.cluster.state import JobOutcome
+from lucid.simulator.cluster.state import JobOutcome, Semantics
 from lucid.simulator.cluster.truth import PairsTable
 from lucid.simulator.engine import _MOST_SAMPLES, Series
 from lucid.simulator.layout import NodeShape
 from lucid.simulator.predictors import PackingModels
 from lucid.simulator.report.charts import time_lines
 from lucid.simulator.scenario import Scenario, simulate
-from lucid.simulator.semantics import Semantics
 from lucid.simulator.traces.formats.own import write_trace
 from lucid.simulator.traces.presets import preset, vc_layout
 from lucid.simulator.traces.read import read_trace
