@@ -31,7 +31,7 @@ from lucid.slurm.elastic.reports import said_in
 from lucid.slurm.view.profiles import KnownProfiles, ProfileReading
 from lucid.store.lease import IN_MEMORY
 from lucid.store.sqlite import SqliteStore
-from scenes.folders import HOME
+from scenes.jobs import HOME
 
 WHY = (FairOrder(0.0),)
 TAG = "lucid:vc=vc;turns=1"

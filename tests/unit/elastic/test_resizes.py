@@ -36,7 +36,7 @@ from lucid.slurm.records.request import Request
 from lucid.store.lease import IN_MEMORY
 from lucid.store.sqlite import SqliteStore
 from lucid.untrusted import LARGEST
-from scenes.folders import HOME
+from scenes.jobs import HOME
 
 WHY = (FairOrder(0.0),)
 ASKS = "lucid:elastic=1-8,epochs=30"
