@@ -21,14 +21,14 @@ import socket
 import threading
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from lucid.core.frozen import frozen_dataclass
-from lucid.core.job import Ended, Job, JobProfile
+from lucid.core.job import Ended, Job, JobProfile, Pending, Running
 from lucid.core.ports import Forecaster, PairSpeeds, Predictor
 from lucid.core.prediction import Prediction
 from lucid.core.snapshot import ArrivalForecast
@@ -40,6 +40,7 @@ from lucid.store.port import Lease, holder_is_dead, same_host
 
 if TYPE_CHECKING:
     from lucid.config.load import Settings
+    from lucid.models.duration.hazards import HazardTables
 
 
 _SOURCE = "predictions of the models"
@@ -86,6 +87,29 @@ class GuardedPredictor:
                 return
             for one in ended:
                 self.learn([one])
+
+
+class GuardedFollower(GuardedPredictor):
+    """Such a predictor that follows who waits and who runs (``Follows``)."""
+
+    def __init__(self, tables: HazardTables, left_out: LeftOut, first_guess_s: float) -> None:
+        super().__init__(tables, left_out, first_guess_s)
+        self._tables = tables
+
+    def follow(self, came: Iterable[Pending | Running], gone: Collection[str]) -> None:
+        """Let the tables follow; they may miss jobs where that fails."""
+        try:
+            self._tables.follow(came, gone)
+        except Exception as error:
+            self._left_out.one(_SOURCE, "who waits and runs", error)
+
+    def anew(self, partition: str, pending: Sequence[Pending], now_s: float) -> Mapping[str, Prediction]:
+        """The tables' new estimates; none where they fail."""
+        try:
+            return self._tables.anew(partition, pending, now_s)
+        except Exception as error:
+            self._left_out.one(_SOURCE, f"estimates anew in {partition}", error)
+            return {}
 
 
 class GuardedForecaster:

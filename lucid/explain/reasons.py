@@ -285,6 +285,7 @@ _WORDS: dict[str, Callable[[Any], str]] = {
     **SHARING_WORDS,
     "Priority": _priority,
     "SlurmPriority": _slurm_priority,
+    "TellsOf": lambda r: f"tells of {r.jobs:,} jobs like it: counts as 1/{r.jobs:,} of its estimate",
     "FairShare": lambda r: (
         f"fair-share factor {r.factor:.2f} of {r.account}: its priority value counts {r.times:.2f} times "
         f"(bound {r.bound:g})"

@@ -82,6 +82,14 @@ class FairShare(Reason):
 
 
 @frozen_dataclass(frozen=True, slots=True)
+class TellsOf(Reason):
+    """No job with the very same request has ended or runs: the first of ``jobs`` that wait shows how long they all
+    take, so its estimate counts as one part in ``jobs`` of its length."""
+
+    jobs: int
+
+
+@frozen_dataclass(frozen=True, slots=True)
 class SlurmPriority(Reason):
     """The place in line by the sum of Slurm's factors, each from 0 to 1, times their weights; larger first."""
 

@@ -18,8 +18,9 @@ from typing import TypeVar
 from lucid.core.decision import PartitionPlan
 from lucid.core.job import Job, JobProfile, Pending, Restarts
 from lucid.core.prediction import Prediction
+from lucid.core.reason import Reason
 from lucid.core.reasons.profiling import Requeueable
-from lucid.core.reasons.queue import FairShare
+from lucid.core.reasons.queue import FairShare, TellsOf
 from lucid.core.snapshot import Partition
 
 _T = TypeVar("_T")
@@ -59,14 +60,18 @@ _MOST_SHAPES = 4096
 class QueuedJob:
     """A pending job as it is tried or explained. ``value`` is its priority value."""
 
-    __slots__ = ("entry", "fair", "id", "prediction", "value")
+    __slots__ = ("entry", "fair", "id", "prediction", "value", "weights")
 
     def __init__(self, entry: Pending, prediction: Prediction, fair: FairShare | None = None) -> None:
         self.id = entry.job.id
         self.entry = entry
         self.prediction = prediction
-        self.value = prediction.duration_s * entry.job.gpus * (1.0 if fair is None else fair.times)
+        self.value = prediction.duration_s / prediction.alike * entry.job.gpus * (1.0 if fair is None else fair.times)
         self.fair = fair
+        self.weights: tuple[Reason, ...] = () if fair is None else (fair,)
+        """Why its value is another than its estimate x GPUs."""
+        if prediction.alike > 1:
+            self.weights = (*self.weights, TellsOf(prediction.alike))
 
 
 def fair_share_of(job: Job, factors: Mapping[tuple[str, str], float], bound: float) -> FairShare | None:
@@ -175,10 +180,11 @@ class QueueOrder:
         shapes, by_user = self._shapes, self._by_user
         rows: list[QueueRow] = [
             (
-                found.duration_s * job.gpus,
+                found.duration_s / found.alike * job.gpus,
                 shapes[
                     job.gpus,
                     found.share_score,
+                    found.alike,
                     job.shareable,
                     entry.alone,
                     profile.unstable,

@@ -152,7 +152,7 @@ class WaitQueue:
             rows[job.id] = row
             fair = fair_share_of(job, snapshot.fair_share, self._share_bound)
             waited_s = max(snapshot.now_s - job.submit_s, 0.0)
-            times = waited_s / max(found.duration_s, _LEAST_S)
+            times = waited_s / max(found.duration_s / found.alike, _LEAST_S)
             value = times**_POWER * job.gpus / (1.0 if fair is None else fair.times)
             if waited_s >= settings.oldest_after_s:
                 value = math.inf
