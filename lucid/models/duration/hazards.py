@@ -14,13 +14,16 @@ from collections import deque
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from functools import lru_cache
-from typing import Final, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from lucid.core.job import Ended, Job, JobProfile, Pending, Running
 from lucid.core.ports import PairSpeeds
 from lucid.core.prediction import JUMBO, DurationTerms, Prediction, Term
 from lucid.models.duration.features import LOG_OFFSET_S, name_stem
 from lucid.models.history import Groups
+
+if TYPE_CHECKING:
+    from lucid.config.policy import PolicySettings
 
 _Key: TypeAlias = tuple[str, ...]
 
@@ -316,3 +319,10 @@ def _span(low_s: float, high_s: float) -> str:
     )
     low, high = f"{low_s / size:.0f}", f"{high_s / size:.0f}"
     return f"{high} {unit}" if low == high else f"{low} to {high} {unit}"
+
+
+def naive_for(policy: str, settings: PolicySettings) -> HazardTables | None:
+    """The tables that ``lucid`` uses where they put the jobs that wait in a better order (docs/decisions/0071);
+    ``None`` where the policy does not use how well estimates rank."""
+    measured = settings.fairness.estimates == "measured" and settings.lending.mode == "off"
+    return HazardTables() if measured and policy == "lucid" else None
