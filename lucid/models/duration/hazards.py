@@ -192,7 +192,11 @@ class HazardTables:
         changed: set[_Key] = set()
         probes: dict[str, int] = {}
         """The first of the jobs of a request that nobody has seen run, with how many they are."""
-        for request, ids in self._waiting.items():
+        mine = [(entry.job.id, keys[-1]) for entry in pending if (keys := self._keys.get(entry.job.id))]
+        for request in dict.fromkeys(request for _, request in mine):
+            ids = self._waiting.get(request)
+            if ids is None:
+                continue
             first = next(iter(ids))
             if len(ids) > 1 and self._unseen(request):
                 probes[first] = len(ids)
@@ -203,10 +207,9 @@ class HazardTables:
         if not changed:
             return {}
         said: dict[str, Prediction] = {}
-        for entry in pending:
-            keys = self._keys.get(entry.job.id, ())
-            if keys and keys[-1] in changed:
-                said[entry.job.id] = self._of(keys, now_s)
+        for job_id, request in mine:
+            if request in changed:
+                said[job_id] = self._of(self._keys[job_id], now_s)
         for job_id in probes.keys() & said.keys():
             said[job_id] = replace(said[job_id], alike=probes[job_id])
         return said
