@@ -13,7 +13,7 @@ from lucid.core.decision import kind_of
 from lucid.core.gpu import GpuOut
 from lucid.core.job import Job, Stage
 from lucid.core.ports import Capability, Forecaster, Predictor
-from lucid.daemon.barrier import GuardedPredictor
+from lucid.daemon.barrier import GuardedFollower
 from lucid.daemon.build import Parts
 from lucid.daemon.gpu_health import GpuHealth
 from lucid.daemon.learning.child import CatchUp
@@ -25,7 +25,7 @@ from lucid.daemon.reporting.counters import Counters
 from lucid.daemon.reporting.public_view import Publisher
 from lucid.daemon.start_log import StartLog
 from lucid.errors import StoreError
-from lucid.models.history import naive_for
+from lucid.models.duration.hazards import naive_for
 from lucid.orchestrator.cycle import Cycle, CycleResult
 from lucid.orchestrator.order.estimate_ranking import TrustBook
 from lucid.orchestrator.order.queue_order import site_factors
@@ -236,9 +236,9 @@ class Cycles:
         recorder = with_records(parts.settings, policy, live.settings, store)
         self._start_log = StartLog(parts.store, live.make(predictor), predictor.pair_speed)
         before = self._policy_memory.load() if self._cycle is None else self._cycle.memory
-        means, naive = naive_for(parts.settings.daemon.policy, live.settings), None
-        if means is not None:
-            naive = GuardedPredictor(means, parts.left_out, parts.settings.daemon.first_guess_s)
+        tables, naive = naive_for(parts.settings.daemon.policy, live.settings), None
+        if tables is not None:
+            naive = GuardedFollower(tables, parts.left_out, parts.settings.daemon.first_guess_s)
             naive.learn(ended)
         return Cycle(
             self.cluster,

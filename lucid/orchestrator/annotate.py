@@ -11,10 +11,7 @@ from lucid.core.job import Ended, Job, JobProfile, Pending, Running
 from lucid.core.ports import Follows, Forecaster, Predictor
 from lucid.core.prediction import Prediction
 from lucid.core.snapshot import Changes, Partition, Snapshot, changed_names, key_of
-from lucid.orchestrator.order.estimate_ranking import HISTORY, TrustBook
-
-_MEANS = "history"
-"""The name of the predictor that has been told nothing but the past (``lucid.models.history``)."""
+from lucid.orchestrator.order.estimate_ranking import TrustBook
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +53,6 @@ class Annotator:
         self._predictions: dict[str, Prediction] = {}
         self._naive = naive
         self._follows = _following(naive)
-        self._first = ""
-        if trust is not None and self._follows is not None and predictor.name == _MEANS:
-            trust.first = self._first = HISTORY  # the tables know all that means know
         self._said: dict[str, _Said] = {}
         self._by: Mapping[str, str] = {} if trust is None else trust.by
         """The source of the estimates in use, by VC."""
@@ -196,7 +190,7 @@ class Annotator:
     def _chosen(self, job: Job) -> Prediction:
         known = self._said[job.id]
         said, naive = known.given, known.naive
-        if naive is not None and self._by.get(job.vc, self._by.get("", self._first)):
+        if naive is not None and self._by.get(job.vc, self._by.get("", "")):
             said = replace(
                 said,
                 duration_s=naive.duration_s,

@@ -45,8 +45,8 @@ class Unranked(Reason):
     """Did estimates fail to put short jobs before long ones, among the last ``jobs`` that ended in ``vc`` (in the
     whole cluster, if empty)? Jobs go in plain order then. ``gain``: the share of waiting that an order by estimates
     saves, of what true durations would save (0 for noise, -1 for the reverse order). ``needed``: the least gain that
-    differs from chance. ``by``: "history" where the user's last jobs serve as estimates, since the given ones rank
-    worse."""
+    differs from chance. ``by``: "history" where estimates are by tables of what jobs alike took, since those put
+    the jobs that wait in a better order."""
 
     vc: Shown
     jobs: int

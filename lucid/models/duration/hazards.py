@@ -14,13 +14,16 @@ from collections import deque
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from functools import lru_cache
-from typing import Final, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from lucid.core.job import Ended, Job, JobProfile, Pending, Running
 from lucid.core.ports import PairSpeeds
 from lucid.core.prediction import JUMBO, DurationTerms, Prediction, Term
 from lucid.models.duration.features import LOG_OFFSET_S, name_stem
 from lucid.models.history import Groups
+
+if TYPE_CHECKING:
+    from lucid.config.policy import PolicySettings
 
 _Key: TypeAlias = tuple[str, ...]
 
@@ -189,7 +192,11 @@ class HazardTables:
         changed: set[_Key] = set()
         probes: dict[str, int] = {}
         """The first of the jobs of a request that nobody has seen run, with how many they are."""
-        for request, ids in self._waiting.items():
+        mine = [(entry.job.id, keys[-1]) for entry in pending if (keys := self._keys.get(entry.job.id))]
+        for request in dict.fromkeys(request for _, request in mine):
+            ids = self._waiting.get(request)
+            if ids is None:
+                continue
             first = next(iter(ids))
             if len(ids) > 1 and self._unseen(request):
                 probes[first] = len(ids)
@@ -200,10 +207,9 @@ class HazardTables:
         if not changed:
             return {}
         said: dict[str, Prediction] = {}
-        for entry in pending:
-            keys = self._keys.get(entry.job.id, ())
-            if keys and keys[-1] in changed:
-                said[entry.job.id] = self._of(keys, now_s)
+        for job_id, request in mine:
+            if request in changed:
+                said[job_id] = self._of(self._keys[job_id], now_s)
         for job_id in probes.keys() & said.keys():
             said[job_id] = replace(said[job_id], alike=probes[job_id])
         return said
@@ -316,3 +322,10 @@ def _span(low_s: float, high_s: float) -> str:
     )
     low, high = f"{low_s / size:.0f}", f"{high_s / size:.0f}"
     return f"{high} {unit}" if low == high else f"{low} to {high} {unit}"
+
+
+def naive_for(policy: str, settings: PolicySettings) -> HazardTables | None:
+    """The tables that ``lucid`` uses where they put the jobs that wait in a better order (docs/decisions/0071);
+    ``None`` where the policy does not use how well estimates rank."""
+    measured = settings.fairness.estimates == "measured" and settings.lending.mode == "off"
+    return HazardTables() if measured and policy == "lucid" else None

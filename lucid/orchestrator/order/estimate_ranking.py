@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from lucid.core.job import Pending
 from lucid.core.reasons.queue import Unranked
-from lucid.models.ranking import HOUR_S, QUEUED, gain_of, queue_gain, ranks_of
+from lucid.models.ranking import HOUR_S, QUEUED, gain_of, ranks_of, saved_of
 
 _WINDOW = 300
 """How many of the jobs that ended last are used."""
@@ -34,13 +34,13 @@ _TO_TRUST, _TO_KEEP = 2.5, 1.0
 _WORTH_REPORTING = 0.1
 """A gain that moved by less is not published anew: published gains go into decisions."""
 HISTORY = "history"
-"""``Unranked.by`` of the naive estimates: what the last jobs of the same user took."""
+"""``Unranked.by`` of the naive estimates: tables of what jobs alike took (``lucid.models.duration.hazards``)."""
 
 _HOURS = 48
 """So many of the last hours in which jobs queued are looked at, …"""
 _MOST = 100
 """… and so many jobs of each."""
-_LEAD = 0.15
+_LEAD = 0.05
 """The gain in the queue by which others' estimates must be better before they are followed."""
 
 _Column: TypeAlias = npt.NDArray[np.float64]
@@ -72,19 +72,31 @@ class _Hour:
     """The jobs that stood in one queue within an hour, by id, where not all have ended, and as columns: GPUs, both
     estimates, and how long they ran, s (NaN while that is not known)."""
 
-    __slots__ = ("columns", "open")
+    __slots__ = ("_saved", "_saved_at", "columns", "open")
 
     def __init__(self, ids: Sequence[str], rows: Sequence[tuple[float, float, float | None, float | None]]) -> None:
         kept = [[_NONE if cell is None else cell for cell in row] for row in rows]
         self.columns = np.array(kept, float).reshape(-1, 4)
         self.open = {job_id: at for at, (job_id, row) in enumerate(zip(ids, kept, strict=True)) if isnan(row[3])}
+        self._saved: tuple[int, Sequence[float]] = (0, ())
+        self._saved_at = -1
 
     def ended(self, job_id: str, ran_s: float) -> None:
         at = self.open.pop(job_id, None)
         if at is not None:
             self.columns[at, 3] = ran_s
 
-    def known(self, running: Mapping[str, float]) -> _Column:
+    def saved(self, running: Mapping[str, float]) -> tuple[int, Sequence[float]]:
+        """Of how many jobs enough is known, and the GPU-seconds that are saved among them by the right order, and
+        by the given and the naive estimates. Counted anew when another of the hour's jobs has ended."""
+        if self._saved_at != len(self.open):
+            self._saved_at, rows = len(self.open), self._known(running)
+            rows = rows[~np.isnan(rows[:, 2])]
+            gpus = rows[:, 0]
+            self._saved = len(rows), saved_of((gpus * rows[:, 1], gpus * rows[:, 2]), gpus * rows[:, 3])
+        return self._saved
+
+    def _known(self, running: Mapping[str, float]) -> _Column:
         """The rows of those that have ended, and of those that have run for longer than half of these."""
         rows = self.columns
         ended: _Column = rows[~np.isnan(rows[:, 3])]
@@ -122,8 +134,6 @@ class TrustBook:
         """The last hours of each VC's queue, and of all queues as ""."""
         self._leads: dict[str, float | None] = {}
         """By how much the naive estimates' gain in these was greater, unless there are new hours since."""
-        self.first = ""
-        """The estimates in use (``Unranked.by``) before anything is known."""
         self.checks = 0
         """How often the gain was measured."""
         self.unranked: Mapping[str, Unranked] = {}
@@ -215,7 +225,7 @@ class TrustBook:
         if len(rows) < (_OWN if name else _LEAST):
             return None
         given_s, naive_s, ran_s = rows.T.copy()
-        chance, by = 1.0 / len(rows) ** 0.5, self.first if before is None else before.by
+        chance, by = 1.0 / len(rows) ** 0.5, "" if before is None else before.by
 
         def judged(source: str, gain: float) -> Unranked:
             keeps = by == source and not before
@@ -235,8 +245,6 @@ class TrustBook:
         lead = self._leads.get(name)
         if lead is not None:
             return naive if lead > (-_LEAD if by else _LEAD) else given
-        if self.first:
-            return naive
         margin = 0.0 if by else _TO_TRUST * chance  # between two that rank, or two that do not, it stays
         return naive if naive.gain > given.gain + margin else given
 
@@ -267,14 +275,12 @@ class TrustBook:
 
 def _lead(hours: Iterable[_Hour], running: Mapping[str, float]) -> float | None:
     """By how much the gain in the queue of the naive estimates is greater; ``None``: too little is known.
-    ``running``: how long each job that runs has done so."""
-    found = [rows[~np.isnan(rows[:, 2])] for rows in (hour.known(running) for hour in hours)]
-    if sum(map(len, found)) < _OWN:
+    ``running``: how long each running job has run."""
+    found = [hour.saved(running) for hour in hours]
+    best, given, naive = np.array([saved for _, saved in found]).sum(axis=0)
+    if sum(count for count, _ in found) < _OWN or best <= 1e-9:
         return None
-    given, naive = (
-        queue_gain([(rows[:, 0] * rows[:, at], rows[:, 0] * rows[:, 3]) for rows in found]) for at in (1, 2)
-    )
-    return None if given is None or naive is None else naive - given
+    return float((naive - given) / best)
 
 
 def _differs(found: Unranked, before: Unranked) -> bool:

@@ -179,7 +179,7 @@ SAID: list[tuple[Reason, str]] = [
     ),
     (
         why.Unranked("", 240, 0.4, 0.06, "history"),
-        "estimates by what the same user's last jobs took (those given rank worse) ranked the last 240 jobs (gain",
+        "estimates by tables (those given put the jobs that wait in a worse order) ranked the last 240 jobs (gain",
     ),
     (why.Unranked("", 0, 0.0, 1.0), "policy.fairness.estimates is never: plain order"),
     (

@@ -145,7 +145,7 @@ def test_better_estimates_win_their_place_back() -> None:
 def test_all_jobs_get_estimates_by_the_history_once_it_ranks_better() -> None:
     lengths = [10.0 * 2**at for at in range(12)]
     given = FixedPredictor({f"{at}": 1e5 / length for at, length in enumerate(lengths)} | {"next": 7.0})
-    naive = HistoryPredictor(geometric=True)
+    naive = HistoryPredictor()
     naive.learn([Ended(a_job("before", 1, user=f"u{at}"), length, length) for at, length in enumerate(lengths)])
     book = TrustBook()
     annotate = Annotator(given, None, book, naive)
@@ -158,7 +158,7 @@ def test_all_jobs_get_estimates_by_the_history_once_it_ranks_better() -> None:
     assert after.trust[""].by == HISTORY
     assert after.predictions["next"].duration_s == 70.0
     source = after.predictions["next"].duration_source
-    assert source == "history: geometric mean of 1 job with the same user and GPUs; capped at its time limit"
+    assert source == "history: mean of 1 job with the same user and GPUs; capped at its time limit"
     anew = Annotator(given, None, TrustBook.from_dict(book.to_dict()), naive)(snap(2e5, room))
     assert anew.predictions["next"].duration_s == 70.0
 
@@ -468,7 +468,7 @@ def test_nobody_takes_the_nodes_of_several_large_jobs_for_longer_than_its_limit_
     ("gain", "sections"),
     [
         (None, {}),
-        (0.9, {}),
+        (0.97, {}),
         (0.5, {"fairness": {"estimates": "always"}}),
         (0.5, {"reservation": {"enabled": False}}),
     ],

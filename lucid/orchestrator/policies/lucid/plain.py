@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 _NEVER = Unranked("", 0, 0.0, 1.0)
 """The comparison where the settings say that estimates are not used."""
 
-_ALL_BUT_RIGHT = 0.8
+_ALL_BUT_RIGHT = 0.95
 """The gain (``Unranked.gain``) from which on estimates order better than waits do: true durations have 1."""
 
 
