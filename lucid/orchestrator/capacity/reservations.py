@@ -112,13 +112,14 @@ def next_holder(
     settings: ReservationSettings,
     predictions: Mapping[str, Prediction] | None = None,
 ) -> tuple[Pending | None, float | None]:
-    """The large job to keep nodes for, or ``None``; and when the next large job will have waited for
-    ``after_wait_s``. It is the oldest if that has waited for ``oldest_after_s`` or there are no ``predictions``; else
-    the one that has waited longest for its estimate."""
+    """The job to keep nodes for, or ``None``; and when the next large job will have waited for ``after_wait_s``. It
+    is the oldest of all jobs, of any size, that have waited for ``oldest_after_s``; else of the large jobs the one
+    that has waited longest for its estimate. Without ``predictions``, it is the oldest large job."""
     if not settings.enabled:
         return None, None
     least = above(gpus_per_node, settings)
-    large = [e for e in partition.pending if e.job.gpus > least]
+    oldest_s = math.inf if predictions is None else settings.oldest_after_s
+    large = [e for e in partition.pending if e.job.gpus > least or now_s - e.job.submit_s >= oldest_s]
     if not large:
         return None, None
     feasible = Feasibility(partition, up_only=True)  # nodes kept for a job that cannot come would stand idle
@@ -160,7 +161,12 @@ def large_share(
     total = sum(node.gpus for node in partition.nodes if node.available)
     if partition.quotas and within_quotas:
         total = min(total, sum(partition.quotas.values()))
-    if not held or held + holder.job.gpus <= settings.most_share * total or settings.most_share >= 1:
+    if (
+        holder.job.gpus <= least
+        or not held
+        or held + holder.job.gpus <= settings.most_share * total
+        or settings.most_share >= 1
+    ):
         return None, None
     feasible = Feasibility(partition, up_only=True)  # large jobs need not give way to a job that can never start
     smaller = [e for e in partition.pending if e.job.gpus <= least and feasible.bar(e.job) is None]

@@ -18,7 +18,6 @@ from typing import TypeVar
 from lucid.core.decision import PartitionPlan
 from lucid.core.job import Job, JobProfile, Pending, Restarts
 from lucid.core.prediction import Prediction
-from lucid.core.reason import Reason
 from lucid.core.reasons.profiling import Requeueable
 from lucid.core.reasons.queue import FairShare, TellsOf
 from lucid.core.snapshot import Partition
@@ -60,7 +59,7 @@ _MOST_SHAPES = 4096
 class QueuedJob:
     """A pending job as it is tried or explained. ``value`` is its priority value."""
 
-    __slots__ = ("entry", "fair", "id", "prediction", "value", "weights")
+    __slots__ = ("entry", "fair", "id", "prediction", "value")
 
     def __init__(self, entry: Pending, prediction: Prediction, fair: FairShare | None = None) -> None:
         self.id = entry.job.id
@@ -68,10 +67,11 @@ class QueuedJob:
         self.prediction = prediction
         self.value = prediction.duration_s / prediction.alike * entry.job.gpus * (1.0 if fair is None else fair.times)
         self.fair = fair
-        self.weights: tuple[Reason, ...] = () if fair is None else (fair,)
-        """Why its value is another than its estimate x GPUs."""
-        if prediction.alike > 1:
-            self.weights = (*self.weights, TellsOf(prediction.alike))
+
+    @property
+    def tells_of(self) -> tuple[TellsOf, ...]:
+        """The reason why its value is less than its estimate x GPUs, if it is."""
+        return (TellsOf(self.prediction.alike),) if self.prediction.alike > 1 else ()
 
 
 def fair_share_of(job: Job, factors: Mapping[tuple[str, str], float], bound: float) -> FairShare | None:
@@ -184,7 +184,6 @@ class QueueOrder:
                 shapes[
                     job.gpus,
                     found.share_score,
-                    found.alike,
                     job.shareable,
                     entry.alone,
                     profile.unstable,

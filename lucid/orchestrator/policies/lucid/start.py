@@ -306,21 +306,22 @@ class Starts:
         """Start a job of the queue, or return why it waits. It starts beside another, else alone, else beside another
         on the terms for jobs that would wait. In a calm VC only a pair that slows neither goes before GPUs of its
         own."""
-        weights = queued.weights
+        fair: tuple[Reason, ...] = () if queued.fair is None else (queued.fair,)
+        weights = (*fair, *queued.tells_of)  # not of one that waits, whose reasons others share
         packing = self.settings.packing
         borrows = queued.entry.job.borrows
         if self.quotas is not None and not (self.quotas.borrows and borrows):
             within = self.quotas.within(queued.entry.job, queued.prediction.duration_s)
             # a guest that outlasts its host holds GPUs of the quota, too, and in its own partition Slurm counts it
             if not within and (within.kept or not borrows):
-                return Hold((*weights, within))
+                return Hold((*fair, within))
         calm = self._calm_for(queued)
         found, why = self.partner(queued, level, packing.gss, _HARMLESS if calm else None)
         if found is not None:
             self.beside(queued, found, (*weights, *why))
             return None
         if calm and self.quotas is not None and self.quotas.lends_later(queued.entry.job):
-            return Hold((*weights, *why, *self.no_room(queued)))
+            return Hold((*fair, *why, *self.no_room(queued)))
         asleep = bool(self.ledger.asleep)
         if self.alone(queued, level, (*weights, *calm, *why), awake=True):
             return None
@@ -335,7 +336,7 @@ class Starts:
         if self.claim(queued, level, (*weights, *why)):
             return None
         fenced: tuple[Reason, ...] = (self.fences.why(level),) if level else ()
-        return Hold((*weights, *fenced, *why, *self.no_room(queued)))
+        return Hold((*fair, *fenced, *why, *self.no_room(queued)))
 
     def _calm_for(self, queued: QueuedJob) -> tuple[Reason, ...]:
         """The comparison by which the job shares only if it would wait otherwise; empty where that does not hold."""
