@@ -49,8 +49,6 @@ _KEEPS_OWN: Final = 0.95
 """… those of one user 20."""
 _ANEW_S: Final = 300.0
 """No estimate is asked anew sooner, and no broad table looked at."""
-_OUTWEIGHS: Final = 5
-"""What broader tables say moves an estimate by little where so many jobs of a narrower one have ended."""
 _TOLD: Final = 20
 """So many of a group's newest ends are told of."""
 
@@ -224,17 +222,15 @@ class HazardTables:
         return said
 
     def _changed_since(self, keys: tuple[_Key, ...], asked_s: float, event: int, now_s: float) -> bool:
-        """Has a user's or a request's table changed which no narrower one outweighs?"""
+        """Has a user's or a request's table changed?"""
         for key in reversed(keys):
             table = self._tables.get(key)
-            if table is None or not table.known:
+            if table is None:
                 continue
             if table.broad:
                 break
             if table.changed > event or table.passed_s > asked_s or now_s >= table.next_s:
                 return True
-            if len(table.newest) >= _OUTWEIGHS:
-                break
         return False
 
     def _unseen(self, request: _Key) -> bool:
@@ -326,15 +322,18 @@ def _counts(table: _Table, now_s: float) -> str:
         told.append(f"{len(table.newest)} ended after {_span(min(table.newest), max(table.newest))}")
     if table.runs:
         count = len(table.runs)
-        told.append(f"{count} still run{'s' * (count == 1)} after {_span(*[now_s - min(table.runs.values())] * 2)}")
+        since_s = now_s - min(table.runs.values())
+        told.append(f"{count} still run{'s' * (count == 1)} after {_span(since_s, since_s)}")
     return ", ".join(told)
 
 
 def _span(low_s: float, high_s: float) -> str:
     """``4 to 6 min``."""
-    unit, size = next(
-        ((u, s) for u, s in (("d", 86400.0), ("h", 3600.0), ("min", 60.0)) if high_s >= 2 * s), ("s", 1.0)
-    )
+    unit, size = "s", 1.0
+    for longer, seconds in (("min", 60.0), ("h", 3600.0), ("d", 86400.0)):
+        if high_s < 2 * seconds:
+            break
+        unit, size = longer, seconds
     low, high = f"{low_s / size:.0f}", f"{high_s / size:.0f}"
     return f"{high} {unit}" if low == high else f"{low} to {high} {unit}"
 

@@ -113,13 +113,17 @@ def next_holder(
     predictions: Mapping[str, Prediction] | None = None,
 ) -> tuple[Pending | None, float | None]:
     """The job to keep nodes for, or ``None``; and when the next large job will have waited for ``after_wait_s``. It
-    is the oldest of all jobs, of any size, that have waited for ``oldest_after_s``; else of the large jobs the one
-    that has waited longest for its estimate. Without ``predictions``, it is the oldest large job."""
+    is the oldest job of a whole node or more that has waited for ``oldest_after_s``; else the large job that has
+    waited longest for its estimate. Without ``predictions``, it is the oldest large job."""
     if not settings.enabled:
         return None, None
     least = above(gpus_per_node, settings)
     oldest_s = math.inf if predictions is None else settings.oldest_after_s
-    large = [e for e in partition.pending if e.job.gpus > least or now_s - e.job.submit_s >= oldest_s]
+    large = [
+        e
+        for e in partition.pending
+        if (gpus := e.job.gpus) > least or (gpus >= gpus_per_node and now_s - e.job.submit_s >= oldest_s)
+    ]
     if not large:
         return None, None
     feasible = Feasibility(partition, up_only=True)  # nodes kept for a job that cannot come would stand idle
