@@ -13,7 +13,8 @@ from bisect import bisect_left
 from collections.abc import Mapping, Sequence, Set
 from typing import TYPE_CHECKING
 
-from lucid.core.frozen import frozen_dataclass
+from msgspec import Struct
+
 from lucid.core.job import Job, Pending
 from lucid.core.ledger import Ledger
 from lucid.core.prediction import Prediction
@@ -31,8 +32,7 @@ _LEAST_S = 1.0
 """The least time until the policy looks for other nodes."""
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class NodeReservation:
+class NodeReservation(Struct, frozen=True):
     """The kept nodes, by index and by name, and the comparison that others must pass to start there: to be expected
     to take at most ``room.room_s``."""
 
@@ -41,8 +41,7 @@ class NodeReservation:
     names: frozenset[str]
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class KeptNodes:
+class KeptNodes(Struct, frozen=True):
     """The nodes chosen for a job, by name, and when they were expected to have room for it."""
 
     names: tuple[str, ...]
@@ -112,18 +111,13 @@ def next_holder(
     settings: ReservationSettings,
     predictions: Mapping[str, Prediction] | None = None,
 ) -> tuple[Pending | None, float | None]:
-    """The job to keep nodes for, or ``None``; and when the next large job will have waited for ``after_wait_s``. It
-    is the oldest job of a whole node or more that has waited for ``oldest_after_s``; else the large job that has
-    waited longest for its estimate. Without ``predictions``, it is the oldest large job."""
+    """The large job to keep nodes for, or ``None``; and when the next large job will have waited for
+    ``after_wait_s``. It is the oldest if that has waited for ``oldest_after_s`` or there are no ``predictions``; else
+    the one that has waited longest for its estimate."""
     if not settings.enabled:
         return None, None
     least = above(gpus_per_node, settings)
-    oldest_s = math.inf if predictions is None else settings.oldest_after_s
-    large = [
-        e
-        for e in partition.pending
-        if (gpus := e.job.gpus) > least or (gpus >= gpus_per_node and now_s - e.job.submit_s >= oldest_s)
-    ]
+    large = [e for e in partition.pending if e.job.gpus > least]
     if not large:
         return None, None
     feasible = Feasibility(partition, up_only=True)  # nodes kept for a job that cannot come would stand idle
@@ -165,12 +159,7 @@ def large_share(
     total = sum(node.gpus for node in partition.nodes if node.available)
     if partition.quotas and within_quotas:
         total = min(total, sum(partition.quotas.values()))
-    if (
-        holder.job.gpus <= least
-        or not held
-        or held + holder.job.gpus <= settings.most_share * total
-        or settings.most_share >= 1
-    ):
+    if not held or held + holder.job.gpus <= settings.most_share * total or settings.most_share >= 1:
         return None, None
     feasible = Feasibility(partition, up_only=True)  # large jobs need not give way to a job that can never start
     smaller = [e for e in partition.pending if e.job.gpus <= least and feasible.bar(e.job) is None]
