@@ -172,9 +172,7 @@ class Annotator:
             said = self._predictor.predict(job, entry.profile, now_s)
             if entry.stages is not None:
                 said = replace(said, stages=entry.stages)
-            naive = None if known is None or known.job != job else known.naive  # a profile tells it nothing
-            if naive is None and self._naive is not None:
-                naive = self._naive.predict(job, entry.profile, now_s)
+            naive = None if self._naive is None else self._naive.predict(job, entry.profile, now_s)
             self._said[job.id] = _Said(job, entry.profile, said, naive)
             self._predictions[job.id] = self._chosen(job)
             if self._trust is not None and self._follows is not None and isinstance(entry, Pending) and job.gpus:
