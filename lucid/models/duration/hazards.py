@@ -13,7 +13,9 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Collection, Iterable, Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, Final, TypeAlias
+from itertools import accumulate, pairwise
+from operator import add, mul
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from msgspec.structs import replace
 
@@ -35,8 +37,9 @@ _LOGS: Final = [
     math.log(middle_s + LOG_OFFSET_S) for middle_s in (5.0, *(edge_s * math.sqrt(2.0) for edge_s in _EDGES))
 ]
 """Of the middle of each bin."""
-_UNKNOWN: Final = [1.0 / left for left in range(_BINS, 0, -1)]
-"""Hazards before any job has ended: a job ends in each bin with the same probability."""
+_STEPS: Final = [above - below for below, above in pairwise(_LOGS)]
+_UNKNOWN: Final = [1.0 - 1.0 / left for left in range(_BINS, 0, -1)]
+"""Before any job has ended: a job ends in each bin with the same probability."""
 _WEIGHT: Final = 2.0
 """A broader group counts as so many jobs of the narrower one."""
 _ALL, _SIZE, _LIMIT = "of all jobs", "of jobs of such a size", "of such a size and time limit"
@@ -54,10 +57,7 @@ _TOLD: Final = 20
 class _Table:
     """One group: the ends by bin, older ones counting less, and since when its running jobs run."""
 
-    __slots__ = (
-        *("at_s", "broad", "changed", "ends", "keeps", "newest", "next_s"),
-        *("own", "passed_s", "rest", "runs", "stale", "words"),
-    )
+    __slots__ = ("broad", "changed", "ends", "keeps", "newest", "next_s", "passed_s", "runs")
 
     def __init__(self, level: str) -> None:
         self.keeps = _KEEPS.get(level, _KEEPS_OWN)
@@ -67,35 +67,40 @@ class _Table:
         self.newest: deque[float] = deque(maxlen=_TOLD)
         self.changed = 0
         """At which event (``HazardTables._event``)."""
-        self.stale, self.at_s = True, -math.inf
         self.next_s, self.passed_s = math.inf, -math.inf
         """When a running job comes to its next bin, and when it was last seen that one had."""
-        self.own = self.rest = self.ends
-        """As of ``at_s``: its hazards are ``own`` and, of the broader group's, the share ``rest``; …"""
-        self.words = ""
-        """… and who that is."""
 
-    def count(self, now_s: float) -> None:
-        """Count who is at risk, unless that is known: of a broad table for some minutes."""
-        if now_s < self.at_s + _ANEW_S if self.broad else not self.stale and now_s < self.next_s:
-            return
+    @property
+    def known(self) -> bool:
+        """Has a job of the group ended, or does one run?"""
+        return bool(self.newest or self.runs)
+
+    def going_on(self, wide: Sequence[float], now_s: float) -> list[float]:
+        """Of the jobs that come to each bin, the share that runs on beyond it. ``wide``: the broader group's."""
         if now_s >= self.next_s:
             self.passed_s = now_s
-        self.stale, self.at_s, self.next_s = False, now_s, math.inf
-        running = [0] * _BINS
+        self.next_s = math.inf
+        still = [0.0] * _BINS
         for began_s in self.runs.values():
             at = bisect_right(_EDGES, now_s - began_s)
-            running[at] += 1
+            still[at] += 1.0
             if at < _BINS - 1:
                 self.next_s = min(self.next_s, began_s + _EDGES[at])
-        at_risk, own, rest = _WEIGHT, [], []
-        for ended, still in zip(reversed(self.ends), reversed(running), strict=True):
-            at_risk += ended
-            own.append(ended / at_risk)
-            rest.append(_WEIGHT / at_risk)
-            at_risk += still  # they have run through the bins before theirs
-        self.own, self.rest = own[::-1], rest[::-1]
-        self.words = _counts(self, now_s)
+        ends = self.ends
+        # those that still run have run through the bins before theirs
+        beyond = [*accumulate(map(add, reversed(ends[1:]), reversed(still[1:])))][::-1]
+        return [
+            (more + _WEIGHT * share) / (more + ended + _WEIGHT)
+            for more, ended, share in zip((*beyond, 0.0), ends, wide, strict=True)
+        ]
+
+
+class _Sum(NamedTuple):
+    """What tables from the broadest on say together: who goes on, the mean of logarithms, and each one's part."""
+
+    going_on: Sequence[float]
+    log_s: float = 0.0
+    terms: tuple[Term, ...] = ()
 
 
 class HazardTables:
@@ -118,6 +123,8 @@ class HazardTables:
         self._found: dict[_Key, Prediction] = {}
         """By request, as of …"""
         self._found_at = (math.nan, 0)
+        self._broad: dict[_Key, tuple[float, _Sum]] = {}
+        """What tables that are not of one user said together, by the narrowest, and when."""
 
     # -- what is learned ---------------------------------------------------------------------------------------
 
@@ -133,7 +140,7 @@ class HazardTables:
                 table.ends = [keeps * count for count in table.ends]
                 table.ends[at] += 1.0
                 table.newest.append(item.ran_s)
-                table.stale, table.changed = True, self._event
+                table.changed = self._event
 
     def follow(self, came: Iterable[Pending | Running], gone: Collection[str]) -> None:
         """Who waits and who runs by now: entries that are new or changed, and ids of those that left."""
@@ -151,7 +158,7 @@ class HazardTables:
             for key in keys:
                 table = self._table(key)
                 table.runs[job.id] = entry.start_s - entry.ran_s
-                table.stale, table.changed = True, self._event
+                table.changed = self._event
         for job_id in gone:
             self._gone(job_id)
 
@@ -171,7 +178,7 @@ class HazardTables:
         for key in keys:
             table = self._tables.get(key)
             if table is not None and table.runs.pop(job_id, None) is not None:
-                table.stale, table.changed = True, self._event
+                table.changed = self._event
 
     # -- what is said ------------------------------------------------------------------------------------------
 
@@ -216,18 +223,21 @@ class HazardTables:
         return said
 
     def _changed_since(self, keys: tuple[_Key, ...], asked_s: float, event: int, now_s: float) -> bool:
-        tables = [self._tables.get(key) for key in keys]
-        return any(
-            table is not None
-            and not table.broad
-            and (table.changed > event or table.passed_s > asked_s or now_s >= table.next_s)
-            for table in tables
-        )
+        """Has a user's or a request's table changed?"""
+        for key in reversed(keys):
+            table = self._tables.get(key)
+            if table is None:
+                continue
+            if table.broad:
+                break
+            if table.changed > event or table.passed_s > asked_s or now_s >= table.next_s:
+                return True
+        return False
 
     def _unseen(self, request: _Key) -> bool:
         """Has no job of this request ended, and does none run?"""
         table = self._tables.get(request)
-        return request[0] == _REQUEST and (table is None or not (table.newest or table.runs))
+        return request[0] == _REQUEST and (table is None or not table.known)
 
     def _of(self, keys: tuple[_Key, ...], now_s: float) -> Prediction:
         if self._found_at != (now_s, self._event):
@@ -239,29 +249,31 @@ class HazardTables:
         return found
 
     def _made(self, keys: tuple[_Key, ...], now_s: float) -> Prediction:
-        found: list[tuple[str, _Table]] = []
+        broad = [key for key in keys if key[0] in _KEEPS]
+        said_s, found = self._broad.get(broad[-1], (-math.inf, _Sum(_UNKNOWN)))
+        if not found.terms or now_s >= said_s + _ANEW_S:
+            found = self._add(_Sum(_UNKNOWN), broad, now_s)
+            self._broad[broad[-1]] = now_s, found
+        found = self._add(found, keys[len(broad) :], now_s)
+        if not found.terms:
+            return Prediction(self._first_guess_s, f"{self.name}: no job has ended yet")
+        last = found.terms[-1]
+        return Prediction(
+            max(math.exp(found.log_s) - LOG_OFFSET_S, 1.0),
+            f"{self.name}: {last.name}, {last.value}",
+            duration_terms=DurationTerms(0.0, found.terms, found.log_s, LOG_OFFSET_S, *_range(found.going_on)),
+        )
+
+    def _add(self, found: _Sum, keys: Sequence[_Key], now_s: float) -> _Sum:
+        """With what the tables of narrower groups say."""
         for key in keys:
             table = self._tables.get(key)
-            if table is not None and (table.newest or table.runs):
-                table.count(now_s)
-                found.append((key[0], table))
-        if not found:
-            return Prediction(self._first_guess_s, f"{self.name}: no job has ended yet")
-        hazard, terms, before = _UNKNOWN, list[Term](), 0.0
-        for name, table in found:
-            hazard = [own + share * wide for own, share, wide in zip(table.own, table.rest, hazard, strict=True)]
-            left, score = 1.0, 0.0
-            for end, log_s in zip(hazard, _LOGS, strict=True):
-                ending = left * end
-                score += ending * log_s
-                left -= ending
-            terms.append(Term(name, table.words, score - before))
-            before = score
-        return Prediction(
-            max(math.exp(before) - LOG_OFFSET_S, 1.0),
-            f"{self.name}: {terms[-1].name}, {terms[-1].value}",
-            duration_terms=DurationTerms(0.0, tuple(terms), before, LOG_OFFSET_S, *_range(hazard)),
-        )
+            if table is not None and table.known:
+                going_on = table.going_on(found.going_on, now_s)
+                log_s = _LOGS[0] + sum(map(mul, _STEPS, accumulate(going_on, mul)))
+                term = Term(key[0], _counts(table, now_s), log_s - found.log_s)
+                found = _Sum(going_on, log_s, (*found.terms, term))
+        return found
 
     def pair_speed(self, a: JobProfile, b: JobProfile) -> PairSpeeds:  # noqa: ARG002
         """No opinion."""
@@ -293,11 +305,10 @@ def _groups_of(
     return tuple(keys)
 
 
-def _range(hazard: Sequence[float]) -> tuple[float, float]:
+def _range(going_on: Sequence[float]) -> tuple[float, float]:
     """Between which edges 8 of 10 jobs end."""
-    left, low_s = 1.0, 0.0
-    for end, edge_s in zip(hazard, _EDGES, strict=False):
-        left *= 1.0 - end
+    low_s = 0.0
+    for left, edge_s in zip(accumulate(going_on, mul), _EDGES, strict=False):
         if left > 0.9:
             low_s = edge_s
         if left < 0.1:
@@ -312,15 +323,18 @@ def _counts(table: _Table, now_s: float) -> str:
         told.append(f"{len(table.newest)} ended after {_span(min(table.newest), max(table.newest))}")
     if table.runs:
         count = len(table.runs)
-        told.append(f"{count} still run{'s' * (count == 1)} after {_span(*[now_s - min(table.runs.values())] * 2)}")
+        since_s = now_s - min(table.runs.values())
+        told.append(f"{count} still run{'s' * (count == 1)} after {_span(since_s, since_s)}")
     return ", ".join(told)
 
 
 def _span(low_s: float, high_s: float) -> str:
     """``4 to 6 min``."""
-    unit, size = next(
-        ((u, s) for u, s in (("d", 86400.0), ("h", 3600.0), ("min", 60.0)) if high_s >= 2 * s), ("s", 1.0)
-    )
+    unit, size = "s", 1.0
+    for longer, seconds in (("min", 60.0), ("h", 3600.0), ("d", 86400.0)):
+        if high_s < 2 * seconds:
+            break
+        unit, size = longer, seconds
     low, high = f"{low_s / size:.0f}", f"{high_s / size:.0f}"
     return f"{high} {unit}" if low == high else f"{low} to {high} {unit}"
 

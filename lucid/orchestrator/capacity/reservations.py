@@ -13,8 +13,7 @@ from bisect import bisect_left
 from collections.abc import Mapping, Sequence, Set
 from typing import TYPE_CHECKING
 
-from msgspec import Struct
-
+from lucid.core.frozen import frozen_dataclass
 from lucid.core.job import Job, Pending
 from lucid.core.ledger import Ledger
 from lucid.core.prediction import Prediction
@@ -40,7 +39,8 @@ _LEAST_S = 1.0
 """The least time until the policy looks for other nodes."""
 
 
-class NodeReservation(Struct, frozen=True):
+@frozen_dataclass(frozen=True, slots=True)
+class NodeReservation:
     """The kept nodes, by index and by name, and the comparison that others must pass to start there: to be expected
     to take at most ``room.room_s``."""
 
@@ -49,7 +49,8 @@ class NodeReservation(Struct, frozen=True):
     names: frozenset[str]
 
 
-class KeptNodes(Struct, frozen=True):
+@frozen_dataclass(frozen=True, slots=True)
+class KeptNodes:
     """The nodes chosen for a job, by name, and when they were expected to have room for it."""
 
     names: tuple[str, ...]
