@@ -13,7 +13,8 @@ from bisect import bisect_left
 from collections.abc import Mapping, Sequence, Set
 from typing import TYPE_CHECKING
 
-from lucid.core.frozen import frozen_dataclass
+from msgspec import Struct
+
 from lucid.core.job import Job, Pending
 from lucid.core.ledger import Ledger
 from lucid.core.prediction import Prediction
@@ -39,8 +40,7 @@ _LEAST_S = 1.0
 """The least time until the policy looks for other nodes."""
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class NodeReservation:
+class NodeReservation(Struct, frozen=True):
     """The kept nodes, by index and by name, and the comparison that others must pass to start there: to be expected
     to take at most ``room.room_s``."""
 
@@ -49,8 +49,7 @@ class NodeReservation:
     names: frozenset[str]
 
 
-@frozen_dataclass(frozen=True, slots=True)
-class KeptNodes:
+class KeptNodes(Struct, frozen=True):
     """The nodes chosen for a job, by name, and when they were expected to have room for it."""
 
     names: tuple[str, ...]
