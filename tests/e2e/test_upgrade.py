@@ -168,7 +168,7 @@ class Site:
         return {name: {key: every[number][key] for key in keys} for name, number in self.jobs.items()}
 
     def settled(self) -> dict[str, Any]:
-        """``shown``, once it has been the same for ten seconds: Slurm may refuse a start once, as it plans another."""
+        """``shown``, once it has been the same for ten seconds: Slurm may refuse a start once."""
         seen = [self.shown()]
 
         def same() -> bool:
